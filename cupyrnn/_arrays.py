@@ -1,0 +1,120 @@
+"""What every op asks of its arguments, and the error it raises before any work."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from numbers import Real
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[Any]
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def check_arrays(
+    op: str,
+    required: Mapping[str, object],
+    optional: Mapping[str, object] | None = None,
+    *,
+    complex_step: bool = False,
+) -> tuple[ModuleType, np.dtype[Any]]:
+    """
+    Check that all arguments are arrays of one module and one floating dtype.
+
+    Parameters
+    ----------
+    op
+        The name that begins the error message.
+    required, optional
+        Arguments by name; an optional one may be None.
+    complex_step
+        Accept complex128 too, for differentiation by complex step.
+
+    Returns
+    -------
+    xp
+        The array module, today always NumPy.
+    dtype
+        The dtype that all arguments share.
+
+    Raises
+    ------
+    TypeError
+        An argument is no NumPy array, has another dtype than the first one, or a dtype the ops
+        do not have.
+    """
+    given = {**required, **{k: a for k, a in (optional or {}).items() if a is not None}}
+    for name, a in given.items():
+        if not isinstance(a, np.ndarray) or isinstance(a, np.ma.MaskedArray):
+            kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+            raise TypeError(f"{op}: {name} is a {kind}, expected a numpy.ndarray")
+    first, *_ = given
+    dtype: np.dtype[Any] = given[first].dtype  # type: ignore[attr-defined]
+    supported = dtype.isnative and dtype.name in _DTYPES
+    if not supported and not (complex_step and dtype == np.complex128):
+        shown = dtype.name if dtype.isnative else f"{dtype.str} (not in native byte order)"
+        raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(_DTYPES)}")
+    for name, a in given.items():
+        if a.dtype != dtype:  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{op}: {name} has dtype {a.dtype},"  # type: ignore[attr-defined]
+                f" expected {dtype.name} like {first}"
+            )
+    return np, dtype
+
+
+def expect_rank(op: str, name: str, a: Array, symbols: str) -> tuple[int, ...]:
+    """Return the shape of `a`, which has as many axes as `symbols`, like "(T, B, I)", names."""
+    if a.ndim != symbols.count(",") + 1:
+        raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols}")
+    return a.shape
+
+
+def expect_shape(op: str, name: str, a: Array | None, symbols: str, shape: tuple[int, ...]) -> None:
+    """Check that `a`, unless it is None, has the shape that `symbols` stands for here."""
+    if a is not None and a.shape != shape:
+        raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols} = {shape}")
+
+
+def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
+    """Return the number of time steps to compute: `seq_len_max`, or T where it is None."""
+    if seq_len_max is None:
+        return T
+    shape = getattr(seq_len_max, "shape", ())
+    if shape != ():
+        raise ValueError(f"{op}: seq_len_max has shape {shape}, expected a scalar")
+    try:
+        if isinstance(seq_len_max, (bool, np.bool_)):
+            raise TypeError
+        steps = operator.index(seq_len_max)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"{op}: seq_len_max is {seq_len_max!r}, expected an integer in [0, T] = [0, {T}]"
+        ) from None
+    if not 0 <= steps <= T:
+        raise ValueError(f"{op}: seq_len_max is {steps}, expected in [0, T] = [0, {T}]")
+    return steps
+
+
+def check_real(op: str, name: str, value: object) -> float:
+    """Return the attribute `value` as a Python float."""
+    if not isinstance(value, (Real, np.number)) or isinstance(value, (bool, np.complexfloating)):
+        raise TypeError(f"{op}: {name} is {value!r}, expected a real number")
+    return float(value)
+
+
+def cast(a: Array, dtype: np.dtype[Any]) -> Array:
+    """Return `a` in the dtype of the computation: itself, never a copy, where it has it."""
+    return a.astype(dtype, copy=False)
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype the math is done in: float32 for the two half formats."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype

@@ -1,0 +1,621 @@
+"""TensorFlow's GRUBlockCell, forward and gradient, and the same over a sequence.
+
+Symbols: T time steps, B batch, I input size, H hidden size. The gates are r (reset) and u (update);
+c is the new value and h the output. The reset comes before the recurrent matmul, so this is not
+the GRU of cuDNN, and there is one bias per gate, not two.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ._arrays import cast, check_arrays, check_seq_len, compute_dtype, expect_rank, expect_shape
+from ._math import one_plus_exp_neg
+from ._sequence import column_sums, previous, rows, time_blocks
+
+if TYPE_CHECKING:
+    from ._arrays import Array
+
+
+class GRUOutputs(NamedTuple):
+    """What a GRU step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
+
+    r: Array
+    u: Array
+    c: Array
+    h: Array
+
+
+class GRUCellGrads(NamedTuple):
+    """What GRUBlockCellGrad returns: [B, I], [B, H], [B, H] and [B, 2*H]."""
+
+    d_x: Array
+    d_h_prev: Array
+    d_c_bar: Array
+    d_r_bar_u_bar: Array
+
+
+class GRUGrads(NamedTuple):
+    """The gradient of every input of a GRU, each with the shape of its input."""
+
+    d_x: Array
+    d_h_prev: Array
+    d_w_ru: Array
+    d_w_c: Array
+    d_b_ru: Array
+    d_b_c: Array
+
+
+def _forward_steps(
+    xw_ru: Array, xw_c: Array, w_ru: Array, w_c: Array, h_prev: Array, outputs: GRUOutputs
+) -> None:
+    """
+    The recurrence over t steps, in NumPy.
+
+    Parameters
+    ----------
+    xw_ru, xw_c : [t, B, 2*H], [t, B, H]
+        x @ w + b of the rows of w_ru and w_c that belong to x.
+    w_ru, w_c : [H, 2*H], [H, H]
+        The rows that belong to h, C-contiguous.
+    outputs : four times [t, B, H]
+        Written, in the dtype of the computation.
+    """
+    B, H = h_prev.shape
+    product = np.empty((B, 2 * H), h_prev.dtype)
+    product_gates = product.reshape(B, 2, H)
+    xw_gates = xw_ru.reshape(len(xw_ru), B, 2, H)
+    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than
+    # one over half of each row.
+    z = np.empty((2, B, H), h_prev.dtype)
+    z_gates = z.transpose(1, 0, 2)
+    z_r, z_u = z
+    z_c, h_reset = np.empty((B, H), h_prev.dtype), np.empty((B, H), h_prev.dtype)
+    with np.errstate(over="ignore"):
+        for xw_ru_t, xw_c_t, r, u, c, h in zip(xw_gates, xw_c, *outputs, strict=True):
+            np.dot(h_prev, w_ru, out=product)
+            np.add(product_gates, xw_ru_t, out=z_gates)
+            one_plus_exp_neg(z)
+            np.reciprocal(z_r, out=r)  # r = sigmoid(zr)
+            np.reciprocal(z_u, out=u)  # u = sigmoid(zu)
+            np.dot(np.multiply(h_prev, r, out=h_reset), w_c, out=z_c)
+            z_c += xw_c_t
+            np.tanh(z_c, out=c)
+            np.subtract(h_prev, c, out=h)
+            h *= u
+            h += c  # h = u*(h_prev-c) + c
+            h_prev = h
+
+
+def _backward_steps(
+    saved: GRUOutputs,
+    h_prev: Array,
+    d_h: Array,
+    w_ru: Array,
+    w_c: Array,
+    dh: Array,
+    d_ru: Array,
+    d_c: Array,
+) -> None:
+    """
+    The recurrence over t steps backwards, in NumPy.
+
+    Parameters
+    ----------
+    saved : four times [t, B, H]
+        The outputs of the forward pass; h is not read.
+    h_prev, d_h : [t, B, H]
+        The state before each step and the gradient of the state after it.
+    w_ru, w_c : [2*H, H], [H, H]
+        The recurrent weights transposed, C-contiguous.
+    dh : [B, H]
+        The gradient carried into the last of the steps; overwritten with the one carried out of
+        the first.
+    d_ru, d_c : [t, B, 2*H], [t, B, H]
+        Written: the gradients of the gates and of the new value before their nonlinearities.
+    """
+    r, u, c, _ = saved
+    t, B, H = c.shape
+    # All of a step's gradient that does not depend on the gradient carried through time.
+    tmp = np.subtract(1, u)
+    k_c = np.multiply(c, c)
+    np.subtract(1, k_c, out=k_c)
+    k_c *= tmp  # (1-u)*(1-c²)
+    tmp *= u
+    k_u = np.subtract(h_prev, c)
+    k_u *= tmp  # (h_prev-c)*u*(1-u)
+    k_r = np.subtract(1, r, out=tmp)
+    k_r *= r
+    k_r *= h_prev  # h_prev*r*(1-r)
+
+    d_hr, product = np.empty((B, H), dh.dtype), np.empty((B, H), dh.dtype)
+    by_gate = d_ru.reshape(t, B, 2, H)
+    for s in range(t - 1, -1, -1):
+        dh += d_h[s]
+        np.multiply(dh, k_u[s], out=by_gate[s, :, 1])
+        np.multiply(dh, k_c[s], out=d_c[s])
+        np.dot(d_c[s], w_c, out=d_hr)
+        np.multiply(d_hr, k_r[s], out=by_gate[s, :, 0])
+        np.dot(d_ru[s], w_ru, out=product)
+        dh *= u[s]
+        d_hr *= r[s]
+        dh += d_hr
+        dh += product  # d_ru @ w_ru.T + d_hr*r + dh*u
+
+
+def _forward(
+    xp: ModuleType,
+    x: Array,
+    h_prev: Array,
+    w_ru: Array,
+    w_c: Array,
+    b_ru: Array,
+    b_c: Array,
+    steps: int,
+) -> GRUOutputs:
+    """block_gru after its checks."""
+    T, B, I = x.shape
+    H = h_prev.shape[1]
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    w_ru, w_c, b_ru, b_c, h = (
+        a.astype(compute, order="C", copy=False) for a in (w_ru, w_c, b_ru, b_c, h_prev)
+    )
+    outputs = GRUOutputs(*(xp.empty((T, B, H), dtype) for _ in range(4)))
+    for a in outputs:
+        a[steps:] = 0
+    for lo, hi in time_blocks(steps, B):
+        x_rows = rows(x[lo:hi], compute)
+        xw_ru, xw_c = x_rows @ w_ru[:I], x_rows @ w_c[:I]
+        xw_ru += b_ru
+        xw_c += b_c
+        written = GRUOutputs(*(a[lo:hi] for a in outputs))
+        block = written
+        if compute != dtype:
+            block = GRUOutputs(*(xp.empty((hi - lo, B, H), compute) for _ in range(4)))
+        _forward_steps(
+            xw_ru.reshape(hi - lo, B, 2 * H),
+            xw_c.reshape(hi - lo, B, H),
+            w_ru[I:],
+            w_c[I:],
+            h,
+            block,
+        )
+        # Carried unrounded from block to block where the outputs are of half precision.
+        h = block.h[-1]
+        if compute != dtype:
+            for a, wide in zip(written, block, strict=True):
+                a[...] = wide
+    return outputs
+
+
+def _backward(
+    xp: ModuleType,
+    x: Array,
+    h_prev: Array,
+    w_ru: Array,
+    w_c: Array,
+    saved: GRUOutputs,
+    d_h: Array,
+    steps: int,
+) -> GRUGrads:
+    """block_gru_grad after its checks."""
+    T, B, I = x.shape
+    H = h_prev.shape[1]
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    w_ru, w_c = cast(w_ru, compute), cast(w_c, compute)
+    w_ru_h, w_c_h = w_ru[I:].T.astype(compute, order="C"), w_c[I:].T.astype(compute, order="C")
+
+    d_x = xp.empty((T, B, I), dtype)
+    d_x[steps:] = 0
+    dh = xp.zeros((B, H), compute)
+    d_w_ru, d_w_c = xp.zeros((I + H, 2 * H), compute), xp.zeros((I + H, H), compute)
+    d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
+    for lo, hi in reversed(list(time_blocks(steps, B))):
+        block = GRUOutputs(*(cast(a[lo:hi], compute) for a in saved))
+        before = previous(xp, h_prev, saved.h, lo, hi, compute)
+        d_ru, d_c = xp.empty((hi - lo, B, 2 * H), compute), xp.empty((hi - lo, B, H), compute)
+        d_h_block = cast(d_h[lo:hi], compute)
+        _backward_steps(block, before, d_h_block, w_ru_h, w_c_h, dh, d_ru, d_c)
+
+        g_ru, g_c, x_rows = rows(d_ru, compute), rows(d_c, compute), rows(x[lo:hi], compute)
+        d_x[lo:hi] = (g_ru @ w_ru[:I].T + g_c @ w_c[:I].T).reshape(hi - lo, B, I)
+        d_w_ru[:I] += x_rows.T @ g_ru
+        d_w_c[:I] += x_rows.T @ g_c
+        d_w_ru[I:] += rows(before, compute).T @ g_ru
+        before *= block.r
+        d_w_c[I:] += rows(before, compute).T @ g_c
+        d_b_ru += column_sums(xp, g_ru)
+        d_b_c += column_sums(xp, g_c)
+    grads = (d_x, dh, d_w_ru, d_w_c, d_b_ru, d_b_c)
+    return GRUGrads(*(cast(g, dtype) for g in grads))
+
+
+_INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
+
+
+def _contract(
+    op: str, lead: str, required: dict[str, Array], optional: dict[str, Array | None]
+) -> ModuleType:
+    """
+    Check every array of a GRU call and return its module.
+
+    `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
+    input of the forward op is a state of shape (lead, H).
+    """
+    xp, _ = check_arrays(op, required, optional, complex_step="r" not in required)
+    arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
+    x, h_prev, w_ru = arrays.get("x"), arrays["h_prev"], arrays["w_ru"]
+    H = expect_rank(op, "h_prev", h_prev, "(B, H)")[1]
+    leading, I = h_prev.shape[:1], max(expect_rank(op, "w_ru", w_ru, "(I+H, 2*H)")[0] - H, 0)
+    if x is not None:
+        *leading_sizes, I = expect_rank(op, "x", x, f"({lead}, I)")
+        leading = tuple(leading_sizes)
+    expect_shape(op, "h_prev", h_prev, "(B, H)", (leading[-1], H))
+    expect_shape(op, "w_ru", w_ru, "(I+H, 2*H)", (I + H, 2 * H))
+    expect_shape(op, "w_c", arrays["w_c"], "(I+H, H)", (I + H, H))
+    expect_shape(op, "b_ru", arrays.get("b_ru"), "(2*H,)", (2 * H,))
+    expect_shape(op, "b_c", arrays.get("b_c"), "(H,)", (H,))
+    for name, a in arrays.items():
+        if name not in _INPUTS:
+            expect_shape(op, name, a, f"({lead}, H)", (*leading, H))
+    return xp
+
+
+def gru_block_cell(
+    x: Array, h_prev: Array, w_ru: Array, w_c: Array, b_ru: Array, b_c: Array
+) -> GRUOutputs:
+    """
+    One step of a GRU, as TensorFlow's GRUBlockCell.
+
+    ::
+
+        r, u = sigmoid(split([x, h_prev] @ w_ru + b_ru))
+        c = tanh([x, h_prev*r] @ w_c + b_c)
+        h = (1-u)*c + u*h_prev
+
+    Parameters
+    ----------
+    x : [B, I]
+        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
+        formats are computed in float32. complex128 serves differentiation by complex step.
+    h_prev : [B, H]
+        The output of the step before.
+    w_ru : [I+H, 2*H]
+        The weights of r and u, rows for x above rows for h_prev.
+    w_c : [I+H, H]
+        The weights of c, rows for x above rows for h_prev*r.
+    b_ru : [2*H]
+        The biases of r and u.
+    b_c : [H]
+        The bias of c.
+
+    Returns
+    -------
+    GRUOutputs
+        r, u, c and h, each [B, H] and of the dtype of x.
+
+    Raises
+    ------
+    TypeError
+        An argument is no NumPy array, or the dtypes differ.
+    ValueError
+        A shape does not fit the others.
+
+    See Also
+    --------
+    block_gru : The same over a sequence.
+    gru_block_cell_backward : The gradient of every input.
+
+    References
+    ----------
+    .. [1] K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for
+       Statistical Machine Translation", arXiv:1406.1078.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, h, w = np.ones((1, 2)), np.full((1, 3), 0.5), np.full((5, 9), 0.1)
+    >>> out = cupyrnn.gru_block_cell(x, h, w[:, :6], w[:, 6:], np.zeros(6), np.zeros(3))
+    >>> out.h.round(4)
+    array([[0.4092, 0.4092, 0.4092]])
+    """
+    xp = _contract(
+        "gru_block_cell",
+        "B",
+        {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
+        {},
+    )
+    return GRUOutputs(*(a[0] for a in _forward(xp, x[None], h_prev, w_ru, w_c, b_ru, b_c, 1)))
+
+
+def block_gru(
+    x: Array,
+    h_prev: Array,
+    w_ru: Array,
+    w_c: Array,
+    b_ru: Array,
+    b_c: Array,
+    *,
+    seq_len_max: int | None = None,
+) -> GRUOutputs:
+    """
+    A GRU over a sequence, with the equations of `gru_block_cell`.
+
+    TensorFlow has no such op. The parameters not listed here are those of `gru_block_cell`.
+
+    Parameters
+    ----------
+    x : [T, B, I]
+        The input.
+    h_prev : [B, H]
+        The output before the first step.
+    seq_len_max : int, optional
+        Number of steps to compute, within [0, T]; all T if left out. What lies past it is not
+        read, and all four outputs are zero there.
+
+    Returns
+    -------
+    GRUOutputs
+        r, u, c and h, each [T, B, H] and of the dtype of x.
+
+    Raises
+    ------
+    TypeError
+        An argument is no NumPy array, or the dtypes differ.
+    ValueError
+        A shape does not fit the others, or seq_len_max lies outside [0, T].
+
+    See Also
+    --------
+    block_gru_grad : The gradient of every input.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, h, w = np.ones((4, 1, 2)), np.full((1, 3), 0.5), np.full((5, 9), 0.1)
+    >>> out = cupyrnn.block_gru(x, h, w[:, :6], w[:, 6:], np.zeros(6), np.zeros(3))
+    >>> out.h[:, 0, 0].round(4)
+    array([0.4092, 0.3485, 0.3086, 0.2826])
+    """
+    op = "block_gru"
+    xp = _contract(
+        op,
+        "T, B",
+        {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
+        {},
+    )
+    steps = check_seq_len(op, seq_len_max, x.shape[0])
+    return _forward(xp, x, h_prev, w_ru, w_c, b_ru, b_c, steps)
+
+
+def gru_block_cell_grad(
+    h_prev: Array,
+    w_ru: Array,
+    w_c: Array,
+    r: Array,
+    u: Array,
+    c: Array,
+    d_h: Array,
+    *,
+    x: Array | None = None,
+    b_ru: Array | None = None,
+    b_c: Array | None = None,
+) -> GRUCellGrads:
+    """
+    The gradient of one GRU step up to its gates, as TensorFlow's GRUBlockCellGrad.
+
+    ::
+
+        d_c_bar = d_h*(1-u) * (1-c²)
+        d_u_bar = d_h*(h_prev-c) * u*(1-u)
+        d_x2, d_hr = split(d_c_bar @ w_c.T)
+        d_r_bar = d_hr*h_prev * r*(1-r)
+        d_x1, d_h1 = split([d_r_bar, d_u_bar] @ w_ru.T)
+        d_x = d_x1 + d_x2
+        d_h_prev = d_h1 + d_hr*r + d_h*u
+
+    `gru_block_cell_backward` goes on to the gradients of the weights and biases.
+
+    Parameters
+    ----------
+    h_prev : [B, H]
+        The output of the step before.
+    w_ru, w_c : [I+H, 2*H], [I+H, H]
+        The weights.
+    r, u, c : [B, H]
+        What `gru_block_cell` returned.
+    d_h : [B, H]
+        The gradient of h.
+    x, b_ru, b_c : optional
+        The other inputs of the step. Their values do not enter; they are checked if given.
+
+    Returns
+    -------
+    GRUCellGrads
+        d_x [B, I], d_h_prev [B, H], d_c_bar [B, H] and d_r_bar_u_bar [B, 2*H].
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `gru_block_cell`.
+
+    Notes
+    -----
+    These are the equations TensorFlow computes. Its documentation of the op differs from them
+    in four places, which are misprints.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, h, w = np.ones((1, 2)), np.full((1, 3), 0.5), np.full((5, 9), 0.1)
+    >>> r, u, c, _ = cupyrnn.gru_block_cell(x, h, w[:, :6], w[:, 6:], np.zeros(6), np.zeros(3))
+    >>> grads = cupyrnn.gru_block_cell_grad(h, w[:, :6], w[:, 6:], r, u, c, np.ones((1, 3)))
+    >>> grads.d_h_prev.round(4)
+    array([[0.6738, 0.6738, 0.6738]])
+    """
+    xp = _contract(
+        "gru_block_cell_grad",
+        "B",
+        {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
+        {"x": x, "b_ru": b_ru, "b_c": b_c},
+    )
+    B, H = h_prev.shape
+    I = w_ru.shape[0] - H
+    dtype, compute = h_prev.dtype, compute_dtype(h_prev.dtype)
+    w_ru, w_c = cast(w_ru, compute), cast(w_c, compute)
+    # h is not among the arguments: its value does not enter.
+    saved = GRUOutputs(*(cast(a[None], compute) for a in (r, u, c, c)))
+    before, d_h = (cast(a[None], compute) for a in (h_prev, d_h))
+    dh = xp.zeros((B, H), compute)
+    d_ru, d_c = xp.empty((1, B, 2 * H), compute), xp.empty((1, B, H), compute)
+    w_ru_h, w_c_h = w_ru[I:].T.astype(compute, order="C"), w_c[I:].T.astype(compute, order="C")
+    _backward_steps(saved, before, d_h, w_ru_h, w_c_h, dh, d_ru, d_c)
+    d_x = d_ru[0] @ w_ru[:I].T + d_c[0] @ w_c[:I].T
+    return GRUCellGrads(*(cast(g, dtype) for g in (d_x, dh, d_c[0], d_ru[0])))
+
+
+def gru_block_cell_backward(
+    x: Array,
+    h_prev: Array,
+    w_ru: Array,
+    w_c: Array,
+    r: Array,
+    u: Array,
+    c: Array,
+    d_h: Array,
+    *,
+    b_ru: Array | None = None,
+    b_c: Array | None = None,
+) -> GRUGrads:
+    """
+    The gradient of every input of one GRU step.
+
+    `gru_block_cell_grad` and what TensorFlow leaves to the caller::
+
+        d_w_ru = [x, h_prev].T @ d_r_bar_u_bar
+        d_w_c = [x, h_prev*r].T @ d_c_bar
+        d_b_ru, d_b_c = sum(d_r_bar_u_bar), sum(d_c_bar)
+
+    Parameters
+    ----------
+    x : [B, I]
+        The input of the step.
+    h_prev : [B, H]
+        The output of the step before.
+    w_ru, w_c : [I+H, 2*H], [I+H, H]
+        The weights.
+    r, u, c : [B, H]
+        What `gru_block_cell` returned.
+    d_h : [B, H]
+        The gradient of h.
+    b_ru, b_c : [2*H], [H], optional
+        Their values do not enter; they are checked if given.
+
+    Returns
+    -------
+    GRUGrads
+        d_x, d_h_prev, d_w_ru, d_w_c, d_b_ru and d_b_c, each of the shape of its input.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `gru_block_cell`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, h, w = np.ones((1, 2)), np.full((1, 3), 0.5), np.full((5, 9), 0.1)
+    >>> r, u, c, _ = cupyrnn.gru_block_cell(x, h, w[:, :6], w[:, 6:], np.zeros(6), np.zeros(3))
+    >>> grads = cupyrnn.gru_block_cell_backward(
+    ...     x, h, w[:, :6], w[:, 6:], r, u, c, np.ones((1, 3))
+    ... )
+    >>> grads.d_b_c.round(4)
+    array([0.3809, 0.3809, 0.3809])
+    """
+    xp = _contract(
+        "gru_block_cell_backward",
+        "B",
+        {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
+        {"b_ru": b_ru, "b_c": b_c},
+    )
+    # h is not among the arguments: the value of the last h does not enter.
+    saved = GRUOutputs(r[None], u[None], c[None], h_prev[None])
+    grads = _backward(xp, x[None], h_prev, w_ru, w_c, saved, d_h[None], 1)
+    return grads._replace(d_x=grads.d_x[0])
+
+
+def block_gru_grad(
+    x: Array,
+    h_prev: Array,
+    w_ru: Array,
+    w_c: Array,
+    r: Array,
+    u: Array,
+    c: Array,
+    h: Array,
+    d_h: Array,
+    *,
+    b_ru: Array | None = None,
+    b_c: Array | None = None,
+    seq_len_max: int | None = None,
+) -> GRUGrads:
+    """
+    The gradient of every input of `block_gru`.
+
+    The equations of `gru_block_cell_grad` for every step from the last to the first, where each
+    step's d_h is the one given plus the one that the step after it passes back.
+
+    Parameters
+    ----------
+    x : [T, B, I]
+        The input.
+    h_prev : [B, H]
+        The output before the first step.
+    w_ru, w_c : [I+H, 2*H], [I+H, H]
+        The weights.
+    r, u, c, h : [T, B, H]
+        What `block_gru` returned.
+    d_h : [T, B, H]
+        The gradient of h of every step.
+    b_ru, b_c : [2*H], [H], optional
+        Their values do not enter; they are checked if given.
+    seq_len_max : int, optional
+        As in the forward call. What lies past it is not read, and d_x is zero there.
+
+    Returns
+    -------
+    GRUGrads
+        d_x, d_h_prev, d_w_ru, d_w_c, d_b_ru and d_b_c, each of the shape of its input.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `block_gru`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, h, w = np.ones((4, 1, 2)), np.full((1, 3), 0.5), np.full((5, 9), 0.1)
+    >>> out = cupyrnn.block_gru(x, h, w[:, :6], w[:, 6:], np.zeros(6), np.zeros(3))
+    >>> grads = cupyrnn.block_gru_grad(x, h, w[:, :6], w[:, 6:], *out, np.ones((4, 1, 3)))
+    >>> grads.d_h_prev.round(4)
+    array([[1.6008, 1.6008, 1.6008]])
+    """
+    op = "block_gru_grad"
+    saved = {"r": r, "u": u, "c": c, "h": h}
+    xp = _contract(
+        op,
+        "T, B",
+        {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h},
+        {"b_ru": b_ru, "b_c": b_c},
+    )
+    steps = check_seq_len(op, seq_len_max, x.shape[0])
+    return _backward(xp, x, h_prev, w_ru, w_c, GRUOutputs(**saved), d_h, steps)

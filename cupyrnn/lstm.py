@@ -1,0 +1,923 @@
+"""TensorFlow's LSTMBlockCell and BlockLSTM, forward and gradient.
+
+Symbols: T time steps, B batch, I input size, H hidden size. The four gates are i (input), ci (new
+cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h the output.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ._arrays import (
+    cast,
+    check_arrays,
+    check_real,
+    check_seq_len,
+    compute_dtype,
+    expect_rank,
+    expect_shape,
+)
+from ._math import one_plus_exp_neg
+from ._sequence import column_sums, previous, rows, time_blocks
+
+if TYPE_CHECKING:
+    from ._arrays import Array
+
+    Peephole: TypeAlias = tuple[Array, Array, Array] | None
+
+GateOrder: TypeAlias = Literal["icfo", "ifco"]
+
+# Which quarter of the columns of w, b and the gate gradients belongs to i, ci, f and o.
+_COLUMNS = {"icfo": (0, 1, 2, 3), "ifco": (0, 2, 1, 3)}
+
+# TensorFlow's defaults of (forget_bias, cell_clip): BlockLSTM's and BlockLSTMV2's.
+_DEFAULTS = {"icfo": (1.0, 3.0), "ifco": (0.0, 0.0)}
+
+
+class LSTMOutputs(NamedTuple):
+    """What an LSTM step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
+
+    i: Array
+    cs: Array
+    f: Array
+    o: Array
+    ci: Array
+    co: Array
+    h: Array
+
+
+class LSTMCellGrads(NamedTuple):
+    """What LSTMBlockCellGrad returns: [B, H], [B, 4*H] and three times [H]."""
+
+    cs_prev_grad: Array
+    dicfo: Array
+    wci_grad: Array
+    wcf_grad: Array
+    wco_grad: Array
+
+
+class LSTMGrads(NamedTuple):
+    """The gradient of every input of an LSTM, each with the shape of its input."""
+
+    x_grad: Array
+    cs_prev_grad: Array
+    h_prev_grad: Array
+    w_grad: Array
+    wci_grad: Array
+    wcf_grad: Array
+    wco_grad: Array
+    b_grad: Array
+
+
+def _forward_steps(
+    xw: Array,
+    w_h: Array,
+    cs_prev: Array,
+    h_prev: Array,
+    peephole: Peephole,
+    cell_clip: float | None,
+    outputs: LSTMOutputs,
+) -> None:
+    """
+    The recurrence over t steps, in NumPy.
+
+    Parameters
+    ----------
+    xw : [t, B, 4*H]
+        x @ w_x + b, gates in the order i, f, o, ci, so that the three sigmoids are neighbours.
+    w_h : [H, 4*H]
+        The recurrent weights, in the same order, C-contiguous.
+    outputs : seven times [t, B, H]
+        Written, in the dtype of the computation.
+    """
+    B, H = cs_prev.shape
+    product = np.empty((B, 4 * H), xw.dtype)
+    product_gates = product.reshape(B, 4, H)
+    xw_gates = xw.reshape(len(xw), B, 4, H)
+    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than
+    # one over a quarter of each row.
+    z = np.empty((4, B, H), xw.dtype)
+    z_gates = z.transpose(1, 0, 2)
+    z_if, z_o, z_ci = z[:2], z[2], z[3]
+    z_i, z_f = z_if
+    i_ci = np.empty((B, H), xw.dtype)
+    if peephole:
+        wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in peephole)
+    for xw_t, i, cs, f, o, ci, co, h in zip(xw_gates, *outputs, strict=True):
+        np.dot(h_prev, w_h, out=product)
+        np.add(product_gates, xw_t, out=z_gates)
+        if peephole:
+            z_i += np.multiply(cs_prev, wci, out=i_ci)
+            z_f += np.multiply(cs_prev, wcf, out=i_ci)
+            one_plus_exp_neg(z_if)
+        else:
+            one_plus_exp_neg(z[:3])
+        np.reciprocal(z_i, out=i)  # i = sigmoid(zi + cs_prev*wci)
+        np.reciprocal(z_f, out=f)  # f = sigmoid(zf + cs_prev*wcf)
+        np.tanh(z_ci, out=ci)
+        np.multiply(f, cs_prev, out=cs)
+        cs += np.multiply(i, ci, out=i_ci)  # cs = i*ci + f*cs_prev
+        if cell_clip is not None:
+            np.clip(cs, -cell_clip, cell_clip, out=cs)
+        np.tanh(cs, out=co)
+        if peephole:
+            z_o += np.multiply(cs, wco, out=i_ci)
+            one_plus_exp_neg(z_o)
+        np.reciprocal(z_o, out=o)  # o = sigmoid(zo + cs*wco)
+        np.multiply(o, co, out=h)
+        cs_prev, h_prev = cs, h
+
+
+class _Factors(NamedTuple):
+    """All of a step's gradient that does not depend on the gradients carried through time.
+
+    With dh and dcs the gradients of a step's h and cs, what is left for the time loop is
+    do = dh*o, dcs += dh*d, (di, dci, df) = dcs*gates and cs_prev_grad = dcs*next.
+    """
+
+    gates: Array  # [t, 3, B, H], in the op's gate order
+    o: Array  # [t, B, H], as the next two
+    d: Array
+    next: Array
+
+
+def _fill_factors(
+    k: _Factors,
+    saved: LSTMOutputs,
+    cs_prev: Array,
+    peephole: Peephole,
+    cell_clip: float | None,
+    columns: tuple[int, ...],
+    tmp: Array,
+) -> None:
+    """Fill `k` for t steps from the saved outputs and cs_prev, each [t, B, H]."""
+    i, cs, f, o, ci, co, _ = saved
+    k_i, k_ci, k_f = (k.gates[:, column] for column in columns[:3])
+    np.subtract(1, i, out=tmp)
+    tmp *= i
+    np.multiply(tmp, ci, out=k_i)  # i*(1-i)*ci
+    np.multiply(ci, ci, out=tmp)
+    np.subtract(1, tmp, out=tmp)
+    np.multiply(tmp, i, out=k_ci)  # (1-ci²)*i
+    np.subtract(1, f, out=tmp)
+    tmp *= f
+    np.multiply(tmp, cs_prev, out=k_f)  # f*(1-f)*cs_prev
+    np.subtract(1, o, out=tmp)
+    tmp *= o
+    np.multiply(tmp, co, out=k.o)  # o*(1-o)*co
+    np.multiply(co, co, out=tmp)
+    np.subtract(1, tmp, out=tmp)
+    np.multiply(tmp, o, out=k.d)  # (1-co²)*o
+    np.copyto(k.next, f)
+    if peephole is not None:
+        wci, wcf, wco = peephole
+        np.add(k.d, np.multiply(k.o, wco, out=tmp), out=k.d)
+        np.add(k.next, np.multiply(k_i, wci, out=tmp), out=k.next)
+        np.add(k.next, np.multiply(k_f, wcf, out=tmp), out=k.next)
+    if cell_clip is not None:
+        # The true gradient: where the clip was active, cs does not depend on what it clipped.
+        kept = np.less(np.abs(cs, out=tmp), cell_clip)
+        np.multiply(k.gates, kept[:, None], out=k.gates)
+        np.multiply(k.next, kept, out=k.next)
+
+
+# Elements of one plane of factors: the six planes of a chunk stay in a core's cache.
+_CHUNK = 32768
+
+
+def _backward_steps(
+    saved: LSTMOutputs,
+    cs_prev: Array,
+    cs_grad: Array | None,
+    h_grad: Array | None,
+    w_h: Array | None,
+    peephole: Peephole,
+    cell_clip: float | None,
+    columns: tuple[int, ...],
+    dcs: Array,
+    dh: Array,
+    dgates: Array,
+) -> None:
+    """
+    The recurrence over t steps backwards, in NumPy.
+
+    Parameters
+    ----------
+    saved : seven times [t, B, H]
+        The outputs of the forward pass.
+    cs_prev, cs_grad, h_grad : [t, B, H]
+        The cell state before each step and the gradients of each step's cs and h.
+    w_h : [4*H, H]
+        The recurrent weights transposed, C-contiguous: as a view the matmul is up to twice as slow.
+        None where the gradient of h_prev is not wanted.
+    dcs, dh : [B, H]
+        The gradients carried into the last of the steps; overwritten with those carried out of
+        the first.
+    dgates : [t, B, 4*H]
+        Written: the gate gradients in the op's gate order.
+    """
+    t, B, H = cs_prev.shape
+    n = max(1, min(t, _CHUNK // max(B * H, 1)))
+    k = _Factors(
+        np.empty((n, 3, B, H), dh.dtype), *(np.empty((n, B, H), dh.dtype) for _ in range(3))
+    )
+    tmp = np.empty((n, B, H), dh.dtype)
+    u = np.empty((B, H), dh.dtype)
+    by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
+    for lo in range((t - 1) // n * n, -1, -n):
+        part = slice(lo, min(lo + n, t))
+        size = part.stop - lo
+        kn = _Factors(*(a[:size] for a in k))
+        block = LSTMOutputs(*(a[part] for a in saved))
+        _fill_factors(kn, block, cs_prev[part], peephole, cell_clip, columns, tmp[:size])
+        cs_grad_part = cs_grad if cs_grad is not None and cs_grad[part].any() else None
+        for s in range(size - 1, -1, -1):
+            step = lo + s
+            di_dci_df, do = by_gate[step, :3], by_gate[step, 3]
+            if h_grad is not None:
+                dh += h_grad[step]
+            np.multiply(dh, k.o[s], out=do)
+            dcs += np.multiply(dh, k.d[s], out=u)
+            if cs_grad_part is not None:
+                dcs += cs_grad_part[step]
+            np.multiply(dcs, k.gates[s], out=di_dci_df)
+            dcs *= k.next[s]
+            if w_h is not None:
+                np.dot(dgates[step], w_h, out=dh)
+
+
+def _forward(
+    xp: ModuleType,
+    x: Array,
+    cs_prev: Array,
+    h_prev: Array,
+    w: Array,
+    b: Array,
+    peephole: Peephole,
+    steps: int,
+    forget_bias: float,
+    cell_clip: float | None,
+    gate_order: GateOrder,
+) -> LSTMOutputs:
+    """block_lstm after its checks."""
+    T, B, I = x.shape
+    H = cs_prev.shape[1]
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    i, ci, f, o = _COLUMNS[gate_order]
+    order = [i, f, o, ci]
+    w_planes = w.reshape(I + H, 4, H)[:, order].astype(compute, copy=False).reshape(I + H, 4 * H)
+    b_planes = b.reshape(4, H)[order].astype(compute, copy=False)
+    b_planes[1] += forget_bias
+    b_planes = b_planes.reshape(4 * H)
+    c, h = cs_prev.astype(compute, order="C"), h_prev.astype(compute, order="C")
+
+    outputs = LSTMOutputs(*(xp.empty((T, B, H), dtype) for _ in range(7)))
+    for a in outputs:
+        a[steps:] = 0
+    for lo, hi in time_blocks(steps, B):
+        xw = rows(x[lo:hi], compute) @ w_planes[:I]
+        xw += b_planes
+        written = LSTMOutputs(*(a[lo:hi] for a in outputs))
+        block = written
+        if compute != dtype:
+            block = LSTMOutputs(*(xp.empty((hi - lo, B, H), compute) for _ in range(7)))
+        _forward_steps(
+            xw.reshape(hi - lo, B, 4 * H), w_planes[I:], c, h, peephole, cell_clip, block
+        )
+        # Carried unrounded from block to block where the outputs are of half precision.
+        c, h = block.cs[-1], block.h[-1]
+        if compute != dtype:
+            for a, wide in zip(written, block, strict=True):
+                a[...] = wide
+    return outputs
+
+
+def _add_peephole_grads(
+    xp: ModuleType,
+    dgates: Array,
+    columns: tuple[int, ...],
+    cs_prev: Array,
+    cs: Array,
+    grads: Array,
+) -> None:
+    """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to grads[3, H]."""
+    t, B, H = cs.shape
+    di, _, df, do = (dgates.reshape(t, B, 4, H)[:, :, column] for column in columns)
+    grads[0] += xp.einsum("tbh,tbh->h", di, cs_prev)
+    grads[1] += xp.einsum("tbh,tbh->h", df, cs_prev)
+    grads[2] += xp.einsum("tbh,tbh->h", do, cs)
+
+
+def _backward(
+    xp: ModuleType,
+    x: Array,
+    cs_prev: Array,
+    h_prev: Array,
+    w: Array,
+    peephole: Peephole,
+    saved: LSTMOutputs,
+    cs_grad: Array | None,
+    h_grad: Array | None,
+    steps: int,
+    cell_clip: float | None,
+    gate_order: GateOrder,
+) -> LSTMGrads:
+    """block_lstm_grad after its checks."""
+    T, B, I = x.shape
+    H = cs_prev.shape[1]
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    columns = _COLUMNS[gate_order]
+    w_x, w_h = cast(w[:I], compute), cast(w[I:], compute)
+    w_h_t = w_h.T.astype(compute, order="C")
+
+    x_grad = xp.empty((T, B, I), dtype)
+    x_grad[steps:] = 0
+    dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
+    w_grad, b_grad = xp.zeros((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
+    peephole_grads = xp.zeros((3, H), compute)
+    for lo, hi in reversed(list(time_blocks(steps, B))):
+        block = LSTMOutputs(*(cast(a[lo:hi], compute) for a in saved))
+        before = previous(xp, cs_prev, saved.cs, lo, hi, compute)
+        given_cs, given_h = (
+            None if a is None else cast(a[lo:hi], compute) for a in (cs_grad, h_grad)
+        )
+        dgates = xp.empty((hi - lo, B, 4 * H), compute)
+        _backward_steps(
+            block, before, given_cs, given_h, w_h_t, peephole, cell_clip, columns, dcs, dh, dgates
+        )
+
+        g = rows(dgates, compute)
+        x_grad[lo:hi] = (g @ w_x.T).reshape(hi - lo, B, I)
+        w_grad[:I] += rows(x[lo:hi], compute).T @ g
+        w_grad[I:] += rows(previous(xp, h_prev, saved.h, lo, hi, compute), compute).T @ g
+        b_grad += column_sums(xp, g)
+        if peephole is not None:
+            _add_peephole_grads(xp, dgates, columns, before, block.cs, peephole_grads)
+    grads = (x_grad, dcs, dh, w_grad, *peephole_grads, b_grad)
+    return LSTMGrads(*(cast(g, dtype) for g in grads))
+
+
+_PEEPHOLES = ("wci", "wcf", "wco")
+_INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *_PEEPHOLES)
+
+
+def _contract(
+    op: str,
+    lead: str,
+    required: dict[str, Array],
+    optional: dict[str, Array | None],
+    use_peephole: bool | None,
+    gate_order: str,
+) -> tuple[ModuleType, Peephole]:
+    """
+    Check every array of an LSTM call; return its module and the peephole vectors to use, if any,
+    in the dtype of the computation.
+
+    `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
+    input of the forward op is a state of shape (lead, H).
+    """
+    xp, dtype = check_arrays(op, required, optional, complex_step="i" not in required)
+    if gate_order not in _COLUMNS:
+        raise ValueError(f"{op}: gate_order is {gate_order!r}, expected 'icfo' or 'ifco'")
+    arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
+
+    x, w, cs_prev = arrays.get("x"), arrays.get("w"), arrays["cs_prev"]
+    H = expect_rank(op, "cs_prev", cs_prev, "(B, H)")[1]
+    leading, I = cs_prev.shape[:1], 0
+    if w is not None:
+        I = max(expect_rank(op, "w", w, "(I+H, 4*H)")[0] - H, 0)
+    if x is not None:
+        *leading_sizes, I = expect_rank(op, "x", x, f"({lead}, I)")
+        leading = tuple(leading_sizes)
+    expect_shape(op, "cs_prev", cs_prev, "(B, H)", (leading[-1], H))
+    expect_shape(op, "h_prev", arrays.get("h_prev"), "(B, H)", (leading[-1], H))
+    expect_shape(op, "w", w, "(I+H, 4*H)", (I + H, 4 * H))
+    expect_shape(op, "b", arrays.get("b"), "(4*H,)", (4 * H,))
+    for name in _PEEPHOLES:
+        expect_shape(op, name, arrays.get(name), "(H,)", (H,))
+    for name, a in arrays.items():
+        if name not in _INPUTS:
+            expect_shape(op, name, a, f"({lead}, H)", (*leading, H))
+
+    if not isinstance(use_peephole, (bool, np.bool_, type(None))):
+        raise TypeError(f"{op}: use_peephole is {use_peephole!r}, expected a bool")
+    given = [name for name in _PEEPHOLES if name in arrays]
+    wanted = bool(given) if use_peephole is None else use_peephole
+    if (given and len(given) < 3) or (wanted and not given):
+        missing = next(name for name in _PEEPHOLES if name not in arrays)
+        why = f"like {given[0]}" if given else "as use_peephole is True"
+        raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
+    if not wanted:
+        return xp, None
+    wci, wcf, wco = (cast(arrays[name], compute_dtype(dtype)) for name in _PEEPHOLES)
+    return xp, (wci, wcf, wco)
+
+
+def _attributes(
+    op: str, forget_bias: float | None, cell_clip: float | None, gate_order: str, dtype: Any
+) -> tuple[float, float | None]:
+    """Return forget_bias and the clip, None where there is none, with TensorFlow's defaults."""
+    bias, clip = _DEFAULTS[gate_order]
+    if forget_bias is not None:
+        bias = check_real(op, "forget_bias", forget_bias)
+    return bias, _clip(op, clip if cell_clip is None else cell_clip, dtype)
+
+
+def _clip(op: str, cell_clip: float | None, dtype: np.dtype[Any]) -> float | None:
+    """Return the clip as the dtype can hold it, so that a saved cs compares equal to it."""
+    if cell_clip is None or not check_real(op, "cell_clip", cell_clip) > 0:
+        return None
+    with np.errstate(over="ignore"):
+        return float(dtype.type(cell_clip).real)
+
+
+def lstm_block_cell(
+    x: Array,
+    cs_prev: Array,
+    h_prev: Array,
+    w: Array,
+    b: Array,
+    *,
+    wci: Array | None = None,
+    wcf: Array | None = None,
+    wco: Array | None = None,
+    forget_bias: float | None = None,
+    cell_clip: float | None = None,
+    use_peephole: bool | None = None,
+    gate_order: GateOrder = "icfo",
+) -> LSTMOutputs:
+    """
+    One step of an LSTM, as TensorFlow's LSTMBlockCell.
+
+    ::
+
+        zi, zci, zf, zo = split([x, h_prev] @ w + b)
+        i  = sigmoid(zi + cs_prev*wci)
+        f  = sigmoid(zf + cs_prev*wcf + forget_bias)
+        ci = tanh(zci)
+        cs = clip(i*ci + f*cs_prev, -cell_clip, cell_clip)
+        co = tanh(cs)
+        o  = sigmoid(zo + cs*wco)
+        h  = o*co
+
+    Parameters
+    ----------
+    x : [B, I]
+        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
+        formats are computed in float32. complex128 serves differentiation by complex step.
+    cs_prev, h_prev : [B, H]
+        The cell state and the output of the step before.
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
+    b : [4*H]
+        The bias, in the same order.
+    wci, wcf, wco : [H], optional
+        The peephole weights of i, f and o: all three or none.
+    forget_bias : float, optional
+        Added to the forget gate. Left out, it is TensorFlow's default for the gate order: 1 for
+        "icfo" (LSTMBlockCell, BlockLSTM), 0 for "ifco" (BlockLSTMV2).
+    cell_clip : float, optional
+        Bound of abs(cs); 0, a negative number or NaN mean none. Left out, it is TensorFlow's
+        default for the gate order: 3 for "icfo", none for "ifco".
+    use_peephole : bool, optional
+        Left out, peepholes are used if they are given. With False they are checked, not used.
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+
+    Returns
+    -------
+    LSTMOutputs
+        i, cs, f, o, ci, co and h, each [B, H] and of the dtype of x.
+
+    Raises
+    ------
+    TypeError
+        An argument is no NumPy array, the dtypes differ, or some but not all peepholes are given.
+    ValueError
+        A shape does not fit the others.
+
+    See Also
+    --------
+    block_lstm : The same over a sequence.
+    lstm_block_cell_backward : The gradient of every input.
+
+    References
+    ----------
+    .. [1] F. Gers, N. Schraudolph, J. Schmidhuber, "Learning Precise Timing with LSTM Recurrent
+       Networks", JMLR 3, 2002 (peepholes).
+    .. [2] W. Zaremba, I. Sutskever, O. Vinyals, "Recurrent Neural Network Regularization",
+       arXiv:1409.2329 (the equations TensorFlow follows).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, cs, h = np.ones((1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
+    >>> out = cupyrnn.lstm_block_cell(x, cs, h, np.full((5, 12), 0.1), np.zeros(12))
+    >>> out.h.round(4)
+    array([[0.0594, 0.0594, 0.0594]])
+    """
+    op = "lstm_block_cell"
+    xp, peephole = _contract(
+        op,
+        "B",
+        {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
+        {"wci": wci, "wcf": wcf, "wco": wco},
+        use_peephole,
+        gate_order,
+    )
+    bias, clip = _attributes(op, forget_bias, cell_clip, gate_order, x.dtype)
+    out = _forward(xp, x[None], cs_prev, h_prev, w, b, peephole, 1, bias, clip, gate_order)
+    return LSTMOutputs(*(a[0] for a in out))
+
+
+def block_lstm(
+    x: Array,
+    cs_prev: Array,
+    h_prev: Array,
+    w: Array,
+    b: Array,
+    *,
+    wci: Array | None = None,
+    wcf: Array | None = None,
+    wco: Array | None = None,
+    seq_len_max: int | None = None,
+    forget_bias: float | None = None,
+    cell_clip: float | None = None,
+    use_peephole: bool | None = None,
+    gate_order: GateOrder = "icfo",
+) -> LSTMOutputs:
+    """
+    An LSTM over a sequence, as TensorFlow's BlockLSTM ("icfo") and BlockLSTMV2 ("ifco").
+
+    The equations, and the parameters not listed here, are those of `lstm_block_cell`.
+
+    Parameters
+    ----------
+    x : [T, B, I]
+        The input.
+    cs_prev, h_prev : [B, H]
+        The cell state and the output before the first step.
+    seq_len_max : int, optional
+        Number of steps to compute, within [0, T]; all T if left out. What lies past it is not
+        read, and all seven outputs are zero there.
+
+    Returns
+    -------
+    LSTMOutputs
+        i, cs, f, o, ci, co and h, each [T, B, H] and of the dtype of x.
+
+    Raises
+    ------
+    TypeError
+        An argument is no NumPy array, the dtypes differ, or some but not all peepholes are given.
+    ValueError
+        A shape does not fit the others, or seq_len_max lies outside [0, T].
+
+    See Also
+    --------
+    block_lstm_grad : The gradient of every input.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, cs, h = np.ones((4, 1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
+    >>> out = cupyrnn.block_lstm(x, cs, h, np.full((5, 12), 0.1), np.zeros(12))
+    >>> out.h[:, 0, 0].round(4)
+    array([0.0594, 0.1108, 0.1547, 0.1921])
+    """
+    op = "block_lstm"
+    xp, peephole = _contract(
+        op,
+        "T, B",
+        {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
+        {"wci": wci, "wcf": wcf, "wco": wco},
+        use_peephole,
+        gate_order,
+    )
+    steps = check_seq_len(op, seq_len_max, x.shape[0])
+    bias, clip = _attributes(op, forget_bias, cell_clip, gate_order, x.dtype)
+    return _forward(xp, x, cs_prev, h_prev, w, b, peephole, steps, bias, clip, gate_order)
+
+
+def lstm_block_cell_grad(
+    cs_prev: Array,
+    i: Array,
+    cs: Array,
+    f: Array,
+    o: Array,
+    ci: Array,
+    co: Array,
+    cs_grad: Array | None,
+    h_grad: Array | None,
+    *,
+    wci: Array | None = None,
+    wcf: Array | None = None,
+    wco: Array | None = None,
+    x: Array | None = None,
+    h_prev: Array | None = None,
+    w: Array | None = None,
+    b: Array | None = None,
+    cell_clip: float | None = None,
+    use_peephole: bool | None = None,
+    gate_order: GateOrder = "icfo",
+) -> LSTMCellGrads:
+    """
+    The gradient of one LSTM step up to its gates, as TensorFlow's LSTMBlockCellGrad.
+
+    ::
+
+        do  = o*(1-o) * h_grad*co
+        dcs = (1-co²) * h_grad*o + cs_grad + do*wco
+        di  = i*(1-i) * dcs*ci
+        df  = f*(1-f) * dcs*cs_prev
+        dci = (1-ci²) * dcs*i
+        cs_prev_grad = dcs*f + di*wci + df*wcf
+
+    `lstm_block_cell_backward` goes on to the gradients of x, h_prev, w and b.
+
+    Parameters
+    ----------
+    cs_prev : [B, H]
+        The cell state before the step.
+    i, cs, f, o, ci, co : [B, H]
+        What `lstm_block_cell` returned.
+    cs_grad, h_grad : [B, H] or None
+        The gradients of cs and h; None stands for zeros.
+    wci, wcf, wco : [H], optional
+        The peephole weights: all three or none.
+    x, h_prev, w, b : optional
+        The other inputs of the step. Their values do not enter; they are checked if given.
+    cell_clip : float, optional
+        Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
+        does. Given the value of the forward call, it is the true gradient: zero where
+        abs(cs) reached the clip.
+    use_peephole : bool, optional
+        Left out, peepholes are used if they are given.
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in dicfo.
+
+    Returns
+    -------
+    LSTMCellGrads
+        cs_prev_grad [B, H]; dicfo [B, 4*H], the gate gradients in `gate_order`; wci_grad,
+        wcf_grad and wco_grad [H], zeros without peepholes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `lstm_block_cell`.
+
+    Notes
+    -----
+    TensorFlow's own kernel has two defects with peepholes that are not repeated here: on a CPU
+    it may overwrite wci, wcf and wco, on a GPU it adds their terms to cs_prev_grad twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, cs, h = np.ones((1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
+    >>> out = cupyrnn.lstm_block_cell(x, cs, h, np.full((5, 12), 0.1), np.zeros(12))
+    >>> grads = cupyrnn.lstm_block_cell_grad(cs, *out[:6], None, np.ones((1, 3)))
+    >>> grads.cs_prev_grad.round(4)
+    array([[0.4176, 0.4176, 0.4176]])
+    """
+    op = "lstm_block_cell_grad"
+    xp, peephole = _contract(
+        op,
+        "B",
+        {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co},
+        {
+            "cs_grad": cs_grad,
+            "h_grad": h_grad,
+            "x": x,
+            "h_prev": h_prev,
+            "w": w,
+            "b": b,
+            "wci": wci,
+            "wcf": wcf,
+            "wco": wco,
+        },
+        use_peephole,
+        gate_order,
+    )
+    B, H = cs_prev.shape
+    clip = _clip(op, cell_clip, cs_prev.dtype)
+    dtype, compute = cs_prev.dtype, compute_dtype(cs_prev.dtype)
+    columns = _COLUMNS[gate_order]
+    # h is not among the arguments: its value does not enter.
+    saved = LSTMOutputs(*(cast(a[None], compute) for a in (i, cs, f, o, ci, co, co)))
+    before = cast(cs_prev[None], compute)
+    given_cs, given_h = (None if a is None else cast(a[None], compute) for a in (cs_grad, h_grad))
+    dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
+    dicfo = xp.empty((1, B, 4 * H), compute)
+    _backward_steps(saved, before, given_cs, given_h, None, peephole, clip, columns, dcs, dh, dicfo)
+    peephole_grads = xp.zeros((3, H), compute)
+    if peephole is not None:
+        _add_peephole_grads(xp, dicfo, columns, before, saved.cs, peephole_grads)
+    grads = (dcs, dicfo[0], *peephole_grads)
+    return LSTMCellGrads(*(cast(g, dtype) for g in grads))
+
+
+def lstm_block_cell_backward(
+    x: Array,
+    cs_prev: Array,
+    h_prev: Array,
+    w: Array,
+    i: Array,
+    cs: Array,
+    f: Array,
+    o: Array,
+    ci: Array,
+    co: Array,
+    cs_grad: Array | None,
+    h_grad: Array | None,
+    *,
+    wci: Array | None = None,
+    wcf: Array | None = None,
+    wco: Array | None = None,
+    b: Array | None = None,
+    cell_clip: float | None = None,
+    use_peephole: bool | None = None,
+    gate_order: GateOrder = "icfo",
+) -> LSTMGrads:
+    """
+    The gradient of every input of one LSTM step.
+
+    `lstm_block_cell_grad` and what TensorFlow leaves to the caller::
+
+        x_grad, h_prev_grad = split(dicfo @ w.T)
+        w_grad = [x, h_prev].T @ dicfo
+        b_grad = sum(dicfo)
+
+    Parameters
+    ----------
+    x : [B, I]
+        The input of the step.
+    cs_prev, h_prev : [B, H]
+        The states before the step.
+    w : [I+H, 4*H]
+        The weights.
+    i, cs, f, o, ci, co : [B, H]
+        What `lstm_block_cell` returned.
+    cs_grad, h_grad : [B, H] or None
+        The gradients of cs and h; None stands for zeros.
+    wci, wcf, wco : [H], optional
+        The peephole weights: all three or none.
+    b : [4*H], optional
+        Its value does not enter; it is checked if given.
+    cell_clip, use_peephole, gate_order
+        As in `lstm_block_cell_grad`.
+
+    Returns
+    -------
+    LSTMGrads
+        x_grad, cs_prev_grad, h_prev_grad, w_grad, wci_grad, wcf_grad, wco_grad and b_grad, each
+        of the shape of its input; the peephole gradients are zeros without peepholes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `lstm_block_cell`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, cs, h = np.ones((1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
+    >>> w = np.full((5, 12), 0.1)
+    >>> out = cupyrnn.lstm_block_cell(x, cs, h, w, np.zeros(12))
+    >>> grads = cupyrnn.lstm_block_cell_backward(x, cs, h, w, *out[:6], None, np.ones((1, 3)))
+    >>> grads.x_grad.round(4)
+    array([[0.1021, 0.1021]])
+    """
+    op = "lstm_block_cell_backward"
+    saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
+    xp, peephole = _contract(
+        op,
+        "B",
+        {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
+        {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
+        use_peephole,
+        gate_order,
+    )
+    clip = _clip(op, cell_clip, x.dtype)
+    # h is not among the arguments: the value of the last h does not enter.
+    steps = LSTMOutputs(*(a[None] for a in (*saved.values(), h_prev)))
+    given_cs, given_h = (None if a is None else a[None] for a in (cs_grad, h_grad))
+    grads = _backward(
+        xp, x[None], cs_prev, h_prev, w, peephole, steps, given_cs, given_h, 1, clip, gate_order
+    )
+    return grads._replace(x_grad=grads.x_grad[0])
+
+
+def block_lstm_grad(
+    x: Array,
+    cs_prev: Array,
+    h_prev: Array,
+    w: Array,
+    i: Array,
+    cs: Array,
+    f: Array,
+    o: Array,
+    ci: Array,
+    co: Array,
+    h: Array,
+    cs_grad: Array | None,
+    h_grad: Array | None,
+    *,
+    wci: Array | None = None,
+    wcf: Array | None = None,
+    wco: Array | None = None,
+    b: Array | None = None,
+    seq_len_max: int | None = None,
+    cell_clip: float | None = None,
+    use_peephole: bool | None = None,
+    gate_order: GateOrder = "icfo",
+) -> LSTMGrads:
+    """
+    The gradient of every input of `block_lstm`, as TensorFlow's BlockLSTMGrad and V2.
+
+    The equations of `lstm_block_cell_grad` for every step from the last to the first, where each
+    step's cs_grad and h_grad are those given plus those that the step after it passes back.
+
+    Parameters
+    ----------
+    x : [T, B, I]
+        The input.
+    cs_prev, h_prev : [B, H]
+        The states before the first step.
+    w : [I+H, 4*H]
+        The weights.
+    i, cs, f, o, ci, co, h : [T, B, H]
+        What `block_lstm` returned.
+    cs_grad, h_grad : [T, B, H] or None
+        The gradients of cs and h of every step; None stands for zeros.
+    wci, wcf, wco : [H], optional
+        The peephole weights: all three or none.
+    b : [4*H], optional
+        Its value does not enter; it is checked if given.
+    seq_len_max : int, optional
+        As in the forward call. What lies past it is not read, and x_grad is zero there.
+    cell_clip : float, optional
+        Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
+        does. Given the value of the forward call, it is the true gradient: zero where
+        abs(cs) reached the clip.
+    use_peephole : bool, optional
+        Left out, peepholes are used if they are given.
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w, and in w_grad and b_grad.
+
+    Returns
+    -------
+    LSTMGrads
+        x_grad, cs_prev_grad, h_prev_grad, w_grad, wci_grad, wcf_grad, wco_grad and b_grad, each
+        of the shape of its input; the peephole gradients are zeros without peepholes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `block_lstm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, cs, h = np.ones((4, 1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
+    >>> w = np.full((5, 12), 0.1)
+    >>> out = cupyrnn.block_lstm(x, cs, h, w, np.zeros(12))
+    >>> grads = cupyrnn.block_lstm_grad(x, cs, h, w, *out, None, np.ones((4, 1, 3)))
+    >>> grads.x_grad[:, 0, 0].round(4)
+    array([0.3145, 0.2674, 0.2021, 0.12  ])
+    """
+    op = "block_lstm_grad"
+    saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
+    xp, peephole = _contract(
+        op,
+        "T, B",
+        {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
+        {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
+        use_peephole,
+        gate_order,
+    )
+    steps = check_seq_len(op, seq_len_max, x.shape[0])
+    clip = _clip(op, cell_clip, x.dtype)
+    return _backward(
+        xp,
+        x,
+        cs_prev,
+        h_prev,
+        w,
+        peephole,
+        LSTMOutputs(**saved),
+        cs_grad,
+        h_grad,
+        steps,
+        clip,
+        gate_order,
+    )
