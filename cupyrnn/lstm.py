@@ -106,29 +106,30 @@ def _forward_steps(
     i_ci = np.empty((B, H), xw.dtype)
     if peephole:
         wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in peephole)
-    for xw_t, i, cs, f, o, ci, co, h in zip(xw_gates, *outputs, strict=True):
-        np.dot(h_prev, w_h, out=product)
-        np.add(product_gates, xw_t, out=z_gates)
-        if peephole:
-            z_i += np.multiply(cs_prev, wci, out=i_ci)
-            z_f += np.multiply(cs_prev, wcf, out=i_ci)
-            one_plus_exp_neg(z_if)
-        else:
-            one_plus_exp_neg(z[:3])
-        np.reciprocal(z_i, out=i)  # i = sigmoid(zi + cs_prev*wci)
-        np.reciprocal(z_f, out=f)  # f = sigmoid(zf + cs_prev*wcf)
-        np.tanh(z_ci, out=ci)
-        np.multiply(f, cs_prev, out=cs)
-        cs += np.multiply(i, ci, out=i_ci)  # cs = i*ci + f*cs_prev
-        if cell_clip is not None:
-            np.clip(cs, -cell_clip, cell_clip, out=cs)
-        np.tanh(cs, out=co)
-        if peephole:
-            z_o += np.multiply(cs, wco, out=i_ci)
-            one_plus_exp_neg(z_o)
-        np.reciprocal(z_o, out=o)  # o = sigmoid(zo + cs*wco)
-        np.multiply(o, co, out=h)
-        cs_prev, h_prev = cs, h
+    with np.errstate(over="ignore"):
+        for xw_t, i, cs, f, o, ci, co, h in zip(xw_gates, *outputs, strict=True):
+            np.dot(h_prev, w_h, out=product)
+            np.add(product_gates, xw_t, out=z_gates)
+            if peephole:
+                z_i += np.multiply(cs_prev, wci, out=i_ci)
+                z_f += np.multiply(cs_prev, wcf, out=i_ci)
+                one_plus_exp_neg(z_if)
+            else:
+                one_plus_exp_neg(z[:3])
+            np.reciprocal(z_i, out=i)  # i = sigmoid(zi + cs_prev*wci)
+            np.reciprocal(z_f, out=f)  # f = sigmoid(zf + cs_prev*wcf)
+            np.tanh(z_ci, out=ci)
+            np.multiply(f, cs_prev, out=cs)
+            cs += np.multiply(i, ci, out=i_ci)  # cs = i*ci + f*cs_prev
+            if cell_clip is not None:
+                np.clip(cs, -cell_clip, cell_clip, out=cs)
+            np.tanh(cs, out=co)
+            if peephole:
+                z_o += np.multiply(cs, wco, out=i_ci)
+                one_plus_exp_neg(z_o)
+            np.reciprocal(z_o, out=o)  # o = sigmoid(zo + cs*wco)
+            np.multiply(o, co, out=h)
+            cs_prev, h_prev = cs, h
 
 
 class _Factors(NamedTuple):

@@ -1,0 +1,465 @@
+"""Train a character language model made of the package's ops: python -m cupyrnn.
+
+Symbols as in the ops: T time steps, B batch, I input size, H hidden size; here I is the size of
+the character embedding and V the number of symbols. The text is that of Python's documentation,
+which every Python has in `pydoc_data.topics`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import platform
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+import cupyrnn
+
+if TYPE_CHECKING:
+    from ._arrays import Array
+
+Parameters: TypeAlias = "dict[str, Array]"
+State: TypeAlias = "tuple[Array, ...]"
+Outputs: TypeAlias = cupyrnn.LSTMOutputs | cupyrnn.GRUOutputs
+
+EMBEDDING = 64  # I
+HELD_OUT = 10  # one part in so many
+RARE = 5  # a character that the training text has fewer times is no symbol of its own
+UNKNOWN = "\ufffd"
+MAX_RATE, MIN_RATE = 6e-3, 1e-4
+WARM_UP = 20  # steps
+MAX_NORM = 1.0
+SMOOTHING = 0.95
+MARKS = 5  # how many times the held-out text is scored during training
+STREAMS = 32  # in which it is cut for that, to be fast
+PROMPT = "The "
+SAMPLE = 300  # characters
+TEMPERATURE = 0.7
+EXPECTED_ERROR, WORST_ERROR = 1e-12, 1e-10
+
+
+# --- The text ---------------------------------------------------------------------------------
+
+
+class Corpus(NamedTuple):
+    """The text as symbols, the last of which stands for all characters that have none."""
+
+    symbols: list[str]
+    training: Array
+    held_out: Array  # begins with one character of context, which is not scored
+    escapes: int  # held-out characters that have no symbol
+    total: int  # characters before repeated paragraphs were dropped
+
+    @property
+    def escape_bits(self) -> float:
+        """The bits per held-out character that spelling out the unknown ones takes.
+
+        A model gives the unknown symbol a probability; which of all the other Unicode characters
+        it is takes log2 of their number, for the baselines as for the model.
+        """
+        others = sys.maxunicode + 1 - (len(self.symbols) - 1)
+        return float(self.escapes * np.log2(others) / (len(self.held_out) - 1))
+
+
+def read_text() -> str:
+    """Return the text of Python's documentation, topics in the order of their names."""
+    topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
+    return "".join(topics[name] for name in sorted(topics))
+
+
+def make_corpus(text: str) -> Corpus:
+    """Split the text, the last part held out, and encode it with symbols of the first part."""
+    split = len(text) - len(text) // HELD_OUT
+    # Some topics repeat paragraphs of others. What is held out must be new to the model.
+    held_out_paragraphs = {" ".join(p.split()) for p in text[split:].split("\n\n")}
+    paragraphs = text[:split].split("\n\n")
+    training = "\n\n".join(p for p in paragraphs if " ".join(p.split()) not in held_out_paragraphs)
+
+    symbols = [*sorted(c for c, n in Counter(training).items() if n >= RARE), UNKNOWN]
+    index = {c: k for k, c in enumerate(symbols[:-1])}
+
+    def encode(s: str) -> Array:
+        return np.array([index.get(c, len(index)) for c in s], dtype=np.int64)
+
+    held_out = encode(text[split - 1 :])
+    escapes = int((held_out[1:] == len(index)).sum())
+    return Corpus(symbols, encode(training), held_out, escapes, len(text))
+
+
+def baselines(corpus: Corpus) -> dict[str, float]:
+    """Return the held-out bits per character of what knows nothing, and of what counts."""
+    V = len(corpus.symbols)
+    counts = np.bincount(corpus.training, minlength=V) + 1  # none has probability 0
+    unigram = -np.log2(counts / counts.sum())[corpus.held_out[1:]].mean()
+    escape = corpus.escape_bits
+    return {"uniform": float(np.log2(V)) + escape, "unigram": float(unigram) + escape}
+
+
+# --- The cells --------------------------------------------------------------------------------
+
+
+def lstm_shapes(I: int, H: int) -> dict[str, tuple[int, ...]]:
+    return {"w": (I + H, 4 * H), "b": (4 * H,), "wci": (H,), "wcf": (H,), "wco": (H,)}
+
+
+def lstm_forward(p: Parameters, x: Array, state: State) -> cupyrnn.LSTMOutputs:
+    # cell_clip=0 is no clip: the gradient is exact wherever the cell state goes.
+    peepholes = {name: p[name] for name in ("wci", "wcf", "wco")}
+    return cupyrnn.block_lstm(x, *state, p["w"], p["b"], **peepholes, cell_clip=0)
+
+
+def lstm_backward(
+    p: Parameters, x: Array, state: State, outputs: Outputs, h_grad: Array
+) -> tuple[Array, Parameters]:
+    peepholes = {name: p[name] for name in ("wci", "wcf", "wco")}
+    g = cupyrnn.block_lstm_grad(x, *state, p["w"], *outputs, None, h_grad, **peepholes)
+    names = {"w": g.w_grad, "b": g.b_grad}
+    return g.x_grad, {**names, "wci": g.wci_grad, "wcf": g.wcf_grad, "wco": g.wco_grad}
+
+
+def gru_shapes(I: int, H: int) -> dict[str, tuple[int, ...]]:
+    return {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
+
+
+def gru_forward(p: Parameters, x: Array, state: State) -> cupyrnn.GRUOutputs:
+    return cupyrnn.block_gru(x, *state, p["w_ru"], p["w_c"], p["b_ru"], p["b_c"])
+
+
+def gru_backward(
+    p: Parameters, x: Array, state: State, outputs: Outputs, d_h: Array
+) -> tuple[Array, Parameters]:
+    g = cupyrnn.block_gru_grad(x, *state, p["w_ru"], p["w_c"], *outputs, d_h)
+    return g.d_x, {"w_ru": g.d_w_ru, "w_c": g.d_w_c, "b_ru": g.d_b_ru, "b_c": g.d_b_c}
+
+
+class Cell(NamedTuple):
+    """What the model asks of a recurrent cell."""
+
+    title: str
+    states: tuple[str, ...]  # the outputs that go on to the next window, in the op's order
+    gates: dict[str, str]  # the outputs to draw
+    shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
+    forward: Callable[[Parameters, Array, State], Outputs]
+    backward: Callable[[Parameters, Array, State, Outputs, Array], tuple[Array, Parameters]]
+
+
+CELLS = {
+    "lstm": Cell(
+        "peephole LSTM (block_lstm)",
+        ("cs", "h"),
+        {"i": "input gate i", "f": "forget gate f", "o": "output gate o"},
+        lstm_shapes,
+        lstm_forward,
+        lstm_backward,
+    ),
+    "gru": Cell(
+        "GRU (block_gru)",
+        ("h",),
+        {"r": "reset gate r", "u": "update gate u"},
+        gru_shapes,
+        gru_forward,
+        gru_backward,
+    ),
+}
+
+
+# --- The model: an embedding, the cell, a linear layer, softmax --------------------------------
+
+
+def initial_parameters(
+    xp: ModuleType, cell: Cell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
+) -> Parameters:
+    """Return the parameters: matrices normal with variance 1 / rows, vectors zero."""
+    shapes = {"embedding": (V, I), **cell.shapes(I, H), "w_out": (H, V), "b_out": (V,)}
+    p = {}
+    for name, shape in shapes.items():
+        scale = 0.0 if len(shape) == 1 else 1.0 if name == "embedding" else shape[0] ** -0.5
+        p[name] = xp.asarray(scale * rng.standard_normal(shape), dtype=dtype)
+    return p
+
+
+def zero_state(xp: ModuleType, cell: Cell, p: Parameters, B: int) -> State:
+    """Return the state [B, H] of each of the cell's states before the text begins."""
+    H, dtype = p["w_out"].shape[0], p["w_out"].dtype
+    return tuple(xp.zeros((B, H), dtype) for _ in cell.states)
+
+
+def last_state(cell: Cell, outputs: Outputs) -> State:
+    """Return the state to begin the next window with."""
+    return tuple(getattr(outputs, name)[-1] for name in cell.states)
+
+
+def forward(
+    xp: ModuleType, cell: Cell, p: Parameters, tokens: Array, state: State
+) -> tuple[Array, Outputs, Array]:
+    """
+    The model on tokens[T, B], whose dtype is that of the parameters, complex128 too.
+
+    Returns
+    -------
+    x : [T, B, I]
+        The input of the cell.
+    outputs
+        The named outputs of the cell, each [T, B, H].
+    log_p : [T*B, V]
+        The logarithms of the probabilities of the character after each of the tokens.
+    """
+    x = p["embedding"][tokens]
+    outputs = cell.forward(p, x, state)
+    logits = outputs.h.reshape(-1, outputs.h.shape[-1]) @ p["w_out"] + p["b_out"]
+    logits -= logits.real.max(axis=1, keepdims=True)
+    return x, outputs, logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True))
+
+
+def loss(
+    xp: ModuleType, cell: Cell, p: Parameters, tokens: Array, targets: Array, state: State
+) -> tuple[Array, State]:
+    """Return the mean of -log p of targets[T, B], in nats, and the state after the window."""
+    _, outputs, log_p = forward(xp, cell, p, tokens, state)
+    return -log_p[xp.arange(targets.size), targets.ravel()].mean(), last_state(cell, outputs)
+
+
+def loss_and_gradient(
+    xp: ModuleType, cell: Cell, p: Parameters, tokens: Array, targets: Array, state: State
+) -> tuple[Array, Parameters, State]:
+    """Return what `loss` does and, between the two, the gradient of the loss by parameter."""
+    x, outputs, log_p = forward(xp, cell, p, tokens, state)
+    N, V = log_p.shape
+    at_targets = xp.arange(N), targets.ravel()
+    value = -log_p[at_targets].mean()
+
+    d_logits = xp.exp(log_p)
+    d_logits[at_targets] -= 1
+    d_logits /= N
+    h = outputs.h.reshape(N, -1)
+    grads = {"w_out": h.T @ d_logits, "b_out": d_logits.sum(axis=0)}
+    d_h = (d_logits @ p["w_out"].T).reshape(outputs.h.shape)
+    d_x, cell_grads = cell.backward(p, x, state, outputs, d_h)
+    # Row v of the embedding gets the sum of d_x where the token is v. As a matmul, unlike adding
+    # at indices, the sum has one order everywhere.
+    one_hot = (tokens.ravel() == xp.arange(V)[:, None]).astype(d_x.dtype)
+    grads["embedding"] = one_hot @ d_x.reshape(N, -1)
+    return value, grads | cell_grads, last_state(cell, outputs)
+
+
+def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
+    """
+    Return the largest relative error of a small model's gradient, in float64.
+
+    Every parameter alone is moved in some random directions d. The derivative of the loss along
+    d is Im(loss(p + 1e-30j*d)) / 1e-30, exact to rounding as nothing is subtracted, and the
+    gradient's projection on d must equal it.
+    """
+    rng = np.random.default_rng(0)
+    T, B, I, H, V = 7, 3, 4, 5, 11
+    p = initial_parameters(xp, cell, V, I, H, rng, np.float64)
+    # Where a vector is zero, mistakes in what is multiplied with it would not show.
+    p = {name: a + xp.asarray(0.3 * rng.standard_normal(a.shape)) for name, a in p.items()}
+    state = tuple(xp.asarray(rng.standard_normal((B, H))) for _ in cell.states)
+    tokens, targets = (xp.asarray(rng.integers(V, size=(T, B))) for _ in range(2))
+    _, grads, _ = loss_and_gradient(xp, cell, p, tokens, targets, state)
+
+    complex_p = {name: a.astype(np.complex128) for name, a in p.items()}
+    complex_state = tuple(a.astype(np.complex128) for a in state)
+    step, worst = 1e-30, 0.0
+    for name, a in p.items():
+        for _ in range(directions):
+            d = xp.asarray(rng.standard_normal(a.shape))
+            moved = complex_p | {name: a + 1j * step * d}
+            value, _ = loss(xp, cell, moved, tokens, targets, complex_state)
+            expected = float(value.imag) / step
+            worst = max(worst, abs(float((grads[name] * d).sum()) - expected) / abs(expected))
+    return worst
+
+
+# --- Training ---------------------------------------------------------------------------------
+
+
+class Adam:
+    """Adam with the gradient's norm bounded, the rate warmed up and then lowered by a cosine."""
+
+    def __init__(self, xp: ModuleType, p: Parameters, steps: int) -> None:
+        self.xp, self.steps, self.step = xp, steps, 0
+        self.moments = {name: (xp.zeros_like(a), xp.zeros_like(a)) for name, a in p.items()}
+
+    def rate(self) -> float:
+        """Return the learning rate of the current step, which counts from 1."""
+        cosine = (1 + np.cos(np.pi * self.step / self.steps)) / 2
+        rate = MIN_RATE + (MAX_RATE - MIN_RATE) * cosine
+        return float(rate * min(1, self.step / WARM_UP))
+
+    def update(
+        self, p: Parameters, grads: Parameters, beta1: float = 0.9, beta2: float = 0.99
+    ) -> None:
+        """Overwrite the parameters with better ones."""
+        self.step += 1
+        norm = sum(float((g * g).sum()) for g in grads.values()) ** 0.5
+        scale = min(1.0, MAX_NORM / (norm + 1e-12))
+        # The moments begin at zero; both corrections of that are in the rate.
+        rate = self.rate() * (1 - beta2**self.step) ** 0.5 / (1 - beta1**self.step)
+        for name, g in grads.items():
+            m, v = self.moments[name]
+            g *= scale
+            m += (1 - beta1) * (g - m)
+            v += (1 - beta2) * (g * g - v)
+            p[name] -= rate * m / (self.xp.sqrt(v) + 1e-8)
+
+
+def windows(text: Array, B: int, T: int) -> Iterator[tuple[Array, Array]]:
+    """
+    Yield tokens[T, B] and the targets after them, for ever.
+
+    The columns are B streams that begin evenly spaced in the text. Each goes on where its last
+    window ended, so the state can be carried over, and past the text's end with its beginning.
+    """
+    starts = np.arange(B) * len(text) // B
+    steps = np.arange(T + 1)[:, None]
+    position = 0
+    while True:
+        window = text[(starts + position + steps) % len(text)]
+        yield window[:-1], window[1:]
+        position += T
+
+
+def held_out_bits(
+    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, streams: int = 1
+) -> float:
+    """
+    Return the bits per character of the held-out text.
+
+    One stream reads it from end to end with the state carried along. More are faster; each begins
+    with a zero state, and what is left over at the end is not scored.
+    """
+    text = corpus.held_out
+    L = (len(text) - 1) // streams
+    at = np.arange(L)[:, None] + L * np.arange(streams)
+    tokens, targets = xp.asarray(text[at]), xp.asarray(text[at + 1])
+    state = zero_state(xp, cell, p, streams)
+    nats = 0.0
+    for lo in range(0, L, 500):  # in pieces that fit in memory
+        part = slice(lo, min(lo + 500, L))
+        value, state = loss(xp, cell, p, tokens[part], targets[part], state)
+        nats += float(value) * (part.stop - lo)
+    return float(nats / L / np.log(2)) + corpus.escape_bits
+
+
+class Interrupt:
+    """Whether Ctrl-C was pressed."""
+
+    pressed = False
+
+
+@contextlib.contextmanager
+def noting_interrupt() -> Iterator[Interrupt]:
+    """Note a first Ctrl-C, so that no step is cut in half; a second one interrupts as ever."""
+    interrupt = Interrupt()
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        interrupt.pressed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class History:
+    """Bits per character by step: of the training windows, smoothed too, and held out."""
+
+    def __init__(self) -> None:
+        self.training: list[float] = []
+        self.smoothed: list[float] = []
+        self.held_out: dict[int, float] = {}
+        self._sum = self._weight = 0.0
+
+    def add(self, bits: float) -> None:
+        """Add a training step; its moving average has no bias to the first steps."""
+        self._sum = SMOOTHING * self._sum + bits
+        self._weight = SMOOTHING * self._weight + 1
+        self.training.append(bits)
+        self.smoothed.append(self._sum / self._weight)
+
+
+def train(
+    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, steps: int, B: int, T: int
+) -> History:
+    """Overwrite the parameters with trained ones; Ctrl-C ends it after the current step."""
+    tqdm = demo_module("tqdm").tqdm
+    history = History()
+    adam, state = Adam(xp, p, steps), zero_state(xp, cell, p, B)
+    marks = {round(steps * k / MARKS) for k in range(1, MARKS)}
+    with (
+        noting_interrupt() as interrupt,
+        # disable=None: no bar where it would only fill a log; the lines at the marks remain.
+        tqdm(total=steps, unit="step", disable=None, dynamic_ncols=True) as bar,
+    ):
+        for step, (tokens, targets) in zip(
+            range(1, steps + 1), windows(corpus.training, B, T), strict=False
+        ):
+            value, grads, state = loss_and_gradient(
+                xp, cell, p, xp.asarray(tokens), xp.asarray(targets), state
+            )
+            adam.update(p, grads)
+            history.add(float(value) / float(np.log(2)))
+            smoothed = history.smoothed[-1]
+            bar.set_postfix_str(f"{smoothed:.3f} bits/char", refresh=False)
+            bar.update()
+            if interrupt.pressed:
+                break
+            if step in marks:
+                held_out = history.held_out[step] = held_out_bits(xp, cell, p, corpus, STREAMS)
+                bar.write(f"  step {step:5d}   training {smoothed:.3f}   held out {held_out:.3f}")
+                sys.stdout.flush()
+    return history
+
+
+# --- What the model has learned ---------------------------------------------------------------
+
+
+def sample(
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    corpus: Corpus,
+    prompt: str,
+    length: int,
+    rng: np.random.Generator,
+) -> str:
+    """Return the prompt and as many characters as the model goes on with."""
+    tokens = [corpus.symbols.index(c) for c in prompt]
+    state = zero_state(xp, cell, p, 1)
+    fresh = tokens
+    for _ in range(length):
+        _, outputs, log_p = forward(xp, cell, p, xp.asarray(fresh)[:, None], state)
+        state = last_state(cell, outputs)
+        probability = xp.exp(log_p[-1].astype(np.float64) / TEMPERATURE)
+        cumulative = xp.cumsum(probability)
+        # Scaled instead of normalized, so that rounding cannot lead past the last symbol.
+        fresh = [int((cumulative < rng.random() * float(cumulative[-1])).sum())]
+        tokens += fresh
+    return "".join(corpus.symbols[k] for k in tokens)
+
+
+def line_to_draw(corpus: Corpus) -> tuple[int, int]:
+    """Return the bounds in the held-out text of a line that is easy to read in a figure."""
+    text = "".join(corpus.symbols[k] for k in corpus.held_out)
+    end = 0
+    for line in text.split("\n"):
+        start, end = end, end + len(line)
+        words = line.lstrip()
+        if start and len(words) == len(line) and 60 <= len(line) <= 72 and line.isascii():
+            if '"' in line and "(" in line:
+                return start, end
+        end += 1
+    return 1, min(70, len(text))

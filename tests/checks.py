@@ -1,0 +1,90 @@
+"""What the tests share: the tolerances, the gradient checks and awkward memory layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+# Largest error allowed, as a part of the largest expected magnitude. One table for all tests.
+TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-12}
+
+# Complex step has no subtraction, so the step can be so small that only rounding is left.
+COMPLEX_STEP, COMPLEX_STEP_TOLERANCE = 1e-100, 1e-12
+FINITE_DIFFERENCE_STEP, FINITE_DIFFERENCE_TOLERANCE = 1e-6, 1e-7
+
+
+def assert_close(actual: Any, expected: Any, dtype_name: str, what: str) -> None:
+    """Compare in float64: shapes equal, no NaN unless expected, errors within the table."""
+    tolerance = TOLERANCES[dtype_name]
+    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+    a, e = np.asarray(actual).astype(wide), np.asarray(expected).astype(wide)
+    assert a.shape == e.shape, f"{what}: shape {a.shape}, expected {e.shape}"
+    assert np.array_equal(np.isnan(a), np.isnan(e)), f"{what}: NaN in other places than expected"
+    if a.size:
+        error, scale = np.nanmax(np.abs(a - e), initial=0), np.nanmax(np.abs(e), initial=0)
+        assert error <= tolerance * scale, f"{what}: off by {error:.3g} of {scale:.3g}"
+
+
+def project(outputs: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+    """Return the scalar sum(outputs * cotangents)."""
+    return sum((np.sum(o * g) for o, g in zip(outputs, cotangents, strict=True)), 0.0)
+
+
+def assert_gradients(
+    forward: Callable[..., Sequence[Any]],
+    inputs: dict[str, Any],
+    cotangents: Sequence[Any],
+    gradients: dict[str, Any],
+    rng: np.random.Generator,
+    *,
+    complex_step: bool = True,
+) -> None:
+    """
+    Check gradients along random directions.
+
+    `forward(**inputs)` gives the outputs that belong to `cotangents`; `gradients` maps each
+    name of `inputs` to the gradient of the projection on the cotangents.
+    """
+    assert gradients.keys() == inputs.keys()
+    for name, value in inputs.items():
+        direction = rng.standard_normal(value.shape)
+        terms = gradients[name] * direction
+        expected, scale = np.sum(terms), np.sum(np.abs(terms)) + 1e-30
+        if complex_step:
+            moved = {k: a.astype(np.complex128) for k, a in inputs.items()}
+            moved[name] = moved[name] + 1j * COMPLEX_STEP * direction
+            slope = np.imag(project(forward(**moved), cotangents)) / COMPLEX_STEP
+            tolerance = COMPLEX_STEP_TOLERANCE
+        else:
+            step = FINITE_DIFFERENCE_STEP
+            plus, minus = (
+                project(forward(**{**inputs, name: value + s * direction}), cotangents)
+                for s in (step, -step)
+            )
+            slope, tolerance = (plus - minus) / (2 * step), FINITE_DIFFERENCE_TOLERANCE
+            scale = scale + abs(plus) + abs(minus)
+        assert abs(slope - expected) <= tolerance * scale, (
+            f"{name}: slope {slope:.17g}, gradient says {expected:.17g}, of {scale:.3g}"
+        )
+
+
+def layouts(a: np.ndarray[Any, Any]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield arrays equal to `a` in every memory layout NumPy users make."""
+    yield "fortran", np.asfortranarray(a)
+    wide = np.full(tuple(2 * n + 1 for n in a.shape), np.nan, a.dtype)
+    every_other = wide[tuple(slice(1, 2 * n + 1, 2) for n in a.shape)]
+    every_other[...] = a
+    yield "strided", every_other
+    backwards = (slice(None, None, -1),) * a.ndim
+    yield "negative strides", a[backwards].copy()[backwards]
+    moved = np.moveaxis(np.moveaxis(a, 0, -1).copy(), -1, 0)
+    yield "transposed", moved
+    raw = np.zeros(a.nbytes + 1, np.uint8)[1:].view(np.uint8)
+    unaligned = np.frombuffer(raw.data, a.dtype, a.size).reshape(a.shape)
+    unaligned[...] = a
+    yield "unaligned", unaligned
+    read_only = a.copy()
+    read_only.flags.writeable = False
+    yield "read-only", read_only
