@@ -307,9 +307,10 @@ def _add_peephole_grads(
     """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to grads[3, H]."""
     t, B, H = cs.shape
     di, _, df, do = (dgates.reshape(t, B, 4, H)[:, :, column] for column in columns)
-    grads[0] += xp.einsum("tbh,tbh->h", di, cs_prev)
-    grads[1] += xp.einsum("tbh,tbh->h", df, cs_prev)
-    grads[2] += xp.einsum("tbh,tbh->h", do, cs)
+    product = xp.empty((t, B, H), cs.dtype)
+    for total, dgate, state in zip(grads, (di, df, do), (cs_prev, cs_prev, cs), strict=True):
+        # As a matmul the sum is several times more accurate than einsum's.
+        total += column_sums(xp, rows(xp.multiply(dgate, state, out=product), cs.dtype))
 
 
 def _backward(
