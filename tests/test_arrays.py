@@ -1,0 +1,244 @@
+"""Every argument is checked before any work, and every message says what to mend."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import test_gru
+import test_lstm
+
+import cupyrnn
+
+T, B, I, H = 6, 3, 4, 5
+PEEPHOLES = ("wci", "wcf", "wco")
+
+
+def _calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Return, by name, every public function and one set of right arguments, none left out."""
+    rng = np.random.default_rng(0)
+    lstm, gru = test_lstm.problem(rng, (T, B, I, H), True), test_gru.problem(rng, (T, B, I, H))
+    lstm_step, gru_step = ({**a, "x": a["x"][0]} for a in (lstm, gru))
+    lstm_out, gru_out = (
+        f(**a)._asdict() for f, a in ((cupyrnn.block_lstm, lstm), (cupyrnn.block_gru, gru))
+    )
+    lstm_saved, gru_saved = (
+        {n: a[0] for n, a in out.items() if n != "h"} for out in (lstm_out, gru_out)
+    )
+    grads = {"cs_grad": np.ones((T, B, H)), "h_grad": np.ones((T, B, H))}
+    step_grads = {n: a[0] for n, a in grads.items()}
+    d_h = np.ones((T, B, H))
+    cells: dict[str, dict[str, Any]] = {
+        "lstm_block_cell": lstm_step,
+        "block_lstm": lstm,
+        "lstm_block_cell_grad": lstm_step | lstm_saved | step_grads,
+        "lstm_block_cell_backward": lstm_step | lstm_saved | step_grads,
+        "block_lstm_grad": lstm | lstm_out | grads,
+        "gru_block_cell": gru_step,
+        "block_gru": gru,
+        "gru_block_cell_grad": gru_step | gru_saved | {"d_h": d_h[0]},
+        "gru_block_cell_backward": gru_step | gru_saved | {"d_h": d_h[0]},
+        "block_gru_grad": gru | gru_out | {"d_h": d_h},
+    }
+    return {name: (getattr(cupyrnn, name), args) for name, args in cells.items()}
+
+
+CALLS = _calls()
+OPTIONAL_GRADIENTS = ("cs_grad", "h_grad")
+ARGUMENTS = [(op, name) for op, (_, args) in CALLS.items() for name in args]
+SEQUENCES = [op for op in CALLS if op.startswith("block_")]
+
+
+def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
+    """The call fails with exactly this message and writes into none of its arguments."""
+    function, right = CALLS[op]
+    function(**right)
+    args = {**right, **changed}
+    before = {n: a.copy() for n, a in args.items() if isinstance(a, np.ndarray)}
+    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
+        function(**args)
+    for n, a in before.items():
+        np.testing.assert_array_equal(args[n], a)
+
+
+def test_every_public_function_is_covered() -> None:
+    public = {n for n in cupyrnn.__all__ if n[0].islower() and n != "raw_ops"}
+    assert public == set(CALLS)
+
+
+@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+def test_rank(op: str, name: str) -> None:
+    function, args = CALLS[op]
+    for wrong in (args[name][None], args[name][..., 0]):
+        with pytest.raises(ValueError, match=rf"^{op}: \w+ has shape .*, expected \("):
+            function(**{**args, name: wrong})
+
+
+# T of a forward call is x's alone to say.
+FREE = {("block_lstm", "x", 0), ("block_gru", "x", 0)}
+AXES = [(*a, axis) for a in ARGUMENTS for axis in (0, -1) if (*a, axis) not in FREE]
+
+
+@pytest.mark.parametrize(("op", "name", "axis"), AXES)
+def test_size(op: str, name: str, axis: int) -> None:
+    """Each axis of each argument one too long, and one too short."""
+    function, args = CALLS[op]
+    a = args[name]
+    for size in (a.shape[axis] + 1, a.shape[axis] - 1):
+        wrong = a.take(range(size), axis, mode="wrap")
+        with pytest.raises(ValueError, match=rf"^{op}: \w+ has shape .*, expected \(.*\) = \("):
+            function(**{**args, name: wrong})
+
+
+@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+def test_dtype(op: str, name: str) -> None:
+    function, args = CALLS[op]
+    message = rf"^{op}: \w+ has dtype float(32|64), expected float(32|64) like \w+$"
+    with pytest.raises(TypeError, match=message):
+        function(**{**args, name: args[name].astype(np.float32)})
+
+
+@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+def test_type(op: str, name: str) -> None:
+    args = CALLS[op][1]
+    raises(
+        op, TypeError, f"{name} is a list, expected a numpy.ndarray", **{name: args[name].tolist()}
+    )
+    masked = np.ma.masked_array(args[name])
+    message = f"{name} is a {type(masked).__module__}.MaskedArray, expected a numpy.ndarray"
+    raises(op, TypeError, message, **{name: masked})
+
+
+@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+def test_none(op: str, name: str) -> None:
+    function, args = CALLS[op]
+    parameter = inspect.signature(function).parameters[name]
+    if name in PEEPHOLES:
+        other = next(p for p in PEEPHOLES if p != name)
+        message = f"{name} is None, expected an array of shape (H,) = ({H},) like {other}"
+        raises(op, TypeError, message, **{name: None})
+    elif parameter.default is None or name in OPTIONAL_GRADIENTS:
+        function(**{**args, name: None})
+    else:
+        raises(op, TypeError, f"{name} is a NoneType, expected a numpy.ndarray", **{name: None})
+
+
+@pytest.mark.parametrize(
+    ("op", "changed", "message"),
+    [
+        ("block_lstm_grad", {"w": (9, 24)}, "w has shape (9, 24), expected (I+H, 4*H) = (9, 20)"),
+        ("block_lstm", {"x": (6, 4)}, "x has shape (6, 4), expected (T, B, I)"),
+        ("lstm_block_cell", {"x": (6, 3, 4)}, "x has shape (6, 3, 4), expected (B, I)"),
+        ("block_lstm", {"cs_prev": (2, 5)}, "cs_prev has shape (2, 5), expected (B, H) = (3, 5)"),
+        ("block_lstm", {"b": (5,)}, "b has shape (5,), expected (4*H,) = (20,)"),
+        ("block_lstm", {"wcf": (6,)}, "wcf has shape (6,), expected (H,) = (5,)"),
+        (
+            "block_lstm_grad",
+            {"co": (5, 3, 5)},
+            "co has shape (5, 3, 5), expected (T, B, H) = (6, 3, 5)",
+        ),
+        ("gru_block_cell", {"w_c": (9, 4)}, "w_c has shape (9, 4), expected (I+H, H) = (9, 5)"),
+        ("block_gru", {"b_ru": (11,)}, "b_ru has shape (11,), expected (2*H,) = (10,)"),
+        ("block_gru_grad", {"u": (6, 3)}, "u has shape (6, 3), expected (T, B, H) = (6, 3, 5)"),
+    ],
+)
+def test_shape_messages(op: str, changed: dict[str, Any], message: str) -> None:
+    raises(op, ValueError, message, **{n: np.zeros(s) for n, s in changed.items()})
+
+
+def test_dtype_messages() -> None:
+    w = CALLS["block_lstm"][1]["w"]
+    raises(
+        "block_lstm",
+        TypeError,
+        "w has dtype float32, expected float64 like x",
+        w=w.astype(np.float32),
+    )
+    for dtype, shown in (("int64", "int64"), ("complex64", "complex64"), ("longdouble", None)):
+        arrays = {n: a.astype(dtype) for n, a in CALLS["block_lstm"][1].items()}
+        shown = shown or np.dtype(dtype).name
+        message = f"x has dtype {shown}, expected one of float16, bfloat16, float32, float64"
+        raises("block_lstm", TypeError, message, **arrays)
+    swapped = {n: a.astype(a.dtype.newbyteorder()) for n, a in CALLS["block_gru"][1].items()}
+    shown = f"{swapped['x'].dtype.str} (not in native byte order)"
+    message = f"x has dtype {shown}, expected one of float16, bfloat16, float32, float64"
+    raises("block_gru", TypeError, message, **swapped)
+
+
+@pytest.mark.parametrize("op", [op for op in CALLS if op.endswith(("_grad", "_backward"))])
+def test_gradients_refuse_complex(op: str) -> None:
+    function, args = CALLS[op]
+    with pytest.raises(TypeError, match="has dtype complex128, expected one of float16"):
+        function(**{n: a.astype(np.complex128) for n, a in args.items()})
+
+
+@pytest.mark.parametrize("op", SEQUENCES)
+def test_seq_len_max(op: str) -> None:
+    for steps in (-1, T + 1, 2**63):
+        message = f"seq_len_max is {steps}, expected in [0, T] = [0, {T}]"
+        raises(op, ValueError, message, seq_len_max=steps)
+    for wrong in (2.0, "3", True, np.float64(3)):
+        message = f"seq_len_max is {wrong!r}, expected an integer in [0, T] = [0, {T}]"
+        raises(op, TypeError, message, seq_len_max=wrong)
+    for several in (np.array([3]), np.zeros((2, 2), np.int64)):
+        message = f"seq_len_max has shape {several.shape}, expected a scalar"
+        raises(op, ValueError, message, seq_len_max=several)
+    function, args = CALLS[op]
+    expected = function(**args, seq_len_max=4)
+    for steps in (np.int64(4), np.int32(4), np.array(4), np.array(4, np.uint8)):
+        for a, e in zip(function(**args, seq_len_max=steps), expected, strict=True):
+            np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("op", [op for op in CALLS if "lstm" in op])
+def test_lstm_attributes(op: str) -> None:
+    names = ["cell_clip"] if op.endswith(("_grad", "_backward")) else ["cell_clip", "forget_bias"]
+    for name in names:
+        for wrong in ("3", [3.0], np.ones(3), 1j, True):
+            message = f"{name} is {wrong!r}, expected a real number"
+            raises(op, TypeError, message, **{name: wrong})
+        CALLS[op][0](**CALLS[op][1], **{name: np.float32(1)})
+        CALLS[op][0](**CALLS[op][1], **{name: 1})
+    for order in ("ifoc", "ICFO", None, 0):
+        message = f"gate_order is {order!r}, expected 'icfo' or 'ifco'"
+        raises(op, ValueError, message, gate_order=order)
+    raises(op, TypeError, "use_peephole is 1, expected a bool", use_peephole=1)
+    without = dict.fromkeys(PEEPHOLES)
+    message = f"wci is None, expected an array of shape (H,) = ({H},) as use_peephole is True"
+    raises(op, TypeError, message, use_peephole=True, **without)
+
+
+def test_unused_peepholes_are_checked_but_not_used() -> None:
+    function, args = CALLS["block_lstm"]
+    without = function(**{**args, **dict.fromkeys(PEEPHOLES)})
+    unused = function(**args, use_peephole=False)
+    used = function(**args, use_peephole=np.bool_(True))
+    for a, e in zip(unused, without, strict=True):
+        np.testing.assert_array_equal(a, e)
+    assert np.abs(used.h - unused.h).max() > 1e-3
+    message = f"wco has shape (6,), expected (H,) = ({H},)"
+    raises("block_lstm", ValueError, message, use_peephole=False, wco=np.zeros(6))
+
+
+def test_array_subclasses_and_memory_maps_are_accepted(tmp_path: Any) -> None:
+    function, args = CALLS["block_lstm"]
+    expected = function(**args)
+    np.save(tmp_path / "w.npy", args["w"])
+    mapped = {**args, "w": np.load(tmp_path / "w.npy", mmap_mode="r")}
+    for a, e in zip(function(**mapped), expected, strict=True):
+        assert type(a) is np.ndarray
+        np.testing.assert_array_equal(a, e)
+
+
+def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("otherlib")
+    other = type("Tensor", (), {"__module__": "otherlib", "shape": (9, 20), "dtype": "float64"})
+    monkeypatch.setitem(sys.modules, "otherlib", module)
+    message = "w is a otherlib.Tensor, expected a numpy.ndarray"
+    raises("block_lstm", TypeError, message, w=other())

@@ -1,0 +1,113 @@
+"""What the package promises before any op is called."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.resources
+import inspect
+import pkgutil
+import subprocess
+import sys
+import typing
+
+import numpy as np
+import pytest
+
+import cupyrnn
+
+MODULES = [f"cupyrnn.{m.name}" for m in pkgutil.iter_modules(cupyrnn.__path__)]
+SIGNATURES = {
+    "LSTMBlockCell": "x cs_prev h_prev w wci wcf wco b forget_bias=1 cell_clip=3"
+    " use_peephole=False name=None",
+    "LSTMBlockCellGrad": "x cs_prev h_prev w wci wcf wco b i cs f o ci co cs_grad h_grad"
+    " use_peephole name=None",
+    "BlockLSTM": "seq_len_max x cs_prev h_prev w wci wcf wco b forget_bias=1 cell_clip=3"
+    " use_peephole=False name=None",
+    "BlockLSTMV2": "seq_len_max x cs_prev h_prev w wci wcf wco b cell_clip=0"
+    " use_peephole=False name=None",
+    "BlockLSTMGrad": "seq_len_max x cs_prev h_prev w wci wcf wco b i cs f o ci co h cs_grad"
+    " h_grad use_peephole name=None",
+    "BlockLSTMGradV2": "seq_len_max x cs_prev h_prev w wci wcf wco b i cs f o ci co h cs_grad"
+    " h_grad use_peephole name=None",
+    "GRUBlockCell": "x h_prev w_ru w_c b_ru b_c name=None",
+    "GRUBlockCellGrad": "x h_prev w_ru w_c b_ru b_c r u c d_h name=None",
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_run(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_every_public_function_has_a_complete_docstring() -> None:
+    for name in cupyrnn.__all__:
+        thing = getattr(cupyrnn, name)
+        assert thing.__doc__, name
+        if inspect.isfunction(thing):
+            for section in ("Parameters", "Returns", "Raises", "Examples"):
+                assert f"{section}\n    ---" in thing.__doc__, f"{name} lacks {section}"
+            for parameter in inspect.signature(thing).parameters:
+                if name in ("block_lstm", "block_gru"):
+                    continue  # these name the cell's docstring for what they share with it
+                assert parameter in thing.__doc__, f"{name} does not document {parameter}"
+
+
+def test_everything_is_annotated() -> None:
+    functions = [getattr(cupyrnn, n) for n in cupyrnn.__all__]
+    functions += [getattr(cupyrnn.raw_ops, n) for n in SIGNATURES]
+    for function in filter(inspect.isfunction, functions):
+        hints = set(function.__annotations__)
+        assert hints == {*inspect.signature(function).parameters, "return"}, function.__name__
+
+
+@pytest.mark.parametrize("op", SIGNATURES)
+def test_raw_ops_have_tensorflows_signatures(op: str) -> None:
+    parameters = inspect.signature(getattr(cupyrnn.raw_ops, op)).parameters.values()
+    assert all(p.kind is p.KEYWORD_ONLY for p in parameters)
+    shown = (p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters)
+    assert " ".join(shown) == SIGNATURES[op]
+
+
+def test_raw_ops_return_named_tuples_in_tensorflows_order() -> None:
+    fields = {
+        "BlockLSTM": "i cs f o ci co h",
+        "LSTMBlockCellGrad": "cs_prev_grad dicfo wci_grad wcf_grad wco_grad",
+        "BlockLSTMGrad": "x_grad cs_prev_grad h_prev_grad w_grad wci_grad wcf_grad wco_grad b_grad",
+        "GRUBlockCell": "r u c h",
+        "GRUBlockCellGrad": "d_x d_h_prev d_c_bar d_r_bar_u_bar",
+    }
+    fields |= {"LSTMBlockCell": fields["BlockLSTM"], "BlockLSTMV2": fields["BlockLSTM"]}
+    fields["BlockLSTMGradV2"] = fields["BlockLSTMGrad"]
+    assert fields.keys() == SIGNATURES.keys()
+    for op, names in fields.items():
+        returned = getattr(cupyrnn.raw_ops, op).__annotations__["return"]
+        module, _, kind = returned.partition(".")
+        assert getattr(getattr(cupyrnn, module), kind)._fields == tuple(names.split())
+
+
+def test_results_are_plain_tuples_too() -> None:
+    x = np.ones((2, 1, 3))
+    out = cupyrnn.block_gru(
+        x, np.ones((1, 4)), np.ones((7, 8)), np.ones((7, 4)), np.ones(8), np.ones(4)
+    )
+    assert isinstance(out, tuple)
+    r, *_, h = out
+    assert r is out.r
+    assert h is out[3]
+
+
+def test_import_loads_nothing_heavy() -> None:
+    """Nothing that NumPy has not loaded itself, but the package and a little of the library."""
+    code = (
+        "import sys, numpy; before = set(sys.modules); import cupyrnn;"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [m for m in run.stdout.split() if not m.startswith("cupyrnn")]
+    assert set(loaded) <= {"__future__", "typing", "collections.abc"}, loaded
+
+
+def test_typing_marker_is_shipped() -> None:
+    assert importlib.resources.files("cupyrnn").joinpath("py.typed").is_file()
+    assert typing.get_args(cupyrnn.lstm.GateOrder) == ("icfo", "ifco")
