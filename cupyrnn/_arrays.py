@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +20,16 @@ if TYPE_CHECKING:
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
+def _kind(a: object) -> str | None:
+    """Return "numpy" or "cupy", None for what is no array. Never imports CuPy."""
+    cupy = sys.modules.get("cupy")
+    if isinstance(a, getattr(cupy, "ndarray", ())):
+        return "cupy"
+    if isinstance(a, np.ndarray) and not isinstance(a, np.ma.MaskedArray):
+        return "numpy"
+    return None
+
+
 def check_arrays(
     op: str,
     required: Mapping[str, object],
@@ -26,7 +38,7 @@ def check_arrays(
     complex_step: bool = False,
 ) -> tuple[ModuleType, np.dtype[Any]]:
     """
-    Check that all arguments are arrays of one module and one floating dtype.
+    Check that all arguments are arrays of one module, device and floating dtype.
 
     Parameters
     ----------
@@ -35,39 +47,57 @@ def check_arrays(
     required, optional
         Arguments by name; an optional one may be None.
     complex_step
-        Accept complex128 too, for differentiation by complex step.
+        Accept complex128 NumPy arrays too, for differentiation by complex step.
 
     Returns
     -------
     xp
-        The array module, today always NumPy.
+        The array module, numpy or cupy.
     dtype
         The dtype that all arguments share.
 
     Raises
     ------
     TypeError
-        An argument is no NumPy array, has another dtype than the first one, or a dtype the ops
-        do not have.
+        An argument is no array, is of another module, device or dtype than the first one, or of
+        a dtype the ops do not have.
     """
-    given = {**required, **{k: a for k, a in (optional or {}).items() if a is not None}}
+    given: dict[str, Any] = {**required}
+    given |= {name: a for name, a in (optional or {}).items() if a is not None}
+    first, *others = given
+    kind, like = _kind(given[first]), ""
     for name, a in given.items():
-        if not isinstance(a, np.ndarray) or isinstance(a, np.ma.MaskedArray):
-            kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
-            raise TypeError(f"{op}: {name} is a {kind}, expected a numpy.ndarray")
-    first, *_ = given
-    dtype: np.dtype[Any] = given[first].dtype  # type: ignore[attr-defined]
+        if kind is None or _kind(a) != kind:
+            actual = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+            expected = f"{kind}.ndarray{like}" if kind else "numpy.ndarray or cupy.ndarray"
+            raise TypeError(f"{op}: {name} is a {actual}, expected a {expected}")
+        like = f" like {first}"
+    dtype: np.dtype[Any] = given[first].dtype
     supported = dtype.isnative and dtype.name in _DTYPES
-    if not supported and not (complex_step and dtype == np.complex128):
+    if not supported and not (complex_step and kind == "numpy" and dtype == np.complex128):
         shown = dtype.name if dtype.isnative else f"{dtype.str} (not in native byte order)"
         raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(_DTYPES)}")
-    for name, a in given.items():
-        if a.dtype != dtype:  # type: ignore[attr-defined]
+    for name in others:
+        if given[name].dtype != dtype:
             raise TypeError(
-                f"{op}: {name} has dtype {a.dtype},"  # type: ignore[attr-defined]
-                f" expected {dtype.name} like {first}"
+                f"{op}: {name} has dtype {given[name].dtype}, expected {dtype.name} like {first}"
             )
-    return np, dtype
+    if kind == "numpy":
+        return np, dtype
+    device = given[first].device
+    for name in others:
+        if given[name].device != device:
+            raise TypeError(
+                f"{op}: {name} is on device {given[name].device.id},"
+                f" expected {device.id} like {first}"
+            )
+    return sys.modules["cupy"], dtype
+
+
+def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
+    """Return a context in which new CuPy arrays are made where `a` is."""
+    device: Any = a.device
+    return nullcontext() if xp is np else device
 
 
 def expect_rank(op: str, name: str, a: Array, symbols: str) -> tuple[int, ...]:
@@ -108,6 +138,21 @@ def check_real(op: str, name: str, value: object) -> float:
     if not isinstance(value, (Real, np.number)) or isinstance(value, (bool, np.complexfloating)):
         raise TypeError(f"{op}: {name} is {value!r}, expected a real number")
     return float(value)
+
+
+def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """
+    Return the dtype of what goes into a matmul.
+
+    NumPy would accumulate half formats in half, so they are widened first. cuBLAS takes them as
+    they are, which is what tensor cores need, and accumulates in float32.
+    """
+    return compute_dtype(dtype) if xp is np else dtype
+
+
+def contiguous(xp: ModuleType, a: Array) -> Array:
+    """Return `a` as the kernels need it, in C order; NumPy's ufuncs take any layout."""
+    return a if xp is np else xp.ascontiguousarray(a)
 
 
 def cast(a: Array, dtype: np.dtype[Any]) -> Array:

@@ -1,4 +1,4 @@
-"""What all cells do over many time steps at once, written for any array module."""
+"""What all cells do over many time steps at once, written once for both array modules."""
 
 from __future__ import annotations
 
@@ -6,52 +6,88 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ._arrays import cast
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ._arrays import Array
 
-# Rows of one whole-sequence matmul. Fewer and the sum over blocks begins to cost as much as the
-# matmul; more and the gate gradients, held for one block at a time, no longer fit in the cache.
-_ROWS = 1024
+# Rows of one whole-sequence matmul. On a CPU, fewer and the sum over blocks begins to cost as much
+# as the matmul; more and the gate gradients, held for one block at a time, leave the cache. On a
+# GPU the block only bounds the memory.
+_CPU_ROWS, _GPU_ROWS = 1024, 16384
 
 
-def time_blocks(T: int, B: int) -> Iterator[tuple[int, int]]:
+def time_blocks(xp: ModuleType, T: int, B: int) -> Iterator[tuple[int, int]]:
     """Yield the bounds of the blocks of time steps that are taken together, in order."""
-    n = max(1, -(-_ROWS // max(B, 1)))
+    n = max(1, -(-(_CPU_ROWS if xp is np else _GPU_ROWS) // max(B, 1)))
     return ((lo, min(lo + n, T)) for lo in range(0, T, n))
 
 
-def previous(xp: ModuleType, first: Array, seq: Array, lo: int, hi: int, dtype: Any) -> Array:
+def rows(a: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a[t, B, N] as [t*B, N] in the dtype of an operand, a view where it can be."""
+    return cast(a, dtype).reshape(a.shape[0] * a.shape[1], a.shape[2])
+
+
+def matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
+    """Compute out = a @ b; `out` may be of another dtype and is 2-D like the operands."""
+    if xp is not np:
+        from .kernels.blas import gemm
+
+        gemm(a, b, out)
+    elif out.dtype == a.dtype:
+        np.matmul(a, b, out=out)
+    else:
+        out[...] = a @ b
+
+
+def add_matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
+    """Compute out += a @ b."""
+    if xp is not np:
+        from .kernels.blas import gemm
+
+        gemm(a, b, out, accumulate=True)
+    else:
+        out += a @ b
+
+
+def add_state_matmul(
+    xp: ModuleType, first: Array, states: Array, lo: int, g: Array, out: Array
+) -> None:
     """
-    Return the states before the steps lo..hi-1.
+    Compute out += states_before.T @ g over t time steps, without a copy of the states.
 
     Parameters
     ----------
     first : [B, H]
         The state before step 0.
-    seq : [T, B, H]
+    states : [T, B, H]
         The state after each step.
-
-    Returns
-    -------
-    [hi-lo, B, H]
-        A new array of the given dtype.
+    lo
+        The step that g begins with.
+    g : [t, B, N]
+        The gradients at the steps lo..lo+t-1.
+    out : [H, N]
+        Updated.
     """
-    out: Array = xp.empty((hi - lo, *first.shape), dtype)
-    out[0] = seq[lo - 1] if lo else first
-    out[1:] = seq[lo : hi - 1]
+    if lo == 0:
+        add_matmul(xp, cast(first, g.dtype).T, g[0], out)
+        g = g[1:]
+    start = max(lo - 1, 0)
+    if len(g):
+        add_matmul(xp, rows(states[start : start + len(g)], g.dtype).T, rows(g, g.dtype), out)
+
+
+def previous(first: Array, states: Array, lo: int, hi: int, dtype: np.dtype[Any]) -> Array:
+    """Return, for NumPy, the states before the steps lo..hi-1 as a new array [hi-lo, B, H]."""
+    out = np.empty((hi - lo, *first.shape), dtype)
+    out[0] = states[lo - 1] if lo else first
+    out[1:] = states[lo : hi - 1]
     return out
 
 
-def rows(a: Array, dtype: np.dtype[Any]) -> Array:
-    """Return a[t, B, N] as [t*B, N] in the dtype of the computation, a view where it can be."""
-    return cast(a, dtype).reshape(a.shape[0] * a.shape[1], a.shape[2])
-
-
-def column_sums(xp: ModuleType, g: Array) -> Array:
-    """Return the sums of the columns of g[N, M], as a matmul, which is faster than a sum."""
-    sums: Array = xp.ones(g.shape[0], g.dtype) @ g
+def column_sums(g: Array) -> Array:
+    """Return, for NumPy, the sums of the columns of g[N, M]: as a matmul, faster than a sum."""
+    sums: Array = np.ones(g.shape[0], g.dtype) @ g
     return sums

@@ -7,14 +7,33 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._arrays import cast, check_arrays, check_seq_len, compute_dtype, expect_rank, expect_shape
+from ._arrays import (
+    cast,
+    check_arrays,
+    check_seq_len,
+    compute_dtype,
+    contiguous,
+    expect_rank,
+    expect_shape,
+    on_device,
+    operand_dtype,
+)
 from ._math import one_plus_exp_neg
-from ._sequence import column_sums, previous, rows, time_blocks
+from ._sequence import (
+    add_matmul,
+    add_state_matmul,
+    column_sums,
+    matmul,
+    previous,
+    rows,
+    time_blocks,
+)
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -49,22 +68,43 @@ class GRUGrads(NamedTuple):
     d_b_c: Array
 
 
-def _forward_steps(
-    xw_ru: Array, xw_c: Array, w_ru: Array, w_c: Array, h_prev: Array, outputs: GRUOutputs
-) -> None:
+def forward_steps(
+    xw_ru: Array,
+    xw_c: Array,
+    w_ru: Array,
+    w_c: Array,
+    b_ru: Array,
+    b_c: Array,
+    h_prev: Array,
+    outputs: GRUOutputs,
+) -> Array:
     """
-    The recurrence over t steps, in NumPy.
+    The recurrence over t steps.
 
     Parameters
     ----------
     xw_ru, xw_c : [t, B, 2*H], [t, B, H]
-        x @ w + b of the rows of w_ru and w_c that belong to x.
+        x @ w of the rows of w_ru and w_c that belong to x; overwritten.
     w_ru, w_c : [H, 2*H], [H, H]
         The rows that belong to h, C-contiguous.
+    b_ru, b_c : [2*H], [H]
+        The biases.
     outputs : four times [t, B, H]
-        Written, in the dtype of the computation.
+        Written.
+
+    Returns
+    -------
+    h : [B, H]
+        The last state, carried from block to block unrounded where the outputs are of half
+        precision.
     """
     B, H = h_prev.shape
+    xw_ru += b_ru
+    xw_c += b_c
+    wide = outputs
+    if outputs.h.dtype != xw_c.dtype:
+        wide = GRUOutputs(*(np.empty(outputs.h.shape, xw_c.dtype) for _ in outputs))
+    h_prev = h_prev.astype(xw_c.dtype, order="C")
     product = np.empty((B, 2 * H), h_prev.dtype)
     product_gates = product.reshape(B, 2, H)
     xw_gates = xw_ru.reshape(len(xw_ru), B, 2, H)
@@ -75,7 +115,7 @@ def _forward_steps(
     z_r, z_u = z
     z_c, h_reset = np.empty((B, H), h_prev.dtype), np.empty((B, H), h_prev.dtype)
     with np.errstate(over="ignore"):
-        for xw_ru_t, xw_c_t, r, u, c, h in zip(xw_gates, xw_c, *outputs, strict=True):
+        for xw_ru_t, xw_c_t, r, u, c, h in zip(xw_gates, xw_c, *wide, strict=True):
             np.dot(h_prev, w_ru, out=product)
             np.add(product_gates, xw_ru_t, out=z_gates)
             one_plus_exp_neg(z)
@@ -88,9 +128,19 @@ def _forward_steps(
             h *= u
             h += c  # h = u*(h_prev-c) + c
             h_prev = h
+    if wide is not outputs:
+        for a, value in zip(outputs, wide, strict=True):
+            a[...] = value
+    return h_prev
 
 
-def _backward_steps(
+def zero_past(outputs: GRUOutputs) -> None:
+    """Zero all four outputs, which are those past seq_len_max."""
+    for a in outputs:
+        a[...] = 0
+
+
+def backward_steps(
     saved: GRUOutputs,
     h_prev: Array,
     d_h: Array,
@@ -99,16 +149,20 @@ def _backward_steps(
     dh: Array,
     d_ru: Array,
     d_c: Array,
+    h_reset: Array,
+    lo: int,
 ) -> None:
     """
-    The recurrence over t steps backwards, in NumPy.
+    The recurrence over the t steps from `lo` on, backwards.
 
     Parameters
     ----------
-    saved : four times [t, B, H]
-        The outputs of the forward pass; h is not read.
-    h_prev, d_h : [t, B, H]
-        The state before each step and the gradient of the state after it.
+    saved : four times [T, B, H]
+        The outputs of the forward pass.
+    h_prev : [B, H]
+        The state before step 0.
+    d_h : [T, B, H]
+        The gradient of each step's h.
     w_ru, w_c : [2*H, H], [H, H]
         The recurrent weights transposed, C-contiguous.
     dh : [B, H]
@@ -116,25 +170,30 @@ def _backward_steps(
         the first.
     d_ru, d_c : [t, B, 2*H], [t, B, H]
         Written: the gradients of the gates and of the new value before their nonlinearities.
+    h_reset : [t, B, H]
+        Written: h_prev*r of each step, which the gradient of w_c needs.
     """
-    r, u, c, _ = saved
-    t, B, H = c.shape
+    t, B, H = d_c.shape
+    steps = slice(lo, lo + t)
+    r, u, c = (cast(a[steps], dh.dtype) for a in saved[:3])
+    given = cast(d_h[steps], dh.dtype)
+    before = previous(h_prev, saved.h, lo, lo + t, dh.dtype)
     # All of a step's gradient that does not depend on the gradient carried through time.
     tmp = np.subtract(1, u)
     k_c = np.multiply(c, c)
     np.subtract(1, k_c, out=k_c)
     k_c *= tmp  # (1-u)*(1-c²)
     tmp *= u
-    k_u = np.subtract(h_prev, c)
+    k_u = np.subtract(before, c)
     k_u *= tmp  # (h_prev-c)*u*(1-u)
+    np.multiply(before, r, out=h_reset)
     k_r = np.subtract(1, r, out=tmp)
-    k_r *= r
-    k_r *= h_prev  # h_prev*r*(1-r)
+    k_r *= h_reset  # h_prev*r*(1-r)
 
     d_hr, product = np.empty((B, H), dh.dtype), np.empty((B, H), dh.dtype)
     by_gate = d_ru.reshape(t, B, 2, H)
     for s in range(t - 1, -1, -1):
-        dh += d_h[s]
+        dh += given[s]
         np.multiply(dh, k_u[s], out=by_gate[s, :, 1])
         np.multiply(dh, k_c[s], out=d_c[s])
         np.dot(d_c[s], w_c, out=d_hr)
@@ -144,6 +203,21 @@ def _backward_steps(
         d_hr *= r[s]
         dh += d_hr
         dh += product  # d_ru @ w_ru.T + d_hr*r + dh*u
+
+
+def add_gate_sums(d_ru: Array, d_c: Array, d_b_ru: Array, d_b_c: Array) -> None:
+    """Add the sums over time and batch to d_b_ru[2*H] and d_b_c[H]."""
+    d_b_ru += column_sums(rows(d_ru, d_ru.dtype))
+    d_b_c += column_sums(rows(d_c, d_c.dtype))
+
+
+def _room(xp: ModuleType) -> Any:
+    """Return where the recurrence is for an array module: here, or in its CUDA twin."""
+    if xp is np:
+        return sys.modules[__name__]
+    from .kernels import gru
+
+    return gru
 
 
 def _forward(
@@ -159,35 +233,22 @@ def _forward(
     """block_gru after its checks."""
     T, B, I = x.shape
     H = h_prev.shape[1]
-    dtype, compute = x.dtype, compute_dtype(x.dtype)
-    w_ru, w_c, b_ru, b_c, h = (
-        a.astype(compute, order="C", copy=False) for a in (w_ru, w_c, b_ru, b_c, h_prev)
-    )
-    outputs = GRUOutputs(*(xp.empty((T, B, H), dtype) for _ in range(4)))
-    for a in outputs:
-        a[steps:] = 0
-    for lo, hi in time_blocks(steps, B):
-        x_rows = rows(x[lo:hi], compute)
-        xw_ru, xw_c = x_rows @ w_ru[:I], x_rows @ w_c[:I]
-        xw_ru += b_ru
-        xw_c += b_c
-        written = GRUOutputs(*(a[lo:hi] for a in outputs))
-        block = written
-        if compute != dtype:
-            block = GRUOutputs(*(xp.empty((hi - lo, B, H), compute) for _ in range(4)))
-        _forward_steps(
-            xw_ru.reshape(hi - lo, B, 2 * H),
-            xw_c.reshape(hi - lo, B, H),
-            w_ru[I:],
-            w_c[I:],
-            h,
-            block,
-        )
-        # Carried unrounded from block to block where the outputs are of half precision.
-        h = block.h[-1]
-        if compute != dtype:
-            for a, wide in zip(written, block, strict=True):
-                a[...] = wide
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    room = _room(xp)
+    w_ru, w_c = (a.astype(operand, order="C", copy=False) for a in (w_ru, w_c))
+    b_ru, b_c = (contiguous(xp, cast(a, compute)) for a in (b_ru, b_c))
+    outputs = GRUOutputs(*(xp.empty((T, B, H), x.dtype) for _ in range(4)))
+    h = h_prev
+    for lo, hi in time_blocks(xp, steps, B):
+        x_rows = rows(x[lo:hi], operand)
+        xw_ru = xp.empty((hi - lo, B, 2 * H), compute)
+        xw_c = xp.empty((hi - lo, B, H), compute)
+        matmul(xp, x_rows, w_ru[:I], rows(xw_ru, compute))
+        matmul(xp, x_rows, w_c[:I], rows(xw_c, compute))
+        block = GRUOutputs(*(a[lo:hi] for a in outputs))
+        h = room.forward_steps(xw_ru, xw_c, w_ru[I:], w_c[I:], b_ru, b_c, h, block)
+    if steps < T:
+        room.zero_past(GRUOutputs(*(a[steps:] for a in outputs)))
     return outputs
 
 
@@ -204,33 +265,55 @@ def _backward(
     """block_gru_grad after its checks."""
     T, B, I = x.shape
     H = h_prev.shape[1]
-    dtype, compute = x.dtype, compute_dtype(x.dtype)
-    w_ru, w_c = cast(w_ru, compute), cast(w_c, compute)
-    w_ru_h, w_c_h = w_ru[I:].T.astype(compute, order="C"), w_c[I:].T.astype(compute, order="C")
+    dtype, compute, operand = x.dtype, compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    room = _room(xp)
+    w_ru, w_c = cast(w_ru, operand), cast(w_c, operand)
+    w_ru_h, w_c_h = w_ru[I:].T.astype(operand, order="C"), w_c[I:].T.astype(operand, order="C")
+    h_prev, d_h = contiguous(xp, h_prev), contiguous(xp, d_h)
+    saved = GRUOutputs(*(contiguous(xp, a) for a in saved))
 
     d_x = xp.empty((T, B, I), dtype)
     d_x[steps:] = 0
     dh = xp.zeros((B, H), compute)
     d_w_ru, d_w_c = xp.zeros((I + H, 2 * H), compute), xp.zeros((I + H, H), compute)
     d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
-    for lo, hi in reversed(list(time_blocks(steps, B))):
-        block = GRUOutputs(*(cast(a[lo:hi], compute) for a in saved))
-        before = previous(xp, h_prev, saved.h, lo, hi, compute)
-        d_ru, d_c = xp.empty((hi - lo, B, 2 * H), compute), xp.empty((hi - lo, B, H), compute)
-        d_h_block = cast(d_h[lo:hi], compute)
-        _backward_steps(block, before, d_h_block, w_ru_h, w_c_h, dh, d_ru, d_c)
-
-        g_ru, g_c, x_rows = rows(d_ru, compute), rows(d_c, compute), rows(x[lo:hi], compute)
-        d_x[lo:hi] = (g_ru @ w_ru[:I].T + g_c @ w_c[:I].T).reshape(hi - lo, B, I)
-        d_w_ru[:I] += x_rows.T @ g_ru
-        d_w_c[:I] += x_rows.T @ g_c
-        d_w_ru[I:] += rows(before, compute).T @ g_ru
-        before *= block.r
-        d_w_c[I:] += rows(before, compute).T @ g_c
-        d_b_ru += column_sums(xp, g_ru)
-        d_b_c += column_sums(xp, g_c)
+    for lo, hi in reversed(list(time_blocks(xp, steps, B))):
+        d_ru = xp.empty((hi - lo, B, 2 * H), operand)
+        d_c, h_reset = (xp.empty((hi - lo, B, H), operand) for _ in range(2))
+        room.backward_steps(saved, h_prev, d_h, w_ru_h, w_c_h, dh, d_ru, d_c, h_reset, lo)
+        g_ru, g_c, x_rows = (rows(a, operand) for a in (d_ru, d_c, x[lo:hi]))
+        d_x_block = xp.empty((len(x_rows), I), compute)
+        matmul(xp, g_ru, w_ru[:I].T, d_x_block)
+        add_matmul(xp, g_c, w_c[:I].T, d_x_block)
+        d_x[lo:hi] = d_x_block.reshape(hi - lo, B, I)
+        add_matmul(xp, x_rows.T, g_ru, d_w_ru[:I])
+        add_matmul(xp, x_rows.T, g_c, d_w_c[:I])
+        add_state_matmul(xp, h_prev, saved.h, lo, d_ru, d_w_ru[I:])
+        add_matmul(xp, rows(h_reset, operand).T, g_c, d_w_c[I:])
+        room.add_gate_sums(d_ru, d_c, d_b_ru, d_b_c)
     grads = (d_x, dh, d_w_ru, d_w_c, d_b_ru, d_b_c)
     return GRUGrads(*(cast(g, dtype) for g in grads))
+
+
+def _cell_grad(
+    xp: ModuleType, h_prev: Array, w_ru: Array, w_c: Array, saved: GRUOutputs, d_h: Array
+) -> GRUCellGrads:
+    """gru_block_cell_grad after its checks: a sequence of one step up to its gates."""
+    B, H = h_prev.shape
+    I = w_ru.shape[0] - H
+    dtype = h_prev.dtype
+    compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
+    w_ru, w_c = cast(w_ru, operand), cast(w_c, operand)
+    w_ru_h, w_c_h = w_ru[I:].T.astype(operand, order="C"), w_c[I:].T.astype(operand, order="C")
+    h_prev, d_h = contiguous(xp, h_prev), contiguous(xp, d_h)
+    saved = GRUOutputs(*(contiguous(xp, a) for a in saved))
+    dh, d_x = xp.zeros((B, H), compute), xp.empty((B, I), compute)
+    d_ru = xp.empty((1, B, 2 * H), operand)
+    d_c, h_reset = (xp.empty((1, B, H), operand) for _ in range(2))
+    _room(xp).backward_steps(saved, h_prev, d_h, w_ru_h, w_c_h, dh, d_ru, d_c, h_reset, 0)
+    matmul(xp, d_ru[0], w_ru[:I].T, d_x)
+    add_matmul(xp, d_c[0], w_c[:I].T, d_x)
+    return GRUCellGrads(*(cast(g, dtype) for g in (d_x, dh, d_c[0], d_ru[0])))
 
 
 _INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
@@ -329,7 +412,9 @@ def gru_block_cell(
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
         {},
     )
-    return GRUOutputs(*(a[0] for a in _forward(xp, x[None], h_prev, w_ru, w_c, b_ru, b_c, 1)))
+    with on_device(xp, x):
+        out = _forward(xp, x[None], h_prev, w_ru, w_c, b_ru, b_c, 1)
+    return GRUOutputs(*(a[0] for a in out))
 
 
 def block_gru(
@@ -390,7 +475,8 @@ def block_gru(
         {},
     )
     steps = check_seq_len(op, seq_len_max, x.shape[0])
-    return _forward(xp, x, h_prev, w_ru, w_c, b_ru, b_c, steps)
+    with on_device(xp, x):
+        return _forward(xp, x, h_prev, w_ru, w_c, b_ru, b_c, steps)
 
 
 def gru_block_cell_grad(
@@ -465,19 +551,10 @@ def gru_block_cell_grad(
         {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
         {"x": x, "b_ru": b_ru, "b_c": b_c},
     )
-    B, H = h_prev.shape
-    I = w_ru.shape[0] - H
-    dtype, compute = h_prev.dtype, compute_dtype(h_prev.dtype)
-    w_ru, w_c = cast(w_ru, compute), cast(w_c, compute)
     # h is not among the arguments: its value does not enter.
-    saved = GRUOutputs(*(cast(a[None], compute) for a in (r, u, c, c)))
-    before, d_h = (cast(a[None], compute) for a in (h_prev, d_h))
-    dh = xp.zeros((B, H), compute)
-    d_ru, d_c = xp.empty((1, B, 2 * H), compute), xp.empty((1, B, H), compute)
-    w_ru_h, w_c_h = w_ru[I:].T.astype(compute, order="C"), w_c[I:].T.astype(compute, order="C")
-    _backward_steps(saved, before, d_h, w_ru_h, w_c_h, dh, d_ru, d_c)
-    d_x = d_ru[0] @ w_ru[:I].T + d_c[0] @ w_c[:I].T
-    return GRUCellGrads(*(cast(g, dtype) for g in (d_x, dh, d_c[0], d_ru[0])))
+    saved = GRUOutputs(*(a[None] for a in (r, u, c, c)))
+    with on_device(xp, h_prev):
+        return _cell_grad(xp, h_prev, w_ru, w_c, saved, d_h[None])
 
 
 def gru_block_cell_backward(
@@ -547,7 +624,8 @@ def gru_block_cell_backward(
     )
     # h is not among the arguments: the value of the last h does not enter.
     saved = GRUOutputs(r[None], u[None], c[None], h_prev[None])
-    grads = _backward(xp, x[None], h_prev, w_ru, w_c, saved, d_h[None], 1)
+    with on_device(xp, x):
+        grads = _backward(xp, x[None], h_prev, w_ru, w_c, saved, d_h[None], 1)
     return grads._replace(d_x=grads.d_x[0])
 
 
@@ -618,4 +696,5 @@ def block_gru_grad(
         {"b_ru": b_ru, "b_c": b_c},
     )
     steps = check_seq_len(op, seq_len_max, x.shape[0])
-    return _backward(xp, x, h_prev, w_ru, w_c, GRUOutputs(**saved), d_h, steps)
+    with on_device(xp, x):
+        return _backward(xp, x, h_prev, w_ru, w_c, GRUOutputs(**saved), d_h, steps)

@@ -6,6 +6,7 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -17,11 +18,22 @@ from ._arrays import (
     check_real,
     check_seq_len,
     compute_dtype,
+    contiguous,
     expect_rank,
     expect_shape,
+    on_device,
+    operand_dtype,
 )
 from ._math import one_plus_exp_neg
-from ._sequence import column_sums, previous, rows, time_blocks
+from ._sequence import (
+    add_matmul,
+    add_state_matmul,
+    column_sums,
+    matmul,
+    previous,
+    rows,
+    time_blocks,
+)
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -72,50 +84,71 @@ class LSTMGrads(NamedTuple):
     b_grad: Array
 
 
-def _forward_steps(
+def forward_steps(
     xw: Array,
     w_h: Array,
+    b: Array,
     cs_prev: Array,
     h_prev: Array,
     peephole: Peephole,
     cell_clip: float | None,
+    columns: tuple[int, ...],
     outputs: LSTMOutputs,
-) -> None:
+) -> tuple[Array, Array]:
     """
-    The recurrence over t steps, in NumPy.
+    The recurrence over t steps.
 
     Parameters
     ----------
     xw : [t, B, 4*H]
-        x @ w_x + b, gates in the order i, f, o, ci, so that the three sigmoids are neighbours.
+        x @ w_x; overwritten.
     w_h : [H, 4*H]
-        The recurrent weights, in the same order, C-contiguous.
+        The recurrent weights, C-contiguous.
+    b : [4*H]
+        The bias, forget_bias included.
+    columns
+        Which quarter of the columns belongs to i, ci, f and o.
     outputs : seven times [t, B, H]
-        Written, in the dtype of the computation.
+        Written.
+
+    Returns
+    -------
+    cs, h : [B, H]
+        The last states. From block to block cs is carried unrounded where the outputs are of half
+        precision, and here h too.
     """
     B, H = cs_prev.shape
+    xw += b
+    wide = outputs
+    if outputs.h.dtype != xw.dtype:
+        wide = LSTMOutputs(*(np.empty(outputs.h.shape, xw.dtype) for _ in outputs))
+    cs_prev, h_prev = cs_prev.astype(xw.dtype, order="C"), h_prev.astype(xw.dtype, order="C")
     product = np.empty((B, 4 * H), xw.dtype)
-    product_gates = product.reshape(B, 4, H)
-    xw_gates = xw.reshape(len(xw), B, 4, H)
     # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than
-    # one over a quarter of each row.
+    # one over a quarter of each row. The planes are the columns rotated until ci is the last, so
+    # that the three sigmoids are neighbours.
     z = np.empty((4, B, H), xw.dtype)
-    z_gates = z.transpose(1, 0, 2)
-    z_if, z_o, z_ci = z[:2], z[2], z[3]
-    z_i, z_f = z_if
+    at_ci = columns[1]
+    z_i, z_ci, z_f, z_o = (z[column - at_ci - 1] for column in columns)
+    head, tail = slice(at_ci + 1), slice(at_ci + 1, 4)
+    product_head, product_tail = (product.reshape(B, 4, H)[:, part] for part in (head, tail))
+    z_tail, z_head = (a.transpose(1, 0, 2) for a in (z[: 3 - at_ci], z[3 - at_ci :]))
+    xw_gates = xw.reshape(len(xw), B, 4, H)
     i_ci = np.empty((B, H), xw.dtype)
-    if peephole:
+    if peephole is not None:
         wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in peephole)
     with np.errstate(over="ignore"):
-        for xw_t, i, cs, f, o, ci, co, h in zip(xw_gates, *outputs, strict=True):
+        for xw_t, i, cs, f, o, ci, co, h in zip(xw_gates, *wide, strict=True):
             np.dot(h_prev, w_h, out=product)
-            np.add(product_gates, xw_t, out=z_gates)
-            if peephole:
+            np.add(product_head, xw_t[:, head], out=z_head)
+            np.add(product_tail, xw_t[:, tail], out=z_tail)
+            if peephole is None:
+                one_plus_exp_neg(z[:3])
+            else:
                 z_i += np.multiply(cs_prev, wci, out=i_ci)
                 z_f += np.multiply(cs_prev, wcf, out=i_ci)
-                one_plus_exp_neg(z_if)
-            else:
-                one_plus_exp_neg(z[:3])
+                one_plus_exp_neg(z_i)
+                one_plus_exp_neg(z_f)
             np.reciprocal(z_i, out=i)  # i = sigmoid(zi + cs_prev*wci)
             np.reciprocal(z_f, out=f)  # f = sigmoid(zf + cs_prev*wcf)
             np.tanh(z_ci, out=ci)
@@ -124,12 +157,22 @@ def _forward_steps(
             if cell_clip is not None:
                 np.clip(cs, -cell_clip, cell_clip, out=cs)
             np.tanh(cs, out=co)
-            if peephole:
+            if peephole is not None:
                 z_o += np.multiply(cs, wco, out=i_ci)
                 one_plus_exp_neg(z_o)
             np.reciprocal(z_o, out=o)  # o = sigmoid(zo + cs*wco)
             np.multiply(o, co, out=h)
             cs_prev, h_prev = cs, h
+    if wide is not outputs:
+        for a, value in zip(outputs, wide, strict=True):
+            a[...] = value
+    return cs_prev, h_prev
+
+
+def zero_past(outputs: LSTMOutputs) -> None:
+    """Zero all seven outputs, which are those past seq_len_max."""
+    for a in outputs:
+        a[...] = 0
 
 
 class _Factors(NamedTuple):
@@ -189,7 +232,7 @@ def _fill_factors(
 _CHUNK = 32768
 
 
-def _backward_steps(
+def backward_steps(
     saved: LSTMOutputs,
     cs_prev: Array,
     cs_grad: Array | None,
@@ -201,17 +244,20 @@ def _backward_steps(
     dcs: Array,
     dh: Array,
     dgates: Array,
+    lo: int,
 ) -> None:
     """
-    The recurrence over t steps backwards, in NumPy.
+    The recurrence over the t steps from `lo` on, backwards.
 
     Parameters
     ----------
-    saved : seven times [t, B, H]
+    saved : seven times [T, B, H]
         The outputs of the forward pass.
-    cs_prev, cs_grad, h_grad : [t, B, H]
-        The cell state before each step and the gradients of each step's cs and h.
-    w_h : [4*H, H]
+    cs_prev : [B, H]
+        The cell state before step 0.
+    cs_grad, h_grad : [T, B, H] or None
+        The gradients of each step's cs and h.
+    w_h : [4*H, H] or None
         The recurrent weights transposed, C-contiguous: as a view the matmul is up to twice as slow.
         None where the gradient of h_prev is not wanted.
     dcs, dh : [B, H]
@@ -220,34 +266,70 @@ def _backward_steps(
     dgates : [t, B, 4*H]
         Written: the gate gradients in the op's gate order.
     """
-    t, B, H = cs_prev.shape
+    t, B, _ = dgates.shape
+    H, compute = cs_prev.shape[1], dh.dtype
     n = max(1, min(t, _CHUNK // max(B * H, 1)))
-    k = _Factors(
-        np.empty((n, 3, B, H), dh.dtype), *(np.empty((n, B, H), dh.dtype) for _ in range(3))
-    )
-    tmp = np.empty((n, B, H), dh.dtype)
-    u = np.empty((B, H), dh.dtype)
+    k = _Factors(np.empty((n, 3, B, H), compute), *(np.empty((n, B, H), compute) for _ in range(3)))
+    tmp, u = np.empty((n, B, H), compute), np.empty((B, H), compute)
     by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
-    for lo in range((t - 1) // n * n, -1, -n):
-        part = slice(lo, min(lo + n, t))
-        size = part.stop - lo
-        kn = _Factors(*(a[:size] for a in k))
-        block = LSTMOutputs(*(a[part] for a in saved))
-        _fill_factors(kn, block, cs_prev[part], peephole, cell_clip, columns, tmp[:size])
-        cs_grad_part = cs_grad if cs_grad is not None and cs_grad[part].any() else None
+    for start in range((t - 1) // n * n, -1, -n):
+        size = min(n, t - start)
+        steps = slice(lo + start, lo + start + size)
+        before = previous(cs_prev, saved.cs, steps.start, steps.stop, compute)
+        block = LSTMOutputs(*(cast(a[steps], compute) for a in saved))
+        part = _Factors(*(a[:size] for a in k))
+        _fill_factors(part, block, before, peephole, cell_clip, columns, tmp[:size])
+        given_h = None if h_grad is None else cast(h_grad[steps], compute)
+        given_cs = None if cs_grad is None else cast(cs_grad[steps], compute)
+        if given_cs is not None and not given_cs.any():
+            given_cs = None
         for s in range(size - 1, -1, -1):
-            step = lo + s
-            di_dci_df, do = by_gate[step, :3], by_gate[step, 3]
-            if h_grad is not None:
-                dh += h_grad[step]
+            di_dci_df, do = by_gate[start + s, :3], by_gate[start + s, 3]
+            if given_h is not None:
+                dh += given_h[s]
             np.multiply(dh, k.o[s], out=do)
             dcs += np.multiply(dh, k.d[s], out=u)
-            if cs_grad_part is not None:
-                dcs += cs_grad_part[step]
+            if given_cs is not None:
+                dcs += given_cs[s]
             np.multiply(dcs, k.gates[s], out=di_dci_df)
             dcs *= k.next[s]
             if w_h is not None:
-                np.dot(dgates[step], w_h, out=dh)
+                np.dot(dgates[start + s], w_h, out=dh)
+
+
+def add_gate_sums(
+    dgates: Array,
+    saved: LSTMOutputs,
+    cs_prev: Array,
+    peephole: Peephole,
+    columns: tuple[int, ...],
+    lo: int,
+    b_grad: Array | None,
+    peephole_grads: Array,
+) -> None:
+    """Add the sums over time and batch to b_grad[4*H], if wanted, and peephole_grads[3, H]."""
+    t, B, _ = dgates.shape
+    H, compute = cs_prev.shape[1], dgates.dtype
+    if b_grad is not None:
+        b_grad += column_sums(rows(dgates, compute))
+    if peephole is None:
+        return
+    before = previous(cs_prev, saved.cs, lo, lo + t, compute)
+    after = cast(saved.cs[lo : lo + t], compute)
+    di, _, df, do = (dgates.reshape(t, B, 4, H)[:, :, column] for column in columns)
+    product = np.empty((t, B, H), compute)
+    for total, dgate, cs in zip(peephole_grads, (di, df, do), (before, before, after), strict=True):
+        # As a matmul the sum is several times more accurate than einsum's.
+        total += column_sums(rows(np.multiply(dgate, cs, out=product), compute))
+
+
+def _room(xp: ModuleType) -> Any:
+    """Return where the recurrence is for an array module: here, or in its CUDA twin."""
+    if xp is np:
+        return sys.modules[__name__]
+    from .kernels import lstm
+
+    return lstm
 
 
 def _forward(
@@ -266,51 +348,21 @@ def _forward(
     """block_lstm after its checks."""
     T, B, I = x.shape
     H = cs_prev.shape[1]
-    dtype, compute = x.dtype, compute_dtype(x.dtype)
-    i, ci, f, o = _COLUMNS[gate_order]
-    order = [i, f, o, ci]
-    w_planes = w.reshape(I + H, 4, H)[:, order].astype(compute, copy=False).reshape(I + H, 4 * H)
-    b_planes = b.reshape(4, H)[order].astype(compute, copy=False)
-    b_planes[1] += forget_bias
-    b_planes = b_planes.reshape(4 * H)
-    c, h = cs_prev.astype(compute, order="C"), h_prev.astype(compute, order="C")
-
-    outputs = LSTMOutputs(*(xp.empty((T, B, H), dtype) for _ in range(7)))
-    for a in outputs:
-        a[steps:] = 0
-    for lo, hi in time_blocks(steps, B):
-        xw = rows(x[lo:hi], compute) @ w_planes[:I]
-        xw += b_planes
-        written = LSTMOutputs(*(a[lo:hi] for a in outputs))
-        block = written
-        if compute != dtype:
-            block = LSTMOutputs(*(xp.empty((hi - lo, B, H), compute) for _ in range(7)))
-        _forward_steps(
-            xw.reshape(hi - lo, B, 4 * H), w_planes[I:], c, h, peephole, cell_clip, block
-        )
-        # Carried unrounded from block to block where the outputs are of half precision.
-        c, h = block.cs[-1], block.h[-1]
-        if compute != dtype:
-            for a, wide in zip(written, block, strict=True):
-                a[...] = wide
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    columns, room = _COLUMNS[gate_order], _room(xp)
+    w = w.astype(operand, order="C", copy=False)
+    b = b.astype(compute)
+    b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
+    outputs = LSTMOutputs(*(xp.empty((T, B, H), x.dtype) for _ in range(7)))
+    cs, h = cs_prev, h_prev
+    for lo, hi in time_blocks(xp, steps, B):
+        xw = xp.empty((hi - lo, B, 4 * H), compute)
+        matmul(xp, rows(x[lo:hi], operand), w[:I], rows(xw, compute))
+        block = LSTMOutputs(*(a[lo:hi] for a in outputs))
+        cs, h = room.forward_steps(xw, w[I:], b, cs, h, peephole, cell_clip, columns, block)
+    if steps < T:
+        room.zero_past(LSTMOutputs(*(a[steps:] for a in outputs)))
     return outputs
-
-
-def _add_peephole_grads(
-    xp: ModuleType,
-    dgates: Array,
-    columns: tuple[int, ...],
-    cs_prev: Array,
-    cs: Array,
-    grads: Array,
-) -> None:
-    """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to grads[3, H]."""
-    t, B, H = cs.shape
-    di, _, df, do = (dgates.reshape(t, B, 4, H)[:, :, column] for column in columns)
-    product = xp.empty((t, B, H), cs.dtype)
-    for total, dgate, state in zip(grads, (di, df, do), (cs_prev, cs_prev, cs), strict=True):
-        # As a matmul the sum is several times more accurate than einsum's.
-        total += column_sums(xp, rows(xp.multiply(dgate, state, out=product), cs.dtype))
 
 
 def _backward(
@@ -330,36 +382,60 @@ def _backward(
     """block_lstm_grad after its checks."""
     T, B, I = x.shape
     H = cs_prev.shape[1]
-    dtype, compute = x.dtype, compute_dtype(x.dtype)
-    columns = _COLUMNS[gate_order]
-    w_x, w_h = cast(w[:I], compute), cast(w[I:], compute)
-    w_h_t = w_h.T.astype(compute, order="C")
+    dtype, compute, operand = x.dtype, compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    columns, room = _COLUMNS[gate_order], _room(xp)
+    w = cast(w, operand)
+    w_x, w_h = w[:I].T, w[I:].T.astype(operand, order="C")
+    cs_prev, saved = contiguous(xp, cs_prev), LSTMOutputs(*(contiguous(xp, a) for a in saved))
+    cs_grad, h_grad = (None if a is None else contiguous(xp, a) for a in (cs_grad, h_grad))
 
     x_grad = xp.empty((T, B, I), dtype)
     x_grad[steps:] = 0
     dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
     w_grad, b_grad = xp.zeros((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
     peephole_grads = xp.zeros((3, H), compute)
-    for lo, hi in reversed(list(time_blocks(steps, B))):
-        block = LSTMOutputs(*(cast(a[lo:hi], compute) for a in saved))
-        before = previous(xp, cs_prev, saved.cs, lo, hi, compute)
-        given_cs, given_h = (
-            None if a is None else cast(a[lo:hi], compute) for a in (cs_grad, h_grad)
+    for lo, hi in reversed(list(time_blocks(xp, steps, B))):
+        dgates = xp.empty((hi - lo, B, 4 * H), operand)
+        room.backward_steps(
+            saved, cs_prev, cs_grad, h_grad, w_h, peephole, cell_clip, columns, dcs, dh, dgates, lo
         )
-        dgates = xp.empty((hi - lo, B, 4 * H), compute)
-        _backward_steps(
-            block, before, given_cs, given_h, w_h_t, peephole, cell_clip, columns, dcs, dh, dgates
-        )
-
-        g = rows(dgates, compute)
-        x_grad[lo:hi] = (g @ w_x.T).reshape(hi - lo, B, I)
-        w_grad[:I] += rows(x[lo:hi], compute).T @ g
-        w_grad[I:] += rows(previous(xp, h_prev, saved.h, lo, hi, compute), compute).T @ g
-        b_grad += column_sums(xp, g)
-        if peephole is not None:
-            _add_peephole_grads(xp, dgates, columns, before, block.cs, peephole_grads)
+        g = rows(dgates, operand)
+        matmul(xp, g, w_x, rows(x_grad[lo:hi], dtype))
+        add_matmul(xp, rows(x[lo:hi], operand).T, g, w_grad[:I])
+        add_state_matmul(xp, h_prev, saved.h, lo, dgates, w_grad[I:])
+        room.add_gate_sums(dgates, saved, cs_prev, peephole, columns, lo, b_grad, peephole_grads)
     grads = (x_grad, dcs, dh, w_grad, *peephole_grads, b_grad)
     return LSTMGrads(*(cast(g, dtype) for g in grads))
+
+
+def _cell_grad(
+    xp: ModuleType,
+    cs_prev: Array,
+    saved: LSTMOutputs,
+    cs_grad: Array | None,
+    h_grad: Array | None,
+    peephole: Peephole,
+    cell_clip: float | None,
+    gate_order: GateOrder,
+) -> LSTMCellGrads:
+    """lstm_block_cell_grad after its checks: a sequence of one step up to its gates."""
+    B, H = cs_prev.shape
+    dtype, compute, operand = (
+        cs_prev.dtype,
+        compute_dtype(cs_prev.dtype),
+        operand_dtype(xp, cs_prev.dtype),
+    )
+    columns, room = _COLUMNS[gate_order], _room(xp)
+    cs_prev, saved = contiguous(xp, cs_prev), LSTMOutputs(*(contiguous(xp, a) for a in saved))
+    cs_grad, h_grad = (None if a is None else contiguous(xp, a) for a in (cs_grad, h_grad))
+    dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
+    dicfo = xp.empty((1, B, 4 * H), operand)
+    room.backward_steps(
+        saved, cs_prev, cs_grad, h_grad, None, peephole, cell_clip, columns, dcs, dh, dicfo, 0
+    )
+    peephole_grads = xp.zeros((3, H), compute)
+    room.add_gate_sums(dicfo, saved, cs_prev, peephole, columns, 0, None, peephole_grads)
+    return LSTMCellGrads(*(cast(g, dtype) for g in (dcs, dicfo[0], *peephole_grads)))
 
 
 _PEEPHOLES = ("wci", "wcf", "wco")
@@ -414,7 +490,8 @@ def _contract(
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
     if not wanted:
         return xp, None
-    wci, wcf, wco = (cast(arrays[name], compute_dtype(dtype)) for name in _PEEPHOLES)
+    compute = compute_dtype(dtype)
+    wci, wcf, wco = (contiguous(xp, cast(arrays[name], compute)) for name in _PEEPHOLES)
     return xp, (wci, wcf, wco)
 
 
@@ -532,7 +609,8 @@ def lstm_block_cell(
         gate_order,
     )
     bias, clip = _attributes(op, forget_bias, cell_clip, gate_order, x.dtype)
-    out = _forward(xp, x[None], cs_prev, h_prev, w, b, peephole, 1, bias, clip, gate_order)
+    with on_device(xp, x):
+        out = _forward(xp, x[None], cs_prev, h_prev, w, b, peephole, 1, bias, clip, gate_order)
     return LSTMOutputs(*(a[0] for a in out))
 
 
@@ -603,7 +681,8 @@ def block_lstm(
     )
     steps = check_seq_len(op, seq_len_max, x.shape[0])
     bias, clip = _attributes(op, forget_bias, cell_clip, gate_order, x.dtype)
-    return _forward(xp, x, cs_prev, h_prev, w, b, peephole, steps, bias, clip, gate_order)
+    with on_device(xp, x):
+        return _forward(xp, x, cs_prev, h_prev, w, b, peephole, steps, bias, clip, gate_order)
 
 
 def lstm_block_cell_grad(
@@ -708,22 +787,12 @@ def lstm_block_cell_grad(
         use_peephole,
         gate_order,
     )
-    B, H = cs_prev.shape
     clip = _clip(op, cell_clip, cs_prev.dtype)
-    dtype, compute = cs_prev.dtype, compute_dtype(cs_prev.dtype)
-    columns = _COLUMNS[gate_order]
     # h is not among the arguments: its value does not enter.
-    saved = LSTMOutputs(*(cast(a[None], compute) for a in (i, cs, f, o, ci, co, co)))
-    before = cast(cs_prev[None], compute)
-    given_cs, given_h = (None if a is None else cast(a[None], compute) for a in (cs_grad, h_grad))
-    dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
-    dicfo = xp.empty((1, B, 4 * H), compute)
-    _backward_steps(saved, before, given_cs, given_h, None, peephole, clip, columns, dcs, dh, dicfo)
-    peephole_grads = xp.zeros((3, H), compute)
-    if peephole is not None:
-        _add_peephole_grads(xp, dicfo, columns, before, saved.cs, peephole_grads)
-    grads = (dcs, dicfo[0], *peephole_grads)
-    return LSTMCellGrads(*(cast(g, dtype) for g in grads))
+    saved = LSTMOutputs(*(a[None] for a in (i, cs, f, o, ci, co, co)))
+    given_cs, given_h = (None if a is None else a[None] for a in (cs_grad, h_grad))
+    with on_device(xp, cs_prev):
+        return _cell_grad(xp, cs_prev, saved, given_cs, given_h, peephole, clip, gate_order)
 
 
 def lstm_block_cell_backward(
@@ -812,9 +881,10 @@ def lstm_block_cell_backward(
     # h is not among the arguments: the value of the last h does not enter.
     steps = LSTMOutputs(*(a[None] for a in (*saved.values(), h_prev)))
     given_cs, given_h = (None if a is None else a[None] for a in (cs_grad, h_grad))
-    grads = _backward(
-        xp, x[None], cs_prev, h_prev, w, peephole, steps, given_cs, given_h, 1, clip, gate_order
-    )
+    with on_device(xp, x):
+        grads = _backward(
+            xp, x[None], cs_prev, h_prev, w, peephole, steps, given_cs, given_h, 1, clip, gate_order
+        )
     return grads._replace(x_grad=grads.x_grad[0])
 
 
@@ -909,17 +979,18 @@ def block_lstm_grad(
     )
     steps = check_seq_len(op, seq_len_max, x.shape[0])
     clip = _clip(op, cell_clip, x.dtype)
-    return _backward(
-        xp,
-        x,
-        cs_prev,
-        h_prev,
-        w,
-        peephole,
-        LSTMOutputs(**saved),
-        cs_grad,
-        h_grad,
-        steps,
-        clip,
-        gate_order,
-    )
+    with on_device(xp, x):
+        return _backward(
+            xp,
+            x,
+            cs_prev,
+            h_prev,
+            w,
+            peephole,
+            LSTMOutputs(**saved),
+            cs_grad,
+            h_grad,
+            steps,
+            clip,
+            gate_order,
+        )

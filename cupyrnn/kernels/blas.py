@@ -1,0 +1,107 @@
+"""Matrix products through cuBLAS, accumulated in float32 or float64. The only user of cuBLAS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+# cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t
+_CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
+_COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
+_OP_N, _OP_T = 0, 1
+_GEMM_DEFAULT = -1
+
+# Scalars that cuBLAS reads from the host; they must outlive the calls.
+_SCALARS = {kind: np.array([0, 1], kind) for kind in ("float32", "float64")}
+
+
+def _layout(a: Array) -> tuple[int, int] | None:
+    """Return cuBLAS's operation and leading dimension of a[M, N], None where it has none."""
+    rows, columns = a.strides
+    M, N = a.shape
+    if (columns == a.itemsize or N == 1) and rows >= max(N, 1) * a.itemsize:
+        return _OP_N, rows // a.itemsize
+    if (rows == a.itemsize or M == 1) and columns >= max(M, 1) * a.itemsize:
+        return _OP_T, columns // a.itemsize
+    return None
+
+
+def _operand(a: Array) -> tuple[Array, int, int]:
+    """Return `a`, or a copy if no leading dimension describes it, with its operation and that."""
+    layout = _layout(a)
+    if layout is None:
+        a = a.copy(order="C")
+        layout = (_OP_N, max(a.shape[1], 1))
+    return a, *layout
+
+
+def _address(a: Any) -> int:
+    pointer: int = a.data.ptr
+    return pointer
+
+
+def prepare(a: Array, b: Array, out: Array, *, accumulate: bool) -> Callable[[int, int, int], None]:
+    """
+    Return a function that computes out = a @ b, or out += a @ b, at byte offsets.
+
+    What does not change over many products of one shape is settled once: the call costs little
+    more than cuBLAS itself.
+
+    Parameters
+    ----------
+    a, b : [M, K], [K, N]
+        Device arrays of one dtype.
+    out : [M, N]
+        Of that dtype or, for the half formats, of float32; rows contiguous.
+    accumulate
+        Add to `out`.
+
+    Returns
+    -------
+    run(a_offset, b_offset, out_offset)
+    """
+    import cupy
+
+    cublas: Any = cupy.cuda.cublas
+    M, N, K = *out.shape, a.shape[1]
+    a, op_a, ld_a = _operand(a)
+    b, op_b, ld_b = _operand(b)
+    type_in, type_out = _CUDA_TYPE[a.dtype.name], _CUDA_TYPE[out.dtype.name]
+    double = a.dtype.name == "float64"
+    # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
+    tf32 = a.dtype.name == "float32" and os.environ.get("CUPY_TF32", "0") == "1"
+    compute = _COMPUTE_64F if double else _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
+    scalars = _SCALARS["float64" if double else "float32"]
+    beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)
+    alpha = scalars.ctypes.data + scalars.itemsize
+    a_ptr, b_ptr, out_ptr = _address(a), _address(b), _address(out)
+    ld_out = max(out.strides[0] // out.itemsize, 1)
+    handle = cupy.cuda.device.get_cublas_handle()
+
+    def run(a_offset: int, b_offset: int, out_offset: int, _alive: Any = (a, b, out)) -> None:
+        # cuBLAS counts columns first: out.T = b.T @ a.T.
+        cublas.gemmEx(
+            handle, op_b, op_a, N, M, K, alpha,
+            b_ptr + b_offset, type_in, ld_b,
+            a_ptr + a_offset, type_in, ld_a,
+            beta,
+            out_ptr + out_offset, type_out, ld_out,
+            compute, _GEMM_DEFAULT,
+        )  # fmt: skip
+
+    if M and N and K:
+        return run
+    if not accumulate:
+        out[...] = 0
+    return lambda *offsets: None
+
+
+def gemm(a: Array, b: Array, out: Array, *, accumulate: bool = False) -> None:
+    """Compute out = a @ b, or out += a @ b, for device arrays of one dtype."""
+    prepare(a, b, out, accumulate=accumulate)(0, 0, 0)

@@ -1,0 +1,90 @@
+"""CUDA source that all cells share: storage and computation types, sigmoid and tanh, the sums."""
+
+from __future__ import annotations
+
+# The headers a storage type needs; a module is compiled for one of them.
+HEADERS = {
+    "float16": "#include <cuda_fp16.h>\n",
+    "bfloat16": "#include <cuda_bf16.h>\n",
+    "float32": "",
+    "float64": "",
+}
+TYPES = {
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+}
+
+_TRAITS = {
+    "float16": r"""
+template <> struct Acc<__half> { typedef float type; };
+__device__ __forceinline__ float wide(__half v) { return __half2float(v); }
+__device__ __forceinline__ void store(__half* p, float v) { *p = __float2half_rn(v); }
+""",
+    "bfloat16": r"""
+template <> struct Acc<__nv_bfloat16> { typedef float type; };
+__device__ __forceinline__ float wide(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ void store(__nv_bfloat16* p, float v) { *p = __float2bfloat16(v); }
+""",
+    "float32": "",
+    "float64": "",
+}
+
+_COMMON = r"""
+template <typename T> struct Acc { typedef T type; };
+__device__ __forceinline__ float wide(float v) { return v; }
+__device__ __forceinline__ double wide(double v) { return v; }
+__device__ __forceinline__ void store(float* p, float v) { *p = v; }
+__device__ __forceinline__ void store(double* p, double v) { *p = v; }
+__device__ __forceinline__ float exp_(float v) { return expf(v); }
+__device__ __forceinline__ double exp_(double v) { return exp(v); }
+__device__ __forceinline__ float tanh_(float v) { return tanhf(v); }
+__device__ __forceinline__ double tanh_(double v) { return tanh(v); }
+
+// Exact in both tails: exp may overflow to infinity, whose reciprocal is 0.
+template <typename A>
+__device__ __forceinline__ A sigmoid(A z) { return A(1) / (A(1) + exp_(-z)); }
+"""
+
+# Sums of columns in two launches of one kernel: first S slices of the rows, then the S sums.
+# A fixed order of additions, so the result has the same bits every time.
+_SUMS = r"""
+const int ROW_THREADS = 8;
+const int COLUMN_THREADS = 32;
+
+// Add up the ROW_THREADS partial sums of a column; the first row of threads has the result.
+template <typename A>
+__device__ A block_sum(A sum, A (*shared)[COLUMN_THREADS])
+{
+    __syncthreads();
+    shared[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0)
+        for (int k = 1; k < ROW_THREADS; ++k) sum += shared[k][threadIdx.x];
+    return sum;
+}
+
+template <typename T, typename S>
+__global__ void column_sums(
+    const T* g,            // [rows, columns], read
+    S* sums,               // [gridDim.y, columns], written: one row of sums per slice of the rows
+    long long rows, long long columns)
+{
+    typedef typename Acc<T>::type A;
+    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
+    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
+    A sum = A(0);
+    if (column < columns)
+        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < rows;
+             row += (long long)gridDim.y * ROW_THREADS)
+            sum += wide(g[row * columns + column]);
+    sum = block_sum(sum, shared);
+    if (threadIdx.y == 0 && column < columns) store(sums + blockIdx.y * columns + column, sum);
+}
+"""
+
+
+def source(dtype_name: str, cell: str) -> str:
+    """Return the whole source of a cell's module for one storage type."""
+    return HEADERS[dtype_name] + _COMMON + _TRAITS[dtype_name] + _SUMS + cell

@@ -1,0 +1,52 @@
+"""Compiled kernels, on first use. The only user of cupy.RawModule."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from .common import TYPES, source
+
+# C++17 is what both NVRTC and the host compiler of the tests default to from some version on.
+OPTIONS = ("-std=c++17",)
+
+
+def instance(template: str, dtype_name: str) -> str:
+    """Return the C++ name of a kernel like "lstm_forward_step<{T}>" for a storage type."""
+    accumulator = "double" if dtype_name == "float64" else "float"
+    return template.format(T=TYPES[dtype_name], A=accumulator)
+
+
+def instances(kernels: tuple[str, ...], dtype_name: str) -> tuple[str, ...]:
+    """Return the C++ names of all kernels of a module, each once."""
+    return tuple(dict.fromkeys(instance(k, dtype_name) for k in kernels))
+
+
+@cache
+def kernel(cell: str, kernels: tuple[str, ...], dtype_name: str, name: str) -> Any:
+    """
+    Return one kernel of a cell, compiled for a storage type.
+
+    Parameters
+    ----------
+    cell
+        The CUDA source of the cell.
+    kernels
+        All kernels of it, as templates: "lstm_forward_step<{T}>".
+    dtype_name
+        The dtype of the arrays.
+    name
+        The one that is wanted.
+    """
+    return _module(cell, kernels, dtype_name).get_function(instance(name, dtype_name))
+
+
+@cache
+def _module(cell: str, kernels: tuple[str, ...], dtype_name: str) -> Any:
+    import cupy
+
+    return cupy.RawModule(
+        code=source(dtype_name, cell),
+        options=OPTIONS,
+        name_expressions=instances(kernels, dtype_name),
+    )
