@@ -15,15 +15,22 @@ COMPLEX_STEP, COMPLEX_STEP_TOLERANCE = 1e-100, 1e-12
 FINITE_DIFFERENCE_STEP, FINITE_DIFFERENCE_TOLERANCE = 1e-6, 1e-7
 
 
-def assert_close(actual: Any, expected: Any, dtype_name: str, what: str) -> None:
-    """Compare in float64: shapes equal, no NaN unless expected, errors within the table."""
+def assert_close(
+    actual: Any, expected: Any, dtype_name: str, what: str, *, at_least: float = 0.0
+) -> None:
+    """
+    Compare in float64: shapes equal, no NaN unless expected, errors within the table.
+
+    `at_least` is the magnitude of the terms a result is made of, where they may cancel.
+    """
     tolerance = TOLERANCES[dtype_name]
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64
     a, e = np.asarray(actual).astype(wide), np.asarray(expected).astype(wide)
     assert a.shape == e.shape, f"{what}: shape {a.shape}, expected {e.shape}"
     assert np.array_equal(np.isnan(a), np.isnan(e)), f"{what}: NaN in other places than expected"
     if a.size:
-        error, scale = np.nanmax(np.abs(a - e), initial=0), np.nanmax(np.abs(e), initial=0)
+        error = np.nanmax(np.abs(a - e), initial=0)
+        scale = np.nanmax(np.abs(e), initial=at_least)
         assert error <= tolerance * scale, f"{what}: off by {error:.3g} of {scale:.3g}"
 
 

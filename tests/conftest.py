@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+import cupyrnn
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+from cuda_on_cpu import fake_cupy, runner
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a GPU and CuPy")
+    config.addinivalue_line("markers", "cuda_on_cpu: runs the CUDA source on the CPU, with g++")
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +41,79 @@ def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the test's name alone."""
     return np.random.default_rng(list(request.node.name.encode()))
+
+
+def _forget_kernels() -> None:
+    """Drop compiled kernels, which belong to the cupy they were compiled by."""
+    compiled = sys.modules.get("cupyrnn.kernels.compile")
+    if compiled is not None:
+        compiled.kernel.cache_clear()
+        compiled._module.cache_clear()
+
+
+@pytest.fixture
+def cupy_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A stand-in for cupy that runs the CUDA source on the CPU."""
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    _forget_kernels()
+    cupy = fake_cupy.module()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    yield cupy
+    _forget_kernels()
+
+
+@pytest.fixture
+def cupy_on_gpu() -> Iterator[ModuleType]:
+    """The real cupy, where there is a GPU."""
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+    except ImportError:
+        pytest.skip("needs CuPy: one of the extras cuda12x and cuda13x")
+    except Exception as error:
+        pytest.skip(f"needs a GPU: {error}")
+    _forget_kernels()
+    yield cupy
+    _forget_kernels()
+
+
+class Ops:
+    """The public functions, over the arrays of one module: arguments and results are NumPy's."""
+
+    def __init__(self, xp: ModuleType) -> None:
+        self.xp = xp
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return (T, B, I, H) with no more steps than take long on a CPU that plays a GPU."""
+        T, *others = shape
+        return (min(T, 8) if self.xp.__name__ == "cupy_on_cpu" else T, *others)
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(cupyrnn, name)
+        return function if self.xp is np else lambda *a, **kw: self._call(function, a, kw)
+
+    def to_device(self, a: Any) -> Any:
+        return self.xp.asarray(a) if isinstance(a, np.ndarray) and a.ndim else a
+
+    def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        args = [self.to_device(a) for a in args]
+        kwargs = {name: self.to_device(a) for name, a in kwargs.items()}
+        results = function(*args, **kwargs)
+        assert all(type(a) is self.xp.ndarray for a in results)
+        return type(results)(*(self.xp.asnumpy(a) for a in results))
+
+
+@pytest.fixture(
+    params=[
+        "numpy",
+        pytest.param("cuda_on_cpu", marks=pytest.mark.cuda_on_cpu),
+        pytest.param("cupy", marks=pytest.mark.gpu),
+    ]
+)
+def ops(request: pytest.FixtureRequest) -> Ops:
+    """Run one test body on NumPy, on the CUDA source on the CPU, and on a GPU."""
+    fixture = {"cuda_on_cpu": "cupy_on_cpu", "cupy": "cupy_on_gpu"}.get(request.param)
+    return Ops(np if fixture is None else request.getfixturevalue(fixture))

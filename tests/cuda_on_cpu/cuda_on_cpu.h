@@ -1,0 +1,768 @@
+// Lets g++ compile a CUDA C++ source string and run its kernels on the host.
+//
+// Every CUDA thread is a fiber, all of them on one OS thread. The schedule is greedy: one thread
+// runs until it ends or waits, then the next one of its warp, warp after warp, block after block.
+// Together with shared memory poisoned before each block, a forgotten barrier gives wrong results
+// instead of being hidden by a fair schedule.
+//
+// This header is included once, in front of the source string, by runner.py.
+#pragma once
+
+#include <link.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <type_traits>
+#include <utility>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+static_assert(sizeof(long) == 8 && sizeof(size_t) == 8, "type sizes must be those of CUDA");
+
+// Lets a kernel give a plain variant of inline PTX.
+#define CUDA_ON_CPU 1
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__
+#define __noinline__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+// g++ takes the standard spelling only in front of a declaration, CUDA also after __shared__.
+#define alignas(...) __attribute__((aligned(__VA_ARGS__)))
+// Thread-local variables of a module, templates included, lie in one contiguous image: it can be
+// poisoned, and exchanged when the scheduler goes from one block to another.
+#define __shared__ static thread_local
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+};
+
+#define CUDA_ON_CPU_VECTOR(scalar, name)                                                     \
+  struct alignas(2 * sizeof(scalar)) name##2 {                                               \
+    scalar x, y;                                                                             \
+  };                                                                                         \
+  struct alignas(sizeof(scalar) < 4 ? 4 * sizeof(scalar) : 16) name##4 {                     \
+    scalar x, y, z, w;                                                                       \
+  };                                                                                         \
+  inline name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }                       \
+  inline name##4 make_##name##4(scalar x, scalar y, scalar z, scalar w) { return {x, y, z, w}; }
+CUDA_ON_CPU_VECTOR(unsigned short, ushort)
+CUDA_ON_CPU_VECTOR(int, int)
+CUDA_ON_CPU_VECTOR(unsigned, uint)
+CUDA_ON_CPU_VECTOR(float, float)
+CUDA_ON_CPU_VECTOR(double, double)
+#undef CUDA_ON_CPU_VECTOR
+
+// The scheduler sets these before it resumes a thread.
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+namespace cuda_on_cpu {
+
+// Stands where runner.py replaces `extern __shared__ T name[];`.
+inline void dynamic_shared_is_allowed_in_functions_only() {}
+
+constexpr size_t stack_bytes = 256 * 1024;
+constexpr size_t page_bytes = 4096;
+
+// A place to switch from and to: a fiber, or the scheduler.
+struct Context {
+  ucontext_t machine;
+#ifdef __SANITIZE_ADDRESS__
+  void* fake_stack = nullptr;
+  const void* stack = nullptr;
+  size_t stack_size = 0;
+#else
+  jmp_buf registers;
+  bool entered = false;  // has been left at least once, so that registers is valid
+#endif
+};
+
+// The sanitizer has to be told about the stacks; elsewhere longjmp spares the system call that
+// swapcontext makes to keep the signal mask.
+__attribute__((noinline)) static void switch_context(Context& from, Context& to) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_size);
+  swapcontext(&from.machine, &to.machine);
+  __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
+#else
+  from.entered = true;
+  if (_setjmp(from.registers)) return;
+  if (to.entered) _longjmp(to.registers, 1);
+  setcontext(&to.machine);
+#endif
+}
+
+struct Fiber {
+  Context context;
+  char* memory;
+  Fiber* next_free;
+};
+
+enum class State : unsigned char { ready, spinning, block_barrier, grid_barrier, warp, done };
+
+struct Thread {
+  Fiber* fiber;  // null before it starts and after it ends
+  uint3 index;
+  int line;  // of the source string, where the thread waits
+  State state;
+  // What a thread brings to a warp-wide operation, and what it takes from it.
+  const char* operation;
+  unsigned mask;
+  int source;
+  unsigned long long value, result;
+};
+
+struct Block {
+  uint3 index;
+  Thread* threads;  // null once all have ended
+  unsigned char* dynamic_shared;
+  unsigned char* static_shared;  // kept here while another block is resident
+};
+
+struct Parameter {
+  char kind;  // p pointer, i integer, f floating, h half, b bfloat16, v void, s anything else
+  char target_kind;
+  int size, target_size;  // the target is what a pointer points to
+};
+
+struct Entry {
+  const char* name;
+  int parameter_count;
+  const Parameter* parameters;
+  void (*call)(void (*kernel)(), void** arguments);
+  void (*kernel)();
+};
+
+struct Launch {
+  unsigned grid[3], block[3];
+  unsigned long long shared_bytes;
+  int reverse;
+};
+
+static const Entry* entry;
+static void** arguments;
+static Launch launch;
+static size_t thread_count, block_count;
+static Context scheduler;
+static Thread* current;
+static Fiber* free_fibers;
+static Block* resident;
+static size_t state_changes;
+static char failure[512];
+
+static thread_local unsigned char shared_image_anchor[16];
+static unsigned char* shared_image;
+static size_t shared_image_bytes;
+
+// Bytes behind the dynamic shared memory; in a sanitized build the sanitizer watches instead.
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t guard_bytes = 0;
+#else
+constexpr size_t guard_bytes = 1024;
+#endif
+constexpr unsigned char guard = 0xA5, poison = 0xFF;
+
+__attribute__((format(printf, 1, 2))) static bool fail(const char* format, ...) {
+  va_list values;
+  va_start(values, format);
+  vsnprintf(failure, sizeof failure, format, values);
+  va_end(values);
+  return false;
+}
+
+inline void* dynamic_shared() { return resident->dynamic_shared; }
+
+// Hands control back to the scheduler, which may resume this thread later.
+static void wait(State state, int line) {
+  Fiber* fiber = current->fiber;
+  current->state = state;
+  current->line = line;
+  switch_context(fiber->context, scheduler);
+}
+
+static void fiber_main() {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.stack_size);
+#endif
+  // A fiber whose thread has ended is used again for the next thread.
+  for (;;) {
+    entry->call(entry->kernel, arguments);
+    wait(State::done, 0);
+  }
+}
+
+static Fiber* new_fiber() {
+  void* memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  mprotect(memory, page_bytes, PROT_NONE);
+  Fiber* fiber = new Fiber();
+  fiber->memory = static_cast<char*>(memory);
+  ucontext_t& machine = fiber->context.machine;
+  getcontext(&machine);
+  machine.uc_stack.ss_sp = fiber->memory + page_bytes;
+  machine.uc_stack.ss_size = stack_bytes - page_bytes;
+  makecontext(&machine, fiber_main, 0);
+#ifdef __SANITIZE_ADDRESS__
+  fiber->context.stack = machine.uc_stack.ss_sp;
+  fiber->context.stack_size = machine.uc_stack.ss_size;
+#endif
+  return fiber;
+}
+
+static bool resume(Thread& thread) {
+  if (!thread.fiber) {
+    thread.fiber = free_fibers ? free_fibers : new_fiber();
+    if (!thread.fiber) return fail("out of memory: too many threads are alive at once");
+    free_fibers = thread.fiber->next_free;
+    thread.fiber->next_free = nullptr;
+  }
+  current = &thread;
+  threadIdx = thread.index;
+  switch_context(scheduler, thread.fiber->context);
+  if (thread.state != State::spinning) ++state_changes;
+  if (thread.state == State::done) {
+    thread.fiber->next_free = free_fibers;
+    free_fibers = thread.fiber;
+    thread.fiber = nullptr;
+  }
+  return failure[0] == 0;
+}
+
+// Finds the thread-local image of this module.
+static int find_shared_image(dl_phdr_info* info, size_t, void*) {
+  const char* base = reinterpret_cast<const char*>(info->dlpi_addr);
+  const char* here = reinterpret_cast<const char*>(&launch);
+  bool is_this_module = false;
+  size_t bytes = 0;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& header = info->dlpi_phdr[i];
+    const char* start = base + header.p_vaddr;
+    if (header.p_type == PT_LOAD && here >= start && here < start + header.p_memsz)
+      is_this_module = true;
+    if (header.p_type == PT_TLS) bytes = header.p_memsz;
+  }
+  if (!is_this_module) return 0;
+  shared_image = static_cast<unsigned char*>(info->dlpi_tls_data);
+  shared_image_bytes = bytes;
+  return 1;
+}
+
+// Makes the block's static shared memory the one that kernels see.
+static void make_resident(Block& block) {
+  if (resident == &block) return;
+  if (resident && resident->threads) {
+    if (!resident->static_shared)
+      resident->static_shared = static_cast<unsigned char*>(malloc(shared_image_bytes));
+    memcpy(resident->static_shared, shared_image, shared_image_bytes);
+  }
+  if (block.static_shared) memcpy(shared_image, block.static_shared, shared_image_bytes);
+  else memset(shared_image, poison, shared_image_bytes);
+  resident = &block;
+  blockIdx = block.index;
+}
+
+static bool start_block(Block& block, size_t number) {
+  block.index = {unsigned(number % gridDim.x), unsigned(number / gridDim.x % gridDim.y),
+                 unsigned(number / gridDim.x / gridDim.y)};
+  block.threads = static_cast<Thread*>(calloc(thread_count, sizeof(Thread)));
+  void* memory = nullptr;
+  if (!block.threads || posix_memalign(&memory, 128, launch.shared_bytes + guard_bytes))
+    return fail("out of memory");
+  block.dynamic_shared = static_cast<unsigned char*>(memory);
+  memset(block.dynamic_shared, poison, launch.shared_bytes);
+  memset(block.dynamic_shared + launch.shared_bytes, guard, guard_bytes);
+  for (size_t i = 0; i < thread_count; ++i)
+    block.threads[i].index = {unsigned(i % blockDim.x), unsigned(i / blockDim.x % blockDim.y),
+                              unsigned(i / blockDim.x / blockDim.y)};
+  return true;
+}
+
+static bool end_block(Block& block) {
+  bool intact = true;
+  for (size_t i = 0; block.dynamic_shared && i < guard_bytes; ++i)
+    intact = intact && block.dynamic_shared[launch.shared_bytes + i] == guard;
+  for (size_t i = 0; block.threads && i < thread_count; ++i)
+    if (Fiber* fiber = block.threads[i].fiber) {  // stopped by a failure
+      munmap(fiber->memory, stack_bytes);
+      delete fiber;
+    }
+  free(block.threads);
+  free(block.dynamic_shared);
+  free(block.static_shared);
+  block.threads = nullptr;
+  block.dynamic_shared = block.static_shared = nullptr;
+  if (!intact && failure[0] == 0)
+    return fail("block (%u, %u, %u) wrote past the end of its %llu bytes of dynamic shared memory",
+                block.index.x, block.index.y, block.index.z, launch.shared_bytes);
+  return failure[0] == 0;
+}
+
+static size_t in_order(size_t i, size_t count) { return launch.reverse ? count - 1 - i : i; }
+
+static void describe(const Thread& thread, char* text, size_t size) {
+  switch (thread.state) {
+    case State::done: snprintf(text, size, "has left the kernel"); break;
+    case State::block_barrier:
+      snprintf(text, size, "waits at the block barrier in line %d", thread.line);
+      break;
+    case State::grid_barrier:
+      snprintf(text, size, "waits at the grid barrier in line %d", thread.line);
+      break;
+    case State::warp:
+      snprintf(text, size, "waits at %s with mask 0x%08x in line %d", thread.operation,
+               thread.mask, thread.line);
+      break;
+    default: snprintf(text, size, "is not there");
+  }
+}
+
+static bool fail_apart(const Block& block, const Thread& waiting, const Thread& other,
+                       const Block& other_block) {
+  char here[128], there[128];
+  describe(waiting, here, sizeof here);
+  describe(other, there, sizeof there);
+  return fail("thread (%u, %u, %u) of block (%u, %u, %u) %s, but thread (%u, %u, %u) of block "
+              "(%u, %u, %u) %s", waiting.index.x, waiting.index.y, waiting.index.z, block.index.x,
+              block.index.y, block.index.z, here, other.index.x, other.index.y, other.index.z,
+              other_block.index.x, other_block.index.y, other_block.index.z, there);
+}
+
+// Lets a group of lanes go on when all of them have come to the same operation.
+static bool release_lanes(const Block& block, Thread* lanes, size_t count, Thread& waiting,
+                          bool& released) {
+  const unsigned mask = waiting.mask;
+  unsigned long long ballot = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!(mask >> i & 1)) continue;
+    Thread& lane = lanes[i];
+    if (lane.state == State::spinning) return true;
+    if (lane.state != State::warp || lane.operation != waiting.operation || lane.mask != mask ||
+        lane.line != waiting.line)
+      return fail_apart(block, waiting, lane, block);
+    ballot |= (unsigned long long)(lane.value != 0) << i;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (!(mask >> i & 1)) continue;
+    const int source = lanes[i].source;
+    // A lane that takes no part has no value: reading it gives the poison.
+    const bool has_value = source >= 0 && size_t(source) < count && (mask >> source & 1);
+    lanes[i].result = source < 0 ? ballot : has_value ? lanes[source].value : ~0ull;
+    lanes[i].state = State::ready;
+  }
+  released = true;
+  ++state_changes;
+  return true;
+}
+
+static bool drive_warp(const Block& block, Thread* lanes, size_t count) {
+  for (bool released = true; released;) {
+    for (size_t i = 0; i < count; ++i) {
+      Thread& lane = lanes[in_order(i, count)];
+      if (lane.state == State::ready && !resume(lane)) return false;
+    }
+    released = false;
+    for (size_t i = 0; i < count; ++i)
+      if (lanes[i].state == State::warp && !release_lanes(block, lanes, count, lanes[i], released))
+        return false;
+  }
+  return true;
+}
+
+static size_t count_threads(const Block& block, State state) {
+  size_t count = 0;
+  for (size_t i = 0; block.threads && i < thread_count; ++i)
+    count += block.threads[i].state == state;
+  return count;
+}
+
+static void set_ready(Block& block, State from) {
+  for (size_t i = 0; block.threads && i < thread_count; ++i)
+    if (block.threads[i].state == from) block.threads[i].state = State::ready;
+}
+
+// Runs a block until all its threads have ended or wait for other blocks.
+static bool drive_block(Block& block) {
+  const size_t warp_count = (thread_count + warpSize - 1) / warpSize;
+  make_resident(block);
+  for (;;) {
+    for (size_t i = 0; i < warp_count; ++i) {
+      const size_t first = in_order(i, warp_count) * warpSize;
+      const size_t count = thread_count - first < warpSize ? thread_count - first : warpSize;
+      if (!drive_warp(block, block.threads + first, count)) return false;
+    }
+    if (count_threads(block, State::done) == thread_count) return end_block(block);
+    if (count_threads(block, State::block_barrier) == 0 ||
+        count_threads(block, State::spinning) > 0)
+      return true;
+    const Thread* waiting = nullptr;
+    for (size_t i = 0; i < thread_count; ++i)
+      if (block.threads[i].state == State::block_barrier) waiting = &block.threads[i];
+    for (size_t i = 0; i < thread_count; ++i) {
+      const Thread& other = block.threads[i];
+      if (other.state != State::block_barrier || other.line != waiting->line)
+        return fail_apart(block, *waiting, other, block);
+    }
+    set_ready(block, State::block_barrier);
+    ++state_changes;
+  }
+}
+
+// Lets threads go on that wait for other blocks.
+static bool release_grid(Block* blocks) {
+  constexpr int patience = 10000;
+  static size_t changes_before;
+  static int idle_rounds;
+  size_t spinning = 0, waiting = 0;
+  const Thread* first = nullptr;
+  const Block* first_block = nullptr;
+  for (size_t b = 0; b < block_count; ++b) {
+    spinning += count_threads(blocks[b], State::spinning);
+    waiting += count_threads(blocks[b], State::grid_barrier);
+    for (size_t i = 0; !first && blocks[b].threads && i < thread_count; ++i)
+      if (blocks[b].threads[i].state == State::grid_barrier) {
+        first = &blocks[b].threads[i];
+        first_block = &blocks[b];
+      }
+  }
+  if (spinning) {
+    idle_rounds = state_changes == changes_before ? idle_rounds + 1 : 0;
+    changes_before = state_changes;
+    if (idle_rounds > patience)
+      return fail("%zu threads spin for ever in __nanosleep()", spinning);
+    for (size_t b = 0; b < block_count; ++b) set_ready(blocks[b], State::spinning);
+    return true;
+  }
+  for (size_t b = 0; b < block_count; ++b) {
+    if (!blocks[b].threads)
+      return fail("the grid barrier in line %d is reached by %zu of %zu threads: block (%u, %u, "
+                  "%u) has ended", first->line, waiting, thread_count * block_count,
+                  blocks[b].index.x, blocks[b].index.y, blocks[b].index.z);
+    for (size_t i = 0; i < thread_count; ++i) {
+      const Thread& other = blocks[b].threads[i];
+      if (other.state != State::grid_barrier || other.line != first->line)
+        return fail_apart(*first_block, *first, other, blocks[b]);
+    }
+  }
+  for (size_t b = 0; b < block_count; ++b) set_ready(blocks[b], State::grid_barrier);
+  ++state_changes;
+  return true;
+}
+
+static bool run_blocks(Block* blocks) {
+  for (size_t i = 0; i < block_count; ++i) {
+    const size_t number = in_order(i, block_count);
+    if (!start_block(blocks[number], number) || !drive_block(blocks[number])) return false;
+  }
+  for (;;) {
+    bool alive = false;
+    for (size_t b = 0; b < block_count; ++b) alive = alive || blocks[b].threads;
+    if (!alive) return true;
+    if (!release_grid(blocks)) return false;
+    for (size_t i = 0; i < block_count; ++i) {
+      Block& block = blocks[in_order(i, block_count)];
+      if (block.threads && !drive_block(block)) return false;
+    }
+  }
+}
+
+// Returns null, or what went wrong.
+static const char* run(const Entry& kernel, const Launch& how, void** values) {
+  entry = &kernel;
+  launch = how;
+  arguments = values;
+  gridDim = dim3(how.grid[0], how.grid[1], how.grid[2]);
+  blockDim = dim3(how.block[0], how.block[1], how.block[2]);
+  thread_count = size_t(blockDim.x) * blockDim.y * blockDim.z;
+  block_count = size_t(gridDim.x) * gridDim.y * gridDim.z;
+  resident = nullptr;
+  failure[0] = 0;
+  // Touching one thread-local variable makes this OS thread's image exist.
+  *static_cast<volatile unsigned char*>(shared_image_anchor) = poison;
+  dl_iterate_phdr(find_shared_image, nullptr);
+  Block* blocks = static_cast<Block*>(calloc(block_count, sizeof(Block)));
+  if (!blocks) fail("out of memory: too many blocks");
+  else run_blocks(blocks);
+  for (size_t b = 0; blocks && b < block_count; ++b) end_block(blocks[b]);
+  free(blocks);
+  return failure[0] ? failure : nullptr;
+}
+
+template <class T>
+struct Kind {
+  static constexpr char value = std::is_pointer<T>::value                             ? 'p'
+                                : std::is_integral<T>::value || std::is_enum<T>::value ? 'i'
+                                : std::is_floating_point<T>::value                     ? 'f'
+                                : std::is_void<T>::value                               ? 'v'
+                                                                                       : 's';
+};
+
+template <class T>
+constexpr int size_of = sizeof(T);
+template <>
+constexpr int size_of<void> = 0;
+
+template <class T>
+constexpr Parameter parameter() {
+  using Target = std::remove_cv_t<std::remove_pointer_t<T>>;
+  return {Kind<T>::value, Kind<Target>::value, size_of<T>, size_of<Target>};
+}
+
+template <class... A>
+struct Signature {
+  static constexpr Parameter parameters[sizeof...(A) + 1] = {parameter<A>()...};
+
+  template <size_t... i>
+  static void call_with(void (*kernel)(A...), void** arguments, std::index_sequence<i...>) {
+    kernel(*static_cast<A*>(arguments[i])...);
+  }
+  static void call(void (*kernel)(), void** arguments) {
+    call_with(reinterpret_cast<void (*)(A...)>(kernel), arguments,
+              std::index_sequence_for<A...>());
+  }
+};
+
+template <class... A>
+Entry make_entry(const char* name, void (*kernel)(A...)) {
+  return {name, sizeof...(A), Signature<A...>::parameters, Signature<A...>::call,
+          reinterpret_cast<void (*)()>(kernel)};
+}
+
+inline int lane_number() {
+  return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize;
+}
+
+// source: the lane to read from, or -1 for the ballot of all values.
+inline unsigned long long warp_operation(const char* operation, unsigned mask,
+                                         unsigned long long value, int source, int line) {
+  Thread& self = *current;
+  self.operation = operation;
+  self.mask = mask;
+  self.value = value;
+  self.source = source;
+  if (!(mask >> lane_number() & 1))
+    fail("lane %d is not in the mask 0x%08x that it passes to %s in line %d", lane_number(), mask,
+         operation, line);
+  wait(State::warp, line);
+  return self.result;
+}
+
+template <class T>
+T shuffle(const char* operation, unsigned mask, T value, int source, int line) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves at most eight bytes");
+  unsigned long long bits = 0;
+  memcpy(&bits, &value, sizeof value);
+  bits = warp_operation(operation, mask, bits, source, line);
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+template <class To, class From>
+To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "");
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+template <class A, class B>
+constexpr auto smaller(A a, B b) {
+  using T = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point<T>::value) return T(fmin(T(a), T(b)));
+  else return T(b) < T(a) ? T(b) : T(a);
+}
+
+template <class A, class B>
+constexpr auto larger(A a, B b) {
+  using T = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point<T>::value) return T(fmax(T(a), T(b)));
+  else return T(a) < T(b) ? T(b) : T(a);
+}
+
+template <class T>
+T reciprocal_root(T x) {
+  return T(1) / sqrt(x);
+}
+
+template <class T, class F>
+T exchange(T* address, F update) {
+  T old = *address;
+  *address = update(old);
+  return old;
+}
+
+}  // namespace cuda_on_cpu
+
+// The default argument is the line of the caller, for messages.
+inline void __syncthreads(int line = __builtin_LINE()) {
+  cuda_on_cpu::wait(cuda_on_cpu::State::block_barrier, line);
+}
+
+inline void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE()) {
+  cuda_on_cpu::warp_operation("__syncwarp", mask, 0, -1, line);
+}
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, int line = __builtin_LINE()) {
+  const int first = cuda_on_cpu::lane_number() & -width;
+  return cuda_on_cpu::shuffle("__shfl_sync", mask, value, first + (source & (width - 1)), line);
+}
+
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                 int line = __builtin_LINE()) {
+  const int lane = cuda_on_cpu::lane_number(), source = lane - int(delta);
+  const bool inside = source >= (lane & -width);
+  return cuda_on_cpu::shuffle("__shfl_up_sync", mask, value, inside ? source : lane, line);
+}
+
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   int line = __builtin_LINE()) {
+  const int lane = cuda_on_cpu::lane_number(), source = lane + int(delta);
+  const bool inside = source < (lane & -width) + width;
+  return cuda_on_cpu::shuffle("__shfl_down_sync", mask, value, inside ? source : lane, line);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, int line = __builtin_LINE()) {
+  const int lane = cuda_on_cpu::lane_number(), source = lane ^ lanes;
+  const bool inside = source < (lane & -width) + width;
+  return cuda_on_cpu::shuffle("__shfl_xor_sync", mask, value, inside ? source : lane, line);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+  return unsigned(cuda_on_cpu::warp_operation("__ballot_sync", mask, predicate != 0, -1, line));
+}
+
+inline int __any_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+  return cuda_on_cpu::warp_operation("__any_sync", mask, predicate != 0, -1, line) != 0;
+}
+
+inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+  return cuda_on_cpu::warp_operation("__all_sync", mask, predicate == 0, -1, line) == 0;
+}
+
+// A spin loop must call this: it is where another thread gets its turn.
+inline void __nanosleep(unsigned, int line = __builtin_LINE()) {
+  cuda_on_cpu::wait(cuda_on_cpu::State::spinning, line);
+}
+
+inline void __trap(int line = __builtin_LINE()) {
+  cuda_on_cpu::fail("__trap() in line %d", line);
+  cuda_on_cpu::wait(cuda_on_cpu::State::spinning, line);
+}
+
+// One OS thread runs everything, so memory is always coherent and every operation atomic.
+inline void __threadfence_block() {}
+inline void __threadfence() {}
+inline void __threadfence_system() {}
+
+template <class T, class V>
+T atomicAdd(T* address, V value) {
+  return cuda_on_cpu::exchange(address, [&](T old) { return T(old + T(value)); });
+}
+
+template <class T, class V>
+T atomicMin(T* address, V value) {
+  return cuda_on_cpu::exchange(address, [&](T old) { return cuda_on_cpu::smaller(old, T(value)); });
+}
+
+template <class T, class V>
+T atomicMax(T* address, V value) {
+  return cuda_on_cpu::exchange(address, [&](T old) { return cuda_on_cpu::larger(old, T(value)); });
+}
+
+template <class T, class V>
+T atomicExch(T* address, V value) {
+  return cuda_on_cpu::exchange(address, [&](T) { return T(value); });
+}
+
+template <class T, class C, class V>
+T atomicCAS(T* address, C expected, V value) {
+  return cuda_on_cpu::exchange(address,
+                               [&](T old) { return old == T(expected) ? T(value) : old; });
+}
+
+template <class T>
+T __ldg(const T* address) {
+  return *address;
+}
+
+template <class T>
+T __ldcg(const T* address) {
+  return *address;
+}
+
+template <class T>
+T __ldcs(const T* address) {
+  return *address;
+}
+
+template <class T, class V>
+void __stcg(T* address, V value) {
+  *address = value;
+}
+
+template <class T, class V>
+void __stcs(T* address, V value) {
+  *address = value;
+}
+
+template <class A, class B>
+constexpr auto min(A a, B b) {
+  return cuda_on_cpu::smaller(a, b);
+}
+
+template <class A, class B>
+constexpr auto max(A a, B b) {
+  return cuda_on_cpu::larger(a, b);
+}
+
+// Macros, because the C library declares some of these names itself.
+#define rsqrt(x) cuda_on_cpu::reciprocal_root(x)
+#define rsqrtf(x) cuda_on_cpu::reciprocal_root<float>(x)
+#define __expf(x) expf(x)
+#define __logf(x) logf(x)
+#define __powf(x, y) powf(x, y)
+#define __sinf(x) sinf(x)
+#define __cosf(x) cosf(x)
+
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __frcp_rn(float x) { return 1 / x; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+inline float __saturatef(float x) { return fminf(fmaxf(x, 0), 1); }
+
+inline int __float_as_int(float x) { return cuda_on_cpu::bit_cast<int>(x); }
+inline unsigned __float_as_uint(float x) { return cuda_on_cpu::bit_cast<unsigned>(x); }
+inline float __int_as_float(int x) { return cuda_on_cpu::bit_cast<float>(x); }
+inline float __uint_as_float(unsigned x) { return cuda_on_cpu::bit_cast<float>(x); }
+inline long long __double_as_longlong(double x) { return cuda_on_cpu::bit_cast<long long>(x); }
+inline double __longlong_as_double(long long x) { return cuda_on_cpu::bit_cast<double>(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
+inline int __ffs(int x) { return __builtin_ffs(x); }

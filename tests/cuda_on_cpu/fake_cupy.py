@@ -1,0 +1,181 @@
+"""
+The part of CuPy that the package uses, on NumPy memory and the CPU runner of CUDA source.
+
+Installed as ``sys.modules["cupy"]`` it lets the whole device path run without a GPU, launch code
+included: which kernel, in which order, with which grid, buffers, dtypes and pointers. It is
+stricter than CuPy: arrays of the host do not mix with its own, new memory is poisoned, and a
+product must stay inside the arrays it was given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+
+from .runner import compile_module
+
+_HANDLE = 0x5EED
+_live: weakref.WeakValueDictionary[int, ndarray] = weakref.WeakValueDictionary()
+
+
+class Device:
+    """A device; as a context it is the current one."""
+
+    entered: list[int] = []  # noqa: RUF012 - one stack for the process, as in CUDA
+
+    def __init__(self, id: int = 0) -> None:
+        self.id = id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __enter__(self) -> Device:
+        self.entered.append(self.id)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.entered.pop()
+
+
+def _current() -> int:
+    return Device.entered[-1] if Device.entered else 0
+
+
+class ndarray(np.ndarray):
+    """An array in what stands for device memory."""
+
+    device_id: int
+
+    def __array_finalize__(self, parent: Any) -> None:
+        self.device_id = getattr(parent, "device_id", _current())
+        _live[id(self)] = self
+
+    @property
+    def data(self) -> Any:
+        return types.SimpleNamespace(ptr=self.ctypes.data)
+
+    @property
+    def device(self) -> Device:
+        return Device(self.device_id)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        for a in (*inputs, *kwargs.get("out", ())):
+            if isinstance(a, np.ndarray) and not isinstance(a, ndarray):
+                raise TypeError(
+                    f"{ufunc.__name__}: an array of the host among arrays of the device"
+                )
+        plain = [a.view(np.ndarray) if isinstance(a, ndarray) else a for a in inputs]
+        if "out" in kwargs:
+            kwargs["out"] = tuple(a.view(np.ndarray) for a in kwargs["out"])
+        result = getattr(ufunc, method)(*plain, **kwargs)
+        return inputs[0] if kwargs.get("out") else asarray(result)
+
+    def __array_function__(self, func: Any, *_: Any) -> Any:
+        raise TypeError(f"numpy.{func.__name__} was called with an array of the device")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, np.ndarray) and not isinstance(value, ndarray):
+            raise TypeError("an array of the host is assigned to an array of the device")
+        super().__setitem__(key, value)
+
+
+def asarray(a: Any) -> ndarray:
+    """Return `a` itself as device memory, in whatever layout it has."""
+    return np.asarray(a).view(ndarray)
+
+
+def get(a: ndarray) -> np.ndarray[Any, Any]:
+    return a.view(np.ndarray)
+
+
+def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
+    a = np.ndarray(shape, dtype)
+    a.view(np.uint8 if a.ndim else a.dtype).fill(0xFF) if a.size else None
+    return asarray(a)
+
+
+def zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
+    return asarray(np.zeros(shape, dtype))
+
+
+def ascontiguousarray(a: ndarray) -> ndarray:
+    return asarray(np.ascontiguousarray(get(a)))
+
+
+class RawModule:
+    """Source compiled for the host by the runner."""
+
+    sanitize = False
+
+    def __init__(self, *, code: str, options: tuple[str, ...], name_expressions: Any) -> None:
+        self._module = compile_module(
+            code, name_expressions, options=options, sanitize=RawModule.sanitize
+        )
+
+    def get_function(self, name: str) -> Any:
+        return self._module.get_function(name)
+
+
+_TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
+
+
+def _matrix(pointer: int, kind: int, rows: int, columns: int, ld: int) -> Any:
+    """Return a view of a column-major matrix, inside one of the living arrays."""
+    dtype = np.dtype(__import__("ml_dtypes").bfloat16 if kind == 14 else _TYPES[kind])
+    assert ld >= max(rows, 1), f"leading dimension {ld} of {rows} rows"
+    size = ((columns - 1) * ld + rows) * dtype.itemsize
+    inside = False
+    for a in list(_live.values()):
+        first = a.ctypes.data
+        extent = sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize
+        inside |= a.size > 0 and first <= pointer and pointer + size <= first + extent
+    assert inside, f"a product reaches outside its arrays: {size} bytes at {pointer:#x}"
+    memory = (ctypes.c_char * size).from_address(pointer)
+    flat = np.frombuffer(memory, dtype)
+    strides = (dtype.itemsize, ld * dtype.itemsize)
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), strides, writeable=True)
+
+
+def _gemm_ex(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, A: int, Atype: int, lda: int, B: int, Btype: int, ldb: int,
+    beta: int, C: int, Ctype: int, ldc: int, computeType: int, algo: int,
+) -> None:  # fmt: skip
+    """cublasGemmEx: C[m, n] = alpha * op(A) @ op(B) + beta * C, column-major."""
+    assert handle == _HANDLE
+    assert algo == -1
+    wide = {68: np.float32, 70: np.float64, 77: np.float32}[computeType]
+    assert Atype == Btype
+    assert (Atype == 1) == (wide is np.float64), "compute type and operand type"
+    assert Ctype in (Atype, 0 if Atype in (2, 14) else Atype)
+    assert min(m, n, k) > 0
+    a = _matrix(A, Atype, *((m, k) if transa == 0 else (k, m)), lda)
+    b = _matrix(B, Btype, *((k, n) if transb == 0 else (n, k)), ldb)
+    c = _matrix(C, Ctype, m, n, ldc)
+    scale = ctypes.c_double if wide is np.float64 else ctypes.c_float
+    one, zero_or_one = (scale.from_address(p).value for p in (alpha, beta))
+    left, right = (x.astype(wide).T if t else x.astype(wide) for x, t in ((a, transa), (b, transb)))
+    result = one * (left @ right)
+    # With beta = 0 cuBLAS does not read C, which may hold anything.
+    c[...] = result if zero_or_one == 0 else result + zero_or_one * c.astype(wide)
+
+
+def module() -> types.ModuleType:
+    """Return the module that stands for cupy."""
+    cupy: Any = types.ModuleType("cupy_on_cpu")
+    for thing in (ndarray, asarray, empty, zeros, ascontiguousarray, RawModule):
+        setattr(cupy, thing.__name__, thing)
+    cupy.asnumpy = get
+    cupy.cuda = types.SimpleNamespace(
+        Device=Device,
+        cublas=types.SimpleNamespace(gemmEx=_gemm_ex),
+        device=types.SimpleNamespace(get_cublas_handle=lambda: _HANDLE),
+    )
+    return cupy

@@ -1,0 +1,164 @@
+"""Compile a CUDA source string to machine code with NVRTC; needs neither a GPU nor a driver."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# What cupy.RawModule adds to the options, so that the code here is the code CuPy runs.
+_CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+_CUPY_STANDARD = "-std=c++17"
+
+# Per wheel, a header by which its include folder is found.
+_HEADERS = {
+    "nvidia-cuda-runtime": "include/cuda_fp16.h",
+    "nvidia-cuda-cccl": "include/nv/target",
+}
+
+
+class NvrtcError(RuntimeError):
+    """NVRTC or ptxas refused the source; the message is theirs."""
+
+
+@dataclass(frozen=True)
+class KernelUsage:
+    """What one kernel takes, as ptxas reports it; all but the registers in bytes per thread."""
+
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    shared: int
+    """Static shared memory in bytes per block."""
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code for one architecture."""
+
+    arch: str
+    size: int
+    kernels: dict[str, KernelUsage]
+    """Keyed by name expression."""
+    log: str
+
+
+def have_nvrtc() -> str | None:
+    """Return None if :func:`compile_cubin` can work here, else why not."""
+    if importlib.util.find_spec("cuda") is None or (
+        importlib.util.find_spec("cuda.bindings") is None
+    ):
+        return "cuda-bindings is not installed"
+    for wheel in ("nvidia-cuda-nvrtc", *_HEADERS):
+        try:
+            version = importlib.metadata.version(wheel)
+        except importlib.metadata.PackageNotFoundError:
+            return f"{wheel} is not installed"
+        # The headers' version is NVRTC's; CCCL counts on its own.
+        if wheel != "nvidia-cuda-cccl" and not version.startswith("13."):
+            return f"{wheel} is {version}, not of CUDA 13"
+    return None
+
+
+def compile_cubin(
+    source: str, name_expressions: Sequence[str], arch: str, options: Sequence[str] = ()
+) -> Cubin:
+    """Compile kernels to machine code.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++, as given to ``cupy.RawModule``.
+    name_expressions : sequence of str
+        Every kernel wanted, such as ``"scale<float>"``; ``extern "C"`` kernels too.
+    arch : str
+        Such as ``"sm_90"``.
+    options : sequence of str
+        Further NVRTC options. Those that CuPy adds are added here too.
+
+    Returns
+    -------
+    Cubin
+
+    Raises
+    ------
+    NvrtcError
+        With the compiler's log.
+    """
+    from cuda.bindings import nvrtc
+
+    arguments = [f"-arch={arch}", "--ptxas-options=-v", *_CUPY_OPTIONS, *options]
+    if not any(option.startswith(("-std=", "--std=")) for option in options):
+        arguments.append(_CUPY_STANDARD)
+    arguments += [f"-I{folder}" for folder in _include_folders()]
+
+    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    try:
+        for name in name_expressions:
+            _checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+        encoded = [argument.encode() for argument in arguments]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        text = log.rstrip(b"\0").decode()
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise NvrtcError(f"{status.name} for {arch}:\n{text}")
+        size = _checked(nvrtc.nvrtcGetCUBINSize(program))
+        usage = _usage(text)
+        kernels = {}
+        for name in name_expressions:
+            lowered = _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
+            kernels[name] = usage[lowered]
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Cubin(arch=arch, size=size, kernels=kernels, log=text)
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """Split the status off a result of cuda-bindings and raise if it is an error."""
+    status, *values = result
+    if status.value != 0:
+        raise NvrtcError(status.name)
+    return values[0] if values else None
+
+
+def _include_folders() -> list[Path]:
+    folders = []
+    for wheel, header in _HEADERS.items():
+        files = importlib.metadata.files(wheel) or []
+        found = [file for file in files if file.as_posix().endswith(header)]
+        if not found:
+            raise NvrtcError(f"{wheel} has no {header}")
+        folder = Path(str(found[0].locate())).parents[header.count("/") - 1]
+        folders += [folder, folder / "cccl"]
+    return list(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+
+
+def _usage(log: str) -> dict[str, KernelUsage]:
+    """Read ptxas's report; keyed by mangled name."""
+    result = {}
+    for part in re.split(r"Compiling entry function '", log)[1:]:
+        name = part.partition("'")[0]
+        # By name, because functions that are not inlined have properties of their own.
+        frame = re.search(
+            rf"Function properties for {re.escape(name)}\n.*?(\d+) bytes stack frame, "
+            r"(\d+) bytes spill stores, (\d+) bytes spill loads",
+            part,
+        )
+        registers = re.search(r"Used (\d+) registers.*", part)
+        if frame is None or registers is None:
+            raise NvrtcError(f"cannot read the report of ptxas on {name}:\n{log}")
+        shared = re.search(r"(\d+) bytes smem", registers[0])
+        result[name] = KernelUsage(
+            registers=int(registers[1]),
+            stack=int(frame[1]),
+            spill_stores=int(frame[2]),
+            spill_loads=int(frame[3]),
+            shared=int(shared[1]) if shared else 0,
+        )
+    return result
