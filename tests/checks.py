@@ -11,7 +11,7 @@ import numpy as np
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-12}
 
 # Against TensorFlow's own float16, which sums and multiplies in float16: it is the inaccurate side.
-TF_FLOAT16_TOLERANCE = 2e-2
+TF_FLOAT16_TOLERANCE = 1e-2
 
 # Complex step has no subtraction, so the step can be so small that only rounding is left.
 COMPLEX_STEP, COMPLEX_STEP_TOLERANCE = 1e-100, 1e-12

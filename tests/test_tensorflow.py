@@ -1,0 +1,343 @@
+"""The ops beside those of the installed TensorFlow, and where TensorFlow is the one to be wrong."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import TF_FLOAT16_TOLERANCE, assert_close, assert_gradients
+from data import make_golden as golden
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cupyrnn
+from cupyrnn import raw_ops
+
+OPS = [name for forward, op in golden.OPS.items() for name in (forward, op.gradient)]
+LSTM_OPS = [golden.CELL, golden.V1, golden.V2]
+
+
+@pytest.fixture(scope="session")
+def tf() -> ModuleType:
+    # Its kernels warn of every odd size.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import tensorflow
+        except ImportError:
+            pytest.skip("needs TensorFlow: pip install 'cupyrnn[oracle]'")
+    return tensorflow
+
+
+def run(tf: ModuleType, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return TensorFlow's results by name."""
+    # Copies, as LSTMBlockCellGrad may overwrite its peephole arguments in place.
+    tensors = {
+        name: tf.identity(tf.constant(a.copy())) if isinstance(a, np.ndarray) else a
+        for name, a in arguments.items()
+    }
+    result = getattr(tf.raw_ops, op)(**tensors)
+    return {name: a.numpy() for name, a in zip(result._fields, result, strict=True)}
+
+
+def run_ours(op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = getattr(raw_ops, op)(**arguments)._asdict()
+    return result
+
+
+def assert_same(
+    ours: dict[str, Any], theirs: dict[str, Any], dtype: str, what: str, steps: int | None = None
+) -> None:
+    """
+    Compare results by name and order, shape, dtype and value, the first `steps` of sequences.
+
+    All results count as one vector: a random gradient of one element may cancel to almost
+    nothing, so that its own magnitude is no measure of its error.
+    """
+    assert list(ours) == list(theirs), what
+    for name, a in ours.items():
+        assert (a.shape, a.dtype) == (theirs[name].shape, theirs[name].dtype), f"{what} {name}"
+    a, b = (
+        np.concatenate([v[:steps].astype(np.float64).ravel() for v in results.values()])
+        for results in (ours, theirs)
+    )
+    if dtype == "float16":
+        assert golden.relative_error(a, b) <= TF_FLOAT16_TOLERANCE, what
+    else:
+        assert_close(a, b, dtype, what)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_signature(tf: ModuleType, op: str) -> None:
+    ours, theirs = getattr(raw_ops, op), getattr(tf.raw_ops, op)
+    # TensorFlow's wrapper shows the signature of what it wraps but takes no positional arguments.
+    for function in (ours, theirs):
+        with pytest.raises(TypeError, match=r"positional|keyword"):
+            function(np.zeros(1, np.float32))
+    our_parameters, their_parameters = (inspect.signature(f).parameters for f in (ours, theirs))
+    assert {p.kind for p in our_parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    assert [(p.name, p.default) for p in our_parameters.values()] == [
+        (p.name, p.default) for p in their_parameters.values()
+    ]
+
+
+# No empty batch and no empty state: TensorFlow leaves sums over them uninitialised.
+@st.composite
+def cases(draw: st.DrawFn, op: str, dtype: str) -> dict[str, Any]:
+    sizes = {"B": draw(st.integers(1, 9)), "I": draw(st.integers(0, 9))}
+    sizes["H"] = draw(st.integers(1, 9))
+    case = {"op": op, "dtype": dtype, "sizes": sizes, "seed": draw(st.integers(0, 2**32))}
+    case["state"] = draw(st.sampled_from([1.0, 8.0]))
+    if op == golden.GRU:
+        return case
+    if golden.OPS[op].sequence:
+        sizes["T"] = draw(st.integers(0, 9))
+        case["seq_len_max"] = draw(st.integers(0, sizes["T"]))
+    attributes = {"cell_clip": [-1, 0, 0.3, 3, float("nan")], "use_peephole": [False, True]}
+    if op != golden.V2:
+        attributes["forget_bias"] = [-1, 0, 0.5]
+    for name, values in attributes.items():
+        if draw(st.booleans()):
+            case[name] = draw(st.sampled_from(values))
+    return case
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [(op, d) for op in LSTM_OPS for d in golden.ROUNDING] + [(golden.GRU, "float32")],
+)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_cases(tf: ModuleType, op: str, dtype: str, data: st.DataObject) -> None:
+    case = data.draw(cases(op, dtype))
+    inputs, steps = golden.draw(case, case["seed"]), case.get("seq_len_max")
+    arguments = golden.forward_arguments(case, inputs)
+    ours, theirs = run_ours(op, arguments), run(tf, op, arguments)
+    assert_same(ours, theirs, dtype, op, steps)
+    if steps is not None:
+        # Only these two are defined past seq_len_max in TensorFlow.
+        for name in ("cs", "h"):
+            assert not theirs[name][steps:].any()
+        for name, a in ours.items():
+            assert not a[steps:].any(), f"{name} is not zero past seq_len_max"
+
+    gradient = golden.OPS[op].gradient
+    arguments = golden.gradient_arguments(case, inputs | ours)
+    assert_same(run_ours(gradient, arguments), run(tf, gradient, arguments), dtype, gradient)
+
+
+@pytest.mark.parametrize("use_peephole", [False, True])
+def test_v1_equals_v2_with_the_gates_permuted(tf: ModuleType, use_peephole: bool) -> None:
+    case = golden.case(golden.V1, "float32", "T7 B3 I1 H33", use_peephole=use_peephole)
+    inputs = golden.draw(case, 0)
+    shared = {"seq_len_max": 7, "use_peephole": use_peephole}
+    clip = {"cell_clip": 0.5}
+
+    def permuted(a: np.ndarray) -> np.ndarray:
+        i, ci, f, o = np.split(a, 4, axis=-1)
+        return np.concatenate([i, f, ci, o], axis=-1)
+
+    v1 = {name: inputs[name] for name in golden.LSTM_INPUTS} | shared
+    v2 = v1 | {name: permuted(v1[name]) for name in ("w", "b")}
+    cotangents = {name: inputs[name] for name in ("cs_grad", "h_grad")}
+    for library, call in {"cupyrnn": run_ours, "TensorFlow": lambda *a: run(tf, *a)}.items():
+        first = call("BlockLSTM", v1 | clip | {"forget_bias": 0})
+        second = call("BlockLSTMV2", v2 | clip)
+        assert np.abs(first["cs"]).max() == 0.5
+        for name, a in second.items():
+            assert_close(a, first[name], "float32", f"{library} {name}")
+        first_grads = call("BlockLSTMGrad", v1 | first | cotangents)
+        second_grads = call("BlockLSTMGradV2", v2 | first | cotangents)
+        for name, a in second_grads.items():
+            b = permuted(first_grads[name]) if name in ("w_grad", "b_grad") else first_grads[name]
+            assert_close(a, b, "float32", f"{library} {name}")
+
+
+def stacked(steps: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    return ((name, np.stack([step[name] for step in steps])) for name in steps[0])
+
+
+@pytest.mark.parametrize("use_peephole", [False, True])
+def test_chained_lstm_cell(tf: ModuleType, use_peephole: bool) -> None:
+    """The sequence op and its gradient equal TensorFlow's cell, step by step."""
+    case = golden.case(golden.V1, "float32", "T33 B3 I1 H3")
+    a = golden.draw(case, 0)
+    peephole = {name: a[name] for name in ("wci", "wcf", "wco")}
+    weights = {name: a[name] for name in ("w", "b")} | peephole | {"use_peephole": use_peephole}
+    before = {"cs_prev": a["cs_prev"], "h_prev": a["h_prev"]}
+    starts, steps = [], []
+    for x in a["x"]:
+        starts.append({"x": x, **before})
+        steps.append(run(tf, golden.CELL, starts[-1] | weights | {"cell_clip": 0.5}))
+        before = {"cs_prev": steps[-1]["cs"], "h_prev": steps[-1]["h"]}
+    given_peephole = peephole if use_peephole else {}
+    first = (a["x"], a["cs_prev"], a["h_prev"], a["w"])
+    outputs = cupyrnn.block_lstm(*first, a["b"], **given_peephole, cell_clip=0.5)
+    assert np.abs(outputs.cs).max() == 0.5
+    for name, chained in stacked(steps):
+        assert_close(getattr(outputs, name), chained, "float32", name)
+
+    carried = {"cs_grad": np.float32(0), "h_grad": np.float32(0)}
+    chained_grads = []
+    for t in reversed(range(33)):
+        saved = {name: v for name, v in steps[t].items() if name != "h"}
+        both = {name: (a[name][t] + g).astype(np.float32) for name, g in carried.items()}
+        g = run(tf, "LSTMBlockCellGrad", starts[t] | weights | saved | both)
+        x_grad, h_grad = np.split(g["dicfo"] @ a["w"].T, [1], axis=1)
+        carried = {"cs_grad": g["cs_prev_grad"], "h_grad": h_grad}
+        rows = np.concatenate([starts[t]["x"], starts[t]["h_prev"]], axis=1)
+        g |= {"x_grad": x_grad, "w_grad": rows.T @ g["dicfo"], "b_grad": g["dicfo"].sum(0)}
+        chained_grads.append(g)
+    grads = cupyrnn.block_lstm_grad(*first, *outputs, a["cs_grad"], a["h_grad"], **given_peephole)
+    expected = dict(stacked(chained_grads[::-1]))
+    assert_close(grads.x_grad, expected["x_grad"], "float32", "x_grad")
+    assert_close(grads.cs_prev_grad, carried["cs_grad"], "float32", "cs_prev_grad")
+    assert_close(grads.h_prev_grad, carried["h_grad"], "float32", "h_prev_grad")
+    for name in ("w_grad", "b_grad", "wci_grad", "wcf_grad", "wco_grad"):
+        assert_close(getattr(grads, name), expected[name].sum(0), "float32", name)
+
+
+def test_chained_gru_cell(tf: ModuleType) -> None:
+    T, I = 33, 1
+    a = golden.draw(golden.case(golden.GRU, "float32", "B3 I1 H3"), 0)
+    rng = np.random.default_rng(1)
+    a["x"] = rng.standard_normal((T, 3, I), np.float32)
+    a["d_h"] = rng.standard_normal((T, 3, 3), np.float32)
+    weights = {name: a[name] for name in ("w_ru", "w_c", "b_ru", "b_c")}
+    h_prev, starts, steps = a["h_prev"], [], []
+    for x in a["x"]:
+        starts.append({"x": x, "h_prev": h_prev})
+        steps.append(run(tf, golden.GRU, starts[-1] | weights))
+        h_prev = steps[-1]["h"]
+    outputs = cupyrnn.block_gru(a["x"], a["h_prev"], **weights)
+    for name, chained in stacked(steps):
+        assert_close(getattr(outputs, name), chained, "float32", name)
+
+    carried, chained_grads = np.zeros_like(h_prev), []
+    for t in reversed(range(T)):
+        saved = {name: v for name, v in steps[t].items() if name != "h"}
+        d_h = a["d_h"][t] + carried
+        g = run(tf, "GRUBlockCellGrad", starts[t] | weights | saved | {"d_h": d_h})
+        carried = g["d_h_prev"]
+        rows = np.concatenate([starts[t]["x"], starts[t]["h_prev"]], axis=1)
+        reset = np.concatenate([starts[t]["x"], starts[t]["h_prev"] * saved["r"]], axis=1)
+        g |= {"d_w_ru": rows.T @ g["d_r_bar_u_bar"], "d_w_c": reset.T @ g["d_c_bar"]}
+        g |= {"d_b_ru": g["d_r_bar_u_bar"].sum(0), "d_b_c": g["d_c_bar"].sum(0)}
+        chained_grads.append(g)
+    grads = cupyrnn.block_gru_grad(a["x"], a["h_prev"], a["w_ru"], a["w_c"], *outputs, a["d_h"])
+    expected = dict(stacked(chained_grads[::-1]))
+    assert_close(grads.d_x, expected["d_x"], "float32", "d_x")
+    assert_close(grads.d_h_prev, carried, "float32", "d_h_prev")
+    for name in ("d_w_ru", "d_w_c", "d_b_ru", "d_b_c"):
+        assert_close(getattr(grads, name), expected[name].sum(0), "float32", name)
+
+
+def test_autodiff_of_v2_is_wrong_and_the_gradient_op_right(
+    tf: ModuleType, rng: np.random.Generator
+) -> None:
+    """tf.GradientTape calls the gradient of the other gate order."""
+    case = golden.case(golden.V2, "float64", "T3 B3 I1 H33", seq_len_max=3, use_peephole=True)
+    a = {name: v.astype(np.float64) for name, v in golden.draw(case, 0).items()}
+    inputs = {name: a[name] for name in golden.LSTM_INPUTS}
+    cotangents = {name: a[name] for name in ("cs_grad", "h_grad")}
+    options = {"seq_len_max": 3, "use_peephole": True}
+
+    def forward(**inputs: Any) -> tuple[Any, Any]:
+        outputs = raw_ops.BlockLSTMV2(**inputs, **options)
+        return outputs.cs, outputs.h
+
+    saved = raw_ops.BlockLSTMV2(**inputs, **options)._asdict()
+    true = raw_ops.BlockLSTMGradV2(**inputs, **saved, **cotangents, **options)._asdict()
+    gradients = {name: true[f"{name}_grad"] for name in inputs}
+    assert_gradients(forward, inputs, list(cotangents.values()), gradients, rng)
+
+    single = {name: v.astype(np.float32) for name, v in (inputs | saved | cotangents).items()}
+    op_grads = run(tf, "BlockLSTMGradV2", single | options)
+    with tf.GradientTape() as tape:
+        tensors = {name: tf.constant(single[name]) for name in inputs}
+        tape.watch(tensors)
+        outputs = tf.raw_ops.BlockLSTMV2(**tensors, **options)
+        loss = sum(tf.reduce_sum(getattr(outputs, n[:-5]) * single[n]) for n in cotangents)
+    autodiff = tape.gradient(loss, tensors)
+    for name, g in gradients.items():
+        assert_close(op_grads[f"{name}_grad"], g, "float32", name)
+        assert golden.relative_error(autodiff[name].numpy(), g) > 0.01, name
+
+
+def test_float16_sums_do_not_stagnate(tf: ModuleType) -> None:
+    """A long sum of small numbers, here in b_grad, stops growing if it is kept in float16."""
+    B = 16384
+    zero, one = np.zeros((1, B, 1), np.float16), np.ones((1, B, 1), np.float16)
+    arguments = {name: np.zeros(1, np.float16) for name in ("wci", "wcf", "wco")}
+    arguments |= dict.fromkeys(("x", "i", "cs", "f", "ci", "h", "cs_grad"), zero)
+    # Only the output gate gets a gradient: o*(1-o)*co*h_grad = 2**-12.
+    arguments |= {"o": one / 2, "co": one, "h_grad": one / 1024}
+    arguments |= {"cs_prev": zero[0], "h_prev": zero[0]}
+    arguments |= {"w": np.zeros((2, 4), np.float16), "b": np.zeros(4, np.float16)}
+    arguments |= {"seq_len_max": 1, "use_peephole": False}
+    expected = [0, 0, 0, B / 4096]
+    assert run_ours("BlockLSTMGrad", arguments)["b_grad"].tolist() == expected
+    assert run(tf, "BlockLSTMGrad", arguments)["b_grad"].tolist() == [0, 0, 0, 0.5]
+
+
+def all_arguments(op: str) -> dict[str, Any]:
+    """Return valid arguments of an op in float32."""
+    forward = next(name for name, v in golden.OPS.items() if op in (name, v.gradient))
+    sequence = golden.OPS[forward].sequence
+    case = golden.case(forward, "float32", "T3 B2 I3 H4" if sequence else "B2 I3 H4")
+    if forward != golden.GRU:
+        case["use_peephole"] = True
+    if sequence:
+        case["seq_len_max"] = 3
+    arrays = golden.draw(case, 0)
+    arguments = golden.forward_arguments(case, arrays)
+    if op == forward:
+        return arguments
+    return golden.gradient_arguments(case, arrays | run_ours(forward, arguments))
+
+
+# What TensorFlow does not check, and may abort the process for.
+UNCHECKED_RANK = {("LSTMBlockCellGrad", name) for name in ("wci", "wcf", "wco")} | {
+    (op, name) for op in ("BlockLSTMGrad", "BlockLSTMGradV2") for name in ("cs_grad", "h_grad")
+}
+UNCHECKED_SIZE = {("LSTMBlockCell", name) for name in ("wci", "wcf", "wco")}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_errors_of_tensorflow_are_errors_here(tf: ModuleType, op: str) -> None:
+    """Every array of a wrong rank or size, where it is safe to ask TensorFlow."""
+    valid, checked = all_arguments(op), 0
+    for name, value in valid.items():
+        wrong = {}
+        if isinstance(value, np.ndarray):
+            wrong["rank"] = value[None]
+            wrong["size"] = np.concatenate([value, value[..., -1:]], axis=-1)
+        elif name == "seq_len_max":
+            wrong["rank"] = np.array([3, 3])
+        for kind, argument in wrong.items():
+            arguments = valid | {name: argument}
+            with pytest.raises(ValueError, match=f"{name} has shape|expected"):
+                run_ours(op, arguments)
+            # The gradient ops check hardly any size.
+            unchecked = UNCHECKED_RANK if kind == "rank" else UNCHECKED_SIZE
+            if (op, name) in unchecked or (kind == "size" and op not in golden.OPS):
+                continue
+            checked += 1
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                getattr(tf.raw_ops, op)(**arguments)
+    assert checked >= len(valid) // 2
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.startswith("BlockLSTM")])
+@pytest.mark.parametrize("seq_len_max", [-1, 4])
+def test_seq_len_max_out_of_range(op: str, seq_len_max: int) -> None:
+    """TensorFlow is not asked: the gradient ops read past the end of their arguments."""
+    with pytest.raises(ValueError, match=r"expected in \[0, T\] = \[0, 3\]"):
+        run_ours(op, all_arguments(op) | {"seq_len_max": seq_len_max})
