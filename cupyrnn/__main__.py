@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import importlib
 import platform
+import re
 import signal
 import sys
 import time
@@ -35,19 +36,19 @@ EMBEDDING = 64  # I
 HELD_OUT = 10  # one part in so many
 RARE = 5  # a character that the training text has fewer times is no symbol of its own
 UNKNOWN = "\ufffd"
-MAX_RATE, MIN_RATE = 6e-3, 1e-4
+MAX_RATE, MIN_RATE = 1e-2, 1e-4
 WARM_UP = 20  # steps
 MAX_NORM = 1.0
-SMOOTHING = 0.95
-MARKS = 5  # how many times the held-out text is scored during training
-STREAMS = 32  # in which it is cut for that, to be fast
+# Bounds the cell states of an LSTM. Without it some would count up for ever: the state is carried
+# through many more steps than a gradient sees.
+CELL_CLIP = 3.0
+SMOOTHING = 0.9
+MARKS = 5  # parts of the training after each of which the held-out text is scored
+STREAMS = 32  # in which it is cut for that, to be fast; at the end it is read as one
 PROMPT = "The "
 SAMPLE = 300  # characters
 TEMPERATURE = 0.7
 EXPECTED_ERROR, WORST_ERROR = 1e-12, 1e-10
-
-
-# --- The text ---------------------------------------------------------------------------------
 
 
 class Corpus(NamedTuple):
@@ -104,7 +105,7 @@ def baselines(corpus: Corpus) -> dict[str, float]:
     return {"uniform": float(np.log2(V)) + escape, "unigram": float(unigram) + escape}
 
 
-# --- The cells --------------------------------------------------------------------------------
+# For each cell the shapes of its parameters and its two passes, as the model below calls them.
 
 
 def lstm_shapes(I: int, H: int) -> dict[str, tuple[int, ...]]:
@@ -112,18 +113,31 @@ def lstm_shapes(I: int, H: int) -> dict[str, tuple[int, ...]]:
 
 
 def lstm_forward(p: Parameters, x: Array, state: State) -> cupyrnn.LSTMOutputs:
-    # cell_clip=0 is no clip: the gradient is exact wherever the cell state goes.
-    peepholes = {name: p[name] for name in ("wci", "wcf", "wco")}
-    return cupyrnn.block_lstm(x, *state, p["w"], p["b"], **peepholes, cell_clip=0)
+    cs, h = state
+    return cupyrnn.block_lstm(
+        x, cs, h, p["w"], p["b"], wci=p["wci"], wcf=p["wcf"], wco=p["wco"], cell_clip=CELL_CLIP
+    )
 
 
 def lstm_backward(
-    p: Parameters, x: Array, state: State, outputs: Outputs, h_grad: Array
+    p: Parameters, x: Array, state: State, outputs: cupyrnn.LSTMOutputs, h_grad: Array
 ) -> tuple[Array, Parameters]:
-    peepholes = {name: p[name] for name in ("wci", "wcf", "wco")}
-    g = cupyrnn.block_lstm_grad(x, *state, p["w"], *outputs, None, h_grad, **peepholes)
-    names = {"w": g.w_grad, "b": g.b_grad}
-    return g.x_grad, {**names, "wci": g.wci_grad, "wcf": g.wcf_grad, "wco": g.wco_grad}
+    cs, h = state
+    g = cupyrnn.block_lstm_grad(
+        x,
+        cs,
+        h,
+        p["w"],
+        *outputs,
+        None,
+        h_grad,
+        wci=p["wci"],
+        wcf=p["wcf"],
+        wco=p["wco"],
+        cell_clip=CELL_CLIP,  # given, the gradient is the true one: none passes a clipped state
+    )
+    peepholes = {"wci": g.wci_grad, "wcf": g.wcf_grad, "wco": g.wco_grad}
+    return g.x_grad, {"w": g.w_grad, "b": g.b_grad, **peepholes}
 
 
 def gru_shapes(I: int, H: int) -> dict[str, tuple[int, ...]]:
@@ -131,13 +145,15 @@ def gru_shapes(I: int, H: int) -> dict[str, tuple[int, ...]]:
 
 
 def gru_forward(p: Parameters, x: Array, state: State) -> cupyrnn.GRUOutputs:
-    return cupyrnn.block_gru(x, *state, p["w_ru"], p["w_c"], p["b_ru"], p["b_c"])
+    (h,) = state
+    return cupyrnn.block_gru(x, h, p["w_ru"], p["w_c"], p["b_ru"], p["b_c"])
 
 
 def gru_backward(
-    p: Parameters, x: Array, state: State, outputs: Outputs, d_h: Array
+    p: Parameters, x: Array, state: State, outputs: cupyrnn.GRUOutputs, d_h: Array
 ) -> tuple[Array, Parameters]:
-    g = cupyrnn.block_gru_grad(x, *state, p["w_ru"], p["w_c"], *outputs, d_h)
+    (h,) = state
+    g = cupyrnn.block_gru_grad(x, h, p["w_ru"], p["w_c"], *outputs, d_h)
     return g.d_x, {"w_ru": g.d_w_ru, "w_c": g.d_w_c, "b_ru": g.d_b_ru, "b_c": g.d_b_c}
 
 
@@ -149,7 +165,7 @@ class Cell(NamedTuple):
     gates: dict[str, str]  # the outputs to draw
     shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
     forward: Callable[[Parameters, Array, State], Outputs]
-    backward: Callable[[Parameters, Array, State, Outputs, Array], tuple[Array, Parameters]]
+    backward: Callable[..., tuple[Array, Parameters]]
 
 
 CELLS = {
@@ -172,7 +188,10 @@ CELLS = {
 }
 
 
-# --- The model: an embedding, the cell, a linear layer, softmax --------------------------------
+def to_host(xp: ModuleType, a: Array) -> Array:
+    """Return a NumPy array."""
+    host: Array = a if xp is np else xp.asnumpy(a)
+    return host
 
 
 def initial_parameters(
@@ -257,31 +276,38 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
 
     Every parameter alone is moved in some random directions d. The derivative of the loss along
     d is Im(loss(p + 1e-30j*d)) / 1e-30, exact to rounding as nothing is subtracted, and the
-    gradient's projection on d must equal it.
+    gradient's projection on d must equal it. The derivative is NumPy's, whose ops alone take
+    complex numbers; the gradient is that of `xp`.
     """
     rng = np.random.default_rng(0)
     T, B, I, H, V = 7, 3, 4, 5, 11
-    p = initial_parameters(xp, cell, V, I, H, rng, np.float64)
+    p = initial_parameters(np, cell, V, I, H, rng, np.float64)
     # Where a vector is zero, mistakes in what is multiplied with it would not show.
-    p = {name: a + xp.asarray(0.3 * rng.standard_normal(a.shape)) for name, a in p.items()}
-    state = tuple(xp.asarray(rng.standard_normal((B, H))) for _ in cell.states)
-    tokens, targets = (xp.asarray(rng.integers(V, size=(T, B))) for _ in range(2))
-    _, grads, _ = loss_and_gradient(xp, cell, p, tokens, targets, state)
+    p = {name: a + 0.3 * rng.standard_normal(a.shape) for name, a in p.items()}
+    # Large, so that some cell states of an LSTM are clipped.
+    state = tuple(4 * rng.standard_normal((B, H)) for _ in cell.states)
+    tokens, targets = (rng.integers(V, size=(T, B)) for _ in range(2))
+    _, grads, _ = loss_and_gradient(
+        xp,
+        cell,
+        {name: xp.asarray(a) for name, a in p.items()},
+        xp.asarray(tokens),
+        xp.asarray(targets),
+        tuple(xp.asarray(a) for a in state),
+    )
 
     complex_p = {name: a.astype(np.complex128) for name, a in p.items()}
     complex_state = tuple(a.astype(np.complex128) for a in state)
     step, worst = 1e-30, 0.0
     for name, a in p.items():
         for _ in range(directions):
-            d = xp.asarray(rng.standard_normal(a.shape))
+            d = rng.standard_normal(a.shape)
             moved = complex_p | {name: a + 1j * step * d}
-            value, _ = loss(xp, cell, moved, tokens, targets, complex_state)
+            value, _ = loss(np, cell, moved, tokens, targets, complex_state)
             expected = float(value.imag) / step
-            worst = max(worst, abs(float((grads[name] * d).sum()) - expected) / abs(expected))
+            projected = float((to_host(xp, grads[name]) * d).sum())
+            worst = max(worst, abs(projected - expected) / abs(expected))
     return worst
-
-
-# --- Training ---------------------------------------------------------------------------------
 
 
 class Adam:
@@ -424,9 +450,6 @@ def train(
     return history
 
 
-# --- What the model has learned ---------------------------------------------------------------
-
-
 def sample(
     xp: ModuleType,
     cell: Cell,
@@ -454,12 +477,233 @@ def sample(
 def line_to_draw(corpus: Corpus) -> tuple[int, int]:
     """Return the bounds in the held-out text of a line that is easy to read in a figure."""
     text = "".join(corpus.symbols[k] for k in corpus.held_out)
-    end = 0
-    for line in text.split("\n"):
-        start, end = end, end + len(line)
-        words = line.lstrip()
-        if start and len(words) == len(line) and 60 <= len(line) <= 72 and line.isascii():
-            if '"' in line and "(" in line:
-                return start, end
-        end += 1
-    return 1, min(70, len(text))
+    # Not indented, not short, and with more than letters in it.
+    line = re.search(r'^(?=[!-~])(?=.*".*\()[ -~]{60,72}$', text[1:], re.MULTILINE)
+    return (line.start() + 1, line.end() + 1) if line else (1, min(70, len(text)))
+
+
+def gates_on_line(
+    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, units: int = 24
+) -> tuple[str, dict[str, Array]]:
+    """
+    Return a held-out line and, by gate, the activations [units, T] after each character.
+
+    The units are those whose activations vary most over the line, alike ones side by side: they
+    are ordered by their first principal component.
+    """
+    start, end = line_to_draw(corpus)
+    tokens = xp.asarray(corpus.held_out[max(0, start - 1000) : end])[:, None]
+    _, outputs, _ = forward(xp, cell, p, tokens, zero_state(xp, cell, p, 1))
+    line = "".join(corpus.symbols[k] for k in corpus.held_out[start:end])
+    drawn = {}
+    for name in cell.gates:
+        gate = to_host(xp, getattr(outputs, name)[start - end :, 0].T)
+        gate = gate[np.argsort(-gate.std(axis=1))[:units]]
+        principal = np.linalg.svd(gate - gate.mean(axis=1, keepdims=True))[0][:, 0]
+        drawn[name] = gate[np.argsort(principal)]
+    return line, drawn
+
+
+def draw(
+    path: Path,
+    cell: Cell,
+    history: History,
+    rows: dict[str, float],
+    line: str,
+    gates: dict[str, Array],
+) -> None:
+    """Write the PNG: the loss curve above, a map of each gate over the line below."""
+    Figure = demo_module("matplotlib.figure").Figure
+    steps = range(1, len(history.training) + 1)
+    figure = Figure(figsize=(12, 4.2 + 2.2 * len(gates)), layout="constrained", dpi=120)
+    axes = figure.subplots(
+        1 + len(gates), 1, gridspec_kw={"height_ratios": [1.9, *[1.0] * len(gates)]}
+    )
+    top, *maps = axes
+
+    top.plot(steps, history.training, color="tab:blue", alpha=0.25, lw=0.8)
+    top.plot(steps, history.smoothed, color="tab:blue", label="training (smoothed)")
+    points = history.held_out | {len(steps): rows["model"]}
+    top.plot(
+        *zip(*points.items(), strict=True),
+        "o",
+        color="tab:red",
+        label=f"held out: {rows['model']:.2f}",
+    )
+    for name, color in (("uniform", "0.6"), ("unigram", "0.3")):
+        top.axhline(rows[name], color=color, ls="--", lw=1, label=f"{name}: {rows[name]:.2f}")
+    top.set(xlabel="step", ylabel="bits per character", xlim=(0, len(steps) * 1.01))
+    top.set_title(f"{cell.title}: learning Python's documentation")
+    top.legend(ncols=2, frameon=False)
+    top.spines[["top", "right"]].set_visible(False)
+
+    for ax, (name, values) in zip(maps, gates.items(), strict=True):
+        image = ax.imshow(
+            values, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest"
+        )
+        ax.set_ylabel(f"{cell.gates[name]}\n{len(values)} units")
+        ax.set_yticks([])
+        labels = list(line.replace(" ", "␣")) if ax is maps[-1] else []
+        ax.set_xticks(
+            range(len(labels)), labels, fontfamily="monospace", parse_math=False, fontsize=9
+        )
+        ax.tick_params(length=0)
+    maps[0].set_title("Gate activations after each character of a held-out line", fontsize=11)
+    maps[-1].set_xlabel("character read")
+    bar = figure.colorbar(image, ax=maps, pad=0.01, aspect=40)
+    bar.set_label("activation (0 closed, 1 open)")
+    figure.savefig(path, format="png")
+
+
+def demo_module(name: str) -> Any:
+    """Import a module that the extra `demo` brings, or end with the command that brings it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"python -m cupyrnn: {error.name} is missing, install it with"
+            ' pip install "cupyrnn[demo]"'
+        ) from None
+
+
+def array_module(backend: str) -> ModuleType:
+    """Return the array module to train with; "auto" is CuPy where there is a GPU."""
+    if backend == "numpy":
+        return np
+    try:
+        cupy: ModuleType = importlib.import_module("cupy")
+        if cupy.is_available():
+            return cupy
+        missing = "CuPy finds no GPU"
+    except Exception as error:  # a broken CuPy raises whatever broke it
+        missing = f"CuPy is not usable ({error})"
+    if backend == "auto":
+        return np
+    raise SystemExit(
+        f"python -m cupyrnn: {missing}; it is installed with"
+        ' pip install "cupyrnn[cuda13x]" or "cupyrnn[cuda12x]"'
+    )
+
+
+def versions(xp: ModuleType) -> str:
+    """Return what the arrays are made by, and where."""
+    if xp is np:
+        return f"NumPy {np.__version__}; array module: numpy"
+    name = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)["name"].decode()
+    return f"NumPy {np.__version__}; array module: cupy {xp.__version__} on {name}"
+
+
+def positive(text: str) -> int:
+    """Parse an option's number."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def not_negative(text: str) -> int:
+    """Parse a seed."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0 up")
+    return int(text)
+
+
+def new_file(text: str) -> Path:
+    """Parse the path of the PNG, so that a wrong one ends the run before it has begun."""
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file in an existing directory")
+    return path
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    result = argparse.ArgumentParser(
+        prog="python -m cupyrnn",
+        description="Train a character language model on the text of Python's documentation.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = result.add_argument
+    add("--cell", choices=list(CELLS), default="lstm", help="the recurrent cell")
+    add(
+        "--backend",
+        choices=["auto", "numpy", "cupy"],
+        default="auto",
+        help="the array module; auto is cupy where there is a GPU",
+    )
+    add("--steps", type=positive, default=1000, metavar="N", help="training steps")
+    add("--hidden", type=positive, default=192, metavar="H", help="units of the cell")
+    add("--batch", type=positive, default=32, metavar="B", help="streams of text side by side")
+    add("--seq", type=positive, default=64, metavar="T", help="characters of a training window")
+    add("--seed", type=not_negative, default=0, metavar="N", help="of all random numbers")
+    add("--out", type=new_file, default="cupyrnn.png", metavar="PNG", help="the figure to write")
+    return result
+
+
+def print_table(rows: dict[str, float]) -> None:
+    """Print the held-out bits per character."""
+    print("\nheld-out bits per character")
+    for name, bits in rows.items():
+        print(f"  {name:8} {bits:7.4f}")
+
+
+def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
+    """Do what the options say and return the exit status; `fail` ends with a usage error."""
+    begin = time.perf_counter()
+    xp = array_module(options.backend)
+    cell: Cell = CELLS[options.cell]
+    B, T, H, rng = options.batch, options.seq, options.hidden, np.random.default_rng(options.seed)
+    for name in ("tqdm", "matplotlib"):
+        demo_module(name)
+
+    print(f"cupyrnn {cupyrnn.__version__}, Python {platform.python_version()}, {versions(xp)}")
+    corpus = make_corpus(read_text())
+    N, V = len(corpus.training), len(corpus.symbols)
+    if B * T >= N:
+        fail(f"--batch {B} times --seq {T} is {B * T:,}: the training text has {N:,} characters")
+    print(
+        f"text: {corpus.total:,} characters of pydoc_data.topics, the last"
+        f" {len(corpus.held_out) - 1:,} held out;\n"
+        f"  {N:,} to train on, after paragraphs that the held-out text repeats are dropped"
+    )
+    print(
+        f"symbols: {V}, one of them for characters seen fewer than {RARE} times in training"
+        f" ({corpus.escapes} held out)"
+    )
+
+    p = initial_parameters(xp, cell, V, EMBEDDING, H, rng, np.float32)
+    count = sum(a.size for a in p.values())
+    print(f"model: {cell.title}, {H} units, {count:,} parameters in float32")
+    error = gradient_error(xp, cell)
+    print(f"gradient: relative error {error:.1e} by complex step, expected up to {EXPECTED_ERROR}")
+    if not error <= WORST_ERROR:
+        print("The gradient is wrong: not training.", file=sys.stderr)
+        return 1
+
+    print(f"training: {options.steps:,} steps of {B} x {T} characters, in bits per character")
+    sys.stdout.flush()  # or the bar's lines come first where both go to one file
+    history = train(xp, cell, p, corpus, options.steps, B, T)
+    done = len(history.training)
+    if done < options.steps:
+        print(f"stopped by Ctrl-C after {done:,} of {options.steps:,} steps")
+    rows = baselines(corpus) | {"model": held_out_bits(xp, cell, p, corpus)}
+    print(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
+    text = sample(xp, cell, p, corpus, PROMPT, SAMPLE, rng)
+    print("\n".join(f"  | {line}".rstrip() for line in text.split("\n")))
+    draw(options.out, cell, history, rows, *gates_on_line(xp, cell, p, corpus))
+    print_table(rows)
+    print(f"\n{time.perf_counter() - begin:.0f} s; figure: {options.out}")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    command = parser()
+    try:
+        return run(command.parse_args(arguments), command.error)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
