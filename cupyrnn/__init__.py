@@ -1,4 +1,4 @@
-"""TensorFlow's fused recurrent ops, forward and backward, as functions over NumPy arrays."""
+"""TensorFlow's fused recurrent ops, forward and backward, as functions over NumPy and CuPy arrays."""
 
 from . import raw_ops
 from .gru import (
