@@ -121,7 +121,8 @@ def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
     if shape != ():
         raise ValueError(f"{op}: seq_len_max has shape {shape}, expected a scalar")
     try:
-        if isinstance(seq_len_max, (bool, np.bool_)):
+        # A CuPy scalar would have to be copied from the device.
+        if isinstance(seq_len_max, (bool, np.bool_)) or _kind(seq_len_max) == "cupy":
             raise TypeError
         steps = operator.index(seq_len_max)  # type: ignore[arg-type]
     except TypeError:

@@ -345,6 +345,12 @@ def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
     assert [a.device.id for a in out] == [1] * 4
 
 
+def test_a_length_on_the_device_is_refused(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
+    inputs = {n: cupy_on_cpu.asarray(a) for n, a in test_gru.problem(rng, (2, 3, 4, 5)).items()}
+    with pytest.raises(TypeError, match=r"^block_gru: seq_len_max is .*, expected an integer in"):
+        cupyrnn.block_gru(**inputs, seq_len_max=cupy_on_cpu.asarray(2))
+
+
 def test_complex_is_for_numpy(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
     inputs = test_gru.problem(rng, (2, 3, 4, 5), np.complex128)
     with pytest.raises(TypeError, match=r"^block_gru: x has dtype complex128, expected one of"):
