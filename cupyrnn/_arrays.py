@@ -96,8 +96,10 @@ def check_arrays(
 
 def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
     """Return a context in which new CuPy arrays are made where `a` is."""
+    if xp is np:
+        return nullcontext()
     device: Any = a.device
-    return nullcontext() if xp is np else device
+    return device
 
 
 def expect_rank(op: str, name: str, a: Array, symbols: str) -> tuple[int, ...]:

@@ -40,7 +40,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 # The checkout that this file lies in is what is measured, whatever else is installed.
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from checks import TOLERANCES, assert_close
 
@@ -88,7 +89,7 @@ NOTES = """\
   is as little in its way as it can be.
 * GEMMs: those of cupyrnn alone, the recurrent ones step by step. A floor for step by step; not
   for a kernel that keeps the recurrent weights on the chip.
-* Ratios are of times, peer / cupyrnn: above 1 cupyrnn is ahead. Of the queued times if both exist.
+* Ratios are of times, peer / cupyrnn: above 1 cupyrnn is ahead. `~`: one of them is a bound.
 * float32 is strict (no TF32) on all sides; tf32 allows TF32 on all sides.
 * The inputs rotate through sets larger than the L2 cache, as far as 24 sets go.
 * memory: what the call took from an empty memory pool at its peak (results, and scratch freed by
@@ -765,12 +766,9 @@ class TorchLSTM:
             for parameter, value in zip(self.lstm.parameters(), values, strict=True):
                 parameter.copy_(tensor(value))
         self._flatten()
-        self.x, self.h, self.cs = (
-            tensor(inputs[n]).requires_grad_() for n in ("x", "h_prev", "cs_prev")
-        )
-        self.h, self.cs = self.h[None].detach(), self.cs[None].detach()
-        self.h.requires_grad_()
-        self.cs.requires_grad_()
+        self.x = tensor(inputs["x"]).requires_grad_()
+        self.h = tensor(inputs["h_prev"][None]).requires_grad_()
+        self.cs = tensor(inputs["cs_prev"][None]).requires_grad_()
         self.y_grad = tensor(inputs["h_grad"])
         self.wanted = [self.x, self.h, self.cs, *self.lstm.parameters()]
 
@@ -814,6 +812,13 @@ class TorchLSTM:
 
 def torch_jobs(contestants: list[TorchLSTM]) -> dict[str, Job]:
     return {what: Job([c.run(what) for c in contestants]) for what in PASSES}
+
+
+def expect_same_stream(cupy: Any, torch: Any) -> None:
+    """Check that CuPy's events see PyTorch's work: both use the default stream."""
+    ours, theirs = cupy.cuda.get_current_stream().ptr, torch.cuda.current_stream().cuda_stream
+    if ours != theirs:
+        raise RuntimeError(f"CuPy is on stream {ours}, PyTorch on {theirs}")
 
 
 def torch_memory(torch: Any, run: Run) -> dict[str, int]:
@@ -995,14 +1000,12 @@ def queued_text(row: dict[str, Any]) -> str:
     return ("<= " if row["queued_is_bound"] else "") + f"{row['queued_ms']:.3f}"
 
 
-def ratio_text(peer: dict[str, Any] | None, ours: dict[str, Any] | None) -> str:
-    """Return peer / cupyrnn of the queued times, or of the eager ones where those are missing."""
-    if not peer or not ours:
+def ratio_text(peer: dict[str, Any] | None, ours: dict[str, Any] | None, kind: str) -> str:
+    """Return peer / cupyrnn of one kind of time."""
+    if not peer or not ours or kind not in peer or not ours.get(kind):
         return "–"
-    kind = "queued_ms" if "queued_ms" in peer and "queued_ms" in ours else "eager_ms"
-    if kind not in peer or kind not in ours or not ours[kind]:
-        return "–"
-    return f"{peer[kind] / ours[kind]:.2f}" + ("" if kind == "queued_ms" else " (eager)")
+    bound = kind == "queued_ms" and (peer["queued_is_bound"] or ours["queued_is_bound"])
+    return ("~" if bound else "") + f"{peer[kind] / ours[kind]:.2f}"
 
 
 def table(titles: list[str], lines: list[list[str]]) -> str:
@@ -1023,7 +1026,8 @@ def times_table(rows: list[dict[str, Any]]) -> str:
     titles = ["shape", "dtype", "peepholes", "pass"]
     for who in (CUPYRNN, CUDNN, TF_STYLE):
         titles += [f"{who} eager", "queued"]
-    titles += ["GEMMs queued", "cuDNN / cupyrnn", "TF-style / cupyrnn"]
+    titles += ["GEMMs queued", "cuDNN / cupyrnn eager", "queued"]
+    titles += ["TF-style / cupyrnn eager", "queued"]
     grouped, lines = by_key(rows), []
     for key, found in grouped.items():
         shape, mode, peephole, what = key
@@ -1035,7 +1039,9 @@ def times_table(rows: list[dict[str, Any]]) -> str:
             cells += [eager_text(row), queued_text(row)] if row else ["–", "–"]
         gemms = grouped.get((shape, mode, False, what), {}).get(GEMMS)
         cells.append("–" if gemms is None else queued_text(gemms))
-        cells += [ratio_text(found.get(who), found.get(CUPYRNN)) for who in (CUDNN, TF_STYLE)]
+        for who in (CUDNN, TF_STYLE):
+            peer, ours = found.get(who), found.get(CUPYRNN)
+            cells += [ratio_text(peer, ours, kind) for kind in ("eager_ms", "queued_ms")]
         lines.append(cells)
     return table(titles, lines)
 
@@ -1082,19 +1088,17 @@ def markdown(data: dict[str, Any]) -> str:
         "",
         NOTES,
     ]
-    notes = {
-        f"* {r['who']}, {r['shape']} {r['mode']}: {r['note']}": 0
-        for r in data["rows"]
-        if r.get("note")
-    }
-    problems = [
-        f"* {r['who']}, {r['shape']} {r['mode']} {r['pass']}: {r.get('status') or r['queued_error']}"
-        for r in data["rows"]
-        if "queued_error" in r or r.get("status", "").lower().startswith("failed")
-    ]
-    return "\n".join(
-        [*lines, *(["", "## Remarks", ""] if notes or problems else []), *notes, *problems]
-    )
+    remarks: dict[str, None] = {}  # each once, in order
+    for row in data["rows"]:
+        who = f"* {row['who']}, {row['shape']} {row['mode']}"
+        if row.get("note"):
+            remarks[f"{who}: {row['note']}"] = None
+        problem = row.get("status", row.get("queued_error", ""))
+        if problem.startswith("failed") or "queued_error" in row:
+            remarks[f"{who} {row['pass']}: {problem}"] = None
+    if remarks:
+        lines += ["", "## Remarks", "", *remarks]
+    return "\n".join(lines)
 
 
 # --- The run ----------------------------------------------------------------------------------
@@ -1249,59 +1253,86 @@ def free(cupy: Any, torch: Any) -> None:
         torch.cuda.empty_cache()
 
 
-def time_mode(
+def time_on_cupy(
     report: Report,
     timer: Timer,
-    torch: Any,
-    torch_problem: str | None,
-    name: str,
-    mode: str,
+    key: dict[str, Any],
     host: list[dict[str, Any]],
-    refused: set[tuple[str, bool, str]],
+    refusal: Callable[[str, bool], str | None],
 ) -> None:
-    """Time all contestants at one shape in one mode."""
-    cupy = timer.cupy
-    key = {"shape": name, "T": len(host[0]["x"]), "mode": mode, "peephole": False}
-    failed = "FAILED its check, not timed"
-
-    def refusal(who: str, peephole: bool = False) -> str | None:
-        return failed if (mode, peephole, who) in refused else None
-
+    """Time what runs on CuPy arrays."""
+    cupy, mode = timer.cupy, key["mode"]
     sets = [on_device(cupy, inputs, mode) for inputs in host]
-    two = PASSES[:2]
-    compete(report, timer, key, GEMMS, two, lambda: product_jobs(cupy, sets))
+    compete(report, timer, key, GEMMS, PASSES[:2], lambda: product_jobs(cupy, sets))
     for peephole in (False, True) if mode != "tf32" else (False,):
         case = key | {"peephole": peephole}
         compete(
-            *(report, timer, case, CUPYRNN, PASSES),
+            report,
+            timer,
+            case,
+            CUPYRNN,
+            PASSES,
             lambda p=peephole: our_jobs(sets, p),
             lambda what, _, p=peephole: our_extras(timer, sets[0], p, what),
             refusal(CUPYRNN, peephole),
         )
         if mode != "tf32":
             compete(
-                *(report, timer, case, TF_STYLE, two),
+                report,
+                timer,
+                case,
+                TF_STYLE,
+                PASSES[:2],
                 lambda p=peephole: tf_jobs(cupy, sets, p),
                 refusal=refusal(TF_STYLE, peephole),
             )
-    del sets
-    free(cupy, torch)
 
+
+def time_on_torch(
+    report: Report,
+    timer: Timer,
+    torch: Any,
+    key: dict[str, Any],
+    host: list[dict[str, Any]],
+    refusal: str | None,
+) -> None:
+    """Time cuDNN."""
     notes: list[str] = []
 
-    def cudnn() -> dict[str, Job]:
-        contestants = [TorchLSTM(torch, inputs, mode) for inputs in host]
+    def build() -> dict[str, Job]:
+        expect_same_stream(timer.cupy, torch)
+        contestants = [TorchLSTM(torch, inputs, key["mode"]) for inputs in host]
         notes.append(contestants[0].notes())
         return torch_jobs(contestants)
 
     def extras(what: str, job: Job) -> dict[str, Any]:
         return {"note": notes[0], **torch_memory(torch, job.runs[0])}
 
-    compete(
-        *(report, timer, key, CUDNN, PASSES, cudnn, extras),
-        torch_problem or refusal(CUDNN),
-    )
-    free(cupy, torch)
+    compete(report, timer, key, CUDNN, PASSES, build, extras, refusal)
+
+
+def time_mode(
+    report: Report,
+    timer: Timer,
+    torch: Any,
+    torch_problem: str | None,
+    key: dict[str, Any],
+    host: list[dict[str, Any]],
+    refused: set[tuple[str, bool, str]],
+) -> None:
+    """Time all contestants at one shape in one mode."""
+
+    def refusal(who: str, peephole: bool) -> str | None:
+        unfit = (key["mode"], peephole, who) in refused
+        return "FAILED its check, not timed" if unfit else None
+
+    # The arrays of one library are gone when the other's turn comes.
+    try:
+        time_on_cupy(report, timer, key, host, refusal)
+    finally:
+        free(timer.cupy, torch)
+    time_on_torch(report, timer, torch, key, host, torch_problem or refusal(CUDNN, False))
+    free(timer.cupy, torch)
 
 
 def time_all(
@@ -1320,13 +1351,12 @@ def time_all(
         print(f"shape {name} (T, B, I, H) = {SHAPES[name]}, {count} sets of inputs", flush=True)
         host = [host_inputs(SHAPES[name], 10 + k) for k in range(count)]
         for mode in modes:
+            key = {"shape": name, "T": SHAPES[name][0], "mode": mode, "peephole": False}
             try:
                 with float32_mode(mode == "tf32", torch):
-                    args = (report, timer, torch, torch_problem, name, mode, host, refused)
-                    time_mode(*args)
+                    time_mode(report, timer, torch, torch_problem, key, host, refused)
             except Exception as error:
                 # Not even the inputs could be made.
-                key = {"shape": name, "T": SHAPES[name][0], "mode": mode, "peephole": False}
                 status = f"failed: {describe(error)}"
                 report.add({**key, "pass": "all", "who": CUPYRNN, "status": status})
 
