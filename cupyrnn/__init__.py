@@ -1,4 +1,4 @@
-"""TensorFlow's fused recurrent ops, forward and backward, as functions over NumPy and CuPy arrays."""
+"""TensorFlow's fused recurrent ops, forward and backward, over NumPy and CuPy arrays."""
 
 from . import raw_ops
 from .gru import (
@@ -21,25 +21,55 @@ from .lstm import (
     lstm_block_cell_backward,
     lstm_block_cell_grad,
 )
+from .params import (
+    BlockLSTMParams,
+    CanonicalParams,
+    PackedParams,
+    Piece,
+    cudnn_rnn_canonical_to_params,
+    cudnn_rnn_params_layout,
+    cudnn_rnn_params_size,
+    cudnn_rnn_params_to_canonical,
+    params_from_block_lstm,
+    params_from_keras,
+    params_from_torch,
+    params_to_block_lstm,
+    params_to_keras,
+    params_to_torch,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockLSTMParams",
+    "CanonicalParams",
     "GRUCellGrads",
     "GRUGrads",
     "GRUOutputs",
     "LSTMCellGrads",
     "LSTMGrads",
     "LSTMOutputs",
+    "PackedParams",
+    "Piece",
     "block_gru",
     "block_gru_grad",
     "block_lstm",
     "block_lstm_grad",
+    "cudnn_rnn_canonical_to_params",
+    "cudnn_rnn_params_layout",
+    "cudnn_rnn_params_size",
+    "cudnn_rnn_params_to_canonical",
     "gru_block_cell",
     "gru_block_cell_backward",
     "gru_block_cell_grad",
     "lstm_block_cell",
     "lstm_block_cell_backward",
     "lstm_block_cell_grad",
+    "params_from_block_lstm",
+    "params_from_keras",
+    "params_from_torch",
+    "params_to_block_lstm",
+    "params_to_keras",
+    "params_to_torch",
     "raw_ops",
 ]

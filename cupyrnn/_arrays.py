@@ -98,7 +98,8 @@ def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
     """Return a context in which new CuPy arrays are made where `a` is."""
     if xp is np:
         return nullcontext()
-    device: Any = a.device
+    array: Any = a
+    device: AbstractContextManager[Any] = array.device
     return device
 
 

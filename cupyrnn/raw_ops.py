@@ -7,12 +7,17 @@ and ignored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from . import gru, lstm
+from . import params as packed
 
 if TYPE_CHECKING:
     from ._arrays import Array
+    from .params import Direction, InputMode, RNNMode
 
 
 def LSTMBlockCell(
@@ -279,3 +284,162 @@ def GRUBlockCellGrad(
 ) -> gru.GRUCellGrads:
     """The gradient of one GRU step: see `cupyrnn.gru_block_cell_grad`."""
     return gru.gru_block_cell_grad(h_prev, w_ru, w_c, r, u, c, d_h, x=x, b_ru=b_ru, b_c=b_c)
+
+
+def CudnnRNNParamsSize(
+    *,
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    T: Any,
+    S: Any,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    num_proj: int = 0,
+    name: str | None = None,
+) -> Array:
+    """The size of packed parameters, an array [1] of dtype `S`: see `cudnn_rnn_params_size`.
+
+    Parameters of every dtype `T` have the same size.
+    """
+    size = packed.cudnn_rnn_params_size(
+        num_layers,
+        num_units,
+        input_size,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        num_proj=num_proj,
+    )
+    return np.array([size], S)
+
+
+def CudnnRNNParamsToCanonical(
+    *,
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    params: Array,
+    num_params: int,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    name: str | None = None,
+) -> packed.CanonicalParams:
+    """Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`."""
+    return CudnnRNNParamsToCanonicalV2(
+        num_layers=num_layers,
+        num_units=num_units,
+        input_size=input_size,
+        params=params,
+        num_params_weights=num_params,
+        num_params_biases=num_params,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+    )
+
+
+def CudnnRNNParamsToCanonicalV2(
+    *,
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    params: Array,
+    num_params_weights: int,
+    num_params_biases: int,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    num_proj: int = 0,
+    name: str | None = None,
+) -> packed.CanonicalParams:
+    """Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`."""
+    result = packed.cudnn_rnn_params_to_canonical(
+        num_layers,
+        num_units,
+        input_size,
+        params,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        num_proj=num_proj,
+    )
+    for kind, given, there in (
+        ("weights", num_params_weights, len(result.weights)),
+        ("biases", num_params_biases, len(result.biases)),
+    ):
+        if given != there:
+            raise ValueError(
+                f"cudnn_rnn_params_to_canonical: the number of {kind} is given as {given},"
+                f" expected {there}"
+            )
+    return result
+
+
+def CudnnRNNCanonicalToParams(
+    *,
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    weights: Sequence[Array],
+    biases: Sequence[Array],
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    name: str | None = None,
+) -> Array:
+    """Matrices and biases packed: see `cudnn_rnn_canonical_to_params`."""
+    return CudnnRNNCanonicalToParamsV2(
+        num_layers=num_layers,
+        num_units=num_units,
+        input_size=input_size,
+        weights=weights,
+        biases=biases,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+    )
+
+
+def CudnnRNNCanonicalToParamsV2(
+    *,
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    weights: Sequence[Array],
+    biases: Sequence[Array],
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    num_proj: int = 0,
+    name: str | None = None,
+) -> Array:
+    """Matrices and biases packed: see `cudnn_rnn_canonical_to_params`."""
+    return packed.cudnn_rnn_canonical_to_params(
+        num_layers,
+        num_units,
+        input_size,
+        weights,
+        biases,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        num_proj=num_proj,
+    )

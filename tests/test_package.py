@@ -17,6 +17,7 @@ import pytest
 import cupyrnn
 
 MODULES = [f"cupyrnn.{m.name}" for m in pkgutil.iter_modules(cupyrnn.__path__)]
+_CUDNN = " rnn_mode=lstm input_mode=linear_input direction=unidirectional dropout=0 seed=0 seed2=0"
 SIGNATURES = {
     "LSTMBlockCell": "x cs_prev h_prev w wci wcf wco b forget_bias=1 cell_clip=3"
     " use_peephole=False name=None",
@@ -30,6 +31,18 @@ SIGNATURES = {
     " h_grad use_peephole name=None",
     "BlockLSTMGradV2": "seq_len_max x cs_prev h_prev w wci wcf wco b i cs f o ci co h cs_grad"
     " h_grad use_peephole name=None",
+    "CudnnRNNParamsSize": "num_layers num_units input_size T S" + _CUDNN + " num_proj=0 name=None",
+    "CudnnRNNParamsToCanonical": "num_layers num_units input_size params num_params"
+    + _CUDNN
+    + " name=None",
+    "CudnnRNNParamsToCanonicalV2": "num_layers num_units input_size params num_params_weights"
+    " num_params_biases" + _CUDNN + " num_proj=0 name=None",
+    "CudnnRNNCanonicalToParams": "num_layers num_units input_size weights biases"
+    + _CUDNN
+    + " name=None",
+    "CudnnRNNCanonicalToParamsV2": "num_layers num_units input_size weights biases"
+    + _CUDNN
+    + " num_proj=0 name=None",
     "GRUBlockCell": "x h_prev w_ru w_c b_ru b_c name=None",
     "GRUBlockCellGrad": "x h_prev w_ru w_c b_ru b_c r u c d_h name=None",
 }
@@ -79,11 +92,13 @@ def test_raw_ops_return_named_tuples_in_tensorflows_order() -> None:
     }
     fields |= {"LSTMBlockCell": fields["BlockLSTM"], "BlockLSTMV2": fields["BlockLSTM"]}
     fields["BlockLSTMGradV2"] = fields["BlockLSTMGrad"]
-    assert fields.keys() == SIGNATURES.keys()
+    fields["CudnnRNNParamsToCanonical"] = fields["CudnnRNNParamsToCanonicalV2"] = "weights biases"
+    arrays = {"CudnnRNNParamsSize", "CudnnRNNCanonicalToParams", "CudnnRNNCanonicalToParamsV2"}
+    assert fields.keys() | arrays == SIGNATURES.keys()
     for op, names in fields.items():
         returned = getattr(cupyrnn.raw_ops, op).__annotations__["return"]
         module, _, kind = returned.partition(".")
-        assert getattr(getattr(cupyrnn, module), kind)._fields == tuple(names.split())
+        assert getattr(getattr(cupyrnn.raw_ops, module), kind)._fields == tuple(names.split())
 
 
 def test_results_are_plain_tuples_too() -> None:

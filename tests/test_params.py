@@ -1,0 +1,360 @@
+"""The packed parameters: cuDNN's layout, canonical lists, PyTorch, Keras and BlockLSTM."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn import raw_ops
+from cupyrnn.params import GATES
+
+CONFIGURATIONS = [
+    {
+        "num_layers": L,
+        "num_units": H,
+        "input_size": I,
+        "rnn_mode": mode,
+        "direction": direction,
+        "num_proj": P,
+        "input_mode": input_mode,
+    }
+    for L, (H, I), mode, direction, P, input_mode in itertools.product(
+        (1, 2, 3),
+        ((1, 1), (4, 3), (3, 33), (5, 5)),
+        GATES,
+        ("unidirectional", "bidirectional"),
+        (0, 1, 3),
+        ("linear_input", "skip_input", "auto_select"),
+    )
+    if not (P and (mode != "lstm" or P > H)) and (input_mode != "skip_input" or I == H)
+]
+
+
+def size_by_formula(c: dict[str, Any]) -> int:
+    """Σ_l D·[G·H·(K_l+P) + (P·H if projected)] + 2·G·H·L·D."""
+    L, H, I, G = c["num_layers"], c["num_units"], c["input_size"], len(GATES[c["rnn_mode"]])
+    D, P = (2 if c["direction"] == "bidirectional" else 1), c["num_proj"] or c["num_units"]
+    skip = c["input_mode"] == "skip_input" or (c["input_mode"] == "auto_select" and I == H)
+    inputs = [0 if skip else I] + [D * P] * (L - 1)
+    projection = P * H if c["num_proj"] else 0
+    return sum(D * (G * H * (K + P) + projection) for K in inputs) + 2 * G * H * L * D
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_layout_has_no_gaps_and_round_trips(dtype: str) -> None:
+    assert len(CONFIGURATIONS) > 200
+    for c in CONFIGURATIONS:
+        pieces = cupyrnn.cudnn_rnn_params_layout(**c)
+        end = 0
+        for p in pieces:
+            assert p.offset == end
+            end += int(np.prod(p.shape))
+        assert end == size_by_formula(c) == cupyrnn.cudnn_rnn_params_size(**c)
+        G, D = len(GATES[c["rnn_mode"]]), 1 + (c["direction"] == "bidirectional")
+        params = np.arange(end).astype(dtype)
+        parts = cupyrnn.cudnn_rnn_params_to_canonical(**c, params=params)
+        per_layer = D * (2 * G + bool(c["num_proj"]))
+        assert len(parts.weights) == c["num_layers"] * per_layer
+        assert len(parts.biases) == c["num_layers"] * D * 2 * G
+        for p, a in zip(pieces, (*parts.weights, *parts.biases), strict=True):
+            assert a.shape == p.shape
+            assert not np.may_share_memory(a, params)
+        back = cupyrnn.cudnn_rnn_canonical_to_params(**c, **parts._asdict())
+        assert back.dtype == dtype
+        np.testing.assert_array_equal(back, params)
+
+
+def test_layout_written_out() -> None:
+    """Two bidirectional GRU layers of one unit, element by element as cuDNN has them."""
+    names = [
+        f"{kind}{layer}{side}.{gate}"
+        for kinds in (("W", "R"), ("bW", "bR"))
+        for layer in (0, 1)
+        for side in ("f", "b")
+        for kind in kinds
+        for gate in "ruc"
+        for _ in range(2 if kind == "W" else 1)
+    ]
+    short = {"input": "W", "recurrent": "R", "input_bias": "bW", "recurrent_bias": "bR"}
+    pieces = cupyrnn.cudnn_rnn_params_layout(2, 1, 2, rnn_mode="gru", direction="bidirectional")
+    found = [
+        f"{short[p.kind]}{p.layer}{'fb'[p.direction]}.{p.gate}"
+        for p in pieces
+        for _ in range(int(np.prod(p.shape)))
+    ]
+    assert found == names
+
+
+def test_raw_ops() -> None:
+    sizes = {"num_layers": 2, "num_units": 3, "input_size": 4}
+    attributes = {"rnn_mode": "gru", "direction": "bidirectional"}
+    size = raw_ops.CudnnRNNParamsSize(**sizes, T=np.float32, S=np.int32, **attributes)
+    assert size.dtype == np.int32
+    assert size.tolist() == [cupyrnn.cudnn_rnn_params_size(**sizes, **attributes)]
+    params = np.arange(size[0], dtype=np.float32)
+    parts = raw_ops.CudnnRNNParamsToCanonical(
+        **sizes, params=params, num_params=24, **attributes, name="any"
+    )
+    assert parts._fields == ("weights", "biases")
+    back = raw_ops.CudnnRNNCanonicalToParams(**sizes, **parts._asdict(), **attributes)
+    np.testing.assert_array_equal(back, params)
+    message = r"the number of weights is given as 23, expected 24"
+    with pytest.raises(ValueError, match=message):
+        raw_ops.CudnnRNNParamsToCanonical(**sizes, params=params, num_params=23, **attributes)
+
+    size = raw_ops.CudnnRNNParamsSize(**sizes, T=np.float32, S=np.int64, num_proj=2)
+    assert size.dtype == np.int64
+    params = np.arange(size[0], dtype=np.float32)
+    parts = raw_ops.CudnnRNNParamsToCanonicalV2(
+        **sizes, params=params, num_params_weights=18, num_params_biases=16, num_proj=2
+    )
+    assert parts.weights[8].shape == (2, 3)
+    back = raw_ops.CudnnRNNCanonicalToParamsV2(**sizes, **parts._asdict(), num_proj=2)
+    np.testing.assert_array_equal(back, params)
+
+
+def test_torch_and_keras_round_trips(rng: np.random.Generator) -> None:
+    for c in CONFIGURATIONS:
+        if c["input_mode"] != "linear_input":
+            continue
+        c = {k: v for k, v in c.items() if k != "input_mode"}
+        params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**c))
+        state = cupyrnn.params_to_torch(params, **c)
+        assert not any(np.may_share_memory(a, params) for a in state.values())
+        packed = cupyrnn.params_from_torch(
+            {f"encoder.{k}": a for k, a in state.items()} | {"other": None},
+            rnn_mode=c["rnn_mode"],
+            prefix="encoder.",
+        )
+        np.testing.assert_array_equal(packed.params, params)
+        assert packed._asdict() == {**c, "params": packed.params}
+        if c["rnn_mode"] not in ("lstm", "gru") or c["num_proj"]:
+            continue
+        c.pop("num_proj")
+        weights = cupyrnn.params_to_keras(params, **c)
+        again = cupyrnn.params_from_keras(weights, rnn_mode=c["rnn_mode"], direction=c["direction"])
+        if c["rnn_mode"] == "gru":
+            np.testing.assert_array_equal(again.params, params)
+        # An LSTM's two biases come back as one, the sum of both.
+        for a, b in zip(cupyrnn.params_to_keras(again.params, **c), weights, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_torch_without_biases() -> None:
+    state = {"weight_ih_l0": np.ones((3, 2)), "weight_hh_l0": np.ones((3, 1))}
+    packed = cupyrnn.params_from_torch(state, rnn_mode="gru")
+    np.testing.assert_array_equal(packed.params, [1.0] * 9 + [0.0] * 6)
+
+
+@pytest.mark.parametrize("gate_order", ["icfo", "ifco"])
+def test_block_lstm_round_trip(gate_order: Any, rng: np.random.Generator) -> None:
+    I, H = 3, 5
+    w, b = rng.standard_normal((I + H, 4 * H)), rng.standard_normal(4 * H)
+    packed = cupyrnn.params_from_block_lstm(
+        w, b, forget_bias=0.7, cell_clip=0, gate_order=gate_order
+    )
+    back = cupyrnn.params_to_block_lstm(packed.params, H, I, gate_order=gate_order)
+    np.testing.assert_array_equal(back.w, w)
+    other = "icfo" if gate_order == "ifco" else "ifco"
+    swapped = cupyrnn.params_to_block_lstm(packed.params, H, I, gate_order=other)
+    x, cs, h = rng.standard_normal((6, 2, I)), *rng.standard_normal((2, 2, H))
+    expected = cupyrnn.block_lstm(
+        x, cs, h, w, b, forget_bias=0.7, cell_clip=0, gate_order=gate_order
+    )
+    for (w2, b2), order in ((back, gate_order), (swapped, other)):
+        out = cupyrnn.block_lstm(x, cs, h, w2, b2, forget_bias=0, cell_clip=0, gate_order=order)
+        assert_close(out.h, expected.h, "float64", order)
+
+
+def lstm_by_layers(packed: cupyrnn.PackedParams, x: Any) -> Any:
+    """Run packed LSTM parameters with block_lstm, layer by layer and direction by direction."""
+    pieces = cupyrnn.cudnn_rnn_params_layout(
+        packed.num_layers, packed.num_units, packed.input_size, direction=packed.direction
+    )
+    D = 1 + (packed.direction == "bidirectional")
+    H = packed.num_units
+    zeros = np.zeros((x.shape[1], H))
+    for layer, group in itertools.groupby(
+        sorted(pieces, key=lambda p: (p.layer, p.direction)), lambda p: p.layer
+    ):
+        mine = list(group)
+        outputs = []
+        for d in range(D):
+            own = [p for p in mine if p.direction == d]
+            params = np.concatenate([packed.params[p.offset : p.offset + p.size] for p in own])
+            w, b = cupyrnn.params_to_block_lstm(params, H, x.shape[2], gate_order="ifco")
+            read = x[::-1] if d else x
+            h = cupyrnn.block_lstm(read, zeros, zeros, w, b, gate_order="ifco").h
+            outputs.append(h[::-1] if d else h)
+        x = np.concatenate(outputs, 2)
+        assert layer < packed.num_layers
+    return x
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'")
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(
+            "tensorflow", reason="needs TensorFlow: pip install 'cupyrnn[oracle]'"
+        ).keras
+
+
+def as_numpy(module: Any) -> dict[str, Any]:
+    return {k: v.numpy() for k, v in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_weights_of_a_real_torch_lstm(
+    torch: Any, layers: int, bidirectional: bool, rng: np.random.Generator
+) -> None:
+    module = torch.nn.LSTM(3, 5, layers, bidirectional=bidirectional, dtype=torch.float64)
+    packed = cupyrnn.params_from_torch(as_numpy(module))
+    x = rng.standard_normal((7, 2, 3))
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x))[0].numpy()
+    assert_close(lstm_by_layers(packed, x), expected, "float64", "output")
+
+    other = torch.nn.LSTM(3, 5, layers, bidirectional=bidirectional, dtype=torch.float64)
+    state = cupyrnn.params_to_torch(packed.params, layers, 5, 3, direction=packed.direction)
+    other.load_state_dict({k: torch.from_numpy(a) for k, a in state.items()})
+    with torch.no_grad():
+        np.testing.assert_array_equal(other(torch.from_numpy(x))[0].numpy(), expected)
+
+
+def test_a_real_torch_lstm_with_projection(torch: Any) -> None:
+    module = torch.nn.LSTM(3, 5, 2, proj_size=2, bidirectional=True, dtype=torch.float64)
+    state = as_numpy(module)
+    packed = cupyrnn.params_from_torch(state)
+    assert packed[1:] == (2, 5, 3, "lstm", "bidirectional", 2)
+    back = cupyrnn.params_to_torch(packed.params, 2, 5, 3, direction="bidirectional", num_proj=2)
+    assert back.keys() == state.keys()
+    for name, a in back.items():
+        np.testing.assert_array_equal(a, state[name], name)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_weights_of_a_real_keras_lstm(
+    keras: Any, bidirectional: bool, rng: np.random.Generator
+) -> None:
+    make = keras.layers.LSTM(5, return_sequences=True, dtype="float64")
+    layer = keras.layers.Bidirectional(make, dtype="float64") if bidirectional else make
+    x = rng.standard_normal((2, 7, 3))
+    layer(x)
+    layer.set_weights([rng.standard_normal(w.shape) for w in layer.get_weights()])
+    direction = "bidirectional" if bidirectional else "unidirectional"
+    packed = cupyrnn.params_from_keras(layer.get_weights(), direction=direction)
+    expected = np.asarray(layer(x)).swapaxes(0, 1)
+    actual = lstm_by_layers(packed, x.swapaxes(0, 1).copy())
+    assert_close(actual, expected, "float64", "output")
+    for a, b in zip(
+        cupyrnn.params_to_keras(packed.params, 1, 5, 3, direction=direction),
+        layer.get_weights(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_keras_gru_is_torchs_gru(
+    keras: Any, torch: Any, bidirectional: bool, rng: np.random.Generator
+) -> None:
+    """Keras weights packed, and taken out for PyTorch: the same function."""
+    make = keras.layers.GRU(5, return_sequences=True, reset_after=True, dtype="float64")
+    layer = keras.layers.Bidirectional(make, dtype="float64") if bidirectional else make
+    x = rng.standard_normal((2, 7, 3))
+    layer(x)
+    layer.set_weights([rng.standard_normal(w.shape) for w in layer.get_weights()])
+    direction = "bidirectional" if bidirectional else "unidirectional"
+    packed = cupyrnn.params_from_keras(layer.get_weights(), rnn_mode="gru", direction=direction)
+    module = torch.nn.GRU(3, 5, bidirectional=bidirectional, batch_first=True, dtype=torch.float64)
+    state = cupyrnn.params_to_torch(packed.params, 1, 5, 3, rnn_mode="gru", direction=direction)
+    module.load_state_dict({k: torch.from_numpy(a) for k, a in state.items()})
+    with torch.no_grad():
+        actual = module(torch.from_numpy(x))[0].numpy()
+    assert_close(actual, np.asarray(layer(x)), "float64", "output")
+
+
+# ruff: noqa: E501 - a case a line
+LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "changed", "error", "message"),
+    [
+        (LAYOUT, {"rnn_mode": "LSTM"}, ValueError, "rnn_mode is 'LSTM', expected one of rnn_relu, rnn_tanh, lstm, gru"),
+        (LAYOUT, {"direction": "both"}, ValueError, "direction is 'both', expected one of unidirectional, bidirectional"),
+        (LAYOUT, {"input_mode": None}, ValueError, "input_mode is None, expected one of linear_input, skip_input, auto_select"),
+        (LAYOUT, {"num_proj": 1, "rnn_mode": "gru"}, ValueError, "num_proj is 1, expected 0 for gru: only lstm projects"),
+        (LAYOUT, {"num_proj": 4}, ValueError, "num_proj is 4, expected at most H = num_units = 3"),
+        (LAYOUT, {"num_proj": -1}, ValueError, "num_proj is -1, expected at least 0"),
+        (LAYOUT, {"num_proj": 1.0}, TypeError, "num_proj is 1.0, expected an integer"),
+        (LAYOUT, {"input_mode": "skip_input"}, ValueError, "input_size is 4, expected H = num_units = 3 with skip_input, which adds the input to the gates as it is"),
+        (("cudnn_rnn_params_layout", (0, 3, 4)), {}, ValueError, "num_layers is 0, expected at least 1"),
+        (("cudnn_rnn_params_size", (1, 0, 4)), {}, ValueError, "num_units is 0, expected at least 1"),
+        (("cudnn_rnn_params_size", (1, 3, "4")), {}, TypeError, "input_size is '4', expected an integer"),
+        (("cudnn_rnn_params_to_canonical", (1, 2, 3, np.zeros(55))), {}, ValueError, "params has shape (55,), expected (params_size,) = (56,)"),
+        (("cudnn_rnn_params_to_canonical", (1, 2, 3, np.zeros((56, 1)))), {}, ValueError, "params has shape (56, 1), expected (params_size,) = (56,)"),
+        (("cudnn_rnn_params_to_canonical", (1, 2, 3, [0.0] * 56)), {}, TypeError, "params is a list, expected a numpy.ndarray or cupy.ndarray"),
+        (("cudnn_rnn_canonical_to_params", (1, 2, 3, [], [])), {}, ValueError, "weights has 0 arrays, expected 8"),
+        (("cudnn_rnn_canonical_to_params", (1, 2, 3, [np.zeros((2, 2))] * 8, [np.zeros(2)] * 8)), {}, ValueError, "weights[0] has shape (2, 2), expected (H, K) = (2, 3)"),
+        (("params_from_torch", ({},)), {}, ValueError, "state_dict has no weight_ih_l0"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((6, 3)), "weight_hh_l0": np.zeros((6, 2))},)), {}, ValueError, "weight_ih_l0 has shape (6, 3), expected (G*H, K) with G = 4 for lstm"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 3))},)), {}, ValueError, "weight_hh_l0 has shape (8, 3), expected the shape in PyTorch = (8, 2)"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2)), "scale": np.ones(1)},)), {}, ValueError, "state_dict has scale, which is no part"),
+        (("params_from_keras", ([np.zeros((3, 8))],)), {}, ValueError, "weights has 1 arrays, expected 3 for each of the layers and 1 direction(s): kernel, recurrent kernel, bias"),
+        (("params_from_keras", ([np.zeros((3, 6)), np.zeros((2, 6)), np.zeros(6)],)), {"rnn_mode": "gru"}, ValueError, "weights[2] has shape (6,), expected (2, 3*H) = (2, 6): a GRU with reset_after=False resets before the matmul, which is not the GRU of cuDNN"),
+        (("params_from_block_lstm", (np.zeros((5, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 3}, ValueError, "cell_clip is 3, but CudnnRNN does not clip"),
+        (("params_from_block_lstm", (np.zeros((5, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 0, "wcf": np.zeros(2)}, ValueError, "wcf is given, but CudnnRNN has no peepholes"),
+        (("params_from_block_lstm", (np.zeros((2, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 0}, ValueError, "w has shape (2, 8), expected (I+H, 4*H)"),
+    ],
+)  # fmt: skip
+def test_errors(call: Any, changed: Any, error: Any, message: str) -> None:
+    op, args = call
+    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
+        getattr(cupyrnn, op)(*args, **changed)
+
+
+@pytest.mark.cuda_on_cpu
+def test_arrays_stay_on_their_device(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
+    cupy = cupy_on_cpu
+    params = rng.standard_normal(56)
+    there = cupy.asarray(params)
+    for expected, actual in (
+        (cupyrnn.params_to_torch(params, 1, 2, 3), cupyrnn.params_to_torch(there, 1, 2, 3)),
+        (cupyrnn.params_to_keras(params, 1, 2, 3), cupyrnn.params_to_keras(there, 1, 2, 3)),
+        (cupyrnn.params_to_block_lstm(params, 2, 3), cupyrnn.params_to_block_lstm(there, 2, 3)),
+    ):
+        pairs = zip(
+            expected.values() if isinstance(expected, dict) else expected,
+            actual.values() if isinstance(actual, dict) else actual,
+            strict=True,
+        )
+        for e, a in pairs:
+            assert type(a) is cupy.ndarray
+            np.testing.assert_array_equal(cupy.asnumpy(a), e)
+    state = cupyrnn.params_to_torch(there, 1, 2, 3)
+    for packed in (
+        cupyrnn.params_from_torch(state),
+        cupyrnn.params_from_keras(cupyrnn.params_to_keras(there, 1, 2, 3)),
+        cupyrnn.params_from_block_lstm(
+            *cupyrnn.params_to_block_lstm(there, 2, 3), forget_bias=0, cell_clip=0
+        ),
+    ):
+        assert type(packed.params) is cupy.ndarray
+    parts = cupyrnn.cudnn_rnn_params_to_canonical(1, 2, 3, there)
+    back = cupyrnn.cudnn_rnn_canonical_to_params(1, 2, 3, *parts)
+    np.testing.assert_array_equal(cupy.asnumpy(back), params)
