@@ -275,7 +275,7 @@ class Timer:
             try:
                 row |= self.queued(job, row["host_ms"])
             except Exception as error:
-                row["queued_error"] = describe(error)
+                row["errors"] = [f"queued: {describe(error)}"]
         finally:
             gc.enable()
         return row
@@ -431,8 +431,7 @@ class Products:
         ]
         if T > 1 and H:
             # x stands for the states h, of which there are as many rows.
-            states = cupy.empty((T * B, H), x.dtype)
-            states[...] = 0
+            states = cupy.zeros((T * B, H), x.dtype)
             states[:, :n] = x2[:, :n]
             self.hoisted.append(prepare(states.T, g2, dw[I:], accumulate=True))
 
@@ -653,8 +652,8 @@ class TFStyle:
         def empty(*shape: int) -> Any:
             return self.cupy.empty(shape, self.dtype)
 
-        dh, dcs, d_o, di, dci, df, no_cs_grad = (empty(B, H) for _ in range(7))
-        no_cs_grad[...] = 0
+        dh, dcs, d_o, di, dci, df = (empty(B, H) for _ in range(6))
+        no_cs_grad = self.cupy.zeros((B, H), self.dtype)
         dgates, xh, xh_grad = empty(B, 4 * H), empty(B, I + H), empty(B, I + H)
         g = {"x": empty(self.T, B, I), "cs_prev": empty(B, H), "h_prev": empty(B, H)}
         g |= {"w": empty(I + H, 4 * H), "b": empty(4 * H)} | {n: empty(H) for n in PEEPHOLES}
@@ -854,8 +853,9 @@ def check_ours(
     """Compare with NumPy in float64 on the same rounded inputs, and twice with itself."""
     tolerance = TOLERANCE_OF[mode]
     inputs = host_inputs(shape, 1)
-    # Off zero, lest the sums of the gradients cancel.
-    inputs["h_grad"] = inputs["h_grad"] + np.float32(1)
+    # Off zero, lest the sums of the gradients cancel; but over many rows they would leave float16.
+    if shape[0] * shape[1] < 1000:
+        inputs["h_grad"] = inputs["h_grad"] + np.float32(1)
     inputs["cs_grad"] = inputs["h_grad"][::-1].copy()
     device = on_device(cupy, inputs, mode)
     wide = widen({name: cupy.asnumpy(a) for name, a in device.items()})
@@ -917,10 +917,9 @@ def check_torch(cupy: Any, torch: Any, mode: str) -> None:
     dx, dh, dcs, w_ih, w_hh, b_ih, b_hh = map(host, theirs.backward(y))
     g = ours.backward(ours.saved)
     w = np.concatenate((w_ih.T, w_hh.T))
-    actual = {"x": dx, "h_prev": dh[0], "cs_prev": dcs[0], "w": w, "b": b_ih}
-    for name, a in actual.items():
+    actual = [("x", dx), ("h_prev", dh[0]), ("cs_prev", dcs[0]), ("w", w), ("b", b_ih), ("b", b_hh)]
+    for name, a in actual:
         assert_peer(a, cupy.asnumpy(getattr(g, f"{name}_grad")), mode, f"{name}_grad")
-    assert np.array_equal(b_ih, b_hh), "the two biases of PyTorch have other gradients"
 
 
 # --- Results ----------------------------------------------------------------------------------
@@ -958,7 +957,7 @@ class Report:
         """Take a row: times, or `status` saying why there are none."""
         status = row.get("status")
         self.failed |= status is not None and status.startswith(("failed", "FAILED"))
-        self.failed |= "queued_error" in row
+        self.failed |= "errors" in row
         self.data["rows"].append(row)
         peephole = " peephole" if row["peephole"] else ""
         label = f"  {row['shape']} {row['mode']}{peephole} {row['pass']}, {row['who']}: "
@@ -982,7 +981,8 @@ def one_line(row: dict[str, Any]) -> str:
     parts.append(f"queued {queued_text(row)}")
     if "host_us_per_step" in row:
         parts.append(f"host {row['host_us_per_step']:.1f} us/step")
-    parts += [f"NOTE {row['note']}"] if row.get("note") else []
+    parts += [f"note: {row['note']}"] if row.get("note") else []
+    parts += [f"failed: {error}" for error in row.get("errors", ())]
     return ", ".join(parts)
 
 
@@ -998,10 +998,9 @@ def eager_text(row: dict[str, Any]) -> str:
 
 
 def queued_text(row: dict[str, Any]) -> str:
-    if "queued_error" in row:
-        return short(f"failed: {row['queued_error']}")
     if "queued_ms" not in row:
-        return "–"
+        errors = [e.removeprefix("queued: ") for e in row.get("errors", ())]
+        return short(f"failed: {errors[0]}") if errors else "–"
     return ("<= " if row["queued_is_bound"] else "") + f"{row['queued_ms']:.3f}"
 
 
@@ -1098,8 +1097,8 @@ def markdown(data: dict[str, Any]) -> str:
         who = f"* {row['who']}, {row['shape']} {row['mode']}"
         if row.get("note"):
             remarks[f"{who}: {row['note']}"] = None
-        problem = row.get("status", row.get("queued_error", ""))
-        if problem.startswith("failed") or "queued_error" in row:
+        problems = [row["status"]] if row.get("status", "").startswith("failed") else []
+        for problem in problems + row.get("errors", []):
             remarks[f"{who} {row['pass']}: {problem}"] = None
     if remarks:
         lines += ["", "## Remarks", "", *remarks]
@@ -1245,7 +1244,12 @@ def compete(
             add(what, {"status": "skipped: out of time"})
         else:
             try:
-                add(what, timer.measure(jobs[what]) | extras(what, jobs[what]))
+                row = timer.measure(jobs[what])
+                try:
+                    row |= extras(what, jobs[what])
+                except Exception as error:
+                    row.setdefault("errors", []).append(f"costs: {describe(error)}")
+                add(what, row)
             except Exception as error:
                 add(what, {"status": f"failed: {describe(error)}"})
 

@@ -1,0 +1,399 @@
+"""gpu.py without a GPU: its checks, contestants, timer and tables on the stand-in for CuPy."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_on_cpu import nvrtc
+
+from cupyrnn.kernels import common, compile
+
+pytestmark = pytest.mark.cuda_on_cpu
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module, at sizes for a CPU that plays a GPU."""
+    spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.SHAPES = {"A": (3, 1, 4, 5), "B": (3, 2, 3, 5)}
+    module.AWKWARD = [(1, 1, 1, 1), (3, 2, 3, 5)]
+    module.PEER_SHAPE = (3, 3, 5, 7)
+    module.TF_SAMPLE = 2
+    module.FULL = module.QUICK = module.Limits(2, 0.01, 2, 0.01, 0.0, 0.0)
+    return module
+
+
+class Clock:
+    """The device's clock: the host's, and ahead of it by the waits that were enqueued."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return time.perf_counter() + self.ahead
+
+
+class Pool:
+    def malloc(self, size: int) -> None: ...
+
+    def total_bytes(self) -> int:
+        return 3000
+
+    def used_bytes(self) -> int:
+        return 2000
+
+    def free_all_blocks(self) -> None: ...
+
+
+@contextlib.contextmanager
+def using_allocator(allocator: Callable[[int], None]) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture
+def cupy(cupy_on_cpu: Any) -> Any:
+    """The stand-in with what only the script uses of CuPy."""
+    clock = Clock()
+
+    class Event:
+        at = 0.0
+
+        def record(self) -> None:
+            self.at = clock.now()
+
+        def synchronize(self) -> None: ...
+
+    class RawKernel:
+        def __init__(self, code: str, name: str) -> None:
+            assert name in code
+
+        def __call__(self, grid: Any, block: Any, args: Any) -> None:
+            (cycles,) = args
+            assert type(cycles) is np.int64
+            clock.ahead += cycles / 2e9
+
+    properties = {
+        "name": b"A CPU",
+        "major": 9,
+        "minor": 0,
+        "multiProcessorCount": 1,
+        "totalGlobalMem": 2**30,
+        "l2CacheSize": 2**10,
+    }
+    cupy_on_cpu.__version__ = "0"
+    cupy_on_cpu.RawKernel = RawKernel
+    cupy_on_cpu.get_default_memory_pool = Pool
+    cuda = cupy_on_cpu.cuda
+    cuda.Event = Event
+    cuda.get_elapsed_time = lambda start, stop: 1e3 * (stop.at - start.at)
+    cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0)
+    cuda.MemoryPool = Pool
+    cuda.using_allocator = using_allocator
+    cuda.cublas.getVersion = lambda handle: 130000
+    cuda.runtime = types.SimpleNamespace(
+        getDeviceCount=lambda: 1,
+        getDevice=lambda: 0,
+        getDeviceProperties=lambda device: properties,
+        driverGetVersion=lambda: 13010,
+        runtimeGetVersion=lambda: 12090,
+        deviceSynchronize=lambda: None,
+    )
+    return cupy_on_cpu
+
+
+@pytest.fixture
+def torch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """PyTorch on the CPU as if it were on a GPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch: Any = pytest.importorskip("torch", reason="needs the extra: oracle")
+    gpu.TORCH_DEVICE = "cpu"
+    for name in ("synchronize", "reset_peak_memory_stats", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    for name, size in (("memory_allocated", 1000), ("max_memory_allocated", 5000)):
+        monkeypatch.setattr(torch.cuda, name, lambda size=size: size)
+    stream = types.SimpleNamespace(cuda_stream=0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    gpu.import_torch = lambda: (torch, None)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # many only wait for each other here
+    flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    yield torch
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = flags
+    torch.set_num_threads(threads)
+
+
+def without_torch(gpu: Any) -> None:
+    """Leave out PyTorch, and what takes longest here; the whole run below has both."""
+    gpu.import_torch = lambda: (None, "torch not installed")
+    gpu.Timer.host_per_step = lambda *_: 1.0
+    gpu.Timer.warm_up = lambda *_: None
+
+
+def results(folder: Path) -> tuple[dict[str, Any], str]:
+    (data,), (page,) = folder.glob("gpu-a-cpu-*.json"), folder.glob("gpu-a-cpu-*.md")
+    assert not list(folder.glob("*.part"))
+    return json.loads(data.read_text()), page.read_text()
+
+
+@pytest.mark.parametrize("peephole", [False, True])
+@pytest.mark.parametrize("mode", ["float16", "bfloat16", "float32", "tf32"])
+def test_the_checks_pass(gpu: Any, cupy: Any, mode: str, peephole: bool) -> None:
+    for shape in gpu.AWKWARD:
+        gpu.check_ours(cupy, mode, shape, peephole)
+        attributes = {"gate_order": "icfo", "cell_clip": 0.5, "seq_len_max": shape[0] - 1}
+        gpu.check_ours(cupy, mode, shape, peephole, **attributes)
+    gpu.check_tf(cupy, mode, peephole)
+
+
+def test_the_tf_style_does_what_cupyrnn_does(gpu: Any, cupy: Any) -> None:
+    """Closely, as in float64 nothing but rounding is left; a run can be repeated."""
+    gpu.TOLERANCE_OF["float64"] = "float64"
+    for peephole in (False, True):
+        for shape in ((1, 1, 1, 1), (4, 35, 3, 9)):
+            gpu.PEER_SHAPE = shape
+            gpu.check_tf(cupy, "float64", peephole)
+    inputs = gpu.on_device(cupy, gpu.host_inputs((4, 3, 2, 5), 0), "float64")
+    theirs = gpu.TFStyle(cupy, inputs, True)
+    assert [len(step) for step in theirs.forward_commands] == [3] * 4
+    assert [len(step) for step in theirs.backward_commands] == [22 + 2] * 4
+    assert [len(s) for s in gpu.TFStyle(cupy, inputs, False).backward_commands] == [17 + 2] * 4
+    for what in gpu.PASSES[:2]:
+        theirs.run(what, 4).call(None)
+    once = {name: a.tobytes() for name, a in theirs.grads.items()}
+    theirs.run("backward", 4).call(None)
+    assert once == {name: a.tobytes() for name, a in theirs.grads.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_the_tf_style_compiles_for_a_gpu(gpu: Any, dtype: str) -> None:
+    reason = nvrtc.have_nvrtc()
+    if reason is not None:
+        pytest.skip(reason)
+    names = compile.instances(gpu.TF_KERNELS, dtype)
+    source = common.source(dtype, gpu.TF_SOURCE)
+    cubin = nvrtc.compile_cubin(source, names, "sm_90", compile.OPTIONS)
+    assert set(cubin.kernels) == set(names)
+    assert nvrtc.compile_cubin(gpu.SPIN, ("spin",), "sm_90", compile.OPTIONS).size > 0
+
+
+def test_a_wrong_peer_or_gradient_is_noticed(
+    gpu: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = gpu.on_device(cupy, gpu.host_inputs((3, 2, 3, 5), 0), "float32")
+    theirs = gpu.TFStyle(cupy, inputs, False)
+    with pytest.raises(AssertionError, match="off by nan"):
+        gpu.assert_peer(cupy.asnumpy(theirs.saved.h), np.zeros((3, 2, 5)), "float32", "h")
+    backward = gpu.cupyrnn.block_lstm_grad
+
+    def off(x: Any, *args: Any, **kwargs: Any) -> Any:
+        g = backward(x, *args, **kwargs)
+        if type(x) is cupy.ndarray:
+            g.b_grad[0] = 1e3
+        return g
+
+    monkeypatch.setattr(
+        gpu.cupyrnn, "block_lstm_grad", lambda **named: off(named.pop("x"), **named)
+    )
+    with pytest.raises(AssertionError, match="b_grad: off by"):
+        gpu.check_ours(cupy, "float32", (3, 2, 3, 5), False)
+    with pytest.raises(AssertionError, match="b_grad: off by"):
+        gpu.check_tf(cupy, "float32", False)
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+def test_torch_is_given_the_same_problem(gpu: Any, cupy: Any, torch: Any, mode: str) -> None:
+    gpu.check_torch(cupy, torch, mode)
+    assert torch.bfloat16 not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
+
+
+def test_the_float32_mode(gpu: Any, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPY_TF32", "1")
+    for tf32 in (False, True):
+        with gpu.float32_mode(tf32, torch):
+            assert gpu.os.environ["CUPY_TF32"] == str(int(tf32))
+            assert torch.backends.cudnn.allow_tf32 is tf32
+            assert torch.backends.cuda.matmul.allow_tf32 is tf32
+    monkeypatch.delenv("CUPY_TF32")
+    with gpu.float32_mode(False):
+        assert gpu.os.environ["CUPY_TF32"] == "0"
+    assert "CUPY_TF32" not in gpu.os.environ
+
+
+def test_the_timer(gpu: Any, cupy: Any) -> None:
+    timer = gpu.Timer(cupy, gpu.Limits(6, 0.01, 6, 0.01, 0.0, 0.0))
+    slept: list[int] = []
+
+    def sleep(state: int) -> None:
+        slept.append(state)
+        time.sleep(2e-3)
+
+    job = gpu.Job([gpu.Run(sleep, lambda k=k: k) for k in range(2)], scale=3.0)
+    row = timer.measure(job)
+    assert slept[:6] == [0, 1, 0, 1, 0, 1]  # both to warm up, then in turn
+    assert 2 < row["eager_min_ms"] <= row["eager_ms"] <= row["eager_max_ms"]
+    assert row["repetitions"] in (5, 6)
+    assert row["queued_ms"] == pytest.approx(3 * row["eager_ms"], rel=0.5)
+
+    # A device that is free at once is not ahead of the host.
+    timer.spin = lambda *_: None
+    assert timer.queued(job, 2.0)["queued_is_bound"]
+
+    timer.spin = None
+    (error,) = timer.measure(job)["errors"]
+    assert error.startswith("queued: TypeError")
+
+
+def test_the_whole_run(
+    gpu: Any, cupy: Any, torch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--out", str(tmp_path), "--shapes", "B", "--dtypes", "float32,tf32"]
+    assert gpu.main(args) == 0
+    data, page = results(tmp_path)
+    assert data["finished"]
+    assert data["environment"]["CUDA driver"] == "13.1"
+    assert data["environment"]["CUDA runtime"] == "12.9"
+    assert all(check["problem"] is None for check in data["checks"])
+    rows = {(r["shape"], r["mode"], r["peephole"], r["pass"], r["who"]): r for r in data["rows"]}
+    # float32: 2 + (3 + 2) * 2 + 3 rows, tf32: 2 + 3 + 3.
+    assert len(rows) == len(data["rows"]) == 15 + 8
+    for row in data["rows"]:
+        assert row["eager_ms"] > 0
+        assert row["queued_ms"] > 0
+        assert ("host_us_per_step" in row) == (row["who"] == "cupyrnn")
+    assert "not cuDNN" in rows["B", "float32", False, "forward", "cuDNN"]["note"]
+    ours = rows["B", "float32", True, "backward", "cupyrnn"]
+    assert (ours["peak_bytes"], ours["result_bytes"]) == (3000, 2000)
+    shown = [line for line in page.splitlines() if line.startswith("| B | float32 (strict) | no")]
+    ratios = [cell.strip() for cell in shown[0].split("|")][-5:-1]
+    assert all(float(ratio.strip("~")) > 0 for ratio in ratios)
+    printed = capsys.readouterr().out
+    assert "all went well" in printed
+    assert gpu.times_table(data["rows"]) in printed
+
+
+def test_without_torch_and_ml_dtypes(
+    gpu: Any, cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_torch(gpu)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    args = ["--out", str(tmp_path), "--quick", "--shapes", "A", "--dtypes", "bfloat16,float16"]
+    assert gpu.main(args) == 0
+    data, page = results(tmp_path)
+    status = {(r["mode"], r["who"]): r.get("status") for r in data["rows"]}
+    assert status["bfloat16", "cupyrnn"] == "ml_dtypes not installed"
+    assert status["float16", "cuDNN"] == "torch not installed"
+    assert status["float16", "cupyrnn"] is None
+    assert "ml_dtypes not installed" in page
+    assert "torch not installed" in page
+
+
+def test_a_failing_row_stops_no_other(
+    gpu: Any, cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_torch(gpu)
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("out of\nluck | today")
+
+    gpu.check_all = lambda *_: set()
+    monkeypatch.setattr(gpu, "tf_jobs", broken)
+    args = ["--out", str(tmp_path), "--shapes", "A", "--dtypes", "float32"]
+    assert gpu.main(args) == 1
+    data, page = results(tmp_path)
+    for row in data["rows"]:
+        if row["who"] == "TF-style":
+            assert row["status"] == "failed: RuntimeError: out of luck | today"
+        elif row["who"] != "cuDNN":
+            assert row["eager_ms"] > 0
+    assert "failed: RuntimeError: out of luck \\| today" in page
+
+
+def test_a_failure_beside_the_time_keeps_the_time(
+    gpu: Any, cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_torch(gpu)
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no pool")
+
+    gpu.check_all = lambda *_: set()
+    monkeypatch.setattr(gpu.Timer, "memory", broken)
+    monkeypatch.setattr(gpu.Timer, "queued", broken)
+    args = ["--out", str(tmp_path), "--shapes", "A", "--dtypes", "float32"]
+    assert gpu.main(args) == 1
+    data, page = results(tmp_path)
+    row = next(r for r in data["rows"] if r["who"] == "cupyrnn")
+    assert row["eager_ms"] > 0
+    assert row["errors"] == ["queued: RuntimeError: no pool", "costs: RuntimeError: no pool"]
+    assert f"| {row['eager_ms']:.3f}* | failed: RuntimeError: no pool |" in page
+
+
+def test_what_fails_its_check_is_not_timed(
+    gpu: Any, cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_torch(gpu)
+
+    def wrong(cupy: Any, mode: str, shape: Any, peephole: bool, **_: Any) -> None:
+        assert not peephole, "h: off by 1"
+
+    monkeypatch.setattr(gpu, "check_ours", wrong)
+    gpu.check_tf = lambda *_: None
+    args = ["--out", str(tmp_path), "--shapes", "A", "--dtypes", "float32"]
+    for force in (False, True):
+        folder = tmp_path / str(force)
+        assert gpu.main([*args, "--out", str(folder), *(["--force"] if force else [])]) == 1
+        data, page = results(folder)
+        assert "awkward shapes: FAILED: h: off by 1" in page
+        for row in data["rows"]:
+            if row["who"] == "cupyrnn":
+                refused = row["peephole"] and not force
+                assert row.get("status") == ("FAILED its check, not timed" if refused else None)
+
+
+def test_out_of_time(gpu: Any, cupy: Any, tmp_path: Path) -> None:
+    without_torch(gpu)
+    gpu.check_all = lambda *_: set()
+    args = ["--out", str(tmp_path), "--shapes", "A", "--dtypes", "float32", "--seconds", "0"]
+    assert gpu.main(args) == 0
+    data, _ = results(tmp_path)
+    assert {r["status"] for r in data["rows"]} == {"skipped: out of time", "torch not installed"}
+
+
+def test_nothing_to_run_on(
+    gpu: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_driver() -> int:
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", no_driver)
+    assert gpu.main([]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "no GPU" in line
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert gpu.main([]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "CuPy cannot be imported" in line
+    assert "cuda13x" in line
+
+
+def test_wrong_arguments(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        gpu.main(["--shapes", "A,E"])
+    assert "'E' is not one of A, B" in capsys.readouterr().err
