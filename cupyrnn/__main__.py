@@ -570,19 +570,19 @@ def array_module(backend: str) -> ModuleType:
     """Return the array module to train with; "auto" is CuPy where there is a GPU."""
     if backend == "numpy":
         return np
+    install = 'it is installed with pip install "cupyrnn[cuda13x]" or "cupyrnn[cuda12x]"'
     try:
         cupy: ModuleType = importlib.import_module("cupy")
         if cupy.is_available():
             return cupy
-        missing = "CuPy finds no GPU"
+        missing = "CuPy finds no GPU, --backend numpy needs none"
+    except ModuleNotFoundError:
+        missing = f"CuPy is missing, {install}"
     except Exception as error:  # a broken CuPy raises whatever broke it
-        missing = f"CuPy is not usable ({error})"
+        missing = f"CuPy does not work ({error}), {install}"
     if backend == "auto":
         return np
-    raise SystemExit(
-        f"python -m cupyrnn: {missing}; it is installed with"
-        ' pip install "cupyrnn[cuda13x]" or "cupyrnn[cuda12x]"'
-    )
+    raise SystemExit(f"python -m cupyrnn: {missing}")
 
 
 def versions(xp: ModuleType) -> str:

@@ -7,9 +7,11 @@ import importlib
 import importlib.resources
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,6 +53,15 @@ SIGNATURES = {
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module: str) -> None:
     assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_the_readmes_example_runs() -> None:
+    readme = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    names: dict[str, typing.Any] = {}
+    exec(code, names)
+    assert names["grads"].w_grad.shape == names["w"].shape
+    assert np.isfinite(names["grads"].w_grad).all()
 
 
 def test_every_public_function_has_a_complete_docstring() -> None:
