@@ -98,9 +98,6 @@ NOTES = """\
 * host: time of Python's launch loop per step of the sequence, without what a call costs once."""
 
 
-# --- Limits -----------------------------------------------------------------------------------
-
-
 class Limits(NamedTuple):
     """What bounds a measurement, by repetitions and by seconds."""
 
@@ -117,9 +114,6 @@ class Limits(NamedTuple):
 
 FULL = Limits(ENOUGH, 0.8, 20, 0.3, 0.05, math.inf)
 QUICK = Limits(15, 0.15, 8, 0.1, 0.01, math.inf)
-
-
-# --- Timing -----------------------------------------------------------------------------------
 
 
 class Run(NamedTuple):
@@ -281,9 +275,6 @@ class Timer:
         return row
 
 
-# --- Inputs -----------------------------------------------------------------------------------
-
-
 def numpy_dtype(mode: str) -> np.dtype[Any]:
     """Return the dtype of a mode's arrays."""
     if mode == "bfloat16":
@@ -357,9 +348,6 @@ def float32_mode(tf32: bool, torch: Any = None) -> Iterator[None]:
             os.environ["CUPY_TF32"] = before
 
 
-# --- cupyrnn ----------------------------------------------------------------------------------
-
-
 class Ours:
     """block_lstm and block_lstm_grad on one set of inputs."""
 
@@ -399,9 +387,6 @@ def our_extras(timer: Timer, inputs: dict[str, Any], peephole: bool, what: str) 
 
     host = timer.host_per_step(cut, len(inputs["x"]))
     return {"host_us_per_step": host, **timer.memory(Ours(inputs, peephole).run(what))}
-
-
-# --- The matrix products alone ----------------------------------------------------------------
 
 
 class Products:
@@ -453,9 +438,6 @@ def product_jobs(cupy: Any, sets: list[dict[str, Any]]) -> dict[str, Job]:
         "forward": Job([Run(lambda _, c=c: c.forward()) for c in contestants]),
         "backward": Job([Run(lambda _, c=c: c.backward()) for c in contestants]),
     }
-
-
-# --- TensorFlow's way -------------------------------------------------------------------------
 
 
 def _elementwise(name: str, inputs: str, expression: str, vectors: str = "") -> str:
@@ -734,9 +716,6 @@ def tf_jobs(cupy: Any, sets: list[dict[str, Any]], peephole: bool) -> dict[str, 
     }
 
 
-# --- cuDNN through PyTorch --------------------------------------------------------------------
-
-
 def import_torch() -> tuple[Any, str | None]:
     """Return PyTorch and None, or None and why not."""
     try:
@@ -840,9 +819,6 @@ def torch_memory(torch: Any, run: Run) -> dict[str, int]:
     return sizes
 
 
-# --- Checks -----------------------------------------------------------------------------------
-
-
 def widen(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(a).astype(np.float64) for name, a in inputs.items()}
 
@@ -920,9 +896,6 @@ def check_torch(cupy: Any, torch: Any, mode: str) -> None:
     actual = [("x", dx), ("h_prev", dh[0]), ("cs_prev", dcs[0]), ("w", w), ("b", b_ih), ("b", b_hh)]
     for name, a in actual:
         assert_peer(a, cupy.asnumpy(getattr(g, f"{name}_grad")), mode, f"{name}_grad")
-
-
-# --- Results ----------------------------------------------------------------------------------
 
 
 def describe(error: BaseException) -> str:
@@ -1103,9 +1076,6 @@ def markdown(data: dict[str, Any]) -> str:
     if remarks:
         lines += ["", "## Remarks", "", *remarks]
     return "\n".join(lines)
-
-
-# --- The run ----------------------------------------------------------------------------------
 
 
 def import_cupy() -> tuple[Any, str | None]:
