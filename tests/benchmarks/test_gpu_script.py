@@ -122,7 +122,9 @@ def torch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """PyTorch on the CPU as if it were on a GPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch: Any = pytest.importorskip("torch", reason="needs the extra: oracle")
+        torch: Any = pytest.importorskip(
+            "torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'"
+        )
     gpu.TORCH_DEVICE = "cpu"
     for name in ("synchronize", "reset_peak_memory_stats", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
