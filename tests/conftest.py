@@ -19,6 +19,9 @@ from cuda_on_cpu import fake_cupy, runner
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Not in addopts: pytest would refuse the option where pytest-benchmark is not installed.
+    if config.pluginmanager.hasplugin("benchmark"):
+        config.option.benchmark_disable = True
     config.addinivalue_line("markers", "gpu: needs a GPU and CuPy")
     config.addinivalue_line("markers", "cuda_on_cpu: runs the CUDA source on the CPU, with g++")
 

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_on_cpu import fake_cupy
-from matplotlib.image import imread
 
 from cupyrnn import __main__ as demo
+
+pytest.importorskip("tqdm", reason="needs the extra: demo")
+imread = pytest.importorskip("matplotlib.image", reason="needs the extra: demo").imread
 
 COMMAND = [sys.executable, "-u", "-W", "error", "-m", "cupyrnn"]
 # Beside other tests, more threads than cores would make these small matmuls slow.
