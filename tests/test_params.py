@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 import warnings
@@ -204,12 +205,26 @@ def torch() -> Any:
 
 
 @pytest.fixture(scope="module")
-def keras() -> Any:
+def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip(
             "tensorflow", reason="needs TensorFlow: pip install 'cupyrnn[oracle]'"
-        ).keras
+        )
+
+
+@pytest.fixture(scope="module")
+def keras(tf: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tf.keras
+
+
+@pytest.mark.parametrize("op", [n for n in vars(raw_ops) if n.startswith("Cudnn")])
+def test_signatures_are_tensorflows(tf: Any, op: str) -> None:
+    theirs = inspect.signature(inspect.unwrap(getattr(tf.raw_ops, op))).parameters.values()
+    ours = inspect.signature(getattr(raw_ops, op)).parameters.values()
+    assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
 
 
 def as_numpy(module: Any) -> dict[str, Any]:
