@@ -491,7 +491,8 @@ def _contract(
     if not wanted:
         return xp, None
     compute = compute_dtype(dtype)
-    wci, wcf, wco = (contiguous(xp, cast(arrays[name], compute)) for name in _PEEPHOLES)
+    with on_device(xp, cs_prev):
+        wci, wcf, wco = (contiguous(xp, cast(arrays[name], compute)) for name in _PEEPHOLES)
     return xp, (wci, wcf, wco)
 
 

@@ -234,6 +234,13 @@ class CanonicalParams(NamedTuple):
     biases: list[Array]
 
 
+def _zeros(xp: ModuleType, pieces: list[Piece], like: Array) -> Array:
+    """Return a packed vector of zeros where `like` is, of its dtype."""
+    with on_device(xp, like):
+        params: Array = xp.zeros(pieces[-1].offset + pieces[-1].size, like.dtype)
+    return params
+
+
 def _check_params(op: str, params: Array, pieces: list[Piece]) -> ModuleType:
     xp, _ = check_arrays(op, {"params": params})
     size = pieces[-1].offset + pieces[-1].size
@@ -434,7 +441,7 @@ def params_from_torch(
     for name in ("weight_ih_l0", "weight_hh_l0"):
         if name not in state:
             raise ValueError(f"{op}: state_dict has no {prefix}{name}")
-    xp, dtype = check_arrays(op, state)
+    xp, _ = check_arrays(op, state)
     G = len(GATES[rnn_mode])
     rows, I = expect_rank(op, "weight_ih_l0", state["weight_ih_l0"], "(G*H, K)")
     if rows % G:
@@ -447,7 +454,7 @@ def params_from_torch(
     P = state["weight_hr_l0"].shape[0] if "weight_hr_l0" in state else 0
     pieces = _layout(op, L, H, I, rnn_mode, "linear_input", _direction(D), P)
     arrays = dict(state)
-    params = xp.zeros(pieces[-1].offset + pieces[-1].size, dtype)
+    params = _zeros(xp, pieces, state["weight_ih_l0"])
     biased = "bias_ih_l0" in state
     for name, offset, shape in _torch_places(pieces, G):
         a = arrays.pop(name, None)
@@ -585,13 +592,13 @@ def params_from_keras(
             f" {D} direction(s): kernel, recurrent kernel, bias"
         )
     arrays = {f"weights[{n}]": a for n, a in enumerate(weights)}
-    xp, dtype = check_arrays(op, arrays)
+    xp, _ = check_arrays(op, arrays)
     columns = _KERAS_COLUMNS[rnn_mode]
     G, L = len(columns), len(weights) // (3 * D)
     I = expect_rank(op, "weights[0]", weights[0], "(K, G*H)")[0]
     H = expect_rank(op, "weights[1]", weights[1], "(H, G*H)")[0]
     pieces = _layout(op, L, H, I, rnn_mode, "linear_input", direction, 0)
-    params = xp.zeros(pieces[-1].offset + pieces[-1].size, dtype)
+    params = _zeros(xp, pieces, weights[0])
     for p in pieces:
         base = 3 * (p.layer * D + p.direction)
         column = columns[GATES[rnn_mode].index(p.gate)]
@@ -751,7 +758,7 @@ def params_from_block_lstm(
     (56,)
     """
     op = "params_from_block_lstm"
-    xp, dtype = check_arrays(op, {"w": w, "b": b})
+    xp, _ = check_arrays(op, {"w": w, "b": b})
     _choice(op, "gate_order", gate_order, tuple(_BLOCK_COLUMNS))
     for name, a in (("wci", wci), ("wcf", wcf), ("wco", wco)):
         if a is not None:
@@ -765,7 +772,7 @@ def params_from_block_lstm(
     expect_shape(op, "b", b, "(4*H,)", (4 * H,))
     I = rows - H
     pieces = _layout(op, 1, H, I, "lstm", "linear_input", "unidirectional", 0)
-    params = xp.zeros(pieces[-1].offset + pieces[-1].size, dtype)
+    params = _zeros(xp, pieces, w)
     for p in pieces:
         column = _BLOCK_COLUMNS[gate_order][GATES["lstm"].index(p.gate)]
         gate = slice(column * H, (column + 1) * H)

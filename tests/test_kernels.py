@@ -340,9 +340,33 @@ def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
         there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
     with pytest.raises(TypeError, match=r"^block_gru: w_c is on device 1, expected 0 like x$"):
         cupyrnn.block_gru(**{**on_device, "w_c": there["w_c"]})
-    # Results are made where the arguments are, whichever device is current.
+    # Everything is made where the arguments are, whichever device is current.
     out = cupyrnn.block_gru(**there)
     assert [a.device.id for a in out] == [1] * 4
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_arrays_on_another_device(cupy_on_cpu: Any, dtype: str, rng: np.random.Generator) -> None:
+    """All of a call is on its arguments' device; the stand-in refuses a launch that mixes."""
+    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True, dtype)
+    with cupy_on_cpu.cuda.Device(1):
+        there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+        strided = cupy_on_cpu.asarray(np.ones((3, 2, 10), dtype)[..., ::2])
+    out = cupyrnn.block_lstm(**there)
+    g = cupyrnn.block_lstm_grad(**there, **out._asdict(), cs_grad=None, h_grad=strided)
+    one = {**there, "x": there["x"][0]}
+    cell = {n: a[0] for n, a in out._asdict().items() if n != "h"}
+    grads = {"cs_grad": strided[0], "h_grad": None}
+    results = (
+        *out,
+        *g,
+        *cupyrnn.lstm_block_cell_grad(**one, **cell, **grads),
+        *cupyrnn.lstm_block_cell_backward(**one, **cell, **grads),
+    )
+    assert {a.device.id for a in results} == {1}
+    params = cupyrnn.params_from_block_lstm(there["w"], there["b"], forget_bias=0, cell_clip=0)
+    assert params.params.device.id == 1
 
 
 def test_a_length_on_the_device_is_refused(cupy_on_cpu: Any, rng: np.random.Generator) -> None:

@@ -80,6 +80,17 @@ class ndarray(np.ndarray):
     def __array_function__(self, func: Any, *_: Any) -> Any:
         raise TypeError(f"numpy.{func.__name__} was called with an array of the device")
 
+    def astype(self, dtype: Any, order: Any = "K", copy: bool = True) -> Any:
+        result = super().astype(dtype, order=order, copy=copy)
+        if result is not self:
+            result.device_id = _current()  # as cupy, whose new arrays are on the current device
+        return result
+
+    def copy(self, order: Any = "C") -> Any:
+        result = super().copy(order)
+        result.device_id = _current()
+        return result
+
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, np.ndarray) and not isinstance(value, ndarray):
             raise TypeError("an array of the host is assigned to an array of the device")
@@ -106,7 +117,7 @@ def zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
 
 
 def ascontiguousarray(a: ndarray) -> ndarray:
-    return asarray(np.ascontiguousarray(get(a)))
+    return a if a.flags.c_contiguous else a.copy()
 
 
 class RawModule:
@@ -120,7 +131,14 @@ class RawModule:
         )
 
     def get_function(self, name: str) -> Any:
-        return self._module.get_function(name)
+        function = self._module.get_function(name)
+
+        def launch(grid: Any, block: Any, args: Any) -> None:
+            devices = {a.device_id for a in args if isinstance(a, ndarray)}
+            assert devices <= {_current()}, f"{name} on device {_current()}, arrays on {devices}"
+            function(grid, block, args)
+
+        return launch
 
 
 _TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
@@ -135,7 +153,8 @@ def _matrix(pointer: int, kind: int, rows: int, columns: int, ld: int) -> Any:
     for a in list(_live.values()):
         first = a.ctypes.data
         extent = sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize
-        inside |= a.size > 0 and first <= pointer and pointer + size <= first + extent
+        holds = a.size > 0 and first <= pointer and pointer + size <= first + extent
+        inside |= holds and a.device_id == _current()
     assert inside, f"a product reaches outside its arrays: {size} bytes at {pointer:#x}"
     memory = (ctypes.c_char * size).from_address(pointer)
     flat = np.frombuffer(memory, dtype)
