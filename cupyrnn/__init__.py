@@ -37,12 +37,21 @@ from .params import (
     params_to_keras,
     params_to_torch,
 )
+from .rnn import (
+    CudnnRNNGrads,
+    CudnnRNNOutputs,
+    cudnn_rnn,
+    cudnn_rnn_backprop,
+    cudnn_rnn_engine,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BlockLSTMParams",
     "CanonicalParams",
+    "CudnnRNNGrads",
+    "CudnnRNNOutputs",
     "GRUCellGrads",
     "GRUGrads",
     "GRUOutputs",
@@ -55,7 +64,10 @@ __all__ = [
     "block_gru_grad",
     "block_lstm",
     "block_lstm_grad",
+    "cudnn_rnn",
+    "cudnn_rnn_backprop",
     "cudnn_rnn_canonical_to_params",
+    "cudnn_rnn_engine",
     "cudnn_rnn_params_layout",
     "cudnn_rnn_params_size",
     "cudnn_rnn_params_to_canonical",

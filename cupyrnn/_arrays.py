@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from types import ModuleType
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def _kind(a: object) -> str | None:
+def array_kind(a: object) -> str | None:
     """Return "numpy" or "cupy", None for what is no array. Never imports CuPy."""
     cupy = sys.modules.get("cupy")
     if isinstance(a, getattr(cupy, "ndarray", ())):
@@ -65,9 +65,9 @@ def check_arrays(
     given: dict[str, Any] = {**required}
     given |= {name: a for name, a in (optional or {}).items() if a is not None}
     first, *others = given
-    kind, like = _kind(given[first]), ""
+    kind, like = array_kind(given[first]), ""
     for name, a in given.items():
-        if kind is None or _kind(a) != kind:
+        if kind is None or array_kind(a) != kind:
             actual = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
             expected = f"{kind}.ndarray{like}" if kind else "numpy.ndarray or cupy.ndarray"
             raise TypeError(f"{op}: {name} is a {actual}, expected a {expected}")
@@ -125,7 +125,7 @@ def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
         raise ValueError(f"{op}: seq_len_max has shape {shape}, expected a scalar")
     try:
         # A CuPy scalar would have to be copied from the device.
-        if isinstance(seq_len_max, (bool, np.bool_)) or _kind(seq_len_max) == "cupy":
+        if isinstance(seq_len_max, (bool, np.bool_)) or array_kind(seq_len_max) == "cupy":
             raise TypeError
         steps = operator.index(seq_len_max)  # type: ignore[arg-type]
     except TypeError:
@@ -135,6 +135,52 @@ def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
     if not 0 <= steps <= T:
         raise ValueError(f"{op}: seq_len_max is {steps}, expected in [0, T] = [0, {T}]")
     return steps
+
+
+def check_lengths(op: str, sequence_lengths: object, T: int, B: int) -> NDArray[np.int32] | None:
+    """Return sequence_lengths, B integers in [0, T] on the host, or None."""
+    if sequence_lengths is None:
+        return None
+    if array_kind(sequence_lengths) == "cupy":
+        raise TypeError(
+            f"{op}: sequence_lengths is a cupy.ndarray, expected integers on the host:"
+            " a numpy.ndarray or a list"
+        )
+    lengths = np.asarray(sequence_lengths)
+    if lengths.dtype.kind not in "iu" and lengths.size:
+        raise TypeError(f"{op}: sequence_lengths has dtype {lengths.dtype}, expected integers")
+    expect_shape(op, "sequence_lengths", lengths, "(B,)", (B,))
+    wrong = np.flatnonzero((lengths < 0) | (lengths > T))
+    if wrong.size:
+        b = wrong[0]
+        raise ValueError(
+            f"{op}: sequence_lengths[{b}] is {lengths[b]}, expected in [0, T] = [0, {T}]"
+        )
+    return lengths.astype(np.int32)
+
+
+def check_integer(op: str, name: str, value: object, least: int | None = None) -> int:
+    """Return `value`, a Python or NumPy integer that is not below `least`, as a Python integer."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{op}: {name} is {value!r}, expected an integer") from None
+    if least is not None and number < least:
+        raise ValueError(f"{op}: {name} is {number}, expected at least {least}")
+    return number
+
+
+def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> None:
+    """Check that `value` is one of the strings `choices`."""
+    if value not in choices:
+        raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(choices)}")
+
+
+def check_bool(op: str, name: str, value: object) -> bool:
+    """Return the attribute `value` as a Python bool."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{op}: {name} is {value!r}, expected a bool")
+    return bool(value)
 
 
 def check_real(op: str, name: str, value: object) -> float:

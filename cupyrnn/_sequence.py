@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 _CPU_ROWS, _GPU_ROWS = 1024, 16384
 
 
+def block_rows(xp: ModuleType) -> int:
+    """Return the number of rows that one whole-sequence matmul takes at least."""
+    return _CPU_ROWS if xp is np else _GPU_ROWS
+
+
 def time_blocks(xp: ModuleType, T: int, B: int) -> Iterator[tuple[int, int]]:
     """Yield the bounds of the blocks of time steps that are taken together, in order."""
-    n = max(1, -(-(_CPU_ROWS if xp is np else _GPU_ROWS) // max(B, 1)))
+    n = max(1, -(-block_rows(xp) // max(B, 1)))
     return ((lo, min(lo + n, T)) for lo in range(0, T, n))
 
 
@@ -91,3 +96,13 @@ def column_sums(g: Array) -> Array:
     """Return, for NumPy, the sums of the columns of g[N, M]: as a matmul, faster than a sum."""
     sums: Array = np.ones(g.shape[0], g.dtype) @ g
     return sums
+
+
+def add_column_sums(xp: ModuleType, g: Array, sums: Array) -> None:
+    """Add the sums of the columns of g[N, M] to sums[M], which is of the computation's dtype."""
+    if xp is np:
+        sums += column_sums(g)
+    else:
+        from .kernels import launch
+
+        launch.add_column_sums("", launch.SUMS, g, sums)

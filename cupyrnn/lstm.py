@@ -15,6 +15,8 @@ import numpy as np
 from ._arrays import (
     cast,
     check_arrays,
+    check_bool,
+    check_choice,
     check_real,
     check_seq_len,
     compute_dtype,
@@ -94,6 +96,7 @@ def forward_steps(
     cell_clip: float | None,
     columns: tuple[int, ...],
     outputs: LSTMOutputs,
+    w_p: Array | None = None,
 ) -> tuple[Array, Array]:
     """
     The recurrence over t steps.
@@ -103,13 +106,15 @@ def forward_steps(
     xw : [t, B, 4*H]
         x @ w_x; overwritten.
     w_h : [H, 4*H]
-        The recurrent weights, C-contiguous.
+        The recurrent weights, C-contiguous; [P, 4*H] with a projection.
     b : [4*H]
         The bias, forget_bias included.
     columns
         Which quarter of the columns belongs to i, ci, f and o.
     outputs : seven times [t, B, H]
-        Written.
+        Written; h is [t, B, P] with a projection.
+    w_p : [H, P], optional
+        The projection of CudnnRNN: h = (o*co) @ w_p. C-contiguous.
 
     Returns
     -------
@@ -121,7 +126,7 @@ def forward_steps(
     xw += b
     wide = outputs
     if outputs.h.dtype != xw.dtype:
-        wide = LSTMOutputs(*(np.empty(outputs.h.shape, xw.dtype) for _ in outputs))
+        wide = LSTMOutputs(*(np.empty(a.shape, xw.dtype) for a in outputs))
     cs_prev, h_prev = cs_prev.astype(xw.dtype, order="C"), h_prev.astype(xw.dtype, order="C")
     product = np.empty((B, 4 * H), xw.dtype)
     # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than
@@ -161,7 +166,10 @@ def forward_steps(
                 z_o += np.multiply(cs, wco, out=i_ci)
                 one_plus_exp_neg(z_o)
             np.reciprocal(z_o, out=o)  # o = sigmoid(zo + cs*wco)
-            np.multiply(o, co, out=h)
+            if w_p is None:
+                np.multiply(o, co, out=h)
+            else:
+                np.dot(np.multiply(o, co, out=i_ci), w_p, out=h)
             cs_prev, h_prev = cs, h
     if wide is not outputs:
         for a, value in zip(outputs, wide, strict=True):
@@ -245,6 +253,8 @@ def backward_steps(
     dh: Array,
     dgates: Array,
     lo: int,
+    w_p: Array | None = None,
+    dh_steps: Array | None = None,
 ) -> None:
     """
     The recurrence over the t steps from `lo` on, backwards.
@@ -256,18 +266,23 @@ def backward_steps(
     cs_prev : [B, H]
         The cell state before step 0.
     cs_grad, h_grad : [T, B, H] or None
-        The gradients of each step's cs and h.
+        The gradients of each step's cs and h; h_grad is [T, B, P] with a projection.
     w_h : [4*H, H] or None
         The recurrent weights transposed, C-contiguous: as a view the matmul is up to twice as slow.
-        None where the gradient of h_prev is not wanted.
+        None where the gradient of h_prev is not wanted. [4*H, P] with a projection.
     dcs, dh : [B, H]
         The gradients carried into the last of the steps; overwritten with those carried out of
-        the first.
+        the first. dh is [B, P] with a projection.
     dgates : [t, B, 4*H]
         Written: the gate gradients in the op's gate order.
+    w_p : [P, H], optional
+        The weights of the projection, transposed.
+    dh_steps : [t, B, P]
+        Written with a projection: the gradient of each step's h, that of later steps included.
     """
     t, B, _ = dgates.shape
     H, compute = cs_prev.shape[1], dh.dtype
+    dm = dh if w_p is None else np.empty((B, H), compute)
     n = max(1, min(t, _CHUNK // max(B * H, 1)))
     k = _Factors(np.empty((n, 3, B, H), compute), *(np.empty((n, B, H), compute) for _ in range(3)))
     tmp, u = np.empty((n, B, H), compute), np.empty((B, H), compute)
@@ -287,8 +302,11 @@ def backward_steps(
             di_dci_df, do = by_gate[start + s, :3], by_gate[start + s, 3]
             if given_h is not None:
                 dh += given_h[s]
-            np.multiply(dh, k.o[s], out=do)
-            dcs += np.multiply(dh, k.d[s], out=u)
+            if w_p is not None and dh_steps is not None:
+                dh_steps[start + s] = dh
+                np.dot(dh, w_p, out=dm)  # the gradient of o*co
+            np.multiply(dm, k.o[s], out=do)
+            dcs += np.multiply(dm, k.d[s], out=u)
             if given_cs is not None:
                 dcs += given_cs[s]
             np.multiply(dcs, k.gates[s], out=di_dci_df)
@@ -458,8 +476,7 @@ def _contract(
     input of the forward op is a state of shape (lead, H).
     """
     xp, dtype = check_arrays(op, required, optional, complex_step="i" not in required)
-    if gate_order not in _COLUMNS:
-        raise ValueError(f"{op}: gate_order is {gate_order!r}, expected 'icfo' or 'ifco'")
+    check_choice(op, "gate_order", gate_order, tuple(_COLUMNS))
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
 
     x, w, cs_prev = arrays.get("x"), arrays.get("w"), arrays["cs_prev"]
@@ -480,10 +497,10 @@ def _contract(
         if name not in _INPUTS:
             expect_shape(op, name, a, f"({lead}, H)", (*leading, H))
 
-    if not isinstance(use_peephole, (bool, np.bool_, type(None))):
-        raise TypeError(f"{op}: use_peephole is {use_peephole!r}, expected a bool")
     given = [name for name in _PEEPHOLES if name in arrays]
-    wanted = bool(given) if use_peephole is None else use_peephole
+    wanted = bool(given)
+    if use_peephole is not None:
+        wanted = check_bool(op, "use_peephole", use_peephole)
     if (given and len(given) < 3) or (wanted and not given):
         missing = next(name for name in _PEEPHOLES if name not in arrays)
         why = f"like {given[0]}" if given else "as use_peephole is True"

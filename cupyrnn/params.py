@@ -13,12 +13,19 @@ or H without a projection.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from ._arrays import check_arrays, check_real, expect_rank, expect_shape, on_device
+from ._arrays import (
+    check_arrays,
+    check_choice,
+    check_integer,
+    check_real,
+    expect_rank,
+    expect_shape,
+    on_device,
+)
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -55,22 +62,7 @@ class Piece(NamedTuple):
         return rows * columns
 
 
-def _integer(op: str, name: str, value: object, least: int) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"{op}: {name} is {value!r}, expected an integer") from None
-    if number < least:
-        raise ValueError(f"{op}: {name} is {number}, expected at least {least}")
-    return number
-
-
-def _choice(op: str, name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(choices)}")
-
-
-def _layout(
+def layout(
     op: str,
     num_layers: int,
     num_units: int,
@@ -81,13 +73,13 @@ def _layout(
     num_proj: int,
 ) -> list[Piece]:
     """Check the configuration and return all pieces in the order of the packed vector."""
-    L = _integer(op, "num_layers", num_layers, 1)
-    H = _integer(op, "num_units", num_units, 1)
-    I = _integer(op, "input_size", input_size, 1)
-    P = _integer(op, "num_proj", num_proj, 0)
-    _choice(op, "rnn_mode", rnn_mode, tuple(GATES))
-    _choice(op, "input_mode", input_mode, _INPUT_MODES)
-    _choice(op, "direction", direction, _DIRECTIONS)
+    L = check_integer(op, "num_layers", num_layers, 1)
+    H = check_integer(op, "num_units", num_units, 1)
+    I = check_integer(op, "input_size", input_size, 1)
+    P = check_integer(op, "num_proj", num_proj, 0)
+    check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    check_choice(op, "input_mode", input_mode, _INPUT_MODES)
+    check_choice(op, "direction", direction, _DIRECTIONS)
     if P and rnn_mode != "lstm":
         raise ValueError(f"{op}: num_proj is {P}, expected 0 for {rnn_mode}: only lstm projects")
     if P > H:
@@ -169,7 +161,7 @@ def cudnn_rnn_params_layout(
     input_bias 10 (2,)
     recurrent_bias 12 (2,)
     """
-    return _layout(
+    return layout(
         "cudnn_rnn_params_layout",
         num_layers,
         num_units,
@@ -214,7 +206,7 @@ def cudnn_rnn_params_size(
     >>> cupyrnn.cudnn_rnn_params_size(1, 2, 3)
     56
     """
-    last = _layout(
+    last = layout(
         "cudnn_rnn_params_size",
         num_layers,
         num_units,
@@ -293,7 +285,7 @@ def cudnn_rnn_params_to_canonical(
            [3., 4., 5.]])
     """
     op = "cudnn_rnn_params_to_canonical"
-    pieces = _layout(
+    pieces = layout(
         op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
     xp = _check_params(op, params, pieces)
@@ -346,7 +338,7 @@ def cudnn_rnn_canonical_to_params(
     True
     """
     op = "cudnn_rnn_canonical_to_params"
-    pieces = _layout(
+    pieces = layout(
         op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
     count = sum(len(p.shape) == 2 for p in pieces)
@@ -436,7 +428,7 @@ def params_from_torch(
     (1, 2, 3)
     """
     op = "params_from_torch"
-    _choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     state = {k.removeprefix(prefix): a for k, a in state_dict.items() if k.startswith(prefix)}
     for name in ("weight_ih_l0", "weight_hh_l0"):
         if name not in state:
@@ -452,7 +444,7 @@ def params_from_torch(
     H, L = rows // G, sum(k.startswith("weight_ih_l") and k[11:].isdecimal() for k in state)
     D = 1 + ("weight_ih_l0_reverse" in state)
     P = state["weight_hr_l0"].shape[0] if "weight_hr_l0" in state else 0
-    pieces = _layout(op, L, H, I, rnn_mode, "linear_input", _direction(D), P)
+    pieces = layout(op, L, H, I, rnn_mode, "linear_input", _direction(D), P)
     arrays = dict(state)
     params = _zeros(xp, pieces, state["weight_ih_l0"])
     biased = "bias_ih_l0" in state
@@ -524,7 +516,7 @@ def params_to_torch(
     {'weight_ih_l0': (8, 3), 'weight_hh_l0': (8, 2)}
     """
     op = "params_to_torch"
-    pieces = _layout(
+    pieces = layout(
         op, num_layers, num_units, input_size, rnn_mode, "linear_input", direction, num_proj
     )
     xp = _check_params(op, params, pieces)
@@ -583,8 +575,8 @@ def params_from_keras(
     (2, 3)
     """
     op = "params_from_keras"
-    _choice(op, "rnn_mode", rnn_mode, tuple(_KERAS_COLUMNS))
-    _choice(op, "direction", direction, _DIRECTIONS)
+    check_choice(op, "rnn_mode", rnn_mode, tuple(_KERAS_COLUMNS))
+    check_choice(op, "direction", direction, _DIRECTIONS)
     D = 1 + (direction == "bidirectional")
     if not weights or len(weights) % (3 * D):
         raise ValueError(
@@ -597,7 +589,7 @@ def params_from_keras(
     G, L = len(columns), len(weights) // (3 * D)
     I = expect_rank(op, "weights[0]", weights[0], "(K, G*H)")[0]
     H = expect_rank(op, "weights[1]", weights[1], "(H, G*H)")[0]
-    pieces = _layout(op, L, H, I, rnn_mode, "linear_input", direction, 0)
+    pieces = layout(op, L, H, I, rnn_mode, "linear_input", direction, 0)
     params = _zeros(xp, pieces, weights[0])
     for p in pieces:
         base = 3 * (p.layer * D + p.direction)
@@ -669,8 +661,8 @@ def params_to_keras(
     [(3, 8), (2, 8), (8,)]
     """
     op = "params_to_keras"
-    _choice(op, "rnn_mode", rnn_mode, tuple(_KERAS_COLUMNS))
-    pieces = _layout(op, num_layers, num_units, input_size, rnn_mode, "linear_input", direction, 0)
+    check_choice(op, "rnn_mode", rnn_mode, tuple(_KERAS_COLUMNS))
+    pieces = layout(op, num_layers, num_units, input_size, rnn_mode, "linear_input", direction, 0)
     xp = _check_params(op, params, pieces)
     columns = _KERAS_COLUMNS[rnn_mode]
     G, H, D = len(columns), num_units, 1 + (direction == "bidirectional")
@@ -759,7 +751,7 @@ def params_from_block_lstm(
     """
     op = "params_from_block_lstm"
     xp, _ = check_arrays(op, {"w": w, "b": b})
-    _choice(op, "gate_order", gate_order, tuple(_BLOCK_COLUMNS))
+    check_choice(op, "gate_order", gate_order, tuple(_BLOCK_COLUMNS))
     for name, a in (("wci", wci), ("wcf", wcf), ("wco", wco)):
         if a is not None:
             raise ValueError(f"{op}: {name} is given, but CudnnRNN has no peepholes")
@@ -771,7 +763,7 @@ def params_from_block_lstm(
         raise ValueError(f"{op}: w has shape {w.shape}, expected (I+H, 4*H)")
     expect_shape(op, "b", b, "(4*H,)", (4 * H,))
     I = rows - H
-    pieces = _layout(op, 1, H, I, "lstm", "linear_input", "unidirectional", 0)
+    pieces = layout(op, 1, H, I, "lstm", "linear_input", "unidirectional", 0)
     params = _zeros(xp, pieces, w)
     for p in pieces:
         column = _BLOCK_COLUMNS[gate_order][GATES["lstm"].index(p.gate)]
@@ -823,8 +815,8 @@ def params_to_block_lstm(
     ((5, 8), (8,))
     """
     op = "params_to_block_lstm"
-    _choice(op, "gate_order", gate_order, tuple(_BLOCK_COLUMNS))
-    pieces = _layout(op, 1, num_units, input_size, "lstm", "linear_input", "unidirectional", 0)
+    check_choice(op, "gate_order", gate_order, tuple(_BLOCK_COLUMNS))
+    pieces = layout(op, 1, num_units, input_size, "lstm", "linear_input", "unidirectional", 0)
     xp = _check_params(op, params, pieces)
     H, I = num_units, input_size
     with on_device(xp, params):

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import gru, lstm
+from . import gru, lstm, rnn
 from . import params as packed
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ._arrays import Array
     from .params import Direction, InputMode, RNNMode
+    from .rnn import Lengths
 
 
 def LSTMBlockCell(
@@ -442,4 +445,243 @@ def CudnnRNNCanonicalToParamsV2(
         input_mode=input_mode,
         direction=direction,
         num_proj=num_proj,
+    )
+
+
+def CudnnRNN(
+    *,
+    input: Array,
+    input_h: Array,
+    input_c: Array,
+    params: Array,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    is_training: bool = True,
+    name: str | None = None,
+) -> rnn.CudnnRNNV1Outputs:
+    """A recurrent net of several layers: see `cupyrnn.cudnn_rnn`."""
+    outputs = rnn.cudnn_rnn(
+        input,
+        input_h,
+        input_c,
+        params,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        dropout=dropout,
+        seed=seed,
+        seed2=seed2,
+        is_training=is_training,
+    )
+    return rnn.CudnnRNNV1Outputs(*outputs[:4])
+
+
+def CudnnRNNV2(
+    *,
+    input: Array,
+    input_h: Array,
+    input_c: Array,
+    params: Array,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    is_training: bool = True,
+    name: str | None = None,
+) -> rnn.CudnnRNNOutputs:
+    """CudnnRNN that also returns what is to know about reserve_space: see `cudnn_rnn`."""
+    return rnn.cudnn_rnn(
+        input,
+        input_h,
+        input_c,
+        params,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        dropout=dropout,
+        seed=seed,
+        seed2=seed2,
+        is_training=is_training,
+    )
+
+
+def CudnnRNNV3(
+    *,
+    input: Array,
+    input_h: Array,
+    input_c: Array,
+    params: Array,
+    sequence_lengths: Lengths,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    num_proj: int = 0,
+    is_training: bool = True,
+    time_major: bool = True,
+    name: str | None = None,
+) -> rnn.CudnnRNNOutputs:
+    """CudnnRNNV2 with sequence lengths and a projection: see `cupyrnn.cudnn_rnn`."""
+    return rnn.cudnn_rnn(
+        input,
+        input_h,
+        input_c,
+        params,
+        sequence_lengths=sequence_lengths,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        dropout=dropout,
+        seed=seed,
+        seed2=seed2,
+        num_proj=num_proj,
+        is_training=is_training,
+        time_major=time_major,
+    )
+
+
+def CudnnRNNBackprop(
+    *,
+    input: Array,
+    input_h: Array,
+    input_c: Array,
+    params: Array,
+    output: Array,
+    output_h: Array,
+    output_c: Array,
+    output_backprop: Array,
+    output_h_backprop: Array,
+    output_c_backprop: Array,
+    reserve_space: Array,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    name: str | None = None,
+) -> rnn.CudnnRNNGrads:
+    """The gradient of CudnnRNN: see `cupyrnn.cudnn_rnn_backprop`."""
+    return rnn.cudnn_rnn_backprop(
+        input,
+        input_h,
+        input_c,
+        params,
+        output,
+        output_h,
+        output_c,
+        output_backprop,
+        output_h_backprop,
+        output_c_backprop,
+        reserve_space,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        dropout=dropout,
+        seed=seed,
+        seed2=seed2,
+    )
+
+
+def CudnnRNNBackpropV2(
+    *,
+    input: Array,
+    input_h: Array,
+    input_c: Array,
+    params: Array,
+    output: Array,
+    output_h: Array,
+    output_c: Array,
+    output_backprop: Array,
+    output_h_backprop: Array,
+    output_c_backprop: Array,
+    reserve_space: Array,
+    host_reserved: NDArray[np.int8],
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    name: str | None = None,
+) -> rnn.CudnnRNNGrads:
+    """The gradient of CudnnRNNV2: see `cupyrnn.cudnn_rnn_backprop`."""
+    return rnn.cudnn_rnn_backprop(
+        input,
+        input_h,
+        input_c,
+        params,
+        output,
+        output_h,
+        output_c,
+        output_backprop,
+        output_h_backprop,
+        output_c_backprop,
+        reserve_space,
+        host_reserved=host_reserved,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        dropout=dropout,
+        seed=seed,
+        seed2=seed2,
+    )
+
+
+def CudnnRNNBackpropV3(
+    *,
+    input: Array,
+    input_h: Array,
+    input_c: Array,
+    params: Array,
+    sequence_lengths: Lengths,
+    output: Array,
+    output_h: Array,
+    output_c: Array,
+    output_backprop: Array,
+    output_h_backprop: Array,
+    output_c_backprop: Array,
+    reserve_space: Array,
+    host_reserved: NDArray[np.int8],
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0,
+    seed: int = 0,
+    seed2: int = 0,
+    num_proj: int = 0,
+    time_major: bool = True,
+    name: str | None = None,
+) -> rnn.CudnnRNNGrads:
+    """The gradient of CudnnRNNV3: see `cupyrnn.cudnn_rnn_backprop`."""
+    return rnn.cudnn_rnn_backprop(
+        input,
+        input_h,
+        input_c,
+        params,
+        output,
+        output_h,
+        output_c,
+        output_backprop,
+        output_h_backprop,
+        output_c_backprop,
+        reserve_space,
+        host_reserved=host_reserved,
+        sequence_lengths=sequence_lengths,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        direction=direction,
+        dropout=dropout,
+        seed=seed,
+        seed2=seed2,
+        num_proj=num_proj,
+        time_major=time_major,
     )

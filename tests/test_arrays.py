@@ -214,7 +214,7 @@ def test_lstm_attributes(op: str) -> None:
         CALLS[op][0](**CALLS[op][1], **{name: np.float32(1)})
         CALLS[op][0](**CALLS[op][1], **{name: 1})
     for order in ("ifoc", "ICFO", None, 0):
-        message = f"gate_order is {order!r}, expected 'icfo' or 'ifco'"
+        message = f"gate_order is {order!r}, expected one of icfo, ifco"
         raises(op, ValueError, message, gate_order=order)
     raises(op, TypeError, "use_peephole is 1, expected a bool", use_peephole=1)
     without = dict.fromkeys(PEEPHOLES)

@@ -20,6 +20,10 @@ import cupyrnn
 
 MODULES = [f"cupyrnn.{m.name}" for m in pkgutil.iter_modules(cupyrnn.__path__)]
 _CUDNN = " rnn_mode=lstm input_mode=linear_input direction=unidirectional dropout=0 seed=0 seed2=0"
+_STATES = "input input_h input_c params"
+_BACKPROP = (
+    " output output_h output_c output_backprop output_h_backprop output_c_backprop reserve_space"
+)
 SIGNATURES = {
     "LSTMBlockCell": "x cs_prev h_prev w wci wcf wco b forget_bias=1 cell_clip=3"
     " use_peephole=False name=None",
@@ -45,6 +49,20 @@ SIGNATURES = {
     "CudnnRNNCanonicalToParamsV2": "num_layers num_units input_size weights biases"
     + _CUDNN
     + " num_proj=0 name=None",
+    "CudnnRNN": _STATES + _CUDNN + " is_training=True name=None",
+    "CudnnRNNV2": _STATES + _CUDNN + " is_training=True name=None",
+    "CudnnRNNV3": _STATES
+    + " sequence_lengths"
+    + _CUDNN
+    + " num_proj=0 is_training=True time_major=True name=None",
+    "CudnnRNNBackprop": _STATES + _BACKPROP + _CUDNN + " name=None",
+    "CudnnRNNBackpropV2": _STATES + _BACKPROP + " host_reserved" + _CUDNN + " name=None",
+    "CudnnRNNBackpropV3": _STATES
+    + " sequence_lengths"
+    + _BACKPROP
+    + " host_reserved"
+    + _CUDNN
+    + " num_proj=0 time_major=True name=None",
     "GRUBlockCell": "x h_prev w_ru w_c b_ru b_c name=None",
     "GRUBlockCellGrad": "x h_prev w_ru w_c b_ru b_c r u c d_h name=None",
 }
@@ -104,6 +122,10 @@ def test_raw_ops_return_named_tuples_in_tensorflows_order() -> None:
     fields |= {"LSTMBlockCell": fields["BlockLSTM"], "BlockLSTMV2": fields["BlockLSTM"]}
     fields["BlockLSTMGradV2"] = fields["BlockLSTMGrad"]
     fields["CudnnRNNParamsToCanonical"] = fields["CudnnRNNParamsToCanonicalV2"] = "weights biases"
+    fields["CudnnRNN"] = "output output_h output_c reserve_space"
+    fields["CudnnRNNV2"] = fields["CudnnRNNV3"] = fields["CudnnRNN"] + " host_reserved"
+    gradients = "input_backprop input_h_backprop input_c_backprop params_backprop"
+    fields |= {f"CudnnRNNBackprop{version}": gradients for version in ("", "V2", "V3")}
     arrays = {"CudnnRNNParamsSize", "CudnnRNNCanonicalToParams", "CudnnRNNCanonicalToParamsV2"}
     assert fields.keys() | arrays == SIGNATURES.keys()
     for op, names in fields.items():

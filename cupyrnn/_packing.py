@@ -1,0 +1,119 @@
+"""Sequences of different lengths as one array without padding.
+
+The sequences are ordered by falling length, and the rows of a step, one for each sequence that is
+still running, follow those of the step before. So every step is a block of rows, its states are
+the first rows of the states before it, and steps with equally many rows form an ordinary array
+[t, b, ·]: a recurrence written for sequences of one length serves for all.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ._sequence import block_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ._arrays import Array
+
+
+class Run(NamedTuple):
+    """Steps with equally many rows."""
+
+    row: int  # the first
+    steps: int
+    batch: int
+    before: int  # the first row of the step before, -1 if there is none
+
+    @property
+    def end(self) -> int:
+        """The row after the last."""
+        return self.row + self.steps * self.batch
+
+
+class Block(NamedTuple):
+    """Runs whose rows are taken together in the matmuls over many steps."""
+
+    row: int
+    end: int
+    runs: list[Run]
+
+
+class Packing:
+    """The way from padded arrays [T, B, ·] to packed rows [N, ·] and back."""
+
+    def __init__(self, T: int, B: int, lengths: NDArray[Any] | None) -> None:
+        self._T, self._B = T, B
+        self._order = self._inverse = self._padded_rows = self._mirrored = None
+        if lengths is None or (lengths == T).all():
+            self._batches = np.full(T if B else 0, B)
+            self.rows = T * B
+            return
+        order = np.argsort(-lengths, kind="stable")
+        lengths = lengths[order]
+        longest = int(lengths[0])
+        # Step t has a row for each of the sequences longer than t.
+        self._batches = np.searchsorted(-lengths, -np.arange(longest), side="left")
+        starts = np.concatenate([[0], np.cumsum(self._batches)])
+        self.rows = int(starts[-1])
+        t = np.repeat(np.arange(longest), self._batches)
+        b = np.arange(self.rows) - starts[t]
+        if (order != np.arange(B)).any():
+            self._order, self._inverse = order, np.argsort(order)
+        self._padded_rows = t * B + order[b]
+        self._mirrored = starts[lengths[b] - 1 - t] + b
+
+    def blocks(self, xp: ModuleType) -> list[Block]:
+        """Return all blocks in order."""
+        most = block_rows(xp)
+        changes = np.flatnonzero(np.diff(self._batches)) + 1
+        blocks: list[Block] = []
+        runs: list[Run] = []
+        first = row = t = 0
+        before = -1
+        for end in [*changes.tolist(), len(self._batches)]:
+            while t < end:
+                batch = int(self._batches[t])
+                steps = min(end - t, -(-(most - (row - first)) // batch))
+                runs.append(Run(row, steps, batch, before))
+                row, t = runs[-1].end, t + steps
+                before = row - batch
+                if row - first >= most or row == self.rows:
+                    blocks.append(Block(first, row, runs))
+                    first, runs = row, []
+        return blocks
+
+    def pack(self, xp: ModuleType, a: Array) -> Array:
+        """Return the rows [N, K] of a[T, B, K], a view where it can be."""
+        flat = a.reshape(self._T * self._B, a.shape[2])
+        return flat if self._padded_rows is None else flat.take(xp.asarray(self._padded_rows), 0)
+
+    def unpack(self, xp: ModuleType, a: Array, dtype: np.dtype[Any]) -> Array:
+        """Return the rows a[N, K] as a new array [T, B, K], zero in the padding."""
+        shape = (self._T, self._B, a.shape[1])
+        if self._padded_rows is None:
+            return a.astype(dtype).reshape(shape)
+        padded: Array = xp.zeros((self._T * self._B, a.shape[1]), dtype)
+        padded[xp.asarray(self._padded_rows)] = a
+        return padded.reshape(shape)
+
+    def reverse(self, xp: ModuleType, a: Array) -> Array:
+        """Return the rows a[N, K] of every sequence in the order of time reversed, contiguous."""
+        backwards: Array
+        if self._mirrored is not None:
+            backwards = a.take(xp.asarray(self._mirrored), 0)
+            return backwards
+        backwards = xp.ascontiguousarray(a.reshape(self._T, self._B, a.shape[1])[::-1])
+        return backwards.reshape(a.shape)
+
+    def order(self, xp: ModuleType, states: Array) -> Array:
+        """Return states[..., B, K] by falling length."""
+        return states if self._order is None else states.take(xp.asarray(self._order), -2)
+
+    def restore(self, xp: ModuleType, states: Array) -> Array:
+        """Return ordered states[..., B, K] in the order of the sequences."""
+        return states if self._inverse is None else states.take(xp.asarray(self._inverse), -2)
