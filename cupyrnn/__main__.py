@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -27,10 +28,10 @@ import cupyrnn
 
 if TYPE_CHECKING:
     from ._arrays import Array
+    from .params import RNNMode
 
 Parameters: TypeAlias = "dict[str, Array]"
 State: TypeAlias = "tuple[Array, ...]"
-Outputs: TypeAlias = cupyrnn.LSTMOutputs | cupyrnn.GRUOutputs
 
 EMBEDDING = 64  # I
 HELD_OUT = 10  # one part in so many
@@ -42,6 +43,7 @@ MAX_NORM = 1.0
 # Bounds the cell states of an LSTM. Without it some would count up for ever: the state is carried
 # through many more steps than a gradient sees.
 CELL_CLIP = 3.0
+LAYERS, DROPOUT = 2, 0.1  # of the cells that have them
 SMOOTHING = 0.9
 MARKS = 5  # parts of the training after each of which the held-out text is scored
 STREAMS = 32  # in which it is cut for that, to be fast; at the end it is read as one
@@ -105,30 +107,50 @@ def baselines(corpus: Corpus) -> dict[str, float]:
     return {"uniform": float(np.log2(V)) + escape, "unigram": float(unigram) + escape}
 
 
-# For each cell the shapes of its parameters and its two passes, as the model below calls them.
+class Pass(NamedTuple):
+    """What a cell makes of a window of the text."""
+
+    h: Array  # [T, B, H]
+    state: State  # to begin the next window with
+    shown: dict[str, Array]  # [T, B, H] each, to draw
+    saved: Any  # for the backward pass
 
 
-def lstm_shapes(I: int, H: int) -> dict[str, tuple[int, ...]]:
-    return {"w": (I + H, 4 * H), "b": (4 * H,), "wci": (H,), "wcf": (H,), "wco": (H,)}
+# For each cell its first parameters and its two passes, as the model below calls them. `seed` is
+# that of a window's dropout, None for no dropout.
 
 
-def lstm_forward(p: Parameters, x: Array, state: State) -> cupyrnn.LSTMOutputs:
+def normal(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> Parameters:
+    """Return matrices, normal with variance 1 / rows, and vectors of zeros."""
+    draws = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    return {n: a * (0 if a.ndim == 1 else a.shape[0] ** -0.5) for n, a in draws.items()}
+
+
+def lstm_initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
+    peepholes = dict.fromkeys(("wci", "wcf", "wco"), (H,))
+    return normal(rng, {"w": (I + H, 4 * H), "b": (4 * H,), **peepholes})
+
+
+def lstm_forward(p: Parameters, x: Array, state: State, seed: int | None) -> Pass:
     cs, h = state
-    return cupyrnn.block_lstm(
+    out = cupyrnn.block_lstm(
         x, cs, h, p["w"], p["b"], wci=p["wci"], wcf=p["wcf"], wco=p["wco"], cell_clip=CELL_CLIP
     )
+    gates = {"input gate i": out.i, "forget gate f": out.f, "output gate o": out.o}
+    return Pass(out.h, (out.cs[-1], out.h[-1]), gates, out)
 
 
 def lstm_backward(
-    p: Parameters, x: Array, state: State, outputs: cupyrnn.LSTMOutputs, h_grad: Array
+    p: Parameters, x: Array, state: State, out: Pass, h_grad: Array, seed: int | None
 ) -> tuple[Array, Parameters]:
     cs, h = state
+    saved: cupyrnn.LSTMOutputs = out.saved
     g = cupyrnn.block_lstm_grad(
         x,
         cs,
         h,
         p["w"],
-        *outputs,
+        *saved,
         None,
         h_grad,
         wci=p["wci"],
@@ -140,50 +162,125 @@ def lstm_backward(
     return g.x_grad, {"w": g.w_grad, "b": g.b_grad, **peepholes}
 
 
-def gru_shapes(I: int, H: int) -> dict[str, tuple[int, ...]]:
-    return {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
+def gru_initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
+    shapes = {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
+    return normal(rng, shapes)
 
 
-def gru_forward(p: Parameters, x: Array, state: State) -> cupyrnn.GRUOutputs:
+def gru_forward(p: Parameters, x: Array, state: State, seed: int | None) -> Pass:
     (h,) = state
-    return cupyrnn.block_gru(x, h, p["w_ru"], p["w_c"], p["b_ru"], p["b_c"])
+    out = cupyrnn.block_gru(x, h, p["w_ru"], p["w_c"], p["b_ru"], p["b_c"])
+    return Pass(out.h, (out.h[-1],), {"reset gate r": out.r, "update gate u": out.u}, out)
 
 
 def gru_backward(
-    p: Parameters, x: Array, state: State, outputs: cupyrnn.GRUOutputs, d_h: Array
+    p: Parameters, x: Array, state: State, out: Pass, d_h: Array, seed: int | None
 ) -> tuple[Array, Parameters]:
     (h,) = state
-    g = cupyrnn.block_gru_grad(x, h, p["w_ru"], p["w_c"], *outputs, d_h)
+    saved: cupyrnn.GRUOutputs = out.saved
+    g = cupyrnn.block_gru_grad(x, h, p["w_ru"], p["w_c"], *saved, d_h)
     return g.d_x, {"w_ru": g.d_w_ru, "w_c": g.d_w_c, "b_ru": g.d_b_ru, "b_c": g.d_b_c}
+
+
+def cudnn_initial(rnn_mode: RNNMode, rng: np.random.Generator, I: int, H: int) -> Parameters:
+    """Matrices normal with variance 1 / columns of W and R, a forget gate open, zero biases."""
+    pieces = cupyrnn.cudnn_rnn_params_layout(LAYERS, H, I, rnn_mode=rnn_mode)
+    params = np.zeros(pieces[-1].offset + pieces[-1].size)
+    for piece in pieces:
+        part = params[piece.offset : piece.offset + piece.size]
+        if len(piece.shape) == 2:
+            columns = H + (H if piece.layer else I)
+            part[:] = columns**-0.5 * rng.standard_normal(piece.size)
+        elif (piece.kind, piece.gate) == ("input_bias", "f"):
+            part[:] = 1
+    return {"params": params}
+
+
+def cudnn_forward(
+    rnn_mode: RNNMode, p: Parameters, x: Array, state: State, seed: int | None
+) -> Pass:
+    h, *c = state
+    out = cupyrnn.cudnn_rnn(
+        x,
+        h,
+        c[0] if c else None,
+        p["params"],
+        rnn_mode=rnn_mode,
+        dropout=0 if seed is None else DROPOUT,
+        seed=seed or 0,
+    )
+    after = (out.output_h, out.output_c)[: len(state)]
+    shown = {f"output h of layer {LAYERS}": out.output}
+    return Pass(out.output, after, shown, (*out[:3], out.reserve_space))
+
+
+def cudnn_backward(
+    rnn_mode: RNNMode,
+    p: Parameters,
+    x: Array,
+    state: State,
+    out: Pass,
+    output_backprop: Array,
+    seed: int | None,
+) -> tuple[Array, Parameters]:
+    h, *c = state
+    output, output_h, output_c, reserve_space = out.saved
+    g = cupyrnn.cudnn_rnn_backprop(
+        x,
+        h,
+        c[0] if c else None,
+        p["params"],
+        output,
+        output_h,
+        output_c,
+        output_backprop,
+        None,
+        None,
+        reserve_space,
+        rnn_mode=rnn_mode,
+        dropout=0 if seed is None else DROPOUT,
+        seed=seed or 0,
+    )
+    return g.input_backprop, {"params": g.params_backprop}
 
 
 class Cell(NamedTuple):
     """What the model asks of a recurrent cell."""
 
     title: str
-    states: tuple[str, ...]  # the outputs that go on to the next window, in the op's order
-    gates: dict[str, str]  # the outputs to draw
-    shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
-    forward: Callable[[Parameters, Array, State], Outputs]
+    states: int
+    layers: int | None  # a state is [layers, B, H], or [B, H]
+    limits: tuple[int, int]  # of what is drawn
+    legend: str
+    initial: Callable[[np.random.Generator, int, int], Parameters]
+    forward: Callable[[Parameters, Array, State, int | None], Pass]
     backward: Callable[..., tuple[Array, Parameters]]
 
 
+_GATES = ((0, 1), "activation (0 closed, 1 open)")
+_OUTPUT = ((-1, 1), "output")
 CELLS = {
     "lstm": Cell(
-        "peephole LSTM (block_lstm)",
-        ("cs", "h"),
-        {"i": "input gate i", "f": "forget gate f", "o": "output gate o"},
-        lstm_shapes,
-        lstm_forward,
-        lstm_backward,
+        "peephole LSTM (block_lstm)", 2, None, *_GATES, lstm_initial, lstm_forward, lstm_backward
     ),
-    "gru": Cell(
-        "GRU (block_gru)",
-        ("h",),
-        {"r": "reset gate r", "u": "update gate u"},
-        gru_shapes,
-        gru_forward,
-        gru_backward,
+    "gru": Cell("GRU (block_gru)", 1, None, *_GATES, gru_initial, gru_forward, gru_backward),
+    "cudnn_lstm": Cell(
+        "two-layer LSTM with dropout (cudnn_rnn)",
+        2,
+        LAYERS,
+        *_OUTPUT,
+        partial(cudnn_initial, "lstm"),
+        partial(cudnn_forward, "lstm"),
+        partial(cudnn_backward, "lstm"),
+    ),
+    "cudnn_gru": Cell(
+        "two-layer GRU with dropout (cudnn_rnn)",
+        1,
+        LAYERS,
+        *_OUTPUT,
+        partial(cudnn_initial, "gru"),
+        partial(cudnn_forward, "gru"),
+        partial(cudnn_backward, "gru"),
     ),
 }
 
@@ -197,29 +294,27 @@ def to_host(xp: ModuleType, a: Array) -> Array:
 def initial_parameters(
     xp: ModuleType, cell: Cell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
 ) -> Parameters:
-    """Return the parameters: matrices normal with variance 1 / rows, vectors zero."""
-    shapes = {"embedding": (V, I), **cell.shapes(I, H), "w_out": (H, V), "b_out": (V,)}
-    p = {}
-    for name, shape in shapes.items():
-        scale = 0.0 if len(shape) == 1 else 1.0 if name == "embedding" else shape[0] ** -0.5
-        p[name] = xp.asarray(scale * rng.standard_normal(shape), dtype=dtype)
-    return p
+    """Return the parameters of the embedding, the cell and the layer that reads its output."""
+    p = {"embedding": rng.standard_normal((V, I)), **cell.initial(rng, I, H)}
+    p |= normal(rng, {"w_out": (H, V), "b_out": (V,)})
+    return {name: xp.asarray(a, dtype=dtype) for name, a in p.items()}
 
 
 def zero_state(xp: ModuleType, cell: Cell, p: Parameters, B: int) -> State:
-    """Return the state [B, H] of each of the cell's states before the text begins."""
+    """Return each of the cell's states before the text begins."""
     H, dtype = p["w_out"].shape[0], p["w_out"].dtype
-    return tuple(xp.zeros((B, H), dtype) for _ in cell.states)
-
-
-def last_state(cell: Cell, outputs: Outputs) -> State:
-    """Return the state to begin the next window with."""
-    return tuple(getattr(outputs, name)[-1] for name in cell.states)
+    shape = (B, H) if cell.layers is None else (cell.layers, B, H)
+    return tuple(xp.zeros(shape, dtype) for _ in range(cell.states))
 
 
 def forward(
-    xp: ModuleType, cell: Cell, p: Parameters, tokens: Array, state: State
-) -> tuple[Array, Outputs, Array]:
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    tokens: Array,
+    state: State,
+    seed: int | None = None,
+) -> tuple[Array, Pass, Array]:
     """
     The model on tokens[T, B], whose dtype is that of the parameters, complex128 too.
 
@@ -227,31 +322,43 @@ def forward(
     -------
     x : [T, B, I]
         The input of the cell.
-    outputs
-        The named outputs of the cell, each [T, B, H].
+    out
+        What the cell makes of it.
     log_p : [T*B, V]
         The logarithms of the probabilities of the character after each of the tokens.
     """
     x = p["embedding"][tokens]
-    outputs = cell.forward(p, x, state)
-    logits = outputs.h.reshape(-1, outputs.h.shape[-1]) @ p["w_out"] + p["b_out"]
+    out = cell.forward(p, x, state, seed)
+    logits = out.h.reshape(-1, out.h.shape[-1]) @ p["w_out"] + p["b_out"]
     logits -= logits.real.max(axis=1, keepdims=True)
-    return x, outputs, logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True))
+    return x, out, logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True))
 
 
 def loss(
-    xp: ModuleType, cell: Cell, p: Parameters, tokens: Array, targets: Array, state: State
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    tokens: Array,
+    targets: Array,
+    state: State,
+    seed: int | None = None,
 ) -> tuple[Array, State]:
     """Return the mean of -log p of targets[T, B], in nats, and the state after the window."""
-    _, outputs, log_p = forward(xp, cell, p, tokens, state)
-    return -log_p[xp.arange(targets.size), targets.ravel()].mean(), last_state(cell, outputs)
+    _, out, log_p = forward(xp, cell, p, tokens, state, seed)
+    return -log_p[xp.arange(targets.size), targets.ravel()].mean(), out.state
 
 
 def loss_and_gradient(
-    xp: ModuleType, cell: Cell, p: Parameters, tokens: Array, targets: Array, state: State
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    tokens: Array,
+    targets: Array,
+    state: State,
+    seed: int | None = None,
 ) -> tuple[Array, Parameters, State]:
     """Return what `loss` does and, between the two, the gradient of the loss by parameter."""
-    x, outputs, log_p = forward(xp, cell, p, tokens, state)
+    x, out, log_p = forward(xp, cell, p, tokens, state, seed)
     N, V = log_p.shape
     at_targets = xp.arange(N), targets.ravel()
     value = -log_p[at_targets].mean()
@@ -259,15 +366,15 @@ def loss_and_gradient(
     d_logits = xp.exp(log_p)
     d_logits[at_targets] -= 1
     d_logits /= N
-    h = outputs.h.reshape(N, -1)
+    h = out.h.reshape(N, -1)
     grads = {"w_out": h.T @ d_logits, "b_out": d_logits.sum(axis=0)}
-    d_h = (d_logits @ p["w_out"].T).reshape(outputs.h.shape)
-    d_x, cell_grads = cell.backward(p, x, state, outputs, d_h)
+    d_h = (d_logits @ p["w_out"].T).reshape(out.h.shape)
+    d_x, cell_grads = cell.backward(p, x, state, out, d_h, seed)
     # Row v of the embedding gets the sum of d_x where the token is v. As a matmul, unlike adding
     # at indices, the sum has one order everywhere.
     one_hot = (tokens.ravel() == xp.arange(V)[:, None]).astype(d_x.dtype)
     grads["embedding"] = one_hot @ d_x.reshape(N, -1)
-    return value, grads | cell_grads, last_state(cell, outputs)
+    return value, grads | cell_grads, out.state
 
 
 def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
@@ -277,7 +384,8 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
     Every parameter alone is moved in some random directions d. The derivative of the loss along
     d is Im(loss(p + 1e-30j*d)) / 1e-30, exact to rounding as nothing is subtracted, and the
     gradient's projection on d must equal it. The derivative is NumPy's, whose ops alone take
-    complex numbers; the gradient is that of `xp`.
+    complex numbers; the gradient is that of `xp`. Nothing is dropped: the masks of cuDNN would
+    not be NumPy's.
     """
     rng = np.random.default_rng(0)
     T, B, I, H, V = 7, 3, 4, 5, 11
@@ -285,7 +393,7 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
     # Where a vector is zero, mistakes in what is multiplied with it would not show.
     p = {name: a + 0.3 * rng.standard_normal(a.shape) for name, a in p.items()}
     # Large, so that some cell states of an LSTM are clipped.
-    state = tuple(4 * rng.standard_normal((B, H)) for _ in cell.states)
+    state = tuple(4 * rng.standard_normal(s.shape) for s in zero_state(np, cell, p, B))
     tokens, targets = (rng.integers(V, size=(T, B)) for _ in range(2))
     _, grads, _ = loss_and_gradient(
         xp,
@@ -434,7 +542,7 @@ def train(
             range(1, steps + 1), windows(corpus.training, B, T), strict=False
         ):
             value, grads, state = loss_and_gradient(
-                xp, cell, p, xp.asarray(tokens), xp.asarray(targets), state
+                xp, cell, p, xp.asarray(tokens), xp.asarray(targets), state, seed=step
             )
             adam.update(p, grads)
             history.add(float(value) / float(np.log(2)))
@@ -464,8 +572,8 @@ def sample(
     state = zero_state(xp, cell, p, 1)
     fresh = tokens
     for _ in range(length):
-        _, outputs, log_p = forward(xp, cell, p, xp.asarray(fresh)[:, None], state)
-        state = last_state(cell, outputs)
+        _, out, log_p = forward(xp, cell, p, xp.asarray(fresh)[:, None], state)
+        state = out.state
         probability = xp.exp(log_p[-1].astype(np.float64) / TEMPERATURE)
         cumulative = xp.cumsum(probability)
         # Scaled instead of normalized, so that rounding cannot lead past the last symbol.
@@ -486,18 +594,18 @@ def gates_on_line(
     xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, units: int = 24
 ) -> tuple[str, dict[str, Array]]:
     """
-    Return a held-out line and, by gate, the activations [units, T] after each character.
+    Return a held-out line and, by gate or output, its values [units, T] after each character.
 
-    The units are those whose activations vary most over the line, alike ones side by side: they
+    The units are those whose values vary most over the line, alike ones side by side: they
     are ordered by their first principal component.
     """
     start, end = line_to_draw(corpus)
     tokens = xp.asarray(corpus.held_out[max(0, start - 1000) : end])[:, None]
-    _, outputs, _ = forward(xp, cell, p, tokens, zero_state(xp, cell, p, 1))
+    _, out, _ = forward(xp, cell, p, tokens, zero_state(xp, cell, p, 1))
     line = "".join(corpus.symbols[k] for k in corpus.held_out[start:end])
     drawn = {}
-    for name in cell.gates:
-        gate = to_host(xp, getattr(outputs, name)[start - end :, 0].T)
+    for name, values in out.shown.items():
+        gate = to_host(xp, values[start - end :, 0].T)
         gate = gate[np.argsort(-gate.std(axis=1))[:units]]
         principal = np.linalg.svd(gate - gate.mean(axis=1, keepdims=True))[0][:, 0]
         drawn[name] = gate[np.argsort(principal)]
@@ -539,19 +647,24 @@ def draw(
 
     for ax, (name, values) in zip(maps, gates.items(), strict=True):
         image = ax.imshow(
-            values, aspect="auto", vmin=0, vmax=1, cmap="viridis", interpolation="nearest"
+            values,
+            aspect="auto",
+            vmin=cell.limits[0],
+            vmax=cell.limits[1],
+            cmap="viridis",
+            interpolation="nearest",
         )
-        ax.set_ylabel(f"{cell.gates[name]}\n{len(values)} units")
+        ax.set_ylabel(f"{name}\n{len(values)} units")
         ax.set_yticks([])
         labels = list(line.replace(" ", "␣")) if ax is maps[-1] else []
         ax.set_xticks(
             range(len(labels)), labels, fontfamily="monospace", parse_math=False, fontsize=9
         )
         ax.tick_params(length=0)
-    maps[0].set_title("Gate activations after each character of a held-out line", fontsize=11)
+    maps[0].set_title("What it does after each character of a held-out line", fontsize=11)
     maps[-1].set_xlabel("character read")
     bar = figure.colorbar(image, ax=maps, pad=0.01, aspect=40)
-    bar.set_label("activation (0 closed, 1 open)")
+    bar.set_label(cell.legend)
     figure.savefig(path, format="png")
 
 

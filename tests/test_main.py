@@ -66,7 +66,7 @@ def test_command(cell: str, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")  # no bar where no terminal is
     assert f"NumPy {np.__version__}" in done.stdout
-    assert f"block_{cell}" in done.stdout
+    assert f"model: {demo.CELLS[cell].title}, 8 units" in done.stdout
     assert "complex step" in done.stdout
     rows = bits(done.stdout)
     assert rows["unigram"] < rows["uniform"]
@@ -94,13 +94,13 @@ def test_it_learns(cell: str, text: str) -> None:
         np, demo.CELLS[cell], len(corpus.symbols), demo.EMBEDDING, 24, rng, np.float32
     )
     before = demo.held_out_bits(np, demo.CELLS[cell], p, corpus)
-    history = demo.train(np, demo.CELLS[cell], p, corpus, 120, 8, 32)
+    history = demo.train(np, demo.CELLS[cell], p, corpus, 200, 8, 32)
     after = demo.held_out_bits(np, demo.CELLS[cell], p, corpus)
     rows = demo.baselines(corpus)
     assert rows["uniform"] - 0.5 < before
     assert after < rows["unigram"] - 0.4
     assert history.smoothed[-1] < rows["unigram"] - 0.4
-    assert sorted(history.held_out) == [24, 48, 72, 96]
+    assert sorted(history.held_out) == [40, 80, 120, 160]
 
 
 @pytest.mark.parametrize("cell", demo.CELLS)
@@ -110,16 +110,21 @@ def test_gradient_of_every_parameter(cell: str) -> None:
     c = demo.CELLS[cell]
     p = demo.initial_parameters(np, c, V, I, H, rng, np.float64)
     p = {name: a + 0.5 * rng.standard_normal(a.shape) for name, a in p.items()}
-    state = tuple(4 * rng.standard_normal((B, H)) for _ in c.states)
+    state = tuple(4 * rng.standard_normal(s.shape) for s in demo.zero_state(np, c, p, B))
     tokens, targets = rng.integers(V, size=(2, T, B))
-    value, grads, after = demo.loss_and_gradient(np, c, p, tokens, targets, state)
+    seed = 5  # of the dropout, where there is any
+    value, grads, after = demo.loss_and_gradient(np, c, p, tokens, targets, state, seed)
     assert grads.keys() == p.keys()
+    out = c.forward(p, p["embedding"][tokens], state, seed)
     if cell == "lstm":  # or the check would not see the gradient of the clip
-        assert (abs(c.forward(p, p["embedding"][tokens], state).cs) == demo.CELL_CLIP).any()
+        assert (abs(out.saved.cs) == demo.CELL_CLIP).any()
+    if cell.startswith("cudnn"):
+        assert (out.h != c.forward(p, p["embedding"][tokens], state, None).h).any()
 
     def loss(parameters: dict) -> np.ndarray:
         dtype = parameters["embedding"].dtype
-        return demo.loss(np, c, parameters, tokens, targets, tuple(s.astype(dtype) for s in state))
+        typed = tuple(s.astype(dtype) for s in state)
+        return demo.loss(np, c, parameters, tokens, targets, typed, seed)
 
     again, after_again = loss(p)
     assert value == again
@@ -328,8 +333,13 @@ def test_training_on_the_device(
 @pytest.mark.gpu
 @pytest.mark.parametrize("cell", demo.CELLS)
 def test_training_on_the_gpu(
-    cell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], cupy_on_gpu: ModuleType
+    cell: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cupy_on_gpu: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")  # cuDNN has dropout masks of its own
     results = []
     for backend in ("numpy", "cupy"):
         options = ["--backend", backend, "--steps", "20", "--cell", cell, "--hidden", "32"]
