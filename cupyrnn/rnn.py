@@ -7,6 +7,7 @@ the output of one direction: num_proj, or H without a projection.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -354,7 +355,12 @@ class _Call(NamedTuple):
 
 
 def _engine(
-    op: str, xp: ModuleType, engine: str, config: Config, dtype: Any, lengths: Any
+    op: str,
+    xp: ModuleType,
+    engine: str,
+    config: Config,
+    input: Array,
+    lengths: NDArray[np.int32] | None,
 ) -> Literal["numpy", "cupy", "cudnn"]:
     """Return the engine of a call."""
     check_choice(op, "engine", engine, _ENGINES)
@@ -371,7 +377,8 @@ def _engine(
         return "cupy"
     from . import _cudnn
 
-    reason = _cudnn.why_not(config, dtype.name, lengths)
+    with on_device(xp, input):
+        reason = _cudnn.why_not(config, input.dtype.name, lengths)
     if reason is None:
         return "cudnn"
     if engine == "cudnn":
@@ -410,7 +417,7 @@ def _contract(
     if others:
         required["reserve_space"] = optional.pop("reserve_space")
     (required if is_lstm else optional)["input_c"] = input_c
-    xp, dtype = check_arrays(op, required, optional, complex_step=not others)
+    xp, _ = check_arrays(op, required, optional, complex_step=not others)
     training = check_bool(op, "is_training", is_training)
     major = check_bool(op, "time_major", time_major)
     rate = check_real(op, "dropout", dropout)
@@ -453,7 +460,7 @@ def _contract(
     skip = input_mode == "skip_input" or (input_mode == "auto_select" and I == H)
     config = Config(rnn_mode, skip, T, B, I, H, L, D, projection, rate, *key, training)
     lengths = check_lengths(op, sequence_lengths, T, B)
-    return _Call(xp, config, pieces, lengths, _engine(op, xp, engine, config, dtype, lengths))
+    return _Call(xp, config, pieces, lengths, _engine(op, xp, engine, config, input, lengths))
 
 
 def _time_major(xp: ModuleType, major: bool, arrays: Sequence[Array | None]) -> list[Any]:
@@ -717,6 +724,18 @@ def _reserved_engine(op: str, xp: ModuleType, host_reserved: object) -> int | No
     return owner
 
 
+def _expected_reserve(
+    config: Config, engine: str, input: Array, lengths: NDArray[np.int32] | None
+) -> int:
+    """Return the number of elements of an engine's reserve_space."""
+    if engine != "cudnn":
+        return _reserve_size(config, Packing(config.T, config.B, lengths).rows)
+    from . import _cudnn
+
+    with on_device(sys.modules["cupy"], input):
+        return _cudnn.reserve_size(config, input.dtype.name, lengths)
+
+
 def cudnn_rnn_backprop(
     input: Array,
     input_h: Array,
@@ -828,15 +847,10 @@ def cudnn_rnn_backprop(
         of = "cudnn" if owner == _CUDNN else "cupy"
         if engine not in ("auto", of):
             raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {of!r}")
-        chosen = _engine(op, xp, of, config, input.dtype, lengths)
-    if chosen == "cudnn":
-        from . import _cudnn
-
-        if output is None:
-            raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
-        size = _cudnn.reserve_size(config, input.dtype.name, lengths)
-    else:
-        size = _reserve_size(config, Packing(config.T, config.B, lengths).rows)
+        chosen = _engine(op, xp, of, config, input, lengths)
+    if chosen == "cudnn" and output is None:
+        raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
+    size = _expected_reserve(config, chosen, input, lengths)
     if reserve_space.shape != (size,):
         raise ValueError(
             f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"
@@ -848,6 +862,8 @@ def cudnn_rnn_backprop(
             xp, time_major, (input, input_h, c, output, output_backprop, output_h_backprop, dc)
         )
         if chosen == "cudnn":
+            from . import _cudnn
+
             x, h, c, packed, y, dy, dh, dc, saved = _contiguous(
                 xp, (x, h, c, params, y, dy, dh, dc, reserve_space)
             )

@@ -1,0 +1,354 @@
+"""The thin wall around cuDNN 9: found, loaded, and called with its prototypes.
+
+It knows no arrays, only integers: sizes, addresses and what cuDNN calls handles and descriptors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# The environment variable with the path of the library, a file or its folder.
+PATH_VARIABLE = "CUPYRNN_CUDNN"
+SONAME = "libcudnn.so.9"
+INSTALL = (
+    "install it with: pip install 'cupyrnn[cudnn13]' for CUDA 13,"
+    " pip install 'cupyrnn[cudnn12]' for CUDA 12"
+)
+
+ALGO_STANDARD = 0
+CELL = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+DOUBLE_BIAS = 2
+UNIDIRECTIONAL, BIDIRECTIONAL = 0, 1
+LINEAR_INPUT, SKIP_INPUT = 0, 1
+INFERENCE, TRAINING = 0, 1
+SEQ_MAJOR_UNPACKED = 0
+PADDED_IO_ENABLED = 1
+WGRAD_ADD = 0
+DATA = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
+DEFAULT_MATH, TENSOR_OP_MATH, FMA_MATH = 0, 1, 3
+
+# What cuDNN loads when it is first used; where one is missing, that call ends the process.
+_SUBLIBRARIES = ("libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_adv.so.9")
+
+_TEMPORARY = (c_size_t, c_void_p) * 3  # weights, workspace and reserve: sizes and addresses
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cudnnCreate": (c_void_p,),
+    "cudnnDestroy": (c_void_p,),
+    "cudnnSetStream": (c_void_p, c_void_p),
+    **{
+        f"cudnn{verb}{kind}Descriptor": (c_void_p,)
+        for verb in ("Create", "Destroy")
+        for kind in ("Dropout", "RNN", "RNNData", "Tensor")
+    },
+    "cudnnDropoutGetStatesSize": (c_void_p, c_void_p),
+    **{
+        f"cudnn{verb}DropoutDescriptor": (
+            *(c_void_p, c_void_p, c_float, c_void_p, c_size_t, c_uint64),
+        )
+        for verb in ("Set", "Restore")
+    },
+    "cudnnSetRNNDescriptor_v8": (c_void_p, *(c_int,) * 8, *(c_int32,) * 4, c_void_p, c_uint32),
+    "cudnnSetRNNDataDescriptor": (c_void_p, *(c_int,) * 5, c_void_p, c_void_p),
+    "cudnnSetTensorNdDescriptor": (c_void_p, c_int, c_int, c_void_p, c_void_p),
+    "cudnnGetTensorNdDescriptor": (c_void_p, c_int, *(c_void_p,) * 4),
+    "cudnnGetRNNWeightSpaceSize": (c_void_p,) * 3,
+    "cudnnGetRNNTempSpaceSizes": (c_void_p, c_void_p, c_int, *(c_void_p,) * 3),
+    "cudnnGetRNNWeightParams": (
+        *(c_void_p, c_void_p, c_int32, c_size_t, c_void_p, c_int32),
+        *(c_void_p,) * 4,
+    ),
+    "cudnnRNNForward": (c_void_p, c_void_p, c_int, *(c_void_p,) * 11, *_TEMPORARY),
+    "cudnnRNNBackwardData_v8": (*(c_void_p,) * 16, *_TEMPORARY),
+    "cudnnRNNBackwardWeights_v8": (c_void_p, c_void_p, c_int, *(c_void_p,) * 7, *_TEMPORARY),
+}
+
+
+class CudnnError(RuntimeError):
+    """A call of cuDNN that did not succeed."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Matrix(NamedTuple):
+    """Where cuDNN has a matrix or bias of the weights."""
+
+    address: int
+    shape: tuple[int, ...]
+
+
+def dotted(version: int) -> str:
+    """Return a version as people write it; before cuDNN 9 the major one counted thousands."""
+    major, rest = divmod(version, 10000 if version >= 10000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+class Handles:
+    """A handle for each thread and device, destroyed when the thread ends."""
+
+    def __init__(self, create: Callable[[], int], destroy: Callable[[int], None]) -> None:
+        self._create, self._destroy = create, destroy
+        self._owned = threading.local()
+
+    def get(self, device: int) -> int:
+        """Return this thread's handle of a device, which must be the current one."""
+        handles: dict[int, _Handle] = self._owned.__dict__.setdefault("handles", {})
+        if device not in handles:
+            handles[device] = _Handle(self._create(), self._destroy)
+        return handles[device].address
+
+
+class _Handle:
+    def __init__(self, address: int, destroy: Callable[[int], None]) -> None:
+        self.address, self._destroy = address, destroy
+
+    def __del__(self) -> None:
+        # When the interpreter ends, CUDA may have ended before.
+        if not sys.is_finalizing():
+            self._destroy(self.address)
+
+
+def missing_sublibrary(folder: str, names: Sequence[str]) -> str | None:
+    """Return why one of the libraries cannot be loaded, None if all can, and then they are."""
+    for name in names:
+        try:
+            ctypes.CDLL(os.path.join(folder, name))
+        except OSError as error:
+            return str(error)
+    return None
+
+
+class Library:
+    """cuDNN 9, loaded from `path`: a file, or a name for the system's search."""
+
+    def __init__(self, path: str) -> None:
+        """Load it; OSError says why that is not possible. Nothing is called that could exit."""
+        self.path = path
+        self._dll = dll = ctypes.CDLL(path)
+        # cuDNN 8 has no such function. Asking it for its version could end the process.
+        if not hasattr(dll, "cudnnGetLastErrorString"):
+            raise OSError(f"{path}: not cuDNN 9, which is needed")
+        missing = missing_sublibrary(os.path.dirname(path), _SUBLIBRARIES)
+        if missing is not None:
+            raise OSError(f"{path}: incomplete: {missing}")
+        dll.cudnnGetVersion.restype = c_size_t
+        self.version: int = dll.cudnnGetVersion()
+        if self.version // 10000 != 9:
+            raise OSError(f"{path}: cuDNN {dotted(self.version)}, expected 9")
+        dll.cudnnGetErrorString.argtypes, dll.cudnnGetErrorString.restype = (c_int,), c_char_p
+        dll.cudnnGetLastErrorString.argtypes = (c_char_p, c_size_t)
+        dll.cudnnGetLastErrorString.restype = None
+        for name, types in PROTOTYPES.items():
+            getattr(dll, name).argtypes = types
+        self.handles = Handles(
+            lambda: self._create("cudnnCreate"), lambda handle: self.call("cudnnDestroy", handle)
+        )
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call a function of `PROTOTYPES`; addresses are integers, None is NULL."""
+        status = getattr(self._dll, name)(*args)
+        if status:
+            text = self._dll.cudnnGetErrorString(status).decode(errors="replace")
+            detail = ctypes.create_string_buffer(1024)
+            self._dll.cudnnGetLastErrorString(detail, len(detail))
+            cause = " ".join(detail.value.decode(errors="replace").split())
+            raise CudnnError(
+                f"{name} of cuDNN {dotted(self.version)} returned {text} ({status})"
+                + (f": {cause}" if cause else ""),
+                status,
+            )
+
+    def _create(self, name: str) -> int:
+        address = c_void_p()
+        self.call(name, ctypes.byref(address))
+        return address.value or 0
+
+    @contextmanager
+    def _descriptor(self, kind: str) -> Iterator[int]:
+        address = self._create(f"cudnnCreate{kind}Descriptor")
+        try:
+            yield address
+        finally:
+            self.call(f"cudnnDestroy{kind}Descriptor", address)
+
+    def dropout_states_size(self, handle: int) -> int:
+        """Return the bytes that the states of the generator take on the device."""
+        size = c_size_t()
+        self.call("cudnnDropoutGetStatesSize", handle, ctypes.byref(size))
+        return size.value
+
+    @contextmanager
+    def dropout(
+        self, handle: int, rate: float, states: int, size: int, seed: int | None
+    ) -> Iterator[int]:
+        """Make a dropout descriptor; with a seed the states are set, else left as they are."""
+        with self._descriptor("Dropout") as dropout:
+            verb = "Restore" if seed is None else "Set"
+            args = (dropout, handle, rate, states or None, size, seed or 0)
+            self.call(f"cudnn{verb}DropoutDescriptor", *args)
+            yield dropout
+
+    @contextmanager
+    def rnn(
+        self,
+        dtype_name: str,
+        cell: str,
+        *,
+        skip: bool,
+        bidirectional: bool,
+        input_size: int,
+        hidden_size: int,
+        proj_size: int,
+        num_layers: int,
+        dropout: int,
+        tf32: bool,
+    ) -> Iterator[int]:
+        """Make the descriptor of a net; `proj_size` is `hidden_size` without a projection."""
+        data = DATA[dtype_name]
+        half = dtype_name in ("float16", "bfloat16")
+        strict = dtype_name == "float32" and not tf32
+        with self._descriptor("RNN") as rnn:
+            self.call(
+                "cudnnSetRNNDescriptor_v8",
+                rnn,
+                ALGO_STANDARD,
+                CELL[cell],
+                DOUBLE_BIAS,
+                BIDIRECTIONAL if bidirectional else UNIDIRECTIONAL,
+                SKIP_INPUT if skip else LINEAR_INPUT,
+                data,
+                DATA["float32"] if half else data,
+                TENSOR_OP_MATH if half else FMA_MATH if strict else DEFAULT_MATH,
+                input_size,
+                hidden_size,
+                proj_size,
+                num_layers,
+                dropout,
+                PADDED_IO_ENABLED,
+            )
+            yield rnn
+
+    @contextmanager
+    def data(
+        self, dtype_name: str, steps: int, vector: int, lengths: Sequence[int]
+    ) -> Iterator[int]:
+        """Make the descriptor of an array [steps, len(lengths), vector], zero in the padding."""
+        batch = len(lengths)
+        host_lengths, zero = (c_int * batch)(*lengths), c_uint64(0)
+        with self._descriptor("RNNData") as data:
+            self.call(
+                "cudnnSetRNNDataDescriptor",
+                *(data, DATA[dtype_name], SEQ_MAJOR_UNPACKED, steps, batch, vector),
+                ctypes.byref(host_lengths),
+                ctypes.byref(zero),
+            )
+            yield data
+
+    @contextmanager
+    def tensor(self, dtype_name: str, shape: tuple[int, int, int]) -> Iterator[int]:
+        """Make the descriptor of a C-contiguous array."""
+        dims = (c_int * 3)(*shape)
+        strides = (c_int * 3)(shape[1] * shape[2], shape[2], 1)
+        with self._descriptor("Tensor") as tensor:
+            self.call(
+                "cudnnSetTensorNdDescriptor",
+                *(tensor, DATA[dtype_name], 3),
+                ctypes.byref(dims),
+                ctypes.byref(strides),
+            )
+            yield tensor
+
+    def weight_space_size(self, handle: int, rnn: int) -> int:
+        """Return the bytes of the packed parameters."""
+        size = c_size_t()
+        self.call("cudnnGetRNNWeightSpaceSize", handle, rnn, ctypes.byref(size))
+        return size.value
+
+    def temp_space_sizes(self, handle: int, rnn: int, mode: int, x: int) -> tuple[int, int]:
+        """Return the bytes of the workspace and of the reserve space."""
+        work, reserve = c_size_t(), c_size_t()
+        args = (handle, rnn, mode, x, ctypes.byref(work), ctypes.byref(reserve))
+        self.call("cudnnGetRNNTempSpaceSizes", *args)
+        return work.value, reserve.value
+
+    def weight_params(
+        self, handle: int, rnn: int, pseudo_layer: int, weights: tuple[int, int], matrix: int
+    ) -> tuple[Matrix | None, Matrix | None]:
+        """Return where a matrix and its bias are; `weights` is the size and the address of all."""
+        with self._descriptor("Tensor") as m, self._descriptor("Tensor") as b:
+            addresses = c_void_p(), c_void_p()
+            self.call(
+                "cudnnGetRNNWeightParams",
+                *(handle, rnn, pseudo_layer, *weights, matrix),
+                *(m, ctypes.byref(addresses[0]), b, ctypes.byref(addresses[1])),
+            )
+            return self._matrix(addresses[0], m), self._matrix(addresses[1], b)
+
+    def _matrix(self, address: c_void_p, tensor: int) -> Matrix | None:
+        if not address.value:
+            return None
+        data, rank, dims, strides = c_int(), c_int(), (c_int * 3)(), (c_int * 3)()
+        pointers = (ctypes.byref(p) for p in (data, rank, dims, strides))
+        self.call("cudnnGetTensorNdDescriptor", tensor, 3, *pointers)
+        return Matrix(address.value, tuple(dims))
+
+
+def _from_pathfinder() -> str:
+    try:
+        pathfinder: Any = importlib.import_module("cuda.pathfinder")
+    except ImportError:
+        raise OSError("cuda.pathfinder: not installed") from None
+    try:
+        found = pathfinder.load_nvidia_dynamic_lib("cudnn")
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise OSError(f"cuda.pathfinder: {first or type(error).__name__}") from None
+    return found.abs_path or SONAME
+
+
+def _from_wheel() -> str:
+    try:
+        spec = importlib.util.find_spec("nvidia.cudnn")
+    except (ImportError, ValueError):
+        spec = None
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = os.path.join(folder, "lib", SONAME)
+        if os.path.exists(path):
+            return path
+    raise OSError("the wheels nvidia-cudnn-cu12 and nvidia-cudnn-cu13: not installed")
+
+
+def _from_variable() -> str:
+    setting = Path(os.environ[PATH_VARIABLE])
+    return os.path.abspath(setting / SONAME if setting.is_dir() else setting)
+
+
+@cache
+def _attempt(setting: str) -> Library | str:
+    """Return the library, or what was looked for. A path that is set is the only one tried."""
+    looked_for = []
+    searches = (_from_variable,) if setting else (_from_pathfinder, _from_wheel, lambda: SONAME)
+    for search in searches:
+        try:
+            return Library(search())
+        except (OSError, AttributeError) as error:
+            looked_for.append(str(error))
+    where = f"{PATH_VARIABLE}={setting}" if setting else f"{PATH_VARIABLE}: not set"
+    return f"{SONAME} was not found ({'; '.join([where, *looked_for])}); {INSTALL}"
+
+
+def find() -> Library | str:
+    """Return cuDNN 9, or all that was looked for and the line that installs it. Never raises."""
+    return _attempt(os.environ.get(PATH_VARIABLE, ""))
