@@ -73,13 +73,26 @@ def test_examples_run(module: str) -> None:
     assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 
-def test_the_readmes_example_runs() -> None:
+def test_the_readmes_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
     readme = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    first, second = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     names: dict[str, typing.Any] = {}
-    exec(code, names)
+    exec(first, names)
     assert names["grads"].w_grad.shape == names["w"].shape
     assert np.isfinite(names["grads"].w_grad).all()
+
+    monkeypatch.chdir(tmp_path)
+    (T, B, I), H = names["x"].shape, 5
+    shapes = {"weight_ih_l0": (4 * H, I), "weight_hh_l0": (4 * H, H)}
+    shapes |= {"bias_ih_l0": (4 * H,), "bias_hh_l0": (4 * H,)}
+    np.savez("model.npz", **{n: rng.standard_normal(shape) for n, shape in shapes.items()})
+    names["dy"] = rng.standard_normal((T, B, H))
+    exec(second, names)
+    assert names["out"].output.shape == (T, B, H)
+    assert names["g"].params_backprop.shape == names["packed"].params.shape
+    assert np.isfinite(names["g"].params_backprop).all()
 
 
 def test_every_public_function_has_a_complete_docstring() -> None:
