@@ -146,7 +146,15 @@ def check_lengths(op: str, sequence_lengths: object, T: int, B: int) -> NDArray[
             f"{op}: sequence_lengths is a cupy.ndarray, expected integers on the host:"
             " a numpy.ndarray or a list"
         )
-    lengths = np.asarray(sequence_lengths)
+    try:
+        if isinstance(sequence_lengths, np.ma.MaskedArray):
+            raise ValueError
+        lengths = np.asarray(sequence_lengths)
+    except ValueError:  # of lists of different lengths
+        raise TypeError(
+            f"{op}: sequence_lengths is {sequence_lengths!r}, expected a numpy.ndarray or a list"
+            " of integers"
+        ) from None
     if lengths.dtype.kind not in "iu" and lengths.size:
         raise TypeError(f"{op}: sequence_lengths has dtype {lengths.dtype}, expected integers")
     expect_shape(op, "sequence_lengths", lengths, "(B,)", (B,))

@@ -16,6 +16,7 @@ import numpy as np
 
 from . import _rnn_layer
 from ._arrays import (
+    array_kind,
     cast,
     check_arrays,
     check_bool,
@@ -370,9 +371,11 @@ def _engine(
                 f"{op}: engine is {engine!r}, but input is a numpy.ndarray, expected a cupy.ndarray"
             )
         return "numpy"
+    source = "engine"
     if engine == "auto":
+        source = f"the environment variable {ENGINE_VARIABLE}"
         engine = os.environ.get(ENGINE_VARIABLE, "auto")
-        check_choice(op, f"the environment variable {ENGINE_VARIABLE}", engine, _ENGINES)
+        check_choice(op, source, engine, _ENGINES)
     if engine == "cupy":
         return "cupy"
     from . import _cudnn
@@ -382,8 +385,37 @@ def _engine(
     if reason is None:
         return "cudnn"
     if engine == "cudnn":
-        raise RuntimeError(f"{op}: engine is 'cudnn', but {reason}")
+        raise RuntimeError(f"{op}: {source} is 'cudnn', but {reason}")
     return "cupy"
+
+
+def _reserved_engine(op: str, xp: ModuleType, engine: str, host_reserved: object) -> str:
+    """Return the engine whose reserve_space it is, or `engine` where host_reserved is None."""
+    check_choice(op, "engine", engine, _ENGINES)
+    if host_reserved is None:
+        return engine
+    if (
+        array_kind(host_reserved) != "numpy"
+        or not isinstance(host_reserved, np.ndarray)
+        or host_reserved.dtype != np.int8
+    ):
+        raise TypeError(f"{op}: host_reserved is {host_reserved!r}, expected a numpy.ndarray, int8")
+    if host_reserved.shape != (2,):
+        raise ValueError(
+            f"{op}: host_reserved has shape {host_reserved.shape}, expected (2,), as a forward"
+            " call with is_training=True returns it"
+        )
+    owner = int(host_reserved[0])
+    if owner not in ((_OWN,) if xp is np else (_OWN, _CUDNN)):
+        raise ValueError(
+            f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
+        )
+    if xp is np:
+        return engine
+    of = "cudnn" if owner == _CUDNN else "cupy"
+    if engine not in ("auto", of):
+        raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {of!r}")
+    return of
 
 
 def _contract(
@@ -405,10 +437,11 @@ def _contract(
     is_training: bool,
     time_major: bool,
     engine: str,
+    host_reserved: object = None,
 ) -> _Call:
-    """Check every argument that the forward and the backward op share.
+    """Check every argument and choose the engine.
 
-    `others` has the arguments that only the backward op has.
+    `others` has the arrays that only the backward op has.
     """
     check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     is_lstm = rnn_mode == "lstm"
@@ -460,6 +493,8 @@ def _contract(
     skip = input_mode == "skip_input" or (input_mode == "auto_select" and I == H)
     config = Config(rnn_mode, skip, T, B, I, H, L, D, projection, rate, *key, training)
     lengths = check_lengths(op, sequence_lengths, T, B)
+    if others:
+        engine = _reserved_engine(op, xp, engine, host_reserved)
     return _Call(xp, config, pieces, lengths, _engine(op, xp, engine, config, input, lengths))
 
 
@@ -705,25 +740,6 @@ def cudnn_rnn_engine(
     ).engine
 
 
-def _reserved_engine(op: str, xp: ModuleType, host_reserved: object) -> int | None:
-    """Return whose reserve_space host_reserved says it is, None if it is not given."""
-    if host_reserved is None:
-        return None
-    if not isinstance(host_reserved, np.ndarray) or host_reserved.dtype != np.int8:
-        raise TypeError(f"{op}: host_reserved is {host_reserved!r}, expected a numpy.ndarray, int8")
-    if host_reserved.shape != (2,):
-        raise ValueError(
-            f"{op}: host_reserved has shape {host_reserved.shape}, expected (2,), as a forward"
-            " call with is_training=True returns it"
-        )
-    owner = int(host_reserved[0])
-    if owner not in ((_OWN,) if xp is np else (_OWN, _CUDNN)):
-        raise ValueError(
-            f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
-        )
-    return owner
-
-
 def _expected_reserve(
     config: Config, engine: str, input: Array, lengths: NDArray[np.int32] | None
 ) -> int:
@@ -841,13 +857,8 @@ def cudnn_rnn_backprop(
         is_training=True,
         time_major=time_major,
         engine=engine,
+        host_reserved=host_reserved,
     )
-    owner = _reserved_engine(op, xp, host_reserved)
-    if owner is not None and chosen != "numpy":
-        of = "cudnn" if owner == _CUDNN else "cupy"
-        if engine not in ("auto", of):
-            raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {of!r}")
-        chosen = _engine(op, xp, of, config, input, lengths)
     if chosen == "cudnn" and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
     size = _expected_reserve(config, chosen, input, lengths)

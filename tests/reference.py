@@ -1,7 +1,8 @@
 """The recurrences as plainly as they can be written: step by step, [x, h] concatenated.
 
 Any dtype NumPy computes in, complex and long double included. Gates by name, so that the order of
-the columns is stated here independently of the package.
+the columns is stated here independently of the package. CudnnRNN goes sequence by sequence too, in
+vectors, and its packed layout is stated once more.
 """
 
 from __future__ import annotations
@@ -144,3 +145,195 @@ def gru_grad(
         g["d_b_c"] += d_c_bar.sum(0)
         dh = t1[:, I:] + t2[:, I:] * r[t] + dh * u[t]
     return g | {"d_h_prev": dh}
+
+
+CUDNN_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def cudnn_weights(
+    params: Any,
+    mode: str,
+    L: int,
+    H: int,
+    I: int,
+    bidirectional: bool = False,
+    skip: bool = False,
+    num_proj: int = 0,
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """
+    Return views of packed parameters by (layer, direction).
+
+    W [G*H, K] (None where the input is skipped), R [G*H, P], proj [P, H] or None, bW, bR [G*H].
+    """
+    G, P, D = CUDNN_GATES[mode], num_proj or H, 2 if bidirectional else 1
+    at = 0
+
+    def take(*shape: int) -> Any:
+        nonlocal at
+        at += int(np.prod(shape))
+        return params[at - int(np.prod(shape)) : at].reshape(shape)
+
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for layer in range(L):
+        K = D * P if layer else I
+        for d in range(D):
+            W = None if skip and layer == 0 else take(G * H, K)
+            R = take(G * H, P)
+            found[layer, d] = {"W": W, "R": R, "proj": take(P, H) if num_proj else None}
+    for weights in found.values():
+        weights["bW"] = take(G * H)
+        weights["bR"] = take(G * H)
+    assert at == params.size
+    return found
+
+
+def _cudnn_step(mode: str, w: dict[str, Any], x: Any, h: Any, c: Any) -> dict[str, Any]:
+    """One step of one sequence: vectors in, vectors out, with all that the gradient needs."""
+    G = CUDNN_GATES[mode]
+    a = (np.tile(x, G) if w["W"] is None else w["W"] @ x) + w["bW"]
+    q = w["R"] @ h + w["bR"]
+    s = {"x": x, "h_before": h, "c_before": c, "c": c}
+    if mode == "lstm":
+        i, f, g, o = np.split(a + q, 4)
+        i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+        c = f * c + i * g
+        full = o * np.tanh(c)
+        h = full if w["proj"] is None else w["proj"] @ full
+        return s | {"i": i, "f": f, "g": g, "o": o, "c": c, "full": full, "h": h}
+    if mode == "gru":
+        (ar, au, an), (qr, qu, qn) = np.split(a, 3), np.split(q, 3)
+        r, u = sigmoid(ar + qr), sigmoid(au + qu)
+        n = np.tanh(an + r * qn)
+        return s | {"r": r, "u": u, "n": n, "qn": qn, "h": (1 - u) * n + u * h}
+    z = a + q
+    return s | {"h": np.tanh(z) if mode == "rnn_tanh" else np.where(z.real > 0, z, 0)}
+
+
+def _cudnn_step_grad(
+    mode: str, w: dict[str, Any], g: dict[str, Any], s: dict[str, Any], dh: Any, dc: Any
+) -> tuple[Any, Any, Any]:
+    """Add to the gradients `g` of the weights; return those of x and of h and c before."""
+    direct: Any = 0
+    if mode == "lstm":
+        if w["proj"] is not None:
+            g["proj"] += np.outer(dh, s["full"])
+            dh = w["proj"].T @ dh
+        co = np.tanh(s["c"])
+        dc = dc + dh * s["o"] * (1 - co**2)
+        di = dc * s["g"] * s["i"] * (1 - s["i"])
+        df = dc * s["c_before"] * s["f"] * (1 - s["f"])
+        dg = dc * s["i"] * (1 - s["g"] ** 2)
+        do = dh * co * s["o"] * (1 - s["o"])
+        da = dq = np.concatenate([di, df, dg, do])
+        dc = dc * s["f"]
+    elif mode == "gru":
+        dn = dh * (1 - s["u"]) * (1 - s["n"] ** 2)
+        du = dh * (s["h_before"] - s["n"]) * s["u"] * (1 - s["u"])
+        dr = dn * s["qn"] * s["r"] * (1 - s["r"])
+        da = np.concatenate([dr, du, dn])
+        dq = np.concatenate([dr, du, dn * s["r"]])
+        direct = dh * s["u"]
+    else:
+        da = dq = dh * (1 - s["h"] ** 2 if mode == "rnn_tanh" else s["h"] > 0)
+    g["bW"] += da
+    g["bR"] += dq
+    g["R"] += np.outer(dq, s["h_before"])
+    dh_before = w["R"].T @ dq + direct
+    if w["W"] is None:
+        return np.sum(np.split(da, CUDNN_GATES[mode]), axis=0), dh_before, dc
+    g["W"] += np.outer(da, s["x"])
+    return w["W"].T @ da, dh_before, dc
+
+
+def _cudnn_run(
+    x: Any,
+    h: Any,
+    c: Any,
+    params: Any,
+    mode: str,
+    lengths: Any,
+    masks: Any,
+    layout: dict[str, Any],
+) -> tuple[Any, Any, Any, dict[tuple[int, int, int], list[dict[str, Any]]]]:
+    T, B, I = x.shape
+    D, H = 2 if layout.get("bidirectional") else 1, c.shape[2]
+    L = len(h) // D
+    weights = cudnn_weights(params, mode, L, H, I, **layout)
+    lengths = [T] * B if lengths is None else lengths
+    h_last, c_last, saved = h.copy(), c.copy(), {}
+    for layer in range(L):
+        y = np.zeros((T, B, D * h.shape[2]), x.dtype)
+        for b in range(B):
+            for d in range(D):
+                pl, steps = layer * D + d, []
+                h_now, c_now = h[pl, b], c[pl, b]
+                times = range(int(lengths[b]))
+                for t in reversed(times) if d else times:
+                    steps.append(_cudnn_step(mode, weights[layer, d], x[t, b], h_now, c_now))
+                    h_now, c_now = steps[-1]["h"], steps[-1]["c"]
+                    y[t, b, d * len(h_now) : (d + 1) * len(h_now)] = h_now
+                h_last[pl, b], c_last[pl, b] = h_now, c_now
+                saved[layer, d, b] = steps
+        x = y if masks is None or layer == L - 1 else y * masks[layer]
+    return y, h_last, c_last, saved
+
+
+def cudnn_rnn(
+    x: Any,
+    h: Any,
+    c: Any,
+    params: Any,
+    mode: str = "lstm",
+    lengths: Any = None,
+    masks: Any = None,
+    **layout: Any,
+) -> tuple[Any, Any, Any]:
+    """
+    Return the output [T, B, D*P] and the last h [L*D, B, P] and c [L*D, B, H].
+
+    `masks`, one [T, B, D*P] for each layer but the last, multiply what the next layer reads;
+    `layout` is bidirectional, skip and num_proj of `cudnn_weights`. c gives H in every mode.
+    """
+    return _cudnn_run(x, h, c, params, mode, lengths, masks, layout)[:3]
+
+
+def cudnn_rnn_grad(
+    x: Any,
+    h: Any,
+    c: Any,
+    params: Any,
+    d_output: Any,
+    d_h: Any,
+    d_c: Any,
+    mode: str = "lstm",
+    lengths: Any = None,
+    masks: Any = None,
+    **layout: Any,
+) -> tuple[Any, Any, Any, Any]:
+    """Return the gradients of x, h, c and params; past a sequence's end d_output is not read."""
+    T, B, I = x.shape
+    D, H = 2 if layout.get("bidirectional") else 1, c.shape[2]
+    L, P = len(h) // D, h.shape[2]
+    saved = _cudnn_run(x, h, c, params, mode, lengths, masks, layout)[3]
+    weights = cudnn_weights(params, mode, L, H, I, **layout)
+    d_params = np.zeros_like(params)
+    grads = cudnn_weights(d_params, mode, L, H, I, **layout)
+    dh_first, dc_first = d_h.copy(), d_c.copy()
+    dy = d_output
+    for layer in reversed(range(L)):
+        dx = np.zeros((T, B, D * P if layer else I), x.dtype)
+        for b in range(B):
+            for d in range(D):
+                pl, steps = layer * D + d, saved[layer, d, b]
+                dh, dc = d_h[pl, b], d_c[pl, b]
+                times = range(len(steps))
+                # The last step taken is the first to go back through.
+                for t, step in zip(times if d else reversed(times), reversed(steps), strict=True):
+                    dh = dh + dy[t, b, d * P : (d + 1) * P]
+                    one, dh, dc = _cudnn_step_grad(
+                        mode, weights[layer, d], grads[layer, d], step, dh, dc
+                    )
+                    dx[t, b] += one
+                dh_first[pl, b], dc_first[pl, b] = dh, dc
+        dy = dx if masks is None or layer == 0 else dx * masks[layer - 1]
+    return dx, dh_first, dc_first, d_params

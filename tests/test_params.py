@@ -303,6 +303,142 @@ def test_keras_gru_is_torchs_gru(
     assert_close(actual, np.asarray(layer(x)), "float64", "output")
 
 
+def both_passes(
+    inputs: dict[str, Any], params: Any, cotangents: dict[str, Any], **attributes: Any
+) -> tuple[cupyrnn.CudnnRNNOutputs, cupyrnn.CudnnRNNGrads]:
+    """cudnn_rnn and its gradient; without input_c among the inputs, of a mode that has none."""
+    out = cupyrnn.cudnn_rnn(**{"input_c": None, **inputs}, params=params, **attributes)
+    more = out._asdict() | dict.fromkeys(("input_c", "output_c_backprop"))
+    more = {**more, **inputs, **cotangents}
+    return out, cupyrnn.cudnn_rnn_backprop(**more, params=params, **attributes)
+
+
+NETS = [
+    (mode, layers, bidirectional, P)
+    for mode, layers, bidirectional, P in itertools.product(GATES, (1, 3), (False, True), (0, 1, 4))
+    if mode == "lstm" or not P
+]
+
+
+@pytest.mark.parametrize("lengths", [None, [2, 7, 1, 7]], ids=["padded", "packed"])
+@pytest.mark.parametrize(("mode", "layers", "bidirectional", "P"), NETS)
+def test_a_real_torch_net_gives_the_same_and_its_gradients(
+    torch: Any,
+    mode: str,
+    layers: int,
+    bidirectional: bool,
+    P: int,
+    lengths: Any,
+    rng: np.random.Generator,
+) -> None:
+    """A model as PyTorch initialised it, and its gradients packed like its parameters."""
+    T, B, I, H = 7, 4, 3, 5
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(mode, torch.nn.RNN)
+    more = {"nonlinearity": mode.removeprefix("rnn_")} if kind is torch.nn.RNN else {}
+    if P:
+        more["proj_size"] = P
+    torch.manual_seed(int(rng.integers(2**31)))
+    module = kind(I, H, layers, bidirectional=bidirectional, dtype=torch.float64, **more)
+    rnn_mode: Any = mode
+    packed = cupyrnn.params_from_torch(as_numpy(module), rnn_mode=rnn_mode)
+    D, is_lstm = 1 + bidirectional, mode == "lstm"
+    states = {"input_h": (layers * D, B, P or H), "input_c": (layers * D, B, H)}
+    shapes: dict[str, Any] = {"input": (T, B, I)} | states
+    if not is_lstm:
+        del shapes["input_c"]
+    inputs = {n: rng.standard_normal(shape) for n, shape in shapes.items()}
+    tensors = {n: torch.tensor(a, requires_grad=True) for n, a in inputs.items()}
+    x, *first = tensors.values()
+    if lengths:
+        x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+    y, last = module(x, tuple(first) if is_lstm else first[0])
+    if lengths:
+        y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, total_length=T)
+    outputs = dict(
+        zip(("output", "output_h", "output_c"), (y, *last) if is_lstm else (y, last), strict=False)
+    )
+    cotangents = {f"{n}_backprop": 0.5 + rng.standard_normal(t.shape) for n, t in outputs.items()}
+    torch.autograd.backward(
+        list(outputs.values()), [torch.from_numpy(a) for a in cotangents.values()]
+    )
+
+    attributes: dict[str, Any] = {"rnn_mode": mode, "direction": packed.direction}
+    attributes |= {"num_proj": packed.num_proj, "sequence_lengths": lengths}
+    out, g = both_passes(inputs, packed.params, cotangents, **attributes)
+    for name, t in outputs.items():
+        assert_close(getattr(out, name), t.detach().numpy(), "float64", name)
+    for name, t in tensors.items():
+        assert_close(getattr(g, f"{name}_backprop"), t.grad.numpy(), "float64", name)
+    grads = {n: p.grad.numpy() for n, p in module.named_parameters()}
+    expected = cupyrnn.params_from_torch(grads, rnn_mode=rnn_mode).params
+    assert_close(g.params_backprop, expected, "float64", "params_backprop")
+
+
+@pytest.mark.parametrize("lengths", [None, [2, 7, 1]], ids=["full", "masked"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_a_real_keras_layer_gives_the_same_and_its_gradients(
+    tf: Any, keras: Any, mode: str, bidirectional: bool, lengths: Any, rng: np.random.Generator
+) -> None:
+    T, B, I, H = 7, 3, 4, 5
+    kind = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[mode]
+    layer = kind(H, return_sequences=True, return_state=True, dtype="float64")
+    if bidirectional:
+        layer = keras.layers.Bidirectional(layer, dtype="float64")
+    inputs = {"input": rng.standard_normal((B, T, I))}
+    D, is_lstm = 1 + bidirectional, mode == "lstm"
+    for name in ("input_h", "input_c") if is_lstm else ("input_h",):
+        inputs[name] = rng.standard_normal((D, B, H))
+    layer(inputs["input"])
+    layer.set_weights([0.5 * rng.standard_normal(w.shape) for w in layer.get_weights()])
+    direction: Any = "bidirectional" if bidirectional else "unidirectional"
+    rnn_mode: Any = mode
+    packed = cupyrnn.params_from_keras(layer.get_weights(), rnn_mode=rnn_mode, direction=direction)
+
+    mask = None if lengths is None else tf.sequence_mask(lengths, T)
+    valid = np.arange(T) < np.array(lengths or [T] * B)[:, None]
+    cotangents = {
+        f"output{n[5:]}_backprop": 0.5 + rng.standard_normal(a.shape) for n, a in inputs.items()
+    }
+    d_output = 0.5 + rng.standard_normal((B, T, D * H))
+    cotangents["output_backprop"] = d_output
+    with tf.GradientTape() as tape:
+        tensors = {n: tf.constant(a) for n, a in inputs.items()}
+        tape.watch(list(tensors.values()))
+        # Keras has the states by direction: h and c, then those of the other one.
+        names = list(inputs)[1:]
+        states = [tensors[n][d] for d in range(D) for n in names]
+        y, *last = layer(tensors["input"], initial_state=states, mask=mask)
+        # In the padding Keras repeats the last output, where cuDNN has zeros.
+        outputs = {"output": y * valid[..., None]}
+        for n, name in enumerate(names):
+            outputs["output" + name[5:]] = tf.stack(last[n :: len(names)])
+        total = sum(tf.reduce_sum(t * cotangents[f"{n}_backprop"]) for n, t in outputs.items())
+    keras_grads = tape.gradient(total, [*tensors.values(), *layer.trainable_weights])
+
+    def steps_first(a: Any) -> Any:
+        return np.ascontiguousarray(np.asarray(a).swapaxes(0, 1))
+
+    inputs["input"] = steps_first(inputs["input"])
+    cotangents["output_backprop"] = steps_first(d_output)
+    attributes: dict[str, Any] = {"rnn_mode": mode, "direction": direction}
+    attributes["sequence_lengths"] = lengths
+    out, g = both_passes(inputs, packed.params, cotangents, **attributes)
+    for name, t in outputs.items():
+        e = steps_first(t) if name == "output" else np.asarray(t)
+        assert_close(getattr(out, name), e, "float64", name)
+    for name, t in zip(tensors, keras_grads, strict=False):
+        e = steps_first(t) if name == "input" else np.asarray(t)
+        assert_close(getattr(g, f"{name}_backprop"), e, "float64", name)
+    weights = cupyrnn.params_to_keras(
+        g.params_backprop, 1, H, I, rnn_mode=rnn_mode, direction=direction
+    )
+    for a, t in zip(weights, keras_grads[len(tensors) :], strict=True):
+        # The two biases of an LSTM, which Keras has as one, both have the gradient of the sum.
+        twice = is_lstm and a.ndim == 1
+        assert_close(a / 2 if twice else a, np.asarray(t), "float64", "weights")
+
+
 # ruff: noqa: E501 - a case a line
 LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
 

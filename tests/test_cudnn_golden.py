@@ -1,0 +1,103 @@
+"""CudnnRNN against stored results of PyTorch; data/make_golden_cudnn.py says how they were made."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+from data import make_golden_cudnn as golden
+
+from cupyrnn import raw_ops
+
+with np.load(golden.PATH) as stored:
+    STORED = dict(stored)
+CASES = json.loads(str(STORED.pop("index")))["cases"]
+
+
+def case_id(case: dict[str, Any]) -> str:
+    sizes = [f"{n}{size}" for n, size in case["sizes"].items() if size]
+    given = [n for n in ("bidirectional", "lengths", "dropout") if case[n]]
+    return "-".join([case["rnn_mode"], *sizes, *given])
+
+
+each_case = pytest.mark.parametrize("case", [pytest.param(c, id=case_id(c)) for c in CASES])
+
+
+def load(case: dict[str, Any]) -> golden.Arrays:
+    """Return the arrays of a case by name; the padding of what is read is NaN."""
+    prefix = case["name"] + "/"
+    arrays = {k.removeprefix(prefix): a for k, a in STORED.items() if k.startswith(prefix)}
+    for b, length in enumerate(case["lengths"] or ()):
+        for name in ("input", "output_backprop"):
+            arrays[name][length:, b] = np.nan
+    return arrays
+
+
+def attributes(case: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "rnn_mode": case["rnn_mode"],
+        "direction": "bidirectional" if case["bidirectional"] else "unidirectional",
+        "dropout": case["dropout"],
+        "num_proj": case["sizes"]["P"],
+    }
+
+
+def assert_golden(result: Any, arrays: golden.Arrays, dtype: str) -> None:
+    for name, a in result._asdict().items():
+        if name in ("reserve_space", "host_reserved"):
+            continue
+        assert a.dtype == dtype
+        # Modes without a cell state have a scalar in its place.
+        assert_close(a, arrays.get(name, np.zeros(())), dtype, name, at_least=1.0)
+
+
+@each_case
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_outputs_and_gradients(ops: Any, dtype: str, case: dict[str, Any]) -> None:
+    arrays = load(case)
+    inputs, cotangents = (
+        {n: arrays[n].astype(dtype) if n in arrays else None for n in names}
+        for names in (golden.INPUTS, golden.COTANGENTS)
+    )
+    given = attributes(case) | {"sequence_lengths": case["lengths"]}
+    out = ops.cudnn_rnn(**inputs, **given)
+    assert_golden(out, arrays, dtype)
+    saved = out._asdict() | ({} if "output_c" in arrays else {"output_c": None})
+    g = ops.cudnn_rnn_backprop(**inputs, **saved, **cotangents, **given)
+    assert_golden(g, arrays, dtype)
+
+
+@each_case
+def test_raw_ops(case: dict[str, Any]) -> None:
+    """Every version of the op that has what the case needs; TensorFlow's modes need all arrays."""
+    arrays = load(case)
+    scalar = np.zeros(())
+    inputs, cotangents = (
+        {n: arrays.get(n, scalar).astype(np.float64) for n in names}
+        for names in (golden.INPUTS, golden.COTANGENTS)
+    )
+    given = attributes(case)
+    T, B = (case["sizes"][n] for n in "TB")
+    lengths = np.array(case["lengths"] or [T] * B, np.int32)
+    more = {"sequence_lengths": lengths}
+    outputs = raw_ops.CudnnRNNV3(**inputs, **more, **given)
+    assert_golden(outputs, arrays, "float64")
+    saved = outputs._asdict()
+    g = raw_ops.CudnnRNNBackpropV3(**inputs, **more, **saved, **cotangents, **given)
+    assert_golden(g, arrays, "float64")
+    if case["lengths"] or given.pop("num_proj"):
+        return
+
+    outputs = raw_ops.CudnnRNNV2(**inputs, **given)
+    assert_golden(outputs, arrays, "float64")
+    g = raw_ops.CudnnRNNBackpropV2(**inputs, **outputs._asdict(), **cotangents, **given)
+    assert_golden(g, arrays, "float64")
+
+    outputs = raw_ops.CudnnRNN(**inputs, **given)
+    assert outputs._fields == (*golden.OUTPUTS, "reserve_space")
+    assert_golden(outputs, arrays, "float64")
+    g = raw_ops.CudnnRNNBackprop(**inputs, **outputs._asdict(), **cotangents, **given)
+    assert_golden(g, arrays, "float64")

@@ -1,0 +1,1338 @@
+"""CudnnRNN: outputs and gradients of every mode, lengths, dropout, dtypes, layouts and errors."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import reference
+from checks import assert_close, assert_gradients, layouts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cupyrnn
+from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs, _sequence
+
+MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+UNI, BI = "unidirectional", "bidirectional"
+LINEAR, SKIP, AUTO = "linear_input", "skip_input", "auto_select"
+COTANGENTS = ("output_backprop", "output_h_backprop", "output_c_backprop")
+each_mode = pytest.mark.parametrize("mode", MODES)
+
+
+class Case(NamedTuple):
+    """A configuration: sizes, attributes and lengths."""
+
+    rnn_mode: str
+    T: int
+    B: int
+    I: int
+    H: int
+    L: int = 1
+    direction: str = UNI
+    num_proj: int = 0
+    input_mode: str = LINEAR
+    lengths: tuple[int, ...] | None = None
+
+    @property
+    def D(self) -> int:
+        return 1 + (self.direction == BI)
+
+    @property
+    def P(self) -> int:
+        return self.num_proj or self.H
+
+    @property
+    def skip(self) -> bool:
+        return self.input_mode == SKIP or (self.input_mode == AUTO and self.I == self.H)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What both ops take by keyword."""
+        attributes = self._asdict()
+        names = ("rnn_mode", "input_mode", "direction", "num_proj")
+        lengths = None if self.lengths is None else np.array(self.lengths, np.int32)
+        return {n: attributes[n] for n in names} | {"sequence_lengths": lengths}
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        """The same for the reference."""
+        layout = {"bidirectional": self.D == 2, "skip": self.skip, "num_proj": self.num_proj}
+        return layout | {"mode": self.rnn_mode, "lengths": self.lengths}
+
+    def within(self, ops: Any) -> Case:
+        """Return the case with no more steps than take long on a CPU that plays a GPU."""
+        T = ops.shape((self.T,))[0]
+        return self._replace(T=T, lengths=self.lengths and tuple(min(n, T) for n in self.lengths))
+
+
+CASES = [
+    *(Case(mode, 1, 1, 1, 1) for mode in MODES),
+    *(Case(mode, 3, 33, 1, 3, 2, BI, input_mode=AUTO) for mode in MODES),
+    *(Case(mode, 33, 3, 33, 33, 1, BI, 0, SKIP, (33, 1, 7)) for mode in MODES),
+    *(Case(mode, 7, 4, 3, 5, 3, BI, lengths=(2, 7, 0, 5)) for mode in MODES),
+    Case("lstm", 5, 3, 4, 33, 1, num_proj=3, lengths=(1, 5, 3)),
+    Case("lstm", 4, 2, 3, 5, 3, BI, 2),
+    Case("lstm", 4, 3, 3, 3, 2, BI, 3, SKIP, (4, 0, 2)),
+]
+
+
+def case_id(case: Case) -> str:
+    return "-".join(
+        [case.rnn_mode, *(f"{n}{getattr(case, n)}" for n in "TBIHLD")]
+        + [f"P{case.num_proj}"] * bool(case.num_proj)
+        + ["skip"] * case.skip
+        + ["lengths"] * (case.lengths is not None)
+    )
+
+
+each_case = pytest.mark.parametrize("case", CASES, ids=case_id)
+
+
+def params_size(case: Case) -> int:
+    return cupyrnn.cudnn_rnn_params_size(
+        case.L,
+        case.H,
+        case.I,
+        rnn_mode=case.rnn_mode,  # type: ignore[arg-type]
+        input_mode=case.input_mode,  # type: ignore[arg-type]
+        direction=case.direction,  # type: ignore[arg-type]
+        num_proj=case.num_proj,
+    )
+
+
+def problem(rng: np.random.Generator, case: Case, dtype: Any = np.float64) -> dict[str, Any]:
+    """Return the inputs; input_c is among them for an LSTM only."""
+    sizes: dict[str, tuple[int, ...]] = {"input": (case.T, case.B, case.I)}
+    sizes["input_h"] = (case.L * case.D, case.B, case.P)
+    if case.rnn_mode == "lstm":
+        sizes["input_c"] = (case.L * case.D, case.B, case.H)
+    sizes["params"] = (params_size(case),)
+    scale = dict.fromkeys(sizes, 0.7) | {"params": 1 / case.H**0.5}
+    inputs = {n: scale[n] * rng.standard_normal(s) for n, s in sizes.items()}
+    if case.rnn_mode == "rnn_relu" and np.dtype(dtype).itemsize == 2:
+        # Far from the kink, where rounding a value to half precision would change the gradient.
+        biases = inputs["params"][-2 * case.L * case.D * case.H :]
+        signs = np.sign(biases)
+        inputs["params"] *= 0.1
+        biases[...] = signs.reshape(-1, 2, case.H)[:, :1].repeat(2, 1).ravel() / 2
+    return {n: a.astype(dtype) for n, a in inputs.items()}
+
+
+def cotangents_of(rng: np.random.Generator, case: Case, dtype: Any = np.float64) -> dict[str, Any]:
+    """Return gradients of the outputs; they lie off zero, lest the sums cancel."""
+    sizes = [(case.T, case.B, case.D * case.P), (case.L * case.D, case.B, case.P)]
+    if case.rnn_mode == "lstm":
+        sizes.append((case.L * case.D, case.B, case.H))
+    return {
+        n: (0.5 + rng.standard_normal(s)).astype(dtype)
+        for n, s in zip(COTANGENTS, sizes, strict=False)
+    }
+
+
+def forward(ops: Any, case: Case, inputs: dict[str, Any], **more: Any) -> CudnnRNNOutputs:
+    result = ops.cudnn_rnn(**{"input_c": None, **inputs}, **{**case.attributes, **more})
+    assert isinstance(result, CudnnRNNOutputs)
+    return result
+
+
+def backward(
+    ops: Any,
+    case: Case,
+    inputs: dict[str, Any],
+    out: CudnnRNNOutputs,
+    cotangents: dict[str, Any],
+    **more: Any,
+) -> CudnnRNNGrads:
+    """cudnn_rnn_backprop on the inputs and outputs of cudnn_rnn."""
+    given = dict.fromkeys(("input_c", *COTANGENTS)) | inputs | out._asdict() | cotangents
+    if case.rnn_mode != "lstm":
+        given["output_c"] = None
+    result = ops.cudnn_rnn_backprop(**{**given, **case.attributes, **more})
+    assert isinstance(result, CudnnRNNGrads)
+    return result
+
+
+def with_c(case: Case, arrays: dict[str, Any]) -> list[Any]:
+    """Return the arrays with a zero in place of the cell state that the mode does not have."""
+    there = list(arrays.values())
+    if case.rnn_mode != "lstm":
+        there.insert(2, np.zeros((case.L * case.D, case.B, case.H), there[0].dtype))
+    return there
+
+
+def plain(case: Case, inputs: dict[str, Any], masks: Any = None) -> tuple[Any, Any, Any]:
+    """The outputs by the reference; a scalar for the cell state that the mode does not have."""
+    output, h, c = reference.cudnn_rnn(*with_c(case, inputs), masks=masks, **case.reference)
+    return output, h, c if case.rnn_mode == "lstm" else np.zeros(())
+
+
+def plain_grads(
+    case: Case, inputs: dict[str, Any], cotangents: dict[str, Any], masks: Any = None
+) -> CudnnRNNGrads:
+    """The gradients by the reference."""
+    dx, dh, dc, dparams = reference.cudnn_rnn_grad(
+        *with_c(case, inputs), *with_c(case, cotangents), masks=masks, **case.reference
+    )
+    return CudnnRNNGrads(dx, dh, dc if case.rnn_mode == "lstm" else np.zeros(()), dparams)
+
+
+def wide(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {n: a.astype(np.float64) for n, a in arrays.items()}
+
+
+def own(ops: Any) -> Any:
+    """The engine that has the package's own dropout masks and reads no outputs: not cuDNN."""
+    return "auto" if getattr(ops, "xp", np) is np else "cupy"
+
+
+def masks_of(ops: Any, case: Case, **dropout: Any) -> list[Any]:
+    """
+    Return what a seed multiplies the values between the layers by.
+
+    A net of ReLUs of the same widths whose layers give ones and whose last one passes on what it
+    reads: each value has its own mask, whatever the cell.
+    """
+    masks = []
+    for layer in range(1, case.L):
+        W = case.P
+        probe = Case("rnn_relu", case.T, case.B, 1, W, layer + 1, case.direction)
+        params = np.zeros(params_size(probe))
+        weights = reference.cudnn_weights(params, "rnn_relu", layer + 1, W, 1, case.D == 2)
+        for (at, d), w in weights.items():
+            if at < layer:
+                w["bW"][...] = 1
+            else:
+                w["W"][:, d * W : (d + 1) * W] = np.eye(W)
+        inputs = {"input": np.zeros((case.T, case.B, 1)), "params": params}
+        inputs["input_h"] = np.zeros((probe.L * case.D, case.B, W))
+        masks.append(forward(ops, probe, inputs, engine=own(ops), **dropout).output)
+    return masks
+
+
+def assert_outputs(out: Any, expected: Any, dtype: str, what: str = "") -> None:
+    for name, a, e in zip(out._fields, out, expected, strict=False):
+        assert_close(a, e, dtype, f"{what} {name}", at_least=1.0)
+
+
+def assert_grads(g: CudnnRNNGrads, expected: CudnnRNNGrads, dtype: str, what: str = "") -> None:
+    for name, a, e in zip(g._fields, g, expected, strict=True):
+        assert_close(a, e, dtype, f"{what} {name}", at_least=1.0)
+
+
+def assert_same_bits(actual: Any, expected: Any) -> None:
+    for name, a, e in zip(expected._fields, actual, expected, strict=True):
+        assert a.dtype == e.dtype, name
+        np.testing.assert_array_equal(a, e, name)
+
+
+def by_input(g: CudnnRNNGrads, inputs: dict[str, Any]) -> dict[str, Any]:
+    return {name: getattr(g, f"{name}_backprop") for name in inputs}
+
+
+@each_case
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_agrees_with_plain_steps(
+    ops: Any, dtype: str, case: Case, rng: np.random.Generator
+) -> None:
+    case = case.within(ops)
+    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
+    out = forward(ops, case, inputs)
+    assert_outputs(out, plain(case, wide(inputs)), dtype)
+    g = backward(ops, case, inputs, out, cotangents)
+    assert_grads(g, plain_grads(case, wide(inputs), wide(cotangents)), dtype)
+    for a in (*out[:4], *g):
+        assert a.dtype == dtype
+    assert out.reserve_space.ndim == 1
+    assert out.host_reserved.dtype == np.int8
+    assert out.host_reserved.shape == (2,)
+    if case.rnn_mode != "lstm":
+        assert out.output_c.shape == g.input_c_backprop.shape == ()
+
+    inference = forward(ops, case, inputs, is_training=False)
+    assert_outputs(inference, plain(case, wide(inputs)), dtype, "inference")
+    assert inference.reserve_space.shape == inference.host_reserved.shape == ()
+    assert inference.reserve_space.dtype == dtype
+    assert inference.host_reserved.dtype == np.int8
+
+
+# TensorFlow's own test: units, input, batch, time.
+TF_SIZES = [(1, 1, 1, 1), (4, 4, 4, 4), (128, 64, 8, 16), (128, 128, 16, 32)]
+
+
+@each_mode
+@pytest.mark.parametrize("sizes", TF_SIZES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_tensorflows_sizes(
+    ops: Any, dtype: str, sizes: tuple[int, ...], mode: str, rng: np.random.Generator
+) -> None:
+    H, I, B, T = sizes
+    if ops.xp is not np:
+        H, I, B, T = (min(n, most) for n, most in ((H, 32), (I, 16), (B, 8), (T, 4)))
+    case = Case(mode, T, B, I, H)
+    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
+    out = forward(ops, case, inputs)
+    assert_outputs(out, plain(case, wide(inputs)), dtype)
+    g = backward(ops, case, inputs, out, cotangents)
+    assert_grads(g, plain_grads(case, wide(inputs), wide(cotangents)), dtype)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("case", "total"),
+    [
+        (Case("lstm", 10, 20, 200, 200, 4), 231833.2265),
+        (Case("gru", 10, 20, 200, 200, 4), 56000),
+        (Case("rnn_tanh", 10, 20, 200, 200, 4), 56000),
+        (Case("rnn_relu", 2, 4, 4, 8, 2), 130688),
+    ],
+    ids=MODES,
+)
+def test_tensorflows_sums_over_ones(case: Case, total: float, dropout: float) -> None:
+    ones = {n: np.ones_like(a) for n, a in problem(np.random.default_rng(0), case).items()}
+    out = forward(cupyrnn, case, ones, is_training=False, dropout=dropout)
+    assert round(float(out.output.sum() + out.output_h.sum() + out.output_c.sum()), 4) == total
+
+
+@each_mode
+@pytest.mark.parametrize("dropout", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("direction", [UNI, BI])
+@pytest.mark.parametrize("complex_step", [True, False])
+def test_gradient_is_the_derivative(
+    mode: str, dropout: float, direction: str, complex_step: bool, rng: np.random.Generator
+) -> None:
+    """TensorFlow's own gradient test, at its sizes, with the tighter tolerances of here."""
+    check_derivative(
+        Case(mode, T=4, B=3, I=4, H=3, L=2, direction=direction),
+        rng,
+        complex_step,
+        dropout=dropout,
+        seed=1,
+        seed2=2,
+    )
+
+
+@each_case
+def test_gradient_of_every_kind_of_case(case: Case, rng: np.random.Generator) -> None:
+    check_derivative(case, rng, dropout=0.3, seed=5)
+
+
+def check_derivative(
+    case: Case, rng: np.random.Generator, complex_step: bool = True, **dropout: Any
+) -> None:
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+
+    def outputs(**moved: Any) -> Any:
+        return forward(cupyrnn, case, moved, **dropout)[: len(cotangents)]
+
+    out = forward(cupyrnn, case, inputs, **dropout)
+    g = by_input(backward(cupyrnn, case, inputs, out, cotangents, **dropout), inputs)
+    assert_gradients(outputs, inputs, list(cotangents.values()), g, rng, complex_step=complex_step)
+
+
+@st.composite
+def cases(draw: Any) -> Case:
+    """The whole space of configurations, at small sizes."""
+    T, B = draw(st.integers(0, 6)), draw(st.integers(0, 4))
+    I, H, L = (draw(st.integers(1, 5)) for _ in range(3))
+    mode = draw(st.sampled_from(MODES))
+    input_mode = draw(st.sampled_from([LINEAR, SKIP, AUTO]))
+    lengths = st.tuples(*[st.integers(0, T)] * B)
+    return Case(
+        mode,
+        T,
+        B,
+        H if input_mode == SKIP else I,
+        H,
+        min(L, 3),
+        draw(st.sampled_from([UNI, BI])),
+        draw(st.integers(0, H)) if mode == "lstm" else 0,
+        input_mode,
+        draw(st.none() | lengths),
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    case=cases(),
+    dropout=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    time_major=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_random_configurations(case: Case, dropout: float, time_major: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    attributes = {"dropout": dropout, "seed": seed, "seed2": seed // 3}
+    masks = masks_of(cupyrnn, case, **attributes)
+    expected = plain(case, inputs, masks)
+    expected_grads = plain_grads(case, inputs, cotangents, masks)
+
+    def turned(arrays: dict[str, Any]) -> dict[str, Any]:
+        return arrays if time_major else batch_major(arrays)
+
+    attributes["time_major"] = time_major
+    out = forward(cupyrnn, case, turned(inputs), **attributes)
+    assert_outputs(CudnnRNNOutputs(*turned(out._asdict()).values()), expected, "float64")
+    g = backward(cupyrnn, case, turned(inputs), out, turned(cotangents), **attributes)
+    assert_grads(CudnnRNNGrads(*turned(g._asdict()).values()), expected_grads, "float64")
+
+    def outputs(**moved: Any) -> Any:
+        return forward(cupyrnn, case, moved, **attributes)[: len(cotangents)]
+
+    given_grads = list(turned(cotangents).values())
+    assert_gradients(outputs, turned(inputs), given_grads, by_input(g, inputs), rng)
+
+
+def batch_major(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Swap time and batch, and in the states layers and batch: its own inverse."""
+    return {n: a.swapaxes(0, 1) if a.ndim == 3 else a for n, a in arrays.items()}
+
+
+@each_mode
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_batch_major_is_time_major_transposed(
+    ops: Any, dtype: str, mode: str, rng: np.random.Generator
+) -> None:
+    case = Case(mode, 5, 3, 4, 6, 2, BI, lengths=(4, 0, 5))
+    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
+    dropout = {"dropout": 0.4, "seed": 3, "engine": own(ops)}
+    out = forward(ops, case, inputs, **dropout)
+    g = backward(ops, case, inputs, out, cotangents, **dropout)
+    dropout["time_major"] = False
+    for copy in (False, True):
+        i, c = (
+            {n: a.copy() if copy else a for n, a in batch_major(arrays).items()}
+            for arrays in (inputs, cotangents)
+        )
+        turned = forward(ops, case, i, **dropout)
+        assert turned.output.shape == (3, 5, 12)
+        assert turned.output_h.shape == (3, 4, 6)
+        turned_g = backward(ops, case, i, turned, c, **dropout)
+        assert_outputs(
+            CudnnRNNOutputs(*batch_major(turned._asdict()).values()), out[:3], dtype, "turned"
+        )
+        assert_grads(CudnnRNNGrads(*batch_major(turned_g._asdict()).values()), g, dtype, "turned")
+
+
+@pytest.mark.parametrize("num_proj", [0, 2])
+@each_mode
+def test_each_sequence_alone_gives_the_same(
+    ops: Any, mode: str, num_proj: int, rng: np.random.Generator
+) -> None:
+    """Unsorted lengths in one batch against every sequence cut to its length, all in a loop."""
+    if num_proj and mode != "lstm":
+        num_proj = 0
+    case = Case(mode, 6, 4, 3, 5, 2, BI, num_proj, lengths=(3, 6, 0, 1))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    for name, arrays in (("input", inputs), ("output_backprop", cotangents)):
+        for b, length in enumerate(case.lengths or ()):
+            arrays[name][length:, b] = np.nan
+    out = forward(ops, case, inputs)
+    read = out
+    if ops.xp is np:
+        read = out._replace(output=np.where(out.output == 0, np.nan, out.output))
+    g = backward(ops, case, inputs, read, cotangents)
+    params_backprop = np.zeros_like(inputs["params"])
+    for b, length in enumerate(case.lengths or ()):
+        alone = case._replace(T=length, B=1, lengths=None)
+        i, c = (
+            {n: a if n == "params" else a[:, b : b + 1].copy() for n, a in arrays.items()}
+            for arrays in (inputs, cotangents)
+        )
+        i["input"], c["output_backprop"] = i["input"][:length], c["output_backprop"][:length]
+        single = forward(ops, alone, i)
+        one = backward(ops, alone, i, single, c)
+        assert_close(out.output[:length, b : b + 1], single.output, "float64", "output")
+        assert not out.output[length:, b].any()
+        assert_close(out.output_h[:, b : b + 1], single.output_h, "float64", "output_h")
+        assert_close(g.input_backprop[:length, b : b + 1], one.input_backprop, "float64", "input")
+        assert not g.input_backprop[length:, b].any()
+        assert_close(g.input_h_backprop[:, b : b + 1], one.input_h_backprop, "float64", "h")
+        if mode == "lstm":
+            assert_close(out.output_c[:, b : b + 1], single.output_c, "float64", "output_c")
+            assert_close(g.input_c_backprop[:, b : b + 1], one.input_c_backprop, "float64", "c")
+        params_backprop += one.params_backprop
+    assert_close(g.params_backprop, params_backprop, "float64", "params_backprop")
+
+
+@each_mode
+def test_all_sequences_empty(ops: Any, mode: str, rng: np.random.Generator) -> None:
+    case = Case(mode, 4, 3, 2, 5, 2, BI, lengths=(0, 0, 0))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    inputs["input"][...] = np.nan
+    cotangents["output_backprop"][...] = np.nan
+    out = forward(ops, case, inputs)
+    g = backward(ops, case, inputs, out, cotangents)
+    assert out.output.shape == (4, 3, 10)
+    assert not out.output.any()
+    assert not g.input_backprop.any()
+    assert not g.params_backprop.any()
+    np.testing.assert_array_equal(out.output_h, inputs["input_h"])
+    np.testing.assert_array_equal(g.input_h_backprop, cotangents["output_h_backprop"])
+    if mode == "lstm":
+        np.testing.assert_array_equal(out.output_c, inputs["input_c"])
+        np.testing.assert_array_equal(g.input_c_backprop, cotangents["output_c_backprop"])
+
+
+@each_mode
+def test_full_lengths_are_no_lengths(ops: Any, mode: str, rng: np.random.Generator) -> None:
+    case = Case(mode, 5, 3, 2, 4, 2, BI)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    full = case._replace(lengths=(5, 5, 5))
+    out, with_lengths = forward(ops, case, inputs), forward(ops, full, inputs)
+    assert_outputs(with_lengths, out[:3], "float64")
+    g = backward(ops, case, inputs, out, cotangents)
+    assert_grads(backward(ops, full, inputs, with_lengths, cotangents), g, "float64")
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        *(np.array([3, 0, 5], f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)),
+        np.array([3, -1, 0, -1, 5])[::2],
+        np.array([3, 0, 5], ">i4"),
+        [3, 0, 5],
+        [np.int64(3), 0, np.uint8(5)],
+    ],
+    ids=lambda a: f"{type(a).__name__}-{getattr(a, 'dtype', '')}",
+)
+def test_lengths_of_every_kind(ops: Any, lengths: Any, rng: np.random.Generator) -> None:
+    case = Case("gru", 5, 3, 2, 4, lengths=(3, 0, 5))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    out = forward(ops, case, inputs)
+    assert_same_bits(forward(ops, case, inputs, sequence_lengths=lengths), out)
+    g = backward(ops, case, inputs, out, cotangents)
+    again = backward(ops, case, inputs, out, cotangents, sequence_lengths=lengths)
+    assert_same_bits(again, g)
+
+
+@each_mode
+@pytest.mark.parametrize("cut", [1, 3, 5])
+def test_a_sequence_cut_in_two(ops: Any, cut: int, mode: str, rng: np.random.Generator) -> None:
+    """The states go from one call to the next, their gradients back."""
+    case = Case(mode, 6, 3, 2, 4, 2)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    out = forward(ops, case, inputs)
+    g = backward(ops, case, inputs, out, cotangents)
+    early, late = case._replace(T=cut), case._replace(T=6 - cut)
+    before = {**inputs, "input": inputs["input"][:cut]}
+    first = forward(ops, early, before)
+    states = {"input_h": first.output_h}
+    if mode == "lstm":
+        states["input_c"] = first.output_c
+    after = {**inputs, **states, "input": inputs["input"][cut:]}
+    second = forward(ops, late, after)
+    output = np.concatenate([first.output, second.output])
+    assert_outputs(second._replace(output=output), out[:3], "float64")
+    d_output = cotangents["output_backprop"]
+    g2 = backward(ops, late, after, second, {**cotangents, "output_backprop": d_output[cut:]})
+    given = {"output_backprop": d_output[:cut], "output_h_backprop": g2.input_h_backprop}
+    if mode == "lstm":
+        given["output_c_backprop"] = g2.input_c_backprop
+    g1 = backward(ops, early, before, first, given)
+    whole = g1._replace(
+        input_backprop=np.concatenate([g1.input_backprop, g2.input_backprop]),
+        params_backprop=g1.params_backprop + g2.params_backprop,
+    )
+    assert_grads(whole, g, "float64")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lstm_is_block_lstm(ops: Any, dtype: str, rng: np.random.Generator) -> None:
+    """One layer is BlockLSTM without forget bias and clip: the same weights, the same numbers."""
+    case = Case("lstm", 7, 3, 4, 5)
+    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
+    out = forward(ops, case, inputs)
+    g = backward(ops, case, inputs, out, cotangents)
+    w, b = cupyrnn.params_to_block_lstm(inputs["params"], case.H, case.I, gate_order="ifco")
+    block = {"x": inputs["input"], "cs_prev": inputs["input_c"][0], "w": w, "b": b}
+    block |= {"h_prev": inputs["input_h"][0]}
+    saved = ops.block_lstm(**block, gate_order="ifco")
+    assert_outputs(out, (saved.h, saved.h[-1:], saved.cs[-1:]), dtype)
+    d_cs, d_h = np.zeros((2, *saved.h.shape), dtype)
+    d_cs[-1] = cotangents["output_c_backprop"][0]
+    d_h += cotangents["output_backprop"]
+    d_h[-1] += cotangents["output_h_backprop"][0]
+    e = ops.block_lstm_grad(**block, **saved._asdict(), cs_grad=d_cs, h_grad=d_h, gate_order="ifco")
+    params_backprop = cupyrnn.params_from_block_lstm(
+        e.w_grad, e.b_grad, gate_order="ifco", forget_bias=0, cell_clip=0
+    ).params
+    biases = len(params_backprop) - 2 * len(b)
+    # Both biases have the gradient of the one.
+    params_backprop[biases : biases + len(b)] = params_backprop[biases + len(b) :]
+    states = e.h_prev_grad[None], e.cs_prev_grad[None]
+    assert_grads(g, CudnnRNNGrads(e.x_grad, *states, params_backprop), dtype)
+
+
+@each_mode
+def test_bidirectional_is_two_nets(ops: Any, mode: str, rng: np.random.Generator) -> None:
+    """One layer both ways: one net, and another one on the sequence turned round."""
+    case = Case(mode, 5, 2, 3, 4, 1, BI)
+    inputs = problem(rng, case)
+    out = forward(ops, case, inputs)
+    half = case._replace(direction=UNI)
+    G, weights = reference.CUDNN_GATES[mode], case.H * (case.I + case.H)
+    params = inputs["params"]
+    for d in range(2):
+        own_weights = params[d * G * weights : (d + 1) * G * weights]
+        biases = params[2 * G * weights :].reshape(2, -1)[d]
+        one = {n: a[d : d + 1] for n, a in inputs.items() if n in ("input_h", "input_c")}
+        one["params"] = np.concatenate([own_weights, biases])
+        one["input"] = inputs["input"][::-1] if d else inputs["input"]
+        single = forward(ops, half, one)
+        output = single.output[::-1] if d else single.output
+        assert_close(out.output[..., d * 4 : (d + 1) * 4], output, "float64", "output")
+        assert_close(out.output_h[d : d + 1], single.output_h, "float64", "output_h")
+
+
+@each_mode
+def test_skip_input_is_a_matrix_of_ones_on_the_diagonal(
+    ops: Any, mode: str, rng: np.random.Generator
+) -> None:
+    case = Case(mode, 4, 3, 5, 5, 2, BI, input_mode=SKIP, lengths=(2, 4, 0))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    linear = case._replace(input_mode=LINEAR)
+    weights, biases = cupyrnn.cudnn_rnn_params_to_canonical(
+        case.L,
+        case.H,
+        case.I,
+        inputs["params"],
+        rnn_mode=mode,  # type: ignore[arg-type]
+        input_mode=SKIP,  # type: ignore[arg-type]
+        direction=BI,  # type: ignore[arg-type]
+    )
+    full = [a if a.size else np.eye(5) for a in weights]
+    attributes: dict[str, Any] = {"rnn_mode": mode, "direction": BI}
+    params = cupyrnn.cudnn_rnn_canonical_to_params(2, 5, 5, full, biases, **attributes)
+    out = forward(ops, case, inputs)
+    same = {**inputs, "params": params}
+    expected = forward(ops, linear, same)
+    assert_outputs(out, expected[:3], "float64")
+    g = backward(ops, case, inputs, out, cotangents)
+    e = backward(ops, linear, same, expected, cotangents)
+    parts = cupyrnn.cudnn_rnn_params_to_canonical(2, 5, 5, e.params_backprop, **attributes)
+    kept = [
+        np.zeros((5, 0)) if a.shape == (5, 0) else b
+        for a, b in zip(weights, parts.weights, strict=True)
+    ]
+    params_backprop = cupyrnn.cudnn_rnn_canonical_to_params(
+        2, 5, 5, kept, parts.biases, input_mode=SKIP, **attributes
+    )
+    assert_grads(g, e._replace(params_backprop=params_backprop), "float64")
+
+    # auto_select is this, as I equals H; and linear_input where it does not.
+    auto = case._replace(input_mode=AUTO)
+    assert_same_bits(forward(ops, auto, inputs), out)
+    assert_same_bits(backward(ops, auto, inputs, out, cotangents), g)
+    other = linear._replace(I=4)
+    inputs = problem(rng, other)
+    assert_same_bits(
+        forward(ops, other._replace(input_mode=AUTO), inputs), forward(ops, other, inputs)
+    )
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_the_cell_state_of_other_modes_is_nothing(
+    ops: Any, mode: str, rng: np.random.Generator
+) -> None:
+    case = Case(mode, 4, 3, 2, 5, 2)
+    inputs, cotangents = problem(rng, case, np.float32), cotangents_of(rng, case, np.float32)
+    out = forward(ops, case, inputs)
+    g = backward(ops, case, inputs, out, cotangents)
+    for a in (out.output_c, g.input_c_backprop):
+        assert a.shape == ()
+        assert a.dtype == np.float32
+        assert a == 0
+    for unused in (np.full((2, 3, 5), np.nan, np.float32), np.full(7, np.nan, np.float32)):
+        ignored = {**inputs, "input_c": unused}
+        assert_same_bits(forward(ops, case, ignored), out)
+        assert_same_bits(backward(ops, case, ignored, out, cotangents), g)
+    scalar = ops.xp.zeros((), np.float32)
+    ignored = {**inputs, "input_c": scalar}
+    assert_same_bits(forward(ops, case, ignored), out)
+    given = {"output_c": scalar, "output_c_backprop": scalar}
+    assert_same_bits(backward(ops, case, ignored, out, cotangents, **given), g)
+
+
+@pytest.mark.parametrize(
+    "which", [c for n in range(4) for c in itertools.combinations(COTANGENTS, n)]
+)
+@pytest.mark.parametrize("lengths", [None, (2, 0, 3)])
+def test_none_stands_for_a_zero_gradient(
+    ops: Any, lengths: Any, which: tuple[str, ...], rng: np.random.Generator
+) -> None:
+    case = Case("lstm", 3, 3, 2, 5, 2, BI, lengths=lengths)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    out = forward(ops, case, inputs)
+    none = {n: a if n in which else None for n, a in cotangents.items()}
+    zero = {n: a if n in which else np.zeros_like(a) for n, a in cotangents.items()}
+    g = backward(ops, case, inputs, out, none)
+    assert_same_bits(g, backward(ops, case, inputs, out, zero))
+    assert any(a.any() for a in g) == bool(which)
+
+
+@each_mode
+def test_outputs_are_not_needed_again(ops: Any, mode: str, rng: np.random.Generator) -> None:
+    """output_h and output_c may be left out; without cuDNN not even output is read."""
+    case = Case(mode, 4, 3, 2, 5, 2, BI, lengths=(2, 0, 4))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    out = forward(ops, case, inputs)
+    g = backward(ops, case, inputs, out, cotangents)
+    left_out = {"output_h": None, "output_c": None}
+    assert_same_bits(backward(ops, case, inputs, out, cotangents, **left_out), g)
+    left_out["host_reserved"] = None
+    assert_same_bits(backward(ops, case, inputs, out, cotangents, **left_out), g)
+    engine = own(ops)
+    out = forward(ops, case, inputs, engine=engine)
+    g = backward(ops, case, inputs, out, cotangents, engine=engine)
+    nan = {n: np.full_like(getattr(out, n), np.nan) for n in ("output", "output_h")}
+    if mode == "lstm":
+        nan["output_c"] = np.full_like(out.output_c, np.nan)
+    assert_same_bits(backward(ops, case, inputs, out, cotangents, engine=engine, **nan), g)
+
+
+# A step a block, and blocks that end amid the runs of steps with equally many sequences.
+@pytest.mark.parametrize("rows", [1, 5])
+@each_mode
+def test_blocks_of_steps_do_not_matter(
+    ops: Any, mode: str, rows: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(mode, 7, 3, 2, 4, 2, BI, lengths=(5, 0, 7))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    out = forward(ops, case, inputs)
+    g = backward(ops, case, inputs, out, cotangents)
+    for name in ("_CPU_ROWS", "_GPU_ROWS"):
+        monkeypatch.setattr(_sequence, name, rows)
+    in_blocks = forward(ops, case, inputs)
+    assert_outputs(in_blocks, out[:3], "float64")
+    assert_grads(backward(ops, case, inputs, in_blocks, cotangents), g, "float64")
+
+
+@pytest.mark.parametrize(("T", "B"), [(70, 33), (1100, 2)])
+@each_mode
+def test_longer_than_a_block(mode: str, T: int, B: int, rng: np.random.Generator) -> None:
+    lengths = tuple(int(n) for n in rng.integers(0, T + 1, B - 1))
+    case = Case(mode, T, B, 3, 5, 2, BI, lengths=(*lengths, T))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    out = forward(cupyrnn, case, inputs)
+    assert_outputs(out, plain(case, inputs), "float64")
+    g = backward(cupyrnn, case, inputs, out, cotangents)
+    assert_grads(g, plain_grads(case, inputs, cotangents), "float64")
+
+
+@each_mode
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("T", "B"), [(0, 2), (3, 0), (0, 0)])
+def test_empty_sizes(
+    ops: Any, T: int, B: int, dtype: str, mode: str, rng: np.random.Generator
+) -> None:
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    for lengths in (None, (0,) * B):
+        case = Case(mode, T, B, 3, 4, 2, BI, lengths=lengths)
+        inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
+        out = forward(ops, case, inputs, dropout=0.5)
+        g = backward(ops, case, inputs, out, cotangents, dropout=0.5)
+        for a in (*out[:4], *g):
+            assert a.dtype == dtype
+        assert out.output.shape == (T, B, 8)
+        assert g.input_backprop.shape == (T, B, 3)
+        assert g.params_backprop.shape == inputs["params"].shape
+        assert not g.params_backprop.any()
+        np.testing.assert_array_equal(out.output_h, inputs["input_h"])
+        np.testing.assert_array_equal(g.input_h_backprop, cotangents["output_h_backprop"])
+        inference = forward(ops, case, inputs, is_training=False)
+        assert inference.output.shape == (T, B, 8)
+        np.testing.assert_array_equal(inference.output_h, inputs["input_h"])
+        if mode == "lstm":
+            np.testing.assert_array_equal(out.output_c, inputs["input_c"])
+            np.testing.assert_array_equal(g.input_c_backprop, cotangents["output_c_backprop"])
+
+
+@each_mode
+def test_memory_layout_does_not_matter(ops: Any, mode: str, rng: np.random.Generator) -> None:
+    case = Case(mode, 4, 3, 2, 5, 2, BI, lengths=(2, 4, 1))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    dropout = {"dropout": 0.5, "engine": own(ops)}
+    out = forward(ops, case, inputs, **dropout)
+    expected = backward(ops, case, inputs, out, cotangents, **dropout)
+    given = inputs | cotangents | {"output": out.output, "output_h": out.output_h}
+    given["reserve_space"] = out.reserve_space
+    laid_out = {n: dict(layouts(a)) for n, a in given.items()}
+    for layout in laid_out["input"]:
+        args = {n: laid_out[n][layout] for n in inputs}
+        again = forward(ops, case, args, **dropout)
+        assert_outputs(again, out[:3], "float64", layout)
+        saved = {n: laid_out[n][layout] for n in ("output", "output_h", "reserve_space")}
+        c = {n: laid_out[n][layout] for n in cotangents}
+        g = backward(ops, case, args, out._replace(**saved), c, **dropout)
+        assert_grads(g, expected, "float64", layout)
+
+
+@each_mode
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("lengths", [None, (2, 4, 1)])
+def test_inputs_are_neither_written_nor_returned_and_backward_repeats(
+    ops: Any, lengths: Any, dtype: str, mode: str, rng: np.random.Generator
+) -> None:
+    for L, direction in ((1, UNI), (2, BI)):
+        case = Case(mode, 4, 3, 2, 5, L, direction, lengths=lengths)
+        inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
+        given = inputs | cotangents
+        if ops.xp is not np:
+            given = {n: ops.to_device(a) for n, a in given.items()}
+        attributes = {**case.attributes, "dropout": 0.5}
+        results = [
+            cupyrnn.cudnn_rnn(
+                given["input"],
+                given["input_h"],
+                given.get("input_c"),
+                given["params"],
+                **attributes,
+                is_training=training,
+            )
+            for training in (True, True, False)
+        ]
+        out = results[0]
+        assert_same_bits(*(CudnnRNNOutputs(*(host(a) for a in r)) for r in results[:2]))
+        everything = [*given.values(), *(a for a in out if a.ndim)]
+        copies = [a.copy() for a in everything]
+        for _ in range(2):
+            results.append(
+                cupyrnn.cudnn_rnn_backprop(
+                    given["input"],
+                    given["input_h"],
+                    given.get("input_c"),
+                    given["params"],
+                    *out[:3],
+                    *(given.get(n) for n in COTANGENTS),
+                    out.reserve_space,
+                    host_reserved=out.host_reserved,
+                    **attributes,
+                )
+            )
+        for a, copy in zip(everything, copies, strict=True):
+            np.testing.assert_array_equal(host(a), host(copy))
+        assert_same_bits(*(CudnnRNNGrads(*(host(a) for a in r)) for r in results[3:]))
+        arrays = [*given.values(), *(a for r in results for a in r)]
+        for a, b in itertools.combinations(arrays, 2):
+            assert not np.may_share_memory(host(a), host(b))
+
+
+def host(a: Any) -> Any:
+    return a if type(a) is np.ndarray else a.get() if hasattr(a, "get") else a.view(np.ndarray)
+
+
+@each_mode
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_half_formats_compute_in_float32(
+    ops: Any, dtype: str, dropout: float, mode: str, rng: np.random.Generator
+) -> None:
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    L = 1 if dropout == 0 else 2
+    case = Case(mode, 20, 5, 3, 33, L, BI, lengths=(20, 3, 0, 11, 8)).within(ops)
+    inputs, cotangents = problem(rng, case, kind), cotangents_of(rng, case, kind)
+    attributes = {"dropout": dropout, "seed": 9, "engine": own(ops)}
+    masks = masks_of(ops, case, dropout=dropout, seed=9)
+    out = forward(ops, case, inputs, **attributes)
+    expected = plain(case, wide(inputs), masks)
+    assert_outputs(out, expected, dtype)
+    if ops.xp is np and L == 1:
+        # Rounded once, at the end: nothing but that rounding and float32's errors.
+        unit = 2.0**-11 if dtype == "float16" else 2.0**-8
+        for a, e in zip(out[:3], expected, strict=True):
+            np.testing.assert_allclose(a.astype(np.float64), e, rtol=1.01 * unit, atol=1e-5)
+    g = backward(ops, case, inputs, out, cotangents, **attributes)
+    assert_grads(g, plain_grads(case, wide(inputs), wide(cotangents), masks), dtype)
+    for a in (*out[:4], *g):
+        assert a.dtype == kind
+
+
+@each_mode
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_sums_do_not_stagnate(ops: Any, dtype: str, mode: str) -> None:
+    """2**-12 in every row: a half sum stops growing at 0.5."""
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    case = Case(mode, 1, 16384, 1, 1)
+    inputs = {n: np.zeros_like(a) for n, a in problem(np.random.default_rng(0), case, kind).items()}
+    inputs["input"] += 1
+    if mode == "rnn_relu":
+        inputs["params"][-1] = 1
+    cotangents = {"output_backprop": np.full((1, 16384, 1), 2.0**-12, kind)}
+    # Through the cell state the gate ci has half of the gradient, as the gate c of a GRU.
+    if mode == "lstm":
+        cotangents["output_c_backprop"] = cotangents.pop("output_backprop")
+    out = forward(ops, case, inputs)
+    g = backward(ops, case, inputs, out, cotangents)
+    parts = reference.cudnn_weights(g.params_backprop, mode, 1, 1, 1)[0, 0]
+    gate = 2 if mode in ("lstm", "gru") else 0
+    total = 2.0 if mode in ("lstm", "gru") else 4.0
+    assert float(parts["bW"][gate]) == total
+    assert float(parts["W"][gate, 0]) == total
+
+
+def test_same_bits_every_time_and_from_several_threads(rng: np.random.Generator) -> None:
+    case = Case("lstm", 30, 33, 5, 33, 2, BI)
+    problems = [problem(rng, case, np.float32) for _ in range(4)]
+    cotangents = cotangents_of(rng, case, np.float32)
+
+    def work(inputs: dict[str, Any]) -> tuple[bytes, ...]:
+        out = forward(cupyrnn, case, inputs, dropout=0.3, seed=1)
+        g = backward(cupyrnn, case, inputs, out, cotangents, dropout=0.3, seed=1)
+        return tuple(a.tobytes() for a in (*out, *g))
+
+    expected = [work(p) for p in problems]
+    results: list[Any] = [None] * 4
+
+    def run(n: int) -> None:
+        results[n] = [work(problems[n]) for _ in range(3)]
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n in range(4):
+        assert all(r == expected[n] for r in results[n])
+
+
+def test_long_double_reference_agrees(rng: np.random.Generator) -> None:
+    """The plain steps in more than double precision: how far off is float64 itself?"""
+    if np.finfo(np.longdouble).eps >= np.finfo(np.float64).eps:
+        pytest.skip("long double has no more precision than float64 on this platform")
+    for mode in MODES:
+        case = Case(mode, 100, 2, 8, 16, 2, BI)
+        inputs = problem(rng, case)
+        out = forward(cupyrnn, case, inputs)
+        expected = plain(case, {n: a.astype(np.longdouble) for n, a in inputs.items()})
+        for a, e in zip(out[:3], expected, strict=True):
+            assert np.abs(a - e).max() <= 1e-14 * np.abs(e).max(initial=0), mode
+
+
+SEEDS = [(0, 0), (1, 0), (0, 1), (1, 1), (2**31 - 1, 5), (5, 2**31 - 1)]
+SEEDS += [(2**32, 0), (0, 2**32), (-1, 0), (2**63 - 1, -(2**63))]
+
+
+def test_masks_depend_on_both_seeds_and_the_layer() -> None:
+    case = Case("rnn_relu", 4, 5, 1, 8, 3, BI)
+    masks = {s: masks_of(cupyrnn, case, dropout=0.5, seed=s[0], seed2=s[1]) for s in SEEDS}
+    for s, mask in masks.items():
+        again = masks_of(cupyrnn, case, dropout=0.5, seed=s[0], seed2=s[1])
+        np.testing.assert_array_equal(mask, again)
+        assert (mask[0] != mask[1]).any()
+    for a, b in itertools.combinations(SEEDS, 2):
+        # Of 640 values about half are the same.
+        assert 0.3 < np.mean(np.array(masks[a]) == np.array(masks[b])) < 0.7, (a, b)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_statistics_of_the_masks(p: float) -> None:
+    case = Case("rnn_relu", 60, 40, 1, 20, 3, BI)
+    first, second = masks_of(cupyrnn, case, dropout=p, seed=11, seed2=7)
+    for mask in (first, second):
+        np.testing.assert_allclose(np.unique(mask), [0, 1 / (1 - p)], rtol=1e-12)
+
+    kept = np.array([first, second]) != 0
+    sigma = (p * (1 - p)) ** 0.5
+    assert abs(kept.mean() - (1 - p)) < 5 * sigma / kept.size**0.5
+    for axis in range(4):
+        others = tuple(n for n in range(4) if n != axis)
+        means = kept.mean(others)
+        assert np.abs(means - (1 - p)).max() < 5 * sigma * (kept.shape[axis] / kept.size) ** 0.5
+        # Neighbours are independent.
+        a, b = (kept.take(range(n, n + kept.shape[axis] - 1), axis) - (1 - p) for n in (0, 1))
+        assert abs(np.mean(a * b)) < 5 * sigma**2 / a.size**0.5
+
+
+def test_a_mask_depends_on_nothing_but_its_place() -> None:
+    case = Case("rnn_relu", 6, 4, 1, 5, 3, BI)
+    dropout = {"dropout": 0.4, "seed": 3, "seed2": 4}
+    expected = np.array(masks_of(cupyrnn, case, **dropout))
+    shorter = np.array(masks_of(cupyrnn, case._replace(T=4), **dropout))
+    np.testing.assert_array_equal(shorter, expected[:, :4])
+    fewer_layers = masks_of(cupyrnn, case._replace(L=2), **dropout)
+    np.testing.assert_array_equal(fewer_layers, expected[:1])
+    lengths = (3, 6, 0, 1)
+    inputs = problem(np.random.default_rng(0), case)
+    out = forward(cupyrnn, case, inputs, sequence_lengths=lengths, **dropout)
+    cut = case._replace(lengths=lengths)
+    assert_outputs(out, plain(cut, inputs, expected), "float64")
+
+
+def test_masks_are_the_same_in_every_mode_and_dtype(ops: Any, rng: np.random.Generator) -> None:
+    """The mask that NumPy gives a net of ReLUs in float64 is the mask of all others."""
+    dropout: dict[str, Any] = {"dropout": 0.4, "seed": 3, "seed2": 2**40 + 1}
+    for mode, num_proj, dtype in (
+        *((mode, 0, "float64") for mode in MODES),
+        ("lstm", 2, "float64"),
+        ("gru", 0, "float32"),
+        ("lstm", 0, "float16"),
+    ):
+        case = Case(mode, 5, 4, 3, 5, 3, BI, num_proj, lengths=(5, 2, 0, 4))
+        masks = masks_of(cupyrnn, case._replace(lengths=None), **dropout)
+        inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
+        out = forward(ops, case, inputs, **dropout, engine=own(ops))
+        assert_outputs(out, plain(case, wide(inputs), masks), dtype, mode)
+        g = backward(ops, case, inputs, out, cotangents, **dropout, engine=own(ops))
+        assert_grads(g, plain_grads(case, wide(inputs), wide(cotangents), masks), dtype, mode)
+
+
+@each_mode
+def test_dropout_of_nothing_and_of_all(ops: Any, mode: str, rng: np.random.Generator) -> None:
+    case = Case(mode, 5, 3, 2, 4, 3, BI, lengths=(3, 0, 5))
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    without = forward(ops, case, inputs)
+    nothing = forward(ops, case, inputs, dropout=0, seed=5)
+    assert_outputs(nothing, without[:3], "float64")
+    g = backward(ops, case, inputs, without, cotangents)
+    assert_grads(backward(ops, case, inputs, nothing, cotangents, dropout=0, seed=5), g, "float64")
+
+    out = forward(ops, case, inputs, dropout=1, seed=5)
+    zeros = np.zeros((2, 5, 3, 8))
+    assert_outputs(out, plain(case, inputs, zeros), "float64")
+    g = backward(ops, case, inputs, out, cotangents, dropout=1, seed=5)
+    assert_grads(g, plain_grads(case, inputs, cotangents, zeros), "float64")
+    assert (out.output != without.output).any()
+
+
+@each_mode
+def test_one_layer_has_no_dropout(ops: Any, mode: str, rng: np.random.Generator) -> None:
+    case = Case(mode, 5, 3, 2, 4, 1, BI)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    out, dropped = forward(ops, case, inputs), forward(ops, case, inputs, dropout=0.5)
+    assert_outputs(dropped, out[:3], "float64")
+    assert_grads(
+        backward(ops, case, inputs, dropped, cotangents, dropout=0.5),
+        backward(ops, case, inputs, out, cotangents),
+        "float64",
+    )
+
+
+@each_mode
+def test_inference_is_without_dropout(ops: Any, mode: str, rng: np.random.Generator) -> None:
+    case = Case(mode, 5, 3, 2, 4, 2, lengths=(3, 0, 5))
+    inputs = problem(rng, case)
+    out = forward(ops, case, inputs, is_training=False)
+    for p in (0.5, 1.0):
+        dropped = forward(ops, case, inputs, is_training=False, dropout=p, seed=4)
+        assert_same_bits(dropped, out)
+        assert dropped.reserve_space.shape == dropped.host_reserved.shape == ()
+    trained = forward(ops, case, inputs, dropout=0.5, seed=4)
+    assert (trained.output != out.output).any()
+
+
+@each_mode
+def test_backward_takes_the_mask_from_the_forward_call(
+    ops: Any, mode: str, rng: np.random.Generator
+) -> None:
+    """Other seeds given to the gradient change nothing."""
+    case = Case(mode, 5, 3, 2, 4, 3, BI)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    out = forward(ops, case, inputs, dropout=0.5, seed=1, seed2=2)
+    g = backward(ops, case, inputs, out, cotangents, dropout=0.5, seed=1, seed2=2)
+    other = backward(ops, case, inputs, out, cotangents, dropout=0.5, seed=3, seed2=4)
+    assert_same_bits(other, g)
+    changed = forward(ops, case, inputs, dropout=0.5, seed=3, seed2=4)
+    assert (changed.output != out.output).any()
+
+
+@pytest.mark.parametrize("p", [np.float32(0.5), np.float64(0.5), 0.5])
+def test_attributes_may_be_numpys(p: Any, rng: np.random.Generator) -> None:
+    case = Case("lstm", 3, 2, 2, 4, 2, num_proj=2)
+    inputs = problem(rng, case)
+    expected = forward(cupyrnn, case, inputs, dropout=0.5, seed=1, seed2=2)
+    out = forward(
+        cupyrnn,
+        case,
+        inputs,
+        dropout=p,
+        seed=np.int32(1),
+        seed2=np.int64(2),
+        num_proj=np.int64(2),
+        is_training=np.True_,
+        time_major=np.True_,
+    )
+    assert_same_bits(out, expected)
+
+
+def test_the_engine_of_numpy_arrays_is_numpy(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case("gru", 3, 2, 2, 4, 2, BI, lengths=(1, 3))
+    inputs = {"input_c": None} | problem(rng, case) | case.attributes
+    assert cupyrnn.cudnn_rnn_engine(**inputs) == "numpy"
+    for name in ("auto", "cupy", "cudnn"):
+        monkeypatch.setenv("CUPYRNN_ENGINE", name)
+        assert cupyrnn.cudnn_rnn_engine(**inputs) == "numpy"
+    for name in ("cupy", "cudnn"):
+        message = f"engine is {name!r}, but input is a numpy.ndarray, expected a cupy.ndarray"
+        for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
+            with pytest.raises(TypeError, match=f"^{op.__name__}: {message}$"):
+                op(**inputs, engine=name)
+
+
+def _calls() -> dict[str, dict[str, Any]]:
+    """Return right arguments of both ops, none left out."""
+    case = Case("lstm", 6, 3, 4, 5, 2, BI, lengths=(2, 6, 0))
+    rng = np.random.default_rng(0)
+    inputs = problem(rng, case)
+    out = forward(cupyrnn, case, inputs)
+    more = out._asdict() | cotangents_of(rng, case)
+    return {
+        "cudnn_rnn": inputs | case.attributes,
+        "cudnn_rnn_backprop": inputs | more | case.attributes,
+    }
+
+
+CALLS = _calls()
+OPS = tuple(CALLS)
+ON_HOST = ("sequence_lengths", "host_reserved")
+ARGUMENTS = [
+    (op, name)
+    for op, args in CALLS.items()
+    for name, a in args.items()
+    if isinstance(a, np.ndarray) and name not in ON_HOST
+]
+OPTIONAL = ("output", "output_h", "output_c", *COTANGENTS)
+each_argument = pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+
+
+def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
+    """The call fails with exactly this message and writes into none of its arguments."""
+    function, args = getattr(cupyrnn, op), {**CALLS[op], **changed}
+    before = {n: a.copy() for n, a in args.items() if isinstance(a, np.ndarray)}
+    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
+        function(**args)
+    for n, a in before.items():
+        np.testing.assert_array_equal(args[n], a)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_right_arguments_are_right(op: str) -> None:
+    getattr(cupyrnn, op)(**CALLS[op])
+
+
+SYMBOLS = {
+    "input": "(T, B, I)",
+    "input_h": "(L*D, B, P)",
+    "input_c": "(L*D, B, H)",
+    "params": "(params_size,)",
+    "output": "(T, B, D*P)",
+    "output_h": "(L*D, B, P)",
+    "output_c": "(L*D, B, H)",
+}
+SYMBOLS |= {f"{name}_backprop": SYMBOLS[name] for name in ("output", "output_h", "output_c")}
+
+
+@each_argument
+def test_rank(op: str, name: str) -> None:
+    right = CALLS[op][name]
+    for wrong in (right[None], right[..., 0]):
+        message = f"{name} has shape {wrong.shape}, expected "
+        if name == "reserve_space":
+            message += (
+                f"{right.shape}, as cudnn_rnn returns it for these arguments with is_training=True"
+            )
+        elif name in ("input", "input_h", "input_c"):
+            message += SYMBOLS[name]
+        else:
+            message += f"{SYMBOLS[name]} = {right.shape}"
+        raises(op, ValueError, message, **{name: wrong})
+
+
+AXES = [(op, name, axis) for op, name in ARGUMENTS for axis in range(CALLS[op][name].ndim)]
+
+
+@pytest.mark.parametrize(("op", "name", "axis"), AXES)
+def test_size(op: str, name: str, axis: int) -> None:
+    """Each axis of each argument one too long, and one too short."""
+    right = CALLS[op][name]
+    for size in (right.shape[axis] + 1, right.shape[axis] - 1):
+        wrong = right.take(range(size), axis, mode="wrap")
+        if (op, name, axis, size) == ("cudnn_rnn", "input", 0, 7):
+            # T of a forward call is its input's alone to say.
+            assert cupyrnn.cudnn_rnn(**{**CALLS[op], name: wrong}).output.shape == (7, 3, 10)
+            continue
+        with pytest.raises(ValueError, match=rf"^{op}: \w+(\[1\])? (has shape|is) .*, expected "):
+            getattr(cupyrnn, op)(**{**CALLS[op], name: wrong})
+
+
+@each_argument
+def test_dtype(op: str, name: str) -> None:
+    message = rf"^{op}: \w+ has dtype float(32|64), expected float(32|64) like input$"
+    with pytest.raises(TypeError, match=message):
+        getattr(cupyrnn, op)(**{**CALLS[op], name: CALLS[op][name].astype(np.float32)})
+
+
+@each_argument
+def test_type(op: str, name: str) -> None:
+    like = "numpy.ndarray or cupy.ndarray" if name == "input" else "numpy.ndarray like input"
+    raises(op, TypeError, f"{name} is a list, expected a {like}", **{name: [1.0]})
+    masked = np.ma.MaskedArray(CALLS[op][name])
+    message = f"{name} is a numpy.ma.MaskedArray, expected a {like}"
+    raises(op, TypeError, message, **{name: masked})
+    if name not in OPTIONAL:
+        raises(op, TypeError, f"{name} is a NoneType, expected a {like}", **{name: None})
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", ["int32", "complex64", "bool", ">f8", "complex128"])
+def test_dtypes_that_the_ops_do_not_have(op: str, dtype: str) -> None:
+    arrays = [name for o, name in ARGUMENTS if o == op]
+    args = CALLS[op] | {n: CALLS[op][n].astype(dtype) for n in arrays if dtype != "bool"}
+    if dtype == "bool":
+        args |= {n: CALLS[op][n] > 0 for n in arrays}
+    if (op, dtype) == ("cudnn_rnn", "complex128"):
+        assert cupyrnn.cudnn_rnn(**args).output.dtype == dtype
+        return
+    expected = "expected one of float16, bfloat16, float32, float64$"
+    with pytest.raises(TypeError, match=f"^{op}: input has dtype .*, {expected}"):
+        getattr(cupyrnn, op)(**args)
+
+
+# ruff: noqa: E501 - a case a line
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"rnn_mode": "LSTM"}, ValueError, "rnn_mode is 'LSTM', expected one of rnn_relu, rnn_tanh, lstm, gru"),
+        ({"input_mode": None}, ValueError, "input_mode is None, expected one of linear_input, skip_input, auto_select"),
+        ({"input_mode": SKIP}, ValueError, "input_size is 4, expected H = num_units = 5 with skip_input, which adds the input to the gates as it is"),
+        ({"direction": "both"}, ValueError, "direction is 'both', expected one of unidirectional, bidirectional"),
+        ({"dropout": -0.1}, ValueError, "dropout is -0.1, expected in [0, 1]"),
+        ({"dropout": 1.5}, ValueError, "dropout is 1.5, expected in [0, 1]"),
+        ({"dropout": np.nan}, ValueError, "dropout is nan, expected in [0, 1]"),
+        ({"dropout": "0.5"}, TypeError, "dropout is '0.5', expected a real number"),
+        ({"dropout": None}, TypeError, "dropout is None, expected a real number"),
+        ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
+        ({"seed2": None}, TypeError, "seed2 is None, expected an integer"),
+        ({"num_proj": -1}, ValueError, "num_proj is -1, expected at least 0"),
+        ({"num_proj": 6}, ValueError, "num_proj is 6, expected at most H = num_units = 5"),
+        ({"num_proj": 1.0}, TypeError, "num_proj is 1.0, expected an integer"),
+        ({"num_proj": 2}, ValueError, "input_h has shape (4, 3, 5), expected (L*D, B, P) = (4, 3, 2)"),
+        ({"num_proj": 2, "rnn_mode": "gru"}, ValueError, "num_proj is 2, expected 0 for gru: only lstm projects"),
+        ({"num_proj": 5}, ValueError, "params has shape (1120,), expected (params_size,) = (1220,)"),
+        ({"rnn_mode": "gru"}, ValueError, "params has shape (1120,), expected (params_size,) = (840,)"),
+        ({"direction": UNI}, ValueError, "params has shape (1120,), expected (params_size,) = (940,)"),
+        ({"time_major": 1}, TypeError, "time_major is 1, expected a bool"),
+        ({"time_major": False}, ValueError, "input_h has shape (4, 3, 5), expected (B, L*D, P) with D = 2: bidirectional"),
+        ({"engine": "gpu"}, ValueError, "engine is 'gpu', expected one of auto, cudnn, cupy"),
+        ({"engine": "cudnn"}, TypeError, "engine is 'cudnn', but input is a numpy.ndarray, expected a cupy.ndarray"),
+        ({"sequence_lengths": [2, 6]}, ValueError, "sequence_lengths has shape (2,), expected (B,) = (3,)"),
+        ({"sequence_lengths": 6}, ValueError, "sequence_lengths has shape (), expected (B,) = (3,)"),
+        ({"sequence_lengths": [[2, 6, 0]]}, ValueError, "sequence_lengths has shape (1, 3), expected (B,) = (3,)"),
+        ({"sequence_lengths": [2, -1, 7]}, ValueError, "sequence_lengths[1] is -1, expected in [0, T] = [0, 6]"),
+        ({"sequence_lengths": [2, 6, 7]}, ValueError, "sequence_lengths[2] is 7, expected in [0, T] = [0, 6]"),
+        ({"sequence_lengths": np.array([2, 2**32 + 6, 0])}, ValueError, "sequence_lengths[1] is 4294967302, expected in [0, T] = [0, 6]"),
+        ({"sequence_lengths": np.array([2, 2**64 - 1, 0], np.uint64)}, ValueError, "sequence_lengths[1] is 18446744073709551615, expected in [0, T] = [0, 6]"),
+        ({"sequence_lengths": [2.0, 6.0, 0.0]}, TypeError, "sequence_lengths has dtype float64, expected integers"),
+        ({"sequence_lengths": [[1], [2, 3], 0]}, TypeError, "sequence_lengths is [[1], [2, 3], 0], expected a numpy.ndarray or a list of integers"),
+        ({"sequence_lengths": np.ma.array([2, 6, 0])}, TypeError, f"sequence_lengths is {np.ma.array([2, 6, 0])!r}, expected a numpy.ndarray or a list of integers"),
+        ({"sequence_lengths": [True, True, False]}, TypeError, "sequence_lengths has dtype bool, expected integers"),
+    ],
+)  # fmt: skip
+def test_attributes(op: str, changed: dict[str, Any], error: Any, message: str) -> None:
+    raises(op, error, message, **changed)
+
+
+RESERVED = "as a forward call with is_training=True returns it"
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"host_reserved": [0, 0]}, TypeError, "host_reserved is [0, 0], expected a numpy.ndarray, int8"),
+        ({"host_reserved": np.zeros((), np.int8)}, ValueError, f"host_reserved has shape (), expected (2,), {RESERVED}"),
+        ({"host_reserved": np.zeros(3, np.int8)}, ValueError, f"host_reserved has shape (3,), expected (2,), {RESERVED}"),
+        ({"host_reserved": np.array([1, 0], np.int8)}, ValueError, "host_reserved begins with 1, which no engine for numpy arrays has"),
+        ({"host_reserved": np.array([-1, 0], np.int8)}, ValueError, "host_reserved begins with -1, which no engine for numpy arrays has"),
+    ],
+)  # fmt: skip
+def test_host_reserved(changed: dict[str, Any], error: Any, message: str) -> None:
+    raises("cudnn_rnn_backprop", error, message, **changed)
+
+
+def test_reserve_space_of_another_call() -> None:
+    args = CALLS["cudnn_rnn"]
+    size = CALLS["cudnn_rnn_backprop"]["reserve_space"].size
+    for changed in ({"is_training": False}, {"dropout": 0.5}, {"sequence_lengths": None}):
+        other = cupyrnn.cudnn_rnn(**{**args, **changed}).reserve_space
+        message = (
+            f"reserve_space has shape {other.shape}, expected ({size},), as cudnn_rnn returns it"
+            " for these arguments with is_training=True"
+        )
+        raises("cudnn_rnn_backprop", ValueError, message, reserve_space=other)
+
+
+def test_sizes_that_are_read_off_the_states() -> None:
+    x, h, params = np.zeros((6, 3, 4)), np.zeros((3, 3, 5)), np.zeros(1)
+    for changed, message in (
+        ({}, "input_h has shape (3, 3, 5), expected (L*D, B, P) with D = 2: bidirectional"),
+        ({"input_h": h[:0]}, "num_layers is 0, expected at least 1"),
+        ({"input_h": h[:2, :, :0]}, "num_units is 0, expected at least 1"),
+        ({"input_h": h[:2], "input": x[..., :0]}, "input_size is 0, expected at least 1"),
+        ({"input_h": h[:2, :2]}, "input_h has shape (2, 2, 5), expected (L*D, B, P) = (2, 3, 5)"),
+    ):
+        args = {"input": x, "input_h": h, "input_c": None, "params": params} | changed
+        with pytest.raises(ValueError, match=f"^{re.escape(f'cudnn_rnn: {message}')}$"):
+            cupyrnn.cudnn_rnn(**args, rnn_mode="gru", direction=BI)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^cudnn_rnn: is_training is 1, expected a bool$"):
+        cupyrnn.cudnn_rnn(**{**CALLS["cudnn_rnn"], "is_training": 1})
+
+
+def on_device(cupy: Any, args: dict[str, Any]) -> dict[str, Any]:
+    return {
+        n: cupy.asarray(a) if isinstance(a, np.ndarray) and n not in ON_HOST else a
+        for n, a in args.items()
+    }
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("op", OPS)
+def test_arrays_of_two_modules(cupy_on_cpu: Any, op: str) -> None:
+    """Each argument left on the host, and each of those of the host on the device."""
+    args = on_device(cupy_on_cpu, CALLS[op])
+    getattr(cupyrnn, op)(**args, engine="cupy")
+    for name in [name for o, name in ARGUMENTS if o == op]:
+        message = rf"^{op}: \w+ is a .*\.ndarray, expected a \w+\.ndarray like input$"
+        with pytest.raises(TypeError, match=message):
+            getattr(cupyrnn, op)(**{**args, name: CALLS[op][name]}, engine="cupy")
+    lengths = cupy_on_cpu.asarray(CALLS[op]["sequence_lengths"])
+    message = "sequence_lengths is a cupy.ndarray, expected integers on the host: a numpy.ndarray"
+    with pytest.raises(TypeError, match=f"^{op}: {message} or a list$"):
+        getattr(cupyrnn, op)(**{**args, "sequence_lengths": lengths}, engine="cupy")
+
+
+@pytest.mark.cuda_on_cpu
+def test_the_engine_of_cupy_arrays(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = on_device(cupy_on_cpu, CALLS["cudnn_rnn"])
+    assert cupyrnn.cudnn_rnn_engine(**args, engine="cupy") == "cupy"
+    monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
+    assert cupyrnn.cudnn_rnn_engine(**args) == "cupy"
+    monkeypatch.setenv("CUPYRNN_ENGINE", "gpu")
+    message = "the environment variable CUPYRNN_ENGINE is 'gpu', expected one of auto, cudnn, cupy"
+    for op in OPS:
+        arguments = on_device(cupy_on_cpu, CALLS[op])
+        arguments.pop("host_reserved", None)  # which would say the engine itself
+        with pytest.raises(ValueError, match=f"^{op}: {message}$"):
+            getattr(cupyrnn, op)(**arguments)
+
+
+@pytest.mark.cuda_on_cpu
+def test_the_reserve_of_one_module_is_that_of_the_other(cupy_on_cpu: Any) -> None:
+    """What NumPy left for the backward pass serves on the device, and the other way round."""
+    args, back = CALLS["cudnn_rnn"], CALLS["cudnn_rnn_backprop"]
+    dropout = {"dropout": 0.5, "seed": 3}
+    out = cupyrnn.cudnn_rnn(**args, **dropout)
+    there = cupyrnn.cudnn_rnn(**on_device(cupy_on_cpu, args), **dropout, engine="cupy")
+    expected = cupyrnn.cudnn_rnn_backprop(**{**back, **out._asdict()}, **dropout)
+    for result in (out, there):
+        saved = {n: host(a) for n, a in result._asdict().items()}
+        arrays = on_device(cupy_on_cpu, back | saved)
+        g = cupyrnn.cudnn_rnn_backprop(**arrays, **dropout, engine="cupy")
+        assert_grads(CudnnRNNGrads(*(host(a) for a in g)), expected, "float64")
