@@ -43,15 +43,21 @@ class Block(NamedTuple):
     runs: list[Run]
 
 
+def count_rows(T: int, B: int, lengths: NDArray[Any] | None) -> int:
+    """Return N, the number of steps of all sequences."""
+    return T * B if lengths is None else int(lengths.sum(dtype=np.int64))
+
+
 class Packing:
     """The way from padded arrays [T, B, ·] to packed rows [N, ·] and back."""
 
-    def __init__(self, T: int, B: int, lengths: NDArray[Any] | None) -> None:
-        self._T, self._B = T, B
+    def __init__(self, xp: ModuleType, T: int, B: int, lengths: NDArray[Any] | None) -> None:
+        self._xp, self._T, self._B = xp, T, B
+        self.rows = count_rows(T, B, lengths)
+        # Arrays of the module, or None where rows are taken as they are.
         self._order = self._inverse = self._padded_rows = self._mirrored = None
-        if lengths is None or (lengths == T).all():
+        if lengths is None or self.rows == T * B:
             self._batches = np.full(T if B else 0, B)
-            self.rows = T * B
             return
         order = np.argsort(-lengths, kind="stable")
         lengths = lengths[order]
@@ -59,17 +65,16 @@ class Packing:
         # Step t has a row for each of the sequences longer than t.
         self._batches = np.searchsorted(-lengths, -np.arange(longest), side="left")
         starts = np.concatenate([[0], np.cumsum(self._batches)])
-        self.rows = int(starts[-1])
         t = np.repeat(np.arange(longest), self._batches)
         b = np.arange(self.rows) - starts[t]
         if (order != np.arange(B)).any():
-            self._order, self._inverse = order, np.argsort(order)
-        self._padded_rows = t * B + order[b]
-        self._mirrored = starts[lengths[b] - 1 - t] + b
+            self._order, self._inverse = xp.asarray(order), xp.asarray(np.argsort(order))
+        self._padded_rows = xp.asarray(t * B + order[b])
+        self._mirrored = xp.asarray(starts[lengths[b] - 1 - t] + b)
 
-    def blocks(self, xp: ModuleType) -> list[Block]:
+    def blocks(self) -> list[Block]:
         """Return all blocks in order."""
-        most = block_rows(xp)
+        most = block_rows(self._xp)
         changes = np.flatnonzero(np.diff(self._batches)) + 1
         blocks: list[Block] = []
         runs: list[Run] = []
@@ -87,33 +92,33 @@ class Packing:
                     first, runs = row, []
         return blocks
 
-    def pack(self, xp: ModuleType, a: Array) -> Array:
+    def pack(self, a: Array) -> Array:
         """Return the rows [N, K] of a[T, B, K], a view where it can be."""
         flat = a.reshape(self._T * self._B, a.shape[2])
-        return flat if self._padded_rows is None else flat.take(xp.asarray(self._padded_rows), 0)
+        return flat if self._padded_rows is None else flat.take(self._padded_rows, 0)
 
-    def unpack(self, xp: ModuleType, a: Array, dtype: np.dtype[Any]) -> Array:
+    def unpack(self, a: Array, dtype: np.dtype[Any]) -> Array:
         """Return the rows a[N, K] as a new array [T, B, K], zero in the padding."""
         shape = (self._T, self._B, a.shape[1])
         if self._padded_rows is None:
             return a.astype(dtype).reshape(shape)
-        padded: Array = xp.zeros((self._T * self._B, a.shape[1]), dtype)
-        padded[xp.asarray(self._padded_rows)] = a
+        padded: Array = self._xp.zeros((self._T * self._B, a.shape[1]), dtype)
+        padded[self._padded_rows] = a
         return padded.reshape(shape)
 
-    def reverse(self, xp: ModuleType, a: Array) -> Array:
+    def reverse(self, a: Array) -> Array:
         """Return the rows a[N, K] of every sequence in the order of time reversed, contiguous."""
         backwards: Array
         if self._mirrored is not None:
-            backwards = a.take(xp.asarray(self._mirrored), 0)
+            backwards = a.take(self._mirrored, 0)
             return backwards
-        backwards = xp.ascontiguousarray(a.reshape(self._T, self._B, a.shape[1])[::-1])
+        backwards = self._xp.ascontiguousarray(a.reshape(self._T, self._B, a.shape[1])[::-1])
         return backwards.reshape(a.shape)
 
-    def order(self, xp: ModuleType, states: Array) -> Array:
+    def order(self, states: Array) -> Array:
         """Return states[..., B, K] by falling length."""
-        return states if self._order is None else states.take(xp.asarray(self._order), -2)
+        return states if self._order is None else states.take(self._order, -2)
 
-    def restore(self, xp: ModuleType, states: Array) -> Array:
+    def restore(self, states: Array) -> Array:
         """Return ordered states[..., B, K] in the order of the sequences."""
-        return states if self._inverse is None else states.take(xp.asarray(self._inverse), -2)
+        return states if self._inverse is None else states.take(self._inverse, -2)

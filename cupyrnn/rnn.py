@@ -32,7 +32,7 @@ from ._arrays import (
     operand_dtype,
 )
 from ._dropout import keep_mask
-from ._packing import Packing
+from ._packing import Packing, count_rows
 from ._rnn_layer import SAVED, States, Weights
 from .params import GATES, layout
 
@@ -184,7 +184,7 @@ def _draw_mask(xp: ModuleType, config: Config, packing: Packing, layer: int, mas
         config.seed2,
         layer,
     )
-    mask[...] = packing.pack(xp, drawn.reshape(config.T, config.B, columns))
+    mask[...] = packing.pack(drawn.reshape(config.T, config.B, columns))
 
 
 def _drop(values: Array, mask: Array, config: Config) -> Array:
@@ -205,8 +205,8 @@ def _ordered(
 ) -> tuple[Array, Array | None]:
     """Return the states of all pseudo-layers in the order of the packed sequences."""
     return (
-        contiguous(xp, packing.order(xp, h)),
-        None if c is None else contiguous(xp, packing.order(xp, c)),
+        contiguous(xp, packing.order(h)),
+        None if c is None else contiguous(xp, packing.order(c)),
     )
 
 
@@ -222,8 +222,8 @@ def _forward(
 ) -> tuple[Array, Array, Array | None, Array]:
     """cudnn_rnn after its checks, time-major and without cuDNN."""
     dtype, D = input.dtype, config.D
-    packing = Packing(config.T, config.B, lengths)
-    blocks = packing.blocks(xp)
+    packing = Packing(xp, config.T, config.B, lengths)
+    blocks = packing.blocks()
     first = _ordered(xp, packing, input_h, input_c)
     output_h = xp.empty(input_h.shape, dtype)
     output_c = None if input_c is None else xp.empty(input_c.shape, dtype)
@@ -236,7 +236,7 @@ def _forward(
         reserve_space = xp.zeros((), dtype)
         most = max((block.end - block.row for block in blocks), default=0)
         scratch = [xp.empty((most, config.H), dtype) for _ in range(SAVED[config.rnn_mode] - 1)]
-    values = packing.pack(xp, contiguous(xp, input))
+    values = packing.pack(contiguous(xp, input))
     for layer in range(config.L):
         mask = reserves[layer].mask if reserves else None
         if mask is not None:
@@ -253,18 +253,18 @@ def _forward(
                 xp,
                 config.rnn_mode,
                 weights[pl],
-                packing.reverse(xp, values) if d else values,
+                packing.reverse(values) if d else values,
                 _state(first, pl),
                 blocks,
                 saved,
                 _state((output_h, output_c), pl),
             )
-            outputs.append(packing.reverse(xp, saved[-1]) if d else saved[-1])
+            outputs.append(packing.reverse(saved[-1]) if d else saved[-1])
         values = outputs[0] if D == 1 else xp.concatenate(outputs, axis=1)
     return (
-        packing.unpack(xp, values, dtype),
-        packing.restore(xp, output_h),
-        None if output_c is None else packing.restore(xp, output_c),
+        packing.unpack(values, dtype),
+        packing.restore(output_h),
+        None if output_c is None else packing.restore(output_c),
         reserve_space,
     )
 
@@ -286,8 +286,8 @@ def _backward(
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
     dtype, D, P = input.dtype, config.D, config.out
     compute = compute_dtype(dtype)
-    packing = Packing(config.T, config.B, lengths)
-    blocks = packing.blocks(xp)
+    packing = Packing(xp, config.T, config.B, lengths)
+    blocks = packing.blocks()
     reserves = _reserves(contiguous(xp, reserve_space), config, packing.rows)
     first = _ordered(xp, packing, input_h, input_c)
     weights = _weights(cast(contiguous(xp, params), operand_dtype(xp, dtype)), pieces, config)
@@ -296,36 +296,36 @@ def _backward(
 
     def carried(like: Array, given: Array | None) -> Array:
         zeros: Array = xp.zeros(like.shape, compute)
-        return zeros if given is None else packing.order(xp, given).astype(compute, order="C")
+        return zeros if given is None else packing.order(given).astype(compute, order="C")
 
     h_grad = carried(input_h, output_h_backprop)
     c_grad = None if input_c is None else carried(input_c, output_c_backprop)
     values_grad = None
     if output_backprop is not None:
-        values_grad = packing.pack(xp, contiguous(xp, output_backprop))
+        values_grad = packing.pack(contiguous(xp, output_backprop))
     for layer in reversed(range(config.L)):
         mask = reserves[layer].mask
         if layer:
             below = [saved[-1] for saved in reserves[layer - 1].saved]
             values = below[0]
             if D == 2:
-                values = xp.concatenate([values, packing.reverse(xp, below[1])], axis=1)
+                values = xp.concatenate([values, packing.reverse(below[1])], axis=1)
             if mask is not None:
                 values = _drop(values, mask, config)
         else:
-            values = packing.pack(xp, contiguous(xp, input))
+            values = packing.pack(contiguous(xp, input))
         parts = []
         for d in range(D):
             pl = layer * D + d
             given = None
             if values_grad is not None:
                 given = xp.ascontiguousarray(values_grad[:, d * P : (d + 1) * P])
-                given = packing.reverse(xp, given) if d else given
+                given = packing.reverse(given) if d else given
             part = _rnn_layer.backward(
                 xp,
                 config.rnn_mode,
                 weights[pl],
-                packing.reverse(xp, values) if d else values,
+                packing.reverse(values) if d else values,
                 _state(first, pl),
                 blocks,
                 reserves[layer].saved[d],
@@ -333,14 +333,14 @@ def _backward(
                 _state((h_grad, c_grad), pl),
                 grads[pl],
             )
-            parts.append(packing.reverse(xp, part) if d else part)
+            parts.append(packing.reverse(part) if d else part)
         total = parts[0] if D == 1 else parts[0] + parts[1]
         values_grad = cast(total if mask is None else _drop(total, mask, config), dtype)
     assert values_grad is not None  # there is a layer
     return (
-        packing.unpack(xp, values_grad, dtype),
-        cast(packing.restore(xp, h_grad), dtype),
-        None if c_grad is None else cast(packing.restore(xp, c_grad), dtype),
+        packing.unpack(values_grad, dtype),
+        cast(packing.restore(h_grad), dtype),
+        None if c_grad is None else cast(packing.restore(c_grad), dtype),
         cast(params_grad, dtype),
     )
 
@@ -745,7 +745,7 @@ def _expected_reserve(
 ) -> int:
     """Return the number of elements of an engine's reserve_space."""
     if engine != "cudnn":
-        return _reserve_size(config, Packing(config.T, config.B, lengths).rows)
+        return _reserve_size(config, count_rows(config.T, config.B, lengths))
     from . import _cudnn
 
     with on_device(sys.modules["cupy"], input):

@@ -716,6 +716,17 @@ def test_conversion_functions_by_name() -> None:
 
 
 @needs_gxx
+def test_high_half_of_a_product() -> None:
+    source = "typedef unsigned long long u64;\n__global__ void high(u64 a, u64 b, u64* out) {"
+    source += " out[0] = __umul64hi(a, b); out[1] = a * b; }"
+    run = kernel(source, ["high"], "high")
+    for a, b in ((2**64 - 1, 2**64 - 1), (2**32, 2**32), (0xD2E7470EE14C6C93, 12345), (0, 7)):
+        out = np.full(2, 99, np.uint64)
+        run((1,), (1,), (np.uint64(a), np.uint64(b), out))
+        assert [int(n) for n in out] == [a * b >> 64, a * b % 2**64]
+
+
+@needs_gxx
 def test_compile_errors_name_the_line() -> None:
     source = "__global__ void broken(int* x) {\n  x[0] = missing;\n}\n"
     with pytest.raises(CompileError, match=r"kernel\.cu:2:.*'missing' was not declared"):

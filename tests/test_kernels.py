@@ -5,21 +5,30 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import test_cudnn_rnn
 import test_gru
 import test_lstm
 from checks import assert_close
 from cuda_on_cpu import fake_cupy, nvrtc, runner
+from test_cudnn_rnn import BI, SKIP, Case
 
 import cupyrnn
-from cupyrnn import _sequence
-from cupyrnn.kernels import common, compile, gru, launch, lstm
+from cupyrnn import _dropout, _sequence
+from cupyrnn.kernels import common, compile, cudnn_gru, dropout, gru, launch, lstm, simple_rnn
 
-CELLS: dict[str, Any] = {"lstm": lstm, "gru": gru}
+CELLS: dict[str, Any] = {
+    "lstm": lstm,
+    "gru": gru,
+    "cudnn_gru": cudnn_gru,
+    "simple_rnn": simple_rnn,
+    "dropout": dropout,
+    "sums alone": SimpleNamespace(SOURCE="", KERNELS=launch.SUMS),
+}
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 # With this many, three blocks of 256 threads still fit on a multiprocessor.
 MOST_REGISTERS = 80
@@ -45,7 +54,7 @@ def test_every_kernel_compiles_to_machine_code_without_spills(
     assert cubin.size > 0
     assert set(cubin.kernels) == set(names)
     for name, usage in cubin.kernels.items():
-        assert usage.spill_stores == usage.spill_loads == 0, name
+        assert usage.spill_stores == usage.spill_loads == usage.stack == 0, name
         assert 0 < usage.registers <= MOST_REGISTERS, name
 
 
@@ -106,6 +115,166 @@ def agrees_with_numpy(
     same("gru_block_cell_backward", **one, **cell, d_h=d_h[0])
 
 
+RNN_CASES = [
+    *(Case(mode, 1, 1, 1, 1) for mode in test_cudnn_rnn.MODES),
+    *(Case(mode, 2, 33, 1, 3, 2, BI) for mode in test_cudnn_rnn.MODES),
+    *(Case(mode, 4, 3, 65, 65, 1, BI, 0, SKIP) for mode in test_cudnn_rnn.MODES),
+    *(Case(mode, 5, 4, 7, 33, 3, BI, lengths=(2, 5, 0, 3)) for mode in test_cudnn_rnn.MODES),
+    Case("lstm", 4, 3, 5, 33, 2, BI, 7, lengths=(4, 0, 2)),
+    Case("lstm", 5, 9, 3, 5, 2, num_proj=5),
+    Case("lstm", 3, 2, 4, 32, num_proj=1),
+]
+
+
+def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None:
+    """CudnnRNN in training and in inference, batch-major and with dropout too, by own kernels."""
+    rng = np.random.default_rng(2)
+    kind = numpy_dtype(dtype)
+    inputs = {"input_c": None, **test_cudnn_rnn.problem(rng, case, kind)}
+    if case.rnn_mode == "rnn_relu":
+        # Off the kink, where rounding would decide: every other unit is always zero.
+        biases = 2 * case.H * case.L * case.D
+        inputs["params"] *= kind.type(0.1)
+        inputs["params"][-biases:] = np.tile(np.resize([2, -2], case.H), biases // case.H)
+    cotangents = test_cudnn_rnn.cotangents_of(rng, case, kind)
+
+    def to_device(given: dict[str, Any]) -> dict[str, Any]:
+        return {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
+
+    def compare(op: str, actual: Any, expected: Any) -> None:
+        for name, a, e in zip(expected._fields, actual, expected, strict=True):
+            assert type(a) is (np.ndarray if name == "host_reserved" else cupy.ndarray)
+            assert a.dtype == e.dtype
+            back = a if name == "host_reserved" else cupy.asnumpy(a)
+            assert_close(back, e, dtype, f"{op} {name}", at_least=1e-6)
+
+    for more in ({}, {"dropout": 0.4, "seed": 5, "seed2": -1, "time_major": False}):
+        if more:
+            inputs, cotangents = (
+                {
+                    n: np.ascontiguousarray(a.swapaxes(0, 1)) if np.ndim(a) == 3 else a
+                    for n, a in arrays.items()
+                }
+                for arrays in (inputs, cotangents)
+            )
+        attributes = {**case.attributes, **more}
+        results = []
+        for given, grads, engine in (
+            (inputs, cotangents, "auto"),
+            (to_device(inputs), to_device(cotangents), "cupy"),
+        ):
+            attributes["engine"] = engine
+            out = cupyrnn.cudnn_rnn(**given, **attributes)
+            saved = {
+                "output": None,
+                "output_h": None,
+                "output_c": None,
+                "output_c_backprop": None,
+                "reserve_space": out.reserve_space,
+                "host_reserved": out.host_reserved,
+            }
+            g = cupyrnn.cudnn_rnn_backprop(**given, **{**saved, **grads}, **attributes)
+            inference = cupyrnn.cudnn_rnn(**given, **attributes, is_training=False)
+            results.append({"training": out, "backward": g, "inference": inference})
+        for op, expected in results[0].items():
+            compare(f"{op} {more}", results[1][op], expected)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("case", RNN_CASES, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_the_device_path_of_cudnn_rnn_agrees_with_numpy(
+    cupy_on_cpu: ModuleType, dtype: str, case: Case
+) -> None:
+    rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", RNN_CASES, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_the_gpu_agrees_with_numpy_about_cudnn_rnn(
+    cupy_on_gpu: ModuleType, dtype: str, case: Case
+) -> None:
+    rnn_agrees_with_numpy(cupy_on_gpu, case, dtype)
+
+
+@pytest.mark.cuda_on_cpu
+def test_no_cudnn_on_the_stand_in(
+    cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is tested here is own kernels, with the engine "auto" too."""
+    monkeypatch.delenv("CUPYRNN_ENGINE", raising=False)
+    given = {"input_c": None, **test_cudnn_rnn.problem(rng, Case("gru", 2, 3, 4, 5))}
+    there = {n: a if a is None else cupy_on_cpu.asarray(a) for n, a in given.items()}
+    assert cupyrnn.cudnn_rnn_engine(**there, rnn_mode="gru") == "cupy"
+    assert cupyrnn.cudnn_rnn_engine(**given, rnn_mode="gru") == "numpy"
+
+
+MASKS = [
+    ((1, 1), 0.5, (0, 0, 1)),
+    ((3, 7), 0.3, (1, 2, 1)),
+    ((41, 100), 0.7, (-1, 2**31, 3)),
+    ((6, 4), 1.0, (5, 2**64 + 6, 2)),
+    ((0, 4), 0.5, (0, 0, 1)),
+]
+
+
+def masks_agree_with_numpy(cupy: Any, dtype: str) -> None:
+    kind = numpy_dtype(dtype)
+    for shape, rate, seeds in MASKS:
+        expected = _dropout.keep_mask(np, shape, kind, rate, *seeds)
+        actual = _dropout.keep_mask(cupy, shape, kind, rate, *seeds)
+        assert type(actual) is cupy.ndarray
+        assert actual.dtype == kind
+        np.testing.assert_array_equal(
+            cupy.asnumpy(actual).astype(np.float64), expected.astype(np.float64)
+        )
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_dropout_masks_are_numpys(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    masks_agree_with_numpy(cupy_on_cpu, dtype)
+    # The loop inside the kernel takes what a grid cannot hold.
+    monkeypatch.setattr(dropout, "_LARGEST_GRID", 1)
+    masks_agree_with_numpy(cupy_on_cpu, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_dropout_masks_on_the_gpu_are_numpys(cupy_on_gpu: ModuleType, dtype: str) -> None:
+    masks_agree_with_numpy(cupy_on_gpu, dtype)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("first", [0, 2**32, 8 * (2**32 - 1), 2**40])
+def test_dropout_masks_beyond_32_bits(first: int) -> None:
+    """Eight draws so far on that their offset and their counter need 64 bits."""
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    probe = """
+__global__ void draw_at(float* mask, long long first, long long size, u64 key0, u64 key1, u64 layer)
+{
+    keep_draws(mask, first, size, key0, key1, layer, 1u << 31);
+}
+"""
+    kernel = runner.compile_module(
+        common.source("float32", dropout.SOURCE + probe), ["draw_at"], options=compile.OPTIONS
+    ).get_function("draw_at")
+    mask = np.full(7, np.nan, np.float32)
+    moved_back = runner.Pointer(mask, -4 * first)
+    keys = (np.uint64(3), np.uint64(2**64 - 4), np.uint64(5))
+    kernel((1,), (1,), (moved_back, np.int64(first), np.int64(first + 7), *keys))
+    generator = np.random.Philox(
+        counter=np.array([first // 8, 0, 5, 0], np.uint64), key=np.array(keys[:2], np.uint64)
+    )
+    draws = generator.random_raw(4).astype("<u8").view("<u4")[:7]
+    np.testing.assert_array_equal(mask, draws < 2**31)
+
+
 @pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 33, 1, 3), (4, 3, 33, 65), (5, 9, 7, 32)])
 @pytest.mark.parametrize("dtype", common.TYPES)
@@ -137,6 +306,24 @@ def test_sequences_in_several_blocks(
         agrees_with_numpy(cupy_on_cpu, dtype, (7, 5, 3, 33), steps)
 
 
+SEVERAL_RUNS = [
+    *(Case(mode, 7, 4, 3, 5, 2, BI, lengths=(5, 2, 7, 5)) for mode in test_cudnn_rnn.MODES),
+    Case("lstm", 7, 4, 3, 5, 2, BI, 2, lengths=(5, 2, 7, 0)),
+    Case("lstm", 7, 2, 3, 5, 2, BI, 3),
+]
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("rows", [1, 9])
+def test_rnn_in_several_blocks(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: int, case: Case
+) -> None:
+    monkeypatch.setattr(_sequence, "_GPU_ROWS", rows)
+    for dtype in ("float64", "float16"):
+        rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
+
+
 @pytest.mark.cuda_on_cpu
 def test_more_rows_than_the_largest_grid(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch
@@ -144,15 +331,18 @@ def test_more_rows_than_the_largest_grid(
     """The loop inside the kernels takes what a grid cannot hold."""
     monkeypatch.setattr(launch, "_LARGEST_GRID_Y", 2)
     agrees_with_numpy(cupy_on_cpu, shape=(2, 70, 3, 5))
+    for mode in test_cudnn_rnn.MODES:
+        rnn_agrees_with_numpy(cupy_on_cpu, Case(mode, 2, 70, 3, 5))
 
 
 @pytest.mark.cuda_on_cpu
 def test_sums_over_many_slices(cupy_on_cpu: ModuleType, rng: np.random.Generator) -> None:
     g = rng.standard_normal((5000, 33))
     assert launch.sum_grid(*g.shape) == (2, 64)
-    sums = cupy_on_cpu.zeros(33)
-    launch.add_column_sums(gru.SOURCE, gru.KERNELS, cupy_on_cpu.asarray(g), sums)
-    assert_close(cupy_on_cpu.asnumpy(sums), g.sum(0), "float64", "sums", at_least=70.0)
+    for source, kernels in ((gru.SOURCE, gru.KERNELS), ("", launch.SUMS)):
+        sums = cupy_on_cpu.zeros(33)
+        launch.add_column_sums(source, kernels, cupy_on_cpu.asarray(g), sums)
+        assert_close(cupy_on_cpu.asnumpy(sums), g.sum(0), "float64", "sums", at_least=70.0)
 
 
 @pytest.mark.cuda_on_cpu
@@ -166,6 +356,10 @@ def test_no_access_outside_the_arrays(
         pytest.skip(reason)
     monkeypatch.setattr(fake_cupy.RawModule, "sanitize", True)
     agrees_with_numpy(cupy_on_cpu, dtype, (2, 9, 2, 33), 1)
+    for mode in test_cudnn_rnn.MODES:
+        case = Case(mode, 2, 9, 2, 33, 2, lengths=(1, 2, 0) * 3)
+        rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
+    rnn_agrees_with_numpy(cupy_on_cpu, Case("lstm", 2, 9, 2, 33, num_proj=3), dtype)
 
 
 @pytest.mark.cuda_on_cpu
@@ -215,6 +409,60 @@ def test_indices_beyond_32_bits(rng: np.random.Generator) -> None:
     assert results[0] == results[1]
 
 
+FAR_STEPS: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    # The room; columns of what lies at the step and is read; of what does not; of what is written.
+    "simple_rnn_forward_step<float>": (simple_rnn, (1,), (1,), (1,)),
+    "simple_rnn_backward_step<float>": (simple_rnn, (1, 1), (1,), (1,)),
+    "cudnn_gru_forward_step<float>": (cudnn_gru, (3,), (3, 3, 1, 1), (1, 1, 1, 1, 1)),
+    "cudnn_gru_backward_step<float>": (cudnn_gru, (1, 1, 1, 1, 2, 1), (1, 1), (4,)),
+}
+# Their arguments, of those three kinds in order.
+FAR_ORDER = {
+    "simple_rnn_forward_step<float>": "rcw",
+    "simple_rnn_backward_step<float>": "rrcw",
+    "cudnn_gru_forward_step<float>": "rccccwwwww",
+    "cudnn_gru_backward_step<float>": "rrrrrcrcw",
+}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", FAR_STEPS)
+def test_indices_of_cudnn_rnn_beyond_32_bits(name: str, rng: np.random.Generator) -> None:
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    room, *columns = FAR_STEPS[name]
+    kernel = runner.compile_module(
+        common.source("float32", room.SOURCE),
+        compile.instances(room.KERNELS, "float32"),
+        options=compile.OPTIONS,
+    ).get_function(name)
+    H = 4
+    read, constant = (
+        [rng.standard_normal(n * H).astype(np.float32) for n in part] for part in columns[:2]
+    )
+    results = []
+    for step in (1, 2**30 + 1):
+        kept = [a.copy() for a in constant]
+        written = [np.full(n * H, np.nan, np.float32) for n in columns[2]]
+        given = {"r": iter(read), "c": iter(kept), "w": iter(written)}
+        args: list[Any] = []
+        for kind in FAR_ORDER[name]:
+            a = next(given[kind])
+            if kind == "c":
+                args.append(a)
+                continue
+            # Of two steps, h of the GRU, the second is the one that the kernel is at.
+            per_step = H if a.size == 2 * H else a.size
+            args.append(runner.Pointer(a, 4 * (a.size - per_step - step * per_step)))
+        numbers = (np.int64(step), np.int64(1), np.int64(H))
+        relu = (np.bool_(False),) if room is simple_rnn else ()
+        kernel((1, 1), launch.BLOCK, (*args, *numbers, *relu))
+        results.append([a.tobytes() for a in (*kept, *written)])
+        assert not np.isnan(np.concatenate(written)).any()
+    assert results[0] == results[1]
+
+
 def replaced(source: str, old: str, new: str) -> str:
     assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
     return source.replace(old, new)
@@ -234,11 +482,11 @@ def plant_missing_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "_SUMS", sums)
 
 
-def plant_short_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+def plant_short_grid(cell: str) -> Callable[[pytest.MonkeyPatch], None]:
     def one_less(rows: int, columns: int) -> tuple[int, int] | None:
         return (columns // 32, -(-rows // 8)) if rows and columns >= 32 else None
 
-    monkeypatch.setattr(lstm, "step_grid", one_less)
+    return lambda monkeypatch: monkeypatch.setattr(CELLS[cell], "step_grid", one_less)
 
 
 def plant_small_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,23 +504,33 @@ def plant_wrong_scalar_width(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def plant_forgotten_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = lstm.prepare
+def plant_product(
+    cell: str,
+    *,
+    which: Callable[[Any, Any, bool], bool] = lambda a, out, accumulate: True,
+    accumulate: bool | None = None,
+) -> Callable[[pytest.MonkeyPatch], None]:
+    """Let the products `which` (a, out, accumulate) stay at step 0, or accumulate or not."""
+    prepare = CELLS[cell].prepare
 
-    def stuck(a: Any, b: Any, out: Any, *, accumulate: bool) -> Any:
-        run = prepare(a, b, out, accumulate=accumulate)
+    def wrong(a: Any, b: Any, out: Any, **how: bool) -> Any:
+        if not which(a, out, how["accumulate"]):
+            return prepare(a, b, out, **how)
+        if accumulate is not None:
+            return prepare(a, b, out, accumulate=accumulate)
+        run = prepare(a, b, out, **how)
         return lambda a_offset, b_offset, out_offset: run(0, b_offset, out_offset)
 
-    monkeypatch.setattr(lstm, "prepare", stuck)
+    return lambda monkeypatch: monkeypatch.setattr(CELLS[cell], "prepare", wrong)
 
 
 PLANTED = {
     "swapped arguments": (plant_swapped_arguments, AssertionError),
     "a scalar of the wrong width": (plant_wrong_scalar_width, TypeError),
     "missing barrier": (plant_missing_barrier, AssertionError),
-    "grid one block short": (plant_short_grid, AssertionError),
+    "grid one block short": (plant_short_grid("lstm"), AssertionError),
     "block one column short": (plant_small_block, AssertionError),
-    "product at the wrong step": (plant_forgotten_step, AssertionError),
+    "product at the wrong step": (plant_product("lstm"), AssertionError),
     "wrong gate": (
         plant_in_source(
             "lstm", "g.di = i * (A(1) - i) * ci * dcs", "g.di = f * (A(1) - f) * ci * dcs"
@@ -315,6 +573,101 @@ def test_a_planted_error_is_caught(
     compile._module.cache_clear()
     with pytest.raises(error):
         agrees_with_numpy(cupy_on_cpu, "float32", shape, 2)
+
+
+RNN = {mode: Case(mode, 5, 9, 5, 33, 2, BI, lengths=(5, 5, 2) * 3) for mode in test_cudnn_rnn.MODES}
+PROJECTED = Case("lstm", 3, 9, 5, 33, num_proj=7)
+RNN_PLANTED = {
+    "rnn: grid one block short": ("rnn_tanh", plant_short_grid("simple_rnn")),
+    "rnn: product at the wrong step": ("rnn_tanh", plant_product("simple_rnn")),
+    "rnn: not relu": ("rnn_relu", plant_in_source("simple_rnn", "z < A(0) ? A(0) : z", "z")),
+    "rnn: gradient of relu": (
+        "rnn_relu",
+        plant_in_source("simple_rnn", "A(h > A(0))", "A(h >= A(0))"),
+    ),
+    "rnn: gradient of tanh": (
+        "rnn_tanh",
+        plant_in_source("simple_rnn", "A(1) - h * h", "A(1) - h"),
+    ),
+    "rnn: given gradient forgotten": (
+        "rnn_tanh",
+        plant_in_source("simple_rnn", "dh[in_step] + given", "dh[in_step]"),
+    ),
+    "gru: grid one block short": ("gru", plant_short_grid("cudnn_gru")),
+    "gru: product at the wrong step": ("gru", plant_product("cudnn_gru")),
+    "gru: reset before the product": (
+        "gru",
+        plant_in_source("cudnn_gru", "zc + g.r * hc", "zc + hc"),
+    ),
+    "gru: bias outside the reset": (
+        "gru",
+        plant_in_source("cudnn_gru", "xr[2 * H] + br[2 * H]", "xr[2 * H] + br[H]"),
+    ),
+    "gru: columns exchanged": (
+        "gru",
+        plant_in_source(
+            "cudnn_gru",
+            "store(to + 2 * H, g.du);\n        store(to + 3 * H, g.dc);",
+            "store(to + 3 * H, g.du);\n        store(to + 2 * H, g.dc);",
+        ),
+    ),
+    "gru: gradient of the reset": (
+        "gru",
+        plant_in_source("cudnn_gru", "g.dhc * hc * (A(1) - r)", "g.dc * hc * (A(1) - r)"),
+    ),
+    "gru: state before the step": (
+        "gru",
+        plant_in_source(
+            "cudnn_gru", "wide(step ? h[at - B * H] : h_first[in_step])", "wide(h[at])"
+        ),
+    ),
+    "gru: gradient past the products lost": (
+        "gru",
+        plant_product("cudnn_gru", which=lambda a, out, add: add, accumulate=False),
+    ),
+    "lstm: projection at the wrong step": (
+        "projected",
+        plant_product("lstm", which=lambda a, out, add: out.shape[1] == 7 and not add),
+    ),
+    "lstm: gradient of the projection at the wrong step": (
+        "projected",
+        plant_product("lstm", which=lambda a, out, add: a.shape[1] == 7 and not add),
+    ),
+    "lstm: given gradient overwritten": (
+        "projected",
+        plant_product(
+            "lstm", which=lambda a, out, add: out.shape[1] == 7 and add, accumulate=False
+        ),
+    ),
+    "dropout: counter not advanced": (
+        "lstm",
+        plant_in_source("dropout", "u64(first / DRAWS) + 1", "u64(first / DRAWS)"),
+    ),
+    "dropout: halves exchanged": (
+        "lstm",
+        plant_in_source("dropout", "(k % 2 * 32)", "((k + 1) % 2 * 32)"),
+    ),
+    "dropout: nine rounds": ("lstm", plant_in_source("dropout", "round < 10", "round < 9")),
+    "dropout: another layer's mask": (
+        "lstm",
+        plant_in_source("dropout", "0, layer, 0}", "layer, 0, 0}"),
+    ),
+}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", RNN_PLANTED)
+def test_an_error_planted_in_cudnn_rnn_is_caught(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    which, plant = RNN_PLANTED[name]
+    case = RNN.get(which, PROJECTED)
+    rnn_agrees_with_numpy(cupy_on_cpu, case, "float32")
+    plant(monkeypatch)
+    compile.kernel.cache_clear()
+    compile._module.cache_clear()
+    with pytest.raises(AssertionError):
+        rnn_agrees_with_numpy(cupy_on_cpu, case, "float32")
 
 
 def test_modules_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
@@ -367,6 +720,37 @@ def test_arrays_on_another_device(cupy_on_cpu: Any, dtype: str, rng: np.random.G
     assert {a.device.id for a in results} == {1}
     params = cupyrnn.params_from_block_lstm(there["w"], there["b"], forget_bias=0, cell_clip=0)
     assert params.params.device.id == 1
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_cudnn_rnn_on_another_device(
+    cupy_on_cpu: Any, dtype: str, case: Case, rng: np.random.Generator
+) -> None:
+    given = {"input_c": None, **test_cudnn_rnn.problem(rng, case, dtype)}
+    cotangents = {"output_c_backprop": None, **test_cudnn_rnn.cotangents_of(rng, case, dtype)}
+    with cupy_on_cpu.cuda.Device(1):
+        there, grads = (
+            {n: None if a is None else cupy_on_cpu.asarray(a) for n, a in arrays.items()}
+            for arrays in (given, cotangents)
+        )
+    for major in (True, False):
+        if not major:
+            there, grads = (
+                {
+                    n: a.transpose(1, 0, 2) if getattr(a, "ndim", 0) == 3 else a
+                    for n, a in arrays.items()
+                }
+                for arrays in (there, grads)
+            )
+        attributes = {**case.attributes, "dropout": 0.5, "engine": "cupy", "time_major": major}
+        out = cupyrnn.cudnn_rnn(**there, **attributes)
+        saved = dict.fromkeys(("output", "output_h", "output_c"))
+        saved |= {"reserve_space": out.reserve_space, "host_reserved": out.host_reserved}
+        g = cupyrnn.cudnn_rnn_backprop(**there, **saved, **grads, **attributes)
+        inference = cupyrnn.cudnn_rnn(**there, **attributes, is_training=False)
+        assert {a.device.id for a in (*out[:-1], *g, *inference[:-1])} == {1}
 
 
 def test_a_length_on_the_device_is_refused(cupy_on_cpu: Any, rng: np.random.Generator) -> None:

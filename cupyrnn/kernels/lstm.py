@@ -213,8 +213,15 @@ def forward_steps(
     cell_clip: float | None,
     columns: tuple[int, ...],
     outputs: LSTMOutputs,
+    w_p: Array | None = None,
 ) -> tuple[Array, Array]:
-    """The recurrence over t steps: one product and one kernel each. `xw` is overwritten."""
+    """
+    The recurrence over t steps: one product and one kernel each. `xw` is overwritten.
+
+    With a projection the kernel leaves o*co, and a second product makes h of it.
+    """
+    import cupy
+
     t, B, _ = xw.shape
     H = cs_prev.shape[1]
     c, h_prev = cs_prev.astype(xw.dtype, order="C"), h_prev.astype(outputs.h.dtype, copy=False)
@@ -226,6 +233,12 @@ def forward_steps(
     constant = (np.int64(B), np.int64(B), np.int64(H), *(np.int32(n) for n in columns))
     constant += _clip_arguments(cell_clip, xw.dtype)
     arrays = (xw, b, *_vectors(peephole), c, *outputs)
+    project, m_bytes = None, 0
+    if w_p is not None:
+        before_projection = cupy.empty((t, B, H), outputs.h.dtype)
+        arrays = (*arrays[:-1], before_projection)
+        project = prepare(before_projection[0], w_p, outputs.h[0], accumulate=False)
+        m_bytes = before_projection.strides[0]
     for step in range(t):
         if step:
             later((step - 1) * h_bytes, 0, step * z_bytes)
@@ -233,6 +246,8 @@ def forward_steps(
             first(0, 0, 0)
         if grid is not None:
             launch(grid, BLOCK, (*arrays, np.int64(step), *constant))
+        if project is not None:
+            project(step * m_bytes, 0, step * h_bytes)
     return c, outputs.h[-1]
 
 
@@ -261,20 +276,42 @@ def backward_steps(
     dh: Array,
     dgates: Array,
     lo: int,
+    w_p: Array | None = None,
+    dh_steps: Array | None = None,
 ) -> None:
-    """The recurrence over the t steps from `lo` on, backwards: one kernel and one product each."""
+    """
+    The recurrence over the t steps from `lo` on, backwards: one kernel and one product each.
+
+    With a projection another product goes before each kernel, and what the step after passes back
+    is added up in `dh_steps`.
+    """
+    import cupy
+
     t, B, _ = dgates.shape
     H = cs_prev.shape[1]
     launch = kernel(SOURCE, KERNELS, dgates.dtype.name, _BACKWARD)
     grid = step_grid(B, H)
     carry = None if w_h is None else prepare(dgates[0], w_h, dh, accumulate=False)
-    arrays = (*saved[:6], cs_prev, cs_grad, h_grad, *_vectors(peephole), dh, dcs, dgates)
+    project = add = None
+    dm, dh_bytes = dh, 0
+    if w_p is not None and w_h is not None and dh_steps is not None:
+        dh_steps[...] = 0 if h_grad is None else h_grad[lo : lo + t]
+        dh_steps[-1] = (dh_steps[-1].astype(dh.dtype) + dh).astype(dh_steps.dtype)
+        h_grad, dh_bytes = None, dh_steps.strides[0]
+        dm = cupy.empty((B, H), dh.dtype)
+        project = prepare(dh_steps[0], w_p, dm, accumulate=False)
+        add = prepare(dgates[0], w_h, dh_steps[0], accumulate=True)
+    arrays = (*saved[:6], cs_prev, cs_grad, h_grad, *_vectors(peephole), dm, dcs, dgates)
     constant = (np.int64(B), np.int64(H), *(np.int32(n) for n in columns))
     constant += _clip_arguments(cell_clip, dh.dtype)
     for step in range(t - 1, -1, -1):
+        if project is not None:
+            project(step * dh_bytes, 0, 0)
         if grid is not None:
             launch(grid, BLOCK, (*arrays, np.int64(lo + step), np.int64(step), *constant))
-        if carry is not None:
+        if add is not None and step:
+            add(step * dgates.strides[0], 0, (step - 1) * dh_bytes)
+        elif carry is not None:
             carry(step * dgates.strides[0], 0, 0)
 
 

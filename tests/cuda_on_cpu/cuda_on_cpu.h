@@ -763,6 +763,9 @@ inline float __int_as_float(int x) { return cuda_on_cpu::bit_cast<float>(x); }
 inline float __uint_as_float(unsigned x) { return cuda_on_cpu::bit_cast<float>(x); }
 inline long long __double_as_longlong(double x) { return cuda_on_cpu::bit_cast<long long>(x); }
 inline double __longlong_as_double(long long x) { return cuda_on_cpu::bit_cast<double>(x); }
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
+  return (unsigned long long)((unsigned __int128)x * y >> 64);
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }

@@ -91,10 +91,24 @@ class ndarray(np.ndarray):
         result.device_id = _current()
         return result
 
+    def take(self, indices: Any, axis: Any = None, out: Any = None) -> Any:
+        _expect_of_device("take", indices)
+        assert out is None
+        return asarray(get(self).take(get(indices), axis))
+
     def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, np.ndarray):
+            _expect_of_device("an index", key)
         if isinstance(value, np.ndarray) and not isinstance(value, ndarray):
             raise TypeError("an array of the host is assigned to an array of the device")
         super().__setitem__(key, value)
+
+
+def _expect_of_device(what: str, *arrays: Any) -> None:
+    for a in arrays:
+        if not isinstance(a, ndarray):
+            raise TypeError(f"{what}: {type(a)}, expected an array of the device")
+        assert a.device_id == _current(), f"{what}: on device {a.device_id}, not {_current()}"
 
 
 def asarray(a: Any) -> ndarray:
@@ -118,6 +132,16 @@ def zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
 
 def ascontiguousarray(a: ndarray) -> ndarray:
     return a if a.flags.c_contiguous else a.copy()
+
+
+def concatenate(arrays: Any, axis: int = 0) -> ndarray:
+    _expect_of_device("concatenate", *arrays)
+    return asarray(np.concatenate([get(a) for a in arrays], axis))
+
+
+def roll(a: ndarray, shift: int, axis: int | None = None) -> ndarray:
+    _expect_of_device("roll", a)
+    return asarray(np.roll(get(a), shift, axis))
 
 
 class RawModule:
@@ -189,7 +213,8 @@ def _gemm_ex(
 def module() -> types.ModuleType:
     """Return the module that stands for cupy."""
     cupy: Any = types.ModuleType("cupy_on_cpu")
-    for thing in (ndarray, asarray, empty, zeros, ascontiguousarray, RawModule):
+    things = (ndarray, asarray, empty, zeros, ascontiguousarray, concatenate, roll, RawModule)
+    for thing in things:
         setattr(cupy, thing.__name__, thing)
     cupy.asnumpy = get
     cupy.cuda = types.SimpleNamespace(

@@ -1,0 +1,87 @@
+"""The CUDA twin of ``cupyrnn._dropout``: NumPy's generator Philox4x64-10, bit for bit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .compile import kernel
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+SOURCE = r"""
+typedef unsigned long long u64;
+
+// Ten rounds: four words of 64 bits from a counter and a key.
+__device__ __forceinline__ void philox(u64 counter[4], u64 key0, u64 key1)
+{
+    const u64 m0 = 0xD2E7470EE14C6C93ULL, m1 = 0xCA5A826395121157ULL;
+    for (int round = 0; round < 10; ++round) {
+        const u64 low0 = m0 * counter[0], high0 = __umul64hi(m0, counter[0]);
+        const u64 low1 = m1 * counter[2], high1 = __umul64hi(m1, counter[2]);
+        counter[0] = high1 ^ counter[1] ^ key0;
+        counter[1] = low1;
+        counter[2] = high0 ^ counter[3] ^ key1;
+        counter[3] = low0;
+        key0 += 0x9E3779B97F4A7C15ULL;
+        key1 += 0xBB67AE8584CAA73BULL;
+    }
+}
+
+const int DRAWS = 8;  // of 32 bits, from four words
+
+template <typename T>
+__device__ __forceinline__ void keep_draws(
+    T* mask, long long first, long long size, u64 key0, u64 key1, u64 layer, unsigned threshold)
+{
+    typedef typename Acc<T>::type A;
+    // NumPy adds one to the counter before it draws.
+    u64 words[4] = {u64(first / DRAWS) + 1, 0, layer, 0};
+    philox(words, key0, key1);
+#pragma unroll  // so that the words stay in registers
+    for (int k = 0; k < DRAWS; ++k) {
+        const unsigned draw = unsigned(words[k / 2] >> (k % 2 * 32));
+        if (first + k < size) store(mask + first + k, A(draw < threshold));
+    }
+}
+
+template <typename T>
+__global__ void dropout_mask(
+    T* mask,                           // [size], written: ones, and zeros where values are dropped
+    long long size,
+    u64 key0, u64 key1,
+    u64 layer,
+    unsigned threshold)                // draws below it keep their value
+{
+    const long long stride = (long long)gridDim.x * blockDim.x * DRAWS;
+    for (long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) * DRAWS;
+         first < size; first += stride)
+        keep_draws(mask, first, size, key0, key1, layer, threshold);
+}
+"""
+_MASK = "dropout_mask<{T}>"
+KERNELS = (_MASK,)
+
+_THREADS, _DRAWS = 256, 8
+_LARGEST_GRID = 2**31 - 1
+
+
+def keep_mask(
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    threshold: int,
+    keys: tuple[int, int],
+    layer: int,
+) -> Array:
+    """Return the mask of a layer's input: ones where a draw of 32 bits is below `threshold`."""
+    import cupy
+
+    mask: Array = cupy.empty(shape, dtype)
+    if mask.size:
+        grid = (min(-(-mask.size // (_THREADS * _DRAWS)), _LARGEST_GRID),)
+        words = (*(np.uint64(key) for key in keys), np.uint64(layer), np.uint32(threshold))
+        launch = kernel(SOURCE, KERNELS, mask.dtype.name, _MASK)
+        launch(grid, (_THREADS,), (mask, np.int64(mask.size), *words))
+    return mask
