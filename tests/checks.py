@@ -1,11 +1,14 @@
-"""What the tests share: the tolerances, the gradient checks and awkward memory layouts."""
+"""What the tests share: tolerances, gradient checks, awkward memory layouts, ops of a module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+import cupyrnn
 
 # Largest error allowed, as a part of the largest expected magnitude. One table for all tests.
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-12}
@@ -98,3 +101,36 @@ def layouts(a: np.ndarray[Any, Any]) -> Iterator[tuple[str, np.ndarray[Any, Any]
     read_only = a.copy()
     read_only.flags.writeable = False
     yield "read-only", read_only
+
+
+# What is a NumPy array beside CuPy arrays too.
+ON_HOST = ("sequence_lengths", "host_reserved")
+
+
+class Ops:
+    """The public functions, over the arrays of one module: arguments and results are NumPy's."""
+
+    def __init__(self, xp: ModuleType) -> None:
+        self.xp = xp
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return (T, B, I, H) with no more steps than take long on a CPU that plays a GPU."""
+        T, *others = shape
+        return (min(T, 8) if self.xp.__name__ == "cupy_on_cpu" else T, *others)
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(cupyrnn, name)
+        return function if self.xp is np else lambda *a, **kw: self._call(function, a, kw)
+
+    def to_device(self, a: Any) -> Any:
+        return self.xp.asarray(a) if isinstance(a, np.ndarray) and a.ndim else a
+
+    def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        args = [self.to_device(a) for a in args]
+        kwargs = {n: a if n in ON_HOST else self.to_device(a) for n, a in kwargs.items()}
+        results = function(*args, **kwargs)
+        back = {}
+        for name, a in results._asdict().items():
+            assert type(a) is (np.ndarray if name in ON_HOST else self.xp.ndarray), name
+            back[name] = a if name in ON_HOST else self.xp.asnumpy(a)
+        return type(results)(**back)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cupyrnn
-
 sys.path.insert(0, str(Path(__file__).parent))
 
+from checks import Ops
 from cuda_on_cpu import fake_cupy, runner
 
 
@@ -81,39 +80,6 @@ def cupy_on_gpu() -> Iterator[ModuleType]:
     _forget_kernels()
     yield cupy
     _forget_kernels()
-
-
-# What is a NumPy array beside CuPy arrays too.
-ON_HOST = ("sequence_lengths", "host_reserved")
-
-
-class Ops:
-    """The public functions, over the arrays of one module: arguments and results are NumPy's."""
-
-    def __init__(self, xp: ModuleType) -> None:
-        self.xp = xp
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return (T, B, I, H) with no more steps than take long on a CPU that plays a GPU."""
-        T, *others = shape
-        return (min(T, 8) if self.xp.__name__ == "cupy_on_cpu" else T, *others)
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(cupyrnn, name)
-        return function if self.xp is np else lambda *a, **kw: self._call(function, a, kw)
-
-    def to_device(self, a: Any) -> Any:
-        return self.xp.asarray(a) if isinstance(a, np.ndarray) and a.ndim else a
-
-    def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
-        args = [self.to_device(a) for a in args]
-        kwargs = {n: a if n in ON_HOST else self.to_device(a) for n, a in kwargs.items()}
-        results = function(*args, **kwargs)
-        back = {}
-        for name, a in results._asdict().items():
-            assert type(a) is (np.ndarray if name in ON_HOST else self.xp.ndarray), name
-            back[name] = a if name in ON_HOST else self.xp.asnumpy(a)
-        return type(results)(**back)
 
 
 @pytest.fixture(

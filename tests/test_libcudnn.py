@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close, assert_gradients
-from conftest import Ops
+from checks import Ops, assert_close, assert_gradients
 from cuda_on_cpu import fake_cupy, runner
 from test_cudnn_rnn import (
     BI,
