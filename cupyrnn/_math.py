@@ -10,13 +10,18 @@ if TYPE_CHECKING:
     from ._arrays import Array
 
 
-def one_plus_exp_neg(z: Array) -> None:
+def one_plus_exp(z: Array) -> None:
     """
-    Overwrite z with 1 + exp(-z), whose reciprocal is the sigmoid.
+    Overwrite z with 1 + exp(z), whose reciprocal is the sigmoid of -z.
 
-    Unlike the form with tanh it keeps its relative accuracy for very negative z. exp may
+    Unlike the form with tanh it keeps its relative accuracy for very negative -z. exp may
     overflow, which is right: callers silence the warning.
     """
-    np.negative(z, out=z)
-    np.exp(z, out=z)
-    np.add(z, 1, out=z)
+    np.exp(z, z)
+    np.add(z, 1, z)
+
+
+def one_plus_exp_neg(z: Array) -> None:
+    """Overwrite z with 1 + exp(-z), whose reciprocal is the sigmoid of z."""
+    np.negative(z, z)
+    one_plus_exp(z)

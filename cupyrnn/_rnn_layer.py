@@ -97,22 +97,30 @@ def forward(
     """
     compute, operand = compute_dtype(values.dtype), operand_dtype(xp, values.dtype)
     room, gates = _room(xp, rnn_mode), len(w.w_h)
-    # A product with a transposed view is up to twice as slow.
-    w_h = xp.ascontiguousarray(w.w_h.T)
+
+    def arranged(a: Array) -> Array:
+        # A product with a transposed view is up to twice as slow.
+        is_lstm = rnn_mode == "lstm"
+        result: Array = room.arrange(a, _LSTM_ORDER) if is_lstm else xp.ascontiguousarray(a)
+        return result
+
+    w_x = None if w.w_x is None else arranged(w.w_x.T)
+    w_h = arranged(w.w_h.T)
     w_p = None if w.w_p is None else xp.ascontiguousarray(w.w_p.T)
     b, b_hc = _biases(w, rnn_mode, compute)
+    b = arranged(b)
     h, c = first
     last.h[...] = h
     if last.c is not None:
         last.c[...] = c
     for block in blocks:
         block_values = values[block.row : block.end]
-        if w.w_x is None:
+        if w_x is None:
             copies = gates // values.shape[1]
-            xw = xp.concatenate([cast(block_values, compute)] * copies, axis=1)
+            xw = arranged(xp.concatenate([cast(block_values, compute)] * copies, axis=1))
         else:
             xw = xp.empty((len(block_values), gates), compute)
-            matmul(xp, cast(block_values, operand), w.w_x.T, xw)
+            matmul(xp, cast(block_values, operand), w_x, xw)
         for run in block.runs:
             at_xw = run.row - block.row
             xw_run = _steps(xw, at_xw, run)

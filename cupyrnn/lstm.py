@@ -26,7 +26,7 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._math import one_plus_exp_neg
+from ._math import one_plus_exp
 from ._sequence import (
     add_matmul,
     add_state_matmul,
@@ -86,6 +86,23 @@ class LSTMGrads(NamedTuple):
     b_grad: Array
 
 
+def arrange(a: Array, columns: tuple[int, ...]) -> Array:
+    """
+    Return a[..., 4*H], of weights or biases, as `forward_steps` takes it: a new array in C order.
+
+    The columns of i, f and o come first and are negated, then those of ci. A sigmoid then needs
+    neither a negation nor a call of its own for each gate.
+    """
+    gates = a.reshape(*a.shape[:-1], 4, a.shape[-1] // 4)
+    result = np.empty(gates.shape, a.dtype)
+    at_i, at_ci, at_f, at_o = columns
+    for k, column in enumerate((at_i, at_f, at_o)):
+        # Not np.negative, which NumPy 2.4.6 gets wrong for float32 where both are strided.
+        np.multiply(gates[..., column, :], -1, out=result[..., k, :])
+    result[..., 3, :] = gates[..., at_ci, :]
+    return result.reshape(a.shape)
+
+
 def forward_steps(
     xw: Array,
     w_h: Array,
@@ -104,13 +121,14 @@ def forward_steps(
     Parameters
     ----------
     xw : [t, B, 4*H]
-        x @ w_x; overwritten.
+        x @ w_x, as `arrange` arranges the columns, like the next two; overwritten.
     w_h : [H, 4*H]
         The recurrent weights, C-contiguous; [P, 4*H] with a projection.
     b : [4*H]
         The bias, forget_bias included.
     columns
-        Which quarter of the columns belongs to i, ci, f and o.
+        Which quarter of the columns belonged to i, ci, f and o before. The CUDA twin does not
+        arrange them.
     outputs : seven times [t, B, H]
         Written; h is [t, B, P] with a projection.
     w_p : [H, P], optional
@@ -122,54 +140,50 @@ def forward_steps(
         The last states. From block to block cs is carried unrounded where the outputs are of half
         precision, and here h too.
     """
-    B, H = cs_prev.shape
+    t, B, _ = xw.shape
+    H, compute = cs_prev.shape[1], xw.dtype
     xw += b
     wide = outputs
-    if outputs.h.dtype != xw.dtype:
-        wide = LSTMOutputs(*(np.empty(a.shape, xw.dtype) for a in outputs))
-    cs_prev, h_prev = cs_prev.astype(xw.dtype, order="C"), h_prev.astype(xw.dtype, order="C")
-    product = np.empty((B, 4 * H), xw.dtype)
-    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than
-    # one over a quarter of each row. The planes are the columns rotated until ci is the last, so
-    # that the three sigmoids are neighbours.
-    z = np.empty((4, B, H), xw.dtype)
-    at_ci = columns[1]
-    z_i, z_ci, z_f, z_o = (z[column - at_ci - 1] for column in columns)
-    head, tail = slice(at_ci + 1), slice(at_ci + 1, 4)
-    product_head, product_tail = (product.reshape(B, 4, H)[:, part] for part in (head, tail))
-    z_tail, z_head = (a.transpose(1, 0, 2) for a in (z[: 3 - at_ci], z[3 - at_ci :]))
-    xw_gates = xw.reshape(len(xw), B, 4, H)
-    i_ci = np.empty((B, H), xw.dtype)
+    if outputs.h.dtype != compute:
+        wide = LSTMOutputs(*(np.empty(a.shape, compute) for a in outputs))
+    cs_prev, h_prev = cs_prev.astype(compute, order="C"), h_prev.astype(compute, order="C")
+    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
+    # over a quarter of each row.
+    z = np.empty((4, B, H), compute)
+    z_i, z_f, z_o, z_ci = z
+    z_if, z_ifo = z[:2], z[:3]
+    product, tmp = np.empty((B, 4 * H), compute), np.empty((B, H), compute)
+    planes = product.reshape(B, 4, H).transpose(1, 0, 2)
+    xw_planes = xw.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
     if peephole is not None:
-        wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in peephole)
+        wci, wcf, wco = (np.broadcast_to(-v, (B, H)).copy() for v in peephole)
     with np.errstate(over="ignore"):
-        for xw_t, i, cs, f, o, ci, co, h in zip(xw_gates, *wide, strict=True):
-            np.dot(h_prev, w_h, out=product)
-            np.add(product_head, xw_t[:, head], out=z_head)
-            np.add(product_tail, xw_t[:, tail], out=z_tail)
+        for xw_t, i, cs, f, o, ci, co, h in zip(xw_planes, *wide, strict=True):
+            np.dot(h_prev, w_h, product)
+            np.add(planes, xw_t, z)
             if peephole is None:
-                one_plus_exp_neg(z[:3])
+                one_plus_exp(z_ifo)
             else:
-                z_i += np.multiply(cs_prev, wci, out=i_ci)
-                z_f += np.multiply(cs_prev, wcf, out=i_ci)
-                one_plus_exp_neg(z_i)
-                one_plus_exp_neg(z_f)
-            np.reciprocal(z_i, out=i)  # i = sigmoid(zi + cs_prev*wci)
-            np.reciprocal(z_f, out=f)  # f = sigmoid(zf + cs_prev*wcf)
-            np.tanh(z_ci, out=ci)
-            np.multiply(f, cs_prev, out=cs)
-            cs += np.multiply(i, ci, out=i_ci)  # cs = i*ci + f*cs_prev
+                z_i += np.multiply(cs_prev, wci, tmp)
+                z_f += np.multiply(cs_prev, wcf, tmp)
+                one_plus_exp(z_if)
+            np.reciprocal(z_i, i)  # i = sigmoid(zi + cs_prev*wci)
+            np.reciprocal(z_f, f)  # f = sigmoid(zf + cs_prev*wcf)
+            np.tanh(z_ci, ci)
+            np.multiply(f, cs_prev, cs)
+            np.multiply(i, ci, tmp)
+            np.add(cs, tmp, cs)  # cs = i*ci + f*cs_prev
             if cell_clip is not None:
                 np.clip(cs, -cell_clip, cell_clip, out=cs)
-            np.tanh(cs, out=co)
+            np.tanh(cs, co)
             if peephole is not None:
-                z_o += np.multiply(cs, wco, out=i_ci)
-                one_plus_exp_neg(z_o)
-            np.reciprocal(z_o, out=o)  # o = sigmoid(zo + cs*wco)
+                z_o += np.multiply(cs, wco, tmp)
+                one_plus_exp(z_o)
+            np.reciprocal(z_o, o)  # o = sigmoid(zo + cs*wco)
             if w_p is None:
-                np.multiply(o, co, out=h)
+                np.multiply(o, co, h)
             else:
-                np.dot(np.multiply(o, co, out=i_ci), w_p, out=h)
+                np.dot(np.multiply(o, co, tmp), w_p, h)
             cs_prev, h_prev = cs, h
     if wide is not outputs:
         for a, value in zip(outputs, wide, strict=True):
@@ -289,7 +303,7 @@ def backward_steps(
     by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
     for start in range((t - 1) // n * n, -1, -n):
         size = min(n, t - start)
-        steps = slice(lo + start, lo + start + size)
+        here, steps = slice(start, start + size), slice(lo + start, lo + start + size)
         before = previous(cs_prev, saved.cs, steps.start, steps.stop, compute)
         block = LSTMOutputs(*(cast(a[steps], compute) for a in saved))
         part = _Factors(*(a[:size] for a in k))
@@ -298,21 +312,25 @@ def backward_steps(
         given_cs = None if cs_grad is None else cast(cs_grad[steps], compute)
         if given_cs is not None and not given_cs.any():
             given_cs = None
-        for s in range(size - 1, -1, -1):
-            di_dci_df, do = by_gate[start + s, :3], by_gate[start + s, 3]
+        # Iterating over arrays makes the views of a step faster than indexing them does.
+        arrays = (*part, by_gate[here, :3], by_gate[here, 3], dgates[here])
+        for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dgates_s in zip(
+            range(size - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
+        ):
             if given_h is not None:
-                dh += given_h[s]
+                np.add(dh, given_h[s], dh)
             if w_p is not None and dh_steps is not None:
                 dh_steps[start + s] = dh
-                np.dot(dh, w_p, out=dm)  # the gradient of o*co
-            np.multiply(dm, k.o[s], out=do)
-            dcs += np.multiply(dm, k.d[s], out=u)
+                np.dot(dh, w_p, dm)  # the gradient of o*co
+            np.multiply(dm, k_o, do)
+            np.multiply(dm, k_d, u)
+            np.add(dcs, u, dcs)
             if given_cs is not None:
-                dcs += given_cs[s]
-            np.multiply(dcs, k.gates[s], out=di_dci_df)
-            dcs *= k.next[s]
+                np.add(dcs, given_cs[s], dcs)
+            np.multiply(dcs, k_gates, di_dci_df)
+            np.multiply(dcs, k_next, dcs)
             if w_h is not None:
-                np.dot(dgates[start + s], w_h, out=dh)
+                np.dot(dgates_s, w_h, dh)
 
 
 def add_gate_sums(
@@ -368,9 +386,9 @@ def _forward(
     H = cs_prev.shape[1]
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     columns, room = _COLUMNS[gate_order], _room(xp)
-    w = w.astype(operand, order="C", copy=False)
     b = b.astype(compute)
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
+    w, b = room.arrange(cast(w, operand), columns), room.arrange(b, columns)
     outputs = LSTMOutputs(*(xp.empty((T, B, H), x.dtype) for _ in range(7)))
     cs, h = cs_prev, h_prev
     for lo, hi in time_blocks(xp, steps, B):
