@@ -1,0 +1,746 @@
+"""
+What is timed on a CPU, beside what, how, and what is aimed at.
+
+A case is an op at a shape. Its contestants, cupyrnn, a peer and the bare matmuls, each have a
+forward and a backward call; `measure` times both in one repetition, so that forward, backward and
+their sum come from the same run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import math
+import os
+import statistics
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import cupyrnn
+
+# (T, B, I, H)
+SEQUENCES: list[tuple[int, ...]] = [
+    (100, 1, 32, 32),
+    (50, 16, 128, 128),
+    (1000, 8, 64, 64),
+    (100, 32, 256, 256),
+    (100, 64, 512, 512),
+    (30, 128, 1024, 1024),
+]
+# (B, I, H)
+STEPS: list[tuple[int, ...]] = [(1, 32, 32), (32, 128, 128), (64, 512, 512), (256, 1024, 1024)]
+SMALL_SHAPES = SEQUENCES[:2] + STEPS[:2]
+VARIANT_SHAPE = (50, 16, 128, 128)
+MEMORY_SHAPES = [(100, 32, 256, 256), (100, 64, 512, 512)]
+PASSES = FORWARD, BACKWARD, BOTH = ("forward", "backward", "forward+backward")
+
+CUPYRNN, FLOOR = "cupyrnn", "matmuls"
+TENSORFLOW, PYTORCH = "TensorFlow", "PyTorch"
+EAGER, FUNCTION = "TensorFlow eager", "tf.function"
+MODULES = {TENSORFLOW: "tensorflow", PYTORCH: "torch"}
+
+# The functions of an op. Names with a capital are of raw_ops, and TensorFlow's too.
+BLOCK_OPS = {
+    "BlockLSTM": ("BlockLSTM", "BlockLSTMGrad"),
+    "BlockLSTMV2": ("BlockLSTMV2", "BlockLSTMGradV2"),
+    "block_gru": ("block_gru", "block_gru_grad"),
+    "LSTMBlockCell": ("LSTMBlockCell", "LSTMBlockCellGrad"),
+    "GRUBlockCell": ("GRUBlockCell", "GRUBlockCellGrad"),
+    "lstm_block_cell": ("lstm_block_cell", "lstm_block_cell_backward"),
+    "gru_block_cell": ("gru_block_cell", "gru_block_cell_backward"),
+}
+CUDNN = "cudnn_rnn "  # and the mode
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+PEEPHOLE, LENGTHS, PROJECTION, LAYERS = (
+    "peephole",
+    "lengths",
+    "projection",
+    "two layers, bidirectional",
+)
+PEEPHOLES = ("wci", "wcf", "wco")
+
+
+class Case(NamedTuple):
+    """An op at a shape: (T, B, I, H) of a sequence, (B, I, H) of a single step."""
+
+    op: str
+    dtype: str
+    shape: tuple[int, ...]
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.dtype} {self.shape} {self.variant}".strip()
+
+    @property
+    def sequence(self) -> bool:
+        return len(self.shape) == 4
+
+    @property
+    def mode(self) -> str | None:
+        """The rnn_mode of cudnn_rnn."""
+        return self.op.removeprefix(CUDNN) if self.op.startswith(CUDNN) else None
+
+    @property
+    def peer(self) -> str | None:
+        """Whose kernel computes the same on a CPU."""
+        if self.mode is not None:
+            return PYTORCH
+        if self.op == "BlockLSTM" and self.dtype == "float64":
+            return None if self.variant else PYTORCH
+        if self.op in ("BlockLSTM", "BlockLSTMV2", "LSTMBlockCell"):
+            return None if self.dtype == "float64" else TENSORFLOW
+        return TENSORFLOW if (self.op, self.dtype) == ("GRUBlockCell", "float32") else None
+
+
+def all_cases() -> list[Case]:
+    """Return the cases in the order of the table, each op's smallest shape first."""
+    plain = ("",)
+    ops: list[tuple[str, list[tuple[int, ...]], tuple[str, ...], tuple[str, ...]]] = []
+    three, two, one = ("float32", "float64", "float16"), ("float32", "float64"), ("float32",)
+    sequences, steps = [*SEQUENCES], [*STEPS]
+    ops.append(("BlockLSTM", sequences, three, ("", PEEPHOLE)))
+    # The same function with the gates in another order.
+    ops.append(("BlockLSTMV2", sequences, one, ("", PEEPHOLE)))
+    ops.append(("block_gru", sequences, three, plain))
+    ops.append(("LSTMBlockCell", steps, three, ("", PEEPHOLE)))
+    ops.append(("GRUBlockCell", steps, three, plain))
+    ops.append(("lstm_block_cell", steps, one, ("", PEEPHOLE)))
+    ops.append(("gru_block_cell", steps, one, plain))
+    ops += [(f"{CUDNN}{mode}", sequences, two, plain) for mode in GATES if mode != "rnn_relu"]
+    ops.append((f"{CUDNN}rnn_relu", sequences, one, plain))
+    for variant in (LENGTHS, PROJECTION, LAYERS):
+        for mode in ("lstm",) if variant == PROJECTION else ("lstm", "gru", "rnn_tanh"):
+            ops.append((f"{CUDNN}{mode}", [VARIANT_SHAPE], two, (variant,)))
+    return [
+        Case(op, dtype, shape, variant)
+        for op, shapes, dtypes, variants in ops
+        for dtype in dtypes
+        for shape in shapes
+        for variant in variants
+    ]
+
+
+def smallest(case: Case) -> bool:
+    """Return whether no case of this op, dtype and variant is smaller."""
+    return case.variant in (LENGTHS, PROJECTION, LAYERS) or case.shape in (SEQUENCES[0], STEPS[0])
+
+
+def ratio_aim(case: Case, what: str) -> float | None:
+    """Return what the peer's time over cupyrnn's is to be at least."""
+    tiny, large = case.shape == SEQUENCES[0], case.shape in SEQUENCES[3:]
+    if case.peer == PYTORCH:
+        if case.dtype == "float64":
+            return 1.2
+        if case.variant:
+            return None if what == FORWARD else 1.0
+        if case.mode == "lstm":
+            return {FORWARD: None, BACKWARD: 1.0 if tiny else 0.85, BOTH: 0.8}[what]
+        return 1.0 if what == BACKWARD else None
+    if (case.op, case.dtype) == ("BlockLSTM", "float32"):
+        peephole = 0.9 if case.variant else 1.0
+        backward = round((1.7 if tiny else 2.4) * peephole, 2)
+        return {FORWARD: 0.9 if large else 0.6, BACKWARD: backward, BOTH: 0.9 if tiny else 2.0}[
+            what
+        ]
+    if (case.op, case.dtype, what) == ("BlockLSTM", "float16", BACKWARD):
+        return 3.0
+    if (case.dtype, what) == ("float32", BACKWARD):
+        return {("GRUBlockCell", ""): 1.2, ("LSTMBlockCell", PEEPHOLE): 1.0}.get(
+            (case.op, case.variant)
+        )
+    return None
+
+
+def floor_aim(case: Case, threads: int) -> float | None:
+    """Return what cupyrnn's time over that of the matmuls is to be at most."""
+    large = case.sequence and case.shape[-1] >= 512
+    wanted = large and case.dtype == "float32" and threads == 1 and case.op != "BlockLSTMV2"
+    return 1.1 if wanted else None
+
+
+def memory_aim(case: Case) -> float | None:
+    """Return what the backward call is to take at most, its results included, in MiB."""
+    return 40.0 if case == Case("BlockLSTM", "float32", (100, 64, 512, 512)) else None
+
+
+class Contestant(NamedTuple):
+    """Two calls that are timed, and their results as NumPy arrays by cupyrnn's names."""
+
+    name: str
+    forward: Callable[[], Any]
+    backward: Callable[[Any], Any]  # of what forward returned
+    results: Callable[[Any, Any], dict[str, Any]]  # of what forward and backward returned
+
+
+def _draw(case: Case, sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return random arrays, weights so small that the gates don't saturate."""
+    rng = np.random.default_rng(0)
+    a = {name: rng.standard_normal(size) for name, size in sizes.items()}
+    for name in a.keys() & {"w", "w_ru", "w_c"}:
+        a[name] /= math.sqrt(len(a[name]))
+    if "params" in a:
+        a["params"] /= math.sqrt(case.shape[-1])
+    return {name: value.astype(case.dtype) for name, value in a.items()}
+
+
+class _BlockOp:
+    """The arguments of a block op and of its gradient."""
+
+    def __init__(self, case: Case) -> None:
+        *lead, I, H = case.shape
+        B = lead[-1]
+        self.names = BLOCK_OPS[case.op]
+        self.sequence = case.sequence
+        self.attributes: dict[str, Any] = {}
+        self.grad_attributes: dict[str, Any] = {}
+        sizes: dict[str, tuple[int, ...]] = {"x": (*lead, I), "h_prev": (B, H)}
+        if "gru" in case.op.lower():
+            sizes |= {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
+            grads = _draw(case, {"d_h": (*lead, H)})
+        else:
+            sizes |= {"cs_prev": (B, H), "w": (I + H, 4 * H), "b": (4 * H,)}
+            sizes |= dict.fromkeys(PEEPHOLES, (H,))
+            grads = _draw(case, {"h_grad": (*lead, H)})
+            grads["cs_grad"] = np.zeros_like(grads["h_grad"])
+            self.grad_attributes = {"use_peephole": case.variant == PEEPHOLE}
+            self.attributes = self.grad_attributes.copy()
+            if case.op == "BlockLSTM" and case.dtype == "float64":
+                # As PyTorch has it.
+                self.attributes |= {"forget_bias": 0.0, "cell_clip": 0.0}
+        self.inputs = _draw(case, sizes)
+        if self.sequence and self.names[0][0].isupper():
+            self.inputs["seq_len_max"] = np.int64(case.shape[0])
+        self.grads = grads
+
+    def saved(self, outputs: Any) -> dict[str, Any]:
+        """Return the outputs that the gradient takes."""
+        saved: dict[str, Any] = outputs._asdict()
+        if not self.sequence:
+            del saved["h"]
+        return saved
+
+    def contestant(
+        self,
+        name: str,
+        forward: Callable[..., Any],
+        backward: Callable[..., Any],
+        array: Callable[[Any], Any],
+        wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda call: call,
+    ) -> Contestant:
+        """Return the wrapped calls of two functions, on what `array` makes of NumPy arrays."""
+        inputs = {n: array(a) for n, a in self.inputs.items()}
+        args = inputs | {n: array(a) for n, a in self.grads.items()}
+
+        def results(outputs: Any, grads: Any) -> dict[str, Any]:
+            return {n: np.asarray(a) for n, a in (outputs._asdict() | grads._asdict()).items()}
+
+        return Contestant(
+            name,
+            wrap(lambda: forward(**inputs, **self.attributes)),
+            wrap(lambda outputs: backward(**args, **self.saved(outputs), **self.grad_attributes)),
+            results,
+        )
+
+    def cupyrnn(self) -> Contestant:
+        module = cupyrnn.raw_ops if self.names[0][0].isupper() else cupyrnn
+        forward, backward = (getattr(module, name) for name in self.names)
+        return self.contestant(CUPYRNN, forward, backward, lambda a: a)
+
+    def tensorflow(self) -> list[Contestant]:
+        tf = tensorflow()
+        ops = [getattr(tf.raw_ops, name) for name in self.names]
+
+        def array(a: Any) -> Any:
+            # A copy, as LSTMBlockCellGrad may write into its peephole arguments.
+            return tf.identity(tf.constant(a.copy()))
+
+        return [
+            self.contestant(EAGER, *ops, array),
+            self.contestant(FUNCTION, *ops, array, functools.partial(tf.function, autograph=False)),
+        ]
+
+    def torch(self) -> Contestant:
+        """Return PyTorch's LSTM on the same numbers, without peepholes."""
+        torch_ = torch()
+        I, H = self.inputs["x"].shape[-1], self.inputs["h_prev"].shape[-1]
+
+        def swap_gates(w: Any) -> Any:
+            """From i, ci, f, o to i, f, ci, o, and back."""
+            return w.reshape(-1, 4, H)[:, [0, 2, 1, 3]].reshape(-1, 4 * H)
+
+        w, b = swap_gates(self.inputs["w"]), swap_gates(self.inputs["b"])[0]
+        module = torch_.nn.LSTM(I, H, dtype=torch_.float64)
+        state = {"weight_ih_l0": w[:I].T, "weight_hh_l0": w[I:].T}
+        state |= {"bias_ih_l0": b, "bias_hh_l0": np.zeros_like(b)}
+        calls = _torch_calls(
+            module,
+            state,
+            self.inputs["x"],
+            [self.inputs["h_prev"][None], self.inputs["cs_prev"][None]],
+            self.grads["h_grad"],
+        )
+
+        def results(outputs: Any, grads: Any) -> dict[str, Any]:
+            out, grad = calls.results(outputs, grads)
+            weights = [grad["weight_ih_l0"].T, grad["weight_hh_l0"].T]
+            return {
+                "h": out["output"],
+                "x_grad": grad["x"],
+                "h_prev_grad": grad["h"][0],
+                "cs_prev_grad": grad["c"][0],
+                "w_grad": swap_gates(np.concatenate(weights)),
+                "b_grad": swap_gates(grad["bias_ih_l0"])[0],
+            }
+
+        return Contestant(PYTORCH, calls.forward, calls.backward, results)
+
+
+class _TorchCalls(NamedTuple):
+    forward: Callable[[], Any]
+    backward: Callable[[Any], Any]
+    results: Callable[[Any, Any], tuple[dict[str, Any], dict[str, Any]]]
+
+
+def _torch_calls(
+    module: Any,
+    state: dict[str, Any],
+    x: Any,
+    states: list[Any],
+    output_grad: Any,
+    lengths: list[int] | None = None,
+) -> _TorchCalls:
+    """Return calls of a module with these weights; each input and weight gets a gradient."""
+    torch_ = torch()
+    rnn = torch_.nn.utils.rnn
+    module.load_state_dict({name: torch_.tensor(a) for name, a in state.items()})
+    x, *states = (torch_.tensor(a, requires_grad=True) for a in (x, *states))
+    first = tuple(states) if len(states) > 1 else states[0]
+    leaves = {"x": x} | dict(zip("hc", states, strict=False)) | dict(module.named_parameters())
+    cotangent, wanted = torch_.tensor(output_grad), list(leaves.values())
+
+    def forward() -> Any:
+        if lengths is None:
+            return module(x, first)
+        output, last = module(rnn.pack_padded_sequence(x, lengths), first)
+        return rnn.pad_packed_sequence(output, total_length=len(x))[0], last
+
+    def backward(outputs: Any) -> Any:
+        return torch_.autograd.grad(outputs[0], wanted, cotangent, retain_graph=True)
+
+    def results(outputs: Any, grads: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        output, last = outputs
+        last = last if isinstance(last, tuple) else (last,)
+        named = dict(zip(("output", "output_h", "output_c"), (output, *last), strict=False))
+        return (
+            {name: a.detach().numpy() for name, a in named.items()},
+            {name: a.numpy() for name, a in zip(leaves, grads, strict=True)},
+        )
+
+    with warnings.catch_warnings():
+        # It warns once that oneDNN has no projection.
+        warnings.simplefilter("ignore")
+        forward()
+    return _TorchCalls(forward, backward, results)
+
+
+class _Cudnn:
+    """The arguments of cudnn_rnn and of its gradient."""
+
+    def __init__(self, case: Case) -> None:
+        T, B, I, H = case.shape
+        mode = case.mode
+        assert mode is not None
+        self.case, self.mode = case, mode
+        L, D = (2, 2) if case.variant == LAYERS else (1, 1)
+        P = H // 2 if case.variant == PROJECTION else 0
+        self.configuration: dict[str, Any] = {"rnn_mode": mode, "num_proj": P}
+        self.configuration["direction"] = "bidirectional" if D == 2 else "unidirectional"
+        self.L, self.D, self.P = L, D, P
+        size = cupyrnn.cudnn_rnn_params_size(L, H, I, **self.configuration)
+        sizes: dict[str, tuple[int, ...]] = {"input": (T, B, I), "input_h": (L * D, B, P or H)}
+        if mode == "lstm":
+            sizes["input_c"] = (L * D, B, H)
+        sizes |= {"params": (size,), "output_backprop": (T, B, D * (P or H))}
+        self.arrays = _draw(case, sizes)
+        # From long to short, as PyTorch is fastest with.
+        self.lengths = lengths(case)
+
+    def cupyrnn(self) -> Contestant:
+        *inputs, cotangent = (
+            self.arrays.get(name)
+            for name in ("input", "input_h", "input_c", "params", "output_backprop")
+        )
+        options = self.configuration | {"sequence_lengths": self.lengths}
+
+        def results(outputs: Any, grads: Any) -> dict[str, Any]:
+            named: dict[str, Any] = outputs._asdict() | grads._asdict()
+            return named
+
+        return Contestant(
+            CUPYRNN,
+            lambda: cupyrnn.cudnn_rnn(*inputs, **options),
+            lambda o: cupyrnn.cudnn_rnn_backprop(
+                *inputs,
+                *o[:3],
+                cotangent,
+                None,
+                None,
+                o.reserve_space,
+                host_reserved=o.host_reserved,
+                **options,
+            ),
+            results,
+        )
+
+    def torch(self) -> Contestant:
+        torch_ = torch()
+        _, _, I, H = self.case.shape
+        options: dict[str, Any] = {"num_layers": self.L, "bidirectional": self.D == 2}
+        options["dtype"] = getattr(torch_, self.case.dtype)
+        if self.mode.startswith("rnn"):
+            module = torch_.nn.RNN(I, H, nonlinearity=self.mode.removeprefix("rnn_"), **options)
+        elif self.mode == "gru":
+            module = torch_.nn.GRU(I, H, **options)
+        else:
+            module = torch_.nn.LSTM(I, H, proj_size=self.P, **options)
+        calls = _torch_calls(
+            module,
+            cupyrnn.params_to_torch(self.arrays["params"], self.L, H, I, **self.configuration),
+            self.arrays["input"],
+            [self.arrays[name] for name in ("input_h", "input_c") if name in self.arrays],
+            self.arrays["output_backprop"],
+            self.lengths,
+        )
+
+        def results(outputs: Any, grads: Any) -> dict[str, Any]:
+            out, grad = calls.results(outputs, grads)
+            states = {"x": "input", "h": "input_h", "c": "input_c"}
+            of_states = {f"{name}_backprop": grad.pop(n) for n, name in states.items() if n in grad}
+            packed = cupyrnn.params_from_torch(grad, rnn_mode=self.mode).params
+            return out | of_states | {"params_backprop": packed}
+
+        return Contestant(PYTORCH, calls.forward, calls.backward, results)
+
+
+def lengths(case: Case) -> list[int] | None:
+    """Return the lengths of the sequences, from T down to half of it."""
+    if case.variant != LENGTHS:
+        return None
+    T, B = case.shape[:2]
+    return [round(T - T / 2 * b / max(1, B - 1)) for b in range(B)]
+
+
+@functools.cache
+def tensorflow() -> Any:
+    # Its kernels warn of every odd size.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tensorflow as tf
+    return tf
+
+
+@functools.cache
+def torch() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+    return torch
+
+
+# A matrix product [m, k] @ [k, n] and how many times it is needed.
+Product = tuple[int, int, int, int]
+
+
+def products(case: Case) -> tuple[list[Product], list[Product]]:
+    """Return the matrix products that forward and backward cannot do without."""
+    *lead, I, H = case.shape
+    B = lead[-1]
+    if case.op == "LSTMBlockCell":
+        return [(1, B, I + H, 4 * H)], []
+    if case.op == "lstm_block_cell":
+        return [(1, B, I + H, 4 * H)], [(1, B, 4 * H, I + H), (1, I + H, B, 4 * H)]
+    if case.op in ("GRUBlockCell", "gru_block_cell"):
+        forward = [(1, B, I + H, n * H) for n in (2, 1)]
+        backward = [(1, B, n * H, I + H) for n in (2, 1)]
+        if case.op == "gru_block_cell":
+            backward += [(1, I + H, B, n * H) for n in (2, 1)]
+        return forward, backward
+    T = lead[0]
+    if case.op == "block_gru":
+        forward = [(1, T * B, I, 3 * H), (T, B, H, 2 * H), (T, B, H, H)]
+        backward = [(T, B, H, H), (T, B, 2 * H, H), (1, T * B, 3 * H, I), (1, I, T * B, 3 * H)]
+        return forward, [*backward, (1, H, T * B, 2 * H), (1, H, T * B, H)]
+    G = H * GATES[case.mode or "lstm"]
+    P = H // 2 if case.variant == PROJECTION else H
+    L, D = (2, 2) if case.variant == LAYERS else (1, 1)
+    rows = [B] * T
+    if (steps := lengths(case)) is not None:
+        rows = [sum(n > t for n in steps) for t in range(T)]
+    forward, backward = [], []
+    for K in [I] + [D * P] * (L - 1):
+        for _ in range(D):
+            N = sum(rows)
+            forward += [(1, N, K, G), *((1, b, P, G) for b in rows)]
+            backward += [(1, b, G, P) for b in rows]
+            backward += [(1, N, G, K), (1, K, N, G), (1, P, N, G)]
+            if P != H:
+                forward += [(1, b, H, P) for b in rows]
+                backward += [*((1, b, P, H) for b in rows), (1, P, N, H)]
+    return _counted(forward), _counted(backward)
+
+
+def _counted(products: list[Product]) -> list[Product]:
+    """Join equal products."""
+    counts: dict[Product, int] = {}
+    for count, *sizes in products:
+        key = (1, *sizes)
+        counts[key] = counts.get(key, 0) + count
+    return [(count, m, k, n) for (_, m, k, n), count in counts.items()]
+
+
+def floor(case: Case) -> Contestant | None:
+    """Return the bare products with np.dot, or None where an op has none in both passes."""
+    forward, backward = products(case)
+    dtype = "float32" if case.dtype == "float16" else case.dtype
+
+    def prepare(products: list[Product]) -> list[tuple[range, Any, Any, Any]]:
+        return [
+            (range(count), *(np.full(s, 0.5, dtype) for s in ((m, k), (k, n), (m, n))))
+            for count, m, k, n in products
+        ]
+
+    def run(prepared: list[tuple[range, Any, Any, Any]]) -> None:
+        for repeats, a, b, out in prepared:
+            for _ in repeats:
+                np.dot(a, b, out)
+
+    first, second = prepare(forward), prepare(backward)
+    return Contestant(FLOOR, lambda: run(first), lambda _: run(second), lambda *_: {})
+
+
+def _op(case: Case) -> Any:
+    return _BlockOp(case) if case.mode is None else _Cudnn(case)
+
+
+def ours(case: Case) -> Contestant:
+    contestant: Contestant = _op(case).cupyrnn()
+    return contestant
+
+
+def peers(case: Case) -> list[Contestant]:
+    """Return the contestants of the peer; needs its module."""
+    if case.peer is None:
+        return []
+    op = _op(case)
+    return op.tensorflow() if case.peer == TENSORFLOW else [op.torch()]
+
+
+def relative_error(actual: Any, expected: Any) -> float:
+    """Return the largest error as a part of the largest magnitude."""
+    error = np.max(np.abs(actual.astype(np.float64) - expected), initial=0)
+    return float(error / (np.max(np.abs(expected), initial=0) or 1.0))
+
+
+def gradient_error(case: Case, contestant: Contestant, outputs: Any, grads: Any) -> float:
+    """Return the worst error of a block op's gradients, against float64 from the same outputs."""
+    got = contestant.results(outputs, grads)
+    op, exact_op = _BlockOp(case), _BlockOp(case._replace(dtype="float64"))
+    for mine, wide in ((op.inputs, exact_op.inputs), (op.grads, exact_op.grads)):
+        wide |= {n: a.astype(np.float64) for n, a in mine.items() if n != "seq_len_max"}
+    exact_outputs = type(outputs)(**{n: got[n].astype(np.float64) for n in outputs._fields})
+    exact = exact_op.cupyrnn().backward(exact_outputs)._asdict()
+    return max(relative_error(got[name], a) for name, a in exact.items())
+
+
+# OpenBLAS's threads go on spinning for 2**26 cycles after a product, 24 ms at 2.8 GHz; OpenMP's and
+# TensorFlow's a few ms.
+SPIN_SECONDS = 0.03
+BLOCK_SECONDS = 0.03
+# What takes this long isn't a few µs faster for being dispatched by tf.function.
+LONG_CALL = 0.1
+# What takes this long is timed once: TensorFlow's float16 at the largest shapes.
+ENDLESS_CALL = 6.0
+LONG_ROUND = 0.5
+
+
+def processors() -> list[int]:
+    """Return the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def settle(threads: int) -> None:
+    """Wait until the threads of whoever ran last sleep, so that they don't slow the next."""
+    if threads > 1:
+        time.sleep(SPIN_SECONDS)
+
+
+Look = Callable[[Contestant, Any, Any], None]
+
+
+def repetition(c: Contestant, look: Look | None = None) -> tuple[float, float]:
+    """Return the seconds of forward and backward; `look` may see what they returned."""
+    start = time.perf_counter()
+    outputs = c.forward()
+    middle = time.perf_counter()
+    grads = c.backward(outputs)
+    end = time.perf_counter()
+    if look is not None:
+        look(c, outputs, grads)
+    del outputs, grads
+    return middle - start, end - middle
+
+
+def block(c: Contestant, repetitions: int, threads: int) -> list[tuple[float, float]]:
+    """Return the seconds of some repetitions; short ones get one before that is not timed."""
+    settle(threads)
+    if repetitions > 1:
+        repetition(c)
+    return [repetition(c) for _ in range(repetitions)]
+
+
+def block_size(seconds: float) -> int:
+    """Return how many repetitions of that length are a block."""
+    return max(1, min(300, int(BLOCK_SECONDS / seconds)))
+
+
+class Limits(NamedTuple):
+    """What bounds a measurement."""
+
+    seconds: float
+    rounds: int  # at least
+    long_rounds: int  # at least, of rounds that take long
+
+
+FULL = Limits(0.5, 5, 3)
+# The same for what has no peer to be compared with, or no aim in float32.
+LESS = Limits(0.5, 5, 2)
+QUICK = Limits(0.05, 2, 2)
+
+
+def limits(case: Case) -> Limits:
+    """Return what bounds the measurement of a case that is not to be quick."""
+    aims = case.dtype == "float32" and any(ratio_aim(case, what) for what in PASSES)
+    return FULL if aims else LESS
+
+
+class Timing(NamedTuple):
+    """The medians of a contestant, in seconds by pass, and of how many repetitions."""
+
+    seconds: dict[str, float]
+    repetitions: int
+
+
+def medians(times: list[tuple[float, float]]) -> Timing:
+    forward, backward, both = (
+        statistics.median(t) for t in zip(*((f, b, f + b) for f, b in times), strict=True)
+    )
+    return Timing({FORWARD: forward, BACKWARD: backward, BOTH: both}, len(times))
+
+
+def measure(
+    contestants: list[Contestant], limits: Limits, threads: int, look: Look | None = None
+) -> dict[str, Timing]:
+    """
+    Time the contestants in turn, one block of each a round.
+
+    A block is some repetitions of one contestant, as many as take 30 ms, so that its threads are
+    awake and its data in the caches; before it all wait until the others' threads sleep. A first
+    repetition counts only where it takes long, so that what is made once doesn't show in it.
+    tf.function is left out where the eager call is long. `look` sees each one's first results.
+    """
+    times: dict[str, list[tuple[float, float]]] = {}
+    estimates: dict[str, float] = {}
+    gc.collect()
+    gc.disable()
+    try:
+        for c in contestants:
+            if c.name == FUNCTION and estimates[EAGER] > LONG_CALL:
+                continue
+            settle(threads)
+            first = repetition(c, look)
+            long = sum(first) > LONG_CALL
+            times[c.name] = [first] if long else []
+            again = [first] if long else [repetition(c) for _ in range(3)]
+            estimates[c.name] = min(map(sum, again))
+        running = [c for c in contestants if estimates.get(c.name, math.inf) < ENDLESS_CALL]
+        estimates = {c.name: estimates[c.name] for c in running}
+        sizes = {name: block_size(seconds) for name, seconds in estimates.items()}
+        pause = SPIN_SECONDS if threads > 1 else 0.0
+        one_round = sum(pause + (sizes[n] + (sizes[n] > 1)) * s for n, s in estimates.items())
+        least = limits.long_rounds if one_round > LONG_ROUND else limits.rounds
+        rounds = max(least, min(100, int(limits.seconds / max(one_round, BLOCK_SECONDS))))
+        for _ in range(rounds - all(times.values())):
+            for c in running:
+                times[c.name] += block(c, sizes[c.name], threads)
+    finally:
+        gc.enable()
+    return {name: medians(t) for name, t in times.items()}
+
+
+MIB = 2**20
+
+
+def traced_peaks(c: Contestant) -> dict[str, float]:
+    """Return the most NumPy holds at once during the passes beyond before, in MiB."""
+    tracemalloc.start()
+    try:
+        outputs = c.forward()
+        between, forward = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        grads = c.backward(outputs)
+        peak = tracemalloc.get_traced_memory()[1]
+        del outputs, grads
+    finally:
+        tracemalloc.stop()
+    peaks = {FORWARD: forward, BACKWARD: peak - between, BOTH: max(forward, peak)}
+    return {what: n / MIB for what, n in peaks.items()}
+
+
+# Where Linux lets a process forget how large it once was.
+CLEAR_REFS = "/proc/self/clear_refs"
+# malloc gives back at once what is freed, so that a process holds what it uses.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+
+
+def resident_peak(warm_up: Contestant, c: Contestant) -> float:
+    """
+    Return by how much the process grows during the backward call, in MiB; Linux only.
+
+    Everything counts, whoever allocates it. Needs a fresh process with `MALLOC` in its
+    environment; `warm_up` is a small one of the same kind, for what libraries make once.
+    """
+    for _ in range(2):
+        warm_up.backward(warm_up.forward())
+    outputs = c.forward()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open(CLEAR_REFS, "w") as f:
+        f.write("5")  # the peak is what is resident now
+    before = _status("VmRSS")
+    grads = c.backward(outputs)
+    peak = _status("VmHWM") - before
+    del outputs, grads
+    return peak / MIB
+
+
+def _status(name: str) -> int:
+    """Return an entry of /proc/self/status, in bytes."""
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(f"{name}:"))
+
+
+def memory_cases() -> Iterator[tuple[Case, str]]:
+    """Yield the cases whose backward call is measured in a process of its own, and by whom."""
+    for shape in MEMORY_SHAPES:
+        for op in ("BlockLSTM", f"{CUDNN}lstm"):
+            case = Case(op, "float32", shape)
+            yield from ((case, name) for name in (CUPYRNN, case.peer) if name is not None)

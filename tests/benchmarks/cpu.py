@@ -1,0 +1,451 @@
+"""
+Every op on a CPU beside TensorFlow or PyTorch and beside its bare matmuls, in one table.
+
+    python tests/benchmarks/cpu.py                       # all of it, about a quarter of an hour
+    python tests/benchmarks/cpu.py --only 'BlockLSTM float32' --threads 1
+    python tests/benchmarks/cpu.py --quick --out cpu.md  # the two small shapes, a minute or two
+
+needs the `oracle` extra for the peers, and Linux to bind threads to processors and for the memory
+of processes; what is missing is left out. Exit code: 0 if everything ran, 1 if a process failed.
+Whether an aim was reached does not enter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# The checkout that this file lies in is what is measured, whatever else is installed.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import cases
+import numpy as np
+from cases import BACKWARD, CUPYRNN, FLOOR, PASSES, Case
+
+import cupyrnn
+
+NOTES = """\
+* Each number of threads has its own processes, bound to as many processors: one for the ops beside
+  TensorFlow, one for those beside PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
+  two pools and PyTorch are all given that number of threads.
+* The contestants take turns. A turn is a block of repetitions, as many as take 30 ms, or one; with
+  more than one thread everyone first waits 30 ms, as OpenBLAS's threads and OpenMP's spin on after
+  their last work and would slow the next contestant. Short calls get one untimed repetition then.
+* A repetition is forward, then backward on what it returned. The times are medians, in ms;
+  forward+backward is the median of the sums. What a call returns is freed outside the time.
+  `n`: repetitions of cupyrnn. A peer that takes over 6 s is timed once.
+* The peers get the same numbers and give the gradient of the same inputs. TensorFlow: the op of
+  tf.raw_ops, eager and as a tf.function, the better one in each row; only eager where that takes
+  over 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
+  retain_graph; packed sequences are packed and padded inside the time. TensorFlow has no float64
+  LSTM: PyTorch's counts there, which has no peepholes. A dash: nobody computes the same.
+* ratio: the peer's time over cupyrnn's, above 1 cupyrnn is ahead. floor: the products alone with
+  np.dot on contiguous arrays, in float32 for float16; measured in turn with the rest where there is
+  an aim, else once for all cases with the same products.
+* MiB: the most that NumPy holds at once during the call beyond before, results included
+  (tracemalloc). Memory of processes is in a table of its own.
+* BlockLSTMV2 is BlockLSTM with the gates in another order, and has no aims of its own.
+* lstm_block_cell and gru_block_cell: backward is `..._backward`, the gradient of every input.
+* "lengths" go evenly from T down to T/2, "projection" is to H/2."""
+
+
+class Aim(NamedTuple):
+    """A bound and what was measured."""
+
+    of: str
+    bound: float
+    value: float
+    at_least: bool
+
+    @property
+    def reached(self) -> bool:
+        # As printed: 1.696 is 1.70.
+        value = round(self.value, 2)
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def __str__(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        return f"{sign} {self.bound:g} {'reached' if self.reached else '**short**'}"
+
+
+class Row(NamedTuple):
+    """One pass of a case."""
+
+    what: str
+    ours: float
+    peer: float | None
+    floor: float | None
+    memory: float | None
+    repetitions: int
+    ratio_aim: Aim | None
+    floor_aim: Aim | None
+
+    @property
+    def aims(self) -> list[Aim]:
+        return [aim for aim in (self.ratio_aim, self.floor_aim) if aim is not None]
+
+
+def rows(case: Case, threads: int, result: dict[str, Any]) -> list[Row]:
+    """Return the rows of a case, from what `measure_case` found."""
+    made = []
+    timings = result["timings"]
+    for what in PASSES:
+        mine = timings[CUPYRNN][0][what]
+        others = [t[what] for name, (t, _) in timings.items() if name not in (CUPYRNN, FLOOR)]
+        peer = min(others, default=None)
+        floor = timings[FLOOR][0][what] if has_floor(case, what) else None
+        ratio_bound, floor_bound = cases.ratio_aim(case, what), cases.floor_aim(case, threads)
+        ratio_aim = floor_aim = None
+        if peer is not None and ratio_bound is not None:
+            ratio_aim = Aim("ratio", ratio_bound, peer / mine, True)
+        if floor is not None and floor_bound is not None:
+            floor_aim = Aim("over floor", floor_bound, mine / floor, False)
+        memory = result["memory"][what] if result["memory"] else None
+        n = timings[CUPYRNN][1]
+        made.append(Row(what, mine, peer, floor, memory, n, ratio_aim, floor_aim))
+    return made
+
+
+def has_floor(case: Case, what: str) -> bool:
+    forward, backward = cases.products(case)
+    return bool(backward) if what == BACKWARD else bool(forward)
+
+
+def digits(value: float | None) -> str:
+    """Return three digits, or all before the point."""
+    if value is None:
+        return "–"
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+
+
+def markdown(columns: list[str], lines: list[list[str]]) -> str:
+    rule = ["---"] * len(columns)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, rule, *lines))
+
+
+def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
+    """Return the table of the cases of one op, dtype and number of threads."""
+    sizes = "(T, B, I, H)" if found[0][0].sequence else "(B, I, H)"
+    columns = [sizes, "", "pass", "cupyrnn", peer or "peer", "ratio", "aim", "floor", "over floor"]
+    columns += ["aim", "MiB", "n"]
+    lines = [
+        [
+            str(case.shape),
+            case.variant,
+            row.what,
+            digits(1e3 * row.ours),
+            "–" if row.peer is None else digits(1e3 * row.peer),
+            "–" if row.peer is None else f"{row.peer / row.ours:.2f}",
+            str(row.ratio_aim or ""),
+            "–" if row.floor is None else digits(1e3 * row.floor),
+            "–" if row.floor is None else f"{row.ours / row.floor:.2f}",
+            str(row.floor_aim or ""),
+            "" if row.memory is None else digits(row.memory),
+            str(row.repetitions),
+        ]
+        for case, case_rows in found
+        for row in case_rows
+    ]
+    return markdown(columns, lines)
+
+
+Results = dict[int, dict[Case, dict[str, Any]]]  # by threads
+
+
+def error_lines(results: Results) -> list[list[str]]:
+    """Return the errors of gradients in float16, of whichever process took them."""
+    lines = []
+    for case, result in (item for found in results.values() for item in found.items()):
+        if result["errors"]:
+            mine = result["errors"][CUPYRNN]
+            theirs = min(e for name, e in result["errors"].items() if name != CUPYRNN)
+            verdict = "reached" if mine < theirs else "**short**"
+            name = cases.BLOCK_OPS[case.op][1]
+            lines.append(
+                [name, str(case.shape), case.variant, f"{mine:.1e}", f"{theirs:.1e}", verdict]
+            )
+    return lines
+
+
+def memory_lines(memory: dict[tuple[Case, str], float]) -> list[list[str]]:
+    lines = []
+    for case in dict.fromkeys(case for case, _ in memory):
+        mine, bound = memory.get((case, CUPYRNN)), cases.memory_aim(case)
+        peer = memory.get((case, case.peer or ""))
+        aim = Aim("MiB", bound, mine, False) if mine is not None and bound is not None else ""
+        name = f"{case.op}, {case.dtype}, {BACKWARD}"
+        cells = [name, str(case.shape), digits(mine), f"{digits(peer)} ({case.peer})", str(aim)]
+        lines.append(cells)
+    return lines
+
+
+def short_lines(results: Results) -> tuple[int, list[list[str]]]:
+    """Return how many aims the timed rows have, and a line for each that was not reached."""
+    aims = [
+        (threads, case, row, aim)
+        for threads, found in results.items()
+        for case, result in found.items()
+        for row in rows(case, threads, result)
+        for aim in row.aims
+    ]
+    lines = [
+        [str(threads), str(case), row.what, f"{aim.of} {aim.value:.2f}", str(aim)]
+        for threads, case, row, aim in aims
+        if not aim.reached
+    ]
+    return len(aims), lines
+
+
+def report(
+    header: list[str], results: Results, memory: dict[tuple[Case, str], float], selected: list[Case]
+) -> str:
+    """Return everything that was measured, as markdown."""
+    count, short = short_lines(results)
+    parts = ["# cupyrnn on a CPU", "\n".join(header), NOTES]
+    parts.append(f"Rows with an aim: {count}, of them short of it: {len(short)}.")
+    if short:
+        parts.append(markdown(["threads", "case", "pass", "measured", "aim"], short))
+    for threads, found in results.items():
+        parts.append(f"## {threads} thread{'s' * (threads > 1)}")
+        ordered = [case for case in selected if case in found]
+        for op, dtype in dict.fromkeys((case.op, case.dtype) for case in ordered):
+            group = [
+                (case, rows(case, threads, found[case]))
+                for case in ordered
+                if (case.op, case.dtype) == (op, dtype)
+            ]
+            peer = next((case.peer for case, _ in group if case.peer), None)
+            mode = group[0][0].mode
+            names = cases.BLOCK_OPS[op] if mode is None else ("cudnn_rnn", "cudnn_rnn_backprop")
+            title = " and ".join(names) + (f", {mode}" if mode else "")
+            parts += [f"### {title}, {dtype}", case_table(peer, group)]
+    if errors := error_lines(results):
+        parts.append("## Error of gradients in float16")
+        parts.append("Against float64 from the same outputs, as a part of the largest magnitude.")
+        columns = ["op", "(T, B, I, H) or (B, I, H)", "", "cupyrnn", "TensorFlow", "aim: less"]
+        parts.append(markdown(columns, errors))
+    if memory:
+        parts.append("## Memory of one backward call")
+        parts.append("By how much a fresh process grows at most, MiB, results included, 1 thread.")
+        columns = ["op", "(T, B, I, H)", "cupyrnn", "peer", "aim"]
+        parts.append(markdown(columns, memory_lines(memory)))
+    return "\n\n".join(parts) + "\n"
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def header(threads: list[int]) -> list[str]:
+    """Return the machine and the versions."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    versions = [f"Python {platform.python_version()}", f"NumPy {np.__version__}"]
+    versions += [f"BLAS {blas['name']} {blas['version']}", f"cupyrnn {cupyrnn.__version__}"]
+    for peer, module in cases.MODULES.items():
+        if importlib.util.find_spec(module) is None:
+            versions.append(f"{peer}: not installed, left out")
+        else:
+            name = importlib.metadata.packages_distributions()[module][0]
+            versions.append(f"{peer} {importlib.metadata.version(name)}")
+    return [
+        f"{processor()}, {len(cases.processors())} processors, {platform.platform()}  ",
+        ", ".join(versions) + "  ",
+        f"Threads: {', '.join(map(str, threads))}. {datetime.date.today()}, load before the run"
+        f" {os.getloadavg()[0]:.2f}",
+    ]
+
+
+def measure_case(
+    case: Case, threads: int, limits: cases.Limits, floors: dict[Any, Any], once: bool
+) -> dict[str, Any]:
+    """Return the timings, and where `once` what does not depend on the threads."""
+    mine, others = cases.ours(case), []
+    if case.peer is not None and importlib.util.find_spec(cases.MODULES[case.peer]) is not None:
+        others = cases.peers(case)
+    contestants = [mine, *others]
+    dtype = "float32" if case.dtype == "float16" else case.dtype
+    key = str((dtype, cases.products(case)))
+    if key not in floors or cases.floor_aim(case, threads) is not None:
+        contestants.append(cases.floor(case))
+    errors: dict[str, float] = {}
+
+    def look(c: cases.Contestant, outputs: Any, grads: Any) -> None:
+        if c.name != FLOOR:
+            errors[c.name] = cases.gradient_error(case, c, outputs, grads)
+
+    half = once and others and case.dtype == "float16"
+    timings = cases.measure(contestants, limits, threads, look if half else None)
+    floors[key] = timings.setdefault(FLOOR, floors.get(key))
+    return {
+        "timings": timings,
+        "memory": cases.traced_peaks(mine) if once else {},
+        "errors": errors,
+    }
+
+
+def work(task: dict[str, Any]) -> None:
+    """Be one of the processes that measure: print a line of JSON for every case."""
+    chosen = [Case(*fields[:2], tuple(fields[2]), fields[3]) for fields in task["cases"]]
+    threads, floors = task["threads"], {}
+    if "contestant" in task:
+        (case,) = chosen
+        small = case._replace(shape=cases.SEQUENCES[0])
+        name = task["contestant"]
+        make = cases.ours if name == CUPYRNN else lambda case: cases.peers(case)[0]
+        print(json.dumps(cases.resident_peak(make(small), make(case))))
+        return
+    if task["peer"] == cases.TENSORFLOW:
+        threading = cases.tensorflow().config.threading
+        threading.set_intra_op_parallelism_threads(threads)
+        threading.set_inter_op_parallelism_threads(threads)
+    elif task["peer"] == cases.PYTORCH:
+        cases.torch().set_num_threads(threads)
+    for case in chosen:
+        limits = cases.QUICK if task["quick"] else cases.limits(case)
+        print(json.dumps(measure_case(case, threads, limits, floors, task["once"])), flush=True)
+
+
+def start(task: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a process that measures, on as many processors as it has threads."""
+    threads = task["threads"]
+    variables = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = os.environ | dict.fromkeys(variables, str(threads)) | environment
+    allowed = cases.processors()
+    bind = getattr(os, "sched_setaffinity", lambda *_: None)
+    bind(0, allowed[:threads])
+    try:
+        command = [sys.executable, __file__, "--task", json.dumps(task)]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    finally:
+        bind(0, allowed)
+
+
+class Run:
+    """The whole measurement, kept as far as it got."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.selected = [
+            case
+            for case in cases.all_cases()
+            if re.search(args.only, str(case))
+            and (case.shape in cases.SMALL_SHAPES or not args.quick)
+        ]
+        self.header = header(args.threads)
+        self.results: Results = {threads: {} for threads in args.threads}
+        self.memory: dict[tuple[Case, str], float] = {}
+        self.failed = False
+
+    def time(self, threads: int, peer: str | None, chosen: list[Case]) -> None:
+        """Have the cases of one peer measured."""
+        task = {"threads": threads, "peer": peer, "cases": chosen, "quick": self.args.quick}
+        task["once"] = threads == max(self.args.threads)
+        with start(task, {}) as process:
+            assert process.stdout is not None
+            begin = time.perf_counter()
+            for case, line in zip(chosen, process.stdout, strict=False):
+                self.results[threads][case] = json.loads(line)
+                now = time.perf_counter()
+                self.say(f"{threads} threads, {case}: {now - begin:.1f} s")
+                begin = now
+        self.check(process, f"{threads} threads, {peer or 'no peer'}")
+
+    def measure_memory(self) -> None:
+        if not os.access(cases.CLEAR_REFS, os.W_OK):
+            self.say(f"memory of processes: needs Linux and a writable {cases.CLEAR_REFS}")
+            return
+        for case, name in cases.memory_cases():
+            module = cases.MODULES.get(name)
+            if case not in self.selected or (module and importlib.util.find_spec(module) is None):
+                continue
+            with start(
+                {"threads": 1, "cases": [case], "contestant": name}, cases.MALLOC
+            ) as process:
+                assert process.stdout is not None
+                text = process.stdout.read()
+            if self.check(process, f"memory, {name}, {case}"):
+                self.memory[case, name] = json.loads(text)
+
+    def check(self, process: subprocess.Popen[str], what: str) -> bool:
+        if process.returncode:
+            self.failed = True
+            self.header.append(f"\n**A process failed, rows are missing: {what}**")
+            self.say(self.header[-1])
+        return not process.returncode
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def text(self) -> str:
+        return report(self.header, self.results, self.memory, self.selected)
+
+    def save(self) -> None:
+        if self.args.out is not None:
+            self.args.out.write_text(self.text())
+
+    def run(self) -> int:
+        begin = time.perf_counter()
+        for threads in self.args.threads:
+            for peer in (cases.TENSORFLOW, cases.PYTORCH, None):
+                chosen = [case for case in self.selected if case.peer == peer]
+                if chosen:
+                    self.time(threads, peer, chosen)
+                    self.save()
+        self.measure_memory()
+        seconds = time.perf_counter() - begin
+        self.header[2] += f", after it {os.getloadavg()[0]:.2f}; it took {seconds / 60:.1f} minutes"
+        self.save()
+        print(self.text())
+        return int(self.failed)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches")
+    processors = len(cases.processors())
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        default=[n for n in (1, 2) if n <= processors],
+        metavar="N",
+        help="numbers of threads to time with; default: 1 2, as far as there are processors",
+    )
+    parser.add_argument("--quick", action="store_true", help="two small shapes, few repetitions")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here too")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases")
+    parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.task is not None:
+        work(args.task)
+        return 0
+    if not all(1 <= threads <= processors for threads in args.threads):
+        parser.error(f"--threads {args.threads}: there are {processors} processors to run on")
+    run = Run(args)
+    if not run.selected:
+        parser.error(f"--only {args.only}: no case of that name")
+    if args.list:
+        print(*run.selected, sep="\n")
+        return 0
+    return run.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
