@@ -22,6 +22,8 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 def array_kind(a: object) -> str | None:
     """Return "numpy" or "cupy", None for what is no array. Never imports CuPy."""
+    if type(a) is np.ndarray:
+        return "numpy"
     cupy = sys.modules.get("cupy")
     if isinstance(a, getattr(cupy, "ndarray", ())):
         return "cupy"
@@ -73,7 +75,8 @@ def check_arrays(
             raise TypeError(f"{op}: {name} is a {actual}, expected a {expected}")
         like = f" like {first}"
     dtype: np.dtype[Any] = given[first].dtype
-    supported = dtype.isnative and dtype.name in _DTYPES
+    # The name is slow to get.
+    supported = dtype.isnative and (dtype.char in "efd" or dtype.name in _DTYPES)
     if not supported and not (complex_step and kind == "numpy" and dtype == np.complex128):
         shown = dtype.name if dtype.isnative else f"{dtype.str} (not in native byte order)"
         raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(_DTYPES)}")
@@ -215,7 +218,7 @@ def contiguous(xp: ModuleType, a: Array) -> Array:
 
 def cast(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return `a` in the dtype of the computation: itself, never a copy, where it has it."""
-    return a.astype(dtype, copy=False)
+    return a if a.dtype == dtype else a.astype(dtype)
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import cudnn_gru, lstm, simple_rnn
 from ._arrays import cast, compute_dtype, operand_dtype
-from ._sequence import add_column_sums, add_matmul, matmul
+from ._sequence import Scratch, add_column_sums, add_matmul, matmul
 from .cudnn_gru import CudnnGRUOutputs
 from .lstm import LSTMOutputs
 
@@ -97,30 +97,23 @@ def forward(
     """
     compute, operand = compute_dtype(values.dtype), operand_dtype(xp, values.dtype)
     room, gates = _room(xp, rnn_mode), len(w.w_h)
-
-    def arranged(a: Array) -> Array:
-        # A product with a transposed view is up to twice as slow.
-        is_lstm = rnn_mode == "lstm"
-        result: Array = room.arrange(a, _LSTM_ORDER) if is_lstm else xp.ascontiguousarray(a)
-        return result
-
-    w_x = None if w.w_x is None else arranged(w.w_x.T)
-    w_h = arranged(w.w_h.T)
+    # A product with a transposed view is up to twice as slow.
+    w_h = xp.ascontiguousarray(w.w_h.T)
     w_p = None if w.w_p is None else xp.ascontiguousarray(w.w_p.T)
     b, b_hc = _biases(w, rnn_mode, compute)
-    b = arranged(b)
     h, c = first
+    xw_memory = Scratch(xp, compute)
     last.h[...] = h
     if last.c is not None:
         last.c[...] = c
     for block in blocks:
         block_values = values[block.row : block.end]
-        if w_x is None:
+        if w.w_x is None:
             copies = gates // values.shape[1]
-            xw = arranged(xp.concatenate([cast(block_values, compute)] * copies, axis=1))
+            xw = xp.concatenate([cast(block_values, compute)] * copies, axis=1)
         else:
-            xw = xp.empty((len(block_values), gates), compute)
-            matmul(xp, cast(block_values, operand), w_x, xw)
+            xw = xw_memory(len(block_values), gates)
+            matmul(xp, cast(block_values, operand), w.w_x.T, xw)
         for run in block.runs:
             at_xw = run.row - block.row
             xw_run = _steps(xw, at_xw, run)
@@ -207,10 +200,12 @@ def backward(
     w_h_grad = xp.zeros(w_h.shape, compute)
     sums = xp.zeros(gates + extra, compute)
     values_grad: Array = xp.empty(values.shape, compute)
+    dgates_memory, dh_memory = Scratch(xp, operand), Scratch(xp, operand)
+    product = Scratch(xp, compute)
     for block in reversed(blocks):
         rows = slice(block.row, block.end)
-        dgates = xp.empty((block.end - block.row, gates + extra), operand)
-        dh_rows = None if w.w_p is None else xp.empty((len(dgates), len(w.w_p)), operand)
+        dgates = dgates_memory(block.end - block.row, gates + extra)
+        dh_rows = None if w.w_p is None else dh_memory(len(dgates), len(w.w_p))
         for run in reversed(block.runs):
             outputs = [_steps(a, run.row, run) for a in saved]
             given = None if h_grad is None else _steps(h_grad, run.row, run)
@@ -242,18 +237,18 @@ def backward(
         block_values = cast(values[rows], operand)
         h_before = cast(_all_before(xp, block, first.h, saved[-1]), operand)
         of_input, of_state = dgates[:, extra:], dgates[:, :gates]
-        add_matmul(xp, of_state.T, h_before, w_h_grad)
+        add_matmul(xp, of_state.T, h_before, w_h_grad, product)
         add_column_sums(xp, dgates, sums)
         if w.w_x is None or grads.w_x is None:
             by_gate = cast(of_input, compute).reshape(len(dgates), -1, values.shape[1])
             values_grad[rows] = by_gate.sum(1)
         else:
-            add_matmul(xp, of_input.T, block_values, grads.w_x)
+            add_matmul(xp, of_input.T, block_values, grads.w_x, product)
             matmul(xp, of_input, w.w_x, values_grad[rows])
         if dh_rows is not None and grads.w_p is not None:
             out = LSTMOutputs(*(a[rows] for a in saved))
-            product = cast(cast(out.o, compute) * cast(out.co, compute), operand)
-            add_matmul(xp, dh_rows.T, product, grads.w_p)
+            o_co = cast(cast(out.o, compute) * cast(out.co, compute), operand)
+            add_matmul(xp, dh_rows.T, o_co, grads.w_p, product)
     grads.w_h[...] = xp.roll(w_h_grad, -extra, axis=0)
     grads.b_x[...] = sums[extra:]
     grads.b_h[...] = xp.roll(sums[:gates], -extra)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,25 @@ def time_blocks(xp: ModuleType, T: int, B: int) -> Iterator[tuple[int, int]]:
     return ((lo, min(lo + n, T)) for lo in range(0, T, n))
 
 
+class Scratch:
+    """
+    Memory for an array that each block of a sequence writes anew.
+
+    Fresh memory costs a page fault every few kB, which may take longer than filling it.
+    """
+
+    def __init__(self, xp: ModuleType, dtype: np.dtype[Any]) -> None:
+        self._xp = xp
+        self._memory: Array = xp.empty(0, dtype)
+
+    def __call__(self, *shape: int) -> Array:
+        """Return an array of this shape, with anything in it; the one before is lost."""
+        size = math.prod(shape)
+        if self._memory.size < size:
+            self._memory = self._xp.empty(size, self._memory.dtype)
+        return self._memory[:size].reshape(shape)
+
+
 def rows(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return a[t, B, N] as [t*B, N] in the dtype of an operand, a view where it can be."""
     return cast(a, dtype).reshape(a.shape[0] * a.shape[1], a.shape[2])
@@ -47,18 +67,26 @@ def matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
         out[...] = a @ b
 
 
-def add_matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
-    """Compute out += a @ b."""
+def add_matmul(xp: ModuleType, a: Array, b: Array, out: Array, scratch: Scratch) -> None:
+    """Compute out += a @ b; `scratch` is of the dtype of out."""
     if xp is not np:
         from .kernels.blas import gemm
 
         gemm(a, b, out, accumulate=True)
     else:
-        out += a @ b
+        product = scratch(*out.shape)
+        np.matmul(a, b, out=product)
+        out += product
 
 
 def add_state_matmul(
-    xp: ModuleType, first: Array, states: Array, lo: int, g: Array, out: Array
+    xp: ModuleType,
+    first: Array,
+    states: Array,
+    lo: int,
+    g: Array,
+    out: Array,
+    scratch: Scratch,
 ) -> None:
     """
     Compute out += states_before.T @ g over t time steps, without a copy of the states.
@@ -75,20 +103,25 @@ def add_state_matmul(
         The gradients at the steps lo..lo+t-1.
     out : [H, N]
         Updated.
+    scratch
+        Of the dtype of out.
     """
     if lo == 0:
-        add_matmul(xp, cast(first, g.dtype).T, g[0], out)
+        add_matmul(xp, cast(first, g.dtype).T, g[0], out, scratch)
         g = g[1:]
     start = max(lo - 1, 0)
     if len(g):
-        add_matmul(xp, rows(states[start : start + len(g)], g.dtype).T, rows(g, g.dtype), out)
+        before = rows(states[start : start + len(g)], g.dtype)
+        add_matmul(xp, before.T, rows(g, g.dtype), out, scratch)
 
 
 def previous(first: Array, states: Array, lo: int, hi: int, dtype: np.dtype[Any]) -> Array:
-    """Return, for NumPy, the states before the steps lo..hi-1 as a new array [hi-lo, B, H]."""
-    out = np.empty((hi - lo, *first.shape), dtype)
-    out[0] = states[lo - 1] if lo else first
-    out[1:] = states[lo : hi - 1]
+    """Return, for NumPy, the states before the steps lo..hi-1, a view where it can be."""
+    if lo:
+        return cast(states[lo - 1 : hi - 1], dtype)
+    out = np.empty((hi, *first.shape), dtype)
+    out[0] = first
+    out[1:] = states[: hi - 1]
     return out
 
 

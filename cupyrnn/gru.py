@@ -26,6 +26,7 @@ from ._arrays import (
 )
 from ._math import one_plus_exp_neg
 from ._sequence import (
+    Scratch,
     add_matmul,
     add_state_matmul,
     column_sums,
@@ -239,10 +240,10 @@ def _forward(
     b_ru, b_c = (contiguous(xp, cast(a, compute)) for a in (b_ru, b_c))
     outputs = GRUOutputs(*(xp.empty((T, B, H), x.dtype) for _ in range(4)))
     h = h_prev
+    xw_ru_memory, xw_c_memory = Scratch(xp, compute), Scratch(xp, compute)
     for lo, hi in time_blocks(xp, steps, B):
         x_rows = rows(x[lo:hi], operand)
-        xw_ru = xp.empty((hi - lo, B, 2 * H), compute)
-        xw_c = xp.empty((hi - lo, B, H), compute)
+        xw_ru, xw_c = xw_ru_memory(hi - lo, B, 2 * H), xw_c_memory(hi - lo, B, H)
         matmul(xp, x_rows, w_ru[:I], rows(xw_ru, compute))
         matmul(xp, x_rows, w_c[:I], rows(xw_c, compute))
         block = GRUOutputs(*(a[lo:hi] for a in outputs))
@@ -277,19 +278,21 @@ def _backward(
     dh = xp.zeros((B, H), compute)
     d_w_ru, d_w_c = xp.zeros((I + H, 2 * H), compute), xp.zeros((I + H, H), compute)
     d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
+    d_ru_memory, d_c_memory, h_memory = (Scratch(xp, operand) for _ in range(3))
+    d_x_memory, product = Scratch(xp, compute), Scratch(xp, compute)
     for lo, hi in reversed(list(time_blocks(xp, steps, B))):
-        d_ru = xp.empty((hi - lo, B, 2 * H), operand)
-        d_c, h_reset = (xp.empty((hi - lo, B, H), operand) for _ in range(2))
+        d_ru = d_ru_memory(hi - lo, B, 2 * H)
+        d_c, h_reset = (memory(hi - lo, B, H) for memory in (d_c_memory, h_memory))
         room.backward_steps(saved, h_prev, d_h, w_ru_h, w_c_h, dh, d_ru, d_c, h_reset, lo)
         g_ru, g_c, x_rows = (rows(a, operand) for a in (d_ru, d_c, x[lo:hi]))
-        d_x_block = xp.empty((len(x_rows), I), compute)
+        d_x_block = d_x_memory(len(x_rows), I)
         matmul(xp, g_ru, w_ru[:I].T, d_x_block)
-        add_matmul(xp, g_c, w_c[:I].T, d_x_block)
+        add_matmul(xp, g_c, w_c[:I].T, d_x_block, product)
         d_x[lo:hi] = d_x_block.reshape(hi - lo, B, I)
-        add_matmul(xp, x_rows.T, g_ru, d_w_ru[:I])
-        add_matmul(xp, x_rows.T, g_c, d_w_c[:I])
-        add_state_matmul(xp, h_prev, saved.h, lo, d_ru, d_w_ru[I:])
-        add_matmul(xp, rows(h_reset, operand).T, g_c, d_w_c[I:])
+        add_matmul(xp, x_rows.T, g_ru, d_w_ru[:I], product)
+        add_matmul(xp, x_rows.T, g_c, d_w_c[:I], product)
+        add_state_matmul(xp, h_prev, saved.h, lo, d_ru, d_w_ru[I:], product)
+        add_matmul(xp, rows(h_reset, operand).T, g_c, d_w_c[I:], product)
         room.add_gate_sums(d_ru, d_c, d_b_ru, d_b_c)
     grads = (d_x, dh, d_w_ru, d_w_c, d_b_ru, d_b_c)
     return GRUGrads(*(cast(g, dtype) for g in grads))
@@ -312,7 +315,7 @@ def _cell_grad(
     d_c, h_reset = (xp.empty((1, B, H), operand) for _ in range(2))
     _room(xp).backward_steps(saved, h_prev, d_h, w_ru_h, w_c_h, dh, d_ru, d_c, h_reset, 0)
     matmul(xp, d_ru[0], w_ru[:I].T, d_x)
-    add_matmul(xp, d_c[0], w_c[:I].T, d_x)
+    add_matmul(xp, d_c[0], w_c[:I].T, d_x, Scratch(xp, compute))
     return GRUCellGrads(*(cast(g, dtype) for g in (d_x, dh, d_c[0], d_ru[0])))
 
 

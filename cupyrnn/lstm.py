@@ -26,8 +26,8 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._math import one_plus_exp
 from ._sequence import (
+    Scratch,
     add_matmul,
     add_state_matmul,
     column_sums,
@@ -86,23 +86,6 @@ class LSTMGrads(NamedTuple):
     b_grad: Array
 
 
-def arrange(a: Array, columns: tuple[int, ...]) -> Array:
-    """
-    Return a[..., 4*H], of weights or biases, as `forward_steps` takes it: a new array in C order.
-
-    The columns of i, f and o come first and are negated, then those of ci. A sigmoid then needs
-    neither a negation nor a call of its own for each gate.
-    """
-    gates = a.reshape(*a.shape[:-1], 4, a.shape[-1] // 4)
-    result = np.empty(gates.shape, a.dtype)
-    at_i, at_ci, at_f, at_o = columns
-    for k, column in enumerate((at_i, at_f, at_o)):
-        # Not np.negative, which NumPy 2.4.6 gets wrong for float32 where both are strided.
-        np.multiply(gates[..., column, :], -1, out=result[..., k, :])
-    result[..., 3, :] = gates[..., at_ci, :]
-    return result.reshape(a.shape)
-
-
 def forward_steps(
     xw: Array,
     w_h: Array,
@@ -121,14 +104,13 @@ def forward_steps(
     Parameters
     ----------
     xw : [t, B, 4*H]
-        x @ w_x, as `arrange` arranges the columns, like the next two; overwritten.
+        x @ w_x; overwritten.
     w_h : [H, 4*H]
         The recurrent weights, C-contiguous; [P, 4*H] with a projection.
     b : [4*H]
         The bias, forget_bias included.
     columns
-        Which quarter of the columns belonged to i, ci, f and o before. The CUDA twin does not
-        arrange them.
+        Which quarter of the columns belongs to i, ci, f and o; i, f and o in that order.
     outputs : seven times [t, B, H]
         Written; h is [t, B, P] with a projection.
     w_p : [H, P], optional
@@ -140,46 +122,55 @@ def forward_steps(
         The last states. From block to block cs is carried unrounded where the outputs are of half
         precision, and here h too.
     """
-    t, B, _ = xw.shape
+    B = xw.shape[1]
     H, compute = cs_prev.shape[1], xw.dtype
-    xw += b
+    at_ci, one = columns[1], np.ones((), compute)
+    # All pre-activations are held negated: z is -(x @ w_x + h_prev @ w_h + b), as a sigmoid wants.
+    np.subtract(-b, xw, xw)
     wide = outputs
     if outputs.h.dtype != compute:
         wide = LSTMOutputs(*(np.empty(a.shape, compute) for a in outputs))
     cs_prev, h_prev = cs_prev.astype(compute, order="C"), h_prev.astype(compute, order="C")
+    z, tmp = np.empty((B, 4 * H), compute), np.empty((B, H), compute)
     # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
-    # over a quarter of each row.
-    z = np.empty((4, B, H), compute)
-    z_i, z_f, z_o, z_ci = z
-    z_if, z_ifo = z[:2], z[:3]
-    product, tmp = np.empty((B, 4 * H), compute), np.empty((B, H), compute)
-    planes = product.reshape(B, 4, H).transpose(1, 0, 2)
-    xw_planes = xw.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
+    # over a quarter of each row. Those of i, f and o are to the left and to the right of ci.
+    z_planes = z.reshape(B, 4, H).transpose(1, 0, 2)
+    z_i, z_ci, z_f, z_o = (z_planes[column] for column in columns)
+    e_i, e_f, e_o = e = np.empty((3, B, H), compute)
+    z_left, e_left, z_right, e_right = z_planes[:at_ci], e[:at_ci], z_planes[at_ci + 1 :], e[at_ci:]
     if peephole is not None:
-        wci, wcf, wco = (np.broadcast_to(-v, (B, H)).copy() for v in peephole)
+        wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in peephole)
+    if cell_clip is not None:
+        # As arrays, which ufuncs take faster than Python's numbers.
+        low, high = np.array(-cell_clip, compute), np.array(cell_clip, compute)
     with np.errstate(over="ignore"):
-        for xw_t, i, cs, f, o, ci, co, h in zip(xw_planes, *wide, strict=True):
-            np.dot(h_prev, w_h, product)
-            np.add(planes, xw_t, z)
+        for xw_t, i, cs, f, o, ci, co, h in zip(xw, *wide, strict=True):
+            np.dot(h_prev, w_h, z)
+            np.subtract(xw_t, z, z)
             if peephole is None:
-                one_plus_exp(z_ifo)
+                np.exp(z_left, e_left)
+                np.exp(z_right, e_right)
+                np.add(e, one, e)
             else:
-                z_i += np.multiply(cs_prev, wci, tmp)
-                z_f += np.multiply(cs_prev, wcf, tmp)
-                one_plus_exp(z_if)
-            np.reciprocal(z_i, i)  # i = sigmoid(zi + cs_prev*wci)
-            np.reciprocal(z_f, f)  # f = sigmoid(zf + cs_prev*wcf)
+                np.subtract(z_i, np.multiply(cs_prev, wci, tmp), e_i)
+                np.subtract(z_f, np.multiply(cs_prev, wcf, tmp), e_f)
+                np.exp(e[:2], e[:2])
+                np.add(e[:2], one, e[:2])
+            np.reciprocal(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
+            np.reciprocal(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
             np.tanh(z_ci, ci)
+            np.negative(ci, ci)
             np.multiply(f, cs_prev, cs)
             np.multiply(i, ci, tmp)
             np.add(cs, tmp, cs)  # cs = i*ci + f*cs_prev
             if cell_clip is not None:
-                np.clip(cs, -cell_clip, cell_clip, out=cs)
+                cs.clip(low, high, cs)
             np.tanh(cs, co)
             if peephole is not None:
-                z_o += np.multiply(cs, wco, tmp)
-                one_plus_exp(z_o)
-            np.reciprocal(z_o, o)  # o = sigmoid(zo + cs*wco)
+                np.subtract(z_o, np.multiply(cs, wco, tmp), e_o)
+                np.exp(e_o, e_o)
+                np.add(e_o, one, e_o)
+            np.reciprocal(e_o, o)  # o = sigmoid(zo + cs*wco)
             if w_p is None:
                 np.multiply(o, co, h)
             else:
@@ -388,11 +379,12 @@ def _forward(
     columns, room = _COLUMNS[gate_order], _room(xp)
     b = b.astype(compute)
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
-    w, b = room.arrange(cast(w, operand), columns), room.arrange(b, columns)
+    w = w.astype(operand, order="C", copy=False)
     outputs = LSTMOutputs(*(xp.empty((T, B, H), x.dtype) for _ in range(7)))
     cs, h = cs_prev, h_prev
+    xw_memory = Scratch(xp, compute)
     for lo, hi in time_blocks(xp, steps, B):
-        xw = xp.empty((hi - lo, B, 4 * H), compute)
+        xw = xw_memory(hi - lo, B, 4 * H)
         matmul(xp, rows(x[lo:hi], operand), w[:I], rows(xw, compute))
         block = LSTMOutputs(*(a[lo:hi] for a in outputs))
         cs, h = room.forward_steps(xw, w[I:], b, cs, h, peephole, cell_clip, columns, block)
@@ -430,15 +422,16 @@ def _backward(
     dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
     w_grad, b_grad = xp.zeros((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
     peephole_grads = xp.zeros((3, H), compute)
+    dgates_memory, product = Scratch(xp, operand), Scratch(xp, compute)
     for lo, hi in reversed(list(time_blocks(xp, steps, B))):
-        dgates = xp.empty((hi - lo, B, 4 * H), operand)
+        dgates = dgates_memory(hi - lo, B, 4 * H)
         room.backward_steps(
             saved, cs_prev, cs_grad, h_grad, w_h, peephole, cell_clip, columns, dcs, dh, dgates, lo
         )
         g = rows(dgates, operand)
         matmul(xp, g, w_x, rows(x_grad[lo:hi], dtype))
-        add_matmul(xp, rows(x[lo:hi], operand).T, g, w_grad[:I])
-        add_state_matmul(xp, h_prev, saved.h, lo, dgates, w_grad[I:])
+        add_matmul(xp, rows(x[lo:hi], operand).T, g, w_grad[:I], product)
+        add_state_matmul(xp, h_prev, saved.h, lo, dgates, w_grad[I:], product)
         room.add_gate_sums(dgates, saved, cs_prev, peephole, columns, lo, b_grad, peephole_grads)
     grads = (x_grad, dcs, dh, w_grad, *peephole_grads, b_grad)
     return LSTMGrads(*(cast(g, dtype) for g in grads))
@@ -466,9 +459,23 @@ def _cell_grad(
     cs_grad, h_grad = (None if a is None else contiguous(xp, a) for a in (cs_grad, h_grad))
     dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
     dicfo = xp.empty((1, B, 4 * H), operand)
-    room.backward_steps(
-        saved, cs_prev, cs_grad, h_grad, None, peephole, cell_clip, columns, dcs, dh, dicfo, 0
-    )
+    # One row does not depend on another: on a CPU they are taken as many as the caches hold.
+    n = max(1, _CHUNK // max(H, 1)) if xp is np else max(B, 1)
+    for part in (slice(lo, lo + n) for lo in range(0, B, n)):
+        room.backward_steps(
+            LSTMOutputs(*(a[:, part] for a in saved)),
+            cs_prev[part],
+            None if cs_grad is None else cs_grad[:, part],
+            None if h_grad is None else h_grad[:, part],
+            None,
+            peephole,
+            cell_clip,
+            columns,
+            dcs[part],
+            dh[part],
+            dicfo[:, part],
+            0,
+        )
     peephole_grads = xp.zeros((3, H), compute)
     room.add_gate_sums(dicfo, saved, cs_prev, peephole, columns, 0, None, peephole_grads)
     return LSTMCellGrads(*(cast(g, dtype) for g in (dcs, dicfo[0], *peephole_grads)))

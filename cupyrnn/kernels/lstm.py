@@ -203,14 +203,6 @@ def _clip_arguments(cell_clip: float | None, compute: np.dtype[Any]) -> tuple[An
     return np.bool_(cell_clip is not None), compute.type(cell_clip or 0)
 
 
-def arrange(a: Array, columns: tuple[int, ...]) -> Array:
-    """Return weights or biases in C order. The kernel finds each gate by `columns`."""
-    import cupy
-
-    arranged: Array = cupy.ascontiguousarray(a)
-    return arranged
-
-
 def forward_steps(
     xw: Array,
     w_h: Array,
