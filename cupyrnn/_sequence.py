@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _CPU_ROWS, _GPU_ROWS = 1024, 16384
 
 
+# Elements [t, B, H] whose gradients' factors NumPy makes at once: their planes stay in a core's
+# cache.
+CHUNK = 32768
+
+
 def block_rows(xp: ModuleType) -> int:
     """Return the number of rows that one whole-sequence matmul takes at least."""
     return _CPU_ROWS if xp is np else _GPU_ROWS
@@ -53,6 +58,16 @@ class Scratch:
 def rows(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return a[t, B, N] as [t*B, N] in the dtype of an operand, a view where it can be."""
     return cast(a, dtype).reshape(a.shape[0] * a.shape[1], a.shape[2])
+
+
+def transposed(xp: ModuleType, w: Array, steps: int) -> Array:
+    """
+    Return w.T for a product in each of these steps.
+
+    With a view each is up to twice as slow as with a copy in C order, but for a single step the
+    copy takes longer. The kernels want it in any case.
+    """
+    return w.T if xp is np and steps == 1 else xp.ascontiguousarray(w.T)
 
 
 def matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ._arrays import cast
-from ._math import one_plus_exp_neg
-from ._sequence import previous
+from ._sequence import CHUNK, previous
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -59,42 +58,41 @@ def forward_steps(
     h : [B, H]
         The last state, not rounded to half precision.
     """
-    t, B, _ = xw.shape
-    H = h_prev.shape[1]
-    xw += b
-    h_prev = h_prev.astype(xw.dtype, order="C")
+    B, H = h_prev.shape
+    compute = xw.dtype
+    # The pre-activations of the sigmoids are held negated: z is -(x @ w_x + h_prev @ w_h + b).
+    xw_ru, xw_c = xw[:, :, : 2 * H], xw[:, :, 2 * H :]
+    np.subtract(-b[: 2 * H], xw_ru, xw_ru)
+    xw_c += b[2 * H :]
+    h_prev = h_prev.astype(compute, order="C")
     wide = outputs
-    if outputs.h.dtype != xw.dtype:
-        wide = CudnnGRUOutputs(*(np.empty(a.shape, xw.dtype) for a in outputs))
-    product = np.empty((B, 3 * H), xw.dtype)
-    z = np.empty((2, B, H), xw.dtype)
-    z_rows = z.transpose(1, 0, 2)
-    by_gate = product.reshape(B, 3, H)
-    product_ru, product_c = by_gate[:, :2], by_gate[:, 2]
-    xw_gates = xw.reshape(t, B, 3, H)
+    if outputs.h.dtype != compute:
+        wide = CudnnGRUOutputs(*(np.empty(a.shape, compute) for a in outputs))
+    product, z = np.empty((B, 3 * H), compute), np.empty((B, 2 * H), compute)
+    product_ru, product_c = product[:, : 2 * H], product[:, 2 * H :]
+    z_planes = z.reshape(B, 2, H).transpose(1, 0, 2)
+    e_r, e_u = e = np.empty((2, B, H), compute)
+    one = np.ones((), compute)
     with np.errstate(over="ignore"):
-        for xw_t, r, u, c, hc, h in zip(xw_gates, *wide, strict=True):
-            np.dot(h_prev, w_h, out=product)
-            np.add(product_ru, xw_t[:, :2], out=z_rows)
-            one_plus_exp_neg(z)
-            np.reciprocal(z[0], out=r)
-            np.reciprocal(z[1], out=u)
-            np.add(product_c, b_hc, out=hc)
-            np.multiply(r, hc, out=c)
-            c += xw_t[:, 2]
-            np.tanh(c, out=c)
-            np.subtract(h_prev, c, out=h)
-            h *= u
-            h += c
+        for xw_ru_t, xw_c_t, r, u, c, hc, h in zip(xw_ru, xw_c, *wide, strict=True):
+            np.dot(h_prev, w_h, product)
+            np.subtract(xw_ru_t, product_ru, z)
+            np.exp(z_planes, e)
+            np.add(e, one, e)
+            np.reciprocal(e_r, r)  # r = sigmoid(zr)
+            np.reciprocal(e_u, u)  # u = sigmoid(zu)
+            np.add(product_c, b_hc, hc)
+            np.multiply(r, hc, c)
+            np.add(c, xw_c_t, c)
+            np.tanh(c, c)  # c = tanh(xc + r*hc)
+            np.subtract(h_prev, c, h)
+            np.multiply(h, u, h)
+            np.add(h, c, h)  # h = u*(h_prev-c) + c
             h_prev = h
     if wide is not outputs:
         for a, value in zip(outputs, wide, strict=True):
             a[...] = value
     return h_prev
-
-
-# Elements of one plane of factors: the five planes of a chunk stay in a core's cache.
-_CHUNK = 32768
 
 
 def backward_steps(
@@ -127,7 +125,7 @@ def backward_steps(
     """
     t, B, _ = dgates.shape
     H, compute = dh.shape[1], dh.dtype
-    n = max(1, min(t, _CHUNK // max(B * H, 1)))
+    n = max(1, min(t, CHUNK // max(B * H, 1)))
     factors, tmp = np.empty((n, 4, B, H), compute), np.empty((n, B, H), compute)
     carried = np.empty((B, H), compute)
     by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
@@ -151,10 +149,14 @@ def backward_steps(
         k_r *= k_hc
         k_r *= hc  # (1-u)*(1-c²)*hc*r*(1-r)
         given = None if h_grad is None else cast(h_grad[steps], compute)
-        for s in range(size - 1, -1, -1):
+        # Iterating over arrays makes the views of a step faster than indexing them does.
+        arrays = (factors[:size], u, by_gate[steps], recurrent[steps])
+        for s, factors_s, u_s, by_gate_s, recurrent_s in zip(
+            range(size - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
+        ):
             if given is not None:
-                dh += given[s]
-            np.multiply(dh, factors[s], out=by_gate[start + s])
-            np.multiply(dh, u[s], out=carried)
-            np.dot(recurrent[start + s], w_h, out=dh)
-            dh += carried
+                np.add(dh, given[s], dh)
+            np.multiply(dh, factors_s, by_gate_s)
+            np.multiply(dh, u_s, carried)
+            np.dot(recurrent_s, w_h, dh)
+            np.add(dh, carried, dh)

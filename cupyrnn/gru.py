@@ -24,8 +24,8 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._math import one_plus_exp_neg
 from ._sequence import (
+    CHUNK,
     Scratch,
     add_matmul,
     add_state_matmul,
@@ -34,6 +34,7 @@ from ._sequence import (
     previous,
     rows,
     time_blocks,
+    transposed,
 )
 
 if TYPE_CHECKING:
@@ -100,34 +101,34 @@ def forward_steps(
         precision.
     """
     B, H = h_prev.shape
-    xw_ru += b_ru
+    compute = xw_c.dtype
+    # The pre-activations of the sigmoids are held negated: z is -(x @ w_x + h_prev @ w_h + b).
+    np.subtract(-b_ru, xw_ru, xw_ru)
     xw_c += b_c
     wide = outputs
-    if outputs.h.dtype != xw_c.dtype:
-        wide = GRUOutputs(*(np.empty(outputs.h.shape, xw_c.dtype) for _ in outputs))
-    h_prev = h_prev.astype(xw_c.dtype, order="C")
-    product = np.empty((B, 2 * H), h_prev.dtype)
-    product_gates = product.reshape(B, 2, H)
-    xw_gates = xw_ru.reshape(len(xw_ru), B, 2, H)
+    if outputs.h.dtype != compute:
+        wide = GRUOutputs(*(np.empty(outputs.h.shape, compute) for _ in outputs))
+    h_prev = h_prev.astype(compute, order="C")
+    z, z_c, h_reset = (np.empty((B, n * H), compute) for n in (2, 1, 1))
     # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than
     # one over half of each row.
-    z = np.empty((2, B, H), h_prev.dtype)
-    z_gates = z.transpose(1, 0, 2)
-    z_r, z_u = z
-    z_c, h_reset = np.empty((B, H), h_prev.dtype), np.empty((B, H), h_prev.dtype)
+    z_planes = z.reshape(B, 2, H).transpose(1, 0, 2)
+    e_r, e_u = e = np.empty((2, B, H), compute)
+    one = np.ones((), compute)
     with np.errstate(over="ignore"):
-        for xw_ru_t, xw_c_t, r, u, c, h in zip(xw_gates, xw_c, *wide, strict=True):
-            np.dot(h_prev, w_ru, out=product)
-            np.add(product_gates, xw_ru_t, out=z_gates)
-            one_plus_exp_neg(z)
-            np.reciprocal(z_r, out=r)  # r = sigmoid(zr)
-            np.reciprocal(z_u, out=u)  # u = sigmoid(zu)
-            np.dot(np.multiply(h_prev, r, out=h_reset), w_c, out=z_c)
-            z_c += xw_c_t
-            np.tanh(z_c, out=c)
-            np.subtract(h_prev, c, out=h)
-            h *= u
-            h += c  # h = u*(h_prev-c) + c
+        for xw_ru_t, xw_c_t, r, u, c, h in zip(xw_ru, xw_c, *wide, strict=True):
+            np.dot(h_prev, w_ru, z)
+            np.subtract(xw_ru_t, z, z)
+            np.exp(z_planes, e)
+            np.add(e, one, e)
+            np.reciprocal(e_r, r)  # r = sigmoid(zr)
+            np.reciprocal(e_u, u)  # u = sigmoid(zu)
+            np.dot(np.multiply(h_prev, r, h_reset), w_c, z_c)
+            np.add(z_c, xw_c_t, z_c)
+            np.tanh(z_c, c)
+            np.subtract(h_prev, c, h)
+            np.multiply(h, u, h)
+            np.add(h, c, h)  # h = u*(h_prev-c) + c
             h_prev = h
     if wide is not outputs:
         for a, value in zip(outputs, wide, strict=True):
@@ -165,7 +166,7 @@ def backward_steps(
     d_h : [T, B, H]
         The gradient of each step's h.
     w_ru, w_c : [2*H, H], [H, H]
-        The recurrent weights transposed, C-contiguous.
+        The recurrent weights, as `transposed` returns them.
     dh : [B, H]
         The gradient carried into the last of the steps; overwritten with the one carried out of
         the first.
@@ -175,35 +176,45 @@ def backward_steps(
         Written: h_prev*r of each step, which the gradient of w_c needs.
     """
     t, B, H = d_c.shape
-    steps = slice(lo, lo + t)
-    r, u, c = (cast(a[steps], dh.dtype) for a in saved[:3])
-    given = cast(d_h[steps], dh.dtype)
-    before = previous(h_prev, saved.h, lo, lo + t, dh.dtype)
-    # All of a step's gradient that does not depend on the gradient carried through time.
-    tmp = np.subtract(1, u)
-    k_c = np.multiply(c, c)
-    np.subtract(1, k_c, out=k_c)
-    k_c *= tmp  # (1-u)*(1-c²)
-    tmp *= u
-    k_u = np.subtract(before, c)
-    k_u *= tmp  # (h_prev-c)*u*(1-u)
-    np.multiply(before, r, out=h_reset)
-    k_r = np.subtract(1, r, out=tmp)
-    k_r *= h_reset  # h_prev*r*(1-r)
-
-    d_hr, product = np.empty((B, H), dh.dtype), np.empty((B, H), dh.dtype)
+    compute = dh.dtype
+    n = max(1, min(t, CHUNK // max(B * H, 1)))
+    factors, tmp = np.empty((3, n, B, H), compute), np.empty((n, B, H), compute)
+    d_hr, product = np.empty((B, H), compute), np.empty((B, H), compute)
     by_gate = d_ru.reshape(t, B, 2, H)
-    for s in range(t - 1, -1, -1):
-        dh += given[s]
-        np.multiply(dh, k_u[s], out=by_gate[s, :, 1])
-        np.multiply(dh, k_c[s], out=d_c[s])
-        np.dot(d_c[s], w_c, out=d_hr)
-        np.multiply(d_hr, k_r[s], out=by_gate[s, :, 0])
-        np.dot(d_ru[s], w_ru, out=product)
-        dh *= u[s]
-        d_hr *= r[s]
-        dh += d_hr
-        dh += product  # d_ru @ w_ru.T + d_hr*r + dh*u
+    for start in range((t - 1) // n * n, -1, -n):
+        here = slice(start, min(start + n, t))
+        steps = slice(lo + here.start, lo + here.stop)
+        r, u, c = (cast(a[steps], compute) for a in saved[:3])
+        before = previous(h_prev, saved.h, steps.start, steps.stop, compute)
+        # All of a step's gradient that does not depend on the gradient carried through time.
+        k_r, k_u, k_c = (k[: len(r)] for k in factors)
+        rest = tmp[: len(r)]
+        np.subtract(1, u, out=rest)
+        np.multiply(c, c, out=k_c)
+        np.subtract(1, k_c, out=k_c)
+        k_c *= rest  # (1-u)*(1-c²)
+        rest *= u
+        np.subtract(before, c, out=k_u)
+        k_u *= rest  # (h_prev-c)*u*(1-u)
+        np.multiply(before, r, out=h_reset[here])
+        np.subtract(1, r, out=k_r)
+        k_r *= h_reset[here]  # h_prev*r*(1-r)
+        # Iterating over arrays makes the views of a step faster than indexing them does.
+        arrays = [cast(d_h[steps], compute), k_r, k_u, k_c, r, u, d_ru[here], d_c[here]]
+        arrays += by_gate[here, :, 0], by_gate[here, :, 1]
+        for given, k_r_s, k_u_s, k_c_s, r_s, u_s, d_ru_s, d_c_s, d_r, d_u in zip(
+            *(a[::-1] for a in arrays), strict=True
+        ):
+            np.add(dh, given, dh)
+            np.multiply(dh, k_u_s, d_u)
+            np.multiply(dh, k_c_s, d_c_s)
+            np.dot(d_c_s, w_c, d_hr)
+            np.multiply(d_hr, k_r_s, d_r)
+            np.dot(d_ru_s, w_ru, product)
+            np.multiply(dh, u_s, dh)
+            np.multiply(d_hr, r_s, d_hr)
+            np.add(dh, d_hr, dh)
+            np.add(dh, product, dh)  # d_ru @ w_ru.T + d_hr*r + dh*u
 
 
 def add_gate_sums(d_ru: Array, d_c: Array, d_b_ru: Array, d_b_c: Array) -> None:
@@ -269,7 +280,7 @@ def _backward(
     dtype, compute, operand = x.dtype, compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     room = _room(xp)
     w_ru, w_c = cast(w_ru, operand), cast(w_c, operand)
-    w_ru_h, w_c_h = w_ru[I:].T.astype(operand, order="C"), w_c[I:].T.astype(operand, order="C")
+    w_ru_h, w_c_h = (transposed(xp, a[I:], steps) for a in (w_ru, w_c))
     h_prev, d_h = contiguous(xp, h_prev), contiguous(xp, d_h)
     saved = GRUOutputs(*(contiguous(xp, a) for a in saved))
 
@@ -307,7 +318,7 @@ def _cell_grad(
     dtype = h_prev.dtype
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
     w_ru, w_c = cast(w_ru, operand), cast(w_c, operand)
-    w_ru_h, w_c_h = w_ru[I:].T.astype(operand, order="C"), w_c[I:].T.astype(operand, order="C")
+    w_ru_h, w_c_h = (transposed(xp, a[I:], 1) for a in (w_ru, w_c))
     h_prev, d_h = contiguous(xp, h_prev), contiguous(xp, d_h)
     saved = GRUOutputs(*(contiguous(xp, a) for a in saved))
     dh, d_x = xp.zeros((B, H), compute), xp.empty((B, I), compute)

@@ -27,6 +27,7 @@ from ._arrays import (
     operand_dtype,
 )
 from ._sequence import (
+    CHUNK,
     Scratch,
     add_matmul,
     add_state_matmul,
@@ -35,6 +36,7 @@ from ._sequence import (
     previous,
     rows,
     time_blocks,
+    transposed,
 )
 
 if TYPE_CHECKING:
@@ -241,10 +243,6 @@ def _fill_factors(
         np.multiply(k.next, kept, out=k.next)
 
 
-# Elements of one plane of factors: the six planes of a chunk stay in a core's cache.
-_CHUNK = 32768
-
-
 def backward_steps(
     saved: LSTMOutputs,
     cs_prev: Array,
@@ -273,8 +271,8 @@ def backward_steps(
     cs_grad, h_grad : [T, B, H] or None
         The gradients of each step's cs and h; h_grad is [T, B, P] with a projection.
     w_h : [4*H, H] or None
-        The recurrent weights transposed, C-contiguous: as a view the matmul is up to twice as slow.
-        None where the gradient of h_prev is not wanted. [4*H, P] with a projection.
+        The recurrent weights, as `transposed` returns them; [4*H, P] with a projection. None where
+        the gradient of h_prev is not wanted.
     dcs, dh : [B, H]
         The gradients carried into the last of the steps; overwritten with those carried out of
         the first. dh is [B, P] with a projection.
@@ -288,7 +286,7 @@ def backward_steps(
     t, B, _ = dgates.shape
     H, compute = cs_prev.shape[1], dh.dtype
     dm = dh if w_p is None else np.empty((B, H), compute)
-    n = max(1, min(t, _CHUNK // max(B * H, 1)))
+    n = max(1, min(t, CHUNK // max(B * H, 1)))
     k = _Factors(np.empty((n, 3, B, H), compute), *(np.empty((n, B, H), compute) for _ in range(3)))
     tmp, u = np.empty((n, B, H), compute), np.empty((B, H), compute)
     by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
@@ -413,7 +411,7 @@ def _backward(
     dtype, compute, operand = x.dtype, compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     columns, room = _COLUMNS[gate_order], _room(xp)
     w = cast(w, operand)
-    w_x, w_h = w[:I].T, w[I:].T.astype(operand, order="C")
+    w_x, w_h = w[:I].T, transposed(xp, w[I:], steps)
     cs_prev, saved = contiguous(xp, cs_prev), LSTMOutputs(*(contiguous(xp, a) for a in saved))
     cs_grad, h_grad = (None if a is None else contiguous(xp, a) for a in (cs_grad, h_grad))
 
@@ -460,7 +458,7 @@ def _cell_grad(
     dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
     dicfo = xp.empty((1, B, 4 * H), operand)
     # One row does not depend on another: on a CPU they are taken as many as the caches hold.
-    n = max(1, _CHUNK // max(H, 1)) if xp is np else max(B, 1)
+    n = max(1, CHUNK // max(H, 1)) if xp is np else max(B, 1)
     for part in (slice(lo, lo + n) for lo in range(0, B, n)):
         room.backward_steps(
             LSTMOutputs(*(a[:, part] for a in saved)),

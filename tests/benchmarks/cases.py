@@ -179,11 +179,13 @@ class Contestant(NamedTuple):
 
 
 def _draw(case: Case, sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return random arrays, weights so small that the gates don't saturate."""
+    """Return random arrays, weights so small that neither gates nor gradients grow too large."""
     rng = np.random.default_rng(0)
     a = {name: rng.standard_normal(size) for name, size in sizes.items()}
     for name in a.keys() & {"w", "w_ru", "w_c"}:
         a[name] /= math.sqrt(len(a[name]))
+    for name in a.keys() & {*PEEPHOLES}:
+        a[name] /= 8
     if "params" in a:
         a["params"] /= math.sqrt(case.shape[-1])
     return {name: value.astype(case.dtype) for name, value in a.items()}
