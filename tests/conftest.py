@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,14 @@ def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
         return a
 
     monkeypatch.setattr(np, "empty", poisoned)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Have Ctrl-C count, here and in new processes, also where a shell ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -248,6 +248,7 @@ def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert 'pip install "cupyrnn[demo]"' in str(error.value.code)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to a process there")
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c(presses: int, tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def check_in_a_process(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("part", ["forward", "backward"])
 def test_an_interrupt(part: str) -> None:
     """Ctrl-C ends a call at once, leaves its arguments as they were, and the next call is right."""
