@@ -1174,7 +1174,7 @@ def test_type(op: str, name: str) -> None:
     like = "numpy.ndarray or cupy.ndarray" if name == "input" else "numpy.ndarray like input"
     raises(op, TypeError, f"{name} is a list, expected a {like}", **{name: [1.0]})
     masked = np.ma.MaskedArray(CALLS[op][name])
-    message = f"{name} is a numpy.ma.MaskedArray, expected a {like}"
+    message = f"{name} is a {type(masked).__module__}.MaskedArray, expected a {like}"
     raises(op, TypeError, message, **{name: masked})
     if name not in OPTIONAL:
         raises(op, TypeError, f"{name} is a NoneType, expected a {like}", **{name: None})
