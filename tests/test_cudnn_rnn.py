@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -874,31 +873,6 @@ def test_half_sums_do_not_stagnate(ops: Any, dtype: str, mode: str) -> None:
     total = 2.0 if mode in ("lstm", "gru") else 4.0
     assert float(parts["bW"][gate]) == total
     assert float(parts["W"][gate, 0]) == total
-
-
-def test_same_bits_every_time_and_from_several_threads(rng: np.random.Generator) -> None:
-    case = Case("lstm", 30, 33, 5, 33, 2, BI)
-    problems = [problem(rng, case, np.float32) for _ in range(4)]
-    cotangents = cotangents_of(rng, case, np.float32)
-
-    def work(inputs: dict[str, Any]) -> tuple[bytes, ...]:
-        out = forward(cupyrnn, case, inputs, dropout=0.3, seed=1)
-        g = backward(cupyrnn, case, inputs, out, cotangents, dropout=0.3, seed=1)
-        return tuple(a.tobytes() for a in (*out, *g))
-
-    expected = [work(p) for p in problems]
-    results: list[Any] = [None] * 4
-
-    def run(n: int) -> None:
-        results[n] = [work(problems[n]) for _ in range(3)]
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for n in range(4):
-        assert all(r == expected[n] for r in results[n])
 
 
 def test_long_double_reference_agrees(rng: np.random.Generator) -> None:

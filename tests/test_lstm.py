@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -577,29 +576,6 @@ def test_gates_keep_relative_accuracy_in_the_tails(ops: Any, dtype: str) -> None
     extreme = ops.lstm_block_cell(x, zero, zero, w, np.array([-1e9, 0, 1e9, 0], dtype))
     assert extreme.i == 0
     assert extreme.f == 1
-
-
-def test_same_bits_every_time_and_from_several_threads(rng: np.random.Generator) -> None:
-    problems = [problem(rng, (30, 33, 5, 33), bool(n % 2), np.float32) for n in range(4)]
-
-    def work(inputs: dict[str, Any]) -> tuple[bytes, ...]:
-        out = cupyrnn.block_lstm(**inputs)
-        g = grads(cupyrnn, inputs, out, np.ones_like(out.h), np.ones_like(out.h))
-        return tuple(a.tobytes() for a in (*out, *g))
-
-    expected = [work(p) for p in problems]
-    results: list[Any] = [None] * 4
-
-    def run(n: int) -> None:
-        results[n] = [work(problems[n]) for _ in range(5)]
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for n in range(4):
-        assert all(r == expected[n] for r in results[n])
 
 
 def test_long_double_reference_agrees(rng: np.random.Generator) -> None:

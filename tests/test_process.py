@@ -17,7 +17,7 @@ import pytest
 import cupyrnn
 
 
-def lstm(seed: int, T: int = 30, B: int = 3, I: int = 5, H: int = 17) -> list[Any]:
+def lstm(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
     rng = np.random.default_rng(seed)
     x, h_grad = rng.normal(size=(T, B, I)), rng.normal(size=(T, B, H))
     cs, h = rng.normal(size=(2, B, H))
@@ -27,7 +27,7 @@ def lstm(seed: int, T: int = 30, B: int = 3, I: int = 5, H: int = 17) -> list[An
     return [*out, *cupyrnn.block_lstm_grad(x, cs, h, w, *out, None, h_grad, **peepholes)]
 
 
-def gru(seed: int, T: int = 30, B: int = 3, I: int = 5, H: int = 17) -> list[Any]:
+def gru(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
     rng = np.random.default_rng(seed)
     x, h, d_h = (rng.normal(size=s) for s in ((T, B, I), (B, H), (T, B, H)))
     w_ru, w_c = rng.normal(size=(I + H, 2 * H)), rng.normal(size=(I + H, H))
@@ -36,7 +36,7 @@ def gru(seed: int, T: int = 30, B: int = 3, I: int = 5, H: int = 17) -> list[Any
 
 
 def cudnn(mode: str) -> Callable[[int], list[Any]]:
-    def run(seed: int, T: int = 30, B: int = 3, I: int = 5, H: int = 17) -> list[Any]:
+    def run(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
         rng = np.random.default_rng(seed)
         options: dict[str, Any] = {"rnn_mode": mode, "direction": "bidirectional"}
         size = cupyrnn.cudnn_rnn_params_size(2, H, I, **options)
