@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 # GPU the block only bounds the memory.
 _CPU_ROWS, _GPU_ROWS = 1024, 16384
 
-
 # Elements [t, B, H] whose gradients' factors NumPy makes at once: their planes stay in a core's
 # cache.
 CHUNK = 32768

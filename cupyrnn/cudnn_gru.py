@@ -60,7 +60,8 @@ def forward_steps(
     """
     B, H = h_prev.shape
     compute = xw.dtype
-    # The pre-activations of the sigmoids are held negated: z is -(x @ w_x + h_prev @ w_h + b).
+    # The pre-activations of the sigmoids are held negated, as in lstm.py: z is
+    # -(x @ w_x + h_prev @ w_h + b).
     xw_ru, xw_c = xw[:, :, : 2 * H], xw[:, :, 2 * H :]
     np.subtract(-b[: 2 * H], xw_ru, xw_ru)
     xw_c += b[2 * H :]

@@ -102,7 +102,8 @@ def forward_steps(
     """
     B, H = h_prev.shape
     compute = xw_c.dtype
-    # The pre-activations of the sigmoids are held negated: z is -(x @ w_x + h_prev @ w_h + b).
+    # The pre-activations of the sigmoids are held negated, as in lstm.py: z is
+    # -(x @ w_x + h_prev @ w_h + b).
     np.subtract(-b_ru, xw_ru, xw_ru)
     xw_c += b_c
     wide = outputs

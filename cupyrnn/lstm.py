@@ -127,7 +127,9 @@ def forward_steps(
     B = xw.shape[1]
     H, compute = cs_prev.shape[1], xw.dtype
     at_ci, one = columns[1], np.ones((), compute)
-    # All pre-activations are held negated: z is -(x @ w_x + h_prev @ w_h + b), as a sigmoid wants.
+    # All pre-activations are held negated: z is -(x @ w_x + h_prev @ w_h + b). The sigmoid is then
+    # 1/(1 + exp(z)), which unlike the form with tanh keeps its relative accuracy near 0; exp may
+    # overflow, which is right.
     np.subtract(-b, xw, xw)
     wide = outputs
     if outputs.h.dtype != compute:
