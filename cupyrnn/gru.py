@@ -251,7 +251,7 @@ def _forward(
     w_ru, w_c = (a.astype(operand, order="C", copy=False) for a in (w_ru, w_c))
     b_ru, b_c = (contiguous(xp, cast(a, compute)) for a in (b_ru, b_c))
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    outputs = GRUOutputs(*xp.empty((3, T, B, H), x.dtype), xp.empty((T, B, H), x.dtype))
+    outputs = GRUOutputs._make([*xp.empty((3, T, B, H), x.dtype), xp.empty((T, B, H), x.dtype)])
     h = h_prev
     xw_ru_memory, xw_c_memory = Scratch(xp, compute), Scratch(xp, compute)
     for lo, hi in time_blocks(xp, steps, B):

@@ -6,6 +6,7 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 
 from __future__ import annotations
 
+import functools
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -88,6 +89,16 @@ class LSTMGrads(NamedTuple):
     b_grad: Array
 
 
+@functools.cache
+def _compiled(char: str) -> Any:
+    """Return the compiled loops for a dtype of the computation, None where there are none."""
+    try:
+        from . import _numba
+    except Exception:  # Numba is not installed, or does not fit this NumPy.
+        return None
+    return _numba if char in "fd" else None
+
+
 def forward_steps(
     xw: Array,
     w_h: Array,
@@ -124,9 +135,7 @@ def forward_steps(
         The last states. From block to block cs is carried unrounded where the outputs are of half
         precision, and here h too.
     """
-    B = xw.shape[1]
-    H, compute = cs_prev.shape[1], xw.dtype
-    at_ci, one = columns[1], np.ones((), compute)
+    compute = xw.dtype
     # All pre-activations are held negated: z is -(x @ w_x + h_prev @ w_h + b). The sigmoid is then
     # 1/(1 + exp(z)), which unlike the form with tanh keeps its relative accuracy near 0; exp may
     # overflow, which is right.
@@ -135,6 +144,33 @@ def forward_steps(
     if outputs.h.dtype != compute:
         wide = LSTMOutputs(*(np.empty(a.shape, compute) for a in outputs))
     cs_prev, h_prev = cs_prev.astype(compute, order="C"), h_prev.astype(compute, order="C")
+    loop = (xw, w_h, cs_prev, h_prev, peephole, cell_clip, columns, wide)
+    compiled = _compiled(compute.char)
+    if compiled is not None and w_p is None:
+        compiled.lstm_forward(*loop)
+    else:
+        _forward_loop(*loop, w_p)
+    if wide is not outputs:
+        for a, value in zip(outputs, wide, strict=True):
+            a[...] = value
+    return wide.cs[-1], wide.h[-1]
+
+
+def _forward_loop(
+    xw: Array,
+    w_h: Array,
+    cs_prev: Array,
+    h_prev: Array,
+    peephole: Peephole,
+    cell_clip: float | None,
+    columns: tuple[int, ...],
+    outputs: LSTMOutputs,
+    w_p: Array | None,
+) -> None:
+    """The time loop of forward_steps, whose xw holds -(x @ w_x + b) now."""
+    B = xw.shape[1]
+    H, compute = cs_prev.shape[1], xw.dtype
+    at_ci, one = columns[1], np.ones((), compute)
     z, tmp = np.empty((B, 4 * H), compute), np.empty((B, H), compute)
     # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
     # over a quarter of each row. Those of i, f and o are to the left and to the right of ci.
@@ -148,7 +184,7 @@ def forward_steps(
         # As arrays, which ufuncs take faster than Python's numbers.
         low, high = np.array(-cell_clip, compute), np.array(cell_clip, compute)
     with np.errstate(over="ignore"):
-        for xw_t, i, cs, f, o, ci, co, h in zip(xw, *wide, strict=True):
+        for xw_t, i, cs, f, o, ci, co, h in zip(xw, *outputs, strict=True):
             np.dot(h_prev, w_h, z)
             np.subtract(xw_t, z, z)
             if peephole is None:
@@ -180,10 +216,6 @@ def forward_steps(
             else:
                 np.dot(np.multiply(o, co, tmp), w_p, h)
             cs_prev, h_prev = cs, h
-    if wide is not outputs:
-        for a, value in zip(outputs, wide, strict=True):
-            a[...] = value
-    return cs_prev, h_prev
 
 
 def zero_past(outputs: LSTMOutputs) -> None:
@@ -287,6 +319,7 @@ def backward_steps(
     """
     t, B, _ = dgates.shape
     H, compute = cs_prev.shape[1], dh.dtype
+    compiled = _compiled(compute.char)
     dm = dh if w_p is None else np.empty((B, H), compute)
     n = max(1, min(t, CHUNK // max(B * H, 1)))
     k = _Factors(np.empty((n, 3, B, H), compute), *(np.empty((n, B, H), compute) for _ in range(3)))
@@ -297,12 +330,16 @@ def backward_steps(
         here, steps = slice(start, start + size), slice(lo + start, lo + start + size)
         before = previous(cs_prev, saved.cs, steps.start, steps.stop, compute)
         block = LSTMOutputs(*(cast(a[steps], compute) for a in saved))
-        part = _Factors(*(a[:size] for a in k))
-        _fill_factors(part, block, before, peephole, cell_clip, columns, tmp[:size])
         given_h = None if h_grad is None else cast(h_grad[steps], compute)
         given_cs = None if cs_grad is None else cast(cs_grad[steps], compute)
         if given_cs is not None and not given_cs.any():
             given_cs = None
+        if compiled is not None and w_p is None:
+            loop = (block, before, given_cs, given_h, w_h, peephole, cell_clip, columns, dcs, dh)
+            compiled.lstm_backward(*loop, dgates[here])
+            continue
+        part = _Factors(*(a[:size] for a in k))
+        _fill_factors(part, block, before, peephole, cell_clip, columns, tmp[:size])
         # Iterating over arrays makes the views of a step faster than indexing them does.
         arrays = (*part, by_gate[here, :3], by_gate[here, 3], dgates[here])
         for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dgates_s in zip(
@@ -381,7 +418,7 @@ def _forward(
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
     w = w.astype(operand, order="C", copy=False)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    outputs = LSTMOutputs(*xp.empty((6, T, B, H), x.dtype), xp.empty((T, B, H), x.dtype))
+    outputs = LSTMOutputs._make([*xp.empty((6, T, B, H), x.dtype), xp.empty((T, B, H), x.dtype)])
     cs, h = cs_prev, h_prev
     xw_memory = Scratch(xp, compute)
     for lo, hi in time_blocks(xp, steps, B):

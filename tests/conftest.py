@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,12 +18,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from checks import Ops
 from cuda_on_cpu import fake_cupy, runner
 
+from cupyrnn import lstm
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # Not in addopts: pytest would refuse the option where pytest-benchmark is not installed.
     if config.pluginmanager.hasplugin("benchmark"):
         config.option.benchmark_disable = True
     config.addinivalue_line("markers", "gpu: needs a GPU and CuPy")
+    config.addinivalue_line("markers", "compiled: runs with the loops that Numba compiles too")
     config.addinivalue_line("markers", "cuda_on_cpu: runs the CUDA source on the CPU, with g++")
 
 
@@ -91,14 +95,44 @@ def cupy_on_gpu() -> Iterator[ModuleType]:
     _forget_kernels()
 
 
-@pytest.fixture(
-    params=[
-        "numpy",
-        pytest.param("cuda_on_cpu", marks=pytest.mark.cuda_on_cpu),
-        pytest.param("cupy", marks=pytest.mark.gpu),
-    ]
-)
+ROOMS = [
+    "numpy",
+    pytest.param("cuda_on_cpu", marks=pytest.mark.cuda_on_cpu),
+    pytest.param("cupy", marks=pytest.mark.gpu),
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "ops" in metafunc.fixturenames:
+        compiled = metafunc.definition.get_closest_marker("compiled") is not None
+        metafunc.parametrize(
+            "ops", [*ROOMS, "numba", "numba_blas"] if compiled else ROOMS, indirect=True
+        )
+
+
+@pytest.fixture
 def ops(request: pytest.FixtureRequest) -> Ops:
-    """Run one test body on NumPy, on the CUDA source on the CPU, and on a GPU."""
+    """Run one test body on NumPy, on the CUDA source on the CPU, on a GPU and with Numba."""
     fixture = {"cuda_on_cpu": "cupy_on_cpu", "cupy": "cupy_on_gpu"}.get(request.param)
+    if request.param.startswith("numba"):
+        module = request.getfixturevalue("compiled_loops")
+        largest = {"numba": 10**9, "numba_blas": -1}[request.param]
+        request.getfixturevalue("monkeypatch").setattr(module, "_PRODUCT_LARGEST", largest)
     return Ops(np if fixture is None else request.getfixturevalue(fixture))
+
+
+_compiled = lstm._compiled
+
+
+@pytest.fixture(autouse=True)
+def no_compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all loops be NumPy's, also where Numba is installed."""
+    monkeypatch.setattr(lstm, "_compiled", lambda _: None)
+
+
+@pytest.fixture
+def compiled_loops(no_compiled_loops: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Have the loops be those that Numba compiles, as they are for users who have it."""
+    pytest.importorskip("numba", reason="needs Numba: the extra numba")
+    monkeypatch.setattr(lstm, "_compiled", _compiled)
+    return importlib.import_module("cupyrnn._numba")

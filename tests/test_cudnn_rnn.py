@@ -233,6 +233,7 @@ def by_input(g: CudnnRNNGrads, inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: getattr(g, f"{name}_backprop") for name in inputs}
 
 
+@pytest.mark.compiled
 @each_case
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_agrees_with_plain_steps(
@@ -540,6 +541,7 @@ def test_a_sequence_cut_in_two(ops: Any, cut: int, mode: str, rng: np.random.Gen
     assert_grads(whole, g, "float64")
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_lstm_is_block_lstm(ops: Any, dtype: str, rng: np.random.Generator) -> None:
     """One layer is BlockLSTM without forget bias and clip: the same weights, the same numbers."""
@@ -752,6 +754,7 @@ def test_empty_sizes(
             np.testing.assert_array_equal(g.input_c_backprop, cotangents["output_c_backprop"])
 
 
+@pytest.mark.compiled
 @each_mode
 def test_memory_layout_does_not_matter(ops: Any, mode: str, rng: np.random.Generator) -> None:
     case = Case(mode, 4, 3, 2, 5, 2, BI, lengths=(2, 4, 1))

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cupyrnn
+from cupyrnn import lstm
 
 # (T, B, I, H)
 SEQUENCES: list[tuple[int, ...]] = [
@@ -40,7 +41,7 @@ VARIANT_SHAPE = (50, 16, 128, 128)
 MEMORY_SHAPES = [(100, 32, 256, 256), (100, 64, 512, 512)]
 PASSES = FORWARD, BACKWARD, BOTH = ("forward", "backward", "forward+backward")
 
-CUPYRNN, FLOOR = "cupyrnn", "matmuls"
+CUPYRNN, NUMBA, FLOOR = "cupyrnn", "cupyrnn with Numba", "matmuls"
 TENSORFLOW, PYTORCH = "TensorFlow", "PyTorch"
 EAGER, FUNCTION = "TensorFlow eager", "tf.function"
 MODULES = {TENSORFLOW: "tensorflow", PYTORCH: "torch"}
@@ -531,9 +532,35 @@ def _op(case: Case) -> Any:
     return _BlockOp(case) if case.mode is None else _Cudnn(case)
 
 
+_compiled = lstm._compiled
+
+
+def _switched(case: Case, name: str, compiled: Callable[[str], Any]) -> Contestant:
+    """Return cupyrnn with its loops taken from `compiled`."""
+
+    def switched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            lstm._compiled = compiled
+            return call(*args)
+
+        return timed
+
+    c = _op(case).cupyrnn()
+    return Contestant(name, switched(c.forward), switched(c.backward), c.results)
+
+
 def ours(case: Case) -> Contestant:
-    contestant: Contestant = _op(case).cupyrnn()
-    return contestant
+    """Return cupyrnn in NumPy alone."""
+    return _switched(case, CUPYRNN, lambda _: None)
+
+
+def with_numba(case: Case) -> Contestant | None:
+    """Return cupyrnn with its loops compiled, None where Numba compiles none."""
+    if "lstm" not in case.op.lower() or case.variant == PROJECTION or _compiled("f") is None:
+        return None
+    c = _switched(case._replace(shape=(2, 1, 1, 1)[-len(case.shape) :]), "", _compiled)
+    c.backward(c.forward())  # compiles
+    return _switched(case, NUMBA, _compiled)
 
 
 def peers(case: Case) -> list[Contestant]:

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import cases
 import numpy as np
-from cases import BACKWARD, CUPYRNN, FLOOR, PASSES, Case
+from cases import BACKWARD, CUPYRNN, FLOOR, NUMBA, PASSES, Case
 
 import cupyrnn
 
@@ -50,6 +50,8 @@ NOTES = """\
   over 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
   retain_graph; packed sequences are packed and padded inside the time. TensorFlow has no float64
   LSTM: PyTorch's counts there, which has no peepholes. A dash: nobody computes the same.
+* cupyrnn is NumPy alone. "with Numba" is the same call where Numba is installed and compiles a loop
+  of it; its first call, which compiles, is not timed. Aims are judged without it.
 * ratio: the peer's time over cupyrnn's, above 1 cupyrnn is ahead. floor: the products alone with
   np.dot on contiguous arrays, in float32 for float16; measured in turn with the rest where there is
   an aim, else once for all cases with the same products.
@@ -84,6 +86,7 @@ class Row(NamedTuple):
 
     what: str
     ours: float
+    numba: float | None
     peer: float | None
     floor: float | None
     memory: float | None
@@ -102,7 +105,8 @@ def rows(case: Case, threads: int, result: dict[str, Any]) -> list[Row]:
     timings = result["timings"]
     for what in PASSES:
         mine = timings[CUPYRNN][0][what]
-        others = [t[what] for name, (t, _) in timings.items() if name not in (CUPYRNN, FLOOR)]
+        own = (CUPYRNN, NUMBA, FLOOR)
+        others = [t[what] for name, (t, _) in timings.items() if name not in own]
         peer = min(others, default=None)
         floor = timings[FLOOR][0][what] if has_floor(case, what) else None
         ratio_bound, floor_bound = cases.ratio_aim(case, what), cases.floor_aim(case, threads)
@@ -113,7 +117,8 @@ def rows(case: Case, threads: int, result: dict[str, Any]) -> list[Row]:
             floor_aim = Aim("over floor", floor_bound, mine / floor, False)
         memory = result["memory"][what] if result["memory"] else None
         n = timings[CUPYRNN][1]
-        made.append(Row(what, mine, peer, floor, memory, n, ratio_aim, floor_aim))
+        numba = timings[NUMBA][0][what] if NUMBA in timings else None
+        made.append(Row(what, mine, numba, peer, floor, memory, n, ratio_aim, floor_aim))
     return made
 
 
@@ -129,6 +134,10 @@ def digits(value: float | None) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
+def ratio(peer: float | None, own: float | None) -> str:
+    return "–" if peer is None or own is None else f"{peer / own:.2f}"
+
+
 def markdown(columns: list[str], lines: list[list[str]]) -> str:
     rule = ["---"] * len(columns)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, rule, *lines))
@@ -139,6 +148,8 @@ def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
     sizes = "(T, B, I, H)" if found[0][0].sequence else "(B, I, H)"
     columns = [sizes, "", "pass", "cupyrnn", peer or "peer", "ratio", "aim", "floor", "over floor"]
     columns += ["aim", "MiB", "n"]
+    compiled = any(row.numba is not None for _, case_rows in found for row in case_rows)
+    columns += ["with Numba", "ratio"] * compiled
     lines = [
         [
             str(case.shape),
@@ -146,13 +157,14 @@ def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
             row.what,
             digits(1e3 * row.ours),
             "–" if row.peer is None else digits(1e3 * row.peer),
-            "–" if row.peer is None else f"{row.peer / row.ours:.2f}",
+            ratio(row.peer, row.ours),
             str(row.ratio_aim or ""),
             "–" if row.floor is None else digits(1e3 * row.floor),
             "–" if row.floor is None else f"{row.ours / row.floor:.2f}",
             str(row.floor_aim or ""),
             "" if row.memory is None else digits(row.memory),
             str(row.repetitions),
+            *[digits(row.numba and 1e3 * row.numba), ratio(row.peer, row.numba)] * compiled,
         ]
         for case, case_rows in found
         for row in case_rows
@@ -169,7 +181,8 @@ def error_lines(results: Results) -> list[list[str]]:
     for case, result in (item for found in results.values() for item in found.items()):
         if result["errors"]:
             mine = result["errors"][CUPYRNN]
-            theirs = min(e for name, e in result["errors"].items() if name != CUPYRNN)
+            own = (CUPYRNN, NUMBA)
+            theirs = min(e for name, e in result["errors"].items() if name not in own)
             verdict = "reached" if mine < theirs else "**short**"
             name = cases.BLOCK_OPS[case.op][1]
             lines.append(
@@ -200,7 +213,14 @@ def short_lines(results: Results) -> tuple[int, list[list[str]]]:
         for aim in row.aims
     ]
     lines = [
-        [str(threads), str(case), row.what, f"{aim.of} {aim.value:.2f}", str(aim)]
+        [
+            str(threads),
+            str(case),
+            row.what,
+            f"{aim.of} {aim.value:.2f}",
+            str(aim),
+            ratio(row.peer, row.numba) if aim.at_least and row.numba is not None else "",
+        ]
         for threads, case, row, aim in aims
         if not aim.reached
     ]
@@ -215,7 +235,8 @@ def report(
     parts = ["# cupyrnn on a CPU", "\n".join(header), NOTES]
     parts.append(f"Rows with an aim: {count}, of them short of it: {len(short)}.")
     if short:
-        parts.append(markdown(["threads", "case", "pass", "measured", "aim"], short))
+        columns = ["threads", "case", "pass", "measured", "aim", "ratio with Numba"]
+        parts.append(markdown(columns, short))
     for threads, found in results.items():
         parts.append(f"## {threads} thread{'s' * (threads > 1)}")
         ordered = [case for case in selected if case in found]
@@ -257,6 +278,8 @@ def header(threads: list[int]) -> list[str]:
     """Return the machine and the versions."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     versions = [f"Python {platform.python_version()}", f"NumPy {np.__version__}"]
+    if importlib.util.find_spec("numba") is not None:
+        versions.append(f"Numba {importlib.metadata.version('numba')}")
     versions += [f"BLAS {blas['name']} {blas['version']}", f"cupyrnn {cupyrnn.__version__}"]
     for peer, module in cases.MODULES.items():
         if importlib.util.find_spec(module) is None:
@@ -279,7 +302,8 @@ def measure_case(
     mine, others = cases.ours(case), []
     if case.peer is not None and importlib.util.find_spec(cases.MODULES[case.peer]) is not None:
         others = cases.peers(case)
-    contestants = [mine, *others]
+    compiled = cases.with_numba(case)
+    contestants = [mine, *others, *([compiled] if compiled is not None else [])]
     dtype = "float32" if case.dtype == "float16" else case.dtype
     key = str((dtype, cases.products(case)))
     if key not in floors or cases.floor_aim(case, threads) is not None:

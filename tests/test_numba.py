@@ -1,0 +1,156 @@
+"""The compiled loops: when they are used, and that nothing depends on Numba being there."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn import lstm
+
+
+def run(T: int, B: int, H: int, dtype: str = "float32", seed: int = 0) -> list[Any]:
+    """Return the outputs and gradients of an LSTM."""
+    rng = np.random.default_rng(seed)
+    x, h_grad = (rng.standard_normal((T, B, H)).astype(dtype) for _ in range(2))
+    cs, h = rng.standard_normal((2, B, H)).astype(dtype)
+    w = (rng.standard_normal((2 * H, 4 * H)) / H).astype(dtype)
+    out = cupyrnn.block_lstm(x, cs, h, w, np.zeros(4 * H, dtype))
+    return [*out, *cupyrnn.block_lstm_grad(x, cs, h, w, *out, None, h_grad)]
+
+
+def project(num_proj: int) -> None:
+    """Run CudnnRNN's LSTM forward and backward."""
+    size = cupyrnn.cudnn_rnn_params_size(1, 5, 2, rnn_mode="lstm", num_proj=num_proj)
+    x, params, c = np.ones((3, 2, 2)), np.full(size, 0.1), np.zeros((1, 2, 5))
+    h = c[:, :, :num_proj] if num_proj else c
+    out = cupyrnn.cudnn_rnn(x, h, c, params, num_proj=num_proj)
+    cupyrnn.cudnn_rnn_backprop(
+        x, h, c, params, *out[:3], out.output, None, None, out.reserve_space, num_proj=num_proj
+    )
+
+
+@pytest.fixture
+def numpys(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of NumPy's loops that have run."""
+    called = set()
+
+    def note(name: str) -> None:
+        loop = getattr(lstm, name)
+        monkeypatch.setattr(lstm, name, lambda *args: (called.add(name), loop(*args)))
+
+    note("_forward_loop")
+    note("_fill_factors")
+    return called
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 5), (2, 33, 33)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_every_loop_is_compiled(
+    compiled_loops: ModuleType, numpys: set[str], shape: tuple[int, int, int], dtype: str
+) -> None:
+    run(*shape, dtype)
+    x = np.ones(shape[1:], dtype)
+    cupyrnn.lstm_block_cell_grad(x, *[x] * 6, x, x)
+    project(0)
+    assert not numpys
+
+
+def test_projections_and_the_complex_step_are_numpys(
+    compiled_loops: ModuleType, numpys: set[str]
+) -> None:
+    x = np.ones((3, 2, 5), complex)
+    cupyrnn.block_lstm(x, x[0], x[0], np.ones((10, 20), complex), np.ones(20, complex))
+    assert numpys == {"_forward_loop"}
+    project(3)
+    assert numpys == {"_forward_loop", "_fill_factors"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_with_and_without_numba(
+    compiled_loops: ModuleType, dtype: str, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
+) -> None:
+    compiled = run(40, 3, 33, dtype)
+    assert not numpys
+    monkeypatch.delitem(sys.modules, "cupyrnn._numba")
+    monkeypatch.delattr(cupyrnn, "_numba")
+    monkeypatch.setitem(sys.modules, "numba", None)
+    lstm._compiled.cache_clear()
+    plain = run(40, 3, 33, dtype)
+    lstm._compiled.cache_clear()
+    assert numpys == {"_forward_loop", "_fill_factors"}
+    for a, e in zip(compiled, plain, strict=True):
+        assert_close(a, e, dtype, "")
+
+
+def test_where_nothing_can_be_kept(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numba raises RuntimeError if it finds no folder for what it compiles."""
+    numba = importlib.import_module("numba")
+    njit = numba.njit
+
+    def without_a_folder(*args: Any, cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(*args, **options)
+
+    monkeypatch.setattr(numba, "njit", without_a_folder)
+    u = np.array([1.0, -2.0])
+    compiled_loops._compile(compiled_loops._expm1_64.py_func)(u)
+    np.testing.assert_allclose(u, np.expm1([1.0, -2.0]), rtol=1e-15)
+
+
+def test_calls_from_several_threads(compiled_loops: ModuleType) -> None:
+    expected = [run(200, 2, 33, seed=seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(run, 200, 2, 33, seed=seed) for seed in [0, 1, 2, 3] * 4]
+    for at, future in enumerate(futures):
+        for a, e in zip(future.result(), expected[at % 4], strict=True):
+            np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_expm1(compiled_loops: ModuleType, dtype: str, rng: np.random.Generator) -> None:
+    # exp of 88 is 2**127, of 709.4 2**1023: above, the series is used a little past its range.
+    largest = {"float32": 88.0, "float64": 709.4}[dtype]
+    parts = [3 * rng.standard_normal(100_000), 1e-3 * rng.standard_normal(100_000)]
+    parts += [np.linspace(-largest, largest, 300_001), np.linspace(-1e3, largest, 1001)]
+    x = np.concatenate(parts).astype(dtype)
+    u = x.copy()
+    compiled_loops._expm1(u)
+    expected = np.expm1(x.astype(np.longdouble))
+    error = np.abs(u - expected) / np.where(expected == 0, 1, np.abs(expected))
+    assert error.max() <= 1.2 * np.finfo(dtype).eps
+
+    overflow = {"float32": 88.8, "float64": 709.9}[dtype]
+    u = np.array([np.inf, 1e4, overflow, -np.inf, np.nan, 0.0], dtype)
+    compiled_loops._expm1(u)
+    np.testing.assert_array_equal(u, [np.inf, np.inf, np.inf, -1, np.nan, 0])
+
+
+@pytest.mark.parametrize(
+    ("call", "loaded"),
+    [
+        ("pass", False),
+        ("cupyrnn.block_gru(x, x[0], w[:, :10], w[:, :5], w[0, :10], w[0, :5])", False),
+        ("cupyrnn.block_lstm(x, x[0], x[0], w, w[0])", True),
+    ],
+)
+def test_numba_is_imported_when_it_is_needed(
+    compiled_loops: ModuleType, call: str, loaded: bool
+) -> None:
+    code = (
+        "import sys, numpy as np, cupyrnn; x, w = np.ones((2, 3, 5)), np.ones((10, 20));"
+        f"{call}; print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(loaded)]
