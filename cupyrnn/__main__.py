@@ -496,6 +496,9 @@ class Interrupt:
 def noting_interrupt() -> Iterator[Interrupt]:
     """Note a first Ctrl-C, so that no step is cut in half; a second one interrupts as ever."""
     interrupt = Interrupt()
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for background jobs
+        yield interrupt
+        return
 
     def note(signum: int, frame: FrameType | None) -> None:
         interrupt.pressed = True
@@ -723,8 +726,13 @@ def not_negative(text: str) -> int:
 def new_file(text: str) -> Path:
     """Parse the path of the PNG, so that a wrong one ends the run before it has begun."""
     path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a file in an existing directory")
+    try:
+        new = not path.exists()
+        path.open("ab").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
     return path
 
 
@@ -750,6 +758,12 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=not_negative, default=0, metavar="N", help="of all random numbers")
     add("--out", type=new_file, default="cupyrnn.png", metavar="PNG", help="the figure to write")
     return result
+
+
+def show(text: str) -> None:
+    """Print text of any characters, with question marks for those the output cannot encode."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
 
 
 def print_table(rows: dict[str, float]) -> None:
@@ -801,10 +815,14 @@ def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
     rows = baselines(corpus) | {"model": held_out_bits(xp, cell, p, corpus)}
     print(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
     text = sample(xp, cell, p, corpus, PROMPT, SAMPLE, rng)
-    print("\n".join(f"  | {line}".rstrip() for line in text.split("\n")))
-    draw(options.out, cell, history, rows, *gates_on_line(xp, cell, p, corpus))
+    show("\n".join(f"  | {line}".rstrip() for line in text.split("\n")))
     print_table(rows)
-    print(f"\n{time.perf_counter() - begin:.0f} s; figure: {options.out}")
+    try:
+        draw(options.out, cell, history, rows, *gates_on_line(xp, cell, p, corpus))
+    except OSError as error:
+        print(f"cannot write {options.out}: {error.strerror}", file=sys.stderr)
+        return 1
+    show(f"\n{time.perf_counter() - begin:.0f} s; figure: {options.out}")
     return 0
 
 

@@ -182,9 +182,15 @@ def check_integer(op: str, name: str, value: object, least: int | None = None) -
     return number
 
 
+def check_list(op: str, name: str, value: object) -> None:
+    """Check that `value` is a list of arrays, or a tuple: nothing that is gone when iterated."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{op}: {name} is a {type(value).__name__}, expected a list of arrays")
+
+
 def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> None:
     """Check that `value` is one of the strings `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(choices)}")
 
 
@@ -197,9 +203,16 @@ def check_bool(op: str, name: str, value: object) -> bool:
 
 def check_real(op: str, name: str, value: object) -> float:
     """Return the attribute `value` as a Python float."""
-    if not isinstance(value, (Real, np.number)) or isinstance(value, (bool, np.complexfloating)):
+    # bfloat16 is no np.number.
+    real = isinstance(value, (Real, np.number)) or (
+        isinstance(value, np.generic) and value.dtype.name == "bfloat16"
+    )
+    if not real or isinstance(value, (bool, np.complexfloating)):
         raise TypeError(f"{op}: {name} is {value!r}, expected a real number")
-    return float(value)
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        raise ValueError(f"{op}: {name} is {value!r}, expected what a float can hold") from None
 
 
 def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -214,7 +227,7 @@ def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def contiguous(xp: ModuleType, a: Array) -> Array:
     """Return `a` as the kernels need it, in C order; NumPy's ufuncs take any layout."""
-    return a if xp is np else xp.ascontiguousarray(a)
+    return np.asarray(a) if xp is np else xp.ascontiguousarray(a)
 
 
 def cast(a: Array, dtype: np.dtype[Any]) -> Array:

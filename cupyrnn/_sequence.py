@@ -54,6 +54,18 @@ class Scratch:
         return self._memory[:size].reshape(shape)
 
 
+def exp_of(dtype: np.dtype[Any]) -> Any:
+    """
+    Return np.exp for a sigmoid 1/(1 + exp(z)).
+
+    Where exp overflows the sigmoid is 0, as 1/inf is; but a complex exp gives inf+inf*j, whose
+    reciprocal is NaN. There it ends at exp(700).
+    """
+    if dtype.kind != "c":
+        return np.exp
+    return lambda z, out: np.exp(np.minimum(z.real, 700) + 1j * z.imag, out)
+
+
 def rows(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return a[t, B, N] as [t*B, N] in the dtype of an operand, a view where it can be."""
     return cast(a, dtype).reshape(a.shape[0] * a.shape[1], a.shape[2])

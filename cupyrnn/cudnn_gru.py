@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ._arrays import cast
-from ._sequence import CHUNK, previous
+from ._sequence import CHUNK, exp_of, previous
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -73,12 +73,12 @@ def forward_steps(
     product_ru, product_c = product[:, : 2 * H], product[:, 2 * H :]
     z_planes = z.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), compute)
-    one = np.ones((), compute)
-    with np.errstate(over="ignore"):
+    one, exp = np.ones((), compute), exp_of(compute)
+    with np.errstate(over="ignore", under="ignore"):
         for xw_ru_t, xw_c_t, r, u, c, hc, h in zip(xw_ru, xw_c, *wide, strict=True):
             np.dot(h_prev, w_h, product)
             np.subtract(xw_ru_t, product_ru, z)
-            np.exp(z_planes, e)
+            exp(z_planes, e)
             np.add(e, one, e)
             np.reciprocal(e_r, r)  # r = sigmoid(zr)
             np.reciprocal(e_u, u)  # u = sigmoid(zu)

@@ -30,6 +30,7 @@ from ._sequence import (
     add_matmul,
     add_state_matmul,
     column_sums,
+    exp_of,
     matmul,
     previous,
     rows,
@@ -115,12 +116,12 @@ def forward_steps(
     # one over half of each row.
     z_planes = z.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), compute)
-    one = np.ones((), compute)
-    with np.errstate(over="ignore"):
+    one, exp = np.ones((), compute), exp_of(compute)
+    with np.errstate(over="ignore", under="ignore"):
         for xw_ru_t, xw_c_t, r, u, c, h in zip(xw_ru, xw_c, *wide, strict=True):
             np.dot(h_prev, w_ru, z)
             np.subtract(xw_ru_t, z, z)
-            np.exp(z_planes, e)
+            exp(z_planes, e)
             np.add(e, one, e)
             np.reciprocal(e_r, r)  # r = sigmoid(zr)
             np.reciprocal(e_u, u)  # u = sigmoid(zu)

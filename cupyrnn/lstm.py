@@ -33,6 +33,7 @@ from ._sequence import (
     add_matmul,
     add_state_matmul,
     column_sums,
+    exp_of,
     matmul,
     previous,
     rows,
@@ -170,7 +171,7 @@ def _forward_loop(
     """The time loop of forward_steps, whose xw holds -(x @ w_x + b) now."""
     B = xw.shape[1]
     H, compute = cs_prev.shape[1], xw.dtype
-    at_ci, one = columns[1], np.ones((), compute)
+    at_ci, one, exp = columns[1], np.ones((), compute), exp_of(compute)
     z, tmp = np.empty((B, 4 * H), compute), np.empty((B, H), compute)
     # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
     # over a quarter of each row. Those of i, f and o are to the left and to the right of ci.
@@ -183,18 +184,18 @@ def _forward_loop(
     if cell_clip is not None:
         # As arrays, which ufuncs take faster than Python's numbers.
         low, high = np.array(-cell_clip, compute), np.array(cell_clip, compute)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         for xw_t, i, cs, f, o, ci, co, h in zip(xw, *outputs, strict=True):
             np.dot(h_prev, w_h, z)
             np.subtract(xw_t, z, z)
             if peephole is None:
-                np.exp(z_left, e_left)
-                np.exp(z_right, e_right)
+                exp(z_left, e_left)
+                exp(z_right, e_right)
                 np.add(e, one, e)
             else:
                 np.subtract(z_i, np.multiply(cs_prev, wci, tmp), e_i)
                 np.subtract(z_f, np.multiply(cs_prev, wcf, tmp), e_f)
-                np.exp(e[:2], e[:2])
+                exp(e[:2], e[:2])
                 np.add(e[:2], one, e[:2])
             np.reciprocal(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
             np.reciprocal(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
@@ -208,7 +209,7 @@ def _forward_loop(
             np.tanh(cs, co)
             if peephole is not None:
                 np.subtract(z_o, np.multiply(cs, wco, tmp), e_o)
-                np.exp(e_o, e_o)
+                exp(e_o, e_o)
                 np.add(e_o, one, e_o)
             np.reciprocal(e_o, o)  # o = sigmoid(zo + cs*wco)
             if w_p is None:
@@ -588,10 +589,11 @@ def _attributes(
 
 def _clip(op: str, cell_clip: float | None, dtype: np.dtype[Any]) -> float | None:
     """Return the clip as the dtype can hold it, so that a saved cs compares equal to it."""
-    if cell_clip is None or not check_real(op, "cell_clip", cell_clip) > 0:
-        return None
-    with np.errstate(over="ignore"):
-        return float(dtype.type(cell_clip).real)
+    clip = 0.0 if cell_clip is None else check_real(op, "cell_clip", cell_clip)
+    with np.errstate(over="ignore", under="ignore"):
+        if dtype.itemsize < 8:
+            clip = float(np.float32(clip))  # which TensorFlow's attribute is
+        return float(dtype.type(clip).real) if clip > 0 else None
 
 
 def lstm_block_cell(

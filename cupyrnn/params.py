@@ -21,7 +21,9 @@ from ._arrays import (
     check_arrays,
     check_choice,
     check_integer,
+    check_list,
     check_real,
+    contiguous,
     expect_rank,
     expect_shape,
     on_device,
@@ -233,11 +235,12 @@ def _zeros(xp: ModuleType, pieces: list[Piece], like: Array) -> Array:
     return params
 
 
-def _check_params(op: str, params: Array, pieces: list[Piece]) -> ModuleType:
+def _check_params(op: str, params: Array, pieces: list[Piece]) -> tuple[ModuleType, Array]:
+    """Check the packed vector; return its module and the vector itself, without a subclass."""
     xp, _ = check_arrays(op, {"params": params})
     size = pieces[-1].offset + pieces[-1].size
     expect_shape(op, "params", params, "(params_size,)", (size,))
-    return xp
+    return xp, contiguous(xp, params)
 
 
 def cudnn_rnn_params_to_canonical(
@@ -288,7 +291,7 @@ def cudnn_rnn_params_to_canonical(
     pieces = layout(
         op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
-    xp = _check_params(op, params, pieces)
+    xp, params = _check_params(op, params, pieces)
     with on_device(xp, params):
         taken = [params[p.offset : p.offset + p.size].copy().reshape(p.shape) for p in pieces]
     count = sum(len(p.shape) == 2 for p in pieces)
@@ -346,6 +349,7 @@ def cudnn_rnn_canonical_to_params(
         ("weights", weights, count),
         ("biases", biases, len(pieces) - count),
     ):
+        check_list(op, name, given)
         if len(given) != expected:
             raise ValueError(f"{op}: {name} has {len(given)} arrays, expected {expected}")
     names = [f"weights[{n}]" for n in range(count)]
@@ -433,48 +437,55 @@ def params_from_torch(
     for name in ("weight_ih_l0", "weight_hh_l0"):
         if name not in state:
             raise ValueError(f"{op}: state_dict has no {prefix}{name}")
-    xp, _ = check_arrays(op, state)
+    xp, _ = check_arrays(op, {prefix + name: a for name, a in state.items()})
     G = len(GATES[rnn_mode])
-    rows, I = expect_rank(op, "weight_ih_l0", state["weight_ih_l0"], "(G*H, K)")
+    rows, I = expect_rank(op, f"{prefix}weight_ih_l0", state["weight_ih_l0"], "(G*H, K)")
     if rows % G:
         raise ValueError(
-            f"{op}: weight_ih_l0 has shape {(rows, I)}, expected (G*H, K) with G = {G}"
+            f"{op}: {prefix}weight_ih_l0 has shape {(rows, I)}, expected (G*H, K) with G = {G}"
             f" for {rnn_mode}"
         )
     H, L = rows // G, sum(k.startswith("weight_ih_l") and k[11:].isdecimal() for k in state)
     D = 1 + ("weight_ih_l0_reverse" in state)
-    P = state["weight_hr_l0"].shape[0] if "weight_hr_l0" in state else 0
+    P = 0
+    if "weight_hr_l0" in state:
+        P = expect_rank(op, f"{prefix}weight_hr_l0", state["weight_hr_l0"], "(P, H)")[0]
     pieces = layout(op, L, H, I, rnn_mode, "linear_input", _direction(D), P)
     arrays = dict(state)
     params = _zeros(xp, pieces, state["weight_ih_l0"])
-    biased = "bias_ih_l0" in state
-    for name, offset, shape in _torch_places(pieces, G):
+    biased = any(name.startswith("bias") for name in state)
+    for name, symbols, offset, shape in _torch_places(pieces, G):
         a = arrays.pop(name, None)
         if a is None and name.startswith("bias") and not biased:
             continue
         if a is None:
             raise ValueError(f"{op}: state_dict has no {prefix}{name}")
-        expect_shape(op, name, a, "the shape in PyTorch", shape)
+        expect_shape(op, prefix + name, a, symbols, shape)
         params[offset : offset + a.size] = a.reshape(a.size)
     if arrays:
         raise ValueError(f"{op}: state_dict has {prefix}{next(iter(arrays))}, which is no part")
     return PackedParams(params, L, H, I, rnn_mode, _direction(D), P)
 
 
-def _torch_places(pieces: list[Piece], G: int) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-    """Yield PyTorch's name, the offset and the shape: its arrays are G pieces above each other."""
+def _torch_places(pieces: list[Piece], G: int) -> Iterator[tuple[str, str, int, tuple[int, ...]]]:
+    """
+    Yield PyTorch's name, the symbols of the shape, the offset and the shape.
+
+    Its arrays are G pieces above each other.
+    """
     kinds = {
-        "input": "weight_ih",
-        "recurrent": "weight_hh",
-        "projection": "weight_hr",
-        "input_bias": "bias_ih",
-        "recurrent_bias": "bias_hh",
+        "input": ("weight_ih", "(G*H, K)"),
+        "recurrent": ("weight_hh", "(G*H, P or H)"),
+        "projection": ("weight_hr", "(P, H)"),
+        "input_bias": ("bias_ih", "(G*H,)"),
+        "recurrent_bias": ("bias_hh", "(G*H,)"),
     }
     first = [p for p in pieces if p.gate in ("", pieces[0].gate)]
     for p in first:
-        name = f"{kinds[p.kind]}_l{p.layer}" + "_reverse" * p.direction
+        kind, symbols = kinds[p.kind]
+        name = f"{kind}_l{p.layer}" + "_reverse" * p.direction
         stacked = 1 if p.kind == "projection" else G
-        yield name, p.offset, (stacked * p.shape[0], *p.shape[1:])
+        yield name, symbols, p.offset, (stacked * p.shape[0], *p.shape[1:])
 
 
 def params_to_torch(
@@ -519,10 +530,10 @@ def params_to_torch(
     pieces = layout(
         op, num_layers, num_units, input_size, rnn_mode, "linear_input", direction, num_proj
     )
-    xp = _check_params(op, params, pieces)
+    xp, params = _check_params(op, params, pieces)
     state = {}
     with on_device(xp, params):
-        for name, offset, shape in _torch_places(pieces, len(GATES[rnn_mode])):
+        for name, _, offset, shape in _torch_places(pieces, len(GATES[rnn_mode])):
             size = shape[0] * (*shape, 1)[1]
             state[name] = params[offset : offset + size].copy().reshape(shape)
     return state
@@ -578,6 +589,7 @@ def params_from_keras(
     check_choice(op, "rnn_mode", rnn_mode, tuple(_KERAS_COLUMNS))
     check_choice(op, "direction", direction, _DIRECTIONS)
     D = 1 + (direction == "bidirectional")
+    check_list(op, "weights", weights)
     if not weights or len(weights) % (3 * D):
         raise ValueError(
             f"{op}: weights has {len(weights)} arrays, expected 3 for each of the layers and"
@@ -663,9 +675,9 @@ def params_to_keras(
     op = "params_to_keras"
     check_choice(op, "rnn_mode", rnn_mode, tuple(_KERAS_COLUMNS))
     pieces = layout(op, num_layers, num_units, input_size, rnn_mode, "linear_input", direction, 0)
-    xp = _check_params(op, params, pieces)
+    xp, params = _check_params(op, params, pieces)
     columns = _KERAS_COLUMNS[rnn_mode]
-    G, H, D = len(columns), num_units, 1 + (direction == "bidirectional")
+    G, H, D = len(columns), pieces[0].shape[0], 1 + (direction == "bidirectional")
     arrays: list[Array] = []
     with on_device(xp, params):
         for p in pieces:
@@ -817,8 +829,8 @@ def params_to_block_lstm(
     op = "params_to_block_lstm"
     check_choice(op, "gate_order", gate_order, tuple(_BLOCK_COLUMNS))
     pieces = layout(op, 1, num_units, input_size, "lstm", "linear_input", "unidirectional", 0)
-    xp = _check_params(op, params, pieces)
-    H, I = num_units, input_size
+    xp, params = _check_params(op, params, pieces)
+    H, I = pieces[0].shape
     with on_device(xp, params):
         w, b = xp.empty((I + H, 4 * H), params.dtype), xp.zeros(4 * H, params.dtype)
         for p in pieces:

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import gru, lstm, rnn
 from . import params as packed
+from ._arrays import check_bool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +36,7 @@ def LSTMBlockCell(
     b: Array,
     forget_bias: float = 1,
     cell_clip: float = 3,
-    use_peephole: bool = False,
+    use_peephole: bool | None = False,
     name: str | None = None,
 ) -> lstm.LSTMOutputs:
     """One LSTM step, gates in the order icfo: see `cupyrnn.lstm_block_cell`."""
@@ -50,7 +51,7 @@ def LSTMBlockCell(
         wco=wco,
         forget_bias=forget_bias,
         cell_clip=cell_clip,
-        use_peephole=use_peephole,
+        use_peephole=False if use_peephole is None else use_peephole,
     )
 
 
@@ -93,7 +94,7 @@ def LSTMBlockCellGrad(
         h_prev=h_prev,
         w=w,
         b=b,
-        use_peephole=use_peephole,
+        use_peephole=check_bool("lstm_block_cell_grad", "use_peephole", use_peephole),
     )
 
 
@@ -110,7 +111,7 @@ def BlockLSTM(
     b: Array,
     forget_bias: float = 1,
     cell_clip: float = 3,
-    use_peephole: bool = False,
+    use_peephole: bool | None = False,
     name: str | None = None,
 ) -> lstm.LSTMOutputs:
     """An LSTM over a sequence, gates in the order icfo: see `cupyrnn.block_lstm`."""
@@ -126,7 +127,7 @@ def BlockLSTM(
         seq_len_max=seq_len_max,
         forget_bias=forget_bias,
         cell_clip=cell_clip,
-        use_peephole=use_peephole,
+        use_peephole=False if use_peephole is None else use_peephole,
     )
 
 
@@ -142,7 +143,7 @@ def BlockLSTMV2(
     wco: Array,
     b: Array,
     cell_clip: float = 0,
-    use_peephole: bool = False,
+    use_peephole: bool | None = False,
     name: str | None = None,
 ) -> lstm.LSTMOutputs:
     """An LSTM over a sequence, gates in the order ifco: see `cupyrnn.block_lstm`."""
@@ -157,7 +158,7 @@ def BlockLSTMV2(
         wco=wco,
         seq_len_max=seq_len_max,
         cell_clip=cell_clip,
-        use_peephole=use_peephole,
+        use_peephole=False if use_peephole is None else use_peephole,
         gate_order="ifco",
     )
 
@@ -205,7 +206,7 @@ def BlockLSTMGrad(
         wco=wco,
         b=b,
         seq_len_max=seq_len_max,
-        use_peephole=use_peephole,
+        use_peephole=check_bool("block_lstm_grad", "use_peephole", use_peephole),
     )
 
 
@@ -252,7 +253,7 @@ def BlockLSTMGradV2(
         wco=wco,
         b=b,
         seq_len_max=seq_len_max,
-        use_peephole=use_peephole,
+        use_peephole=check_bool("block_lstm_grad", "use_peephole", use_peephole),
         gate_order="ifco",
     )
 

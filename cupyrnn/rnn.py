@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -296,7 +297,9 @@ def _backward(
 
     def carried(like: Array, given: Array | None) -> Array:
         zeros: Array = xp.zeros(like.shape, compute)
-        return zeros if given is None else packing.order(given).astype(compute, order="C")
+        if given is None:
+            return zeros
+        return packing.order(contiguous(xp, given)).astype(compute, order="C")
 
     h_grad = carried(input_h, output_h_backprop)
     c_grad = None if input_c is None else carried(input_c, output_c_backprop)
@@ -449,7 +452,9 @@ def _contract(
     optional: dict[str, object] = {**others}
     if others:
         required["reserve_space"] = optional.pop("reserve_space")
-    (required if is_lstm else optional)["input_c"] = input_c
+    # Keras gives the cells without it a plain 0.
+    unused = not is_lstm and isinstance(input_c, Real)
+    (required if is_lstm else optional)["input_c"] = None if unused else input_c
     xp, _ = check_arrays(op, required, optional, complex_step=not others)
     training = check_bool(op, "is_training", is_training)
     major = check_bool(op, "time_major", time_major)

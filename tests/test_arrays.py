@@ -213,7 +213,11 @@ def test_lstm_attributes(op: str) -> None:
             raises(op, TypeError, message, **{name: wrong})
         CALLS[op][0](**CALLS[op][1], **{name: np.float32(1)})
         CALLS[op][0](**CALLS[op][1], **{name: 1})
-    for order in ("ifoc", "ICFO", None, 0):
+        message = f"{name} is {10**400}, expected what a float can hold"
+        raises(op, ValueError, message, **{name: 10**400})
+        bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+        CALLS[op][0](**CALLS[op][1], **{name: bfloat16(1)})
+    for order in ("ifoc", "ICFO", None, 0, np.array("icfo"), np.array(["icfo", "x"])):
         message = f"gate_order is {order!r}, expected one of icfo, ifco"
         raises(op, ValueError, message, gate_order=order)
     raises(op, TypeError, "use_peephole is 1, expected a bool", use_peephole=1)
@@ -242,6 +246,14 @@ def test_array_subclasses_and_memory_maps_are_accepted(tmp_path: Any) -> None:
     for a, e in zip(function(**mapped), expected, strict=True):
         assert type(a) is np.ndarray
         np.testing.assert_array_equal(a, e)
+
+
+def test_underflow_and_overflow_of_closed_gates_are_no_errors() -> None:
+    args = {n: 100 * a for n, a in CALLS["block_lstm"][1].items() if n not in PEEPHOLES}
+    gru_args = {n: 100 * a for n, a in CALLS["block_gru"][1].items()}
+    with np.errstate(all="raise"):
+        cupyrnn.block_lstm(**args)
+        cupyrnn.block_gru(**gru_args)
 
 
 def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -322,9 +322,13 @@ def test_gradient_of_every_kind_of_case(case: Case, rng: np.random.Generator) ->
 
 
 def check_derivative(
-    case: Case, rng: np.random.Generator, complex_step: bool = True, **dropout: Any
+    case: Case,
+    rng: np.random.Generator,
+    complex_step: bool = True,
+    inputs: dict[str, Any] | None = None,
+    **dropout: Any,
 ) -> None:
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    inputs, cotangents = inputs or problem(rng, case), cotangents_of(rng, case)
 
     def outputs(**moved: Any) -> Any:
         return forward(cupyrnn, case, moved, **dropout)[: len(cotangents)]
@@ -1172,6 +1176,40 @@ def test_dtypes_that_the_ops_do_not_have(op: str, dtype: str) -> None:
         getattr(cupyrnn, op)(**args)
 
 
+def test_no_subclass_is_returned(tmp_path: Any) -> None:
+    args = {}
+    for name, a in CALLS["cudnn_rnn_backprop"].items():
+        args[name] = a
+        if isinstance(a, np.ndarray) and name not in ON_HOST:
+            np.save(tmp_path / f"{name}.npy", a)
+            args[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="c")
+    inputs = {n: args[n] for n in CALLS["cudnn_rnn"]}
+    for a in (*cupyrnn.cudnn_rnn(**inputs), *cupyrnn.cudnn_rnn_backprop(**args)):
+        assert type(a) is np.ndarray
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_complex_step_through_a_closed_gate(mode: str, rng: np.random.Generator) -> None:
+    """Where exp overflows, the sigmoid is 0 and not NaN."""
+    case = Case(mode, 4, 2, 3, 5)
+    inputs = problem(rng, case)
+    pieces = cupyrnn.cudnn_rnn_params_layout(1, 5, 3, rnn_mode=mode)  # type: ignore[arg-type]
+    gate = next(p for p in pieces if p.kind == "input_bias")
+    inputs["params"][gate.offset : gate.offset + 2] = -2000.0
+    out = forward(cupyrnn, case, inputs)
+    wide_out = forward(cupyrnn, case, {n: a.astype(complex) for n, a in inputs.items()})
+    assert_close(wide_out.output.real, out.output, "float64", mode)
+    check_derivative(case, rng, inputs=inputs)
+
+
+def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
+    """Keras gives CudnnRNN input_c=0 for a GRU."""
+    case = Case("gru", 3, 2, 2, 4)
+    inputs = problem(rng, case) | case.attributes
+    expected = cupyrnn.cudnn_rnn(**{**inputs, "input_c": None})
+    assert_same_bits(cupyrnn.cudnn_rnn(**{**inputs, "input_c": 0}), expected)
+
+
 # ruff: noqa: E501 - a case a line
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
@@ -1186,6 +1224,8 @@ def test_dtypes_that_the_ops_do_not_have(op: str, dtype: str) -> None:
         ({"dropout": np.nan}, ValueError, "dropout is nan, expected in [0, 1]"),
         ({"dropout": "0.5"}, TypeError, "dropout is '0.5', expected a real number"),
         ({"dropout": None}, TypeError, "dropout is None, expected a real number"),
+        ({"dropout": 10**400}, ValueError, f"dropout is {10**400}, expected what a float can hold"),
+        ({"rnn_mode": np.array("lstm")}, ValueError, "rnn_mode is array('lstm', dtype='<U4'), expected one of rnn_relu, rnn_tanh, lstm, gru"),
         ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
         ({"seed2": None}, TypeError, "seed2 is None, expected an integer"),
         ({"num_proj": -1}, ValueError, "num_proj is -1, expected at least 0"),

@@ -304,3 +304,22 @@ def test_half_sums_do_not_stagnate(ops: Any) -> None:
     )
     assert g.d_b_c == 4.0
     assert g.d_w_c[0, 0] == 4.0
+
+
+@pytest.mark.parametrize("gate", ["r", "u"])
+def test_complex_step_through_a_closed_gate(gate: str, rng: np.random.Generator) -> None:
+    """Where exp overflows, the sigmoid is 0 and not NaN."""
+    inputs = problem(rng, (3, 2, 4, 5))
+    column = {"r": 0, "u": 5}[gate]
+    inputs["b_ru"][column : column + 2] = -2000.0
+    real = cupyrnn.block_gru(**inputs)
+    wide = {n: a.astype(complex) for n, a in inputs.items()}
+    for a, e in zip(cupyrnn.block_gru(**wide), real, strict=True):
+        assert_close(a.real, e, "float64", gate)
+    d_h = rng.standard_normal(real.h.shape)
+    g = grads(cupyrnn, inputs, real, d_h)
+
+    def forward(**moved: Any) -> Any:
+        return (cupyrnn.block_gru(**moved).h,)
+
+    assert_gradients(forward, inputs, (d_h,), by_input(g), rng)

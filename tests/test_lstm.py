@@ -590,3 +590,33 @@ def test_long_double_reference_agrees(rng: np.random.Generator) -> None:
     expected = plain(wide, forget_bias=1.0, clip=3.0)
     for name, a, e in zip(out._fields, out, expected, strict=True):
         assert np.abs(a - e).max() <= 1e-14 * np.abs(e).max(), name
+
+
+@pytest.mark.parametrize("gate", ["i", "f", "o"])
+@pytest.mark.parametrize("peephole", [False, True])
+def test_complex_step_through_a_closed_gate(
+    gate: str, peephole: bool, rng: np.random.Generator
+) -> None:
+    """Where exp overflows, the sigmoid is 0 and not NaN."""
+    inputs = problem(rng, (3, 2, 4, 5), peephole)
+    column = {"i": 0, "f": 2, "o": 3}[gate]
+    inputs["b"][column * 5 : column * 5 + 2] = -2000.0
+    real = cupyrnn.block_lstm(**inputs)
+    wide = {n: a.astype(complex) for n, a in inputs.items()}
+    for a, e in zip(cupyrnn.block_lstm(**wide), real, strict=True):
+        assert_close(a.real, e, "float64", gate)
+    cotangents = [np.zeros_like(real.h)] * 6 + [rng.standard_normal(real.h.shape)]
+    g = cupyrnn.block_lstm_grad(
+        **inputs, **real._asdict(), cs_grad=None, h_grad=cotangents[-1], cell_clip=3.0
+    )
+
+    def forward(**moved: Any) -> Any:
+        return cupyrnn.block_lstm(**moved)
+
+    assert_gradients(forward, inputs, cotangents, by_input(g, inputs), rng)
+
+
+def test_a_clip_that_tensorflows_float_cannot_hold_is_none(ops: Any) -> None:
+    one, w, b = np.ones((1, 1), np.float32), np.zeros((2, 4), np.float32), np.zeros(4, np.float32)
+    clipped = ops.lstm_block_cell(one, one, one, w, b, cell_clip=1e-60)
+    np.testing.assert_array_equal(clipped.cs, ops.lstm_block_cell(one, one, one, w, b).cs)

@@ -226,7 +226,9 @@ def test_windows_follow_one_another() -> None:
         (["--seq", "1.5"], "'1.5' is not a positive integer"),
         (["--seed", "-1"], "'-1' is not an integer from 0 up"),
         (["--cell", "rnn"], "invalid choice: 'rnn'"),
-        (["--out", "no/such/directory/x.png"], "is not a file in an existing directory"),
+        (["--out", "no/such/directory/x.png"], "cannot write 'no/such/directory/x.png': No such"),
+        (["--out", "tests"], "cannot write 'tests': "),
+        (["--out", "a" * 300], "File name too long"),
         (["--batch", "1000", "--seq", "1000"], "is 1,000,000: the training text has"),
     ],
 )
@@ -237,6 +239,38 @@ def test_argument_errors(
         demo.main(arguments)
     assert error.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_trying_the_path_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "old.png").write_bytes(b"old")
+    for name in ("new.png", "old.png"):
+        assert demo.new_file(str(tmp_path / name)) == tmp_path / name
+    assert [p.name for p in tmp_path.iterdir()] == ["old.png"]
+    assert (tmp_path / "old.png").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
+def test_a_full_disk_does_not_hide_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--steps", "2", *SMALL, "--out", "/dev/full"]) == 1
+    captured = capsys.readouterr()
+    assert "model" in bits(captured.out)
+    assert captured.err.endswith("cannot write /dev/full: No space left on device\n")
+
+
+def test_an_output_of_few_characters(tmp_path: Path) -> None:
+    """The text that is learned has quotation marks that ASCII has not."""
+    out = tmp_path / "größe.png"
+    command = [*COMMAND, "--steps", "2", "--hidden", "2", "--out", str(out)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        check=True,
+        encoding="ascii",
+        env=ENVIRONMENT | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert "model" in bits(done.stdout)
+    assert "gr??e.png" in done.stdout
+    check_png(out)
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "tqdm"])
@@ -277,6 +311,19 @@ def test_ctrl_c(presses: int, tmp_path: Path) -> None:
     else:
         assert (process.returncode, errors) == (130, "\ninterrupted\n")
         assert not out.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to a process there")
+def test_where_ctrl_c_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a background job of a shell."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with demo.noting_interrupt() as interrupt:
+            signal.raise_signal(signal.SIGINT)
+        assert not interrupt.pressed
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def with_model_functions(cupy: Any) -> Any:

@@ -439,6 +439,32 @@ def test_a_real_keras_layer_gives_the_same_and_its_gradients(
         assert_close(a / 2 if twice else a, np.asarray(t), "float64", "weights")
 
 
+def test_sizes_may_be_small_integers_of_numpy() -> None:
+    H, I = np.int8(100), np.int8(3)
+    params = np.arange(float(cupyrnn.cudnn_rnn_params_size(1, 100, 3)))
+    for function, sizes in (
+        (cupyrnn.params_to_keras, (1, H, I)),
+        (cupyrnn.params_to_torch, (1, H, I)),
+        (cupyrnn.params_to_block_lstm, (H, I)),
+    ):
+        expected = function(params, *map(int, sizes))
+        actual = function(params, *sizes)
+        if isinstance(expected, dict):
+            actual, expected = actual.values(), expected.values()
+        for a, e in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(a, e)
+
+
+def test_no_subclass_is_returned(tmp_path: Any) -> None:
+    np.save(tmp_path / "params.npy", np.arange(56.0))
+    params = np.load(tmp_path / "params.npy", mmap_mode="r")
+    parts = cupyrnn.cudnn_rnn_params_to_canonical(1, 2, 3, params)
+    arrays = [*parts[0], *parts[1], *cupyrnn.params_to_torch(params, 1, 2, 3).values()]
+    arrays += [*cupyrnn.params_to_keras(params, 1, 2, 3)]
+    arrays += [*cupyrnn.params_to_block_lstm(params, 2, 3)]
+    assert {type(a) for a in arrays} == {np.ndarray}
+
+
 # ruff: noqa: E501 - a case a line
 LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
 
@@ -464,8 +490,14 @@ LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
         (("cudnn_rnn_canonical_to_params", (1, 2, 3, [np.zeros((2, 2))] * 8, [np.zeros(2)] * 8)), {}, ValueError, "weights[0] has shape (2, 2), expected (H, K) = (2, 3)"),
         (("params_from_torch", ({},)), {}, ValueError, "state_dict has no weight_ih_l0"),
         (("params_from_torch", ({"weight_ih_l0": np.zeros((6, 3)), "weight_hh_l0": np.zeros((6, 2))},)), {}, ValueError, "weight_ih_l0 has shape (6, 3), expected (G*H, K) with G = 4 for lstm"),
-        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 3))},)), {}, ValueError, "weight_hh_l0 has shape (8, 3), expected the shape in PyTorch = (8, 2)"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 3))},)), {}, ValueError, "weight_hh_l0 has shape (8, 3), expected (G*H, P or H) = (8, 2)"),
         (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2)), "scale": np.ones(1)},)), {}, ValueError, "state_dict has scale, which is no part"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2)), "bias_hh_l0": np.zeros(8)},)), {}, ValueError, "state_dict has no bias_ih_l0"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2)), "weight_hr_l0": np.zeros(())},)), {}, ValueError, "weight_hr_l0 has shape (), expected (P, H)"),
+        (("params_from_torch", ({"a.weight_ih_l0": np.zeros(8), "a.weight_hh_l0": np.zeros((8, 2))},)), {"prefix": "a."}, ValueError, "a.weight_ih_l0 has shape (8,), expected (G*H, K)"),
+        (("cudnn_rnn_canonical_to_params", (1, 2, 3, None, [])), {}, TypeError, "weights is a NoneType, expected a list of arrays"),
+        (("cudnn_rnn_canonical_to_params", (1, 2, 3, [np.zeros((2, 3))] * 8, iter([]))), {}, TypeError, "biases is a list_iterator, expected a list of arrays"),
+        (("params_from_keras", (np.zeros((3, 3, 3)),)), {}, TypeError, "weights is a ndarray, expected a list of arrays"),
         (("params_from_keras", ([np.zeros((3, 8))],)), {}, ValueError, "weights has 1 arrays, expected 3 for each of the layers and 1 direction(s): kernel, recurrent kernel, bias"),
         (("params_from_keras", ([np.zeros((3, 6)), np.zeros((2, 6)), np.zeros(6)],)), {"rnn_mode": "gru"}, ValueError, "weights[2] has shape (6,), expected (2, 3*H) = (2, 6): a GRU with reset_after=False resets before the matmul, which is not the GRU of cuDNN"),
         (("params_from_block_lstm", (np.zeros((5, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 3}, ValueError, "cell_clip is 3, but CudnnRNN does not clip"),
