@@ -145,6 +145,8 @@ def previous(first: Array, states: Array, lo: int, hi: int, dtype: np.dtype[Any]
     """Return, for NumPy, the states before the steps lo..hi-1, a view where it can be."""
     if lo:
         return cast(states[lo - 1 : hi - 1], dtype)
+    if hi == 1:
+        return cast(first, dtype)[None]
     out = np.empty((hi, *first.shape), dtype)
     out[0] = first
     out[1:] = states[: hi - 1]

@@ -320,46 +320,77 @@ def backward_steps(
     """
     t, B, _ = dgates.shape
     H, compute = cs_prev.shape[1], dh.dtype
-    compiled = _compiled(compute.char)
-    dm = dh if w_p is None else np.empty((B, H), compute)
+    compiled, memory = _compiled(compute.char), Scratch(np, compute)
     n = max(1, min(t, CHUNK // max(B * H, 1)))
-    k = _Factors(np.empty((n, 3, B, H), compute), *(np.empty((n, B, H), compute) for _ in range(3)))
-    tmp, u = np.empty((n, B, H), compute), np.empty((B, H), compute)
-    by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
     for start in range((t - 1) // n * n, -1, -n):
         size = min(n, t - start)
         here, steps = slice(start, start + size), slice(lo + start, lo + start + size)
-        before = previous(cs_prev, saved.cs, steps.start, steps.stop, compute)
-        block = LSTMOutputs(*(cast(a[steps], compute) for a in saved))
-        given_h = None if h_grad is None else cast(h_grad[steps], compute)
-        given_cs = None if cs_grad is None else cast(cs_grad[steps], compute)
-        if given_cs is not None and not given_cs.any():
-            given_cs = None
+        loop = (
+            LSTMOutputs(*(cast(a[steps], compute) for a in saved)),
+            previous(cs_prev, saved.cs, steps.start, steps.stop, compute),
+            None if cs_grad is None else cast(cs_grad[steps], compute),
+            None if h_grad is None else cast(h_grad[steps], compute),
+            w_h,
+            peephole,
+            cell_clip,
+            columns,
+            dcs,
+            dh,
+            dgates[here],
+        )
         if compiled is not None and w_p is None:
-            loop = (block, before, given_cs, given_h, w_h, peephole, cell_clip, columns, dcs, dh)
-            compiled.lstm_backward(*loop, dgates[here])
-            continue
-        part = _Factors(*(a[:size] for a in k))
-        _fill_factors(part, block, before, peephole, cell_clip, columns, tmp[:size])
-        # Iterating over arrays makes the views of a step faster than indexing them does.
-        arrays = (*part, by_gate[here, :3], by_gate[here, 3], dgates[here])
-        for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dgates_s in zip(
-            range(size - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
-        ):
-            if given_h is not None:
-                np.add(dh, given_h[s], dh)
-            if w_p is not None and dh_steps is not None:
-                dh_steps[start + s] = dh
-                np.dot(dh, w_p, dm)  # the gradient of o*co
-            np.multiply(dm, k_o, do)
-            np.multiply(dm, k_d, u)
-            np.add(dcs, u, dcs)
-            if given_cs is not None:
-                np.add(dcs, given_cs[s], dcs)
-            np.multiply(dcs, k_gates, di_dci_df)
-            np.multiply(dcs, k_next, dcs)
-            if w_h is not None:
-                np.dot(dgates_s, w_h, dh)
+            compiled.lstm_backward(*loop)
+        else:
+            _backward_loop(*loop, w_p, None if dh_steps is None else dh_steps[here], memory)
+
+
+def _backward_loop(
+    saved: LSTMOutputs,
+    cs_prev: Array,
+    cs_grad: Array | None,
+    h_grad: Array | None,
+    w_h: Array | None,
+    peephole: Peephole,
+    cell_clip: float | None,
+    columns: tuple[int, ...],
+    dcs: Array,
+    dh: Array,
+    dgates: Array,
+    w_p: Array | None,
+    dh_steps: Array | None,
+    memory: Scratch,
+) -> None:
+    """The time loop of backward_steps over some steps; cs_prev is that of each of them."""
+    t, B, H = cs_prev.shape
+    compute = dh.dtype
+    dm = dh if w_p is None else np.empty((B, H), compute)
+    planes = memory(7, t * B * H)
+    gates, (*others, tmp) = planes[:3].reshape(t, 3, B, H), planes[3:].reshape(4, t, B, H)
+    k = _Factors(gates, *others)
+    _fill_factors(k, saved, cs_prev, peephole, cell_clip, columns, tmp)
+    if cs_grad is not None and not cs_grad.any():
+        cs_grad = None
+    u = np.empty((B, H), compute)
+    by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
+    # Iterating over arrays makes the views of a step faster than indexing them does.
+    arrays = (*k, by_gate[:, :3], by_gate[:, 3], dgates)
+    for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dgates_s in zip(
+        range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
+    ):
+        if h_grad is not None:
+            np.add(dh, h_grad[s], dh)
+        if w_p is not None and dh_steps is not None:
+            dh_steps[s] = dh
+            np.dot(dh, w_p, dm)  # the gradient of o*co
+        np.multiply(dm, k_o, do)
+        np.multiply(dm, k_d, u)
+        np.add(dcs, u, dcs)
+        if cs_grad is not None:
+            np.add(dcs, cs_grad[s], dcs)
+        np.multiply(dcs, k_gates, di_dci_df)
+        np.multiply(dcs, k_next, dcs)
+        if w_h is not None:
+            np.dot(dgates_s, w_h, dh)
 
 
 def add_gate_sums(
@@ -379,13 +410,20 @@ def add_gate_sums(
         b_grad += column_sums(rows(dgates, compute))
     if peephole is None:
         return
-    before = previous(cs_prev, saved.cs, lo, lo + t, compute)
-    after = cast(saved.cs[lo : lo + t], compute)
-    di, _, df, do = (dgates.reshape(t, B, 4, H)[:, :, column] for column in columns)
-    product = np.empty((t, B, H), compute)
-    for total, dgate, cs in zip(peephole_grads, (di, df, do), (before, before, after), strict=True):
-        # As a matmul the sum is several times more accurate than einsum's.
-        total += column_sums(rows(np.multiply(dgate, cs, out=product), compute))
+    before = rows(previous(cs_prev, saved.cs, lo, lo + t, compute), compute)
+    after = rows(saved.cs[lo : lo + t], compute)
+    di, _, df, do = (dgates.reshape(t * B, 4, H)[:, column] for column in columns)
+    # As many rows as the caches hold.
+    n = max(1, CHUNK // max(H, 1))
+    product, ones = np.empty((min(n, t * B), H), compute), np.ones(min(n, t * B), compute)
+    for start in range(0, t * B, n):
+        part, size = slice(start, start + n), min(n, t * B - start)
+        for total, dgate, cs in zip(
+            peephole_grads, (di, df, do), (before, before, after), strict=True
+        ):
+            np.multiply(dgate[part], cs[part], product[:size])
+            # As a matmul the sum is several times more accurate than einsum's.
+            total += np.dot(ones[:size], product[:size])
 
 
 def _room(xp: ModuleType) -> Any:
