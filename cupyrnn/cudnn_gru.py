@@ -73,7 +73,7 @@ def forward_steps(
     product_ru, product_c = product[:, : 2 * H], product[:, 2 * H :]
     z_planes = z.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), compute)
-    one, exp = np.ones((), compute), exp_of(compute)
+    one, exp = np.array(1, compute), exp_of(compute)
     with np.errstate(over="ignore", under="ignore"):
         for xw_ru_t, xw_c_t, r, u, c, hc, h in zip(xw_ru, xw_c, *wide, strict=True):
             np.dot(h_prev, w_h, product)
@@ -128,7 +128,7 @@ def backward_steps(
     H, compute = dh.shape[1], dh.dtype
     n = max(1, min(t, CHUNK // max(B * H, 1)))
     factors, tmp = np.empty((n, 4, B, H), compute), np.empty((n, B, H), compute)
-    carried = np.empty((B, H), compute)
+    carried, one = np.empty((B, H), compute), np.array(1, compute)
     by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
     recurrent = dgates[:, :, : 3 * H]
     for start in range((t - 1) // n * n, -1, -n):
@@ -139,14 +139,14 @@ def backward_steps(
         k_hc, k_r, k_u, k_c = (factors[:size, gate] for gate in range(4))
         # With dh the gradient of h: dhc, dr, du and dc are dh times these.
         np.multiply(c, c, out=k_hc)
-        np.subtract(1, k_hc, out=k_hc)
-        np.subtract(1, u, out=k_u)
+        np.subtract(one, k_hc, k_hc)
+        np.subtract(one, u, k_u)
         np.multiply(k_hc, k_u, out=k_c)  # (1-u)*(1-c²)
         np.subtract(before, c, out=tmp[:size])
         tmp[:size] *= u
         k_u *= tmp[:size]  # (h_prev-c)*u*(1-u)
         np.multiply(k_c, r, out=k_hc)  # (1-u)*(1-c²)*r
-        np.subtract(1, r, out=k_r)
+        np.subtract(one, r, k_r)
         k_r *= k_hc
         k_r *= hc  # (1-u)*(1-c²)*hc*r*(1-r)
         given = None if h_grad is None else cast(h_grad[steps], compute)

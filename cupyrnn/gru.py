@@ -116,7 +116,7 @@ def forward_steps(
     # one over half of each row.
     z_planes = z.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), compute)
-    one, exp = np.ones((), compute), exp_of(compute)
+    one, exp = np.array(1, compute), exp_of(compute)
     with np.errstate(over="ignore", under="ignore"):
         for xw_ru_t, xw_c_t, r, u, c, h in zip(xw_ru, xw_c, *wide, strict=True):
             np.dot(h_prev, w_ru, z)
@@ -182,6 +182,7 @@ def backward_steps(
     n = max(1, min(t, CHUNK // max(B * H, 1)))
     factors, tmp = np.empty((3, n, B, H), compute), np.empty((n, B, H), compute)
     d_hr, product = np.empty((B, H), compute), np.empty((B, H), compute)
+    one = np.array(1, compute)  # ufuncs take it faster than Python's number
     by_gate = d_ru.reshape(t, B, 2, H)
     for start in range((t - 1) // n * n, -1, -n):
         here = slice(start, min(start + n, t))
@@ -191,15 +192,15 @@ def backward_steps(
         # All of a step's gradient that does not depend on the gradient carried through time.
         k_r, k_u, k_c = (k[: len(r)] for k in factors)
         rest = tmp[: len(r)]
-        np.subtract(1, u, out=rest)
+        np.subtract(one, u, rest)
         np.multiply(c, c, out=k_c)
-        np.subtract(1, k_c, out=k_c)
+        np.subtract(one, k_c, k_c)
         k_c *= rest  # (1-u)*(1-c²)
         rest *= u
         np.subtract(before, c, out=k_u)
         k_u *= rest  # (h_prev-c)*u*(1-u)
         np.multiply(before, r, out=h_reset[here])
-        np.subtract(1, r, out=k_r)
+        np.subtract(one, r, k_r)
         k_r *= h_reset[here]  # h_prev*r*(1-r)
         # Iterating over arrays makes the views of a step faster than indexing them does.
         arrays = [cast(d_h[steps], compute), k_r, k_u, k_c, r, u, d_ru[here], d_c[here]]
@@ -358,9 +359,10 @@ def _contract(
     expect_shape(op, "w_c", arrays["w_c"], "(I+H, H)", (I + H, H))
     expect_shape(op, "b_ru", arrays.get("b_ru"), "(2*H,)", (2 * H,))
     expect_shape(op, "b_c", arrays.get("b_c"), "(H,)", (H,))
+    state, state_shape = f"({lead}, H)", (*leading, H)
     for name, a in arrays.items():
         if name not in _INPUTS:
-            expect_shape(op, name, a, f"({lead}, H)", (*leading, H))
+            expect_shape(op, name, a, state, state_shape)
     return xp
 
 

@@ -7,6 +7,7 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -93,6 +94,8 @@ class LSTMGrads(NamedTuple):
 @functools.cache
 def _compiled(char: str) -> Any:
     """Return the compiled loops for a dtype of the computation, None where there are none."""
+    if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
+        return None
     try:
         from . import _numba
     except Exception:  # Numba is not installed, or does not fit this NumPy.
@@ -171,7 +174,7 @@ def _forward_loop(
     """The time loop of forward_steps, whose xw holds -(x @ w_x + b) now."""
     B = xw.shape[1]
     H, compute = cs_prev.shape[1], xw.dtype
-    at_ci, one, exp = columns[1], np.ones((), compute), exp_of(compute)
+    at_ci, one, exp = columns[1], np.array(1, compute), exp_of(compute)
     z, tmp = np.empty((B, 4 * H), compute), np.empty((B, H), compute)
     # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
     # over a quarter of each row. Those of i, f and o are to the left and to the right of ci.
@@ -249,33 +252,34 @@ def _fill_factors(
 ) -> None:
     """Fill `k` for t steps from the saved outputs and cs_prev, each [t, B, H]."""
     i, cs, f, o, ci, co, _ = saved
+    one = np.array(1, i.dtype)  # ufuncs take it faster than Python's number
     k_i, k_ci, k_f = (k.gates[:, column] for column in columns[:3])
-    np.subtract(1, i, out=tmp)
+    np.subtract(one, i, tmp)
     tmp *= i
-    np.multiply(tmp, ci, out=k_i)  # i*(1-i)*ci
-    np.multiply(ci, ci, out=tmp)
-    np.subtract(1, tmp, out=tmp)
-    np.multiply(tmp, i, out=k_ci)  # (1-ci²)*i
-    np.subtract(1, f, out=tmp)
+    np.multiply(tmp, ci, k_i)  # i*(1-i)*ci
+    np.multiply(ci, ci, tmp)
+    np.subtract(one, tmp, tmp)
+    np.multiply(tmp, i, k_ci)  # (1-ci²)*i
+    np.subtract(one, f, tmp)
     tmp *= f
-    np.multiply(tmp, cs_prev, out=k_f)  # f*(1-f)*cs_prev
-    np.subtract(1, o, out=tmp)
+    np.multiply(tmp, cs_prev, k_f)  # f*(1-f)*cs_prev
+    np.subtract(one, o, tmp)
     tmp *= o
-    np.multiply(tmp, co, out=k.o)  # o*(1-o)*co
-    np.multiply(co, co, out=tmp)
-    np.subtract(1, tmp, out=tmp)
-    np.multiply(tmp, o, out=k.d)  # (1-co²)*o
+    np.multiply(tmp, co, k.o)  # o*(1-o)*co
+    np.multiply(co, co, tmp)
+    np.subtract(one, tmp, tmp)
+    np.multiply(tmp, o, k.d)  # (1-co²)*o
     np.copyto(k.next, f)
     if peephole is not None:
         wci, wcf, wco = peephole
-        np.add(k.d, np.multiply(k.o, wco, out=tmp), out=k.d)
-        np.add(k.next, np.multiply(k_i, wci, out=tmp), out=k.next)
-        np.add(k.next, np.multiply(k_f, wcf, out=tmp), out=k.next)
+        np.add(k.d, np.multiply(k.o, wco, tmp), k.d)
+        np.add(k.next, np.multiply(k_i, wci, tmp), k.next)
+        np.add(k.next, np.multiply(k_f, wcf, tmp), k.next)
     if cell_clip is not None:
         # The true gradient: where the clip was active, cs does not depend on what it clipped.
-        kept = np.less(np.abs(cs, out=tmp), cell_clip)
-        np.multiply(k.gates, kept[:, None], out=k.gates)
-        np.multiply(k.next, kept, out=k.next)
+        kept = np.less(np.abs(cs, tmp), cell_clip)
+        np.multiply(k.gates, kept[:, None], k.gates)
+        np.multiply(k.next, kept, k.next)
 
 
 def backward_steps(
@@ -595,9 +599,10 @@ def _contract(
     expect_shape(op, "b", arrays.get("b"), "(4*H,)", (4 * H,))
     for name in _PEEPHOLES:
         expect_shape(op, name, arrays.get(name), "(H,)", (H,))
+    state, state_shape = f"({lead}, H)", (*leading, H)
     for name, a in arrays.items():
         if name not in _INPUTS:
-            expect_shape(op, name, a, f"({lead}, H)", (*leading, H))
+            expect_shape(op, name, a, state, state_shape)
 
     given = [name for name in _PEEPHOLES if name in arrays]
     wanted = bool(given)

@@ -143,6 +143,11 @@ def test_expm1(compiled_loops: ModuleType, dtype: str, rng: np.random.Generator)
         ("pass", False),
         ("cupyrnn.block_gru(x, x[0], w[:, :10], w[:, :5], w[0, :10], w[0, :5])", False),
         ("cupyrnn.block_lstm(x, x[0], x[0], w, w[0])", True),
+        (
+            "import os; os.environ['CUPYRNN_NUMBA'] = '0';"
+            "cupyrnn.block_lstm(x, x[0], x[0], w, w[0])",
+            False,
+        ),
     ],
 )
 def test_numba_is_imported_when_it_is_needed(
