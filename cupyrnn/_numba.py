@@ -230,6 +230,29 @@ def _lstm_backward(
                     d[j] += g_0 * w_0[j] + g_1 * w_1[j] + g_2 * w_2[j] + g_3 * w_3[j]
 
 
+@_compile
+def _peephole_sums(
+    dgates: Array,
+    before: Array,
+    after: Array,
+    at_i: int,
+    at_f: int,
+    at_o: int,
+    wci_grad: Array,
+    wcf_grad: Array,
+    wco_grad: Array,
+) -> None:
+    """Add the sums over the rows of dgates[N, 4*H] times cs[N, H], which are float64."""
+    N, H = before.shape
+    for r in range(N):
+        g = dgates[r]
+        di, df, do = g[at_i : at_i + H], g[at_f : at_f + H], g[at_o : at_o + H]
+        for j in range(H):
+            wci_grad[j] += di[j] * before[r, j]
+            wcf_grad[j] += df[j] * before[r, j]
+            wco_grad[j] += do[j] * after[r, j]
+
+
 def _plain(*arrays: Array) -> Iterator[Array]:
     """Yield the arrays as one type each, lest Numba compile for others: C order, writeable."""
     for a in arrays:
@@ -295,3 +318,14 @@ def lstm_backward(
     for s in range(t - 1, -1, -1):
         _lstm_backward(s, s + 1, *args)
         np.dot(dgates[s], w_h, dh)
+
+
+def add_peephole_sums(
+    dgates: Array, before: Array, after: Array, columns: tuple[int, ...], totals: Array
+) -> None:
+    """Do what lstm._add_peephole_sums does, for float32 and float64."""
+    H = before.shape[1]
+    sums = np.zeros((3, H))
+    at_i, _, at_f, at_o = (H * column for column in columns)
+    _peephole_sums(*_plain(dgates, before, after), at_i, at_f, at_o, *sums)
+    totals += sums

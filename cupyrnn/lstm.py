@@ -408,23 +408,30 @@ def add_gate_sums(
     peephole_grads: Array,
 ) -> None:
     """Add the sums over time and batch to b_grad[4*H], if wanted, and peephole_grads[3, H]."""
-    t, B, _ = dgates.shape
-    H, compute = cs_prev.shape[1], dgates.dtype
+    t, compute = len(dgates), dgates.dtype
     if b_grad is not None:
         b_grad += column_sums(rows(dgates, compute))
     if peephole is None:
         return
     before = rows(previous(cs_prev, saved.cs, lo, lo + t, compute), compute)
     after = rows(saved.cs[lo : lo + t], compute)
-    di, _, df, do = (dgates.reshape(t * B, 4, H)[:, column] for column in columns)
+    compiled = _compiled(compute.char)
+    add = _add_peephole_sums if compiled is None else compiled.add_peephole_sums
+    add(rows(dgates, compute), before, after, columns, peephole_grads)
+
+
+def _add_peephole_sums(
+    dgates: Array, before: Array, after: Array, columns: tuple[int, ...], totals: Array
+) -> None:
+    """Add the sums over N rows of di*before, df*before and do*after to totals[3, H]."""
+    N, H = before.shape
+    di, _, df, do = (dgates.reshape(N, 4, H)[:, column] for column in columns)
     # As many rows as the caches hold.
-    n = max(1, CHUNK // max(H, 1))
-    product, ones = np.empty((min(n, t * B), H), compute), np.ones(min(n, t * B), compute)
-    for start in range(0, t * B, n):
-        part, size = slice(start, start + n), min(n, t * B - start)
-        for total, dgate, cs in zip(
-            peephole_grads, (di, df, do), (before, before, after), strict=True
-        ):
+    n = max(1, min(N, CHUNK // max(H, 1)))
+    product, ones = np.empty((n, H), totals.dtype), np.ones(n, totals.dtype)
+    for start in range(0, N, n):
+        part, size = slice(start, start + n), min(n, N - start)
+        for total, dgate, cs in zip(totals, (di, df, do), (before, before, after), strict=True):
             np.multiply(dgate[part], cs[part], product[:size])
             # As a matmul the sum is several times more accurate than einsum's.
             total += np.dot(ones[:size], product[:size])
