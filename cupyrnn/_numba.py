@@ -9,6 +9,7 @@ of larger steps are left to NumPy, whose BLAS is faster than a loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -27,22 +28,44 @@ _SERIES_32 = tuple(1 / np.prod(np.arange(1.0, k + 1)) for k in range(7, 1, -1))
 _SERIES_64 = tuple(1 / np.prod(np.arange(1.0, k + 1)) for k in range(13, 1, -1))
 
 
-def _compile(function: Callable[..., Any]) -> Any:
-    """Compile for the types of the arguments, when there are some, and keep the result on disk."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+
+def _part(function: Callable[..., Any]) -> Any:
+    """Have a function compiled as part of the loops that call it."""
+    return numba.njit(function, **_OPTIONS)
+
+
+def _compile(loop: Callable[..., None], arguments: str, char: str) -> Any:
+    """
+    Return a loop compiled for a dtype, from the disk where it was compiled before.
+
+    `arguments` tells them apart: r2 is an array of rank 2 that is only read, w2 one that is
+    written, d1 a float64 one, x a number of the dtype and n an integer.
+    """
+    dtype = numba.from_dtype(np.dtype(char))
+    types: dict[str, Any] = {"x": dtype, "n": numba.intp, "d1": numba.float64[::1]}
+    for rank in (1, 2, 3):
+        types[f"r{rank}"] = numba.types.Array(dtype, rank, "C", readonly=True)
+        types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")
+    signature = numba.void(*(types[a] for a in arguments.split()))
+    # A name of its own: processes that compile for two dtypes at once would mix up their files.
+    named = FunctionType(loop.__code__, loop.__globals__, f"{loop.__name__}_{char}")
+    named.__qualname__ = named.__name__
     try:
-        return numba.njit(function, cache=True, **options)
-    except RuntimeError:  # There is no folder to keep it in.
-        return numba.njit(function, **options)
+        return numba.njit(signature, cache=True, **_OPTIONS)(named)
+    except Exception:  # There is no folder to keep it in, no room, or what lies there is damaged.
+        return numba.njit(signature, **_OPTIONS)(loop)
 
 
-@_compile
+@_part
 def _expm1_32(u: Array) -> None:
     """
-    Overwrite u with expm1(u), to a unit in the last place: math.expm1 would not be vectorized.
+    Overwrite u with expm1(u), to a relative 1.2e-7: math.expm1 would not be vectorized.
 
     u = n*ln(2) + r, expm1(u) = 2**n * expm1(r) + 2**n - 1. The two parts of ln(2) are those of
-    Cephes: n times the first is exact.
+    Cephes: n times the first is exact. Above 88, where 2**n would overflow, the series is used past
+    its range and loses a digit.
     """
     for j in range(u.size):
         x = min(max(u[j], np.float32(-87)), np.float32(89))
@@ -56,9 +79,9 @@ def _expm1_32(u: Array) -> None:
         u[j] = scale * p + (scale - np.float32(1))
 
 
-@_compile
+@_part
 def _expm1_64(u: Array) -> None:
-    """_expm1_32 in float64."""
+    """_expm1_32 in float64, to a relative 2.7e-16 up to 709.4."""
     for j in range(u.size):
         x = min(max(u[j], -708.0), 710.0)
         n = min(np.rint(x * 1.4426950408889634), 1023.0)
@@ -71,7 +94,7 @@ def _expm1_64(u: Array) -> None:
         u[j] = scale * p + (scale - 1.0)
 
 
-@_compile
+@_part
 def _expm1(u: Array) -> None:
     """Overwrite u with expm1(u)."""
     if u.itemsize == 4:
@@ -80,7 +103,6 @@ def _expm1(u: Array) -> None:
         _expm1_64(u)
 
 
-@_compile
 def _lstm_forward(
     lo: int,
     hi: int,
@@ -160,7 +182,6 @@ def _lstm_forward(
                 co[s, r, j], o[s, r, j], h[s, r, j] = co_, o_, o_ * co_
 
 
-@_compile
 def _lstm_backward(
     lo: int,
     hi: int,
@@ -230,7 +251,6 @@ def _lstm_backward(
                     d[j] += g_0 * w_0[j] + g_1 * w_1[j] + g_2 * w_2[j] + g_3 * w_3[j]
 
 
-@_compile
 def _peephole_sums(
     dgates: Array,
     before: Array,
@@ -254,78 +274,89 @@ def _peephole_sums(
 
 
 def _plain(*arrays: Array) -> Iterator[Array]:
-    """Yield the arrays as one type each, lest Numba compile for others: C order, writeable."""
+    """Yield the arrays as the loops are compiled for: no subclass, C order, aligned."""
     for a in arrays:
         base = np.asarray(a)
-        yield base if base.flags.carray else base.copy()
+        yield base if base.flags.c_contiguous and base.flags.aligned else base.copy()
 
 
-def lstm_forward(
-    xw: Array,
-    w_h: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    peephole: tuple[Array, ...] | None,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    outputs: Sequence[Array],
-) -> None:
-    """Do what lstm._forward_loop does, for float32 and float64."""
-    t, B, _ = xw.shape
-    H, dtype = cs_prev.shape[1], xw.dtype
-    none, product = np.empty((0, 0), dtype), np.empty((B, 4 * H), dtype)
-    whole = t > 1 and B * H * H <= _PRODUCT_LARGEST
-    vectors = peephole or (none.ravel(),) * 3
-    clip = dtype.type(-1 if cell_clip is None else cell_clip)
-    at = (H * column for column in columns)
-    read = _plain(w_h if whole else none, product, *vectors)
-    args = (xw, *read, clip, *at, *_plain(cs_prev, h_prev), *outputs, np.empty(4 * H, dtype))
-    if whole:
-        _lstm_forward(0, t, *args)
-        return
-    for s in range(t):
-        np.dot(outputs[-1][s - 1] if s else h_prev, w_h, product)
-        _lstm_forward(s, s + 1, *args)
+class Loops:
+    """The compiled loops of one dtype, float32 or float64."""
 
+    def __init__(self, char: str) -> None:
+        vectors, at, state = "r1 r1 r1", "n n n n", " r3" * 9
+        self._forward = _compile(
+            _lstm_forward, f"n n w3 r2 r2 {vectors} x {at} r2 r2{' w3' * 7} w1", char
+        )
+        self._backward = _compile(_lstm_backward, f"n n{state} r2 {vectors} x {at} w2 w2 w3", char)
+        self._sums = _compile(_peephole_sums, "r2 r2 r2 n n n d1 d1 d1", char)
 
-def lstm_backward(
-    saved: Sequence[Array],
-    cs_prev: Array,
-    cs_grad: Array | None,
-    h_grad: Array | None,
-    w_h: Array | None,
-    peephole: tuple[Array, ...] | None,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    dcs: Array,
-    dh: Array,
-    dgates: Array,
-) -> None:
-    """Do what lstm._backward_loop does, for float32 and float64."""
-    t, B, H = cs_prev.shape
-    dtype = cs_prev.dtype
-    none = np.empty((0, 0, 0), dtype)
-    grads = (none if a is None else a for a in (cs_grad, h_grad))
-    whole = w_h is not None and t > 1 and B * H * H <= _PRODUCT_LARGEST
-    w = w_h if whole and w_h is not None else none.reshape(0, 0)
-    vectors = peephole or (none.ravel(),) * 3
-    clip = dtype.type(-1 if cell_clip is None else cell_clip)
-    at = (H * column for column in columns)
-    args = (*_plain(*saved[:6], cs_prev, *grads, w, *vectors), clip, *at, dcs, dh, dgates)
-    if whole or w_h is None:
-        _lstm_backward(0, t, *args)
-        return
-    for s in range(t - 1, -1, -1):
-        _lstm_backward(s, s + 1, *args)
-        np.dot(dgates[s], w_h, dh)
+    def forward(
+        self,
+        xw: Array,
+        w_h: Array,
+        cs_prev: Array,
+        h_prev: Array,
+        peephole: tuple[Array, ...] | None,
+        cell_clip: float | None,
+        columns: tuple[int, ...],
+        outputs: Sequence[Array],
+    ) -> None:
+        """Do what lstm._forward_loop does."""
+        t, B, _ = xw.shape
+        H, dtype = cs_prev.shape[1], xw.dtype
+        none, product = np.empty((0, 0), dtype), np.empty((B, 4 * H), dtype)
+        whole = t > 1 and B * H * H <= _PRODUCT_LARGEST
+        vectors = peephole or (none.ravel(),) * 3
+        clip = dtype.type(-1 if cell_clip is None else cell_clip)
+        at = (H * column for column in columns)
+        read = _plain(w_h if whole else none, product, *vectors)
+        args = (xw, *read, clip, *at, *_plain(cs_prev, h_prev), *outputs, np.empty(4 * H, dtype))
+        if whole:
+            self._forward(0, t, *args)
+            return
+        for s in range(t):
+            np.dot(outputs[-1][s - 1] if s else h_prev, w_h, product)
+            self._forward(s, s + 1, *args)
 
+    def backward(
+        self,
+        saved: Sequence[Array],
+        cs_prev: Array,
+        cs_grad: Array | None,
+        h_grad: Array | None,
+        w_h: Array | None,
+        peephole: tuple[Array, ...] | None,
+        cell_clip: float | None,
+        columns: tuple[int, ...],
+        dcs: Array,
+        dh: Array,
+        dgates: Array,
+    ) -> None:
+        """Do what lstm._backward_loop does."""
+        t, B, H = cs_prev.shape
+        dtype = cs_prev.dtype
+        none = np.empty((0, 0, 0), dtype)
+        grads = (none if a is None else a for a in (cs_grad, h_grad))
+        whole = w_h is not None and t > 1 and B * H * H <= _PRODUCT_LARGEST
+        w = w_h if whole and w_h is not None else none.reshape(0, 0)
+        vectors = peephole or (none.ravel(),) * 3
+        clip = dtype.type(-1 if cell_clip is None else cell_clip)
+        at = (H * column for column in columns)
+        args = (*_plain(*saved[:6], cs_prev, *grads, w, *vectors), clip, *at, dcs, dh, dgates)
+        if whole or w_h is None:
+            self._backward(0, t, *args)
+            return
+        for s in range(t - 1, -1, -1):
+            self._backward(s, s + 1, *args)
+            np.dot(dgates[s], w_h, dh)
 
-def add_peephole_sums(
-    dgates: Array, before: Array, after: Array, columns: tuple[int, ...], totals: Array
-) -> None:
-    """Do what lstm._add_peephole_sums does, for float32 and float64."""
-    H = before.shape[1]
-    sums = np.zeros((3, H))
-    at_i, _, at_f, at_o = (H * column for column in columns)
-    _peephole_sums(*_plain(dgates, before, after), at_i, at_f, at_o, *sums)
-    totals += sums
+    def add_peephole_sums(
+        self, dgates: Array, before: Array, after: Array, columns: tuple[int, ...], totals: Array
+    ) -> None:
+        """Do what lstm._add_peephole_sums does."""
+        H = before.shape[1]
+        sums = np.zeros((3, H))
+        at_i, _, at_f, at_o = (H * column for column in columns)
+        self._sums(*_plain(dgates, before, after), at_i, at_f, at_o, *sums)
+        totals += sums

@@ -108,11 +108,11 @@ def forward(
         last.c[...] = c
     for block in blocks:
         block_values = values[block.row : block.end]
+        xw = xw_memory(len(block_values), gates)
         if w.w_x is None:
-            copies = gates // values.shape[1]
-            xw = xp.concatenate([cast(block_values, compute)] * copies, axis=1)
+            by_gate = xw.reshape(len(xw), -1, values.shape[1])
+            by_gate[...] = cast(block_values, compute)[:, None]
         else:
-            xw = xw_memory(len(block_values), gates)
             matmul(xp, cast(block_values, operand), w.w_x.T, xw)
         for run in block.runs:
             at_xw = run.row - block.row

@@ -94,13 +94,17 @@ class LSTMGrads(NamedTuple):
 @functools.cache
 def _compiled(char: str) -> Any:
     """Return the compiled loops for a dtype of the computation, None where there are none."""
-    if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
+    if char not in "fd" or os.environ.get("CUPYRNN_NUMBA", "1") == "0":
         return None
     try:
-        from . import _numba
-    except Exception:  # Numba is not installed, or does not fit this NumPy.
+        import numba
+
+        from ._numba import Loops
+
+        # Not compiled they would be far slower than NumPy's.
+        return None if getattr(numba.config, "DISABLE_JIT", 0) else Loops(char)
+    except Exception:  # Numba is not installed, or does not work with this NumPy.
         return None
-    return _numba if char in "fd" else None
 
 
 def forward_steps(
@@ -151,7 +155,7 @@ def forward_steps(
     loop = (xw, w_h, cs_prev, h_prev, peephole, cell_clip, columns, wide)
     compiled = _compiled(compute.char)
     if compiled is not None and w_p is None:
-        compiled.lstm_forward(*loop)
+        compiled.forward(*loop)
     else:
         _forward_loop(*loop, w_p)
     if wide is not outputs:
@@ -343,7 +347,7 @@ def backward_steps(
             dgates[here],
         )
         if compiled is not None and w_p is None:
-            compiled.lstm_backward(*loop)
+            compiled.backward(*loop)
         else:
             _backward_loop(*loop, w_p, None if dh_steps is None else dh_steps[here], memory)
 

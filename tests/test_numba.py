@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +27,19 @@ def run(T: int, B: int, H: int, dtype: str = "float32", seed: int = 0) -> list[A
     w = (rng.standard_normal((2 * H, 4 * H)) / H).astype(dtype)
     out = cupyrnn.block_lstm(x, cs, h, w, np.zeros(4 * H, dtype))
     return [*out, *cupyrnn.block_lstm_grad(x, cs, h, w, *out, None, h_grad)]
+
+
+def process(code: str, **environment: str) -> list[str]:
+    """Run code in a new process and return the words it prints."""
+    code = f"import sys, numpy as np, cupyrnn; x, w = np.ones((2, 3, 5)), np.ones((10, 20)); {code}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | environment,
+    )
+    return done.stdout.split()
 
 
 def project(num_proj: int) -> None:
@@ -91,22 +106,51 @@ def test_with_and_without_numba(
         assert_close(a, e, dtype, "")
 
 
+@pytest.mark.parametrize("error", [RuntimeError, OSError, EOFError])
 def test_where_nothing_can_be_kept(
-    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+    compiled_loops: ModuleType, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numba raises RuntimeError if it finds no folder for what it compiles."""
+    """There is no folder for what Numba compiles, no room, or what lies there is damaged."""
     numba = importlib.import_module("numba")
     njit = numba.njit
 
     def without_a_folder(*args: Any, cache: bool = False, **options: Any) -> Any:
         if cache:
-            raise RuntimeError("cannot cache function: no locator available")
+            raise error
         return njit(*args, **options)
 
     monkeypatch.setattr(numba, "njit", without_a_folder)
-    u = np.array([1.0, -2.0])
-    compiled_loops._compile(compiled_loops._expm1_64.py_func)(u)
-    np.testing.assert_allclose(u, np.expm1([1.0, -2.0]), rtol=1e-15)
+    loop = compiled_loops._peephole_sums
+    compiled = compiled_loops._compile(loop, "r2 r2 r2 n n n d1 d1 d1", "f")
+    ones, sums = np.ones((2, 4), np.float32), np.zeros((3, 1))
+    compiled(ones, ones[:, :1].copy(), ones[:, :1].copy(), 0, 2, 3, *sums)
+    np.testing.assert_array_equal(sums, 2)
+
+
+def test_a_numba_that_does_not_work_is_none(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
+) -> None:
+    """As after Ctrl-C while it was imported."""
+    monkeypatch.setattr(importlib.import_module("numba"), "njit", None)
+    lstm._compiled.cache_clear()
+    run(2, 1, 2)
+    lstm._compiled.cache_clear()
+    assert numpys == {"_forward_loop", "_fill_factors"}
+
+
+def test_an_input_whose_columns_are_contiguous(
+    compiled_loops: ModuleType, rng: np.random.Generator
+) -> None:
+    """With skip_input it is copied to all gates, in the order the loops are compiled for."""
+    H = 5
+    options: dict[str, Any] = {"input_mode": "skip_input"}
+    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, H, **options))
+    x, h = rng.standard_normal((7, 3, H)), np.zeros((1, 3, H))
+    expected = cupyrnn.cudnn_rnn(x, h, h, params, **options).output
+    for axes in ((2, 0, 1), (2, 1, 0)):
+        other = x.transpose(axes).copy().transpose(np.argsort(axes))
+        actual = cupyrnn.cudnn_rnn(other, h, h, params, **options).output
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_calls_from_several_threads(compiled_loops: ModuleType) -> None:
@@ -143,19 +187,28 @@ def test_expm1(compiled_loops: ModuleType, dtype: str, rng: np.random.Generator)
         ("pass", False),
         ("cupyrnn.block_gru(x, x[0], w[:, :10], w[:, :5], w[0, :10], w[0, :5])", False),
         ("cupyrnn.block_lstm(x, x[0], x[0], w, w[0])", True),
-        (
-            "import os; os.environ['CUPYRNN_NUMBA'] = '0';"
-            "cupyrnn.block_lstm(x, x[0], x[0], w, w[0])",
-            False,
-        ),
     ],
 )
 def test_numba_is_imported_when_it_is_needed(
     compiled_loops: ModuleType, call: str, loaded: bool
 ) -> None:
-    code = (
-        "import sys, numpy as np, cupyrnn; x, w = np.ones((2, 3, 5)), np.ones((10, 20));"
-        f"{call}; print('numba' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(loaded)]
+    assert process(f"{call}; print('numba' in sys.modules)") == [str(loaded)]
+
+
+@pytest.mark.parametrize("variable", ["CUPYRNN_NUMBA=0", "NUMBA_DISABLE_JIT=1"])
+def test_switched_off(compiled_loops: ModuleType, variable: str) -> None:
+    name, value = variable.split("=")
+    assert process("print(cupyrnn.lstm._compiled('f'))", **{name: value}) == ["None"]
+
+
+def test_a_damaged_cache(compiled_loops: ModuleType, tmp_path: Path) -> None:
+    code = "print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.sum(), cupyrnn.lstm._compiled('d'))"
+    first, *loops = process(code, NUMBA_CACHE_DIR=str(tmp_path))
+    files = [*tmp_path.rglob("*.nb?")]
+    assert files
+    assert loops[0] == "<cupyrnn._numba.Loops"
+    for path in files:
+        path.write_bytes(b"")
+    again, *loops = process(code, NUMBA_CACHE_DIR=str(tmp_path))
+    assert again == first
+    assert loops[0] == "<cupyrnn._numba.Loops"
