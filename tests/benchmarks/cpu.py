@@ -303,7 +303,7 @@ def measure_case(
     if case.peer is not None and importlib.util.find_spec(cases.MODULES[case.peer]) is not None:
         others = cases.peers(case)
     compiled = cases.with_numba(case)
-    contestants = [mine, *others, *([compiled] if compiled is not None else [])]
+    contestants = [mine, *([compiled] if compiled is not None else []), *others]
     dtype = "float32" if case.dtype == "float16" else case.dtype
     key = str((dtype, cases.products(case)))
     if key not in floors or cases.floor_aim(case, threads) is not None:
