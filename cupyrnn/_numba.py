@@ -27,7 +27,6 @@ _PRODUCT_LARGEST = 8192
 _SERIES_32 = tuple(1 / np.prod(np.arange(1.0, k + 1)) for k in range(7, 1, -1))
 _SERIES_64 = tuple(1 / np.prod(np.arange(1.0, k + 1)) for k in range(13, 1, -1))
 
-
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 
@@ -280,6 +279,19 @@ def _plain(*arrays: Array) -> Iterator[Array]:
         yield base if base.flags.c_contiguous and base.flags.aligned else base.copy()
 
 
+def _shared(
+    peephole: tuple[Array, ...] | None,
+    cell_clip: float | None,
+    columns: tuple[int, ...],
+    H: int,
+    dtype: np.dtype[Any],
+) -> tuple[Any, ...]:
+    """Return what both loops take: wci, wcf, wco, cell_clip and where i, ci, f and o begin."""
+    vectors = peephole or (np.empty(0, dtype),) * 3
+    clip = dtype.type(-1 if cell_clip is None else cell_clip)
+    return (*_plain(*vectors), clip, *(H * column for column in columns))
+
+
 class Loops:
     """The compiled loops of one dtype, float32 or float64."""
 
@@ -307,11 +319,14 @@ class Loops:
         H, dtype = cs_prev.shape[1], xw.dtype
         none, product = np.empty((0, 0), dtype), np.empty((B, 4 * H), dtype)
         whole = t > 1 and B * H * H <= _PRODUCT_LARGEST
-        vectors = peephole or (none.ravel(),) * 3
-        clip = dtype.type(-1 if cell_clip is None else cell_clip)
-        at = (H * column for column in columns)
-        read = _plain(w_h if whole else none, product, *vectors)
-        args = (xw, *read, clip, *at, *_plain(cs_prev, h_prev), *outputs, np.empty(4 * H, dtype))
+        args = (
+            xw,
+            *_plain(w_h if whole else none, product),
+            *_shared(peephole, cell_clip, columns, H, dtype),
+            *_plain(cs_prev, h_prev),
+            *outputs,
+            np.empty(4 * H, dtype),
+        )
         if whole:
             self._forward(0, t, *args)
             return
@@ -340,10 +355,13 @@ class Loops:
         grads = (none if a is None else a for a in (cs_grad, h_grad))
         whole = w_h is not None and t > 1 and B * H * H <= _PRODUCT_LARGEST
         w = w_h if whole and w_h is not None else none.reshape(0, 0)
-        vectors = peephole or (none.ravel(),) * 3
-        clip = dtype.type(-1 if cell_clip is None else cell_clip)
-        at = (H * column for column in columns)
-        args = (*_plain(*saved[:6], cs_prev, *grads, w, *vectors), clip, *at, dcs, dh, dgates)
+        args = (
+            *_plain(*saved[:6], cs_prev, *grads, w),
+            *_shared(peephole, cell_clip, columns, H, dtype),
+            dcs,
+            dh,
+            dgates,
+        )
         if whole or w_h is None:
             self._backward(0, t, *args)
             return
