@@ -1,6 +1,22 @@
 """TensorFlow's fused recurrent ops, forward and backward, over NumPy and CuPy arrays."""
 
 from . import raw_ops
+from .converters import (
+    BlockLSTMParams,
+    params_from_block_lstm,
+    params_from_keras,
+    params_from_torch,
+    params_to_block_lstm,
+    params_to_keras,
+    params_to_torch,
+)
+from .cudnn_rnn import (
+    CudnnRNNGrads,
+    CudnnRNNOutputs,
+    cudnn_rnn,
+    cudnn_rnn_backprop,
+    cudnn_rnn_engine,
+)
 from .gru import (
     GRUCellGrads,
     GRUGrads,
@@ -22,7 +38,6 @@ from .lstm import (
     lstm_block_cell_grad,
 )
 from .params import (
-    BlockLSTMParams,
     CanonicalParams,
     PackedParams,
     Piece,
@@ -30,19 +45,6 @@ from .params import (
     cudnn_rnn_params_layout,
     cudnn_rnn_params_size,
     cudnn_rnn_params_to_canonical,
-    params_from_block_lstm,
-    params_from_keras,
-    params_from_torch,
-    params_to_block_lstm,
-    params_to_keras,
-    params_to_torch,
-)
-from .rnn import (
-    CudnnRNNGrads,
-    CudnnRNNOutputs,
-    cudnn_rnn,
-    cudnn_rnn_backprop,
-    cudnn_rnn_engine,
 )
 
 __version__ = "0.1.0"

@@ -188,10 +188,11 @@ def check_list(op: str, name: str, value: object) -> None:
         raise TypeError(f"{op}: {name} is a {type(value).__name__}, expected a list of arrays")
 
 
-def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> None:
-    """Check that `value` is one of the strings `choices`."""
+def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> str:
+    """Return `value`, one of the strings `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(choices)}")
+    return value
 
 
 def check_bool(op: str, name: str, value: object) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array
-    from .rnn import Config
+    from .params import Net
 
     Lengths: TypeAlias = NDArray[np.int32] | None
     Forward: TypeAlias = tuple[Array, Array, Array | None, Array]
@@ -67,12 +67,12 @@ def _tf32() -> bool:
     return os.environ.get("CUPY_TF32", "0") == "1"
 
 
-def _seed(config: Config) -> int:
+def _seed(config: Net) -> int:
     """Return TensorFlow's seed of cuDNN's generator."""
     return (config.seed << 32 | config.seed2) % 2**64
 
 
-def _full(config: Config, lengths: Lengths) -> list[int]:
+def _full(config: Net, lengths: Lengths) -> list[int]:
     return [config.T] * config.B if lengths is None else lengths.tolist()
 
 
@@ -83,7 +83,7 @@ class _Nine:
         self,
         library: _libcudnn.Library,
         enter: Enter,
-        config: Config,
+        config: Net,
         dtype_name: str,
         lengths: Lengths,
         purpose: Purpose,
@@ -94,7 +94,7 @@ class _Nine:
         self.handle = handle = library.handles.get(cupy.cuda.get_device_id())
         library.call("cudnnSetStream", handle, cupy.cuda.get_current_stream().ptr)
         dropout = enter(self._dropout(library, config, purpose))
-        out = config.P or config.H
+        out = config.P
         self.rnn = enter(
             library.rnn(
                 dtype_name,
@@ -125,7 +125,7 @@ class _Nine:
         self.reserve_bytes = reserve if config.is_training else 0
 
     def _dropout(
-        self, library: _libcudnn.Library, config: Config, purpose: Purpose
+        self, library: _libcudnn.Library, config: Net, purpose: Purpose
     ) -> AbstractContextManager[int]:
         rate = config.dropout if config.drops else 0.0
         if not config.drops or purpose == "sizes":
@@ -176,7 +176,7 @@ class _Eight:
         self,
         cudnn: Any,
         enter: Enter,
-        config: Config,
+        config: Net,
         dtype_name: str,
         lengths: Lengths,
         purpose: Purpose,
@@ -312,13 +312,13 @@ def _legacy() -> Any:
     return cudnn
 
 
-def _legacy_lacks(config: Config, dtype_name: str, lengths: Lengths) -> str | None:
+def _legacy_lacks(config: Net, dtype_name: str, lengths: Lengths) -> str | None:
     """Return what CuPy's calls of cuDNN 8 cannot do of a call."""
     import cupy
 
     lack = None
-    if config.P:
-        lack = f"num_proj = {config.P}"
+    if config.num_proj:
+        lack = f"num_proj = {config.num_proj}"
     elif dtype_name == "bfloat16":
         lack = "bfloat16"
     elif lengths is not None and not lengths.all():
@@ -334,7 +334,7 @@ def _legacy_lacks(config: Config, dtype_name: str, lengths: Lengths) -> str | No
 
 
 @contextmanager
-def _net(config: Config, dtype_name: str, lengths: Lengths, purpose: Purpose) -> Iterator[_Net]:
+def _net(config: Net, dtype_name: str, lengths: Lengths, purpose: Purpose) -> Iterator[_Net]:
     """Open cuDNN's descriptors for a call that `why_not` allows."""
     library = _libcudnn.find()
     with ExitStack() as stack:
@@ -345,7 +345,7 @@ def _net(config: Config, dtype_name: str, lengths: Lengths, purpose: Purpose) ->
             yield _Eight(_legacy(), *arguments)
 
 
-def why_not(config: Config, dtype_name: str, lengths: Lengths) -> str | None:
+def why_not(config: Net, dtype_name: str, lengths: Lengths) -> str | None:
     """Return None if cuDNN can be loaded and supports a call, else why not. Never raises."""
     try:
         return _why_not(config, dtype_name, lengths)
@@ -355,11 +355,11 @@ def why_not(config: Config, dtype_name: str, lengths: Lengths) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-def _why_not(config: Config, dtype_name: str, lengths: Lengths) -> str | None:
+def _why_not(config: Net, dtype_name: str, lengths: Lengths) -> str | None:
     for symbol in ("T", "B", "I", "H", "L"):
         if getattr(config, symbol) == 0:
             return f"cuDNN does not take {symbol} = 0"
-    if config.P == config.H:
+    if config.num_proj == config.H:
         return f"cuDNN takes num_proj = H = {config.H} for no projection at all"
     if config.T > _LONGEST:
         return f"cuDNN does not take T = {config.T}, the most is {_LONGEST}"
@@ -375,7 +375,7 @@ def _why_not(config: Config, dtype_name: str, lengths: Lengths) -> str | None:
         return None
 
 
-def reserve_size(config: Config, dtype_name: str, lengths: Lengths) -> int:
+def reserve_size(config: Net, dtype_name: str, lengths: Lengths) -> int:
     """Return the elements of the reserve of a training call."""
     training = config._replace(is_training=True)
     itemsize = {"float32": 4, "float64": 8}.get(dtype_name, 2)
@@ -413,7 +413,7 @@ def _pass_through(lengths: Lengths, pairs: list[tuple[Array | None, Array | None
 
 
 def forward(
-    config: Config,
+    config: Net,
     input: Array,
     input_h: Array,
     input_c: Array | None,
@@ -444,7 +444,7 @@ def forward(
     dtype = input.dtype
     with _net(config, dtype.name, lengths, "forward") as net:
         work = _workspace(net, params)
-        columns = config.D * (config.P or config.H)
+        columns = config.D * config.P
         output = _outputs((config.T, config.B, columns), dtype, lengths)
         output_h = cupy.empty(input_h.shape, dtype)
         output_c = None if input_c is None else cupy.empty(input_c.shape, dtype)
@@ -463,7 +463,7 @@ def forward(
 
 
 def backward(
-    config: Config,
+    config: Net,
     input: Array,
     input_h: Array,
     input_c: Array | None,

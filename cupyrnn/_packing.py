@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._sequence import block_rows
+from ._products import block_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import cudnn_gru, lstm, simple_rnn
 from ._arrays import cast, compute_dtype, operand_dtype
-from ._sequence import Scratch, add_column_sums, add_matmul, matmul
+from ._products import Scratch, add_column_sums, add_matmul, matmul
 from .cudnn_gru import CudnnGRUOutputs
 from .lstm import LSTMOutputs
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ._arrays import cast
-from ._sequence import CHUNK, exp_of, previous
+from ._products import CHUNK, exp_of, previous
 
 if TYPE_CHECKING:
     from ._arrays import Array

@@ -28,7 +28,7 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._sequence import (
+from ._products import (
     CHUNK,
     Scratch,
     add_matmul,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import gru, lstm, rnn
+from . import cudnn_rnn, gru, lstm
 from . import params as packed
 from ._arrays import check_bool
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array
+    from .cudnn_rnn import Lengths
     from .params import Direction, InputMode, RNNMode
-    from .rnn import Lengths
 
 
 def LSTMBlockCell(
@@ -463,9 +463,9 @@ def CudnnRNN(
     seed2: int = 0,
     is_training: bool = True,
     name: str | None = None,
-) -> rnn.CudnnRNNV1Outputs:
+) -> cudnn_rnn.CudnnRNNV1Outputs:
     """A recurrent net of several layers: see `cupyrnn.cudnn_rnn`."""
-    outputs = rnn.cudnn_rnn(
+    outputs = cudnn_rnn.cudnn_rnn(
         input,
         input_h,
         input_c,
@@ -478,7 +478,7 @@ def CudnnRNN(
         seed2=seed2,
         is_training=is_training,
     )
-    return rnn.CudnnRNNV1Outputs(*outputs[:4])
+    return cudnn_rnn.CudnnRNNV1Outputs(*outputs[:4])
 
 
 def CudnnRNNV2(
@@ -495,9 +495,9 @@ def CudnnRNNV2(
     seed2: int = 0,
     is_training: bool = True,
     name: str | None = None,
-) -> rnn.CudnnRNNOutputs:
+) -> cudnn_rnn.CudnnRNNOutputs:
     """CudnnRNN that also returns what is to know about reserve_space: see `cudnn_rnn`."""
-    return rnn.cudnn_rnn(
+    return cudnn_rnn.cudnn_rnn(
         input,
         input_h,
         input_c,
@@ -529,9 +529,9 @@ def CudnnRNNV3(
     is_training: bool = True,
     time_major: bool = True,
     name: str | None = None,
-) -> rnn.CudnnRNNOutputs:
+) -> cudnn_rnn.CudnnRNNOutputs:
     """CudnnRNNV2 with sequence lengths and a projection: see `cupyrnn.cudnn_rnn`."""
-    return rnn.cudnn_rnn(
+    return cudnn_rnn.cudnn_rnn(
         input,
         input_h,
         input_c,
@@ -569,9 +569,9 @@ def CudnnRNNBackprop(
     seed: int = 0,
     seed2: int = 0,
     name: str | None = None,
-) -> rnn.CudnnRNNGrads:
+) -> cudnn_rnn.CudnnRNNGrads:
     """The gradient of CudnnRNN: see `cupyrnn.cudnn_rnn_backprop`."""
-    return rnn.cudnn_rnn_backprop(
+    return cudnn_rnn.cudnn_rnn_backprop(
         input,
         input_h,
         input_c,
@@ -613,9 +613,9 @@ def CudnnRNNBackpropV2(
     seed: int = 0,
     seed2: int = 0,
     name: str | None = None,
-) -> rnn.CudnnRNNGrads:
+) -> cudnn_rnn.CudnnRNNGrads:
     """The gradient of CudnnRNNV2: see `cupyrnn.cudnn_rnn_backprop`."""
-    return rnn.cudnn_rnn_backprop(
+    return cudnn_rnn.cudnn_rnn_backprop(
         input,
         input_h,
         input_c,
@@ -661,9 +661,9 @@ def CudnnRNNBackpropV3(
     num_proj: int = 0,
     time_major: bool = True,
     name: str | None = None,
-) -> rnn.CudnnRNNGrads:
+) -> cudnn_rnn.CudnnRNNGrads:
     """The gradient of CudnnRNNV3: see `cupyrnn.cudnn_rnn_backprop`."""
-    return rnn.cudnn_rnn_backprop(
+    return cudnn_rnn.cudnn_rnn_backprop(
         input,
         input_h,
         input_c,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cupyrnn
-from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs, _sequence
+from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs, _products
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 UNI, BI = "unidirectional", "bidirectional"
@@ -711,7 +711,7 @@ def test_blocks_of_steps_do_not_matter(
     out = forward(ops, case, inputs)
     g = backward(ops, case, inputs, out, cotangents)
     for name in ("_CPU_ROWS", "_GPU_ROWS"):
-        monkeypatch.setattr(_sequence, name, rows)
+        monkeypatch.setattr(_products, name, rows)
     in_blocks = forward(ops, case, inputs)
     assert_outputs(in_blocks, out[:3], "float64")
     assert_grads(backward(ops, case, inputs, in_blocks, cotangents), g, "float64")

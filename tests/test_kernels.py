@@ -18,7 +18,7 @@ from cuda_on_cpu import fake_cupy, nvrtc, runner
 from test_cudnn_rnn import BI, SKIP, Case
 
 import cupyrnn
-from cupyrnn import _dropout, _sequence
+from cupyrnn import _dropout, _products
 from cupyrnn.kernels import common, compile, cudnn_gru, dropout, gru, launch, lstm, simple_rnn
 
 CELLS: dict[str, Any] = {
@@ -300,8 +300,8 @@ def test_the_gpu_agrees_with_numpy(
 def test_sequences_in_several_blocks(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    monkeypatch.setattr(_sequence, "_GPU_ROWS", 9)
-    assert len(list(_sequence.time_blocks(cupy_on_cpu, 7, 5))) == 4
+    monkeypatch.setattr(_products, "_GPU_ROWS", 9)
+    assert len(list(_products.time_blocks(cupy_on_cpu, 7, 5))) == 4
     for dtype in ("float64", "float16"):
         agrees_with_numpy(cupy_on_cpu, dtype, (7, 5, 3, 33), steps)
 
@@ -319,7 +319,7 @@ SEVERAL_RUNS = [
 def test_rnn_in_several_blocks(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: int, case: Case
 ) -> None:
-    monkeypatch.setattr(_sequence, "_GPU_ROWS", rows)
+    monkeypatch.setattr(_products, "_GPU_ROWS", rows)
     for dtype in ("float64", "float16"):
         rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
 

@@ -42,8 +42,7 @@ from test_cudnn_rnn import (
 
 import cupyrnn
 from cupyrnn import _cudnn, _libcudnn
-from cupyrnn.params import GATES
-from cupyrnn.rnn import Config
+from cupyrnn.params import GATES, Net
 
 NEEDS_CUDNN = "needs cuDNN: pip install 'cupyrnn[cudnn13]'"
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -388,10 +387,10 @@ def stub(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     assert loaded.dll.stub_alive() == 0, "descriptors were left"
 
 
-def config_of(case: Case, **more: Any) -> Config:
+def config_of(case: Case, **more: Any) -> Net:
     fields = {"dropout": 0.0, "seed": 0, "seed2": 0, "is_training": True} | more
-    sizes = (case.T, case.B, case.I, case.H, case.L, case.D)
-    return Config(case.rnn_mode, case.skip, *sizes, case.num_proj, **fields)
+    sizes = (case.L, case.H, case.I, case.D, case.num_proj, case.T, case.B)
+    return Net(case.rnn_mode, case.skip, *sizes, **fields)
 
 
 def lengths_of(case: Case) -> Any:
@@ -689,8 +688,8 @@ def test_what_is_refused_and_why(stub: Stub) -> None:
     assert reason() is None
     for symbol in ("T", "B", "I", "H", "L"):
         assert reason(**{symbol: 0}) == f"cuDNN does not take {symbol} = 0"
-    assert reason(P=5) == "cuDNN takes num_proj = H = 5 for no projection at all"
-    assert reason(P=4) is None
+    assert reason(num_proj=5) == "cuDNN takes num_proj = H = 5 for no projection at all"
+    assert reason(num_proj=4) is None
     assert reason(T=65535) is None
     assert reason(T=65536) == "cuDNN does not take T = 65536, the most is 65535"
     assert reason(I=2**30) == "cuDNN does not take sizes beyond 32 bits"
@@ -1241,7 +1240,7 @@ def test_what_cudnn_8_does_not_have(
         return found[1] if found else reason
 
     assert lack() is None
-    assert lack(P=3) == "num_proj = 3"
+    assert lack(num_proj=3) == "num_proj = 3"
     assert lack("bfloat16") == "bfloat16"
     assert lack(lengths=np.array([3, 0], np.int32)) == "sequences of length 0"
     assert lack(lengths=np.array([3, 1], np.int32)) is None

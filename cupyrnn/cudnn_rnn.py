@@ -35,13 +35,13 @@ from ._arrays import (
 from ._dropout import keep_mask
 from ._packing import Packing, count_rows
 from ._rnn_layer import SAVED, States, Weights
-from .params import GATES, layout
+from .params import GATES, Net, check_net, layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array
-    from .params import Direction, InputMode, Piece, RNNMode
+    from .params import Direction, InputMode, RNNMode
 
     Lengths: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
 
@@ -83,39 +83,11 @@ class CudnnRNNGrads(NamedTuple):
     params_backprop: Array
 
 
-class Config(NamedTuple):
-    """The sizes and attributes of a call after their checks."""
-
-    rnn_mode: str
-    skip: bool
-    T: int
-    B: int
-    I: int
-    H: int
-    L: int
-    D: int
-    P: int  # num_proj, 0 for none
-    dropout: float
-    seed: int
-    seed2: int
-    is_training: bool
-
-    @property
-    def out(self) -> int:
-        """The size of the output of one direction."""
-        return self.P or self.H
-
-    @property
-    def drops(self) -> bool:
-        """Whether values are dropped between layers."""
-        return self.is_training and self.dropout > 0 and self.L > 1
-
-
-def _weights(params: Array, pieces: list[Piece], config: Config) -> list[Weights]:
+def _weights(params: Array, net: Net) -> list[Weights]:
     """Return the parameters by layer and direction, as views."""
-    H, P, gates = config.H, config.out, len(GATES[config.rnn_mode])
+    H, P, gates = net.H, net.P, len(GATES[net.rnn_mode])
     starts: dict[tuple[int, int, str], int] = {}
-    for p in pieces:
+    for p in layout(net):
         starts.setdefault((p.layer, p.direction, p.kind), p.offset)
 
     def part(layer: int, d: int, kind: str, rows: int, columns: int) -> Array:
@@ -123,17 +95,17 @@ def _weights(params: Array, pieces: list[Piece], config: Config) -> list[Weights
         return params[start : start + rows * columns].reshape(rows, columns)
 
     def one(layer: int, d: int) -> Weights:
-        skipped = config.skip and layer == 0
-        K = config.D * P if layer else config.I
+        skipped = net.skip and layer == 0
+        K = net.D * P if layer else net.I
         return Weights(
             None if skipped else part(layer, d, "input", gates * H, K),
             part(layer, d, "recurrent", gates * H, P),
-            part(layer, d, "projection", P, H) if config.P else None,
+            part(layer, d, "projection", P, H) if net.num_proj else None,
             part(layer, d, "input_bias", 1, gates * H)[0],
             part(layer, d, "recurrent_bias", 1, gates * H)[0],
         )
 
-    return [one(layer, d) for layer in range(config.L) for d in range(config.D)]
+    return [one(layer, d) for layer in range(net.L) for d in range(net.D)]
 
 
 class _Reserve(NamedTuple):
@@ -143,54 +115,54 @@ class _Reserve(NamedTuple):
     saved: list[list[Array]]  # by direction, as _rnn_layer.forward fills them
 
 
-def _reserve_layout(config: Config, rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
+def _reserve_layout(net: Net, rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the layer and the shape of every part of reserve_space."""
-    for layer in range(config.L):
-        if layer and config.drops:
-            yield layer, (rows, config.D * config.out)
-        for _ in range(config.D):
-            yield from ((layer, (rows, config.H)) for _ in range(SAVED[config.rnn_mode] - 1))
-            yield layer, (rows, config.out)
+    for layer in range(net.L):
+        if layer and net.drops:
+            yield layer, (rows, net.D * net.P)
+        for _ in range(net.D):
+            yield from ((layer, (rows, net.H)) for _ in range(SAVED[net.rnn_mode] - 1))
+            yield layer, (rows, net.P)
 
 
-def _reserve_size(config: Config, rows: int) -> int:
-    return sum(n * columns for _, (n, columns) in _reserve_layout(config, rows))
+def _reserve_size(net: Net, rows: int) -> int:
+    return sum(n * columns for _, (n, columns) in _reserve_layout(net, rows))
 
 
-def _reserves(reserve_space: Array, config: Config, rows: int) -> list[_Reserve]:
+def _reserves(reserve_space: Array, net: Net, rows: int) -> list[_Reserve]:
     """Return the parts of reserve_space by layer."""
-    parts: list[list[Array]] = [[] for _ in range(config.L)]
+    parts: list[list[Array]] = [[] for _ in range(net.L)]
     start = 0
-    for layer, shape in _reserve_layout(config, rows):
+    for layer, shape in _reserve_layout(net, rows):
         end = start + shape[0] * shape[1]
         parts[layer].append(reserve_space[start:end].reshape(shape))
         start = end
-    n = SAVED[config.rnn_mode]
+    n = SAVED[net.rnn_mode]
     result = []
     for layer, arrays in enumerate(parts):
-        mask = arrays.pop(0) if layer and config.drops else None
-        result.append(_Reserve(mask, [arrays[d * n : (d + 1) * n] for d in range(config.D)]))
+        mask = arrays.pop(0) if layer and net.drops else None
+        result.append(_Reserve(mask, [arrays[d * n : (d + 1) * n] for d in range(net.D)]))
     return result
 
 
-def _draw_mask(xp: ModuleType, config: Config, packing: Packing, layer: int, mask: Array) -> None:
+def _draw_mask(xp: ModuleType, net: Net, packing: Packing, layer: int, mask: Array) -> None:
     """Fill the mask of a layer's input. What it is for a value does not depend on the lengths."""
     columns = mask.shape[1]
     drawn = keep_mask(
         xp,
-        (config.T * config.B, columns),
+        (net.T * net.B, columns),
         mask.dtype,
-        config.dropout,
-        config.seed,
-        config.seed2,
+        net.dropout,
+        net.seed,
+        net.seed2,
         layer,
     )
-    mask[...] = packing.pack(drawn.reshape(config.T, config.B, columns))
+    mask[...] = packing.pack(drawn.reshape(net.T, net.B, columns))
 
 
-def _drop(values: Array, mask: Array, config: Config) -> Array:
+def _drop(values: Array, mask: Array, net: Net) -> Array:
     """Return the values that the mask keeps, scaled, in the dtype of the mask."""
-    scale = 1 / (1 - config.dropout) if config.dropout < 1 else 0.0
+    scale = 1 / (1 - net.dropout) if net.dropout < 1 else 0.0
     compute = compute_dtype(mask.dtype)
     return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
 
@@ -213,8 +185,7 @@ def _ordered(
 
 def _forward(
     xp: ModuleType,
-    config: Config,
-    pieces: list[Piece],
+    net: Net,
     input: Array,
     input_h: Array,
     input_c: Array | None,
@@ -222,37 +193,37 @@ def _forward(
     lengths: NDArray[np.int32] | None,
 ) -> tuple[Array, Array, Array | None, Array]:
     """cudnn_rnn after its checks, time-major and without cuDNN."""
-    dtype, D = input.dtype, config.D
-    packing = Packing(xp, config.T, config.B, lengths)
+    dtype, D = input.dtype, net.D
+    packing = Packing(xp, net.T, net.B, lengths)
     blocks = packing.blocks()
     first = _ordered(xp, packing, input_h, input_c)
     output_h = xp.empty(input_h.shape, dtype)
     output_c = None if input_c is None else xp.empty(input_c.shape, dtype)
-    weights = _weights(cast(contiguous(xp, params), operand_dtype(xp, dtype)), pieces, config)
+    weights = _weights(cast(contiguous(xp, params), operand_dtype(xp, dtype)), net)
     reserves: list[_Reserve] = []
-    if config.is_training:
-        reserve_space = xp.empty(_reserve_size(config, packing.rows), dtype)
-        reserves = _reserves(reserve_space, config, packing.rows)
+    if net.is_training:
+        reserve_space = xp.empty(_reserve_size(net, packing.rows), dtype)
+        reserves = _reserves(reserve_space, net, packing.rows)
     else:
         reserve_space = xp.zeros((), dtype)
         most = max((block.end - block.row for block in blocks), default=0)
-        scratch = [xp.empty((most, config.H), dtype) for _ in range(SAVED[config.rnn_mode] - 1)]
+        scratch = [xp.empty((most, net.H), dtype) for _ in range(SAVED[net.rnn_mode] - 1)]
     values = packing.pack(contiguous(xp, input))
-    for layer in range(config.L):
+    for layer in range(net.L):
         mask = reserves[layer].mask if reserves else None
         if mask is not None:
-            _draw_mask(xp, config, packing, layer, mask)
-            values = _drop(values, mask, config)
+            _draw_mask(xp, net, packing, layer, mask)
+            values = _drop(values, mask, net)
         outputs = []
         for d in range(D):
             pl = layer * D + d
             if reserves:
                 saved = reserves[layer].saved[d]
             else:
-                saved = [*scratch, xp.empty((packing.rows, config.out), dtype)]
+                saved = [*scratch, xp.empty((packing.rows, net.P), dtype)]
             _rnn_layer.forward(
                 xp,
-                config.rnn_mode,
+                net.rnn_mode,
                 weights[pl],
                 packing.reverse(values) if d else values,
                 _state(first, pl),
@@ -272,8 +243,7 @@ def _forward(
 
 def _backward(
     xp: ModuleType,
-    config: Config,
-    pieces: list[Piece],
+    net: Net,
     input: Array,
     input_h: Array,
     input_c: Array | None,
@@ -285,15 +255,15 @@ def _backward(
     reserve_space: Array,
 ) -> tuple[Array, Array, Array | None, Array]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
-    dtype, D, P = input.dtype, config.D, config.out
+    dtype, D, P = input.dtype, net.D, net.P
     compute = compute_dtype(dtype)
-    packing = Packing(xp, config.T, config.B, lengths)
+    packing = Packing(xp, net.T, net.B, lengths)
     blocks = packing.blocks()
-    reserves = _reserves(contiguous(xp, reserve_space), config, packing.rows)
+    reserves = _reserves(contiguous(xp, reserve_space), net, packing.rows)
     first = _ordered(xp, packing, input_h, input_c)
-    weights = _weights(cast(contiguous(xp, params), operand_dtype(xp, dtype)), pieces, config)
+    weights = _weights(cast(contiguous(xp, params), operand_dtype(xp, dtype)), net)
     params_grad = xp.zeros(params.shape, compute)
-    grads = _weights(params_grad, pieces, config)
+    grads = _weights(params_grad, net)
 
     def carried(like: Array, given: Array | None) -> Array:
         zeros: Array = xp.zeros(like.shape, compute)
@@ -306,7 +276,7 @@ def _backward(
     values_grad = None
     if output_backprop is not None:
         values_grad = packing.pack(contiguous(xp, output_backprop))
-    for layer in reversed(range(config.L)):
+    for layer in reversed(range(net.L)):
         mask = reserves[layer].mask
         if layer:
             below = [saved[-1] for saved in reserves[layer - 1].saved]
@@ -314,7 +284,7 @@ def _backward(
             if D == 2:
                 values = xp.concatenate([values, packing.reverse(below[1])], axis=1)
             if mask is not None:
-                values = _drop(values, mask, config)
+                values = _drop(values, mask, net)
         else:
             values = packing.pack(contiguous(xp, input))
         parts = []
@@ -326,7 +296,7 @@ def _backward(
                 given = packing.reverse(given) if d else given
             part = _rnn_layer.backward(
                 xp,
-                config.rnn_mode,
+                net.rnn_mode,
                 weights[pl],
                 packing.reverse(values) if d else values,
                 _state(first, pl),
@@ -338,7 +308,7 @@ def _backward(
             )
             parts.append(packing.reverse(part) if d else part)
         total = parts[0] if D == 1 else parts[0] + parts[1]
-        values_grad = cast(total if mask is None else _drop(total, mask, config), dtype)
+        values_grad = cast(total if mask is None else _drop(total, mask, net), dtype)
     assert values_grad is not None  # there is a layer
     return (
         packing.unpack(values_grad, dtype),
@@ -352,8 +322,7 @@ class _Call(NamedTuple):
     """A call after its checks."""
 
     xp: ModuleType
-    config: Config
-    pieces: list[Piece]
+    net: Net
     lengths: NDArray[np.int32] | None
     engine: Literal["numpy", "cupy", "cudnn"]
 
@@ -362,7 +331,7 @@ def _engine(
     op: str,
     xp: ModuleType,
     engine: str,
-    config: Config,
+    net: Net,
     input: Array,
     lengths: NDArray[np.int32] | None,
 ) -> Literal["numpy", "cupy", "cudnn"]:
@@ -384,7 +353,7 @@ def _engine(
     from . import _cudnn
 
     with on_device(xp, input):
-        reason = _cudnn.why_not(config, input.dtype.name, lengths)
+        reason = _cudnn.why_not(net, input.dtype.name, lengths)
     if reason is None:
         return "cudnn"
     if engine == "cudnn":
@@ -476,16 +445,14 @@ def _contract(
             f"{op}: input_h has shape {shape_h}, expected ({states}, P) with D = 2: bidirectional"
         )
     L //= D
-    pieces = layout(op, L, H, I, rnn_mode, input_mode, direction, num_proj)
-    projection = check_integer(op, "num_proj", num_proj, 0)
-    P = projection or H
+    net = check_net(op, L, H, I, rnn_mode, input_mode, direction, num_proj)
+    P = net.P
     leading_states = (L * D, B) if major else (B, L * D)
     leading_steps = (T, B) if major else (B, T)
     expect_shape(op, "input_h", input_h, f"({states}, P)", (*leading_states, P))
     if is_lstm:
         expect_shape(op, "input_c", input_c, f"({states}, H)", (*leading_states, H))
-    last = pieces[-1]
-    expect_shape(op, "params", params, "(params_size,)", (last.offset + last.size,))
+    expect_shape(op, "params", params, "(params_size,)", (net.params_size,))
     for name in ("output", "output_backprop"):
         shape = (*leading_steps, D * P)
         expect_shape(op, name, others.get(name), f"({steps}, D*P)", shape)
@@ -495,12 +462,11 @@ def _contract(
         if is_lstm:
             expect_shape(op, name, others.get(name), f"({states}, H)", (*leading_states, H))
 
-    skip = input_mode == "skip_input" or (input_mode == "auto_select" and I == H)
-    config = Config(rnn_mode, skip, T, B, I, H, L, D, projection, rate, *key, training)
+    net = net._replace(T=T, B=B, dropout=rate, seed=key[0], seed2=key[1], is_training=training)
     lengths = check_lengths(op, sequence_lengths, T, B)
     if others:
         engine = _reserved_engine(op, xp, engine, host_reserved)
-    return _Call(xp, config, pieces, lengths, _engine(op, xp, engine, config, input, lengths))
+    return _Call(xp, net, lengths, _engine(op, xp, engine, net, input, lengths))
 
 
 def _time_major(xp: ModuleType, major: bool, arrays: Sequence[Array | None]) -> list[Any]:
@@ -633,7 +599,7 @@ def cudnn_rnn(
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
     op = "cudnn_rnn"
-    xp, config, pieces, lengths, chosen = _contract(
+    xp, net, lengths, chosen = _contract(
         op,
         input,
         input_h,
@@ -660,14 +626,12 @@ def cudnn_rnn(
 
             x, h, c, packed = _contiguous(xp, (x, h, c, params))
             output, output_h, output_c, reserve_space = _cudnn.forward(
-                config, x, h, c, packed, lengths
+                net, x, h, c, packed, lengths
             )
             if not is_training:
                 reserve_space = xp.zeros((), input.dtype)
         else:
-            output, output_h, output_c, reserve_space = _forward(
-                xp, config, pieces, x, h, c, params, lengths
-            )
+            output, output_h, output_c, reserve_space = _forward(xp, net, x, h, c, params, lengths)
         host_reserved = np.array([_CUDNN if chosen == "cudnn" else _OWN, 0], np.int8)
         return CudnnRNNOutputs(
             _as_given(xp, output, time_major, input.dtype),
@@ -746,15 +710,15 @@ def cudnn_rnn_engine(
 
 
 def _expected_reserve(
-    config: Config, engine: str, input: Array, lengths: NDArray[np.int32] | None
+    net: Net, engine: str, input: Array, lengths: NDArray[np.int32] | None
 ) -> int:
     """Return the number of elements of an engine's reserve_space."""
     if engine != "cudnn":
-        return _reserve_size(config, count_rows(config.T, config.B, lengths))
+        return _reserve_size(net, count_rows(net.T, net.B, lengths))
     from . import _cudnn
 
     with on_device(sys.modules["cupy"], input):
-        return _cudnn.reserve_size(config, input.dtype.name, lengths)
+        return _cudnn.reserve_size(net, input.dtype.name, lengths)
 
 
 def cudnn_rnn_backprop(
@@ -836,7 +800,7 @@ def cudnn_rnn_backprop(
     array([0.2748, 0.2561, 0.208 , 0.1334])
     """
     op = "cudnn_rnn_backprop"
-    xp, config, pieces, lengths, chosen = _contract(
+    xp, net, lengths, chosen = _contract(
         op,
         input,
         input_h,
@@ -866,7 +830,7 @@ def cudnn_rnn_backprop(
     )
     if chosen == "cudnn" and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
-    size = _expected_reserve(config, chosen, input, lengths)
+    size = _expected_reserve(net, chosen, input, lengths)
     if reserve_space.shape != (size,):
         raise ValueError(
             f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"
@@ -883,11 +847,9 @@ def cudnn_rnn_backprop(
             x, h, c, packed, y, dy, dh, dc, saved = _contiguous(
                 xp, (x, h, c, params, y, dy, dh, dc, reserve_space)
             )
-            grads = _cudnn.backward(config, x, h, c, packed, lengths, y, dy, dh, dc, saved)
+            grads = _cudnn.backward(net, x, h, c, packed, lengths, y, dy, dh, dc, saved)
         else:
-            grads = _backward(
-                xp, config, pieces, x, h, c, params, lengths, dy, dh, dc, reserve_space
-            )
+            grads = _backward(xp, net, x, h, c, params, lengths, dy, dh, dc, reserve_space)
         return CudnnRNNGrads(
             _as_given(xp, grads[0], time_major, input.dtype),
             _as_given(xp, grads[1], time_major, input.dtype),
