@@ -1,6 +1,8 @@
 """TensorFlow's fused recurrent ops, forward and backward, over NumPy and CuPy arrays."""
 
 from . import raw_ops
+from .cells.gru import GRUOutputs
+from .cells.lstm import LSTMOutputs
 from .converters import (
     BlockLSTMParams,
     params_from_block_lstm,
@@ -20,7 +22,6 @@ from .cudnn_rnn import (
 from .gru import (
     GRUCellGrads,
     GRUGrads,
-    GRUOutputs,
     block_gru,
     block_gru_grad,
     gru_block_cell,
@@ -30,7 +31,6 @@ from .gru import (
 from .lstm import (
     LSTMCellGrads,
     LSTMGrads,
-    LSTMOutputs,
     block_lstm,
     block_lstm_grad,
     lstm_block_cell,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array: TypeAlias = NDArray[Any]
+    Lengths: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
+    Resets: TypeAlias = NDArray[np.bool_] | Sequence[Sequence[bool]]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -99,9 +101,9 @@ def check_arrays(
 
 
 def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
-    """Return a context in which new CuPy arrays are made where `a` is."""
+    """Return a context in which new arrays are made where `a` is, and NumPy does not warn."""
     if xp is np:
-        return nullcontext()
+        return np.errstate(all="ignore")
     array: Any = a
     device: AbstractContextManager[Any] = array.device
     return device
@@ -169,6 +171,30 @@ def check_lengths(op: str, sequence_lengths: object, T: int, B: int) -> NDArray[
             f"{op}: sequence_lengths[{b}] is {lengths[b]}, expected in [0, T] = [0, {T}]"
         )
     return lengths.astype(np.int32)
+
+
+def check_resets(
+    op: str, resets: object, *shape: int, symbols: str = "(T, B)"
+) -> NDArray[np.bool_] | None:
+    """Return resets, booleans of this shape on the host, or None."""
+    if resets is None:
+        return None
+    if array_kind(resets) == "cupy":
+        raise TypeError(
+            f"{op}: resets is a cupy.ndarray, expected booleans on the host: a numpy.ndarray"
+        )
+    try:
+        if isinstance(resets, np.ma.MaskedArray):
+            raise ValueError
+        marks = np.asarray(resets)
+    except Exception:
+        raise TypeError(
+            f"{op}: resets is a {type(resets).__name__}, expected booleans {symbols}"
+        ) from None
+    if marks.dtype != np.bool_:
+        raise TypeError(f"{op}: resets has dtype {marks.dtype}, expected bool")
+    expect_shape(op, "resets", marks, symbols, shape)
+    return marks
 
 
 def check_integer(op: str, name: str, value: object, least: int | None = None) -> int:

@@ -1,15 +1,16 @@
 """Sequences of different lengths as one array without padding.
 
 The sequences are ordered by falling length, and the rows of a step, one for each sequence that is
-still running, follow those of the step before. So every step is a block of rows, its states are
-the first rows of the states before it, and steps with equally many rows form an ordinary array
-[t, b, ·]: a recurrence written for sequences of one length serves for all.
+still running, follow those of the step before. So every step is a block of rows, and its states
+are the first rows of the states before it: a recurrence written for sequences of one length serves
+for all. A sequence that is cut at its resets is several shorter ones, which run side by side.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,23 +21,31 @@ if TYPE_CHECKING:
 
     from ._arrays import Array
 
+    # Indices into an axis, and the places where there is nothing to take: arrays of the module.
+    _Route: TypeAlias = tuple[Array, Array | None]
+
 
 class Run(NamedTuple):
-    """Steps with equally many rows."""
+    """Consecutive steps that one call of a cell's steps takes."""
 
     row: int  # the first
-    steps: int
-    batch: int
-    before: int  # the first row of the step before, -1 if there is none
+    end: int  # the one after the last
+    batches: list[int]  # the rows of each step; all alike in NumPy
 
-    @property
-    def end(self) -> int:
-        """The row after the last."""
-        return self.row + self.steps * self.batch
+    def parts(self, most: int) -> Iterator[Run]:
+        """Yield the run from its end in parts of no more steps than `most`, if all are alike."""
+        if len(self.batches) <= most:
+            yield self
+            return
+        batch = self.batches[0]
+        for stop in range(len(self.batches), 0, -most):
+            start = max(0, stop - most)
+            first = self.row + start * batch
+            yield Run(first, self.row + stop * batch, self.batches[start:stop])
 
 
 class Block(NamedTuple):
-    """Runs whose rows are taken together in the matmuls over many steps."""
+    """Runs whose rows are taken together in the products over many steps."""
 
     row: int
     end: int
@@ -48,77 +57,241 @@ def count_rows(T: int, B: int, lengths: NDArray[Any] | None) -> int:
     return T * B if lengths is None else int(lengths.sum(dtype=np.int64))
 
 
-class Packing:
-    """The way from padded arrays [T, B, ·] to packed rows [N, ·] and back."""
+class _Segments(NamedTuple):
+    """What the sequences are cut into at their resets, by falling length."""
 
-    def __init__(self, xp: ModuleType, T: int, B: int, lengths: NDArray[Any] | None) -> None:
+    sequence: NDArray[np.intp]  # that each is of
+    start: NDArray[np.intp]
+    length: NDArray[np.intp]
+    first: NDArray[np.intp]  # the first and the last segment of each sequence
+    last: NDArray[np.intp]
+
+
+def _cut(T: int, B: int, lengths: NDArray[Any], resets: NDArray[np.bool_] | None) -> _Segments:
+    """Cut sequences of these lengths before their marked steps."""
+    begins = np.zeros((B, max(T, 1)), np.bool_)
+    begins[:, 0] = True
+    if resets is not None:
+        begins[:, :T] |= resets.T & (np.arange(T) < lengths[:, None])
+    sequence, start = np.nonzero(begins)
+    end = lengths[sequence].astype(np.intp)
+    same = sequence[1:] == sequence[:-1]
+    end[:-1][same] = start[1:][same]
+    length = end - start
+    order = np.argsort(-length, kind="stable")
+    place = np.argsort(order)
+    first = np.searchsorted(sequence, np.arange(B), side="left")
+    last = np.searchsorted(sequence, np.arange(B), side="right") - 1
+    return _Segments(sequence[order], start[order], length[order], place[first], place[last])
+
+
+class Packing:
+    """
+    The way from padded arrays [T, B, ·] to packed rows [N, ·] and back.
+
+    Parameters
+    ----------
+    xp
+        The array module.
+    T, B
+        The sizes of the padded arrays.
+    lengths
+        The length of each sequence; None if all are T.
+    resets : [T, B], optional
+        The steps before which a sequence is cut: no state passes from the step before to a marked
+        one, in either direction.
+    """
+
+    def __init__(
+        self,
+        xp: ModuleType,
+        T: int,
+        B: int,
+        lengths: NDArray[Any] | None = None,
+        resets: NDArray[np.bool_] | None = None,
+    ) -> None:
         self._xp, self._T, self._B = xp, T, B
         self.rows = count_rows(T, B, lengths)
-        # Arrays of the module, or None where rows are taken as they are.
-        self._order = self._inverse = self._padded_rows = self._mirrored = None
-        if lengths is None or self.rows == T * B:
-            self._batches = np.full(T if B else 0, B)
+        self.sequences = B  # as many as run side by side
+        self._segments: _Segments | None = None
+        if (lengths is None or self.rows == T * B) and resets is None:
             return
-        order = np.argsort(-lengths, kind="stable")
-        lengths = lengths[order]
-        longest = int(lengths[0])
-        # Step t has a row for each of the sequences longer than t.
-        self._batches = np.searchsorted(-lengths, -np.arange(longest), side="left")
-        starts = np.concatenate([[0], np.cumsum(self._batches)])
-        t = np.repeat(np.arange(longest), self._batches)
-        b = np.arange(self.rows) - starts[t]
-        if (order != np.arange(B)).any():
-            self._order, self._inverse = xp.asarray(order), xp.asarray(np.argsort(order))
-        self._padded_rows = xp.asarray(t * B + order[b])
-        self._mirrored = xp.asarray(starts[lengths[b] - 1 - t] + b)
+        full = np.full(B, T) if lengths is None else lengths
+        segments = self._segments = _cut(T, B, full, resets)
+        self.sequences = len(segments.length)
+        longest = int(segments.length.max(initial=0))
+        # Step t has a row for each of the segments longer than t.
+        batches = np.searchsorted(-segments.length, -np.arange(longest), side="left")
+        starts = np.concatenate([[0], np.cumsum(batches)])
+        t = np.repeat(np.arange(longest), batches)
+        s = np.arange(self.rows) - starts[t]
+        start, length, sequence = segments.start[s], segments.length[s], segments.sequence[s]
+        self._batches: list[int] = batches.tolist()
+        # Of each row: where it is padded, which row it is when time runs backwards, and the row
+        # before it, itself at the first step. And of each segment, but the empty ones, its last.
+        self._padded = xp.asarray((start + t) * B + sequence)
+        self._mirrored = xp.asarray(starts[length - 1 - t] + s)
+        self._before = xp.asarray(starts[np.maximum(t - 1, 0)] + s)
+        running = int(batches[0]) if longest else 0
+        self._last = xp.asarray(starts[segments.length[:running] - 1] + np.arange(running))
+        # States enter at the first segment and leave at the last, or the other way round; those
+        # that enter a marked step are lost.
+        kept = np.ones(B, np.bool_) if resets is None or not T else ~resets[0] | (full == 0)
+        ways = ((segments.first, kept, segments.last), (segments.last, kept | True, segments.first))
+        self._enters = [self._there_and_back(at, which) for at, which, _ in ways]
+        self._leaves = [self._there_and_back(at, kept | True) for _, _, at in ways]
+
+    def _there_and_back(
+        self, at: NDArray[np.intp], kept: NDArray[np.bool_]
+    ) -> tuple[_Route, _Route]:
+        """Return the routes from sequences to their segments `at`, where kept, and back."""
+        there = np.full(self.sequences, -1)
+        there[at[kept]] = np.flatnonzero(kept)
+        return self._route(there), self._route(np.where(kept, at, -1))
+
+    def _route(self, index: NDArray[Any]) -> _Route:
+        missing = np.flatnonzero(index < 0)
+        return (
+            self._xp.asarray(np.maximum(index, 0)),
+            self._xp.asarray(missing) if missing.size else None,
+        )
+
+    def _take(self, states: Array, route: _Route) -> Array:
+        index, missing = route
+        taken: Array = states.take(index, -2)
+        if missing is not None:
+            taken[..., missing, :] = 0
+        return taken
 
     def blocks(self) -> list[Block]:
         """Return all blocks in order."""
         most = block_rows(self._xp)
-        changes = np.flatnonzero(np.diff(self._batches)) + 1
+        if self._segments is None:
+            return self._uniform_blocks(most)
         blocks: list[Block] = []
-        runs: list[Run] = []
-        first = row = t = 0
-        before = -1
-        for end in [*changes.tolist(), len(self._batches)]:
-            while t < end:
-                batch = int(self._batches[t])
-                steps = min(end - t, -(-(most - (row - first)) // batch))
-                runs.append(Run(row, steps, batch, before))
-                row, t = runs[-1].end, t + steps
-                before = row - batch
-                if row - first >= most or row == self.rows:
-                    blocks.append(Block(first, row, runs))
-                    first, runs = row, []
+        row, t, longest = 0, 0, len(self._batches)
+        while t < longest:
+            first, start = row, t
+            while t < longest and row - first < most:
+                row, t = row + self._batches[t], t + 1
+            batches = self._batches[start:t]
+            runs = [Run(first, row, batches)]
+            if self._xp is np:
+                runs = list(_equal(first, batches))
+            blocks.append(Block(first, row, runs))
         return blocks
 
-    def pack(self, a: Array) -> Array:
+    def _uniform_blocks(self, most: int) -> list[Block]:
+        T, B = self._T, self._B
+        if B == 0:
+            return []
+        n, blocks = -(-most // B), []
+        for lo in range(0, T, n):
+            hi = min(lo + n, T)
+            run = Run(lo * B, hi * B, [B] * (hi - lo))
+            blocks.append(Block(run.row, run.end, [run]))
+        return blocks
+
+    def pack(self, a: Array, reverse: bool = False) -> Array:
         """Return the rows [N, K] of a[T, B, K], a view where it can be."""
-        flat = a.reshape(self._T * self._B, a.shape[2])
-        return flat if self._padded_rows is None else flat.take(self._padded_rows, 0)
+        if self._segments is None:
+            a = a[::-1] if reverse else a
+            return a.reshape(self._T * self._B, a.shape[2])
+        rows = a.reshape(self._T * self._B, a.shape[2]).take(self._padded, 0)
+        return self.reverse(rows) if reverse else rows
 
-    def unpack(self, a: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the rows a[N, K] as a new array [T, B, K], zero in the padding."""
-        shape = (self._T, self._B, a.shape[1])
-        if self._padded_rows is None:
-            return a.astype(dtype).reshape(shape)
-        padded: Array = self._xp.zeros((self._T * self._B, a.shape[1]), dtype)
-        padded[self._padded_rows] = a
-        return padded.reshape(shape)
+    def unpack(self, rows: Array, out: Array, reverse: bool = False) -> None:
+        """Write rows [N, K] to out[T, B, K], zeros in the padding."""
+        if self._segments is None:
+            values = rows.reshape(out.shape)
+            out[...] = values[::-1] if reverse else values
+            return
+        values = self.reverse(rows) if reverse else rows
+        if self.rows < self._T * self._B:
+            out[...] = 0
+        flat = out.reshape(self._T * self._B, out.shape[2])
+        flat[self._padded] = values
 
-    def reverse(self, a: Array) -> Array:
-        """Return the rows a[N, K] of every sequence in the order of time reversed, contiguous."""
+    def moves(self, reverse: bool = False) -> bool:
+        """Return whether rows lie elsewhere than in the padded array."""
+        return reverse or self._segments is not None
+
+    def like(self, a: Array, reverse: bool = False) -> Array:
+        """Return memory for the rows of a new a[T, B, K]: its own where they do not move."""
+        shape = (self.rows, a.shape[2])
+        if not self.moves(reverse):
+            return a.reshape(shape)
+        rows: Array = self._xp.empty(shape, a.dtype)
+        return rows
+
+    def reverse(self, rows: Array) -> Array:
+        """Return rows [N, K] with time reversed in every segment, contiguous."""
         backwards: Array
-        if self._mirrored is not None:
-            backwards = a.take(self._mirrored, 0)
+        if self._segments is not None:
+            backwards = rows.take(self._mirrored, 0)
             return backwards
-        backwards = self._xp.ascontiguousarray(a.reshape(self._T, self._B, a.shape[1])[::-1])
-        return backwards.reshape(a.shape)
+        by_step = rows.reshape(self._T, self._B, rows.shape[1])
+        backwards = self._xp.ascontiguousarray(by_step[::-1])
+        return backwards.reshape(rows.shape)
 
-    def order(self, states: Array) -> Array:
-        """Return states[..., B, K] by falling length."""
-        return states if self._order is None else states.take(self._order, -2)
+    def before(self, block: Block, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
+        """
+        Return the states before the rows of a block, a view where it can be.
 
-    def restore(self, states: Array) -> Array:
-        """Return ordered states[..., B, K] in the order of the sequences."""
-        return states if self._inverse is None else states.take(self._inverse, -2)
+        Parameters
+        ----------
+        first : [S, K]
+            Before the first step.
+        after : [N, K]
+            After each row.
+        dtype
+            Of the result.
+        """
+        B, xp = self._B, self._xp
+        if self._segments is None and block.row > 0:
+            return after[block.row - B : block.end - B].astype(dtype, copy=False)
+        if self._segments is None and block.end == B:
+            return first.astype(dtype, copy=False)
+        out: Array = xp.empty((block.end - block.row, after.shape[1]), dtype)
+        if self._segments is None:
+            out[:B], out[B:] = first, after[: block.end - B]
+            return out
+        out[...] = after.take(self._before[block.row : block.end], 0)
+        if block.row == 0:
+            running = len(self._last)
+            out[:running] = first[:running]
+        return out
+
+    def last(self, first: Array, after: Array) -> Array:
+        """Return the states after the last row of each segment, of what `before` takes."""
+        if self._segments is None:
+            return after[self.rows - self._B :] if self.rows else first
+        last = first.astype(after.dtype)
+        last[: len(self._last)] = after.take(self._last, 0)
+        return last
+
+    def enter(self, states: Array, reverse: bool = False) -> Array:
+        """Return the first states [..., S, K] of the segments, of those [..., B, K] given."""
+        return states if self._segments is None else self._take(states, self._enters[reverse][0])
+
+    def enter_grad(self, grads: Array, reverse: bool = False) -> Array:
+        """Return the gradients of what `enter` takes, of those of what it returns."""
+        return grads if self._segments is None else self._take(grads, self._enters[reverse][1])
+
+    def leave(self, states: Array, reverse: bool = False) -> Array:
+        """Return the last states [..., B, K] of the sequences, of those [..., S, K]."""
+        return states if self._segments is None else self._take(states, self._leaves[reverse][1])
+
+    def leave_grad(self, grads: Array, reverse: bool = False) -> Array:
+        """Return the gradients of what `leave` takes, of those of what it returns."""
+        return grads if self._segments is None else self._take(grads, self._leaves[reverse][0])
+
+
+def _equal(row: int, batches: list[int]) -> Iterator[Run]:
+    """Yield runs of steps with equally many rows."""
+    start = 0
+    for t in range(1, len(batches) + 1):
+        if t == len(batches) or batches[t] != batches[start]:
+            end = row + (t - start) * batches[start]
+            yield Run(row, end, batches[start:t])
+            row, start = end, t

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arrays import cast
+from ._arrays import cast, compute_dtype
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -19,20 +18,13 @@ if TYPE_CHECKING:
 # GPU the block only bounds the memory.
 _CPU_ROWS, _GPU_ROWS = 1024, 16384
 
-# Elements [t, B, H] whose gradients' factors NumPy makes at once: their planes stay in a core's
-# cache.
+# Elements [t, B, H] whose gradients NumPy makes at once: their planes stay in a core's cache.
 CHUNK = 32768
 
 
 def block_rows(xp: ModuleType) -> int:
     """Return the number of rows that one whole-sequence matmul takes at least."""
     return _CPU_ROWS if xp is np else _GPU_ROWS
-
-
-def time_blocks(xp: ModuleType, T: int, B: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the blocks of time steps that are taken together, in order."""
-    n = max(1, -(-block_rows(xp) // max(B, 1)))
-    return ((lo, min(lo + n, T)) for lo in range(0, T, n))
 
 
 class Scratch:
@@ -54,6 +46,24 @@ class Scratch:
         return self._memory[:size].reshape(shape)
 
 
+def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array:
+    """
+    Return w[K, N] for a product of as many rows with it in each of these steps.
+
+    On a CPU a product with a transposed view may be slower than with a copy in C order, which has
+    to be made first.
+    """
+    if xp is not np or w.flags.c_contiguous:
+        return w
+    if w.flags.f_contiguous and (rows == 1 or steps < 16):
+        return w
+    out = np.empty(w.shape, w.dtype)
+    # By bands that the caches hold: a plain copy misses them at every element.
+    for k in range(0, len(w), 64):
+        out[k : k + 64] = w[k : k + 64]
+    return out
+
+
 def exp_of(dtype: np.dtype[Any]) -> Any:
     """
     Return np.exp for a sigmoid 1/(1 + exp(z)).
@@ -66,19 +76,10 @@ def exp_of(dtype: np.dtype[Any]) -> Any:
     return lambda z, out: np.exp(np.minimum(z.real, 700) + 1j * z.imag, out)
 
 
-def rows(a: Array, dtype: np.dtype[Any]) -> Array:
-    """Return a[t, B, N] as [t*B, N] in the dtype of an operand, a view where it can be."""
-    return cast(a, dtype).reshape(a.shape[0] * a.shape[1], a.shape[2])
-
-
-def transposed(xp: ModuleType, w: Array, steps: int) -> Array:
-    """
-    Return w.T for a product in each of these steps.
-
-    With a view each is up to twice as slow as with a copy in C order, but for a single step the
-    copy takes longer. The kernels want it in any case.
-    """
-    return w.T if xp is np and steps == 1 else xp.ascontiguousarray(w.T)
+def product(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a*b in this dtype, rounded once."""
+    compute = compute_dtype(dtype)
+    return cast(cast(a, compute) * cast(b, compute), dtype)
 
 
 def matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
@@ -105,54 +106,6 @@ def add_matmul(xp: ModuleType, a: Array, b: Array, out: Array, scratch: Scratch)
         out += product
 
 
-def add_state_matmul(
-    xp: ModuleType,
-    first: Array,
-    states: Array,
-    lo: int,
-    g: Array,
-    out: Array,
-    scratch: Scratch,
-) -> None:
-    """
-    Compute out += states_before.T @ g over t time steps, without a copy of the states.
-
-    Parameters
-    ----------
-    first : [B, H]
-        The state before step 0.
-    states : [T, B, H]
-        The state after each step.
-    lo
-        The step that g begins with.
-    g : [t, B, N]
-        The gradients at the steps lo..lo+t-1.
-    out : [H, N]
-        Updated.
-    scratch
-        Of the dtype of out.
-    """
-    if lo == 0:
-        add_matmul(xp, cast(first, g.dtype).T, g[0], out, scratch)
-        g = g[1:]
-    start = max(lo - 1, 0)
-    if len(g):
-        before = rows(states[start : start + len(g)], g.dtype)
-        add_matmul(xp, before.T, rows(g, g.dtype), out, scratch)
-
-
-def previous(first: Array, states: Array, lo: int, hi: int, dtype: np.dtype[Any]) -> Array:
-    """Return, for NumPy, the states before the steps lo..hi-1, a view where it can be."""
-    if lo:
-        return cast(states[lo - 1 : hi - 1], dtype)
-    if hi == 1:
-        return cast(first, dtype)[None]
-    out = np.empty((hi, *first.shape), dtype)
-    out[0] = first
-    out[1:] = states[: hi - 1]
-    return out
-
-
 def column_sums(g: Array) -> Array:
     """Return, for NumPy, the sums of the columns of g[N, M]: as a matmul, faster than a sum."""
     sums: Array = np.ones(g.shape[0], g.dtype) @ g
@@ -166,4 +119,4 @@ def add_column_sums(xp: ModuleType, g: Array, sums: Array) -> None:
     else:
         from .kernels import launch
 
-        launch.add_column_sums("", launch.SUMS, g, sums)
+        launch.add_column_sums(g, sums)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from . import _rnn_layer
+from . import _packed, _stack
 from ._arrays import (
     array_kind,
     cast,
@@ -25,6 +25,7 @@ from ._arrays import (
     check_integer,
     check_lengths,
     check_real,
+    check_resets,
     compute_dtype,
     contiguous,
     expect_rank,
@@ -32,18 +33,16 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._dropout import keep_mask
 from ._packing import Packing, count_rows
-from ._rnn_layer import SAVED, States, Weights
-from .params import GATES, Net, check_net, layout
+from ._stack import Stack
+from .cells.contract import States
+from .params import GATES, Net, check_net
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ._arrays import Array
+    from ._arrays import Array, Lengths, Resets
     from .params import Direction, InputMode, RNNMode
-
-    Lengths: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
 
 Engine: TypeAlias = Literal["auto", "cudnn", "cupy"]
 
@@ -83,248 +82,19 @@ class CudnnRNNGrads(NamedTuple):
     params_backprop: Array
 
 
-def _weights(params: Array, net: Net) -> list[Weights]:
-    """Return the parameters by layer and direction, as views."""
-    H, P, gates = net.H, net.P, len(GATES[net.rnn_mode])
-    starts: dict[tuple[int, int, str], int] = {}
-    for p in layout(net):
-        starts.setdefault((p.layer, p.direction, p.kind), p.offset)
-
-    def part(layer: int, d: int, kind: str, rows: int, columns: int) -> Array:
-        start = starts[layer, d, kind]
-        return params[start : start + rows * columns].reshape(rows, columns)
-
-    def one(layer: int, d: int) -> Weights:
-        skipped = net.skip and layer == 0
-        K = net.D * P if layer else net.I
-        return Weights(
-            None if skipped else part(layer, d, "input", gates * H, K),
-            part(layer, d, "recurrent", gates * H, P),
-            part(layer, d, "projection", P, H) if net.num_proj else None,
-            part(layer, d, "input_bias", 1, gates * H)[0],
-            part(layer, d, "recurrent_bias", 1, gates * H)[0],
-        )
-
-    return [one(layer, d) for layer in range(net.L) for d in range(net.D)]
-
-
-class _Reserve(NamedTuple):
-    """What a layer leaves for the backward pass: views of reserve_space."""
-
-    mask: Array | None  # [N, D*P], of its input, where there is dropout
-    saved: list[list[Array]]  # by direction, as _rnn_layer.forward fills them
-
-
-def _reserve_layout(net: Net, rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the layer and the shape of every part of reserve_space."""
-    for layer in range(net.L):
-        if layer and net.drops:
-            yield layer, (rows, net.D * net.P)
-        for _ in range(net.D):
-            yield from ((layer, (rows, net.H)) for _ in range(SAVED[net.rnn_mode] - 1))
-            yield layer, (rows, net.P)
-
-
-def _reserve_size(net: Net, rows: int) -> int:
-    return sum(n * columns for _, (n, columns) in _reserve_layout(net, rows))
-
-
-def _reserves(reserve_space: Array, net: Net, rows: int) -> list[_Reserve]:
-    """Return the parts of reserve_space by layer."""
-    parts: list[list[Array]] = [[] for _ in range(net.L)]
-    start = 0
-    for layer, shape in _reserve_layout(net, rows):
-        end = start + shape[0] * shape[1]
-        parts[layer].append(reserve_space[start:end].reshape(shape))
-        start = end
-    n = SAVED[net.rnn_mode]
-    result = []
-    for layer, arrays in enumerate(parts):
-        mask = arrays.pop(0) if layer and net.drops else None
-        result.append(_Reserve(mask, [arrays[d * n : (d + 1) * n] for d in range(net.D)]))
-    return result
-
-
-def _draw_mask(xp: ModuleType, net: Net, packing: Packing, layer: int, mask: Array) -> None:
-    """Fill the mask of a layer's input. What it is for a value does not depend on the lengths."""
-    columns = mask.shape[1]
-    drawn = keep_mask(
-        xp,
-        (net.T * net.B, columns),
-        mask.dtype,
-        net.dropout,
-        net.seed,
-        net.seed2,
-        layer,
-    )
-    mask[...] = packing.pack(drawn.reshape(net.T, net.B, columns))
-
-
-def _drop(values: Array, mask: Array, net: Net) -> Array:
-    """Return the values that the mask keeps, scaled, in the dtype of the mask."""
-    scale = 1 / (1 - net.dropout) if net.dropout < 1 else 0.0
-    compute = compute_dtype(mask.dtype)
-    return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
-
-
-def _state(states: tuple[Array, Array | None], pl: int) -> States:
-    """Return the states of one pseudo-layer, of h [L*D, B, P] and c [L*D, B, H]."""
-    h, c = states
-    return States(h[pl], None if c is None else c[pl])
-
-
-def _ordered(
-    xp: ModuleType, packing: Packing, h: Array, c: Array | None
-) -> tuple[Array, Array | None]:
-    """Return the states of all pseudo-layers in the order of the packed sequences."""
-    return (
-        contiguous(xp, packing.order(h)),
-        None if c is None else contiguous(xp, packing.order(c)),
-    )
-
-
-def _forward(
-    xp: ModuleType,
-    net: Net,
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
-    params: Array,
-    lengths: NDArray[np.int32] | None,
-) -> tuple[Array, Array, Array | None, Array]:
-    """cudnn_rnn after its checks, time-major and without cuDNN."""
-    dtype, D = input.dtype, net.D
-    packing = Packing(xp, net.T, net.B, lengths)
-    blocks = packing.blocks()
-    first = _ordered(xp, packing, input_h, input_c)
-    output_h = xp.empty(input_h.shape, dtype)
-    output_c = None if input_c is None else xp.empty(input_c.shape, dtype)
-    weights = _weights(cast(contiguous(xp, params), operand_dtype(xp, dtype)), net)
-    reserves: list[_Reserve] = []
-    if net.is_training:
-        reserve_space = xp.empty(_reserve_size(net, packing.rows), dtype)
-        reserves = _reserves(reserve_space, net, packing.rows)
-    else:
-        reserve_space = xp.zeros((), dtype)
-        most = max((block.end - block.row for block in blocks), default=0)
-        scratch = [xp.empty((most, net.H), dtype) for _ in range(SAVED[net.rnn_mode] - 1)]
-    values = packing.pack(contiguous(xp, input))
-    for layer in range(net.L):
-        mask = reserves[layer].mask if reserves else None
-        if mask is not None:
-            _draw_mask(xp, net, packing, layer, mask)
-            values = _drop(values, mask, net)
-        outputs = []
-        for d in range(D):
-            pl = layer * D + d
-            if reserves:
-                saved = reserves[layer].saved[d]
-            else:
-                saved = [*scratch, xp.empty((packing.rows, net.P), dtype)]
-            _rnn_layer.forward(
-                xp,
-                net.rnn_mode,
-                weights[pl],
-                packing.reverse(values) if d else values,
-                _state(first, pl),
-                blocks,
-                saved,
-                _state((output_h, output_c), pl),
-            )
-            outputs.append(packing.reverse(saved[-1]) if d else saved[-1])
-        values = outputs[0] if D == 1 else xp.concatenate(outputs, axis=1)
-    return (
-        packing.unpack(values, dtype),
-        packing.restore(output_h),
-        None if output_c is None else packing.restore(output_c),
-        reserve_space,
-    )
-
-
-def _backward(
-    xp: ModuleType,
-    net: Net,
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
-    params: Array,
-    lengths: NDArray[np.int32] | None,
-    output_backprop: Array | None,
-    output_h_backprop: Array | None,
-    output_c_backprop: Array | None,
-    reserve_space: Array,
-) -> tuple[Array, Array, Array | None, Array]:
-    """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
-    dtype, D, P = input.dtype, net.D, net.P
-    compute = compute_dtype(dtype)
-    packing = Packing(xp, net.T, net.B, lengths)
-    blocks = packing.blocks()
-    reserves = _reserves(contiguous(xp, reserve_space), net, packing.rows)
-    first = _ordered(xp, packing, input_h, input_c)
-    weights = _weights(cast(contiguous(xp, params), operand_dtype(xp, dtype)), net)
-    params_grad = xp.zeros(params.shape, compute)
-    grads = _weights(params_grad, net)
-
-    def carried(like: Array, given: Array | None) -> Array:
-        zeros: Array = xp.zeros(like.shape, compute)
-        if given is None:
-            return zeros
-        return packing.order(contiguous(xp, given)).astype(compute, order="C")
-
-    h_grad = carried(input_h, output_h_backprop)
-    c_grad = None if input_c is None else carried(input_c, output_c_backprop)
-    values_grad = None
-    if output_backprop is not None:
-        values_grad = packing.pack(contiguous(xp, output_backprop))
-    for layer in reversed(range(net.L)):
-        mask = reserves[layer].mask
-        if layer:
-            below = [saved[-1] for saved in reserves[layer - 1].saved]
-            values = below[0]
-            if D == 2:
-                values = xp.concatenate([values, packing.reverse(below[1])], axis=1)
-            if mask is not None:
-                values = _drop(values, mask, net)
-        else:
-            values = packing.pack(contiguous(xp, input))
-        parts = []
-        for d in range(D):
-            pl = layer * D + d
-            given = None
-            if values_grad is not None:
-                given = xp.ascontiguousarray(values_grad[:, d * P : (d + 1) * P])
-                given = packing.reverse(given) if d else given
-            part = _rnn_layer.backward(
-                xp,
-                net.rnn_mode,
-                weights[pl],
-                packing.reverse(values) if d else values,
-                _state(first, pl),
-                blocks,
-                reserves[layer].saved[d],
-                given,
-                _state((h_grad, c_grad), pl),
-                grads[pl],
-            )
-            parts.append(packing.reverse(part) if d else part)
-        total = parts[0] if D == 1 else parts[0] + parts[1]
-        values_grad = cast(total if mask is None else _drop(total, mask, net), dtype)
-    assert values_grad is not None  # there is a layer
-    return (
-        packing.unpack(values_grad, dtype),
-        cast(packing.restore(h_grad), dtype),
-        None if c_grad is None else cast(packing.restore(c_grad), dtype),
-        cast(params_grad, dtype),
-    )
-
-
 class _Call(NamedTuple):
     """A call after its checks."""
 
     xp: ModuleType
     net: Net
     lengths: NDArray[np.int32] | None
+    resets: NDArray[np.bool_] | None  # [T, B]
     engine: Literal["numpy", "cupy", "cudnn"]
+
+    @property
+    def packing(self) -> Packing:
+        """The sequences without padding."""
+        return Packing(self.xp, self.net.T, self.net.B, self.lengths, self.resets)
 
 
 def _engine(
@@ -334,6 +104,7 @@ def _engine(
     net: Net,
     input: Array,
     lengths: NDArray[np.int32] | None,
+    resets: NDArray[np.bool_] | None,
 ) -> Literal["numpy", "cupy", "cudnn"]:
     """Return the engine of a call."""
     check_choice(op, "engine", engine, _ENGINES)
@@ -352,8 +123,10 @@ def _engine(
         return "cupy"
     from . import _cudnn
 
-    with on_device(xp, input):
-        reason = _cudnn.why_not(net, input.dtype.name, lengths)
+    reason = None if resets is None else "cuDNN does not take resets"
+    if reason is None:
+        with on_device(xp, input):
+            reason = _cudnn.why_not(net, input.dtype.name, lengths)
     if reason is None:
         return "cudnn"
     if engine == "cudnn":
@@ -390,47 +163,37 @@ def _reserved_engine(op: str, xp: ModuleType, engine: str, host_reserved: object
     return of
 
 
-def _contract(
-    op: str,
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
-    params: Array,
-    others: dict[str, Array | None],
-    *,
-    sequence_lengths: Lengths | None,
-    rnn_mode: str,
-    input_mode: str,
-    direction: str,
-    dropout: float,
-    seed: int,
-    seed2: int,
-    num_proj: int,
-    is_training: bool,
-    time_major: bool,
-    engine: str,
-    host_reserved: object = None,
-) -> _Call:
-    """Check every argument and choose the engine.
+_BACKWARD_ARRAYS = (
+    "output",
+    "output_h",
+    "output_c",
+    "output_backprop",
+    "output_h_backprop",
+    "output_c_backprop",
+)
 
-    `others` has the arrays that only the backward op has.
-    """
-    check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+
+def _check(op: str, given: Mapping[str, Any]) -> _Call:
+    """Check every argument of a call, by name, and choose the engine."""
+    input, input_h, input_c = given["input"], given["input_h"], given["input_c"]
+    backward = "reserve_space" in given
+    rnn_mode = check_choice(op, "rnn_mode", given["rnn_mode"], tuple(GATES))
+    direction = given["direction"]
     is_lstm = rnn_mode == "lstm"
-    required: dict[str, object] = {"input": input, "input_h": input_h, "params": params}
-    optional: dict[str, object] = {**others}
-    if others:
-        required["reserve_space"] = optional.pop("reserve_space")
+    required = {"input": input, "input_h": input_h, "params": given["params"]}
+    optional = {name: given[name] for name in _BACKWARD_ARRAYS if backward}
+    if backward:
+        required["reserve_space"] = given["reserve_space"]
     # Keras gives the cells without it a plain 0.
     unused = not is_lstm and isinstance(input_c, Real)
     (required if is_lstm else optional)["input_c"] = None if unused else input_c
-    xp, _ = check_arrays(op, required, optional, complex_step=not others)
-    training = check_bool(op, "is_training", is_training)
-    major = check_bool(op, "time_major", time_major)
-    rate = check_real(op, "dropout", dropout)
+    xp, _ = check_arrays(op, required, optional, complex_step=not backward)
+    training = check_bool(op, "is_training", given.get("is_training", True))
+    major = check_bool(op, "time_major", given["time_major"])
+    rate = check_real(op, "dropout", given["dropout"])
     if not 0 <= rate <= 1:
         raise ValueError(f"{op}: dropout is {rate}, expected in [0, 1]")
-    key = (check_integer(op, "seed", seed), check_integer(op, "seed2", seed2))
+    seeds = [check_integer(op, name, given[name]) for name in ("seed", "seed2")]
 
     steps, states = ("T, B", "L*D, B") if major else ("B, T", "B, L*D")
     *sizes, I = expect_rank(op, "input", input, f"({steps}, I)")
@@ -445,6 +208,7 @@ def _contract(
             f"{op}: input_h has shape {shape_h}, expected ({states}, P) with D = 2: bidirectional"
         )
     L //= D
+    input_mode, num_proj = given["input_mode"], given["num_proj"]
     net = check_net(op, L, H, I, rnn_mode, input_mode, direction, num_proj)
     P = net.P
     leading_states = (L * D, B) if major else (B, L * D)
@@ -452,21 +216,57 @@ def _contract(
     expect_shape(op, "input_h", input_h, f"({states}, P)", (*leading_states, P))
     if is_lstm:
         expect_shape(op, "input_c", input_c, f"({states}, H)", (*leading_states, H))
-    expect_shape(op, "params", params, "(params_size,)", (net.params_size,))
+    expect_shape(op, "params", given["params"], "(params_size,)", (net.params_size,))
     for name in ("output", "output_backprop"):
         shape = (*leading_steps, D * P)
-        expect_shape(op, name, others.get(name), f"({steps}, D*P)", shape)
+        expect_shape(op, name, optional.get(name), f"({steps}, D*P)", shape)
     for name in ("output_h", "output_h_backprop"):
-        expect_shape(op, name, others.get(name), f"({states}, P)", (*leading_states, P))
+        expect_shape(op, name, optional.get(name), f"({states}, P)", (*leading_states, P))
     for name in ("output_c", "output_c_backprop"):
         if is_lstm:
-            expect_shape(op, name, others.get(name), f"({states}, H)", (*leading_states, H))
+            expect_shape(op, name, optional.get(name), f"({states}, H)", (*leading_states, H))
 
-    net = net._replace(T=T, B=B, dropout=rate, seed=key[0], seed2=key[1], is_training=training)
-    lengths = check_lengths(op, sequence_lengths, T, B)
-    if others:
-        engine = _reserved_engine(op, xp, engine, host_reserved)
-    return _Call(xp, net, lengths, _engine(op, xp, engine, net, input, lengths))
+    net = net._replace(T=T, B=B, dropout=rate, seed=seeds[0], seed2=seeds[1], is_training=training)
+    lengths = check_lengths(op, given["sequence_lengths"], T, B)
+    resets = check_resets(op, given["resets"], *leading_steps, symbols=f"({steps})")
+    if resets is not None and not major:
+        resets = resets.T
+    engine = given["engine"]
+    if backward:
+        engine = _reserved_engine(op, xp, engine, given["host_reserved"])
+    chosen = _engine(op, xp, engine, net, input, lengths, resets)
+    return _Call(xp, net, lengths, resets, chosen)
+
+
+def _stack_of(call: _Call, params: Array, dtype: np.dtype[Any]) -> Stack:
+    """Return the cells of packed parameters."""
+    xp, net = call.xp, call.net
+    operands = cast(contiguous(xp, params), operand_dtype(xp, dtype))
+    weights = _packed.weights_of(operands, net)
+    cells = [_packed.cell_of(xp, net.rnn_mode, w) for w in weights]
+    return Stack(net, cells, call.packing)
+
+
+def _backward(
+    call: _Call,
+    inputs: tuple[Array, States],
+    params: Array,
+    output_grad: Array | None,
+    last_grad: States,
+    reserve_space: Array,
+) -> tuple[Array, Array, Array | None, Array]:
+    """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
+    xp, net, dtype = call.xp, call.net, params.dtype
+    stack = _stack_of(call, params, dtype)
+    params_grad = xp.empty(params.shape, compute_dtype(dtype))
+    weights = _packed.weights_of(params_grad, net)
+    grads = [_packed.gradients_of(xp, c, w) for c, w in zip(stack.cells, weights, strict=True)]
+    input_grad, first = _stack.backward(
+        xp, stack, inputs, output_grad, last_grad, reserve_space, grads
+    )
+    for w, gradients in zip(weights, grads, strict=True):
+        _packed.finish(xp, net.rnn_mode, w, gradients.sums)
+    return input_grad, first.h, first.c, cast(params_grad, dtype)
 
 
 def _time_major(xp: ModuleType, major: bool, arrays: Sequence[Array | None]) -> list[Any]:
@@ -494,6 +294,7 @@ def cudnn_rnn(
     params: Array,
     *,
     sequence_lengths: Lengths | None = None,
+    resets: Resets | None = None,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -536,6 +337,10 @@ def cudnn_rnn(
         The length of each sequence, in [0, T] and in any order; all T if left out. What lies
         past a sequence's end is not read, and output is zero there. The backward direction begins
         at each sequence's own end. What a length of 0 leaves are the states it was given.
+    resets : [T, B] booleans on the host, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction: the
+        forward direction has zero states before a marked step, the backward direction before
+        the one that precedes it. [B, T] if time_major is False. cuDNN does not have it.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
@@ -598,26 +403,9 @@ def cudnn_rnn(
     >>> out.output[:, 0, 0].round(4)
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
-    op = "cudnn_rnn"
-    xp, net, lengths, chosen = _contract(
-        op,
-        input,
-        input_h,
-        input_c,
-        params,
-        {},
-        sequence_lengths=sequence_lengths,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-        num_proj=num_proj,
-        is_training=is_training,
-        time_major=time_major,
-        engine=engine,
-    )
+    given, op = locals(), "cudnn_rnn"
+    call = _check(op, given)
+    xp, net, lengths, _, chosen = call
     with on_device(xp, input):
         c = input_c if rnn_mode == "lstm" else None
         x, h, c = _time_major(xp, time_major, (input, input_h, c))
@@ -631,7 +419,8 @@ def cudnn_rnn(
             if not is_training:
                 reserve_space = xp.zeros((), input.dtype)
         else:
-            output, output_h, output_c, reserve_space = _forward(xp, net, x, h, c, params, lengths)
+            stack = _stack_of(call, params, input.dtype)
+            output, (output_h, output_c), reserve_space = _stack.forward(xp, stack, x, States(h, c))
         host_reserved = np.array([_CUDNN if chosen == "cudnn" else _OWN, 0], np.int8)
         return CudnnRNNOutputs(
             _as_given(xp, output, time_major, input.dtype),
@@ -649,6 +438,7 @@ def cudnn_rnn_engine(
     params: Array,
     *,
     sequence_lengths: Lengths | None = None,
+    resets: Resets | None = None,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -665,8 +455,8 @@ def cudnn_rnn_engine(
 
     Parameters
     ----------
-    input, input_h, input_c, params, sequence_lengths, rnn_mode, input_mode, direction, dropout, \
-    seed, seed2, num_proj, is_training, time_major, engine
+    input, input_h, input_c, params, sequence_lengths, resets, rnn_mode, input_mode, \
+    direction, dropout, seed, seed2, num_proj, is_training, time_major, engine
         As in `cudnn_rnn`.
 
     Returns
@@ -688,25 +478,7 @@ def cudnn_rnn_engine(
     >>> cupyrnn.cudnn_rnn_engine(x, h, c, params)
     'numpy'
     """
-    return _contract(
-        "cudnn_rnn_engine",
-        input,
-        input_h,
-        input_c,
-        params,
-        {},
-        sequence_lengths=sequence_lengths,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-        num_proj=num_proj,
-        is_training=is_training,
-        time_major=time_major,
-        engine=engine,
-    ).engine
+    return _check("cudnn_rnn_engine", locals()).engine
 
 
 def _expected_reserve(
@@ -714,7 +486,8 @@ def _expected_reserve(
 ) -> int:
     """Return the number of elements of an engine's reserve_space."""
     if engine != "cudnn":
-        return _reserve_size(net, count_rows(net.T, net.B, lengths))
+        kind = _packed.SAVED[net.rnn_mode]
+        return _stack.reserve_size(net, kind, count_rows(net.T, net.B, lengths))
     from . import _cudnn
 
     with on_device(sys.modules["cupy"], input):
@@ -736,6 +509,7 @@ def cudnn_rnn_backprop(
     *,
     host_reserved: NDArray[np.int8] | None = None,
     sequence_lengths: Lengths | None = None,
+    resets: Resets | None = None,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -769,7 +543,7 @@ def cudnn_rnn_backprop(
     host_reserved : [2] int8 on the host, optional
         What the forward call returned: which engine reserve_space belongs to. Left out, it is
         the one that `engine` stands for.
-    sequence_lengths, rnn_mode, input_mode, direction, dropout, num_proj, time_major, engine
+    sequence_lengths, resets, rnn_mode, input_mode, direction, dropout, num_proj, time_major, engine
         As in the forward call.
     seed, seed2 : int
         Not used: the masks are in reserve_space.
@@ -799,35 +573,9 @@ def cudnn_rnn_backprop(
     >>> grads.input_backprop[:, 0, 0].round(4)
     array([0.2748, 0.2561, 0.208 , 0.1334])
     """
-    op = "cudnn_rnn_backprop"
-    xp, net, lengths, chosen = _contract(
-        op,
-        input,
-        input_h,
-        input_c,
-        params,
-        {
-            "output": output,
-            "output_h": output_h,
-            "output_c": output_c,
-            "output_backprop": output_backprop,
-            "output_h_backprop": output_h_backprop,
-            "output_c_backprop": output_c_backprop,
-            "reserve_space": reserve_space,
-        },
-        sequence_lengths=sequence_lengths,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-        num_proj=num_proj,
-        is_training=True,
-        time_major=time_major,
-        engine=engine,
-        host_reserved=host_reserved,
-    )
+    given, op = locals(), "cudnn_rnn_backprop"
+    call = _check(op, given)
+    xp, net, lengths, _, chosen = call
     if chosen == "cudnn" and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
     size = _expected_reserve(net, chosen, input, lengths)
@@ -849,7 +597,7 @@ def cudnn_rnn_backprop(
             )
             grads = _cudnn.backward(net, x, h, c, packed, lengths, y, dy, dh, dc, saved)
         else:
-            grads = _backward(xp, net, x, h, c, params, lengths, dy, dh, dc, reserve_space)
+            grads = _backward(call, (x, States(h, c)), params, dy, States(dh, dc), reserve_space)
         return CudnnRNNGrads(
             _as_given(xp, grads[0], time_major, input.dtype),
             _as_given(xp, grads[1], time_major, input.dtype),

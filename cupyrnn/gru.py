@@ -7,16 +7,13 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from . import _layer, _padded
 from ._arrays import (
     cast,
     check_arrays,
-    check_seq_len,
     compute_dtype,
     contiguous,
     expect_rank,
@@ -24,31 +21,12 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._products import (
-    CHUNK,
-    Scratch,
-    add_matmul,
-    add_state_matmul,
-    column_sums,
-    exp_of,
-    matmul,
-    previous,
-    rows,
-    time_blocks,
-    transposed,
-)
+from ._padded import Extent, Padded, check_extent
+from .cells.contract import Span, States, Weight
+from .cells.gru import GRU, GRUOutputs
 
 if TYPE_CHECKING:
-    from ._arrays import Array
-
-
-class GRUOutputs(NamedTuple):
-    """What a GRU step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
-
-    r: Array
-    u: Array
-    c: Array
-    h: Array
+    from ._arrays import Array, Lengths, Resets
 
 
 class GRUCellGrads(NamedTuple):
@@ -71,273 +49,70 @@ class GRUGrads(NamedTuple):
     d_b_c: Array
 
 
-def forward_steps(
-    xw_ru: Array,
-    xw_c: Array,
-    w_ru: Array,
-    w_c: Array,
-    b_ru: Array,
-    b_c: Array,
-    h_prev: Array,
-    outputs: GRUOutputs,
-) -> Array:
-    """
-    The recurrence over t steps.
-
-    Parameters
-    ----------
-    xw_ru, xw_c : [t, B, 2*H], [t, B, H]
-        x @ w of the rows of w_ru and w_c that belong to x; overwritten.
-    w_ru, w_c : [H, 2*H], [H, H]
-        The rows that belong to h, C-contiguous.
-    b_ru, b_c : [2*H], [H]
-        The biases.
-    outputs : four times [t, B, H]
-        Written.
-
-    Returns
-    -------
-    h : [B, H]
-        The last state, carried from block to block unrounded where the outputs are of half
-        precision.
-    """
-    B, H = h_prev.shape
-    compute = xw_c.dtype
-    # The pre-activations of the sigmoids are held negated, as in lstm.py: z is
-    # -(x @ w_x + h_prev @ w_h + b).
-    np.subtract(-b_ru, xw_ru, xw_ru)
-    xw_c += b_c
-    wide = outputs
-    if outputs.h.dtype != compute:
-        wide = GRUOutputs(*(np.empty(outputs.h.shape, compute) for _ in outputs))
-    h_prev = h_prev.astype(compute, order="C")
-    z, z_c, h_reset = (np.empty((B, n * H), compute) for n in (2, 1, 1))
-    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than
-    # one over half of each row.
-    z_planes = z.reshape(B, 2, H).transpose(1, 0, 2)
-    e_r, e_u = e = np.empty((2, B, H), compute)
-    one, exp = np.array(1, compute), exp_of(compute)
-    with np.errstate(over="ignore", under="ignore"):
-        for xw_ru_t, xw_c_t, r, u, c, h in zip(xw_ru, xw_c, *wide, strict=True):
-            np.dot(h_prev, w_ru, z)
-            np.subtract(xw_ru_t, z, z)
-            exp(z_planes, e)
-            np.add(e, one, e)
-            np.reciprocal(e_r, r)  # r = sigmoid(zr)
-            np.reciprocal(e_u, u)  # u = sigmoid(zu)
-            np.dot(np.multiply(h_prev, r, h_reset), w_c, z_c)
-            np.add(z_c, xw_c_t, z_c)
-            np.tanh(z_c, c)
-            np.subtract(h_prev, c, h)
-            np.multiply(h, u, h)
-            np.add(h, c, h)  # h = u*(h_prev-c) + c
-            h_prev = h
-    if wide is not outputs:
-        for a, value in zip(outputs, wide, strict=True):
-            a[...] = value
-    return h_prev
-
-
-def zero_past(outputs: GRUOutputs) -> None:
-    """Zero all four outputs, which are those past seq_len_max."""
-    for a in outputs:
-        a[...] = 0
-
-
-def backward_steps(
-    saved: GRUOutputs,
-    h_prev: Array,
-    d_h: Array,
-    w_ru: Array,
-    w_c: Array,
-    dh: Array,
-    d_ru: Array,
-    d_c: Array,
-    h_reset: Array,
-    lo: int,
-) -> None:
-    """
-    The recurrence over the t steps from `lo` on, backwards.
-
-    Parameters
-    ----------
-    saved : four times [T, B, H]
-        The outputs of the forward pass.
-    h_prev : [B, H]
-        The state before step 0.
-    d_h : [T, B, H]
-        The gradient of each step's h.
-    w_ru, w_c : [2*H, H], [H, H]
-        The recurrent weights, as `transposed` returns them.
-    dh : [B, H]
-        The gradient carried into the last of the steps; overwritten with the one carried out of
-        the first.
-    d_ru, d_c : [t, B, 2*H], [t, B, H]
-        Written: the gradients of the gates and of the new value before their nonlinearities.
-    h_reset : [t, B, H]
-        Written: h_prev*r of each step, which the gradient of w_c needs.
-    """
-    t, B, H = d_c.shape
-    compute = dh.dtype
-    n = max(1, min(t, CHUNK // max(B * H, 1)))
-    factors, tmp = np.empty((3, n, B, H), compute), np.empty((n, B, H), compute)
-    d_hr, product = np.empty((B, H), compute), np.empty((B, H), compute)
-    one = np.array(1, compute)  # ufuncs take it faster than Python's number
-    by_gate = d_ru.reshape(t, B, 2, H)
-    for start in range((t - 1) // n * n, -1, -n):
-        here = slice(start, min(start + n, t))
-        steps = slice(lo + here.start, lo + here.stop)
-        r, u, c = (cast(a[steps], compute) for a in saved[:3])
-        before = previous(h_prev, saved.h, steps.start, steps.stop, compute)
-        # All of a step's gradient that does not depend on the gradient carried through time.
-        k_r, k_u, k_c = (k[: len(r)] for k in factors)
-        rest = tmp[: len(r)]
-        np.subtract(one, u, rest)
-        np.multiply(c, c, out=k_c)
-        np.subtract(one, k_c, k_c)
-        k_c *= rest  # (1-u)*(1-c²)
-        rest *= u
-        np.subtract(before, c, out=k_u)
-        k_u *= rest  # (h_prev-c)*u*(1-u)
-        np.multiply(before, r, out=h_reset[here])
-        np.subtract(one, r, k_r)
-        k_r *= h_reset[here]  # h_prev*r*(1-r)
-        # Iterating over arrays makes the views of a step faster than indexing them does.
-        arrays = [cast(d_h[steps], compute), k_r, k_u, k_c, r, u, d_ru[here], d_c[here]]
-        arrays += by_gate[here, :, 0], by_gate[here, :, 1]
-        for given, k_r_s, k_u_s, k_c_s, r_s, u_s, d_ru_s, d_c_s, d_r, d_u in zip(
-            *(a[::-1] for a in arrays), strict=True
-        ):
-            np.add(dh, given, dh)
-            np.multiply(dh, k_u_s, d_u)
-            np.multiply(dh, k_c_s, d_c_s)
-            np.dot(d_c_s, w_c, d_hr)
-            np.multiply(d_hr, k_r_s, d_r)
-            np.dot(d_ru_s, w_ru, product)
-            np.multiply(dh, u_s, dh)
-            np.multiply(d_hr, r_s, d_hr)
-            np.add(dh, d_hr, dh)
-            np.add(dh, product, dh)  # d_ru @ w_ru.T + d_hr*r + dh*u
-
-
-def add_gate_sums(d_ru: Array, d_c: Array, d_b_ru: Array, d_b_c: Array) -> None:
-    """Add the sums over time and batch to d_b_ru[2*H] and d_b_c[H]."""
-    d_b_ru += column_sums(rows(d_ru, d_ru.dtype))
-    d_b_c += column_sums(rows(d_c, d_c.dtype))
-
-
-def _room(xp: ModuleType) -> Any:
-    """Return where the recurrence is for an array module: here, or in its CUDA twin."""
-    if xp is np:
-        return sys.modules[__name__]
-    from .kernels import gru
-
-    return gru
+def _cell(w_ru: Array, w_c: Array, H: int, biases: tuple[Array, Array] | None = None) -> GRU:
+    """Return the cell of weights [I+H, ·] in the dtype of an operand."""
+    I = len(w_c) - H
+    inputs = Weight(w_ru[:I], 2 * H), Weight(w_c[:I], H, 1)
+    recurrent = Weight(w_ru[I:], 2 * H), Weight(w_c[I:], H, 1)
+    return GRU(inputs, recurrent, (2 * H, H), *(biases or ()))
 
 
 def _forward(
     xp: ModuleType,
     x: Array,
     h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    b_ru: Array,
-    b_c: Array,
-    steps: int,
+    weights: tuple[Array, Array],
+    biases: tuple[Array, Array],
+    extent: Extent,
 ) -> GRUOutputs:
     """block_gru after its checks."""
-    T, B, I = x.shape
-    H = h_prev.shape[1]
-    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    room = _room(xp)
-    w_ru, w_c = (a.astype(operand, order="C", copy=False) for a in (w_ru, w_c))
-    b_ru, b_c = (contiguous(xp, cast(a, compute)) for a in (b_ru, b_c))
+    T, B, _ = x.shape
+    H, compute, operand = h_prev.shape[1], compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    w_ru, w_c = (a.astype(operand, order="C", copy=False) for a in weights)
+    b_ru, b_c = (contiguous(xp, cast(a, compute)) for a in biases)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     outputs = GRUOutputs._make([*xp.empty((3, T, B, H), x.dtype), xp.empty((T, B, H), x.dtype)])
-    h = h_prev
-    xw_ru_memory, xw_c_memory = Scratch(xp, compute), Scratch(xp, compute)
-    for lo, hi in time_blocks(xp, steps, B):
-        x_rows = rows(x[lo:hi], operand)
-        xw_ru, xw_c = xw_ru_memory(hi - lo, B, 2 * H), xw_c_memory(hi - lo, B, H)
-        matmul(xp, x_rows, w_ru[:I], rows(xw_ru, compute))
-        matmul(xp, x_rows, w_c[:I], rows(xw_c, compute))
-        block = GRUOutputs(*(a[lo:hi] for a in outputs))
-        h = room.forward_steps(xw_ru, xw_c, w_ru[I:], w_c[I:], b_ru, b_c, h, block)
-    if steps < T:
-        room.zero_past(GRUOutputs(*(a[steps:] for a in outputs)))
+    cell = _cell(w_ru, w_c, H, (b_ru, b_c))
+    _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
     return outputs
 
 
-def _backward(
-    xp: ModuleType,
-    x: Array,
-    h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    saved: GRUOutputs,
-    d_h: Array,
-    steps: int,
-) -> GRUGrads:
+def _backward(xp: ModuleType, padded: Padded, weights: tuple[Array, Array], d_h: Array) -> GRUGrads:
     """block_gru_grad after its checks."""
-    T, B, I = x.shape
-    H = h_prev.shape[1]
-    dtype, compute, operand = x.dtype, compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    room = _room(xp)
-    w_ru, w_c = cast(w_ru, operand), cast(w_c, operand)
-    w_ru_h, w_c_h = (transposed(xp, a[I:], steps) for a in (w_ru, w_c))
-    h_prev, d_h = contiguous(xp, h_prev), contiguous(xp, d_h)
-    saved = GRUOutputs(*(contiguous(xp, a) for a in saved))
-
-    d_x = xp.empty((T, B, I), dtype)
-    d_x[steps:] = 0
-    dh = xp.zeros((B, H), compute)
-    d_w_ru, d_w_c = xp.zeros((I + H, 2 * H), compute), xp.zeros((I + H, H), compute)
+    I, H = padded.x.shape[2], padded.first.h.shape[1]
+    dtype, compute = padded.x.dtype, compute_dtype(padded.x.dtype)
+    w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
+    d_w_ru, d_w_c = xp.empty((I + H, 2 * H), compute), xp.empty((I + H, H), compute)
     d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
-    d_ru_memory, d_c_memory, h_memory = (Scratch(xp, operand) for _ in range(3))
-    d_x_memory, product = Scratch(xp, compute), Scratch(xp, compute)
-    for lo, hi in reversed(list(time_blocks(xp, steps, B))):
-        d_ru = d_ru_memory(hi - lo, B, 2 * H)
-        d_c, h_reset = (memory(hi - lo, B, H) for memory in (d_c_memory, h_memory))
-        room.backward_steps(saved, h_prev, d_h, w_ru_h, w_c_h, dh, d_ru, d_c, h_reset, lo)
-        g_ru, g_c, x_rows = (rows(a, operand) for a in (d_ru, d_c, x[lo:hi]))
-        d_x_block = d_x_memory(len(x_rows), I)
-        matmul(xp, g_ru, w_ru[:I].T, d_x_block)
-        add_matmul(xp, g_c, w_c[:I].T, d_x_block, product)
-        d_x[lo:hi] = d_x_block.reshape(hi - lo, B, I)
-        add_matmul(xp, x_rows.T, g_ru, d_w_ru[:I], product)
-        add_matmul(xp, x_rows.T, g_c, d_w_c[:I], product)
-        add_state_matmul(xp, h_prev, saved.h, lo, d_ru, d_w_ru[I:], product)
-        add_matmul(xp, rows(h_reset, operand).T, g_c, d_w_c[I:], product)
-        room.add_gate_sums(d_ru, d_c, d_b_ru, d_b_c)
-    grads = (d_x, dh, d_w_ru, d_w_c, d_b_ru, d_b_c)
+    matrices = d_w_ru[:I], d_w_c[:I], d_w_ru[I:], d_w_c[I:]
+    cell = _cell(w_ru, w_c, H)
+    d_x, first = _padded.backward(xp, cell, padded, States(d_h), matrices, (d_b_ru, d_b_c))
+    grads = (d_x, first.h, d_w_ru, d_w_c, d_b_ru, d_b_c)
     return GRUGrads(*(cast(g, dtype) for g in grads))
 
 
-def _cell_grad(
-    xp: ModuleType, h_prev: Array, w_ru: Array, w_c: Array, saved: GRUOutputs, d_h: Array
+def _gates_gradient(
+    xp: ModuleType, h_prev: Array, weights: tuple[Array, Array], saved: GRUOutputs, d_h: Array
 ) -> GRUCellGrads:
-    """gru_block_cell_grad after its checks: a sequence of one step up to its gates."""
-    B, H = h_prev.shape
-    I = w_ru.shape[0] - H
-    dtype = h_prev.dtype
-    compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
-    w_ru, w_c = cast(w_ru, operand), cast(w_c, operand)
-    w_ru_h, w_c_h = (transposed(xp, a[I:], 1) for a in (w_ru, w_c))
-    h_prev, d_h = contiguous(xp, h_prev), contiguous(xp, d_h)
-    saved = GRUOutputs(*(contiguous(xp, a) for a in saved))
-    dh, d_x = xp.zeros((B, H), compute), xp.empty((B, I), compute)
-    d_ru = xp.empty((1, B, 2 * H), operand)
-    d_c, h_reset = (xp.empty((1, B, H), operand) for _ in range(2))
-    _room(xp).backward_steps(saved, h_prev, d_h, w_ru_h, w_c_h, dh, d_ru, d_c, h_reset, 0)
-    matmul(xp, d_ru[0], w_ru[:I].T, d_x)
-    add_matmul(xp, d_c[0], w_c[:I].T, d_x, Scratch(xp, compute))
-    return GRUCellGrads(*(cast(g, dtype) for g in (d_x, dh, d_c[0], d_ru[0])))
+    """gru_block_cell_grad after its checks: a step up to its gates, and through the weights."""
+    (B, H), dtype = h_prev.shape, h_prev.dtype
+    compute = compute_dtype(dtype)
+    w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
+    cell = _cell(w_ru, w_c, H)
+    outputs = GRUOutputs(*(contiguous(xp, a) for a in saved))
+    span = Span(outputs, States(contiguous(xp, h_prev)), [B])
+    carried = States(xp.zeros((B, H), compute))
+    given = States(contiguous(xp, d_h))
+    d_ru, d_c = deltas = _layer.step_gradient(xp, cell, span, given, carried)
+    d_x = xp.empty((B, len(w_c) - H), compute)
+    _layer.input_gradient(xp, cell.inputs, deltas, d_x)
+    return GRUCellGrads(*(cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)))
 
 
 _INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
 
 
-def _contract(
+def _check(
     op: str, lead: str, required: dict[str, Array], optional: dict[str, Array | None]
 ) -> ModuleType:
     """
@@ -425,14 +200,14 @@ def gru_block_cell(
     >>> out.h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    xp = _contract(
+    xp = _check(
         "gru_block_cell",
         "B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
         {},
     )
     with on_device(xp, x):
-        out = _forward(xp, x[None], h_prev, w_ru, w_c, b_ru, b_c, 1)
+        out = _forward(xp, x[None], h_prev, (w_ru, w_c), (b_ru, b_c), Extent(1))
     return GRUOutputs(*(a[0] for a in out))
 
 
@@ -445,6 +220,9 @@ def block_gru(
     b_c: Array,
     *,
     seq_len_max: int | None = None,
+    sequence_lengths: Lengths | None = None,
+    reverse: bool = False,
+    resets: Resets | None = None,
 ) -> GRUOutputs:
     """
     A GRU over a sequence, with the equations of `gru_block_cell`.
@@ -460,6 +238,8 @@ def block_gru(
     seq_len_max : int, optional
         Number of steps to compute, within [0, T]; all T if left out. What lies past it is not
         read, and all four outputs are zero there.
+    sequence_lengths, reverse, resets
+        As in `block_lstm`.
 
     Returns
     -------
@@ -471,7 +251,8 @@ def block_gru(
     TypeError
         An argument is no NumPy array, or the dtypes differ.
     ValueError
-        A shape does not fit the others, or seq_len_max lies outside [0, T].
+        A shape does not fit the others, a length lies outside [0, T], or both seq_len_max and
+        sequence_lengths are given.
 
     See Also
     --------
@@ -487,15 +268,15 @@ def block_gru(
     array([0.4092, 0.3485, 0.3086, 0.2826])
     """
     op = "block_gru"
-    xp = _contract(
+    xp = _check(
         op,
         "T, B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
         {},
     )
-    steps = check_seq_len(op, seq_len_max, x.shape[0])
+    extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, w_ru, w_c, b_ru, b_c, steps)
+        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), extent)
 
 
 def gru_block_cell_grad(
@@ -564,16 +345,16 @@ def gru_block_cell_grad(
     >>> grads.d_h_prev.round(4)
     array([[0.6738, 0.6738, 0.6738]])
     """
-    xp = _contract(
+    xp = _check(
         "gru_block_cell_grad",
         "B",
         {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
         {"x": x, "b_ru": b_ru, "b_c": b_c},
     )
     # h is not among the arguments: its value does not enter.
-    saved = GRUOutputs(*(a[None] for a in (r, u, c, c)))
+    saved = GRUOutputs(r, u, c, c)
     with on_device(xp, h_prev):
-        return _cell_grad(xp, h_prev, w_ru, w_c, saved, d_h[None])
+        return _gates_gradient(xp, h_prev, (w_ru, w_c), saved, d_h)
 
 
 def gru_block_cell_backward(
@@ -635,7 +416,7 @@ def gru_block_cell_backward(
     >>> grads.d_b_c.round(4)
     array([0.3809, 0.3809, 0.3809])
     """
-    xp = _contract(
+    xp = _check(
         "gru_block_cell_backward",
         "B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
@@ -644,7 +425,8 @@ def gru_block_cell_backward(
     # h is not among the arguments: the value of the last h does not enter.
     saved = GRUOutputs(r[None], u[None], c[None], h_prev[None])
     with on_device(xp, x):
-        grads = _backward(xp, x[None], h_prev, w_ru, w_c, saved, d_h[None], 1)
+        padded = Padded(x[None], States(h_prev), saved, Extent(1))
+        grads = _backward(xp, padded, (w_ru, w_c), d_h[None])
     return grads._replace(d_x=grads.d_x[0])
 
 
@@ -662,6 +444,9 @@ def block_gru_grad(
     b_ru: Array | None = None,
     b_c: Array | None = None,
     seq_len_max: int | None = None,
+    sequence_lengths: Lengths | None = None,
+    reverse: bool = False,
+    resets: Resets | None = None,
 ) -> GRUGrads:
     """
     The gradient of every input of `block_gru`.
@@ -683,8 +468,8 @@ def block_gru_grad(
         The gradient of h of every step.
     b_ru, b_c : [2*H], [H], optional
         Their values do not enter; they are checked if given.
-    seq_len_max : int, optional
-        As in the forward call. What lies past it is not read, and d_x is zero there.
+    seq_len_max, sequence_lengths, reverse, resets
+        As in the forward call. What lies past the end is not read, and d_x is zero there.
 
     Returns
     -------
@@ -708,12 +493,13 @@ def block_gru_grad(
     """
     op = "block_gru_grad"
     saved = {"r": r, "u": u, "c": c, "h": h}
-    xp = _contract(
+    xp = _check(
         op,
         "T, B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h},
         {"b_ru": b_ru, "b_c": b_c},
     )
-    steps = check_seq_len(op, seq_len_max, x.shape[0])
+    extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, x, h_prev, w_ru, w_c, GRUOutputs(**saved), d_h, steps)
+        return _backward(xp, padded, (w_ru, w_c), d_h)

@@ -6,21 +6,18 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 
 from __future__ import annotations
 
-import functools
-import os
-import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from . import _layer, _padded
 from ._arrays import (
     cast,
     check_arrays,
     check_bool,
     check_choice,
     check_real,
-    check_seq_len,
     compute_dtype,
     contiguous,
     expect_rank,
@@ -28,24 +25,12 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._products import (
-    CHUNK,
-    Scratch,
-    add_matmul,
-    add_state_matmul,
-    column_sums,
-    exp_of,
-    matmul,
-    previous,
-    rows,
-    time_blocks,
-    transposed,
-)
+from ._padded import Extent, Padded, check_extent
+from .cells.contract import Span, States, Weight
+from .cells.lstm import LSTM, LSTMOutputs
 
 if TYPE_CHECKING:
-    from ._arrays import Array
-
-    Peephole: TypeAlias = tuple[Array, Array, Array] | None
+    from ._arrays import Array, Lengths, Resets
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 
@@ -54,18 +39,6 @@ _COLUMNS = {"icfo": (0, 1, 2, 3), "ifco": (0, 2, 1, 3)}
 
 # TensorFlow's defaults of (forget_bias, cell_clip): BlockLSTM's and BlockLSTMV2's.
 _DEFAULTS = {"icfo": (1.0, 3.0), "ifco": (0.0, 0.0)}
-
-
-class LSTMOutputs(NamedTuple):
-    """What an LSTM step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
-
-    i: Array
-    cs: Array
-    f: Array
-    o: Array
-    ci: Array
-    co: Array
-    h: Array
 
 
 class LSTMCellGrads(NamedTuple):
@@ -91,508 +64,99 @@ class LSTMGrads(NamedTuple):
     b_grad: Array
 
 
-@functools.cache
-def _compiled(char: str) -> Any:
-    """Return the compiled loops for a dtype of the computation, None where there are none."""
-    if char not in "fd" or os.environ.get("CUPYRNN_NUMBA", "1") == "0":
-        return None
-    try:
-        import numba
+class _Call(NamedTuple):
+    """The attributes of a call after their checks."""
 
-        from ._numba import Loops
-
-        # Not compiled they would be far slower than NumPy's.
-        return None if getattr(numba.config, "DISABLE_JIT", 0) else Loops(char)
-    except Exception:  # Numba is not installed, or does not work with this NumPy.
-        return None
+    peephole: tuple[Array, Array, Array] | None  # in the dtype of the computation, where used
+    cell_clip: float | None
+    gate_order: GateOrder
 
 
-def forward_steps(
-    xw: Array,
-    w_h: Array,
-    b: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    peephole: Peephole,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    outputs: LSTMOutputs,
-    w_p: Array | None = None,
-) -> tuple[Array, Array]:
-    """
-    The recurrence over t steps.
-
-    Parameters
-    ----------
-    xw : [t, B, 4*H]
-        x @ w_x; overwritten.
-    w_h : [H, 4*H]
-        The recurrent weights, C-contiguous; [P, 4*H] with a projection.
-    b : [4*H]
-        The bias, forget_bias included.
-    columns
-        Which quarter of the columns belongs to i, ci, f and o; i, f and o in that order.
-    outputs : seven times [t, B, H]
-        Written; h is [t, B, P] with a projection.
-    w_p : [H, P], optional
-        The projection of CudnnRNN: h = (o*co) @ w_p. C-contiguous.
-
-    Returns
-    -------
-    cs, h : [B, H]
-        The last states. From block to block cs is carried unrounded where the outputs are of half
-        precision, and here h too.
-    """
-    compute = xw.dtype
-    # All pre-activations are held negated: z is -(x @ w_x + h_prev @ w_h + b). The sigmoid is then
-    # 1/(1 + exp(z)), which unlike the form with tanh keeps its relative accuracy near 0; exp may
-    # overflow, which is right.
-    np.subtract(-b, xw, xw)
-    wide = outputs
-    if outputs.h.dtype != compute:
-        wide = LSTMOutputs(*(np.empty(a.shape, compute) for a in outputs))
-    cs_prev, h_prev = cs_prev.astype(compute, order="C"), h_prev.astype(compute, order="C")
-    loop = (xw, w_h, cs_prev, h_prev, peephole, cell_clip, columns, wide)
-    compiled = _compiled(compute.char)
-    if compiled is not None and w_p is None:
-        compiled.forward(*loop)
-    else:
-        _forward_loop(*loop, w_p)
-    if wide is not outputs:
-        for a, value in zip(outputs, wide, strict=True):
-            a[...] = value
-    return wide.cs[-1], wide.h[-1]
-
-
-def _forward_loop(
-    xw: Array,
-    w_h: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    peephole: Peephole,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    outputs: LSTMOutputs,
-    w_p: Array | None,
-) -> None:
-    """The time loop of forward_steps, whose xw holds -(x @ w_x + b) now."""
-    B = xw.shape[1]
-    H, compute = cs_prev.shape[1], xw.dtype
-    at_ci, one, exp = columns[1], np.array(1, compute), exp_of(compute)
-    z, tmp = np.empty((B, 4 * H), compute), np.empty((B, H), compute)
-    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
-    # over a quarter of each row. Those of i, f and o are to the left and to the right of ci.
-    z_planes = z.reshape(B, 4, H).transpose(1, 0, 2)
-    z_i, z_ci, z_f, z_o = (z_planes[column] for column in columns)
-    e_i, e_f, e_o = e = np.empty((3, B, H), compute)
-    z_left, e_left, z_right, e_right = z_planes[:at_ci], e[:at_ci], z_planes[at_ci + 1 :], e[at_ci:]
-    if peephole is not None:
-        wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in peephole)
-    if cell_clip is not None:
-        # As arrays, which ufuncs take faster than Python's numbers.
-        low, high = np.array(-cell_clip, compute), np.array(cell_clip, compute)
-    with np.errstate(over="ignore", under="ignore"):
-        for xw_t, i, cs, f, o, ci, co, h in zip(xw, *outputs, strict=True):
-            np.dot(h_prev, w_h, z)
-            np.subtract(xw_t, z, z)
-            if peephole is None:
-                exp(z_left, e_left)
-                exp(z_right, e_right)
-                np.add(e, one, e)
-            else:
-                np.subtract(z_i, np.multiply(cs_prev, wci, tmp), e_i)
-                np.subtract(z_f, np.multiply(cs_prev, wcf, tmp), e_f)
-                exp(e[:2], e[:2])
-                np.add(e[:2], one, e[:2])
-            np.reciprocal(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
-            np.reciprocal(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
-            np.tanh(z_ci, ci)
-            np.negative(ci, ci)
-            np.multiply(f, cs_prev, cs)
-            np.multiply(i, ci, tmp)
-            np.add(cs, tmp, cs)  # cs = i*ci + f*cs_prev
-            if cell_clip is not None:
-                cs.clip(low, high, cs)
-            np.tanh(cs, co)
-            if peephole is not None:
-                np.subtract(z_o, np.multiply(cs, wco, tmp), e_o)
-                exp(e_o, e_o)
-                np.add(e_o, one, e_o)
-            np.reciprocal(e_o, o)  # o = sigmoid(zo + cs*wco)
-            if w_p is None:
-                np.multiply(o, co, h)
-            else:
-                np.dot(np.multiply(o, co, tmp), w_p, h)
-            cs_prev, h_prev = cs, h
-
-
-def zero_past(outputs: LSTMOutputs) -> None:
-    """Zero all seven outputs, which are those past seq_len_max."""
-    for a in outputs:
-        a[...] = 0
-
-
-class _Factors(NamedTuple):
-    """All of a step's gradient that does not depend on the gradients carried through time.
-
-    With dh and dcs the gradients of a step's h and cs, what is left for the time loop is
-    do = dh*o, dcs += dh*d, (di, dci, df) = dcs*gates and cs_prev_grad = dcs*next.
-    """
-
-    gates: Array  # [t, 3, B, H], in the op's gate order
-    o: Array  # [t, B, H], as the next two
-    d: Array
-    next: Array
-
-
-def _fill_factors(
-    k: _Factors,
-    saved: LSTMOutputs,
-    cs_prev: Array,
-    peephole: Peephole,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    tmp: Array,
-) -> None:
-    """Fill `k` for t steps from the saved outputs and cs_prev, each [t, B, H]."""
-    i, cs, f, o, ci, co, _ = saved
-    one = np.array(1, i.dtype)  # ufuncs take it faster than Python's number
-    k_i, k_ci, k_f = (k.gates[:, column] for column in columns[:3])
-    np.subtract(one, i, tmp)
-    tmp *= i
-    np.multiply(tmp, ci, k_i)  # i*(1-i)*ci
-    np.multiply(ci, ci, tmp)
-    np.subtract(one, tmp, tmp)
-    np.multiply(tmp, i, k_ci)  # (1-ci²)*i
-    np.subtract(one, f, tmp)
-    tmp *= f
-    np.multiply(tmp, cs_prev, k_f)  # f*(1-f)*cs_prev
-    np.subtract(one, o, tmp)
-    tmp *= o
-    np.multiply(tmp, co, k.o)  # o*(1-o)*co
-    np.multiply(co, co, tmp)
-    np.subtract(one, tmp, tmp)
-    np.multiply(tmp, o, k.d)  # (1-co²)*o
-    np.copyto(k.next, f)
-    if peephole is not None:
-        wci, wcf, wco = peephole
-        np.add(k.d, np.multiply(k.o, wco, tmp), k.d)
-        np.add(k.next, np.multiply(k_i, wci, tmp), k.next)
-        np.add(k.next, np.multiply(k_f, wcf, tmp), k.next)
-    if cell_clip is not None:
-        # The true gradient: where the clip was active, cs does not depend on what it clipped.
-        kept = np.less(np.abs(cs, tmp), cell_clip)
-        np.multiply(k.gates, kept[:, None], k.gates)
-        np.multiply(k.next, kept, k.next)
-
-
-def backward_steps(
-    saved: LSTMOutputs,
-    cs_prev: Array,
-    cs_grad: Array | None,
-    h_grad: Array | None,
-    w_h: Array | None,
-    peephole: Peephole,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    dcs: Array,
-    dh: Array,
-    dgates: Array,
-    lo: int,
-    w_p: Array | None = None,
-    dh_steps: Array | None = None,
-) -> None:
-    """
-    The recurrence over the t steps from `lo` on, backwards.
-
-    Parameters
-    ----------
-    saved : seven times [T, B, H]
-        The outputs of the forward pass.
-    cs_prev : [B, H]
-        The cell state before step 0.
-    cs_grad, h_grad : [T, B, H] or None
-        The gradients of each step's cs and h; h_grad is [T, B, P] with a projection.
-    w_h : [4*H, H] or None
-        The recurrent weights, as `transposed` returns them; [4*H, P] with a projection. None where
-        the gradient of h_prev is not wanted.
-    dcs, dh : [B, H]
-        The gradients carried into the last of the steps; overwritten with those carried out of
-        the first. dh is [B, P] with a projection.
-    dgates : [t, B, 4*H]
-        Written: the gate gradients in the op's gate order.
-    w_p : [P, H], optional
-        The weights of the projection, transposed.
-    dh_steps : [t, B, P]
-        Written with a projection: the gradient of each step's h, that of later steps included.
-    """
-    t, B, _ = dgates.shape
-    H, compute = cs_prev.shape[1], dh.dtype
-    compiled, memory = _compiled(compute.char), Scratch(np, compute)
-    n = max(1, min(t, CHUNK // max(B * H, 1)))
-    for start in range((t - 1) // n * n, -1, -n):
-        size = min(n, t - start)
-        here, steps = slice(start, start + size), slice(lo + start, lo + start + size)
-        loop = (
-            LSTMOutputs(*(cast(a[steps], compute) for a in saved)),
-            previous(cs_prev, saved.cs, steps.start, steps.stop, compute),
-            None if cs_grad is None else cast(cs_grad[steps], compute),
-            None if h_grad is None else cast(h_grad[steps], compute),
-            w_h,
-            peephole,
-            cell_clip,
-            columns,
-            dcs,
-            dh,
-            dgates[here],
-        )
-        if compiled is not None and w_p is None:
-            compiled.backward(*loop)
-        else:
-            _backward_loop(*loop, w_p, None if dh_steps is None else dh_steps[here], memory)
-
-
-def _backward_loop(
-    saved: LSTMOutputs,
-    cs_prev: Array,
-    cs_grad: Array | None,
-    h_grad: Array | None,
-    w_h: Array | None,
-    peephole: Peephole,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    dcs: Array,
-    dh: Array,
-    dgates: Array,
-    w_p: Array | None,
-    dh_steps: Array | None,
-    memory: Scratch,
-) -> None:
-    """The time loop of backward_steps over some steps; cs_prev is that of each of them."""
-    t, B, H = cs_prev.shape
-    compute = dh.dtype
-    dm = dh if w_p is None else np.empty((B, H), compute)
-    planes = memory(7, t * B * H)
-    gates, (*others, tmp) = planes[:3].reshape(t, 3, B, H), planes[3:].reshape(4, t, B, H)
-    k = _Factors(gates, *others)
-    _fill_factors(k, saved, cs_prev, peephole, cell_clip, columns, tmp)
-    if cs_grad is not None and not cs_grad.any():
-        cs_grad = None
-    u = np.empty((B, H), compute)
-    by_gate = dgates.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
-    # Iterating over arrays makes the views of a step faster than indexing them does.
-    arrays = (*k, by_gate[:, :3], by_gate[:, 3], dgates)
-    for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dgates_s in zip(
-        range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
-    ):
-        if h_grad is not None:
-            np.add(dh, h_grad[s], dh)
-        if w_p is not None and dh_steps is not None:
-            dh_steps[s] = dh
-            np.dot(dh, w_p, dm)  # the gradient of o*co
-        np.multiply(dm, k_o, do)
-        np.multiply(dm, k_d, u)
-        np.add(dcs, u, dcs)
-        if cs_grad is not None:
-            np.add(dcs, cs_grad[s], dcs)
-        np.multiply(dcs, k_gates, di_dci_df)
-        np.multiply(dcs, k_next, dcs)
-        if w_h is not None:
-            np.dot(dgates_s, w_h, dh)
-
-
-def add_gate_sums(
-    dgates: Array,
-    saved: LSTMOutputs,
-    cs_prev: Array,
-    peephole: Peephole,
-    columns: tuple[int, ...],
-    lo: int,
-    b_grad: Array | None,
-    peephole_grads: Array,
-) -> None:
-    """Add the sums over time and batch to b_grad[4*H], if wanted, and peephole_grads[3, H]."""
-    t, compute = len(dgates), dgates.dtype
-    if b_grad is not None:
-        b_grad += column_sums(rows(dgates, compute))
-    if peephole is None:
-        return
-    before = rows(previous(cs_prev, saved.cs, lo, lo + t, compute), compute)
-    after = rows(saved.cs[lo : lo + t], compute)
-    compiled = _compiled(compute.char)
-    add = _add_peephole_sums if compiled is None else compiled.add_peephole_sums
-    add(rows(dgates, compute), before, after, columns, peephole_grads)
-
-
-def _add_peephole_sums(
-    dgates: Array, before: Array, after: Array, columns: tuple[int, ...], totals: Array
-) -> None:
-    """Add the sums over N rows of di*before, df*before and do*after to totals[3, H]."""
-    N, H = before.shape
-    di, _, df, do = (dgates.reshape(N, 4, H)[:, column] for column in columns)
-    # As many rows as the caches hold.
-    n = max(1, min(N, CHUNK // max(H, 1)))
-    product, ones = np.empty((n, H), totals.dtype), np.ones(n, totals.dtype)
-    for start in range(0, N, n):
-        part, size = slice(start, start + n), min(n, N - start)
-        for total, dgate, cs in zip(totals, (di, df, do), (before, before, after), strict=True):
-            np.multiply(dgate[part], cs[part], product[:size])
-            # As a matmul the sum is several times more accurate than einsum's.
-            total += np.dot(ones[:size], product[:size])
-
-
-def _room(xp: ModuleType) -> Any:
-    """Return where the recurrence is for an array module: here, or in its CUDA twin."""
-    if xp is np:
-        return sys.modules[__name__]
-    from .kernels import lstm
-
-    return lstm
+def _cell(w: Array, b: Array | None, H: int, call: _Call) -> LSTM:
+    """Return the cell of weights [I+H, 4*H] in the dtype of an operand."""
+    I = len(w) - H
+    inputs, recurrent = (Weight(w[:I], 4 * H),), (Weight(w[I:], 4 * H),)
+    columns = _COLUMNS[call.gate_order]
+    return LSTM(inputs, recurrent, (4 * H,), b, columns, call.peephole, call.cell_clip)
 
 
 def _forward(
     xp: ModuleType,
     x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    b: Array,
-    peephole: Peephole,
-    steps: int,
+    first: States,
+    weights: tuple[Array, Array],
+    call: _Call,
     forget_bias: float,
-    cell_clip: float | None,
-    gate_order: GateOrder,
+    extent: Extent,
 ) -> LSTMOutputs:
     """block_lstm after its checks."""
-    T, B, I = x.shape
-    H = cs_prev.shape[1]
-    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    columns, room = _COLUMNS[gate_order], _room(xp)
-    b = b.astype(compute)
+    T, B, _ = x.shape
+    w, b = weights
+    H, columns = first.h.shape[1], _COLUMNS[call.gate_order]
+    b = b.astype(compute_dtype(x.dtype))
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
-    w = w.astype(operand, order="C", copy=False)
+    cell = _cell(w.astype(operand_dtype(xp, x.dtype), order="C", copy=False), b, H, call)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     outputs = LSTMOutputs._make([*xp.empty((6, T, B, H), x.dtype), xp.empty((T, B, H), x.dtype)])
-    cs, h = cs_prev, h_prev
-    xw_memory = Scratch(xp, compute)
-    for lo, hi in time_blocks(xp, steps, B):
-        xw = xw_memory(hi - lo, B, 4 * H)
-        matmul(xp, rows(x[lo:hi], operand), w[:I], rows(xw, compute))
-        block = LSTMOutputs(*(a[lo:hi] for a in outputs))
-        cs, h = room.forward_steps(xw, w[I:], b, cs, h, peephole, cell_clip, columns, block)
-    if steps < T:
-        room.zero_past(LSTMOutputs(*(a[steps:] for a in outputs)))
+    _padded.forward(xp, cell, Padded(x, first, outputs, extent))
     return outputs
 
 
-def _backward(
-    xp: ModuleType,
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    peephole: Peephole,
-    saved: LSTMOutputs,
-    cs_grad: Array | None,
-    h_grad: Array | None,
-    steps: int,
-    cell_clip: float | None,
-    gate_order: GateOrder,
-) -> LSTMGrads:
+def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: _Call) -> LSTMGrads:
     """block_lstm_grad after its checks."""
-    T, B, I = x.shape
-    H = cs_prev.shape[1]
-    dtype, compute, operand = x.dtype, compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    columns, room = _COLUMNS[gate_order], _room(xp)
-    w = cast(w, operand)
-    w_x, w_h = w[:I].T, transposed(xp, w[I:], steps)
-    cs_prev, saved = contiguous(xp, cs_prev), LSTMOutputs(*(contiguous(xp, a) for a in saved))
-    cs_grad, h_grad = (None if a is None else contiguous(xp, a) for a in (cs_grad, h_grad))
-
-    x_grad = xp.empty((T, B, I), dtype)
-    x_grad[steps:] = 0
-    dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
-    w_grad, b_grad = xp.zeros((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
+    x, first, *_ = padded
+    I, H = x.shape[2], first.h.shape[1]
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    cell = _cell(cast(w, operand_dtype(xp, dtype)), None, H, call)
+    w_grad, b_grad = xp.empty((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
     peephole_grads = xp.zeros((3, H), compute)
-    dgates_memory, product = Scratch(xp, operand), Scratch(xp, compute)
-    for lo, hi in reversed(list(time_blocks(xp, steps, B))):
-        dgates = dgates_memory(hi - lo, B, 4 * H)
-        room.backward_steps(
-            saved, cs_prev, cs_grad, h_grad, w_h, peephole, cell_clip, columns, dcs, dh, dgates, lo
-        )
-        g = rows(dgates, operand)
-        matmul(xp, g, w_x, rows(x_grad[lo:hi], dtype))
-        add_matmul(xp, rows(x[lo:hi], operand).T, g, w_grad[:I], product)
-        add_state_matmul(xp, h_prev, saved.h, lo, dgates, w_grad[I:], product)
-        room.add_gate_sums(dgates, saved, cs_prev, peephole, columns, lo, b_grad, peephole_grads)
-    grads = (x_grad, dcs, dh, w_grad, *peephole_grads, b_grad)
+    vectors = None if call.peephole is None else peephole_grads
+    x_grad, first_grad = _padded.backward(
+        xp, cell, padded, given, (w_grad[:I], w_grad[I:]), (b_grad,), vectors
+    )
+    grads = (x_grad, first_grad.c, first_grad.h, w_grad, *peephole_grads, b_grad)
     return LSTMGrads(*(cast(g, dtype) for g in grads))
 
 
-def _cell_grad(
-    xp: ModuleType,
-    cs_prev: Array,
-    saved: LSTMOutputs,
-    cs_grad: Array | None,
-    h_grad: Array | None,
-    peephole: Peephole,
-    cell_clip: float | None,
-    gate_order: GateOrder,
+def _gates_gradient(
+    xp: ModuleType, saved: LSTMOutputs, cs_prev: Array, given: States, call: _Call
 ) -> LSTMCellGrads:
-    """lstm_block_cell_grad after its checks: a sequence of one step up to its gates."""
-    B, H = cs_prev.shape
-    dtype, compute, operand = (
-        cs_prev.dtype,
-        compute_dtype(cs_prev.dtype),
-        operand_dtype(xp, cs_prev.dtype),
+    """lstm_block_cell_grad after its checks: a step up to its gates."""
+    (B, H), dtype = cs_prev.shape, cs_prev.dtype
+    compute = compute_dtype(dtype)
+    cell = LSTM((), (), (4 * H,), None, _COLUMNS[call.gate_order], call.peephole, call.cell_clip)
+    span = Span(
+        LSTMOutputs(*(contiguous(xp, a) for a in saved)), States(None, contiguous(xp, cs_prev)), [B]
     )
-    columns, room = _COLUMNS[gate_order], _room(xp)
-    cs_prev, saved = contiguous(xp, cs_prev), LSTMOutputs(*(contiguous(xp, a) for a in saved))
-    cs_grad, h_grad = (None if a is None else contiguous(xp, a) for a in (cs_grad, h_grad))
-    dcs, dh = xp.zeros((B, H), compute), xp.zeros((B, H), compute)
-    dicfo = xp.empty((1, B, 4 * H), operand)
-    # One row does not depend on another: on a CPU they are taken as many as the caches hold.
-    n = max(1, CHUNK // max(H, 1)) if xp is np else max(B, 1)
-    for part in (slice(lo, lo + n) for lo in range(0, B, n)):
-        room.backward_steps(
-            LSTMOutputs(*(a[:, part] for a in saved)),
-            cs_prev[part],
-            None if cs_grad is None else cs_grad[:, part],
-            None if h_grad is None else h_grad[:, part],
-            None,
-            peephole,
-            cell_clip,
-            columns,
-            dcs[part],
-            dh[part],
-            dicfo[:, part],
-            0,
-        )
+    carried = States(xp.zeros((B, H), compute), xp.zeros((B, H), compute))
     peephole_grads = xp.zeros((3, H), compute)
-    room.add_gate_sums(dicfo, saved, cs_prev, peephole, columns, 0, None, peephole_grads)
-    return LSTMCellGrads(*(cast(g, dtype) for g in (dcs, dicfo[0], *peephole_grads)))
+    vectors = None if call.peephole is None else peephole_grads
+    given = States(*(None if a is None else contiguous(xp, a) for a in given))
+    (dicfo,) = _layer.step_gradient(xp, cell, span, given, carried, vectors)
+    return LSTMCellGrads(*(cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)))
 
 
 _PEEPHOLES = ("wci", "wcf", "wco")
 _INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *_PEEPHOLES)
 
 
-def _contract(
+def _check(
     op: str,
     lead: str,
     required: dict[str, Array],
     optional: dict[str, Array | None],
+    cell_clip: float | None,
     use_peephole: bool | None,
-    gate_order: str,
-) -> tuple[ModuleType, Peephole]:
+    gate_order: GateOrder,
+) -> tuple[ModuleType, _Call]:
     """
-    Check every array of an LSTM call; return its module and the peephole vectors to use, if any,
-    in the dtype of the computation.
+    Check every array and attribute of an LSTM call; return its module and attributes.
 
     `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
     input of the forward op is a state of shape (lead, H).
     """
-    xp, dtype = check_arrays(op, required, optional, complex_step="i" not in required)
+    forward = "i" not in required
+    xp, dtype = check_arrays(op, required, optional, complex_step=forward)
     check_choice(op, "gate_order", gate_order, tuple(_COLUMNS))
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
 
@@ -623,27 +187,27 @@ def _contract(
         missing = next(name for name in _PEEPHOLES if name not in arrays)
         why = f"like {given[0]}" if given else "as use_peephole is True"
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
+    if cell_clip is None and forward:
+        cell_clip = _DEFAULTS[gate_order][1]
+    clip = None if cell_clip is None else _clip(op, cell_clip, dtype)
     if not wanted:
-        return xp, None
+        return xp, _Call(None, clip, gate_order)
     compute = compute_dtype(dtype)
     with on_device(xp, cs_prev):
         wci, wcf, wco = (contiguous(xp, cast(arrays[name], compute)) for name in _PEEPHOLES)
-    return xp, (wci, wcf, wco)
+    return xp, _Call((wci, wcf, wco), clip, gate_order)
 
 
-def _attributes(
-    op: str, forget_bias: float | None, cell_clip: float | None, gate_order: str, dtype: Any
-) -> tuple[float, float | None]:
-    """Return forget_bias and the clip, None where there is none, with TensorFlow's defaults."""
-    bias, clip = _DEFAULTS[gate_order]
-    if forget_bias is not None:
-        bias = check_real(op, "forget_bias", forget_bias)
-    return bias, _clip(op, clip if cell_clip is None else cell_clip, dtype)
+def _forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder) -> float:
+    """Return forget_bias, or TensorFlow's default."""
+    if forget_bias is None:
+        return _DEFAULTS[gate_order][0]
+    return check_real(op, "forget_bias", forget_bias)
 
 
-def _clip(op: str, cell_clip: float | None, dtype: np.dtype[Any]) -> float | None:
+def _clip(op: str, cell_clip: float, dtype: np.dtype[Any]) -> float | None:
     """Return the clip as the dtype can hold it, so that a saved cs compares equal to it."""
-    clip = 0.0 if cell_clip is None else check_real(op, "cell_clip", cell_clip)
+    clip = check_real(op, "cell_clip", cell_clip)
     with np.errstate(over="ignore", under="ignore"):
         if dtype.itemsize < 8:
             clip = float(np.float32(clip))  # which TensorFlow's attribute is
@@ -737,17 +301,18 @@ def lstm_block_cell(
     array([[0.0594, 0.0594, 0.0594]])
     """
     op = "lstm_block_cell"
-    xp, peephole = _contract(
+    xp, call = _check(
         op,
         "B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
+        cell_clip,
         use_peephole,
         gate_order,
     )
-    bias, clip = _attributes(op, forget_bias, cell_clip, gate_order, x.dtype)
+    bias = _forget_bias(op, forget_bias, gate_order)
     with on_device(xp, x):
-        out = _forward(xp, x[None], cs_prev, h_prev, w, b, peephole, 1, bias, clip, gate_order)
+        out = _forward(xp, x[None], States(h_prev, cs_prev), (w, b), call, bias, Extent(1))
     return LSTMOutputs(*(a[0] for a in out))
 
 
@@ -762,6 +327,9 @@ def block_lstm(
     wcf: Array | None = None,
     wco: Array | None = None,
     seq_len_max: int | None = None,
+    sequence_lengths: Lengths | None = None,
+    reverse: bool = False,
+    resets: Resets | None = None,
     forget_bias: float | None = None,
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
@@ -781,6 +349,16 @@ def block_lstm(
     seq_len_max : int, optional
         Number of steps to compute, within [0, T]; all T if left out. What lies past it is not
         read, and all seven outputs are zero there.
+    sequence_lengths : [B] integers on the host, optional
+        Instead of seq_len_max, the length of each sequence, in [0, T] and in any order. What
+        lies past a sequence's end is not read, and all seven outputs are zero there.
+    reverse : bool
+        Run each sequence from its own last step to its first: cs_prev and h_prev are then the
+        states before its last step, and every output stands at its own time.
+    resets : [T, B] booleans on the host, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction: with
+        ``reverse=False`` the state before a marked step is zero. Marks are where episodes or
+        packed documents begin.
 
     Returns
     -------
@@ -792,7 +370,8 @@ def block_lstm(
     TypeError
         An argument is no NumPy array, the dtypes differ, or some but not all peepholes are given.
     ValueError
-        A shape does not fit the others, or seq_len_max lies outside [0, T].
+        A shape does not fit the others, a length lies outside [0, T], or both seq_len_max and
+        sequence_lengths are given.
 
     See Also
     --------
@@ -806,20 +385,50 @@ def block_lstm(
     >>> out = cupyrnn.block_lstm(x, cs, h, np.full((5, 12), 0.1), np.zeros(12))
     >>> out.h[:, 0, 0].round(4)
     array([0.0594, 0.1108, 0.1547, 0.1921])
+
+    An LSTM with peepholes in both directions, over sequences of 4 and 2 steps: two calls and a
+    concatenation, and the gradient the other way round.
+
+    >>> rng = np.random.default_rng(0)
+    >>> x, cs, h = rng.normal(size=(4, 2, 3)), np.zeros((2, 5)), np.zeros((2, 5))
+    >>> weights = [rng.normal(size=(8, 20)) for _ in range(2)]
+    >>> peepholes = dict(zip(["wci", "wcf", "wco"], rng.normal(size=(3, 5))))
+    >>> outs, grads = [], []
+    >>> for w, reverse in zip(weights, [False, True]):
+    ...     outs.append(
+    ...         cupyrnn.block_lstm(
+    ...             x, cs, h, w, np.zeros(20), **peepholes, cell_clip=0,
+    ...             sequence_lengths=[4, 2], reverse=reverse,
+    ...         )
+    ...     )
+    >>> y = np.concatenate([out.h for out in outs], axis=2)
+    >>> y.shape, bool((y[2:, 1] == 0).all())
+    ((4, 2, 10), True)
+    >>> dy = np.ones(y.shape)
+    >>> for w, out, reverse in zip(weights, outs, [False, True]):
+    ...     grads.append(
+    ...         cupyrnn.block_lstm_grad(
+    ...             x, cs, h, w, *out, None, dy[..., 5:] if reverse else dy[..., :5],
+    ...             **peepholes, sequence_lengths=[4, 2], reverse=reverse,
+    ...         )
+    ...     )
+    >>> (grads[0].x_grad + grads[1].x_grad).shape
+    (4, 2, 3)
     """
     op = "block_lstm"
-    xp, peephole = _contract(
+    xp, call = _check(
         op,
         "T, B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
+        cell_clip,
         use_peephole,
         gate_order,
     )
-    steps = check_seq_len(op, seq_len_max, x.shape[0])
-    bias, clip = _attributes(op, forget_bias, cell_clip, gate_order, x.dtype)
+    extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    bias = _forget_bias(op, forget_bias, gate_order)
     with on_device(xp, x):
-        return _forward(xp, x, cs_prev, h_prev, w, b, peephole, steps, bias, clip, gate_order)
+        return _forward(xp, x, States(h_prev, cs_prev), (w, b), call, bias, extent)
 
 
 def lstm_block_cell_grad(
@@ -906,7 +515,7 @@ def lstm_block_cell_grad(
     array([[0.4176, 0.4176, 0.4176]])
     """
     op = "lstm_block_cell_grad"
-    xp, peephole = _contract(
+    xp, call = _check(
         op,
         "B",
         {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co},
@@ -921,15 +530,14 @@ def lstm_block_cell_grad(
             "wcf": wcf,
             "wco": wco,
         },
+        cell_clip,
         use_peephole,
         gate_order,
     )
-    clip = _clip(op, cell_clip, cs_prev.dtype)
     # h is not among the arguments: its value does not enter.
-    saved = LSTMOutputs(*(a[None] for a in (i, cs, f, o, ci, co, co)))
-    given_cs, given_h = (None if a is None else a[None] for a in (cs_grad, h_grad))
+    saved = LSTMOutputs(i, cs, f, o, ci, co, co)
     with on_device(xp, cs_prev):
-        return _cell_grad(xp, cs_prev, saved, given_cs, given_h, peephole, clip, gate_order)
+        return _gates_gradient(xp, saved, cs_prev, States(h_grad, cs_grad), call)
 
 
 def lstm_block_cell_backward(
@@ -1006,22 +614,21 @@ def lstm_block_cell_backward(
     """
     op = "lstm_block_cell_backward"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
-    xp, peephole = _contract(
+    xp, call = _check(
         op,
         "B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
+        cell_clip,
         use_peephole,
         gate_order,
     )
-    clip = _clip(op, cell_clip, x.dtype)
     # h is not among the arguments: the value of the last h does not enter.
     steps = LSTMOutputs(*(a[None] for a in (*saved.values(), h_prev)))
-    given_cs, given_h = (None if a is None else a[None] for a in (cs_grad, h_grad))
+    given = States(*(None if a is None else a[None] for a in (h_grad, cs_grad)))
+    padded = Padded(x[None], States(h_prev, cs_prev), steps, Extent(1))
     with on_device(xp, x):
-        grads = _backward(
-            xp, x[None], cs_prev, h_prev, w, peephole, steps, given_cs, given_h, 1, clip, gate_order
-        )
+        grads = _backward(xp, padded, w, given, call)
     return grads._replace(x_grad=grads.x_grad[0])
 
 
@@ -1045,6 +652,9 @@ def block_lstm_grad(
     wco: Array | None = None,
     b: Array | None = None,
     seq_len_max: int | None = None,
+    sequence_lengths: Lengths | None = None,
+    reverse: bool = False,
+    resets: Resets | None = None,
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
@@ -1071,8 +681,8 @@ def block_lstm_grad(
         The peephole weights: all three or none.
     b : [4*H], optional
         Its value does not enter; it is checked if given.
-    seq_len_max : int, optional
-        As in the forward call. What lies past it is not read, and x_grad is zero there.
+    seq_len_max, sequence_lengths, reverse, resets
+        As in the forward call. What lies past the end is not read, and x_grad is zero there.
     cell_clip : float, optional
         Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
         does. Given the value of the forward call, it is the true gradient: zero where
@@ -1106,28 +716,16 @@ def block_lstm_grad(
     """
     op = "block_lstm_grad"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
-    xp, peephole = _contract(
+    xp, call = _check(
         op,
         "T, B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
+        cell_clip,
         use_peephole,
         gate_order,
     )
-    steps = check_seq_len(op, seq_len_max, x.shape[0])
-    clip = _clip(op, cell_clip, x.dtype)
+    extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    padded = Padded(x, States(h_prev, cs_prev), LSTMOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(
-            xp,
-            x,
-            cs_prev,
-            h_prev,
-            w,
-            peephole,
-            LSTMOutputs(**saved),
-            cs_grad,
-            h_grad,
-            steps,
-            clip,
-            gate_order,
-        )
+        return _backward(xp, padded, w, States(h_grad, cs_grad), call)

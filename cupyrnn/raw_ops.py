@@ -19,8 +19,9 @@ from ._arrays import check_bool
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ._arrays import Array
-    from .cudnn_rnn import Lengths
+    from ._arrays import Array, Lengths
+    from .cells.gru import GRUOutputs
+    from .cells.lstm import LSTMOutputs
     from .params import Direction, InputMode, RNNMode
 
 
@@ -38,7 +39,7 @@ def LSTMBlockCell(
     cell_clip: float = 3,
     use_peephole: bool | None = False,
     name: str | None = None,
-) -> lstm.LSTMOutputs:
+) -> LSTMOutputs:
     """One LSTM step, gates in the order icfo: see `cupyrnn.lstm_block_cell`."""
     return lstm.lstm_block_cell(
         x,
@@ -113,7 +114,7 @@ def BlockLSTM(
     cell_clip: float = 3,
     use_peephole: bool | None = False,
     name: str | None = None,
-) -> lstm.LSTMOutputs:
+) -> LSTMOutputs:
     """An LSTM over a sequence, gates in the order icfo: see `cupyrnn.block_lstm`."""
     return lstm.block_lstm(
         x,
@@ -145,7 +146,7 @@ def BlockLSTMV2(
     cell_clip: float = 0,
     use_peephole: bool | None = False,
     name: str | None = None,
-) -> lstm.LSTMOutputs:
+) -> LSTMOutputs:
     """An LSTM over a sequence, gates in the order ifco: see `cupyrnn.block_lstm`."""
     return lstm.block_lstm(
         x,
@@ -267,7 +268,7 @@ def GRUBlockCell(
     b_ru: Array,
     b_c: Array,
     name: str | None = None,
-) -> gru.GRUOutputs:
+) -> GRUOutputs:
     """One GRU step: see `cupyrnn.gru_block_cell`."""
     return gru.gru_block_cell(x, h_prev, w_ru, w_c, b_ru, b_c)
 

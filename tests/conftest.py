@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from checks import Ops
 from cuda_on_cpu import fake_cupy, runner
 
-from cupyrnn import lstm
+from cupyrnn import _layer
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -121,18 +121,18 @@ def ops(request: pytest.FixtureRequest) -> Ops:
     return Ops(np if fixture is None else request.getfixturevalue(fixture))
 
 
-_compiled = lstm._compiled
+_compiled = _layer._compiled
 
 
 @pytest.fixture(autouse=True)
 def no_compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all loops be NumPy's, also where Numba is installed."""
-    monkeypatch.setattr(lstm, "_compiled", lambda _: None)
+    monkeypatch.setattr(_layer, "_compiled", lambda _: None)
 
 
 @pytest.fixture
 def compiled_loops(no_compiled_loops: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Have the loops be those that Numba compiles, as they are for users who have it."""
     pytest.importorskip("numba", reason="needs Numba: the extra numba")
-    monkeypatch.setattr(lstm, "_compiled", _compiled)
-    return importlib.import_module("cupyrnn._numba")
+    monkeypatch.setattr(_layer, "_compiled", _compiled)
+    return importlib.import_module("cupyrnn.compiled.lstm")

@@ -1,13 +1,15 @@
 """
-The time loops of lstm.py, compiled by Numba: imported only where that is installed.
+The steps of ``cells/lstm.py``, compiled by Numba: imported only where that is installed.
 
 A step passes over the memory once, where NumPy takes 15 to 20 calls, each of which costs half a
-microsecond however little it computes. The equations are those of lstm.py, name by name. Products
-of larger steps are left to NumPy, whose BLAS is faster than a loop.
+microsecond however little it computes. The equations are those of ``cells/lstm.py``, name by name.
+Products of larger steps are left to NumPy, whose BLAS is faster than a loop.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,9 @@ import numba
 import numpy as np
 
 if TYPE_CHECKING:
-    from ._arrays import Array
+    from .._arrays import Array
+    from ..cells.contract import Span, States
+    from ..cells.lstm import LSTM, LSTMOutputs
 
 # Multiplications per gate of a step's product, up to where a compiled product was faster than
 # NumPy's, measured.
@@ -105,7 +109,7 @@ def _expm1(u: Array) -> None:
 def _lstm_forward(
     lo: int,
     hi: int,
-    xw: Array,
+    z: Array,
     w_h: Array,
     product: Array,
     wci: Array,
@@ -128,33 +132,33 @@ def _lstm_forward(
     u: Array,
 ) -> None:
     """
-    The loop of lstm._forward_loop over the steps lo..hi-1. A negative cell_clip is none.
+    The steps lo..hi-1, z holding -(x @ w_x + b). A negative cell_clip is none.
 
     Without w_h, `product` is h_prev @ w_h. u[4*H] is memory to work in.
     """
     B, H = cs_prev.shape
-    one, two = xw.dtype.type(1), xw.dtype.type(2)
-    highest = xw.dtype.type(60)  # tanh is 1 long before; expm1 is not to overflow
+    one, two = z.dtype.type(1), z.dtype.type(2)
+    highest = z.dtype.type(60)  # tanh is 1 long before; expm1 is not to overflow
     peephole = wci.size > 0
     # As slices: an index that might be negative could not be vectorized.
     u_i, u_ci, u_f, u_o = u[:H], u[H : 2 * H], u[2 * H : 3 * H], u[3 * H :]
     for s in range(lo, hi):
         for r in range(B):
-            z, before, h_before = xw[s, r], cs_prev[r], h_prev[r]
+            z_r, before, h_before = z[s, r], cs_prev[r], h_prev[r]
             if s > 0:
                 before, h_before = cs[s - 1, r], h[s - 1, r]
             if w_h.size > 0:
                 for k in range(H):
                     h_k = h_before[k]
                     for column in range(4 * H):
-                        z[column] -= h_k * w_h[k, column]
+                        z_r[column] -= h_k * w_h[k, column]
             else:
                 for column in range(4 * H):
-                    z[column] -= product[r, column]
-            z_i, z_ci = z[at_i : at_i + H], z[at_ci : at_ci + H]
-            z_f, z_o = z[at_f : at_f + H], z[at_o : at_o + H]
+                    z_r[column] -= product[r, column]
+            zi, zci = z_r[at_i : at_i + H], z_r[at_ci : at_ci + H]
+            zf, zo = z_r[at_f : at_f + H], z_r[at_o : at_o + H]
             for j in range(H):
-                u_i[j], u_f[j], u_ci[j] = z_i[j], z_f[j], min(-two * z_ci[j], highest)
+                u_i[j], u_f[j], u_ci[j] = zi[j], zf[j], min(-two * zci[j], highest)
             if peephole:
                 for j in range(H):
                     u_i[j] -= before[j] * wci[j]
@@ -163,14 +167,14 @@ def _lstm_forward(
             for j in range(H):
                 # sigmoid(-x) = 1/(1 + exp(x)), tanh(x/2) = expm1(x)/(expm1(x) + 2)
                 i_, f_, ci_ = one / (two + u_i[j]), one / (two + u_f[j]), u_ci[j] / (two + u_ci[j])
-                new = f_ * before[j] + i_ * ci_
+                cs_ = i_ * ci_ + f_ * before[j]
                 if cell_clip >= 0:
-                    if new > cell_clip:
-                        new = cell_clip
-                    if new < -cell_clip:
-                        new = -cell_clip
-                i[s, r, j], f[s, r, j], ci[s, r, j], cs[s, r, j] = i_, f_, ci_, new
-                u_ci[j], u_o[j] = min(two * new, highest), z_o[j]
+                    if cs_ > cell_clip:
+                        cs_ = cell_clip
+                    if cs_ < -cell_clip:
+                        cs_ = -cell_clip
+                i[s, r, j], f[s, r, j], ci[s, r, j], cs[s, r, j] = i_, f_, ci_, cs_
+                u_ci[j], u_o[j] = min(two * cs_, highest), zo[j]
             if peephole:
                 for j in range(H):
                     u_o[j] -= cs[s, r, j] * wco[j]
@@ -204,56 +208,60 @@ def _lstm_backward(
     at_o: int,
     dcs: Array,
     dh: Array,
-    dgates: Array,
+    dz: Array,
 ) -> None:
     """
-    The loop of lstm.backward_steps and its factors over the steps from hi-1 down to lo.
+    The steps from hi-1 down to lo and their factors, in the form of ``cells/lstm.py``.
 
-    cs_prev is that of each step. Without w_h, dh is left for the caller to make.
+    Without w_h, dh is left for the caller to make.
     """
     _, B, H = i.shape
     one, zero = i.dtype.type(1), i.dtype.type(0)
     has_cs_grad, has_h_grad, peephole = cs_grad.size > 0, h_grad.size > 0, wci.size > 0
     for s in range(hi - 1, lo - 1, -1):
         for r in range(B):
-            g, d = dgates[s, r], dh[r]
+            g, dh_r = dz[s, r], dh[r]
             di, dci = g[at_i : at_i + H], g[at_ci : at_ci + H]
             df, do = g[at_f : at_f + H], g[at_o : at_o + H]
             if has_h_grad:
                 for j in range(H):
-                    d[j] += h_grad[s, r, j]
+                    dh_r[j] += h_grad[s, r, j]
             for j in range(H):
                 i_, f_, o_, ci_, co_ = i[s, r, j], f[s, r, j], o[s, r, j], ci[s, r, j], co[s, r, j]
-                do[j] = o_ * (one - o_) * co_ * d[j]
-                new = dcs[r, j] + (one - co_ * co_) * o_ * d[j]
+                k_o = o_ * (one - o_) * co_
+                k_d = (one - co_ * co_) * o_
+                k_i = i_ * (one - i_) * ci_
+                k_ci = (one - ci_ * ci_) * i_
+                k_f = f_ * (one - f_) * cs_prev[s, r, j]
+                k_next = f_
                 if peephole:
-                    new += do[j] * wco[j]
+                    k_d += k_o * wco[j]
+                    k_next += k_i * wci[j] + k_f * wcf[j]
+                dcs_ = dcs[r, j] + dh_r[j] * k_d
                 if has_cs_grad:
-                    new += cs_grad[s, r, j]
+                    dcs_ += cs_grad[s, r, j]
+                do[j] = dh_r[j] * k_o
                 if cell_clip >= 0 and not abs(cs[s, r, j]) < cell_clip:
-                    new *= zero
-                di[j] = i_ * (one - i_) * ci_ * new
-                df[j] = f_ * (one - f_) * cs_prev[s, r, j] * new
-                dci[j] = (one - ci_ * ci_) * i_ * new
-                new *= f_
-                if peephole:
-                    new += di[j] * wci[j] + df[j] * wcf[j]
-                dcs[r, j] = new
+                    k_i, k_ci, k_f, k_next = zero, zero, zero, zero
+                di[j] = dcs_ * k_i
+                dci[j] = dcs_ * k_ci
+                df[j] = dcs_ * k_f
+                dcs[r, j] = dcs_ * k_next
             if w_h.size == 0:
                 continue
-            d[:] = zero
+            dh_r[:] = zero
             for k in range(H):
-                # Four rows at once: d is read and written a quarter as often.
+                # Four rows at once: dh is read and written a quarter as often.
                 g_0, g_1, g_2, g_3 = g[k], g[H + k], g[2 * H + k], g[3 * H + k]
                 w_0, w_1, w_2, w_3 = w_h[k], w_h[H + k], w_h[2 * H + k], w_h[3 * H + k]
                 for j in range(H):
-                    d[j] += g_0 * w_0[j] + g_1 * w_1[j] + g_2 * w_2[j] + g_3 * w_3[j]
+                    dh_r[j] += g_0 * w_0[j] + g_1 * w_1[j] + g_2 * w_2[j] + g_3 * w_3[j]
 
 
 def _peephole_sums(
-    dgates: Array,
-    before: Array,
-    after: Array,
+    dz: Array,
+    cs_prev: Array,
+    cs: Array,
     at_i: int,
     at_f: int,
     at_o: int,
@@ -261,15 +269,16 @@ def _peephole_sums(
     wcf_grad: Array,
     wco_grad: Array,
 ) -> None:
-    """Add the sums over the rows of dgates[N, 4*H] times cs[N, H], which are float64."""
-    N, H = before.shape
-    for r in range(N):
-        g = dgates[r]
-        di, df, do = g[at_i : at_i + H], g[at_f : at_f + H], g[at_o : at_o + H]
-        for j in range(H):
-            wci_grad[j] += di[j] * before[r, j]
-            wcf_grad[j] += df[j] * before[r, j]
-            wco_grad[j] += do[j] * after[r, j]
+    """Add the sums over the steps and rows of dz[t, B, 4*H] times cs to sums in float64."""
+    t, B, H = cs.shape
+    for s in range(t):
+        for r in range(B):
+            g = dz[s, r]
+            di, df, do = g[at_i : at_i + H], g[at_f : at_f + H], g[at_o : at_o + H]
+            for j in range(H):
+                wci_grad[j] += di[j] * cs_prev[s, r, j]
+                wcf_grad[j] += df[j] * cs_prev[s, r, j]
+                wco_grad[j] += do[j] * cs[s, r, j]
 
 
 def _plain(*arrays: Array) -> Iterator[Array]:
@@ -279,102 +288,109 @@ def _plain(*arrays: Array) -> Iterator[Array]:
         yield base if base.flags.c_contiguous and base.flags.aligned else base.copy()
 
 
-def _shared(
-    peephole: tuple[Array, ...] | None,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    H: int,
-    dtype: np.dtype[Any],
-) -> tuple[Any, ...]:
+def _shared(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """Return what both loops take: wci, wcf, wco, cell_clip and where i, ci, f and o begin."""
-    vectors = peephole or (np.empty(0, dtype),) * 3
-    clip = dtype.type(-1 if cell_clip is None else cell_clip)
-    return (*_plain(*vectors), clip, *(H * column for column in columns))
+    vectors = cell.peephole or (np.empty(0, dtype),) * 3
+    clip = dtype.type(-1 if cell.cell_clip is None else cell.cell_clip)
+    return (*_plain(*vectors), clip, *(H * column for column in cell.columns))
 
 
-class Loops:
+class _Loops:
     """The compiled loops of one dtype, float32 or float64."""
 
     def __init__(self, char: str) -> None:
         vectors, at, state = "r1 r1 r1", "n n n n", " r3" * 9
-        self._forward = _compile(
+        self.forward = _compile(
             _lstm_forward, f"n n w3 r2 r2 {vectors} x {at} r2 r2{' w3' * 7} w1", char
         )
-        self._backward = _compile(_lstm_backward, f"n n{state} r2 {vectors} x {at} w2 w2 w3", char)
-        self._sums = _compile(_peephole_sums, "r2 r2 r2 n n n d1 d1 d1", char)
+        self.backward = _compile(_lstm_backward, f"n n{state} r2 {vectors} x {at} w2 w2 w3", char)
+        self.sums = _compile(_peephole_sums, "r3 r3 r3 n n n d1 d1 d1", char)
 
-    def forward(
-        self,
-        xw: Array,
-        w_h: Array,
-        cs_prev: Array,
-        h_prev: Array,
-        peephole: tuple[Array, ...] | None,
-        cell_clip: float | None,
-        columns: tuple[int, ...],
-        outputs: Sequence[Array],
-    ) -> None:
-        """Do what lstm._forward_loop does."""
-        t, B, _ = xw.shape
-        H, dtype = cs_prev.shape[1], xw.dtype
-        none, product = np.empty((0, 0), dtype), np.empty((B, 4 * H), dtype)
-        whole = t > 1 and B * H * H <= _PRODUCT_LARGEST
-        args = (
-            xw,
-            *_plain(w_h if whole else none, product),
-            *_shared(peephole, cell_clip, columns, H, dtype),
-            *_plain(cs_prev, h_prev),
-            *outputs,
-            np.empty(4 * H, dtype),
-        )
-        if whole:
-            self._forward(0, t, *args)
-            return
+
+@functools.cache
+def _loops(char: str) -> _Loops | None:
+    """Return the loops for a dtype of the computation, None where they cannot be had."""
+    # Not compiled they would be far slower than NumPy's.
+    if os.environ.get("CUPYRNN_NUMBA", "1") == "0" or getattr(numba.config, "DISABLE_JIT", False):
+        return None
+    try:
+        return _Loops(char)
+    except Exception:  # Numba does not work here.
+        return None
+
+
+def takes(cell: LSTM, dtype: np.dtype[Any]) -> bool:
+    """Return whether a cell's steps are compiled for a dtype: all but those of a projection."""
+    return len(cell.recurrent) < 2 and _loops(dtype.char) is not None
+
+
+def forward_steps(
+    cell: LSTM,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: LSTMOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps."""
+    (z,), (w_h,), (h_prev, cs_prev) = xw, w, carried
+    (t, B, _), H, dtype = z.shape, cs_prev.shape[1], z.dtype
+    loops: Any = _loops(dtype.char)
+    np.subtract(-cell.b, z, z)
+    none, product = np.empty((0, 0), dtype), np.empty((B, 4 * H), dtype)
+    whole = t > 1 and B * H * H <= _PRODUCT_LARGEST
+    args = (
+        z,
+        *_plain(w_h if whole else none, product),
+        *_shared(cell, H, dtype),
+        *_plain(cs_prev, h_prev),
+        *saved,
+        np.empty(4 * H, dtype),
+    )
+    if whole:
+        loops.forward(0, t, *args)
+    else:
         for s in range(t):
-            np.dot(outputs[-1][s - 1] if s else h_prev, w_h, product)
-            self._forward(s, s + 1, *args)
+            np.dot(saved.h[s - 1] if s else h_prev, w_h, product)
+            loops.forward(s, s + 1, *args)
+    carried.h[...], carried.c[...] = saved.h[-1], saved.cs[-1]
 
-    def backward(
-        self,
-        saved: Sequence[Array],
-        cs_prev: Array,
-        cs_grad: Array | None,
-        h_grad: Array | None,
-        w_h: Array | None,
-        peephole: tuple[Array, ...] | None,
-        cell_clip: float | None,
-        columns: tuple[int, ...],
-        dcs: Array,
-        dh: Array,
-        dgates: Array,
-    ) -> None:
-        """Do what lstm._backward_loop does."""
-        t, B, H = cs_prev.shape
-        dtype = cs_prev.dtype
-        none = np.empty((0, 0, 0), dtype)
-        grads = (none if a is None else a for a in (cs_grad, h_grad))
-        whole = w_h is not None and t > 1 and B * H * H <= _PRODUCT_LARGEST
-        w = w_h if whole and w_h is not None else none.reshape(0, 0)
-        args = (
-            *_plain(*saved[:6], cs_prev, *grads, w),
-            *_shared(peephole, cell_clip, columns, H, dtype),
-            dcs,
-            dh,
-            dgates,
-        )
-        if whole or w_h is None:
-            self._backward(0, t, *args)
-            return
-        for s in range(t - 1, -1, -1):
-            self._backward(s, s + 1, *args)
-            np.dot(dgates[s], w_h, dh)
 
-    def add_peephole_sums(
-        self, dgates: Array, before: Array, after: Array, columns: tuple[int, ...], totals: Array
-    ) -> None:
-        """Do what lstm._add_peephole_sums does."""
-        H = before.shape[1]
-        sums = np.zeros((3, H))
-        at_i, _, at_f, at_o = (H * column for column in columns)
-        self._sums(*_plain(dgates, before, after), at_i, at_f, at_o, *sums)
-        totals += sums
+def backward_steps(
+    cell: LSTM,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
+) -> None:
+    """The recurrence over t steps, backwards."""
+    (dz,), (dh, dcs) = deltas, carried
+    (t, B, H), dtype = span.saved.i.shape, dcs.dtype
+    loops: Any = _loops(dtype.char)
+    none = np.empty((0, 0, 0), dtype)
+    grads = (none if a is None else a for a in (given.c, given.h))
+    whole = len(w) > 0 and t > 1 and B * H * H <= _PRODUCT_LARGEST
+    args = (
+        *_plain(*span.saved[:6], span.before.c, *grads, w[0] if whole else none.reshape(0, 0)),
+        *_shared(cell, H, dtype),
+        dcs,
+        dh,
+        dz,
+    )
+    if whole or not w:
+        loops.backward(0, t, *args)
+        return
+    for s in range(t - 1, -1, -1):
+        loops.backward(s, s + 1, *args)
+        np.dot(dz[s], w[0], dh)
+
+
+def add_sums(cell: LSTM, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+    """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
+    loops: Any = _loops(totals.dtype.char)
+    H = totals.shape[1]
+    sums = np.zeros((3, H))
+    at_i, _, at_f, at_o = (H * column for column in cell.columns)
+    loops.sums(*_plain(deltas[0], span.before.c, span.saved.cs), at_i, at_f, at_o, *sums)
+    totals += sums

@@ -1,0 +1,144 @@
+"""
+CudnnRNN's GRU, which resets after the product where GRUBlockCell does before.
+
+Forward::
+
+    r, u = sigmoid(x @ w_ru + h_prev @ w_ru + b)
+    hc = h_prev @ w_hc + b_hc
+    c = tanh(x @ w_c + b + r*hc)
+    h = u*(h_prev - c) + c
+
+Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
+saved values only::
+
+    dhc = dh * k_hc                       k_hc = k_c*r
+    dr  = dh * k_r                        k_r  = k_hc*hc*(1-r)
+    du  = dh * k_u                        k_u  = (h_prev-c)*u*(1-u)
+    dc  = dh * k_c                        k_c  = (1-u)*(1-c²)
+    dh  = dh*u + [dhc, dr, du] @ [w_hc, w_ru].T
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .._products import exp_of
+from .contract import Span, States, Weight
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+
+class CudnnGRUOutputs(NamedTuple):
+    """What a sequence of steps leaves, each [t, B, H]."""
+
+    r: Array
+    u: Array
+    c: Array
+    hc: Array
+    h: Array
+
+
+class CudnnGRU(NamedTuple):
+    """The weights of the GRU. Its deltas are those of hc, r, u and c."""
+
+    inputs: tuple[Weight, ...]  # columns r, u, c
+    recurrent: tuple[Weight, ...]  # columns hc, r, u
+    widths: tuple[int, ...]
+    b: Array  # [3*H], outside the reset: r, u, c
+    b_hc: Array  # [H], reset
+
+    @property
+    def Saved(self) -> type[CudnnGRUOutputs]:
+        """What each step leaves."""
+        return CudnnGRUOutputs
+
+    def states(self, saved: CudnnGRUOutputs) -> States:
+        """h."""
+        return States(saved.h)
+
+    def operands(self, saved: CudnnGRUOutputs, h_before: Array) -> list[Array]:
+        """What the recurrent matrix multiplied."""
+        return [h_before]
+
+
+def forward_steps(
+    cell: CudnnGRU,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: CudnnGRUOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps."""
+    (z,), (w_h,), h_prev = xw, w, carried.h
+    (B, H), dtype = h_prev.shape, z.dtype
+    # The pre-activations of the sigmoids are held negated, as in lstm.py.
+    z_ru, z_c = z[:, :, : 2 * H], z[:, :, 2 * H :]
+    np.subtract(-cell.b[: 2 * H], z_ru, z_ru)
+    np.add(z_c, cell.b[2 * H :], z_c)
+    product, zh = np.empty((B, 3 * H), dtype), np.empty((B, 2 * H), dtype)
+    product_hc, product_ru = product[:, :H], product[:, H:]
+    planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
+    e_r, e_u = e = np.empty((2, B, H), dtype)
+    exp, one = exp_of(dtype), np.array(1, dtype)
+    for z_ru_t, z_c_t, r, u, c, hc, h in zip(z_ru, z_c, *saved, strict=True):
+        np.dot(h_prev, w_h, product)
+        np.subtract(z_ru_t, product_ru, zh)
+        exp(planes, e)
+        np.add(e, one, e)
+        np.reciprocal(e_r, r)  # r = sigmoid(zr)
+        np.reciprocal(e_u, u)  # u = sigmoid(zu)
+        np.add(product_hc, cell.b_hc, hc)
+        np.multiply(r, hc, c)
+        np.add(c, z_c_t, c)
+        np.tanh(c, c)  # c = tanh(zc + r*hc)
+        np.subtract(h_prev, c, h)
+        np.multiply(h, u, h)
+        np.add(h, c, h)  # h = u*(h_prev - c) + c
+        h_prev = h
+    carried.h[...] = h_prev
+
+
+def backward_steps(
+    cell: CudnnGRU,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
+) -> None:
+    """The recurrence over t steps, backwards."""
+    (dz,), (w_h,), dh = deltas, w, carried.h
+    (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
+    r, u, c, hc, _ = span.saved
+    h_prev, one = span.before.h, np.array(1, dtype)
+    k, tmp = np.empty((t, 4, B, H), dtype), np.empty((t, B, H), dtype)
+    k_hc, k_r, k_u, k_c = (k[:, gate] for gate in range(4))
+    np.multiply(c, c, k_hc)
+    np.subtract(one, k_hc, k_hc)
+    np.subtract(one, u, k_u)
+    np.multiply(k_hc, k_u, k_c)  # k_c = (1-u)*(1-c²)
+    np.subtract(h_prev, c, tmp)
+    np.multiply(tmp, u, tmp)
+    np.multiply(k_u, tmp, k_u)  # k_u = (h_prev-c)*u*(1-u)
+    np.multiply(k_c, r, k_hc)  # k_hc = k_c*r
+    np.subtract(one, r, k_r)
+    np.multiply(k_r, k_hc, k_r)
+    np.multiply(k_r, hc, k_r)  # k_r = k_hc*hc*(1-r)
+    past = np.empty((B, H), dtype)
+    gates, recurrent = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3), dz[:, :, : 3 * H]
+    # Iterating over arrays makes the views of a step faster than indexing them does.
+    arrays = (k, u, gates, recurrent)
+    for s, k_s, u_s, gates_s, recurrent_s in zip(
+        range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
+    ):
+        if given.h is not None:
+            np.add(dh, given.h[s], dh)
+        np.multiply(dh, k_s, gates_s)
+        np.multiply(dh, u_s, past)
+        np.dot(recurrent_s, w_h, dh)
+        np.add(dh, past, dh)  # dh = dh*u + [dhc, dr, du] @ w_h.T

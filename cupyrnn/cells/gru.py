@@ -1,0 +1,144 @@
+"""
+The GRU of TensorFlow's GRUBlockCell, which resets before the product.
+
+Forward::
+
+    r, u = sigmoid(x @ w_ru + h_prev @ w_ru + b_ru)
+    c = tanh(x @ w_c + (h_prev*r) @ w_c + b_c)
+    h = u*(h_prev - c) + c
+
+Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
+saved values only::
+
+    d_c  = dh * k_c                       k_c = (1-u)*(1-c²)
+    d_u  = dh * k_u                       k_u = (h_prev-c)*u*(1-u)
+    d_hr = d_c @ w_c.T
+    d_r  = d_hr * k_r                     k_r = h_prev*r*(1-r)
+    dh   = dh*u + d_hr*r + [d_r, d_u] @ w_ru.T
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._products import exp_of, product
+from .contract import Span, States, Weight
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+
+class GRUOutputs(NamedTuple):
+    """What a GRU step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
+
+    r: Array
+    u: Array
+    c: Array
+    h: Array
+
+
+class GRU(NamedTuple):
+    """The weights of a GRU: for r and u together, and for c."""
+
+    inputs: tuple[Weight, ...]
+    recurrent: tuple[Weight, ...]
+    widths: tuple[int, ...]
+    b_ru: Any = None  # [2*H]; None backwards, as the next
+    b_c: Any = None  # [H]
+
+    @property
+    def Saved(self) -> type[GRUOutputs]:
+        """What each step leaves."""
+        return GRUOutputs
+
+    def states(self, saved: GRUOutputs) -> States:
+        """h."""
+        return States(saved.h)
+
+    def operands(self, saved: GRUOutputs, h_before: Array) -> list[Array]:
+        """What w_ru and w_c multiplied."""
+        return [h_before, product(h_before, saved.r, h_before.dtype)]
+
+
+def forward_steps(
+    cell: GRU,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: GRUOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps."""
+    (z_ru, z_c), (w_ru, w_c), h_prev = xw, w, carried.h
+    (B, H), dtype = h_prev.shape, z_c.dtype
+    # The pre-activations of the sigmoids are held negated, as in lstm.py.
+    np.subtract(-cell.b_ru, z_ru, z_ru)
+    np.add(z_c, cell.b_c, z_c)
+    zh, zh_c, h_reset = (np.empty((B, n * H), dtype) for n in (2, 1, 1))
+    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than
+    # one over half of each row.
+    planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
+    e_r, e_u = e = np.empty((2, B, H), dtype)
+    exp, one = exp_of(dtype), np.array(1, dtype)
+    for z_ru_t, z_c_t, r, u, c, h in zip(z_ru, z_c, *saved, strict=True):
+        np.dot(h_prev, w_ru, zh)
+        np.subtract(z_ru_t, zh, zh)
+        exp(planes, e)
+        np.add(e, one, e)
+        np.reciprocal(e_r, r)  # r = sigmoid(zr)
+        np.reciprocal(e_u, u)  # u = sigmoid(zu)
+        np.dot(np.multiply(h_prev, r, h_reset), w_c, zh_c)
+        np.add(zh_c, z_c_t, zh_c)
+        np.tanh(zh_c, c)  # c = tanh(zc)
+        np.subtract(h_prev, c, h)
+        np.multiply(h, u, h)
+        np.add(h, c, h)  # h = u*(h_prev - c) + c
+        h_prev = h
+    carried.h[...] = h_prev
+
+
+def backward_steps(
+    cell: GRU,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
+) -> None:
+    """The recurrence over t steps, backwards."""
+    (d_ru, d_c), (w_ru, w_c), dh = deltas, w, carried.h
+    (t, B, H), dtype = d_c.shape, dh.dtype
+    r, u, c, _ = span.saved
+    h_prev, one = span.before.h, np.array(1, dtype)
+    k_r, k_u, k_c, tmp = np.empty((4, t, B, H), dtype)
+    np.subtract(one, u, tmp)
+    np.multiply(c, c, k_c)
+    np.subtract(one, k_c, k_c)
+    np.multiply(k_c, tmp, k_c)  # k_c = (1-u)*(1-c²)
+    np.multiply(tmp, u, tmp)
+    np.subtract(h_prev, c, k_u)
+    np.multiply(k_u, tmp, k_u)  # k_u = (h_prev-c)*u*(1-u)
+    np.subtract(one, r, k_r)
+    np.multiply(h_prev, r, tmp)
+    np.multiply(k_r, tmp, k_r)  # k_r = h_prev*r*(1-r)
+    d_hr, through = np.empty((B, H), dtype), np.empty((B, H), dtype)
+    gates = d_ru.reshape(t, B, 2, H)
+    # Iterating over arrays makes the views of a step faster than indexing them does.
+    arrays = (k_r, k_u, k_c, r, u, d_ru, d_c, gates[:, :, 0], gates[:, :, 1])
+    for s, k_r_s, k_u_s, k_c_s, r_s, u_s, d_ru_s, d_c_s, d_r, d_u in zip(
+        range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
+    ):
+        if given.h is not None:
+            np.add(dh, given.h[s], dh)
+        np.multiply(dh, k_u_s, d_u)
+        np.multiply(dh, k_c_s, d_c_s)
+        np.dot(d_c_s, w_c, d_hr)
+        np.multiply(d_hr, k_r_s, d_r)
+        np.dot(d_ru_s, w_ru, through)
+        np.multiply(dh, u_s, dh)
+        np.multiply(d_hr, r_s, d_hr)
+        np.add(dh, d_hr, dh)
+        np.add(dh, through, dh)  # dh = dh*u + d_hr*r + d_ru @ w_ru.T

@@ -1,0 +1,233 @@
+"""
+The LSTM of TensorFlow's block ops and of cuDNN.
+
+Forward::
+
+    i  = sigmoid(zi + cs_prev*wci)        z = x @ w_x + h_prev @ w_h + b
+    f  = sigmoid(zf + cs_prev*wcf)
+    ci = tanh(zci)
+    cs = clip(i*ci + f*cs_prev)
+    co = tanh(cs)
+    o  = sigmoid(zo + cs*wco)
+    h  = o*co                             (o*co) @ w_p with a projection
+
+Backward, with dh and dcs the gradients of h and cs, those of the steps after included. What stands
+on the left is the whole recurrence; the factors k depend on saved values only::
+
+    do   = dh * k_o                       k_o    = o*(1-o)*co
+    dcs += dh * k_d                       k_d    = (1-co²)*o + k_o*wco
+    di   = dcs * k_i                      k_i    = i*(1-i)*ci
+    dci  = dcs * k_ci                     k_ci   = (1-ci²)*i
+    df   = dcs * k_f                      k_f    = f*(1-f)*cs_prev
+    dcs  = dcs * k_next                   k_next = f + k_i*wci + k_f*wcf
+
+With the true gradient of a clip, k_i, k_ci, k_f and k_next are zero where abs(cs) reached it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._products import exp_of, product
+from .contract import Span, States, Weight
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+
+class LSTMOutputs(NamedTuple):
+    """What an LSTM step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
+
+    i: Array
+    cs: Array
+    f: Array
+    o: Array
+    ci: Array
+    co: Array
+    h: Array
+
+
+class LSTM(NamedTuple):
+    """The weights and attributes of an LSTM."""
+
+    inputs: tuple[Weight, ...]  # w_x
+    recurrent: tuple[Weight, ...]  # w_h [P, 4*H] and, with a projection, w_p [H, P]
+    widths: tuple[int, ...]
+    b: Any  # [4*H], forget_bias included; None backwards
+    columns: tuple[int, ...]  # which quarter belongs to i, ci, f and o; i, f and o in that order
+    peephole: tuple[Array, Array, Array] | None = None  # wci, wcf, wco [H]
+    cell_clip: float | None = None
+
+    @property
+    def Saved(self) -> type[LSTMOutputs]:
+        """What each step leaves."""
+        return LSTMOutputs
+
+    def states(self, saved: LSTMOutputs) -> States:
+        """h and cs."""
+        return States(saved.h, saved.cs)
+
+    def operands(self, saved: LSTMOutputs, h_before: Array) -> list[Array]:
+        """What w_h and w_p multiplied."""
+        if len(self.recurrent) < 2:
+            return [h_before]
+        return [h_before, product(saved.o, saved.co, h_before.dtype)]
+
+
+def forward_steps(
+    cell: LSTM,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: LSTMOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps."""
+    (z,), (w_h, *w_p) = xw, w
+    h_prev, cs_prev = carried
+    (B, H), dtype, at_ci = cs_prev.shape, z.dtype, cell.columns[1]
+    # All pre-activations are held negated. The sigmoid is then 1/(1 + exp(z)), which unlike the
+    # form with tanh keeps its relative accuracy near 0; exp may overflow, which is right.
+    np.subtract(-cell.b, z, z)
+    zh, tmp = np.empty((B, 4 * H), dtype), np.empty((B, H), dtype)
+    # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
+    # over a quarter of each row. Those of i, f and o are to the left and to the right of ci.
+    planes = zh.reshape(B, 4, H).transpose(1, 0, 2)
+    zi, zci, zf, zo = (planes[column] for column in cell.columns)
+    e_i, e_f, e_o = e = np.empty((3, B, H), dtype)
+    left, e_left, right, e_right = planes[:at_ci], e[:at_ci], planes[at_ci + 1 :], e[at_ci:]
+    # Arrays, which ufuncs take faster than Python's numbers.
+    exp, one = exp_of(dtype), np.array(1, dtype)
+    if cell.peephole is not None:
+        wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in cell.peephole)
+    if cell.cell_clip is not None:
+        low, high = np.array(-cell.cell_clip, dtype), np.array(cell.cell_clip, dtype)
+    for z_t, i, cs, f, o, ci, co, h in zip(z, *saved, strict=True):
+        np.dot(h_prev, w_h, zh)
+        np.subtract(z_t, zh, zh)
+        if cell.peephole is None:
+            exp(left, e_left)
+            exp(right, e_right)
+            np.add(e, one, e)
+        else:
+            np.subtract(zi, np.multiply(cs_prev, wci, tmp), e_i)
+            np.subtract(zf, np.multiply(cs_prev, wcf, tmp), e_f)
+            exp(e[:2], e[:2])
+            np.add(e[:2], one, e[:2])
+        np.reciprocal(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
+        np.reciprocal(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
+        np.tanh(zci, ci)
+        np.negative(ci, ci)  # ci = tanh(zci)
+        np.multiply(f, cs_prev, cs)
+        np.multiply(i, ci, tmp)
+        np.add(cs, tmp, cs)  # cs = i*ci + f*cs_prev
+        if cell.cell_clip is not None:
+            cs.clip(low, high, cs)
+        np.tanh(cs, co)  # co = tanh(cs)
+        if cell.peephole is not None:
+            np.subtract(zo, np.multiply(cs, wco, tmp), e_o)
+            exp(e_o, e_o)
+            np.add(e_o, one, e_o)
+        np.reciprocal(e_o, o)  # o = sigmoid(zo + cs*wco)
+        if not w_p:
+            np.multiply(o, co, h)  # h = o*co
+        else:
+            np.dot(np.multiply(o, co, tmp), w_p[0], h)
+        h_prev, cs_prev = h, cs
+    carried.h[...], carried.c[...] = h_prev, cs_prev
+
+
+class _Factors(NamedTuple):
+    """The factors of t steps, each but the gates' [t, B, H]."""
+
+    gates: Array  # [t, 3, B, H]: k_i, k_ci and k_f in the order of the columns
+    o: Array
+    d: Array
+    next: Array
+
+
+def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array) -> _Factors:
+    """Return what of the gradient of t steps does not depend on the gradients carried."""
+    i, cs, f, o, ci, co, _ = saved
+    (t, B, H), dtype = i.shape, i.dtype
+    memory = np.empty((7, t, B, H), dtype)
+    k = _Factors(memory[:3].reshape(t, 3, B, H), *memory[3:6])
+    tmp, one = memory[6], np.array(1, dtype)
+    k_i, k_ci, k_f = (k.gates[:, column] for column in cell.columns[:3])
+    np.subtract(one, i, tmp)
+    np.multiply(tmp, i, tmp)
+    np.multiply(tmp, ci, k_i)  # k_i = i*(1-i)*ci
+    np.multiply(ci, ci, tmp)
+    np.subtract(one, tmp, tmp)
+    np.multiply(tmp, i, k_ci)  # k_ci = (1-ci²)*i
+    np.subtract(one, f, tmp)
+    np.multiply(tmp, f, tmp)
+    np.multiply(tmp, cs_prev, k_f)  # k_f = f*(1-f)*cs_prev
+    np.subtract(one, o, tmp)
+    np.multiply(tmp, o, tmp)
+    np.multiply(tmp, co, k.o)  # k_o = o*(1-o)*co
+    np.multiply(co, co, tmp)
+    np.subtract(one, tmp, tmp)
+    np.multiply(tmp, o, k.d)  # k_d = (1-co²)*o
+    np.copyto(k.next, f)  # k_next = f
+    if cell.peephole is not None:
+        wci, wcf, wco = cell.peephole
+        np.add(k.d, np.multiply(k.o, wco, tmp), k.d)
+        np.add(k.next, np.multiply(k_i, wci, tmp), k.next)
+        np.add(k.next, np.multiply(k_f, wcf, tmp), k.next)
+    if cell.cell_clip is not None:
+        kept = np.less(np.abs(cs, tmp), cell.cell_clip)
+        np.multiply(k.gates, kept[:, None], k.gates)
+        np.multiply(k.next, kept, k.next)
+    return k
+
+
+def backward_steps(
+    cell: LSTM,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
+) -> None:
+    """The recurrence over t steps, backwards."""
+    (dz, *dh_steps), (dh, dcs) = deltas, carried
+    (t, B, _), H, dtype = dz.shape, dcs.shape[1], dcs.dtype
+    w_h, w_p = (*w, None, None)[:2]
+    k = _factors(cell, span.saved, span.before.c)
+    dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
+    u = np.empty((B, H), dtype)
+    gates = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
+    # Iterating over arrays makes the views of a step faster than indexing them does.
+    arrays = (*k, gates[:, :3], gates[:, 3], dz)
+    for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dz_s in zip(
+        range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
+    ):
+        if given.h is not None:
+            np.add(dh, given.h[s], dh)
+        if w_p is not None:
+            dh_steps[0][s] = dh
+            np.dot(dh, w_p, dm)
+        np.multiply(dm, k_o, do)
+        np.multiply(dm, k_d, u)
+        np.add(dcs, u, dcs)
+        if given.c is not None:
+            np.add(dcs, given.c[s], dcs)
+        np.multiply(dcs, k_gates, di_dci_df)
+        np.multiply(dcs, k_next, dcs)
+        if w_h is not None:
+            np.dot(dz_s, w_h, dh)
+
+
+def add_sums(cell: LSTM, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+    """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
+    (t, B, H), before, after = span.saved.cs.shape, span.before.c, span.saved.cs
+    di, _, df, do = (deltas[0].reshape(t, B, 4, H)[:, :, column] for column in cell.columns)
+    ones, tmp = np.ones(t * B, totals.dtype), np.empty((t, B, H), totals.dtype)
+    for total, dgate, cs in zip(totals, (di, df, do), (before, before, after), strict=True):
+        np.multiply(dgate, cs, tmp)
+        # As a matmul the sum is several times more accurate than einsum's.
+        total += np.dot(ones, tmp.reshape(t * B, H))

@@ -1,0 +1,96 @@
+"""
+CudnnRNN's rnn_tanh and rnn_relu.
+
+::
+
+    h  = tanh(z) or max(z, 0)             z = x @ w_x + h_prev @ w_h + b
+    dz = dh * (1-h²) or dh * (h > 0)
+    dh = dz @ w_h.T
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .contract import Span, States, Weight
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+
+class SimpleRNNOutputs(NamedTuple):
+    """What a sequence of steps leaves, [t, B, H]."""
+
+    h: Array
+
+
+class SimpleRNN(NamedTuple):
+    """The weights and the nonlinearity."""
+
+    inputs: tuple[Weight, ...]
+    recurrent: tuple[Weight, ...]
+    widths: tuple[int, ...]
+    b: Array  # [H]
+    relu: bool  # max(z, 0) in place of tanh(z)
+
+    @property
+    def Saved(self) -> type[SimpleRNNOutputs]:
+        """What each step leaves."""
+        return SimpleRNNOutputs
+
+    def states(self, saved: SimpleRNNOutputs) -> States:
+        """h."""
+        return States(saved.h)
+
+    def operands(self, saved: SimpleRNNOutputs, h_before: Array) -> list[Array]:
+        """What the recurrent matrix multiplied."""
+        return [h_before]
+
+
+def forward_steps(
+    cell: SimpleRNN,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: SimpleRNNOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps."""
+    (z,), (w_h,), h_prev = xw, w, carried.h
+    np.add(z, cell.b, z)
+    # An array: with a number np.maximum takes four times as long.
+    zeros = np.zeros(h_prev.shape, z.dtype)
+    for z_t, h in zip(z, saved.h, strict=True):
+        np.dot(h_prev, w_h, h)
+        np.add(h, z_t, h)
+        if cell.relu:
+            np.maximum(h, zeros, out=h)
+        else:
+            np.tanh(h, h)
+        h_prev = h
+    carried.h[...] = h_prev
+
+
+def backward_steps(
+    cell: SimpleRNN,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
+) -> None:
+    """The recurrence over t steps, backwards."""
+    (dz,), (w_h,), dh, h = deltas, w, carried.h, span.saved.h
+    if cell.relu:
+        np.greater(h, 0, out=dz)
+    else:
+        np.multiply(h, h, dz)
+        np.subtract(1, dz, dz)
+    for s in range(len(dz) - 1, -1, -1):
+        if given.h is not None:
+            np.add(dh, given.h[s], dh)
+        np.multiply(dz[s], dh, dz[s])
+        np.dot(dz[s], w_h, dh)
