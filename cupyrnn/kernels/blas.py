@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,67 +40,76 @@ def _operand(a: Array) -> tuple[Array, int, int]:
     return a, *layout
 
 
-def _address(a: Any) -> int:
+def address(a: Any) -> int:
+    """Return where an array begins on its device."""
     pointer: int = a.data.ptr
     return pointer
 
 
-def prepare(a: Array, b: Array, out: Array, *, accumulate: bool) -> Callable[[int, int, int], None]:
+class Product:
     """
-    Return a function that computes out = a @ b, or out += a @ b, at byte offsets.
+    out = a @ b, or out += a @ b, for many products of one shape but for the rows of a and out.
 
-    What does not change over many products of one shape is settled once: the call costs little
-    more than cuBLAS itself.
+    What does not change is settled once: a call of `run` costs little more than cuBLAS itself.
 
     Parameters
     ----------
     a, b : [M, K], [K, N]
-        Device arrays of one dtype.
+        Device arrays of one dtype; the rows of `a` contiguous where `run` is given other ones.
     out : [M, N]
         Of that dtype or, for the half formats, of float32; rows contiguous.
     accumulate
         Add to `out`.
 
-    Returns
-    -------
-    run(a_offset, b_offset, out_offset)
+    Attributes
+    ----------
+    a, out : int
+        The addresses.
     """
-    import cupy
 
-    cublas: Any = cupy.cuda.cublas
-    M, N, K = *out.shape, a.shape[1]
-    a, op_a, ld_a = _operand(a)
-    b, op_b, ld_b = _operand(b)
-    type_in, type_out = _CUDA_TYPE[a.dtype.name], _CUDA_TYPE[out.dtype.name]
-    double = a.dtype.name == "float64"
-    # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
-    tf32 = a.dtype.name == "float32" and os.environ.get("CUPY_TF32", "0") == "1"
-    compute = _COMPUTE_64F if double else _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
-    scalars = _SCALARS["float64" if double else "float32"]
-    beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)
-    alpha = scalars.ctypes.data + scalars.itemsize
-    a_ptr, b_ptr, out_ptr = _address(a), _address(b), _address(out)
-    ld_out = max(out.strides[0] // out.itemsize, 1)
-    handle = cupy.cuda.device.get_cublas_handle()
+    def __init__(self, a: Array, b: Array, out: Array, *, accumulate: bool) -> None:
+        import cupy
 
-    def run(a_offset: int, b_offset: int, out_offset: int, _alive: Any = (a, b, out)) -> None:
-        # cuBLAS counts columns first: out.T = b.T @ a.T.
-        cublas.gemmEx(
-            handle, op_b, op_a, N, M, K, alpha,
-            b_ptr + b_offset, type_in, ld_b,
-            a_ptr + a_offset, type_in, ld_a,
-            beta,
-            out_ptr + out_offset, type_out, ld_out,
-            compute, _GEMM_DEFAULT,
-        )  # fmt: skip
+        (_, N), K = out.shape, a.shape[1]
+        a, op_a, ld_a = _operand(a)
+        b, op_b, ld_b = _operand(b)
+        type_in, type_out = _CUDA_TYPE[a.dtype.name], _CUDA_TYPE[out.dtype.name]
+        double = a.dtype.name == "float64"
+        # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
+        tf32 = a.dtype.name == "float32" and os.environ.get("CUPY_TF32", "0") == "1"
+        compute = _COMPUTE_64F if double else _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
+        scalars = _SCALARS["float64" if double else "float32"]
+        beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)
+        alpha = scalars.ctypes.data + scalars.itemsize
+        b_ptr = address(b)
+        ld_out = max(out.strides[0] // out.itemsize, N, 1)
+        handle = cupy.cuda.device.get_cublas_handle()
+        gemm_ex = cupy.cuda.cublas.gemmEx
+        self.a, self.out = address(a), address(out)
+        self._alive = a, b, out
+        self._nothing = None if accumulate else out
 
-    if M and N and K:
-        return run
-    if not accumulate:
-        out[...] = 0
-    return lambda *offsets: None
+        def run(M: int, a_ptr: int, out_ptr: int) -> None:
+            # cuBLAS counts columns first: out.T = b.T @ a.T.
+            gemm_ex(
+                handle, op_b, op_a, N, M, K, alpha,
+                b_ptr, type_in, ld_b,
+                a_ptr, type_in, ld_a,
+                beta,
+                out_ptr, type_out, ld_out,
+                compute, _GEMM_DEFAULT,
+            )  # fmt: skip
+
+        self.run = run if N and K else self._empty
+
+    def _empty(self, M: int, a_ptr: int, out_ptr: int) -> None:
+        """The product of no columns: zeros."""
+        if self._nothing is not None:
+            self._nothing[...] = 0
 
 
 def gemm(a: Array, b: Array, out: Array, *, accumulate: bool = False) -> None:
     """Compute out = a @ b, or out += a @ b, for device arrays of one dtype."""
-    prepare(a, b, out, accumulate=accumulate)(0, 0, 0)
+    product = Product(a, b, out, accumulate=accumulate)
+    if len(out):
+        product.run(len(out), product.a, product.out)

@@ -1,18 +1,18 @@
-"""The CUDA twin of ``cupyrnn.cudnn_gru``: the gates, the kernels of one step, their launches."""
+"""The CUDA twin of ``cells/cudnn_gru.py``: the gates, the kernels of one step, their launches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blas import prepare
-from .compile import kernel
-from .launch import BLOCK, step_grid
+from .launch import Loop
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cudnn_gru import CudnnGRUOutputs
+    from ..cells.contract import Span, States
+    from ..cells.cudnn_gru import CudnnGRU, CudnnGRUOutputs
 
 GATES = r"""
 template <typename A> struct CudnnGRUGates { A r, u, c, hc, h; };
@@ -36,11 +36,15 @@ template <typename A>
 __device__ __forceinline__ CudnnGRUGateGradients<A> cudnn_gru_gate_gradients(
     A r, A u, A c, A hc, A h_prev, A dh)
 {
+    const A k_c = (A(1) - u) * (A(1) - c * c);
+    const A k_hc = k_c * r;
+    const A k_r = k_hc * hc * (A(1) - r);
+    const A k_u = (h_prev - c) * u * (A(1) - u);
     CudnnGRUGateGradients<A> g;
-    g.dc = dh * (A(1) - u) * (A(1) - c * c);
-    g.dhc = g.dc * r;
-    g.dr = g.dhc * hc * (A(1) - r);
-    g.du = dh * (h_prev - c) * u * (A(1) - u);
+    g.dhc = dh * k_hc;
+    g.dr = dh * k_r;
+    g.du = dh * k_u;
+    g.dc = dh * k_c;
     return g;
 }
 """
@@ -48,28 +52,29 @@ __device__ __forceinline__ CudnnGRUGateGradients<A> cudnn_gru_gate_gradients(
 STEP = r"""
 template <typename T>
 __global__ void cudnn_gru_forward_step(
-    const typename Acc<T>::type* xw,   // [steps, B, 3*H], read: x @ w_x
-    const typename Acc<T>::type* hw,   // [B, 3*H], read: h_prev @ w_h
+    const typename Acc<T>::type* z,    // [n, 3*H], read: x @ w_x, columns r, u, c
+    const typename Acc<T>::type* hw,   // [B, 3*H], read: h_prev @ w_h, columns hc, r, u
     const typename Acc<T>::type* b,    // [3*H], read
     const typename Acc<T>::type* b_hc, // [H], read
     typename Acc<T>::type* carried,    // [B, H], updated: the state, not rounded
-    T* r, T* u, T* c, T* hc, T* h,     // [steps, B, H], written
-    long long step, long long B, long long H)
+    T* r, T* u, T* c, T* hc, T* h,     // [n, H], written
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long in_step = row * H + column;
-        const long long at = step * B * H + in_step;
-        const A* xr = xw + (step * B + row) * 3 * H + column;
+        const long long state = row * H + column;
+        const long long at = first * H + state;
+        const A* zr = z + (first + row) * 3 * H + column;
         const A* hr = hw + row * 3 * H + column;
         const A* br = b + column;
         const CudnnGRUGates<A> g = cudnn_gru_gates<A>(
-            xr[0] + hr[0] + br[0], xr[H] + hr[H] + br[H], xr[2 * H] + br[2 * H],
-            hr[2 * H] + b_hc[column], carried[in_step]);
-        carried[in_step] = g.h;
+            zr[0] + hr[H] + br[0], zr[H] + hr[2 * H] + br[H], zr[2 * H] + br[2 * H],
+            hr[0] + b_hc[column], carried[state]);
+        carried[state] = g.h;
         store(r + at, g.r);
         store(u + at, g.u);
         store(c + at, g.c);
@@ -80,82 +85,75 @@ __global__ void cudnn_gru_forward_step(
 
 template <typename T>
 __global__ void cudnn_gru_backward_step(
-    const T* r, const T* u, const T* c, const T* hc, const T* h,  // [steps, B, H], read
-    const T* h_first,                  // [B, H], read: the state before step 0
-    const T* h_grad,                   // [steps, B, H], read; null: zeros
+    const T* r, const T* u, const T* c, const T* hc,  // [n, H], read
+    const T* h_prev,                   // [n, H], read: the state before each step
+    const T* h_grad,                   // [n, H], read; null: zeros
     typename Acc<T>::type* dh,         // [B, H], updated: its part that goes past the products
-    T* dgates,                         // [steps, B, 4*H], written
-    long long step, long long B, long long H)
+    T* dz,                             // [n, 4*H], written: columns hc, r, u, c
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long in_step = row * H + column;
-        const long long at = step * B * H + in_step;
-        const A before = wide(step ? h[at - B * H] : h_first[in_step]);
+        const long long state = row * H + column;
+        const long long at = first * H + state;
         const A u_ = wide(u[at]);
-        const A total = dh[in_step] + (h_grad ? wide(h_grad[at]) : A(0));
+        const A total = dh[state] + (h_grad ? wide(h_grad[at]) : A(0));
         const CudnnGRUGateGradients<A> g = cudnn_gru_gate_gradients<A>(
-            wide(r[at]), u_, wide(c[at]), wide(hc[at]), before, total);
-        T* to = dgates + (step * B + row) * 4 * H + column;
+            wide(r[at]), u_, wide(c[at]), wide(hc[at]), wide(h_prev[at]), total);
+        T* to = dz + (first + row) * 4 * H + column;
         store(to, g.dhc);
         store(to + H, g.dr);
         store(to + 2 * H, g.du);
         store(to + 3 * H, g.dc);
-        dh[in_step] = total * u_;
+        dh[state] = total * u_;
     }
 }
 """
 
+_FORWARD, _BACKWARD = KERNELS = "cudnn_gru_forward_step<{T}>", "cudnn_gru_backward_step<{T}>"
 SOURCE = GATES + STEP
-_FORWARD, _BACKWARD = "cudnn_gru_forward_step<{T}>", "cudnn_gru_backward_step<{T}>"
-KERNELS = (_FORWARD, _BACKWARD)
 
 
 def forward_steps(
-    xw: Array, w_h: Array, b: Array, b_hc: Array, h_prev: Array, outputs: CudnnGRUOutputs
-) -> Array:
+    cell: CudnnGRU,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: CudnnGRUOutputs,
+    batches: Sequence[int],
+) -> None:
     """The recurrence over t steps: one product and one kernel each."""
     import cupy
 
-    t, B, _ = xw.shape
-    H, h = h_prev.shape[1], outputs.h
-    carried = h_prev.astype(xw.dtype, order="C")
+    (z,), (w_h,), h, state = xw, w, saved.h, carried.h
+    (B, H), loop = state.shape, Loop(batches, SOURCE, KERNELS)
     # Apart from x @ w_x: the reset comes between the two.
-    hw = cupy.empty((B, 3 * H), xw.dtype)
-    launch = kernel(SOURCE, KERNELS, h.dtype.name, _FORWARD)
-    grid = step_grid(B, H)
-    first = prepare(h_prev.astype(h.dtype, copy=False), w_h, hw, accumulate=False)
-    later = prepare(h[0], w_h, hw, accumulate=False)
-    arrays, sizes = (xw, hw, b, b_hc, carried, *outputs), (np.int64(B), np.int64(H))
-    for step in range(t):
-        if step:
-            later((step - 1) * h.strides[0], 0, 0)
-        else:
-            first(0, 0, 0)
-        if grid is not None:
-            launch(grid, BLOCK, (*arrays, np.int64(step), *sizes))
-    return carried
+    hw = cupy.empty((B, 3 * H), z.dtype)
+    arrays = (z, hw, cell.b, cell.b_hc, state, *saved)
+    loop.run(
+        loop.product(h, w_h, hw, before=state),
+        loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(H)),
+    )
 
 
 def backward_steps(
-    saved: CudnnGRUOutputs,
-    h_first: Array,
-    h_grad: Array | None,
-    w_h: Array,
-    dh: Array,
-    dgates: Array,
+    cell: CudnnGRU,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
 ) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
-    t, B, _ = dgates.shape
-    H = dh.shape[1]
-    launch = kernel(SOURCE, KERNELS, dgates.dtype.name, _BACKWARD)
-    grid = step_grid(B, H)
-    carry = prepare(dgates[0, :, : 3 * H], w_h, dh, accumulate=True)
-    arrays, sizes = (*saved, h_first, h_grad, dh, dgates), (np.int64(B), np.int64(H))
-    for step in range(t - 1, -1, -1):
-        if grid is not None:
-            launch(grid, BLOCK, (*arrays, np.int64(step), *sizes))
-        carry(step * dgates.strides[0], 0, 0)
+    (dz,), (w_h,), dh = deltas, w, carried.h
+    H, loop = dh.shape[1], Loop(span.batches, SOURCE, KERNELS)
+    arrays = (*span.saved[:4], span.before.h, given.h, dh, dz)
+    loop.run(
+        loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(H)),
+        loop.product(dz[:, : 3 * H], w_h, dh, accumulate=True),
+        backwards=True,
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .compile import kernel
+from .launch import launch
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -80,8 +80,8 @@ def keep_mask(
 
     mask: Array = cupy.empty(shape, dtype)
     if mask.size:
-        grid = (min(-(-mask.size // (_THREADS * _DRAWS)), _LARGEST_GRID),)
+        grid = (min(-(-mask.size // (_THREADS * _DRAWS)), _LARGEST_GRID), 1)
         words = (*(np.uint64(key) for key in keys), np.uint64(layer), np.uint32(threshold))
-        launch = kernel(SOURCE, KERNELS, mask.dtype.name, _MASK)
-        launch(grid, (_THREADS,), (mask, np.int64(mask.size), *words))
+        args = (mask, np.int64(mask.size), *words)
+        launch(SOURCE, KERNELS, _MASK, mask.dtype, grid, args, block=(_THREADS, 1))
     return mask

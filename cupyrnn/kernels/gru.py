@@ -1,18 +1,18 @@
-"""The CUDA twin of ``cupyrnn.gru``: the gates, the kernels of one step, and their launches."""
+"""The CUDA twin of ``cells/gru.py``: the gates, the kernels of one step, their launches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blas import prepare
-from .compile import kernel
-from .launch import BLOCK, SUMS, add_column_sums, step_grid
+from .launch import Loop
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..gru import GRUOutputs
+    from ..cells.contract import Span, States
+    from ..cells.gru import GRU, GRUOutputs
 
 GATES = r"""
 // h = (1-u)*c + u*h_prev
@@ -24,16 +24,19 @@ template <typename A> struct GRUGateGradients { A d_c, d_u; };
 template <typename A>
 __device__ __forceinline__ GRUGateGradients<A> gru_gate_gradients(A u, A c, A h_prev, A dh)
 {
+    const A k_c = (A(1) - u) * (A(1) - c * c);
+    const A k_u = (h_prev - c) * u * (A(1) - u);
     GRUGateGradients<A> g;
-    g.d_c = dh * (A(1) - u) * (A(1) - c * c);
-    g.d_u = dh * (h_prev - c) * u * (A(1) - u);
+    g.d_c = dh * k_c;
+    g.d_u = dh * k_u;
     return g;
 }
 
 template <typename A>
 __device__ __forceinline__ A gru_reset_gradient(A r, A h_prev, A d_hr)
 {
-    return d_hr * h_prev * r * (A(1) - r);
+    const A k_r = h_prev * r * (A(1) - r);
+    return d_hr * k_r;
 }
 """
 
@@ -41,219 +44,163 @@ __device__ __forceinline__ A gru_reset_gradient(A r, A h_prev, A d_hr)
 STEP = r"""
 template <typename T>
 __global__ void gru_forward_gates(
-    const typename Acc<T>::type* z,    // [steps, B, 2*H], read: x @ w_ru + h_prev @ w_ru
+    const typename Acc<T>::type* z,    // [n, 2*H], read: x @ w_ru + h_prev @ w_ru
     const typename Acc<T>::type* b,    // [2*H], read
     const typename Acc<T>::type* carried,  // [B, H], read: the state before the step, not rounded
-    T* r, T* u,                        // [steps, B, H], written
+    T* r, T* u,                        // [n, H], written
+    typename Acc<T>::type* update,     // [B, H], written: u, not rounded
     T* h_reset,                        // [B, H], written: h_prev*r
-    long long step, long long B, long long H)
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long in_step = row * H + column;
-        const long long at = step * B * H + in_step;
-        const A* zr = z + (step * B + row) * 2 * H + column;
+        const long long state = row * H + column;
+        const long long at = first * H + state;
+        const A* zr = z + (first + row) * 2 * H + column;
         const A r_ = sigmoid(zr[0] + b[column]);
         const A u_ = sigmoid(zr[H] + b[H + column]);
         store(r + at, r_);
         store(u + at, u_);
-        store(h_reset + in_step, r_ * carried[in_step]);
+        update[state] = u_;
+        store(h_reset + state, r_ * carried[state]);
     }
 }
 
 template <typename T>
 __global__ void gru_forward_output(
-    const typename Acc<T>::type* z,    // [steps, B, H], read: x @ w_c + (h_prev*r) @ w_c
+    const typename Acc<T>::type* z,    // [n, H], read: x @ w_c + (h_prev*r) @ w_c
     const typename Acc<T>::type* b,    // [H], read
-    const T* u,                        // [steps, B, H], read
-    T* c, T* h,                        // [steps, B, H], written
+    const typename Acc<T>::type* update,  // [B, H], read: u, not rounded
+    T* c, T* h,                        // [n, H], written
     typename Acc<T>::type* carried,    // [B, H], updated: the state, not rounded
-    long long step,
-    long long live,                    // rows of the step that are computed; B, or 0 past the end
-    long long rows,                    // rows from the step on that are written, the others zero
-    long long H,
-    T* r_past, T* u_past)              // [steps, B, H], zeroed past the end; else null
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < rows;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long at = (step * live + row) * H + column;
-        A c_ = A(0), h_ = A(0);
-        if (row < live) {
-            c_ = tanh_(z[at] + b[column]);
-            h_ = gru_output(wide(u[at]), c_, carried[row * H + column]);
-            carried[row * H + column] = h_;
-        } else {
-            store(r_past + at, A(0));
-            store(u_past + at, A(0));
-        }
+        const long long state = row * H + column;
+        const long long at = first * H + state;
+        const A c_ = tanh_(z[at] + b[column]);
+        const A h_ = gru_output(update[state], c_, carried[state]);
         store(c + at, c_);
         store(h + at, h_);
+        carried[state] = h_;
     }
 }
 
 template <typename T>
 __global__ void gru_backward_output(
-    const T* u, const T* c, const T* h,  // [T, B, H], read
-    const T* h_first,                  // [B, H], read: the state before step 0
-    const T* d_h,                      // [T, B, H], read
+    const T* u, const T* c,            // [n, H], read
+    const T* h_prev,                   // [n, H], read: the state before each step
+    const T* d_h,                      // [n, H], read; null: zeros
     typename Acc<T>::type* dh,         // [B, H], updated: the given gradient is added
-    T* d_ru,                           // [steps, B, 2*H], its half for u written
-    T* d_c,                            // [steps, B, H], written
-    long long step,                    // of the T steps
-    long long block_step,              // of the steps of d_ru and d_c
-    long long B, long long H)
+    T* d_ru,                           // [n, 2*H], its half for u written
+    T* d_c,                            // [n, H], written
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long in_step = row * H + column;
-        const long long at = step * B * H + in_step;
-        const A before = wide(step ? h[at - B * H] : h_first[in_step]);
-        const A total = dh[in_step] + wide(d_h[at]);
+        const long long state = row * H + column;
+        const long long at = first * H + state;
+        const A total = dh[state] + (d_h ? wide(d_h[at]) : A(0));
         const GRUGateGradients<A> g =
-            gru_gate_gradients<A>(wide(u[at]), wide(c[at]), before, total);
-        dh[in_step] = total;
-        store(d_ru + (block_step * B + row) * 2 * H + H + column, g.d_u);
-        store(d_c + block_step * B * H + in_step, g.d_c);
+            gru_gate_gradients<A>(wide(u[at]), wide(c[at]), wide(h_prev[at]), total);
+        dh[state] = total;
+        store(d_ru + (first + row) * 2 * H + H + column, g.d_u);
+        store(d_c + at, g.d_c);
     }
 }
 
 template <typename T>
 __global__ void gru_backward_reset(
-    const T* r, const T* u, const T* h,  // [T, B, H], read
-    const T* h_first,                  // [B, H], read: the state before step 0
+    const T* r, const T* u,            // [n, H], read
+    const T* h_prev,                   // [n, H], read: the state before each step
     const typename Acc<T>::type* d_hr, // [B, H], read: d_c @ w_c.T
     typename Acc<T>::type* dh,         // [B, H], updated: dh*u + d_hr*r
-    T* d_ru,                           // [steps, B, 2*H], its half for r written
-    T* h_reset,                        // [steps, B, H], written: h_prev*r
-    long long step,                    // of the T steps
-    long long block_step,              // of the steps of d_ru and h_reset
-    long long B, long long H)
+    T* d_ru,                           // [n, 2*H], its half for r written
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long in_step = row * H + column;
-        const long long at = step * B * H + in_step;
-        const A before = wide(step ? h[at - B * H] : h_first[in_step]);
+        const long long state = row * H + column;
+        const long long at = first * H + state;
         const A r_ = wide(r[at]);
-        const A through = d_hr[in_step];
-        store(d_ru + (block_step * B + row) * 2 * H + column,
-              gru_reset_gradient(r_, before, through));
-        store(h_reset + block_step * B * H + in_step, before * r_);
-        dh[in_step] = dh[in_step] * wide(u[at]) + through * r_;
+        const A through = d_hr[state];
+        store(d_ru + (first + row) * 2 * H + column,
+              gru_reset_gradient(r_, wide(h_prev[at]), through));
+        dh[state] = dh[state] * wide(u[at]) + through * r_;
     }
 }
 """
 
-SOURCE = GATES + STEP
-_FORWARD_GATES, _FORWARD_OUTPUT, _BACKWARD_OUTPUT, _BACKWARD_RESET = (
+_FORWARD_GATES, _FORWARD_OUTPUT, _BACKWARD_OUTPUT, _BACKWARD_RESET = KERNELS = (
     "gru_forward_gates<{T}>",
     "gru_forward_output<{T}>",
     "gru_backward_output<{T}>",
     "gru_backward_reset<{T}>",
 )
-KERNELS = (_FORWARD_GATES, _FORWARD_OUTPUT, _BACKWARD_OUTPUT, _BACKWARD_RESET, *SUMS)
+SOURCE = GATES + STEP
 
 
 def forward_steps(
-    xw_ru: Array,
-    xw_c: Array,
-    w_ru: Array,
-    w_c: Array,
-    b_ru: Array,
-    b_c: Array,
-    h_prev: Array,
-    outputs: GRUOutputs,
-) -> Array:
-    """The recurrence over t steps: two products and two kernels each. xw_* are overwritten."""
+    cell: GRU,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: GRUOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps: two products and two kernels each."""
     import cupy
 
-    t, B, H = xw_c.shape
-    r, u, c, h = outputs
-    carried = h_prev.astype(xw_c.dtype, order="C")
-    h_reset = cupy.empty((B, H), h.dtype)
-    grid = step_grid(B, H)
-    gates, output = (
-        kernel(SOURCE, KERNELS, h.dtype.name, name) for name in (_FORWARD_GATES, _FORWARD_OUTPUT)
+    (z_ru, z_c), (w_ru, w_c), (r, u, c, h), state = xw, w, saved, carried.h
+    H, loop = np.int64(state.shape[1]), Loop(batches, SOURCE, KERNELS)
+    update, h_reset = cupy.empty(state.shape, state.dtype), cupy.empty(state.shape, h.dtype)
+    gates = (z_ru, cell.b_ru, state, r, u, update, h_reset)
+    output = (z_c, cell.b_c, update, c, h, state)
+    loop.run(
+        loop.product(h, w_ru, z_ru, accumulate=True, before=state),
+        loop.pointwise(_FORWARD_GATES, h.dtype, gates, H),
+        loop.product(h_reset, w_c, z_c, accumulate=True),
+        loop.pointwise(_FORWARD_OUTPUT, h.dtype, output, H),
     )
-    first = prepare(h_prev.astype(h.dtype, copy=False), w_ru, xw_ru[0], accumulate=True)
-    later = prepare(h[0], w_ru, xw_ru[0], accumulate=True)
-    reset = prepare(h_reset, w_c, xw_c[0], accumulate=True)
-    live, size = np.int64(B), np.int64(H)
-    for step in range(t):
-        at = np.int64(step)
-        if step:
-            later((step - 1) * h.strides[0], 0, step * xw_ru.strides[0])
-        else:
-            first(0, 0, 0)
-        if grid is not None:
-            gates(grid, BLOCK, (xw_ru, b_ru, carried, r, u, h_reset, at, live, size))
-        reset(0, 0, step * xw_c.strides[0])
-        if grid is not None:
-            args = (xw_c, b_c, u, c, h, carried, at, live, live, size, None, None)
-            output(grid, BLOCK, args)
-    return carried
-
-
-def zero_past(outputs: GRUOutputs) -> None:
-    """Zero all four outputs, which are those past seq_len_max, by one launch of the step."""
-    r, u, c, h = outputs
-    t, B, H = h.shape
-    grid = step_grid(t * B, H)
-    if grid is not None:
-        none = (np.int64(0), np.int64(0), np.int64(t * B), np.int64(H))
-        launch = kernel(SOURCE, KERNELS, h.dtype.name, _FORWARD_OUTPUT)
-        launch(grid, BLOCK, (None, None, None, c, h, None, *none, r, u))
 
 
 def backward_steps(
-    saved: GRUOutputs,
-    h_prev: Array,
-    d_h: Array,
-    w_ru: Array,
-    w_c: Array,
-    dh: Array,
-    d_ru: Array,
-    d_c: Array,
-    h_reset: Array,
-    lo: int,
+    cell: GRU,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
 ) -> None:
-    """The recurrence over the t steps from `lo` on, backwards: two kernels and products each."""
+    """The recurrence over t steps, backwards: two kernels and two products each."""
     import cupy
 
-    r, u, c, h = saved
-    t, B, H = d_c.shape
-    d_hr = cupy.empty((B, H), dh.dtype)
-    grid = step_grid(B, H)
-    output, reset = (
-        kernel(SOURCE, KERNELS, d_c.dtype.name, name)
-        for name in (_BACKWARD_OUTPUT, _BACKWARD_RESET)
+    (d_ru, d_c), (w_ru, w_c), (r, u, c, _), dh = deltas, w, span.saved, carried.h
+    H, loop, h_prev = np.int64(dh.shape[1]), Loop(span.batches, SOURCE, KERNELS), span.before.h
+    d_hr = cupy.empty(dh.shape, dh.dtype)
+    output = (u, c, h_prev, given.h, dh, d_ru, d_c)
+    reset = (r, u, h_prev, d_hr, dh, d_ru)
+    loop.run(
+        loop.pointwise(_BACKWARD_OUTPUT, d_c.dtype, output, H),
+        loop.product(d_c, w_c, d_hr),
+        loop.pointwise(_BACKWARD_RESET, d_c.dtype, reset, H),
+        loop.product(d_ru, w_ru, dh, accumulate=True),
+        backwards=True,
     )
-    through_c = prepare(d_c[0], w_c, d_hr, accumulate=False)
-    through_ru = prepare(d_ru[0], w_ru, dh, accumulate=True)
-    sizes = (np.int64(B), np.int64(H))
-    for step in range(t - 1, -1, -1):
-        at = (np.int64(lo + step), np.int64(step))
-        if grid is not None:
-            output(grid, BLOCK, (u, c, h, h_prev, d_h, dh, d_ru, d_c, *at, *sizes))
-        through_c(step * d_c.strides[0], 0, 0)
-        if grid is not None:
-            reset(grid, BLOCK, (r, u, h, h_prev, d_hr, dh, d_ru, h_reset, *at, *sizes))
-        through_ru(step * d_ru.strides[0], 0, 0)
-
-
-def add_gate_sums(d_ru: Array, d_c: Array, d_b_ru: Array, d_b_c: Array) -> None:
-    """Add the sums over time and batch to d_b_ru[2*H] and d_b_c[H]."""
-    for g, sums in ((d_ru, d_b_ru), (d_c, d_b_c)):
-        add_column_sums(SOURCE, KERNELS, g.reshape(g.shape[0] * g.shape[1], g.shape[2]), sums)

@@ -1,15 +1,21 @@
-"""How the kernels are laid out over a grid, and the sums that all cells launch alike."""
+"""How kernels are laid out over a grid, the one time loop on a device, and the sums of columns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .blas import Product, address
 from .compile import kernel
 
 if TYPE_CHECKING:
     from .._arrays import Array
+
+    # Does its part of step number s.
+    Stage: TypeAlias = Callable[[int], object]
 
 # Columns of H by rows of B. The sums have the same shape: COLUMN_THREADS and ROW_THREADS.
 BLOCK = (32, 8)
@@ -17,48 +23,188 @@ _LARGEST_GRID_Y = 65535
 _SLICES = 64
 
 
-def step_grid(rows: int, columns: int) -> tuple[int, int] | None:
-    """Return the grid that covers rows x columns, a thread each; None if there are none."""
-    if rows == 0 or columns == 0:
-        return None
+def step_grid(rows: int, columns: int) -> tuple[int, int]:
+    """Return the grid that covers rows x columns, a thread each."""
     # Rows past the largest grid are taken by the loop inside the kernel.
     return -(-columns // BLOCK[0]), min(-(-rows // BLOCK[1]), _LARGEST_GRID_Y)
 
 
-def sum_grid(rows: int, columns: int) -> tuple[int, int] | None:
+def sum_grid(rows: int, columns: int) -> tuple[int, int]:
     """Return the grid of a sum over the rows, in slices that do not depend on the device."""
-    if rows == 0 or columns == 0:
-        return None
     return -(-columns // BLOCK[0]), max(1, min(_SLICES, rows // (8 * BLOCK[1])))
 
 
-# The templates of the sums that every cell's module lists among its kernels.
+def _addresses(values: Sequence[Any]) -> tuple[Any, Any]:
+    """Return a place of 8 bytes for each argument of a kernel, and the addresses of the places."""
+    places = np.zeros(len(values), np.uint64)
+    for n, value in enumerate(values):
+        if isinstance(value, np.generic):
+            places[n : n + 1].view(value.dtype)[0] = value
+        elif value is not None:  # None is a null pointer.
+            places[n] = address(value)
+    return places, places.ctypes.data + 8 * np.arange(len(values), dtype=np.uint64)
+
+
+def launch(
+    cell: str,
+    kernels: tuple[str, ...],
+    name: str,
+    dtype: np.dtype[Any],
+    grid: tuple[int, int],
+    args: Sequence[Any],
+    block: tuple[int, int] = BLOCK,
+) -> None:
+    """Launch a kernel once, on the current stream; for the first four see `kernel`."""
+    import cupy
+
+    kept, addresses = _addresses(args)
+    function = kernel(cell, kernels, dtype.name, name).kernel.ptr
+    stream = cupy.cuda.get_current_stream().ptr
+    start = cupy.cuda.driver.launchKernel
+    start(function, *grid, 1, *block, 1, 0, stream, addresses.ctypes.data, 0)
+    del kept
+
+
+class Loop:
+    """
+    The time loop on a device: the stages of every step in order, on the current stream.
+
+    The arrays that the stages take are rows [n, ·], those of a step after those of the step
+    before, or states [B, ·], whose first rows a step takes. What does not change from step to
+    step is settled once.
+
+    Parameters
+    ----------
+    batches
+        The rows of each step.
+    cell, kernels
+        The source of the kernels, and all of them, as `kernel` takes them.
+    """
+
+    def __init__(self, batches: Sequence[int], cell: str, kernels: tuple[str, ...]) -> None:
+        import cupy
+
+        self._module = cell, kernels
+
+        self._driver = cupy.cuda.driver
+        # A thread that has made no call of the runtime yet has no context.
+        cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
+        self._stream = cupy.cuda.get_current_stream().ptr
+        self._batches = batches
+        self._starts = [0, *accumulate(batches)]
+        self._kept: list[Any] = []  # what the addresses point to
+
+    def _offsets(self, a: Array, before: int = 0) -> list[int]:
+        """Return the bytes from `a` to its part of each step, or of the step before it."""
+        starts = self._starts[:-1]
+        if len(a) != self._starts[-1] or len(starts) == 1:
+            return [0] * len(starts)
+        step: int = a.strides[0]
+        return [start * step for start in starts[:1] * before + starts[: len(starts) - before]]
+
+    def product(
+        self,
+        a: Array,
+        w: Array,
+        out: Array,
+        *,
+        accumulate: bool = False,
+        before: Array | None = None,
+    ) -> Stage:
+        """
+        Return the stage out = a @ w, or +=.
+
+        With `before`, a state, what is multiplied are the rows of the step before, and `before`
+        at the first step.
+        """
+        product = Product(a, w, out, accumulate=accumulate)
+        self._kept.append(product)
+        lefts = [product.a + offset for offset in self._offsets(a, int(before is not None))]
+        if before is not None:
+            before = before.astype(a.dtype, order="C", copy=False)
+            self._kept.append(before)
+            lefts[0] = address(before)
+        outs = [product.out + offset for offset in self._offsets(out)]
+        run = product.run
+        calls = list(zip(self._batches, lefts, outs, strict=True))
+        return lambda s: run(*calls[s])
+
+    def pointwise(
+        self, name: str, dtype: np.dtype[Any], arrays: Sequence[Any], *more: Any
+    ) -> Stage:
+        """
+        Return the stage that launches a kernel over the rows of a step and the columns of H.
+
+        Parameters
+        ----------
+        arrays
+            Its first arguments; None for a null pointer.
+        more
+            Those after the first row of a step and its rows: H first.
+        """
+        columns = int(more[0])
+        if columns == 0:
+            return lambda s: None
+        function = kernel(*self._module, dtype.name, name).kernel.ptr
+        unset = np.int64(0)
+        places, addresses = _addresses((*arrays, unset, unset, *more))
+        changing = np.array([self._starts[:-1], self._batches], np.int64)
+        # Row by row what the driver reads of a step: the addresses of all its arguments.
+        table = np.repeat(addresses[None], len(self._batches), axis=0)
+        table[:, len(arrays) : len(arrays) + 2] = (
+            (changing.ctypes.data + 8 * np.arange(changing.size, dtype=np.uint64))
+            .reshape(changing.shape)
+            .T
+        )
+        self._kept += [arrays, places, changing, table]
+        grids = [step_grid(batch, columns) for batch in self._batches]
+        first, size = table.ctypes.data, table.strides[0]
+        calls = [
+            (function, x, y, 1, *BLOCK, 1, 0, self._stream, first + s * size, 0)
+            for s, (x, y) in enumerate(grids)
+        ]
+        start = self._driver.launchKernel
+        return lambda s: start(*calls[s])
+
+    def run(self, *stages: Stage, backwards: bool = False) -> None:
+        """Do the stages of every step."""
+        steps = range(len(self._batches))
+        for s in reversed(steps) if backwards else steps:
+            for stage in stages:
+                stage(s)
+
+    def keep_last(self, rows: Array, state: Array) -> None:
+        """Have the state be what stands in the rows of the last step."""
+        state[: self._batches[-1]] = rows[self._starts[-2] :]
+
+
+# The templates of the sums that a module with sums of its own lists among its kernels.
 SUMS = ("column_sums<{T}, {A}>", "column_sums<{A}, {A}>")
 
 
-def add_column_sums(cell: str, kernels: tuple[str, ...], g: Array, sums: Array) -> None:
+def add_column_sums(g: Array, sums: Array) -> None:
     """Add the sums of the columns of g[rows, columns] to sums[columns]."""
     import cupy
 
     rows, columns = g.shape
-    grid = sum_grid(rows, columns)
-    if grid is None:
+    if g.size == 0:
         return
+    grid = sum_grid(rows, columns)
     slices = cupy.empty((grid[1], columns), sums.dtype)
-    launch = kernel(cell, kernels, g.dtype.name, SUMS[0])
-    launch(grid, BLOCK, (g, slices, np.int64(rows), np.int64(columns)))
-    add_slices(cell, kernels, g.dtype.name, slices, sums)
+    args = (g, slices, np.int64(rows), np.int64(columns))
+    launch("", SUMS, SUMS[0], g.dtype, grid, args)
+    add_slices("", SUMS, g.dtype, slices, sums)
 
 
 def add_slices(
-    cell: str, kernels: tuple[str, ...], dtype_name: str, slices: Array, sums: Array
+    cell: str, kernels: tuple[str, ...], dtype: np.dtype[Any], slices: Array, sums: Array
 ) -> None:
     """Add the sums over the slices, slices[S, columns], to sums[columns]."""
     import cupy
 
     rows, columns = slices.shape
     total = cupy.empty((1, columns), sums.dtype)
-    launch = kernel(cell, kernels, dtype_name, SUMS[1])
-    grid = (-(-columns // BLOCK[0]), 1)
-    launch(grid, BLOCK, (slices, total, np.int64(rows), np.int64(columns)))
+    grid = sum_grid(1, columns)
+    args = (slices, total, np.int64(rows), np.int64(columns))
+    launch(cell, kernels, SUMS[1], dtype, grid, args)
     sums += total[0]

@@ -1,19 +1,18 @@
-"""The CUDA twin of ``cupyrnn.lstm``: the gates, the kernels of one step, and their launches."""
+"""The CUDA twin of ``cells/lstm.py``: the gates, the kernels of one step, their launches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import compute_dtype
-from .blas import prepare
-from .compile import kernel
-from .launch import BLOCK, SUMS, add_column_sums, add_slices, step_grid, sum_grid
+from .launch import SUMS, Loop, add_slices, launch, sum_grid
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..lstm import LSTMOutputs, Peephole
+    from ..cells.contract import Span, States
+    from ..cells.lstm import LSTM, LSTMOutputs
 
 GATES = r"""
 template <typename A> struct LSTMGates { A i, cs, f, o, ci, co, h; };
@@ -25,6 +24,7 @@ __device__ __forceinline__ LSTMGates<A> lstm_gates(
     bool peephole, A wci, A wcf, A wco, bool clipped, A cell_clip)
 {
     LSTMGates<A> g;
+    // Not with zeros in place of peepholes, which an infinite state would make NaN.
     if (peephole) {
         zi += cs_prev * wci;
         zf += cs_prev * wcf;
@@ -42,25 +42,52 @@ __device__ __forceinline__ LSTMGates<A> lstm_gates(
     return g;
 }
 
-template <typename A> struct LSTMGateGradients { A di, dci, df, d_o, cs_prev_grad; };
+// What of a step's gradient depends on saved values only.
+template <typename A> struct LSTMFactors { A o, d, i, ci, f, next; };
 
-// dcs and dh: the gradients of cs and h, those carried from the next step included.
 template <typename A>
-__device__ __forceinline__ LSTMGateGradients<A> lstm_gate_gradients(
-    A i, A cs, A f, A o, A ci, A co, A cs_prev, A dcs, A dh,
+__device__ __forceinline__ LSTMFactors<A> lstm_factors(
+    A i, A cs, A f, A o, A ci, A co, A cs_prev,
     bool peephole, A wci, A wcf, A wco, bool clipped, A cell_clip)
 {
-    LSTMGateGradients<A> g;
-    g.d_o = o * (A(1) - o) * co * dh;
-    dcs += (A(1) - co * co) * o * dh;
-    if (peephole) dcs += g.d_o * wco;
+    LSTMFactors<A> k;
+    k.o = o * (A(1) - o) * co;
+    k.d = (A(1) - co * co) * o;
+    k.i = i * (A(1) - i) * ci;
+    k.ci = (A(1) - ci * ci) * i;
+    k.f = f * (A(1) - f) * cs_prev;
+    k.next = f;
+    if (peephole) {
+        k.d += k.o * wco;
+        k.next += k.i * wci + k.f * wcf;
+    }
     // The true gradient: where the clip was active, cs does not depend on what it clipped.
-    if (clipped) dcs *= A((cs < A(0) ? -cs : cs) < cell_clip);
-    g.di = i * (A(1) - i) * ci * dcs;
-    g.dci = (A(1) - ci * ci) * i * dcs;
-    g.df = f * (A(1) - f) * cs_prev * dcs;
-    g.cs_prev_grad = dcs * f;
-    if (peephole) g.cs_prev_grad += g.di * wci + g.df * wcf;
+    if (clipped) {
+        const A kept = A((cs < A(0) ? -cs : cs) < cell_clip);
+        k.i *= kept;
+        k.ci *= kept;
+        k.f *= kept;
+        k.next *= kept;
+    }
+    return k;
+}
+
+template <typename A> struct LSTMGateGradients { A di, dci, df, d_o, dcs; };
+
+// dcs: the gradient of cs from the next step; given_cs: that of this step's cs; dh: that of h, what
+// comes from the next step included.
+template <typename A>
+__device__ __forceinline__ LSTMGateGradients<A> lstm_gate_gradients(
+    const LSTMFactors<A>& k, A dcs, A given_cs, A dh)
+{
+    LSTMGateGradients<A> g;
+    g.d_o = dh * k.o;
+    dcs += dh * k.d;
+    dcs += given_cs;
+    g.di = dcs * k.i;
+    g.dci = dcs * k.ci;
+    g.df = dcs * k.f;
+    g.dcs = dcs * k.next;
     return g;
 }
 """
@@ -68,16 +95,14 @@ __device__ __forceinline__ LSTMGateGradients<A> lstm_gate_gradients(
 STEP = r"""
 template <typename T>
 __global__ void lstm_forward_step(
-    const typename Acc<T>::type* z,    // [steps, B, 4*H], read: x @ w_x + h_prev @ w_h
+    const typename Acc<T>::type* z,    // [n, 4*H], read: x @ w_x + h_prev @ w_h
     const typename Acc<T>::type* b,    // [4*H], read: the bias, forget_bias included
     const typename Acc<T>::type* wci,  // [H], read, as the next two; all three null: no peepholes
     const typename Acc<T>::type* wcf,
     const typename Acc<T>::type* wco,
     typename Acc<T>::type* c,          // [B, H], updated: the cell state, not rounded
-    T* i, T* cs, T* f, T* o, T* ci, T* co, T* h,  // [steps, B, H], written
-    long long step,
-    long long live,                    // rows of the step that are computed; B, or 0 past the end
-    long long rows,                    // rows from the step on that are written, the others zero
+    T* i, T* cs, T* f, T* o, T* ci, T* co, T* h,  // [n, H], written
+    long long first, long long B,      // the first row of the step, and its rows
     long long H,
     int at_i, int at_ci, int at_f, int at_o,      // which quarter of z belongs to each gate
     bool clipped, typename Acc<T>::type cell_clip)
@@ -86,20 +111,18 @@ __global__ void lstm_forward_step(
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     const bool peephole = wci != nullptr;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < rows;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        LSTMGates<A> g = {A(0), A(0), A(0), A(0), A(0), A(0), A(0)};
-        if (row < live) {
-            const A* zr = z + (step * live + row) * 4 * H + column;
-            const A* br = b + column;
-            g = lstm_gates<A>(
-                zr[at_i * H] + br[at_i * H], zr[at_ci * H] + br[at_ci * H],
-                zr[at_f * H] + br[at_f * H], zr[at_o * H] + br[at_o * H], c[row * H + column],
-                peephole, peephole ? wci[column] : A(0), peephole ? wcf[column] : A(0),
-                peephole ? wco[column] : A(0), clipped, cell_clip);
-            c[row * H + column] = g.cs;
-        }
-        const long long at = (step * live + row) * H + column;
+        const long long state = row * H + column;
+        const long long at = first * H + state;
+        const A* zr = z + (first + row) * 4 * H + column;
+        const A* br = b + column;
+        const LSTMGates<A> g = lstm_gates<A>(
+            zr[at_i * H] + br[at_i * H], zr[at_ci * H] + br[at_ci * H],
+            zr[at_f * H] + br[at_f * H], zr[at_o * H] + br[at_o * H], c[state],
+            peephole, peephole ? wci[column] : A(0), peephole ? wcf[column] : A(0),
+            peephole ? wco[column] : A(0), clipped, cell_clip);
+        c[state] = g.cs;
         store(i + at, g.i);
         store(cs + at, g.cs);
         store(f + at, g.f);
@@ -112,18 +135,17 @@ __global__ void lstm_forward_step(
 
 template <typename T>
 __global__ void lstm_backward_step(
-    const T* i, const T* cs, const T* f, const T* o, const T* ci, const T* co,  // [T, B, H], read
-    const T* cs_first,                 // [B, H], read: the cell state before step 0
-    const T* cs_grad, const T* h_grad, // [T, B, H], read; null: zeros
+    const T* i, const T* cs, const T* f, const T* o, const T* ci, const T* co,  // [n, H], read
+    const T* cs_prev,                  // [n, H], read: the cell state before each step
+    const T* cs_grad, const T* h_grad, // [n, H], read; null: zeros
     const typename Acc<T>::type* wci,  // [H], read, as the next two; all three null: no peepholes
     const typename Acc<T>::type* wcf,
     const typename Acc<T>::type* wco,
     const typename Acc<T>::type* dh,   // [B, H], read: the gradient of h from the next step
     typename Acc<T>::type* dcs,        // [B, H], updated: the gradient of cs from the next step
-    T* dgates,                         // [steps, B, 4*H], written
-    long long step,                    // of the T steps
-    long long block_step,              // of the steps of dgates
-    long long B, long long H,
+    T* dz,                             // [n, 4*H], written
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H,
     int at_i, int at_ci, int at_f, int at_o,
     bool clipped, typename Acc<T>::type cell_clip)
 {
@@ -133,34 +155,52 @@ __global__ void lstm_backward_step(
     const bool peephole = wci != nullptr;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
-        const long long in_step = row * H + column;
-        const long long at = step * B * H + in_step;
-        const A before = wide(step ? cs[at - B * H] : cs_first[in_step]);
-        const A given_cs = cs_grad ? wide(cs_grad[at]) : A(0);
-        const A given_h = h_grad ? wide(h_grad[at]) : A(0);
-        const LSTMGateGradients<A> g = lstm_gate_gradients<A>(
-            wide(i[at]), wide(cs[at]), wide(f[at]), wide(o[at]), wide(ci[at]), wide(co[at]), before,
-            dcs[in_step] + given_cs, dh[in_step] + given_h,
+        const long long state = row * H + column;
+        const long long at = first * H + state;
+        const LSTMFactors<A> k = lstm_factors<A>(
+            wide(i[at]), wide(cs[at]), wide(f[at]), wide(o[at]), wide(ci[at]), wide(co[at]),
+            wide(cs_prev[at]),
             peephole, peephole ? wci[column] : A(0), peephole ? wcf[column] : A(0),
             peephole ? wco[column] : A(0), clipped, cell_clip);
-        T* to = dgates + (block_step * B + row) * 4 * H + column;
+        const LSTMGateGradients<A> g = lstm_gate_gradients<A>(
+            k, dcs[state], cs_grad ? wide(cs_grad[at]) : A(0),
+            dh[state] + (h_grad ? wide(h_grad[at]) : A(0)));
+        T* to = dz + (first + row) * 4 * H + column;
         store(to + at_i * H, g.di);
         store(to + at_ci * H, g.dci);
         store(to + at_f * H, g.df);
         store(to + at_o * H, g.d_o);
-        dcs[in_step] = g.cs_prev_grad;
+        dcs[state] = g.dcs;
+    }
+}
+
+// The gradient of each step's h, what comes from the next step included: for the projection.
+template <typename T>
+__global__ void lstm_h_gradient(
+    const typename Acc<T>::type* dh,   // [B, P], read: the gradient of h from the next step
+    const T* h_grad,                   // [n, P], read; null: zeros
+    T* total,                          // [n, P], written
+    long long first, long long B,      // the first row of the step, and its rows
+    long long P)
+{
+    typedef typename Acc<T>::type A;
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= P) return;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
+         row += (long long)gridDim.y * blockDim.y) {
+        const long long state = row * P + column;
+        const long long at = first * P + state;
+        store(total + at, dh[state] + (h_grad ? wide(h_grad[at]) : A(0)));
     }
 }
 
 // The sums over time and batch of di*cs_prev, df*cs_prev and do*cs, by slices of the rows.
 template <typename T>
 __global__ void lstm_peephole_sums(
-    const T* dgates,                   // [steps, B, 4*H], read
-    const T* cs,                       // [T, B, H], read
-    const T* cs_first,                 // [B, H], read: the cell state before step 0
+    const T* dz,                       // [n, 4*H], read
+    const T* cs, const T* cs_prev,     // [n, H], read
     typename Acc<T>::type* sums,       // [gridDim.y, 3, H], written
-    long long first_step,              // of the T steps, the first of dgates
-    long long steps, long long B, long long H,
+    long long n, long long H,
     int at_i, int at_f, int at_o)
 {
     typedef typename Acc<T>::type A;
@@ -168,13 +208,11 @@ __global__ void lstm_peephole_sums(
     const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
     A sum[3] = {A(0), A(0), A(0)};
     if (column < H)
-        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < steps * B;
+        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < n;
              row += (long long)gridDim.y * ROW_THREADS) {
-            const T* d = dgates + row * 4 * H + column;
-            const long long absolute = first_step * B + row;
-            const A after = wide(cs[absolute * H + column]);
-            const A before = absolute < B ? wide(cs_first[absolute * H + column])
-                                          : wide(cs[(absolute - B) * H + column]);
+            const T* d = dz + row * 4 * H + column;
+            const A after = wide(cs[row * H + column]);
+            const A before = wide(cs_prev[row * H + column]);
             sum[0] += wide(d[at_i * H]) * before;
             sum[1] += wide(d[at_f * H]) * before;
             sum[2] += wide(d[at_o * H]) * after;
@@ -186,157 +224,94 @@ __global__ void lstm_peephole_sums(
 }
 """
 
-SOURCE = GATES + STEP
-_FORWARD, _BACKWARD, _PEEPHOLE = (
+_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE = (
     "lstm_forward_step<{T}>",
     "lstm_backward_step<{T}>",
+    "lstm_h_gradient<{T}>",
     "lstm_peephole_sums<{T}>",
 )
-KERNELS = (_FORWARD, _BACKWARD, _PEEPHOLE, *SUMS)
+SOURCE = GATES + STEP
+KERNELS = (_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE, *SUMS)
 
 
-def _vectors(peephole: Peephole) -> tuple[Any, ...]:
-    return (None, None, None) if peephole is None else peephole
-
-
-def _clip_arguments(cell_clip: float | None, compute: np.dtype[Any]) -> tuple[Any, ...]:
-    return np.bool_(cell_clip is not None), compute.type(cell_clip or 0)
+def _attributes(cell: LSTM, H: int, compute: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return the last arguments of both steps: H, where the gates are, and the clip."""
+    clip = np.bool_(cell.cell_clip is not None), compute.type(cell.cell_clip or 0)
+    return (np.int64(H), *(np.int32(n) for n in cell.columns), *clip)
 
 
 def forward_steps(
-    xw: Array,
-    w_h: Array,
-    b: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    peephole: Peephole,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    outputs: LSTMOutputs,
-    w_p: Array | None = None,
-) -> tuple[Array, Array]:
+    cell: LSTM,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: LSTMOutputs,
+    batches: Sequence[int],
+) -> None:
     """
-    The recurrence over t steps: one product and one kernel each. `xw` is overwritten.
+    The recurrence over t steps: one product and one kernel each.
 
     With a projection the kernel leaves o*co, and a second product makes h of it.
     """
     import cupy
 
-    t, B, _ = xw.shape
-    H = cs_prev.shape[1]
-    c, h_prev = cs_prev.astype(xw.dtype, order="C"), h_prev.astype(outputs.h.dtype, copy=False)
-    launch = kernel(SOURCE, KERNELS, outputs.h.dtype.name, _FORWARD)
-    grid = step_grid(B, H)
-    first = prepare(h_prev, w_h, xw[0], accumulate=True)
-    later = prepare(outputs.h[0], w_h, xw[0], accumulate=True)
-    h_bytes, z_bytes = outputs.h.strides[0], xw.strides[0]
-    constant = (np.int64(B), np.int64(B), np.int64(H), *(np.int32(n) for n in columns))
-    constant += _clip_arguments(cell_clip, xw.dtype)
-    arrays = (xw, b, *_vectors(peephole), c, *outputs)
-    project, m_bytes = None, 0
-    if w_p is not None:
-        before_projection = cupy.empty((t, B, H), outputs.h.dtype)
-        arrays = (*arrays[:-1], before_projection)
-        project = prepare(before_projection[0], w_p, outputs.h[0], accumulate=False)
-        m_bytes = before_projection.strides[0]
-    for step in range(t):
-        if step:
-            later((step - 1) * h_bytes, 0, step * z_bytes)
-        else:
-            first(0, 0, 0)
-        if grid is not None:
-            launch(grid, BLOCK, (*arrays, np.int64(step), *constant))
-        if project is not None:
-            project(step * m_bytes, 0, step * h_bytes)
-    return c, outputs.h[-1]
-
-
-def zero_past(outputs: LSTMOutputs) -> None:
-    """Zero all seven outputs, which are those past seq_len_max, by one launch of the step."""
-    t, B, H = outputs.h.shape
-    grid = step_grid(t * B, H)
-    if grid is not None:
-        unused = (None,) * 6
-        none = (np.int64(0), np.int64(0), np.int64(t * B), np.int64(H), *(np.int32(0),) * 4)
-        compute = compute_dtype(outputs.h.dtype)
-        launch = kernel(SOURCE, KERNELS, outputs.h.dtype.name, _FORWARD)
-        launch(grid, BLOCK, (*unused, *outputs, *none, *_clip_arguments(None, compute)))
+    (z,), (w_h, *w_p), h = xw, w, saved.h
+    H, loop = carried.c.shape[1], Loop(batches, SOURCE, KERNELS)
+    o_co = cupy.empty((len(h), H), h.dtype) if w_p else h
+    arrays = (z, cell.b, *(cell.peephole or (None,) * 3), carried.c, *saved[:6], o_co)
+    attributes = _attributes(cell, H, z.dtype)
+    loop.run(
+        loop.product(h, w_h, z, accumulate=True, before=carried.h),
+        loop.pointwise(_FORWARD, h.dtype, arrays, *attributes),
+        *(loop.product(o_co, w_k, h) for w_k in w_p),
+    )
+    loop.keep_last(h, carried.h)
 
 
 def backward_steps(
-    saved: LSTMOutputs,
-    cs_prev: Array,
-    cs_grad: Array | None,
-    h_grad: Array | None,
-    w_h: Array | None,
-    peephole: Peephole,
-    cell_clip: float | None,
-    columns: tuple[int, ...],
-    dcs: Array,
-    dh: Array,
-    dgates: Array,
-    lo: int,
-    w_p: Array | None = None,
-    dh_steps: Array | None = None,
+    cell: LSTM,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
 ) -> None:
     """
-    The recurrence over the t steps from `lo` on, backwards: one kernel and one product each.
+    The recurrence over t steps, backwards: one kernel and one product each.
 
-    With a projection another product goes before each kernel, and what the step after passes back
-    is added up in `dh_steps`.
+    With a projection the gradient of h is written down, rounded, before each step, and a second
+    product makes of it that of o*co.
     """
     import cupy
 
-    t, B, _ = dgates.shape
-    H = cs_prev.shape[1]
-    launch = kernel(SOURCE, KERNELS, dgates.dtype.name, _BACKWARD)
-    grid = step_grid(B, H)
-    carry = None if w_h is None else prepare(dgates[0], w_h, dh, accumulate=False)
-    project = add = None
-    dm, dh_bytes = dh, 0
-    if w_p is not None and w_h is not None and dh_steps is not None:
-        dh_steps[...] = 0 if h_grad is None else h_grad[lo : lo + t]
-        dh_steps[-1] = (dh_steps[-1].astype(dh.dtype) + dh).astype(dh_steps.dtype)
-        h_grad, dh_bytes = None, dh_steps.strides[0]
-        dm = cupy.empty((B, H), dh.dtype)
-        project = prepare(dh_steps[0], w_p, dm, accumulate=False)
-        add = prepare(dgates[0], w_h, dh_steps[0], accumulate=True)
-    arrays = (*saved[:6], cs_prev, cs_grad, h_grad, *_vectors(peephole), dm, dcs, dgates)
-    constant = (np.int64(B), np.int64(H), *(np.int32(n) for n in columns))
-    constant += _clip_arguments(cell_clip, dh.dtype)
-    for step in range(t - 1, -1, -1):
-        if project is not None:
-            project(step * dh_bytes, 0, 0)
-        if grid is not None:
-            launch(grid, BLOCK, (*arrays, np.int64(lo + step), np.int64(step), *constant))
-        if add is not None and step:
-            add(step * dgates.strides[0], 0, (step - 1) * dh_bytes)
-        elif carry is not None:
-            carry(step * dgates.strides[0], 0, 0)
+    (dz, *dh_steps), (dh, dcs), (w_h, *w_p) = deltas, carried, w or (None,)
+    H, loop, h_grad, dm, stages = dcs.shape[1], Loop(span.batches, SOURCE, KERNELS), given.h, dh, []
+    if w_p:
+        dm = cupy.empty(dcs.shape, dcs.dtype)
+        arrays: tuple[Any, ...] = (dh, h_grad, dh_steps[0])
+        P, h_grad = np.int64(dh.shape[1]), None
+        stages.append(loop.pointwise(_H_GRADIENT, dz.dtype, arrays, P))
+        stages.append(loop.product(dh_steps[0], w_p[0], dm))
+    arrays = (*span.saved[:6], span.before.c, given.c, h_grad, *(cell.peephole or (None,) * 3))
+    arrays += dm, dcs, dz
+    attributes = _attributes(cell, H, dcs.dtype)
+    stages.append(loop.pointwise(_BACKWARD, dz.dtype, arrays, *attributes))
+    if w_h is not None:
+        stages.append(loop.product(dz, w_h, dh))
+    loop.run(*stages, backwards=True)
 
 
-def add_gate_sums(
-    dgates: Array,
-    saved: LSTMOutputs,
-    cs_prev: Array,
-    peephole: Peephole,
-    columns: tuple[int, ...],
-    lo: int,
-    b_grad: Array | None,
-    peephole_grads: Array,
-) -> None:
-    """Add the sums over time and batch to b_grad[4*H], if wanted, and peephole_grads[3, H]."""
+def add_sums(cell: LSTM, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+    """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
     import cupy
 
-    t, B, _ = dgates.shape
-    H = cs_prev.shape[1]
-    if b_grad is not None:
-        add_column_sums(SOURCE, KERNELS, dgates.reshape(t * B, 4 * H), b_grad)
-    grid = sum_grid(t * B, H)
-    if peephole is not None and grid is not None:
-        slices = cupy.empty((grid[1], 3 * H), peephole_grads.dtype)
-        at_i, _, at_f, at_o = (np.int32(n) for n in columns)
-        sizes = (np.int64(lo), np.int64(t), np.int64(B), np.int64(H))
-        launch = kernel(SOURCE, KERNELS, dgates.dtype.name, _PEEPHOLE)
-        launch(grid, BLOCK, (dgates, saved.cs, cs_prev, slices, *sizes, at_i, at_f, at_o))
-        add_slices(SOURCE, KERNELS, dgates.dtype.name, slices, peephole_grads.reshape(3 * H))
+    (dz,), n, H = deltas, len(deltas[0]), totals.shape[1]
+    if n == 0 or H == 0:
+        return
+    grid = sum_grid(n, H)
+    slices = cupy.empty((grid[1], 3 * H), totals.dtype)
+    at_i, _, at_f, at_o = (np.int32(k) for k in cell.columns)
+    sizes = (np.int64(n), np.int64(H), at_i, at_f, at_o)
+    args = (dz, span.saved.cs, span.before.c, slices, *sizes)
+    launch(SOURCE, KERNELS, _PEEPHOLE, dz.dtype, grid, args)
+    add_slices(SOURCE, KERNELS, dz.dtype, slices, totals.reshape(3 * H))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from . import runner
 from .runner import compile_module
 
 _HANDLE = 0x5EED
@@ -156,13 +157,60 @@ class RawModule:
 
     def get_function(self, name: str) -> Any:
         function = self._module.get_function(name)
+        _functions[id(function)] = function
+        return types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=id(function)))
 
-        def launch(grid: Any, block: Any, args: Any) -> None:
-            devices = {a.device_id for a in args if isinstance(a, ndarray)}
-            assert devices <= {_current()}, f"{name} on device {_current()}, arrays on {devices}"
-            function(grid, block, args)
 
-        return launch
+# What launchKernel is given numbers of: kernels, and arrays by the addresses found in them.
+_functions: dict[int, Any] = {}
+_found: dict[tuple[int, int], Any] = {}
+
+
+def _array_at(address: int, parameter: Any) -> ndarray:
+    """Return the largest living array that begins at an address, or one that holds it."""
+    key = address, parameter.target_size
+    known = _found.get(key, lambda: None)()
+    if known is not None and known.ctypes.data == address:
+        return known
+    holding = None
+    for a in list(_live.values()):
+        if a.size == 0 or a.device_id != _current() or not runner.may_point_to(a.dtype, parameter):
+            continue
+        first = a.ctypes.data
+        extent = sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize
+        begins = first == address and (known is None or a.size > known.size)
+        if begins:
+            known = a
+        elif first < address < first + extent:
+            holding = a
+    found = holding if known is None else known
+    assert found is not None, f"{address:#x} is in no {parameter} of this device"
+    _found[key] = weakref.ref(found)
+    return found
+
+
+def _launch_kernel(
+    function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int,
+    shared: int, stream: int, params: int, extra: int,
+) -> None:  # fmt: skip
+    """cuLaunchKernel: the arguments are at the addresses that stand from `params` on."""
+    assert extra == 0
+    kernel = _functions[function]
+    addresses = (ctypes.c_uint64 * len(kernel.parameters)).from_address(params)
+    args: list[Any] = []
+    for address, parameter in zip(addresses, kernel.parameters, strict=True):
+        place = ctypes.string_at(address, 8)
+        if parameter.kind == "p":
+            value = int.from_bytes(place, "little")
+            array = _array_at(value, parameter) if value else None
+            offset = 0 if array is None else value - array.ctypes.data
+            args.append(None if array is None else runner.Pointer(array, offset))
+            continue
+        # Whoever passes a larger number than the kernel takes is found out by what is left over.
+        assert not any(place[parameter.size :]), f"{kernel.name}: no {parameter} at {address:#x}"
+        kind = {"i": "i", "f": "f"}[parameter.kind]
+        args.append(np.frombuffer(place, f"{kind}{parameter.size}", 1)[0])
+    kernel((gx, gy, gz), (bx, by, bz), args, shared_mem=shared)
 
 
 _TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
@@ -218,6 +266,9 @@ def module() -> types.ModuleType:
         setattr(cupy, thing.__name__, thing)
     cupy.asnumpy = get
     cupy.cuda = types.SimpleNamespace(
+        driver=types.SimpleNamespace(launchKernel=_launch_kernel),
+        runtime=types.SimpleNamespace(getDevice=_current, setDevice=lambda id: None),
+        get_current_stream=lambda: types.SimpleNamespace(ptr=0),
         Device=Device,
         cublas=types.SimpleNamespace(gemmEx=_gemm_ex),
         device=types.SimpleNamespace(get_cublas_handle=lambda: _HANDLE),

@@ -360,7 +360,7 @@ def _convert(argument: Any, parameter: Parameter) -> _Value:
         if isinstance(argument, Pointer):
             address = argument.array.ctypes.data + argument.offset
             return _Value(array=argument.array, address=address)
-        if not _may_point_to(argument.dtype, parameter):
+        if not may_point_to(argument.dtype, parameter):
             raise TypeError(f"the parameter is a {parameter}, the array is {argument.dtype}")
         return _Value(array=argument, address=argument.ctypes.data)
 
@@ -380,7 +380,8 @@ def _convert(argument: Any, parameter: Parameter) -> _Value:
     return _Value(data=scalar.tobytes())
 
 
-def _may_point_to(dtype: np.dtype, parameter: Parameter) -> bool:
+def may_point_to(dtype: np.dtype, parameter: Parameter) -> bool:
+    """Return whether an array of a dtype may be what a parameter points to."""
     kind, size = parameter.target_kind, parameter.target_size
     # Nothing is known about void and structures, and an array of plain bytes may hold anything.
     if kind in "vs" or dtype == np.uint8 or (dtype.kind == "V" and dtype.name != "bfloat16"):
