@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -67,6 +68,8 @@ def _room(module: str, folder: str) -> Any:
 @functools.cache
 def _compiled(module: str) -> Any:
     """Return a cell's compiled steps, None where there are none or Numba is not to be had."""
+    if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
+        return None
     try:
         return _room(module, "compiled")
     except Exception:  # Numba is not installed, or does not work with this NumPy.

@@ -15,13 +15,13 @@ import numpy as np
 from . import cudnn_rnn, gru, lstm
 from . import params as packed
 from ._arrays import check_bool
+from .cells.gru import GRUOutputs
+from .cells.lstm import LSTMOutputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array, Lengths
-    from .cells.gru import GRUOutputs
-    from .cells.lstm import LSTMOutputs
     from .params import Direction, InputMode, RNNMode
 
 

@@ -18,7 +18,7 @@ from cuda_on_cpu import fake_cupy, nvrtc, runner
 from test_cudnn_rnn import BI, SKIP, Case
 
 import cupyrnn
-from cupyrnn import _dropout, _products
+from cupyrnn import _dropout, _packing, _products
 from cupyrnn.kernels import common, compile, cudnn_gru, dropout, gru, launch, lstm, simple_rnn
 
 CELLS: dict[str, Any] = {
@@ -301,7 +301,7 @@ def test_sequences_in_several_blocks(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     monkeypatch.setattr(_products, "_GPU_ROWS", 9)
-    assert len(list(_products.time_blocks(cupy_on_cpu, 7, 5))) == 4
+    assert len(_packing.Packing(cupy_on_cpu, 7, 5).blocks()) == 4
     for dtype in ("float64", "float16"):
         agrees_with_numpy(cupy_on_cpu, dtype, (7, 5, 3, 33), steps)
 
@@ -339,10 +339,9 @@ def test_more_rows_than_the_largest_grid(
 def test_sums_over_many_slices(cupy_on_cpu: ModuleType, rng: np.random.Generator) -> None:
     g = rng.standard_normal((5000, 33))
     assert launch.sum_grid(*g.shape) == (2, 64)
-    for source, kernels in ((gru.SOURCE, gru.KERNELS), ("", launch.SUMS)):
-        sums = cupy_on_cpu.zeros(33)
-        launch.add_column_sums(source, kernels, cupy_on_cpu.asarray(g), sums)
-        assert_close(cupy_on_cpu.asnumpy(sums), g.sum(0), "float64", "sums", at_least=70.0)
+    sums = cupy_on_cpu.zeros(33)
+    launch.add_column_sums(cupy_on_cpu.asarray(g), sums)
+    assert_close(cupy_on_cpu.asnumpy(sums), g.sum(0), "float64", "sums", at_least=70.0)
 
 
 @pytest.mark.cuda_on_cpu
@@ -384,7 +383,7 @@ def test_same_bits_in_any_order_of_threads(rng: np.random.Generator) -> None:
 
 @pytest.mark.cuda_on_cpu
 def test_indices_beyond_32_bits(rng: np.random.Generator) -> None:
-    """A step so far into the sequence that its offset needs 64 bits, on a pointer moved back."""
+    """A row so far into the arrays that its offset needs 64 bits, on a pointer moved back."""
     reason = runner.have_gxx()
     if reason is not None:
         pytest.skip(reason)
@@ -401,7 +400,7 @@ def test_indices_beyond_32_bits(rng: np.random.Generator) -> None:
         outputs = [np.full((1, H), np.nan, np.float32) for _ in range(7)]
         c = np.ones((1, H), np.float32)
         shifted = [runner.Pointer(a, -4 * at * a.size) for a in (z, *outputs)]
-        numbers = (np.int64(at), np.int64(1), np.int64(1), np.int64(H))
+        numbers = (np.int64(at), np.int64(1), np.int64(H))
         columns = tuple(np.int32(n) for n in (0, 1, 2, 3))
         args = (shifted[0], b, None, None, None, c, *shifted[1:], *numbers, *columns)
         kernel((1, 1), launch.BLOCK, (*args, np.bool_(True), np.float32(0.5)))
@@ -414,14 +413,14 @@ FAR_STEPS: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], tuple[int, ...
     "simple_rnn_forward_step<float>": (simple_rnn, (1,), (1,), (1,)),
     "simple_rnn_backward_step<float>": (simple_rnn, (1, 1), (1,), (1,)),
     "cudnn_gru_forward_step<float>": (cudnn_gru, (3,), (3, 3, 1, 1), (1, 1, 1, 1, 1)),
-    "cudnn_gru_backward_step<float>": (cudnn_gru, (1, 1, 1, 1, 2, 1), (1, 1), (4,)),
+    "cudnn_gru_backward_step<float>": (cudnn_gru, (1,) * 6, (1,), (4,)),
 }
 # Their arguments, of those three kinds in order.
 FAR_ORDER = {
     "simple_rnn_forward_step<float>": "rcw",
     "simple_rnn_backward_step<float>": "rrcw",
     "cudnn_gru_forward_step<float>": "rccccwwwww",
-    "cudnn_gru_backward_step<float>": "rrrrrcrcw",
+    "cudnn_gru_backward_step<float>": "rrrrrrcw",
 }
 
 
@@ -452,9 +451,7 @@ def test_indices_of_cudnn_rnn_beyond_32_bits(name: str, rng: np.random.Generator
             if kind == "c":
                 args.append(a)
                 continue
-            # Of two steps, h of the GRU, the second is the one that the kernel is at.
-            per_step = H if a.size == 2 * H else a.size
-            args.append(runner.Pointer(a, 4 * (a.size - per_step - step * per_step)))
+            args.append(runner.Pointer(a, -4 * step * a.size))
         numbers = (np.int64(step), np.int64(1), np.int64(H))
         relu = (np.bool_(False),) if room is simple_rnn else ()
         kernel((1, 1), launch.BLOCK, (*args, *numbers, *relu))
@@ -482,26 +479,32 @@ def plant_missing_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "_SUMS", sums)
 
 
-def plant_short_grid(cell: str) -> Callable[[pytest.MonkeyPatch], None]:
-    def one_less(rows: int, columns: int) -> tuple[int, int] | None:
-        return (columns // 32, -(-rows // 8)) if rows and columns >= 32 else None
+def plant_short_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_less(rows: int, columns: int) -> tuple[int, int]:
+        return max(1, columns // 32), -(-rows // 8)
 
-    return lambda monkeypatch: monkeypatch.setattr(CELLS[cell], "step_grid", one_less)
+    monkeypatch.setattr(launch, "step_grid", one_less)
 
 
 def plant_small_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "BLOCK", (31, 8))
+    monkeypatch.setattr(launch.launch, "__defaults__", ((31, 8),))
 
 
 def plant_swapped_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = lstm._vectors
-    monkeypatch.setattr(lstm, "_vectors", lambda peephole: vectors(peephole)[::-1])
+    pointwise = launch.Loop.pointwise
+
+    def swapped(self: Any, name: str, dtype: Any, arrays: Any, *more: Any) -> Any:
+        if name.startswith("lstm_forward_step"):
+            z, b, wci, wcf, wco, *others = arrays
+            arrays = (z, b, wco, wcf, wci, *others)
+        return pointwise(self, name, dtype, arrays, *more)
+
+    monkeypatch.setattr(launch.Loop, "pointwise", swapped)
 
 
 def plant_wrong_scalar_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        lstm, "_clip_arguments", lambda clip, _: (np.bool_(True), np.float64(clip or 0))
-    )
+    attributes = lstm._attributes
+    monkeypatch.setattr(lstm, "_attributes", lambda cell, H, _: attributes(cell, H, np.dtype("d")))
 
 
 def plant_product(
@@ -511,30 +514,28 @@ def plant_product(
     accumulate: bool | None = None,
 ) -> Callable[[pytest.MonkeyPatch], None]:
     """Let the products `which` (a, out, accumulate) stay at step 0, or accumulate or not."""
-    prepare = CELLS[cell].prepare
+    product, kernels = launch.Loop.product, CELLS[cell].KERNELS
 
-    def wrong(a: Any, b: Any, out: Any, **how: bool) -> Any:
-        if not which(a, out, how["accumulate"]):
-            return prepare(a, b, out, **how)
+    def wrong(self: Any, a: Any, w: Any, out: Any, **how: Any) -> Any:
+        if self._module[1] != kernels or not which(a, out, how.get("accumulate", False)):
+            return product(self, a, w, out, **how)
         if accumulate is not None:
-            return prepare(a, b, out, accumulate=accumulate)
-        run = prepare(a, b, out, **how)
-        return lambda a_offset, b_offset, out_offset: run(0, b_offset, out_offset)
+            return product(self, a, w, out, **{**how, "accumulate": accumulate})
+        stage = product(self, a, w, out, **how)
+        return lambda s: stage(0)
 
-    return lambda monkeypatch: monkeypatch.setattr(CELLS[cell], "prepare", wrong)
+    return lambda monkeypatch: monkeypatch.setattr(launch.Loop, "product", wrong)
 
 
 PLANTED = {
     "swapped arguments": (plant_swapped_arguments, AssertionError),
-    "a scalar of the wrong width": (plant_wrong_scalar_width, TypeError),
+    "a scalar of the wrong width": (plant_wrong_scalar_width, AssertionError),
     "missing barrier": (plant_missing_barrier, AssertionError),
-    "grid one block short": (plant_short_grid("lstm"), AssertionError),
+    "grid one block short": (plant_short_grid, AssertionError),
     "block one column short": (plant_small_block, AssertionError),
     "product at the wrong step": (plant_product("lstm"), AssertionError),
     "wrong gate": (
-        plant_in_source(
-            "lstm", "g.di = i * (A(1) - i) * ci * dcs", "g.di = f * (A(1) - f) * ci * dcs"
-        ),
+        plant_in_source("lstm", "k.i = i * (A(1) - i) * ci", "k.i = f * (A(1) - f) * ci"),
         AssertionError,
     ),
     "peephole before the clip": (
@@ -548,13 +549,17 @@ PLANTED = {
     "reset forgotten": (
         plant_in_source(
             "gru",
-            "store(h_reset + in_step, r_ * carried[in_step])",
-            "store(h_reset + in_step, carried[in_step])",
+            "store(h_reset + state, r_ * carried[state])",
+            "store(h_reset + state, carried[state])",
         ),
         AssertionError,
     ),
-    "tail not zeroed": (
-        plant_in_source("gru", "store(u_past + at, A(0));", ""),
+    "update of the step before": (
+        plant_in_source("gru", "update[state] = u_;", ""),
+        AssertionError,
+    ),
+    "row offset forgotten": (
+        plant_in_source("lstm", "A* zr = z + (first + row) * 4 * H", "A* zr = z + row * 4 * H"),
         AssertionError,
     ),
 }
@@ -578,7 +583,7 @@ def test_a_planted_error_is_caught(
 RNN = {mode: Case(mode, 5, 9, 5, 33, 2, BI, lengths=(5, 5, 2) * 3) for mode in test_cudnn_rnn.MODES}
 PROJECTED = Case("lstm", 3, 9, 5, 33, num_proj=7)
 RNN_PLANTED = {
-    "rnn: grid one block short": ("rnn_tanh", plant_short_grid("simple_rnn")),
+    "rnn: grid one block short": ("rnn_tanh", plant_short_grid),
     "rnn: product at the wrong step": ("rnn_tanh", plant_product("simple_rnn")),
     "rnn: not relu": ("rnn_relu", plant_in_source("simple_rnn", "z < A(0) ? A(0) : z", "z")),
     "rnn: gradient of relu": (
@@ -591,9 +596,11 @@ RNN_PLANTED = {
     ),
     "rnn: given gradient forgotten": (
         "rnn_tanh",
-        plant_in_source("simple_rnn", "dh[in_step] + given", "dh[in_step]"),
+        plant_in_source(
+            "simple_rnn", "dh[state] + (h_grad ? wide(h_grad[at]) : A(0))", "dh[state]"
+        ),
     ),
-    "gru: grid one block short": ("gru", plant_short_grid("cudnn_gru")),
+    "gru: grid one block short": ("gru", plant_short_grid),
     "gru: product at the wrong step": ("gru", plant_product("cudnn_gru")),
     "gru: reset before the product": (
         "gru",
@@ -601,7 +608,7 @@ RNN_PLANTED = {
     ),
     "gru: bias outside the reset": (
         "gru",
-        plant_in_source("cudnn_gru", "xr[2 * H] + br[2 * H]", "xr[2 * H] + br[H]"),
+        plant_in_source("cudnn_gru", "zr[2 * H] + br[2 * H]", "zr[2 * H] + br[H]"),
     ),
     "gru: columns exchanged": (
         "gru",
@@ -613,13 +620,11 @@ RNN_PLANTED = {
     ),
     "gru: gradient of the reset": (
         "gru",
-        plant_in_source("cudnn_gru", "g.dhc * hc * (A(1) - r)", "g.dc * hc * (A(1) - r)"),
+        plant_in_source("cudnn_gru", "k_hc * hc * (A(1) - r)", "k_c * hc * (A(1) - r)"),
     ),
     "gru: state before the step": (
         "gru",
-        plant_in_source(
-            "cudnn_gru", "wide(step ? h[at - B * H] : h_first[in_step])", "wide(h[at])"
-        ),
+        plant_in_source("cudnn_gru", "wide(hc[at]), wide(h_prev[at])", "wide(hc[at]), wide(c[at])"),
     ),
     "gru: gradient past the products lost": (
         "gru",
@@ -635,8 +640,8 @@ RNN_PLANTED = {
     ),
     "lstm: given gradient overwritten": (
         "projected",
-        plant_product(
-            "lstm", which=lambda a, out, add: out.shape[1] == 7 and add, accumulate=False
+        plant_in_source(
+            "lstm", "dh[state] + (h_grad ? wide(h_grad[at]) : A(0)));\n    }", "dh[state]);\n    }"
         ),
     ),
     "dropout: counter not advanced": (

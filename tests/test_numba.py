@@ -16,7 +16,14 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn import lstm
+from cupyrnn import _layer
+from cupyrnn.cells import lstm
+
+# The name of where the steps of a plain LSTM are.
+ROOM = (
+    "cupyrnn._layer.steps_of("
+    "np, cupyrnn.cells.lstm.LSTM((), (), (), None, (0, 1, 2, 3)), np.dtype('d')).__name__"
+)
 
 
 def run(T: int, B: int, H: int, dtype: str = "float32", seed: int = 0) -> list[Any]:
@@ -59,11 +66,11 @@ def numpys(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     called = set()
 
     def note(name: str) -> None:
-        loop = getattr(lstm, name)
-        monkeypatch.setattr(lstm, name, lambda *args: (called.add(name), loop(*args)))
+        steps = getattr(lstm, name)
+        monkeypatch.setattr(lstm, name, lambda *args: (called.add(name), steps(*args)))
 
-    note("_forward_loop")
-    note("_fill_factors")
+    note("forward_steps")
+    note("backward_steps")
     return called
 
 
@@ -84,9 +91,9 @@ def test_projections_and_the_complex_step_are_numpys(
 ) -> None:
     x = np.ones((3, 2, 5), complex)
     cupyrnn.block_lstm(x, x[0], x[0], np.ones((10, 20), complex), np.ones(20, complex))
-    assert numpys == {"_forward_loop"}
+    assert numpys == {"forward_steps"}
     project(3)
-    assert numpys == {"_forward_loop", "_fill_factors"}
+    assert numpys == {"forward_steps", "backward_steps"}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -95,13 +102,15 @@ def test_with_and_without_numba(
 ) -> None:
     compiled = run(40, 3, 33, dtype)
     assert not numpys
-    monkeypatch.delitem(sys.modules, "cupyrnn._numba")
-    monkeypatch.delattr(cupyrnn, "_numba")
+    monkeypatch.delitem(sys.modules, "cupyrnn.compiled.lstm")
+    monkeypatch.delattr(cupyrnn.compiled, "lstm")
     monkeypatch.setitem(sys.modules, "numba", None)
-    lstm._compiled.cache_clear()
+    _layer._compiled.cache_clear()
+    _layer._room.cache_clear()
     plain = run(40, 3, 33, dtype)
-    lstm._compiled.cache_clear()
-    assert numpys == {"_forward_loop", "_fill_factors"}
+    _layer._compiled.cache_clear()
+    _layer._room.cache_clear()
+    assert numpys == {"forward_steps", "backward_steps"}
     for a, e in zip(compiled, plain, strict=True):
         assert_close(a, e, dtype, "")
 
@@ -121,9 +130,9 @@ def test_where_nothing_can_be_kept(
 
     monkeypatch.setattr(numba, "njit", without_a_folder)
     loop = compiled_loops._peephole_sums
-    compiled = compiled_loops._compile(loop, "r2 r2 r2 n n n d1 d1 d1", "f")
-    ones, sums = np.ones((2, 4), np.float32), np.zeros((3, 1))
-    compiled(ones, ones[:, :1].copy(), ones[:, :1].copy(), 0, 2, 3, *sums)
+    compiled = compiled_loops._compile(loop, "r3 r3 r3 n n n d1 d1 d1", "f")
+    ones, sums = np.ones((1, 2, 4), np.float32), np.zeros((3, 1))
+    compiled(ones, ones[..., :1].copy(), ones[..., :1].copy(), 0, 2, 3, *sums)
     np.testing.assert_array_equal(sums, 2)
 
 
@@ -132,10 +141,10 @@ def test_a_numba_that_does_not_work_is_none(
 ) -> None:
     """As after Ctrl-C while it was imported."""
     monkeypatch.setattr(importlib.import_module("numba"), "njit", None)
-    lstm._compiled.cache_clear()
+    compiled_loops._loops.cache_clear()
     run(2, 1, 2)
-    lstm._compiled.cache_clear()
-    assert numpys == {"_forward_loop", "_fill_factors"}
+    compiled_loops._loops.cache_clear()
+    assert numpys == {"forward_steps", "backward_steps"}
 
 
 def test_an_input_whose_columns_are_contiguous(
@@ -198,17 +207,17 @@ def test_numba_is_imported_when_it_is_needed(
 @pytest.mark.parametrize("variable", ["CUPYRNN_NUMBA=0", "NUMBA_DISABLE_JIT=1"])
 def test_switched_off(compiled_loops: ModuleType, variable: str) -> None:
     name, value = variable.split("=")
-    assert process("print(cupyrnn.lstm._compiled('f'))", **{name: value}) == ["None"]
+    assert process(f"print({ROOM})", **{name: value}) == ["cupyrnn.cells.lstm"]
 
 
 def test_a_damaged_cache(compiled_loops: ModuleType, tmp_path: Path) -> None:
-    code = "print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.sum(), cupyrnn.lstm._compiled('d'))"
+    code = "print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.sum(), " + ROOM + ")"
     first, *loops = process(code, NUMBA_CACHE_DIR=str(tmp_path))
     files = [*tmp_path.rglob("*.nb?")]
     assert files
-    assert loops[0] == "<cupyrnn._numba.Loops"
+    assert loops == ["cupyrnn.compiled.lstm"]
     for path in files:
         path.write_bytes(b"")
     again, *loops = process(code, NUMBA_CACHE_DIR=str(tmp_path))
     assert again == first
-    assert loops[0] == "<cupyrnn._numba.Loops"
+    assert loops == ["cupyrnn.compiled.lstm"]

@@ -9,7 +9,6 @@ Products of larger steps are left to NumPy, whose BLAS is faster than a loop.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -311,7 +310,7 @@ class _Loops:
 def _loops(char: str) -> _Loops | None:
     """Return the loops for a dtype of the computation, None where they cannot be had."""
     # Not compiled they would be far slower than NumPy's.
-    if os.environ.get("CUPYRNN_NUMBA", "1") == "0" or getattr(numba.config, "DISABLE_JIT", False):
+    if getattr(numba.config, "DISABLE_JIT", False):
         return None
     try:
         return _Loops(char)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cupyrnn
-from cupyrnn import lstm
+from cupyrnn import _layer
 
 # (T, B, I, H)
 SEQUENCES: list[tuple[int, ...]] = [
@@ -532,15 +532,15 @@ def _op(case: Case) -> Any:
     return _BlockOp(case) if case.mode is None else _Cudnn(case)
 
 
-_compiled = lstm._compiled
+_compiled = _layer._compiled
 
 
 def _switched(case: Case, name: str, compiled: Callable[[str], Any]) -> Contestant:
-    """Return cupyrnn with its loops taken from `compiled`."""
+    """Return cupyrnn with the steps that `compiled` finds of a cell."""
 
     def switched(call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
-            lstm._compiled = compiled
+            _layer._compiled = compiled
             return call(*args)
 
         return timed
@@ -556,7 +556,9 @@ def ours(case: Case) -> Contestant:
 
 def with_numba(case: Case) -> Contestant | None:
     """Return cupyrnn with its loops compiled, None where Numba compiles none."""
-    if "lstm" not in case.op.lower() or case.variant == PROJECTION or _compiled("f") is None:
+    if "lstm" not in case.op.lower() or case.variant == PROJECTION:
+        return None
+    if _compiled("cupyrnn.cells.lstm") is None:
         return None
     c = _switched(case._replace(shape=(2, 1, 1, 1)[-len(case.shape) :]), "", _compiled)
     c.backward(c.forward())  # compiles
