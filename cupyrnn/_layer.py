@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class Layer(NamedTuple):
-    """What a layer reads and what it leaves, by rows N of `packing`."""
+    """What a layer reads and what it leaves, by rows N of `packing`, or [T, B, ·] as they are."""
 
     x: Array  # [N, K]
     first: States  # before the first step of each of the S sequences
     packing: Packing
-    saved: Any  # the cell's Saved, [N, ·] each
+    saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
 
 
 class Gradients(NamedTuple):
@@ -78,14 +78,26 @@ def _compiled(module: str) -> Any:
 
 def _rows(xp: ModuleType, a: Array, run: Run, of: int) -> Array:
     """Return the rows of a run, of an array that begins at row `of`: [t, B, ·] in NumPy."""
+    if a.ndim == 3:
+        if len(a) > len(run.batches):
+            B = a.shape[1]
+            a = a[(run.row - of) // B : (run.end - of) // B]
+        return a if xp is np else a.reshape(run.end - run.row, a.shape[2])
     rows = a[run.row - of : run.end - of]
     if xp is np:
         return rows.reshape(len(run.batches), run.batches[0], rows.shape[1])
     return rows
 
 
+def _flat(a: Array) -> Array:
+    """Return [N, ·] of an array that may be [T, B, ·]."""
+    return a if a.ndim == 2 else a.reshape(a.shape[0] * a.shape[1], a.shape[2])
+
+
 def _running(states: States, run: Run) -> States:
     """Return the states of the sequences that have a row in the first step."""
+    if run.batches[0] == len(states.h):
+        return states
     return States(*[None if s is None else s[: run.batches[0]] for s in states])
 
 
@@ -104,10 +116,11 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
         The states after the last step of each sequence, in the dtype of the computation.
     """
     x, first, packing, saved = layer
+    if packing.single:
+        return forward_step(xp, cell, x, first, type(saved)._make([_flat(a) for a in saved]))
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     room, blocks = steps_of(xp, cell, compute), packing.blocks()
-    times = sum(len(run.batches) for block in blocks for run in block.runs)
-    w = [factor(xp, weight.w, packing.sequences, times) for weight in cell.recurrent]
+    w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = States(*[None if s is None else s.astype(compute, order="C") for s in first])
     memory = [Scratch(xp, compute) for _ in cell.inputs]
     rounds = xp is np and saved[0].dtype != compute
@@ -119,7 +132,11 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
             xw.append(new(len(x_block), weight.width))
             _input_product(xp, x_block, weight, xw[-1])
         for run in block.runs:
-            out = [_rows(xp, a, run, 0 if len(a) == len(x) else block.row) for a in saved]
+            # In inference all but h have the rows of the largest block.
+            out = [
+                _rows(xp, a, run, 0 if a.ndim == 3 or len(a) == len(x) else block.row)
+                for a in saved
+            ]
             wide = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)] if rounds else out
             room.forward_steps(
                 cell,
@@ -134,8 +151,31 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
                     a[...] = value
     if xp is not np:
         # On a device h is carried from block to block only.
-        h = packing.last(first.h, saved.h)
+        h = packing.last(first.h, _flat(saved.h))
         carried = carried._replace(h=h)
+    return carried
+
+
+def forward_step(xp: ModuleType, cell: Cell, x: Array, first: States, saved: Any) -> States:
+    """Do what `forward` does for one step: x[B, K], saved [B, ·] each, without rows and runs."""
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    x, B, xw = cast(x, operand), len(x), []
+    for weight in cell.inputs:
+        product = xp.empty((B, weight.width), compute)
+        _input_product(xp, x, weight, product)
+        xw.append(product[None] if xp is np else product)
+    carried = States(*[None if s is None else s.astype(compute, order="C") for s in first])
+    if B == 0:
+        return carried
+    out, rounds = saved, xp is np and saved[0].dtype != compute
+    if xp is np:
+        made = [np.empty(a.shape, compute) for a in saved] if rounds else saved
+        out = type(saved)._make([a[None] for a in made])
+    w = [weight.w for weight in cell.recurrent]
+    steps_of(xp, cell, compute).forward_steps(cell, w, xw, carried, out, [B])
+    if rounds:
+        for a, value in zip(saved, out, strict=True):
+            a[...] = value[0]
     return carried
 
 
@@ -172,15 +212,19 @@ def backward(
         Written.
     """
     x, first, packing, saved = layer
+    if packing.single:
+        step = Span(type(saved)._make([_flat(a) for a in saved]), first, ())
+        given = States(*[None if g is None else _flat(g) for g in given])
+        backward_step(xp, cell, x, step, given, carried, grads)
+        return
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     room, blocks = steps_of(xp, cell, compute), packing.blocks()
-    times = sum(len(run.batches) for block in blocks for run in block.runs)
-    w = [factor(xp, weight.w.T, packing.sequences, times) for weight in cell.recurrent]
+    w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total = Scratch(xp, compute), Scratch(xp, compute)
     if xp is np and given.c is not None and not given.c.any():
         given = given._replace(c=None)
-    after = cell.states(saved)
+    after: list[Any] = [None if a is None else _flat(a) for a in cell.states(saved)]
     if not blocks:
         for a in grads.weights:
             if a is not None:
@@ -197,7 +241,7 @@ def backward(
         )
         for run in reversed(block.runs):
             # In NumPy as many steps at once as the caches hold.
-            size = run.batches[0] * saved[0].shape[1]
+            size = run.batches[0] * saved[0].shape[-1]
             most = max(1, CHUNK // max(size, 1)) if xp is np else len(run.batches)
             for part in run.parts(most):
                 span = Span(
@@ -219,17 +263,35 @@ def backward(
                 if grads.vectors is not None:
                     room.add_sums(cell, span, part_deltas, grads.vectors)
         input_gradient(xp, cell.inputs, deltas, grads.x[rows], total, product)
-        of_block = type(saved)._make([a[rows] for a in saved])
-        h_before = cast(before.h, operand)
-        operands = [cast(x[rows], operand)] * len(cell.inputs) + cell.operands(of_block, h_before)
-        added = block is not blocks[-1]
-        weights = (*cell.inputs, *cell.recurrent)
-        for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
-            if grad is not None:
-                delta = deltas[weight.of][:, weight.columns]
-                _weight_gradient(xp, a, delta, grad, product if added else None)
-        for delta, sums in zip(deltas, grads.sums, strict=True):
-            add_column_sums(xp, delta, sums)
+        of_block = saved
+        if len(cell.recurrent) > 1:
+            of_block = type(saved)._make([_flat(a)[rows] for a in saved])
+        added = None if block is blocks[-1] else product
+        _weight_gradients(xp, cell, x[rows], before.h, of_block, deltas, grads, added)
+
+
+def _weight_gradients(
+    xp: ModuleType,
+    cell: Cell,
+    x: Array,
+    h_before: Array,
+    saved: Any,
+    deltas: Sequence[Array],
+    grads: Gradients,
+    scratch: Scratch | None = None,
+) -> None:
+    """Write the gradients of matrices and biases of some rows or, with memory for it, add them."""
+    operand = operand_dtype(xp, x.dtype)
+    operands = [cast(h_before, operand)]
+    if len(cell.recurrent) > 1:
+        operands = cell.operands(saved, operands[0])
+    operands = [cast(x, operand)] * len(cell.inputs) + operands
+    weights = (*cell.inputs, *cell.recurrent)
+    for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
+        if grad is not None:
+            _weight_gradient(xp, a, deltas[weight.of][:, weight.columns], grad, scratch)
+    for delta, sums in zip(deltas, grads.sums, strict=True):
+        add_column_sums(xp, delta, sums)
 
 
 def _weight_gradient(
@@ -258,7 +320,8 @@ def input_gradient(
     delta = deltas[weight.of][:, weight.columns]
     compute = compute_dtype(x_grad.dtype)
     if weight.w is None:
-        by_gate = cast(delta, compute).reshape(len(delta), -1, x_grad.shape[1])
+        gates = weight.width // x_grad.shape[1]
+        by_gate = cast(delta, compute).reshape(len(delta), gates, x_grad.shape[1])
         x_grad[...] = by_gate.sum(1)
         return
     if not others or x_grad.dtype == compute:
@@ -300,8 +363,9 @@ def step_gradient(
     room = steps_of(xp, cell, compute)
     w = [weight.w.T for weight in cell.recurrent]
     deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
-    # One row does not depend on another: on a CPU they are taken as many as the caches hold.
-    n = max(1, CHUNK // max(span.saved[0].shape[1], 1)) if xp is np else max(B, 1)
+    # Where the gradient ends at the gates one row does not depend on another: on a CPU they are
+    # taken as many as the caches hold.
+    n = max(1, CHUNK // max(span.saved[0].shape[1], 1)) if xp is np and not w else max(B, 1)
     for start in range(0, B, n):
         rows = slice(start, min(start + n, B))
 
@@ -322,3 +386,18 @@ def step_gradient(
         if vectors is not None:
             room.add_sums(cell, part, part_deltas, vectors)
     return deltas
+
+
+def backward_step(
+    xp: ModuleType,
+    cell: Cell,
+    x: Array,
+    span: Span,
+    given: States,
+    carried: States,
+    grads: Gradients,
+) -> None:
+    """Do what `backward` does for one step: x[B, K], the rest as in `step_gradient`."""
+    deltas = step_gradient(xp, cell, span, given, carried, grads.vectors)
+    input_gradient(xp, cell.inputs, deltas, grads.x)
+    _weight_gradients(xp, cell, x, span.before.h, span.saved, deltas, grads)

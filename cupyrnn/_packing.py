@@ -112,14 +112,14 @@ class Packing:
     ) -> None:
         self._xp, self._T, self._B = xp, T, B
         self.rows = count_rows(T, B, lengths)
-        self.sequences = B  # as many as run side by side
+        self.sequences, self.steps = B, T  # as many as run side by side, and the longest's
         self._segments: _Segments | None = None
         if (lengths is None or self.rows == T * B) and resets is None:
             return
         full = np.full(B, T) if lengths is None else lengths
         segments = self._segments = _cut(T, B, full, resets)
         self.sequences = len(segments.length)
-        longest = int(segments.length.max(initial=0))
+        self.steps = longest = int(segments.length.max(initial=0))
         # Step t has a row for each of the segments longer than t.
         batches = np.searchsorted(-segments.length, -np.arange(longest), side="left")
         starts = np.concatenate([[0], np.cumsum(batches)])
@@ -212,16 +212,20 @@ class Packing:
         flat = out.reshape(self._T * self._B, out.shape[2])
         flat[self._padded] = values
 
+    @property
+    def single(self) -> bool:
+        """Whether there is just one step of all sequences."""
+        return self.steps == 1 and self._segments is None
+
     def moves(self, reverse: bool = False) -> bool:
         """Return whether rows lie elsewhere than in the padded array."""
         return reverse or self._segments is not None
 
     def like(self, a: Array, reverse: bool = False) -> Array:
-        """Return memory for the rows of a new a[T, B, K]: its own where they do not move."""
-        shape = (self.rows, a.shape[2])
+        """Return memory for the rows of a new a[T, B, K]: `a` itself where they do not move."""
         if not self.moves(reverse):
-            return a.reshape(shape)
-        rows: Array = self._xp.empty(shape, a.dtype)
+            return a
+        rows: Array = self._xp.empty((self.rows, a.shape[2]), a.dtype)
         return rows
 
     def reverse(self, rows: Array) -> Array:

@@ -19,7 +19,7 @@ from ._arrays import (
 )
 from ._layer import Gradients, Layer
 from ._packing import Packing
-from .cells.contract import States
+from .cells.contract import Span, States
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,12 +38,12 @@ class Extent(NamedTuple):
 
 
 class Padded(NamedTuple):
-    """What a layer reads and what it leaves."""
+    """What a layer reads and what it leaves; without an extent one step, [B, ·] all."""
 
     x: Array  # [T, B, I]
     first: States  # [B, ·]
     saved: Any  # the cell's Saved, [T, B, ·] each
-    extent: Extent
+    extent: Extent | None = None
 
 
 def check_extent(
@@ -56,6 +56,8 @@ def check_extent(
 ) -> Extent:
     """Return the extent of a call with x[T, B, I]."""
     T, B, _ = x.shape
+    if seq_len_max is sequence_lengths is resets is None and reverse is False:
+        return Extent(T)
     if seq_len_max is not None and sequence_lengths is not None:
         raise ValueError(f"{op}: seq_len_max and sequence_lengths are given, expected one of them")
     steps = check_seq_len(op, seq_len_max, T)
@@ -68,32 +70,38 @@ def check_extent(
     )
 
 
-def _packing(xp: ModuleType, padded: Padded) -> Packing:
-    steps, lengths, resets, _ = padded.extent
-    return Packing(xp, steps, padded.x.shape[1], lengths, resets)
+def _plain(xp: ModuleType, states: States) -> States:
+    """Return states as the kernels need them."""
+    return States(*[None if s is None else contiguous(xp, s) for s in states])
 
 
-def _layer_of(xp: ModuleType, padded: Padded, packing: Packing, saved: Any) -> Layer:
-    steps, reverse = padded.extent.steps, padded.extent.reverse
-    first = [None if s is None else contiguous(xp, packing.enter(s, reverse)) for s in padded.first]
-    x = packing.pack(contiguous(xp, padded.x[:steps]), reverse)
-    return Layer(x, States(*first), packing, saved)
+def _layer_of(
+    xp: ModuleType, padded: Padded, extent: Extent, packing: Packing, saved: Any
+) -> Layer:
+    first = [None if s is None else packing.enter(s, extent.reverse) for s in padded.first]
+    x = packing.pack(contiguous(xp, padded.x[: extent.steps]), extent.reverse)
+    return Layer(x, _plain(xp, States(*first)), packing, saved)
 
 
 def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
     """Run a cell; padded.saved, new arrays in C order, is written, zeros where nothing is."""
-    packing = _packing(xp, padded)
-    steps, reverse = padded.extent.steps, padded.extent.reverse
-    outputs = padded.saved
-    if steps < len(padded.x):
+    x, first, outputs, extent = padded
+    if extent is None:
+        _layer.forward_step(xp, cell, contiguous(xp, x), _plain(xp, first), outputs)
+        return
+    steps, lengths, resets, reverse = extent
+    packing = Packing(xp, steps, x.shape[1], lengths, resets)
+    if steps < len(x):
         for a in outputs:
             a[steps:] = 0
         outputs = type(outputs)._make([a[:steps] for a in outputs])
+    if not packing.moves(reverse):
+        _layer.forward(xp, cell, _layer_of(xp, padded, extent, packing, outputs))
+        return
     saved = type(outputs)._make([packing.like(a, reverse) for a in outputs])
-    _layer.forward(xp, cell, _layer_of(xp, padded, packing, saved))
-    if packing.moves(reverse):
-        for a, rows in zip(outputs, saved, strict=True):
-            packing.unpack(rows, a, reverse)
+    _layer.forward(xp, cell, _layer_of(xp, padded, extent, packing, saved))
+    for a, rows in zip(outputs, saved, strict=True):
+        packing.unpack(rows, a, reverse)
 
 
 def backward(
@@ -117,25 +125,39 @@ def backward(
     weights, sums, vectors
         As in `Gradients`.
     """
-    packing = _packing(xp, padded)
-    steps, reverse = padded.extent.steps, padded.extent.reverse
-    x, dtype = padded.x, padded.x.dtype
+    x, first, outputs, extent = padded
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    if extent is None:
+        carried = States(*[None if s is None else xp.zeros(s.shape, compute) for s in first])
+        step = Span(
+            type(outputs)._make([contiguous(xp, a) for a in outputs]), _plain(xp, first), ()
+        )
+        grads = Gradients(xp.empty(x.shape, dtype), weights, sums, vectors)
+        x = contiguous(xp, x)
+        _layer.backward_step(xp, cell, x, step, _plain(xp, given), carried, grads)
+        return grads.x, carried
+    steps, lengths, resets, reverse = extent
+    packing = Packing(xp, steps, x.shape[1], lengths, resets)
+    moves = packing.moves(reverse)
 
     def packed(a: Array | None) -> Array | None:
-        return None if a is None else packing.pack(contiguous(xp, a[:steps]), reverse)
+        if a is None:
+            return None
+        a = contiguous(xp, a if steps == len(x) else a[:steps])
+        return packing.pack(a, reverse) if moves else a
 
-    saved = type(padded.saved)._make([packed(a) for a in padded.saved])
-    layer = _layer_of(xp, padded, packing, saved)
-    S, compute = packing.sequences, compute_dtype(dtype)
+    saved = type(outputs)._make([packed(a) for a in outputs])
+    layer = _layer_of(xp, padded, extent, packing, saved)
     carried = States(
-        *[None if s is None else xp.zeros((S, s.shape[1]), compute) for s in padded.first]
+        *[None if s is None else xp.zeros((packing.sequences, s.shape[1]), compute) for s in first]
     )
     x_grad = xp.empty(x.shape, dtype)
     x_grad[steps:] = 0
     rows = packing.like(x_grad[:steps], reverse)
+    rows = rows if moves else packing.pack(rows)
     grads = Gradients(rows, weights, sums, vectors)
     _layer.backward(xp, cell, layer, States(*[packed(a) for a in given]), carried, grads)
-    if packing.moves(reverse):
+    if moves:
         packing.unpack(rows, x_grad[:steps], reverse)
     first_grad = [None if s is None else packing.enter_grad(s, reverse) for s in carried]
     return x_grad, States(*first_grad)

@@ -35,14 +35,14 @@ class Scratch:
     """
 
     def __init__(self, xp: ModuleType, dtype: np.dtype[Any]) -> None:
-        self._xp = xp
-        self._memory: Array = xp.empty(0, dtype)
+        self._xp, self._dtype = xp, dtype
+        self._memory: Array | None = None
 
     def __call__(self, *shape: int) -> Array:
         """Return an array of this shape, with anything in it; the one before is lost."""
         size = math.prod(shape)
-        if self._memory.size < size:
-            self._memory = self._xp.empty(size, self._memory.dtype)
+        if self._memory is None or self._memory.size < size:
+            self._memory = self._xp.empty(size, self._dtype)
         return self._memory[:size].reshape(shape)
 
 

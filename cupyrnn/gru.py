@@ -63,23 +63,23 @@ def _forward(
     h_prev: Array,
     weights: tuple[Array, Array],
     biases: tuple[Array, Array],
-    extent: Extent,
+    extent: Extent | None = None,
 ) -> GRUOutputs:
-    """block_gru after its checks."""
-    T, B, _ = x.shape
+    """block_gru after its checks, or without an extent gru_block_cell."""
     H, compute, operand = h_prev.shape[1], compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     w_ru, w_c = (a.astype(operand, order="C", copy=False) for a in weights)
     b_ru, b_c = (contiguous(xp, cast(a, compute)) for a in biases)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    outputs = GRUOutputs._make([*xp.empty((3, T, B, H), x.dtype), xp.empty((T, B, H), x.dtype)])
+    shape = (*x.shape[:-1], H)
+    outputs = GRUOutputs._make([*xp.empty((3, *shape), x.dtype), xp.empty(shape, x.dtype)])
     cell = _cell(w_ru, w_c, H, (b_ru, b_c))
     _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
     return outputs
 
 
 def _backward(xp: ModuleType, padded: Padded, weights: tuple[Array, Array], d_h: Array) -> GRUGrads:
-    """block_gru_grad after its checks."""
-    I, H = padded.x.shape[2], padded.first.h.shape[1]
+    """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
+    I, H = padded.x.shape[-1], padded.first.h.shape[1]
     dtype, compute = padded.x.dtype, compute_dtype(padded.x.dtype)
     w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
     d_w_ru, d_w_c = xp.empty((I + H, 2 * H), compute), xp.empty((I + H, H), compute)
@@ -207,8 +207,7 @@ def gru_block_cell(
         {},
     )
     with on_device(xp, x):
-        out = _forward(xp, x[None], h_prev, (w_ru, w_c), (b_ru, b_c), Extent(1))
-    return GRUOutputs(*(a[0] for a in out))
+        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c))
 
 
 def block_gru(
@@ -423,11 +422,9 @@ def gru_block_cell_backward(
         {"b_ru": b_ru, "b_c": b_c},
     )
     # h is not among the arguments: the value of the last h does not enter.
-    saved = GRUOutputs(r[None], u[None], c[None], h_prev[None])
+    padded = Padded(x, States(h_prev), GRUOutputs(r, u, c, h_prev))
     with on_device(xp, x):
-        padded = Padded(x[None], States(h_prev), saved, Extent(1))
-        grads = _backward(xp, padded, (w_ru, w_c), d_h[None])
-    return grads._replace(d_x=grads.d_x[0])
+        return _backward(xp, padded, (w_ru, w_c), d_h)
 
 
 def block_gru_grad(

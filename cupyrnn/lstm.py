@@ -87,25 +87,25 @@ def _forward(
     weights: tuple[Array, Array],
     call: _Call,
     forget_bias: float,
-    extent: Extent,
+    extent: Extent | None = None,
 ) -> LSTMOutputs:
-    """block_lstm after its checks."""
-    T, B, _ = x.shape
+    """block_lstm after its checks, or without an extent lstm_block_cell."""
     w, b = weights
     H, columns = first.h.shape[1], _COLUMNS[call.gate_order]
     b = b.astype(compute_dtype(x.dtype))
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
     cell = _cell(w.astype(operand_dtype(xp, x.dtype), order="C", copy=False), b, H, call)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    outputs = LSTMOutputs._make([*xp.empty((6, T, B, H), x.dtype), xp.empty((T, B, H), x.dtype)])
+    shape = (*x.shape[:-1], H)
+    outputs = LSTMOutputs._make([*xp.empty((6, *shape), x.dtype), xp.empty(shape, x.dtype)])
     _padded.forward(xp, cell, Padded(x, first, outputs, extent))
     return outputs
 
 
 def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: _Call) -> LSTMGrads:
-    """block_lstm_grad after its checks."""
+    """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     x, first, *_ = padded
-    I, H = x.shape[2], first.h.shape[1]
+    I, H = x.shape[-1], first.h.shape[1]
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     cell = _cell(cast(w, operand_dtype(xp, dtype)), None, H, call)
     w_grad, b_grad = xp.empty((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
@@ -312,8 +312,7 @@ def lstm_block_cell(
     )
     bias = _forget_bias(op, forget_bias, gate_order)
     with on_device(xp, x):
-        out = _forward(xp, x[None], States(h_prev, cs_prev), (w, b), call, bias, Extent(1))
-    return LSTMOutputs(*(a[0] for a in out))
+        return _forward(xp, x, States(h_prev, cs_prev), (w, b), call, bias)
 
 
 def block_lstm(
@@ -624,12 +623,9 @@ def lstm_block_cell_backward(
         gate_order,
     )
     # h is not among the arguments: the value of the last h does not enter.
-    steps = LSTMOutputs(*(a[None] for a in (*saved.values(), h_prev)))
-    given = States(*(None if a is None else a[None] for a in (h_grad, cs_grad)))
-    padded = Padded(x[None], States(h_prev, cs_prev), steps, Extent(1))
+    padded = Padded(x, States(h_prev, cs_prev), LSTMOutputs(**saved, h=h_prev))
     with on_device(xp, x):
-        grads = _backward(xp, padded, w, given, call)
-    return grads._replace(x_grad=grads.x_grad[0])
+        return _backward(xp, padded, w, States(h_grad, cs_grad), call)
 
 
 def block_lstm_grad(

@@ -75,4 +75,8 @@ class Cell(Protocol):
         """Return which of the saved arrays are states."""
 
     def operands(self, saved: Any, h_before: Array) -> list[Array]:
-        """Return what each of the recurrent matrices multiplied, [N, ·], of N rows."""
+        """
+        Return what each of the recurrent matrices multiplied, [N, ·], of N rows.
+
+        Not asked of a cell with one, which multiplies h.
+        """

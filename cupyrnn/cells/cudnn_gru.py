@@ -21,7 +21,7 @@ saved values only::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class CudnnGRU(NamedTuple):
         """h."""
         return States(saved.h)
 
-    def operands(self, saved: CudnnGRUOutputs, h_before: Array) -> list[Array]:
+    def operands(self, saved: Any, h_before: Array) -> list[Array]:
         """What the recurrent matrix multiplied."""
         return [h_before]
 

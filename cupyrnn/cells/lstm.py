@@ -72,8 +72,6 @@ class LSTM(NamedTuple):
 
     def operands(self, saved: LSTMOutputs, h_before: Array) -> list[Array]:
         """What w_h and w_p multiplied."""
-        if len(self.recurrent) < 2:
-            return [h_before]
         return [h_before, product(saved.o, saved.co, h_before.dtype)]
 
 

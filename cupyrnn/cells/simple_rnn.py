@@ -11,7 +11,7 @@ CudnnRNN's rnn_tanh and rnn_relu.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class SimpleRNN(NamedTuple):
         """h."""
         return States(saved.h)
 
-    def operands(self, saved: SimpleRNNOutputs, h_before: Array) -> list[Array]:
+    def operands(self, saved: Any, h_before: Array) -> list[Array]:
         """What the recurrent matrix multiplied."""
         return [h_before]
 
