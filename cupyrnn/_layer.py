@@ -89,6 +89,14 @@ def _rows(xp: ModuleType, a: Array, run: Run, of: int) -> Array:
     return rows
 
 
+def _part(xp: ModuleType, saved: Any, run: Run, dtype: np.dtype[Any]) -> Any:
+    """Return the rows of a run of what is saved, in this dtype."""
+    h = saved.h
+    if xp is np and h.ndim == 3 and len(h) == len(run.batches) and h.dtype == dtype:
+        return saved
+    return type(saved)._make([cast(_rows(xp, a, run, 0), dtype) for a in saved])
+
+
 def _flat(a: Array) -> Array:
     """Return [N, ·] of an array that may be [T, B, ·]."""
     return a if a.ndim == 2 else a.reshape(a.shape[0] * a.shape[1], a.shape[2])
@@ -132,20 +140,19 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
             xw.append(new(len(x_block), weight.width))
             _input_product(xp, x_block, weight, xw[-1])
         for run in block.runs:
-            # In inference all but h have the rows of the largest block.
-            out = [
-                _rows(xp, a, run, 0 if a.ndim == 3 or len(a) == len(x) else block.row)
-                for a in saved
-            ]
-            wide = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)] if rounds else out
-            room.forward_steps(
-                cell,
-                w,
-                [_rows(xp, a, run, block.row) for a in xw],
-                _running(carried, run),
-                type(saved)._make(wide),
-                run.batches,
-            )
+            if len(_flat(saved[0])) == len(x):
+                out = _part(xp, saved, run, x.dtype)
+            else:  # In inference all but h have the rows of the largest block.
+                *others, h = saved
+                out = type(saved)(
+                    *[_rows(xp, a, run, block.row) for a in others], _rows(xp, h, run, 0)
+                )
+            wide = out
+            if rounds:
+                made = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
+                wide = type(saved)._make(made)
+            z = [_rows(xp, a, run, block.row) for a in xw]
+            room.forward_steps(cell, w, z, _running(carried, run), wide, run.batches)
             if rounds:
                 for a, value in zip(out, wide, strict=True):
                     a[...] = value
@@ -245,7 +252,7 @@ def backward(
             most = max(1, CHUNK // max(size, 1)) if xp is np else len(run.batches)
             for part in run.parts(most):
                 span = Span(
-                    type(saved)._make([cast(_rows(xp, a, part, 0), dtype) for a in saved]),
+                    _part(xp, saved, part, dtype),
                     States(*[None if a is None else _rows(xp, a, part, block.row) for a in before]),
                     part.batches,
                 )

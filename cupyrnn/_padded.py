@@ -159,5 +159,6 @@ def backward(
     _layer.backward(xp, cell, layer, States(*[packed(a) for a in given]), carried, grads)
     if moves:
         packing.unpack(rows, x_grad[:steps], reverse)
-    first_grad = [None if s is None else packing.enter_grad(s, reverse) for s in carried]
-    return x_grad, States(*first_grad)
+        entered = [None if s is None else packing.enter_grad(s, reverse) for s in carried]
+        carried = States(*entered)
+    return x_grad, carried

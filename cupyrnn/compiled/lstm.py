@@ -9,7 +9,7 @@ Products of larger steps are left to NumPy, whose BLAS is faster than a loop.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -280,18 +280,27 @@ def _peephole_sums(
                 wco_grad[j] += do[j] * cs[s, r, j]
 
 
-def _plain(*arrays: Array) -> Iterator[Array]:
-    """Yield the arrays as the loops are compiled for: no subclass, C order, aligned."""
+def _plain(*arrays: Array) -> list[Array]:
+    """Return the arrays as the loops are compiled for: no subclass, C order, aligned."""
+    plain = []
     for a in arrays:
-        base = np.asarray(a)
-        yield base if base.flags.c_contiguous and base.flags.aligned else base.copy()
+        a = np.asarray(a)
+        flags = a.flags
+        plain.append(a if flags.c_contiguous and flags.aligned else a.copy())
+    return plain
+
+
+@functools.cache
+def _nothing(char: str) -> list[Array]:
+    """Return an empty array of each rank from 1 to 3, which stands for one that is not given."""
+    return [np.empty((0,) * rank, char) for rank in (1, 2, 3)]
 
 
 def _shared(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """Return what both loops take: wci, wcf, wco, cell_clip and where i, ci, f and o begin."""
-    vectors = cell.peephole or (np.empty(0, dtype),) * 3
+    vectors = _nothing(dtype.char)[:1] * 3 if cell.peephole is None else _plain(*cell.peephole)
     clip = dtype.type(-1 if cell.cell_clip is None else cell.cell_clip)
-    return (*_plain(*vectors), clip, *(H * column for column in cell.columns))
+    return (*vectors, clip, *[H * column for column in cell.columns])
 
 
 class _Loops:
@@ -336,8 +345,9 @@ def forward_steps(
     (t, B, _), H, dtype = z.shape, cs_prev.shape[1], z.dtype
     loops: Any = _loops(dtype.char)
     np.subtract(-cell.b, z, z)
-    none, product = np.empty((0, 0), dtype), np.empty((B, 4 * H), dtype)
     whole = t > 1 and B * H * H <= _PRODUCT_LARGEST
+    none = _nothing(dtype.char)[1]
+    product = none if whole else np.empty((B, 4 * H), dtype)
     args = (
         z,
         *_plain(w_h if whole else none, product),
@@ -367,11 +377,11 @@ def backward_steps(
     (dz,), (dh, dcs) = deltas, carried
     (t, B, H), dtype = span.saved.i.shape, dcs.dtype
     loops: Any = _loops(dtype.char)
-    none = np.empty((0, 0, 0), dtype)
-    grads = (none if a is None else a for a in (given.c, given.h))
+    _, none, no_grad = _nothing(dtype.char)
+    grads = [no_grad if a is None else a for a in (given.c, given.h)]
     whole = len(w) > 0 and t > 1 and B * H * H <= _PRODUCT_LARGEST
     args = (
-        *_plain(*span.saved[:6], span.before.c, *grads, w[0] if whole else none.reshape(0, 0)),
+        *_plain(*span.saved[:6], span.before.c, *grads, w[0] if whole else none),
         *_shared(cell, H, dtype),
         dcs,
         dh,
