@@ -76,11 +76,14 @@ def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     result = vh + _to_odd(s, error)
     plain = product + c
     result = np.where((product == 0) | ~np.isfinite(plain), plain, result)
+    finite = np.isfinite(a) & np.isfinite(b)
+    # A product that overflows by itself is no infinity.
+    result = np.where(finite & np.isinf(c), c, result)
     size = np.abs(product)
     risky = (size < 2.0**-900) & (a != 0) & (b != 0)
     for part in (a, b, c, product):
         risky = risky | (np.abs(part) > 2.0**900)
-    risky &= np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    risky &= finite & np.isfinite(c)
     if risky.any():
         a, b, c = np.broadcast_arrays(a, b, c)
         for n in np.flatnonzero(risky):
@@ -191,12 +194,12 @@ def saturate(a: Lanes) -> Lanes:
 
 def least(a: Lanes, b: Lanes) -> Lanes:
     """Return the smaller float; of a number and a NaN the number, and -0 is below 0."""
-    return np.where((a == b) & np.signbit(a), a, np.fmin(b, a))
+    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
 
 
 def greatest(a: Lanes, b: Lanes) -> Lanes:
     """Return the larger float; of a number and a NaN the number, and 0 is above -0."""
-    return np.where((a == b) & np.signbit(a), b, np.fmax(a, b))
+    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
 
 
 def exp2_approx(a: Lanes, how: Approximation) -> Lanes:
