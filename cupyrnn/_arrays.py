@@ -253,7 +253,7 @@ def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def aligned(xp: ModuleType, a: Array) -> Array:
-    """Return `a`, or a copy where items do not lie at multiples of their size: a GPU would fault."""
+    """Return `a`, or a copy if items are not at multiples of their size, where a GPU faults."""
     array: Any = a
     if xp is np or not any(n % a.itemsize for n in (array.data.ptr, *a.strides)):
         return a

@@ -139,6 +139,9 @@ def test_ex2_is_within_its_bound(rng: np.random.Generator) -> None:
     assert 0.4 < high < 0.50001
     assert worst[Approximation.BELOW][0] < -1.9
     assert worst[Approximation.ABOVE][1] > 1.9
+    integers = np.arange(-126, 128, dtype=np.float32)
+    for how in Approximation:
+        assert arithmetic.exp2_approx(integers, how).tolist() == [2.0**v for v in range(-126, 128)]
     special = np.array([-np.inf, np.inf, -200, 200], np.float32)
     with np.errstate(over="ignore", under="ignore"):
         assert arithmetic.exp2_approx(special, Approximation.BELOW).tolist() == [

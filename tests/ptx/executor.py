@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +35,8 @@ class Executor:
         return PtxModule(self, source, tuple(name_expressions), tuple(options))
 
 
-launches: collections.Counter[tuple[str, str]] = collections.Counter()
-"""How often each kernel was launched, by architecture and name expression."""
+launched: dict[str, set[Kernel]] = {}
+"""The kernels that were launched, by name expression: of several modules, and architectures."""
 
 
 class PtxModule:
@@ -58,7 +57,7 @@ class PtxModule:
         def launch(
             grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0
         ) -> None:
-            launches[self.executor.arch, name] += 1
+            launched.setdefault(name, set()).add(kernel)
             arguments, regions = _arguments(kernel, args)
             kernel.launch(
                 grid, block, arguments, Memory(regions),

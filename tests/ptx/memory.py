@@ -185,7 +185,7 @@ def _race(
             first = int(members[write[members]][0])
             second = int(members[ids[members] != ids[first]][0])
             return Race(
-                f"{word} bytes at offset {int(index[first]) * word} of {region.name}",
+                f"{word} bytes of {region.name}, at offset {int(index[first]) * word}",
                 *(
                     (accesses[number[n]].instruction, bool(write[n]), int(thread[n]))
                     for n in (first, second)
