@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ptx import machine
 from ptx.compiler import have_ptx
-from ptx.executor import Executor
+from ptx.executor import Allocation, Executor
 from ptx.machine import ORDERS
 from ptx.memory import host_region
 from ptx.parser import PtxError
@@ -194,6 +194,41 @@ def test_run_takes_bytes_and_memory_of_this_process() -> None:
         machine.run(ptx.text, ptx.names["copy"], (1,), (32,), [*values, bytes([5, 0, 0, 0])], half)
 
 
+@needs_nvrtc
+def test_a_launch_by_the_addresses_of_its_arguments() -> None:
+    """What a parameter block built once and cuLaunchKernel come to."""
+    run = kernel("copy")
+    assert run.sizes == [8, 8, 4]
+    pool = np.full(32, np.nan, np.float32)
+    x, y = pool[:8], pool[16:24]
+    x[...] = np.arange(8)
+    places = np.array([x.ctypes.data, y.ctypes.data, 8], np.uint64)
+    params = places.ctypes.data + 8 * np.arange(3, dtype=np.uint64)
+
+    def allocation(a: Any, name: str) -> Allocation:
+        return Allocation(a.ctypes.data, a.nbytes, name)
+
+    known = [allocation(pool, "pool"), allocation(x, "x"), allocation(x[:2], "a part of x")]
+    known += [allocation(y, "y"), Allocation(1, 0, "nothing")]
+    run.launch_at((1,), (32,), params.ctypes.data, known)
+    np.testing.assert_array_equal(y, x)
+    # The pool begins where x does and is larger: it is what is meant.
+    places[2] = 9
+    with pytest.raises(PtxError, match="offset 32 of y, which has 32 bytes"):
+        run.launch_at((1,), (32,), params.ctypes.data, known)
+    assert np.isnan(pool[24])
+    with pytest.raises(PtxError, match="offset 32 of x, which has 32 bytes"):
+        run.launch_at((1,), (32,), params.ctypes.data, known[1:])
+    # A view into an allocation reaches to its end.
+    places[0] += 16
+    places[2] = 5
+    with pytest.raises(PtxError, match="offset 32 of x, which has 32 bytes"):
+        run.launch_at((1,), (32,), params.ctypes.data, [known[1], known[3]])
+    places[0] = 0
+    with pytest.raises(PtxError, match=r"4 bytes at offset -.* of y"):
+        run.launch_at((1,), (32,), params.ctypes.data, known)
+
+
 def ones(n: int, dtype: Any = np.float32) -> Any:
     return np.ones(n, dtype)
 
@@ -247,10 +282,12 @@ def test_what_is_aligned_is_allowed(rng: np.random.Generator) -> None:
     wide = np.zeros(32, np.uint32)
     kernel("half_bytes")((1,), (32,), (odd, wide))
     np.testing.assert_array_equal(wide, odd[::2])
-    # Views of one array stay together, though they overlap.
+    # Two views of one array.
     both = x.copy()
-    kernel("copy")((1,), (32,), (both[1:], both[:32], np.int32(0)))
-    np.testing.assert_array_equal(both, x)
+    kernel("copy")((1,), (32,), (both[32:], both[:64], np.int32(32)))
+    np.testing.assert_array_equal(both[:32], x[32:64])
+    with pytest.raises(PtxError, match=r"a race for 4 bytes of argument 1 .*argument 0 .* offset"):
+        kernel("copy")((1,), (32,), (both[1:], both, np.int32(32)))
 
 
 @needs_nvrtc

@@ -1,22 +1,41 @@
-"""PTX in the place of g++: modules and kernels with the interface of ``cuda_on_cpu.runner``."""
+"""
+PTX in the place of g++: modules and kernels as ``cuda_on_cpu.runner`` has them.
+
+A kernel is launched either as CuPy's kernels are called, with arrays and scalars, or as
+cuLaunchKernel is, with the addresses of its arguments: what is a pointer then shows in its value,
+an address in one of the allocations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from cuda_on_cpu.runner import Pointer
 
+from . import machine
 from .arithmetic import Approximation
 from .compiler import compile_ptx
-from .machine import Kernel, module
 from .memory import Memory, Region, host_region
 
 # Arrays are put this far from each other, so that no wrong index reaches another one.
 _APART = 1 << 44
 _PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Memory of this process that a kernel may be given: `size` bytes from `address` on."""
+
+    address: int
+    size: int
+    name: str = "an allocation"
+
+    def __contains__(self, address: int) -> bool:
+        return self.address <= address < self.address + max(1, self.size)
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,7 @@ class Executor:
         return PtxModule(self, source, tuple(name_expressions), tuple(options))
 
 
-launched: dict[str, set[Kernel]] = {}
+launched: dict[str, set[machine.Kernel]] = {}
 """The kernels that were launched, by name expression: of several modules, and architectures."""
 
 
@@ -45,81 +64,126 @@ class PtxModule:
     def __init__(
         self, executor: Executor, source: str, names: tuple[str, ...], options: tuple[str, ...]
     ) -> None:
-        self.executor = executor
         ptx = compile_ptx(source, names, executor.arch, options)
-        kernels = module(ptx.text, executor.approximation).kernels
-        self.kernels = {name: kernels[entry] for name, entry in ptx.names.items()}
+        kernels = machine.module(ptx.text, executor.approximation).kernels
+        self._functions = {
+            name: PtxKernel(executor, name, kernels[entry]) for name, entry in ptx.names.items()
+        }
 
-    def get_function(self, name: str) -> Callable[..., None]:
-        """Return a kernel; it is called as CuPy's are, with NumPy arrays and scalars."""
-        kernel = self.kernels[name]
-
-        def launch(
-            grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0
-        ) -> None:
-            launched.setdefault(name, set()).add(kernel)
-            arguments, regions = _arguments(kernel, args)
-            kernel.launch(
-                grid, block, arguments, Memory(regions),
-                dynamic_shared_bytes=shared_mem, order=self.executor.order,
-                races=self.executor.races,
-            )  # fmt: skip
-
-        return launch
+    def get_function(self, name: str) -> PtxKernel:
+        """Return a kernel."""
+        return self._functions[name]
 
 
-def _arguments(kernel: Kernel, args: Sequence[Any]) -> tuple[list[bytes], list[Region]]:
-    """Return the bytes of the arguments, and a region for each array, or for some that overlap."""
-    if len(args) != len(kernel.parameters):
-        raise TypeError(
-            f"{kernel.name} takes {len(kernel.parameters)} arguments, {len(args)} were given"
-        )
-    spans = []
-    for number, a in enumerate(args):
-        if isinstance(a, (np.ndarray, Pointer)):
-            array = a.array if isinstance(a, Pointer) else a
-            low, high = np.lib.array_utils.byte_bounds(array) if array.size else 2 * (_start(a),)
-            spans.append((low, high, number, f"argument {number} ({array.dtype}{[*array.shape]})"))
-    regions: list[Region] = []
-    moved: dict[int, int] = {}
-    for low, high, numbers, name in _united(spans):
-        # Far apart, but on the same byte of a page.
-        base = (len(regions) + 1) * _APART + low % _PAGE
-        regions.append(host_region(name, low, high - low, base))
-        moved |= dict.fromkeys(numbers, base - low)
-    result = []
-    for number, (a, parameter) in enumerate(zip(args, kernel.parameters, strict=True)):
-        if number in moved:
-            data = (_start(a) + moved[number]).to_bytes(8, "little", signed=False)
-        elif a is None:
-            data = bytes(8)
-        elif type(a) in (bool, int, float) or isinstance(a, np.generic):
-            data = np.asarray(a).tobytes()
-        else:
-            raise TypeError(f"{kernel.name}, argument {number}: cannot pass a {type(a).__name__}")
-        if len(data) != parameter.size:
+class PtxKernel:
+    """One kernel of a module, to be launched."""
+
+    def __init__(self, executor: Executor, name: str, kernel: machine.Kernel) -> None:
+        self._executor, self._kernel = executor, kernel
+        self.name = name
+        self.sizes = [p.size for p in kernel.parameters]
+        """The bytes of each parameter."""
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+    ) -> None:
+        """Launch as CuPy does: NumPy arrays stand for device memory, None for a null pointer."""
+        if len(args) != len(self.sizes):
             raise TypeError(
-                f"{kernel.name}, argument {number}: {type(a).__name__} passes {len(data)} bytes,"
-                f" the parameter has {parameter.size}"
+                f"{self.name} takes {len(self.sizes)} arguments, {len(args)} were given"
             )
-        result.append(data)
-    return result, regions
+        arguments, allocations = [], []
+        for number, (a, size) in enumerate(zip(args, self.sizes, strict=True)):
+            data = _bytes_of(a)
+            if data is None:
+                raise TypeError(f"argument {number}: cannot pass a {type(a).__name__}")
+            if len(data) != size:
+                raise TypeError(
+                    f"argument {number}: {type(a).__name__} passes {len(data)} bytes,"
+                    f" the parameter has {size}"
+                )
+            arguments.append(data)
+            if isinstance(a, (np.ndarray, Pointer)):
+                allocations.append((number, _extent(a, number)))
+        # Of a pointer the array is known, also where it points beside it.
+        self._launch(grid, block, arguments, allocations, shared_mem)
+
+    def launch_at(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        params: int,
+        allocations: Iterable[Allocation],
+        shared_mem: int = 0,
+    ) -> None:
+        """
+        Launch as cuLaunchKernel does.
+
+        Parameters
+        ----------
+        grid, block
+            Up to three numbers each.
+        params
+            The address of an array of the addresses of the arguments: `kernelParams`.
+        allocations
+            All memory there is; they may overlap. Of those that begin where an argument points,
+            the largest is what it may touch, else the smallest that holds it.
+        shared_mem
+            Bytes of dynamic shared memory.
+        """
+        places = (ctypes.c_uint64 * len(self.sizes)).from_address(params)
+        arguments = [ctypes.string_at(at, n) for at, n in zip(places, self.sizes, strict=True)]
+        known = list(allocations)
+        meant = []
+        for number, data in enumerate(arguments):
+            address = int.from_bytes(data, "little")
+            if len(data) == 8 and address:
+                begin = [a for a in known if a.address == address]
+                hold = [a for a in known if address in a]
+                if hold:
+                    size = (lambda a: -a.size) if begin else (lambda a: a.size)
+                    meant.append((number, min(begin or hold, key=size)))
+        self._launch(grid, block, arguments, meant, shared_mem)
+
+    def _launch(
+        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: list[bytes],
+        meant: list[tuple[int, Allocation]], shared_mem: int,
+    ) -> None:  # fmt: skip
+        launched.setdefault(self.name, set()).add(self._kernel)
+        regions: list[Region] = []
+        for number, a in meant:
+            # On the same byte of a page, and of two views of one array each at its own place: what
+            # lies beside a view is not the argument's.
+            base = (number + 1) * _APART + a.address % _PAGE
+            regions.append(host_region(a.name, a.address, a.size, base))
+            address = int.from_bytes(arguments[number], "little") - a.address + base
+            arguments[number] = address.to_bytes(8, "little")
+        self._kernel.launch(
+            grid, block, arguments, Memory(regions), dynamic_shared_bytes=shared_mem,
+            order=self._executor.order, races=self._executor.races,
+        )  # fmt: skip
 
 
-def _start(a: Any) -> int:
-    """Return the address that an array or a pointer passes."""
+def _bytes_of(a: Any) -> bytes | None:
+    """Return the bytes that CuPy passes for an argument, None if it cannot."""
+    if a is None:
+        return bytes(8)
     if isinstance(a, Pointer):
-        return int(a.array.ctypes.data) + a.offset
-    return int(a.ctypes.data)
+        return int(a.array.ctypes.data + a.offset).to_bytes(8, "little")
+    if isinstance(a, np.ndarray):
+        return int(a.ctypes.data).to_bytes(8, "little")
+    if type(a) in (bool, int, float) or isinstance(a, np.generic):
+        return np.asarray(a).tobytes()
+    return None
 
 
-def _united(spans: list[tuple[int, int, int, str]]) -> list[tuple[int, int, list[int], str]]:
-    """Unite spans that overlap: views of one array must stay together."""
-    result: list[tuple[int, int, list[int], str]] = []
-    for low, high, number, name in sorted(spans):
-        if result and low < result[-1][1]:
-            first, last, numbers, names = result[-1]
-            result[-1] = first, max(last, high), [*numbers, number], f"{names}, {name}"
-        else:
-            result.append((low, high, [number], name))
-    return result
+def _extent(a: Any, number: int) -> Allocation:
+    array = a.array if isinstance(a, Pointer) else a
+    low = high = int(array.ctypes.data)
+    if array.size:
+        low, high = np.lib.array_utils.byte_bounds(array)
+    return Allocation(low, high - low, f"argument {number} ({array.dtype}{[*array.shape]})")

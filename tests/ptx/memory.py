@@ -17,12 +17,21 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Region:
-    """A piece of memory: `data` are its bytes, which a kernel finds at the address `low`."""
+    """
+    A piece of memory: `data` are its bytes, which a kernel finds at the address `low`.
+
+    Two regions may have bytes in common, as two arguments may be views of one array.
+    """
 
     name: str
     low: int
     data: Array
     _views: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def home(self) -> int:
+        """Where the bytes are in this process."""
+        return int(self.data.ctypes.data)
 
     def view(self, dtype: np.dtype[Any]) -> tuple[Array, int]:
         """Return what is aligned of the bytes as `dtype`, and the offset at which it begins."""
@@ -55,7 +64,7 @@ class Access:
 
 
 class Memory:
-    """Regions that do not overlap, by address."""
+    """Regions whose addresses do not overlap."""
 
     def __init__(self, regions: list[Region]) -> None:
         self.regions = sorted(regions, key=lambda r: r.low)
@@ -110,12 +119,31 @@ class Memory:
 
     def find_races(self, block_of: Callable[[Array], Array]) -> Race | None:
         """Return a race among the accesses of a whole launch; barriers order those of a block."""
-        for region, accesses, written in zip(
-            self.regions, self.accesses, self._written, strict=True
-        ):
-            if written and (race := _race(region, accesses, block_of)):
-                return race
+        for members in self._sharing():
+            if any(self._written[n] for n in members):
+                base = min(self.regions[n].home for n in members)
+                moved = [
+                    (access, access.offsets + (self.regions[n].home - base))
+                    for n in members
+                    for access in self.accesses[n]
+                ]
+                name = ", ".join(dict.fromkeys(self.regions[n].name for n in members))
+                if race := _race(name, moved, block_of):
+                    return race
         return None
+
+    def _sharing(self) -> list[list[int]]:
+        """Return the regions in groups: those of one group have bytes in common."""
+        groups: list[list[int]] = []
+        end = -1
+        for n in sorted(range(len(self.regions)), key=lambda n: self.regions[n].home):
+            region = self.regions[n]
+            if region.home < end:
+                groups[-1].append(n)
+            else:
+                groups.append([n])
+            end = max(end, region.home + region.data.size)
+        return groups
 
 
 class AccessError(PtxError):
@@ -137,7 +165,7 @@ class Race:
 
 
 def _race(
-    region: Region, accesses: list[Access], block_of: Callable[[Array], Array]
+    name: str, accesses: list[tuple[Access, Array]], block_of: Callable[[Array], Array]
 ) -> Race | None:
     """
     Return two accesses of different threads to one word that nothing orders, one of them a write.
@@ -145,18 +173,14 @@ def _race(
     Nearly always nobody but its writer touches a word that is written: that is settled by one
     pass. The words of which it is not true are looked at one by one.
     """
-    word = min(a.size for a in accesses)
-    writer = np.full(region.data.size // word + 1, -1, np.int64)
-    indices = []
-    for a in accesses:
-        index = a.offsets // word
-        if a.size > word:
-            index = (index[:, None] + np.arange(a.size // word)).ravel()
-        indices.append(index)
-    threads = [
-        a.threads if a.size == word else np.repeat(a.threads, a.size // word) for a in accesses
-    ]
-    for a, index, thread in zip(accesses, indices, threads, strict=True):
+    word = min(a.size for a, _ in accesses)
+    indices, threads = [], []
+    for a, offsets in accesses:
+        index, count = offsets // word, a.size // word
+        indices.append(index if count == 1 else (index[:, None] + np.arange(count)).ravel())
+        threads.append(a.threads if count == 1 else np.repeat(a.threads, count))
+    writer = np.full(max(int(i.max()) for i in indices) + 1, -1, np.int64)
+    for (a, _), index, thread in zip(accesses, indices, threads, strict=True):
         if a.write:
             writer[index] = thread
     index, thread = np.concatenate(indices), np.concatenate(threads)
@@ -168,8 +192,8 @@ def _race(
     found = np.isin(index, suspicious)
     index, thread, number = index[found], thread[found], number[found]
     block = block_of(thread)
-    turn = np.array([a.turn for a in accesses])[number]
-    write = np.array([a.write for a in accesses])[number]
+    turn = np.array([a.turn for a, _ in accesses])[number]
+    write = np.array([a.write for a, _ in accesses])[number]
     # Of a word, blocks are ordered by nothing, the threads of a block by barriers.
     for keys, ids in ([index], block), ([index, block, turn], thread):
         _, group = np.unique(np.stack(keys), axis=1, return_inverse=True)
@@ -185,9 +209,9 @@ def _race(
             first = int(members[write[members]][0])
             second = int(members[ids[members] != ids[first]][0])
             return Race(
-                f"{word} bytes of {region.name}, at offset {int(index[first]) * word}",
+                f"{word} bytes of {name}, at offset {int(index[first]) * word}",
                 *(
-                    (accesses[number[n]].instruction, bool(write[n]), int(thread[n]))
+                    (accesses[number[n]][0].instruction, bool(write[n]), int(thread[n]))
                     for n in (first, second)
                 ),
             )
