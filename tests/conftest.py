@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--executor", choices=("g++", "ptx"), default="g++",
-        help="what runs the kernels in all tests marked cuda_on_cpu: PTX takes 5 times as long",
+        help="what runs the kernels in all tests marked cuda_on_cpu: PTX takes twice as long",
     )  # fmt: skip
     group.addoption(
         "--ptx-order", choices=ORDERS, default="together",
