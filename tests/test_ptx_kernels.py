@@ -56,7 +56,7 @@ def run_sums(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
     kind = test_kernels.numpy_dtype(dtype)
     g = rng.standard_normal((1200, 33)).astype(kind)
     sums = cupy.zeros(33, np.float64 if dtype == "float64" else np.float32)
-    launch.add_column_sums("", launch.SUMS, cupy.asarray(g), sums)
+    launch.add_column_sums(cupy.asarray(g), sums)
     assert_close(cupy.asnumpy(sums), g.astype(np.float64).sum(0), dtype, "sums", at_least=40.0)
 
 

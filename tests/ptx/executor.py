@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cuda_on_cpu.runner import Pointer
@@ -26,16 +26,12 @@ _APART = 1 << 44
 _PAGE = 4096
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """Memory of this process that a kernel may be given: `size` bytes from `address` on."""
 
     address: int
     size: int
-    name: str = "an allocation"
-
-    def __contains__(self, address: int) -> bool:
-        return self.address <= address < self.address + max(1, self.size)
+    name: str
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ class PtxKernel:
         grid: tuple[int, ...],
         block: tuple[int, ...],
         params: int,
-        allocations: Iterable[Allocation],
+        allocations: Iterable[tuple[int, int, str]],
         shared_mem: int = 0,
     ) -> None:
         """
@@ -130,23 +126,27 @@ class PtxKernel:
         params
             The address of an array of the addresses of the arguments: `kernelParams`.
         allocations
-            All memory there is; they may overlap. Of those that begin where an argument points,
-            the largest is what it may touch, else the smallest that holds it.
+            Address, size in bytes and name of all memory there is; they may overlap. Of those that
+            begin where an argument points, the largest is what it may touch, else the smallest
+            that holds it.
         shared_mem
             Bytes of dynamic shared memory.
         """
         places = (ctypes.c_uint64 * len(self.sizes)).from_address(params)
         arguments = [ctypes.string_at(at, n) for at, n in zip(places, self.sizes, strict=True)]
-        known = list(allocations)
+        known = [Allocation(*a) for a in allocations]
+        begin: dict[int, Allocation] = {}
+        for a in known:
+            if a.address not in begin or a.size > begin[a.address].size:
+                begin[a.address] = a
         meant = []
         for number, data in enumerate(arguments):
-            address = int.from_bytes(data, "little")
-            if len(data) == 8 and address:
-                begin = [a for a in known if a.address == address]
-                hold = [a for a in known if address in a]
-                if hold:
-                    size = (lambda a: -a.size) if begin else (lambda a: a.size)
-                    meant.append((number, min(begin or hold, key=size)))
+            at = int.from_bytes(data, "little") if len(data) == 8 else 0
+            holding = [a for a in known if a.address < at < a.address + a.size] if at else []
+            if at in begin:
+                meant.append((number, begin[at]))
+            elif holding:
+                meant.append((number, min(holding, key=lambda a: a.size)))
         self._launch(grid, block, arguments, meant, shared_mem)
 
     def _launch(
