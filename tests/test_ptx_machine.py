@@ -214,18 +214,18 @@ def test_a_launch_by_the_addresses_of_its_arguments() -> None:
     np.testing.assert_array_equal(y, x)
     # The pool begins where x does and is larger: it is what is meant.
     places[2] = 9
-    with pytest.raises(PtxError, match="offset 32 of y, which has 32 bytes"):
+    with pytest.raises(PtxError, match=r"offset 32 of argument 1 \(y\), which has 32 bytes"):
         run.launch_at((1,), (32,), params.ctypes.data, known)
     assert np.isnan(pool[24])
-    with pytest.raises(PtxError, match="offset 32 of x, which has 32 bytes"):
+    with pytest.raises(PtxError, match=r"offset 32 of argument 0 \(x\), which has 32 bytes"):
         run.launch_at((1,), (32,), params.ctypes.data, known[1:])
     # A view into an allocation reaches to its end.
     places[0] += 16
     places[2] = 5
-    with pytest.raises(PtxError, match="offset 32 of x, which has 32 bytes"):
+    with pytest.raises(PtxError, match=r"offset 32 of argument 0 \(x\), which has 32 bytes"):
         run.launch_at((1,), (32,), params.ctypes.data, [known[1], known[3]])
     places[0] = 0
-    with pytest.raises(PtxError, match=r"4 bytes at offset -.* of y"):
+    with pytest.raises(PtxError, match=r"4 bytes at offset -.* of argument 1 \(y\)"):
         run.launch_at((1,), (32,), params.ctypes.data, known)
 
 

@@ -143,10 +143,10 @@ class PtxKernel:
         for number, data in enumerate(arguments):
             at = int.from_bytes(data, "little") if len(data) == 8 else 0
             holding = [a for a in known if a.address < at < a.address + a.size] if at else []
-            if at in begin:
-                meant.append((number, begin[at]))
-            elif holding:
-                meant.append((number, min(holding, key=lambda a: a.size)))
+            found = begin.get(at) or min(holding, key=lambda a: a.size, default=None)
+            if found is not None:
+                name = f"argument {number} ({found.name})"
+                meant.append((number, found._replace(name=name)))
         self._launch(grid, block, arguments, meant, shared_mem)
 
     def _launch(
