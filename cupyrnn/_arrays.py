@@ -252,9 +252,18 @@ def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return compute_dtype(dtype) if xp is np else dtype
 
 
+def aligned(xp: ModuleType, a: Array) -> Array:
+    """Return `a`, or a copy if items are not at multiples of their size, where a GPU faults."""
+    array: Any = a
+    if xp is np or not any(n % a.itemsize for n in (array.data.ptr, *a.strides)):
+        return a
+    # Byte by byte, as the items cannot be read.
+    return a[..., None].view(np.uint8).copy().view(a.dtype)[..., 0]
+
+
 def contiguous(xp: ModuleType, a: Array) -> Array:
-    """Return `a` as the kernels need it, in C order; NumPy's ufuncs take any layout."""
-    return np.asarray(a) if xp is np else xp.ascontiguousarray(a)
+    """Return `a` as the kernels need it, aligned and in C order; NumPy's ufuncs take any layout."""
+    return np.asarray(a) if xp is np else xp.ascontiguousarray(aligned(xp, a))
 
 
 def cast(a: Array, dtype: np.dtype[Any]) -> Array:

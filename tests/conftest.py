@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,8 +17,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from checks import Ops
 from cuda_on_cpu import fake_cupy, runner
+from ptx import compiler
+from ptx.executor import Executor
+from ptx.machine import ORDERS
 
 from cupyrnn import _layer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("PTX, the code that NVRTC makes of the kernels")
+    group.addoption(
+        "--ptx-arch", action="append", choices=compiler.ARCHITECTURES, default=[],
+        help="run the kernels' PTX for this architecture; may be given several times",
+    )  # fmt: skip
+    group.addoption(
+        "--executor", choices=("g++", "ptx"), default="g++",
+        help="what runs the kernels in all tests marked cuda_on_cpu: PTX takes twice as long",
+    )  # fmt: skip
+    group.addoption(
+        "--ptx-order", choices=ORDERS, default="together",
+        help="the order in which --executor=ptx runs the warps of a block",
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,15 +86,40 @@ def _forget_kernels() -> None:
 
 
 @pytest.fixture
-def cupy_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def cupy_on_cpu(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
     """A stand-in for cupy that runs the CUDA source on the CPU."""
-    reason = runner.have_gxx()
+    ptx = request.config.getoption("--executor") == "ptx"
+    reason = compiler.have_ptx() if ptx else runner.have_gxx()
     if reason is not None:
         pytest.skip(reason)
+    if ptx:
+        arch = (request.config.getoption("--ptx-arch") or PTX_ARCHITECTURES)[0]
+        executor = Executor(arch, request.config.getoption("--ptx-order"))
+        monkeypatch.setattr(fake_cupy, "compile_module", executor.compile_module)
     _forget_kernels()
     cupy = fake_cupy.module()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     yield cupy
+    _forget_kernels()
+
+
+@pytest.fixture
+def cupy_on_ptx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Executor], ModuleType]]:
+    """A function that makes the stand-in for cupy run the kernels' PTX."""
+    reason = compiler.have_ptx()
+    if reason is not None:
+        pytest.skip(reason)
+
+    def use(executor: Executor) -> ModuleType:
+        _forget_kernels()
+        monkeypatch.setattr(fake_cupy, "compile_module", executor.compile_module)
+        cupy = fake_cupy.module()
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+        return cupy
+
+    yield use
     _forget_kernels()
 
 
@@ -102,7 +146,14 @@ ROOMS = [
 ]
 
 
+# The oldest and the newest generation of code; NVRTC makes other PTX for each.
+PTX_ARCHITECTURES = ("compute_75", "compute_100")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "ptx_arch" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--ptx-arch") or PTX_ARCHITECTURES
+        metafunc.parametrize("ptx_arch", chosen)
     if "ops" in metafunc.fixturenames:
         compiled = metafunc.definition.get_closest_marker("compiled") is not None
         metafunc.parametrize(

@@ -15,6 +15,7 @@ import test_gru
 import test_lstm
 
 import cupyrnn
+from cupyrnn import _arrays
 
 T, B, I, H = 6, 3, 4, 5
 PEEPHOLES = ("wci", "wcf", "wco")
@@ -262,3 +263,24 @@ def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "otherlib", module)
     message = "w is a otherlib.Tensor, expected a numpy.ndarray like x"
     raises("block_lstm", TypeError, message, w=other())
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_not_aligned_to_its_items_is_copied(cupy_on_cpu: Any, dtype: str) -> None:
+    """A GPU faults at such an item; NumPy reads it."""
+    values = np.arange(60, dtype=dtype).reshape(3, 4, 5)
+    raw = np.zeros(values.nbytes + 1, np.uint8)[1:]
+    on_host = raw.view(dtype).reshape(values.shape)
+    on_host[...] = values
+    for part in (np.s_[:], np.s_[1:, ::2, ::-1], np.s_[..., 1], np.s_[0, 1], np.s_[:, :0]):
+        for a in (on_host[part], on_host[part].T):
+            device = cupy_on_cpu.asarray(a)
+            copied = _arrays.aligned(cupy_on_cpu, device)
+            assert type(copied) is cupy_on_cpu.ndarray
+            assert copied.dtype == a.dtype
+            assert copied.flags.aligned
+            np.testing.assert_array_equal(cupy_on_cpu.asnumpy(copied), a)
+            assert _arrays.contiguous(cupy_on_cpu, device).flags.aligned
+            assert _arrays.aligned(cupy_on_cpu, copied) is copied
+            assert _arrays.aligned(np, a) is a

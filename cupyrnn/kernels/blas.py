@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._arrays import aligned
+
 if TYPE_CHECKING:
     from .._arrays import Array
 
@@ -33,6 +35,9 @@ def _layout(a: Array) -> tuple[int, int] | None:
 
 def _operand(a: Array) -> tuple[Array, int, int]:
     """Return `a`, or a copy if no leading dimension describes it, with its operation and that."""
+    import cupy
+
+    a = aligned(cupy, a)
     layout = _layout(a)
     if layout is None:
         a = a.copy(order="C")

@@ -189,6 +189,19 @@ def _array_at(address: int, parameter: Any) -> ndarray:
     return found
 
 
+def _allocations() -> list[tuple[int, int, str]]:
+    """Return address, size and a name of every living array of this device."""
+    living = [a for a in list(_live.values()) if a.device_id == _current()]
+    return [(*_span(a), f"{a.dtype}{[*a.shape]}") for a in living if a.size]
+
+
+def _span(a: ndarray) -> tuple[int, int]:
+    """Return where an array begins and the bytes to its end; a negative stride goes backwards."""
+    steps = [(n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)]
+    low, high = sum(min(s, 0) for s in steps), sum(max(s, 0) for s in steps)
+    return a.ctypes.data + low, high - low + a.itemsize
+
+
 def _launch_kernel(
     function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int,
     shared: int, stream: int, params: int, extra: int,
@@ -196,12 +209,17 @@ def _launch_kernel(
     """cuLaunchKernel: the arguments are at the addresses that stand from `params` on."""
     assert extra == 0
     kernel = _functions[function]
+    if hasattr(kernel, "launch_at"):  # PTX, which does not say what points to what
+        kernel.launch_at((gx, gy, gz), (bx, by, bz), params, _allocations(), shared)
+        return
     addresses = (ctypes.c_uint64 * len(kernel.parameters)).from_address(params)
     args: list[Any] = []
     for address, parameter in zip(addresses, kernel.parameters, strict=True):
         place = ctypes.string_at(address, 8)
         if parameter.kind == "p":
             value = int.from_bytes(place, "little")
+            aligned = value % max(1, parameter.target_size) == 0
+            assert aligned, f"{kernel.name}: {value:#x} is not aligned to a {parameter}"
             array = _array_at(value, parameter) if value else None
             offset = 0 if array is None else value - array.ctypes.data
             args.append(None if array is None else runner.Pointer(array, offset))
@@ -220,6 +238,7 @@ def _matrix(pointer: int, kind: int, rows: int, columns: int, ld: int) -> Any:
     """Return a view of a column-major matrix, inside one of the living arrays."""
     dtype = np.dtype(__import__("ml_dtypes").bfloat16 if kind == 14 else _TYPES[kind])
     assert ld >= max(rows, 1), f"leading dimension {ld} of {rows} rows"
+    assert pointer % dtype.itemsize == 0, "a product of an array that is not aligned to its items"
     size = ((columns - 1) * ld + rows) * dtype.itemsize
     inside = False
     for a in list(_live.values()):

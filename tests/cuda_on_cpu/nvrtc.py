@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +94,23 @@ def compile_cubin(
     """
     from cuda.bindings import nvrtc
 
-    arguments = [f"-arch={arch}", "--ptxas-options=-v", *_CUPY_OPTIONS, *options]
+    more = ["--ptxas-options=-v", *options]
+    with compiled(source, name_expressions, arch, more) as (program, log):
+        size = _checked(nvrtc.nvrtcGetCUBINSize(program))
+        usage = _usage(log)
+        names = lowered_names(program, name_expressions)
+    kernels = {name: usage[lowered] for name, lowered in names.items()}
+    return Cubin(arch=arch, size=size, kernels=kernels, log=log)
+
+
+@contextmanager
+def compiled(
+    source: str, name_expressions: Sequence[str], arch: str, options: Sequence[str] = ()
+) -> Iterator[tuple[Any, str]]:
+    """Compile as CuPy does; in the context there are NVRTC's program and its log."""
+    from cuda.bindings import nvrtc
+
+    arguments = [f"-arch={arch}", *_CUPY_OPTIONS, *options]
     if not any(option.startswith(("-std=", "--std=")) for option in options):
         arguments.append(_CUPY_STANDARD)
     arguments += [f"-I{folder}" for folder in _include_folders()]
@@ -108,15 +126,19 @@ def compile_cubin(
         text = log.rstrip(b"\0").decode()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise NvrtcError(f"{status.name} for {arch}:\n{text}")
-        size = _checked(nvrtc.nvrtcGetCUBINSize(program))
-        usage = _usage(text)
-        kernels = {}
-        for name in name_expressions:
-            lowered = _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
-            kernels[name] = usage[lowered]
+        yield program, text
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Cubin(arch=arch, size=size, kernels=kernels, log=text)
+
+
+def lowered_names(program: Any, name_expressions: Sequence[str]) -> dict[str, str]:
+    """Return the name in the code per name expression."""
+    from cuda.bindings import nvrtc
+
+    return {
+        name: _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
+        for name in name_expressions
+    }
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
@@ -127,6 +149,7 @@ def _checked(result: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
+@functools.cache
 def _include_folders() -> list[Path]:
     folders = []
     for wheel, header in _HEADERS.items():

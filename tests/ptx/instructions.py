@@ -1,0 +1,455 @@
+"""The table of instructions, and what each does to the lanes of a frame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import arithmetic as ar
+from .arithmetic import Approximation, Lanes
+from .parser import Entry, Instruction, PtxError
+
+if TYPE_CHECKING:
+    from .machine import Frame
+
+Step = Callable[["Frame"], None]
+Read = Callable[["Frame"], Lanes]
+
+TYPES = {
+    **{f"{kind}{8 * size}": np.dtype(f"{code}{size}")
+       for kind, code in (("u", "u"), ("b", "u"), ("s", "i")) for size in (1, 2, 4, 8)},
+    "f16": np.dtype("u2"), "bf16": np.dtype("u2"),  # their bits
+    "f32": np.dtype("f4"), "f64": np.dtype("f8"), "pred": np.dtype("?"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An instruction that computes: types of its result and its operands, and the function."""
+
+    result: str
+    operands: tuple[str, ...]
+    function: Callable[..., Lanes]
+    flush: bool = False
+    """Subnormal float32 among operands and result count as zeros."""
+    approximate: bool = False
+    """The function takes an :class:`Approximation` too."""
+
+
+def _wide(kind: str) -> str:
+    return f"{kind[0]}{2 * int(kind[1:])}"
+
+
+def _table() -> dict[str, Operation]:
+    table: dict[str, Operation] = {}
+
+    def add(name: str, result: str, operands: str, function: Any, **how: bool) -> None:
+        table[name] = Operation(result, tuple(operands.split()), function, **how)
+
+    for size in ("16", "32", "64"):
+        for t in (f"u{size}", f"s{size}"):
+            add(f"add.{t}", t, f"{t} {t}", np.add)
+            add(f"sub.{t}", t, f"{t} {t}", np.subtract)
+            add(f"mul.lo.{t}", t, f"{t} {t}", np.multiply)
+            add(f"mad.lo.{t}", t, f"{t} {t} {t}", lambda a, b, c: a * b + c)
+            add(f"div.{t}", t, f"{t} {t}", ar.divide)
+            add(f"rem.{t}", t, f"{t} {t}", ar.remainder)
+            add(f"min.{t}", t, f"{t} {t}", np.minimum)
+            add(f"max.{t}", t, f"{t} {t}", np.maximum)
+            add(f"shr.{t}", t, f"{t} u32", ar.shift_right)
+            if size != "64":
+                wide = TYPES[_wide(t)]
+                add(f"mul.wide.{t}", _wide(t), f"{t} {t}", _widened(np.multiply, wide))
+                add(f"mad.wide.{t}", _wide(t), f"{t} {t} {_wide(t)}", _widened(_mad, wide))
+                add(f"mul.hi.{t}", t, f"{t} {t}", _upper_half(wide, TYPES[t]))
+            for name, compare in _COMPARISONS.items():
+                add(f"setp.{name}.{t}", "pred", f"{t} {t}", compare)
+        add(f"neg.s{size}", f"s{size}", f"s{size}", np.negative)
+        add(f"abs.s{size}", f"s{size}", f"s{size}", np.abs)
+        b = f"b{size}"
+        for name, function in _BITWISE.items():
+            add(f"{name}.{b}", b, f"{b} {b}", function)
+        add(f"not.{b}", b, b, np.invert)
+        add(f"shl.{b}", b, f"{b} u32", ar.shift_left)
+        for name in ("eq", "ne"):
+            add(f"setp.{name}.{b}", "pred", f"{b} {b}", _COMPARISONS[name])
+        for t in (f"u{size}", f"s{size}", b):
+            add(f"selp.{t}", t, f"{t} {t} pred", lambda a, b, p: np.where(p, a, b))
+            add(f"mov.{t}", t, t, _same)
+    add("mul.hi.u64", "u64", "u64 u64", ar.high_product)
+    for name, function in _BITWISE.items():
+        add(f"{name}.pred", "pred", "pred pred", function)
+    add("not.pred", "pred", "pred", np.invert)
+    add("mov.pred", "pred", "pred", _same)
+    add("cvta.to.global.u64", "u64", "u64", _same)
+    add("cvta.to.shared.u64", "u64", "u64", _same)
+
+    for t, ftz in (("f32", ""), ("f32", ".ftz"), ("f64", "")):
+        f, how = f"{ftz}.{t}", {"flush": bool(ftz)}
+        fma = ar.fma32 if t == "f32" else ar.fma64
+        for rounding in ("", ".rn"):
+            add(f"add{rounding}{f}", t, f"{t} {t}", np.add, **how)
+            add(f"sub{rounding}{f}", t, f"{t} {t}", np.subtract, **how)
+            add(f"mul{rounding}{f}", t, f"{t} {t}", np.multiply, **how)
+        add(f"fma.rn{f}", t, f"{t} {t} {t}", fma, **how)
+        add(f"div.rn{f}", t, f"{t} {t}", np.divide, **how)
+        add(f"rcp.rn{f}", t, t, np.reciprocal, **how)
+        add(f"sqrt.rn{f}", t, t, np.sqrt, **how)
+        add(f"neg{f}", t, t, np.negative, **how)
+        add(f"abs{f}", t, t, np.abs, **how)
+        add(f"min{f}", t, f"{t} {t}", ar.least, **how)
+        add(f"max{f}", t, f"{t} {t}", ar.greatest, **how)
+        for name, compare in _COMPARISONS.items():
+            add(f"setp.{name}{f}", "pred", f"{t} {t}", _ordered(name, compare), **how)
+            add(f"setp.{name}u{f}", "pred", f"{t} {t}", _unordered(compare), **how)
+        add(f"setp.nan{f}", "pred", f"{t} {t}", lambda a, b: np.isnan(a) | np.isnan(b), **how)
+        add(f"setp.num{f}", "pred", f"{t} {t}", lambda a, b: ~(np.isnan(a) | np.isnan(b)), **how)
+        if not ftz:
+            add(f"selp.{t}", t, f"{t} {t} pred", lambda a, b, p: np.where(p, a, b))
+            add(f"mov.{t}", t, t, _same)
+            # The sign of the first, the rest of the second.
+            add(f"copysign.{t}", t, f"{t} {t}", lambda a, b: np.copysign(b, a))
+    add("fma.rm.ftz.f32", "f32", "f32 f32 f32", lambda a, b, c: ar.fma32(a, b, c, True), flush=True)
+    approx = {"flush": True, "approximate": True}
+    add("ex2.approx.ftz.f32", "f32", "f32", ar.exp2_approx, **approx)
+    add("rcp.approx.ftz.f32", "f32", "f32", ar.reciprocal_approx32, **approx)
+    add("rcp.approx.ftz.f64", "f64", "f64", ar.reciprocal_approx64, approximate=True)
+
+    integers = [f"{kind}{size}" for kind in "us" for size in (8, 16, 32, 64)]
+    for to in integers:
+        for source in integers:
+            add(f"cvt.{to}.{source}", to, source, _cast(TYPES[to]))
+    for source in integers:
+        add(f"cvt.rn.f32.{source}", "f32", source, _cast(TYPES["f32"]))
+        add(f"cvt.rn.f64.{source}", "f64", source, _cast(TYPES["f64"]))
+    for ftz in ("", ".ftz"):
+        how = {"flush": bool(ftz)}
+        add(f"cvt{ftz}.f64.f32", "f64", "f32", _cast(TYPES["f64"]), **how)
+        add(f"cvt.rn{ftz}.f32.f64", "f32", "f64", _cast(TYPES["f32"]), **how)
+        add(f"cvt{ftz}.sat.f32.f32", "f32", "f32", ar.saturate, **how)
+        add(f"cvt.rni{ftz}.f32.f32", "f32", "f32", np.rint, **how)
+        add(f"cvt{ftz}.f32.f16", "f32", "f16", lambda a: a.view(np.float16).astype(np.float32))
+        add(f"cvt.rn{ftz}.f16.f32", "f16", "f32", ar.to_half, **how)
+    add("cvt.f32.bf16", "f32", "bf16", ar.from_bfloat16)
+    add("cvt.rn.bf16.f32", "bf16", "f32", ar.to_bfloat16)
+    return table
+
+
+def _same(a: Lanes) -> Lanes:
+    return a
+
+
+def _mad(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    return a * b + c
+
+
+def _cast(dtype: np.dtype[Any]) -> Callable[[Lanes], Lanes]:
+    return lambda a: a.astype(dtype)
+
+
+def _widened(function: Callable[..., Lanes], wide: np.dtype[Any]) -> Callable[..., Lanes]:
+    return lambda *operands: function(*(a.astype(wide) for a in operands))
+
+
+def _upper_half(wide: np.dtype[Any], narrow: np.dtype[Any]) -> Callable[[Lanes, Lanes], Lanes]:
+    bits = wide.type(8 * narrow.itemsize)
+    return lambda a, b: ((a.astype(wide) * b.astype(wide)) >> bits).astype(narrow)
+
+
+def _ordered(name: str, compare: Callable[..., Lanes]) -> Callable[[Lanes, Lanes], Lanes]:
+    if name == "ne":
+        return lambda a, b: (a != b) & (a == a) & (b == b)
+    return compare
+
+
+def _unordered(compare: Callable[..., Lanes]) -> Callable[[Lanes, Lanes], Lanes]:
+    return lambda a, b: compare(a, b) | (a != a) | (b != b)
+
+
+_COMPARISONS: dict[str, Callable[..., Lanes]] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+    "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+_BITWISE: dict[str, Callable[..., Lanes]] = {
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor
+}  # fmt: skip
+
+OPERATIONS = _table()
+
+_ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\d+)\s*)?\]")
+_ACCESS = re.compile(r"(ld|st)\.(global|shared|param)(\.nc)?(?:\.(v2|v4))?\.(\w+)")
+SPECIAL = tuple(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz")
+
+
+class Compiler:
+    """Makes steps of the instructions of one kernel."""
+
+    def __init__(self, entry: Entry, approximation: Approximation) -> None:
+        self.entry = entry
+        self.approximation = approximation
+        self.offsets: dict[str, tuple[int, int]] = {}
+        start = 0
+        for parameter in entry.parameters:
+            self.offsets[parameter.name] = start, parameter.size
+            start += parameter.size
+        self.flushed = self._flushed()
+
+    def step(self, instruction: Instruction) -> Step:
+        """Return what the instruction does; jumps and barriers are the machine's."""
+        try:
+            return self._step(instruction)
+        except PtxError as error:
+            raise PtxError(f"{self.entry.name}, {instruction}: {error}") from None
+
+    def _step(self, instruction: Instruction) -> Step:
+        name, operands = instruction.opcode, instruction.operands
+        if match := _ACCESS.fullmatch(name):
+            return self._access(instruction, *match.groups())
+        if re.fullmatch(r"mov\.b(32|64)", name) and any(o.startswith("{") for o in operands):
+            return self._pack(8 * TYPES[name[4:]].itemsize, operands)
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            raise PtxError("unknown instruction")
+        if len(operands) != 1 + len(operation.operands):
+            raise PtxError(f"{len(operands)} operands, expected {1 + len(operation.operands)}")
+        loose = name.startswith("cvt.")  # may read and write registers that are wider
+        reads = [
+            self._read(o, kind, loose=loose)
+            for o, kind in zip(operands[1:], operation.operands, strict=True)
+        ]
+        function = operation.function
+        if operation.approximate:
+            function = _approximately(function, self.approximation)
+        if operation.flush:
+            reads = [
+                _flushing(read) if kind == "f32" and o not in self.flushed else read
+                for o, kind, read in zip(operands[1:], operation.operands, reads, strict=True)
+            ]
+            if operation.result == "f32" and name not in ("neg.ftz.f32", "abs.ftz.f32"):
+                function = _flushed_result(function)
+        write = self._target(operands[0], operation.result, loose=loose)
+        constant = not any(o in self.entry.registers or o in SPECIAL for o in operands[1:])
+        return _computation(write, function, reads, constant)
+
+    def _flushed(self) -> set[str]:
+        """Return the registers that never hold a subnormal: no operand has to be flushed again."""
+        clean: dict[str, bool] = {}
+        for instruction in self.entry.instructions:
+            operation = OPERATIONS.get(instruction.opcode)
+            for target in instruction.operands[:1]:
+                good = operation is not None and operation.flush and operation.result == "f32"
+                for name in re.findall(r"%\w+", target):
+                    clean[name] = clean.get(name, True) and good
+        return {name for name, good in clean.items() if good}
+
+    # Operands.
+
+    def _read(self, operand: str, kind: str, *, loose: bool = False) -> Read:
+        dtype = TYPES[kind]
+        declared = "u32" if operand in SPECIAL else self.entry.registers.get(operand)
+        if declared is None:
+            value = self._constant(operand, dtype)
+            return lambda f: value
+        own = TYPES[declared]
+        if own.itemsize == dtype.itemsize:
+
+            def read(f: Frame) -> Lanes:
+                value = f[operand]
+                return value if value.dtype is dtype else value.view(dtype)
+
+            if (declared == "pred") == (kind == "pred"):
+                return read
+        elif loose and own.itemsize > dtype.itemsize:
+            bits = np.dtype(f"u{own.itemsize}")
+            narrow = np.dtype(f"u{dtype.itemsize}")
+            return lambda f: f[operand].view(bits).astype(narrow).view(dtype)
+        raise PtxError(f"{operand} is of type {declared}, the operand is of {kind}")
+
+    def _constant(self, operand: str, dtype: np.dtype[Any]) -> Lanes:
+        bits = 8 * dtype.itemsize
+        if dtype.kind == "b" and operand in ("0", "1", "-1"):
+            return np.bool_(operand != "0")
+        if dtype.kind == "f" or operand[:2].lower() in ("0f", "0d"):
+            match = re.fullmatch(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})", operand)
+            if match is None or len(match[1] or match[2]) * 4 != bits:
+                raise PtxError(f"{operand} is no constant of {bits} bits")
+            number = int(match[1] or match[2], 16)
+        elif operand in self.entry.shared:
+            number = self.entry.shared[operand]
+        elif re.fullmatch(r"-?\d+U?|0[xX][0-9a-fA-F]+U?", operand):
+            number = int(operand.rstrip("U"), 0)
+            if not -(2 ** (bits - 1)) <= number < 2**bits:
+                raise PtxError(f"{operand} has more than {bits} bits")
+        else:
+            raise PtxError(f"unknown operand {operand}")
+        return np.array(number % 2**bits, f"u{dtype.itemsize}").view(dtype)[()]
+
+    def _target(
+        self, operand: str, kind: str, *, loose: bool = False
+    ) -> tuple[str, np.dtype[Any] | None]:
+        """Return the register to write, and the type to extend the value to, if it is wider."""
+        declared = self.entry.registers.get(operand)
+        if declared is None:
+            raise PtxError(f"{operand} is no register")
+        own, dtype = TYPES[declared], TYPES[kind]
+        if (declared == "pred") == (kind == "pred"):
+            if own.itemsize == dtype.itemsize:
+                return operand, None
+            if loose and own.itemsize > dtype.itemsize and dtype.kind in "iu":
+                return operand, np.dtype(f"{dtype.kind}{own.itemsize}")
+        raise PtxError(f"{operand} is of type {declared}, the result is of {kind}")
+
+    def _address(self, operand: str) -> Read:
+        match = _ADDRESS.fullmatch(operand)
+        if match is None:
+            raise PtxError(f"unknown address {operand}")
+        base, offset = match[1], np.uint64(int(match[2] or 0) % 2**64)
+        declared = self.entry.registers.get(base)
+        if declared is None:
+            start = self._constant(base, TYPES["u64"]) + offset
+            return lambda f: np.full(f.n, start)
+        read = self._read(base, "u64" if declared[1:] == "64" else "u32")
+        if declared[1:] == "64":
+            return read if offset == 0 else lambda f: read(f) + offset
+        return lambda f: read(f).astype(np.uint64) + offset
+
+    # Instructions that are no operations.
+
+    def _access(
+        self, instruction: Instruction, what: str, space: str, _nc: str, vector: str, kind: str
+    ) -> Step:
+        if kind not in TYPES or kind in ("pred", "f16", "bf16"):
+            raise PtxError(f"unknown type {kind}")
+        count, dtype = int((vector or "v1")[1:]), TYPES[kind]
+        place, register = instruction.operands[:: 1 if what == "st" else -1]
+        registers = register[1:-1].replace(" ", "").split(",") if vector else [register]
+        if len(registers) != count:
+            raise PtxError(f"{len(registers)} registers, expected {count}")
+        if what == "st":
+            if space == "param":
+                raise PtxError("unknown instruction")
+            reads = [self._read(r, kind, loose=True) for r in registers]
+            address = self._address(place)
+
+            def store(f: Frame) -> None:
+                values = [np.broadcast_to(read(f), f.n) for read in reads]
+                value = values[0] if count == 1 else np.stack(values, axis=1)
+                f.store(instruction, space, address(f), dtype, value)
+
+            return store
+        targets = [self._target(r, kind, loose=True) for r in registers]
+        if space == "param":
+            return self._load_parameter(place, targets, dtype)
+        address = self._address(place)
+
+        def load(f: Frame) -> None:
+            values = f.load(instruction, space, address(f), dtype, count)
+            for n, (name, wide) in enumerate(targets):
+                value = values if count == 1 else values[:, n]
+                f[name] = value if wide is None else value.astype(wide)
+
+        return load
+
+    def _load_parameter(
+        self, place: str, targets: list[tuple[str, np.dtype[Any] | None]], dtype: np.dtype[Any]
+    ) -> Step:
+        match = _ADDRESS.fullmatch(place)
+        if match is None or match[1] not in self.offsets or len(targets) != 1:
+            raise PtxError(f"unknown parameter {place}")
+        start, size = self.offsets[match[1]]
+        offset = int(match[2] or 0)
+        if not 0 <= offset <= size - dtype.itemsize or offset % dtype.itemsize:
+            raise PtxError(f"{dtype.itemsize} bytes of a parameter of {size} bytes")
+        ((name, wide),) = targets
+        start += offset
+
+        def load(f: Frame) -> None:
+            value = np.frombuffer(f.arguments, dtype, 1, start)
+            f[name] = np.full(f.n, value[0], wide or dtype)
+
+        return load
+
+    def _pack(self, bits: int, operands: tuple[str, ...]) -> Step:
+        """``mov`` between a register and its parts, the lowest first."""
+        whole = TYPES[f"b{bits}"]
+        packs = operands[1].startswith("{")
+        names = [o.strip() for o in operands[packs][1:-1].split(",")]
+        size = bits // len(names)
+        if f"b{size}" not in TYPES or size * len(names) != bits:
+            raise PtxError(f"{len(names)} parts of {bits} bits")
+        shifts = [whole.type(size * n) for n in range(len(names))]
+        part = TYPES[f"b{size}"]
+        if packs:
+            reads = [self._read(name, f"b{size}") for name in names]
+            target, _ = self._target(operands[0], f"b{bits}")
+
+            def pack(f: Frame) -> None:
+                value = np.zeros(f.n, whole)
+                for read, shift in zip(reads, shifts, strict=True):
+                    value |= read(f).astype(whole) << shift
+                f[target] = value
+
+            return pack
+        read = self._read(operands[1], f"b{bits}")
+        targets = [None if n == "_" else self._target(n, f"b{size}")[0] for n in names]
+
+        def unpack(f: Frame) -> None:
+            value = np.broadcast_to(read(f), f.n)
+            for name, shift in zip(targets, shifts, strict=True):
+                if name is not None:
+                    f[name] = (value >> shift).astype(part)
+
+        return unpack
+
+
+def _approximately(function: Callable[..., Lanes], how: Approximation) -> Callable[..., Lanes]:
+    return lambda a: function(a, how)
+
+
+def _flushing(read: Read) -> Read:
+    return lambda f: ar.flush(read(f))
+
+
+def _flushed_result(function: Callable[..., Lanes]) -> Callable[..., Lanes]:
+    return lambda *operands: ar.flush(function(*operands))
+
+
+def _computation(
+    target: tuple[str, np.dtype[Any] | None],
+    function: Callable[..., Lanes],
+    reads: list[Read],
+    constant: bool,
+) -> Step:
+    name, wide = target
+    if wide is not None or constant:
+
+        def general(f: Frame) -> None:
+            value = function(*(read(f) for read in reads))
+            value = value if wide is None else value.astype(wide)
+            f[name] = np.full(f.n, value) if constant else value
+
+        return general
+    if len(reads) == 1:
+        (a,) = reads
+
+        def unary(f: Frame) -> None:
+            f[name] = function(a(f))
+
+        return unary
+    if len(reads) == 2:
+        a, b = reads
+
+        def binary(f: Frame) -> None:
+            f[name] = function(a(f), b(f))
+
+        return binary
+    a, b, c = reads
+
+    def ternary(f: Frame) -> None:
+        f[name] = function(a(f), b(f), c(f))
+
+    return ternary
