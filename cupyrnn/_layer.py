@@ -228,10 +228,10 @@ def backward(
     room, blocks = steps_of(xp, cell, compute), packing.blocks()
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
-    product, total = Scratch(xp, compute), Scratch(xp, compute)
+    product, total, work = (Scratch(xp, compute) for _ in range(3))
     if xp is np and given.c is not None and not given.c.any():
         given = given._replace(c=None)
-    after: list[Any] = [None if a is None else _flat(a) for a in cell.states(saved)]
+    after = States(*[None if a is None else _flat(a) for a in cell.states(saved)])
     if not blocks:
         for a in grads.weights:
             if a is not None:
@@ -240,22 +240,17 @@ def backward(
         rows = slice(block.row, block.end)
         deltas = [m(block.end - block.row, k) for m, k in zip(memory, cell.widths, strict=True)]
         dtype = compute if xp is np else x.dtype
-        before = States(
-            *[
-                None if s is None else packing.before(block, s, a, dtype)
-                for s, a in zip(first, after, strict=True)
-            ]
-        )
+        h_before = packing.before(block.row, block.end, first.h, after.h, dtype)
         for run in reversed(block.runs):
             # In NumPy as many steps at once as the caches hold.
             size = run.batches[0] * saved[0].shape[-1]
             most = max(1, CHUNK // max(size, 1)) if xp is np else len(run.batches)
             for part in run.parts(most):
-                span = Span(
-                    _part(xp, saved, part, dtype),
-                    States(*[None if a is None else _rows(xp, a, part, block.row) for a in before]),
-                    part.batches,
-                )
+                before = States(_rows(xp, h_before, part, block.row))
+                if after.c is not None:
+                    c = packing.before(part.row, part.end, first.c, after.c, dtype)
+                    before = before._replace(c=_rows(xp, c, part, part.row))
+                span = Span(_part(xp, saved, part, dtype), before, part.batches)
                 part_deltas = [_rows(xp, d, part, block.row) for d in deltas]
                 room.backward_steps(
                     cell,
@@ -266,6 +261,7 @@ def backward(
                     ),
                     _running(carried, part),
                     part_deltas,
+                    work,
                 )
                 if grads.vectors is not None:
                     room.add_sums(cell, span, part_deltas, grads.vectors)
@@ -274,7 +270,7 @@ def backward(
         if len(cell.recurrent) > 1:
             of_block = type(saved)._make([_flat(a)[rows] for a in saved])
         added = None if block is blocks[-1] else product
-        _weight_gradients(xp, cell, x[rows], before.h, of_block, deltas, grads, added)
+        _weight_gradients(xp, cell, x[rows], h_before, of_block, deltas, grads, added)
 
 
 def _weight_gradients(
@@ -368,7 +364,7 @@ def step_gradient(
     B, dtype = len(span.saved[0]), span.saved[0].dtype
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
     room = steps_of(xp, cell, compute)
-    w = [weight.w.T for weight in cell.recurrent]
+    w, work = [weight.w.T for weight in cell.recurrent], Scratch(xp, compute)
     deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
     # Where the gradient ends at the gates one row does not depend on another: on a CPU they are
     # taken as many as the caches hold.
@@ -389,7 +385,7 @@ def step_gradient(
         )
         part_deltas = [d[rows][None] if xp is np else d for d in deltas]
         states = States(*[None if s is None else s[rows] for s in carried])
-        room.backward_steps(cell, w, part, States(*one(given)), states, part_deltas)
+        room.backward_steps(cell, w, part, States(*one(given)), states, part_deltas, work)
         if vectors is not None:
             room.add_sums(cell, part, part_deltas, vectors)
     return deltas

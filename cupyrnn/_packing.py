@@ -238,9 +238,9 @@ class Packing:
         backwards = self._xp.ascontiguousarray(by_step[::-1])
         return backwards.reshape(rows.shape)
 
-    def before(self, block: Block, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
+    def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
         """
-        Return the states before the rows of a block, a view where it can be.
+        Return the states before the rows row..end-1 of whole steps, a view where it can be.
 
         Parameters
         ----------
@@ -252,16 +252,16 @@ class Packing:
             Of the result.
         """
         B, xp = self._B, self._xp
-        if self._segments is None and block.row > 0:
-            return after[block.row - B : block.end - B].astype(dtype, copy=False)
-        if self._segments is None and block.end == B:
+        if self._segments is None and row > 0:
+            return after[row - B : end - B].astype(dtype, copy=False)
+        if self._segments is None and end == B:
             return first.astype(dtype, copy=False)
-        out: Array = xp.empty((block.end - block.row, after.shape[1]), dtype)
+        out: Array = xp.empty((end - row, after.shape[1]), dtype)
         if self._segments is None:
-            out[:B], out[B:] = first, after[: block.end - B]
+            out[:B], out[B:] = first, after[: end - B]
             return out
-        out[...] = after.take(self._before[block.row : block.end], 0)
-        if block.row == 0:
+        out[...] = after.take(self._before[row:end], 0)
+        if row == 0:
             running = len(self._last)
             out[:running] = first[:running]
         return out

@@ -45,14 +45,15 @@ class Cell(Protocol):
     the recurrence over t steps, backwards, and the sums of what is the cell's own::
 
         forward_steps(cell, w, xw, carried, saved, batches)
-        backward_steps(cell, w, span, given, carried, deltas)
+        backward_steps(cell, w, span, given, carried, deltas, work)
         add_sums(cell, span, deltas, totals)
 
     ``w`` are the recurrent matrices, backwards transposed; ``xw``, for each of the inputs, x @ w of
     each step, may be overwritten; ``carried``, in the dtype of the computation, the states before
     the first of the steps, overwritten with those after the last, and backwards the gradients of
     the states after the last, overwritten with those before the first; ``saved`` and ``deltas``
-    are written; ``given`` are the gradients of each step's states, which may be None.
+    are written; ``given`` are the gradients of each step's states, which may be None; ``work`` is
+    memory that one call after the other may have for what it makes.
     """
 
     @property

@@ -30,6 +30,7 @@ from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._products import Scratch
 
 
 class CudnnGRUOutputs(NamedTuple):
@@ -110,13 +111,15 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards."""
     (dz,), (w_h,), dh = deltas, w, carried.h
     (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
     r, u, c, hc, _ = span.saved
     h_prev, one = span.before.h, np.array(1, dtype)
-    k, tmp = np.empty((t, 4, B, H), dtype), np.empty((t, B, H), dtype)
+    memory = work(5, t, B, H)
+    k, tmp = memory[:4].reshape(t, 4, B, H), memory[4]
     k_hc, k_r, k_u, k_c = (k[:, gate] for gate in range(4))
     np.multiply(c, c, k_hc)
     np.subtract(one, k_hc, k_hc)

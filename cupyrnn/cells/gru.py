@@ -29,6 +29,7 @@ from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._products import Scratch
 
 
 class GRUOutputs(NamedTuple):
@@ -107,13 +108,14 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards."""
     (d_ru, d_c), (w_ru, w_c), dh = deltas, w, carried.h
     (t, B, H), dtype = d_c.shape, dh.dtype
     r, u, c, _ = span.saved
     h_prev, one = span.before.h, np.array(1, dtype)
-    k_r, k_u, k_c, tmp = np.empty((4, t, B, H), dtype)
+    k_r, k_u, k_c, tmp = work(4, t, B, H)
     np.subtract(one, u, tmp)
     np.multiply(c, c, k_c)
     np.subtract(one, k_c, k_c)

@@ -36,6 +36,7 @@ from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._products import Scratch
 
 
 class LSTMOutputs(NamedTuple):
@@ -147,11 +148,11 @@ class _Factors(NamedTuple):
     next: Array
 
 
-def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array) -> _Factors:
+def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _Factors:
     """Return what of the gradient of t steps does not depend on the gradients carried."""
     i, cs, f, o, ci, co, _ = saved
     (t, B, H), dtype = i.shape, i.dtype
-    memory = np.empty((7, t, B, H), dtype)
+    memory = work(7, t, B, H)
     k = _Factors(memory[:3].reshape(t, 3, B, H), *memory[3:6])
     tmp, one = memory[6], np.array(1, dtype)
     k_i, k_ci, k_f = (k.gates[:, column] for column in cell.columns[:3])
@@ -190,12 +191,13 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards."""
     (dz, *dh_steps), (dh, dcs) = deltas, carried
     (t, B, _), H, dtype = dz.shape, dcs.shape[1], dcs.dtype
     w_h, w_p = (*w, None, None)[:2]
-    k = _factors(cell, span.saved, span.before.c)
+    k = _factors(cell, span.saved, span.before.c, work)
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
     u = np.empty((B, H), dtype)
     gates = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)

@@ -19,6 +19,7 @@ from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._products import Scratch
 
 
 class SimpleRNNOutputs(NamedTuple):
@@ -81,6 +82,7 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards."""
     (dz,), (w_h,), dh, h = deltas, w, carried.h, span.saved.h

@@ -18,6 +18,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._products import Scratch
     from ..cells.contract import Span, States
     from ..cells.lstm import LSTM, LSTMOutputs
 
@@ -372,6 +373,7 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards."""
     (dz,), (dh, dcs) = deltas, carried

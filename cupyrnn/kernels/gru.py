@@ -11,6 +11,7 @@ from .launch import Loop
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._products import Scratch
     from ..cells.contract import Span, States
     from ..cells.gru import GRU, GRUOutputs
 
@@ -188,6 +189,7 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards: two kernels and two products each."""
     import cupy

@@ -11,6 +11,7 @@ from .launch import SUMS, Loop, add_slices, launch, sum_grid
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._products import Scratch
     from ..cells.contract import Span, States
     from ..cells.lstm import LSTM, LSTMOutputs
 
@@ -275,6 +276,7 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """
     The recurrence over t steps, backwards: one kernel and one product each.

@@ -11,6 +11,7 @@ from .launch import Loop
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._products import Scratch
     from ..cells.contract import Span, States
     from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 
@@ -101,6 +102,7 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
     (dz,), (w_h,), dh, h = deltas, w, carried.h, span.saved.h
