@@ -1,0 +1,162 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cupyrnn
+
+from . import text
+from .cells import CELLS, Cell
+from .figure import draw, gates_on_line
+from .model import (
+    EMBEDDING,
+    EXPECTED_ERROR,
+    TEMPERATURE,
+    WORST_ERROR,
+    gradient_error,
+    held_out_bits,
+    initial_parameters,
+    sample,
+)
+from .modules import array_module, demo_module, versions
+from .training import train
+
+PROMPT = "The "
+SAMPLE = 300  # characters
+
+
+def positive(text: str) -> int:
+    """Parse an option's number."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def not_negative(text: str) -> int:
+    """Parse a seed."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0 up")
+    return int(text)
+
+
+def new_file(text: str) -> Path:
+    """Parse the path of the PNG, so that a wrong one ends the run before it has begun."""
+    path = Path(text)
+    try:
+        new = not path.exists()
+        path.open("ab").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
+    return path
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    result = argparse.ArgumentParser(
+        prog="python -m cupyrnn",
+        description="Train a character language model on the text of Python's documentation.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = result.add_argument
+    add("--cell", choices=list(CELLS), default="lstm", help="the recurrent cell")
+    add(
+        "--backend",
+        choices=["auto", "numpy", "cupy"],
+        default="auto",
+        help="the array module; auto is cupy where there is a GPU",
+    )
+    add("--steps", type=positive, default=1000, metavar="N", help="training steps")
+    add("--hidden", type=positive, default=192, metavar="H", help="units of the cell")
+    add("--batch", type=positive, default=32, metavar="B", help="streams of text side by side")
+    add("--seq", type=positive, default=64, metavar="T", help="characters of a training window")
+    add("--seed", type=not_negative, default=0, metavar="N", help="of all random numbers")
+    add("--out", type=new_file, default="cupyrnn.png", metavar="PNG", help="the figure to write")
+    return result
+
+
+def show(text: str) -> None:
+    """Print text of any characters, with question marks for those the output cannot encode."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+
+
+def print_table(rows: dict[str, float]) -> None:
+    """Print the held-out bits per character."""
+    print("\nheld-out bits per character")
+    for name, bits in rows.items():
+        print(f"  {name:8} {bits:7.4f}")
+
+
+def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
+    """Do what the options say and return the exit status; `fail` ends with a usage error."""
+    begin = time.perf_counter()
+    xp = array_module(options.backend)
+    cell: Cell = CELLS[options.cell]
+    B, T, H, rng = options.batch, options.seq, options.hidden, np.random.default_rng(options.seed)
+    for name in ("tqdm", "matplotlib"):
+        demo_module(name)
+
+    print(f"cupyrnn {cupyrnn.__version__}, Python {platform.python_version()}, {versions(xp)}")
+    corpus = text.make_corpus(text.read_text())
+    N, V = len(corpus.training), len(corpus.symbols)
+    if B * T >= N:
+        fail(f"--batch {B} times --seq {T} is {B * T:,}: the training text has {N:,} characters")
+    print(
+        f"text: {corpus.total:,} characters of pydoc_data.topics, the last"
+        f" {len(corpus.held_out) - 1:,} held out;\n"
+        f"  {N:,} to train on, after paragraphs that the held-out text repeats are dropped"
+    )
+    print(
+        f"symbols: {V}, one of them for characters seen fewer than {text.RARE} times in training"
+        f" ({corpus.escapes} held out)"
+    )
+
+    p = initial_parameters(xp, cell, V, EMBEDDING, H, rng, np.float32)
+    count = sum(a.size for a in p.values())
+    print(f"model: {cell.title}, {H} units, {count:,} parameters in float32")
+    error = gradient_error(xp, cell)
+    print(f"gradient: relative error {error:.1e} by complex step, expected up to {EXPECTED_ERROR}")
+    if not error <= WORST_ERROR:
+        print("The gradient is wrong: not training.", file=sys.stderr)
+        return 1
+
+    print(f"training: {options.steps:,} steps of {B} x {T} characters, in bits per character")
+    sys.stdout.flush()  # or the bar's lines come first where both go to one file
+    history = train(xp, cell, p, corpus, options.steps, B, T)
+    done = len(history.training)
+    if done < options.steps:
+        print(f"stopped by Ctrl-C after {done:,} of {options.steps:,} steps")
+    rows = text.baselines(corpus) | {"model": held_out_bits(xp, cell, p, corpus)}
+    print(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
+    sampled = sample(xp, cell, p, corpus, PROMPT, SAMPLE, rng)
+    show("\n".join(f"  | {line}".rstrip() for line in sampled.split("\n")))
+    print_table(rows)
+    try:
+        draw(options.out, cell, history, rows, *gates_on_line(xp, cell, p, corpus))
+    except OSError as error:
+        print(f"cannot write {options.out}: {error.strerror}", file=sys.stderr)
+        return 1
+    show(f"\n{time.perf_counter() - begin:.0f} s; figure: {options.out}")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    command = parser()
+    try:
+        return run(command.parse_args(arguments), command.error)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
