@@ -2,7 +2,7 @@
 
 import sys
 
-from .demo.cli import main
+from .demo import main
 
 if __name__ == "__main__":
     sys.exit(main())

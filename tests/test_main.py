@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from cuda_on_cpu import fake_cupy
 
+from cupyrnn import demo
 from cupyrnn.demo import cells, cli, model, modules, training
 from cupyrnn.demo import text as texts
 
@@ -78,7 +79,7 @@ def test_command(cell: str, tmp_path: Path) -> None:
 def test_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def output(seed: str) -> str:
         arguments = ["--steps", "20", *SMALL, "--seed", seed, "--out", str(tmp_path / "x.png")]
-        assert cli.main(arguments) == 0
+        assert demo.main(arguments) == 0
         return re.sub(r"\d+ s; ", "", capsys.readouterr().out)
 
     first, again, other = output("1"), output("1"), output("2")
@@ -159,7 +160,7 @@ def test_wrong_gradient_ends_the_run(
 
     monkeypatch.setitem(cells.CELLS, "lstm", right._replace(backward=wrong))
     out = tmp_path / "x.png"
-    assert cli.main([*SMALL, "--steps", "1", "--out", str(out)]) == 1
+    assert demo.main([*SMALL, "--steps", "1", "--out", str(out)]) == 1
     assert "gradient is wrong" in capsys.readouterr().err
     assert not out.exists()
 
@@ -237,7 +238,7 @@ def test_argument_errors(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as error:
-        cli.main(arguments)
+        demo.main(arguments)
     assert error.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -252,7 +253,7 @@ def test_trying_the_path_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
 def test_a_full_disk_does_not_hide_the_result(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--steps", "2", *SMALL, "--out", "/dev/full"]) == 1
+    assert demo.main(["--steps", "2", *SMALL, "--out", "/dev/full"]) == 1
     captured = capsys.readouterr()
     assert "model" in bits(captured.out)
     assert captured.err.endswith("cannot write /dev/full: No space left on device\n")
@@ -278,7 +279,7 @@ def test_an_output_of_few_characters(tmp_path: Path) -> None:
 def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # has importing it fail
     with pytest.raises(SystemExit) as error:
-        cli.main(["--out", str(tmp_path / "x.png")])
+        demo.main(["--out", str(tmp_path / "x.png")])
     assert f"{name} is missing" in str(error.value.code)
     assert 'pip install "cupyrnn[demo]"' in str(error.value.code)
 
@@ -369,7 +370,7 @@ def test_training_on_the_device(
     results = {}
     for backend in ("numpy", "auto", "cupy"):
         out = tmp_path / f"{backend}.png"
-        assert cli.main(["--backend", backend, *small, "--out", str(out)]) == 0
+        assert demo.main(["--backend", backend, *small, "--out", str(out)]) == 0
         check_png(out)
         output = capsys.readouterr().out
         on = "numpy" if backend == "numpy" else "cupy 0 on a CPU"
@@ -392,7 +393,7 @@ def test_training_on_the_gpu(
     results = []
     for backend in ("numpy", "cupy"):
         options = ["--backend", backend, "--steps", "20", "--cell", cell, "--hidden", "32"]
-        assert cli.main([*options, "--out", str(tmp_path / "figure.png")]) == 0
+        assert demo.main([*options, "--out", str(tmp_path / "figure.png")]) == 0
         results.append(bits(capsys.readouterr().out)["model"])
     assert results[0] == pytest.approx(results[1], abs=0.02)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .._arrays import Array
     from ..params import RNNMode
 
+Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 Parameters: TypeAlias = "dict[str, Array]"
 State: TypeAlias = "tuple[Array, ...]"
 
@@ -35,15 +36,19 @@ class Pass(NamedTuple):
     saved: Any  # for the backward pass
 
 
-def normal(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> Parameters:
+def normal(rng: np.random.Generator, shapes: Shapes) -> Parameters:
     """Return matrices, normal with variance 1 / rows, and vectors of zeros."""
     draws = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     return {n: a * (0 if a.ndim == 1 else a.shape[0] ** -0.5) for n, a in draws.items()}
 
 
-def lstm_initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
+def lstm_shapes(I: int, H: int) -> Shapes:
     peepholes = dict.fromkeys(("wci", "wcf", "wco"), (H,))
-    return normal(rng, {"w": (I + H, 4 * H), "b": (4 * H,), **peepholes})
+    return {"w": (I + H, 4 * H), "b": (4 * H,), **peepholes}
+
+
+def lstm_initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
+    return normal(rng, lstm_shapes(I, H))
 
 
 def lstm_forward(p: Parameters, x: Array, state: State, seed: int | None) -> Pass:
@@ -77,9 +82,12 @@ def lstm_backward(
     return g.x_grad, {"w": g.w_grad, "b": g.b_grad, **peepholes}
 
 
+def gru_shapes(I: int, H: int) -> Shapes:
+    return {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
+
+
 def gru_initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
-    shapes = {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
-    return normal(rng, shapes)
+    return normal(rng, gru_shapes(I, H))
 
 
 def gru_forward(p: Parameters, x: Array, state: State, seed: int | None) -> Pass:
@@ -95,6 +103,10 @@ def gru_backward(
     saved: cupyrnn.GRUOutputs = out.saved
     g = cupyrnn.block_gru_grad(x, h, p["w_ru"], p["w_c"], *saved, d_h)
     return g.d_x, {"w_ru": g.d_w_ru, "w_c": g.d_w_c, "b_ru": g.d_b_ru, "b_c": g.d_b_c}
+
+
+def cudnn_shapes(rnn_mode: RNNMode, I: int, H: int) -> Shapes:
+    return {"params": (cupyrnn.cudnn_rnn_params_size(LAYERS, H, I, rnn_mode=rnn_mode),)}
 
 
 def cudnn_initial(rnn_mode: RNNMode, rng: np.random.Generator, I: int, H: int) -> Parameters:
@@ -167,6 +179,7 @@ class Cell(NamedTuple):
     layers: int | None  # a state is [layers, B, H], or [B, H]
     limits: tuple[int, int]  # of what is drawn
     legend: str
+    shapes: Callable[[int, int], Shapes]  # of I and H
     initial: Callable[[np.random.Generator, int, int], Parameters]
     forward: Callable[[Parameters, Array, State, int | None], Pass]
     backward: Callable[..., tuple[Array, Parameters]]
@@ -176,14 +189,24 @@ _GATES = ((0, 1), "activation (0 closed, 1 open)")
 _OUTPUT = ((-1, 1), "output")
 CELLS = {
     "lstm": Cell(
-        "peephole LSTM (block_lstm)", 2, None, *_GATES, lstm_initial, lstm_forward, lstm_backward
+        "peephole LSTM (block_lstm)",
+        2,
+        None,
+        *_GATES,
+        lstm_shapes,
+        lstm_initial,
+        lstm_forward,
+        lstm_backward,
     ),
-    "gru": Cell("GRU (block_gru)", 1, None, *_GATES, gru_initial, gru_forward, gru_backward),
+    "gru": Cell(
+        "GRU (block_gru)", 1, None, *_GATES, gru_shapes, gru_initial, gru_forward, gru_backward
+    ),
     "cudnn_lstm": Cell(
         "two-layer LSTM with dropout (cudnn_rnn)",
         2,
         LAYERS,
         *_OUTPUT,
+        partial(cudnn_shapes, "lstm"),
         partial(cudnn_initial, "lstm"),
         partial(cudnn_forward, "lstm"),
         partial(cudnn_backward, "lstm"),
@@ -193,6 +216,7 @@ CELLS = {
         1,
         LAYERS,
         *_OUTPUT,
+        partial(cudnn_shapes, "gru"),
         partial(cudnn_initial, "gru"),
         partial(cudnn_forward, "gru"),
         partial(cudnn_backward, "gru"),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
-import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 
 import cupyrnn
 
-from . import text
+from . import files, output, text
 from .cells import CELLS, Cell
 from .figure import draw, gates_on_line
 from .model import (
@@ -26,9 +25,11 @@ from .model import (
     gradient_error,
     held_out_bits,
     initial_parameters,
+    parameter_count,
     sample,
 )
 from .modules import array_module, demo_module, versions
+from .output import complain, show
 from .training import train
 
 PROMPT = "The "
@@ -37,26 +38,23 @@ SAMPLE = 300  # characters
 
 def positive(text: str) -> int:
     """Parse an option's number."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    if not text.isdecimal() or len(text) > 10 or not 0 < int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer below 2**31")
     return int(text)
 
 
 def not_negative(text: str) -> int:
     """Parse a seed."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0 up")
+    if not text.isdecimal() or len(text) > 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0 up, of 100 digits")
     return int(text)
 
 
 def new_file(text: str) -> Path:
-    """Parse the path of the PNG, so that a wrong one ends the run before it has begun."""
+    """Parse the path of a file, so that a wrong one ends the run before it has begun."""
     path = Path(text)
     try:
-        new = not path.exists()
-        path.open("ab").close()
-        if new:
-            path.unlink()
+        files.check(path)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
     return path
@@ -70,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = result.add_argument
+    add("--version", action="version", version=f"cupyrnn {cupyrnn.__version__}")
     add("--cell", choices=list(CELLS), default="lstm", help="the recurrent cell")
     add(
         "--backend",
@@ -86,17 +85,25 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def show(text: str) -> None:
-    """Print text of any characters, with question marks for those the output cannot encode."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
-
-
 def print_table(rows: dict[str, float]) -> None:
     """Print the held-out bits per character."""
-    print("\nheld-out bits per character")
+    show("\nheld-out bits per character")
     for name, bits in rows.items():
-        print(f"  {name:8} {bits:7.4f}")
+        show(f"  {name:8} {bits:7.4f}")
+
+
+def memory() -> float:
+    """Return this machine's memory in bytes, inf where that is unknown."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return float("inf")
+
+
+def least_memory(count: int, states: int) -> int:
+    """Return a lower bound of what training takes in bytes: less is sure to fail."""
+    # Each parameter, its gradient and its two moments, and a state's gates and gradients.
+    return 4 * 4 * count + 10 * 4 * states
 
 
 def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
@@ -108,45 +115,50 @@ def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
     for name in ("tqdm", "matplotlib"):
         demo_module(name)
 
-    print(f"cupyrnn {cupyrnn.__version__}, Python {platform.python_version()}, {versions(xp)}")
+    show(f"cupyrnn {cupyrnn.__version__}, Python {platform.python_version()}, {versions(xp)}")
     corpus = text.make_corpus(text.read_text())
     N, V = len(corpus.training), len(corpus.symbols)
     if B * T >= N:
         fail(f"--batch {B} times --seq {T} is {B * T:,}: the training text has {N:,} characters")
-    print(
+    show(
         f"text: {corpus.total:,} characters of pydoc_data.topics, the last"
         f" {len(corpus.held_out) - 1:,} held out;\n"
         f"  {N:,} to train on, after paragraphs that the held-out text repeats are dropped"
     )
-    print(
+    show(
         f"symbols: {V}, one of them for characters seen fewer than {text.RARE} times in training"
         f" ({corpus.escapes} held out)"
     )
 
+    count = parameter_count(cell, V, EMBEDDING, H)
+    least = least_memory(count, B * T * H)
+    if least > memory():
+        fail(
+            f"--hidden {H} with --batch {B} and --seq {T} needs {least / 2**30:,.0f} GiB of memory"
+            f" or more: this machine has {memory() / 2**30:,.0f}"
+        )
     p = initial_parameters(xp, cell, V, EMBEDDING, H, rng, np.float32)
-    count = sum(a.size for a in p.values())
-    print(f"model: {cell.title}, {H} units, {count:,} parameters in float32")
+    show(f"model: {cell.title}, {H} units, {count:,} parameters in float32")
     error = gradient_error(xp, cell)
-    print(f"gradient: relative error {error:.1e} by complex step, expected up to {EXPECTED_ERROR}")
+    show(f"gradient: relative error {error:.1e} by complex step, expected up to {EXPECTED_ERROR}")
     if not error <= WORST_ERROR:
-        print("The gradient is wrong: not training.", file=sys.stderr)
+        complain("The gradient is wrong: not training.")
         return 1
 
-    print(f"training: {options.steps:,} steps of {B} x {T} characters, in bits per character")
-    sys.stdout.flush()  # or the bar's lines come first where both go to one file
+    show(f"training: {options.steps:,} steps of {B} x {T} characters, in bits per character")
     history = train(xp, cell, p, corpus, options.steps, B, T)
     done = len(history.training)
     if done < options.steps:
-        print(f"stopped by Ctrl-C after {done:,} of {options.steps:,} steps")
+        show(f"stopped by Ctrl-C after {done:,} of {options.steps:,} steps")
     rows = text.baselines(corpus) | {"model": held_out_bits(xp, cell, p, corpus)}
-    print(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
+    show(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
     sampled = sample(xp, cell, p, corpus, PROMPT, SAMPLE, rng)
     show("\n".join(f"  | {line}".rstrip() for line in sampled.split("\n")))
     print_table(rows)
     try:
         draw(options.out, cell, history, rows, *gates_on_line(xp, cell, p, corpus))
     except OSError as error:
-        print(f"cannot write {options.out}: {error.strerror}", file=sys.stderr)
+        complain(f"cannot write {options.out}: {error.strerror}")
         return 1
     show(f"\n{time.perf_counter() - begin:.0f} s; figure: {options.out}")
     return 0
@@ -156,7 +168,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status."""
     command = parser()
     try:
-        return run(command.parse_args(arguments), command.error)
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        output.check()
+        try:
+            return run(command.parse_args(arguments), command.error)
+        finally:  # also of --help
+            output.flush()
+    except output.OutputError as error:
+        output.drop()
+        complain(f"{command.prog}: {error}")
+        return error.status
+    except MemoryError as error:
+        complain(f"{command.prog}: not enough memory{f': {error}' if str(error) else ''}")
+        return 1

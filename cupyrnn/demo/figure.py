@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import files
 from .cells import Cell, Parameters
 from .model import forward, to_host, zero_state
 from .modules import demo_module
@@ -102,4 +104,6 @@ def draw(
     maps[-1].set_xlabel("character read")
     bar = figure.colorbar(image, ax=maps, pad=0.01, aspect=40)
     bar.set_label(cell.legend)
-    figure.savefig(path, format="png")
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    files.write(path, content.getvalue())

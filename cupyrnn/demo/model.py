@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cells import Cell, Parameters, Pass, State, normal
+from .cells import Cell, Parameters, Pass, Shapes, State, normal
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -25,12 +26,23 @@ def to_host(xp: ModuleType, a: Array) -> Array:
     return host
 
 
+def head_shapes(V: int, H: int) -> Shapes:
+    """Return the shapes of the layer that reads the cell's output."""
+    return {"w_out": (H, V), "b_out": (V,)}
+
+
+def parameter_count(cell: Cell, V: int, I: int, H: int) -> int:
+    """Return the number of parameters, without making them."""
+    shapes = {"embedding": (V, I), **cell.shapes(I, H), **head_shapes(V, H)}
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
 def initial_parameters(
     xp: ModuleType, cell: Cell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
 ) -> Parameters:
     """Return the parameters of the embedding, the cell and the layer that reads its output."""
     p = {"embedding": rng.standard_normal((V, I)), **cell.initial(rng, I, H)}
-    p |= normal(rng, {"w_out": (H, V), "b_out": (V,)})
+    p |= normal(rng, head_shapes(V, H))
     return {name: xp.asarray(a, dtype=dtype) for name, a in p.items()}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from .cells import Cell, Parameters
 from .model import STREAMS, held_out_bits, loss_and_gradient, zero_state
 from .modules import demo_module
+from .output import show
 from .text import Corpus, windows
 
 MAX_RATE, MIN_RATE = 1e-2, 1e-4
@@ -105,7 +106,12 @@ def train(
     with (
         noting_interrupt() as interrupt,
         # disable=None: no bar where it would only fill a log; the lines at the marks remain.
-        tqdm(total=steps, unit="step", disable=None, dynamic_ncols=True) as bar,
+        tqdm(
+            total=steps,
+            unit="step",
+            disable=True if sys.stderr is None else None,
+            dynamic_ncols=True,
+        ) as bar,
     ):
         for step, (tokens, targets) in zip(
             range(1, steps + 1), windows(corpus.training, B, T), strict=False
@@ -122,6 +128,6 @@ def train(
                 break
             if step in marks:
                 held_out = history.held_out[step] = held_out_bits(xp, cell, p, corpus, STREAMS)
-                bar.write(f"  step {step:5d}   training {smoothed:.3f}   held out {held_out:.3f}")
-                sys.stdout.flush()
+                with bar.external_write_mode():
+                    show(f"  step {step:5d}   training {smoothed:.3f}   held out {held_out:.3f}")
     return history
