@@ -72,7 +72,7 @@ def test_a_link_to_no_folder_is_refused_and_stays(tmp_path: Path) -> None:
 
 def test_a_link_to_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link.png").symlink_to("link.png")
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(files.WriteError, match="symbolic link"):
         files.check(tmp_path / "link.png")
 
 
@@ -111,7 +111,7 @@ def test_a_figure_that_cannot_be_written_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(files.WriteError, match="No space left"):
         files.write(out, b"new")
     assert out.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x.png"]

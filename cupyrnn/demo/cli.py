@@ -7,6 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 import cupyrnn
 
-from . import files, output, text
+from . import checkpoint, files, output, text
 from .cells import CELLS, Cell
 from .figure import draw, gates_on_line
 from .model import (
@@ -23,17 +24,17 @@ from .model import (
     TEMPERATURE,
     WORST_ERROR,
     gradient_error,
-    held_out_bits,
     initial_parameters,
     parameter_count,
     sample,
 )
 from .modules import array_module, demo_module, versions
 from .output import complain, show
-from .training import train
+from .training import Plan, Training, train
 
 PROMPT = "The "
 SAMPLE = 300  # characters
+CONFIGURATION = ("cell", "steps", "hidden", "batch", "seq", "seed")  # what the numbers depend on
 
 
 def positive(text: str) -> int:
@@ -55,8 +56,8 @@ def new_file(text: str) -> Path:
     path = Path(text)
     try:
         files.check(path)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
+    except files.WriteError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return path
 
 
@@ -82,6 +83,13 @@ def parser() -> argparse.ArgumentParser:
     add("--seq", type=positive, default=64, metavar="T", help="characters of a training window")
     add("--seed", type=not_negative, default=0, metavar="N", help="of all random numbers")
     add("--out", type=new_file, default="cupyrnn.png", metavar="PNG", help="the figure to write")
+    add(
+        "--checkpoint",
+        type=new_file,
+        metavar="FILE",
+        help="save the training in this .npz; where there is one of these options, go on with it",
+    )
+    add("--every", type=positive, default=100, metavar="N", help="steps between two checkpoints")
     return result
 
 
@@ -106,9 +114,19 @@ def least_memory(count: int, states: int) -> int:
     return 4 * 4 * count + 10 * 4 * states
 
 
+def save(path: Path, training: Training, configuration: checkpoint.Configuration) -> None:
+    """Write a checkpoint."""
+    history = training.history
+    about = {"training": history.training, "held_out": list(history.held_out.items())}
+    checkpoint.save(path, configuration, about, training.arrays())
+
+
 def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
     """Do what the options say and return the exit status; `fail` ends with a usage error."""
     begin = time.perf_counter()
+    path: Path | None = options.checkpoint
+    if path is not None and os.path.realpath(path) == os.path.realpath(options.out):
+        fail("--checkpoint and --out are the same file")
     xp = array_module(options.backend)
     cell: Cell = CELLS[options.cell]
     B, T, H, rng = options.batch, options.seq, options.hidden, np.random.default_rng(options.seed)
@@ -145,21 +163,30 @@ def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
         complain("The gradient is wrong: not training.")
         return 1
 
+    training = Training(xp, cell, p, corpus, Plan(options.steps, B, T))
+    configuration = {name: getattr(options, name) for name in CONFIGURATION}
+    configuration["text"] = checkpoint.fingerprint(corpus)
+    if path is not None and path.exists():
+        try:
+            training.go_on(*checkpoint.load(path, configuration, training.arrays()))
+        except checkpoint.CheckpointError as error:
+            fail(f"argument --checkpoint: {error}")
+        show(f"checkpoint: going on after step {training.done:,} with {path}")
     show(f"training: {options.steps:,} steps of {B} x {T} characters, in bits per character")
-    history = train(xp, cell, p, corpus, options.steps, B, T)
-    done = len(history.training)
-    if done < options.steps:
-        show(f"stopped by Ctrl-C after {done:,} of {options.steps:,} steps")
-    rows = text.baselines(corpus) | {"model": held_out_bits(xp, cell, p, corpus)}
+    if path is None:
+        train(training)
+    else:
+        train(training, options.every, partial(save, path, training, configuration))
+    if training.done < options.steps:
+        show(f"stopped by Ctrl-C after {training.done:,} of {options.steps:,} steps")
+        if path is not None:
+            show(f"  the same command goes on with {path}")
+    rows = text.baselines(corpus) | {"model": training.held_out_bits()}
     show(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
-    sampled = sample(xp, cell, p, corpus, PROMPT, SAMPLE, rng)
+    sampled = sample(xp, cell, training.p, corpus, PROMPT, SAMPLE, rng)
     show("\n".join(f"  | {line}".rstrip() for line in sampled.split("\n")))
     print_table(rows)
-    try:
-        draw(options.out, cell, history, rows, *gates_on_line(xp, cell, p, corpus))
-    except OSError as error:
-        complain(f"cannot write {options.out}: {error.strerror}")
-        return 1
+    draw(options.out, cell, training.history, rows, *gates_on_line(xp, cell, training.p, corpus))
     show(f"\n{time.perf_counter() - begin:.0f} s; figure: {options.out}")
     return 0
 
@@ -177,6 +204,9 @@ def main(arguments: list[str] | None = None) -> int:
         output.drop()
         complain(f"{command.prog}: {error}")
         return error.status
+    except files.WriteError as error:
+        complain(f"{command.prog}: {error}")
+        return 1
     except MemoryError as error:
         complain(f"{command.prog}: not enough memory{f': {error}' if str(error) else ''}")
         return 1

@@ -7,11 +7,20 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 
-def _error(number: int, path: Path) -> OSError:
-    return OSError(number, os.strerror(number), str(path))
+class WriteError(Exception):
+    """A file can't be written; says which and why."""
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
 def _is_device(path: Path) -> bool:
@@ -21,32 +30,29 @@ def _is_device(path: Path) -> bool:
     except FileNotFoundError:
         return False
     if stat.S_ISDIR(mode):
-        raise _error(errno.EISDIR, path)
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):  # opening one may wait for ever
-        raise OSError(errno.ESPIPE, "It is a pipe or a socket, not a file", str(path))
+        raise OSError(errno.ESPIPE, "It is a pipe or a socket, not a file")
     return not stat.S_ISREG(mode)
 
 
-def _target(path: Path) -> Path:
-    """Follow links, also one to nothing: the file is made where it points, and the link stays."""
-    return Path(os.path.realpath(path))
-
-
-def _beside(path: Path) -> Path:
-    """Return the name under which a file is written before it gets its own."""
-    return path.with_name(f".{path.name}.part")
+def _places(path: Path) -> tuple[Path, Path]:
+    """Return where a file is and where it is written before it is renamed to be there."""
+    # A link is followed, also one to nothing: it stays, and the file is made where it points.
+    path = Path(os.path.realpath(path))
+    return path, path.with_name(f".{path.name}.part")
 
 
 def check(path: Path) -> None:
-    """Raise OSError if `write` could not write the file; nothing that is there is touched."""
-    if _is_device(path):
-        return
-    path = _target(path)
-    if path.exists():
-        path.open("ab").close()  # nothing is added
-    part = _beside(path)
-    part.open("ab").close()
-    part.unlink()
+    """Raise WriteError if `write` could not write the file; nothing that is there is touched."""
+    with _naming(path):
+        if _is_device(path):
+            return
+        final, part = _places(path)
+        if final.exists():
+            final.open("ab").close()  # nothing is added
+        part.open("ab").close()
+        part.unlink()
 
 
 def write(path: Path, content: bytes) -> None:
@@ -55,25 +61,25 @@ def write(path: Path, content: bytes) -> None:
 
     It is written beside and renamed; what a killed run has left there is overwritten.
     """
-    if _is_device(path):
-        path.write_bytes(content)
-        return
-    path = _target(path)
-    part = _beside(path)
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, part)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    with contextlib.suppress(OSError):  # a folder can't be opened on every system
-        folder = os.open(path.parent, os.O_RDONLY)
+    with _naming(path):
+        if _is_device(path):
+            path.write_bytes(content)
+            return
+        final, part = _places(path)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if final.exists():
+                shutil.copymode(final, part)
+            part.replace(final)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        with contextlib.suppress(OSError):  # a folder can't be opened on every system
+            folder = os.open(final.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)

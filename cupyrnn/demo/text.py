@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,17 +71,14 @@ def baselines(corpus: Corpus) -> dict[str, float]:
     return {"uniform": float(np.log2(V)) + escape, "unigram": float(unigram) + escape}
 
 
-def windows(text: Array, B: int, T: int) -> Iterator[tuple[Array, Array]]:
+def window(text: Array, B: int, T: int, k: int) -> tuple[Array, Array]:
     """
-    Yield tokens[T, B] and the targets after them, for ever.
+    Return the tokens [T, B] of the k-th window, counted from 0, and the targets after them.
 
     The columns are B streams that begin evenly spaced in the text. Each goes on where its last
     window ended, so the state can be carried over, and past the text's end with its beginning.
     """
     starts = np.arange(B) * len(text) // B
     steps = np.arange(T + 1)[:, None]
-    position = 0
-    while True:
-        window = text[(starts + position + steps) % len(text)]
-        yield window[:-1], window[1:]
-        position += T
+    part = text[(starts + k * T + steps) % len(text)]
+    return part[:-1], part[1:]

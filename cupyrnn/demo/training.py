@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .cells import Cell, Parameters
-from .model import STREAMS, held_out_bits, loss_and_gradient, zero_state
+from .model import STREAMS, held_out_bits, loss_and_gradient, to_host, zero_state
 from .modules import demo_module
 from .output import show
-from .text import Corpus, windows
+from .text import Corpus, window
+
+if TYPE_CHECKING:
+    from .._arrays import Array
 
 MAX_RATE, MIN_RATE = 1e-2, 1e-4
 WARM_UP = 20  # steps
@@ -95,39 +99,99 @@ class History:
         self.smoothed.append(self._sum / self._weight)
 
 
-def train(
-    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, steps: int, B: int, T: int
-) -> History:
-    """Overwrite the parameters with trained ones; Ctrl-C ends it after the current step."""
+class Plan(NamedTuple):
+    """How long a training is, and on what windows of the text."""
+
+    steps: int
+    B: int
+    T: int
+
+
+class Training:
+    """A model in training: all that its next step depends on."""
+
+    def __init__(
+        self, xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, plan: Plan
+    ) -> None:
+        self.xp, self.cell, self.p, self.corpus, self.plan = xp, cell, p, corpus, plan
+        self.adam = Adam(xp, p, plan.steps)
+        self.state = zero_state(xp, cell, p, plan.B)
+        self.history = History()
+
+    @property
+    def done(self) -> int:
+        """The number of steps made."""
+        return self.adam.step
+
+    def step(self) -> None:
+        """Overwrite the parameters with better ones."""
+        tokens, targets = window(self.corpus.training, self.plan.B, self.plan.T, self.done)
+        value, grads, self.state = loss_and_gradient(
+            self.xp,
+            self.cell,
+            self.p,
+            self.xp.asarray(tokens),
+            self.xp.asarray(targets),
+            self.state,
+            seed=self.done + 1,
+        )
+        self.adam.update(self.p, grads)
+        self.history.add(float(value) / float(np.log(2)))
+
+    def held_out_bits(self, streams: int = 1) -> float:
+        """Return the bits per character of the held-out text."""
+        return held_out_bits(self.xp, self.cell, self.p, self.corpus, streams)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return, on the host, the arrays that together with the history are the training."""
+        named = {f"parameter {n}": a for n, a in self.p.items()}
+        for n, (m, v) in self.adam.moments.items():
+            named |= {f"first moment {n}": m, f"second moment {n}": v}
+        named |= {f"state {k}": a for k, a in enumerate(self.state)}
+        return {n: to_host(self.xp, a) for n, a in named.items()}
+
+    def go_on(self, history: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Become the training that these are of."""
+        device = {n: self.xp.asarray(a) for n, a in arrays.items()}
+        for n in self.p:
+            self.p[n] = device[f"parameter {n}"]
+            self.adam.moments[n] = device[f"first moment {n}"], device[f"second moment {n}"]
+        self.state = tuple(device[f"state {k}"] for k in range(len(self.state)))
+        self.history = History()
+        for bits in history["training"]:
+            self.history.add(bits)
+        self.history.held_out = {int(step): bits for step, bits in history["held_out"]}
+        self.adam.step = len(self.history.training)
+
+
+def train(training: Training, every: int = 0, save: Callable[[], None] = lambda: None) -> None:
+    """Make the steps that are left; Ctrl-C ends it after the current one.
+
+    Every so many steps, 0 for never, and at the end the training is saved.
+    """
     tqdm = demo_module("tqdm").tqdm
-    history = History()
-    adam, state = Adam(xp, p, steps), zero_state(xp, cell, p, B)
+    steps = training.plan.steps
     marks = {round(steps * k / MARKS) for k in range(1, MARKS)}
     with (
         noting_interrupt() as interrupt,
         # disable=None: no bar where it would only fill a log; the lines at the marks remain.
         tqdm(
             total=steps,
+            initial=training.done,
             unit="step",
             disable=True if sys.stderr is None else None,
             dynamic_ncols=True,
         ) as bar,
     ):
-        for step, (tokens, targets) in zip(
-            range(1, steps + 1), windows(corpus.training, B, T), strict=False
-        ):
-            value, grads, state = loss_and_gradient(
-                xp, cell, p, xp.asarray(tokens), xp.asarray(targets), state, seed=step
-            )
-            adam.update(p, grads)
-            history.add(float(value) / float(np.log(2)))
+        while training.done < steps and not interrupt.pressed:
+            training.step()
+            step, history = training.done, training.history
             smoothed = history.smoothed[-1]
             bar.set_postfix_str(f"{smoothed:.3f} bits/char", refresh=False)
             bar.update()
-            if interrupt.pressed:
-                break
             if step in marks:
-                held_out = history.held_out[step] = held_out_bits(xp, cell, p, corpus, STREAMS)
+                held_out = history.held_out[step] = training.held_out_bits(STREAMS)
                 with bar.external_write_mode():
                     show(f"  step {step:5d}   training {smoothed:.3f}   held out {held_out:.3f}")
-    return history
+            if every and (step % every == 0 or step == steps or interrupt.pressed):
+                save()
