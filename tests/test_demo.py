@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,8 @@ def corpus_of(training_text: str, held_out: str) -> text.Corpus:
     """Return a corpus of the few letters abcd, nothing dropped."""
     index = {c: k for k, c in enumerate("abcd")}
     encoded = [np.array([index[c] for c in part]) for part in (training_text, held_out)]
-    return text.Corpus([*"abcd", text.UNKNOWN], *encoded, 0, len(training_text + held_out))
+    total = len(training_text + held_out)
+    return text.Corpus([*"abcd", text.UNKNOWN], *encoded, 0, total, training_text, held_out[1:])
 
 
 def small_model(cell: str, rng: np.random.Generator) -> dict[str, Any]:
@@ -224,3 +226,19 @@ def test_rare_characters_are_no_symbols() -> None:
     assert len(corpus.held_out) == 1 + len(end)
     assert corpus.symbols == ["a", "c", text.UNKNOWN]
     assert corpus.escapes == 2
+
+
+def test_compressors_have_read_the_training_text(rng: np.random.Generator) -> None:
+    letters = "".join(rng.choice(list("abcd"), size=40_000))
+    known, new = letters[30_000:32_000], "".join(rng.choice(list("abcd"), size=2_000))
+    for held_out, least, most in ((known, 0.0, 0.2), (new, 1.95, 2.8)):
+        rows = text.compressors(corpus_of(letters, "a" + held_out))
+        assert list(rows) == ["bz2", "lzma"]
+        # A copy costs LZMA next to nothing; two bits are what a random letter costs.
+        assert least < rows["lzma"] < most
+        assert rows["bz2"] < 2.8
+
+
+def test_a_python_without_compressors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    assert list(text.compressors(corpus_of("abcd" * 99, "abcd"))) == ["bz2"]

@@ -42,8 +42,8 @@ def short_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bits(output: str) -> dict[str, float]:
     """Return the table at the end of the output."""
-    rows = re.findall(r"^  (uniform|unigram|model) +(\d+\.\d{4})$", output, re.MULTILINE)
-    assert [name for name, _ in rows] == ["uniform", "unigram", "model"]
+    rows = re.findall(r"^  (\w+) +(\d+\.\d{4})$", output, re.MULTILINE)
+    assert [name for name, _ in rows] == ["uniform", "unigram", "bz2", "lzma", "model"]
     return {name: float(value) for name, value in rows}
 
 
@@ -278,7 +278,21 @@ def test_an_output_of_few_characters(tmp_path: Path) -> None:
     check_png(out)
 
 
-@pytest.mark.parametrize("name", ["matplotlib", "tqdm"])
+@pytest.mark.usefixtures("short_text")
+def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl", reason="needs the extra: demo")
+    pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
+    if not pools.info():
+        pytest.skip("NumPy's BLAS is one whose threads cannot be set")
+    with pools.limit(limits=2):
+        for options, expected in (([], 1), (["--threads", "2"], 2)):
+            arguments = ["--steps", "1", *SMALL, "--out", str(tmp_path / "x.png"), *options]
+            assert demo.main(arguments) == 0
+            assert f"threads: {expected} of " in capsys.readouterr().out
+            assert {pool["num_threads"] for pool in pools.info()} == {expected}
+
+
+@pytest.mark.parametrize("name", ["matplotlib", "threadpoolctl", "tqdm"])
 def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # has importing it fail
     with pytest.raises(SystemExit) as error:

@@ -82,6 +82,14 @@ def parser() -> argparse.ArgumentParser:
     add("--batch", type=positive, default=32, metavar="B", help="streams of text side by side")
     add("--seq", type=positive, default=64, metavar="T", help="characters of a training window")
     add("--seed", type=not_negative, default=0, metavar="N", help="of all random numbers")
+    add(
+        "--threads",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="threads of NumPy's matmuls; at these sizes more gain little, and lose much where"
+        " the machine has other work",
+    )
     add("--out", type=new_file, default="cupyrnn.png", metavar="PNG", help="the figure to write")
     add(
         "--checkpoint",
@@ -132,8 +140,13 @@ def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
     B, T, H, rng = options.batch, options.seq, options.hidden, np.random.default_rng(options.seed)
     for name in ("tqdm", "matplotlib"):
         demo_module(name)
+    threadpoolctl = demo_module("threadpoolctl")
+    threadpoolctl.threadpool_limits(options.threads, user_api="blas")
 
     show(f"cupyrnn {cupyrnn.__version__}, Python {platform.python_version()}, {versions(xp)}")
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    counts = [f"{pool['num_threads']} of {pool['internal_api']}" for pool in pools]
+    show(f"threads: {', '.join(counts) or 'unknown'}; --threads sets them")
     corpus = text.make_corpus(text.read_text())
     N, V = len(corpus.training), len(corpus.symbols)
     if B * T >= N:
@@ -181,7 +194,8 @@ def run(options: argparse.Namespace, fail: Callable[[str], Any]) -> int:
         show(f"stopped by Ctrl-C after {training.done:,} of {options.steps:,} steps")
         if path is not None:
             show(f"  the same command goes on with {path}")
-    rows = text.baselines(corpus) | {"model": training.held_out_bits()}
+    rows = text.baselines(corpus) | text.compressors(corpus)
+    rows["model"] = training.held_out_bits()
     show(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
     sampled = sample(xp, cell, training.p, corpus, PROMPT, SAMPLE, rng)
     show("\n".join(f"  | {line}".rstrip() for line in sampled.split("\n")))

@@ -6,7 +6,7 @@ import io
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def line_to_draw(corpus: Corpus) -> tuple[int, int]:
 
 
 def gates_on_line(
-    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, units: int = 24
+    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, units: int = 12
 ) -> tuple[str, dict[str, Array]]:
     """
     Return a held-out line and, by gate or output, its values [units, T] after each character.
@@ -51,6 +51,63 @@ def gates_on_line(
     return line, drawn
 
 
+def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) -> None:
+    """Draw the bits per character by step, and what it takes without a model."""
+    steps = range(1, len(history.training) + 1)
+    points = history.held_out | {len(steps): rows["model"]}
+    axes.plot(steps, history.training, color="tab:blue", alpha=0.25, lw=0.8)
+    axes.plot(
+        *zip(*points.items(), strict=True),
+        "o",
+        ms=9,
+        mfc="none",  # the curve shows through
+        mec="tab:red",
+        mew=1.6,
+        label=f"held out: {rows['model']:.2f}",
+    )
+    axes.plot(steps, history.smoothed, color="tab:blue", lw=1.8, label="training (smoothed)")
+    styles = {"uniform": ("0.7", "--"), "unigram": ("0.4", "--"), "bz2": ("tab:green", ":")}
+    for name, (color, style) in (styles | {"lzma": ("tab:olive", ":")}).items():
+        if name in rows:
+            label = f"{name}: {rows[name]:.2f}"
+            axes.axhline(rows[name], color=color, ls=style, lw=1.3, zorder=1, label=label)
+    axes.set(xlabel="step", ylabel="bits per character", xlim=(0, len(steps) * 1.01))
+    axes.set_ylim(0, None)
+    axes.set_title(f"{cell.title}: learning Python's documentation")
+    axes.legend(ncols=3, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_maps(figure: Any, maps: Any, cell: Cell, line: str, gates: dict[str, Array]) -> None:
+    """Draw a map of each gate or output, units by characters, over the line below."""
+    low, high = cell.limits
+    for axes, (name, values) in zip(maps, gates.items(), strict=True):
+        image = axes.imshow(
+            values,
+            aspect="auto",
+            vmin=low,
+            vmax=high,
+            cmap="RdBu_r" if low < 0 else "viridis",  # white is 0 where values have a sign
+            interpolation="nearest",
+        )
+        axes.set_ylabel(f"{name}\n{len(values)} units")
+        axes.set_yticks([])
+        labels = list(line.replace(" ", "␣")) if axes is maps[-1] else []
+        axes.set_xticks(
+            range(len(labels)), labels, fontfamily="monospace", parse_math=False, fontsize=10
+        )
+        axes.tick_params(length=0)
+    maps[0].set_title(
+        "What it does after each character of a held-out line. Each row is a unit; look down the"
+        " columns of spaces\nand quotation marks: where many rows change at once, it has noticed"
+        " where a word begins or ends.",
+        fontsize=11,
+    )
+    maps[-1].set_xlabel("character read")
+    bar = figure.colorbar(image, ax=maps, pad=0.01, aspect=40)
+    bar.set_label(cell.legend)
+
+
 def draw(
     path: Path,
     cell: Cell,
@@ -61,49 +118,11 @@ def draw(
 ) -> None:
     """Write the PNG: the loss curve above, a map of each gate over the line below."""
     Figure = demo_module("matplotlib.figure").Figure
-    steps = range(1, len(history.training) + 1)
-    figure = Figure(figsize=(12, 4.2 + 2.2 * len(gates)), layout="constrained", dpi=120)
-    axes = figure.subplots(
-        1 + len(gates), 1, gridspec_kw={"height_ratios": [1.9, *[1.0] * len(gates)]}
-    )
-    top, *maps = axes
-
-    top.plot(steps, history.training, color="tab:blue", alpha=0.25, lw=0.8)
-    top.plot(steps, history.smoothed, color="tab:blue", label="training (smoothed)")
-    points = history.held_out | {len(steps): rows["model"]}
-    top.plot(
-        *zip(*points.items(), strict=True),
-        "o",
-        color="tab:red",
-        label=f"held out: {rows['model']:.2f}",
-    )
-    for name, color in (("uniform", "0.6"), ("unigram", "0.3")):
-        top.axhline(rows[name], color=color, ls="--", lw=1, label=f"{name}: {rows[name]:.2f}")
-    top.set(xlabel="step", ylabel="bits per character", xlim=(0, len(steps) * 1.01))
-    top.set_title(f"{cell.title}: learning Python's documentation")
-    top.legend(ncols=2, frameon=False)
-    top.spines[["top", "right"]].set_visible(False)
-
-    for ax, (name, values) in zip(maps, gates.items(), strict=True):
-        image = ax.imshow(
-            values,
-            aspect="auto",
-            vmin=cell.limits[0],
-            vmax=cell.limits[1],
-            cmap="viridis",
-            interpolation="nearest",
-        )
-        ax.set_ylabel(f"{name}\n{len(values)} units")
-        ax.set_yticks([])
-        labels = list(line.replace(" ", "␣")) if ax is maps[-1] else []
-        ax.set_xticks(
-            range(len(labels)), labels, fontfamily="monospace", parse_math=False, fontsize=9
-        )
-        ax.tick_params(length=0)
-    maps[0].set_title("What it does after each character of a held-out line", fontsize=11)
-    maps[-1].set_xlabel("character read")
-    bar = figure.colorbar(image, ax=maps, pad=0.01, aspect=40)
-    bar.set_label(cell.legend)
+    figure = Figure(figsize=(13, 4.6 + 2.6 * len(gates)), layout="constrained", dpi=120)
+    ratios = [1.7, *[1.0] * len(gates)]
+    top, *maps = figure.subplots(1 + len(gates), 1, gridspec_kw={"height_ratios": ratios})
+    draw_curve(top, cell, history, rows)
+    draw_maps(figure, maps, cell, line, gates)
     content = io.BytesIO()
     figure.savefig(content, format="png")
     files.write(path, content.getvalue())

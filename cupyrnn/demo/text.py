@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ class Corpus(NamedTuple):
     held_out: Array  # begins with one character of context, which is not scored
     escapes: int  # held-out characters that have no symbol
     total: int  # characters before repeated paragraphs were dropped
+    training_text: str
+    held_out_text: str  # without the character of context
 
     @property
     def escape_bits(self) -> float:
@@ -59,7 +62,7 @@ def make_corpus(text: str) -> Corpus:
 
     held_out = encode(text[split - 1 :])
     escapes = int((held_out[1:] == len(index)).sum())
-    return Corpus(symbols, encode(training), held_out, escapes, len(text))
+    return Corpus(symbols, encode(training), held_out, escapes, len(text), training, text[split:])
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:
@@ -69,6 +72,29 @@ def baselines(corpus: Corpus) -> dict[str, float]:
     unigram = -np.log2(counts / counts.sum())[corpus.held_out[1:]].mean()
     escape = corpus.escape_bits
     return {"uniform": float(np.log2(V)) + escape, "unigram": float(unigram) + escape}
+
+
+def compressors(corpus: Corpus) -> dict[str, float]:
+    """
+    Return the held-out bits per character of Python's compressors, of those it was built with.
+
+    They have read the training text too: what counts is by how much the held-out text makes its
+    compressed form longer. They spell out every character, so nothing is to be added.
+    """
+    rows = {}
+    training = corpus.training_text.encode()
+    both = training + corpus.held_out_text.encode()
+    options = {
+        "bz2": {"compresslevel": 9},
+        "lzma": {"preset": 9, "format": 2},
+    }  # alone: no checksum
+    for name, named in options.items():
+        try:
+            compress = partial(importlib.import_module(name).compress, **named)
+        except ModuleNotFoundError:
+            continue
+        rows[name] = 8 * (len(compress(both)) - len(compress(training))) / len(corpus.held_out_text)
+    return rows
 
 
 def window(text: Array, B: int, T: int, k: int) -> tuple[Array, Array]:
