@@ -176,7 +176,7 @@ def test_another_configuration(
 def test_every_option_that_counts_is_compared() -> None:
     """A new option is either one that numbers depend on, or is named here."""
     options = {name for action in cli.parser()._actions for name in [action.dest]}
-    free = {"help", "version", "backend", "out", "checkpoint", "every", "threads"}
+    free = {"help", "version", "backend", "out", "checkpoint", "every", "threads", "timeout"}
     assert options - free == set(cli.CONFIGURATION)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import cupyrnn
+from cupyrnn import parallel
 from cupyrnn.demo import cells, model, text, training
 
 
@@ -89,7 +90,12 @@ def test_state_and_seed_go_from_step_to_step(
 ) -> None:
     corpus = corpus_of("abcd" * 25 + "abc", "abcd")
     run = training.Training(
-        np, cells.CELLS[cell], small_model(cell, rng), corpus, training.Plan(4, 2, 7)
+        parallel.communicator(),
+        np,
+        cells.CELLS[cell],
+        small_model(cell, rng),
+        corpus,
+        training.Plan(4, 2, 7),
     )
     seen = []
     real = training.loss_and_gradient

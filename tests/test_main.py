@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from cuda_on_cpu import fake_cupy
 
-from cupyrnn import demo
-from cupyrnn.demo import cells, cli, model, modules, training
+from cupyrnn import demo, parallel
+from cupyrnn.demo import cells, cli, files, model, modules, training
 from cupyrnn.demo import text as texts
 
 pytest.importorskip("tqdm", reason="needs the extra: demo")
@@ -95,7 +95,8 @@ def test_it_learns(cell: str, text: str) -> None:
         np, cells.CELLS[cell], len(corpus.symbols), model.EMBEDDING, 24, rng, np.float32
     )
     before = model.held_out_bits(np, cells.CELLS[cell], p, corpus)
-    run = training.Training(np, cells.CELLS[cell], p, corpus, training.Plan(200, 8, 32))
+    comm = parallel.communicator()
+    run = training.Training(comm, np, cells.CELLS[cell], p, corpus, training.Plan(200, 8, 32))
     training.train(run)
     history = run.history
     after = model.held_out_bits(np, cells.CELLS[cell], p, corpus)
@@ -247,7 +248,7 @@ def test_argument_errors(
 def test_trying_the_path_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "old.png").write_bytes(b"old")
     for name in ("new.png", "old.png"):
-        assert cli.new_file(str(tmp_path / name)) == tmp_path / name
+        files.check(tmp_path / name)
     assert [p.name for p in tmp_path.iterdir()] == ["old.png"]
     assert (tmp_path / "old.png").read_bytes() == b"old"
 
@@ -363,7 +364,9 @@ def with_model_functions(cupy: Any) -> Any:
         setattr(cupy, name, on_device(getattr(np, name)))
     cupy.__version__ = "0"
     cupy.is_available = lambda: True
-    cupy.cuda.runtime = SimpleNamespace(getDeviceProperties=lambda _: {"name": b"a CPU"})
+    runtime = getattr(cupy.cuda, "runtime", SimpleNamespace())
+    runtime.getDeviceProperties = lambda _: {"name": b"a CPU"}
+    cupy.cuda.runtime = runtime
     return cupy
 
 

@@ -165,24 +165,32 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
 
 
 def held_out_bits(
-    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, streams: int = 1
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    corpus: Corpus,
+    streams: int = 1,
+    part: slice = slice(None),
 ) -> float:
     """
     Return the bits per character of the held-out text.
 
     One stream reads it from end to end with the state carried along. More are faster; each begins
-    with a zero state, and what is left over at the end is not scored.
+    with a zero state, and what is left over at the end is not scored. A part of them may be scored
+    alone, and if it has none the result is 0.
     """
     text = corpus.held_out
     L = (len(text) - 1) // streams
-    at = np.arange(L)[:, None] + L * np.arange(streams)
+    at = np.arange(L)[:, None] + (L * np.arange(streams))[part]
+    if not at.size:
+        return 0.0
     tokens, targets = xp.asarray(text[at]), xp.asarray(text[at + 1])
-    state = zero_state(xp, cell, p, streams)
+    state = zero_state(xp, cell, p, at.shape[1])
     nats = 0.0
     for lo in range(0, L, 500):  # in pieces that fit in memory
-        part = slice(lo, min(lo + 500, L))
-        value, state = loss(xp, cell, p, tokens[part], targets[part], state)
-        nats += float(value) * (part.stop - lo)
+        piece = slice(lo, min(lo + 500, L))
+        value, state = loss(xp, cell, p, tokens[piece], targets[piece], state)
+        nats += float(value) * (piece.stop - lo)
     return float(nats / L / np.log(2)) + corpus.escape_bits
 
 

@@ -32,6 +32,11 @@ def show(text: str = "") -> None:
         raise OutputError(error) from None
 
 
+def silence() -> None:
+    """Print nothing from here on: another process does."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
 def flush() -> None:
     """Have what others have printed reach its reader, or raise OutputError."""
     try:

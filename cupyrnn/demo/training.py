@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .cells import Cell, Parameters
+from ..parallel import (
+    Communicator,
+    all_reduce_gradients,
+    broadcast_parameters,
+    check_parameters,
+)
+from .cells import Cell, Parameters, State
 from .model import STREAMS, held_out_bits, loss_and_gradient, to_host, zero_state
 from .modules import demo_module
 from .output import show
@@ -99,6 +105,11 @@ class History:
         self.smoothed.append(self._sum / self._weight)
 
 
+def part_of(n: int, comm: Communicator) -> slice:
+    """Return which of n streams are this rank's."""
+    return slice(n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size)
+
+
 class Plan(NamedTuple):
     """How long a training is, and on what windows of the text."""
 
@@ -108,14 +119,25 @@ class Plan(NamedTuple):
 
 
 class Training:
-    """A model in training: all that its next step depends on."""
+    """A model in training: all that its next step depends on.
+
+    Where there are more ranks than one, each has some of the B streams, and all have the rest.
+    """
 
     def __init__(
-        self, xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, plan: Plan
+        self,
+        comm: Communicator,
+        xp: ModuleType,
+        cell: Cell,
+        p: Parameters,
+        corpus: Corpus,
+        plan: Plan,
     ) -> None:
-        self.xp, self.cell, self.p, self.corpus, self.plan = xp, cell, p, corpus, plan
-        self.adam = Adam(xp, p, plan.steps)
-        self.state = zero_state(xp, cell, p, plan.B)
+        self.comm, self.xp, self.cell, self.corpus, self.plan = comm, xp, cell, corpus, plan
+        self.p = broadcast_parameters(comm, p)
+        self.adam = Adam(xp, self.p, plan.steps)
+        self.streams = part_of(plan.B, comm)
+        self.state = zero_state(xp, cell, p, self.streams.stop - self.streams.start)
         self.history = History()
 
     @property
@@ -123,32 +145,47 @@ class Training:
         """The number of steps made."""
         return self.adam.step
 
-    def step(self) -> None:
-        """Overwrite the parameters with better ones."""
-        tokens, targets = window(self.corpus.training, self.plan.B, self.plan.T, self.done)
+    def step(self, stop: bool = False) -> bool:
+        """Overwrite the parameters with better ones; return whether any rank is to stop."""
+        window_ = window(self.corpus.training, self.plan.B, self.plan.T, self.done)
+        tokens, targets = (self.xp.asarray(a[:, self.streams]) for a in window_)
+        seed = self.done + 1 + self.plan.steps * self.comm.rank
         value, grads, self.state = loss_and_gradient(
-            self.xp,
-            self.cell,
-            self.p,
-            self.xp.asarray(tokens),
-            self.xp.asarray(targets),
-            self.state,
-            seed=self.done + 1,
+            self.xp, self.cell, self.p, tokens, targets, self.state, seed=seed
         )
+        if self.comm.size > 1:  # the loss and the wish to stop travel with the gradients
+            grads["loss"] = self.xp.asarray(value)
+            grads["stop"] = self.xp.asarray(stop, dtype=value.dtype)
+            grads = all_reduce_gradients(self.comm, grads, weight=tokens.size)
+            value, stop = grads.pop("loss"), bool(grads.pop("stop") > 0)
         self.adam.update(self.p, grads)
         self.history.add(float(value) / float(np.log(2)))
+        return stop
 
-    def held_out_bits(self, streams: int = 1) -> float:
-        """Return the bits per character of the held-out text."""
-        return held_out_bits(self.xp, self.cell, self.p, self.corpus, streams)
+    def held_out_bits(self) -> float:
+        """Return the bits per character of the held-out text, read fast, by all ranks together."""
+        mine = part_of(STREAMS, self.comm)
+        bits = held_out_bits(self.xp, self.cell, self.p, self.corpus, STREAMS, mine)
+        share = {"bits": self.xp.asarray([bits], np.float64)}
+        mean = all_reduce_gradients(self.comm, share, weight=mine.stop - mine.start)
+        return float(mean["bits"][0])
 
     def arrays(self) -> dict[str, Array]:
         """Return, on the host, the arrays that together with the history are the training."""
         named = {f"parameter {n}": a for n, a in self.p.items()}
         for n, (m, v) in self.adam.moments.items():
             named |= {f"first moment {n}": m, f"second moment {n}": v}
-        named |= {f"state {k}": a for k, a in enumerate(self.state)}
+        if self.comm.size > 1:
+            check_parameters(self.comm, named)
+        named |= {f"state {k}": a for k, a in enumerate(self._whole_state())}
         return {n: to_host(self.xp, a) for n, a in named.items()}
+
+    def _whole_state(self) -> State:
+        """Return the states of all ranks' streams: the sum of each rank's among zeros."""
+        whole = zero_state(self.xp, self.cell, self.p, self.plan.B)
+        for a, mine in zip(whole, self.state, strict=True):
+            a[..., self.streams, :] = mine
+        return all_reduce_gradients(self.comm, whole, reduce="sum")
 
     def go_on(self, history: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Become the training that these are of."""
@@ -156,7 +193,10 @@ class Training:
         for n in self.p:
             self.p[n] = device[f"parameter {n}"]
             self.adam.moments[n] = device[f"first moment {n}"], device[f"second moment {n}"]
-        self.state = tuple(device[f"state {k}"] for k in range(len(self.state)))
+        self.state = tuple(
+            self.xp.ascontiguousarray(device[f"state {k}"][..., self.streams, :])
+            for k in range(len(self.state))
+        )
         self.history = History()
         for bits in history["training"]:
             self.history.add(bits)
@@ -170,7 +210,7 @@ def train(training: Training, every: int = 0, save: Callable[[], None] = lambda:
     Every so many steps, 0 for never, and at the end the training is saved.
     """
     tqdm = demo_module("tqdm").tqdm
-    steps = training.plan.steps
+    steps, stop = training.plan.steps, False
     marks = {round(steps * k / MARKS) for k in range(1, MARKS)}
     with (
         noting_interrupt() as interrupt,
@@ -179,19 +219,22 @@ def train(training: Training, every: int = 0, save: Callable[[], None] = lambda:
             total=steps,
             initial=training.done,
             unit="step",
-            disable=True if sys.stderr is None else None,
+            disable=True if sys.stderr is None or training.comm.rank else None,
             dynamic_ncols=True,
         ) as bar,
     ):
-        while training.done < steps and not interrupt.pressed:
-            training.step()
+        while training.done < steps and not stop:
+            stop = training.step(interrupt.pressed)
             step, history = training.done, training.history
             smoothed = history.smoothed[-1]
             bar.set_postfix_str(f"{smoothed:.3f} bits/char", refresh=False)
             bar.update()
             if step in marks:
-                held_out = history.held_out[step] = training.held_out_bits(STREAMS)
+                check_parameters(training.comm, training.p)
+                held_out = history.held_out[step] = training.held_out_bits()
                 with bar.external_write_mode():
                     show(f"  step {step:5d}   training {smoothed:.3f}   held out {held_out:.3f}")
-            if every and (step % every == 0 or step == steps or interrupt.pressed):
+            if training.comm.size == 1:
+                stop = interrupt.pressed
+            if every and (step % every == 0 or step == steps or stop):
                 save()
