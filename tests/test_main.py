@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
@@ -16,7 +15,9 @@ import numpy as np
 import pytest
 from cuda_on_cpu import fake_cupy
 
-from cupyrnn import __main__ as demo
+from cupyrnn import demo, parallel
+from cupyrnn.demo import cells, cli, files, model, modules, training
+from cupyrnn.demo import text as texts
 
 pytest.importorskip("tqdm", reason="needs the extra: demo")
 imread = pytest.importorskip("matplotlib.image", reason="needs the extra: demo").imread
@@ -30,19 +31,19 @@ SMALL = ["--backend", "numpy", "--hidden", "8", "--batch", "8", "--seq", "16"]
 @pytest.fixture(scope="module")
 def text() -> str:
     """The first part of the real text."""
-    return demo.read_text()[:60_000]
+    return texts.read_text()[:60_000]
 
 
 @pytest.fixture
 def short_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the command read the short text."""
-    monkeypatch.setattr(demo, "read_text", lambda: text)
+    monkeypatch.setattr(texts, "read_text", lambda: text)
 
 
 def bits(output: str) -> dict[str, float]:
     """Return the table at the end of the output."""
-    rows = re.findall(r"^  (uniform|unigram|model) +(\d+\.\d{4})$", output, re.MULTILINE)
-    assert [name for name, _ in rows] == ["uniform", "unigram", "model"]
+    rows = re.findall(r"^  (\w+) +(\d+\.\d{4})$", output, re.MULTILINE)
+    assert [name for name, _ in rows] == ["uniform", "unigram", "bz2", "lzma", "model"]
     return {name: float(value) for name, value in rows}
 
 
@@ -54,7 +55,7 @@ def check_png(path: Path) -> None:
     assert image[..., :3].std() > 0.05  # not blank
 
 
-@pytest.mark.parametrize("cell", demo.CELLS)
+@pytest.mark.parametrize("cell", cells.CELLS)
 def test_command(cell: str, tmp_path: Path) -> None:
     out = tmp_path / "figure.png"
     done = subprocess.run(
@@ -66,7 +67,7 @@ def test_command(cell: str, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")  # no bar where no terminal is
     assert f"NumPy {np.__version__}" in done.stdout
-    assert f"model: {demo.CELLS[cell].title}, 8 units" in done.stdout
+    assert f"model: {cells.CELLS[cell].title}, 8 units" in done.stdout
     assert "complex step" in done.stdout
     rows = bits(done.stdout)
     assert rows["unigram"] < rows["uniform"]
@@ -86,45 +87,48 @@ def test_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bits(first)["unigram"] == bits(other)["unigram"]
 
 
-@pytest.mark.parametrize("cell", demo.CELLS)
+@pytest.mark.parametrize("cell", cells.CELLS)
 def test_it_learns(cell: str, text: str) -> None:
-    corpus = demo.make_corpus(text)
+    corpus = texts.make_corpus(text)
     rng = np.random.default_rng(0)
-    p = demo.initial_parameters(
-        np, demo.CELLS[cell], len(corpus.symbols), demo.EMBEDDING, 24, rng, np.float32
+    p = model.initial_parameters(
+        np, cells.CELLS[cell], len(corpus.symbols), model.EMBEDDING, 24, rng, np.float32
     )
-    before = demo.held_out_bits(np, demo.CELLS[cell], p, corpus)
-    history = demo.train(np, demo.CELLS[cell], p, corpus, 200, 8, 32)
-    after = demo.held_out_bits(np, demo.CELLS[cell], p, corpus)
-    rows = demo.baselines(corpus)
+    before = model.held_out_bits(np, cells.CELLS[cell], p, corpus)
+    comm = parallel.communicator()
+    run = training.Training(comm, np, cells.CELLS[cell], p, corpus, training.Plan(200, 8, 32))
+    training.train(run)
+    history = run.history
+    after = model.held_out_bits(np, cells.CELLS[cell], p, corpus)
+    rows = texts.baselines(corpus)
     assert rows["uniform"] - 0.5 < before
     assert after < rows["unigram"] - 0.4
     assert history.smoothed[-1] < rows["unigram"] - 0.4
     assert sorted(history.held_out) == [40, 80, 120, 160]
 
 
-@pytest.mark.parametrize("cell", demo.CELLS)
+@pytest.mark.parametrize("cell", cells.CELLS)
 def test_gradient_of_every_parameter(cell: str) -> None:
     rng = np.random.default_rng(3)
     T, B, I, H, V = 5, 2, 3, 3, 6
-    c = demo.CELLS[cell]
-    p = demo.initial_parameters(np, c, V, I, H, rng, np.float64)
+    c = cells.CELLS[cell]
+    p = model.initial_parameters(np, c, V, I, H, rng, np.float64)
     p = {name: a + 0.5 * rng.standard_normal(a.shape) for name, a in p.items()}
-    state = tuple(4 * rng.standard_normal(s.shape) for s in demo.zero_state(np, c, p, B))
+    state = tuple(4 * rng.standard_normal(s.shape) for s in model.zero_state(np, c, p, B))
     tokens, targets = rng.integers(V, size=(2, T, B))
     seed = 5  # of the dropout, where there is any
-    value, grads, after = demo.loss_and_gradient(np, c, p, tokens, targets, state, seed)
+    value, grads, after = model.loss_and_gradient(np, c, p, tokens, targets, state, seed)
     assert grads.keys() == p.keys()
     out = c.forward(p, p["embedding"][tokens], state, seed)
     if cell == "lstm":  # or the check would not see the gradient of the clip
-        assert (abs(out.saved.cs) == demo.CELL_CLIP).any()
+        assert (abs(out.saved.cs) == cells.CELL_CLIP).any()
     if cell.startswith("cudnn"):
         assert (out.h != c.forward(p, p["embedding"][tokens], state, None).h).any()
 
     def loss(parameters: dict) -> np.ndarray:
         dtype = parameters["embedding"].dtype
         typed = tuple(s.astype(dtype) for s in state)
-        return demo.loss(np, c, parameters, tokens, targets, typed, seed)
+        return model.loss(np, c, parameters, tokens, targets, typed, seed)
 
     again, after_again = loss(p)
     assert value == again
@@ -141,22 +145,22 @@ def test_gradient_of_every_parameter(cell: str) -> None:
         assert error < 1e-12, name
 
 
-@pytest.mark.parametrize("cell", demo.CELLS)
+@pytest.mark.parametrize("cell", cells.CELLS)
 def test_gradient_check(cell: str) -> None:
-    assert demo.gradient_error(np, demo.CELLS[cell]) < demo.EXPECTED_ERROR
+    assert model.gradient_error(np, cells.CELLS[cell]) < model.EXPECTED_ERROR
 
 
 @pytest.mark.usefixtures("short_text")
 def test_wrong_gradient_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = demo.CELLS["lstm"]
+    right = cells.CELLS["lstm"]
 
     def wrong(*arguments):
         d_x, grads = right.backward(*arguments)
         return d_x, grads | {"wco": grads["wco"] * (1 + 1e-9)}
 
-    monkeypatch.setitem(demo.CELLS, "lstm", right._replace(backward=wrong))
+    monkeypatch.setitem(cells.CELLS, "lstm", right._replace(backward=wrong))
     out = tmp_path / "x.png"
     assert demo.main([*SMALL, "--steps", "1", "--out", str(out)]) == 1
     assert "gradient is wrong" in capsys.readouterr().err
@@ -169,48 +173,48 @@ def test_corpus() -> None:
     # Dots fill up the first part until the tail is just what is held out.
     dots = 9 * len(tail) - len(head)
     text = head + "." * dots + tail
-    corpus = demo.make_corpus(text)
+    corpus = texts.make_corpus(text)
     assert len(corpus.held_out) - 1 == len(tail)
     training = "".join(corpus.symbols[k] for k in corpus.training)
     assert "shared" not in training  # it is held out
     assert training.startswith("ab\n\nab")
-    assert corpus.symbols == ["\n", ".", "a", "b", demo.UNKNOWN]  # z is too rare
+    assert corpus.symbols == ["\n", ".", "a", "b", texts.UNKNOWN]  # z is too rare
     decoded = "".join(corpus.symbols[k] for k in corpus.held_out)
-    unknown = re.sub(r"[^\n.ab]", demo.UNKNOWN, text[-len(tail) - 1 :])
+    unknown = re.sub(r"[^\n.ab]", texts.UNKNOWN, text[-len(tail) - 1 :])
     assert decoded == unknown
-    assert corpus.escapes == unknown.count(demo.UNKNOWN)
+    assert corpus.escapes == unknown.count(texts.UNKNOWN)
 
 
 def test_baselines_charge_every_character() -> None:
     text = "ab" * 405 + "ab" * 44 + "é€"
-    corpus = demo.make_corpus(text)
-    assert corpus.symbols == ["a", "b", demo.UNKNOWN]
+    corpus = texts.make_corpus(text)
+    assert corpus.symbols == ["a", "b", texts.UNKNOWN]
     # One of two characters of all of Unicode but a and b.
     escape = 2 / 90 * np.log2(0x110000 - 2)
     n = len(corpus.training)
     p = np.array([n // 2 + 1, n // 2 + 1, 1]) / (n + 3)
     unigram = -(88 / 90 * np.log2(p[0]) + 2 / 90 * np.log2(p[2]))
-    rows = demo.baselines(corpus)
+    rows = texts.baselines(corpus)
     assert rows["uniform"] == pytest.approx(np.log2(3) + escape, rel=1e-12)
     assert rows["unigram"] == pytest.approx(unigram + escape, rel=1e-12)
 
 
 def test_held_out_bits_score_every_character(text: str) -> None:
-    corpus = demo.make_corpus(text[:12_000] + "é€" * 20)
-    cell = demo.CELLS["gru"]
+    corpus = texts.make_corpus(text[:12_000] + "é€" * 20)
+    cell = cells.CELLS["gru"]
     rng = np.random.default_rng(0)
-    p = demo.initial_parameters(np, cell, len(corpus.symbols), 8, 8, rng, np.float64)
+    p = model.initial_parameters(np, cell, len(corpus.symbols), 8, 8, rng, np.float64)
     seen, scored = corpus.held_out[:-1, None], corpus.held_out[1:]
-    _, _, log_p = demo.forward(np, cell, p, seen, demo.zero_state(np, cell, p, 1))
+    _, _, log_p = model.forward(np, cell, p, seen, model.zero_state(np, cell, p, 1))
     np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-12)
     expected = -log_p[np.arange(len(scored)), scored].mean() / np.log(2) + corpus.escape_bits
     assert corpus.escape_bits > 0
-    assert demo.held_out_bits(np, cell, p, corpus) == pytest.approx(expected, rel=1e-12)
+    assert model.held_out_bits(np, cell, p, corpus) == pytest.approx(expected, rel=1e-12)
 
 
 def test_windows_follow_one_another() -> None:
     text, B, T = np.arange(50), 3, 7
-    tokens, targets = zip(*itertools.islice(demo.windows(text, B, T), 20), strict=True)
+    tokens, targets = zip(*(texts.window(text, B, T, k) for k in range(20)), strict=True)
     seen = np.concatenate(tokens)
     for b in range(B):
         np.testing.assert_array_equal(seen[:, b], (b * 50 // B + np.arange(20 * T)) % 50)
@@ -244,7 +248,7 @@ def test_argument_errors(
 def test_trying_the_path_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "old.png").write_bytes(b"old")
     for name in ("new.png", "old.png"):
-        assert demo.new_file(str(tmp_path / name)) == tmp_path / name
+        files.check(tmp_path / name)
     assert [p.name for p in tmp_path.iterdir()] == ["old.png"]
     assert (tmp_path / "old.png").read_bytes() == b"old"
 
@@ -254,7 +258,9 @@ def test_a_full_disk_does_not_hide_the_result(capsys: pytest.CaptureFixture[str]
     assert demo.main(["--steps", "2", *SMALL, "--out", "/dev/full"]) == 1
     captured = capsys.readouterr()
     assert "model" in bits(captured.out)
-    assert captured.err.endswith("cannot write /dev/full: No space left on device\n")
+    assert captured.err.endswith(
+        "python -m cupyrnn: cannot write '/dev/full': No space left on device\n"
+    )
 
 
 def test_an_output_of_few_characters(tmp_path: Path) -> None:
@@ -273,7 +279,21 @@ def test_an_output_of_few_characters(tmp_path: Path) -> None:
     check_png(out)
 
 
-@pytest.mark.parametrize("name", ["matplotlib", "tqdm"])
+@pytest.mark.usefixtures("short_text")
+def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl", reason="needs the extra: demo")
+    pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
+    if not pools.info():
+        pytest.skip("NumPy's BLAS is one whose threads cannot be set")
+    with pools.limit(limits=2):
+        for options, expected in (([], 1), (["--threads", "2"], 2)):
+            arguments = ["--steps", "1", *SMALL, "--out", str(tmp_path / "x.png"), *options]
+            assert demo.main(arguments) == 0
+            assert f"threads: {expected} of " in capsys.readouterr().out
+            assert {pool["num_threads"] for pool in pools.info()} == {expected}
+
+
+@pytest.mark.parametrize("name", ["matplotlib", "threadpoolctl", "tqdm"])
 def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # has importing it fail
     with pytest.raises(SystemExit) as error:
@@ -318,7 +338,7 @@ def test_where_ctrl_c_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a background job of a shell."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with demo.noting_interrupt() as interrupt:
+        with training.noting_interrupt() as interrupt:
             signal.raise_signal(signal.SIGINT)
         assert not interrupt.pressed
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
@@ -344,12 +364,14 @@ def with_model_functions(cupy: Any) -> Any:
         setattr(cupy, name, on_device(getattr(np, name)))
     cupy.__version__ = "0"
     cupy.is_available = lambda: True
-    cupy.cuda.runtime = SimpleNamespace(getDeviceProperties=lambda _: {"name": b"a CPU"})
+    runtime = getattr(cupy.cuda, "runtime", SimpleNamespace())
+    runtime.getDeviceProperties = lambda _: {"name": b"a CPU"}
+    cupy.cuda.runtime = runtime
     return cupy
 
 
 @pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("cell", demo.CELLS)
+@pytest.mark.parametrize("cell", cells.CELLS)
 def test_training_on_the_device(
     cell: str,
     short_text: None,
@@ -359,10 +381,10 @@ def test_training_on_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same run on both array modules: what the kernels train is what NumPy trains."""
-    monkeypatch.setattr(demo, "SAMPLE", 5)
+    monkeypatch.setattr(cli, "SAMPLE", 5)
     # Long texts take long where a CPU plays the GPU.
-    monkeypatch.setattr(demo, "read_text", lambda: "the cat sat on the mat.\n" * 60)
-    monkeypatch.setattr(demo, "PROMPT", "the")
+    monkeypatch.setattr(texts, "read_text", lambda: "the cat sat on the mat.\n" * 60)
+    monkeypatch.setattr(cli, "PROMPT", "the")
     with_model_functions(cupy_on_cpu)
     small = ["--hidden", "5", "--batch", "4", "--seq", "6", "--steps", "4", "--cell", cell]
     results = {}
@@ -379,7 +401,7 @@ def test_training_on_the_device(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cell", demo.CELLS)
+@pytest.mark.parametrize("cell", cells.CELLS)
 def test_training_on_the_gpu(
     cell: str,
     tmp_path: Path,
@@ -406,8 +428,8 @@ def test_no_gpu(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def broken(name: str) -> Any:
             raise OSError("libcuda is torn")
 
-        monkeypatch.setattr(demo.importlib, "import_module", broken)
-    assert demo.array_module("auto") is np
+        monkeypatch.setattr(modules.importlib, "import_module", broken)
+    assert modules.array_module("auto") is np
     help_on = r"--backend numpy" if missing == "no GPU" else r"cupyrnn\[cuda13x\]"
     with pytest.raises(SystemExit, match=help_on):
-        demo.array_module("cupy")
+        modules.array_module("cupy")

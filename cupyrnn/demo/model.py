@@ -1,0 +1,218 @@
+"""The model: an embedding, a cell, and a layer that reads its output; loss, gradient, samples."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .cells import Cell, Parameters, Pass, Shapes, State, normal
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from .text import Corpus
+
+EMBEDDING = 64  # I
+STREAMS = 32  # in which the held-out text is cut, to be fast; at the end it is read as one
+TEMPERATURE = 0.7
+EXPECTED_ERROR, WORST_ERROR = 1e-12, 1e-10
+
+
+def to_host(xp: ModuleType, a: Array) -> Array:
+    """Return a NumPy array."""
+    host: Array = a if xp is np else xp.asnumpy(a)
+    return host
+
+
+def head_shapes(V: int, H: int) -> Shapes:
+    """Return the shapes of the layer that reads the cell's output."""
+    return {"w_out": (H, V), "b_out": (V,)}
+
+
+def parameter_count(cell: Cell, V: int, I: int, H: int) -> int:
+    """Return the number of parameters, without making them."""
+    shapes = {"embedding": (V, I), **cell.shapes(I, H), **head_shapes(V, H)}
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def initial_parameters(
+    xp: ModuleType, cell: Cell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
+) -> Parameters:
+    """Return the parameters of the embedding, the cell and the layer that reads its output."""
+    p = {"embedding": rng.standard_normal((V, I)), **cell.initial(rng, I, H)}
+    p |= normal(rng, head_shapes(V, H))
+    return {name: xp.asarray(a, dtype=dtype) for name, a in p.items()}
+
+
+def zero_state(xp: ModuleType, cell: Cell, p: Parameters, B: int) -> State:
+    """Return each of the cell's states before the text begins."""
+    H, dtype = p["w_out"].shape[0], p["w_out"].dtype
+    shape = (B, H) if cell.layers is None else (cell.layers, B, H)
+    return tuple(xp.zeros(shape, dtype) for _ in range(cell.states))
+
+
+def forward(
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    tokens: Array,
+    state: State,
+    seed: int | None = None,
+) -> tuple[Array, Pass, Array]:
+    """
+    The model on tokens[T, B], whose dtype is that of the parameters, complex128 too.
+
+    Returns
+    -------
+    x : [T, B, I]
+        The input of the cell.
+    out
+        What the cell makes of it.
+    log_p : [T*B, V]
+        The logarithms of the probabilities of the character after each of the tokens.
+    """
+    x = p["embedding"][tokens]
+    out = cell.forward(p, x, state, seed)
+    logits = out.h.reshape(-1, out.h.shape[-1]) @ p["w_out"] + p["b_out"]
+    logits -= logits.real.max(axis=1, keepdims=True)
+    return x, out, logits - xp.log(xp.exp(logits).sum(axis=1, keepdims=True))
+
+
+def loss(
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    tokens: Array,
+    targets: Array,
+    state: State,
+    seed: int | None = None,
+) -> tuple[Array, State]:
+    """Return the mean of -log p of targets[T, B], in nats, and the state after the window."""
+    _, out, log_p = forward(xp, cell, p, tokens, state, seed)
+    return -log_p[xp.arange(targets.size), targets.ravel()].mean(), out.state
+
+
+def loss_and_gradient(
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    tokens: Array,
+    targets: Array,
+    state: State,
+    seed: int | None = None,
+) -> tuple[Array, Parameters, State]:
+    """Return what `loss` does and, between the two, the gradient of the loss by parameter."""
+    x, out, log_p = forward(xp, cell, p, tokens, state, seed)
+    N, V = log_p.shape
+    at_targets = xp.arange(N), targets.ravel()
+    value = -log_p[at_targets].mean()
+
+    d_logits = xp.exp(log_p)
+    d_logits[at_targets] -= 1
+    d_logits /= N
+    h = out.h.reshape(N, -1)
+    grads = {"w_out": h.T @ d_logits, "b_out": d_logits.sum(axis=0)}
+    d_h = (d_logits @ p["w_out"].T).reshape(out.h.shape)
+    d_x, cell_grads = cell.backward(p, x, state, out, d_h, seed)
+    # Row v of the embedding gets the sum of d_x where the token is v. As a matmul, unlike adding
+    # at indices, the sum has one order everywhere.
+    one_hot = (tokens.ravel() == xp.arange(V)[:, None]).astype(d_x.dtype)
+    grads["embedding"] = one_hot @ d_x.reshape(N, -1)
+    return value, grads | cell_grads, out.state
+
+
+def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
+    """
+    Return the largest relative error of a small model's gradient, in float64.
+
+    Every parameter alone is moved in some random directions d. The derivative of the loss along
+    d is Im(loss(p + 1e-30j*d)) / 1e-30, exact to rounding as nothing is subtracted, and the
+    gradient's projection on d must equal it. The derivative is NumPy's, whose ops alone take
+    complex numbers; the gradient is that of `xp`. Nothing is dropped: the masks of cuDNN would
+    not be NumPy's.
+    """
+    rng = np.random.default_rng(0)
+    T, B, I, H, V = 7, 3, 4, 5, 11
+    p = initial_parameters(np, cell, V, I, H, rng, np.float64)
+    # Where a vector is zero, mistakes in what is multiplied with it would not show.
+    p = {name: a + 0.3 * rng.standard_normal(a.shape) for name, a in p.items()}
+    # Large, so that some cell states of an LSTM are clipped.
+    state = tuple(4 * rng.standard_normal(s.shape) for s in zero_state(np, cell, p, B))
+    tokens, targets = (rng.integers(V, size=(T, B)) for _ in range(2))
+    _, grads, _ = loss_and_gradient(
+        xp,
+        cell,
+        {name: xp.asarray(a) for name, a in p.items()},
+        xp.asarray(tokens),
+        xp.asarray(targets),
+        tuple(xp.asarray(a) for a in state),
+    )
+
+    complex_p = {name: a.astype(np.complex128) for name, a in p.items()}
+    complex_state = tuple(a.astype(np.complex128) for a in state)
+    step, worst = 1e-30, 0.0
+    for name, a in p.items():
+        for _ in range(directions):
+            d = rng.standard_normal(a.shape)
+            moved = complex_p | {name: a + 1j * step * d}
+            value, _ = loss(np, cell, moved, tokens, targets, complex_state)
+            expected = float(value.imag) / step
+            projected = float((to_host(xp, grads[name]) * d).sum())
+            worst = max(worst, abs(projected - expected) / abs(expected))
+    return worst
+
+
+def held_out_bits(
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    corpus: Corpus,
+    streams: int = 1,
+    part: slice = slice(None),
+) -> float:
+    """
+    Return the bits per character of the held-out text.
+
+    One stream reads it from end to end with the state carried along. More are faster; each begins
+    with a zero state, and what is left over at the end is not scored. A part of them may be scored
+    alone, and if it has none the result is 0.
+    """
+    text = corpus.held_out
+    L = (len(text) - 1) // streams
+    at = np.arange(L)[:, None] + (L * np.arange(streams))[part]
+    if not at.size:
+        return 0.0
+    tokens, targets = xp.asarray(text[at]), xp.asarray(text[at + 1])
+    state = zero_state(xp, cell, p, at.shape[1])
+    nats = 0.0
+    for lo in range(0, L, 500):  # in pieces that fit in memory
+        piece = slice(lo, min(lo + 500, L))
+        value, state = loss(xp, cell, p, tokens[piece], targets[piece], state)
+        nats += float(value) * (piece.stop - lo)
+    return float(nats / L / np.log(2)) + corpus.escape_bits
+
+
+def sample(
+    xp: ModuleType,
+    cell: Cell,
+    p: Parameters,
+    corpus: Corpus,
+    prompt: str,
+    length: int,
+    rng: np.random.Generator,
+) -> str:
+    """Return the prompt and as many characters as the model goes on with."""
+    tokens = [corpus.symbols.index(c) for c in prompt]
+    state = zero_state(xp, cell, p, 1)
+    fresh = tokens
+    for _ in range(length):
+        _, out, log_p = forward(xp, cell, p, xp.asarray(fresh)[:, None], state)
+        state = out.state
+        probability = xp.exp(log_p[-1].astype(np.float64) / TEMPERATURE)
+        cumulative = xp.cumsum(probability)
+        # Scaled instead of normalized, so that rounding cannot lead past the last symbol.
+        fresh = [int((cumulative < rng.random() * float(cumulative[-1])).sum())]
+        tokens += fresh
+    return "".join(corpus.symbols[k] for k in tokens)

@@ -1,0 +1,47 @@
+"""Modules that not everyone has: those of the extra `demo`, and CuPy."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+
+def demo_module(name: str) -> Any:
+    """Import a module that the extra `demo` brings, or end with the command that brings it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"python -m cupyrnn: {error.name} is missing, install it with"
+            ' pip install "cupyrnn[demo]"'
+        ) from None
+
+
+def array_module(backend: str) -> ModuleType:
+    """Return the array module to train with; "auto" is CuPy where there is a GPU."""
+    if backend == "numpy":
+        return np
+    install = 'it is installed with pip install "cupyrnn[cuda13x]" or "cupyrnn[cuda12x]"'
+    try:
+        cupy: ModuleType = importlib.import_module("cupy")
+        if cupy.is_available():
+            return cupy
+        missing = "CuPy finds no GPU, --backend numpy needs none"
+    except ModuleNotFoundError:
+        missing = f"CuPy is missing, {install}"
+    except Exception as error:  # a broken CuPy raises whatever broke it
+        missing = f"CuPy does not work ({error}), {install}"
+    if backend == "auto":
+        return np
+    raise SystemExit(f"python -m cupyrnn: {missing}")
+
+
+def versions(xp: ModuleType) -> str:
+    """Return what the arrays are made by, and where."""
+    if xp is np:
+        return f"NumPy {np.__version__}; array module: numpy"
+    name = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)["name"].decode()
+    return f"NumPy {np.__version__}; array module: cupy {xp.__version__} on {name}"

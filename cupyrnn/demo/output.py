@@ -1,0 +1,67 @@
+"""Standard output and standard error, which may be closed, full or of few characters."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+
+class OutputError(Exception):
+    """Standard output takes no more; carries what the system says and the exit status."""
+
+    def __init__(self, error: OSError) -> None:
+        # As a shell has it for programs that SIGPIPE ends, which Python ignores.
+        self.status = 128 + 13 if isinstance(error, BrokenPipeError) else 1
+        super().__init__(f"cannot write to standard output: {error.strerror}")
+
+
+def check() -> None:
+    """Raise OutputError if there is no standard output."""
+    if sys.stdout is None:
+        raise OutputError(OSError(errno.EBADF, os.strerror(errno.EBADF)))
+
+
+def show(text: str = "") -> None:
+    """Print text of any characters, with question marks for those the output cannot encode."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        # At once: the bar's lines would come first where both go to one file.
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)
+    except OSError as error:
+        raise OutputError(error) from None
+
+
+def silence() -> None:
+    """Print nothing from here on: another process does."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def flush() -> None:
+    """Have what others have printed reach its reader, or raise OutputError."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise OutputError(error) from None
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error, if there is one."""
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr.fileno())
+
+
+def drop() -> None:
+    """Drop what could not be printed, or Python would try it again when it ends, and complain."""
+    if sys.stdout is not None:
+        _drop(sys.stdout.fileno())
+
+
+def _drop(fd: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, fd)
+    os.close(nowhere)

@@ -1,0 +1,240 @@
+"""The training: Adam, its history, and a first Ctrl-C that ends it in good order."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..parallel import (
+    Communicator,
+    all_reduce_gradients,
+    broadcast_parameters,
+    check_parameters,
+)
+from .cells import Cell, Parameters, State
+from .model import STREAMS, held_out_bits, loss_and_gradient, to_host, zero_state
+from .modules import demo_module
+from .output import show
+from .text import Corpus, window
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+MAX_RATE, MIN_RATE = 1e-2, 1e-4
+WARM_UP = 20  # steps
+MAX_NORM = 1.0
+SMOOTHING = 0.9
+MARKS = 5  # parts of the training after each of which the held-out text is scored
+
+
+class Adam:
+    """Adam with the gradient's norm bounded, the rate warmed up and then lowered by a cosine."""
+
+    def __init__(self, xp: ModuleType, p: Parameters, steps: int) -> None:
+        self.xp, self.steps, self.step = xp, steps, 0
+        self.moments = {name: (xp.zeros_like(a), xp.zeros_like(a)) for name, a in p.items()}
+
+    def rate(self) -> float:
+        """Return the learning rate of the current step, which counts from 1."""
+        cosine = (1 + np.cos(np.pi * self.step / self.steps)) / 2
+        rate = MIN_RATE + (MAX_RATE - MIN_RATE) * cosine
+        return float(rate * min(1, self.step / WARM_UP))
+
+    def update(
+        self, p: Parameters, grads: Parameters, beta1: float = 0.9, beta2: float = 0.99
+    ) -> None:
+        """Overwrite the parameters with better ones."""
+        self.step += 1
+        norm = sum(float((g * g).sum()) for g in grads.values()) ** 0.5
+        scale = min(1.0, MAX_NORM / (norm + 1e-12))
+        # The moments begin at zero; both corrections of that are in the rate.
+        rate = self.rate() * (1 - beta2**self.step) ** 0.5 / (1 - beta1**self.step)
+        for name, g in grads.items():
+            m, v = self.moments[name]
+            g *= scale
+            m += (1 - beta1) * (g - m)
+            v += (1 - beta2) * (g * g - v)
+            p[name] -= rate * m / (self.xp.sqrt(v) + 1e-8)
+
+
+class Interrupt:
+    """Whether Ctrl-C was pressed."""
+
+    pressed = False
+
+
+@contextlib.contextmanager
+def noting_interrupt() -> Iterator[Interrupt]:
+    """Note a first Ctrl-C, so that no step is cut in half; a second one interrupts as ever."""
+    interrupt = Interrupt()
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for background jobs
+        yield interrupt
+        return
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        interrupt.pressed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class History:
+    """Bits per character by step: of the training windows, smoothed too, and held out."""
+
+    def __init__(self) -> None:
+        self.training: list[float] = []
+        self.smoothed: list[float] = []
+        self.held_out: dict[int, float] = {}
+        self._sum = self._weight = 0.0
+
+    def add(self, bits: float) -> None:
+        """Add a training step; its moving average has no bias to the first steps."""
+        self._sum = SMOOTHING * self._sum + bits
+        self._weight = SMOOTHING * self._weight + 1
+        self.training.append(bits)
+        self.smoothed.append(self._sum / self._weight)
+
+
+def part_of(n: int, comm: Communicator) -> slice:
+    """Return which of n streams are this rank's."""
+    return slice(n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size)
+
+
+class Plan(NamedTuple):
+    """How long a training is, and on what windows of the text."""
+
+    steps: int
+    B: int
+    T: int
+
+
+class Training:
+    """A model in training: all that its next step depends on.
+
+    Where there are more ranks than one, each has some of the B streams, and all have the rest.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        xp: ModuleType,
+        cell: Cell,
+        p: Parameters,
+        corpus: Corpus,
+        plan: Plan,
+    ) -> None:
+        self.comm, self.xp, self.cell, self.corpus, self.plan = comm, xp, cell, corpus, plan
+        self.p = broadcast_parameters(comm, p)
+        self.adam = Adam(xp, self.p, plan.steps)
+        self.streams = part_of(plan.B, comm)
+        self.state = zero_state(xp, cell, p, self.streams.stop - self.streams.start)
+        self.history = History()
+
+    @property
+    def done(self) -> int:
+        """The number of steps made."""
+        return self.adam.step
+
+    def step(self, stop: bool = False) -> bool:
+        """Overwrite the parameters with better ones; return whether any rank is to stop."""
+        window_ = window(self.corpus.training, self.plan.B, self.plan.T, self.done)
+        tokens, targets = (self.xp.asarray(a[:, self.streams]) for a in window_)
+        seed = self.done + 1 + self.plan.steps * self.comm.rank
+        value, grads, self.state = loss_and_gradient(
+            self.xp, self.cell, self.p, tokens, targets, self.state, seed=seed
+        )
+        if self.comm.size > 1:  # the loss and the wish to stop travel with the gradients
+            grads["loss"] = self.xp.asarray(value)
+            grads["stop"] = self.xp.asarray(stop, dtype=value.dtype)
+            grads = all_reduce_gradients(self.comm, grads, weight=tokens.size)
+            value, stop = grads.pop("loss"), bool(grads.pop("stop") > 0)
+        self.adam.update(self.p, grads)
+        self.history.add(float(value) / float(np.log(2)))
+        return stop
+
+    def held_out_bits(self) -> float:
+        """Return the bits per character of the held-out text, read fast, by all ranks together."""
+        mine = part_of(STREAMS, self.comm)
+        bits = held_out_bits(self.xp, self.cell, self.p, self.corpus, STREAMS, mine)
+        share = {"bits": self.xp.asarray([bits], np.float64)}
+        mean = all_reduce_gradients(self.comm, share, weight=mine.stop - mine.start)
+        return float(mean["bits"][0])
+
+    def arrays(self) -> dict[str, Array]:
+        """Return, on the host, the arrays that together with the history are the training."""
+        named = {f"parameter {n}": a for n, a in self.p.items()}
+        for n, (m, v) in self.adam.moments.items():
+            named |= {f"first moment {n}": m, f"second moment {n}": v}
+        if self.comm.size > 1:
+            check_parameters(self.comm, named)
+        named |= {f"state {k}": a for k, a in enumerate(self._whole_state())}
+        return {n: to_host(self.xp, a) for n, a in named.items()}
+
+    def _whole_state(self) -> State:
+        """Return the states of all ranks' streams: the sum of each rank's among zeros."""
+        whole = zero_state(self.xp, self.cell, self.p, self.plan.B)
+        for a, mine in zip(whole, self.state, strict=True):
+            a[..., self.streams, :] = mine
+        return all_reduce_gradients(self.comm, whole, reduce="sum")
+
+    def go_on(self, history: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Become the training that these are of."""
+        device = {n: self.xp.asarray(a) for n, a in arrays.items()}
+        for n in self.p:
+            self.p[n] = device[f"parameter {n}"]
+            self.adam.moments[n] = device[f"first moment {n}"], device[f"second moment {n}"]
+        self.state = tuple(
+            self.xp.ascontiguousarray(device[f"state {k}"][..., self.streams, :])
+            for k in range(len(self.state))
+        )
+        self.history = History()
+        for bits in history["training"]:
+            self.history.add(bits)
+        self.history.held_out = {int(step): bits for step, bits in history["held_out"]}
+        self.adam.step = len(self.history.training)
+
+
+def train(training: Training, every: int = 0, save: Callable[[], None] = lambda: None) -> None:
+    """Make the steps that are left; Ctrl-C ends it after the current one.
+
+    Every so many steps, 0 for never, and at the end the training is saved.
+    """
+    tqdm = demo_module("tqdm").tqdm
+    steps, stop = training.plan.steps, False
+    marks = {round(steps * k / MARKS) for k in range(1, MARKS)}
+    with (
+        noting_interrupt() as interrupt,
+        # disable=None: no bar where it would only fill a log; the lines at the marks remain.
+        tqdm(
+            total=steps,
+            initial=training.done,
+            unit="step",
+            disable=True if sys.stderr is None or training.comm.rank else None,
+            dynamic_ncols=True,
+        ) as bar,
+    ):
+        while training.done < steps and not stop:
+            stop = training.step(interrupt.pressed)
+            step, history = training.done, training.history
+            smoothed = history.smoothed[-1]
+            bar.set_postfix_str(f"{smoothed:.3f} bits/char", refresh=False)
+            bar.update()
+            if step in marks:
+                check_parameters(training.comm, training.p)
+                held_out = history.held_out[step] = training.held_out_bits()
+                with bar.external_write_mode():
+                    show(f"  step {step:5d}   training {smoothed:.3f}   held out {held_out:.3f}")
+            if training.comm.size == 1:
+                stop = interrupt.pressed
+            if every and (step % every == 0 or step == steps or stop):
+                save()
