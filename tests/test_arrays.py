@@ -213,7 +213,7 @@ def test_lstm_attributes(op: str) -> None:
             raises(op, TypeError, message, **{name: wrong})
         CALLS[op][0](**CALLS[op][1], **{name: np.float32(1)})
         CALLS[op][0](**CALLS[op][1], **{name: 1})
-        message = f"{name} is {10**400}, expected what a float can hold"
+        message = f"{name} is an integer of 1329 bits, expected what a float can hold"
         raises(op, ValueError, message, **{name: 10**400})
         bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
         CALLS[op][0](**CALLS[op][1], **{name: bfloat16(1)})
