@@ -193,9 +193,10 @@ def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
     """Return the number of time steps to compute: `seq_len_max`, or T where it is None."""
     if seq_len_max is None:
         return T
-    shape = getattr(seq_len_max, "shape", ())
-    if isinstance(shape, tuple) and shape:
-        raise ValueError(f"{op}: seq_len_max has shape {shape}, expected a scalar")
+    if array_kind(seq_len_max) is not None:
+        array: Any = seq_len_max
+        if array.ndim:
+            raise ValueError(f"{op}: seq_len_max has shape {array.shape}, expected a scalar")
     steps = _index(seq_len_max)
     if steps is None:
         raise TypeError(
@@ -206,24 +207,28 @@ def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
     return steps
 
 
+def _on_host(op: str, name: str, value: object, what: str) -> Array:
+    """Return what the host must know before any work as a NumPy array."""
+    if array_kind(value) == "cupy":
+        raise TypeError(
+            f"{op}: {name} is a cupy.ndarray, expected {what} on the host:"
+            " a numpy.ndarray or a list"
+        )
+    try:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError
+        return np.asarray(value)
+    except Exception:  # lists of different lengths, an __array__ that raises
+        raise TypeError(
+            f"{op}: {name} is {shown(value)}, expected a numpy.ndarray or a list of {what}"
+        ) from None
+
+
 def check_lengths(op: str, sequence_lengths: object, T: int, B: int) -> NDArray[np.int32] | None:
     """Return sequence_lengths, B integers in [0, T] on the host, or None."""
     if sequence_lengths is None:
         return None
-    if array_kind(sequence_lengths) == "cupy":
-        raise TypeError(
-            f"{op}: sequence_lengths is a cupy.ndarray, expected integers on the host:"
-            " a numpy.ndarray or a list"
-        )
-    try:
-        if isinstance(sequence_lengths, np.ma.MaskedArray):
-            raise TypeError
-        lengths = np.asarray(sequence_lengths)
-    except Exception:  # lists of different lengths, an __array__ that raises
-        raise TypeError(
-            f"{op}: sequence_lengths is {shown(sequence_lengths)},"
-            " expected a numpy.ndarray or a list of integers"
-        ) from None
+    lengths = _on_host(op, "sequence_lengths", sequence_lengths, "integers")
     if isinstance(sequence_lengths, (list, tuple)) and not lengths.size:
         lengths = lengths.astype(np.int32)  # an empty list has no integers to tell
     if lengths.dtype.kind not in "iu":
@@ -244,18 +249,7 @@ def check_resets(
     """Return resets, booleans of this shape on the host, or None."""
     if resets is None:
         return None
-    if array_kind(resets) == "cupy":
-        raise TypeError(
-            f"{op}: resets is a cupy.ndarray, expected booleans on the host: a numpy.ndarray"
-        )
-    try:
-        if isinstance(resets, np.ma.MaskedArray):
-            raise ValueError
-        marks = np.asarray(resets)
-    except Exception:
-        raise TypeError(
-            f"{op}: resets is a {type(resets).__name__}, expected booleans {symbols}"
-        ) from None
+    marks = _on_host(op, "resets", resets, "booleans")
     if marks.dtype != np.bool_:
         raise TypeError(f"{op}: resets has dtype {marks.dtype}, expected bool")
     expect_shape(op, "resets", marks, symbols, shape)
