@@ -40,6 +40,18 @@ def assert_close(
         assert error <= tolerance * scale, f"{what}: off by {error:.3g} of {scale:.3g}"
 
 
+def poisoned(empty: Callable[..., Any]) -> Callable[..., Any]:
+    """Return np.empty, but full of NaN, so that memory that an op forgets to write shows up."""
+
+    def full_of_nan(*args: Any, **kwargs: Any) -> Any:
+        a = empty(*args, **kwargs)
+        if a.dtype.kind in "fcV":
+            a.fill(np.nan)
+        return a
+
+    return full_of_nan
+
+
 def project(outputs: Sequence[Any], cotangents: Sequence[Any]) -> Any:
     """Return the scalar sum(outputs * cotangents)."""
     return sum((np.sum(o * g) for o, g in zip(outputs, cotangents, strict=True)), 0.0)
