@@ -87,3 +87,8 @@ __all__ = [
     "params_to_torch",
     "raw_ops",
 ]
+
+
+def __dir__() -> list[str]:
+    # Without the modules, which nobody is to take for functions: cupyrnn.gru, cupyrnn.params.
+    return [*__all__, "__version__"]

@@ -19,7 +19,20 @@ if TYPE_CHECKING:
     Lengths: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
     Resets: TypeAlias = NDArray[np.bool_] | Sequence[Sequence[bool]]
 
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+# What a subclass of numpy.ndarray overrides whose values mean more than their numbers: matrices,
+# masked arrays, units.
+_ARITHMETIC = (
+    "__array_ufunc__",
+    "__array_function__",
+    "__add__",
+    "__sub__",
+    "__mul__",
+    "__truediv__",
+    "__pow__",
+    "__matmul__",
+)
 
 
 def array_kind(a: object) -> str | None:
@@ -29,9 +42,31 @@ def array_kind(a: object) -> str | None:
     cupy = sys.modules.get("cupy")
     if isinstance(a, getattr(cupy, "ndarray", ())):
         return "cupy"
-    if isinstance(a, np.ndarray) and not isinstance(a, np.ma.MaskedArray):
+    if isinstance(a, np.ndarray) and all(
+        getattr(type(a), name) is getattr(np.ndarray, name) for name in _ARITHMETIC
+    ):
         return "numpy"
     return None
+
+
+def plain(a: Array) -> Array:
+    """
+    Return an array that `check_arrays` has passed, without its subclass and never a copy.
+
+    A memory map or another plain subclass is computed as the array that it holds.
+    """
+    return np.asarray(a) if isinstance(a, np.ndarray) else a
+
+
+def shown(value: object) -> str:
+    """Return an argument as an error message shows it: short, and whatever its repr does."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception:  # of a class's own
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def check_arrays(
@@ -79,10 +114,10 @@ def check_arrays(
         like = f" like {first}"
     dtype: np.dtype[Any] = given[first].dtype
     # The name is slow to get.
-    supported = dtype.isnative and (dtype.char in "efd" or dtype.name in _DTYPES)
+    supported = dtype.isnative and (dtype.char in "efd" or dtype.name in FLOATS)
     if not supported and not (complex_step and kind == "numpy" and dtype == np.complex128):
         shown = dtype.name if dtype.isnative else f"{dtype.str} (not in native byte order)"
-        raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(_DTYPES)}")
+        raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(FLOATS)}")
     for name in others:
         if given[name].dtype != dtype:
             raise TypeError(
@@ -101,7 +136,12 @@ def check_arrays(
 
 
 def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
-    """Return a context in which new arrays are made where `a` is, and NumPy does not warn."""
+    """
+    Return the context that a call works in.
+
+    New CuPy arrays are made where `a` is. NumPy warns of nothing and raises nothing, whatever the
+    caller has set: that a gate is closed is no error, and what is inf or NaN comes out as such.
+    """
     if xp is np:
         return np.errstate(all="ignore")
     array: Any = a
@@ -122,46 +162,76 @@ def expect_shape(op: str, name: str, a: Array | None, symbols: str, shape: tuple
         raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols} = {shape}")
 
 
+def _index(value: object) -> int | None:
+    """Return `value` as a Python integer, None where it is none on the host."""
+    # A CuPy scalar would have to be copied from the device.
+    if isinstance(value, (bool, np.bool_)) or array_kind(value) == "cupy":
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except Exception:  # a TypeError, or one of a class's own
+        return None
+
+
+def check_integer(op: str, name: str, value: object, least: int | None = None) -> int:
+    """
+    Return `value`, a Python or NumPy integer, as a Python integer.
+
+    With `least` it is a size: not below that, and no more than memory could have.
+    """
+    number = _index(value)
+    if number is None:
+        raise TypeError(f"{op}: {name} is {shown(value)}, expected an integer")
+    if least is not None and number < least:
+        raise ValueError(f"{op}: {name} is {shown(number)}, expected at least {least}")
+    if least is not None and number >= 2**63:
+        raise ValueError(f"{op}: {name} is {shown(number)}, expected less than 2**63")
+    return number
+
+
 def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
     """Return the number of time steps to compute: `seq_len_max`, or T where it is None."""
     if seq_len_max is None:
         return T
-    shape = getattr(seq_len_max, "shape", ())
-    if shape != ():
-        raise ValueError(f"{op}: seq_len_max has shape {shape}, expected a scalar")
-    try:
-        # A CuPy scalar would have to be copied from the device.
-        if isinstance(seq_len_max, (bool, np.bool_)) or array_kind(seq_len_max) == "cupy":
-            raise TypeError
-        steps = operator.index(seq_len_max)  # type: ignore[arg-type]
-    except TypeError:
+    if array_kind(seq_len_max) is not None:
+        array: Any = seq_len_max
+        if array.ndim:
+            raise ValueError(f"{op}: seq_len_max has shape {array.shape}, expected a scalar")
+    steps = _index(seq_len_max)
+    if steps is None:
         raise TypeError(
-            f"{op}: seq_len_max is {seq_len_max!r}, expected an integer in [0, T] = [0, {T}]"
-        ) from None
+            f"{op}: seq_len_max is {shown(seq_len_max)}, expected an integer in [0, T] = [0, {T}]"
+        )
     if not 0 <= steps <= T:
-        raise ValueError(f"{op}: seq_len_max is {steps}, expected in [0, T] = [0, {T}]")
+        raise ValueError(f"{op}: seq_len_max is {shown(steps)}, expected in [0, T] = [0, {T}]")
     return steps
+
+
+def _on_host(op: str, name: str, value: object, what: str) -> Array:
+    """Return what the host must know before any work as a NumPy array."""
+    if array_kind(value) == "cupy":
+        raise TypeError(
+            f"{op}: {name} is a cupy.ndarray, expected {what} on the host:"
+            " a numpy.ndarray or a list"
+        )
+    try:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError
+        return np.asarray(value)
+    except Exception:  # lists of different lengths, an __array__ that raises
+        raise TypeError(
+            f"{op}: {name} is {shown(value)}, expected a numpy.ndarray or a list of {what}"
+        ) from None
 
 
 def check_lengths(op: str, sequence_lengths: object, T: int, B: int) -> NDArray[np.int32] | None:
     """Return sequence_lengths, B integers in [0, T] on the host, or None."""
     if sequence_lengths is None:
         return None
-    if array_kind(sequence_lengths) == "cupy":
-        raise TypeError(
-            f"{op}: sequence_lengths is a cupy.ndarray, expected integers on the host:"
-            " a numpy.ndarray or a list"
-        )
-    try:
-        if isinstance(sequence_lengths, np.ma.MaskedArray):
-            raise ValueError
-        lengths = np.asarray(sequence_lengths)
-    except ValueError:  # of lists of different lengths
-        raise TypeError(
-            f"{op}: sequence_lengths is {sequence_lengths!r}, expected a numpy.ndarray or a list"
-            " of integers"
-        ) from None
-    if lengths.dtype.kind not in "iu" and lengths.size:
+    lengths = _on_host(op, "sequence_lengths", sequence_lengths, "integers")
+    if isinstance(sequence_lengths, (list, tuple)) and not lengths.size:
+        lengths = lengths.astype(np.int32)  # an empty list has no integers to tell
+    if lengths.dtype.kind not in "iu":
         raise TypeError(f"{op}: sequence_lengths has dtype {lengths.dtype}, expected integers")
     expect_shape(op, "sequence_lengths", lengths, "(B,)", (B,))
     wrong = np.flatnonzero((lengths < 0) | (lengths > T))
@@ -179,33 +249,11 @@ def check_resets(
     """Return resets, booleans of this shape on the host, or None."""
     if resets is None:
         return None
-    if array_kind(resets) == "cupy":
-        raise TypeError(
-            f"{op}: resets is a cupy.ndarray, expected booleans on the host: a numpy.ndarray"
-        )
-    try:
-        if isinstance(resets, np.ma.MaskedArray):
-            raise ValueError
-        marks = np.asarray(resets)
-    except Exception:
-        raise TypeError(
-            f"{op}: resets is a {type(resets).__name__}, expected booleans {symbols}"
-        ) from None
+    marks = _on_host(op, "resets", resets, "booleans")
     if marks.dtype != np.bool_:
         raise TypeError(f"{op}: resets has dtype {marks.dtype}, expected bool")
     expect_shape(op, "resets", marks, symbols, shape)
     return marks
-
-
-def check_integer(op: str, name: str, value: object, least: int | None = None) -> int:
-    """Return `value`, a Python or NumPy integer that is not below `least`, as a Python integer."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"{op}: {name} is {value!r}, expected an integer") from None
-    if least is not None and number < least:
-        raise ValueError(f"{op}: {name} is {number}, expected at least {least}")
-    return number
 
 
 def check_list(op: str, name: str, value: object) -> None:
@@ -217,29 +265,39 @@ def check_list(op: str, name: str, value: object) -> None:
 def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> str:
     """Return `value`, one of the strings `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(choices)}")
+        raise ValueError(f"{op}: {name} is {shown(value)}, expected one of {', '.join(choices)}")
     return value
 
 
 def check_bool(op: str, name: str, value: object) -> bool:
     """Return the attribute `value` as a Python bool."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{op}: {name} is {value!r}, expected a bool")
+        raise TypeError(f"{op}: {name} is {shown(value)}, expected a bool")
     return bool(value)
 
 
 def check_real(op: str, name: str, value: object) -> float:
     """Return the attribute `value` as a Python float."""
-    # bfloat16 is no np.number.
+    # bfloat16 is no np.number; a time span is one.
     real = isinstance(value, (Real, np.number)) or (
         isinstance(value, np.generic) and value.dtype.name == "bfloat16"
     )
-    if not real or isinstance(value, (bool, np.complexfloating)):
-        raise TypeError(f"{op}: {name} is {value!r}, expected a real number")
+    if not real or isinstance(value, (bool, np.complexfloating, np.timedelta64)):
+        raise TypeError(f"{op}: {name} is {shown(value)}, expected a real number")
     try:
         return float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        raise ValueError(f"{op}: {name} is {value!r}, expected what a float can hold") from None
+    except Exception:  # an OverflowError, or one of a class's own
+        raise ValueError(
+            f"{op}: {name} is {shown(value)}, expected what a float can hold"
+        ) from None
+
+
+def check_dropout(op: str, dropout: object) -> float:
+    """Return the dropout rate as a Python float in [0, 1]."""
+    rate = check_real(op, "dropout", dropout)
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{op}: dropout is {rate}, expected in [0, 1]")
+    return rate
 
 
 def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -13,6 +13,7 @@ from ._arrays import (
     expect_rank,
     expect_shape,
     on_device,
+    shown,
 )
 from .params import DIRECTIONS, GATES, PackedParams, check_net, check_params, layout, zeros
 
@@ -66,6 +67,10 @@ def params_from_torch(
     """
     op = "params_from_torch"
     check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    if not isinstance(state_dict, Mapping) or not all(isinstance(k, str) for k in state_dict):
+        raise TypeError(f"{op}: state_dict is {shown(state_dict)}, expected arrays by their names")
+    if not isinstance(prefix, str):
+        raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a str")
     state = {k.removeprefix(prefix): a for k, a in state_dict.items() if k.startswith(prefix)}
     for name in ("weight_ih_l0", "weight_hh_l0"):
         if name not in state:
@@ -404,6 +409,7 @@ def params_from_block_lstm(
             raise ValueError(f"{op}: {name} is given, but CudnnRNN has no peepholes")
     if check_real(op, "cell_clip", cell_clip) > 0:
         raise ValueError(f"{op}: cell_clip is {cell_clip}, but CudnnRNN does not clip")
+    bias = check_real(op, "forget_bias", forget_bias)
     rows, columns = expect_rank(op, "w", w, "(I+H, 4*H)")
     H = columns // 4
     if columns % 4 or rows <= H:
@@ -422,7 +428,8 @@ def params_from_block_lstm(
         elif p.kind == "recurrent_bias":
             target[...] = b[gate]
             if p.gate == "f":
-                target += check_real(op, "forget_bias", forget_bias)
+                with on_device(xp, w):
+                    target += bias
     return PackedParams(params, 1, H, I, "lstm", "unidirectional", 0)
 
 

@@ -22,9 +22,9 @@ from ._arrays import (
     check_arrays,
     check_bool,
     check_choice,
+    check_dropout,
     check_integer,
     check_lengths,
-    check_real,
     check_resets,
     compute_dtype,
     contiguous,
@@ -32,11 +32,12 @@ from ._arrays import (
     expect_shape,
     on_device,
     operand_dtype,
+    shown,
 )
 from ._packing import Packing, count_rows
 from ._stack import Stack
 from .cells.contract import States
-from .params import GATES, Net, check_net
+from .params import DIRECTIONS, GATES, Net, check_net
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,7 +145,9 @@ def _reserved_engine(op: str, xp: ModuleType, engine: str, host_reserved: object
         or not isinstance(host_reserved, np.ndarray)
         or host_reserved.dtype != np.int8
     ):
-        raise TypeError(f"{op}: host_reserved is {host_reserved!r}, expected a numpy.ndarray, int8")
+        raise TypeError(
+            f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
+        )
     if host_reserved.shape != (2,):
         raise ValueError(
             f"{op}: host_reserved has shape {host_reserved.shape}, expected (2,), as a forward"
@@ -178,7 +181,7 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     input, input_h, input_c = given["input"], given["input_h"], given["input_c"]
     backward = "reserve_space" in given
     rnn_mode = check_choice(op, "rnn_mode", given["rnn_mode"], tuple(GATES))
-    direction = given["direction"]
+    direction = check_choice(op, "direction", given["direction"], DIRECTIONS)
     is_lstm = rnn_mode == "lstm"
     required = {"input": input, "input_h": input_h, "params": given["params"]}
     optional = {name: given[name] for name in _BACKWARD_ARRAYS if backward}
@@ -190,9 +193,7 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     xp, _ = check_arrays(op, required, optional, complex_step=not backward)
     training = check_bool(op, "is_training", given.get("is_training", True))
     major = check_bool(op, "time_major", given["time_major"])
-    rate = check_real(op, "dropout", given["dropout"])
-    if not 0 <= rate <= 1:
-        raise ValueError(f"{op}: dropout is {rate}, expected in [0, 1]")
+    rate = check_dropout(op, given["dropout"])
     seeds = [check_integer(op, name, given[name]) for name in ("seed", "seed2")]
 
     steps, states = ("T, B", "L*D, B") if major else ("B, T", "B, L*D")

@@ -1,8 +1,8 @@
 """TensorFlow's raw ops by their names: the same keyword arguments, defaults and results.
 
 Code that calls ``tf.raw_ops.BlockLSTMGrad(**kw)`` works with ``cupyrnn.raw_ops`` and arrays. Each
-op is a face of a function of the package, whose docstring holds the equations. `name` is accepted
-and ignored.
+op is a face of a function of the package, whose docstring holds the equations, whose arguments
+have the same names, and with whose name error messages begin. `name` is accepted and ignored.
 """
 
 from __future__ import annotations
@@ -12,17 +12,82 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import cudnn_rnn, gru, lstm
+from . import gru, lstm
 from . import params as packed
-from ._arrays import check_bool
+from ._arrays import FLOATS, check_bool, check_choice, check_dropout, check_integer, shown
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
+
+# Not the module: in the package its name stands for the function.
+from .cudnn_rnn import (
+    CudnnRNNGrads,
+    CudnnRNNOutputs,
+    CudnnRNNV1Outputs,
+    cudnn_rnn,
+    cudnn_rnn_backprop,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array, Lengths
     from .params import Direction, InputMode, RNNMode
+
+__all__ = [
+    "BlockLSTM",
+    "BlockLSTMGrad",
+    "BlockLSTMGradV2",
+    "BlockLSTMV2",
+    "CudnnRNN",
+    "CudnnRNNBackprop",
+    "CudnnRNNBackpropV2",
+    "CudnnRNNBackpropV3",
+    "CudnnRNNCanonicalToParams",
+    "CudnnRNNCanonicalToParamsV2",
+    "CudnnRNNParamsSize",
+    "CudnnRNNParamsToCanonical",
+    "CudnnRNNParamsToCanonicalV2",
+    "CudnnRNNV2",
+    "CudnnRNNV3",
+    "GRUBlockCell",
+    "GRUBlockCellGrad",
+    "LSTMBlockCell",
+    "LSTMBlockCellGrad",
+]
+
+_SIZE = "cudnn_rnn_params_size"
+_TO_CANONICAL = "cudnn_rnn_params_to_canonical"
+_TO_PARAMS = "cudnn_rnn_canonical_to_params"
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def _named(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return an op's arguments, its locals() at its first line, as the package takes them."""
+    del arguments["name"]
+    return arguments
+
+
+def _of_net(op: str, arguments: dict[str, Any], *others: str) -> dict[str, Any]:
+    """Check the attributes that say nothing about parameters; return all but them and `others`."""
+    check_dropout(op, arguments.pop("dropout"))
+    for name in ("seed", "seed2"):
+        check_integer(op, name, arguments.pop(name))
+    return _named({name: a for name, a in arguments.items() if name not in others})
+
+
+def _check_count(name: str, count: object, arrays: Sequence[Array]) -> None:
+    if check_integer(_TO_CANONICAL, name, count) != len(arrays):
+        raise ValueError(f"{_TO_CANONICAL}: {name} is {shown(count)}, expected {len(arrays)}")
+
+
+def _dtype_name(given: object) -> object:
+    """Return the name of a dtype, a scalar type or a name; what is none of them as it is."""
+    if isinstance(given, np.dtype):
+        return given.name if given.isnative else given.str
+    return given.__name__ if isinstance(given, type) else given
 
 
 def LSTMBlockCell(
@@ -40,20 +105,18 @@ def LSTMBlockCell(
     use_peephole: bool | None = False,
     name: str | None = None,
 ) -> LSTMOutputs:
-    """One LSTM step, gates in the order icfo: see `cupyrnn.lstm_block_cell`."""
-    return lstm.lstm_block_cell(
-        x,
-        cs_prev,
-        h_prev,
-        w,
-        b,
-        wci=wci,
-        wcf=wcf,
-        wco=wco,
-        forget_bias=forget_bias,
-        cell_clip=cell_clip,
-        use_peephole=False if use_peephole is None else use_peephole,
-    )
+    """One LSTM step, gates in the order icfo: see `cupyrnn.lstm_block_cell`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, state, w, b = np.ones((1, 2)), np.zeros((1, 3)), np.full((5, 12), 0.1), np.zeros(12)
+    >>> inputs = {"x": x, "cs_prev": state, "h_prev": state, "w": w, "b": b}
+    >>> inputs |= dict.fromkeys(("wci", "wcf", "wco"), b[:3])
+    >>> raw_ops.LSTMBlockCell(**inputs).h.round(4)
+    array([[0.0594, 0.0594, 0.0594]])
+    """
+    use_peephole = False if use_peephole is None else use_peephole
+    return lstm.lstm_block_cell(**_named(locals()))
 
 
 def LSTMBlockCellGrad(
@@ -77,26 +140,21 @@ def LSTMBlockCellGrad(
     use_peephole: bool,
     name: str | None = None,
 ) -> lstm.LSTMCellGrads:
-    """The gradient of one LSTM step: see `cupyrnn.lstm_block_cell_grad`."""
-    return lstm.lstm_block_cell_grad(
-        cs_prev,
-        i,
-        cs,
-        f,
-        o,
-        ci,
-        co,
-        cs_grad,
-        h_grad,
-        wci=wci,
-        wcf=wcf,
-        wco=wco,
-        x=x,
-        h_prev=h_prev,
-        w=w,
-        b=b,
-        use_peephole=check_bool("lstm_block_cell_grad", "use_peephole", use_peephole),
-    )
+    """The gradient of one LSTM step: see `cupyrnn.lstm_block_cell_grad`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, state, w, b = np.ones((1, 2)), np.zeros((1, 3)), np.full((5, 12), 0.1), np.zeros(12)
+    >>> inputs = {"x": x, "cs_prev": state, "h_prev": state, "w": w, "b": b}
+    >>> inputs |= dict.fromkeys(("wci", "wcf", "wco"), b[:3])
+    >>> out = raw_ops.LSTMBlockCell(**inputs)
+    >>> given = {"cs_grad": 0 * out.cs, "h_grad": out.h, "use_peephole": False}
+    >>> saved = {name: a for name, a in out._asdict().items() if name != "h"}
+    >>> raw_ops.LSTMBlockCellGrad(**inputs, **saved, **given).cs_prev_grad.round(4)
+    array([[0.0248, 0.0248, 0.0248]])
+    """
+    check_bool("lstm_block_cell_grad", "use_peephole", use_peephole)
+    return lstm.lstm_block_cell_grad(**_named(locals()))
 
 
 def BlockLSTM(
@@ -115,21 +173,18 @@ def BlockLSTM(
     use_peephole: bool | None = False,
     name: str | None = None,
 ) -> LSTMOutputs:
-    """An LSTM over a sequence, gates in the order icfo: see `cupyrnn.block_lstm`."""
-    return lstm.block_lstm(
-        x,
-        cs_prev,
-        h_prev,
-        w,
-        b,
-        wci=wci,
-        wcf=wcf,
-        wco=wco,
-        seq_len_max=seq_len_max,
-        forget_bias=forget_bias,
-        cell_clip=cell_clip,
-        use_peephole=False if use_peephole is None else use_peephole,
-    )
+    """An LSTM over a sequence, gates in the order icfo: see `cupyrnn.block_lstm`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> inputs = {"x": np.ones((4, 1, 2)), "w": np.full((5, 12), 0.1), "b": np.zeros(12)}
+    >>> inputs |= dict.fromkeys(("cs_prev", "h_prev"), np.zeros((1, 3))) | {"seq_len_max": 4}
+    >>> inputs |= dict.fromkeys(("wci", "wcf", "wco"), np.zeros(3))
+    >>> raw_ops.BlockLSTM(**inputs).h[:, 0, 0].round(4)
+    array([0.0594, 0.1108, 0.1547, 0.1921])
+    """
+    use_peephole = False if use_peephole is None else use_peephole
+    return lstm.block_lstm(**_named(locals()))
 
 
 def BlockLSTMV2(
@@ -147,21 +202,18 @@ def BlockLSTMV2(
     use_peephole: bool | None = False,
     name: str | None = None,
 ) -> LSTMOutputs:
-    """An LSTM over a sequence, gates in the order ifco: see `cupyrnn.block_lstm`."""
-    return lstm.block_lstm(
-        x,
-        cs_prev,
-        h_prev,
-        w,
-        b,
-        wci=wci,
-        wcf=wcf,
-        wco=wco,
-        seq_len_max=seq_len_max,
-        cell_clip=cell_clip,
-        use_peephole=False if use_peephole is None else use_peephole,
-        gate_order="ifco",
-    )
+    """An LSTM over a sequence, gates in the order ifco: see `cupyrnn.block_lstm`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> inputs = {"x": np.ones((4, 1, 2)), "w": np.full((5, 12), 0.1), "b": np.zeros(12)}
+    >>> inputs |= dict.fromkeys(("cs_prev", "h_prev"), np.zeros((1, 3))) | {"seq_len_max": 4}
+    >>> inputs |= dict.fromkeys(("wci", "wcf", "wco"), np.zeros(3))
+    >>> raw_ops.BlockLSTMV2(**inputs).h[:, 0, 0].round(4)
+    array([0.0594, 0.0982, 0.1235, 0.1401])
+    """
+    use_peephole = False if use_peephole is None else use_peephole
+    return lstm.block_lstm(**_named(locals()), gate_order="ifco")
 
 
 def BlockLSTMGrad(
@@ -187,28 +239,20 @@ def BlockLSTMGrad(
     use_peephole: bool,
     name: str | None = None,
 ) -> lstm.LSTMGrads:
-    """The gradient of an LSTM over a sequence, order icfo: see `cupyrnn.block_lstm_grad`."""
-    return lstm.block_lstm_grad(
-        x,
-        cs_prev,
-        h_prev,
-        w,
-        i,
-        cs,
-        f,
-        o,
-        ci,
-        co,
-        h,
-        cs_grad,
-        h_grad,
-        wci=wci,
-        wcf=wcf,
-        wco=wco,
-        b=b,
-        seq_len_max=seq_len_max,
-        use_peephole=check_bool("block_lstm_grad", "use_peephole", use_peephole),
-    )
+    """The gradient of an LSTM over a sequence, order icfo: see `cupyrnn.block_lstm_grad`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> inputs = {"x": np.ones((4, 1, 2)), "w": np.full((5, 12), 0.1), "b": np.zeros(12)}
+    >>> inputs |= dict.fromkeys(("cs_prev", "h_prev"), np.zeros((1, 3))) | {"seq_len_max": 4}
+    >>> inputs |= dict.fromkeys(("wci", "wcf", "wco"), np.zeros(3))
+    >>> out = raw_ops.BlockLSTM(**inputs)
+    >>> given = {"cs_grad": 0 * out.cs, "h_grad": out.h, "use_peephole": False}
+    >>> raw_ops.BlockLSTMGrad(**inputs, **out._asdict(), **given).x_grad[:, 0, 0].round(4)
+    array([0.0375, 0.0392, 0.0345, 0.0231])
+    """
+    check_bool("block_lstm_grad", "use_peephole", use_peephole)
+    return lstm.block_lstm_grad(**_named(locals()))
 
 
 def BlockLSTMGradV2(
@@ -234,29 +278,20 @@ def BlockLSTMGradV2(
     use_peephole: bool,
     name: str | None = None,
 ) -> lstm.LSTMGrads:
-    """The gradient of an LSTM over a sequence, order ifco: see `cupyrnn.block_lstm_grad`."""
-    return lstm.block_lstm_grad(
-        x,
-        cs_prev,
-        h_prev,
-        w,
-        i,
-        cs,
-        f,
-        o,
-        ci,
-        co,
-        h,
-        cs_grad,
-        h_grad,
-        wci=wci,
-        wcf=wcf,
-        wco=wco,
-        b=b,
-        seq_len_max=seq_len_max,
-        use_peephole=check_bool("block_lstm_grad", "use_peephole", use_peephole),
-        gate_order="ifco",
-    )
+    """The gradient of an LSTM over a sequence, order ifco: see `cupyrnn.block_lstm_grad`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> inputs = {"x": np.ones((4, 1, 2)), "w": np.full((5, 12), 0.1), "b": np.zeros(12)}
+    >>> inputs |= dict.fromkeys(("cs_prev", "h_prev"), np.zeros((1, 3))) | {"seq_len_max": 4}
+    >>> inputs |= dict.fromkeys(("wci", "wcf", "wco"), np.zeros(3))
+    >>> out = raw_ops.BlockLSTMV2(**inputs)
+    >>> given = {"cs_grad": 0 * out.cs, "h_grad": out.h, "use_peephole": False}
+    >>> raw_ops.BlockLSTMGradV2(**inputs, **out._asdict(), **given).x_grad[:, 0, 0].round(4)
+    array([0.0211, 0.0253, 0.024 , 0.0167])
+    """
+    check_bool("block_lstm_grad", "use_peephole", use_peephole)
+    return lstm.block_lstm_grad(**_named(locals()), gate_order="ifco")
 
 
 def GRUBlockCell(
@@ -269,8 +304,17 @@ def GRUBlockCell(
     b_c: Array,
     name: str | None = None,
 ) -> GRUOutputs:
-    """One GRU step: see `cupyrnn.gru_block_cell`."""
-    return gru.gru_block_cell(x, h_prev, w_ru, w_c, b_ru, b_c)
+    """One GRU step: see `cupyrnn.gru_block_cell`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, h, w, b = np.ones((1, 2)), np.full((1, 3), 0.5), np.full((5, 9), 0.1), np.zeros(9)
+    >>> inputs = {"x": x, "h_prev": h, "w_ru": w[:, :6], "w_c": w[:, 6:]}
+    >>> inputs |= {"b_ru": b[:6], "b_c": b[6:]}
+    >>> raw_ops.GRUBlockCell(**inputs).h.round(4)
+    array([[0.4092, 0.4092, 0.4092]])
+    """
+    return gru.gru_block_cell(**_named(locals()))
 
 
 def GRUBlockCellGrad(
@@ -287,8 +331,18 @@ def GRUBlockCellGrad(
     d_h: Array,
     name: str | None = None,
 ) -> gru.GRUCellGrads:
-    """The gradient of one GRU step: see `cupyrnn.gru_block_cell_grad`."""
-    return gru.gru_block_cell_grad(h_prev, w_ru, w_c, r, u, c, d_h, x=x, b_ru=b_ru, b_c=b_c)
+    """The gradient of one GRU step: see `cupyrnn.gru_block_cell_grad`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, h, w, b = np.ones((1, 2)), np.full((1, 3), 0.5), np.full((5, 9), 0.1), np.zeros(9)
+    >>> inputs = {"x": x, "h_prev": h, "w_ru": w[:, :6], "w_c": w[:, 6:]}
+    >>> inputs |= {"b_ru": b[:6], "b_c": b[6:]}
+    >>> r, u, c, h = raw_ops.GRUBlockCell(**inputs)
+    >>> raw_ops.GRUBlockCellGrad(**inputs, r=r, u=u, c=c, d_h=h).d_h_prev.round(4)
+    array([[0.2757, 0.2757, 0.2757]])
+    """
+    return gru.gru_block_cell_grad(**_named(locals()))
 
 
 def CudnnRNNParamsSize(
@@ -310,17 +364,19 @@ def CudnnRNNParamsSize(
     """The size of packed parameters, an array [1] of dtype `S`: see `cudnn_rnn_params_size`.
 
     Parameters of every dtype `T` have the same size.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> net = {"num_layers": 1, "num_units": 2, "input_size": 3}
+    >>> raw_ops.CudnnRNNParamsSize(**net, T=np.float32, S=np.int32)
+    array([56], dtype=int32)
     """
-    size = packed.cudnn_rnn_params_size(
-        num_layers,
-        num_units,
-        input_size,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        num_proj=num_proj,
-    )
-    return np.array([size], S)
+    size = packed.cudnn_rnn_params_size(**_of_net(_SIZE, locals(), "T", "S"))
+    check_choice(_SIZE, "T", _dtype_name(T), FLOATS)
+    dtype = np.dtype(check_choice(_SIZE, "S", _dtype_name(S), ("int32", "int64")))
+    if size > np.iinfo(dtype).max:
+        raise ValueError(f"{_SIZE}: the size is {shown(size)}, expected what S = {dtype} can hold")
+    return np.array([size], dtype)
 
 
 def CudnnRNNParamsToCanonical(
@@ -338,18 +394,20 @@ def CudnnRNNParamsToCanonical(
     seed2: int = 0,
     name: str | None = None,
 ) -> packed.CanonicalParams:
-    """Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`."""
-    return CudnnRNNParamsToCanonicalV2(
-        num_layers=num_layers,
-        num_units=num_units,
-        input_size=input_size,
-        params=params,
-        num_params_weights=num_params,
-        num_params_biases=num_params,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-    )
+    """Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> net = {"num_layers": 1, "num_units": 2, "input_size": 3}
+    >>> parts = raw_ops.CudnnRNNParamsToCanonical(**net, params=np.arange(56.0), num_params=8)
+    >>> parts.weights[0]
+    array([[0., 1., 2.],
+           [3., 4., 5.]])
+    """
+    parts = packed.cudnn_rnn_params_to_canonical(**_of_net(_TO_CANONICAL, locals(), "num_params"))
+    for arrays in parts:
+        _check_count("num_params", num_params, arrays)
+    return parts
 
 
 def CudnnRNNParamsToCanonicalV2(
@@ -369,27 +427,22 @@ def CudnnRNNParamsToCanonicalV2(
     num_proj: int = 0,
     name: str | None = None,
 ) -> packed.CanonicalParams:
-    """Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`."""
-    result = packed.cudnn_rnn_params_to_canonical(
-        num_layers,
-        num_units,
-        input_size,
-        params,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        num_proj=num_proj,
+    """Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> net = {"num_layers": 1, "num_units": 2, "input_size": 3}
+    >>> counts = {"num_params_weights": 8, "num_params_biases": 8}
+    >>> parts = raw_ops.CudnnRNNParamsToCanonicalV2(**net, **counts, params=np.arange(56.0))
+    >>> parts.biases[0]
+    array([40., 41.])
+    """
+    parts = packed.cudnn_rnn_params_to_canonical(
+        **_of_net(_TO_CANONICAL, locals(), "num_params_weights", "num_params_biases")
     )
-    for kind, given, there in (
-        ("weights", num_params_weights, len(result.weights)),
-        ("biases", num_params_biases, len(result.biases)),
-    ):
-        if given != there:
-            raise ValueError(
-                f"cudnn_rnn_params_to_canonical: the number of {kind} is given as {given},"
-                f" expected {there}"
-            )
-    return result
+    _check_count("num_params_weights", num_params_weights, parts.weights)
+    _check_count("num_params_biases", num_params_biases, parts.biases)
+    return parts
 
 
 def CudnnRNNCanonicalToParams(
@@ -407,17 +460,16 @@ def CudnnRNNCanonicalToParams(
     seed2: int = 0,
     name: str | None = None,
 ) -> Array:
-    """Matrices and biases packed: see `cudnn_rnn_canonical_to_params`."""
-    return CudnnRNNCanonicalToParamsV2(
-        num_layers=num_layers,
-        num_units=num_units,
-        input_size=input_size,
-        weights=weights,
-        biases=biases,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-    )
+    """Matrices and biases packed: see `cudnn_rnn_canonical_to_params`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> net = {"num_layers": 1, "num_units": 2, "input_size": 3}
+    >>> parts = raw_ops.CudnnRNNParamsToCanonical(**net, params=np.arange(56.0), num_params=8)
+    >>> raw_ops.CudnnRNNCanonicalToParams(**net, **parts._asdict())[:5]
+    array([0., 1., 2., 3., 4.])
+    """
+    return packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, locals()))
 
 
 def CudnnRNNCanonicalToParamsV2(
@@ -436,18 +488,16 @@ def CudnnRNNCanonicalToParamsV2(
     num_proj: int = 0,
     name: str | None = None,
 ) -> Array:
-    """Matrices and biases packed: see `cudnn_rnn_canonical_to_params`."""
-    return packed.cudnn_rnn_canonical_to_params(
-        num_layers,
-        num_units,
-        input_size,
-        weights,
-        biases,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        num_proj=num_proj,
-    )
+    """Matrices and biases packed: see `cudnn_rnn_canonical_to_params`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> net = {"num_layers": 1, "num_units": 2, "input_size": 3}
+    >>> parts = raw_ops.CudnnRNNParamsToCanonical(**net, params=np.arange(56.0), num_params=8)
+    >>> raw_ops.CudnnRNNCanonicalToParamsV2(**net, **parts._asdict(), num_proj=0)[:5]
+    array([0., 1., 2., 3., 4.])
+    """
+    return packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, locals()))
 
 
 def CudnnRNN(
@@ -464,22 +514,17 @@ def CudnnRNN(
     seed2: int = 0,
     is_training: bool = True,
     name: str | None = None,
-) -> cudnn_rnn.CudnnRNNV1Outputs:
-    """A recurrent net of several layers: see `cupyrnn.cudnn_rnn`."""
-    outputs = cudnn_rnn.cudnn_rnn(
-        input,
-        input_h,
-        input_c,
-        params,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-        is_training=is_training,
-    )
-    return cudnn_rnn.CudnnRNNV1Outputs(*outputs[:4])
+) -> CudnnRNNV1Outputs:
+    """A recurrent net of several layers: see `cupyrnn.cudnn_rnn`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, state = np.ones((4, 1, 2)), np.zeros((1, 1, 3))
+    >>> inputs = {"input": x, "input_h": state, "input_c": state, "params": np.full(84, 0.1)}
+    >>> raw_ops.CudnnRNN(**inputs).output[:, 0, 0].round(4)
+    array([0.1339, 0.2259, 0.2881, 0.33  ])
+    """
+    return CudnnRNNV1Outputs(*cudnn_rnn(**_named(locals()))[:4])
 
 
 def CudnnRNNV2(
@@ -496,21 +541,17 @@ def CudnnRNNV2(
     seed2: int = 0,
     is_training: bool = True,
     name: str | None = None,
-) -> cudnn_rnn.CudnnRNNOutputs:
-    """CudnnRNN that also returns what is to know about reserve_space: see `cudnn_rnn`."""
-    return cudnn_rnn.cudnn_rnn(
-        input,
-        input_h,
-        input_c,
-        params,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-        is_training=is_training,
-    )
+) -> CudnnRNNOutputs:
+    """CudnnRNN that also returns what is to know about reserve_space: see `cudnn_rnn`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, state = np.ones((4, 1, 2)), np.zeros((1, 1, 3))
+    >>> inputs = {"input": x, "input_h": state, "input_c": state, "params": np.full(84, 0.1)}
+    >>> raw_ops.CudnnRNNV2(**inputs).output[:, 0, 0].round(4)
+    array([0.1339, 0.2259, 0.2881, 0.33  ])
+    """
+    return cudnn_rnn(**_named(locals()))
 
 
 def CudnnRNNV3(
@@ -530,24 +571,18 @@ def CudnnRNNV3(
     is_training: bool = True,
     time_major: bool = True,
     name: str | None = None,
-) -> cudnn_rnn.CudnnRNNOutputs:
-    """CudnnRNNV2 with sequence lengths and a projection: see `cupyrnn.cudnn_rnn`."""
-    return cudnn_rnn.cudnn_rnn(
-        input,
-        input_h,
-        input_c,
-        params,
-        sequence_lengths=sequence_lengths,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-        num_proj=num_proj,
-        is_training=is_training,
-        time_major=time_major,
-    )
+) -> CudnnRNNOutputs:
+    """CudnnRNNV2 with sequence lengths and a projection: see `cupyrnn.cudnn_rnn`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, state = np.ones((4, 1, 2)), np.zeros((1, 1, 3))
+    >>> inputs = {"input": x, "input_h": state, "input_c": state, "params": np.full(84, 0.1)}
+    >>> inputs["sequence_lengths"] = np.array([3])
+    >>> raw_ops.CudnnRNNV3(**inputs).output[:, 0, 0].round(4)
+    array([0.1339, 0.2259, 0.2881, 0.    ])
+    """
+    return cudnn_rnn(**_named(locals()))
 
 
 def CudnnRNNBackprop(
@@ -570,27 +605,20 @@ def CudnnRNNBackprop(
     seed: int = 0,
     seed2: int = 0,
     name: str | None = None,
-) -> cudnn_rnn.CudnnRNNGrads:
-    """The gradient of CudnnRNN: see `cupyrnn.cudnn_rnn_backprop`."""
-    return cudnn_rnn.cudnn_rnn_backprop(
-        input,
-        input_h,
-        input_c,
-        params,
-        output,
-        output_h,
-        output_c,
-        output_backprop,
-        output_h_backprop,
-        output_c_backprop,
-        reserve_space,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-    )
+) -> CudnnRNNGrads:
+    """The gradient of CudnnRNN: see `cupyrnn.cudnn_rnn_backprop`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, state = np.ones((4, 1, 2)), np.zeros((1, 1, 3))
+    >>> inputs = {"input": x, "input_h": state, "input_c": state, "params": np.full(84, 0.1)}
+    >>> out = raw_ops.CudnnRNN(**inputs)
+    >>> given = {"output_h_backprop": out.output_h, "output_c_backprop": state}
+    >>> given |= out._asdict() | {"output_backprop": out.output}
+    >>> raw_ops.CudnnRNNBackprop(**inputs, **given).input_backprop[:, 0, 0].round(4)
+    array([0.0686, 0.0846, 0.0878, 0.088 ])
+    """
+    return cudnn_rnn_backprop(**_named(locals()))
 
 
 def CudnnRNNBackpropV2(
@@ -614,28 +642,20 @@ def CudnnRNNBackpropV2(
     seed: int = 0,
     seed2: int = 0,
     name: str | None = None,
-) -> cudnn_rnn.CudnnRNNGrads:
-    """The gradient of CudnnRNNV2: see `cupyrnn.cudnn_rnn_backprop`."""
-    return cudnn_rnn.cudnn_rnn_backprop(
-        input,
-        input_h,
-        input_c,
-        params,
-        output,
-        output_h,
-        output_c,
-        output_backprop,
-        output_h_backprop,
-        output_c_backprop,
-        reserve_space,
-        host_reserved=host_reserved,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-    )
+) -> CudnnRNNGrads:
+    """The gradient of CudnnRNNV2: see `cupyrnn.cudnn_rnn_backprop`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, state = np.ones((4, 1, 2)), np.zeros((1, 1, 3))
+    >>> inputs = {"input": x, "input_h": state, "input_c": state, "params": np.full(84, 0.1)}
+    >>> out = raw_ops.CudnnRNNV2(**inputs)
+    >>> given = {"output_h_backprop": out.output_h, "output_c_backprop": state}
+    >>> given |= out._asdict() | {"output_backprop": out.output}
+    >>> raw_ops.CudnnRNNBackpropV2(**inputs, **given).input_backprop[:, 0, 0].round(4)
+    array([0.0686, 0.0846, 0.0878, 0.088 ])
+    """
+    return cudnn_rnn_backprop(**_named(locals()))
 
 
 def CudnnRNNBackpropV3(
@@ -662,28 +682,18 @@ def CudnnRNNBackpropV3(
     num_proj: int = 0,
     time_major: bool = True,
     name: str | None = None,
-) -> cudnn_rnn.CudnnRNNGrads:
-    """The gradient of CudnnRNNV3: see `cupyrnn.cudnn_rnn_backprop`."""
-    return cudnn_rnn.cudnn_rnn_backprop(
-        input,
-        input_h,
-        input_c,
-        params,
-        output,
-        output_h,
-        output_c,
-        output_backprop,
-        output_h_backprop,
-        output_c_backprop,
-        reserve_space,
-        host_reserved=host_reserved,
-        sequence_lengths=sequence_lengths,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        direction=direction,
-        dropout=dropout,
-        seed=seed,
-        seed2=seed2,
-        num_proj=num_proj,
-        time_major=time_major,
-    )
+) -> CudnnRNNGrads:
+    """The gradient of CudnnRNNV3: see `cupyrnn.cudnn_rnn_backprop`.
+
+    >>> import numpy as np
+    >>> from cupyrnn import raw_ops
+    >>> x, state = np.ones((4, 1, 2)), np.zeros((1, 1, 3))
+    >>> inputs = {"input": x, "input_h": state, "input_c": state, "params": np.full(84, 0.1)}
+    >>> inputs["sequence_lengths"] = np.array([3])
+    >>> out = raw_ops.CudnnRNNV3(**inputs)
+    >>> given = {"output_h_backprop": out.output_h, "output_c_backprop": state}
+    >>> given |= out._asdict() | {"output_backprop": out.output}
+    >>> raw_ops.CudnnRNNBackpropV3(**inputs, **given).input_backprop[:, 0, 0].round(4)
+    array([0.0608, 0.0728, 0.0767, 0.    ])
+    """
+    return cudnn_rnn_backprop(**_named(locals()))

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from checks import Ops
+from checks import Ops, poisoned
 from cuda_on_cpu import fake_cupy, runner
 from ptx import compiler
 from ptx.executor import Executor
@@ -52,15 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make memory that an op forgets to write show up as NaN."""
-    empty = np.empty
-
-    def poisoned(*args: Any, **kwargs: Any) -> Any:
-        a = empty(*args, **kwargs)
-        if a.dtype.kind in "fcV":
-            a.fill(np.nan)
-        return a
-
-    monkeypatch.setattr(np, "empty", poisoned)
+    monkeypatch.setattr(np, "empty", poisoned(np.empty))
 
 
 @pytest.fixture

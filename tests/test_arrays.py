@@ -16,6 +16,7 @@ import test_lstm
 
 import cupyrnn
 from cupyrnn import _arrays
+from cupyrnn._arrays import array_kind, check_lengths, plain
 
 T, B, I, H = 6, 3, 4, 5
 PEEPHOLES = ("wci", "wcf", "wco")
@@ -65,7 +66,7 @@ def raises(op: str, error: type[Exception], message: str, **changed: Any) -> Non
     with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
         function(**args)
     for n, a in before.items():
-        np.testing.assert_array_equal(args[n], a)
+        np.testing.assert_array_equal(np.asarray(args[n]), np.asarray(a))
 
 
 def expected_type(op: str, name: str) -> str:
@@ -192,9 +193,11 @@ def test_seq_len_max(op: str) -> None:
     for steps in (-1, T + 1, 2**63):
         message = f"seq_len_max is {steps}, expected in [0, T] = [0, {T}]"
         raises(op, ValueError, message, seq_len_max=steps)
-    for wrong in (2.0, "3", True, np.float64(3)):
+    for wrong in (2.0, "3", True, np.float64(3), np.timedelta64(3)):
         message = f"seq_len_max is {wrong!r}, expected an integer in [0, T] = [0, {T}]"
         raises(op, TypeError, message, seq_len_max=wrong)
+    message = f"seq_len_max is an integer of 16610 bits, expected in [0, T] = [0, {T}]"
+    raises(op, ValueError, message, seq_len_max=10**5000)
     for several in (np.array([3]), np.zeros((2, 2), np.int64)):
         message = f"seq_len_max has shape {several.shape}, expected a scalar"
         raises(op, ValueError, message, seq_len_max=several)
@@ -209,12 +212,12 @@ def test_seq_len_max(op: str) -> None:
 def test_lstm_attributes(op: str) -> None:
     names = ["cell_clip"] if op.endswith(("_grad", "_backward")) else ["cell_clip", "forget_bias"]
     for name in names:
-        for wrong in ("3", [3.0], np.ones(3), 1j, True):
+        for wrong in ("3", [3.0], np.ones(3), 1j, True, np.timedelta64(3)):
             message = f"{name} is {wrong!r}, expected a real number"
             raises(op, TypeError, message, **{name: wrong})
         CALLS[op][0](**CALLS[op][1], **{name: np.float32(1)})
         CALLS[op][0](**CALLS[op][1], **{name: 1})
-        message = f"{name} is {10**400}, expected what a float can hold"
+        message = f"{name} is an integer of 1329 bits, expected what a float can hold"
         raises(op, ValueError, message, **{name: 10**400})
         bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
         CALLS[op][0](**CALLS[op][1], **{name: bfloat16(1)})
@@ -239,22 +242,116 @@ def test_unused_peepholes_are_checked_but_not_used() -> None:
     raises("block_lstm", ValueError, message, use_peephole=False, wco=np.zeros(6))
 
 
-def test_array_subclasses_and_memory_maps_are_accepted(tmp_path: Any) -> None:
-    function, args = CALLS["block_lstm"]
+class Named(np.ndarray[Any, Any]):
+    """A plain subclass: it has a name, and computes as an array does."""
+
+    name = "any"
+
+
+class Sly(Named):
+    """A subclass whose ways are its own as long as nothing but its memory is asked for."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise AssertionError
+
+    reshape = astype = transpose = copy = __getitem__  # type: ignore[assignment]
+    shape = property(lambda self: (1, 2, 3))  # type: ignore[assignment]
+
+
+class Units(np.ndarray[Any, Any]):
+    __array_ufunc__ = None
+
+
+class Logging(np.ndarray[Any, Any]):
+    def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+
+class Dispatching(np.ndarray[Any, Any]):
+    def __array_function__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+
+class Decibel(np.ndarray[Any, Any]):
+    def __add__(self, other: Any) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_array_subclasses_and_memory_maps_are_accepted(op: str, tmp_path: Any) -> None:
+    function, args = CALLS[op]
     expected = function(**args)
-    np.save(tmp_path / "w.npy", args["w"])
-    mapped = {**args, "w": np.load(tmp_path / "w.npy", mmap_mode="r")}
-    for a, e in zip(function(**mapped), expected, strict=True):
-        assert type(a) is np.ndarray
-        np.testing.assert_array_equal(a, e)
+    mapped = {}
+    for n, a in args.items():
+        np.save(tmp_path / f"{n}.npy", a)
+        mapped[n] = np.load(tmp_path / f"{n}.npy", mmap_mode="r")
+    named = {n: a.view(Named) for n, a in args.items()}
+    for given in (mapped, named, {**args, "h_prev": named["h_prev"]}):
+        for a, e in zip(function(**given), expected, strict=True):
+            assert type(a) is np.ndarray
+            np.testing.assert_array_equal(a, e)
 
 
-def test_underflow_and_overflow_of_closed_gates_are_no_errors() -> None:
-    args = {n: 100 * a for n, a in CALLS["block_lstm"][1].items() if n not in PEEPHOLES}
-    gru_args = {n: 100 * a for n, a in CALLS["block_gru"][1].items()}
-    with np.errstate(all="raise"):
-        cupyrnn.block_lstm(**args)
-        cupyrnn.block_gru(**gru_args)
+def test_plain() -> None:
+    a = np.arange(6.0).reshape(2, 3)
+    assert plain(a) is a
+    for kind in (np.memmap, Named, Sly):
+        assert array_kind(a.view(kind)) == "numpy"
+        assert type(plain(a.view(kind))) is np.ndarray
+        assert np.shares_memory(plain(a.view(kind)), a)
+        assert plain(a.view(kind)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["__array_ufunc__", "__array_function__"]
+    + [f"__{n}__" for n in ["add", "sub", "mul", "truediv", "pow", "matmul"]],
+)
+def test_every_kind_of_arithmetic_counts(name: str) -> None:
+    kind = type("Kind", (np.ndarray,), {name: lambda *_, **__: NotImplemented})
+    assert array_kind(np.zeros(3).view(kind)) is None
+
+
+@pytest.mark.parametrize("kind", [np.matrix, Units, Logging, Dispatching, Decibel])
+@pytest.mark.parametrize("op", CALLS)
+def test_arrays_that_mean_more_than_their_numbers_are_refused(op: str, kind: type[Any]) -> None:
+    for name, a in CALLS[op][1].items():
+        if kind is np.matrix and a.ndim > 2:
+            continue
+        shown = f"{kind.__module__}.{kind.__qualname__}"
+        message = f"{name} is a {shown}, {expected_type(op, name)}"
+        raises(op, TypeError, message, **{name: a.view(kind)})
+
+
+def test_matrices_in_half_precision() -> None:
+    """They overran the heap."""
+    z = [np.zeros(s, np.float16) for s in ((3, 1), (3, 1), (2, 2), (2, 1), 2, 1)]
+    for _ in range(200):
+        with pytest.raises(TypeError, match=r"^gru_block_cell: x is a numpy\.matrix, expected "):
+            cupyrnn.gru_block_cell(z[0].view(np.matrix), *z[1:])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("op", CALLS)
+def test_no_value_is_an_error(op: str, dtype: str, rng: np.random.Generator) -> None:
+    """Neither warnings nor errors, forward and gradient, and what the caller has set is no use."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    function, args = CALLS[op]
+    info = ml_dtypes.finfo(dtype)
+    values = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan, "max": info.max, "tiny": info.tiny}
+    for extreme in values.values():
+        for part in (0.1, 0.9):
+            given = {}
+            for n, a in args.items():
+                given[n] = a.astype(dtype)
+                given[n][rng.random(a.shape) < part] = extreme
+            with np.errstate(all="warn"):
+                expected = function(**given)
+            with np.errstate(all="raise"):
+                actual = function(**given)
+                assert set(np.geterr().values()) == {"raise"}
+            for a, e in zip(actual, expected, strict=True):
+                np.testing.assert_array_equal(a.astype(float), e.astype(float))
 
 
 def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,3 +381,64 @@ def test_what_is_not_aligned_to_its_items_is_copied(cupy_on_cpu: Any, dtype: str
             assert _arrays.contiguous(cupy_on_cpu, device).flags.aligned
             assert _arrays.aligned(cupy_on_cpu, copied) is copied
             assert _arrays.aligned(np, a) is a
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    __index__ = __array__ = __float__ = __repr__  # type: ignore[assignment]
+
+
+def test_messages_are_short_and_always_there() -> None:
+    message = f"gate_order is {repr('x' * 300)[:200]}..., expected one of icfo, ifco"
+    raises("block_lstm", ValueError, message, gate_order="x" * 300)
+    message = f"seq_len_max is a Unshowable, expected an integer in [0, T] = [0, {T}]"
+    raises("block_lstm", TypeError, message, seq_len_max=Unshowable())
+    message = "cell_clip is a Unshowable, expected a real number"
+    raises("block_lstm", TypeError, message, cell_clip=Unshowable())
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    raises("block_lstm", TypeError, "use_peephole is a list, expected a bool", use_peephole=nested)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "dtype"),
+    [
+        (np.zeros(0, "U3"), "<U3"),
+        (np.zeros(0, "M8[s]"), "datetime64[s]"),
+        (np.zeros(0, "m8[s]"), "timedelta64[s]"),
+        (np.zeros(0, complex), "complex128"),
+        (np.zeros(0), "float64"),
+        (np.zeros(0, object), "object"),
+        (np.zeros(0, "i4,i4"), "[('f0', '<i4'), ('f1', '<i4')]"),
+        (np.zeros(3), "float64"),
+        (["1", "2", "0"], "<U1"),
+        ([10**30, 2, 0], "object"),
+        ([True, False, True], "bool"),
+        ([1j, 1, 1], "complex128"),
+    ],
+)
+def test_lengths_that_are_no_integers(lengths: Any, dtype: str) -> None:
+    message = re.escape(f"op: sequence_lengths has dtype {dtype}, expected integers")
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        check_lengths("op", lengths, T, len(lengths))
+
+
+def test_lengths() -> None:
+    for wrong in (Unshowable(), [[1], [2, 3]], np.ma.masked_array([1, 2, 0])):
+        with pytest.raises(TypeError, match=r"^op: sequence_lengths is (?s:.*), expected a numpy"):
+            check_lengths("op", wrong, T, B)
+    for big in (np.array([1, 2, T + 1], np.uint64), np.array([1, 2, -1], ">i8")):
+        with pytest.raises(ValueError, match=r"^op: sequence_lengths\[2\] is -?\d, expected in"):
+            check_lengths("op", big, T, B)
+    for right in ([1, 2, 0], (1, 2, 0), np.array([1, 2, 0], ">i8"), np.array([1, 2, 0], np.uint8)):
+        lengths = check_lengths("op", right, T, B)
+        assert lengths is not None
+        assert lengths.dtype == np.int32
+        assert lengths.tolist() == [1, 2, 0]
+    for empty in ([], (), np.zeros(0, int)):
+        lengths = check_lengths("op", empty, T, 0)
+        assert lengths is not None
+        assert lengths.shape == (0,)

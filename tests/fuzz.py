@@ -1,0 +1,609 @@
+"""
+Calls of every public function at random, right and malformed ones, and what must hold for each.
+
+    python tests/fuzz.py [--seconds N] [--seed N] [--case N] [--threads N] [--function NAME]
+
+Functions are found by introspection and their arguments made by name: one that has only names known
+here is called from the day it appears, and one with an unknown required argument is an error that
+says so. A right call must return arrays of its arguments' dtype and of the right shapes, which
+share no memory with an argument, are finite and the same bits in a second call, and are close to
+those of the same call in float64. A malformed call returns, or raises an error that the function
+documents, with a short message that begins with its name. No call writes into an argument or leaves
+a warning or another error state. A failure is printed with the number of its case, which makes it
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import faulthandler
+import inspect
+import re
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from checks import TOLERANCES, layouts, poisoned
+
+import cupyrnn
+from cupyrnn import raw_ops
+
+# Those of raw_ops have a capital.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    n: getattr(cupyrnn, n) for n in cupyrnn.__all__ if inspect.isfunction(getattr(cupyrnn, n))
+} | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
+
+# The axes of arrays by the names of arguments and results. S is T, B for a sequence and B for one
+# step; X and Y are T, B and L*D, B, or have these exchanged.
+AXES = {
+    **dict.fromkeys(("cs_prev", "h_prev", "d_c_bar"), "B H"),
+    **dict.fromkeys(("i", "cs", "f", "o", "ci", "co", "h", "r", "u", "c"), "S H"),
+    **dict.fromkeys(("cs_grad", "h_grad", "d_h"), "S H"),
+    **dict.fromkeys(("wci", "wcf", "wco", "b_c"), "H"),
+    **{"x": "S I", "w": "I+H 4*H", "b": "4*H", "w_ru": "I+H 2*H", "w_c": "I+H H", "b_ru": "2*H"},
+    **{"dicfo": "B 4*H", "d_r_bar_u_bar": "B 2*H", "params": "size"},
+    **{"input": "X I", "input_h": "Y P", "input_c": "Y H"},
+    **{"output": "X D*P", "output_h": "Y P", "output_c": "Y H"},
+}
+AXES |= {f"{n}_backprop": AXES[n] for n in ("output", "output_h", "output_c")}
+PEEPHOLES = ("wci", "wcf", "wco")
+MAY_BE_NONE = ("cs_grad", "h_grad", "output", "output_h", "output_c")
+MAY_BE_NONE += ("output_backprop", "output_h_backprop", "output_c_backprop")
+NET = ("num_layers", "num_units", "input_size", "rnn_mode", "input_mode", "direction", "num_proj")
+
+# What makes something as large as it is asked for: left alone, as that is no fault.
+ANY_SIZE = {("cudnn_rnn_params_layout", "num_layers")}
+ANY_SIZE |= {(n, size) for n in FUNCTIONS if n.startswith("init_") for size in NET[:3]}
+
+DTYPES = tuple(TOLERANCES)
+
+
+class Failure(Exception):
+    """What was promised does not hold."""
+
+
+class Call(NamedTuple):
+    """A call, and what is known of it."""
+
+    name: str
+    arguments: dict[str, Any]
+    dtype: str
+    symbols: dict[str, Any]
+    tame: bool  # nothing in it is inf, NaN or overflows
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return FUNCTIONS[self.name]
+
+
+def promised(name: str) -> tuple[str, tuple[type[Exception], ...]]:
+    """Return what a function's messages begin with, and the errors that it documents."""
+    doc = inspect.getdoc(FUNCTIONS[name]) or ""
+    if name in raw_ops.__all__:
+        name = re.findall(r"see\s`(?:cupyrnn\.)?(\w+)`", doc)[0]
+        doc = inspect.getdoc(FUNCTIONS[name]) or ""
+    return name, (TypeError, ValueError, *([RuntimeError] if "RuntimeError" in doc else []))
+
+
+# Right calls.
+
+
+def draw_symbols(rng: np.random.Generator, name: str, takes: set[str]) -> dict[str, Any]:
+    """Return the sizes, and the attributes that they depend on."""
+
+    def one_of(*choices: Any) -> Any:
+        return choices[rng.integers(len(choices))]
+
+    packed = bool(takes & {*NET, "params", "input_h"}) or "params" in name
+    # Nothing of size 0 can be packed or has another form.
+    none = () if packed or re.search("_from_|_to_", name) else (0,)
+    s: dict[str, Any] = {"T": one_of(0, 1, 2, 3, 9), "B": one_of(0, 1, 2, 3, 33)}
+    s |= {"I": one_of(*none, 1, 2, 3, 5), "H": one_of(*none, 1, 2, 3, 5, 33)}
+    modes = ("lstm", "gru") if "keras" in name else ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    s["rnn_mode"] = one_of(*modes) if "rnn_mode" in takes else "lstm"
+    s["D"] = one_of(1, 2) if "direction" in takes else 1
+    s["L"] = one_of(1, 1, 2, 3) if takes & {"num_layers", "input_h"} else 1
+    s["input_mode"] = "linear_input"
+    if "input_mode" in takes:
+        s["input_mode"] = one_of("linear_input", "skip_input", "auto_select")
+        if s["input_mode"] == "skip_input":
+            s["I"] = s["H"]
+    s["num_proj"] = 0
+    if "num_proj" in takes and s["rnn_mode"] == "lstm":
+        s["num_proj"] = one_of(0, 0, int(rng.integers(1, s["H"] + 1)) if s["H"] else 0)
+    s["P"] = s["num_proj"] or s["H"]
+    s["direction"] = "bidirectional" if s["D"] == 2 else "unidirectional"
+    s |= {"num_layers": s["L"], "num_units": s["H"], "input_size": s["I"]}
+    s["time_major"] = one_of(True, True, False) if "time_major" in takes else True
+    steps, places = (s["T"], s["B"]), (s["L"] * s["D"], s["B"])
+    s["S"] = steps if name.startswith(("block_", "BlockLSTM")) else s["B"]
+    s["X"], s["Y"] = (steps, places) if s["time_major"] else (steps[::-1], places[::-1])
+    if packed:
+        s["size"] = cupyrnn.cudnn_rnn_params_size(**{n: s[n] for n in NET})
+    return s
+
+
+def shape_of(axes: str, symbols: Mapping[str, Any]) -> tuple[int, ...]:
+    shape: list[int] = []
+    for axis in axes.split():
+        value = eval(axis, {}, dict(symbols))
+        shape += value if isinstance(value, tuple) else [value]
+    return tuple(shape)
+
+
+def draw_array(
+    rng: np.random.Generator, n: str, symbols: Mapping[str, Any], dtype: str, tame: bool
+) -> Any:
+    """Return an array in one of many memory layouts."""
+    a = rng.normal(0, 0.5, shape_of(AXES[n], symbols))
+    if n in ("w", "w_ru", "w_c", "params"):
+        a /= max(1, symbols["H"]) ** 0.5  # so that an error does not grow from step to step
+    if not tame:
+        a *= 10.0 ** rng.integers(-9, 5)
+        info = ml_dtypes.finfo(dtype)
+        extremes = [np.inf, -np.inf, np.nan, float(info.max), float(info.tiny), 0.0]
+        a[rng.random(a.shape) < 0.1] = rng.choice(extremes)
+    with np.errstate(all="ignore"):
+        a = a.astype(dtype)
+    if a.size and rng.random() < 0.3:
+        _, a = list(layouts(a))[rng.integers(6)]
+    return a
+
+
+def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, Any]) -> Any:
+    """Return a right value of an argument that is no array; KeyError for an unknown name."""
+    clips = [0] if name.startswith("params") else [0, -1, 0.25, 3, np.float32(0.5)]
+    choices: dict[str, list[Any]] = {
+        "name": [None, "any"],
+        "engine": ["auto"],
+        "prefix": ["", "encoder.rnn."],
+        "T": ["float32", np.float16],
+        "S": [np.int32, "int64"],
+        "forget_bias": [0, 1.0, -2.5] if s["rnn_mode"] == "lstm" else [None],
+        "cell_clip": clips,
+        "gate_order": ["icfo", "ifco"],
+        "dropout": [0, 0.5, 1e-12, 1],
+        "seed": [0, 5] if name.startswith("init") else [0, -1, 2**70],
+        "seed2": [0, 5],
+        "is_training": [True, False],
+        "use_peephole": [True, False],
+        "reverse": [True, False],
+    }
+    if n in choices:
+        return choices[n][rng.integers(len(choices[n]))]
+    if n == "seq_len_max":
+        return int(rng.integers(s["T"] + 1))
+    if n == "sequence_lengths":
+        return rng.integers(s["T"] + 1, size=s["B"])
+    if n == "resets":
+        return rng.random(s["X"]) < 0.2
+    return s[n]
+
+
+def draw_form(n: str, values: Mapping[str, Any], s: Mapping[str, Any]) -> Any:
+    """Return packed parameters in parts, or the number of the parts."""
+    net = {k: s[k] for k in NET}
+    parts = cupyrnn.cudnn_rnn_params_to_canonical(params=values["params"], **net)
+    kind = parts.biases if n.endswith("biases") else parts.weights
+    return len(kind) if n.startswith("num") else kind
+
+
+FORMS = ("weights", "biases", "num_params", "num_params_weights", "num_params_biases")
+
+
+def signature(name: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function, none for the name of no function."""
+    return dict(inspect.signature(FUNCTIONS[name]).parameters) if name in FUNCTIONS else {}
+
+
+def draw_call(rng: np.random.Generator, name: str) -> Call:
+    """Return a right call of a function."""
+    own = signature(name)
+    # The functions whose results it takes: the forward op of a gradient, and what converts to the
+    # form that it converts from.
+    forward = re.sub(r"_(grad|backward|backprop)$|Grad|Backprop", "", name)
+    first = signature(forward) if forward != name else {}
+    back, form = name.replace("_from_", "_to_"), next(iter(own))
+    to = signature(back) if back != name and form not in AXES else {}
+    takes = {**own, **first, **to}
+    s = draw_symbols(rng, name, set(takes))
+    dtype, tame = DTYPES[rng.integers(len(DTYPES))], bool(rng.random() < 0.6)
+    s["dtype"] = dtype
+    made = {form} if to else {*FORMS} & {*own}
+    if made and not to:
+        takes["params"] = own[form]
+    values: dict[str, Any] = {}
+    for n, p in takes.items():
+        if n in AXES:
+            values[n] = draw_array(rng, n, s, dtype, tame)
+        elif n not in made:
+            try:
+                values[n] = draw_attribute(rng, n, name, s)
+            except KeyError:
+                if p.default is p.empty and n not in ("reserve_space", "host_reserved"):
+                    raise Failure(f"say in tests/fuzz.py how a right {n} is made") from None
+    if "BlockLSTM" not in name and "LSTMBlock" not in name and rng.random() < 0.5:
+        values |= dict.fromkeys(PEEPHOLES)
+        values["use_peephole"] = False
+    if name == "params_from_block_lstm":
+        values |= dict.fromkeys(PEEPHOLES)
+    if "seq_len_max" in takes and "sequence_lengths" in takes:
+        values[("seq_len_max", "sequence_lengths")[rng.integers(2)]] = None
+    if s["rnn_mode"] != "lstm" and rng.random() < 0.7:
+        values["input_c"] = [None, 0, 0.0][rng.integers(3)]
+        values["output_c_backprop"] = None
+    if to:
+        values[form] = FUNCTIONS[back](**{n: values[n] for n in to if n in values})
+        if "prefix" in own and "prefix" not in to:
+            values[form] = {values["prefix"] + n: a for n, a in values[form].items()}
+    for n in made - {form if to else None}:
+        values[n] = draw_form(n, values, s)
+    if first:
+        values["is_training"] = True
+        outputs = FUNCTIONS[forward](**{n: values[n] for n in first if n in values})
+        values |= outputs._asdict()
+    given = {n: values[n] for n in own if n in values}
+    for n, p in own.items():
+        optional = p.default is None and n in AXES and n not in PEEPHOLES  # values never matter
+        if n in given and (optional or n in MAY_BE_NONE) and rng.random() < 0.3:
+            given[n] = None
+    return Call(name, given, dtype, s, tame)
+
+
+# Malformed calls.
+
+
+class Raising:
+    """Nothing can be asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    __array__ = __index__ = __float__ = __bool__ = __len__ = __iter__ = __eq__ = __repr__  # type: ignore[assignment]
+    __hash__ = __str__ = __getitem__ = __array_ufunc__ = __repr__  # type: ignore[assignment]
+
+
+class Named(np.ndarray[Any, Any]):
+    """A plain subclass."""
+
+
+class Units(np.ndarray[Any, Any]):
+    """A subclass that wants no arithmetic."""
+
+    __array_ufunc__ = None
+
+
+def nested(depth: int) -> list[Any]:
+    result: list[Any] = []
+    for _ in range(depth):
+        result = [result]
+    return result
+
+
+OTHERS: list[Callable[[], Any]] = [
+    *(
+        lambda v=v: v  # type: ignore[misc]
+        for v in (
+            *(None, True, False, 0, 1, -1, 2, 7, 2**31, -(2**63), 2**63, 2**64, 10**30),
+            *(10**5000, -(10**5000), 0.0, 0.5, 1.0, np.nan, np.inf, -np.inf, 1e300, 1e-300, 1j),
+            *("", "x", "lstm", "gru", "icfo", "ifco", "float32", "cupy", "cudnn", "auto"),
+            *("bidirectional", "skip_input", "\ud800", "x" * 1000, b"x", (), Ellipsis, int, np),
+            *(print, range(3), np.int8(1), np.uint64(2**64 - 1), np.float16(1), np.longdouble(1)),
+            *(np.complex64(1), np.bool_(True), np.str_("lstm"), np.bytes_(b"x"), np.float32),
+            *(np.datetime64("2020"), np.timedelta64(3), np.timedelta64("NaT"), np.void(b"12")),
+            *(Decimal("0.5"), Fraction(1, 2), np.ma.masked, np.dtype("f4"), memoryview(b"abc")),
+            *(ml_dtypes.bfloat16(1), NotImplemented, Call, TypeError("x")),
+        )
+    ),
+    *(object, Raising, list, dict, set, lambda: bytearray(b"abc"), lambda: array.array("d", [1])),
+    *(lambda: iter([1, 2]), lambda: nested(10_000), lambda: [1, 2], lambda: [[1], [2, 3]]),
+    *(lambda: np.array(1), lambda: np.array(1.0), lambda: np.zeros(0), lambda: np.zeros((0, 0))),
+    *(lambda: np.zeros(2, "i4,f4"), lambda: np.array(["lstm"]), lambda: np.array(None)),
+    *(lambda: np.zeros(3, "M8[s]"), lambda: np.array(["a", None], object), lambda: np.ones(3)),
+    *(lambda: np.ma.masked_array([1, 2]), lambda: np.zeros(1, np.int8), lambda: [None]),
+]
+
+ARRAYS: list[Callable[[Any], Any]] = [
+    *(
+        lambda a, d=d: a.astype(d)  # type: ignore[misc]
+        for d in (*DTYPES, "i4", "i1", "u8", "?", "c8", "c16", "g", "O", "S3", "U3")
+    ),
+    *(
+        lambda a, t=t: a.view(t)  # type: ignore[misc]
+        for t in (np.matrix, np.ma.MaskedArray, np.recarray, Named, Units)
+    ),
+    *(lambda a: a.astype(a.dtype.newbyteorder()), lambda a: a[None], lambda a: a[..., None]),
+    *(lambda a: a[0], lambda a: a.T, lambda a: a.ravel(), lambda a: a.tolist(), lambda a: a[:0]),
+    *(lambda a: np.concatenate([a, a]), lambda a: a[:-1], lambda a: a[..., :-1], lambda a: a[()]),
+    *(lambda a: np.broadcast_to(a[:1], a.shape), lambda a: np.zeros((3, *a.shape), a.dtype)),
+    *(lambda a: np.lib.stride_tricks.as_strided(a, a.shape, (0,) * a.ndim, writeable=False),),
+    *(lambda a: a.astype([("f", a.dtype)]), lambda a: memoryview(a), lambda a: a.item()),
+    *(lambda a: np.empty(a.shape, "V2"), lambda a: a.astype("f4").astype("M8[s]"), lambda a: [a]),
+]
+
+
+def wrong(rng: np.random.Generator, value: Any) -> Any:
+    """Return something else, often only a little."""
+    if isinstance(value, np.ndarray) and rng.random() < 0.6:
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                return ARRAYS[rng.integers(len(ARRAYS))](value)
+        except Exception:  # it cannot be made of this one
+            return value.tolist()
+    if isinstance(value, (list, tuple)) and value and rng.random() < 0.7:
+        changed = list(value)
+        k = int(rng.integers(len(changed)))
+        kind = rng.integers(4)
+        if kind == 0:
+            changed[k] = wrong(rng, changed[k])
+        elif kind == 1:
+            del changed[k]
+        elif kind == 2:
+            changed.insert(k, changed[k])
+        else:
+            rng.shuffle(changed)
+        return changed
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        changed_dict = dict(value)
+        key = list(value)[rng.integers(len(value))]
+        kind = rng.integers(4)
+        if kind == 0:
+            changed_dict[key] = wrong(rng, value[key])
+        elif kind == 1:
+            del changed_dict[key]
+        else:
+            extra = [3, None, (), "", "x", "weight_ih_l7", "weight_ih_l²", "weight_ih_l01", b"x"]
+            extra += [f"{key}_reverse", f"{key}0", "weight_hr_l0", "bias_ih_l0", str(key).upper()]
+            changed_dict[extra[rng.integers(len(extra))]] = wrong(rng, value[key])
+        return changed_dict
+    return OTHERS[rng.integers(len(OTHERS))]()
+
+
+def malform(rng: np.random.Generator, call: Call) -> Call:
+    """Return a call with one or two arguments changed, optional ones included, or all arrays."""
+    arguments = dict(call.arguments)
+    if rng.random() < 0.1:
+        change = ARRAYS[rng.integers(len(ARRAYS))]
+        for n, a in arguments.items():
+            if isinstance(a, np.ndarray):
+                try:
+                    with np.errstate(all="ignore"):
+                        arguments[n] = change(a)
+                except Exception:  # it cannot be made of this one
+                    continue
+        return call._replace(arguments=arguments)
+    names = list(inspect.signature(call.function).parameters)
+    for _ in range(rng.integers(1, 3)):
+        n = names[rng.integers(len(names))]
+        if (call.name, n) not in ANY_SIZE:
+            arguments[n] = wrong(rng, arguments.get(n))
+    return call._replace(arguments=arguments)
+
+
+# What must hold.
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield everything in nested results or arguments."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        for n, part in zip(value._fields, value, strict=True):
+            yield from leaves(part, n)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from leaves(part)
+    elif type(value) in (list, tuple):
+        if len(value) < 1000 and not (len(value) == 1 and type(value[0]) is list):
+            for part in value:
+                yield from leaves(part)
+    else:
+        yield name, value
+
+
+def arrays_in(value: Any) -> list[Any]:
+    return [a for _, a in leaves(value) if isinstance(a, np.ndarray) and a.dtype.kind != "O"]
+
+
+def perform(call: Call) -> Any:
+    """Make the call; return what it returns, or the documented error that it raised."""
+    begins, errors = promised(call.name)
+    inputs = arrays_in(call.arguments)
+    before = [np.asarray(a).tobytes() for a in inputs]
+    state = np.geterr()
+    try:
+        result = call.function(**call.arguments)
+    except errors as error:
+        message = str(error)
+        if not message.startswith(f"{begins}: "):
+            raise Failure(f"an error of its own: {error!r}") from error
+        if len(message) > 2000:
+            raise Failure(f"a message of {len(message)} characters: {message[:200]}") from error
+        result = error
+    except Exception as error:
+        raise Failure(f"{type(error).__name__} is not documented") from error
+    if np.geterr() != state:
+        raise Failure("np.errstate is another")
+    for a, old in zip(inputs, before, strict=True):
+        if np.asarray(a).tobytes() != old:
+            raise Failure(f"an argument of shape {a.shape} was written to")
+    return result
+
+
+def check_arrays(call: Call, result: Any) -> None:
+    """Check what holds for the results of any call."""
+    given = arrays_in(call.arguments)
+    for n, a in leaves(result):
+        if isinstance(a, np.ndarray):
+            if type(a) is not np.ndarray:
+                raise Failure(f"{n} is a {type(a).__name__}")
+            if a.dtype.name not in (*DTYPES, "complex128", "int8", "int32", "int64"):
+                raise Failure(f"{n} has dtype {a.dtype}")
+            if any(np.may_share_memory(a, b) for b in given if a.size and b.size):
+                raise Failure(f"{n} shares memory with an argument")
+
+
+def axes_of(n: str) -> str | None:
+    """Return the axes of a result by its name: those of the input whose gradient it is."""
+    for name in (n, n.removesuffix("_grad"), n.removeprefix("d_"), n.removesuffix("_backprop")):
+        if name in AXES:
+            return AXES[name]
+    return None
+
+
+def check_right(call: Call) -> None:
+    """Check a call that must not fail."""
+    result = perform(call)
+    if isinstance(result, Exception):
+        raise Failure("a right call is refused") from result
+    check_arrays(call, result)
+    again = perform(call)
+    for (n, a), (_, b) in zip(leaves(result), leaves(again), strict=True):
+        if isinstance(a, np.ndarray) and a.tobytes() != b.tobytes():
+            raise Failure(f"{n} is another the second time")
+    lstm = call.symbols["rnn_mode"] == "lstm"
+    for n, a in leaves(result):
+        if not isinstance(a, np.ndarray):
+            continue
+        own_dtype = {"host_reserved": "int8"}.get(n, call.dtype)
+        if "Size" not in call.name and a.dtype.name != own_dtype:
+            raise Failure(f"{n} has dtype {a.dtype}, not {own_dtype}")
+        if call.tame and not np.isfinite(a.astype(np.float64)).all():
+            raise Failure(f"{n} is not finite")
+        axes = axes_of(n)
+        if axes is not None:
+            shape = shape_of(axes, call.symbols)
+            if n in ("output_c", "input_c_backprop") and not lstm:
+                shape = ()
+            if a.shape != shape:
+                raise Failure(f"{n} has shape {a.shape}, not {shape}")
+    if call.tame and call.dtype != "float64":
+        compare(call, result)
+
+
+def compare(call: Call, result: Any) -> None:
+    """Compare with the same call in float64."""
+
+    def widen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {n: widen(v) for n, v in value.items()}
+        if isinstance(value, list):
+            return [widen(v) for v in value]
+        same = isinstance(value, np.ndarray) and value.dtype.name == call.dtype
+        return value.astype(np.float64) if same else value
+
+    expected = perform(call._replace(arguments=widen(call.arguments)))
+    for (n, a), (_, e) in zip(leaves(result), leaves(expected), strict=True):
+        if not isinstance(a, np.ndarray) or not a.size:
+            continue
+        error, scale = np.abs(a.astype(np.float64) - e).max(), max(1.0, np.abs(e).max())
+        if error > TOLERANCES[call.dtype] * scale:
+            raise Failure(f"{n} is off by {error:.3g} of {scale:.3g}")
+
+
+def check_malformed(call: Call) -> None:
+    result = perform(call)
+    if not isinstance(result, Exception):
+        check_arrays(call, result)
+
+
+def check_case(seed: int, case: int, names: list[str]) -> None:
+    """Draw a case and check it."""
+    rng = np.random.default_rng([seed, case])
+    name = names[case % len(names)]
+    try:
+        call = draw_call(rng, name)
+    except Exception as error:
+        message = f"case {case} of seed {seed}: {name}() cannot be called: {error}"
+        raise Failure(message) from error
+    check = check_right
+    if rng.random() < 0.7:
+        call, check = malform(rng, call), check_malformed
+    try:
+        with np.errstate(all=("raise", "warn")[rng.integers(2)]):
+            check(call)
+    except Failure as failure:
+        shown = {n: show(a) for n, a in call.arguments.items()}
+        raise Failure(f"case {case} of seed {seed}: {call.name}(**{shown}): {failure}") from (
+            failure.__cause__
+        )
+
+
+def show(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{type(value).__name__}{value.shape} {value.dtype}"
+    try:
+        return repr(value)[:80]
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def run(seconds: float, seed: int, cases: Iterator[int], names: list[str]) -> int:
+    """Check cases for some time, and return how many."""
+    done, end = 0, time.monotonic() + seconds
+    for case in cases:
+        if done % 50 == 0:
+            # A call that takes that long hangs: say where.
+            faulthandler.dump_traceback_later(120, exit=True)
+        check_case(seed, case, names)
+        done += 1
+        if time.monotonic() > end:
+            break
+    return done
+
+
+def every(start: int, step: int) -> Iterator[int]:
+    while True:
+        yield start
+        start += step
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Random calls of every public function.")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", type=int, help="only this one")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--function", choices=FUNCTIONS, help="only this one")
+    options = parser.parse_args()
+    names = [options.function] if options.function else list(FUNCTIONS)
+    faulthandler.enable()
+    # What is compiled is compiled before a warning of the compiler's would count.
+    for dtype in ("f4", "f8"):
+        x = np.zeros((2, 1, 1), dtype)
+        cupyrnn.block_lstm(x, x[0], x[0], np.zeros((2, 4), dtype), np.zeros(4, dtype))
+    warnings.simplefilter("error")
+    np.empty = poisoned(np.empty)
+    threads = options.threads
+    try:
+        if options.case is not None:
+            check_case(options.seed, options.case, names)
+            done = [1]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                jobs = [
+                    pool.submit(run, options.seconds, options.seed, every(n, threads), names)
+                    for n in range(threads)
+                ]
+                done = [job.result() for job in jobs]
+    except Failure:
+        traceback.print_exc()
+        return 1
+    faulthandler.cancel_dump_traceback_later()
+    loops = "Numba's" if any(m.startswith("cupyrnn.compiled.") for m in sys.modules) else "NumPy's"
+    print(f"{sum(done)} calls of {len(names)} functions, {loops} loops: all as promised")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""TensorFlow's names: every argument gets to the function behind an op, and nothing else does."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyrnn
+from cupyrnn import raw_ops
+
+NET = {"num_layers": 1, "num_units": 2, "input_size": 3}
+
+# What the function behind an op is given beside the op's arguments, and which it is not given.
+GIVEN = {"BlockLSTMV2": {"gate_order": "ifco"}, "BlockLSTMGradV2": {"gate_order": "ifco"}}
+NOT_GIVEN = {
+    "CudnnRNNParamsSize": {"T", "S", "dropout", "seed", "seed2"},
+    "CudnnRNNParamsToCanonical": {"num_params", "dropout", "seed", "seed2"},
+    "CudnnRNNParamsToCanonicalV2": {
+        "num_params_weights",
+        "num_params_biases",
+        "dropout",
+        "seed",
+        "seed2",
+    },
+    "CudnnRNNCanonicalToParams": {"dropout", "seed", "seed2"},
+    "CudnnRNNCanonicalToParamsV2": {"dropout", "seed", "seed2"},
+}
+
+# Arguments that an op looks at itself; every other one is an object like no other.
+LOOKED_AT = {"T": np.float32, "S": np.int32, "dropout": 0.25, "seed": 3, "seed2": 4}
+LOOKED_AT |= {"num_params": 5, "num_params_weights": 5, "num_params_biases": 6}
+
+
+class Stop(Exception):
+    """The function behind an op was called."""
+
+
+def behind(op: str) -> str:
+    """Return the name of the function whose face an op is, as its docstring says."""
+    return re.findall(r"see\s`(?:cupyrnn\.)?(\w+)`", getattr(raw_ops, op).__doc__)[0]
+
+
+def record(op: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Call an op with a recorder in place of the function behind it, and return what came."""
+    given: dict[str, Any] = {}
+    signature = inspect.signature(getattr(cupyrnn, behind(op)))
+
+    def recorder(*args: Any, **kwargs: Any) -> Any:
+        given.update(signature.bind(*args, **kwargs).arguments)
+        raise Stop
+
+    places = [raw_ops, raw_ops.lstm, raw_ops.gru, raw_ops.packed]
+    (place,) = [p for p in places if behind(op) in vars(p)]
+    monkeypatch.setattr(place, behind(op), recorder)
+    with pytest.raises(Stop):
+        getattr(raw_ops, op)(**arguments)
+    return given
+
+
+@pytest.mark.parametrize("op", raw_ops.__all__)
+@pytest.mark.parametrize("peephole", [False, True])
+def test_every_argument_is_passed_on(
+    op: str, peephole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = inspect.signature(getattr(raw_ops, op)).parameters
+    arguments = {name: LOOKED_AT.get(name, object()) for name in parameters}
+    if "use_peephole" in parameters:
+        arguments["use_peephole"] = peephole
+    given = record(op, arguments, monkeypatch)
+    expected = arguments | GIVEN.get(op, {})
+    for name in {"name", *NOT_GIVEN.get(op, ())}:
+        del expected[name]
+    assert given.keys() == expected.keys()
+    for name, value in expected.items():
+        assert given[name] is value, name
+
+
+@pytest.mark.parametrize("op", raw_ops.__all__)
+def test_every_default_is_passed_on(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of the package have other defaults of their own."""
+    parameters = inspect.signature(getattr(raw_ops, op)).parameters
+    required = [name for name, p in parameters.items() if p.default is p.empty]
+    arguments = {name: LOOKED_AT.get(name, object()) for name in required}
+    if "use_peephole" in arguments:
+        arguments["use_peephole"] = False
+    given = record(op, arguments, monkeypatch)
+    for name, p in parameters.items():
+        if name not in {"name", *required, *NOT_GIVEN.get(op, ())}:
+            assert given[name] is p.default, name
+
+
+@pytest.mark.parametrize("op", [op for op in raw_ops.__all__ if "LSTM" in op])
+def test_use_peephole_of_none(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For TensorFlow None is the default; the gradients have none."""
+    arguments: dict[str, Any] = {
+        name: object() for name in inspect.signature(getattr(raw_ops, op)).parameters
+    }
+    arguments["use_peephole"] = None
+    if "Grad" not in op:
+        assert record(op, arguments, monkeypatch)["use_peephole"] is False
+        return
+    with pytest.raises(TypeError, match=f"^{behind(op)}: use_peephole is None, expected a bool$"):
+        getattr(raw_ops, op)(**arguments)
+
+
+def test_nothing_else_looks_public() -> None:
+    assert dir(raw_ops) == sorted(raw_ops.__all__)
+    assert dir(cupyrnn) == sorted([*cupyrnn.__all__, "__version__"])
+    assert all(inspect.isfunction(getattr(raw_ops, op)) for op in raw_ops.__all__)
+    modules = [n for n in dir(cupyrnn) if inspect.ismodule(getattr(cupyrnn, n))]
+    assert modules == ["raw_ops"]
+    assert inspect.isfunction(cupyrnn.cudnn_rnn)
+
+
+@pytest.mark.parametrize("dtype", ["int32", np.int32, np.dtype("int64")])
+def test_size_in_the_dtype_asked_for(dtype: Any) -> None:
+    size = raw_ops.CudnnRNNParamsSize(**NET, T="bfloat16", S=dtype)
+    assert size.dtype == dtype
+    assert size.tolist() == [56]
+
+
+OPS = [op for op in raw_ops.__all__ if "Params" in op]
+ARRAY = np.zeros((2, 2))
+BIG = 10**5000  # of more digits than Python writes
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"dropout": 1.5}, ValueError, "dropout is 1.5, expected in [0, 1]"),
+        ({"dropout": np.nan}, ValueError, "dropout is nan, expected in [0, 1]"),
+        ({"dropout": "0"}, TypeError, "dropout is '0', expected a real number"),
+        ({"dropout": ARRAY}, TypeError, f"dropout is {ARRAY!r}, expected a real number"),
+        (
+            {"dropout": np.timedelta64(0)},
+            TypeError,
+            f"dropout is {np.timedelta64(0)!r}, expected a real number",
+        ),
+        ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
+        ({"seed2": ARRAY}, TypeError, f"seed2 is {ARRAY!r}, expected an integer"),
+        ({"seed": True}, TypeError, "seed is True, expected an integer"),
+        ({"num_layers": True}, TypeError, "num_layers is True, expected an integer"),
+        ({"num_units": ARRAY}, TypeError, f"num_units is {ARRAY!r}, expected an integer"),
+        (
+            {"num_layers": BIG},
+            ValueError,
+            "num_layers is an integer of 16610 bits, expected less than 2**63",
+        ),
+        (
+            {"input_size": -BIG},
+            ValueError,
+            "input_size is an integer of 16610 bits, expected at least 1",
+        ),
+        (
+            {"rnn_mode": ARRAY},
+            ValueError,
+            f"rnn_mode is {ARRAY!r}, expected one of rnn_relu, rnn_tanh, lstm, gru",
+        ),
+        (
+            {"direction": ARRAY},
+            ValueError,
+            f"direction is {ARRAY!r}, expected one of unidirectional, bidirectional",
+        ),
+    ],
+)
+def test_attributes_of_parameters(
+    op: str, changed: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    parts = cupyrnn.cudnn_rnn_params_to_canonical(**NET, params=np.zeros(56))
+    arguments = {**NET, "T": "float32", "S": "int32", **parts._asdict(), "params": np.zeros(56)}
+    arguments |= dict.fromkeys(("num_params", "num_params_weights", "num_params_biases"), 8)
+    function = getattr(raw_ops, op)
+    right = {n: a for n, a in arguments.items() if n in inspect.signature(function).parameters}
+    function(**right)
+    with pytest.raises(error, match=f"^{re.escape(f'{behind(op)}: {message}')}$"):
+        function(**{**right, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"S": np.int16}, "S is 'int16', expected one of int32, int64"),
+        ({"S": np.dtype(">i4")}, "S is '>i4', expected one of int32, int64"),
+        ({"S": None}, "S is None, expected one of int32, int64"),
+        ({"T": np.int32}, "T is 'int32', expected one of float16, bfloat16, float32, float64"),
+        ({"T": [4]}, "T is [4], expected one of float16, bfloat16, float32, float64"),
+        (
+            {"num_layers": 2**29},
+            "the size is 25769803784, expected what S = int32 can hold",
+        ),
+        (
+            {"num_units": 2**31, "S": np.int64},
+            "the size is 18446744116659224576, expected what S = int64 can hold",
+        ),
+    ],
+)
+def test_dtypes_and_sizes(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(f'cudnn_rnn_params_size: {message}')}$"):
+        raw_ops.CudnnRNNParamsSize(**{**NET, "T": np.float32, "S": np.int32, **changed})
+
+
+def test_the_numbers_of_parameters() -> None:
+    params = np.zeros(56)
+    for wrong, error in ((7, ValueError), (True, TypeError), (np.zeros(3), TypeError)):
+        with pytest.raises(error, match=r"^cudnn_rnn_params_to_canonical: num_params is "):
+            raw_ops.CudnnRNNParamsToCanonical(**NET, params=params, num_params=wrong)
+        for name in ("weights", "biases"):
+            counts = {"num_params_weights": 8, "num_params_biases": 8, f"num_params_{name}": wrong}
+            message = f"^cudnn_rnn_params_to_canonical: num_params_{name} is "
+            with pytest.raises(error, match=message):
+                raw_ops.CudnnRNNParamsToCanonicalV2(**NET, params=params, **counts)
