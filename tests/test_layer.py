@@ -89,7 +89,7 @@ def plain_grads(
 
 def cell_of(xp: ModuleType, inputs: dict[str, Any]) -> IndRNN:
     """Return the cell of weights of any dtype."""
-    dtype, (I, H) = inputs["x"].dtype, inputs["w_x"].shape
+    dtype, H = inputs["x"].dtype, len(inputs["u"])
     u, b = (inputs[n].astype(compute_dtype(dtype)) for n in ("u", "b"))
     w_x = inputs["w_x"].astype(operand_dtype(xp, dtype))
     return IndRNN((Weight(w_x, H),), (H,), u, b)
@@ -181,7 +181,9 @@ def test_gradient_is_the_derivative(
     h = forward(ops.xp, there, extent)
     g = backward(ops.xp, there, extent, h, ops.to_device(h_grad))
     gradients = {name: on_host(ops, a) for name, a in g.items()}
-    assert_gradients(lambda **moved: (forward(np, moved, extent),), inputs, (h_grad,), gradients, rng)
+    assert_gradients(
+        lambda **moved: (forward(np, moved, extent),), inputs, (h_grad,), gradients, rng
+    )
 
 
 class Packed(NamedTuple):
