@@ -23,7 +23,7 @@ from cupyrnn import _layer, _products
 # (T, B, I, H)
 SHAPES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5), (33, 3, 2, 33)]
 CASES = [("float64", shape) for shape in SHAPES]
-CASES += [(dtype, shape) for dtype in ("float16", "bfloat16", "float32") for shape in SHAPES[1:3]]
+CASES += [(dtype, SHAPES[2]) for dtype in ("float16", "bfloat16", "float32")]
 EMPTY = [(0, 2, 3, 4), (5, 0, 3, 4), (5, 2, 0, 4), (5, 2, 3, 0)]
 KINDS = ["none", "lengths", "resets", "lengths+resets", "seq_len_max+resets"]
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -305,7 +305,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 @pytest.mark.compiled
 @each_kind
 @each_direction
-@pytest.mark.parametrize(("dtype", "rows"), [("float64", 1), ("float64", 5), ("float16", 7)])
+@pytest.mark.parametrize(("dtype", "rows"), [("float64", 3), ("float16", 7)])
 @each_block
 def test_several_blocks_of_rows(
     ops: Ops,
@@ -318,13 +318,13 @@ def test_several_blocks_of_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_blocks(monkeypatch, rows)
-    seqs = sequences(rng, 8, 5, kind, reverse)
-    check_block(ops, block, (8, 5, 3, 4), seqs, rng, dtype)
+    seqs = sequences(rng, 6, 4, kind, reverse)
+    check_block(ops, block, (6, 4, 3, 5), seqs, rng, dtype)
 
 
 @pytest.mark.parametrize(
     "lengths",
-    [(0, 0, 0), (4, 4, 4), (1, 1, 1), (0, 4, 0), (4, 3, 2), (2, 3, 4)],
+    [(0, 0, 0), (4, 4, 4), (0, 4, 0), (2, 3, 4)],
     ids=str,
 )
 @pytest.mark.parametrize("marks", ["none", "all", "first", "last"])
@@ -683,7 +683,7 @@ def check_net(
 
 
 NETS = [
-    *(Case(mode, 7, 4, 3, 5, 2, BI) for mode in MODES),
+    *(Case(mode, 6, 3, 3, 5, 2, BI) for mode in MODES),
     *(Case(mode, 3, 33, 1, 3, 1, UNI) for mode in MODES),
     Case("lstm", 6, 3, 4, 5, 2, BI, 2),
     Case("gru", 5, 3, 4, 4, 1, BI, input_mode="skip_input"),
@@ -698,8 +698,12 @@ def with_lengths(case: Case, seqs: Sequences) -> Case:
 
 @pytest.mark.compiled
 @each_net_kind
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@each_net
+@pytest.mark.parametrize(
+    ("dtype", "case"),
+    [("float64", case) for case in NETS]
+    + [(dtype, case) for dtype in ("float16", "bfloat16", "float32") for case in NETS[:4]],
+    ids=lambda a: a if isinstance(a, str) else test_cudnn_rnn.case_id(a),
+)
 def test_each_episode_of_a_net_alone_gives_the_same(
     ops: Ops, case: Case, dtype: str, kind: str, rng: np.random.Generator
 ) -> None:
@@ -708,18 +712,16 @@ def test_each_episode_of_a_net_alone_gives_the_same(
 
 
 @each_net_kind
-@pytest.mark.parametrize("rows", [1, 6])
 @each_net
 def test_several_blocks_of_rows_of_a_net(
     ops: Ops,
     case: Case,
-    rows: int,
     kind: str,
     rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    small_blocks(monkeypatch, rows)
-    case = case._replace(B=min(case.B, 5))
+    small_blocks(monkeypatch, 4)
+    case = case._replace(T=min(case.T, 5), B=min(case.B, 4))
     seqs = sequences(rng, case.T, case.B, kind, reverse=False)
     check_net(ops, with_lengths(case, seqs), seqs, rng)
 
