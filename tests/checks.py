@@ -116,7 +116,7 @@ def layouts(a: np.ndarray[Any, Any]) -> Iterator[tuple[str, np.ndarray[Any, Any]
 
 
 # What is a NumPy array beside CuPy arrays too.
-ON_HOST = ("sequence_lengths", "host_reserved")
+ON_HOST = ("sequence_lengths", "resets", "host_reserved")
 
 
 class Ops:

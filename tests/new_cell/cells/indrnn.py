@@ -1,0 +1,102 @@
+"""
+The IndRNN of Li et al., "Independently Recurrent Neural Network", CVPR 2018, with tanh.
+
+A vector takes the place of the recurrent matrix: no value of a state sees another one's past.
+
+Forward::
+
+    h  = tanh(z)                          z = x @ w_x + u*h_prev + b
+
+Backward, with dh the gradient of h, that of the steps after included::
+
+    dz = dh * (1-h²)
+    dh = dz * u
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cupyrnn.cells.contract import Span, States, Weight
+
+if TYPE_CHECKING:
+    from cupyrnn._arrays import Array
+
+
+class IndRNNOutputs(NamedTuple):
+    """What a sequence of steps leaves, [t, B, H]."""
+
+    h: Array
+
+
+class IndRNN(NamedTuple):
+    """The weights, in the dtype of the computation but for the matrix."""
+
+    inputs: tuple[Weight, ...]  # w_x [I, H]
+    widths: tuple[int, ...]
+    u: Array  # [H]
+    b: Array  # [H]
+
+    @property
+    def Saved(self) -> type[IndRNNOutputs]:
+        """What each step leaves."""
+        return IndRNNOutputs
+
+    @property
+    def recurrent(self) -> tuple[Weight, ...]:
+        """No matrix."""
+        return ()
+
+    def states(self, saved: IndRNNOutputs) -> States:
+        """h."""
+        return States(saved.h)
+
+    def operands(self, saved: IndRNNOutputs, h_before: Array) -> list[Array]:
+        """What the recurrent matrices multiplied: there are none."""
+        return []
+
+
+def forward_steps(
+    cell: IndRNN,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: IndRNNOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps."""
+    (z,), h_prev = xw, carried.h
+    np.add(z, cell.b, z)
+    for z_t, h in zip(z, saved.h, strict=True):
+        np.multiply(h_prev, cell.u, h)
+        np.add(h, z_t, h)
+        np.tanh(h, h)
+        h_prev = h
+    carried.h[...] = h_prev
+
+
+def backward_steps(
+    cell: IndRNN,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
+) -> None:
+    """The recurrence over t steps, backwards."""
+    (dz,), dh, h = deltas, carried.h, span.saved.h
+    np.multiply(h, h, dz)
+    np.subtract(1, dz, dz)
+    for s in range(len(dz) - 1, -1, -1):
+        if given.h is not None:
+            np.add(dh, given.h[s], dh)
+        np.multiply(dz[s], dh, dz[s])
+        np.multiply(dz[s], cell.u, dh)
+
+
+def add_sums(cell: IndRNN, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+    """Add the sums over time and batch of dz*h_prev to totals[H]."""
+    totals += (deltas[0] * span.before.h).sum((0, 1))

@@ -1,0 +1,149 @@
+"""The CUDA twin of ``cells/indrnn.py``: the gate, the kernels of one step, their launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cupyrnn.kernels.launch import SUMS, Loop, add_slices, launch, sum_grid
+
+if TYPE_CHECKING:
+    from cupyrnn._arrays import Array
+    from cupyrnn.cells.contract import Span, States
+
+    from ..cells.indrnn import IndRNN, IndRNNOutputs
+
+GATES = r"""
+template <typename A>
+__device__ __forceinline__ A indrnn_output(A z, A h_prev, A u)
+{
+    return tanh_(z + u * h_prev);
+}
+
+template <typename A>
+__device__ __forceinline__ A indrnn_gradient(A h, A dh)
+{
+    return dh * (A(1) - h * h);
+}
+"""
+
+STEP = r"""
+template <typename T>
+__global__ void indrnn_forward_step(
+    const typename Acc<T>::type* z,    // [n, H], read: x @ w_x
+    const typename Acc<T>::type* b,    // [H], read, as the next
+    const typename Acc<T>::type* u,
+    typename Acc<T>::type* state,      // [B, H], updated: h, not rounded
+    T* h,                              // [n, H], written
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H)
+{
+    typedef typename Acc<T>::type A;
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= H) return;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
+         row += (long long)gridDim.y * blockDim.y) {
+        A* h_prev = state + row * H + column;
+        const long long at = (first + row) * H + column;
+        *h_prev = indrnn_output<A>(z[at] + b[column], *h_prev, u[column]);
+        store(h + at, *h_prev);
+    }
+}
+
+template <typename T>
+__global__ void indrnn_backward_step(
+    const T* h,                        // [n, H], read
+    const T* h_grad,                   // [n, H], read; null: zeros
+    const typename Acc<T>::type* u,    // [H], read
+    typename Acc<T>::type* dh,         // [B, H], updated: the gradient of h from the next step
+    T* dz,                             // [n, H], written
+    long long first, long long B,      // the first row of the step, and its rows
+    long long H)
+{
+    typedef typename Acc<T>::type A;
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= H) return;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
+         row += (long long)gridDim.y * blockDim.y) {
+        const long long state = row * H + column;
+        const long long at = first * H + state;
+        const A total = dh[state] + (h_grad ? wide(h_grad[at]) : A(0));
+        const A d = indrnn_gradient<A>(wide(h[at]), total);
+        store(dz + at, d);
+        dh[state] = d * u[column];
+    }
+}
+
+// The sums over time and batch of dz*h_prev, by slices of the rows.
+template <typename T>
+__global__ void indrnn_sums(
+    const T* dz, const T* h_prev,      // [n, H], read
+    typename Acc<T>::type* sums,       // [gridDim.y, H], written
+    long long n, long long H)
+{
+    typedef typename Acc<T>::type A;
+    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
+    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
+    A sum = A(0);
+    if (column < H)
+        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < n;
+             row += (long long)gridDim.y * ROW_THREADS)
+            sum += wide(dz[row * H + column]) * wide(h_prev[row * H + column]);
+    sum = block_sum(sum, shared);
+    if (threadIdx.y == 0 && column < H) sums[blockIdx.y * H + column] = sum;
+}
+"""
+
+_FORWARD, _BACKWARD, _VECTOR = (
+    "indrnn_forward_step<{T}>",
+    "indrnn_backward_step<{T}>",
+    "indrnn_sums<{T}>",
+)
+SOURCE = GATES + STEP
+KERNELS = (_FORWARD, _BACKWARD, _VECTOR, *SUMS)
+
+
+def forward_steps(
+    cell: IndRNN,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: IndRNNOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps: one kernel each."""
+    (z,), h = xw, saved.h
+    loop = Loop(batches, SOURCE, KERNELS)
+    arrays = z, cell.b, cell.u, carried.h, h
+    loop.run(loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(h.shape[1])))
+
+
+def backward_steps(
+    cell: IndRNN,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
+) -> None:
+    """The recurrence over t steps, backwards: one kernel each."""
+    (dz,), h = deltas, span.saved.h
+    loop = Loop(span.batches, SOURCE, KERNELS)
+    arrays = h, given.h, cell.u, carried.h, dz
+    loop.run(loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(h.shape[1])), backwards=True)
+
+
+def add_sums(cell: IndRNN, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+    """Add the sums over time and batch of dz*h_prev to totals[H]."""
+    import cupy
+
+    (dz,), (n, H) = deltas, deltas[0].shape
+    if n == 0 or H == 0:
+        return
+    grid = sum_grid(n, H)
+    slices = cupy.empty((grid[1], H), totals.dtype)
+    args = (dz, span.before.h, slices, np.int64(n), np.int64(H))
+    launch(SOURCE, KERNELS, _VECTOR, dz.dtype, grid, args)
+    add_slices(SOURCE, KERNELS, dz.dtype, slices, totals)
