@@ -1,17 +1,17 @@
 """TensorFlow's fused recurrent ops, forward and backward, over NumPy and CuPy arrays."""
 
 from . import raw_ops
+from ._forms import BlockGRUParams, BlockLSTMParams
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
-from .converters import (
-    BlockLSTMParams,
-    params_from_block_lstm,
+from .convert_block import params_from_block_lstm, params_to_block_lstm
+from .convert_keras import (
+    block_gru_from_keras,
+    block_gru_to_keras,
     params_from_keras,
-    params_from_torch,
-    params_to_block_lstm,
     params_to_keras,
-    params_to_torch,
 )
+from .convert_torch import params_from_torch, params_to_torch
 from .cudnn_rnn import (
     CudnnRNNGrads,
     CudnnRNNOutputs,
@@ -37,9 +37,9 @@ from .lstm import (
     lstm_block_cell_backward,
     lstm_block_cell_grad,
 )
+from .packed import InitialState, PackedParams
 from .params import (
     CanonicalParams,
-    PackedParams,
     Piece,
     cudnn_rnn_canonical_to_params,
     cudnn_rnn_params_layout,
@@ -50,6 +50,7 @@ from .params import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockGRUParams",
     "BlockLSTMParams",
     "CanonicalParams",
     "CudnnRNNGrads",
@@ -57,13 +58,16 @@ __all__ = [
     "GRUCellGrads",
     "GRUGrads",
     "GRUOutputs",
+    "InitialState",
     "LSTMCellGrads",
     "LSTMGrads",
     "LSTMOutputs",
     "PackedParams",
     "Piece",
     "block_gru",
+    "block_gru_from_keras",
     "block_gru_grad",
+    "block_gru_to_keras",
     "block_lstm",
     "block_lstm_grad",
     "cudnn_rnn",
