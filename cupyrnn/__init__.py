@@ -1,7 +1,7 @@
 """TensorFlow's fused recurrent ops, forward and backward, over NumPy and CuPy arrays."""
 
 from . import raw_ops
-from ._forms import BlockGRUParams, BlockLSTMParams
+from ._forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
 from .convert_block import params_from_block_lstm, params_to_block_lstm
@@ -10,6 +10,14 @@ from .convert_keras import (
     block_gru_to_keras,
     params_from_keras,
     params_to_keras,
+)
+from .convert_tf1 import (
+    block_gru_from_tf1,
+    block_gru_to_tf1,
+    block_lstm_from_tf1,
+    block_lstm_to_tf1,
+    params_from_tf1,
+    params_to_tf1,
 )
 from .convert_torch import params_from_torch, params_to_torch
 from .cudnn_rnn import (
@@ -63,13 +71,18 @@ __all__ = [
     "LSTMGrads",
     "LSTMOutputs",
     "PackedParams",
+    "PeepholeLSTMParams",
     "Piece",
     "block_gru",
     "block_gru_from_keras",
+    "block_gru_from_tf1",
     "block_gru_grad",
     "block_gru_to_keras",
+    "block_gru_to_tf1",
     "block_lstm",
+    "block_lstm_from_tf1",
     "block_lstm_grad",
+    "block_lstm_to_tf1",
     "cudnn_rnn",
     "cudnn_rnn_backprop",
     "cudnn_rnn_canonical_to_params",
@@ -85,9 +98,11 @@ __all__ = [
     "lstm_block_cell_grad",
     "params_from_block_lstm",
     "params_from_keras",
+    "params_from_tf1",
     "params_from_torch",
     "params_to_block_lstm",
     "params_to_keras",
+    "params_to_tf1",
     "params_to_torch",
     "raw_ops",
 ]

@@ -27,6 +27,20 @@ class BlockLSTMParams(NamedTuple):
     b: Array
 
 
+class PeepholeLSTMParams(NamedTuple):
+    """
+    The weights of `block_lstm` by the names of its arguments, the peepholes among them.
+
+    ``block_lstm(x, cs_prev, h_prev, **params._asdict())`` takes them; what is None is left out.
+    """
+
+    w: Array  # [I+H, 4*H]
+    b: Array  # [4*H]
+    wci: Array | None = None  # [H]
+    wcf: Array | None = None
+    wco: Array | None = None
+
+
 class BlockGRUParams(NamedTuple):
     """The weights of `block_gru`, by the names of its arguments."""
 
@@ -78,6 +92,18 @@ def _as_array(op: str, name: str, value: Any) -> Array:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(f"{op}: {name} is a {kind} that NumPy cannot read: {error}") from error
     return value  # type: ignore[no-any-return]
+
+
+def check_names(op: str, what: str, given: Any, prefix: object) -> None:
+    """Check that `given` is a mapping of names to arrays, and `prefix` the beginning of a name."""
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise TypeError(f"{op}: {what} is a {kind}, expected a mapping of names to arrays")
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"{op}: {what} has the key {name!r}, expected strings")
+    if not isinstance(prefix, str):
+        raise TypeError(f"{op}: prefix is {prefix!r}, expected a string")
 
 
 def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[Any, int]:
@@ -227,15 +253,14 @@ def as_block_lstm(
         return BlockLSTMParams(xp.concatenate(parts), b.reshape(-1))
 
 
-def check_block_gru(
-    op: str, w_ru: Array, w_c: Array, b_ru: Array, b_c: Array
-) -> tuple[ModuleType, int, int]:
-    """Check the weights of `block_gru`; return their module, I and H."""
-    xp, _ = check_arrays(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
-    rows, H = expect_rank(op, "w_c", w_c, "(I+H, H)")
+def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, int, int]:
+    """Check w_ru, w_c, b_ru and b_c, by the names that errors show; return module, I and H."""
+    xp, _ = check_arrays(op, arrays)
+    (ru, w_ru), (c, w_c), (bias_ru, b_ru), (bias_c, b_c) = arrays.items()
+    rows, H = expect_rank(op, c, w_c, "(I+H, H)")
     if not 0 < H < rows:
-        raise ValueError(f"{op}: w_c has shape {w_c.shape}, expected (I+H, H)")
-    expect_shape(op, "w_ru", w_ru, "(I+H, 2*H)", (rows, 2 * H))
-    expect_shape(op, "b_ru", b_ru, "(2*H,)", (2 * H,))
-    expect_shape(op, "b_c", b_c, "(H,)", (H,))
+        raise ValueError(f"{op}: {c} has shape {w_c.shape}, expected (I+H, H)")
+    expect_shape(op, ru, w_ru, "(I+H, 2*H)", (rows, 2 * H))
+    expect_shape(op, bias_ru, b_ru, "(2*H,)", (2 * H,))
+    expect_shape(op, bias_c, b_c, "(H,)", (H,))
     return xp, rows - H, H

@@ -333,7 +333,7 @@ def block_gru_to_keras(
     """
     op = "block_gru_to_keras"
     biased = check_bool(op, "use_bias", use_bias)
-    xp, I, H = check_block_gru(op, w_ru, w_c, b_ru, b_c)
+    xp, I, H = check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
     if not biased and (b_ru.any() or b_c.any()):
         raise ValueError(f"{op}: use_bias is False, but b_ru or b_c is not zero")
     with on_device(xp, w_ru):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device
-from ._forms import as_arrays, as_torch, mode_of, torch_places
+from ._forms import as_arrays, as_torch, check_names, mode_of, torch_places
 from .packed import PackedParams, check_model
 from .params import GATES, check_net, zeros
 
@@ -109,16 +109,9 @@ def params_from_torch(
     return PackedParams(params, L, H, I, rnn_mode, direction, P)
 
 
-def _under(op: str, state_dict: object, prefix: object) -> tuple[str, dict[str, Any]]:
+def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, dict[str, Any]]:
     """Return the whole prefix, and what is named with it, without it."""
-    if not isinstance(state_dict, Mapping):
-        kind = type(state_dict).__name__
-        raise TypeError(f"{op}: state_dict is a {kind}, expected a mapping of names to arrays")
-    for name in state_dict:
-        if not isinstance(name, str):
-            raise TypeError(f"{op}: state_dict has the key {name!r}, expected strings")
-    if not isinstance(prefix, str):
-        raise TypeError(f"{op}: prefix is {prefix!r}, expected a string")
+    check_names(op, "state_dict", state_dict, prefix)
     for whole in (prefix, prefix + "."):
         if any(whole + first in state_dict for first in _FIRST):
             here = [name for name in state_dict if name.startswith(whole)]

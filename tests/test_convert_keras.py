@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close
+from data import make_golden_models as models
 
 import cupyrnn
 
@@ -127,6 +128,20 @@ def test_cudnn_layers_round_trip(mode: Any, bidirectional: bool, rng: np.random.
     packed = cupyrnn.params_from_keras(weights, direction=net["direction"])
     np.testing.assert_array_equal(packed.params, params)
     assert packed[1:-2] == tuple(net.values())
+
+
+@pytest.mark.parametrize("name", ["cudnn_lstm", "cudnn_gru"])
+def test_files_of_cudnn_layers(name: str) -> None:
+    """The stored output is that of the layer Keras 2 converts the file for."""
+    golden = models.load(name)
+    weights = [golden.variables[str(n)] for n in range(3)]
+    packed = cupyrnn.params_from_keras(weights)
+    assert packed.rnn_mode == name.removeprefix("cudnn_")
+    h, c = packed.zero_state(golden.x.shape[1])
+    out = cupyrnn.cudnn_rnn(golden.x, h, c, packed.params, rnn_mode=packed.rnn_mode)
+    assert_close(out.output, golden.y, "float64", "output")
+    for a, e in zip(cupyrnn.params_to_keras(packed, cudnn=True), weights, strict=True):
+        np.testing.assert_array_equal(a, e)
 
 
 def bad(*shapes: tuple[int, ...]) -> list[Any]:
