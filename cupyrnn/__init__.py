@@ -36,6 +36,7 @@ from .gru import (
     gru_block_cell_backward,
     gru_block_cell_grad,
 )
+from .init import init_block_gru, init_block_lstm, init_params
 from .lstm import (
     LSTMCellGrads,
     LSTMGrads,
@@ -93,6 +94,9 @@ __all__ = [
     "gru_block_cell",
     "gru_block_cell_backward",
     "gru_block_cell_grad",
+    "init_block_gru",
+    "init_block_lstm",
+    "init_params",
     "lstm_block_cell",
     "lstm_block_cell_backward",
     "lstm_block_cell_grad",
