@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,11 +36,10 @@ class PackedParams(NamedTuple):
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> packed = cupyrnn.params_from_keras([np.ones((3, 6)), np.ones((2, 6)), np.ones((2, 6))])
-    >>> packed[1:]
-    (1, 2, 3, 'gru', 'unidirectional', 0, 'linear_input')
-    >>> packed.zero_state(4).input_h.shape
-    (1, 4, 2)
+    >>> packed = cupyrnn.init_params(1, 3, 2, rnn_mode="gru", direction="bidirectional")
+    >>> h, c = packed.zero_state(4)
+    >>> cupyrnn.cudnn_rnn(np.ones((5, 4, 2), np.float32), h, c, packed).output.shape
+    (5, 4, 6)
     """
 
     params: Array
@@ -200,6 +200,23 @@ def check_model(
         expect_known(op, net, check_net(op, **{**known, **given}))
     xp, vector = check_params(op, vector, net)
     return Model(xp, net, vector)
+
+
+def settled(op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the arguments of a CudnnRNN op with params an array and all attributes said.
+
+    `known` is the net that a PackedParams is of, or None.
+    """
+    said = {name: arguments[name] for name in DEFAULTS if arguments[name] is not None}
+    params = arguments["params"]
+    if not isinstance(params, PackedParams):
+        return {**arguments, **DEFAULTS, **said, "known": None}
+    vector, *sizes = params[:4]
+    of = {name: getattr(params, name) for name in DEFAULTS}
+    known = check_net(op, *sizes, **of)
+    expect_known(op, known, check_net(op, *sizes, **{**of, **said}))
+    return {**arguments, **of, "params": vector, "known": known}
 
 
 def expect_known(op: str, known: Net, given: Net) -> None:

@@ -75,10 +75,51 @@ def test_it_stands_for_sizes_and_attributes() -> None:
                 np.testing.assert_array_equal(a, e)
 
 
+@pytest.mark.parametrize("time_major", [True, False])
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [
+        ("gru", {}),
+        ("rnn_relu", {}),
+        ("lstm", {"num_proj": 2}),
+        ("lstm", {"input_mode": "skip_input"}),
+        ("gru", {"input_mode": "auto_select"}),
+    ],
+)
+def test_cudnn_rnn_takes_it(
+    mode: Any, more: Any, direction: Any, time_major: bool, rng: np.random.Generator
+) -> None:
+    """As params with the attributes said, alone and with the same said once more."""
+    T, B, I = 4, 3, 3
+    attributes: Any = {"rnn_mode": mode, "direction": direction, **more}
+    packed = cupyrnn.init_params(2, 3, I, **attributes, scheme="torch", dtype="float64")
+    x = rng.standard_normal((T, B, I) if time_major else (B, T, I))
+    h, c = packed.zero_state(B, time_major=time_major)
+    major: Any = {"time_major": time_major}
+    out = cupyrnn.cudnn_rnn(x, h, c, packed.params, **attributes, **major)
+    dy = rng.standard_normal(out.output.shape)
+    rest = (*out[:3], dy, None, None, out.reserve_space)
+    g = cupyrnn.cudnn_rnn_backprop(x, h, c, packed.params, *rest, **attributes, **major)
+    for said in ({}, attributes, {"rnn_mode": mode}):
+        again = cupyrnn.cudnn_rnn(x, h, c, packed, **said, **major)
+        for a, e in zip(again, out, strict=True):
+            np.testing.assert_array_equal(a, e)
+        grads = cupyrnn.cudnn_rnn_backprop(x, h, c, packed, *rest, **said, **major)
+        for a, e in zip(grads, g, strict=True):
+            np.testing.assert_array_equal(a, e)
+        assert cupyrnn.cudnn_rnn_engine(x, h, c, packed, **said, **major) == "numpy"
+
+
 SKIP = cupyrnn.PackedParams(
     np.zeros(cupyrnn.cudnn_rnn_params_size(1, 3, 3, input_mode="skip_input")),
     1, 3, 3, "lstm", "unidirectional", 0, "auto_select",
 )  # fmt: skip
+
+
+def run(**changed: Any) -> Any:
+    given: dict[str, Any] = {"input": np.zeros((5, 1, 2)), "input_h": np.zeros((2, 1, 3))}
+    return cupyrnn.cudnn_rnn(**{**given, "input_c": None, "params": GRU, **changed})
 
 
 @pytest.mark.parametrize(
@@ -96,6 +137,16 @@ SKIP = cupyrnn.PackedParams(
         (lambda: SKIP.gradient_to_keras(SKIP.params), ValueError, "gradient_to_keras: params is of a net with skip_input, which Keras does not have"),
         (lambda: GRU.gradient_to_keras(np.zeros(83)), ValueError, "gradient_to_keras: params has shape (83,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
         (lambda: SKIP.gradient_to_torch(np.zeros(3)), ValueError, "gradient_to_torch: params has shape (3,), expected (params_size,) = (60,) for lstm with L = 1, D = 1, H = 3, I = 0 (skip_input)"),
+        (lambda: run(rnn_mode="lstm"), ValueError, "cudnn_rnn: rnn_mode is 'lstm', but params is of a net with 'gru'"),
+        (lambda: run(direction="unidirectional"), ValueError, "cudnn_rnn: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
+        (lambda: run(num_proj=1), ValueError, "cudnn_rnn: num_proj is 1, expected 0 for gru: only lstm projects"),
+        (lambda: run(input_mode="skip_input"), ValueError, "cudnn_rnn: input_size is 2, expected H = num_units = 3 with skip_input, which adds the input to the gates as it is"),
+        (lambda: run(input=np.zeros((5, 1, 4))), ValueError, "cudnn_rnn: input has shape (5, 1, 4), expected (T, B, I) with I = 2 as params knows it"),
+        (lambda: run(input_h=np.zeros((1, 1, 3))), ValueError, "cudnn_rnn: input_h has shape (1, 1, 3), expected (L*D, B, P) = (2, 1, 3)"),
+        (lambda: run(input_h=np.zeros((2, 1, 2))), ValueError, "cudnn_rnn: input_h has shape (2, 1, 2), expected (L*D, B, P) = (2, 1, 3)"),
+        (lambda: run(params=GRU._replace(num_units=10**9)), ValueError, "cudnn_rnn: input_h has shape (2, 1, 3), expected (L*D, B, P) = (2, 1, 1000000000)"),
+        (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is a NoneType, expected a numpy.ndarray like input"),
+        (lambda: run(params=GRU._replace(params=np.zeros(3))), ValueError, "cudnn_rnn: params has shape (3,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
         (lambda: cupyrnn.params_to_torch(np.zeros(3), 10**8, 1, 1), ValueError, "params_to_torch: params has shape (3,), expected (params_size,) = (1600000000,) for lstm with L = 100000000, D = 1, H = 1, I = 1"),
     ],
 )  # fmt: skip
