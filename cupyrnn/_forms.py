@@ -79,7 +79,7 @@ def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, 
 
 def _as_array(op: str, name: str, value: Any) -> Array:
     """Return what is an array, or says itself how it becomes one."""
-    if array_kind(value) is not None or isinstance(value, (np.ma.MaskedArray, np.generic)):
+    if array_kind(value) is not None or isinstance(value, (np.ndarray, np.generic)):
         return value  # type: ignore[no-any-return]
     try:
         if callable(getattr(value, "detach", None)):  # of PyTorch: without its gradient
