@@ -11,6 +11,15 @@ from .convert_keras import (
     params_from_keras,
     params_to_keras,
 )
+from .convert_onnx import (
+    OnnxParams,
+    block_gru_from_onnx,
+    block_gru_to_onnx,
+    block_lstm_from_onnx,
+    block_lstm_to_onnx,
+    params_from_onnx,
+    params_to_onnx,
+)
 from .convert_tf1 import (
     block_gru_from_tf1,
     block_gru_to_tf1,
@@ -46,6 +55,7 @@ from .lstm import (
     lstm_block_cell_backward,
     lstm_block_cell_grad,
 )
+from .onnx_node import OnnxOutputs, run_onnx_node
 from .packed import InitialState, PackedParams
 from .params import (
     CanonicalParams,
@@ -71,18 +81,24 @@ __all__ = [
     "LSTMCellGrads",
     "LSTMGrads",
     "LSTMOutputs",
+    "OnnxOutputs",
+    "OnnxParams",
     "PackedParams",
     "PeepholeLSTMParams",
     "Piece",
     "block_gru",
     "block_gru_from_keras",
+    "block_gru_from_onnx",
     "block_gru_from_tf1",
     "block_gru_grad",
     "block_gru_to_keras",
+    "block_gru_to_onnx",
     "block_gru_to_tf1",
     "block_lstm",
+    "block_lstm_from_onnx",
     "block_lstm_from_tf1",
     "block_lstm_grad",
+    "block_lstm_to_onnx",
     "block_lstm_to_tf1",
     "cudnn_rnn",
     "cudnn_rnn_backprop",
@@ -102,11 +118,14 @@ __all__ = [
     "lstm_block_cell_grad",
     "params_from_block_lstm",
     "params_from_keras",
+    "params_from_onnx",
     "params_from_tf1",
     "params_from_torch",
     "params_to_block_lstm",
     "params_to_keras",
+    "params_to_onnx",
     "params_to_tf1",
     "params_to_torch",
     "raw_ops",
+    "run_onnx_node",
 ]

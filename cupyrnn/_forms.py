@@ -264,3 +264,19 @@ def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, i
     expect_shape(op, bias_ru, b_ru, "(2*H,)", (2 * H,))
     expect_shape(op, bias_c, b_c, "(H,)", (H,))
     return xp, rows - H, H
+
+
+def check_block_lstm(op: str, arrays: Mapping[str, Any]) -> tuple[ModuleType, int, int]:
+    """Check w, b, wci, wcf and wco, by the names that errors show; return module, I and H."""
+    (name_w, w), (name_b, b), *peepholes = arrays.items()
+    xp, _ = check_arrays(op, {name_w: w, name_b: b}, dict(peepholes))
+    rows, columns = expect_rank(op, name_w, w, "(I+H, 4*H)")
+    H = columns // 4
+    if columns % 4 or not 0 < H < rows:
+        raise ValueError(f"{op}: {name_w} has shape {w.shape}, expected (I+H, 4*H)")
+    expect_shape(op, name_b, b, "(4*H,)", (4 * H,))
+    for name, a in peepholes:
+        expect_shape(op, name, a, "(H,)", (H,))
+        if a is None and any(other is not None for _, other in peepholes):
+            raise ValueError(f"{op}: {name} is None, expected all of wci, wcf, wco or none")
+    return xp, rows - H, H

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._arrays import check_arrays, check_choice, check_real, expect_rank, expect_shape, on_device
+from ._arrays import check_choice, check_real, expect_rank, expect_shape, on_device
 from ._forms import (
     BLOCK,
     BlockGRUParams,
@@ -20,6 +20,7 @@ from ._forms import (
     as_arrays,
     by_gate,
     check_block_gru,
+    check_block_lstm,
     check_names,
     own_order,
     refuse,
@@ -232,20 +233,10 @@ def block_lstm_to_tf1(
     ['rnn/lstm_cell/kernel', 'rnn/lstm_cell/bias']
     """
     op = "block_lstm_to_tf1"
-    arrays: dict[str, Any] = {"kernel": w, "bias": b}
     diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
-    xp, _ = check_arrays(op, {"w": w, "b": b}, diagonals)
-    rows, columns = expect_rank(op, "w", w, "(I+H, 4*H)")
-    H = columns // 4
-    if columns % 4 or not 0 < H < rows:
-        raise ValueError(f"{op}: w has shape {w.shape}, expected (I+H, 4*H)")
-    expect_shape(op, "b", b, "(4*H,)", (4 * H,))
-    for name, a in diagonals.items():
-        if a is None and any(other is not None for other in diagonals.values()):
-            raise ValueError(f"{op}: {name} is None, expected all of wci, wcf, wco or none")
-        expect_shape(op, name, a, "(H,)", (H,))
-        if a is not None:
-            arrays[_PEEPHOLES[name]] = a
+    xp, _, _ = check_block_lstm(op, {"w": w, "b": b, **diagonals})
+    given = {_PEEPHOLES[name]: a for name, a in diagonals.items() if a is not None}
+    arrays = {"kernel": w, "bias": b, **given}
     return _named(xp, prefix_of(op, prefix), arrays)
 
 
