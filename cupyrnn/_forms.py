@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._arrays import array_kind, check_arrays, check_choice, expect_rank, expect_shape, on_device
+from ._arrays import (
+    array_kind,
+    cast,
+    check_arrays,
+    check_choice,
+    expect_rank,
+    expect_shape,
+    on_device,
+)
 from .params import GATES, layers
 
 if TYPE_CHECKING:
@@ -66,13 +74,14 @@ def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, 
     arrays: dict[str, Array] = {}
     for name, value in given.items():
         arrays[name] = _as_array(op, name, value)
-        check_arrays(op, {name: arrays[name]})
+        xp, _ = check_arrays(op, {name: arrays[name]})
     dtypes = {a.dtype for a in arrays.values()}
     if len(dtypes) > 1:
         widest = max(dtypes, key=lambda dtype: dtype.itemsize)
         if widest.itemsize == 2:  # of the two half formats neither holds the other's values
             widest = np.dtype(np.float32)
-        arrays = {name: a.astype(widest) for name, a in arrays.items()}
+        with on_device(xp, next(iter(arrays.values()))):
+            arrays = {name: cast(a, widest) for name, a in arrays.items()}
     xp, _ = check_arrays(op, arrays)
     return xp, arrays
 

@@ -215,7 +215,8 @@ def settled(op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     vector, *sizes = params[:4]
     of = {name: getattr(params, name) for name in DEFAULTS}
     known = check_net(op, *sizes, **of)
-    expect_known(op, known, check_net(op, *sizes, **{**of, **said}))
+    if said:
+        expect_known(op, known, check_net(op, *sizes, **{**of, **said}))
     return {**arguments, **of, "params": vector, "known": known}
 
 
