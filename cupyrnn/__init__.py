@@ -1,17 +1,34 @@
 """TensorFlow's fused recurrent ops, forward and backward, over NumPy and CuPy arrays."""
 
 from . import raw_ops
+from ._forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
-from .converters import (
-    BlockLSTMParams,
-    params_from_block_lstm,
+from .convert_block import params_from_block_lstm, params_to_block_lstm
+from .convert_keras import (
+    block_gru_from_keras,
+    block_gru_to_keras,
     params_from_keras,
-    params_from_torch,
-    params_to_block_lstm,
     params_to_keras,
-    params_to_torch,
 )
+from .convert_onnx import (
+    OnnxParams,
+    block_gru_from_onnx,
+    block_gru_to_onnx,
+    block_lstm_from_onnx,
+    block_lstm_to_onnx,
+    params_from_onnx,
+    params_to_onnx,
+)
+from .convert_tf1 import (
+    block_gru_from_tf1,
+    block_gru_to_tf1,
+    block_lstm_from_tf1,
+    block_lstm_to_tf1,
+    params_from_tf1,
+    params_to_tf1,
+)
+from .convert_torch import params_from_torch, params_to_torch
 from .cudnn_rnn import (
     CudnnRNNGrads,
     CudnnRNNOutputs,
@@ -28,6 +45,7 @@ from .gru import (
     gru_block_cell_backward,
     gru_block_cell_grad,
 )
+from .init import init_block_gru, init_block_lstm, init_params
 from .lstm import (
     LSTMCellGrads,
     LSTMGrads,
@@ -37,9 +55,10 @@ from .lstm import (
     lstm_block_cell_backward,
     lstm_block_cell_grad,
 )
+from .onnx_node import OnnxOutputs, run_onnx_node
+from .packed import InitialState, PackedParams
 from .params import (
     CanonicalParams,
-    PackedParams,
     Piece,
     cudnn_rnn_canonical_to_params,
     cudnn_rnn_params_layout,
@@ -50,6 +69,7 @@ from .params import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockGRUParams",
     "BlockLSTMParams",
     "CanonicalParams",
     "CudnnRNNGrads",
@@ -57,15 +77,29 @@ __all__ = [
     "GRUCellGrads",
     "GRUGrads",
     "GRUOutputs",
+    "InitialState",
     "LSTMCellGrads",
     "LSTMGrads",
     "LSTMOutputs",
+    "OnnxOutputs",
+    "OnnxParams",
     "PackedParams",
+    "PeepholeLSTMParams",
     "Piece",
     "block_gru",
+    "block_gru_from_keras",
+    "block_gru_from_onnx",
+    "block_gru_from_tf1",
     "block_gru_grad",
+    "block_gru_to_keras",
+    "block_gru_to_onnx",
+    "block_gru_to_tf1",
     "block_lstm",
+    "block_lstm_from_onnx",
+    "block_lstm_from_tf1",
     "block_lstm_grad",
+    "block_lstm_to_onnx",
+    "block_lstm_to_tf1",
     "cudnn_rnn",
     "cudnn_rnn_backprop",
     "cudnn_rnn_canonical_to_params",
@@ -76,16 +110,24 @@ __all__ = [
     "gru_block_cell",
     "gru_block_cell_backward",
     "gru_block_cell_grad",
+    "init_block_gru",
+    "init_block_lstm",
+    "init_params",
     "lstm_block_cell",
     "lstm_block_cell_backward",
     "lstm_block_cell_grad",
     "params_from_block_lstm",
     "params_from_keras",
+    "params_from_onnx",
+    "params_from_tf1",
     "params_from_torch",
     "params_to_block_lstm",
     "params_to_keras",
+    "params_to_onnx",
+    "params_to_tf1",
     "params_to_torch",
     "raw_ops",
+    "run_onnx_node",
 ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from . import _packed, _stack
+from . import _packed_cells, _stack
 from ._arrays import (
     array_kind,
     cast,
@@ -37,12 +37,14 @@ from ._arrays import (
 from ._packing import Packing, count_rows
 from ._stack import Stack
 from .cells.contract import States
-from .params import DIRECTIONS, GATES, Net, check_net
+from .packed import settled
+from .params import DIRECTIONS, GATES, Net, check_net, expect_params_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array, Lengths, Resets
+    from .packed import PackedParams
     from .params import Direction, InputMode, RNNMode
 
 Engine: TypeAlias = Literal["auto", "cudnn", "cupy"]
@@ -178,6 +180,7 @@ _BACKWARD_ARRAYS = (
 
 def _check(op: str, given: Mapping[str, Any]) -> _Call:
     """Check every argument of a call, by name, and choose the engine."""
+    known: Net | None = given["known"]
     input, input_h, input_c = given["input"], given["input_h"], given["input_c"]
     backward = "reserve_space" in given
     rnn_mode = check_choice(op, "rnn_mode", given["rnn_mode"], tuple(GATES))
@@ -204,6 +207,13 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     if is_lstm and input_c is not None:
         H = expect_rank(op, "input_c", input_c, f"({states}, H)")[2]
     L, D = shape_h[0 if major else 1], 2 if direction == "bidirectional" else 1
+    if known is not None:
+        L, H = known.L * D, known.H
+        if I != known.I:
+            raise ValueError(
+                f"{op}: input has shape {input.shape}, expected ({steps}, I) with I = {known.I} as"
+                " params knows it"
+            )
     if L % D:
         raise ValueError(
             f"{op}: input_h has shape {shape_h}, expected ({states}, P) with D = 2: bidirectional"
@@ -217,7 +227,7 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     expect_shape(op, "input_h", input_h, f"({states}, P)", (*leading_states, P))
     if is_lstm:
         expect_shape(op, "input_c", input_c, f"({states}, H)", (*leading_states, H))
-    expect_shape(op, "params", given["params"], "(params_size,)", (net.params_size,))
+    expect_params_size(op, given["params"], net)
     for name in ("output", "output_backprop"):
         shape = (*leading_steps, D * P)
         expect_shape(op, name, optional.get(name), f"({steps}, D*P)", shape)
@@ -243,8 +253,8 @@ def _stack_of(call: _Call, params: Array, dtype: np.dtype[Any]) -> Stack:
     """Return the cells of packed parameters."""
     xp, net = call.xp, call.net
     operands = cast(contiguous(xp, params), operand_dtype(xp, dtype))
-    weights = _packed.weights_of(operands, net)
-    cells = [_packed.cell_of(xp, net.rnn_mode, w) for w in weights]
+    weights = _packed_cells.weights_of(operands, net)
+    cells = [_packed_cells.cell_of(xp, net.rnn_mode, w) for w in weights]
     return Stack(net, cells, call.packing)
 
 
@@ -260,13 +270,15 @@ def _backward(
     xp, net, dtype = call.xp, call.net, params.dtype
     stack = _stack_of(call, params, dtype)
     params_grad = xp.empty(params.shape, compute_dtype(dtype))
-    weights = _packed.weights_of(params_grad, net)
-    grads = [_packed.gradients_of(xp, c, w) for c, w in zip(stack.cells, weights, strict=True)]
+    weights = _packed_cells.weights_of(params_grad, net)
+    grads = [
+        _packed_cells.gradients_of(xp, c, w) for c, w in zip(stack.cells, weights, strict=True)
+    ]
     input_grad, first = _stack.backward(
         xp, stack, inputs, output_grad, last_grad, reserve_space, grads
     )
     for w, gradients in zip(weights, grads, strict=True):
-        _packed.finish(xp, net.rnn_mode, w, gradients.sums)
+        _packed_cells.finish(xp, net.rnn_mode, w, gradients.sums)
     return input_grad, first.h, first.c, cast(params_grad, dtype)
 
 
@@ -292,17 +304,17 @@ def cudnn_rnn(
     input: Array,
     input_h: Array,
     input_c: Array | None,
-    params: Array,
+    params: Array | PackedParams,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
+    rnn_mode: RNNMode | None = None,
+    input_mode: InputMode | None = None,
+    direction: Direction | None = None,
     dropout: float = 0.0,
     seed: int = 0,
     seed2: int = 0,
-    num_proj: int = 0,
+    num_proj: int | None = None,
     is_training: bool = True,
     time_major: bool = True,
     engine: Engine = "auto",
@@ -332,8 +344,10 @@ def cudnn_rnn(
         here.
     input_c : [L*D, B, H] or None
         The cell states of an LSTM. The other cells ignore it.
-    params : [params_size]
-        All weights and biases, packed as `cudnn_rnn_params_layout` says.
+    params : [params_size] or PackedParams
+        All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams, as
+        `params_from_torch`, `init_params` and others return it, also stands for rnn_mode,
+        input_mode, direction and num_proj, and to say something else of them is an error.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence, in [0, T] and in any order; all T if left out. What lies
         past a sequence's end is not read, and output is zero there. The backward direction begins
@@ -343,12 +357,12 @@ def cudnn_rnn(
         forward direction has zero states before a marked step, the backward direction before
         the one that precedes it. [B, T] if time_major is False. cuDNN does not have it.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
+        The cell; "lstm" if left out.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no W: x, of size H, is added to every gate. auto_select
-        is skip_input if I equals H and linear_input if not.
+        "linear_input" if left out. With skip_input the first layer has no W: x, of size H, is
+        added to every gate. auto_select is skip_input if I equals H and linear_input if not.
     direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
+        D is 1, which it is if left out, or 2.
     dropout : float
         The part, in [0, 1], of the values between layers that is zeroed in training; the others
         are divided by one minus it.
@@ -356,7 +370,7 @@ def cudnn_rnn(
         What the dropout masks depend on: the same two integers give the same masks, (0, 0)
         included. Change one of them from call to call.
     num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none.
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
     is_training : bool
         Drop values, and keep what the backward pass needs.
     time_major : bool
@@ -388,7 +402,8 @@ def cudnn_rnn(
     See Also
     --------
     cudnn_rnn_backprop : The gradient of every input.
-    params_from_torch, params_from_keras : Parameters of models made elsewhere.
+    params_from_torch, params_from_keras, params_from_tf1 : Parameters of models made elsewhere.
+    init_params : Parameters to begin with.
 
     References
     ----------
@@ -404,23 +419,25 @@ def cudnn_rnn(
     >>> out.output[:, 0, 0].round(4)
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
-    given, op = locals(), "cudnn_rnn"
+    op = "cudnn_rnn"
+    given = settled(op, locals())
     call = _check(op, given)
+    vector: Array = given["params"]
     xp, net, lengths, _, chosen = call
     with on_device(xp, input):
-        c = input_c if rnn_mode == "lstm" else None
+        c = input_c if net.rnn_mode == "lstm" else None
         x, h, c = _time_major(xp, time_major, (input, input_h, c))
         if chosen == "cudnn":
             from . import _cudnn
 
-            x, h, c, packed = _contiguous(xp, (x, h, c, params))
+            x, h, c, packed = _contiguous(xp, (x, h, c, vector))
             output, output_h, output_c, reserve_space = _cudnn.forward(
                 net, x, h, c, packed, lengths
             )
             if not is_training:
                 reserve_space = xp.zeros((), input.dtype)
         else:
-            stack = _stack_of(call, params, input.dtype)
+            stack = _stack_of(call, vector, input.dtype)
             output, (output_h, output_c), reserve_space = _stack.forward(xp, stack, x, States(h, c))
         host_reserved = np.array([_CUDNN if chosen == "cudnn" else _OWN, 0], np.int8)
         return CudnnRNNOutputs(
@@ -436,17 +453,17 @@ def cudnn_rnn_engine(
     input: Array,
     input_h: Array,
     input_c: Array | None,
-    params: Array,
+    params: Array | PackedParams,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
+    rnn_mode: RNNMode | None = None,
+    input_mode: InputMode | None = None,
+    direction: Direction | None = None,
     dropout: float = 0.0,
     seed: int = 0,
     seed2: int = 0,
-    num_proj: int = 0,
+    num_proj: int | None = None,
     is_training: bool = True,
     time_major: bool = True,
     engine: Engine = "auto",
@@ -479,7 +496,8 @@ def cudnn_rnn_engine(
     >>> cupyrnn.cudnn_rnn_engine(x, h, c, params)
     'numpy'
     """
-    return _check("cudnn_rnn_engine", locals()).engine
+    op = "cudnn_rnn_engine"
+    return _check(op, settled(op, locals())).engine
 
 
 def _expected_reserve(
@@ -487,7 +505,7 @@ def _expected_reserve(
 ) -> int:
     """Return the number of elements of an engine's reserve_space."""
     if engine != "cudnn":
-        kind = _packed.SAVED[net.rnn_mode]
+        kind = _packed_cells.SAVED[net.rnn_mode]
         return _stack.reserve_size(net, kind, count_rows(net.T, net.B, lengths))
     from . import _cudnn
 
@@ -499,7 +517,7 @@ def cudnn_rnn_backprop(
     input: Array,
     input_h: Array,
     input_c: Array | None,
-    params: Array,
+    params: Array | PackedParams,
     output: Array | None,
     output_h: Array | None,
     output_c: Array | None,
@@ -511,13 +529,13 @@ def cudnn_rnn_backprop(
     host_reserved: NDArray[np.int8] | None = None,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
+    rnn_mode: RNNMode | None = None,
+    input_mode: InputMode | None = None,
+    direction: Direction | None = None,
     dropout: float = 0.0,
     seed: int = 0,
     seed2: int = 0,
-    num_proj: int = 0,
+    num_proj: int | None = None,
     time_major: bool = True,
     engine: Engine = "auto",
 ) -> CudnnRNNGrads:
@@ -574,8 +592,10 @@ def cudnn_rnn_backprop(
     >>> grads.input_backprop[:, 0, 0].round(4)
     array([0.2748, 0.2561, 0.208 , 0.1334])
     """
-    given, op = locals(), "cudnn_rnn_backprop"
+    op = "cudnn_rnn_backprop"
+    given = settled(op, locals())
     call = _check(op, given)
+    vector: Array = given["params"]
     xp, net, lengths, _, chosen = call
     if chosen == "cudnn" and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
@@ -586,7 +606,7 @@ def cudnn_rnn_backprop(
             " cudnn_rnn returns it for these arguments with is_training=True"
         )
     with on_device(xp, input):
-        c, dc = (input_c, output_c_backprop) if rnn_mode == "lstm" else (None, None)
+        c, dc = (input_c, output_c_backprop) if net.rnn_mode == "lstm" else (None, None)
         x, h, c, y, dy, dh, dc = _time_major(
             xp, time_major, (input, input_h, c, output, output_backprop, output_h_backprop, dc)
         )
@@ -594,11 +614,11 @@ def cudnn_rnn_backprop(
             from . import _cudnn
 
             x, h, c, packed, y, dy, dh, dc, saved = _contiguous(
-                xp, (x, h, c, params, y, dy, dh, dc, reserve_space)
+                xp, (x, h, c, vector, y, dy, dh, dc, reserve_space)
             )
             grads = _cudnn.backward(net, x, h, c, packed, lengths, y, dy, dh, dc, saved)
         else:
-            grads = _backward(call, (x, States(h, c)), params, dy, States(dh, dc), reserve_space)
+            grads = _backward(call, (x, States(h, c)), vector, dy, States(dh, dc), reserve_space)
         return CudnnRNNGrads(
             _as_given(xp, grads[0], time_major, input.dtype),
             _as_given(xp, grads[1], time_major, input.dtype),

@@ -13,6 +13,7 @@ or H without a projection.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -42,6 +43,13 @@ GATES = {
 }
 _INPUT_MODES = ("linear_input", "skip_input", "auto_select")
 DIRECTIONS = ("unidirectional", "bidirectional")
+# What an attribute is where it is left out, as in TensorFlow.
+DEFAULTS: dict[str, object] = {
+    "rnn_mode": "lstm",
+    "input_mode": "linear_input",
+    "direction": "unidirectional",
+    "num_proj": 0,
+}
 
 
 class Net(NamedTuple):
@@ -76,6 +84,11 @@ class Net(NamedTuple):
     def direction(self) -> Direction:
         """TensorFlow's name for D."""
         return "bidirectional" if self.D == 2 else "unidirectional"
+
+    @property
+    def input_mode(self) -> InputMode:
+        """TensorFlow's name for what the first layer does with its input."""
+        return "skip_input" if self.skip else "linear_input"
 
     @property
     def params_size(self) -> int:
@@ -282,8 +295,49 @@ def zeros(xp: ModuleType, net: Net, like: Array) -> Array:
 def check_params(op: str, params: Array, net: Net) -> tuple[ModuleType, Array]:
     """Check the packed vector; return its module and the vector itself, without a subclass."""
     xp, _ = check_arrays(op, {"params": params})
-    expect_shape(op, "params", params, "(params_size,)", (net.params_size,))
+    expect_params_size(op, params, net)
     return xp, contiguous(xp, params)
+
+
+def expect_params_size(op: str, params: Array, net: Net) -> None:
+    """Check the length of the packed vector; the error says what it follows from."""
+    if params.shape != (net.params_size,):
+        I = "0 (skip_input)" if net.skip else str(net.I)
+        more = f", P = {net.num_proj}" if net.num_proj else ""
+        raise ValueError(
+            f"{op}: params has shape {params.shape}, expected (params_size,) ="
+            f" {(net.params_size,)} for {net.rnn_mode} with L = {net.L}, D = {net.D}, H = {net.H},"
+            f" I = {I}{more}"
+        )
+
+
+class LayerParams(NamedTuple):
+    """What one direction of one layer has of the packed vector: views by gate."""
+
+    input: Array  # [G, H, K]
+    recurrent: Array  # [G, H, P]
+    projection: Array | None  # [P, H]
+    input_bias: Array  # [G, H]
+    recurrent_bias: Array  # [G, H]
+
+
+def layers(params: Array, net: Net) -> list[LayerParams]:
+    """Return views of the packed vector by layer and direction; to be read, or written through."""
+    G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
+    offset = 0
+
+    def take(*shape: int) -> Array:
+        nonlocal offset
+        start, offset = offset, offset + math.prod(shape)
+        return params[start:offset].reshape(shape)
+
+    matrices = []
+    for layer in range(net.L):
+        K = net.D * P if layer else 0 if net.skip else net.I
+        for _ in range(net.D):
+            projection = (P, H) if net.num_proj else None
+            matrices.append((take(G, H, K), take(G, H, P), projection and take(*projection)))
+    return [LayerParams(*three, take(G, H), take(G, H)) for three in matrices]
 
 
 def cudnn_rnn_params_to_canonical(
@@ -420,15 +474,3 @@ def _pack(op: str, net: Net, arrays: Mapping[str, Array]) -> Array:
         for a, piece in zip(arrays.values(), pieces, strict=True):
             params[piece.offset : piece.offset + piece.size] = a.reshape(piece.size)
     return params
-
-
-class PackedParams(NamedTuple):
-    """Packed parameters and the configuration they belong to."""
-
-    params: Array
-    num_layers: int
-    num_units: int
-    input_size: int
-    rnn_mode: RNNMode
-    direction: Direction
-    num_proj: int

@@ -1123,6 +1123,8 @@ def test_rank(op: str, name: str) -> None:
             message += SYMBOLS[name]
         else:
             message += f"{SYMBOLS[name]} = {right.shape}"
+        if name == "params":
+            message += " for lstm with L = 2, D = 2, H = 5, I = 4"
         raises(op, ValueError, message, **{name: wrong})
 
 
@@ -1216,7 +1218,7 @@ def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
     ("changed", "error", "message"),
     [
         ({"rnn_mode": "LSTM"}, ValueError, "rnn_mode is 'LSTM', expected one of rnn_relu, rnn_tanh, lstm, gru"),
-        ({"input_mode": None}, ValueError, "input_mode is None, expected one of linear_input, skip_input, auto_select"),
+        ({"input_mode": ""}, ValueError, "input_mode is '', expected one of linear_input, skip_input, auto_select"),
         ({"input_mode": SKIP}, ValueError, "input_size is 4, expected H = num_units = 5 with skip_input, which adds the input to the gates as it is"),
         ({"direction": "both"}, ValueError, "direction is 'both', expected one of unidirectional, bidirectional"),
         ({"dropout": -0.1}, ValueError, "dropout is -0.1, expected in [0, 1]"),
@@ -1233,9 +1235,9 @@ def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
         ({"num_proj": 1.0}, TypeError, "num_proj is 1.0, expected an integer"),
         ({"num_proj": 2}, ValueError, "input_h has shape (4, 3, 5), expected (L*D, B, P) = (4, 3, 2)"),
         ({"num_proj": 2, "rnn_mode": "gru"}, ValueError, "num_proj is 2, expected 0 for gru: only lstm projects"),
-        ({"num_proj": 5}, ValueError, "params has shape (1120,), expected (params_size,) = (1220,)"),
-        ({"rnn_mode": "gru"}, ValueError, "params has shape (1120,), expected (params_size,) = (840,)"),
-        ({"direction": UNI}, ValueError, "params has shape (1120,), expected (params_size,) = (940,)"),
+        ({"num_proj": 5}, ValueError, "params has shape (1120,), expected (params_size,) = (1220,) for lstm with L = 2, D = 2, H = 5, I = 4, P = 5"),
+        ({"rnn_mode": "gru"}, ValueError, "params has shape (1120,), expected (params_size,) = (840,) for gru with L = 2, D = 2, H = 5, I = 4"),
+        ({"direction": UNI}, ValueError, "params has shape (1120,), expected (params_size,) = (940,) for lstm with L = 4, D = 1, H = 5, I = 4"),
         ({"time_major": 1}, TypeError, "time_major is 1, expected a bool"),
         ({"time_major": False}, ValueError, "input_h has shape (4, 3, 5), expected (B, L*D, P) with D = 2: bidirectional"),
         ({"engine": "gpu"}, ValueError, "engine is 'gpu', expected one of auto, cudnn, cupy"),

@@ -85,14 +85,16 @@ def test_the_readmes_examples_run(
 
     monkeypatch.chdir(tmp_path)
     (T, B, I), H = names["x"].shape, 5
-    shapes = {"weight_ih_l0": (4 * H, I), "weight_hh_l0": (4 * H, H)}
-    shapes |= {"bias_ih_l0": (4 * H,), "bias_hh_l0": (4 * H,)}
-    np.savez("model.npz", **{n: rng.standard_normal(shape) for n, shape in shapes.items()})
-    names["dy"] = rng.standard_normal((T, B, H))
-    exec(second, names)
-    assert names["out"].output.shape == (T, B, H)
-    assert names["g"].params_backprop.shape == names["packed"].params.shape
-    assert np.isfinite(names["g"].params_backprop).all()
+    for G, ends in ((4, ("_l0",)), (3, ("_l0", "_l0_reverse"))):  # an LSTM, a bidirectional GRU
+        shapes = {"weight_ih": (G * H, I), "weight_hh": (G * H, H)}
+        shapes |= {"bias_ih": (G * H,), "bias_hh": (G * H,)}
+        state = {n + end: rng.standard_normal(s) for end in ends for n, s in shapes.items()}
+        np.savez("model.npz", **state)
+        names["dy"] = rng.standard_normal((T, B, H * len(ends)))
+        exec(second, names)
+        assert names["out"].output.shape == (T, B, H * len(ends))
+        assert names["g"].params_backprop.shape == names["packed"].params.shape
+        assert np.isfinite(names["g"].params_backprop).all()
 
 
 def test_every_public_function_has_a_complete_docstring() -> None:

@@ -135,7 +135,7 @@ def test_torch_and_keras_round_trips(rng: np.random.Generator) -> None:
             prefix="encoder.",
         )
         np.testing.assert_array_equal(packed.params, params)
-        assert packed._asdict() == {**c, "params": packed.params}
+        assert packed._asdict() == {**c, "params": packed.params, "input_mode": "linear_input"}
         if c["rnn_mode"] not in ("lstm", "gru") or c["num_proj"]:
             continue
         c.pop("num_proj")
@@ -254,7 +254,7 @@ def test_a_real_torch_lstm_with_projection(torch: Any) -> None:
     module = torch.nn.LSTM(3, 5, 2, proj_size=2, bidirectional=True, dtype=torch.float64)
     state = as_numpy(module)
     packed = cupyrnn.params_from_torch(state)
-    assert packed[1:] == (2, 5, 3, "lstm", "bidirectional", 2)
+    assert packed[1:] == (2, 5, 3, "lstm", "bidirectional", 2, "linear_input")
     back = cupyrnn.params_to_torch(packed.params, 2, 5, 3, direction="bidirectional", num_proj=2)
     assert back.keys() == state.keys()
     for name, a in back.items():
@@ -483,14 +483,25 @@ LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
         (("cudnn_rnn_params_layout", (0, 3, 4)), {}, ValueError, "num_layers is 0, expected at least 1"),
         (("cudnn_rnn_params_size", (1, 0, 4)), {}, ValueError, "num_units is 0, expected at least 1"),
         (("cudnn_rnn_params_size", (1, 3, "4")), {}, TypeError, "input_size is '4', expected an integer"),
-        (("cudnn_rnn_params_to_canonical", (1, 2, 3, np.zeros(55))), {}, ValueError, "params has shape (55,), expected (params_size,) = (56,)"),
-        (("cudnn_rnn_params_to_canonical", (1, 2, 3, np.zeros((56, 1)))), {}, ValueError, "params has shape (56, 1), expected (params_size,) = (56,)"),
+        (("cudnn_rnn_params_to_canonical", (1, 2, 3, np.zeros(55))), {}, ValueError, "params has shape (55,), expected (params_size,) = (56,) for lstm with L = 1, D = 1, H = 2, I = 3"),
+        (("cudnn_rnn_params_to_canonical", (1, 2, 3, np.zeros((56, 1)))), {}, ValueError, "params has shape (56, 1), expected (params_size,) = (56,) for lstm with L = 1, D = 1, H = 2, I = 3"),
         (("cudnn_rnn_params_to_canonical", (1, 2, 3, [0.0] * 56)), {}, TypeError, "params is a list, expected a numpy.ndarray or cupy.ndarray"),
         (("cudnn_rnn_canonical_to_params", (1, 2, 3, [], [])), {}, ValueError, "weights has 0 arrays, expected 8"),
         (("cudnn_rnn_canonical_to_params", (1, 2, 3, [np.zeros((2, 2))] * 8, [np.zeros(2)] * 8)), {}, ValueError, "weights[0] has shape (2, 2), expected (H, K) = (2, 3)"),
         (("params_from_torch", ({},)), {}, ValueError, "state_dict has no weight_ih_l0"),
-        (("params_from_torch", ({"weight_ih_l0": np.zeros((6, 3)), "weight_hh_l0": np.zeros((6, 2))},)), {}, ValueError, "weight_ih_l0 has shape (6, 3), expected (G*H, K) with G = 4 for lstm"),
-        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 3))},)), {}, ValueError, "weight_hh_l0 has shape (8, 3), expected (G*H, P or H) = (8, 2)"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((6, 3)), "weight_hh_l0": np.zeros((6, 2))},)), {"rnn_mode": "lstm"}, ValueError, "weight_ih_l0 has shape (6, 3), expected (G*H, K) with G = 4 for lstm"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 3))},)), {"rnn_mode": "lstm"}, ValueError, "weight_hh_l0 has shape (8, 3), expected (G*H, P or H) = (8, 2)"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 3))},)), {}, ValueError, "weight_ih_l0 has shape (8, 3), expected (G*H, K) with H = 3 and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"),
+        (("params_from_torch", ({"weight_ih": np.zeros((2, 3)), "weight_hh": np.zeros((2, 2))},)), {}, ValueError, "rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
+        (("params_from_torch", ({"weight_ih": np.zeros((8, 3)), "weight_hh": np.zeros((8, 2)), "weight_ih_l0": np.zeros((8, 3))},)), {}, ValueError, "state_dict has weight_ih_l0, which is no part"),
+        (("params_from_torch", ({"weight_ih": np.zeros((8, 3)), "weight_hh": np.zeros((7, 2))},)), {"prefix": ""}, ValueError, "weight_hh has shape (7, 2), expected (G*H, P or H) = (8, 2)"),
+        (("params_from_torch", ({"a.b.weight_ih_l0": np.zeros((8, 3)), "c.weight_ih": None},)), {"prefix": "b"}, ValueError, "state_dict has no bweight_ih_l0, but one with prefix 'a.b.' or 'c.'"),
+        (("params_from_torch", (None,)), {}, TypeError, "state_dict is a NoneType, expected a mapping of names to arrays"),
+        (("params_from_torch", ([np.zeros((8, 3))],)), {}, TypeError, "state_dict is a list, expected a mapping of names to arrays"),
+        (("params_from_torch", ({0: np.zeros((8, 3))},)), {}, TypeError, "state_dict has the key 0, expected strings"),
+        (("params_from_torch", ({},)), {"prefix": None}, TypeError, "prefix is None, expected a string"),
+        (("params_from_torch", ({"weight_ih": [[0.0]], "weight_hh": np.zeros((8, 2))},)), {}, TypeError, "weight_ih is a list, expected a numpy.ndarray or cupy.ndarray"),
+        (("params_from_torch", ({"weight_ih": np.zeros((8, 3), int), "weight_hh": np.zeros((8, 2))},)), {}, TypeError, "weight_ih has dtype int64, expected one of float16, bfloat16, float32, float64"),
         (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2)), "scale": np.ones(1)},)), {}, ValueError, "state_dict has scale, which is no part"),
         (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2)), "bias_hh_l0": np.zeros(8)},)), {}, ValueError, "state_dict has no bias_ih_l0"),
         (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 2)), "weight_hr_l0": np.zeros(())},)), {}, ValueError, "weight_hr_l0 has shape (), expected (P, H)"),
@@ -499,7 +510,7 @@ LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
         (("cudnn_rnn_canonical_to_params", (1, 2, 3, [np.zeros((2, 3))] * 8, iter([]))), {}, TypeError, "biases is a list_iterator, expected a list of arrays"),
         (("params_from_keras", (np.zeros((3, 3, 3)),)), {}, TypeError, "weights is a ndarray, expected a list of arrays"),
         (("params_from_keras", ([np.zeros((3, 8))],)), {}, ValueError, "weights has 1 arrays, expected 3 for each of the layers and 1 direction(s): kernel, recurrent kernel, bias"),
-        (("params_from_keras", ([np.zeros((3, 6)), np.zeros((2, 6)), np.zeros(6)],)), {"rnn_mode": "gru"}, ValueError, "weights[2] has shape (6,), expected (2, 3*H) = (2, 6): a GRU with reset_after=False resets before the matmul, which is not the GRU of cuDNN"),
+        (("params_from_keras", ([np.zeros((3, 6)), np.zeros((2, 6)), np.zeros(6)],)), {"rnn_mode": "gru"}, ValueError, "weights[2] has shape (6,), expected (2, 3*H) = (2, 6): a GRU with reset_after=False resets before the matmul, which is not the GRU of cuDNN; block_gru_from_keras takes it"),
         (("params_from_block_lstm", (np.zeros((5, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 3}, ValueError, "cell_clip is 3, but CudnnRNN does not clip"),
         (("params_from_block_lstm", (np.zeros((5, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 0, "wcf": np.zeros(2)}, ValueError, "wcf is given, but CudnnRNN has no peepholes"),
         (("params_from_block_lstm", (np.zeros((2, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 0}, ValueError, "w has shape (2, 8), expected (I+H, 4*H)"),

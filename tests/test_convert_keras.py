@@ -1,0 +1,175 @@
+"""Keras's layers: packed, and for block_gru; see also test_params.py."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+from data import make_golden_models as models
+
+import cupyrnn
+
+# ruff: noqa: E501 - a case a line
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(
+            "tensorflow", reason="needs TensorFlow: pip install 'cupyrnn[oracle]'"
+        )
+
+
+T, B, I, H = 5, 3, 4, 2
+# Keras's layer, its arguments, rnn_mode
+LAYERS = [
+    ("SimpleRNN", {"activation": "tanh"}, "rnn_tanh"),
+    ("SimpleRNN", {"activation": "relu"}, "rnn_relu"),
+    ("LSTM", {}, "lstm"),
+    ("GRU", {"reset_after": True}, "gru"),
+]
+
+
+def real_layer(
+    tf: Any, kind: str, options: Any, use_bias: bool, bidirectional: bool, rng: np.random.Generator
+) -> Any:
+    """Return a Keras layer with random weights."""
+    make = getattr(tf.keras.layers, kind)
+    layer = make(H, return_sequences=True, use_bias=use_bias, dtype="float64", **options)
+    if bidirectional:
+        layer = tf.keras.layers.Bidirectional(layer, dtype="float64")
+    layer(np.zeros((1, 1, I)))
+    layer.set_weights([rng.standard_normal(w.shape) for w in layer.get_weights()])
+    return layer
+
+
+def run(tf: Any, layer: Any, x: Any, dy: Any) -> tuple[Any, list[Any]]:
+    """Return the output [T, B, ·] and the gradients of the weights."""
+    with tf.GradientTape() as tape:
+        y = layer(x.swapaxes(0, 1))
+        total = tf.reduce_sum(y * dy.swapaxes(0, 1))
+    gradients = tape.gradient(total, layer.trainable_weights)
+    return np.asarray(y).swapaxes(0, 1), [np.asarray(g) for g in gradients]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize(("kind", "options", "mode"), LAYERS)
+def test_a_real_layer(
+    tf: Any,
+    kind: str,
+    options: Any,
+    mode: Any,
+    use_bias: bool,
+    bidirectional: bool,
+    rng: np.random.Generator,
+) -> None:
+    """Output, gradients in Keras's form with each bias once, and the way back."""
+    layer = real_layer(tf, kind, options, use_bias, bidirectional, rng)
+    direction: Any = "bidirectional" if bidirectional else "unidirectional"
+    told = mode if kind == "SimpleRNN" else None
+    packed = cupyrnn.params_from_keras(
+        layer.weights, rnn_mode=told, direction=direction, use_bias=use_bias
+    )
+    assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input")
+    x, dy = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, H * (1 + bidirectional)))
+    expected, gradients = run(tf, layer, x, dy)
+    h, c = packed.zero_state(B)
+    attributes: Any = {"rnn_mode": mode, "direction": direction}
+    out = cupyrnn.cudnn_rnn(x, h, c, packed.params, **attributes)
+    assert_close(out.output, expected, "float64", "output")
+    g = cupyrnn.cudnn_rnn_backprop(
+        x, h, c, packed.params, *out[:3], dy, None, None, out[3], **attributes
+    )
+    ours = packed.gradient_to_keras(g.params_backprop)
+    if not use_bias:
+        ours = [a for n, a in enumerate(ours) if n % 3 < 2]
+    for a, e in zip(ours, gradients, strict=True):
+        assert_close(a, e, "float64", "gradient")
+    back = cupyrnn.params_to_keras(packed, use_bias=use_bias)
+    for a, e in zip(back, layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_a_real_gru_that_resets_before_the_product(
+    tf: Any, use_bias: bool, rng: np.random.Generator
+) -> None:
+    layer = real_layer(tf, "GRU", {"reset_after": False}, use_bias, False, rng)
+    weights = cupyrnn.block_gru_from_keras(layer.get_weights(), use_bias=use_bias)
+    x, dy = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, H))
+    expected, gradients = run(tf, layer, x, dy)
+    h_prev = np.zeros((B, H))
+    out = cupyrnn.block_gru(x, h_prev, *weights)
+    assert_close(out.h, expected, "float64", "h")
+    g = cupyrnn.block_gru_grad(x, h_prev, weights.w_ru, weights.w_c, *out, dy)
+    ours = cupyrnn.block_gru_to_keras(g.d_w_ru, g.d_w_c, g.d_b_ru, g.d_b_c)
+    for a, e in zip(ours[: 2 + use_bias], gradients, strict=True):
+        assert_close(a, e, "float64", "gradient")
+    back = cupyrnn.block_gru_to_keras(*weights, use_bias=use_bias)
+    for a, e in zip(back, layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_cudnn_layers_round_trip(mode: Any, bidirectional: bool, rng: np.random.Generator) -> None:
+    net: Any = {"num_layers": 2, "num_units": 3, "input_size": 4, "rnn_mode": mode}
+    net["direction"] = "bidirectional" if bidirectional else "unidirectional"
+    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**net))
+    weights = cupyrnn.params_to_keras(params, **net, cudnn=True)
+    G = 4 if mode == "lstm" else 3
+    assert [a.shape for a in weights[:3]] == [(4, 3 * G), (3, 3 * G), (6 * G,)]
+    packed = cupyrnn.params_from_keras(weights, direction=net["direction"])
+    np.testing.assert_array_equal(packed.params, params)
+    assert packed[1:-2] == tuple(net.values())
+
+
+@pytest.mark.parametrize("name", ["cudnn_lstm", "cudnn_gru"])
+def test_files_of_cudnn_layers(name: str) -> None:
+    """The stored output is that of the layer Keras 2 converts the file for."""
+    golden = models.load(name)
+    weights = [golden.variables[str(n)] for n in range(3)]
+    packed = cupyrnn.params_from_keras(weights)
+    assert packed.rnn_mode == name.removeprefix("cudnn_")
+    h, c = packed.zero_state(golden.x.shape[1])
+    out = cupyrnn.cudnn_rnn(golden.x, h, c, packed.params, rnn_mode=packed.rnn_mode)
+    assert_close(out.output, golden.y, "float64", "output")
+    for a, e in zip(cupyrnn.params_to_keras(packed, cudnn=True), weights, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+def bad(*shapes: tuple[int, ...]) -> list[Any]:
+    return [np.zeros(shape) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cupyrnn.params_from_keras(bad((3, 2), (2, 2), (2,))), ValueError, "params_from_keras: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.params_from_keras(bad((3, 5), (2, 5), (5,))), ValueError, "params_from_keras: weights[0] has shape (3, 5), expected (K, G*H) with H = 2 and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"),
+        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8), (4,))), ValueError, "params_from_keras: weights[2] has shape (4,), expected (4*H,) = (8,)"),
+        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8), (8,), (3, 8), (2, 8), (8,))), ValueError, "params_from_keras: weights[3] has shape (3, 8), expected (K, G*H) = (2, 8)"),
+        (lambda: cupyrnn.params_from_keras(bad((3, 2), (2, 2), (1,)), rnn_mode="rnn_relu"), ValueError, "params_from_keras: weights[2] has shape (1,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8)), use_bias=1), TypeError, "params_from_keras: use_bias is 1, expected a bool"),
+        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8))), ValueError, "params_from_keras: weights has 2 arrays, expected 3 for each of the layers and 1 direction(s): kernel, recurrent kernel, bias"),
+        (lambda: cupyrnn.params_from_keras([None] * 3), TypeError, "params_from_keras: weights[0] is a NoneType, expected a numpy.ndarray or cupy.ndarray"),
+        (lambda: cupyrnn.block_gru_from_keras(bad((3, 6), (2, 6), (2, 6))), ValueError, "block_gru_from_keras: weights[2] has shape (2, 6), expected (3*H,) = (6,): a GRU with reset_after=True is that of cuDNN; params_from_keras takes it"),
+        (lambda: cupyrnn.block_gru_from_keras(bad((3, 6), (2, 6)), use_bias=True), ValueError, "block_gru_from_keras: weights has 2 arrays, expected 3: kernel, recurrent kernel, bias of one layer and direction"),
+        (lambda: cupyrnn.block_gru_from_keras(bad((3, 8), (2, 6), (6,))), ValueError, "block_gru_from_keras: weights[0] has shape (3, 8), expected (I, 3*H) = (3, 6)"),
+        (lambda: cupyrnn.block_gru_from_keras(3), TypeError, "block_gru_from_keras: weights is a int, expected a list of arrays"),
+        (lambda: cupyrnn.block_gru_to_keras(*bad((5, 4), (5, 2), (4,), (3,))), ValueError, "block_gru_to_keras: b_c has shape (3,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.block_gru_to_keras(*bad((5, 4), (2, 2), (4,), (2,))), ValueError, "block_gru_to_keras: w_c has shape (2, 2), expected (I+H, H)"),
+        (lambda: cupyrnn.block_gru_to_keras(*bad((5, 4), (5, 2), (4,)), np.ones(2), use_bias=False), ValueError, "block_gru_to_keras: use_bias is False, but b_ru or b_c is not zero"),
+        (lambda: cupyrnn.params_to_keras(np.ones(56), 1, 2, 3, use_bias=False), ValueError, "params_to_keras: use_bias is False, but params has biases that are not zero"),
+        (lambda: cupyrnn.params_to_keras(np.ones(14), 1, 2, 3, rnn_mode="rnn_tanh", cudnn=True), ValueError, "params_to_keras: cudnn is True with rnn_mode = rnn_tanh and use_bias = True, expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"),
+    ],
+)  # fmt: skip
+def test_errors(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()

@@ -1,0 +1,211 @@
+"""Variables of TensorFlow 1 by their names in a checkpoint; data/make_golden_models.py ran them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+from data import make_golden_models as models
+
+import cupyrnn
+
+# ruff: noqa: E501 - a case a line
+
+
+def run_packed(packed: cupyrnn.PackedParams, x: Any) -> Any:
+    h, c = packed.zero_state(x.shape[1])
+    attributes: Any = {"rnn_mode": packed.rnn_mode, "direction": packed.direction}
+    attributes["num_proj"] = packed.num_proj
+    return cupyrnn.cudnn_rnn(x, h, c, packed.params, **attributes).output
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "net"),
+    [
+        ("basic_lstm", {"forget_bias": 1}, (1, 3, 4, "lstm", "unidirectional", 0)),
+        ("projection", {"forget_bias": 0.5}, (1, 3, 4, "lstm", "unidirectional", 2)),
+        ("rnn", {"rnn_mode": "rnn_tanh"}, (1, 3, 4, "rnn_tanh", "unidirectional", 0)),
+        ("layers", {"forget_bias": 1}, (2, 3, 4, "lstm", "unidirectional", 0)),
+        ("bidirectional", {"forget_bias": 1}, (1, 3, 4, "lstm", "bidirectional", 0)),
+        ("stack", {"forget_bias": 1}, (2, 3, 4, "lstm", "bidirectional", 0)),
+    ],
+)
+def test_stored_nets(name: str, options: Any, net: Any) -> None:
+    golden = models.load(name)
+    packed = cupyrnn.params_from_tf1(golden.variables, **options)
+    assert packed[1:-1] == net
+    assert_close(run_packed(packed, golden.x), golden.y, "float64", "output")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("basic_lstm", {"forget_bias": 1, "cell_clip": 0}),
+        ("peepholes", {"forget_bias": 1, "cell_clip": 0.3}),
+    ],
+)
+def test_stored_lstm_cells(name: str, options: Any) -> None:
+    """Beside an optimiser's variables and another layer, and the way back."""
+    golden = models.load(name)
+    (kernel,) = (n for n in golden.variables if n.endswith("kernel"))
+    path = kernel.removesuffix("/kernel")
+    others = {f"{n}/Adam": np.ones(1) for n in golden.variables}
+    others |= {"beta1_power": 0.9, "global_step": 3, "dense/kernel": np.ones((3, 4))}
+    weights = cupyrnn.block_lstm_from_tf1({**others, **golden.variables}, prefix="rnn")
+    assert (weights.wco is None) == (name == "basic_lstm")
+    zeros = np.zeros((3, 3))
+    out = cupyrnn.block_lstm(golden.x, zeros, zeros, **weights._asdict(), **options)
+    assert_close(out.h, golden.y, "float64", "h")
+    back = cupyrnn.block_lstm_to_tf1(*weights, prefix=path)
+    assert back.keys() == golden.variables.keys()
+    for n, a in back.items():
+        np.testing.assert_array_equal(a, golden.variables[n])
+        assert a is not golden.variables[n]
+
+
+@pytest.mark.parametrize("own_names", [False, True])
+def test_a_stored_gru_cell(own_names: bool) -> None:
+    """GRUCell and GRUBlockCellV2 by their names, and GRUBlockCell by its own."""
+    golden = models.load("gru")
+    variables = golden.variables
+    if own_names:
+        new = {"gates/kernel": "w_ru", "gates/bias": "b_ru"}
+        new |= {"candidate/kernel": "w_c", "candidate/bias": "b_c"}
+        path = "rnn/gru_cell/"
+        variables = {path + new[n.removeprefix(path)] + ":0": a for n, a in variables.items()}
+    weights = cupyrnn.block_gru_from_tf1(variables)
+    out = cupyrnn.block_gru(golden.x, np.zeros((3, 3)), *weights)
+    assert_close(out.h, golden.y, "float64", "h")
+    back = cupyrnn.block_gru_to_tf1(*weights, prefix="rnn/gru_cell/")
+    for n, a in golden.variables.items():
+        np.testing.assert_array_equal(back.pop(n), a)
+    assert not back
+
+
+def test_the_fused_cell_is_block_lstm(rng: np.random.Generator) -> None:
+    """LSTMBlockFusedCell has LSTMCell's names and gives its variables to BlockLSTM as they are."""
+    path = "lstm_fused_cell"
+    variables = {
+        f"{path}/kernel": rng.standard_normal((5, 8)),
+        f"{path}/bias": rng.standard_normal(8),
+        **{f"{path}/w_{gate}_diag": rng.standard_normal(2) for gate in "ifo"},
+    }
+    weights = cupyrnn.block_lstm_from_tf1(variables, prefix=path)
+    for a, leaf in zip(
+        weights, ("kernel", "bias", "w_i_diag", "w_f_diag", "w_o_diag"), strict=True
+    ):
+        np.testing.assert_array_equal(a, variables[f"{path}/{leaf}"])
+
+
+def cudnn_compatible_gru(v: dict[str, Any], x: Any) -> Any:
+    """CudnnCompatibleGRUCell by the equations of its docstring, over [T, B, I]."""
+    h = np.zeros((x.shape[1], len(v["candidate/hidden_projection/kernel"])))
+    outputs = []
+    for x_t in x:
+        z = np.concatenate([x_t, h], 1) @ v["gates/kernel"] + v["gates/bias"]
+        r, u = np.split(1 / (1 + np.exp(-z)), 2, axis=1)
+        of_x = x_t @ v["candidate/input_projection/kernel"] + v["candidate/input_projection/bias"]
+        of_h = h @ v["candidate/hidden_projection/kernel"] + v["candidate/hidden_projection/bias"]
+        h = (1 - u) * np.tanh(of_x + r * of_h) + u * h
+        outputs.append(h)
+    return np.array(outputs)
+
+
+def test_the_cudnn_compatible_gru_cell(rng: np.random.Generator) -> None:
+    I, H = 4, 3
+    v: dict[str, Any] = {
+        "gates/kernel": rng.standard_normal((I + H, 2 * H)),
+        "gates/bias": rng.standard_normal(2 * H),
+    }
+    for part, rows in (("input", I), ("hidden", H)):
+        v[f"candidate/{part}_projection/kernel"] = rng.standard_normal((rows, H))
+        v[f"candidate/{part}_projection/bias"] = rng.standard_normal(H)
+    path = "rnn/multi_rnn_cell/cell_0/cudnn_compatible_gru_cell/"
+    packed = cupyrnn.params_from_tf1({path + n: a for n, a in v.items()})
+    x = rng.standard_normal((5, 2, I))
+    assert_close(run_packed(packed, x), cudnn_compatible_gru(v, x), "float64", "output")
+    back = cupyrnn.params_to_tf1(packed)
+    assert back.keys() == {path + n for n in v}
+    for n, a in v.items():
+        np.testing.assert_array_equal(back[path + n], a)
+
+
+NETS = [
+    {"rnn_mode": mode, "direction": direction, "num_proj": P, "num_layers": L}
+    for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for direction in ("unidirectional", "bidirectional")
+    for P in ((0, 2) if mode == "lstm" else (0,))
+    for L in (1, 11)
+]
+
+
+@pytest.mark.parametrize("net", NETS, ids=lambda net: "-".join(map(str, net.values())))
+@pytest.mark.parametrize("prefix", ["", "cudnn_lstm"])
+def test_what_cudnn_lstm_saves_round_trips(net: Any, prefix: str, rng: np.random.Generator) -> None:
+    """More than ten layers, whose names are not in the order of their numbers."""
+    net = {**net, "num_units": 3, "input_size": 4}
+    packed = cupyrnn.PackedParams(
+        rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**net)),
+        *(net[n] for n in cupyrnn.PackedParams._fields[1:-1]),
+    )
+    variables = cupyrnn.params_to_tf1(packed, prefix=prefix)
+    assert all(n.startswith(prefix) for n in variables)
+    mode = net["rnn_mode"] if net["rnn_mode"].startswith("rnn") else None
+    again = cupyrnn.params_from_tf1(variables, rnn_mode=mode, prefix=prefix)
+    assert again[1:] == packed[1:]
+    x = rng.standard_normal((3, 2, 4))
+    assert_close(run_packed(again, x), run_packed(packed, x), "float64", "output")
+    for n, a in cupyrnn.params_to_tf1(again).items():
+        expected = variables[f"{prefix}/{n}" if prefix else n]
+        assert_close(a, expected, "float64", n)
+
+
+def cell(*, without: str = "", **shapes: tuple[int, ...]) -> dict[str, Any]:
+    """Return variables of zeros; a name's slashes are written __."""
+    given = {"kernel": (5, 8), "bias": (8,)} | shapes
+    return {n.replace("__", "/"): np.zeros(s) for n, s in given.items() if n != without}
+
+
+GRU = {"without": "kernel", "gates__kernel": (5, 4), "gates__bias": (4,)}
+BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cupyrnn.block_lstm_from_tf1({}), ValueError, "block_lstm_from_tf1: variables has no cell under '': no name ends in kernel, gates/kernel or w_ru"),
+        (lambda: cupyrnn.block_lstm_from_tf1(None), TypeError, "block_lstm_from_tf1: variables is a NoneType, expected a mapping of names to arrays"),
+        (lambda: cupyrnn.block_lstm_from_tf1({1: 2}), TypeError, "block_lstm_from_tf1: variables has the key 1, expected strings"),
+        (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix=1), TypeError, "block_lstm_from_tf1: prefix is 1, expected a string"),
+        (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix="a"), ValueError, "block_lstm_from_tf1: variables has no cell under 'a': no name ends in kernel, gates/kernel or w_ru"),
+        (lambda: cupyrnn.block_lstm_from_tf1(BOTH), ValueError, "block_lstm_from_tf1: variables has more than one cell: bw, fw; choose with prefix"),
+        (lambda: cupyrnn.block_lstm_from_tf1(cell(without="bias")), ValueError, "block_lstm_from_tf1: variables has no bias"),
+        (lambda: cupyrnn.block_lstm_from_tf1(cell(bias=(7,))), ValueError, "block_lstm_from_tf1: bias has shape (7,), expected (4*H,) = (8,)"),
+        (lambda: cupyrnn.block_lstm_from_tf1(cell(kernel=(5, 7))), ValueError, "block_lstm_from_tf1: kernel has shape (5, 7), expected (I+H, 4*H)"),
+        (lambda: cupyrnn.block_lstm_from_tf1(cell(w_i_diag=(2,))), ValueError, "block_lstm_from_tf1: variables has no w_f_diag"),
+        (lambda: cupyrnn.block_lstm_from_tf1(cell(w_i_diag=(1,), w_f_diag=(2,), w_o_diag=(2,))), ValueError, "block_lstm_from_tf1: w_i_diag has shape (1,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.block_lstm_from_tf1(cell(projection__kernel=(2, 1))), ValueError, "block_lstm_from_tf1: variables has projection/kernel, but block_lstm has no projection; params_from_tf1 takes it"),
+        (lambda: cupyrnn.block_lstm_to_tf1(np.zeros((5, 8)), np.zeros(8), wcf=np.zeros(2)), ValueError, "block_lstm_to_tf1: wci is None, expected all of wci, wcf, wco or none"),
+        (lambda: cupyrnn.block_lstm_to_tf1(np.zeros((2, 8)), np.zeros(8)), ValueError, "block_lstm_to_tf1: w has shape (2, 8), expected (I+H, 4*H)"),
+        (lambda: cupyrnn.block_gru_from_tf1(cell(**GRU)), ValueError, "block_gru_from_tf1: variables has no candidate/kernel"),
+        (lambda: cupyrnn.block_gru_from_tf1(cell(**GRU, candidate__kernel=(5, 2), candidate__bias=(3,))), ValueError, "block_gru_from_tf1: candidate/bias has shape (3,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.block_gru_from_tf1({"a/" + n: a for n, a in cell(**GRU, candidate__input_projection__kernel=(3, 2)).items()}), ValueError, "block_gru_from_tf1: a is a CudnnCompatibleGRUCell, which resets after the product; params_from_tf1 takes it"),
+        (lambda: cupyrnn.params_from_tf1(cell()), ValueError, "params_from_tf1: forget_bias is left out, expected what the cells were made with, which is not in the checkpoint: 1 unless they were told otherwise"),
+        (lambda: cupyrnn.params_from_tf1({"c/" + n: a for n, a in cell(w_i_diag=(2,)).items()}), ValueError, "params_from_tf1: c has peepholes, which CudnnRNN does not have; block_lstm_from_tf1 takes it"),
+        (lambda: cupyrnn.params_from_tf1({"c/" + n: a for n, a in cell(**GRU, candidate__kernel=(5, 2)).items()}), ValueError, "params_from_tf1: c is a GRUCell, which resets before the product as CudnnRNN does not; block_gru_from_tf1 takes it"),
+        (lambda: cupyrnn.params_from_tf1({"fw/cell_0/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: fw/cell_0 is one of the layers of one direction, which CudnnRNN, whose layers read both directions of the one below, does not have; choose a direction with prefix"),
+        (lambda: cupyrnn.params_from_tf1({"cell_1/kernel": np.zeros((5, 8))}), ValueError, "params_from_tf1: variables has no cell for layer 0, forward"),
+        (lambda: cupyrnn.params_from_tf1({"cell_0/fw/kernel": np.zeros(1), "cell_0/bw/kernel": np.zeros(1), "cell_1/fw/kernel": np.zeros(1)}), ValueError, "params_from_tf1: variables has no cell for layer 1, bw"),
+        (lambda: cupyrnn.params_from_tf1({"a/kernel": np.zeros(1), "b/kernel": np.zeros(1)}), ValueError, "params_from_tf1: variables has two cells for layer 0, a and b; choose with prefix"),
+        (lambda: cupyrnn.params_from_tf1({"basic_rnn_cell/kernel": np.zeros(1)}), ValueError, "params_from_tf1: rnn_mode is left out, and basic_rnn_cell does not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.params_from_tf1({f"cell_{n}/{k}": a for n in range(2) for k, a in cell().items()}, forget_bias=1), ValueError, "params_from_tf1: cell_1 is a cell with I = 3 and H = 2, expected 2 and 2"),
+        (lambda: cupyrnn.params_from_tf1(cell(), forget_bias="1"), TypeError, "params_from_tf1: forget_bias is '1', expected a real number"),
+        (lambda: cupyrnn.params_to_tf1(np.zeros(56), 1, 2, 3, prefix=None), TypeError, "params_to_tf1: prefix is None, expected a string"),
+    ],
+)  # fmt: skip
+def test_errors(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()

@@ -1,0 +1,182 @@
+"""PyTorch's modules, cells and tensors, packed; see also test_params.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'")
+
+
+class Tensor:
+    """As much of a framework's tensor as a converter may ask for."""
+
+    def __init__(self, a: Any, *, tracked: bool = False) -> None:
+        self.a, self.tracked = a, tracked
+
+    def detach(self) -> Tensor:
+        return Tensor(self.a)
+
+    def numpy(self) -> Any:
+        if self.tracked:
+            raise RuntimeError("a tensor that requires grad")
+        return self.a
+
+
+class ArrayLike:
+    """What has nothing but ``__array__``."""
+
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.a
+
+
+def lstm_state(rng: np.random.Generator) -> dict[str, Any]:
+    return cupyrnn.params_to_torch(rng.standard_normal(56), 1, 2, 3)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "tracked", "array-like"])
+def test_tensors_without_their_framework(kind: str, rng: np.random.Generator) -> None:
+    state = lstm_state(rng)
+    wrap = {
+        "tensor": Tensor,
+        "tracked": lambda a: Tensor(a, tracked=True),
+        "array-like": ArrayLike,
+    }[kind]
+    expected = cupyrnn.params_from_torch(state)
+    actual = cupyrnn.params_from_torch({name: wrap(a) for name, a in state.items()})
+    np.testing.assert_array_equal(actual.params, expected.params)
+
+
+def test_a_tensor_that_cannot_be_read_is_named(rng: np.random.Generator) -> None:
+    class Elsewhere:
+        def numpy(self) -> Any:
+            raise RuntimeError("it is on device 0")
+
+    state = {**lstm_state(rng), "bias_ih_l0": Elsewhere()}
+    message = r"^params_from_torch: bias_ih_l0 is a .*Elsewhere that NumPy cannot read: it is on"
+    with pytest.raises(TypeError, match=message):
+        cupyrnn.params_from_torch(state)
+
+
+@pytest.mark.parametrize("narrow", ["float16", "float32", "bfloat16"])
+def test_the_widest_dtype(narrow: str, rng: np.random.Generator) -> None:
+    pytest.importorskip("ml_dtypes")
+    state = lstm_state(rng)
+    state["weight_hh_l0"] = state["weight_hh_l0"].astype(narrow)
+    packed = cupyrnn.params_from_torch(state)
+    assert packed.params.dtype == np.float64
+    back = cupyrnn.params_to_torch(packed)
+    for name, a in state.items():
+        np.testing.assert_array_equal(back[name], a.astype(np.float64))
+    if narrow == "float16":
+        halves = {name: a.astype("bfloat16") for name, a in state.items()}
+        halves["weight_hh_l0"] = state["weight_hh_l0"]
+        assert cupyrnn.params_from_torch(halves).params.dtype == np.float32
+
+
+@pytest.mark.parametrize("prefix", ["", "rnn", "rnn.", "a.rnn", "a.rnn.", "odd_"])
+def test_a_prefix_with_and_without_its_dot(prefix: str, rng: np.random.Generator) -> None:
+    state = lstm_state(rng)
+    expected = cupyrnn.params_from_torch(state).params
+    dot = "" if prefix in ("", "odd_") else "."
+    named = {prefix.removesuffix(".") + dot + name: a for name, a in state.items()}
+    if prefix:
+        named |= {"embedding.weight": None, "rnnx.weight_ih_l0": None}
+    packed = cupyrnn.params_from_torch(named, prefix=prefix)
+    np.testing.assert_array_equal(packed.params, expected)
+
+
+CELLS = ["LSTMCell", "GRUCell", "RNNCell"]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_real_cell(torch: Any, kind: str, bias: bool, rng: np.random.Generator) -> None:
+    """Tensors as they are; a sequence through the cell, step by step; and the way back."""
+    T, B, I, H = 4, 3, 5, 2
+    torch.manual_seed(int(rng.integers(2**31)))
+    cell = getattr(torch.nn, kind)(I, H, bias=bias, dtype=torch.float64)
+    mode: Any = "rnn_tanh" if kind == "RNNCell" else None
+    packed = cupyrnn.params_from_torch(dict(cell.named_parameters()), rnn_mode=mode)
+    assert packed.rnn_mode == {"LSTMCell": "lstm", "GRUCell": "gru"}.get(kind, "rnn_tanh")
+    x = rng.standard_normal((T, B, I))
+    state = None
+    outputs = []
+    for x_t in torch.from_numpy(x):
+        state = cell(x_t, state)
+        outputs.append(state[0] if kind == "LSTMCell" else state)
+    expected = torch.stack(outputs)
+    expected.backward(torch.ones_like(expected))
+
+    h, c = packed.zero_state(B)
+    attributes: dict[str, Any] = {"rnn_mode": packed.rnn_mode}
+    out = cupyrnn.cudnn_rnn(x, h, c, packed.params, **attributes)
+    assert_close(out.output, expected.detach().numpy(), "float64", "output")
+    g = cupyrnn.cudnn_rnn_backprop(
+        x, h, c, packed.params, *out[:3], np.ones_like(out.output), None, None, out[3], **attributes
+    )
+    for name, a in cupyrnn.params_to_torch(packed, cell=True).items():
+        own = dict(cell.named_parameters()).get(name)
+        np.testing.assert_array_equal(a, 0 * a if own is None else own.detach().numpy(), name)
+    gradient = packed._replace(params=g.params_backprop)
+    for name, a in cupyrnn.params_to_torch(gradient, cell=True).items():
+        if bias or not name.startswith("bias"):
+            own = dict(cell.named_parameters())[name].grad
+            assert_close(a, own.numpy(), "float64", name)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_the_cell_is_told_by_the_shapes(torch: Any, kind: str, bidirectional: bool) -> None:
+    module = getattr(torch.nn, kind)(3, 5, 2, bidirectional=bidirectional)
+    packed = cupyrnn.params_from_torch(module.state_dict())
+    direction = "bidirectional" if bidirectional else "unidirectional"
+    assert packed[1:] == (2, 5, 3, kind.lower(), direction, 0, "linear_input")
+    assert packed.params.dtype == np.float32
+    back = cupyrnn.params_to_torch(packed)
+    assert list(back) == list(module.state_dict())
+    for name, a in back.items():
+        np.testing.assert_array_equal(a, module.state_dict()[name].numpy())
+    again = packed.gradient_to_torch(packed.params)
+    assert all((again[name] == a).all() for name, a in back.items())
+
+
+def test_a_real_tensor_that_numpy_has_no_dtype_for(torch: Any) -> None:
+    state = torch.nn.GRU(3, 5, dtype=torch.bfloat16).state_dict()
+    message = r"weight_ih_l0 is a torch.Tensor that NumPy cannot read: .*BFloat16"
+    with pytest.raises(TypeError, match=message):
+        cupyrnn.params_from_torch(state)
+
+
+def test_shapes_are_checked_without_the_memory(rng: np.random.Generator) -> None:
+    """A packed vector of 10**13 elements is not made to find that a shape does not fit."""
+    wide = np.broadcast_to(np.float32(0), (4 * 10**6, 1))
+    state = {"weight_ih_l0": wide, "weight_hh_l0": np.zeros((8, 2), np.float32)}
+    with pytest.raises(ValueError, match=r"weight_hh_l0 has shape \(8, 2\), expected"):
+        cupyrnn.params_from_torch(state, rnn_mode="lstm")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_layers": 2}, "L = 2, D = 1 and num_proj = 0, expected 1, 1 and 0"),
+        ({"direction": "bidirectional"}, "L = 1, D = 2 and num_proj = 0, expected 1, 1 and 0"),
+        ({"num_proj": 1}, "L = 1, D = 1 and num_proj = 1, expected 1, 1 and 0"),
+    ],
+)
+def test_what_no_cell_can_be(change: Any, message: str) -> None:
+    sizes: dict[str, Any] = {"num_layers": 1, "num_units": 2, "input_size": 3} | change
+    params = np.zeros(cupyrnn.cudnn_rnn_params_size(**sizes))
+    with pytest.raises(ValueError, match=f"cell is True, but params is of a net with {message}"):
+        cupyrnn.params_to_torch(params, **sizes, cell=True)

@@ -1,0 +1,186 @@
+"""Initialisers: their distributions, beside those of the real Keras and PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn.params import GATES, check_net, layers
+
+CONFIGURATIONS = [
+    {"rnn_mode": mode, "direction": direction, "input_mode": input_mode, "num_proj": P}
+    for mode, direction, input_mode, P in itertools.product(
+        GATES, ("unidirectional", "bidirectional"), ("linear_input", "skip_input"), (0, 3)
+    )
+    if mode == "lstm" or not P
+]
+
+
+@pytest.mark.parametrize("c", CONFIGURATIONS, ids=lambda c: "-".join(map(str, c.values())))
+def test_keras_scheme(c: Any) -> None:
+    L, H = 2, 8
+    packed = cupyrnn.init_params(L, H, H, **c, seed=3, dtype="float64")
+    net = check_net("", L, H, H, **c)
+    assert packed[1:] == (L, H, H, *(c[n] for n in packed._fields[4:]))
+    for layer in layers(packed.params, net):
+        G, _, K = layer.input.shape
+        if K:
+            bound = np.sqrt(6 / (K + G * H))
+            assert 0.85 * bound < np.abs(layer.input).max() <= bound
+        side = layer.recurrent.reshape(G * H, -1)
+        assert_close(side.T @ side, np.eye(net.P), "float64", "recurrent.T @ recurrent")
+        biases = layer.input_bias + layer.recurrent_bias
+        expected = np.zeros((G, H))
+        if c["rnn_mode"] == "lstm":
+            expected[1] = 1
+        np.testing.assert_array_equal(biases, expected)
+
+
+@pytest.mark.parametrize("c", CONFIGURATIONS, ids=lambda c: "-".join(map(str, c.values())))
+def test_torch_scheme(c: Any) -> None:
+    packed = cupyrnn.init_params(2, 8, 8, **c, scheme="torch", seed=3, dtype="float64")
+    bound = 1 / np.sqrt(8)
+    assert np.abs(packed.params).max() <= bound
+    assert abs(packed.params.mean()) < 5 * bound / np.sqrt(3 * packed.params.size)
+    assert abs(packed.params.std() / (bound / np.sqrt(3)) - 1) < 0.1
+
+
+@pytest.mark.parametrize("scheme", ["keras", "torch"])
+def test_the_forget_bias(scheme: Any) -> None:
+    packed = cupyrnn.init_params(2, 4, 3, forget_bias=2.5, scheme=scheme)
+    net = check_net("", 2, 4, 3, "lstm", "linear_input", "unidirectional", 0)
+    for layer in layers(packed.params, net):
+        assert (layer.input_bias[1] == 0).all()
+        assert (layer.recurrent_bias[1] == 2.5).all()
+
+
+def test_seeds() -> None:
+    """The same values from the same seed, whatever the dtype; a generator goes on."""
+    first, again, other = (cupyrnn.init_params(1, 4, 3, seed=s).params for s in (5, 5, 6))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    assert first.dtype == np.float32
+    double = cupyrnn.init_params(1, 4, 3, seed=5, dtype=np.float64).params
+    np.testing.assert_array_equal(double.astype(np.float32), first)
+    rng = np.random.default_rng(5)
+    np.testing.assert_array_equal(cupyrnn.init_params(1, 4, 3, seed=rng).params, first)
+    assert (cupyrnn.init_params(1, 4, 3, seed=rng).params != first).any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half(dtype: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    for arrays in (
+        [cupyrnn.init_params(1, 4, 3, dtype=dtype).params],
+        cupyrnn.init_block_lstm(4, 3, dtype=dtype),
+        cupyrnn.init_block_gru(4, 3, dtype=dtype),
+    ):
+        assert {a.dtype.name for a in arrays} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ("options", "forget"),
+    [
+        ({"gate_order": "icfo"}, 0),
+        ({"gate_order": "ifco"}, 1),
+        ({"gate_order": "icfo", "forget_bias": 3}, 3),
+        ({"gate_order": "ifco", "forget_bias": 3, "scheme": "torch"}, 3),
+    ],
+)
+def test_block_lstm(options: Any, forget: float) -> None:
+    w, b = cupyrnn.init_block_lstm(4, 3, **options, dtype="float64")
+    assert (w.shape, b.shape) == ((7, 16), (16,))
+    column = 2 if options["gate_order"] == "icfo" else 1
+    own = b.reshape(4, 4)
+    assert (own[column] == forget).all()
+    if options.get("scheme") != "torch":
+        assert_close(w[3:] @ w[3:].T, np.eye(4), "float64", "recurrent")
+        assert not np.delete(own, column, 0).any()
+
+
+def test_block_lstm_is_the_packed_one() -> None:
+    """From one seed the same net, and with block_lstm's defaults of "icfo" the same function."""
+    packed = cupyrnn.init_params(1, 4, 3, seed=7, dtype="float64")
+    x, zeros = np.ones((5, 2, 3)), np.zeros((2, 4))
+    expected = cupyrnn.cudnn_rnn(x, *packed.zero_state(2), packed.params).output
+    for order in ("icfo", "ifco"):
+        gate_order: Any = order
+        w, b = cupyrnn.init_block_lstm(4, 3, gate_order=gate_order, seed=7, dtype="float64")
+        h = cupyrnn.block_lstm(x, zeros, zeros, w, b, gate_order=gate_order, cell_clip=0).h
+        assert_close(h, expected, "float64", order)
+
+
+@pytest.mark.parametrize("scheme", ["keras", "torch"])
+def test_block_gru(scheme: Any) -> None:
+    w_ru, w_c, b_ru, b_c = cupyrnn.init_block_gru(40, 3, scheme=scheme, dtype="float64")
+    both = np.concatenate([w_ru, w_c], 1)
+    if scheme == "keras":
+        assert_close(both[3:] @ both[3:].T, np.eye(40), "float64", "recurrent")
+        assert np.abs(both[:3]).max() <= np.sqrt(6 / 123)
+        assert not b_ru.any()
+        assert not b_c.any()
+    else:
+        assert np.abs(both).max() <= 1 / np.sqrt(40)
+        assert 1 / np.sqrt(40) < np.abs(b_ru).max() <= 2 / np.sqrt(40)
+
+
+def test_as_the_real_ones_do() -> None:
+    """Statistics of each array beside those of PyTorch's modules and Keras's layers."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tf = pytest.importorskip(
+            "tensorflow", reason="needs TensorFlow: pip install 'cupyrnn[oracle]'"
+        )
+    H, I = 64, 48
+    torch.manual_seed(1)
+    for mode, kind in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU), ("rnn_tanh", torch.nn.RNN)):
+        packed = cupyrnn.init_params(1, H, I, rnn_mode=mode, scheme="torch", seed=1)
+        ours = cupyrnn.params_to_torch(packed)
+        for name, a in kind(I, H).state_dict().items():
+            assert_same_statistics(ours[name], a.numpy(), name)
+    tf.keras.utils.set_random_seed(1)
+    keras = tf.keras.layers
+    for mode, kind in (("lstm", keras.LSTM), ("gru", keras.GRU), ("rnn_tanh", keras.SimpleRNN)):
+        layer = kind(H)
+        layer.build((None, None, I))
+        packed = cupyrnn.init_params(1, H, I, rnn_mode=mode, seed=1)
+        weights = cupyrnn.params_to_keras(packed)
+        for name, a, e in zip(
+            ["kernel", "recurrent", "bias"], weights, layer.get_weights(), strict=True
+        ):
+            assert_same_statistics(a, e, f"{mode} {name}")
+
+
+def assert_same_statistics(ours: Any, theirs: Any, what: str) -> None:
+    assert ours.shape == theirs.shape, what
+    assert abs(ours.std() - theirs.std()) <= 0.15 * theirs.std(), what
+    assert abs(np.abs(ours).max() - np.abs(theirs).max()) <= 0.25 * np.abs(theirs).max(), what
+
+
+# ruff: noqa: E501 - a case a line
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cupyrnn.init_params(0, 2, 3), ValueError, "init_params: num_layers is 0, expected at least 1"),
+        (lambda: cupyrnn.init_params(1, 2, 3, scheme="he"), ValueError, "init_params: scheme is 'he', expected one of keras, torch"),
+        (lambda: cupyrnn.init_params(1, 2, 3, dtype=int), TypeError, "init_params: dtype is <class 'int'>, expected one of float16, bfloat16, float32, float64"),
+        (lambda: cupyrnn.init_params(1, 2, 3, dtype="x"), TypeError, "init_params: dtype is 'x', expected one of float16, bfloat16, float32, float64"),
+        (lambda: cupyrnn.init_params(1, 2, 3, seed=-1), ValueError, "init_params: seed is -1, expected at least 0"),
+        (lambda: cupyrnn.init_params(1, 2, 3, seed=None), TypeError, "init_params: seed is None, expected an integer"),
+        (lambda: cupyrnn.init_params(1, 2, 3, rnn_mode="gru", forget_bias=1), ValueError, "init_params: forget_bias is 1, expected None for gru: only lstm has a forget gate"),
+        (lambda: cupyrnn.init_block_lstm(2, 3, forget_bias="1"), TypeError, "init_block_lstm: forget_bias is '1', expected a real number"),
+        (lambda: cupyrnn.init_block_lstm(2, 3, gate_order="oifc"), ValueError, "init_block_lstm: gate_order is 'oifc', expected one of icfo, ifco"),
+        (lambda: cupyrnn.init_block_gru(2, 0), ValueError, "init_block_gru: input_size is 0, expected at least 1"),
+    ],
+)  # fmt: skip
+def test_errors(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()

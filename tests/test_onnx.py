@@ -1,0 +1,367 @@
+"""ONNX's nodes: the standard's own tests, its equations, the real runtime, and weights both ways."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def node_tests() -> list[Any]:
+    """Return the tests of LSTM, GRU and RNN that are part of the package onnx."""
+    pytest.importorskip("onnx", reason="needs onnx: pip install 'cupyrnn[test]'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # All nodes' tests take 15 s to make, these three no time.
+        node = importlib.import_module("onnx.backend.test.case.node")
+        for name in ("lstm", "gru", "rnn"):
+            importlib.import_module(f"onnx.backend.test.case.node.{name}")
+    return [case for case in node._NodeTestCases if case.model.graph.node[0].op_type in GATES]
+
+
+def test_onnxs_own_node_tests() -> None:
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'cupyrnn[test]'")
+    cases = node_tests()
+    assert len(cases) >= 12
+    for case in cases:
+        (node,) = case.model.graph.node
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        for given, expected in case.data_sets:
+            arrays = dict(zip((n for n in node.input if n), given, strict=True))
+            inputs = [arrays.get(name) for name in node.input]
+            outputs = cupyrnn.run_onnx_node(node.op_type, inputs, **attributes)
+            wanted = [a for name, a in zip(node.output, outputs, strict=False) if name]
+            for a, e in zip(wanted, expected, strict=True):
+                assert a.dtype == e.dtype
+                assert_close(a, e, "float32", case.name)
+
+
+def sigmoid(a: Any) -> Any:
+    return 1 / (1 + np.exp(-a))
+
+
+def by_the_standard(
+    op_type: str, inputs: list[Any], direction: str, after: int, relu: bool
+) -> tuple[Any, Any, Any]:
+    """The equations of ONNX's schemas, sequence by sequence and step by step."""
+    x, W, R, B, lengths, h0, c0, P = inputs
+    T, size, _ = x.shape
+    D, H, G = len(W), R.shape[2], GATES[op_type]
+    y = np.zeros((T, D, size, H))
+    y_h, y_c = h0.copy(), c0.copy()
+    for d, b in itertools.product(range(D), range(size)):
+        length = T if lengths is None else lengths[b]
+        steps = range(length)
+        h, c = h0[d, b], c0[d, b]
+        of_w, of_r = B[d].reshape(2, G, H)
+        p_i, p_o, p_f = P[d].reshape(3, H)
+        for t in reversed(steps) if direction == "reverse" or d else steps:
+            zx = (x[t, b] @ W[d].T).reshape(G, H) + of_w
+            zh = (h @ R[d].T).reshape(G, H) + of_r
+            if op_type == "LSTM":
+                i, f = sigmoid(zx[0] + zh[0] + p_i * c), sigmoid(zx[2] + zh[2] + p_f * c)
+                c = f * c + i * np.tanh(zx[3] + zh[3])
+                h = sigmoid(zx[1] + zh[1] + p_o * c) * np.tanh(c)
+            elif op_type == "GRU":
+                z, r = sigmoid(zx[:2] + zh[:2])
+                if after:
+                    new = np.tanh(zx[2] + r * zh[2])
+                else:
+                    new = np.tanh(zx[2] + R[d].reshape(G, H, H)[2] @ (r * h) + of_r[2])
+                h = (1 - z) * new + z * h
+            else:
+                h = np.maximum(zx[0] + zh[0], 0) if relu else np.tanh(zx[0] + zh[0])
+            y[t, d, b] = h
+        y_h[d, b], y_c[d, b] = h, c
+    return y, y_h, y_c
+
+
+KINDS = [
+    ("LSTM", {}),
+    ("LSTM", {"P": True}),
+    ("GRU", {"linear_before_reset": 0}),
+    ("GRU", {"linear_before_reset": 1}),
+    ("RNN", {}),
+    ("RNN", {"activations": ["Relu"]}),
+]
+
+
+def random_node(
+    op_type: str, more: Any, D: int, rng: np.random.Generator, *sizes: int
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return all inputs of a node and its attributes but direction and layout."""
+    T, B, I, H = sizes
+    G, more = GATES[op_type], dict(more)
+    shapes = [(T, B, I), (D, G * H, I), (D, G * H, H), (D, 2 * G * H)]
+    shapes += [(D, B, H), (D, B, H), (D, 3 * H)]
+    x, W, R, b, h, c, P = (rng.standard_normal(shape) for shape in shapes)
+    if not more.pop("P", False):
+        P = 0 * P
+    if "activations" in more:
+        more["activations"] = more["activations"] * D
+    return [x, W, R, b, None, h, c, P], more
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("lengths", [None, [2, 6, 0, 5]])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("op_type", "more"), KINDS)
+def test_the_standards_equations(
+    op_type: Any, more: Any, direction: str, lengths: Any, layout: int, rng: np.random.Generator
+) -> None:
+    D = 1 + (direction == "bidirectional")
+    inputs, attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
+    inputs[4] = None if lengths is None else np.array(lengths, np.int32)
+    after = attributes.get("linear_before_reset", 0)
+    expected = by_the_standard(op_type, inputs, direction, after, "activations" in attributes)
+    given = inputs if op_type == "LSTM" else inputs[:6]
+    if "P" not in more and op_type == "LSTM":
+        given = given[:7]
+    if lengths is not None:
+        given[0] = given[0].copy()
+        for b, length in enumerate(lengths):
+            given[0][length:, b] = np.nan  # is not read
+    if layout:
+        given = [a.swapaxes(0, 1) if n in (0, 5, 6) else a for n, a in enumerate(given)]
+    before = [None if a is None else a.copy() for a in given]
+    out = cupyrnn.run_onnx_node(
+        op_type, given, direction=direction, layout=layout, hidden_size=5, **attributes
+    )
+    for a, e in zip(given, before, strict=True):
+        np.testing.assert_array_equal(a, e)
+    assert (out.Y_c is None) == (op_type != "LSTM")
+    for name, a, e in zip(out._fields, out, expected, strict=True):
+        if a is not None:
+            if layout:
+                e = e.transpose(2, 0, 1, 3) if name == "Y" else e.swapaxes(0, 1)
+            assert a.flags.c_contiguous
+            assert_close(a, e, "float64", name)
+
+
+@pytest.mark.parametrize("sizes", [(0, 2, 3, 4), (1, 0, 3, 4), (3, 1, 1, 1), (33, 3, 1, 2)])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("op_type", "more"), KINDS)
+def test_awkward_sizes(
+    op_type: Any, more: Any, direction: str, sizes: Any, rng: np.random.Generator
+) -> None:
+    D = 1 + (direction == "bidirectional")
+    inputs, attributes = random_node(op_type, more, D, rng, *sizes)
+    after = attributes.get("linear_before_reset", 0)
+    expected = by_the_standard(op_type, inputs, direction, after, "activations" in attributes)
+    given = inputs[: 8 if "P" in more else 7 if op_type == "LSTM" else 6]
+    for lens in (None, [sizes[0]] * sizes[1]):
+        given[4] = lens
+        out = cupyrnn.run_onnx_node(op_type, given, direction=direction, **attributes)
+        for name, a, e in zip(out._fields, out, expected, strict=True):
+            if a is not None:
+                assert_close(a, e, "float64", name)
+
+
+def test_what_may_be_left_out(rng: np.random.Generator) -> None:
+    """Biases, lengths and states; bytes for strings; the widest dtype."""
+    inputs, _ = random_node("LSTM", {}, 2, rng, 5, 2, 3, 4)
+    inputs = [a if a is None else a.astype(np.float32) for a in inputs]
+    zeros = [np.zeros_like(inputs[n]) for n in (3, 5, 6, 7)]
+    full = [*inputs[:3], zeros[0], np.array([5, 5]), *zeros[1:]]
+    expected = cupyrnn.run_onnx_node("LSTM", full, direction="bidirectional")
+    names: Any = [b"sigmoid", b"TANH", b"Tanh"] * 2
+    direction: Any = b"bidirectional"
+    for short in (inputs[:3], [*inputs[:3], None, None, None, None, None]):
+        out = cupyrnn.run_onnx_node(
+            "LSTM", short, direction=direction, activations=names, activation_alpha=[0.0]
+        )
+        for a, e in zip(out, expected, strict=True):
+            assert a is not None
+            assert a.dtype == np.float32
+            assert_close(a, e, "float32", "outputs")
+    wide = [inputs[0].astype(np.float64), *inputs[1:3]]
+    assert cupyrnn.run_onnx_node("LSTM", wide, direction=direction).Y.dtype == np.float64
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("op_type", "more"), KINDS)
+def test_the_real_runtime(
+    op_type: Any, more: Any, direction: str, rng: np.random.Generator
+) -> None:
+    """ONNX Runtime, in float32, lengths included; what it computes is padded with zeros too."""
+    reason = "needs ONNX Runtime: pip install 'cupyrnn[oracle]'"
+    runtime = pytest.importorskip("onnxruntime", reason=reason)
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'cupyrnn[test]'")
+    D = 1 + (direction == "bidirectional")
+    inputs, attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
+    inputs = [a if a is None else (0.5 * a).astype(np.float32) for a in inputs]
+    inputs[4] = np.array([2, 6, 1, 5], np.int32)
+    given = inputs[: 8 if "P" in more else 7 if op_type == "LSTM" else 6]
+    attributes |= {"direction": direction, "hidden_size": 5}
+    names = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"][: len(given)]
+    results = ["Y", "Y_h", "Y_c"][: 3 if op_type == "LSTM" else 2]
+    kind, helper = onnx.TensorProto, onnx.helper
+
+    def value(name: str) -> Any:
+        return helper.make_tensor_value_info(
+            name, kind.INT32 if name == "sequence_lens" else kind.FLOAT, None
+        )
+
+    graph = helper.make_graph(
+        [helper.make_node(op_type, names, results, **attributes)],
+        "one",
+        [value(name) for name in names],
+        [value(name) for name in results],
+    )
+    opset = [helper.make_opsetid("", 14)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    expected = session.run(None, dict(zip(names, given, strict=True)))
+    out = cupyrnn.run_onnx_node(op_type, given, **attributes)
+    for name, a, e in zip(results, out, expected, strict=False):
+        assert_close(a, e, "float32", name)
+
+
+@pytest.mark.parametrize("D", [1, 2])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_packed_weights_round_trip(mode: Any, D: int, rng: np.random.Generator) -> None:
+    G, H, I = {"lstm": 4, "gru": 3}.get(mode, 1), 3, 2
+    shapes = (D, G * H, I), (D, G * H, H), (D, 2 * G * H)
+    W, R, B = (rng.standard_normal(shape) for shape in shapes)
+    told = mode if G == 1 else None
+    packed = cupyrnn.params_from_onnx(W, R, B, rnn_mode=told, linear_before_reset=1)
+    direction: Any = ("unidirectional", "bidirectional")[D - 1]
+    assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input")
+    back = cupyrnn.params_to_onnx(packed)
+    for a, e in zip(back, (W, R, B, None), strict=True):
+        np.testing.assert_array_equal(a, e)
+    same = cupyrnn.params_to_onnx(packed.params, H, I, rnn_mode=mode, direction=direction)
+    np.testing.assert_array_equal(same.B, B)
+    unbiased = cupyrnn.params_from_onnx(W, R, rnn_mode=told, linear_before_reset=1)
+    assert not np.any(cupyrnn.params_to_onnx(unbiased).B)
+
+
+@pytest.mark.parametrize("D", [1, 2])
+@pytest.mark.parametrize("peepholes", [False, True])
+def test_weights_of_block_lstm_round_trip(
+    peepholes: bool, D: int, rng: np.random.Generator
+) -> None:
+    W, R, B, P = (rng.standard_normal(shape) for shape in ((D, 12, 2), (D, 12, 3), (D, 24), (D, 9)))
+    weights = cupyrnn.block_lstm_from_onnx(W, R, B, P if peepholes else None)
+    back = cupyrnn.block_lstm_to_onnx(weights)
+    np.testing.assert_array_equal(back.W, W)
+    np.testing.assert_array_equal(back.R, R)
+    assert back.B is not None
+    np.testing.assert_array_equal(back.B[:, :12], B[:, :12] + B[:, 12:])
+    assert not back.B[:, 12:].any()
+    np.testing.assert_array_equal(back.P, P if peepholes else None)
+    if not peepholes:
+        pairs = [of[:2] for of in weights]
+        np.testing.assert_array_equal(cupyrnn.block_lstm_to_onnx(pairs).W, W)
+
+
+@pytest.mark.parametrize("D", [1, 2])
+def test_weights_of_block_gru_round_trip(D: int, rng: np.random.Generator) -> None:
+    W, R, B = (rng.standard_normal(shape) for shape in ((D, 9, 2), (D, 9, 3), (D, 18)))
+    back = cupyrnn.block_gru_to_onnx(cupyrnn.block_gru_from_onnx(W, R, B))
+    np.testing.assert_array_equal(back.W, W)
+    np.testing.assert_array_equal(back.R, R)
+    assert back.B is not None
+    np.testing.assert_array_equal(back.B[:, :9], B[:, :9] + B[:, 9:])
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+@pytest.mark.parametrize(("op_type", "more"), KINDS)
+def test_arrays_stay_on_their_device(
+    cupy_on_cpu: Any, op_type: Any, more: Any, direction: str, rng: np.random.Generator
+) -> None:
+    D = 1 + (direction == "bidirectional")
+    inputs, attributes = random_node(op_type, more, D, rng, 4, 3, 2, 3)
+    given = inputs[: 8 if "P" in more else 7 if op_type == "LSTM" else 6]
+    there = [None if a is None else cupy_on_cpu.asarray(a) for a in given]
+    for lens in (None, [2, 0, 4]):
+        given[4] = there[4] = lens
+        out = cupyrnn.run_onnx_node(op_type, there, direction=direction, **attributes)
+        expected = cupyrnn.run_onnx_node(op_type, given, direction=direction, **attributes)
+        for name, a, e in zip(out._fields, out, expected, strict=True):
+            if a is not None:
+                assert type(a) is cupy_on_cpu.ndarray
+                assert_close(cupy_on_cpu.asnumpy(a), e, "float64", name)
+
+
+def zeros(*shapes: tuple[int, ...]) -> list[Any]:
+    return [np.zeros(shape) for shape in shapes]
+
+
+def lstm(*more: Any, **attributes: Any) -> Any:
+    """Run an LSTM with T, B, I, H = 4, 2, 3, 5."""
+    inputs = zeros((4, 2, 3), (1, 20, 3), (1, 20, 5))
+    return cupyrnn.run_onnx_node("LSTM", [*inputs, *more], **attributes)
+
+
+# ruff: noqa: E501 - a case a line
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cupyrnn.run_onnx_node("Elman", []), ValueError, "op_type is 'Elman', expected one of LSTM, GRU, RNN"),
+        (lambda: cupyrnn.run_onnx_node("GRU", zeros((1,)) * 7), ValueError, "inputs has 7 entries, expected 3 to 6 for GRU: X, W, R, B, sequence_lens, initial_h"),
+        (lambda: cupyrnn.run_onnx_node("GRU", [None] * 3), TypeError, "X is a NoneType, expected a numpy.ndarray or cupy.ndarray"),
+        (lambda: cupyrnn.run_onnx_node("GRU", np.zeros((3, 3))), TypeError, "inputs is a ndarray, expected a list of arrays"),
+        (lambda: lstm(direction="both"), ValueError, "direction is 'both', expected one of forward, reverse, bidirectional"),
+        (lambda: lstm(direction="bidirectional"), ValueError, "R has shape (1, 20, 5), expected (D, 4*H, H) = (2, 20, 5)"),
+        (lambda: lstm(hidden_size=4), ValueError, "R has shape (1, 20, 5), expected (D, 4*H, H) with H = hidden_size = 4"),
+        (lambda: lstm(layout=2), ValueError, "layout is 2, expected 0 or 1"),
+        (lambda: lstm(layout="batch"), TypeError, "layout is 'batch', expected an integer"),
+        (lambda: lstm(linear_before_reset=1), ValueError, "linear_before_reset is 1, expected 0 for LSTM"),
+        (lambda: lstm(clip=3.0), ValueError, "clip is 3.0, expected none: a bound for what goes into the activations is not computed"),
+        (lambda: lstm(input_forget=1), ValueError, "input_forget is 1, expected 0: coupled gates are not computed"),
+        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"]), ValueError, "activations[0] is 'HardSigmoid', expected Sigmoid: others are not computed"),
+        (lambda: lstm(activations=["Sigmoid"]), ValueError, "activations has 1 entries, expected 3 for LSTM in 1 direction(s)"),
+        (lambda: lstm(activations=["Sigmoid", "Tanh", 3]), ValueError, "activations[2] is 3, expected Tanh: others are not computed"),
+        (lambda: cupyrnn.run_onnx_node("RNN", [], direction="bidirectional", activations=["Tanh", "Relu"]), ValueError, "activations[1] is 'Relu', expected Tanh, or Relu for all: others are not computed"),
+        (lambda: lstm(np.zeros((1, 20))), ValueError, "B has shape (1, 20), expected (D, 8*H) = (1, 40)"),
+        (lambda: lstm(None, [4, 5]), ValueError, "sequence_lengths[1] is 5, expected in [0, T] = [0, 4]"),
+        (lambda: lstm(None, None, np.zeros((2, 1, 5))), ValueError, "initial_h has shape (2, 1, 5), expected (D, B, H) = (1, 2, 5)"),
+        (lambda: lstm(None, None, None, np.zeros((1, 2, 5)), np.zeros((1, 5))), ValueError, "P has shape (1, 5), expected (D, 3*H) = (1, 15)"),
+    ],
+)  # fmt: skip
+def test_errors_of_nodes(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(f'run_onnx_node: {message}')}$"):
+        call()
+
+
+GRU = zeros((1, 6, 3), (1, 6, 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cupyrnn.params_from_onnx(*GRU), ValueError, "params_from_onnx: linear_before_reset is 0, expected 1: a GRU that resets before the product is not the GRU of cuDNN; block_gru_from_onnx takes it"),
+        (lambda: cupyrnn.params_from_onnx(*zeros((1, 2, 3), (1, 2, 2))), ValueError, "params_from_onnx: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.params_from_onnx(*zeros((3, 8, 3), (3, 8, 2))), ValueError, "params_from_onnx: W has shape (3, 8, 3) and R (3, 8, 2), expected (D, 4*H, I) and (D, 4*H, H) with D = 1 or 2"),
+        (lambda: cupyrnn.params_from_onnx(*zeros((1, 8, 3), (2, 8, 2))), ValueError, "params_from_onnx: R has shape (2, 8, 2), expected (D, 4*H, H) = (1, 8, 2)"),
+        (lambda: cupyrnn.params_from_onnx(None, None), TypeError, "params_from_onnx: W is a NoneType, expected a numpy.ndarray or cupy.ndarray"),
+        (lambda: cupyrnn.block_lstm_from_onnx(*GRU), ValueError, "block_lstm_from_onnx: W has shape (1, 6, 3), expected (D, 4*H, I) = (1, 8, 3)"),
+        (lambda: cupyrnn.block_gru_from_onnx(*GRU, np.zeros((1, 6))), ValueError, "block_gru_from_onnx: B has shape (1, 6), expected (D, 6*H) = (1, 12)"),
+        (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(2, 3, 4)), ValueError, "params_to_onnx: params is of a net with L = 2, expected 1: a node is a layer"),
+        (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(1, 3, 4, num_proj=2)), ValueError, "params_to_onnx: params is of a net with num_proj, which ONNX does not have"),
+        (lambda: cupyrnn.block_lstm_to_onnx([]), ValueError, "block_lstm_to_onnx: weights has 0 entries, expected 1 or 2, one for each direction"),
+        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8))]), ValueError, "block_lstm_to_onnx: weights[0] has 1 arrays, expected 2 or 5"),
+        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (8,)), zeros((6, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] is not of the shapes of weights[0]"),
+        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (7,))]), ValueError, "block_lstm_to_onnx: weights[0].b has shape (7,), expected (4*H,) = (8,)"),
+        (lambda: cupyrnn.block_lstm_to_onnx([[*zeros((5, 8), (8,)), None, np.zeros(2), None]]), ValueError, "block_lstm_to_onnx: weights[0].wci is None, expected all of wci, wcf, wco or none"),
+        (lambda: cupyrnn.block_gru_to_onnx([zeros((5, 4), (5, 2), (4,), (3,))]), ValueError, "block_gru_to_onnx: weights[0].b_c has shape (3,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.block_gru_to_onnx([None]), TypeError, "block_gru_to_onnx: weights[0] is a NoneType, expected a list of arrays"),
+    ],
+)  # fmt: skip
+def test_errors_of_weights(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()

@@ -1,0 +1,155 @@
+"""PackedParams: a packed vector that knows its net."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn.packed import InitialState
+
+# ruff: noqa: E501 - a case a line
+GRU = cupyrnn.PackedParams(np.arange(126.0), 1, 3, 2, "gru", "bidirectional", 0)
+
+
+def lstm(rng: np.random.Generator, **sizes: Any) -> cupyrnn.PackedParams:
+    net: Any = {"num_layers": 1, "num_units": 3, "input_size": 2, "rnn_mode": "lstm"}
+    net |= {"direction": "unidirectional", "num_proj": 0} | sizes
+    return cupyrnn.PackedParams(rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**net)), **net)
+
+
+def test_zero_state(rng: np.random.Generator) -> None:
+    h, c = GRU.zero_state(4)
+    assert (h.shape, h.dtype, c) == ((2, 4, 3), np.float64, None)
+    packed = lstm(rng, num_layers=3, num_proj=1)
+    packed = packed._replace(params=packed.params.astype(np.float16))
+    state = packed.zero_state(0, time_major=False)
+    assert isinstance(state, InitialState)
+    assert (state.input_h.shape, state.input_c.shape) == ((0, 3, 1), (0, 3, 3))
+    assert state.input_h.dtype == state.input_c.dtype == np.float16
+    for B, error in ((-1, ValueError), (2.0, TypeError), (None, TypeError)):
+        with pytest.raises(error, match=r"^zero_state: batch_size is "):
+            packed.zero_state(B)
+    with pytest.raises(ValueError, match=r"^zero_state: params has shape"):
+        packed._replace(params=packed.params[1:]).zero_state(1)
+
+
+@pytest.mark.parametrize("gate_order", ["icfo", "ifco"])
+def test_a_bias_counts_once(gate_order: Any, rng: np.random.Generator) -> None:
+    """The gradient of block_lstm's own b, and of Keras's, is that of either packed bias."""
+    T, B, H, I = 4, 3, 3, 2
+    packed = lstm(rng)
+    x, c, h = rng.standard_normal((T, B, I)), *rng.standard_normal((2, B, H))
+    dy = rng.standard_normal((T, B, H))
+    out = cupyrnn.cudnn_rnn(x, h[None], c[None], packed.params)
+    g = cupyrnn.cudnn_rnn_backprop(
+        x, h[None], c[None], packed.params, *out[:3], dy, None, None, out[3]
+    ).params_backprop
+    w, b = cupyrnn.params_to_block_lstm(packed, gate_order=gate_order)
+    options: dict[str, Any] = {"gate_order": gate_order}
+    saved = cupyrnn.block_lstm(x, c, h, w, b, forget_bias=0, cell_clip=0, **options)
+    expected = cupyrnn.block_lstm_grad(x, c, h, w, *saved, None, dy, **options)
+    w_grad, b_grad = packed.gradient_to_block_lstm(g, gate_order=gate_order)
+    assert_close(w_grad, expected.w_grad, "float64", "w_grad")
+    assert_close(b_grad, expected.b_grad, "float64", "b_grad")
+    if gate_order == "ifco":  # Keras's own
+        kernel, recurrent, bias = packed.gradient_to_keras(g)
+        assert_close(np.concatenate([kernel, recurrent]), w_grad, "float64", "kernels")
+        assert_close(bias, b_grad, "float64", "bias")
+        assert_close(cupyrnn.params_to_keras(packed._replace(params=g))[2], 2 * bias, "float64", "")
+
+
+def test_it_stands_for_sizes_and_attributes() -> None:
+    sizes: Any = {"num_layers": 1, "num_units": 3, "input_size": 2}
+    attributes: Any = {"rnn_mode": "gru", "direction": "bidirectional"}
+    for function in (cupyrnn.params_to_torch, cupyrnn.params_to_keras):
+        expected = function(GRU.params, **sizes, **attributes)
+        for actual in (function(GRU), function(GRU, **sizes, **attributes)):
+            values = actual.values() if isinstance(actual, dict) else actual
+            others = expected.values() if isinstance(expected, dict) else expected
+            for a, e in zip(values, others, strict=True):
+                np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("time_major", [True, False])
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [
+        ("gru", {}),
+        ("rnn_relu", {}),
+        ("lstm", {"num_proj": 2}),
+        ("lstm", {"input_mode": "skip_input"}),
+        ("gru", {"input_mode": "auto_select"}),
+    ],
+)
+def test_cudnn_rnn_takes_it(
+    mode: Any, more: Any, direction: Any, time_major: bool, rng: np.random.Generator
+) -> None:
+    """As params with the attributes said, alone and with the same said once more."""
+    T, B, I = 4, 3, 3
+    attributes: Any = {"rnn_mode": mode, "direction": direction, **more}
+    packed = cupyrnn.init_params(2, 3, I, **attributes, scheme="torch", dtype="float64")
+    x = rng.standard_normal((T, B, I) if time_major else (B, T, I))
+    h, c = packed.zero_state(B, time_major=time_major)
+    major: Any = {"time_major": time_major}
+    out = cupyrnn.cudnn_rnn(x, h, c, packed.params, **attributes, **major)
+    dy = rng.standard_normal(out.output.shape)
+    rest = (*out[:3], dy, None, None, out.reserve_space)
+    g = cupyrnn.cudnn_rnn_backprop(x, h, c, packed.params, *rest, **attributes, **major)
+    for said in ({}, attributes, {"rnn_mode": mode}):
+        again = cupyrnn.cudnn_rnn(x, h, c, packed, **said, **major)
+        for a, e in zip(again, out, strict=True):
+            np.testing.assert_array_equal(a, e)
+        grads = cupyrnn.cudnn_rnn_backprop(x, h, c, packed, *rest, **said, **major)
+        for a, e in zip(grads, g, strict=True):
+            np.testing.assert_array_equal(a, e)
+        assert cupyrnn.cudnn_rnn_engine(x, h, c, packed, **said, **major) == "numpy"
+
+
+SKIP = cupyrnn.PackedParams(
+    np.zeros(cupyrnn.cudnn_rnn_params_size(1, 3, 3, input_mode="skip_input")),
+    1, 3, 3, "lstm", "unidirectional", 0, "auto_select",
+)  # fmt: skip
+
+
+def run(**changed: Any) -> Any:
+    given: dict[str, Any] = {"input": np.zeros((5, 1, 2)), "input_h": np.zeros((2, 1, 3))}
+    return cupyrnn.cudnn_rnn(**{**given, "input_c": None, "params": GRU, **changed})
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cupyrnn.params_to_torch(GRU, 2), ValueError, "params_to_torch: num_layers is 2, but params is of a net with 1"),
+        (lambda: cupyrnn.params_to_torch(GRU, rnn_mode="lstm"), ValueError, "params_to_torch: rnn_mode is 'lstm', but params is of a net with 'gru'"),
+        (lambda: cupyrnn.params_to_keras(GRU, 1, 4), ValueError, "params_to_keras: num_units is 4, but params is of a net with 3"),
+        (lambda: cupyrnn.params_to_keras(GRU, direction="unidirectional"), ValueError, "params_to_keras: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
+        (lambda: cupyrnn.params_to_keras(GRU, direction="both"), ValueError, "params_to_keras: direction is 'both', expected one of unidirectional, bidirectional"),
+        (lambda: cupyrnn.params_to_keras(GRU._replace(rnn_mode="x")), ValueError, "params_to_keras: rnn_mode is 'x', expected one of rnn_relu, rnn_tanh, lstm, gru"),
+        (lambda: cupyrnn.params_to_keras(GRU.params), TypeError, "params_to_keras: num_layers is None, expected an integer"),
+        (lambda: cupyrnn.params_to_block_lstm(GRU), ValueError, "params_to_block_lstm: params is of a net with rnn_mode = gru, L = 1 and D = 2, expected lstm, 1 and 1: block_lstm is one layer in one direction"),
+        (lambda: cupyrnn.params_to_torch(SKIP), ValueError, "params_to_torch: params is of a net with skip_input, which PyTorch does not have"),
+        (lambda: SKIP.gradient_to_keras(SKIP.params), ValueError, "gradient_to_keras: params is of a net with skip_input, which Keras does not have"),
+        (lambda: GRU.gradient_to_keras(np.zeros(83)), ValueError, "gradient_to_keras: params has shape (83,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
+        (lambda: SKIP.gradient_to_torch(np.zeros(3)), ValueError, "gradient_to_torch: params has shape (3,), expected (params_size,) = (60,) for lstm with L = 1, D = 1, H = 3, I = 0 (skip_input)"),
+        (lambda: run(rnn_mode="lstm"), ValueError, "cudnn_rnn: rnn_mode is 'lstm', but params is of a net with 'gru'"),
+        (lambda: run(direction="unidirectional"), ValueError, "cudnn_rnn: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
+        (lambda: run(num_proj=1), ValueError, "cudnn_rnn: num_proj is 1, expected 0 for gru: only lstm projects"),
+        (lambda: run(input_mode="skip_input"), ValueError, "cudnn_rnn: input_size is 2, expected H = num_units = 3 with skip_input, which adds the input to the gates as it is"),
+        (lambda: run(input=np.zeros((5, 1, 4))), ValueError, "cudnn_rnn: input has shape (5, 1, 4), expected (T, B, I) with I = 2 as params knows it"),
+        (lambda: run(input_h=np.zeros((1, 1, 3))), ValueError, "cudnn_rnn: input_h has shape (1, 1, 3), expected (L*D, B, P) = (2, 1, 3)"),
+        (lambda: run(input_h=np.zeros((2, 1, 2))), ValueError, "cudnn_rnn: input_h has shape (2, 1, 2), expected (L*D, B, P) = (2, 1, 3)"),
+        (lambda: run(params=GRU._replace(num_units=10**9)), ValueError, "cudnn_rnn: input_h has shape (2, 1, 3), expected (L*D, B, P) = (2, 1, 1000000000)"),
+        (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is a NoneType, expected a numpy.ndarray like input"),
+        (lambda: run(params=GRU._replace(params=np.zeros(3))), ValueError, "cudnn_rnn: params has shape (3,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
+        (lambda: cupyrnn.params_to_torch(np.zeros(3), 10**8, 1, 1), ValueError, "params_to_torch: params has shape (3,), expected (params_size,) = (1600000000,) for lstm with L = 100000000, D = 1, H = 1, I = 1"),
+    ],
+)  # fmt: skip
+def test_errors(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()
