@@ -267,7 +267,7 @@ def backward(
                     room.add_sums(cell, span, part_deltas, grads.vectors)
         input_gradient(xp, cell.inputs, deltas, grads.x[rows], total, product)
         of_block = saved
-        if len(cell.recurrent) > 1:
+        if len(cell.recurrent) != 1:
             of_block = type(saved)._make([_flat(a)[rows] for a in saved])
         added = None if block is blocks[-1] else product
         _weight_gradients(xp, cell, x[rows], h_before, of_block, deltas, grads, added)
@@ -286,7 +286,7 @@ def _weight_gradients(
     """Write the gradients of matrices and biases of some rows or, with memory for it, add them."""
     operand = operand_dtype(xp, x.dtype)
     operands = [cast(h_before, operand)]
-    if len(cell.recurrent) > 1:
+    if len(cell.recurrent) != 1:
         operands = cell.operands(saved, operands[0])
     operands = [cast(x, operand)] * len(cell.inputs) + operands
     weights = (*cell.inputs, *cell.recurrent)

@@ -24,6 +24,7 @@ from cupyrnn.cells.contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from cupyrnn._arrays import Array
+    from cupyrnn._products import Scratch
 
 
 class IndRNNOutputs(NamedTuple):
@@ -85,6 +86,7 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards."""
     (dz,), dh, h = deltas, carried.h, span.saved.h

@@ -11,6 +11,7 @@ from cupyrnn.kernels.launch import SUMS, Loop, add_slices, launch, sum_grid
 
 if TYPE_CHECKING:
     from cupyrnn._arrays import Array
+    from cupyrnn._products import Scratch
     from cupyrnn.cells.contract import Span, States
 
     from ..cells.indrnn import IndRNN, IndRNNOutputs
@@ -127,6 +128,7 @@ def backward_steps(
     given: States,
     carried: States,
     deltas: Sequence[Array],
+    work: Scratch,
 ) -> None:
     """The recurrence over t steps, backwards: one kernel each."""
     (dz,), h = deltas, span.saved.h
