@@ -1,0 +1,295 @@
+"""
+Two checkouts of cupyrnn against each other, for `cpu.py --against`.
+
+Each has a process of its own, with NumPy alone and, where it is installed, another with Numba. The
+two take turns: a pair is a block of calls of one and then of the other, and who begins changes from
+pair to pair. So what slows the machine for a while slows both. All processes are started anew a few
+times, as where the memory of one happens to lie can make a few percent for as long as it runs.
+
+    python tests/benchmarks/against.py CHECKOUT
+
+is one of these processes. It reads a line of JSON for everything it is to do and answers with one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":
+    # Before `cases` imports it.
+    sys.path.insert(0, sys.argv[1])
+
+import cases
+import processes
+from cases import BACKWARD, BOTH, FORWARD, PASSES, Case
+
+import cupyrnn
+
+NUMPY, NUMBA = "NumPy", "Numba"
+# Blocks are shorter than cpu.py's: more pairs say more than longer ones.
+BLOCK_SECONDS = 0.005
+
+
+class Limits(NamedTuple):
+    """What bounds the measurement of a case: in each of the turns pairs, while the time lasts."""
+
+    turns: int
+    seconds: float
+    least_pairs: int
+    most_pairs: int
+
+
+FULL = Limits(turns=3, seconds=1.0, least_pairs=3, most_pairs=25)
+QUICK = Limits(turns=2, seconds=0.2, least_pairs=4, most_pairs=25)
+
+NOTES = """\
+* this / other: the median over the pairs of this checkout's time over the other's, above 1 this one
+  is slower. A time of a pair is the median of a block of calls, as many as take 5 ms, after one
+  that is not timed; or a single call.
+* 95%: the interval of that median by the order of the pairs' ratios, whatever their distribution.
+  **slower**, faster: all of it lies above 1, below 1. Of 100 rows without a difference five may,
+  and more where the processes that a row was measured in are unlike by chance: a checkout
+  against itself shows how much that is on this machine.
+* more: the median over the pairs of the difference, in µs a call.
+* A repetition is forward, then backward on what it returned; forward+backward is their sum."""
+
+
+class Row(NamedTuple):
+    """One pass of a case: this checkout beside the other."""
+
+    case: Case
+    room: str
+    threads: int
+    what: str
+    this: float  # seconds
+    other: float
+    ratio: float
+    low: float
+    high: float
+    more: float  # seconds
+    pairs: int
+
+    @property
+    def verdict(self) -> str:
+        return "**slower**" if self.low > 1 else "faster" if self.high < 1 else ""
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """Return a 95% interval of the median: two of the values, by the binomial distribution."""
+    ordered, n = sorted(values), len(values)
+    below, k = 0.0, 0
+    # The most that may be left out at either end.
+    while below + math.comb(n, k) / 2**n <= 0.025:
+        below += math.comb(n, k) / 2**n
+        k += 1
+    return ordered[max(0, k - 1)], ordered[n - max(1, k)]
+
+
+# Seconds of forward and backward in a block; a block of this checkout with one of the other.
+Block = list[tuple[float, float]]
+Pair = tuple[Block, Block]
+
+
+def compare(case: Case, room: str, threads: int, times: list[Pair]) -> list[Row]:
+    """Return a row for each pass."""
+    rows = []
+    for what in PASSES:
+        pairs = [
+            tuple(statistics.median(_of_pass(f, b, what) for f, b in block) for block in pair)
+            for pair in times
+        ]
+        this, other = (statistics.median(side) for side in zip(*pairs, strict=True))
+        ratios = [a / b for a, b in pairs]
+        more = statistics.median(a - b for a, b in pairs)
+        interval = median_interval(ratios)
+        median = statistics.median(ratios)
+        seconds = this, other, median, *interval, more
+        rows.append(Row(case, room, threads, what, *seconds, len(pairs)))
+    return rows
+
+
+def _of_pass(forward: float, backward: float, what: str) -> float:
+    return {FORWARD: forward, BACKWARD: backward, BOTH: forward + backward}[what]
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as markdown."""
+    titles = ["case", "with", "threads", "pass", "this, ms", "other, ms", "this / other", "95%", ""]
+    titles += ["more, µs", "pairs"]
+    lines = [
+        [
+            *(str(row.case), row.room, str(row.threads), row.what, f"{1e3 * row.this:.4g}"),
+            *(f"{1e3 * row.other:.4g}", f"{row.ratio:.3f}", f"{row.low:.3f}–{row.high:.3f}"),
+            *(row.verdict, f"{1e6 * row.more:+.1f}", str(row.pairs)),
+        ]
+        for row in rows
+    ]
+    rule = ["---"] * len(titles)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rule, *lines))
+
+
+def report(header: list[str], rows: list[Row]) -> str:
+    """Return everything that was measured, as markdown; what is slower comes first."""
+    slower = [row for row in rows if row.low > 1]
+    slower.sort(key=lambda row: -row.ratio)
+    parts = ["# Two checkouts of cupyrnn on a CPU", "\n".join(header), NOTES]
+    parts.append(f"Rows: {len(rows)}, of them slower than the other: {len(slower)}.")
+    if slower:
+        parts.append(table(slower))
+    return "\n\n".join([*parts, "## All rows", table(rows)]) + "\n"
+
+
+class Worker:
+    """A process that runs the cases of one checkout."""
+
+    def __init__(self, checkout: Path, room: str, threads: int) -> None:
+        variables = {"CUPYRNN_NUMBA": "1" if room == NUMBA else "0"}
+        arguments = [__file__, str(checkout.resolve()), "--threads", str(threads)]
+        self.process = processes.start(arguments, threads, variables, listens=True)
+
+    def ask(self, **question: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process, which ends by itself when nothing more can be asked."""
+        self.process.communicate()
+
+
+def serve(checkout: str, threads: int) -> None:
+    """Be one of the workers: prepare the case that is asked for, or time a block of it."""
+    package = Path(cupyrnn.__file__).resolve()
+    if Path(checkout).resolve() not in package.parents:
+        raise SystemExit(f"{package} is not of the checkout {checkout}")
+    contestant: Any = None
+    gc.disable()
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "case" in question:
+            op, dtype, shape, variant = question["case"]
+            case = Case(op, dtype, tuple(shape), variant)
+            contestant = None
+            small = cases.plain(cases.tiny(case))
+            small.backward(small.forward())  # where Numba compiles
+            contestant = cases.plain(case)
+            gc.collect()
+            cases.repetition(contestant)
+            answer: Any = sum(cases.repetition(contestant))
+        else:
+            answer = cases.block(contestant, question["repetitions"], threads)
+        print(json.dumps(answer), flush=True)
+
+
+def measure(case: Case, this: Worker, other: Worker, limits: Limits) -> list[Pair]:
+    """Return the pairs of blocks of one turn."""
+    slowest = max(worker.ask(case=case) for worker in (this, other))
+    question = {"repetitions": max(1, min(300, int(BLOCK_SECONDS / slowest)))}
+    times: list[Pair] = []
+    end = time.perf_counter() + limits.seconds
+    while len(times) < limits.most_pairs:
+        if len(times) >= limits.least_pairs and time.perf_counter() > end:
+            break
+        if len(times) % 2:
+            theirs = other.ask(**question)
+            times.append((this.ask(**question), theirs))
+        else:
+            times.append((this.ask(**question), other.ask(**question)))
+    return times
+
+
+def described(checkout: Path) -> str:
+    """Return the path of a checkout and its commit."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return str(checkout)
+    return f"{checkout} at {asked.stdout.strip()}"
+
+
+class Run:
+    """The whole comparison, kept as far as it got."""
+
+    def __init__(self, args: argparse.Namespace, header: list[str], selected: list[Case]) -> None:
+        self.args, self.header, self.selected = args, header, selected
+        self.checkouts = Path(__file__).parents[2], args.against
+        self.limits = QUICK if args.quick else FULL
+        if args.turns is not None:
+            self.limits = self.limits._replace(turns=args.turns)
+        self.times: dict[tuple[int, str, Case], list[Pair]] = {}
+        this, other = map(described, self.checkouts)
+        header.append(f"\nThis: {this}; other: {other}. Processes of each row: {self.limits.turns}")
+
+    def turn(self, threads: int, room: str) -> None:
+        """Have every case measured by a process of each checkout."""
+        workers = [Worker(checkout, room, threads) for checkout in self.checkouts]
+        try:
+            for case in self.selected:
+                if room == NUMBA and not cases.may_compile(case):
+                    continue
+                pairs = measure(case, *workers, self.limits)
+                self.times.setdefault((threads, room, case), []).extend(pairs)
+                ratios = [row.ratio for row in compare(case, room, threads, pairs)]
+                self.say(f"{threads} threads, {room}, {case}: {' '.join(map(_three, ratios))}")
+                self.save()
+        finally:
+            for worker in workers:
+                worker.close()
+
+    def text(self) -> str:
+        rows = []
+        for (threads, room, case), times in self.times.items():
+            rows += compare(case, room, threads, times)
+        return report(self.header, rows)
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def save(self) -> None:
+        if self.args.out is not None:
+            self.args.out.write_text(self.text())
+
+    def run(self) -> int:
+        begin, failed = time.perf_counter(), False
+        rooms = [NUMPY] + [NUMBA] * (importlib.util.find_spec("numba") is not None)
+        for threads in self.args.threads:
+            for room in rooms:
+                for _ in range(self.limits.turns):
+                    try:
+                        self.turn(threads, room)
+                    except (OSError, ValueError):  # an answer is missing
+                        failed = True
+                        self.header.append(f"\n**A process with {room} failed, rows are missing**")
+                        self.say(self.header[-1])
+        minutes = (time.perf_counter() - begin) / 60
+        load = os.getloadavg()[0]
+        self.header.append(f"\nLoad after the run {load:.2f}; it took {minutes:.1f} minutes")
+        self.save()
+        print(self.text())
+        return int(failed)
+
+
+def _three(ratio: float) -> str:
+    return f"{ratio:.3f}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checkout")
+    parser.add_argument("--threads", type=int, required=True)
+    given = parser.parse_args()
+    serve(given.checkout, given.threads)
