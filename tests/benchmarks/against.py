@@ -3,8 +3,9 @@ Two checkouts of cupyrnn against each other, for `cpu.py --against`.
 
 Each has a process of its own, with NumPy alone and, where it is installed, another with Numba. The
 two take turns: a pair is a block of calls of one and then of the other, and who begins changes from
-pair to pair. So what slows the machine for a while slows both. All processes are started anew a few
-times, as where the memory of one happens to lie can make a few percent for as long as it runs.
+pair to pair. So what slows the machine for a while slows both. All of that is done several times,
+each with new processes, as where the memory of one happens to lie can make a few percent for as
+long as it runs.
 
     python tests/benchmarks/against.py CHECKOUT
 
@@ -37,31 +38,31 @@ from cases import BACKWARD, BOTH, FORWARD, PASSES, Case
 import cupyrnn
 
 NUMPY, NUMBA = "NumPy", "Numba"
-# Blocks are shorter than cpu.py's: more pairs say more than longer ones.
+# Shorter than cpu.py's: more pairs say more than longer ones.
 BLOCK_SECONDS = 0.005
 
 
 class Limits(NamedTuple):
-    """What bounds the measurement of a case: in each of the turns pairs, while the time lasts."""
+    """What bounds the measurement of a case: so many processes, in each pairs while time lasts."""
 
-    turns: int
+    starts: int
     seconds: float
-    least_pairs: int
     most_pairs: int
 
 
-FULL = Limits(turns=3, seconds=1.0, least_pairs=3, most_pairs=25)
-QUICK = Limits(turns=2, seconds=0.2, least_pairs=4, most_pairs=25)
+# Of seven values, the least and the largest enclose the median in 98% of all cases.
+FULL = Limits(starts=7, seconds=0.5, most_pairs=25)
+QUICK = Limits(starts=7, seconds=0.1, most_pairs=25)
 
 NOTES = """\
-* this / other: the median over the pairs of this checkout's time over the other's, above 1 this one
-  is slower. A time of a pair is the median of a block of calls, as many as take 5 ms, after one
-  that is not timed; or a single call.
-* 95%: the interval of that median by the order of the pairs' ratios, whatever their distribution.
-  **slower**, faster: all of it lies above 1, below 1. Of 100 rows without a difference five may,
-  and more where the processes that a row was measured in are unlike by chance: a checkout
-  against itself shows how much that is on this machine.
-* more: the median over the pairs of the difference, in µs a call.
+* A time of a pair is the median of a block of calls, as many as take 5 ms, after one that is not
+  timed; or a single call. A process's value is the median over its pairs; a row's is the median
+  over the processes.
+* this / other: this checkout's time over the other's in each pair, above 1 this one is slower.
+* 95%: the interval of that median by the order of the processes' values, whatever their
+  distribution. **slower**, faster: all of it lies above 1, below 1. Of 100 rows without a
+  difference up to five may.
+* more: the difference in each pair, µs a call.
 * A repetition is forward, then backward on what it returned; forward+backward is their sum."""
 
 
@@ -78,7 +79,7 @@ class Row(NamedTuple):
     low: float
     high: float
     more: float  # seconds
-    pairs: int
+    starts: int
 
     @property
     def verdict(self) -> str:
@@ -101,22 +102,27 @@ Block = list[tuple[float, float]]
 Pair = tuple[Block, Block]
 
 
-def compare(case: Case, room: str, threads: int, times: list[Pair]) -> list[Row]:
-    """Return a row for each pass."""
+def compare(case: Case, room: str, threads: int, starts: list[list[Pair]]) -> list[Row]:
+    """Return a row for each pass, from the pairs of each start."""
     rows = []
     for what in PASSES:
-        pairs = [
-            tuple(statistics.median(_of_pass(f, b, what) for f, b in block) for block in pair)
-            for pair in times
-        ]
-        this, other = (statistics.median(side) for side in zip(*pairs, strict=True))
-        ratios = [a / b for a, b in pairs]
-        more = statistics.median(a - b for a, b in pairs)
-        interval = median_interval(ratios)
-        median = statistics.median(ratios)
-        seconds = this, other, median, *interval, more
-        rows.append(Row(case, room, threads, what, *seconds, len(pairs)))
+        values = [_medians(pairs, what) for pairs in starts]
+        this, other, ratio, more = (statistics.median(v) for v in zip(*values, strict=True))
+        interval = median_interval([ratio for _, _, ratio, _ in values])
+        found = this, other, ratio, *interval, more
+        rows.append(Row(case, room, threads, what, *found, len(starts)))
     return rows
+
+
+def _medians(pairs: list[Pair], what: str) -> tuple[float, float, float, float]:
+    """Return the medians of both times, of their ratio and of their difference."""
+    times = [
+        [statistics.median(_of_pass(*call, what) for call in block) for block in pair]
+        for pair in pairs
+    ]
+    columns = zip(*((a, b, a / b, a - b) for a, b in times), strict=True)
+    this, other, ratio, more = (statistics.median(column) for column in columns)
+    return this, other, ratio, more
 
 
 def _of_pass(forward: float, backward: float, what: str) -> float:
@@ -126,12 +132,12 @@ def _of_pass(forward: float, backward: float, what: str) -> float:
 def table(rows: list[Row]) -> str:
     """Return the rows as markdown."""
     titles = ["case", "with", "threads", "pass", "this, ms", "other, ms", "this / other", "95%", ""]
-    titles += ["more, µs", "pairs"]
+    titles += ["more, µs", "starts"]
     lines = [
         [
             *(str(row.case), row.room, str(row.threads), row.what, f"{1e3 * row.this:.4g}"),
             *(f"{1e3 * row.other:.4g}", f"{row.ratio:.3f}", f"{row.low:.3f}–{row.high:.3f}"),
-            *(row.verdict, f"{1e6 * row.more:+.1f}", str(row.pairs)),
+            *(row.verdict, f"{1e6 * row.more:+.1f}", str(row.starts)),
         ]
         for row in rows
     ]
@@ -187,22 +193,21 @@ def serve(checkout: str, threads: int) -> None:
             small.backward(small.forward())  # where Numba compiles
             contestant = cases.plain(case)
             gc.collect()
-            cases.repetition(contestant)
             answer: Any = sum(cases.repetition(contestant))
+            if answer < cases.LONG_CALL:
+                answer = sum(cases.repetition(contestant))
         else:
             answer = cases.block(contestant, question["repetitions"], threads)
         print(json.dumps(answer), flush=True)
 
 
 def measure(case: Case, this: Worker, other: Worker, limits: Limits) -> list[Pair]:
-    """Return the pairs of blocks of one turn."""
+    """Return the pairs of blocks of one start."""
     slowest = max(worker.ask(case=case) for worker in (this, other))
     question = {"repetitions": max(1, min(300, int(BLOCK_SECONDS / slowest)))}
     times: list[Pair] = []
     end = time.perf_counter() + limits.seconds
-    while len(times) < limits.most_pairs:
-        if len(times) >= limits.least_pairs and time.perf_counter() > end:
-            break
+    while not times or (len(times) < limits.most_pairs and time.perf_counter() < end):
         if len(times) % 2:
             theirs = other.ask(**question)
             times.append((this.ask(**question), theirs))
@@ -228,13 +233,13 @@ class Run:
         self.args, self.header, self.selected = args, header, selected
         self.checkouts = Path(__file__).parents[2], args.against
         self.limits = QUICK if args.quick else FULL
-        if args.turns is not None:
-            self.limits = self.limits._replace(turns=args.turns)
-        self.times: dict[tuple[int, str, Case], list[Pair]] = {}
+        if args.starts is not None:
+            self.limits = self.limits._replace(starts=args.starts)
+        self.times: dict[tuple[int, str, Case], list[list[Pair]]] = {}
         this, other = map(described, self.checkouts)
-        header.append(f"\nThis: {this}; other: {other}. Processes of each row: {self.limits.turns}")
+        header.append(f"\nThis: {this}; other: {other}. Processes of each: {self.limits.starts}")
 
-    def turn(self, threads: int, room: str) -> None:
+    def once(self, threads: int, room: str) -> None:
         """Have every case measured by a process of each checkout."""
         workers = [Worker(checkout, room, threads) for checkout in self.checkouts]
         try:
@@ -242,8 +247,8 @@ class Run:
                 if room == NUMBA and not cases.may_compile(case):
                     continue
                 pairs = measure(case, *workers, self.limits)
-                self.times.setdefault((threads, room, case), []).extend(pairs)
-                ratios = [row.ratio for row in compare(case, room, threads, pairs)]
+                self.times.setdefault((threads, room, case), []).append(pairs)
+                ratios = [row.ratio for row in compare(case, room, threads, [pairs])]
                 self.say(f"{threads} threads, {room}, {case}: {' '.join(map(_three, ratios))}")
                 self.save()
         finally:
@@ -268,9 +273,9 @@ class Run:
         rooms = [NUMPY] + [NUMBA] * (importlib.util.find_spec("numba") is not None)
         for threads in self.args.threads:
             for room in rooms:
-                for _ in range(self.limits.turns):
+                for _ in range(self.limits.starts):
                     try:
-                        self.turn(threads, room)
+                        self.once(threads, room)
                     except (OSError, ValueError):  # an answer is missing
                         failed = True
                         self.header.append(f"\n**A process with {room} failed, rows are missing**")

@@ -465,7 +465,7 @@ def main(argv: list[str] | None = None) -> int:
         help="compare with another checkout of cupyrnn instead; threads: 1 unless given",
     )
     parser.add_argument(
-        "--turns", type=int, metavar="N", help="with --against: how often processes are started"
+        "--starts", type=int, metavar="N", help="with --against: processes of each; default 7"
     )
     args = parser.parse_args(argv)
     if args.task is not None:
