@@ -122,7 +122,7 @@ def _engine(
         check_choice(op, source, engine, _ENGINES)
     if engine == "cupy":
         return "cupy"
-    from . import _cudnn
+    from .cudnn import engine as _cudnn
 
     reason = None if resets is None else "cuDNN does not take resets"
     if reason is None:
@@ -411,7 +411,7 @@ def cudnn_rnn(
         c = input_c if rnn_mode == "lstm" else None
         x, h, c = _time_major(xp, time_major, (input, input_h, c))
         if chosen == "cudnn":
-            from . import _cudnn
+            from .cudnn import engine as _cudnn
 
             x, h, c, packed = _contiguous(xp, (x, h, c, params))
             output, output_h, output_c, reserve_space = _cudnn.forward(
@@ -489,7 +489,7 @@ def _expected_reserve(
     if engine != "cudnn":
         kind = _packed.SAVED[net.rnn_mode]
         return _stack.reserve_size(net, kind, count_rows(net.T, net.B, lengths))
-    from . import _cudnn
+    from .cudnn import engine as _cudnn
 
     with on_device(sys.modules["cupy"], input):
         return _cudnn.reserve_size(net, input.dtype.name, lengths)
@@ -591,7 +591,7 @@ def cudnn_rnn_backprop(
             xp, time_major, (input, input_h, c, output, output_backprop, output_h_backprop, dc)
         )
         if chosen == "cudnn":
-            from . import _cudnn
+            from .cudnn import engine as _cudnn
 
             x, h, c, packed, y, dy, dh, dc, saved = _contiguous(
                 xp, (x, h, c, params, y, dy, dh, dc, reserve_space)
