@@ -38,6 +38,8 @@ from cases import BACKWARD, BOTH, FORWARD, PASSES, Case
 import cupyrnn
 
 NUMPY, NUMBA = "NumPy", "Numba"
+# Starts that the interval needs: of fewer than six values even the outermost are too near.
+ENOUGH = 6
 # Shorter than cpu.py's: more pairs say more than longer ones.
 BLOCK_SECONDS = 0.005
 
@@ -83,6 +85,8 @@ class Row(NamedTuple):
 
     @property
     def verdict(self) -> str:
+        if self.starts < ENOUGH:
+            return ""
         return "**slower**" if self.low > 1 else "faster" if self.high < 1 else ""
 
 
@@ -147,7 +151,7 @@ def table(rows: list[Row]) -> str:
 
 def report(header: list[str], rows: list[Row]) -> str:
     """Return everything that was measured, as markdown; what is slower comes first."""
-    slower = [row for row in rows if row.low > 1]
+    slower = [row for row in rows if "slower" in row.verdict]
     slower.sort(key=lambda row: -row.ratio)
     parts = ["# Two checkouts of cupyrnn on a CPU", "\n".join(header), NOTES]
     parts.append(f"Rows: {len(rows)}, of them slower than the other: {len(slower)}.")
