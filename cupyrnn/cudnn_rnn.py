@@ -132,6 +132,8 @@ def _engine(
         return "cudnn"
     if engine == "cudnn":
         raise RuntimeError(f"{op}: {source} is 'cudnn', but {reason}")
+    if isinstance(reason, _cudnn.Fault):
+        _cudnn.warn_once(op, reason)
     return "cupy"
 
 

@@ -94,7 +94,6 @@ def test_every_argument_of_both_passes_on_cudnn_8(
     assert engine.forward(inference, **args)[3].shape == (0,)
     called = cudnn.last("RNNForwardInferenceEx")
     assert (called["hx"], called["workSpaceSizeInBytes"]) == (pointer(args["input_h"]), 40)
-    assert not cudnn.alive, "descriptors were left"
 
 
 @pytest.mark.cuda_on_cpu
@@ -105,14 +104,19 @@ def test_dropout_and_half_precision_on_cudnn_8(
     cudnn, net = legacy(params_size(case)), net_of(case, dropout=0.5, seed=1, seed2=2)
     args = given(cupy_on_cpu, case, "float64")
     output, _, _, reserve = engine.forward(net, **args)
-    forward_call = cudnn.last("setDropoutDescriptor")
+    described, set_by_seed = [a for n, a in cudnn.log if n == "setDropoutDescriptor"]
     wanted = {"dropout": 0.5, "stateSizeInBytes": 64, "seed": 2**32 + 2}
-    assert {n: forward_call[n] for n in wanted} == wanted
-    assert forward_call["states"]
+    assert {n: set_by_seed[n] for n in wanted} == wanted
+    assert {n: described[n] for n in wanted} == wanted | {"seed": 0}
+    assert 0 != described["states"] != set_by_seed["states"] != 0
     engine.backward(net, *args.values(), output, output, None, None, reserve)
-    assert {n: cudnn.last("setDropoutDescriptor")[n] for n in wanted} == wanted
     assert engine.reserve_size(net, "float64", None) == reserve.size == 5
-    assert cudnn.last("setDropoutDescriptor")["states"] == 0
+    for seed2 in (5, 2, 5, 9, 2):
+        engine.forward(net._replace(seed=0, seed2=seed2), **args)
+    assert cudnn.drawn == [(2**32 + 2) % 127, 5, 2, 5, 9, 2]
+    # The states of the two seeds before are kept.
+    sets = [a["seed"] for n, a in cudnn.log if n == "setDropoutDescriptor"]
+    assert sets == [0, 2**32 + 2, 5, 2, 9, 2]
     cudnn.params_bytes //= 4
     engine.forward(net, **given(cupy_on_cpu, case, "float16"))
     assert cudnn.last("setRNNDescriptor_v6")["dataType"] == 0

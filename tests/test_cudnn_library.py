@@ -20,8 +20,9 @@ from cudnn_stub.expected import CUDNN_CASES, DTYPES, declared, given, net_of
 from test_cudnn_rnn import BI, LINEAR, SKIP, UNI, Case, params_size
 
 import cupyrnn
-from cupyrnn.cudnn import engine
+from cupyrnn.cudnn import engine, nine
 from cupyrnn.cudnn import library as libcudnn
+from cupyrnn.cudnn.handles import Handle
 from cupyrnn.params import GATES
 
 NEEDS_CUDNN = "needs cuDNN: pip install 'cupyrnn[cudnn13]'"
@@ -54,7 +55,8 @@ class HostLibrary:
                 self.ended.append(name)
 
         vars(library)["call"] = tolerant
-        vars(library)["handles"] = types.SimpleNamespace(get=lambda device: self.handle)
+        handle = Handle(self.handle, lambda address: None)
+        vars(nine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
 
     @contextlib.contextmanager
     def net(self, case: Case, dtype: str) -> Iterator[int]:
@@ -150,7 +152,7 @@ def probe_descriptors() -> None:
         assert status(real.library.data("float32", 5, 4, lengths)) == expected, lengths
     assert status(real.library.data("float32", 65536, 4, [1])) != 0
     with pytest.raises(libcudnn.CudnnError, match=r"^cudnnCreate .*_NOT_INITIALIZED"):
-        libcudnn.Library(real.library.path).handles.get(0)
+        libcudnn.Library(real.library.path).create("cudnnCreate")
 
 
 def both_passes(case: Case, args: dict[str, Any]) -> None:

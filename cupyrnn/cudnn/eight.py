@@ -5,19 +5,24 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .._tf32 import tf32_allowed
 from . import library
-from .descriptors import address, all_lengths, dropout_seed, tf32
+from .descriptors import address, all_lengths
+from .handles import Handles
 
 if TYPE_CHECKING:
     from ..params import Net
-    from .descriptors import Enter, Lengths, Pair, Purpose, Triple
+    from .descriptors import Lengths, Pair, Triple
+    from .handles import Handle
+
+    Enter: TypeAlias = Callable[[AbstractContextManager[int]], int]
 
 _SUBLIBRARIES = tuple(
     f"libcudnn_{name}.so.8" for name in ("ops_infer", "ops_train", "adv_infer", "adv_train")
@@ -28,34 +33,23 @@ class Eight:
     """cuDNN 8 by the calls that CuPy 13 has."""
 
     def __init__(
-        self,
-        cudnn: Any,
-        enter: Enter,
-        net: Net,
-        dtype_name: str,
-        lengths: Lengths,
-        purpose: Purpose,
+        self, cudnn: Any, handle: Handle, net: Net, dtype_name: str, lengths: Lengths
     ) -> None:
-        import cupy
+        self._cudnn, self._handle, self._seeded = cudnn, handle.address, handle.seeded
+        self._training, self._rate = net.is_training, net.dropout
+        self._set_stream()
+        with ExitStack() as stack:
+            self._describe(stack.enter_context, net, dtype_name, lengths)
+            self._open = stack.pop_all()
 
-        self._cudnn = cudnn
-        self._training = net.is_training
-        self._handle = handle = _handles(cudnn).get(cupy.cuda.get_device_id())
-        cudnn.setStream(handle, cupy.cuda.get_current_stream().ptr)
+    def _describe(self, enter: Enter, net: Net, dtype_name: str, lengths: Lengths) -> None:
+        cudnn, handle = self._cudnn, self._handle
         T, B, I, H, D = net.T, net.B, net.I, net.H, net.D
         data = library.DATA[dtype_name]
         math = library.DATA["float32"] if dtype_name == "float16" else data
 
-        @contextmanager
-        def made(kind: str) -> Iterator[int]:
-            descriptor = getattr(cudnn, f"create{kind}Descriptor")()
-            try:
-                yield descriptor
-            finally:
-                getattr(cudnn, f"destroy{kind}Descriptor")(descriptor)
-
         def tensor(*shape: int) -> int:
-            descriptor = enter(made("Tensor"))
+            descriptor = enter(self._made("Tensor"))
             dims = np.array(shape, np.int32)
             strides = np.array([shape[1] * shape[2], shape[2], 1], np.int32)
             addresses = dims.ctypes.data, strides.ctypes.data
@@ -63,7 +57,7 @@ class Eight:
             return descriptor
 
         def sequences(vector: int) -> int:
-            descriptor = enter(made("RNNData"))
+            descriptor = enter(self._made("RNNData"))
             steps = np.array(all_lengths(net, lengths), np.int32)
             zero = np.zeros(1, np.uint64)
             layout = library.SEQ_MAJOR_UNPACKED
@@ -71,16 +65,12 @@ class Eight:
             cudnn.setRNNDataDescriptor(descriptor, data, layout, T, B, vector, *addresses)
             return descriptor
 
-        dropout = enter(made("Dropout"))
-        rate = net.dropout if net.drops else 0.0
-        states = size = seed = 0
-        if net.drops and purpose != "sizes":
-            # CuPy has no call that restores the states of an earlier one: they are set anew.
-            size, seed = cudnn.dropoutGetStatesSize(handle), dropout_seed(net)
-            self._states = cupy.empty(size, np.uint8)
-            states = address(self._states)
-        cudnn.setDropoutDescriptor(dropout, handle, rate, states, size, seed)
-        self._rnn = rnn = enter(made("RNN"))
+        dropout = enter(self._made("Dropout"))
+        if net.drops:
+            self._states = self._set(dropout, 0)
+        else:
+            cudnn.setDropoutDescriptor(dropout, handle, 0.0, 0, 0, 0)
+        self._rnn = rnn = enter(self._made("RNN"))
         cudnn.setRNNDescriptor_v6(
             *(handle, rnn, H, net.L, dropout),
             library.SKIP_INPUT if net.skip else library.LINEAR_INPUT,
@@ -93,12 +83,50 @@ class Eight:
         step = tensor(B, I, 1)
         steps = np.full(T, step, np.uint64)
         self.params_bytes = cudnn.getRNNParamsSize(handle, rnn, step, data)
-        self._w = enter(made("Filter"))
+        self._w = enter(self._made("Filter"))
         dims = np.array([self.params_bytes // np.dtype(dtype_name).itemsize, 1, 1], np.int32)
         cudnn.setFilterNdDescriptor_v4(self._w, data, 0, 3, dims.ctypes.data)  # 0 is NCHW
         whole = handle, rnn, T, steps.ctypes.data
         self.work_bytes = cudnn.getRNNWorkspaceSize(*whole)
         self.reserve_bytes = cudnn.getRNNTrainingReserveSize(*whole) if net.is_training else 0
+
+    @contextmanager
+    def _made(self, kind: str) -> Iterator[int]:
+        descriptor = getattr(self._cudnn, f"create{kind}Descriptor")()
+        try:
+            yield descriptor
+        finally:
+            getattr(self._cudnn, f"destroy{kind}Descriptor")(descriptor)
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _set(self, dropout: int, seed: int) -> Any:
+        """Return new states of the generator; CuPy has no call that takes what there is."""
+        import cupy
+
+        states = cupy.empty(self._cudnn.dropoutGetStatesSize(self._handle), np.uint8)
+        arguments = (self._handle, self._rate, address(states), states.size, seed)
+        self._cudnn.setDropoutDescriptor(dropout, *arguments)
+        return states
+
+    def _set_stream(self) -> int:
+        import cupy
+
+        stream: int = cupy.cuda.get_current_stream().ptr
+        self._cudnn.setStream(self._handle, stream)
+        return stream
+
+    def begin(self, seed: int | None) -> None:
+        stream = self._set_stream()
+        if seed is not None:
+            # Drawing changes them, and making them takes longer than a copy.
+            self._states[...] = self._seeded.get((stream, seed), lambda: self._initial(seed))
+
+    def _initial(self, seed: int) -> Any:
+        """Return the generator's states for a seed before anything is drawn."""
+        with self._made("Dropout") as dropout:
+            return self._set(dropout, seed)
 
     def forward(self, x: int, y: int, h: Pair, c: Pair, w: int, work: int, reserve: int) -> None:
         (hx, hy), (cx, cy), state = h, c, self._h
@@ -131,8 +159,9 @@ class Eight:
 
 
 @cache
-def _handles(cudnn: Any) -> library.Handles:
-    return library.Handles(cudnn.create, cudnn.destroy)
+def handles(cudnn: Any) -> Handles:
+    """Return the handles of CuPy's module."""
+    return Handles(cudnn.create, cudnn.destroy)
 
 
 def _loaded_from(soname: str) -> str:
@@ -180,7 +209,9 @@ def lacks(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
         lack = "sequences of length 0"
     elif (
         # CuPy has no call that forbids TF32, which cuDNN 8 takes by itself on such devices.
-        dtype_name == "float32" and not tf32() and int(cupy.cuda.Device().compute_capability) >= 80
+        dtype_name == "float32"
+        and not tf32_allowed()
+        and int(cupy.cuda.Device().compute_capability) >= 80
     ):
         lack = "float32 without TF32 on this device (CUPY_TF32=1 allows it)"
     if lack is None:

@@ -6,48 +6,89 @@ engines. Only `reserve` is cuDNN's own: what it is made of, and its size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import os
+import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from . import eight
+from .._tf32 import tf32_allowed
+from . import eight, nine
 from .descriptors import address
-from .library import CudnnError, Library, find
-from .nine import Nine
+from .library import PATH_VARIABLE, CudnnError, Library, find
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..params import Net
-    from .descriptors import Descriptors, Lengths, Purpose
+    from .descriptors import Descriptors, Lengths
 
     Forward: TypeAlias = tuple[Array, Array, Array | None, Array]
     Backward: TypeAlias = tuple[Array, Array, Array | None, Array]
 
 _LONGEST = 65535  # of a sequence, says cuDNN's manual
+_ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
 
 
-@contextmanager
-def _made(net: Net, dtype_name: str, lengths: Lengths, purpose: Purpose) -> Iterator[Descriptors]:
-    """Open cuDNN's descriptors for a call that `why_not` allows."""
-    library = find()
-    with ExitStack() as stack:
-        arguments: Any = (stack.enter_context, net, dtype_name, lengths, purpose)
-        if isinstance(library, Library):
-            yield Nine(library, *arguments)
-        else:
-            yield eight.Eight(eight.module(), *arguments)
+def _described(net: Net, dtype_name: str, lengths: Lengths) -> Descriptors:
+    """Return cuDNN's descriptors for a call that `why_not` allows, from an earlier one if any."""
+    import cupy
+
+    library: Any = find()
+    is_nine = isinstance(library, Library)
+    source = library if is_nine else eight.module()
+    handles = (nine if is_nine else eight).handles(source)
+    handle = handles.get(cupy.cuda.get_device_id())
+    net = net._replace(seed=0, seed2=0, dropout=net.dropout if net.drops else 0.0)
+    key = (
+        *(net, dtype_name, None if lengths is None else lengths.tobytes(), tf32_allowed()),
+        # They hold memory that was written on this stream.
+        cupy.cuda.get_current_stream().ptr,
+    )
+    make: Any = nine.Nine if is_nine else eight.Eight
+    found: Descriptors = handle.described.get(
+        key, lambda: make(source, handle, net, dtype_name, lengths)
+    )
+    return found
 
 
 def why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
-    """Return None if cuDNN can be loaded and supports a call, else why not. Never raises."""
+    """
+    Return None if cuDNN can be loaded and supports a call, else why not. Never raises.
+
+    The reason is a `Fault` where cuDNN is there, or was said to be, and fails.
+    """
     try:
         return _why_not(net, dtype_name, lengths)
     except CudnnError as error:
-        return str(error)
+        return str(error) if _unsupported(error, lengths) else Fault(error)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return Fault(f"{type(error).__name__}: {error}")
+
+
+class Fault(str):
+    """A reason that is no property of the call."""
+
+
+def _unsupported(error: CudnnError, lengths: Lengths) -> bool:
+    """Return whether cuDNN answers that it has no such net, as it does for some dtypes."""
+    # Versions that have no sequences of length 0 call them a bad parameter.
+    empty = lengths is not None and not lengths.all()
+    return error.status // 1000 == 3 or (error.status // 1000 == 2 and empty)
+
+
+_warned: set[str] = set()
+
+
+def warn_once(op: str, reason: Fault) -> None:
+    """Say why "auto" does not take cuDNN, once for each kind of reason."""
+    kind = reason.split(":")[0]
+    if kind not in _warned:
+        _warned.add(kind)
+        # From here through `_engine` and the checks to the function and its caller.
+        warnings.warn(
+            f"{op}: engine 'auto' does not take cuDNN, as {reason}", RuntimeWarning, stacklevel=5
+        )
 
 
 def _why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
@@ -64,18 +105,18 @@ def _why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
     if not isinstance(library, Library):
         legacy = eight.module()
         if isinstance(legacy, str):
-            return f"{library}; {legacy}"
+            reason = f"{library}; {legacy}"
+            return Fault(reason) if os.environ.get(PATH_VARIABLE) else reason
         return eight.lacks(net, dtype_name, lengths)
-    with _made(net, dtype_name, lengths, "sizes"):
-        return None
+    _described(net, dtype_name, lengths)
+    return None
 
 
 def reserve_size(net: Net, dtype_name: str, lengths: Lengths) -> int:
     """Return the elements of the reserve of a training call."""
     training = net._replace(is_training=True)
     itemsize = {"float32": 4, "float64": 8}.get(dtype_name, 2)
-    with _made(training, dtype_name, lengths, "sizes") as made:
-        return -(-made.reserve_bytes // itemsize)
+    return -(-_described(training, dtype_name, lengths).reserve_bytes // itemsize)
 
 
 def _workspace(made: Descriptors, params: Array) -> Any:
@@ -85,6 +126,11 @@ def _workspace(made: Descriptors, params: Array) -> Any:
     if made.params_bytes != params.nbytes:
         raise RuntimeError(f"cuDNN has {made.params_bytes} bytes of params, not {params.nbytes}")
     return cupy.empty(max(made.work_bytes, 1), np.uint8)
+
+
+def _aligned(a: Array | None) -> Any:
+    """Return an array, or a copy of one that begins where cuDNN may not expect it."""
+    return a if address(a) % _ALIGNMENT == 0 else a.copy()  # type: ignore[union-attr]
 
 
 def _outputs(shape: tuple[int, ...], dtype: np.dtype[Any], lengths: Lengths) -> Array:
@@ -137,22 +183,24 @@ def forward(
     import cupy
 
     dtype = input.dtype
-    with _made(net, dtype.name, lengths, "forward") as made:
-        work = _workspace(made, params)
-        columns = net.D * net.P
-        output = _outputs((net.T, net.B, columns), dtype, lengths)
-        output_h = cupy.empty(input_h.shape, dtype)
-        output_c = None if input_c is None else cupy.empty(input_c.shape, dtype)
-        reserve = cupy.empty(-(-made.reserve_bytes // dtype.itemsize), dtype)
-        made.forward(
-            address(input),
-            address(output),
-            (address(input_h), address(output_h)),
-            (address(input_c), address(output_c)),
-            address(params),
-            address(work),
-            address(reserve) if reserve.size else 0,
-        )
+    made = _described(net, dtype.name, lengths)
+    input, input_h, input_c, params = map(_aligned, (input, input_h, input_c, params))
+    made.begin((net.seed << 32 | net.seed2) % 2**64 if net.drops else None)
+    work = _workspace(made, params)
+    columns = net.D * net.P
+    output = _outputs((net.T, net.B, columns), dtype, lengths)
+    output_h = cupy.empty(input_h.shape, dtype)
+    output_c = None if input_c is None else cupy.empty(input_c.shape, dtype)
+    reserve = cupy.empty(-(-made.reserve_bytes // dtype.itemsize), dtype)
+    made.forward(
+        address(input),
+        address(output),
+        (address(input_h), address(output_h)),
+        (address(input_c), address(output_c)),
+        address(params),
+        address(work),
+        address(reserve) if reserve.size else 0,
+    )
     _pass_through(lengths, [(output_h, input_h), (output_c, input_c)])
     return output, output_h, output_c, reserve
 
@@ -196,24 +244,27 @@ def backward(
 
     dy, dhy = given(output_backprop, output), given(output_h_backprop, input_h)
     dcy = None if input_c is None else given(output_c_backprop, input_c)
-    with _made(net, dtype.name, lengths, "backward") as made:
-        work = _workspace(made, params)
-        dx = _outputs(input.shape, dtype, lengths)
-        dhx = cupy.empty(input_h.shape, dtype)
-        dcx = None if input_c is None else cupy.empty(input_c.shape, dtype)
-        dw = cupy.zeros(params.shape, dtype)  # cuDNN adds to it
-        # cuDNN changes the reserve, so that a second call on it would give other gradients.
-        reserve = reserve.copy()
-        y, hx, spaces = address(output), address(input_h), (address(work), address(reserve))
-        made.backward_data(
-            y,
-            address(dy),
-            address(dx),
-            (hx, address(dhy), address(dhx)),
-            (address(input_c), address(dcy), address(dcx)),
-            address(params),
-            *spaces,
-        )
-        made.backward_weights(address(input), hx, y, address(dw), *spaces)
+    arrays = input, input_h, input_c, params, output, dy, dhy, dcy
+    input, input_h, input_c, params, output, dy, dhy, dcy = map(_aligned, arrays)
+    made = _described(net, dtype.name, lengths)
+    made.begin(None)
+    work = _workspace(made, params)
+    dx = _outputs(input.shape, dtype, lengths)
+    dhx = cupy.empty(input_h.shape, dtype)
+    dcx = None if input_c is None else cupy.empty(input_c.shape, dtype)
+    dw = cupy.zeros(params.shape, dtype)  # cuDNN adds to it
+    # cuDNN changes the reserve, so that a second call on it would give other gradients.
+    reserve = reserve.copy()
+    y, hx, spaces = address(output), address(input_h), (address(work), address(reserve))
+    made.backward_data(
+        y,
+        address(dy),
+        address(dx),
+        (hx, address(dhy), address(dhx)),
+        (address(input_c), address(dcy), address(dcx)),
+        address(params),
+        *spaces,
+    )
+    made.backward_weights(address(input), hx, y, address(dw), *spaces)
     _pass_through(lengths, [(dhx, dhy), (dcx, dcy)])
     return dx, dhx, dcx, dw

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, ExitStack
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .descriptors import address, all_lengths, dropout_seed, tf32
+from .._tf32 import tf32_allowed
+from .descriptors import address, all_lengths
+from .handles import Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD
 
 if TYPE_CHECKING:
     from ..params import Net
-    from .descriptors import Enter, Lengths, Pair, Purpose, Triple
+    from .descriptors import Lengths, Pair, Triple
+    from .handles import Handle
     from .library import Library
 
 
@@ -20,61 +24,73 @@ class Nine:
     """cuDNN 9."""
 
     def __init__(
-        self,
-        library: Library,
-        enter: Enter,
-        net: Net,
-        dtype_name: str,
-        lengths: Lengths,
-        purpose: Purpose,
+        self, library: Library, handle: Handle, net: Net, dtype_name: str, lengths: Lengths
     ) -> None:
         import cupy
 
-        self._call = library.call
-        self.handle = handle = library.handles.get(cupy.cuda.get_device_id())
-        library.call("cudnnSetStream", handle, cupy.cuda.get_current_stream().ptr)
-        dropout = enter(self._dropout(library, net, purpose))
-        out = net.P
-        self.rnn = enter(
-            library.rnn(
-                dtype_name,
-                net.rnn_mode,
-                skip=net.skip,
-                bidirectional=net.D == 2,
-                input_size=net.I,
-                hidden_size=net.H,
-                proj_size=out,
-                num_layers=net.L,
-                dropout=dropout,
-                tf32=tf32(),
-            )
-        )
-        steps = all_lengths(net, lengths)
-        self._x = enter(library.data(dtype_name, net.T, net.I, steps))
-        self._y = enter(library.data(dtype_name, net.T, net.D * out, steps))
-        rows = net.L * net.D, net.B
-        self._h = enter(library.tensor(dtype_name, (*rows, out)))
-        is_lstm = net.rnn_mode == "lstm"
-        self._c = enter(library.tensor(dtype_name, (*rows, net.H))) if is_lstm else None
+        self._library, self._call = library, library.call
+        self._seeded, self.handle, self._rate = handle.seeded, handle.address, net.dropout
         # cuDNN has them from the descriptors; old versions read this copy of them.
-        kept = lengths is not None and purpose != "sizes"
-        self._lengths = cupy.asarray(lengths) if kept else None
-        self.params_bytes = library.weight_space_size(handle, self.rnn)
-        self._mode = TRAINING if net.is_training else INFERENCE
-        self.work_bytes, reserve = library.temp_space_sizes(handle, self.rnn, self._mode, self._x)
-        self.reserve_bytes = reserve if net.is_training else 0
+        self._lengths = None if lengths is None else cupy.asarray(lengths)
+        steps, out, rows = all_lengths(net, lengths), net.P, (net.L * net.D, net.B)
+        is_lstm = net.rnn_mode == "lstm"
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            self.rnn = enter(
+                library.rnn(
+                    dtype_name,
+                    net.rnn_mode,
+                    skip=net.skip,
+                    bidirectional=net.D == 2,
+                    input_size=net.I,
+                    hidden_size=net.H,
+                    proj_size=out,
+                    num_layers=net.L,
+                    dropout=enter(self._dropout(net)),
+                    tf32=tf32_allowed(),
+                )
+            )
+            self._x = enter(library.data(dtype_name, net.T, net.I, steps))
+            self._y = enter(library.data(dtype_name, net.T, net.D * out, steps))
+            self._h = enter(library.tensor(dtype_name, (*rows, out)))
+            self._c = enter(library.tensor(dtype_name, (*rows, net.H))) if is_lstm else None
+            self.params_bytes = library.weight_space_size(self.handle, self.rnn)
+            self._mode = TRAINING if net.is_training else INFERENCE
+            self.work_bytes, reserve = library.temp_space_sizes(
+                self.handle, self.rnn, self._mode, self._x
+            )
+            self.reserve_bytes = reserve if net.is_training else 0
+            self._open = stack.pop_all()
 
-    def _dropout(self, library: Library, net: Net, purpose: Purpose) -> AbstractContextManager[int]:
-        rate = net.dropout if net.drops else 0.0
-        if not net.drops or purpose == "sizes":
-            return library.dropout(self.handle, rate, 0, 0, 0)
+    def close(self) -> None:
+        self._open.close()
+
+    def _dropout(self, net: Net) -> AbstractContextManager[int]:
+        if not net.drops:
+            return self._library.dropout(self.handle, 0.0, 0, 0, 0)
         import cupy
 
-        size = library.dropout_states_size(self.handle)
+        size = self._library.dropout_states_size(self.handle)
+        # `begin` fills them. In a backward call nothing reads them: the mask is in the reserve.
         self._states = cupy.empty(size, np.uint8)
-        # Backward there must be states, but nothing reads them: the mask is in the reserve.
-        seed = dropout_seed(net) if purpose == "forward" else None
-        return library.dropout(self.handle, rate, address(self._states), size, seed)
+        return self._library.dropout(self.handle, net.dropout, address(self._states), size, None)
+
+    def begin(self, seed: int | None) -> None:
+        import cupy
+
+        stream = cupy.cuda.get_current_stream().ptr
+        self._call("cudnnSetStream", self.handle, stream)
+        if seed is not None:
+            # Drawing changes them, and making them takes longer than a copy.
+            self._states[...] = self._seeded.get((stream, seed), lambda: self._initial(seed))
+
+    def _initial(self, seed: int) -> Any:
+        """Return the generator's states for a seed before anything is drawn."""
+        import cupy
+
+        states = cupy.empty(self._states.size, np.uint8)
+        with self._library.dropout(self.handle, self._rate, address(states), states.size, seed):
+            return states
 
     def _spaces(self, w: int, work: int, reserve: int) -> tuple[int, ...]:
         weights = self.params_bytes, w
@@ -105,3 +121,11 @@ class Nine:
             *(self._x, x, self._h, hx, self._y, y),
             *self._spaces(dw, work, reserve),
         )
+
+
+@cache
+def handles(library: Library) -> Handles:
+    """Return the handles of a library."""
+    return Handles(
+        lambda: library.create("cudnnCreate"), lambda handle: library.call("cudnnDestroy", handle)
+    )

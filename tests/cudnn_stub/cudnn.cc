@@ -9,7 +9,8 @@
 #include <string>
 
 struct Descriptor { std::string kind, text; int type = 0, T = 0, B = 0, V = 0, lengths[64] = {};
-                    int dims[3] = {}; int sizes[4] = {}; size_t bytes = 0; };
+                    int dims[3] = {}; int sizes[4] = {}; size_t bytes = 0;
+                    unsigned char* states = nullptr; Descriptor* dropout = nullptr; };
 typedef Descriptor* cudnnDropoutDescriptor_t;
 typedef Descriptor* cudnnRNNDescriptor_t;
 typedef Descriptor* cudnnRNNDataDescriptor_t;
@@ -70,10 +71,12 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 
 #define DESCRIPTOR(K) \
 cudnnStatus_t cudnnCreate##K##Descriptor(cudnn##K##Descriptor_t* d) { \
-    *d = new Descriptor; (*d)->kind = #K; alive++; return 0; } \
+    int status = record("cudnnCreate" #K "Descriptor", "at", (void*)d); \
+    if (!status) { *d = new Descriptor; (*d)->kind = #K; alive++; } \
+    return status; } \
 cudnnStatus_t cudnnDestroy##K##Descriptor(cudnn##K##Descriptor_t d) { \
     if (d->kind != #K) return BAD_PARAM; \
-    delete d; alive--; return 0; }
+    delete d; alive--; return record("cudnnDestroy" #K "Descriptor", "d", (void*)d); }
 DESCRIPTOR(Dropout)
 DESCRIPTOR(RNN)
 DESCRIPTOR(RNNData)
@@ -87,7 +90,8 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_
         float rate, void* states, size_t size, unsigned long long seed) {
     if (d->kind != "Dropout" || (states && size != 64)) return BAD_PARAM;
     d->text = "rate " + shown((double)rate) + (states ? " seeded" : "");
-    if (states) memset(states, 1, size);
+    d->states = (unsigned char*)states;
+    if (states) memset(states, seed % 127, size);
     return record("cudnnSetDropoutDescriptor", "handle rate states size seed", handle,
         (double)rate, states, size, seed);
 }
@@ -95,6 +99,7 @@ cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHan
         float rate, void* states, size_t size, unsigned long long seed) {
     if (d->kind != "Dropout" || !states || size != 64) return BAD_PARAM;
     d->text = "rate " + shown((double)rate) + " restored";
+    d->states = (unsigned char*)states;
     return record("cudnnRestoreDropoutDescriptor", "handle rate states size seed", handle,
         (double)rate, states, size, seed);
 }
@@ -108,7 +113,7 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t d, int algo, int cel
       << " input " << inputMode << " data " << dataType << " prec " << mathPrec << " math "
       << mathType << " I " << inputSize << " H " << hiddenSize << " P " << projSize << " L "
       << numLayers << " dropout " << dropoutDesc->text << " flags " << auxFlags;
-    d->text = s.str();
+    d->text = s.str(); d->dropout = dropoutDesc;
     size_t G = cellMode == 2 ? 4 : cellMode == 3 ? 3 : 1, D = 1 + dirMode, H = hiddenSize;
     size_t P = projSize, size = 0;
     for (int l = 0; l < numLayers; l++) {
@@ -156,7 +161,7 @@ cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t handle, cudnnRNNDescripto
 static const size_t WORK = 40, RESERVE = 37;
 cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, int mode,
         cudnnRNNDataDescriptor_t x, size_t* work, size_t* reserve) {
-    *work = WORK; *reserve = mode ? RESERVE : 0;
+    *work = WORK; *reserve = RESERVE;  // in inference it need not be there
     return record("cudnnGetRNNTempSpaceSizes", "handle rnn mode xDesc", handle, rnn, mode, x);
 }
 cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
@@ -200,7 +205,7 @@ static std::string read(const int32_t* lengths, Descriptor* d) {
     Descriptor dev, *on_device = &dev; \
     if (xDesc->kind != "RNNData" || yDesc->kind != "RNNData" || hDesc->kind != "Tensor" \
         || xDesc->V != rnn->sizes[0] || yDesc->V != rnn->sizes[1] \
-        || hDesc->dims[2] != rnn->sizes[2] || wSize != rnn->bytes || workSize < WORK \
+        || hDesc->dims[2] != rnn->sizes[2] || wSize != rnn->bytes || workSize < WORK || !workSize || !work \
         || resSize != (reserve)) return BAD_PARAM; \
     dev.text = read(devSeqLengths, xDesc);
 
@@ -215,9 +220,13 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, in
     if (cDesc) states(cDesc, xDesc, cy);
     memset(work, 9, workSize);
     if (mode) memset(res, 1, resSize);
+    // What the masks depend on; drawing them changes it.
+    unsigned char* states = rnn->dropout->states;
+    int drawn = states ? *states : -1;
+    if (mode && states) memset(states, drawn + 1, 64);
     return record("cudnnRNNForward", "handle rnn mode lengths xDesc x yDesc y hDesc hx hy cDesc cx"
-        " cy w work res", handle, rnn, mode, on_device, xDesc, x, yDesc, y, hDesc, hx, hy, cDesc,
-        cx, cy, w, work, res);
+        " cy w work res drawn", handle, rnn, mode, on_device, xDesc, x, yDesc, y, hDesc, hx, hy,
+        cDesc, cx, cy, w, work, res, drawn);
 }
 cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
         const int32_t devSeqLengths[], cudnnRNNDataDescriptor_t yDesc, const void* y,

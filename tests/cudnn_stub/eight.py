@@ -60,6 +60,8 @@ class Legacy(types.ModuleType):
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.texts: dict[int, str] = {}
         self.alive: set[int] = set()
+        self.states: dict[int, int] = {}  # of dropout descriptors and nets
+        self.drawn: list[int] = []  # what the masks of the forward calls depend on
         self.numbers = itertools.count(1000)
 
     def __getattr__(self, name: str) -> Any:
@@ -86,7 +88,13 @@ class Legacy(types.ModuleType):
             return made
         if name.startswith("destroy"):
             return self.alive.discard(a.get("desc", 0))
-        if name == "setRNNDataDescriptor":
+        if name == "setDropoutDescriptor":
+            self.states[a["dropoutDesc"]] = a["states"]
+            if a["states"]:
+                ctypes.memset(a["states"], a["seed"] % 127, a["stateSizeInBytes"])
+        elif name == "setRNNDescriptor_v6":
+            self.states[a["rnnDesc"]] = self.states[a["dropoutDesc"]]
+        elif name == "setRNNDataDescriptor":
             sizes = [a[n] for n in ("maxSeqLength", "batchSize", "vectorSize")]
             assert ctypes.c_uint64.from_address(a["paddingFill"]).value == 0
             lengths = " ".join(map(str, integers(a["seqLengthArray"], sizes[1])))
@@ -111,6 +119,10 @@ class Legacy(types.ModuleType):
             if not isinstance(v, list)
         }
         self.log.append((name, {**a, **shown}))
+        if name == "RNNForwardTrainingEx" and self.states[a["rnnDesc"]]:
+            states = (ctypes.c_ubyte * 64).from_address(self.states[a["rnnDesc"]])
+            self.drawn.append(states[0])
+            ctypes.memset(states, states[0] + 1, 64)  # drawing changes them
         if name.startswith(("RNNForwardT", "RNNBackward")):
             assert (a["workSpaceSizeInBytes"], a["reserveSpaceSizeInBytes"]) == (40, 37)
             reserve = (ctypes.c_char * 37).from_address(a["reserveSpace"])

@@ -12,7 +12,7 @@ import pytest
 
 from cudnn_stub import Stub, install, with_streams
 from cudnn_stub.eight import Legacy
-from cupyrnn.cudnn import eight, library
+from cupyrnn.cudnn import eight, engine, library, nine
 
 
 @pytest.fixture
@@ -21,11 +21,16 @@ def fresh_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("CUPYRNN_CUDNN", raising=False)
     monkeypatch.delenv("CUPYRNN_ENGINE", raising=False)
     monkeypatch.delenv("CUPY_TF32", raising=False)
-    for cached in (library._attempt, eight.module, eight._handles):
-        cached.cache_clear()
+    forget()
     yield
-    for cached in (library._attempt, eight.module, eight._handles):
+    forget()
+
+
+def forget() -> None:
+    """Drop the libraries, and with them all handles and descriptors."""
+    for cached in (library._attempt, nine.handles, eight.module, eight.handles):
         cached.cache_clear()
+    engine._warned.clear()
 
 
 @pytest.fixture
@@ -38,6 +43,7 @@ def stub(
     monkeypatch.setenv("CUPYRNN_CUDNN", str(path))
     loaded = Stub(path)
     yield loaded
+    forget()
     assert loaded.dll.stub_alive() == 0, "descriptors were left"
 
 
@@ -52,7 +58,7 @@ def nowhere(fresh_search: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def legacy(
     cupy_on_cpu: Any, nowhere: None, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[int], Legacy]:
+) -> Iterator[Callable[[int], Legacy]]:
     """CuPy 13 with cuDNN 8, and no cuDNN 9."""
     with_streams(cupy_on_cpu, monkeypatch)
     monkeypatch.setattr(library, "missing_sublibrary", lambda folder, names: None)
@@ -60,10 +66,14 @@ def legacy(
         cupy_on_cpu.cuda.Device, "compute_capability", property(lambda _: "75"), raising=False
     )
 
-    def installed(params_size: int) -> Legacy:
-        eight.module.cache_clear()
-        module = Legacy(8 * params_size)
-        monkeypatch.setitem(sys.modules, "cupy.cuda.cudnn", module)
-        return module
+    modules = []
 
-    return installed
+    def installed(params_size: int) -> Legacy:
+        forget()
+        modules.append(Legacy(8 * params_size))
+        monkeypatch.setitem(sys.modules, "cupy.cuda.cudnn", modules[-1])
+        return modules[-1]
+
+    yield installed
+    forget()
+    assert not any(module.alive for module in modules), "descriptors were left"
