@@ -108,7 +108,7 @@ def cupy(cupy_on_cpu: Any) -> Any:
     cuda.MemoryPool = Pool
     cuda.using_allocator = using_allocator
     cuda.cublas.getVersion = lambda handle: 130000
-    cuda.runtime = types.SimpleNamespace(
+    vars(cuda.runtime).update(
         getDeviceCount=lambda: 1,
         getDevice=lambda: 0,
         getDeviceProperties=lambda device: properties,
@@ -297,10 +297,26 @@ def test_the_whole_run(
     assert (ours["peak_bytes"], ours["result_bytes"]) == (3000, 2000)
     shown = [line for line in page.splitlines() if line.startswith("| B | float32 (strict) |  |")]
     ratios = [cell.strip() for cell in shown[0].split("|")][-5:-1]
-    assert all(float(ratio.strip("~")) > 0 for ratio in ratios)
+    assert all(float(ratio.strip("~")) >= 0 for ratio in ratios)
     printed = capsys.readouterr().out
     assert "all went well" in printed
     assert report.lstm_table(data["rows"]) in printed
+
+
+def test_the_nets() -> None:
+    """One and two layers, one direction and both, equal and unequal lengths."""
+    every = {(net.L, net.D, net.lengths) for net in nets.nets(["lstm"])}
+    assert every == {(L, D, lengths) for L in (1, 2) for D in (1, 2) for lengths in (False, True)}
+    assert [str(net) for net in nets.nets(["gru"])][:3] == ["L=1 D=1", "L=1 D=1 lengths", "L=1 D=2"]
+    assert nets.lengths_of(nets.Net("lstm", lengths=True), (8, 4, 1, 1)) == [8, 7, 6, 5]
+    assert nets.lengths_of(nets.Net("lstm"), (8, 4, 1, 1)) is None
+
+
+@pytest.fixture
+def two_nets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plainest and the largest of them."""
+    every = nets.nets
+    monkeypatch.setattr(nets, "nets", lambda cells: every(cells)[:: len(every(cells)) - 1])
 
 
 def as_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +331,7 @@ def as_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cupyrnn, name, other(getattr(cupyrnn, name)))
 
 
+@pytest.mark.usefixtures("two_nets")
 def test_the_whole_run_of_nets(
     cupy: Any,
     torch: Any,
@@ -324,15 +341,14 @@ def test_the_whole_run_of_nets(
 ) -> None:
     as_cupy(monkeypatch)
     args = ["--out", str(tmp_path), *NETS, "--shapes", "B", "--dtypes", "float32"]
+    args += ["--seconds", "600"]
     assert gpu.main(args) == 0
     data, page = results(tmp_path)
     assert all(check["problem"] is None for check in data["checks"])
     # By each engine, and PyTorch's.
-    assert len(data["checks"]) == 8 * 3
+    assert len(data["checks"]) == 2 * 3
     found = {(r["op"], r["shape"], r["variant"], r["pass"], r["who"]): r for r in data["rows"]}
-    variants = [
-        f"L={L} D={D}{lengths}" for L in (1, 2) for D in (1, 2) for lengths in ("", " lengths")
-    ]
+    variants = ["L=1 D=1", "L=2 D=2 lengths"]
     assert list(found) == [
         ("cudnn_rnn lstm", "B", variant, what, who)
         for variant in variants
@@ -350,15 +366,14 @@ def test_the_whole_run_of_nets(
     shown = next(line for line in page.splitlines() if line.startswith(start))
     assert len([c for c in shown.split("|") if c.strip()]) == 5 + 6 + 4
     ratios = [cell.strip() for cell in shown.split("|")][-5:-1]
-    assert all(float(ratio.strip("~")) > 0 for ratio in ratios)
+    assert all(float(ratio.strip("~")) >= 0 for ratio in ratios)
     assert report.nets_table(data["rows"]) in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("without_torch", "fresh_search")
-def test_nets_without_cudnn(
-    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nowhere: None
-) -> None:
+@pytest.mark.usefixtures("without_torch", "two_nets", "nowhere")
+def test_nets_without_cudnn(cupy: Any, tmp_path: Path) -> None:
     args = ["--out", str(tmp_path), *NETS, "--quick", "--dtypes", "float16", "--cells", "gru"]
+    args += ["--seconds", "600"]
     assert gpu.main(args) == 0
     data, page = results(tmp_path)
     for row in data["rows"]:

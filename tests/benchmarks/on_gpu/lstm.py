@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,7 +59,7 @@ class Products:
     """The matrix products of cupyrnn on one set of inputs, the elementwise work left out."""
 
     def __init__(self, cupy: Any, inputs: dict[str, Any]) -> None:
-        from cupyrnn.kernels.blas import prepare
+        from cupyrnn.kernels.blas import Product
 
         x, w, h = inputs["x"], inputs["w"], inputs["h_prev"]
         (T, B, I), H = x.shape, h.shape[1]
@@ -70,30 +72,35 @@ class Products:
         # Zeros would be multiplied faster than numbers are.
         n = min(H, I)
         g[:, :, :n] = x[:, :, :n]
-        self.T, self.z_step, self.g_step = T, z.strides[0], g.strides[0]
-        self.xw = prepare(x2, w[:I], z2, accumulate=False)
-        self.hw = prepare(h, w[I:], z[0], accumulate=True)
-        self.gw = prepare(g[0], w_h, dh, accumulate=False)
-        self.hoisted = [
-            prepare(g2, w[:I].T, dx2, accumulate=False),
-            prepare(x2.T, g2, dw[:I], accumulate=True),
-        ]
+        self.T, self.B, self.z_step, self.g_step = T, B, z.strides[0], g.strides[0]
+
+        self.kept: list[Any] = []  # what the products point to
+
+        def whole(a: Any, b: Any, out: Any, accumulate: bool) -> Callable[[], None]:
+            product = Product(a, b, out, accumulate=accumulate)
+            self.kept.append(product)
+            return functools.partial(product.run, len(out), product.a, product.out)
+
+        self.xw = whole(x2, w[:I], z2, False)
+        self.hw = Product(h, w[I:], z[0], accumulate=True)
+        self.gw = Product(g[0], w_h, dh, accumulate=False)
+        self.hoisted = [whole(g2, w[:I].T, dx2, False), whole(x2.T, g2, dw[:I], True)]
         if T > 1 and H:
             # x stands for the states h, of which there are as many rows.
             states = cupy.zeros((T * B, H), x.dtype)
             states[:, :n] = x2[:, :n]
-            self.hoisted.append(prepare(states.T, g2, dw[I:], accumulate=True))
+            self.hoisted.append(whole(states.T, g2, dw[I:], True))
 
     def forward(self) -> None:
-        self.xw(0, 0, 0)
+        self.xw()
         for step in range(self.T):
-            self.hw(0, 0, step * self.z_step)
+            self.hw.run(self.B, self.hw.a, self.hw.out + step * self.z_step)
 
     def backward(self) -> None:
         for step in range(self.T - 1, -1, -1):
-            self.gw(step * self.g_step, 0, 0)
+            self.gw.run(self.B, self.gw.a + step * self.g_step, self.gw.out)
         for product in self.hoisted:
-            product(0, 0, 0)
+            product()
 
 
 def product_jobs(cupy: Any, sets: list[dict[str, Any]]) -> dict[str, Job]:

@@ -139,17 +139,29 @@ class TFStyle:
         self.T, self.B, self.I = inputs["x"].shape
         self.H = inputs["cs_prev"].shape[1]
         self.dtype = inputs["x"].dtype
+        self.kept: list[Any] = []  # what the launches point to
         self.saved = cupyrnn.LSTMOutputs(
             *(cupy.empty((self.T, self.B, self.H), self.dtype) for _ in range(7))
         )
         self.forward_commands = self._forward()
         self.setup_commands, self.backward_commands = self._backward()
 
-    def _launch(self, name: str, n: int, *args: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _launch(
+        self, name: str, n: int, *args: Any, columns: int | None = None
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Return a launch of n threads, or of blocks of (32, 32) over the columns."""
         from cupyrnn.kernels.compile import kernel
+        from cupyrnn.kernels.launch import _addresses
 
         launch = kernel(TF_SOURCE, TF_KERNELS, self.dtype.name, f"{name}<{{T}}>")
-        return launch, ((-(-n // 256),), (256,), args)
+        kept, addresses = _addresses(args)
+        self.kept.append((args, kept, addresses))
+        grid, block = ((-(-n // 256), 1, 1), (256, 1, 1))
+        if columns is not None:
+            grid, block = ((-(-columns // 32), 1, 1), (32, 32, 1))
+        stream = self.cupy.cuda.get_current_stream().ptr
+        numbers = (launch.kernel.ptr, *grid, *block, 0, stream, addresses.ctypes.data, 0)
+        return self.cupy.cuda.driver.launchKernel, numbers
 
     def _op(self, name: str, *arrays: Any) -> tuple[Any, tuple[Any, ...]]:
         n = self.B * self.H
@@ -162,15 +174,16 @@ class TFStyle:
         return self._launch("tf_copy", self.B * columns, to, from_, *map(np.int64, sizes))
 
     def _sums(self, sums: Any, a: Any, b: Any) -> tuple[Any, tuple[Any, ...]]:
-        launch, _ = self._launch("tf_add_sums", 1)
         columns = a.shape[1]
         args = (sums, a, b, np.int64(self.B), np.int64(columns))
-        return launch, ((-(-columns // 32),), (32, 32), args)
+        return self._launch("tf_add_sums", 1, *args, columns=columns)
 
     def _product(self, a: Any, b: Any, out: Any, accumulate: bool) -> tuple[Any, tuple[Any, ...]]:
-        from cupyrnn.kernels.blas import prepare
+        from cupyrnn.kernels.blas import Product
 
-        return prepare(a, b, out, accumulate=accumulate), (0, 0, 0)
+        product = Product(a, b, out, accumulate=accumulate)
+        self.kept.append(product)
+        return product.run, (len(out), product.a, product.out)
 
     def _forward(self) -> list[list[Any]]:
         """Return the commands of each step."""
@@ -266,7 +279,7 @@ class TFStyle:
         )
         flat = setup + [command for step in commands[:steps] for command in step]
 
-        def call(_: Any) -> None:
+        def call(_: Any, _alive: Any = self.kept) -> None:
             for launch, args in flat:
                 launch(*args)
 
