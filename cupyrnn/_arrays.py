@@ -63,7 +63,7 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 128:
         return f"an integer of {value.bit_length()} bits"
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())
     except Exception:  # of a class's own
         return f"a {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:200]}..."

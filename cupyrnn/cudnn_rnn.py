@@ -124,7 +124,7 @@ def _engine(
         check_choice(op, source, engine, _ENGINES)
     if engine == "cupy":
         return "cupy"
-    from . import _cudnn
+    from .cudnn import engine as _cudnn
 
     reason = None if resets is None else "cuDNN does not take resets"
     if reason is None:
@@ -134,6 +134,8 @@ def _engine(
         return "cudnn"
     if engine == "cudnn":
         raise RuntimeError(f"{op}: {source} is 'cudnn', but {reason}")
+    if isinstance(reason, _cudnn.Fault):
+        _cudnn.warn_once(op, reason)
     return "cupy"
 
 
@@ -428,7 +430,7 @@ def cudnn_rnn(
         c = input_c if net.rnn_mode == "lstm" else None
         x, h, c = _time_major(xp, time_major, (input, input_h, c))
         if chosen == "cudnn":
-            from . import _cudnn
+            from .cudnn import engine as _cudnn
 
             x, h, c, packed = _contiguous(xp, (x, h, c, vector))
             output, output_h, output_c, reserve_space = _cudnn.forward(
@@ -507,7 +509,7 @@ def _expected_reserve(
     if engine != "cudnn":
         kind = _packed_cells.SAVED[net.rnn_mode]
         return _stack.reserve_size(net, kind, count_rows(net.T, net.B, lengths))
-    from . import _cudnn
+    from .cudnn import engine as _cudnn
 
     with on_device(sys.modules["cupy"], input):
         return _cudnn.reserve_size(net, input.dtype.name, lengths)
@@ -611,7 +613,7 @@ def cudnn_rnn_backprop(
             xp, time_major, (input, input_h, c, output, output_backprop, output_h_backprop, dc)
         )
         if chosen == "cudnn":
-            from . import _cudnn
+            from .cudnn import engine as _cudnn
 
             x, h, c, packed, y, dy, dh, dc, saved = _contiguous(
                 xp, (x, h, c, vector, y, dy, dh, dc, reserve_space)

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from checks import Ops, poisoned
 from cuda_on_cpu import fake_cupy, runner
+from cudnn_stub.fixtures import fresh_search, legacy, nowhere, stub  # noqa: F401
 from ptx import compiler
 from ptx.executor import Executor
 from ptx.machine import ORDERS

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._arrays import aligned
+from .._tf32 import tf32_allowed
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -81,7 +81,7 @@ class Product:
         type_in, type_out = _CUDA_TYPE[a.dtype.name], _CUDA_TYPE[out.dtype.name]
         double = a.dtype.name == "float64"
         # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
-        tf32 = a.dtype.name == "float32" and os.environ.get("CUPY_TF32", "0") == "1"
+        tf32 = a.dtype.name == "float32" and tf32_allowed()
         compute = _COMPUTE_64F if double else _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
         scalars = _SCALARS["float64" if double else "float32"]
         beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)

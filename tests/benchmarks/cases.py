@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cupyrnn
-from cupyrnn import _layer
 
 # (T, B, I, H)
 SEQUENCES: list[tuple[int, ...]] = [
@@ -38,6 +37,8 @@ SEQUENCES: list[tuple[int, ...]] = [
 STEPS: list[tuple[int, ...]] = [(1, 32, 32), (32, 128, 128), (64, 512, 512), (256, 1024, 1024)]
 SMALL_SHAPES = SEQUENCES[:2] + STEPS[:2]
 VARIANT_SHAPE = (50, 16, 128, 128)
+# Of a stream: one step of cudnn_rnn.
+ONE_STEP_SHAPES: list[tuple[int, ...]] = [(1, 1, 32, 32), (1, 1, 128, 128), (1, 1, 512, 512)]
 MEMORY_SHAPES = [(100, 32, 256, 256), (100, 64, 512, 512)]
 PASSES = FORWARD, BACKWARD, BOTH = ("forward", "backward", "forward+backward")
 
@@ -124,6 +125,15 @@ def all_cases() -> list[Case]:
         for dtype in dtypes
         for shape in shapes
         for variant in variants
+    ]
+
+
+def one_step_cases() -> list[Case]:
+    """Return cudnn_rnn at one step, where cupyrnn is compared with itself."""
+    return [
+        Case(f"{CUDNN}{mode}", "float32", shape)
+        for mode in ("lstm", "gru", "rnn_tanh")
+        for shape in ONE_STEP_SHAPES
     ]
 
 
@@ -532,21 +542,37 @@ def _op(case: Case) -> Any:
     return _BlockOp(case) if case.mode is None else _Cudnn(case)
 
 
-_compiled = _layer._compiled
+@functools.cache
+def _driver() -> tuple[Any, Callable[[str], Any]]:
+    """
+    Return cupyrnn's driver and what it takes compiled steps from, before anyone switches.
+
+    Not imported above, as another checkout need not have it.
+    """
+    from cupyrnn import _layer
+
+    return _layer, _layer._compiled
 
 
 def _switched(case: Case, name: str, compiled: Callable[[str], Any]) -> Contestant:
-    """Return cupyrnn with the steps that `compiled` finds of a cell."""
+    """Return cupyrnn with its compiled steps taken from `compiled`."""
+    driver, _ = _driver()
 
     def switched(call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
-            _layer._compiled = compiled
+            driver._compiled = compiled
             return call(*args)
 
         return timed
 
-    c = _op(case).cupyrnn()
+    c = plain(case)
     return Contestant(name, switched(c.forward), switched(c.backward), c.results)
+
+
+def plain(case: Case) -> Contestant:
+    """Return cupyrnn as users have it; nothing but its public functions is needed."""
+    contestant: Contestant = _op(case).cupyrnn()
+    return contestant
 
 
 def ours(case: Case) -> Contestant:
@@ -554,15 +580,24 @@ def ours(case: Case) -> Contestant:
     return _switched(case, CUPYRNN, lambda _: None)
 
 
+def may_compile(case: Case) -> bool:
+    """Return whether cupyrnn has a loop of this case for Numba."""
+    return "lstm" in case.op.lower() and case.variant != PROJECTION
+
+
+def tiny(case: Case) -> Case:
+    """Return the case at a shape that is good for compiling it."""
+    return case._replace(shape=(2, 1, 1, 1)[-len(case.shape) :])
+
+
 def with_numba(case: Case) -> Contestant | None:
     """Return cupyrnn with its loops compiled, None where Numba compiles none."""
-    if "lstm" not in case.op.lower() or case.variant == PROJECTION:
+    _, compiled = _driver()
+    if not may_compile(case) or compiled("cupyrnn.cells.lstm") is None:
         return None
-    if _compiled("cupyrnn.cells.lstm") is None:
-        return None
-    c = _switched(case._replace(shape=(2, 1, 1, 1)[-len(case.shape) :]), "", _compiled)
+    c = _switched(tiny(case), "", compiled)
     c.backward(c.forward())  # compiles
-    return _switched(case, NUMBA, _compiled)
+    return _switched(case, NUMBA, compiled)
 
 
 def peers(case: Case) -> list[Contestant]:

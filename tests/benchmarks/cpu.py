@@ -4,6 +4,7 @@ Every op on a CPU beside TensorFlow or PyTorch and beside its bare matmuls, in o
     python tests/benchmarks/cpu.py                       # all of it, about a quarter of an hour
     python tests/benchmarks/cpu.py --only 'BlockLSTM float32' --threads 1
     python tests/benchmarks/cpu.py --quick --out cpu.md  # the two small shapes, a minute or two
+    python tests/benchmarks/cpu.py --against ../before   # this checkout's times over another's
 
 needs the `oracle` extra for the peers, and Linux to bind threads to processors and for the memory
 of processes; what is missing is left out. Exit code: 0 if everything ran, 1 if a process failed.
@@ -29,8 +30,10 @@ from typing import Any, NamedTuple
 # The checkout that this file lies in is what is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import against
 import cases
 import numpy as np
+import processes
 from cases import BACKWARD, CUPYRNN, FLOOR, NUMBA, PASSES, Case
 
 import cupyrnn
@@ -38,7 +41,8 @@ import cupyrnn
 NOTES = """\
 * Each number of threads has its own processes, bound to as many processors: one for the ops beside
   TensorFlow, one for those beside PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
-  two pools and PyTorch are all given that number of threads.
+  two pools and PyTorch are all given that number of threads. OPENBLAS_CORETYPE and
+  OPENBLAS_L2_SIZE, which some machines set for an older OpenBLAS, are unset.
 * The contestants take turns. A turn is a block of repetitions, as many as take 30 ms, or one; with
   more than one thread everyone first waits 30 ms, as OpenBLAS's threads and OpenMP's spin on after
   their last work and would slow the next contestant. Short calls get one untimed repetition then.
@@ -280,7 +284,9 @@ def header(threads: list[int]) -> list[str]:
     versions = [f"Python {platform.python_version()}", f"NumPy {np.__version__}"]
     if importlib.util.find_spec("numba") is not None:
         versions.append(f"Numba {importlib.metadata.version('numba')}")
-    versions += [f"BLAS {blas['name']} {blas['version']}", f"cupyrnn {cupyrnn.__version__}"]
+    kernel = processes.blas_kernel()
+    versions.append(f"BLAS {blas['name']} {blas['version']}, its kernel {kernel}")
+    versions.append(f"cupyrnn {cupyrnn.__version__}")
     for peer, module in cases.MODULES.items():
         if importlib.util.find_spec(module) is None:
             versions.append(f"{peer}: not installed, left out")
@@ -348,30 +354,27 @@ def work(task: dict[str, Any]) -> None:
 
 def start(task: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen[str]:
     """Start a process that measures, on as many processors as it has threads."""
-    threads = task["threads"]
-    variables = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    environment = os.environ | dict.fromkeys(variables, str(threads)) | environment
-    allowed = cases.processors()
-    bind = getattr(os, "sched_setaffinity", lambda *_: None)
-    bind(0, allowed[:threads])
-    try:
-        command = [sys.executable, __file__, "--task", json.dumps(task)]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    finally:
-        bind(0, allowed)
+    arguments = [__file__, "--task", json.dumps(task)]
+    return processes.start(arguments, task["threads"], environment)
+
+
+def selected(args: argparse.Namespace) -> list[Case]:
+    """Return the cases that the arguments ask for."""
+    every, small = cases.all_cases(), cases.SMALL_SHAPES
+    if args.against is not None:
+        every, small = every + cases.one_step_cases(), small + cases.ONE_STEP_SHAPES
+    return [
+        case
+        for case in every
+        if re.search(args.only, str(case)) and (case.shape in small or not args.quick)
+    ]
 
 
 class Run:
     """The whole measurement, kept as far as it got."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        self.selected = [
-            case
-            for case in cases.all_cases()
-            if re.search(args.only, str(case))
-            and (case.shape in cases.SMALL_SHAPES or not args.quick)
-        ]
+    def __init__(self, args: argparse.Namespace, selected: list[Case]) -> None:
+        self.args, self.selected = args, selected
         self.header = header(args.threads)
         self.results: Results = {threads: {} for threads in args.threads}
         self.memory: dict[tuple[Case, str], float] = {}
@@ -448,7 +451,6 @@ def main(argv: list[str] | None = None) -> int:
         "--threads",
         type=int,
         nargs="+",
-        default=[n for n in (1, 2) if n <= processors],
         metavar="N",
         help="numbers of threads to time with; default: 1 2, as far as there are processors",
     )
@@ -456,19 +458,34 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here too")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare with another checkout of cupyrnn instead; threads: 1 unless given",
+    )
+    parser.add_argument(
+        "--starts", type=int, metavar="N", help="with --against: processes of each; default 7"
+    )
     args = parser.parse_args(argv)
     if args.task is not None:
         work(args.task)
         return 0
+    if args.threads is None:
+        args.threads = [n for n in (1, 2) if n <= processors and not (args.against and n > 1)]
     if not all(1 <= threads <= processors for threads in args.threads):
         parser.error(f"--threads {args.threads}: there are {processors} processors to run on")
-    run = Run(args)
-    if not run.selected:
+    if args.against is not None and not (args.against / "cupyrnn" / "__init__.py").is_file():
+        parser.error(f"--against {args.against}: no checkout of cupyrnn")
+    chosen = selected(args)
+    if not chosen:
         parser.error(f"--only {args.only}: no case of that name")
     if args.list:
-        print(*run.selected, sep="\n")
+        print(*chosen, sep="\n")
         return 0
-    return run.run()
+    if args.against is not None:
+        return against.Run(args, header(args.threads), chosen).run()
+    return Run(args, chosen).run()
 
 
 if __name__ == "__main__":

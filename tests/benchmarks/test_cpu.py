@@ -4,11 +4,13 @@ The cases of cpu.py through pytest-benchmark, and cpu.py itself.
     python -m pytest tests/benchmarks/test_cpu.py --benchmark-enable -s [-k 'BlockLSTM and float32']
 
 times every row on all processors the process may run on: `taskset -c 0 python -m pytest ...` times
-one thread. Not enabled, each op runs once at its smallest shape. Needs the `oracle` extra.
+one thread. `env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE` lets OpenBLAS choose its kernel. Not
+enabled, each op runs once at its smallest shape. Needs the `oracle` extra.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from typing import Any
 import cases
 import cpu
 import numpy as np
+import processes
 import pytest
 from cases import (
     BACKWARD,
@@ -209,15 +212,37 @@ def test_command(tmp_path: Path) -> None:
     assert done.stdout == text + "\n"
     assert cpu.processor() in text
     assert f"NumPy {np.__version__}" in text
+    assert f"its kernel {processes.blas_kernel()}" in text
     rows = lines_of(text, "| (1, 32, 32) |")
     assert [row.split(" | ")[2] for row in rows] == [*PASSES]
     assert all(re.search(r"\| [\d.]+ \| – \| – \|", row) for row in rows)
     assert "1 threads, gru_block_cell float32 (1, 32, 32)" in done.stderr
 
 
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in processes.OPENBLAS_VARIABLES:
+        monkeypatch.setenv(name, "Nehalem")
+    found = processes.environment(3)
+    assert not found.keys() & {*processes.OPENBLAS_VARIABLES}
+    assert {found[name] for name in processes.THREAD_VARIABLES} == {"3"}
+    assert found["PATH"] == os.environ["PATH"]
+
+
+def test_blas_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one that OpenBLAS chooses, whatever the machine sets."""
+    chosen = processes.blas_kernel()
+    assert re.fullmatch(r"\w+|unknown.*", chosen)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    assert processes.blas_kernel() == chosen
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--only", "nothing"], "no case"), (["--threads", "4096"], "processors to run on")],
+    [
+        (["--only", "nothing"], "no case"),
+        (["--threads", "4096"], "processors to run on"),
+        (["--against", "nowhere"], "no checkout of cupyrnn"),
+    ],
 )
 def test_wrong_arguments(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
+import os
 import sys
 import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import gpu
 import numpy as np
 import pytest
 from cuda_on_cpu import nvrtc
+from on_gpu import checks, nets, problem, pytorch, report, rows, tf_style, timing
+from on_gpu.checks import Checks
 
+import cupyrnn
 from cupyrnn.kernels import common, compile
 
 pytestmark = pytest.mark.cuda_on_cpu
 
+LSTM = ("--ops", "block_lstm")
+NETS = ("--ops", "cudnn_rnn")
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script as a module, at sizes for a CPU that plays a GPU."""
-    spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.SHAPES = {"A": (3, 1, 4, 5), "B": (3, 2, 3, 5)}
-    module.AWKWARD = [(1, 1, 1, 1), (3, 2, 3, 5)]
-    module.PEER_SHAPE = (3, 3, 5, 7)
-    module.TF_SAMPLE = 2
-    module.FULL = module.QUICK = module.Limits(2, 0.01, 2, 0.01, 0.0, 0.0)
-    return module
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes for a CPU that plays a GPU."""
+    monkeypatch.setattr(problem, "SHAPES", {"A": (3, 1, 4, 5), "B": (3, 2, 3, 5)})
+    monkeypatch.setattr(problem, "AWKWARD", [(1, 1, 1, 1), (3, 2, 3, 5)])
+    monkeypatch.setattr(problem, "PEER_SHAPE", (3, 3, 5, 7))
+    monkeypatch.setattr(problem, "TF_SAMPLE", 2)
+    monkeypatch.setattr(nets, "CHECKED", [(3, 2, 3, 5)])
+    limits = timing.Limits(2, 0.01, 2, 0.01, 0.0, 0.0)
+    monkeypatch.setattr(gpu, "FULL", limits)
+    monkeypatch.setattr(gpu, "QUICK", limits)
 
 
 class Clock:
@@ -106,7 +108,7 @@ def cupy(cupy_on_cpu: Any) -> Any:
     cuda.MemoryPool = Pool
     cuda.using_allocator = using_allocator
     cuda.cublas.getVersion = lambda handle: 130000
-    cuda.runtime = types.SimpleNamespace(
+    vars(cuda.runtime).update(
         getDeviceCount=lambda: 1,
         getDevice=lambda: 0,
         getDeviceProperties=lambda device: properties,
@@ -118,21 +120,21 @@ def cupy(cupy_on_cpu: Any) -> Any:
 
 
 @pytest.fixture
-def torch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """PyTorch on the CPU as if it were on a GPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch: Any = pytest.importorskip(
             "torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'"
         )
-    gpu.TORCH_DEVICE = "cpu"
+    monkeypatch.setattr(problem, "TORCH_DEVICE", "cpu")
     for name in ("synchronize", "reset_peak_memory_stats", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     for name, size in (("memory_allocated", 1000), ("max_memory_allocated", 5000)):
         monkeypatch.setattr(torch.cuda, name, lambda size=size: size)
     stream = types.SimpleNamespace(cuda_stream=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    gpu.import_torch = lambda: (torch, None)
+    monkeypatch.setattr(pytorch, "import_torch", lambda: (torch, None))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # many only wait for each other here
     flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
@@ -141,11 +143,18 @@ def torch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.set_num_threads(threads)
 
 
-def without_torch(gpu: Any) -> None:
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out PyTorch, and what takes longest here; the whole run below has both."""
-    gpu.import_torch = lambda: (None, "torch not installed")
-    gpu.Timer.host_per_step = lambda *_: 1.0
-    gpu.Timer.warm_up = lambda *_: None
+    monkeypatch.setattr(pytorch, "import_torch", lambda: (None, "torch not installed"))
+    monkeypatch.setattr(timing.Timer, "host_per_step", lambda *_: 1.0)
+    monkeypatch.setattr(timing.Timer, "warm_up", lambda *_: None)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checks, "lstm", lambda *_: None)
+    monkeypatch.setattr(Checks, "nets", lambda *_: None)
 
 
 def results(folder: Path) -> tuple[dict[str, Any], str]:
@@ -156,27 +165,27 @@ def results(folder: Path) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.parametrize("peephole", [False, True])
 @pytest.mark.parametrize("mode", ["float16", "bfloat16", "float32", "tf32"])
-def test_the_checks_pass(gpu: Any, cupy: Any, mode: str, peephole: bool) -> None:
-    for shape in gpu.AWKWARD:
-        gpu.check_ours(cupy, mode, shape, peephole)
+def test_the_checks_pass(cupy: Any, mode: str, peephole: bool) -> None:
+    for shape in problem.AWKWARD:
+        checks.check_ours(cupy, mode, shape, peephole)
         attributes = {"gate_order": "icfo", "cell_clip": 0.5, "seq_len_max": shape[0] - 1}
-        gpu.check_ours(cupy, mode, shape, peephole, **attributes)
-    gpu.check_tf(cupy, mode, peephole)
+        checks.check_ours(cupy, mode, shape, peephole, **attributes)
+    checks.check_tf(cupy, mode, peephole)
 
 
-def test_the_tf_style_does_what_cupyrnn_does(gpu: Any, cupy: Any) -> None:
+def test_the_tf_style_does_what_cupyrnn_does(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closely, as in float64 nothing but rounding is left; a run can be repeated."""
-    gpu.TOLERANCE_OF["float64"] = "float64"
+    monkeypatch.setitem(problem.TOLERANCE_OF, "float64", "float64")
     for peephole in (False, True):
         for shape in ((1, 1, 1, 1), (4, 35, 3, 9)):
-            gpu.PEER_SHAPE = shape
-            gpu.check_tf(cupy, "float64", peephole)
-    inputs = gpu.on_device(cupy, gpu.host_inputs((4, 3, 2, 5), 0), "float64")
-    theirs = gpu.TFStyle(cupy, inputs, True)
+            monkeypatch.setattr(problem, "PEER_SHAPE", shape)
+            checks.check_tf(cupy, "float64", peephole)
+    inputs = problem.on_device(cupy, problem.host_inputs((4, 3, 2, 5), 0), "float64")
+    theirs = tf_style.TFStyle(cupy, inputs, True)
     assert [len(step) for step in theirs.forward_commands] == [3] * 4
     assert [len(step) for step in theirs.backward_commands] == [22 + 2] * 4
-    assert [len(s) for s in gpu.TFStyle(cupy, inputs, False).backward_commands] == [17 + 2] * 4
-    for what in gpu.PASSES[:2]:
+    assert [len(s) for s in tf_style.TFStyle(cupy, inputs, False).backward_commands] == [17 + 2] * 4
+    for what in problem.PASSES[:2]:
         theirs.run(what, 4).call(None)
     once = {name: a.tobytes() for name, a in theirs.grads.items()}
     theirs.run("backward", 4).call(None)
@@ -184,25 +193,23 @@ def test_the_tf_style_does_what_cupyrnn_does(gpu: Any, cupy: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_the_tf_style_compiles_for_a_gpu(gpu: Any, dtype: str) -> None:
+def test_the_tf_style_compiles_for_a_gpu(dtype: str) -> None:
     reason = nvrtc.have_nvrtc()
     if reason is not None:
         pytest.skip(reason)
-    names = compile.instances(gpu.TF_KERNELS, dtype)
-    source = common.source(dtype, gpu.TF_SOURCE)
+    names = compile.instances(tf_style.TF_KERNELS, dtype)
+    source = common.source(dtype, tf_style.TF_SOURCE)
     cubin = nvrtc.compile_cubin(source, names, "sm_90", compile.OPTIONS)
     assert set(cubin.kernels) == set(names)
-    assert nvrtc.compile_cubin(gpu.SPIN, ("spin",), "sm_90", compile.OPTIONS).size > 0
+    assert nvrtc.compile_cubin(timing.SPIN, ("spin",), "sm_90", compile.OPTIONS).size > 0
 
 
-def test_a_wrong_peer_or_gradient_is_noticed(
-    gpu: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs = gpu.on_device(cupy, gpu.host_inputs((3, 2, 3, 5), 0), "float32")
-    theirs = gpu.TFStyle(cupy, inputs, False)
+def test_a_wrong_peer_or_gradient_is_noticed(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = problem.on_device(cupy, problem.host_inputs((3, 2, 3, 5), 0), "float32")
+    theirs = tf_style.TFStyle(cupy, inputs, False)
     with pytest.raises(AssertionError, match="off by nan"):
-        gpu.assert_peer(cupy.asnumpy(theirs.saved.h), np.zeros((3, 2, 5)), "float32", "h")
-    backward = gpu.cupyrnn.block_lstm_grad
+        problem.assert_peer(cupy.asnumpy(theirs.saved.h), np.zeros((3, 2, 5)), "float32", "h")
+    backward = cupyrnn.block_lstm_grad
 
     def off(x: Any, *args: Any, **kwargs: Any) -> Any:
         g = backward(x, *args, **kwargs)
@@ -210,43 +217,41 @@ def test_a_wrong_peer_or_gradient_is_noticed(
             g.b_grad[0] = 1e3
         return g
 
-    monkeypatch.setattr(
-        gpu.cupyrnn, "block_lstm_grad", lambda **named: off(named.pop("x"), **named)
-    )
+    monkeypatch.setattr(cupyrnn, "block_lstm_grad", lambda **named: off(named.pop("x"), **named))
     with pytest.raises(AssertionError, match="b_grad: off by"):
-        gpu.check_ours(cupy, "float32", (3, 2, 3, 5), False)
+        checks.check_ours(cupy, "float32", (3, 2, 3, 5), False)
     with pytest.raises(AssertionError, match="b_grad: off by"):
-        gpu.check_tf(cupy, "float32", False)
+        checks.check_tf(cupy, "float32", False)
 
 
 @pytest.mark.parametrize("mode", ["float32", "bfloat16"])
-def test_torch_is_given_the_same_problem(gpu: Any, cupy: Any, torch: Any, mode: str) -> None:
-    gpu.check_torch(cupy, torch, mode)
+def test_torch_is_given_the_same_problem(cupy: Any, torch: Any, mode: str) -> None:
+    checks.check_torch(cupy, torch, mode)
     assert torch.bfloat16 not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
 
 
-def test_the_float32_mode(gpu: Any, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_float32_mode(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPY_TF32", "1")
     for tf32 in (False, True):
-        with gpu.float32_mode(tf32, torch):
-            assert gpu.os.environ["CUPY_TF32"] == str(int(tf32))
+        with problem.float32_mode(tf32, torch):
+            assert os.environ["CUPY_TF32"] == str(int(tf32))
             assert torch.backends.cudnn.allow_tf32 is tf32
             assert torch.backends.cuda.matmul.allow_tf32 is tf32
     monkeypatch.delenv("CUPY_TF32")
-    with gpu.float32_mode(False):
-        assert gpu.os.environ["CUPY_TF32"] == "0"
-    assert "CUPY_TF32" not in gpu.os.environ
+    with problem.float32_mode(False):
+        assert os.environ["CUPY_TF32"] == "0"
+    assert "CUPY_TF32" not in os.environ
 
 
-def test_the_timer(gpu: Any, cupy: Any) -> None:
-    timer = gpu.Timer(cupy, gpu.Limits(6, 0.01, 6, 0.01, 0.0, 0.0))
+def test_the_timer(cupy: Any) -> None:
+    timer = timing.Timer(cupy, timing.Limits(6, 0.01, 6, 0.01, 0.0, 0.0))
     slept: list[int] = []
 
     def sleep(state: int) -> None:
         slept.append(state)
         time.sleep(2e-3)
 
-    job = gpu.Job([gpu.Run(sleep, lambda k=k: k) for k in range(2)], scale=3.0)
+    job = timing.Job([timing.Run(sleep, lambda k=k: k) for k in range(2)], scale=3.0)
     row = timer.measure(job)
     assert slept[:6] == [0, 1, 0, 1, 0, 1]  # both to warm up, then in turn
     assert 2 < row["eager_min_ms"] <= row["eager_ms"] <= row["eager_max_ms"]
@@ -263,39 +268,172 @@ def test_the_timer(gpu: Any, cupy: Any) -> None:
 
 
 def test_the_whole_run(
-    gpu: Any, cupy: Any, torch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cupy: Any, torch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = ["--out", str(tmp_path), "--shapes", "B", "--dtypes", "float32,tf32"]
+    args = [
+        "--out",
+        str(tmp_path),
+        *LSTM,
+        "--shapes",
+        "B",
+        "--dtypes",
+        "float32,tf32",
+    ]
     assert gpu.main(args) == 0
     data, page = results(tmp_path)
     assert data["finished"]
     assert data["environment"]["CUDA driver"] == "13.1"
     assert data["environment"]["CUDA runtime"] == "12.9"
     assert all(check["problem"] is None for check in data["checks"])
-    rows = {(r["shape"], r["mode"], r["peephole"], r["pass"], r["who"]): r for r in data["rows"]}
+    found = {(r["shape"], r["mode"], r["variant"], r["pass"], r["who"]): r for r in data["rows"]}
     # float32: 2 + (3 + 2) * 2 + 3 rows, tf32: 2 + 3 + 3.
-    assert len(rows) == len(data["rows"]) == 15 + 8
+    assert len(found) == len(data["rows"]) == 15 + 8
     for row in data["rows"]:
         assert row["eager_ms"] > 0
         assert row["queued_ms"] > 0
         assert ("host_us_per_step" in row) == (row["who"] == "cupyrnn")
-    assert "not cuDNN" in rows["B", "float32", False, "forward", "cuDNN"]["note"]
-    ours = rows["B", "float32", True, "backward", "cupyrnn"]
+    assert "not cuDNN" in found["B", "float32", "", "forward", "cuDNN"]["note"]
+    ours = found["B", "float32", "peepholes", "backward", "cupyrnn"]
     assert (ours["peak_bytes"], ours["result_bytes"]) == (3000, 2000)
-    shown = [line for line in page.splitlines() if line.startswith("| B | float32 (strict) | no")]
+    shown = [line for line in page.splitlines() if line.startswith("| B | float32 (strict) |  |")]
     ratios = [cell.strip() for cell in shown[0].split("|")][-5:-1]
-    assert all(float(ratio.strip("~")) > 0 for ratio in ratios)
+    assert all(float(ratio.strip("~")) >= 0 for ratio in ratios)
     printed = capsys.readouterr().out
     assert "all went well" in printed
-    assert gpu.times_table(data["rows"]) in printed
+    assert report.lstm_table(data["rows"]) in printed
 
 
-def test_without_torch_and_ml_dtypes(
-    gpu: Any, cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_nets() -> None:
+    """One and two layers, one direction and both, equal and unequal lengths."""
+    every = {(net.L, net.D, net.lengths) for net in nets.nets(["lstm"])}
+    assert every == {(L, D, lengths) for L in (1, 2) for D in (1, 2) for lengths in (False, True)}
+    assert [str(net) for net in nets.nets(["gru"])][:3] == ["L=1 D=1", "L=1 D=1 lengths", "L=1 D=2"]
+    assert nets.lengths_of(nets.Net("lstm", lengths=True), (8, 4, 1, 1)) == [8, 7, 6, 5]
+    assert nets.lengths_of(nets.Net("lstm"), (8, 4, 1, 1)) is None
+
+
+@pytest.fixture
+def two_nets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plainest and the largest of them."""
+    every = nets.nets
+    monkeypatch.setattr(nets, "nets", lambda cells: every(cells)[:: len(every(cells)) - 1])
+
+
+def as_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this package's kernels stand for cuDNN."""
+
+    def other(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, engine, **named: call(
+            *args, engine="cupy" if engine == "cudnn" else engine, **named
+        )
+
+    for name in ("cudnn_rnn", "cudnn_rnn_backprop", "cudnn_rnn_engine"):
+        monkeypatch.setattr(cupyrnn, name, other(getattr(cupyrnn, name)))
+
+
+@pytest.mark.usefixtures("two_nets")
+def test_the_whole_run_of_nets(
+    cupy: Any,
+    torch: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    without_torch(gpu)
+    as_cupy(monkeypatch)
+    args = ["--out", str(tmp_path), *NETS, "--shapes", "B", "--dtypes", "float32"]
+    args += ["--seconds", "600"]
+    assert gpu.main(args) == 0
+    data, page = results(tmp_path)
+    assert all(check["problem"] is None for check in data["checks"])
+    # By each engine, and PyTorch's.
+    assert len(data["checks"]) == 2 * 3
+    found = {(r["op"], r["shape"], r["variant"], r["pass"], r["who"]): r for r in data["rows"]}
+    variants = ["L=1 D=1", "L=2 D=2 lengths"]
+    assert list(found) == [
+        ("cudnn_rnn lstm", "B", variant, what, who)
+        for variant in variants
+        for who in ("cupy", "cudnn", "PyTorch")
+        for what in problem.PASSES
+    ]
+    assert len(found) == len(data["rows"])
+    for row in data["rows"]:
+        assert row["eager_ms"] > 0
+        assert row["queued_ms"] > 0
+        assert row["peak_bytes"] > 0
+    note = found["cudnn_rnn lstm", "B", "L=2 D=2 lengths", "forward", "PyTorch"]["note"]
+    assert "not cuDNN but" in note
+    start = "| cudnn_rnn lstm | B | float32 (strict) | L=2 D=2 lengths | backward |"
+    shown = next(line for line in page.splitlines() if line.startswith(start))
+    assert len([c for c in shown.split("|") if c.strip()]) == 5 + 6 + 4
+    ratios = [cell.strip() for cell in shown.split("|")][-5:-1]
+    assert all(float(ratio.strip("~")) >= 0 for ratio in ratios)
+    assert report.nets_table(data["rows"]) in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("without_torch", "two_nets", "nowhere")
+def test_nets_without_cudnn(cupy: Any, tmp_path: Path) -> None:
+    args = ["--out", str(tmp_path), *NETS, "--quick", "--dtypes", "float16", "--cells", "gru"]
+    args += ["--seconds", "600"]
+    assert gpu.main(args) == 0
+    data, page = results(tmp_path)
+    for row in data["rows"]:
+        status = row.get("status", "")
+        if row["who"] == "cudnn":
+            assert status.startswith("libcudnn-of-the-test.so.9 was not found")
+        else:
+            assert status == ("torch not installed" if row["who"] == "PyTorch" else "")
+    assert {row["op"] for row in data["rows"]} == {"cudnn_rnn gru"}
+    assert {row["shape"] for row in data["rows"]} == {"A"}
+    assert "libcudnn-of-the-test.so.9 was not found" in page
+
+
+@pytest.mark.parametrize("net", nets.nets(["lstm", "gru"]), ids=lambda net: f"{net.cell} {net}")
+def test_the_nets_are_the_same(cupy: Any, torch: Any, net: Any) -> None:
+    nets.check_engine(cupy, "bfloat16", net, (4, 3, 2, 5), "cupy")
+    nets.check_torch(torch, "float32", net)
+
+
+def test_a_wrong_net_is_noticed(cupy: Any, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nets.Net("lstm", 2, 2, True)
+    backward = cupyrnn.cudnn_rnn_backprop
+
+    def off(*args: Any, **named: Any) -> Any:
+        grads = backward(*args, **named)
+        if type(args[0]) is cupy.ndarray:
+            grads.params_backprop[7] += 1
+        return grads
+
+    monkeypatch.setattr(cupyrnn, "cudnn_rnn_backprop", off)
+    with pytest.raises(AssertionError, match="params_backprop: off by"):
+        nets.check_engine(cupy, "float32", net, (4, 3, 2, 5), "cupy")
+    checked = nets.TorchNet.forward
+
+    def longer(self: Any) -> Any:
+        self.lengths = None
+        return checked(self)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(problem, "TORCH_DEVICE", "cpu")
+    monkeypatch.setattr(nets.TorchNet, "forward", longer)
+    with pytest.raises(AssertionError, match="output: off by"):
+        nets.check_torch(torch, "float32", net)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_without_torch_and_ml_dtypes(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    args = ["--out", str(tmp_path), "--quick", "--shapes", "A", "--dtypes", "bfloat16,float16"]
+    args = [
+        "--out",
+        str(tmp_path),
+        "--quick",
+        *LSTM,
+        "--shapes",
+        "A",
+        "--dtypes",
+        "bfloat16,float16",
+    ]
     assert gpu.main(args) == 0
     data, page = results(tmp_path)
     status = {(r["mode"], r["who"]): r.get("status") for r in data["rows"]}
@@ -306,17 +444,16 @@ def test_without_torch_and_ml_dtypes(
     assert "torch not installed" in page
 
 
+@pytest.mark.usefixtures("without_torch", "unchecked")
 def test_a_failing_row_stops_no_other(
-    gpu: Any, cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_torch(gpu)
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("out of\nluck | today")
 
-    gpu.check_all = lambda *_: set()
-    monkeypatch.setattr(gpu, "tf_jobs", broken)
-    args = ["--out", str(tmp_path), "--shapes", "A", "--dtypes", "float32"]
+    monkeypatch.setattr(rows, "tf_jobs", broken)
+    args = ["--out", str(tmp_path), *LSTM, "--shapes", "A", "--dtypes", "float32"]
     assert gpu.main(args) == 1
     data, page = results(tmp_path)
     for row in data["rows"]:
@@ -327,18 +464,17 @@ def test_a_failing_row_stops_no_other(
     assert "failed: RuntimeError: out of luck \\| today" in page
 
 
+@pytest.mark.usefixtures("without_torch", "unchecked")
 def test_a_failure_beside_the_time_keeps_the_time(
-    gpu: Any, cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_torch(gpu)
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("no pool")
 
-    gpu.check_all = lambda *_: set()
-    monkeypatch.setattr(gpu.Timer, "memory", broken)
-    monkeypatch.setattr(gpu.Timer, "queued", broken)
-    args = ["--out", str(tmp_path), "--shapes", "A", "--dtypes", "float32"]
+    monkeypatch.setattr(timing.Timer, "memory", broken)
+    monkeypatch.setattr(timing.Timer, "queued", broken)
+    args = ["--out", str(tmp_path), *LSTM, "--shapes", "A", "--dtypes", "float32"]
     assert gpu.main(args) == 1
     data, page = results(tmp_path)
     row = next(r for r in data["rows"] if r["who"] == "cupyrnn")
@@ -347,17 +483,17 @@ def test_a_failure_beside_the_time_keeps_the_time(
     assert f"| {row['eager_ms']:.3f}* | failed: RuntimeError: no pool |" in page
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_what_fails_its_check_is_not_timed(
-    gpu: Any, cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_torch(gpu)
 
     def wrong(cupy: Any, mode: str, shape: Any, peephole: bool, **_: Any) -> None:
         assert not peephole, "h: off by 1"
 
-    monkeypatch.setattr(gpu, "check_ours", wrong)
-    gpu.check_tf = lambda *_: None
-    args = ["--out", str(tmp_path), "--shapes", "A", "--dtypes", "float32"]
+    monkeypatch.setattr(checks, "check_ours", wrong)
+    monkeypatch.setattr(checks, "check_tf", lambda *_: None)
+    args = ["--out", str(tmp_path), *LSTM, "--shapes", "A", "--dtypes", "float32"]
     for force in (False, True):
         folder = tmp_path / str(force)
         assert gpu.main([*args, "--out", str(folder), *(["--force"] if force else [])]) == 1
@@ -365,21 +501,30 @@ def test_what_fails_its_check_is_not_timed(
         assert "awkward shapes: FAILED: h: off by 1" in page
         for row in data["rows"]:
             if row["who"] == "cupyrnn":
-                refused = row["peephole"] and not force
+                refused = row["variant"] and not force
                 assert row.get("status") == ("FAILED its check, not timed" if refused else None)
 
 
-def test_out_of_time(gpu: Any, cupy: Any, tmp_path: Path) -> None:
-    without_torch(gpu)
-    gpu.check_all = lambda *_: set()
-    args = ["--out", str(tmp_path), "--shapes", "A", "--dtypes", "float32", "--seconds", "0"]
+@pytest.mark.usefixtures("without_torch", "unchecked")
+def test_out_of_time(cupy: Any, tmp_path: Path) -> None:
+    args = [
+        "--out",
+        str(tmp_path),
+        *LSTM,
+        "--shapes",
+        "A",
+        "--dtypes",
+        "float32",
+        "--seconds",
+        "0",
+    ]
     assert gpu.main(args) == 0
     data, _ = results(tmp_path)
     assert {r["status"] for r in data["rows"]} == {"skipped: out of time", "torch not installed"}
 
 
 def test_nothing_to_run_on(
-    gpu: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_driver() -> int:
         raise RuntimeError("cudaErrorInsufficientDriver")
@@ -395,7 +540,7 @@ def test_nothing_to_run_on(
     assert "cuda13x" in line
 
 
-def test_wrong_arguments(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         gpu.main(["--shapes", "A,E"])
     assert "'E' is not one of A, B" in capsys.readouterr().err

@@ -9,9 +9,7 @@ import ctypes
 import importlib
 import importlib.util
 import os
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
@@ -95,31 +93,6 @@ def dotted(version: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-class Handles:
-    """A handle for each thread and device, destroyed when the thread ends."""
-
-    def __init__(self, create: Callable[[], int], destroy: Callable[[int], None]) -> None:
-        self._create, self._destroy = create, destroy
-        self._owned = threading.local()
-
-    def get(self, device: int) -> int:
-        """Return this thread's handle of a device, which must be the current one."""
-        handles: dict[int, _Handle] = self._owned.__dict__.setdefault("handles", {})
-        if device not in handles:
-            handles[device] = _Handle(self._create(), self._destroy)
-        return handles[device].address
-
-
-class _Handle:
-    def __init__(self, address: int, destroy: Callable[[int], None]) -> None:
-        self.address, self._destroy = address, destroy
-
-    def __del__(self) -> None:
-        # When the interpreter ends, CUDA may have ended before.
-        if not sys.is_finalizing():
-            self._destroy(self.address)
-
-
 def missing_sublibrary(folder: str, names: Sequence[str]) -> str | None:
     """Return why one of the libraries cannot be loaded, None if all can, and then they are."""
     for name in names:
@@ -152,9 +125,6 @@ class Library:
         dll.cudnnGetLastErrorString.restype = None
         for name, types in PROTOTYPES.items():
             getattr(dll, name).argtypes = types
-        self.handles = Handles(
-            lambda: self._create("cudnnCreate"), lambda handle: self.call("cudnnDestroy", handle)
-        )
 
     def call(self, name: str, *args: Any) -> None:
         """Call a function of `PROTOTYPES`; addresses are integers, None is NULL."""
@@ -170,14 +140,15 @@ class Library:
                 status,
             )
 
-    def _create(self, name: str) -> int:
+    def create(self, name: str) -> int:
+        """Call a function that makes something, and return its address."""
         address = c_void_p()
         self.call(name, ctypes.byref(address))
         return address.value or 0
 
     @contextmanager
     def _descriptor(self, kind: str) -> Iterator[int]:
-        address = self._create(f"cudnnCreate{kind}Descriptor")
+        address = self.create(f"cudnnCreate{kind}Descriptor")
         try:
             yield address
         finally:

@@ -1,0 +1,270 @@
+"""CudnnRNN by cuDNN, version 9 or 8, on arrays.
+
+Both get time-major, C-contiguous arrays with padding and give the same results as the other
+engines. Only `reserve` is cuDNN's own: what it is made of, and its size.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from .._tf32 import tf32_allowed
+from . import eight, nine
+from .descriptors import address
+from .library import PATH_VARIABLE, CudnnError, Library, find
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..params import Net
+    from .descriptors import Descriptors, Lengths
+
+    Forward: TypeAlias = tuple[Array, Array, Array | None, Array]
+    Backward: TypeAlias = tuple[Array, Array, Array | None, Array]
+
+_LONGEST = 65535  # of a sequence, says cuDNN's manual
+_ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
+
+
+def _described(net: Net, dtype_name: str, lengths: Lengths) -> Descriptors:
+    """Return cuDNN's descriptors for a call that `why_not` allows, from an earlier one if any."""
+    import cupy
+
+    library: Any = find()
+    is_nine = isinstance(library, Library)
+    source = library if is_nine else eight.module()
+    handles = (nine if is_nine else eight).handles(source)
+    handle = handles.get(cupy.cuda.get_device_id())
+    net = net._replace(seed=0, seed2=0, dropout=net.dropout if net.drops else 0.0)
+    key = (
+        *(net, dtype_name, None if lengths is None else lengths.tobytes(), tf32_allowed()),
+        # They hold memory that was written on this stream.
+        cupy.cuda.get_current_stream().ptr,
+    )
+    make: Any = nine.Nine if is_nine else eight.Eight
+    found: Descriptors = handle.described.get(
+        key, lambda: make(source, handle, net, dtype_name, lengths)
+    )
+    return found
+
+
+def why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
+    """
+    Return None if cuDNN can be loaded and supports a call, else why not. Never raises.
+
+    The reason is a `Fault` where cuDNN is there, or was said to be, and fails.
+    """
+    try:
+        return _why_not(net, dtype_name, lengths)
+    except CudnnError as error:
+        return str(error) if _unsupported(error, lengths) else Fault(error)
+    except Exception as error:
+        return Fault(f"{type(error).__name__}: {error}")
+
+
+class Fault(str):
+    """A reason that is no property of the call."""
+
+
+def _unsupported(error: CudnnError, lengths: Lengths) -> bool:
+    """Return whether cuDNN answers that it has no such net, as it does for some dtypes."""
+    # Versions that have no sequences of length 0 call them a bad parameter.
+    empty = lengths is not None and not lengths.all()
+    return error.status // 1000 == 3 or (error.status // 1000 == 2 and empty)
+
+
+_warned: set[str] = set()
+
+
+def warn_once(op: str, reason: Fault) -> None:
+    """Say why "auto" does not take cuDNN, once for each kind of reason."""
+    kind = reason.split(":")[0]
+    if kind not in _warned:
+        _warned.add(kind)
+        # From here through `_engine` and the checks to the function and its caller.
+        warnings.warn(
+            f"{op}: engine 'auto' does not take cuDNN, as {reason}", RuntimeWarning, stacklevel=5
+        )
+
+
+def _why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
+    for symbol in ("T", "B", "I", "H", "L"):
+        if getattr(net, symbol) == 0:
+            return f"cuDNN does not take {symbol} = 0"
+    if net.num_proj == net.H:
+        return f"cuDNN takes num_proj = H = {net.H} for no projection at all"
+    if net.T > _LONGEST:
+        return f"cuDNN does not take T = {net.T}, the most is {_LONGEST}"
+    if net.B * max(net.I, net.D * net.H) * net.L >= 2**31:
+        return "cuDNN does not take sizes beyond 32 bits"
+    library = find()
+    if not isinstance(library, Library):
+        legacy = eight.module()
+        if isinstance(legacy, str):
+            reason = f"{library}; {legacy}"
+            return Fault(reason) if os.environ.get(PATH_VARIABLE) else reason
+        return eight.lacks(net, dtype_name, lengths)
+    _described(net, dtype_name, lengths)
+    return None
+
+
+def reserve_size(net: Net, dtype_name: str, lengths: Lengths) -> int:
+    """Return the elements of the reserve of a training call."""
+    training = net._replace(is_training=True)
+    itemsize = {"float32": 4, "float64": 8}.get(dtype_name, 2)
+    return -(-_described(training, dtype_name, lengths).reserve_bytes // itemsize)
+
+
+def _workspace(made: Descriptors, params: Array) -> Any:
+    """Return cuDNN's workspace, which must not be empty, after a check of the parameters' size."""
+    import cupy
+
+    if made.params_bytes != params.nbytes:
+        raise RuntimeError(f"cuDNN has {made.params_bytes} bytes of params, not {params.nbytes}")
+    return cupy.empty(max(made.work_bytes, 1), np.uint8)
+
+
+def _aligned(a: Array | None) -> Any:
+    """Return an array, or a copy of one that begins where cuDNN may not expect it."""
+    return a if address(a) % _ALIGNMENT == 0 else a.copy()  # type: ignore[union-attr]
+
+
+def _outputs(shape: tuple[int, ...], dtype: np.dtype[Any], lengths: Lengths) -> Array:
+    """Return memory that is zero where cuDNN may not write: in the padding."""
+    import cupy
+
+    new: Callable[..., Array] = cupy.empty if lengths is None else cupy.zeros
+    return new(shape, dtype)
+
+
+def _pass_through(lengths: Lengths, pairs: list[tuple[Array | None, Array | None]]) -> None:
+    """Copy, for each pair (to, from) of states, what a sequence of length 0 leaves as it was."""
+    if lengths is None or lengths.all():
+        return
+    import cupy
+
+    empty = cupy.asarray(lengths == 0)[:, None]
+    for to, source in pairs:
+        if to is not None:
+            cupy.copyto(to, source, where=empty)
+
+
+def forward(
+    net: Net,
+    input: Array,
+    input_h: Array,
+    input_c: Array | None,
+    params: Array,
+    lengths: Lengths,
+) -> Forward:
+    """
+    Return output, output_h, output_c and reserve of a call that `why_not` allows.
+
+    Parameters
+    ----------
+    net
+        The sizes and attributes.
+    input, input_h, input_c, params
+        C-contiguous CuPy arrays of the current device: [T, B, I], [L*D, B, P], [L*D, B, H], which
+        is None but for an LSTM, and the packed parameters.
+    lengths
+        The lengths of the sequences, on the host; None if all are T.
+
+    Returns
+    -------
+    output, output_h, output_c, reserve
+        [T, B, D*P], zero in the padding; like input_h; like input_c; what `backward` needs, in
+        elements of the input's dtype, none in inference.
+    """
+    import cupy
+
+    dtype = input.dtype
+    made = _described(net, dtype.name, lengths)
+    input, input_h, input_c, params = map(_aligned, (input, input_h, input_c, params))
+    made.begin((net.seed << 32 | net.seed2) % 2**64 if net.drops else None)
+    work = _workspace(made, params)
+    columns = net.D * net.P
+    output = _outputs((net.T, net.B, columns), dtype, lengths)
+    output_h = cupy.empty(input_h.shape, dtype)
+    output_c = None if input_c is None else cupy.empty(input_c.shape, dtype)
+    reserve = cupy.empty(-(-made.reserve_bytes // dtype.itemsize), dtype)
+    made.forward(
+        address(input),
+        address(output),
+        (address(input_h), address(output_h)),
+        (address(input_c), address(output_c)),
+        address(params),
+        address(work),
+        address(reserve) if reserve.size else 0,
+    )
+    _pass_through(lengths, [(output_h, input_h), (output_c, input_c)])
+    return output, output_h, output_c, reserve
+
+
+def backward(
+    net: Net,
+    input: Array,
+    input_h: Array,
+    input_c: Array | None,
+    params: Array,
+    lengths: Lengths,
+    output: Array,
+    output_backprop: Array | None,
+    output_h_backprop: Array | None,
+    output_c_backprop: Array | None,
+    reserve: Array,
+) -> Backward:
+    """
+    Return the gradients of input, input_h, input_c and params.
+
+    Parameters
+    ----------
+    net, input, input_h, input_c, params, lengths
+        As in `forward`.
+    output, reserve
+        What `forward` returned.
+    output_backprop, output_h_backprop, output_c_backprop
+        The gradients of its outputs, None for zeros.
+
+    Returns
+    -------
+    input_backprop, input_h_backprop, input_c_backprop, params_backprop
+        Each like its input, zero in the padding; input_c_backprop is None if input_c is.
+    """
+    import cupy
+
+    dtype, net = input.dtype, net._replace(is_training=True)
+
+    def given(gradient: Array | None, like: Array) -> Array:
+        return cupy.zeros(like.shape, dtype) if gradient is None else gradient
+
+    dy, dhy = given(output_backprop, output), given(output_h_backprop, input_h)
+    dcy = None if input_c is None else given(output_c_backprop, input_c)
+    arrays = input, input_h, input_c, params, output, dy, dhy, dcy
+    input, input_h, input_c, params, output, dy, dhy, dcy = map(_aligned, arrays)
+    made = _described(net, dtype.name, lengths)
+    made.begin(None)
+    work = _workspace(made, params)
+    dx = _outputs(input.shape, dtype, lengths)
+    dhx = cupy.empty(input_h.shape, dtype)
+    dcx = None if input_c is None else cupy.empty(input_c.shape, dtype)
+    dw = cupy.zeros(params.shape, dtype)  # cuDNN adds to it
+    # cuDNN changes the reserve, so that a second call on it would give other gradients.
+    reserve = reserve.copy()
+    y, hx, spaces = address(output), address(input_h), (address(work), address(reserve))
+    made.backward_data(
+        y,
+        address(dy),
+        address(dx),
+        (hx, address(dhy), address(dhx)),
+        (address(input_c), address(dcy), address(dcx)),
+        address(params),
+        *spaces,
+    )
+    made.backward_weights(address(input), hx, y, address(dw), *spaces)
+    _pass_through(lengths, [(dhx, dhy), (dcx, dcy)])
+    return dx, dhx, dcx, dw

@@ -1,0 +1,304 @@
+"""
+Two checkouts of cupyrnn against each other, for `cpu.py --against`.
+
+Each has a process of its own, with NumPy alone and, where it is installed, another with Numba. The
+two take turns: a pair is a block of calls of one and then of the other, and who begins changes from
+pair to pair. So what slows the machine for a while slows both. All of that is done several times,
+each with new processes, as where the memory of one happens to lie can make a few percent for as
+long as it runs.
+
+    python tests/benchmarks/against.py CHECKOUT
+
+is one of these processes. It reads a line of JSON for everything it is to do and answers with one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":
+    # Before `cases` imports it.
+    sys.path.insert(0, sys.argv[1])
+
+import cases
+import processes
+from cases import BACKWARD, BOTH, FORWARD, PASSES, Case
+
+import cupyrnn
+
+NUMPY, NUMBA = "NumPy", "Numba"
+# Starts that the interval needs: of fewer than six values even the outermost are too near.
+ENOUGH = 6
+# Shorter than cpu.py's: more pairs say more than longer ones.
+BLOCK_SECONDS = 0.005
+
+
+class Limits(NamedTuple):
+    """What bounds the measurement of a case: so many processes, in each pairs while time lasts."""
+
+    starts: int
+    seconds: float
+    most_pairs: int
+
+
+# Of seven values, the least and the largest enclose the median in 98% of all cases.
+FULL = Limits(starts=7, seconds=0.5, most_pairs=25)
+QUICK = Limits(starts=7, seconds=0.1, most_pairs=25)
+
+NOTES = """\
+* A time of a pair is the median of a block of calls, as many as take 5 ms, after one that is not
+  timed; or a single call. A process's value is the median over its pairs; a row's is the median
+  over the processes.
+* this / other: this checkout's time over the other's in each pair, above 1 this one is slower.
+* 95%: the interval of that median by the order of the processes' values, whatever their
+  distribution. **slower**, faster: all of it lies above 1, below 1. Of 100 rows without a
+  difference up to five may.
+* more: the difference in each pair, µs a call.
+* A repetition is forward, then backward on what it returned; forward+backward is their sum."""
+
+
+class Row(NamedTuple):
+    """One pass of a case: this checkout beside the other."""
+
+    case: Case
+    room: str
+    threads: int
+    what: str
+    this: float  # seconds
+    other: float
+    ratio: float
+    low: float
+    high: float
+    more: float  # seconds
+    starts: int
+
+    @property
+    def verdict(self) -> str:
+        if self.starts < ENOUGH:
+            return ""
+        return "**slower**" if self.low > 1 else "faster" if self.high < 1 else ""
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """Return a 95% interval of the median: two of the values, by the binomial distribution."""
+    ordered, n = sorted(values), len(values)
+    below, k = 0.0, 0
+    # The most that may be left out at either end.
+    while below + math.comb(n, k) / 2**n <= 0.025:
+        below += math.comb(n, k) / 2**n
+        k += 1
+    return ordered[max(0, k - 1)], ordered[n - max(1, k)]
+
+
+# Seconds of forward and backward in a block; a block of this checkout with one of the other.
+Block = list[tuple[float, float]]
+Pair = tuple[Block, Block]
+
+
+def compare(case: Case, room: str, threads: int, starts: list[list[Pair]]) -> list[Row]:
+    """Return a row for each pass, from the pairs of each start."""
+    rows = []
+    for what in PASSES:
+        values = [_medians(pairs, what) for pairs in starts]
+        this, other, ratio, more = (statistics.median(v) for v in zip(*values, strict=True))
+        interval = median_interval([ratio for _, _, ratio, _ in values])
+        found = this, other, ratio, *interval, more
+        rows.append(Row(case, room, threads, what, *found, len(starts)))
+    return rows
+
+
+def _medians(pairs: list[Pair], what: str) -> tuple[float, float, float, float]:
+    """Return the medians of both times, of their ratio and of their difference."""
+    times = [
+        [statistics.median(_of_pass(*call, what) for call in block) for block in pair]
+        for pair in pairs
+    ]
+    columns = zip(*((a, b, a / b, a - b) for a, b in times), strict=True)
+    this, other, ratio, more = (statistics.median(column) for column in columns)
+    return this, other, ratio, more
+
+
+def _of_pass(forward: float, backward: float, what: str) -> float:
+    return {FORWARD: forward, BACKWARD: backward, BOTH: forward + backward}[what]
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as markdown."""
+    titles = ["case", "with", "threads", "pass", "this, ms", "other, ms", "this / other", "95%", ""]
+    titles += ["more, µs", "starts"]
+    lines = [
+        [
+            *(str(row.case), row.room, str(row.threads), row.what, f"{1e3 * row.this:.4g}"),
+            *(f"{1e3 * row.other:.4g}", f"{row.ratio:.3f}", f"{row.low:.3f}–{row.high:.3f}"),
+            *(row.verdict, f"{1e6 * row.more:+.1f}", str(row.starts)),
+        ]
+        for row in rows
+    ]
+    rule = ["---"] * len(titles)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rule, *lines))
+
+
+def report(header: list[str], rows: list[Row]) -> str:
+    """Return everything that was measured, as markdown; what is slower comes first."""
+    slower = [row for row in rows if "slower" in row.verdict]
+    slower.sort(key=lambda row: -row.ratio)
+    parts = ["# Two checkouts of cupyrnn on a CPU", "\n".join(header), NOTES]
+    parts.append(f"Rows: {len(rows)}, of them slower than the other: {len(slower)}.")
+    if slower:
+        parts.append(table(slower))
+    return "\n\n".join([*parts, "## All rows", table(rows)]) + "\n"
+
+
+class Worker:
+    """A process that runs the cases of one checkout."""
+
+    def __init__(self, checkout: Path, room: str, threads: int) -> None:
+        variables = {"CUPYRNN_NUMBA": "1" if room == NUMBA else "0"}
+        arguments = [__file__, str(checkout.resolve()), "--threads", str(threads)]
+        self.process = processes.start(arguments, threads, variables, listens=True)
+
+    def ask(self, **question: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process, which ends by itself when nothing more can be asked."""
+        self.process.communicate()
+
+
+def serve(checkout: str, threads: int) -> None:
+    """Be one of the workers: prepare the case that is asked for, or time a block of it."""
+    package = Path(cupyrnn.__file__).resolve()
+    if Path(checkout).resolve() not in package.parents:
+        raise SystemExit(f"{package} is not of the checkout {checkout}")
+    contestant: Any = None
+    gc.disable()
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "case" in question:
+            op, dtype, shape, variant = question["case"]
+            case = Case(op, dtype, tuple(shape), variant)
+            contestant = None
+            small = cases.plain(cases.tiny(case))
+            small.backward(small.forward())  # where Numba compiles
+            contestant = cases.plain(case)
+            gc.collect()
+            answer: Any = sum(cases.repetition(contestant))
+            if answer < cases.LONG_CALL:
+                answer = sum(cases.repetition(contestant))
+        else:
+            answer = cases.block(contestant, question["repetitions"], threads)
+        print(json.dumps(answer), flush=True)
+
+
+def measure(case: Case, this: Worker, other: Worker, limits: Limits) -> list[Pair]:
+    """Return the pairs of blocks of one start."""
+    slowest = max(worker.ask(case=case) for worker in (this, other))
+    question = {"repetitions": max(1, min(300, int(BLOCK_SECONDS / slowest)))}
+    times: list[Pair] = []
+    end = time.perf_counter() + limits.seconds
+    while not times or (len(times) < limits.most_pairs and time.perf_counter() < end):
+        if len(times) % 2:
+            theirs = other.ask(**question)
+            times.append((this.ask(**question), theirs))
+        else:
+            times.append((this.ask(**question), other.ask(**question)))
+    return times
+
+
+def described(checkout: Path) -> str:
+    """Return the path of a checkout and its commit."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return str(checkout)
+    return f"{checkout} at {asked.stdout.strip()}"
+
+
+class Run:
+    """The whole comparison, kept as far as it got."""
+
+    def __init__(self, args: argparse.Namespace, header: list[str], selected: list[Case]) -> None:
+        self.args, self.header, self.selected = args, header, selected
+        self.checkouts = Path(__file__).parents[2], args.against
+        self.limits = QUICK if args.quick else FULL
+        if args.starts is not None:
+            self.limits = self.limits._replace(starts=args.starts)
+        self.times: dict[tuple[int, str, Case], list[list[Pair]]] = {}
+        this, other = map(described, self.checkouts)
+        header.append(f"\nThis: {this}; other: {other}. Processes of each: {self.limits.starts}")
+
+    def once(self, threads: int, room: str) -> None:
+        """Have every case measured by a process of each checkout."""
+        workers = [Worker(checkout, room, threads) for checkout in self.checkouts]
+        try:
+            for case in self.selected:
+                if room == NUMBA and not cases.may_compile(case):
+                    continue
+                pairs = measure(case, *workers, self.limits)
+                self.times.setdefault((threads, room, case), []).append(pairs)
+                ratios = [row.ratio for row in compare(case, room, threads, [pairs])]
+                self.say(f"{threads} threads, {room}, {case}: {' '.join(map(_three, ratios))}")
+                self.save()
+        finally:
+            for worker in workers:
+                worker.close()
+
+    def text(self) -> str:
+        rows = []
+        for (threads, room, case), times in self.times.items():
+            rows += compare(case, room, threads, times)
+        return report(self.header, rows)
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def save(self) -> None:
+        if self.args.out is not None:
+            self.args.out.write_text(self.text())
+
+    def run(self) -> int:
+        begin, failed = time.perf_counter(), False
+        rooms = [NUMPY] + [NUMBA] * (importlib.util.find_spec("numba") is not None)
+        for threads in self.args.threads:
+            for room in rooms:
+                for _ in range(self.limits.starts):
+                    try:
+                        self.once(threads, room)
+                    except (OSError, ValueError):  # an answer is missing
+                        failed = True
+                        self.header.append(f"\n**A process with {room} failed, rows are missing**")
+                        self.say(self.header[-1])
+        minutes = (time.perf_counter() - begin) / 60
+        load = os.getloadavg()[0]
+        self.header.append(f"\nLoad after the run {load:.2f}; it took {minutes:.1f} minutes")
+        self.save()
+        print(self.text())
+        return int(failed)
+
+
+def _three(ratio: float) -> str:
+    return f"{ratio:.3f}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checkout")
+    parser.add_argument("--threads", type=int, required=True)
+    given = parser.parse_args()
+    serve(given.checkout, given.threads)
