@@ -767,5 +767,6 @@ inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y)
   return (unsigned long long)((unsigned __int128)x * y >> 64);
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
