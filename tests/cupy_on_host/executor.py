@@ -89,7 +89,9 @@ def _library(program: Program) -> tuple[ctypes.PyDLL, dict[str, str]]:
         *("-include", "cuda_on_cpu.h", "-include", "nvrtc.h", "-include", "checked_kernel.h"),
         f"-DCHECKED_KERNEL_VERSION={_version()}",
     )
-    path = runner.build(program.source, tuple(names), program.options, flags=flags)
+    # CuPy 13 says C++11, which the header of the fibers is not.
+    options = tuple(o for o in program.options if not o.startswith(("-std", "--std")))
+    path = runner.build(program.source, tuple(names), options, flags=flags)
     return _load(path), names
 
 
