@@ -9,9 +9,9 @@ tests/cupy_on_host): what remains is what it takes to get the work into the queu
 says nothing about how long a device takes for it. CuPy's memory pool is on, as it is for users.
 
 us/step is the slope between a short sequence and a long one, so that what a call takes once is
-not in it; us/call is that rest. Medians of calls that take turns. The counts are those of one call
-on the long sequence: kernels, products, memsets, copies to the device and on it, copies to the
-host and synchronisations, allocations from CUDA itself.
+not in it; us/call is that rest. CPU time of the calling thread, medians of calls that take turns.
+The counts are those of one call on the long sequence: kernels, products, memsets, copies to the
+device and on it, copies to the host and synchronisations, allocations from CUDA itself.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ HEADER = (
 
 
 def seconds(calls: list[Any], repetitions: int) -> list[float]:
-    """Return the median time of each call; they take turns."""
+    """Return the median CPU time of each call; they take turns."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
     gc.disable()
     for _ in range(repetitions):
         for call, of in zip(calls, times, strict=True):
-            before = time.perf_counter()
+            before = time.thread_time()
             call()
-            of.append(time.perf_counter() - before)
+            of.append(time.thread_time() - before)
     gc.enable()
     return [statistics.median(of) for of in times]
 

@@ -181,7 +181,7 @@ def log() -> Iterator[list[Event]]:
 
 @contextmanager
 def not_executed() -> Iterator[None]:
-    """Leave kernels and products out: what remains is the time of CuPy and of the caller."""
+    """Leave out what a device does by itself: what remains is the time of CuPy and the caller."""
     switches = [
         ctypes.c_int.in_dll(_native, f"host_executes_{what}") for what in ("kernels", "products")
     ]
