@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from . import _libcudnn
+from .kernels.blas import allows_tf32
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,11 +63,6 @@ def _address(a: Any) -> int:
     return 0 if a is None else a.data.ptr
 
 
-def _tf32() -> bool:
-    """Return whether the user asks CuPy for TF32, with its own environment variable."""
-    return os.environ.get("CUPY_TF32", "0") == "1"
-
-
 def _seed(config: Net) -> int:
     """Return TensorFlow's seed of cuDNN's generator."""
     return (config.seed << 32 | config.seed2) % 2**64
@@ -106,7 +102,7 @@ class _Nine:
                 proj_size=out,
                 num_layers=config.L,
                 dropout=dropout,
-                tf32=_tf32(),
+                tf32=allows_tf32(),
             )
         )
         steps = _full(config, lengths)
@@ -325,7 +321,9 @@ def _legacy_lacks(config: Net, dtype_name: str, lengths: Lengths) -> str | None:
         lack = "sequences of length 0"
     elif (
         # CuPy has no call that forbids TF32, which cuDNN 8 takes by itself on such devices.
-        dtype_name == "float32" and not _tf32() and int(cupy.cuda.Device().compute_capability) >= 80
+        dtype_name == "float32"
+        and not allows_tf32()
+        and int(cupy.cuda.Device().compute_capability) >= 80
     ):
         lack = "float32 without TF32 on this device (CUPY_TF32=1 allows it)"
     if lack is None:

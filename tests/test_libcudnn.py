@@ -628,7 +628,7 @@ def test_tf32_where_the_user_asks_for_it(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case("lstm", 3, 2, 4, 5)
-    for setting, math in (("0", 3), ("1", 0)):
+    for setting, math in (("0", 3), ("1", 0), ("2", 0), ("-1", 3)):
         monkeypatch.setenv("CUPY_TF32", setting)
         _cudnn.forward(config_of(case), **given(cupy_on_cpu, case, "float32"))
         assert f" math {math} " in stub.last("cudnnRNNForward")["rnn"]

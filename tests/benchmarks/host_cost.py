@@ -38,9 +38,8 @@ B, I, H = 16, 64, 64
 RAGGED = (200, 256, 64)  # T, B, H
 LENGTHS = 146  # different ones
 
-HEADER = (
-    "| op | us/step | us/call | kernels | products | memsets | copies | to host, syncs | allocations |"
-)
+COLUMNS = ("op", "us/step", "us/call", "kernels", "products", "memsets", "copies",
+           "to host, syncs", "allocations")  # fmt: skip
 
 
 def seconds(calls: list[Any], repetitions: int) -> list[float]:
@@ -121,7 +120,7 @@ def main(arguments: list[str]) -> None:
         f"\n\nfloat32, T={T}, B={B}, I={I}, H={H}; different lengths: T, B, H ="
         f" {', '.join(map(str, RAGGED))}. The host's share, on no GPU.\n"
     )
-    print(HEADER + "\n" + "|---|" + "--:|" * 8)
+    print(f"| {' | '.join(COLUMNS)} |\n|---|" + "--:|" * (len(COLUMNS) - 1))
     with host.not_executed():
         for row in equal_lengths(T, repetitions):
             print(row, flush=True)

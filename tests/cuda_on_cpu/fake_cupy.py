@@ -289,7 +289,9 @@ def module() -> types.ModuleType:
         runtime=types.SimpleNamespace(getDevice=_current, setDevice=lambda id: None),
         get_current_stream=lambda: types.SimpleNamespace(ptr=0),
         Device=Device,
-        cublas=types.SimpleNamespace(gemmEx=_gemm_ex),
+        cublas=types.SimpleNamespace(
+            gemmEx=_gemm_ex, getMathMode=lambda _: 0, setMathMode=lambda _, mode: None
+        ),
         device=types.SimpleNamespace(get_cublas_handle=lambda: _HANDLE),
     )
     return cupy

@@ -1,4 +1,4 @@
-"""The two GPUs that this machine plays: how to get them, what happened on them, what is left out."""
+"""The two GPUs that this machine plays: how to get them, and what happened on them."""
 
 from __future__ import annotations
 

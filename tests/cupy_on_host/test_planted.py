@@ -133,7 +133,7 @@ def test_an_array_of_another_device(host: Any, cupy: Any, kernels: Any) -> None:
 def test_a_wrong_type(cupy: Any, kernels: Any) -> None:
     """Half as many numbers as the kernel takes: the second half lies past the end."""
     a, b = cupy.zeros(9, "f4"), cupy.zeros(9, "f8")
-    with pytest.raises(cupy.cuda.driver.CUDADriverError, match="reads 8 bytes at .* past the end"):
+    with pytest.raises(cupy.cuda.driver.CUDADriverError, match=r"reads 8 bytes at .* past the end"):
         launch(kernels["copy_from<double>"], a, b, 0, 9)
 
 
