@@ -18,8 +18,6 @@ def host() -> Any:
 
 
 @pytest.fixture
-def cupy(host: Any) -> Any:
+def cupy(host: Any, cupy_on_gpu: Any) -> Any:
     """The real one."""
-    import cupy
-
-    return cupy
+    return cupy_on_gpu

@@ -19,6 +19,9 @@ _EVENTS = (
     "synchronisations", "allocations", "frees", "waits",
 )  # fmt: skip
 
+# The environment variable that names another folder for the kernels that CuPy keeps.
+CACHE_VARIABLE = "CUPY_ON_HOST_CACHE_DIR"
+
 _native: Any = None
 _alive: list[Any] = []
 
@@ -114,7 +117,8 @@ def install(executor: Executor = gxx, *, pool: bool = False) -> None:
     if any(name.partition(".")[0] in ("cupy", "cupy_backends") for name in sys.modules):
         raise RuntimeError("CuPy is there already: this needs a process of its own")
     # What is compiled here would be wrong on a GPU, so it has a cache of its own.
-    os.environ["CUPY_CACHE_DIR"] = str(library.cache() / "cupy")
+    default = str(library.cache() / "cupy")
+    os.environ["CUPY_CACHE_DIR"] = os.environ.get(CACHE_VARIABLE, default)
     # Kernels of CuPy alone, and no library that is not here.
     os.environ["CUPY_ACCELERATORS"] = ""
     _native = ctypes.CDLL(str(library.build()), mode=ctypes.RTLD_GLOBAL)

@@ -15,3 +15,9 @@ using std::isfinite;
 using std::isinf;
 using std::isnan;
 using std::signbit;
+
+// Nothing runs beside a kernel that waits for the clock: each look finds much time gone.
+inline long long clock64() {
+  static long long cycles;
+  return cycles += 1000000000;
+}

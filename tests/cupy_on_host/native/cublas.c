@@ -20,6 +20,11 @@ cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int* version) {
+  *version = CUBLAS_VERSION;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
   free(handle);
   return CUBLAS_STATUS_SUCCESS;

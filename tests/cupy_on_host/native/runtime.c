@@ -94,6 +94,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
     case cudaDevAttrMaxRegistersPerBlock: *value = 65536; break;
     case cudaDevAttrCooperativeLaunch: *value = 1; break;
+    case cudaDevAttrL2CacheSize: *value = 50 << 20; break;
     case cudaDevAttrMemoryPoolsSupported: *value = 0; break;
     default: *value = 0;
   }
@@ -107,6 +108,7 @@ static cudaError_t properties(struct cudaDeviceProp* to, int device) {
   to->major = 9;
   to->multiProcessorCount = 132;
   to->warpSize = 32;
+  to->l2CacheSize = 50 << 20;
   to->maxThreadsPerBlock = 1024;
   to->maxThreadsPerMultiProcessor = 2048;
   to->sharedMemPerBlock = 49152;
