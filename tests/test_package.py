@@ -174,3 +174,16 @@ def test_import_loads_nothing_heavy() -> None:
 def test_typing_marker_is_shipped() -> None:
     assert importlib.resources.files("cupyrnn").joinpath("py.typed").is_file()
     assert typing.get_args(cupyrnn.lstm.GateOrder) == ("icfo", "ifco")
+
+
+def test_the_extras_go_together() -> None:
+    """CuPy comes with a compiler of its own CUDA, and nothing beside it brings another."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = toml.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for version in ("12", "13"):
+        (cupy,) = extras[f"cuda{version}x"]
+        assert cupy.startswith(f"cupy-cuda{version}x[ctk]>=14.2")
+    for name, requirements in extras.items():
+        brings_cuda = any(r.startswith(("nvidia-cuda", "cuda-bindings")) for r in requirements)
+        assert brings_cuda == (name == "nvrtc"), name

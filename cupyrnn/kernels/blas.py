@@ -17,6 +17,8 @@ _CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
 _OP_N, _OP_T = 0, 1
 _GEMM_DEFAULT = -1
+# cublasMath_t: without it partial sums may be rounded to a half format before they are added.
+_NO_REDUCED_PRECISION_REDUCTION = 16
 
 # Scalars that cuBLAS reads from the host; they must outlive the calls.
 _SCALARS = {kind: np.array([0, 1], kind) for kind in ("float32", "float64")}
@@ -89,7 +91,8 @@ class Product:
         b_ptr = address(b)
         ld_out = max(out.strides[0] // out.itemsize, N, 1)
         handle = cupy.cuda.device.get_cublas_handle()
-        gemm_ex = cupy.cuda.cublas.gemmEx
+        cublas: Any = cupy.cuda.cublas
+        gemm_ex = cublas.gemmEx
         self.a, self.out = address(a), address(out)
         self._alive = a, b, out
         self._nothing = None if accumulate else out
@@ -105,7 +108,17 @@ class Product:
                 compute, _GEMM_DEFAULT,
             )  # fmt: skip
 
-        self.run = run if N and K else self._empty
+        def run_strictly(M: int, a_ptr: int, out_ptr: int) -> None:
+            # The handle is CuPy's, and so the user's: its mode is theirs again afterwards.
+            mode = cublas.getMathMode(handle)
+            cublas.setMathMode(handle, mode | _NO_REDUCED_PRECISION_REDUCTION)
+            try:
+                run(M, a_ptr, out_ptr)
+            finally:
+                cublas.setMathMode(handle, mode)
+
+        right = run_strictly if out.dtype.itemsize == 2 else run
+        self.run = right if N and K else self._empty
 
     def _empty(self, M: int, a_ptr: int, out_ptr: int) -> None:
         """The product of no columns: zeros."""

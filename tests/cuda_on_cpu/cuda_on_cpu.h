@@ -165,6 +165,8 @@ static Launch launch;
 static size_t thread_count, block_count;
 static Context scheduler;
 static Thread* current;
+static Thread* warp_lanes;  // of the warp that has its turn
+static size_t warp_lane_count;
 static Fiber* free_fibers;
 static Block* resident;
 static size_t state_changes;
@@ -200,6 +202,17 @@ static void wait(State state, int line) {
   switch_context(fiber->context, scheduler);
 }
 
+static size_t in_order(size_t i, size_t count) { return launch.reverse ? count - 1 - i : i; }
+
+// The thread whose turn is next, if it is of the same warp and has not started: it can do with the
+// fiber of the one that has ended.
+static Thread* next_to_start() {
+  const size_t turn = in_order(current - warp_lanes, warp_lane_count) + 1;
+  if (turn >= warp_lane_count) return nullptr;
+  Thread* next = &warp_lanes[in_order(turn, warp_lane_count)];
+  return next->state == State::ready && !next->fiber ? next : nullptr;
+}
+
 static void fiber_main() {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.stack_size);
@@ -207,7 +220,16 @@ static void fiber_main() {
   // A fiber whose thread has ended is used again for the next thread.
   for (;;) {
     entry->call(entry->kernel, arguments);
-    wait(State::done, 0);
+    if (Thread* next = next_to_start()) {
+      current->state = State::done;
+      next->fiber = current->fiber;
+      current->fiber = nullptr;
+      current = next;
+      threadIdx = next->index;
+      ++state_changes;
+    } else {
+      wait(State::done, 0);
+    }
   }
 }
 
@@ -240,11 +262,12 @@ static bool resume(Thread& thread) {
   current = &thread;
   threadIdx = thread.index;
   switch_context(scheduler, thread.fiber->context);
-  if (thread.state != State::spinning) ++state_changes;
-  if (thread.state == State::done) {
-    thread.fiber->next_free = free_fibers;
-    free_fibers = thread.fiber;
-    thread.fiber = nullptr;
+  // It may be another thread by now that comes back.
+  if (current->state != State::spinning) ++state_changes;
+  if (current->state == State::done) {
+    current->fiber->next_free = free_fibers;
+    free_fibers = current->fiber;
+    current->fiber = nullptr;
   }
   return failure[0] == 0;
 }
@@ -318,8 +341,6 @@ static bool end_block(Block& block) {
   return failure[0] == 0;
 }
 
-static size_t in_order(size_t i, size_t count) { return launch.reverse ? count - 1 - i : i; }
-
 static void describe(const Thread& thread, char* text, size_t size) {
   switch (thread.state) {
     case State::done: snprintf(text, size, "has left the kernel"); break;
@@ -376,6 +397,8 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
 }
 
 static bool drive_warp(const Block& block, Thread* lanes, size_t count) {
+  warp_lanes = lanes;
+  warp_lane_count = count;
   for (bool released = true; released;) {
     for (size_t i = 0; i < count; ++i) {
       Thread& lane = lanes[in_order(i, count)];
@@ -767,5 +790,6 @@ inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y)
   return (unsigned long long)((unsigned __int128)x * y >> 64);
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }

@@ -2,9 +2,15 @@
 The part of CuPy that the package uses, on NumPy memory and the CPU runner of CUDA source.
 
 Installed as ``sys.modules["cupy"]`` it lets the whole device path run without a GPU, launch code
-included: which kernel, in which order, with which grid, buffers, dtypes and pointers. It is
-stricter than CuPy: arrays of the host do not mix with its own, new memory is poisoned, and a
-product must stay inside the arrays it was given.
+included: which kernel, in which order, with which grid, buffers, dtypes and pointers.
+
+The real CuPy runs the same path in tests/cupy_on_host, and proves more: its own packing of
+arguments, memory, streams, casts and kernels, the bounds of every access. What only this does:
+
+- it runs where CuPy cannot be installed, in the process of every other test;
+- it has the sanitizers of g++, and runs threads in reverse order;
+- an array of the host that gets between those of the device is an error in every operation of
+  this module, also in those that CuPy would let pass or turn into a copy.
 """
 
 from __future__ import annotations
@@ -289,7 +295,9 @@ def module() -> types.ModuleType:
         runtime=types.SimpleNamespace(getDevice=_current, setDevice=lambda id: None),
         get_current_stream=lambda: types.SimpleNamespace(ptr=0),
         Device=Device,
-        cublas=types.SimpleNamespace(gemmEx=_gemm_ex),
+        cublas=types.SimpleNamespace(
+            gemmEx=_gemm_ex, getMathMode=lambda _: 0, setMathMode=lambda _, mode: None
+        ),
         device=types.SimpleNamespace(get_cublas_handle=lambda: _HANDLE),
     )
     return cupy

@@ -194,9 +194,9 @@ def compile_module(
     if reason := have_sanitizer() if sanitize else have_gxx():
         raise CompileError(reason)
     names = tuple(name_expressions)
-    path = _build(source, names, tuple(options), sanitize)
+    path = build(source, names, tuple(options), sanitize=sanitize)
     # A sanitized program runs one launch and ends; the signatures are read from the library.
-    library = _build(source, names, tuple(options), False) if sanitize else path
+    library = build(source, names, tuple(options)) if sanitize else path
     return Module(_load(library), path if sanitize else None, order == "reverse", source)
 
 
@@ -210,10 +210,8 @@ class Module:
         self._program = program
         self._reverse = reverse
         self._source = source
-        count = ctypes.c_int.in_dll(library, "cuda_on_cpu_entry_count").value
-        entries = (_CEntry * count).in_dll(library, "cuda_on_cpu_entries")
         self._parameters = {}
-        for number, entry in enumerate(entries):
+        for number, entry in enumerate(entries(library)):
             parameters = [
                 Parameter(p.kind.decode(), p.size, p.target_kind.decode(), p.target_size)
                 for p in entry.parameters[: entry.parameter_count]
@@ -493,18 +491,37 @@ def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-def _build(source: str, names: tuple[str, ...], options: tuple[str, ...], sanitize: bool) -> Path:
-    """Return the compiled library, or for a sanitized module the program, from the cache."""
+def entries(library: ctypes.CDLL) -> Sequence[_CEntry]:
+    """Return the kernels of a compiled library and their signatures, as they lie in it."""
+    count = ctypes.c_int.in_dll(library, "cuda_on_cpu_entry_count").value
+    return (_CEntry * count).in_dll(library, "cuda_on_cpu_entries")
+
+
+def build(
+    source: str,
+    names: tuple[str, ...],
+    options: tuple[str, ...],
+    *,
+    sanitize: bool = False,
+    flags: tuple[str, ...] = (),
+) -> Path:
+    """
+    Return the compiled library, or for a sanitized module the program, from the cache.
+
+    `flags` go to g++ as they are, in front of all others.
+    """
     text = _translation_unit(source, names, sanitize)
-    flags = [
+    # The headers of CUDA that the options may lead to are not for g++.
+    flags = (
+        *flags,
+        f"-I{_HERE}",
+        f"-I{_HERE / 'stubs'}",
         *_gxx_options(options),
         *_FLAGS,
         *(_SANITIZED_FLAGS if sanitize else _LIBRARY_FLAGS),
-        f"-I{_HERE}",
-        f"-I{_HERE / 'stubs'}",
-    ]
+    )
     key = hashlib.sha256(repr((text, flags, _fingerprint())).encode()).hexdigest()[:32]
-    folder = _cache_folder()
+    folder = cache_folder()
     path = folder / (key if sanitize else f"{key}.so")
     if path.exists():
         return path
@@ -603,7 +620,8 @@ def _fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Return the folder for what is built, which is this user's own."""
     folder = Path(tempfile.gettempdir(), f"cuda_on_cpu-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()

@@ -3,9 +3,15 @@
 
 #include "narrow_float.h"
 
+struct __nv_bfloat16_raw {
+  unsigned short x;
+};
+
 namespace cuda_on_cpu::narrow {
 
 struct BFloat16Format {
+  using Raw = __nv_bfloat16_raw;
+
   static unsigned short encode(float value) {
     const unsigned bits = bit_cast<unsigned>(value);
     if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;  // NaN
@@ -33,3 +39,5 @@ inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 value) { return value.b
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
   return __nv_bfloat16::from_bits(bits);
 }
+inline bool __hisnan(__nv_bfloat16 value) { return isnan(float(value)); }
+inline int __hisinf(__nv_bfloat16 value) { return isinf(float(value)) ? value.bits >> 15 ? -1 : 1 : 0; }

@@ -3,9 +3,15 @@
 
 #include "narrow_float.h"
 
+struct __half_raw {
+  unsigned short x;
+};
+
 namespace cuda_on_cpu::narrow {
 
 struct HalfFormat {
+  using Raw = __half_raw;
+
   static unsigned short encode(float value) {
     unsigned bits = bit_cast<unsigned>(value);
     const unsigned short sign = bits >> 16 & 0x8000;
@@ -43,3 +49,5 @@ inline __half __double2half(double value) { return value; }
 inline float __half2float(__half value) { return value; }
 inline unsigned short __half_as_ushort(__half value) { return value.bits; }
 inline __half __ushort_as_half(unsigned short bits) { return __half::from_bits(bits); }
+inline bool __hisnan(__half value) { return isnan(float(value)); }
+inline int __hisinf(__half value) { return isinf(float(value)) ? value.bits >> 15 ? -1 : 1 : 0; }

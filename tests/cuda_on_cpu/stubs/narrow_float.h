@@ -25,7 +25,10 @@ struct NarrowFloat {
   template <class T, class = std::enable_if_t<std::is_arithmetic<T>::value>>
   NarrowFloat(T value) : bits(Format::encode(round_to_odd(double(value)))) {}
 
+  NarrowFloat(typename Format::Raw raw) : bits(raw.x) {}
+
   operator float() const { return Format::decode(bits); }
+  operator typename Format::Raw() const { return {bits}; }
 
   static NarrowFloat from_bits(unsigned short bits) {
     NarrowFloat result;

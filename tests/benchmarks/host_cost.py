@@ -1,0 +1,132 @@
+"""
+What the host pays for the ops on a GPU: the time of Python, CuPy and the package, without a GPU.
+
+    python tests/benchmarks/host_cost.py            # the table
+    python tests/benchmarks/host_cost.py --quick    # fewer steps and repetitions
+
+runs real CuPy over memory of the host, with products switched off and kernels not executed (see
+tests/cupy_on_host): what remains is what it takes to get the work into the queue of a device. It
+says nothing about how long a device takes for it. CuPy's memory pool is on, as it is for users.
+
+us/step is the slope between a short sequence and a long one, so that what a call takes once is
+not in it; us/call is that rest. CPU time of the calling thread, medians of calls that take turns.
+The counts are those of one call on the long sequence: kernels, products, memsets, copies to the
+device and on it, copies to the host and synchronisations, allocations from CUDA itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from cupy_on_host import host
+
+OPS = ("block_lstm", "block_lstm_grad", "block_gru", "block_gru_grad")
+RNN = ("cudnn_rnn lstm", "cudnn_rnn_backprop lstm")
+B, I, H = 16, 64, 64
+RAGGED = (200, 256, 64)  # T, B, H
+LENGTHS = 146  # different ones
+
+COLUMNS = ("op", "us/step", "us/call", "kernels", "products", "memsets", "copies",
+           "to host, syncs", "allocations")  # fmt: skip
+
+
+def seconds(calls: list[Any], repetitions: int) -> list[float]:
+    """Return the median CPU time of each call; they take turns."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    gc.disable()
+    for _ in range(repetitions):
+        for call, of in zip(calls, times, strict=True):
+            before = time.thread_time()
+            call()
+            of.append(time.thread_time() - before)
+    gc.enable()
+    return [statistics.median(of) for of in times]
+
+
+def counted(call: Any) -> str:
+    """Return the columns of counts of one call."""
+    before = host.counts()
+    call()
+    n = host.counts() - before
+    copies = n.copies_to_device + n.copies_on_device
+    outward = n.copies_to_host + n.synchronisations
+    return " | ".join(map(str, (n.launches, n.products, n.memsets, copies, outward, n.allocations)))
+
+
+def equal_lengths(T: int, repetitions: int) -> list[str]:
+    """Return the rows of the ops on T steps."""
+    import cupy
+    from cupy_on_host.calls import calls
+
+    short, long = (calls(cupy, (t, B, I, H)) for t in (T // 10, T))
+    rows = []
+    for name in (*OPS, *RNN):
+        few, many = seconds([short[name], long[name]], repetitions)
+        step = (many - few) / (T - T // 10)
+        once = many - step * T
+        rows.append(f"| {name} | {step * 1e6:.2f} | {once * 1e6:.0f} | {counted(long[name])} |")
+    return rows
+
+
+def different_lengths(repetitions: int) -> list[str]:
+    """Return the rows of sequences of many lengths beside equal ones."""
+    import cupy
+    from cupy_on_host.calls import rnn_calls
+
+    T, rows, units = RAGGED
+    rng = np.random.default_rng(0)
+    some = rng.choice(np.arange(1, T + 1), LENGTHS, replace=False)
+    lengths = np.concatenate([some, rng.choice(some, rows - LENGTHS)])
+    lengths[np.argmax(lengths)] = T
+    result = []
+    shape = (T, rows, units, units)
+    pairs = zip(*(rnn_calls(cupy, shape, lengths=n) for n in (None, lengths)), strict=True)
+    for name, (equal, ragged) in zip(RNN, pairs, strict=True):
+        times = seconds([equal, ragged], repetitions)
+        result += [
+            f"| {name}, {what} lengths | {t / T * 1e6:.2f} | | {counted(call)} |"
+            for what, t, call in zip(("equal", f"{len(set(lengths))} different"), times,
+                                     (equal, ragged), strict=True)
+        ]  # fmt: skip
+        result[-1] += f" {times[1] / times[0]:.2f} times the equal ones"
+    return result
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0].strip())
+    parser.add_argument("--quick", action="store_true", help="fewer steps and repetitions")
+    quick = parser.parse_args(arguments).quick
+    host.install(pool=True)
+    import cupy
+
+    T, repetitions = (100, 3) if quick else (1000, 15)
+    print(
+        f"CuPy {cupy.__version__}, CUDA {cupy.cuda.runtime.runtimeGetVersion()}, NumPy"
+        f" {np.__version__}, Python {platform.python_version()}, {platform.processor()}"
+        f"\n\nfloat32, T={T}, B={B}, I={I}, H={H}; different lengths: T, B, H ="
+        f" {', '.join(map(str, RAGGED))}. The host's share, on no GPU.\n"
+    )
+    print(f"| {' | '.join(COLUMNS)} |\n|---|" + "--:|" * (len(COLUMNS) - 1))
+    with host.not_executed():
+        for row in equal_lengths(T, repetitions):
+            print(row, flush=True)
+        for row in different_lengths(3 if quick else 7):
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,205 @@
+"""The two GPUs that this machine plays: how to get them, and what happened on them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+from . import library, patch
+from .executor import Executor, gxx
+from .programs import Program, keep_compiled
+
+_EVENTS = (
+    "launches", "products", "memsets", "copies_to_device", "copies_to_host", "copies_on_device",
+    "synchronisations", "allocations", "frees", "waits",
+)  # fmt: skip
+
+# The environment variable that names another folder for the kernels that CuPy keeps.
+CACHE_VARIABLE = "CUPY_ON_HOST_CACHE_DIR"
+
+_native: Any = None
+_alive: list[Any] = []
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often each thing happened. A launch of a product is not among the launches."""
+
+    launches: int
+    products: int
+    memsets: int
+    copies_to_device: int
+    copies_to_host: int
+    copies_on_device: int
+    synchronisations: int
+    allocations: int
+    frees: int
+    waits: int
+
+    def __sub__(self, before: Counts) -> Counts:
+        names = (f.name for f in fields(self))
+        return Counts(*(getattr(self, n) - getattr(before, n) for n in names))
+
+
+@dataclass(frozen=True)
+class Event:
+    """
+    One thing that happened.
+
+    Attributes
+    ----------
+    kind
+        One of the names of the counts.
+    name
+        Of the kernel, or of the function of CUDA.
+    stream
+        The address of its stream; 0 is the default one.
+    detail
+        The size in bytes of what is copied, set or allocated, the number of blocks of a launch,
+        and of a product its types: see `Product`.
+    """
+
+    kind: str
+    name: str
+    stream: int
+    detail: int
+
+    @property
+    def product(self) -> Product:
+        d = self.detail
+        return Product(d & 255, d >> 8 & 255, d >> 16 & 255, d >> 24)
+
+
+@dataclass(frozen=True)
+class Product:
+    """The types of a product, as numbers of cudaDataType, cublasComputeType_t, cublasMath_t."""
+
+    operands: int
+    result: int
+    compute: int
+    math_mode: int
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = [
+        ("event", ctypes.c_int),
+        ("name", ctypes.c_char * 236),
+        ("stream", ctypes.c_void_p),
+        ("detail", ctypes.c_size_t),
+    ]
+
+
+def installed() -> bool:
+    """Return whether this process has CuPy over memory of the host."""
+    return _native is not None
+
+
+def install(executor: Executor = gxx, *, pool: bool = False) -> None:
+    """
+    Import CuPy over memory of the host.
+
+    Parameters
+    ----------
+    executor
+        What runs the kernels.
+    pool
+        Keep CuPy's memory pool. Without it each array is an allocation of its own, poisoned when
+        it is made and gone when it is freed.
+    """
+    global _native
+    if installed():
+        return
+    if any(name.partition(".")[0] in ("cupy", "cupy_backends") for name in sys.modules):
+        raise RuntimeError("CuPy is there already: this needs a process of its own")
+    # What is compiled here would be wrong on a GPU, so it has a cache of its own.
+    default = str(library.cache() / "cupy")
+    os.environ["CUPY_CACHE_DIR"] = os.environ.get(CACHE_VARIABLE, default)
+    # Kernels of CuPy alone, and no library that is not here.
+    os.environ["CUPY_ACCELERATORS"] = ""
+    _native = ctypes.CDLL(str(library.build()), mode=ctypes.RTLD_GLOBAL)
+    library.preload("libnvrtc-builtins.so", "libnvrtc.so", "libcublasLt.so", "libcublas.so")
+    import cupy_backends.cuda.api.runtime as runtime
+
+    patch.runtime(library.extension("cuda/api/runtime"), _native)
+    assert runtime.getDeviceCount() == 2
+    _set_executor(executor)
+    import cupy
+    from cupy.cuda import compiler
+
+    keep_compiled(compiler._NVRTCProgram)
+    if not pool:
+        cupy.cuda.set_allocator(None)
+
+
+def _set_executor(executor: Executor) -> None:
+    def load(image: bytes, module: int) -> int:
+        try:
+            for k in executor(Program.load(image)):
+                _native.host_add_kernel(
+                    ctypes.c_void_p(module),
+                    k.name.encode(),
+                    ctypes.c_void_p(k.run),
+                    k.number,
+                    k.parameter_count,
+                    ctypes.c_void_p(k.parameters),
+                )
+        except Exception as error:  # no exception crosses C
+            print(f"cupy_on_host: {error}", file=sys.stderr)
+            return 1
+        return 0
+
+    loader = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(load)
+    _alive.append(loader)
+    _native.host_set_loader(loader)
+
+
+def counts() -> Counts:
+    """Return how often each thing happened since the beginning."""
+    values = (ctypes.c_long * len(_EVENTS))()
+    _native.host_counts(values)
+    return Counts(*values)
+
+
+@contextmanager
+def log() -> Iterator[list[Event]]:
+    """Fill a list with what happens inside; it is full when the context ends."""
+    events: list[Event] = []
+    _native.host_log(1)
+    try:
+        yield events
+    finally:
+        entries = ctypes.POINTER(_Entry)()
+        _native.host_log_entries.restype = ctypes.c_size_t
+        count = _native.host_log_entries(ctypes.byref(entries))
+        events += (
+            Event(_EVENTS[e.event], e.name.decode(), e.stream or 0, e.detail)
+            for e in entries[:count]
+        )
+        _native.host_log(0)
+
+
+@contextmanager
+def not_executed() -> Iterator[None]:
+    """Leave out what a device does by itself: what remains is the time of CuPy and the caller."""
+    switches = [
+        ctypes.c_int.in_dll(_native, f"host_executes_{what}") for what in ("kernels", "products")
+    ]
+    for switch in switches:
+        switch.value = 0
+    try:
+        yield
+    finally:
+        for switch in switches:
+            switch.value = 1
+
+
+def message() -> str:
+    """Return what was last refused in this thread."""
+    _native.host_message.restype = ctypes.c_char_p
+    text: bytes = _native.host_message()
+    return text.decode()

@@ -1,0 +1,74 @@
+"""What CuPy compiles: NVRTC compiles it first, as on a GPU, and what it was is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .library import cache
+
+_MARK = b"cupy_on_host:"
+
+
+@dataclass(frozen=True)
+class Program:
+    """
+    One compilation.
+
+    Attributes
+    ----------
+    source
+        CUDA C++.
+    options
+        Those of NVRTC.
+    names
+        By the C++ name of each kernel that was asked for, its name in the image.
+    image
+        The file of the machine code or PTX that NVRTC made.
+    """
+
+    source: str
+    options: tuple[str, ...]
+    names: dict[str, str]
+    image: str
+
+    def save(self) -> bytes:
+        """Keep the program; return what stands for its image."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        path = cache() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+        path.write_text(text)
+        return _MARK + str(path).encode() + b"\0"
+
+    @classmethod
+    def load(cls, image: bytes) -> Program:
+        """Return the program that an image stands for."""
+        if not image.startswith(_MARK):
+            raise ValueError("an image that was not compiled here")
+        fields = json.loads(Path(image.removeprefix(_MARK).decode()).read_text())
+        return cls(**{**fields, "options": tuple(fields["options"])})
+
+
+compiled: list[Program] = []
+"""All that NVRTC compiled in this process, in this order."""
+
+
+def keep_compiled(nvrtc_program: Any) -> None:
+    """Have CuPy's class for programs keep what it compiles."""
+    compile_ = nvrtc_program.compile
+
+    def compile_and_keep(self: Any, options: Sequence[str] = (), *args: Any, **kwargs: Any) -> Any:
+        image, names = compile_(self, options, *args, **kwargs)
+        if not self.src.strip():  # CuPy asks what the compiler makes of nothing
+            return image, names
+        path = cache() / f"{hashlib.sha256(image).hexdigest()[:32]}.{self.method}"
+        if not path.exists():
+            path.write_bytes(image)
+        program = Program(self.src, tuple(options), names or {}, str(path))
+        compiled.append(program)
+        return program.save(), names
+
+    nvrtc_program.compile = compile_and_keep

@@ -1,0 +1,245 @@
+"""Errors that are planted here are found: in kernels, in products, in what surrounds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+SOURCE = r"""
+template <typename T>
+__global__ void copy_from(const T* from, T* to, long long first, long long count)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count)
+        to[i] = from[first + i];
+}
+template <typename T>
+__global__ void copy_to(const T* from, T* to, long long first, long long count)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) {
+        T* there = to + first;
+        there[i] = from[i];
+    }
+}
+__global__ void through_an_address(unsigned long long address, float* to)
+{
+    to[threadIdx.x] = *reinterpret_cast<const float*>(address);
+}
+"""
+NAMES = ("copy_from<float>", "copy_to<float>", "copy_from<double>", "through_an_address")
+
+
+@contextmanager
+def refused(host: Any, message: str) -> Iterator[None]:
+    """CuPy raises, and this is what the library says."""
+    import cupy
+
+    errors = (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError)
+    with pytest.raises((*errors, cupy.cuda.cublas.CUBLASError)):
+        yield
+    assert re.search(message, host.message()), host.message()
+
+
+@pytest.fixture
+def kernels(cupy: Any) -> dict[str, Any]:
+    module = cupy.RawModule(code=SOURCE, options=("-std=c++17",), name_expressions=NAMES)
+    return {name: module.get_function(name) for name in NAMES}
+
+
+def launch(kernel: Any, *args: Any) -> None:
+    kernel((1,), (32,), args)
+
+
+def test_what_is_right_is_not_refused(cupy: Any, kernels: Any) -> None:
+    a, b = cupy.arange(9, dtype="f4"), cupy.zeros(9, "f4")
+    launch(kernels["copy_from<float>"], a, b, 2, 7)
+    launch(kernels["copy_to<float>"], a, b, 7, 2)
+    np.testing.assert_array_equal(cupy.asnumpy(b), [2, 3, 4, 5, 6, 7, 8, 0, 1])
+
+
+@pytest.mark.parametrize("first", [1, -1, 1000, 100_000_000], ids=lambda n: f"from {n}")
+@pytest.mark.parametrize("name", ["copy_from<float>", "copy_to<float>"])
+def test_out_of_bounds_in_a_kernel(
+    host: Any, cupy: Any, kernels: Any, name: str, first: int
+) -> None:
+    a, b = cupy.zeros(9, "f4"), cupy.zeros(9, "f4")
+    thread = 8 if first == 1 else 0
+    verb, line = {"copy_from<float>": ("reads", 7), "copy_to<float>": ("writes", 15)}[name]
+    where = rf"thread \({thread}, 0, 0\) {verb} 4 bytes at .* \(kernel\.cu:{line}\)"
+    with refused(host, where):
+        launch(kernels[name], a, b, first, 9)
+
+
+def test_memory_of_another_array(host: Any, cupy: Any, kernels: Any) -> None:
+    """In bounds of an allocation, but of none that the kernel was given."""
+    a, b, other = (cupy.zeros(9, "f4") for _ in range(3))
+    first = (other.data.ptr - a.data.ptr) // 4
+    with refused(host, "no argument of the kernel"):
+        launch(kernels["copy_from<float>"], a, b, first, 9)
+    launch(kernels["copy_from<float>"], a, b, 0, 9)  # and the next launch is as before
+
+
+def test_a_freed_allocation(host: Any, cupy: Any, kernels: Any) -> None:
+    a, b = cupy.zeros(9, "f4"), cupy.zeros(9, "f4")
+    address = np.uint64(a.data.ptr)
+    launch(kernels["copy_from<float>"], address, b, 0, 9)
+    del a
+    with refused(host, "argument 0: .* is freed memory"):
+        launch(kernels["copy_from<float>"], address, b, 0, 9)
+    with refused(host, "which is freed memory .*kernel.cu:20"):
+        launch(kernels["through_an_address"], address, b)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (np.zeros(9).ctypes.data, "argument 0: .* is no memory of a device"),
+        (id(None), "argument 0: .* is no memory of a device"),
+        (0, "reads 4 bytes at 0, which is a null pointer"),
+    ],
+    ids=["the host's", "an object's", "null"],
+)
+def test_a_pointer_that_is_no_devices(
+    host: Any, cupy: Any, kernels: Any, address: int, message: str
+) -> None:
+    with refused(host, message):
+        launch(kernels["copy_from<float>"], np.uint64(address), cupy.zeros(9, "f4"), 0, 9)
+
+
+def test_a_pointer_that_is_not_aligned(host: Any, cupy: Any, kernels: Any) -> None:
+    a, b = cupy.zeros(9, "f4"), cupy.zeros(9, "f4")
+    with refused(host, "argument 0: .* is not aligned to 4"):
+        launch(kernels["copy_from<float>"], np.uint64(a.data.ptr + 2), b, 0, 8)
+    with refused(host, "not aligned.*kernel.cu:20"):
+        launch(kernels["through_an_address"], np.uint64(a.data.ptr + 2), b)
+
+
+def test_an_array_of_another_device(host: Any, cupy: Any, kernels: Any) -> None:
+    with cupy.cuda.Device(1):
+        there = cupy.zeros(9, "f4")
+    address = np.uint64(there.data.ptr)  # CuPy itself refuses the array
+    with refused(host, "argument 0: .* is memory of another device"):
+        launch(kernels["copy_from<float>"], address, cupy.zeros(9, "f4"), 0, 9)
+
+
+def test_a_wrong_type(cupy: Any, kernels: Any) -> None:
+    """Half as many numbers as the kernel takes: the second half lies past the end."""
+    a, b = cupy.zeros(9, "f4"), cupy.zeros(9, "f8")
+    with pytest.raises(cupy.cuda.driver.CUDADriverError, match=r"reads 8 bytes at .* past the end"):
+        launch(kernels["copy_from<double>"], a, b, 0, 9)
+
+
+@pytest.mark.filterwarnings("ignore:.*ExternalStream:DeprecationWarning")
+def test_grids_and_streams(host: Any, cupy: Any, kernels: Any) -> None:
+    a, b = cupy.zeros(9, "f4"), cupy.zeros(9, "f4")
+    kernel, arguments = kernels["copy_from<float>"], (a, b, 0, 9)
+    with refused(host, r"blocks of \(2048, 1, 1\)"):
+        kernel((1,), (2048,), arguments)
+    with refused(host, "65537"):
+        kernel((1, 65537), (32,), arguments)
+    with refused(host, "50000 bytes of shared memory"):
+        kernel((1,), (32,), arguments, shared_mem=50000)
+    with refused(host, "no stream"), cupy.cuda.ExternalStream(4096):
+        kernel((1,), (32,), arguments)
+
+
+def test_new_memory_is_poisoned(cupy: Any) -> None:
+    assert cupy.isnan(cupy.empty(100)).all()
+    assert (cupy.empty(100, "u1") == 255).all()
+
+
+GEMM = {"f2": (2, 68, "f4"), "f4": (0, 68, "f4"), "f8": (1, 70, "f8")}
+
+
+class Gemm:
+    """C[3, 5] = A[3, 4] @ B[4, 5] as CuPy calls it, with arguments that can be spoilt."""
+
+    def __init__(self, cupy: Any, dtype: str = "f4") -> None:
+        kind, compute, scalar = GEMM[dtype]
+        rng = np.random.default_rng(0)
+        self.cupy = cupy
+        self.a, self.b = (cupy.asarray(rng.random(s).astype(dtype)) for s in ((3, 4), (4, 5)))
+        self.c = cupy.full((3, 5), np.nan, dtype)
+        self.scalars = np.array([1, 0], scalar)
+        one = self.scalars.ctypes.data
+        self.arguments: dict[str, Any] = {
+            **{"transa": 0, "transb": 0, "m": 5, "n": 3, "k": 4, "alpha": one},
+            **{"A": self.b.data.ptr, "Atype": kind, "lda": 5},
+            **{"B": self.a.data.ptr, "Btype": kind, "ldb": 4},
+            **{"beta": one + self.scalars.itemsize},
+            **{"C": self.c.data.ptr, "Ctype": kind, "ldc": 5, "computeType": compute, "algo": -1},
+        }
+
+    def __call__(self, **spoilt: Any) -> None:
+        handle = self.cupy.cuda.device.get_cublas_handle()
+        self.cupy.cuda.cublas.gemmEx(handle, *{**self.arguments, **spoilt}.values())
+
+
+@pytest.mark.parametrize("dtype", GEMM)
+def test_a_product(cupy: Any, dtype: str) -> None:
+    gemm = Gemm(cupy, dtype)
+    gemm()
+    a, b, c = (cupy.asnumpy(x).astype("f8") for x in (gemm.a, gemm.b, gemm.c))
+    np.testing.assert_allclose(c, a @ b, rtol={"f2": 1e-3, "f4": 1e-6, "f8": 1e-14}[dtype])
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "message"),
+    [
+        ({"lda": 4}, "leading dimension 4 of A, which has 5 rows"),
+        ({"lda": 6}, "A, 92 bytes at .* not inside one allocation"),
+        ({"ldb": 3}, "leading dimension 3 of B"),
+        ({"ldb": 5}, "B, 56 bytes"),
+        ({"ldc": 4}, "leading dimension 4 of C"),
+        ({"ldc": 6}, "C, 68 bytes"),
+        ({"transa": 1}, "A, 96 bytes"),
+        ({"m": 6, "lda": 6, "ldc": 6}, "A, 96 bytes"),
+        ({"k": 5}, "A, 100 bytes"),
+        ({"Atype": 1}, "types 1, 0, 0 do not go with compute type 68"),
+        ({"Atype": 1, "Btype": 1}, "types 1, 1, 0 do not go"),
+        ({"computeType": 70}, "types 0, 0, 0 do not go with compute type 70"),
+        ({"computeType": 64}, "do not go with compute type 64"),
+        ({"Ctype": 1}, "types 0, 0, 1 do not go"),
+    ],
+    ids=str,
+)
+def test_a_product_that_is_wrong(
+    host: Any, cupy: Any, spoilt: dict[str, int], message: str
+) -> None:
+    with refused(host, message):
+        Gemm(cupy)(**spoilt)
+
+
+def test_a_product_of_freed_memory(host: Any, cupy: Any) -> None:
+    gemm = Gemm(cupy)
+    del gemm.a
+    with refused(host, "B, 48 bytes at .* not inside one allocation"):
+        gemm()
+
+
+def test_a_product_past_the_offset(host: Any, cupy: Any) -> None:
+    gemm = Gemm(cupy)
+    with refused(host, "C, 60 bytes"):
+        gemm(C=gemm.c.data.ptr + 4)
+
+
+def test_tf32_is_seen_in_the_result(cupy: Any) -> None:
+    gemm = Gemm(cupy)
+    gemm()
+    strict = cupy.asnumpy(gemm.c)
+    gemm(computeType=77)
+    error = np.abs(cupy.asnumpy(gemm.c) - strict).max()
+    assert 1e-5 < error < 1e-2
+
+
+def test_what_cuda_has_and_this_has_not(host: Any, cupy: Any) -> None:
+    with refused(host, "no cudaMallocManaged here"):
+        cupy.cuda.runtime.mallocManaged(8)
