@@ -200,12 +200,22 @@ def test_inference_over_several_blocks(mode: str, lengths: str | None) -> None:
     params = 0.3 * rng.standard_normal(cupyrnn.cudnn_rnn_params_size(2, H, I, **net))
     h, c = rng.standard_normal((2, 4, B, H))
     given = (rng.standard_normal((T, B, I)), h, c if mode == "lstm" else None, params)
+    some = rng.integers(T + 1, size=B)
     if lengths is not None:
-        net["sequence_lengths"] = rng.integers(T + 1, size=B)
+        net["sequence_lengths"] = some
     training = cupyrnn.cudnn_rnn(*given, **net)
     inference = cupyrnn.cudnn_rnn(*given, **net, is_training=False)
     for name in ("output", "output_h", "output_c"):
         np.testing.assert_array_equal(getattr(inference, name), getattr(training, name))
+    # A sequence alone is in one block.
+    x, *states, packed = given
+    for b in (0, B // 2, B - 1):
+        alone = [None if a is None else a[:, b : b + 1] for a in (x, *states)]
+        if lengths is not None:
+            net["sequence_lengths"] = some[b : b + 1]
+        out = cupyrnn.cudnn_rnn(*alone, packed, **net)
+        assert_close(inference.output[:, b : b + 1], out.output, "float64", "output")
+        assert_close(inference.output_h[:, b : b + 1], out.output_h, "float64", "output_h")
 
 
 @pytest.mark.compiled
