@@ -20,6 +20,8 @@ from ._arrays import (
     expect_rank,
     expect_shape,
     on_device,
+    plain,
+    shown,
 )
 from .params import GATES, layers
 
@@ -75,6 +77,7 @@ def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, 
     for name, value in given.items():
         arrays[name] = _as_array(op, name, value)
         xp, _ = check_arrays(op, {name: arrays[name]})
+        arrays[name] = plain(arrays[name]) if xp is np else arrays[name]
     dtypes = {a.dtype for a in arrays.values()}
     if len(dtypes) > 1:
         widest = max(dtypes, key=lambda dtype: dtype.itemsize)
@@ -99,7 +102,8 @@ def _as_array(op: str, name: str, value: Any) -> Array:
             return np.asarray(value)
     except Exception as error:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise TypeError(f"{op}: {name} is a {kind} that NumPy cannot read: {error}") from error
+        reason = str(error)[:200]
+        raise TypeError(f"{op}: {name} is a {kind} that NumPy cannot read: {reason}") from error
     return value  # type: ignore[no-any-return]
 
 
@@ -110,9 +114,9 @@ def check_names(op: str, what: str, given: Any, prefix: object) -> None:
         raise TypeError(f"{op}: {what} is a {kind}, expected a mapping of names to arrays")
     for name in given:
         if not isinstance(name, str):
-            raise TypeError(f"{op}: {what} has the key {name!r}, expected strings")
+            raise TypeError(f"{op}: {what} has the key {shown(name)}, expected strings")
     if not isinstance(prefix, str):
-        raise TypeError(f"{op}: prefix is {prefix!r}, expected a string")
+        raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
 
 
 def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[Any, int]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .params import Direction, RNNMode
 
 
+_PARTS = ("kernel", "recurrent kernel", "bias")
+
+
 def params_from_keras(
     weights: Sequence[Any],
     *,
@@ -94,7 +97,7 @@ def params_from_keras(
     each = 2 + check_bool(op, "use_bias", use_bias)
     check_list(op, "weights", weights)
     if not weights or len(weights) % (each * D):
-        parts = "kernel, recurrent kernel" + ", bias" * use_bias
+        parts = ", ".join(_PARTS[:each])
         raise ValueError(
             f"{op}: weights has {len(weights)} arrays, expected {each} for each of the layers and"
             f" {D} direction(s): {parts}"
@@ -270,7 +273,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     each = 2 + check_bool(op, "use_bias", use_bias)
     check_list(op, "weights", weights)
     if len(weights) != each:
-        parts = "kernel, recurrent kernel" + ", bias" * use_bias
+        parts = ", ".join(_PARTS[:each])
         raise ValueError(
             f"{op}: weights has {len(weights)} arrays, expected {each}: {parts} of one layer and"
             " direction"

@@ -70,7 +70,7 @@ class _Node(NamedTuple):
 
 def _node(op: str, G: int, **given: Any) -> _Node:
     """Check the weights of a node with G gates."""
-    xp, arrays = as_arrays(op, {name: a for name, a in given.items() if a is not None})
+    xp, arrays = as_arrays(op, {n: a for n, a in given.items() if n in "WR" or a is not None})
     gates = "H" if G == 1 else f"{G}*H"
     D, _, I = expect_rank(op, "W", arrays["W"], f"(D, {gates}, I)")
     H = expect_rank(op, "R", arrays["R"], f"(D, {gates}, H)")[2]

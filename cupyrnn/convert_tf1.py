@@ -12,7 +12,15 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._arrays import check_choice, check_real, expect_rank, expect_shape, on_device
+from ._arrays import (
+    check_choice,
+    check_real,
+    contiguous,
+    expect_rank,
+    expect_shape,
+    on_device,
+    shown,
+)
 from ._forms import (
     BLOCK,
     BlockGRUParams,
@@ -94,8 +102,8 @@ def _cells(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleTy
     paths = [p for p, leaves in found.items() if {"kernel", "gates/kernel", "w_ru"} & leaves.keys()]
     if not paths:
         raise ValueError(
-            f"{op}: variables has no cell under {prefix!r}: no name ends in kernel, gates/kernel"
-            " or w_ru"
+            f"{op}: variables has no cell under {shown(prefix)}: no name ends in kernel,"
+            " gates/kernel or w_ru"
         )
     names = {path: found[path] for path in sorted(paths)}
     xp, arrays = as_arrays(op, {n: variables[n] for of in names.values() for n in of.values()})
@@ -108,7 +116,7 @@ def _cells(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleTy
 def _one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, _Cell]:
     xp, cells = _cells(op, variables, prefix)
     if len(cells) > 1:
-        paths = ", ".join(cell.path for cell in cells)
+        paths = shown([cell.path for cell in cells])
         raise ValueError(f"{op}: variables has more than one cell: {paths}; choose with prefix")
     return xp, cells[0]
 
@@ -243,14 +251,14 @@ def block_lstm_to_tf1(
 def prefix_of(op: str, prefix: object) -> str:
     """Return a path without the slash at its end."""
     if not isinstance(prefix, str):
-        raise TypeError(f"{op}: prefix is {prefix!r}, expected a string")
+        raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
     return prefix.removesuffix("/")
 
 
 def _named(xp: ModuleType, path: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return copies by the names of variables under `path`."""
     with on_device(xp, next(iter(arrays.values()))):
-        return {_join(path, leaf): a.copy() for leaf, a in arrays.items()}
+        return {_join(path, leaf): contiguous(xp, a).copy() for leaf, a in arrays.items()}
 
 
 def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> BlockGRUParams:

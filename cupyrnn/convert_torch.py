@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device
+from ._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device, shown
 from ._forms import as_arrays, as_torch, check_names, mode_of, torch_places
 from .packed import PackedParams, check_model
 from .params import GATES, check_net, zeros
@@ -118,7 +118,7 @@ def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, di
             return whole, {name[len(whole) :]: state_dict[name] for name in here}
     ends = re.compile(r"(.*?)weight_ih(_l0)?", re.DOTALL)
     others = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
-    hint = f", but one with prefix {' or '.join(map(repr, others))}" if others else ""
+    hint = f", but one with prefix {shown(others)}" if others else ""
     raise ValueError(f"{op}: state_dict has no {prefix}weight_ih_l0{hint}")
 
 

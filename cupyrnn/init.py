@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ._arrays import check_choice, check_integer, check_real
+from ._arrays import FLOATS, check_choice, check_integer, check_real, shown
 from ._forms import BLOCK, BlockGRUParams, BlockLSTMParams, own_order, side_by_side
 from .packed import PackedParams
 from .params import check_net, layers
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Scheme: TypeAlias = Literal["keras", "torch"]
 
 _SCHEMES = ("keras", "torch")
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 class _Draw(NamedTuple):
@@ -49,6 +48,11 @@ class _Draw(NamedTuple):
                 layer.recurrent_bias[1] = 1 if forget_bias is None else forget_bias
         return params
 
+    def rounded(self, a: Array) -> Array:
+        """Return values in the dtype asked for."""
+        with np.errstate(all="ignore"):
+            return a.astype(self.dtype)
+
     def _glorot(self, like: Array) -> Array:
         """Return gates [G, H, K], drawn as one matrix [K, G*H]."""
         G, H, K = like.shape
@@ -68,10 +72,10 @@ def _checked(op: str, scheme: object, dtype: Any, seed: Any) -> _Draw:
     """Check what all of these functions take."""
     try:
         final = np.dtype(dtype)
-    except TypeError:
+    except Exception:  # a TypeError, or one of a class's own
         final = None
-    if final is None or final.name not in _DTYPES:
-        raise TypeError(f"{op}: dtype is {dtype!r}, expected one of {', '.join(_DTYPES)}")
+    if final is None or final.name not in FLOATS:
+        raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(FLOATS)}")
     if not isinstance(seed, np.random.Generator):
         seed = np.random.default_rng(check_integer(op, "seed", seed, 0))
     return _Draw(check_choice(op, "scheme", scheme, _SCHEMES), final, seed)
@@ -152,12 +156,12 @@ def init_params(
     if forget_bias is not None:
         if net.rnn_mode != "lstm":
             raise ValueError(
-                f"{op}: forget_bias is {forget_bias!r}, expected None for {net.rnn_mode}: only"
+                f"{op}: forget_bias is {shown(forget_bias)}, expected None for {net.rnn_mode}: only"
                 " lstm has a forget gate"
             )
         forget_bias = check_real(op, "forget_bias", forget_bias)
     return PackedParams(
-        draw.params(net, forget_bias).astype(draw.dtype),
+        draw.rounded(draw.params(net, forget_bias)),
         net.L,
         net.H,
         net.I,
@@ -227,9 +231,7 @@ def init_block_lstm(
     order = own_order(columns)
     parts = [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
     b = layer.input_bias[order] + layer.recurrent_bias[order]
-    return BlockLSTMParams(
-        np.concatenate(parts).astype(draw.dtype), b.reshape(-1).astype(draw.dtype)
-    )
+    return BlockLSTMParams(draw.rounded(np.concatenate(parts)), draw.rounded(b.reshape(-1)))
 
 
 def init_block_gru(
@@ -278,4 +280,4 @@ def init_block_gru(
     both = np.concatenate([layer.input, layer.recurrent], axis=2)
     b = layer.input_bias + layer.recurrent_bias
     parts = (side_by_side(both[:2]), side_by_side(both[2:]), b[:2].reshape(-1), b[2])
-    return BlockGRUParams(*(a.astype(draw.dtype) for a in parts))
+    return BlockGRUParams(*map(draw.rounded, parts))

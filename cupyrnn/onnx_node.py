@@ -19,6 +19,7 @@ from ._arrays import (
     expect_rank,
     expect_shape,
     on_device,
+    shown,
 )
 from ._forms import as_arrays
 from .convert_onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
@@ -179,8 +180,8 @@ def run_onnx_node(
         raise ValueError(f"{op}: input_forget is 1, expected 0: coupled gates are not computed")
     if clip is not None:
         raise ValueError(
-            f"{op}: clip is {clip!r}, expected none: a bound for what goes into the activations is"
-            " not computed"
+            f"{op}: clip is {shown(clip)}, expected none: a bound for what goes into the"
+            " activations is not computed"
         )
     batch_first = bool(_flag(op, "layout", layout))
     call = _check(op, op_type, inputs, way, hidden_size, batch_first)
@@ -209,7 +210,7 @@ def _text(value: object) -> object:
 def _flag(op: str, name: str, value: object) -> int:
     number = check_integer(op, name, value)
     if number not in (0, 1):
-        raise ValueError(f"{op}: {name} is {number}, expected 0 or 1")
+        raise ValueError(f"{op}: {name} is {shown(number)}, expected 0 or 1")
     return number
 
 
@@ -226,13 +227,13 @@ def _activations(op: str, op_type: str, activations: Any, D: int) -> Any:
             f" {op_type} in {D} direction(s)"
         )
     names = [_text(name) for name in activations]
-    if op_type == "RNN" and all(str(name).lower() == "relu" for name in names):
+    if op_type == "RNN" and all(isinstance(name, str) and name.lower() == "relu" for name in names):
         return "rnn_relu"
     for n, (name, default) in enumerate(zip(names, expected, strict=True)):
         if not isinstance(name, str) or name.lower() != default.lower():
             also = ", or Relu for all" if op_type == "RNN" else ""
             raise ValueError(
-                f"{op}: activations[{n}] is {name!r}, expected {default}{also}: others are not"
+                f"{op}: activations[{n}] is {shown(name)}, expected {default}{also}: others are not"
                 " computed"
             )
     return mode
@@ -263,7 +264,7 @@ def _check(
     if hidden_size is not None and check_integer(op, "hidden_size", hidden_size) != H:
         raise ValueError(
             f"{op}: R has shape {tensors['R'].shape}, expected (D, {gates}, H) with H ="
-            f" hidden_size = {hidden_size}"
+            f" hidden_size = {shown(hidden_size)}"
         )
     leading = (B, D) if batch_first else (D, B)
     for name, symbols, shape in (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._arrays import check_bool, check_integer, on_device
+from ._arrays import check_bool, check_integer, on_device, shown
 from ._forms import as_block_lstm, as_keras, as_torch
 from .params import DEFAULTS, check_net, check_params
 
@@ -233,4 +233,6 @@ def expect_known(op: str, known: Net, given: Net) -> None:
     ):
         ours, theirs = getattr(known, symbol), getattr(given, symbol)
         if ours != theirs:
-            raise ValueError(f"{op}: {name} is {theirs!r}, but params is of a net with {ours!r}")
+            raise ValueError(
+                f"{op}: {name} is {shown(theirs)}, but params is of a net with {shown(ours)}"
+            )

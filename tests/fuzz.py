@@ -54,6 +54,7 @@ AXES = {
     **{"input": "X I", "input_h": "Y P", "input_c": "Y H"},
     **{"output": "X D*P", "output_h": "Y P", "output_c": "Y H"},
 }
+AXES["any"] = "shape"
 AXES |= {f"{n}_backprop": AXES[n] for n in ("output", "output_h", "output_c")}
 PEEPHOLES = ("wci", "wcf", "wco")
 MAY_BE_NONE = ("cs_grad", "h_grad", "output", "output_h", "output_c")
@@ -205,8 +206,53 @@ def signature(name: str) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(FUNCTIONS[name]).parameters) if name in FUNCTIONS else {}
 
 
+def draw_onnx(rng: np.random.Generator, name: str) -> Call:
+    """Return a right call of a function of ONNX's forms, whose arrays are by direction."""
+    dtype, tame = DTYPES[rng.integers(len(DTYPES))], bool(rng.random() < 0.6)
+    s = draw_symbols(rng, "run_onnx_node", {"direction"})
+    s |= {"S": (s["T"], s["B"])}
+    H, D, I = max(s["H"], 1), s["D"], max(s["I"], 1)
+    s |= {"H": H, "I": I}
+    kind = "GRU" if "gru" in name else "LSTM"
+    if name.startswith(("run", "params")):
+        kind = ("LSTM", "GRU", "RNN")[rng.integers(3)]
+    if re.search("block_.*_to_", name):
+        names = ("w", "b", *PEEPHOLES) if kind == "LSTM" else ("w_ru", "w_c", "b_ru", "b_c")
+        weights = [tuple(draw_array(rng, n, s, dtype, tame) for n in names) for _ in range(D)]
+        if kind == "LSTM" and rng.random() < 0.5:
+            weights = [of[:2] for of in weights]
+        return Call(name, {"weights": weights}, dtype, s, tame)
+    G = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    shapes = {"X": (s["T"], s["B"], I), "W": (D, G * H, I), "R": (D, G * H, H)}
+    shapes |= {"B": (D, 2 * G * H), "sequence_lens": (s["B"],), "initial_h": (D, s["B"], H)}
+    if kind == "LSTM":
+        shapes |= {"initial_c": (D, s["B"], H), "P": (D, 3 * H)}
+    arrays: dict[str, Any] = {}
+    for n, shape in shapes.items():
+        arrays[n] = draw_array(rng, "any", {"shape": shape, "H": H}, dtype, tame)
+    s["rnn_mode"] = {"LSTM": "lstm", "GRU": "gru"}.get(kind, "rnn_tanh")
+    if name != "run_onnx_node":
+        given = {n: arrays[n] for n in inspect.signature(FUNCTIONS[name]).parameters if n in arrays}
+        if name.startswith("params"):
+            s["size"] = sum(arrays[n].size for n in ("W", "R", "B"))
+            given |= {"rnn_mode": s["rnn_mode"], "linear_before_reset": 1}
+        return Call(name, given, dtype, s, tame)
+    arrays["sequence_lens"] = rng.integers(s["T"] + 1, size=s["B"])
+    for n in list(shapes)[3:]:
+        if rng.random() < 0.3:
+            arrays[n] = None
+    ways = ("bidirectional",) if D == 2 else ("forward", "reverse")
+    options: dict[str, Any] = {"direction": ways[rng.integers(len(ways))]}
+    if kind == "GRU":
+        options["linear_before_reset"] = int(rng.integers(2))
+    given = {"op_type": kind, "inputs": list(arrays.values()), **options}
+    return Call(name, given, dtype, s, tame)
+
+
 def draw_call(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function."""
+    if "onnx" in name and name != "params_to_onnx":
+        return draw_onnx(rng, name)
     own = signature(name)
     # The functions whose results it takes: the forward op of a gradient, and what converts to the
     # form that it converts from.

@@ -181,7 +181,7 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
         (lambda: cupyrnn.block_lstm_from_tf1({1: 2}), TypeError, "block_lstm_from_tf1: variables has the key 1, expected strings"),
         (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix=1), TypeError, "block_lstm_from_tf1: prefix is 1, expected a string"),
         (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix="a"), ValueError, "block_lstm_from_tf1: variables has no cell under 'a': no name ends in kernel, gates/kernel or w_ru"),
-        (lambda: cupyrnn.block_lstm_from_tf1(BOTH), ValueError, "block_lstm_from_tf1: variables has more than one cell: bw, fw; choose with prefix"),
+        (lambda: cupyrnn.block_lstm_from_tf1(BOTH), ValueError, "block_lstm_from_tf1: variables has more than one cell: ['bw', 'fw']; choose with prefix"),
         (lambda: cupyrnn.block_lstm_from_tf1(cell(without="bias")), ValueError, "block_lstm_from_tf1: variables has no bias"),
         (lambda: cupyrnn.block_lstm_from_tf1(cell(bias=(7,))), ValueError, "block_lstm_from_tf1: bias has shape (7,), expected (4*H,) = (8,)"),
         (lambda: cupyrnn.block_lstm_from_tf1(cell(kernel=(5, 7))), ValueError, "block_lstm_from_tf1: kernel has shape (5, 7), expected (I+H, 4*H)"),
