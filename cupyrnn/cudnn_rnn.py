@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import ModuleType
@@ -53,8 +54,9 @@ Engine: TypeAlias = Literal["auto", "cudnn", "cupy"]
 ENGINE_VARIABLE = "CUPYRNN_ENGINE"
 _ENGINES = ("auto", "cudnn", "cupy")
 
-# What host_reserved begins with: whose reserve_space it is.
+# What host_reserved begins with: whose reserve_space it is. The fingerprint of its call follows.
 _OWN, _CUDNN = 0, 1
+_FINGERPRINT = 4  # bytes
 
 
 class CudnnRNNV1Outputs(NamedTuple):
@@ -139,11 +141,28 @@ def _engine(
     return "cupy"
 
 
-def _reserved_engine(op: str, xp: ModuleType, engine: str, host_reserved: object) -> str:
-    """Return the engine whose reserve_space it is, or `engine` where host_reserved is None."""
-    check_choice(op, "engine", engine, _ENGINES)
-    if host_reserved is None:
-        return engine
+def _host_reserved(
+    owner: int,
+    net: Net,
+    dtype: np.dtype[Any],
+    lengths: NDArray[np.int32] | None,
+    resets: NDArray[np.bool_] | None,
+) -> NDArray[np.int8]:
+    """Return what says whose reserve_space it is, and of a call with what sizes and attributes."""
+    # Without the seeds, as the masks themselves are in reserve_space.
+    sizes, rate = net[: net._fields.index("dropout")], net.dropout if net.drops else 0.0
+    full = lengths is None or (lengths == net.T).all()
+    none = resets is None or not resets.any()
+    parts = (sizes, rate, dtype.str, None if full else lengths.tolist())  # type: ignore[union-attr]
+    text = repr((*parts, None if none else resets.tobytes()))  # type: ignore[union-attr]
+    fingerprint = zlib.crc32(text.encode()).to_bytes(_FINGERPRINT, "little")
+    return np.frombuffer(bytes([owner]) + fingerprint, np.int8).copy()
+
+
+def _reserved_engine(
+    op: str, xp: ModuleType, engine: str, host_reserved: object, expected: NDArray[np.int8]
+) -> str:
+    """Return the engine whose reserve_space it is; `expected` is this call's, whoever owns it."""
     if (
         array_kind(host_reserved) != "numpy"
         or not isinstance(host_reserved, np.ndarray)
@@ -152,15 +171,20 @@ def _reserved_engine(op: str, xp: ModuleType, engine: str, host_reserved: object
         raise TypeError(
             f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
         )
-    if host_reserved.shape != (2,):
+    if host_reserved.shape != expected.shape:
         raise ValueError(
-            f"{op}: host_reserved has shape {host_reserved.shape}, expected (2,), as a forward"
-            " call with is_training=True returns it"
+            f"{op}: host_reserved has shape {host_reserved.shape}, expected {expected.shape}, as a"
+            " forward call with is_training=True returns it"
         )
     owner = int(host_reserved[0])
     if owner not in ((_OWN,) if xp is np else (_OWN, _CUDNN)):
         raise ValueError(
             f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
+        )
+    if (host_reserved[1:] != expected[1:]).any():
+        raise ValueError(
+            f"{op}: host_reserved is {shown(host_reserved)}, expected {expected[1:].tolist()} after"
+            " the first: reserve_space is of a call with other sizes, attributes, lengths or resets"
         )
     if xp is np:
         return engine
@@ -246,7 +270,10 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
         resets = resets.T
     engine = given["engine"]
     if backward:
-        engine = _reserved_engine(op, xp, engine, given["host_reserved"])
+        check_choice(op, "engine", engine, _ENGINES)
+        if (host_reserved := given["host_reserved"]) is not None:
+            expected = _host_reserved(_OWN, net, input.dtype, lengths, resets)
+            engine = _reserved_engine(op, xp, engine, host_reserved, expected)
     chosen = _engine(op, xp, engine, net, input, lengths, resets)
     return _Call(xp, net, lengths, resets, chosen)
 
@@ -380,15 +407,15 @@ def cudnn_rnn(
     engine : {"auto", "cudnn", "cupy"}
         What computes CuPy arrays: cuDNN or this package's kernels. "auto" is cuDNN where its
         library is found and supports the call, unless the environment variable CUPYRNN_ENGINE
-        is set to one of the other two. NumPy arrays are computed by NumPy. See
-        `cudnn_rnn_engine`.
+        is set to one of the other two; where the library is there and fails, a RuntimeWarning
+        says so once. NumPy arrays are computed by NumPy. See `cudnn_rnn_engine`.
 
     Returns
     -------
     CudnnRNNOutputs
         output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, of
         the shapes of input_h and input_c; reserve_space, a vector for `cudnn_rnn_backprop`, and
-        host_reserved, two int8 on the host. output_c is a scalar zero for cells without it, and
+        host_reserved, five int8 on the host. output_c is a scalar zero for cells without it, and
         the last two are scalars if is_training is False.
 
     Raises
@@ -441,13 +468,16 @@ def cudnn_rnn(
         else:
             stack = _stack_of(call, vector, input.dtype)
             output, (output_h, output_c), reserve_space = _stack.forward(xp, stack, x, States(h, c))
-        host_reserved = np.array([_CUDNN if chosen == "cudnn" else _OWN, 0], np.int8)
+        host_reserved = np.zeros((), np.int8)
+        if is_training:
+            owner = _CUDNN if chosen == "cudnn" else _OWN
+            host_reserved = _host_reserved(owner, net, input.dtype, lengths, call.resets)
         return CudnnRNNOutputs(
             _as_given(xp, output, time_major, input.dtype),
             _as_given(xp, output_h, time_major, input.dtype),
             _as_given(xp, output_c, time_major, input.dtype),
             reserve_space,
-            host_reserved if is_training else np.zeros((), np.int8),
+            host_reserved,
         )
 
 
@@ -561,9 +591,10 @@ def cudnn_rnn_backprop(
         The gradient of output_c; ignored by cells without it.
     reserve_space
         What the forward call returned. The dropout masks are taken from here.
-    host_reserved : [2] int8 on the host, optional
-        What the forward call returned: which engine reserve_space belongs to. Left out, it is
-        the one that `engine` stands for.
+    host_reserved : [5] int8 on the host, optional
+        What the forward call returned: which engine reserve_space belongs to, and to what sizes,
+        attributes, lengths and resets. Left out, it is the engine that `engine` stands for, and
+        only the size of reserve_space is checked.
     sequence_lengths, resets, rnn_mode, input_mode, direction, dropout, num_proj, time_major, engine
         As in the forward call.
     seed, seed2 : int

@@ -249,7 +249,7 @@ def test_agrees_with_plain_steps(
         assert a.dtype == dtype
     assert out.reserve_space.ndim == 1
     assert out.host_reserved.dtype == np.int8
-    assert out.host_reserved.shape == (2,)
+    assert out.host_reserved.shape == (5,)
     if case.rnn_mode != "lstm":
         assert out.output_c.shape == g.input_c_backprop.shape == ()
 
@@ -1266,14 +1266,81 @@ RESERVED = "as a forward call with is_training=True returns it"
     ("changed", "error", "message"),
     [
         ({"host_reserved": [0, 0]}, TypeError, "host_reserved is [0, 0], expected a numpy.ndarray, int8"),
-        ({"host_reserved": np.zeros((), np.int8)}, ValueError, f"host_reserved has shape (), expected (2,), {RESERVED}"),
-        ({"host_reserved": np.zeros(3, np.int8)}, ValueError, f"host_reserved has shape (3,), expected (2,), {RESERVED}"),
-        ({"host_reserved": np.array([1, 0], np.int8)}, ValueError, "host_reserved begins with 1, which no engine for numpy arrays has"),
-        ({"host_reserved": np.array([-1, 0], np.int8)}, ValueError, "host_reserved begins with -1, which no engine for numpy arrays has"),
+        ({"host_reserved": np.zeros((), np.int8)}, ValueError, f"host_reserved has shape (), expected (5,), {RESERVED}"),
+        ({"host_reserved": np.zeros(3, np.int8)}, ValueError, f"host_reserved has shape (3,), expected (5,), {RESERVED}"),
+        ({"host_reserved": np.array([0, 77], np.int8)}, ValueError, f"host_reserved has shape (2,), expected (5,), {RESERVED}"),
+        ({"host_reserved": np.array([1, 0, 0, 0, 0], np.int8)}, ValueError, "host_reserved begins with 1, which no engine for numpy arrays has"),
+        ({"host_reserved": np.array([-1, 0, 0, 0, 0], np.int8)}, ValueError, "host_reserved begins with -1, which no engine for numpy arrays has"),
     ],
 )  # fmt: skip
 def test_host_reserved(changed: dict[str, Any], error: Any, message: str) -> None:
     raises("cudnn_rnn_backprop", error, message, **changed)
+
+
+RESERVED_CALL = {
+    **{"rnn_mode": "lstm", "direction": BI, "dropout": 0.5, "sequence_lengths": (4, 2, 3)},
+    **{"input_mode": LINEAR, "resets": np.eye(4, 3, dtype=bool), "num_proj": 0, "seed": 1},
+}
+T_B_I_H = (4, 3, 5, 5)
+
+
+def reserved(dtype: Any = np.float64, **changed: Any) -> Any:
+    """Return the arguments and the outputs of a call of two layers."""
+    T, B, I, H = T_B_I_H
+    attributes = {**RESERVED_CALL, **changed}
+    kind = {n: attributes[n] for n in ("rnn_mode", "direction", "input_mode", "num_proj")}
+    rows, P = 4 if kind["direction"] == BI else 2, kind["num_proj"] or H
+    params = np.zeros(cupyrnn.cudnn_rnn_params_size(2, H, I, **kind), dtype)
+    arrays = (
+        np.zeros((T, B, I), dtype),
+        np.zeros((rows, B, P), dtype),
+        np.zeros((rows, B, H), dtype),
+    )
+    return (*arrays, params), attributes, cupyrnn.cudnn_rnn(*arrays, params, **attributes)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"dropout": 0.25},
+        {"sequence_lengths": (2, 4, 3)},
+        {"sequence_lengths": (3, 3, 3)},
+        {"sequence_lengths": None},
+        {"resets": np.eye(4, 3, 1, dtype=bool)},
+        {"resets": None},
+        {"rnn_mode": "gru"},
+        {"input_mode": SKIP},
+        {"num_proj": 2},
+        {"direction": UNI},
+        {"dtype": np.float32},
+    ],
+    ids=str,
+)
+def test_host_reserved_of_another_call(changed: dict[str, Any]) -> None:
+    """It is told apart where reserve_space has the same size, too."""
+    inputs, attributes, out = reserved()
+    _, _, other = reserved(**changed)
+    given = (*inputs, *out[:3], None, None, None, out.reserve_space)
+    message = "reserve_space is of a call with other sizes, attributes, lengths or resets$"
+    with pytest.raises(ValueError, match=message):
+        cupyrnn.cudnn_rnn_backprop(*given, host_reserved=other.host_reserved, **attributes)
+    cupyrnn.cudnn_rnn_backprop(*given, host_reserved=out.host_reserved, **attributes)
+    cupyrnn.cudnn_rnn_backprop(*given, host_reserved=None, **attributes)
+
+
+def test_host_reserved_of_the_same_call_in_other_words() -> None:
+    """Neither seeds nor what says nothing are part of it, and another process has the same."""
+    inputs, attributes, out = reserved()
+    given = (*inputs, *out[:3], None, None, None, out.reserve_space)
+    cupyrnn.cudnn_rnn_backprop(*given, host_reserved=out.host_reserved, **attributes | {"seed": 9})
+    plain = reserved(sequence_lengths=None, resets=None, dropout=0.0)[2].host_reserved
+    said = {"sequence_lengths": (4, 4, 4), "resets": np.zeros((4, 3), bool), "dropout": 0}
+    np.testing.assert_array_equal(reserved(**said)[2].host_reserved, plain)
+    np.testing.assert_array_equal(plain, np.array([0, 91, -8, -17, 76], np.int8))
+    wrong = out.host_reserved.copy()
+    wrong[1] ^= 77
+    with pytest.raises(ValueError, match="reserve_space is of a call with other sizes"):
+        cupyrnn.cudnn_rnn_backprop(*given, host_reserved=wrong, **attributes)
 
 
 def test_reserve_space_of_another_call() -> None:
