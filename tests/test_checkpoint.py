@@ -32,7 +32,7 @@ def short_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end(output: str) -> str:
     """Return what is printed after the training, without its time."""
-    return re.sub(r"\d+ s; figure: .*", "", output[output.index("\nsample") :])
+    return re.sub(r"\d+ s; figure: .*|seconds .*", "", output[output.index("\nsample") :])
 
 
 # Forks a run at a time, all imports made, and kills it at a random moment of its training, or,
@@ -54,11 +54,13 @@ for k in range(int(kills) + 1):
         os._exit(demo.main(arguments))
     os.close(writer)
     last = k == int(kills)
-    output = b""
+    output, begin = b"", time.monotonic()
     while (last or k % 5 and b"training:" not in output) and (part := os.read(reader, 10_000)):
+        begin = begin if b"training:" in output else time.monotonic()
         output += part
     if last:
-        sys.stdout.buffer.write(output)
+        sys.stdout.write(output.decode())
+        print("seconds", time.monotonic() - begin)
     else:
         time.sleep(random.uniform(0, float(longest)))
         os.kill(child, signal.SIGKILL)
@@ -71,12 +73,12 @@ for k in range(int(kills) + 1):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("cell", ["lstm", "cudnn_gru"])
 def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
-    def run(name: str, kills: int) -> str:
-        command = [sys.executable, "-c", KILLER, str(kills), "0.08", *SMALL, "--steps", "700"]
+    def run(name: str, kills: int, longest: float = 0) -> str:
+        command = [sys.executable, "-c", KILLER, str(kills), str(longest), *SMALL]
         paths = ["--out", f"{name}.png", "--checkpoint", f"{name}.npz", "--every", "1"]
         root = str(Path(__file__).parents[1])
         done = subprocess.run(
-            [*command, "--cell", cell, *paths],
+            [*command, "--steps", "700", "--cell", cell, *paths],
             capture_output=True,
             text=True,
             # Numba would compile its loops after every kill.
@@ -87,13 +89,20 @@ def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
-        assert re.findall(r"^status (\S+)$", done.stdout, re.MULTILINE) == ["-9"] * kills + ["0"]
+        *killed, last = re.findall(r"^status (\S+)$", done.stdout, re.MULTILINE)
+        assert last == "0"
+        # One that was fast may have come to its end before.
+        assert killed.count("-9") > 0.7 * kills or not kills
+        assert {*killed} <= {"-9", "0"}
         return done.stdout
 
-    expected, output = run("whole", 0), run("killed", 20)
+    expected = run("whole", 0)
+    seconds = re.search(r"^seconds (\S+)$", expected, re.MULTILINE)
+    assert seconds is not None
+    output = run("killed", 20, float(seconds[1]) / 20)  # not half of the way, on the average
     step = re.search(r"going on after step (\d+) ", output)
     assert step is not None
-    assert 16 < int(step[1]) < 700  # it got on between the kills, and not to the end
+    assert int(step[1]) > 0  # it got on between the kills
     assert end(output) == end(expected)
     whole, killed = tmp_path / "whole.npz", tmp_path / "killed.npz"
     assert killed.read_bytes() == whole.read_bytes()
