@@ -64,9 +64,9 @@ def weights_of(params: Array, net: Net) -> list[Weights]:
     return [one(layer, d) for layer in range(net.L) for d in range(net.D)]
 
 
-def cell_of(xp: ModuleType, rnn_mode: str, p: Weights) -> Cell:
+def cell_of(xp: ModuleType, net: Net, p: Weights) -> Cell:
     """Return the cell of some parameters."""
-    compute, rows = compute_dtype(p.b_x.dtype), len(p.w_h)
+    rnn_mode, compute, rows = net.rnn_mode, compute_dtype(p.b_x.dtype), len(p.w_h)
     b_x, b_h = cast(p.b_x, compute), cast(p.b_h, compute)
     w_x = None if p.w_x is None else p.w_x.T
     if rnn_mode == "gru":
@@ -80,15 +80,17 @@ def cell_of(xp: ModuleType, rnn_mode: str, p: Weights) -> Cell:
             (4 * H,),
             b,
             b_h[2 * H :],
+            net.gate,
         )
     inputs, recurrent = (Weight(w_x, rows),), (Weight(p.w_h.T, rows),)
     if rnn_mode != "lstm":
         return SimpleRNN(inputs, recurrent, (rows,), b_x + b_h, rnn_mode == "rnn_relu")
     if p.w_p is None:
-        return LSTM(inputs, recurrent, (rows,), b_x + b_h, _LSTM_ORDER)
+        return LSTM(inputs, recurrent, (rows,), b_x + b_h, _LSTM_ORDER, gate=net.gate)
     P = len(p.w_p)
     projection = Weight(p.w_p.T, P, of=1)
-    return LSTM(inputs, (*recurrent, projection), (rows, P), b_x + b_h, _LSTM_ORDER)
+    both = (*recurrent, projection)
+    return LSTM(inputs, both, (rows, P), b_x + b_h, _LSTM_ORDER, gate=net.gate)
 
 
 def gradients_of(xp: ModuleType, cell: Cell, grads: Weights) -> Gradients:

@@ -64,18 +64,6 @@ def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array:
     return out
 
 
-def exp_of(dtype: np.dtype[Any]) -> Any:
-    """
-    Return np.exp for a sigmoid 1/(1 + exp(z)).
-
-    Where exp overflows the sigmoid is 0, as 1/inf is; but a complex exp gives inf+inf*j, whose
-    reciprocal is NaN. There it ends at exp(700).
-    """
-    if dtype.kind != "c":
-        return np.exp
-    return lambda z, out: np.exp(np.minimum(z.real, 700) + 1j * z.imag, out)
-
-
 def product(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
     """Return a*b in this dtype, rounded once."""
     compute = compute_dtype(dtype)

@@ -11,8 +11,8 @@ from .params import check_net, layers, zeros
 
 if TYPE_CHECKING:
     from ._arrays import Array
+    from ._block_lstm import GateOrder
     from ._forms import BlockLSTMParams
-    from .lstm import GateOrder
 
 
 def params_from_block_lstm(

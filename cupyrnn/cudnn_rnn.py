@@ -35,6 +35,7 @@ from ._arrays import (
     operand_dtype,
     shown,
 )
+from ._gates import check_gate
 from ._packing import Packing, count_rows
 from ._stack import Stack
 from .cells.contract import States
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array, Lengths, Resets
+    from ._gates import RecurrentActivation
     from .packed import PackedParams
     from .params import Direction, InputMode, RNNMode
 
@@ -263,7 +265,15 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
         if is_lstm:
             expect_shape(op, name, optional.get(name), f"({states}, H)", (*leading_states, H))
 
-    net = net._replace(T=T, B=B, dropout=rate, seed=seeds[0], seed2=seeds[1], is_training=training)
+    gate = check_gate(op, given["recurrent_activation"])
+    if gate is not None and rnn_mode not in ("lstm", "gru"):
+        raise ValueError(
+            f"{op}: recurrent_activation is {shown(given['recurrent_activation'])}, expected"
+            f" sigmoid for {rnn_mode}, which has no gates"
+        )
+    net = net._replace(
+        gate=gate, T=T, B=B, dropout=rate, seed=seeds[0], seed2=seeds[1], is_training=training
+    )
     lengths = check_lengths(op, given["sequence_lengths"], T, B)
     resets = check_resets(op, given["resets"], *leading_steps, symbols=f"({steps})")
     if resets is not None and not major:
@@ -283,7 +293,7 @@ def _stack_of(call: _Call, params: Array, dtype: np.dtype[Any]) -> Stack:
     xp, net = call.xp, call.net
     operands = cast(contiguous(xp, params), operand_dtype(xp, dtype))
     weights = _packed_cells.weights_of(operands, net)
-    cells = [_packed_cells.cell_of(xp, net.rnn_mode, w) for w in weights]
+    cells = [_packed_cells.cell_of(xp, net, w) for w in weights]
     return Stack(net, cells, call.packing)
 
 
@@ -344,6 +354,7 @@ def cudnn_rnn(
     seed: int = 0,
     seed2: int = 0,
     num_proj: int | None = None,
+    recurrent_activation: RecurrentActivation = "sigmoid",
     is_training: bool = True,
     time_major: bool = True,
     engine: Engine = "auto",
@@ -400,6 +411,12 @@ def cudnn_rnn(
         included. Change one of them from call to call.
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none, as if left out.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates i, f, o and r, u of their sums: the sigmoid, as in TensorFlow's op,
+        or a straight line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2,
+        TensorFlow 1 and ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A model's arrays
+        do not tell which of the three it was trained with; its configuration does. cuDNN has
+        the sigmoid only.
     is_training : bool
         Drop values, and keep what the backward pass needs.
     time_major : bool
@@ -496,6 +513,7 @@ def cudnn_rnn_engine(
     seed: int = 0,
     seed2: int = 0,
     num_proj: int | None = None,
+    recurrent_activation: RecurrentActivation = "sigmoid",
     is_training: bool = True,
     time_major: bool = True,
     engine: Engine = "auto",
@@ -506,7 +524,8 @@ def cudnn_rnn_engine(
     Parameters
     ----------
     input, input_h, input_c, params, sequence_lengths, resets, rnn_mode, input_mode, \
-    direction, dropout, seed, seed2, num_proj, is_training, time_major, engine
+    direction, dropout, seed, seed2, num_proj, recurrent_activation, is_training, time_major, \
+    engine
         As in `cudnn_rnn`.
 
     Returns
@@ -568,6 +587,7 @@ def cudnn_rnn_backprop(
     seed: int = 0,
     seed2: int = 0,
     num_proj: int | None = None,
+    recurrent_activation: RecurrentActivation = "sigmoid",
     time_major: bool = True,
     engine: Engine = "auto",
 ) -> CudnnRNNGrads:
@@ -595,7 +615,8 @@ def cudnn_rnn_backprop(
         What the forward call returned: which engine reserve_space belongs to, and to what sizes,
         attributes, lengths and resets. Left out, it is the engine that `engine` stands for, and
         only the size of reserve_space is checked.
-    sequence_lengths, resets, rnn_mode, input_mode, direction, dropout, num_proj, time_major, engine
+    sequence_lengths, resets, rnn_mode, input_mode, direction, dropout, num_proj, \
+    recurrent_activation, time_major, engine
         As in the forward call.
     seed, seed2 : int
         Not used: the masks are in reserve_space.

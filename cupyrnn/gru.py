@@ -21,12 +21,14 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
+from ._gates import check_gate
 from ._padded import Extent, Padded, check_extent
 from .cells.contract import Span, States, Weight
 from .cells.gru import GRU, GRUOutputs
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
+    from ._gates import HardSigmoid, RecurrentActivation
 
 
 class GRUCellGrads(NamedTuple):
@@ -49,12 +51,18 @@ class GRUGrads(NamedTuple):
     d_b_c: Array
 
 
-def _cell(w_ru: Array, w_c: Array, H: int, biases: tuple[Array, Array] | None = None) -> GRU:
+def _cell(
+    w_ru: Array,
+    w_c: Array,
+    H: int,
+    gate: HardSigmoid | None,
+    biases: tuple[Array | None, Array | None] = (None, None),
+) -> GRU:
     """Return the cell of weights [I+H, ·] in the dtype of an operand."""
     I = len(w_c) - H
     inputs = Weight(w_ru[:I], 2 * H), Weight(w_c[:I], H, 1)
     recurrent = Weight(w_ru[I:], 2 * H), Weight(w_c[I:], H, 1)
-    return GRU(inputs, recurrent, (2 * H, H), *(biases or ()))
+    return GRU(inputs, recurrent, (2 * H, H), *biases, gate)
 
 
 def _forward(
@@ -63,6 +71,7 @@ def _forward(
     h_prev: Array,
     weights: tuple[Array, Array],
     biases: tuple[Array, Array],
+    gate: HardSigmoid | None,
     extent: Extent | None = None,
 ) -> GRUOutputs:
     """block_gru after its checks, or without an extent gru_block_cell."""
@@ -72,12 +81,18 @@ def _forward(
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     shape = (*x.shape[:-1], H)
     outputs = GRUOutputs._make([*xp.empty((3, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    cell = _cell(w_ru, w_c, H, (b_ru, b_c))
+    cell = _cell(w_ru, w_c, H, gate, (b_ru, b_c))
     _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
     return outputs
 
 
-def _backward(xp: ModuleType, padded: Padded, weights: tuple[Array, Array], d_h: Array) -> GRUGrads:
+def _backward(
+    xp: ModuleType,
+    padded: Padded,
+    weights: tuple[Array, Array],
+    d_h: Array,
+    gate: HardSigmoid | None,
+) -> GRUGrads:
     """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
     I, H = padded.x.shape[-1], padded.first.h.shape[1]
     dtype, compute = padded.x.dtype, compute_dtype(padded.x.dtype)
@@ -85,20 +100,25 @@ def _backward(xp: ModuleType, padded: Padded, weights: tuple[Array, Array], d_h:
     d_w_ru, d_w_c = xp.empty((I + H, 2 * H), compute), xp.empty((I + H, H), compute)
     d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
     matrices = d_w_ru[:I], d_w_c[:I], d_w_ru[I:], d_w_c[I:]
-    cell = _cell(w_ru, w_c, H)
+    cell = _cell(w_ru, w_c, H, gate)
     d_x, first = _padded.backward(xp, cell, padded, States(d_h), matrices, (d_b_ru, d_b_c))
     grads = (d_x, first.h, d_w_ru, d_w_c, d_b_ru, d_b_c)
     return GRUGrads(*(cast(g, dtype) for g in grads))
 
 
 def _gates_gradient(
-    xp: ModuleType, h_prev: Array, weights: tuple[Array, Array], saved: GRUOutputs, d_h: Array
+    xp: ModuleType,
+    h_prev: Array,
+    weights: tuple[Array, Array],
+    saved: GRUOutputs,
+    d_h: Array,
+    gate: HardSigmoid | None,
 ) -> GRUCellGrads:
     """gru_block_cell_grad after its checks: a step up to its gates, and through the weights."""
     (B, H), dtype = h_prev.shape, h_prev.dtype
     compute = compute_dtype(dtype)
     w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
-    cell = _cell(w_ru, w_c, H)
+    cell = _cell(w_ru, w_c, H, gate)
     outputs = GRUOutputs(*(contiguous(xp, a) for a in saved))
     span = Span(outputs, States(contiguous(xp, h_prev)), [B])
     carried = States(xp.zeros((B, H), compute))
@@ -113,15 +133,20 @@ _INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
 
 
 def _check(
-    op: str, lead: str, required: dict[str, Array], optional: dict[str, Array | None]
-) -> ModuleType:
+    op: str,
+    lead: str,
+    required: dict[str, Array],
+    optional: dict[str, Array | None],
+    recurrent_activation: RecurrentActivation,
+) -> tuple[ModuleType, HardSigmoid | None]:
     """
-    Check every array of a GRU call and return its module.
+    Check every argument of a GRU call; return its module and its gates' activation.
 
     `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
     input of the forward op is a state of shape (lead, H).
     """
     xp, _ = check_arrays(op, required, optional, complex_step="r" not in required)
+    gate = check_gate(op, recurrent_activation)
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
     x, h_prev, w_ru = arrays.get("x"), arrays["h_prev"], arrays["w_ru"]
     H = expect_rank(op, "h_prev", h_prev, "(B, H)")[1]
@@ -138,11 +163,18 @@ def _check(
     for name, a in arrays.items():
         if name not in _INPUTS:
             expect_shape(op, name, a, state, state_shape)
-    return xp
+    return xp, gate
 
 
 def gru_block_cell(
-    x: Array, h_prev: Array, w_ru: Array, w_c: Array, b_ru: Array, b_c: Array
+    x: Array,
+    h_prev: Array,
+    w_ru: Array,
+    w_c: Array,
+    b_ru: Array,
+    b_c: Array,
+    *,
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> GRUOutputs:
     """
     One step of a GRU, as TensorFlow's GRUBlockCell.
@@ -168,6 +200,11 @@ def gru_block_cell(
         The biases of r and u.
     b_c : [H]
         The bias of c.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives r and u of their sums: the sigmoid, as in TensorFlow's op, or a straight line.
+        clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX,
+        clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A model's arrays do not tell which of
+        the three it was trained with; its configuration does.
 
     Returns
     -------
@@ -200,14 +237,15 @@ def gru_block_cell(
     >>> out.h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    xp = _check(
+    xp, gate = _check(
         "gru_block_cell",
         "B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
         {},
+        recurrent_activation,
     )
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c))
+        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), gate)
 
 
 def block_gru(
@@ -222,6 +260,7 @@ def block_gru(
     sequence_lengths: Lengths | None = None,
     reverse: bool = False,
     resets: Resets | None = None,
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> GRUOutputs:
     """
     A GRU over a sequence, with the equations of `gru_block_cell`.
@@ -267,15 +306,16 @@ def block_gru(
     array([0.4092, 0.3485, 0.3086, 0.2826])
     """
     op = "block_gru"
-    xp = _check(
+    xp, gate = _check(
         op,
         "T, B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
         {},
+        recurrent_activation,
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), extent)
+        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), gate, extent)
 
 
 def gru_block_cell_grad(
@@ -290,6 +330,7 @@ def gru_block_cell_grad(
     x: Array | None = None,
     b_ru: Array | None = None,
     b_c: Array | None = None,
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> GRUCellGrads:
     """
     The gradient of one GRU step up to its gates, as TensorFlow's GRUBlockCellGrad.
@@ -318,6 +359,9 @@ def gru_block_cell_grad(
         The gradient of h.
     x, b_ru, b_c : optional
         The other inputs of the step. Their values do not enter; they are checked if given.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        As in the forward call. Of a hard sigmoid the slope stands in place of r*(1-r) and
+        u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -344,16 +388,17 @@ def gru_block_cell_grad(
     >>> grads.d_h_prev.round(4)
     array([[0.6738, 0.6738, 0.6738]])
     """
-    xp = _check(
+    xp, gate = _check(
         "gru_block_cell_grad",
         "B",
         {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
         {"x": x, "b_ru": b_ru, "b_c": b_c},
+        recurrent_activation,
     )
     # h is not among the arguments: its value does not enter.
     saved = GRUOutputs(r, u, c, c)
     with on_device(xp, h_prev):
-        return _gates_gradient(xp, h_prev, (w_ru, w_c), saved, d_h)
+        return _gates_gradient(xp, h_prev, (w_ru, w_c), saved, d_h, gate)
 
 
 def gru_block_cell_backward(
@@ -368,6 +413,7 @@ def gru_block_cell_backward(
     *,
     b_ru: Array | None = None,
     b_c: Array | None = None,
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> GRUGrads:
     """
     The gradient of every input of one GRU step.
@@ -392,6 +438,8 @@ def gru_block_cell_backward(
         The gradient of h.
     b_ru, b_c : [2*H], [H], optional
         Their values do not enter; they are checked if given.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        As in `gru_block_cell_grad`.
 
     Returns
     -------
@@ -415,16 +463,17 @@ def gru_block_cell_backward(
     >>> grads.d_b_c.round(4)
     array([0.3809, 0.3809, 0.3809])
     """
-    xp = _check(
+    xp, gate = _check(
         "gru_block_cell_backward",
         "B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
         {"b_ru": b_ru, "b_c": b_c},
+        recurrent_activation,
     )
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, States(h_prev), GRUOutputs(r, u, c, h_prev))
     with on_device(xp, x):
-        return _backward(xp, padded, (w_ru, w_c), d_h)
+        return _backward(xp, padded, (w_ru, w_c), d_h, gate)
 
 
 def block_gru_grad(
@@ -444,6 +493,7 @@ def block_gru_grad(
     sequence_lengths: Lengths | None = None,
     reverse: bool = False,
     resets: Resets | None = None,
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> GRUGrads:
     """
     The gradient of every input of `block_gru`.
@@ -467,6 +517,8 @@ def block_gru_grad(
         Their values do not enter; they are checked if given.
     seq_len_max, sequence_lengths, reverse, resets
         As in the forward call. What lies past the end is not read, and d_x is zero there.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        As in the forward call.
 
     Returns
     -------
@@ -490,13 +542,14 @@ def block_gru_grad(
     """
     op = "block_gru_grad"
     saved = {"r": r, "u": u, "c": c, "h": h}
-    xp = _check(
+    xp, gate = _check(
         op,
         "T, B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h},
         {"b_ru": b_ru, "b_c": b_c},
+        recurrent_activation,
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, padded, (w_ru, w_c), d_h)
+        return _backward(xp, padded, (w_ru, w_c), d_h, gate)

@@ -7,38 +7,25 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _layer, _padded
 from ._arrays import (
     cast,
-    check_arrays,
-    check_bool,
-    check_choice,
-    check_real,
     compute_dtype,
     contiguous,
-    expect_rank,
-    expect_shape,
     on_device,
     operand_dtype,
 )
+from ._block_lstm import COLUMNS, Attributes, Call, cell_of, check_call, check_forget_bias
 from ._padded import Extent, Padded, check_extent
-from .cells.contract import Span, States, Weight
+from .cells.contract import Span, States
 from .cells.lstm import LSTM, LSTMOutputs
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
-
-GateOrder: TypeAlias = Literal["icfo", "ifco"]
-
-# Which quarter of the columns of w, b and the gate gradients belongs to i, ci, f and o.
-_COLUMNS = {"icfo": (0, 1, 2, 3), "ifco": (0, 2, 1, 3)}
-
-# TensorFlow's defaults of (forget_bias, cell_clip): BlockLSTM's and BlockLSTMV2's.
-_DEFAULTS = {"icfo": (1.0, 3.0), "ifco": (0.0, 0.0)}
+    from ._block_lstm import GateOrder
+    from ._gates import RecurrentActivation
 
 
 class LSTMCellGrads(NamedTuple):
@@ -64,37 +51,21 @@ class LSTMGrads(NamedTuple):
     b_grad: Array
 
 
-class _Call(NamedTuple):
-    """The attributes of a call after their checks."""
-
-    peephole: tuple[Array, Array, Array] | None  # in the dtype of the computation, where used
-    cell_clip: float | None
-    gate_order: GateOrder
-
-
-def _cell(w: Array, b: Array | None, H: int, call: _Call) -> LSTM:
-    """Return the cell of weights [I+H, 4*H] in the dtype of an operand."""
-    I = len(w) - H
-    inputs, recurrent = (Weight(w[:I], 4 * H),), (Weight(w[I:], 4 * H),)
-    columns = _COLUMNS[call.gate_order]
-    return LSTM(inputs, recurrent, (4 * H,), b, columns, call.peephole, call.cell_clip)
-
-
 def _forward(
     xp: ModuleType,
     x: Array,
     first: States,
     weights: tuple[Array, Array],
-    call: _Call,
+    call: Call,
     forget_bias: float,
     extent: Extent | None = None,
 ) -> LSTMOutputs:
     """block_lstm after its checks, or without an extent lstm_block_cell."""
     w, b = weights
-    H, columns = first.h.shape[1], _COLUMNS[call.gate_order]
+    H, columns = first.h.shape[1], COLUMNS[call.gate_order]
     b = b.astype(compute_dtype(x.dtype))
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
-    cell = _cell(w.astype(operand_dtype(xp, x.dtype), order="C", copy=False), b, H, call)
+    cell = cell_of(w.astype(operand_dtype(xp, x.dtype), order="C", copy=False), b, H, call)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     shape = (*x.shape[:-1], H)
     outputs = LSTMOutputs._make([*xp.empty((6, *shape), x.dtype), xp.empty(shape, x.dtype)])
@@ -102,12 +73,12 @@ def _forward(
     return outputs
 
 
-def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: _Call) -> LSTMGrads:
+def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: Call) -> LSTMGrads:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     x, first, *_ = padded
     I, H = x.shape[-1], first.h.shape[1]
     dtype, compute = x.dtype, compute_dtype(x.dtype)
-    cell = _cell(cast(w, operand_dtype(xp, dtype)), None, H, call)
+    cell = cell_of(cast(w, operand_dtype(xp, dtype)), None, H, call)
     w_grad, b_grad = xp.empty((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if call.peephole is None else peephole_grads
@@ -119,12 +90,13 @@ def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: _Ca
 
 
 def _gates_gradient(
-    xp: ModuleType, saved: LSTMOutputs, cs_prev: Array, given: States, call: _Call
+    xp: ModuleType, saved: LSTMOutputs, cs_prev: Array, given: States, call: Call
 ) -> LSTMCellGrads:
     """lstm_block_cell_grad after its checks: a step up to its gates."""
     (B, H), dtype = cs_prev.shape, cs_prev.dtype
     compute = compute_dtype(dtype)
-    cell = LSTM((), (), (4 * H,), None, _COLUMNS[call.gate_order], call.peephole, call.cell_clip)
+    attributes = (call.peephole, call.cell_clip, call.gate)
+    cell = LSTM((), (), (4 * H,), None, COLUMNS[call.gate_order], *attributes)
     span = Span(
         LSTMOutputs(*(contiguous(xp, a) for a in saved)), States(None, contiguous(xp, cs_prev)), [B]
     )
@@ -134,84 +106,6 @@ def _gates_gradient(
     given = States(*(None if a is None else contiguous(xp, a) for a in given))
     (dicfo,) = _layer.step_gradient(xp, cell, span, given, carried, vectors)
     return LSTMCellGrads(*(cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)))
-
-
-_PEEPHOLES = ("wci", "wcf", "wco")
-_INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *_PEEPHOLES)
-
-
-def _check(
-    op: str,
-    lead: str,
-    required: dict[str, Array],
-    optional: dict[str, Array | None],
-    cell_clip: float | None,
-    use_peephole: bool | None,
-    gate_order: GateOrder,
-) -> tuple[ModuleType, _Call]:
-    """
-    Check every array and attribute of an LSTM call; return its module and attributes.
-
-    `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
-    input of the forward op is a state of shape (lead, H).
-    """
-    forward = "i" not in required
-    xp, dtype = check_arrays(op, required, optional, complex_step=forward)
-    check_choice(op, "gate_order", gate_order, tuple(_COLUMNS))
-    arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
-
-    x, w, cs_prev = arrays.get("x"), arrays.get("w"), arrays["cs_prev"]
-    H = expect_rank(op, "cs_prev", cs_prev, "(B, H)")[1]
-    leading, I = cs_prev.shape[:1], 0
-    if w is not None:
-        I = max(expect_rank(op, "w", w, "(I+H, 4*H)")[0] - H, 0)
-    if x is not None:
-        *leading_sizes, I = expect_rank(op, "x", x, f"({lead}, I)")
-        leading = tuple(leading_sizes)
-    expect_shape(op, "cs_prev", cs_prev, "(B, H)", (leading[-1], H))
-    expect_shape(op, "h_prev", arrays.get("h_prev"), "(B, H)", (leading[-1], H))
-    expect_shape(op, "w", w, "(I+H, 4*H)", (I + H, 4 * H))
-    expect_shape(op, "b", arrays.get("b"), "(4*H,)", (4 * H,))
-    for name in _PEEPHOLES:
-        expect_shape(op, name, arrays.get(name), "(H,)", (H,))
-    state, state_shape = f"({lead}, H)", (*leading, H)
-    for name, a in arrays.items():
-        if name not in _INPUTS:
-            expect_shape(op, name, a, state, state_shape)
-
-    given = [name for name in _PEEPHOLES if name in arrays]
-    wanted = bool(given)
-    if use_peephole is not None:
-        wanted = check_bool(op, "use_peephole", use_peephole)
-    if (given and len(given) < 3) or (wanted and not given):
-        missing = next(name for name in _PEEPHOLES if name not in arrays)
-        why = f"like {given[0]}" if given else "as use_peephole is True"
-        raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
-    if cell_clip is None and forward:
-        cell_clip = _DEFAULTS[gate_order][1]
-    clip = None if cell_clip is None else _clip(op, cell_clip, dtype)
-    if not wanted:
-        return xp, _Call(None, clip, gate_order)
-    compute = compute_dtype(dtype)
-    with on_device(xp, cs_prev):
-        wci, wcf, wco = (contiguous(xp, cast(arrays[name], compute)) for name in _PEEPHOLES)
-    return xp, _Call((wci, wcf, wco), clip, gate_order)
-
-
-def _forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder) -> float:
-    """Return forget_bias, or TensorFlow's default."""
-    if forget_bias is None:
-        return _DEFAULTS[gate_order][0]
-    return check_real(op, "forget_bias", forget_bias)
-
-
-def _clip(op: str, cell_clip: float, dtype: np.dtype[Any]) -> float | None:
-    """Return the clip as the dtype can hold it, so that a saved cs compares equal to it."""
-    clip = check_real(op, "cell_clip", cell_clip)
-    with np.errstate(over="ignore", under="ignore"):
-        if dtype.itemsize < 8:
-            clip = float(np.float32(clip))  # which TensorFlow's attribute is
-        return float(dtype.type(clip).real) if clip > 0 else None
 
 
 def lstm_block_cell(
@@ -228,6 +122,7 @@ def lstm_block_cell(
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> LSTMOutputs:
     """
     One step of an LSTM, as TensorFlow's LSTMBlockCell.
@@ -266,6 +161,11 @@ def lstm_block_cell(
         Left out, peepholes are used if they are given. With False they are checked, not used.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives i, f and o of their sums: the sigmoid, as in TensorFlow's op, or a straight
+        line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and
+        ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A model's arrays do not tell
+        which of the three it was trained with; its configuration does.
 
     Returns
     -------
@@ -301,16 +201,14 @@ def lstm_block_cell(
     array([[0.0594, 0.0594, 0.0594]])
     """
     op = "lstm_block_cell"
-    xp, call = _check(
+    xp, call = check_call(
         op,
         "B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
-        cell_clip,
-        use_peephole,
-        gate_order,
+        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
-    bias = _forget_bias(op, forget_bias, gate_order)
+    bias = check_forget_bias(op, forget_bias, gate_order)
     with on_device(xp, x):
         return _forward(xp, x, States(h_prev, cs_prev), (w, b), call, bias)
 
@@ -333,6 +231,7 @@ def block_lstm(
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> LSTMOutputs:
     """
     An LSTM over a sequence, as TensorFlow's BlockLSTM ("icfo") and BlockLSTMV2 ("ifco").
@@ -415,17 +314,15 @@ def block_lstm(
     (4, 2, 3)
     """
     op = "block_lstm"
-    xp, call = _check(
+    xp, call = check_call(
         op,
         "T, B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
-        cell_clip,
-        use_peephole,
-        gate_order,
+        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    bias = _forget_bias(op, forget_bias, gate_order)
+    bias = check_forget_bias(op, forget_bias, gate_order)
     with on_device(xp, x):
         return _forward(xp, x, States(h_prev, cs_prev), (w, b), call, bias, extent)
 
@@ -451,6 +348,7 @@ def lstm_block_cell_grad(
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> LSTMCellGrads:
     """
     The gradient of one LSTM step up to its gates, as TensorFlow's LSTMBlockCellGrad.
@@ -486,6 +384,9 @@ def lstm_block_cell_grad(
         Left out, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}
         The order of the gates in dicfo.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        As in the forward call. Of a hard sigmoid the slope stands in place of i*(1-i), f*(1-f)
+        and o*(1-o): 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -514,7 +415,7 @@ def lstm_block_cell_grad(
     array([[0.4176, 0.4176, 0.4176]])
     """
     op = "lstm_block_cell_grad"
-    xp, call = _check(
+    xp, call = check_call(
         op,
         "B",
         {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co},
@@ -529,9 +430,7 @@ def lstm_block_cell_grad(
             "wcf": wcf,
             "wco": wco,
         },
-        cell_clip,
-        use_peephole,
-        gate_order,
+        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     # h is not among the arguments: its value does not enter.
     saved = LSTMOutputs(i, cs, f, o, ci, co, co)
@@ -560,6 +459,7 @@ def lstm_block_cell_backward(
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> LSTMGrads:
     """
     The gradient of every input of one LSTM step.
@@ -586,7 +486,7 @@ def lstm_block_cell_backward(
         The peephole weights: all three or none.
     b : [4*H], optional
         Its value does not enter; it is checked if given.
-    cell_clip, use_peephole, gate_order
+    cell_clip, use_peephole, gate_order, recurrent_activation
         As in `lstm_block_cell_grad`.
 
     Returns
@@ -613,14 +513,12 @@ def lstm_block_cell_backward(
     """
     op = "lstm_block_cell_backward"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
-    xp, call = _check(
+    xp, call = check_call(
         op,
         "B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        cell_clip,
-        use_peephole,
-        gate_order,
+        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, States(h_prev, cs_prev), LSTMOutputs(**saved, h=h_prev))
@@ -654,6 +552,7 @@ def block_lstm_grad(
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> LSTMGrads:
     """
     The gradient of every input of `block_lstm`, as TensorFlow's BlockLSTMGrad and V2.
@@ -687,6 +586,8 @@ def block_lstm_grad(
         Left out, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w, and in w_grad and b_grad.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        As in the forward call.
 
     Returns
     -------
@@ -712,14 +613,12 @@ def block_lstm_grad(
     """
     op = "block_lstm_grad"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
-    xp, call = _check(
+    xp, call = check_call(
         op,
         "T, B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        cell_clip,
-        use_peephole,
-        gate_order,
+        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev, cs_prev), LSTMOutputs(**saved), extent)

@@ -30,6 +30,7 @@ from ._arrays import (
 
 if TYPE_CHECKING:
     from ._arrays import Array
+    from ._gates import HardSigmoid
 
 RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
 InputMode: TypeAlias = Literal["linear_input", "skip_input", "auto_select"]
@@ -69,6 +70,7 @@ class Net(NamedTuple):
     seed: int = 0
     seed2: int = 0
     is_training: bool = True
+    gate: HardSigmoid | None = None  # in place of the sigmoid
 
     @property
     def P(self) -> int:

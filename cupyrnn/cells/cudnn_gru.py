@@ -8,11 +8,13 @@ Forward::
     c = tanh(x @ w_c + b + r*hc)
     h = u*(h_prev - c) + c
 
+With a hard sigmoid its slope stands in place of r*(1-r) and u*(1-u): ``_gates.py``.
+
 Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
 saved values only::
 
     dhc = dh * k_hc                       k_hc = k_c*r
-    dr  = dh * k_r                        k_r  = k_hc*hc*(1-r)
+    dr  = dh * k_r                        k_r  = k_c*hc*r*(1-r)
     du  = dh * k_u                        k_u  = (h_prev-c)*u*(1-u)
     dc  = dh * k_c                        k_c  = (1-u)*(1-c²)
     dh  = dh*u + [dhc, dr, du] @ [w_hc, w_ru].T
@@ -25,11 +27,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._products import exp_of
+from .._gates import gate_of, slope_of
 from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._gates import HardSigmoid
     from .._products import Scratch
 
 
@@ -51,6 +54,7 @@ class CudnnGRU(NamedTuple):
     widths: tuple[int, ...]
     b: Array  # [3*H], outside the reset: r, u, c
     b_hc: Array  # [H], reset
+    gate: HardSigmoid | None = None  # in place of the sigmoid
 
     @property
     def Saved(self) -> type[CudnnGRUOutputs]:
@@ -85,14 +89,14 @@ def forward_steps(
     product_hc, product_ru = product[:, :H], product[:, H:]
     planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), dtype)
-    exp, one = exp_of(dtype), np.array(1, dtype)
+    inner, shift, outer = gate_of(cell.gate, dtype)
     for z_ru_t, z_c_t, r, u, c, hc, h in zip(z_ru, z_c, *saved, strict=True):
         np.dot(h_prev, w_h, product)
         np.subtract(z_ru_t, product_ru, zh)
-        exp(planes, e)
-        np.add(e, one, e)
-        np.reciprocal(e_r, r)  # r = sigmoid(zr)
-        np.reciprocal(e_u, u)  # u = sigmoid(zu)
+        inner(planes, e)
+        np.add(e, shift, e)
+        outer(e_r, r)  # r = sigmoid(zr)
+        outer(e_u, u)  # u = sigmoid(zu)
         np.add(product_hc, cell.b_hc, hc)
         np.multiply(r, hc, c)
         np.add(c, z_c_t, c)
@@ -117,7 +121,7 @@ def backward_steps(
     (dz,), (w_h,), dh = deltas, w, carried.h
     (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
     r, u, c, hc, _ = span.saved
-    h_prev, one = span.before.h, np.array(1, dtype)
+    h_prev, one, slope = span.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
     memory = work(5, t, B, H)
     k, tmp = memory[:4].reshape(t, 4, B, H), memory[4]
     k_hc, k_r, k_u, k_c = (k[:, gate] for gate in range(4))
@@ -126,12 +130,13 @@ def backward_steps(
     np.subtract(one, u, k_u)
     np.multiply(k_hc, k_u, k_c)  # k_c = (1-u)*(1-c²)
     np.subtract(h_prev, c, tmp)
-    np.multiply(tmp, u, tmp)
+    slope(u, k_u, k_u)
     np.multiply(k_u, tmp, k_u)  # k_u = (h_prev-c)*u*(1-u)
     np.multiply(k_c, r, k_hc)  # k_hc = k_c*r
     np.subtract(one, r, k_r)
-    np.multiply(k_r, k_hc, k_r)
-    np.multiply(k_r, hc, k_r)  # k_r = k_hc*hc*(1-r)
+    slope(r, k_r, k_r)
+    np.multiply(k_r, k_c, k_r)
+    np.multiply(k_r, hc, k_r)  # k_r = k_c*hc*r*(1-r)
     past = np.empty((B, H), dtype)
     gates, recurrent = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3), dz[:, :, : 3 * H]
     # Iterating over arrays makes the views of a step faster than indexing them does.

@@ -7,6 +7,8 @@ Forward::
     c = tanh(x @ w_c + (h_prev*r) @ w_c + b_c)
     h = u*(h_prev - c) + c
 
+With a hard sigmoid its slope stands in place of r*(1-r) and u*(1-u): ``_gates.py``.
+
 Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
 saved values only::
 
@@ -24,11 +26,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._products import exp_of, product
+from .._gates import gate_of, slope_of
+from .._products import product
 from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._gates import HardSigmoid
     from .._products import Scratch
 
 
@@ -49,6 +53,7 @@ class GRU(NamedTuple):
     widths: tuple[int, ...]
     b_ru: Any = None  # [2*H]; None backwards, as the next
     b_c: Any = None  # [H]
+    gate: HardSigmoid | None = None  # in place of the sigmoid
 
     @property
     def Saved(self) -> type[GRUOutputs]:
@@ -83,14 +88,14 @@ def forward_steps(
     # one over half of each row.
     planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), dtype)
-    exp, one = exp_of(dtype), np.array(1, dtype)
+    inner, shift, outer = gate_of(cell.gate, dtype)
     for z_ru_t, z_c_t, r, u, c, h in zip(z_ru, z_c, *saved, strict=True):
         np.dot(h_prev, w_ru, zh)
         np.subtract(z_ru_t, zh, zh)
-        exp(planes, e)
-        np.add(e, one, e)
-        np.reciprocal(e_r, r)  # r = sigmoid(zr)
-        np.reciprocal(e_u, u)  # u = sigmoid(zu)
+        inner(planes, e)
+        np.add(e, shift, e)
+        outer(e_r, r)  # r = sigmoid(zr)
+        outer(e_u, u)  # u = sigmoid(zu)
         np.dot(np.multiply(h_prev, r, h_reset), w_c, zh_c)
         np.add(zh_c, z_c_t, zh_c)
         np.tanh(zh_c, c)  # c = tanh(zc)
@@ -114,18 +119,18 @@ def backward_steps(
     (d_ru, d_c), (w_ru, w_c), dh = deltas, w, carried.h
     (t, B, H), dtype = d_c.shape, dh.dtype
     r, u, c, _ = span.saved
-    h_prev, one = span.before.h, np.array(1, dtype)
+    h_prev, one, slope = span.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
     k_r, k_u, k_c, tmp = work(4, t, B, H)
     np.subtract(one, u, tmp)
     np.multiply(c, c, k_c)
     np.subtract(one, k_c, k_c)
     np.multiply(k_c, tmp, k_c)  # k_c = (1-u)*(1-c²)
-    np.multiply(tmp, u, tmp)
+    slope(u, tmp, tmp)
     np.subtract(h_prev, c, k_u)
     np.multiply(k_u, tmp, k_u)  # k_u = (h_prev-c)*u*(1-u)
     np.subtract(one, r, k_r)
-    np.multiply(h_prev, r, tmp)
-    np.multiply(k_r, tmp, k_r)  # k_r = h_prev*r*(1-r)
+    slope(r, k_r, k_r)
+    np.multiply(h_prev, k_r, k_r)  # k_r = h_prev*r*(1-r)
     d_hr, through = np.empty((B, H), dtype), np.empty((B, H), dtype)
     gates = d_ru.reshape(t, B, 2, H)
     # Iterating over arrays makes the views of a step faster than indexing them does.

@@ -11,6 +11,8 @@ Forward::
     o  = sigmoid(zo + cs*wco)
     h  = o*co                             (o*co) @ w_p with a projection
 
+With a hard sigmoid its slope stands in place of i*(1-i), f*(1-f) and o*(1-o): ``_gates.py``.
+
 Backward, with dh and dcs the gradients of h and cs, those of the steps after included. What stands
 on the left is the whole recurrence; the factors k depend on saved values only::
 
@@ -31,11 +33,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._products import exp_of, product
+from .._gates import gate_of, slope_of
+from .._products import product
 from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._gates import HardSigmoid
     from .._products import Scratch
 
 
@@ -61,6 +65,7 @@ class LSTM(NamedTuple):
     columns: tuple[int, ...]  # which quarter belongs to i, ci, f and o; i, f and o in that order
     peephole: tuple[Array, Array, Array] | None = None  # wci, wcf, wco [H]
     cell_clip: float | None = None
+    gate: HardSigmoid | None = None  # in place of the sigmoid
 
     @property
     def Saved(self) -> type[LSTMOutputs]:
@@ -88,8 +93,7 @@ def forward_steps(
     (z,), (w_h, *w_p) = xw, w
     h_prev, cs_prev = carried
     (B, H), dtype, at_ci = cs_prev.shape, z.dtype, cell.columns[1]
-    # All pre-activations are held negated. The sigmoid is then 1/(1 + exp(z)), which unlike the
-    # form with tanh keeps its relative accuracy near 0; exp may overflow, which is right.
+    # All pre-activations are held negated, for the sigmoid 1/(exp(z) + 1).
     np.subtract(-cell.b, z, z)
     zh, tmp = np.empty((B, 4 * H), dtype), np.empty((B, H), dtype)
     # One plane [B, H] per gate: a ufunc over contiguous memory is several times cheaper than one
@@ -98,8 +102,8 @@ def forward_steps(
     zi, zci, zf, zo = (planes[column] for column in cell.columns)
     e_i, e_f, e_o = e = np.empty((3, B, H), dtype)
     left, e_left, right, e_right = planes[:at_ci], e[:at_ci], planes[at_ci + 1 :], e[at_ci:]
-    # Arrays, which ufuncs take faster than Python's numbers.
-    exp, one = exp_of(dtype), np.array(1, dtype)
+    # Arrays for numbers, which ufuncs take faster than Python's.
+    inner, shift, outer = gate_of(cell.gate, dtype)
     if cell.peephole is not None:
         wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in cell.peephole)
     if cell.cell_clip is not None:
@@ -108,16 +112,16 @@ def forward_steps(
         np.dot(h_prev, w_h, zh)
         np.subtract(z_t, zh, zh)
         if cell.peephole is None:
-            exp(left, e_left)
-            exp(right, e_right)
-            np.add(e, one, e)
+            inner(left, e_left)
+            inner(right, e_right)
+            np.add(e, shift, e)
         else:
             np.subtract(zi, np.multiply(cs_prev, wci, tmp), e_i)
             np.subtract(zf, np.multiply(cs_prev, wcf, tmp), e_f)
-            exp(e[:2], e[:2])
-            np.add(e[:2], one, e[:2])
-        np.reciprocal(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
-        np.reciprocal(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
+            inner(e[:2], e[:2])
+            np.add(e[:2], shift, e[:2])
+        outer(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
+        outer(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
         np.tanh(zci, ci)
         np.negative(ci, ci)  # ci = tanh(zci)
         np.multiply(f, cs_prev, cs)
@@ -128,9 +132,9 @@ def forward_steps(
         np.tanh(cs, co)  # co = tanh(cs)
         if cell.peephole is not None:
             np.subtract(zo, np.multiply(cs, wco, tmp), e_o)
-            exp(e_o, e_o)
-            np.add(e_o, one, e_o)
-        np.reciprocal(e_o, o)  # o = sigmoid(zo + cs*wco)
+            inner(e_o, e_o)
+            np.add(e_o, shift, e_o)
+        outer(e_o, o)  # o = sigmoid(zo + cs*wco)
         if not w_p:
             np.multiply(o, co, h)  # h = o*co
         else:
@@ -154,19 +158,19 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _
     (t, B, H), dtype = i.shape, i.dtype
     memory = work(7, t, B, H)
     k = _Factors(memory[:3].reshape(t, 3, B, H), *memory[3:6])
-    tmp, one = memory[6], np.array(1, dtype)
+    tmp, one, slope = memory[6], np.array(1, dtype), slope_of(cell.gate, dtype)
     k_i, k_ci, k_f = (k.gates[:, column] for column in cell.columns[:3])
     np.subtract(one, i, tmp)
-    np.multiply(tmp, i, tmp)
+    slope(i, tmp, tmp)
     np.multiply(tmp, ci, k_i)  # k_i = i*(1-i)*ci
     np.multiply(ci, ci, tmp)
     np.subtract(one, tmp, tmp)
     np.multiply(tmp, i, k_ci)  # k_ci = (1-ci²)*i
     np.subtract(one, f, tmp)
-    np.multiply(tmp, f, tmp)
+    slope(f, tmp, tmp)
     np.multiply(tmp, cs_prev, k_f)  # k_f = f*(1-f)*cs_prev
     np.subtract(one, o, tmp)
-    np.multiply(tmp, o, tmp)
+    slope(o, tmp, tmp)
     np.multiply(tmp, co, k.o)  # k_o = o*(1-o)*co
     np.multiply(co, co, tmp)
     np.subtract(one, tmp, tmp)

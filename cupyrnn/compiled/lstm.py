@@ -44,10 +44,11 @@ def _compile(loop: Callable[..., None], arguments: str, char: str) -> Any:
     Return a loop compiled for a dtype, from the disk where it was compiled before.
 
     `arguments` tells them apart: r2 is an array of rank 2 that is only read, w2 one that is
-    written, d1 a float64 one, x a number of the dtype and n an integer.
+    written, d1 a float64 one, x a number of the dtype, n an integer and b a bool.
     """
     dtype = numba.from_dtype(np.dtype(char))
-    types: dict[str, Any] = {"x": dtype, "n": numba.intp, "d1": numba.float64[::1]}
+    types: dict[str, Any] = {"x": dtype, "n": numba.intp, "b": numba.boolean}
+    types["d1"] = numba.float64[::1]
     for rank in (1, 2, 3):
         types[f"r{rank}"] = numba.types.Array(dtype, rank, "C", readonly=True)
         types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")
@@ -106,6 +107,29 @@ def _expm1(u: Array) -> None:
         _expm1_64(u)
 
 
+@_part
+def _gate(u: Any, hard: bool, slope: Any, offset: Any) -> Any:
+    """Return a gate: of expm1(z) the sigmoid or, if hard, of z itself, z held negated."""
+    zero, one, two = type(u)(0), type(u)(1), type(u)(2)
+    if not hard:
+        return one / (two + u)
+    g = offset - slope * u
+    if g > one:
+        g = one
+    if g < zero:
+        g = zero
+    return g
+
+
+@_part
+def _slope(g: Any, hard: bool, slope: Any) -> Any:
+    """Return the slope of a gate where it is g."""
+    zero, one = type(g)(0), type(g)(1)
+    if not hard:
+        return g * (one - g)
+    return slope if zero < g < one else zero
+
+
 def _lstm_forward(
     lo: int,
     hi: int,
@@ -116,6 +140,9 @@ def _lstm_forward(
     wcf: Array,
     wco: Array,
     cell_clip: Any,
+    hard: bool,
+    slope: Any,
+    offset: Any,
     at_i: int,
     at_ci: int,
     at_f: int,
@@ -137,7 +164,7 @@ def _lstm_forward(
     Without w_h, `product` is h_prev @ w_h. u[4*H] is memory to work in.
     """
     B, H = cs_prev.shape
-    one, two = z.dtype.type(1), z.dtype.type(2)
+    two = z.dtype.type(2)
     highest = z.dtype.type(60)  # tanh is 1 long before; expm1 is not to overflow
     peephole = wci.size > 0
     # As slices: an index that might be negative could not be vectorized.
@@ -163,10 +190,11 @@ def _lstm_forward(
                 for j in range(H):
                     u_i[j] -= before[j] * wci[j]
                     u_f[j] -= before[j] * wcf[j]
-            _expm1(u[: 3 * H])
+            _expm1(u_ci if hard else u[: 3 * H])
             for j in range(H):
                 # sigmoid(-x) = 1/(1 + exp(x)), tanh(x/2) = expm1(x)/(expm1(x) + 2)
-                i_, f_, ci_ = one / (two + u_i[j]), one / (two + u_f[j]), u_ci[j] / (two + u_ci[j])
+                i_, f_ = _gate(u_i[j], hard, slope, offset), _gate(u_f[j], hard, slope, offset)
+                ci_ = u_ci[j] / (two + u_ci[j])
                 cs_ = i_ * ci_ + f_ * before[j]
                 if cell_clip >= 0:
                     if cs_ > cell_clip:
@@ -179,9 +207,10 @@ def _lstm_forward(
                 for j in range(H):
                     u_o[j] -= cs[s, r, j] * wco[j]
             _expm1(u_ci)
-            _expm1(u_o)
+            if not hard:
+                _expm1(u_o)
             for j in range(H):
-                co_, o_ = u_ci[j] / (two + u_ci[j]), one / (two + u_o[j])
+                co_, o_ = u_ci[j] / (two + u_ci[j]), _gate(u_o[j], hard, slope, offset)
                 co[s, r, j], o[s, r, j], h[s, r, j] = co_, o_, o_ * co_
 
 
@@ -202,6 +231,9 @@ def _lstm_backward(
     wcf: Array,
     wco: Array,
     cell_clip: Any,
+    hard: bool,
+    slope: Any,
+    offset: Any,
     at_i: int,
     at_ci: int,
     at_f: int,
@@ -228,11 +260,11 @@ def _lstm_backward(
                     dh_r[j] += h_grad[s, r, j]
             for j in range(H):
                 i_, f_, o_, ci_, co_ = i[s, r, j], f[s, r, j], o[s, r, j], ci[s, r, j], co[s, r, j]
-                k_o = o_ * (one - o_) * co_
+                k_o = _slope(o_, hard, slope) * co_
                 k_d = (one - co_ * co_) * o_
-                k_i = i_ * (one - i_) * ci_
+                k_i = _slope(i_, hard, slope) * ci_
                 k_ci = (one - ci_ * ci_) * i_
-                k_f = f_ * (one - f_) * cs_prev[s, r, j]
+                k_f = _slope(f_, hard, slope) * cs_prev[s, r, j]
                 k_next = f_
                 if peephole:
                     k_d += k_o * wco[j]
@@ -298,17 +330,19 @@ def _nothing(char: str) -> list[Array]:
 
 
 def _shared(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return what both loops take: wci, wcf, wco, cell_clip and where i, ci, f and o begin."""
+    """Return what both loops take: wci to wco, cell_clip, the gate, where i, ci, f, o begin."""
     vectors = _nothing(dtype.char)[:1] * 3 if cell.peephole is None else _plain(*cell.peephole)
     clip = dtype.type(-1 if cell.cell_clip is None else cell.cell_clip)
-    return (*vectors, clip, *[H * column for column in cell.columns])
+    slope, offset = cell.gate or (0, 0)
+    gate = cell.gate is not None, dtype.type(slope), dtype.type(offset)
+    return (*vectors, clip, *gate, *[H * column for column in cell.columns])
 
 
 class _Loops:
     """The compiled loops of one dtype, float32 or float64."""
 
     def __init__(self, char: str) -> None:
-        vectors, at, state = "r1 r1 r1", "n n n n", " r3" * 9
+        vectors, at, state = "r1 r1 r1", "b x x n n n n", " r3" * 9
         self.forward = _compile(
             _lstm_forward, f"n n w3 r2 r2 {vectors} x {at} r2 r2{' w3' * 7} w1", char
         )

@@ -95,6 +95,8 @@ def _why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
     for symbol in ("T", "B", "I", "H", "L"):
         if getattr(net, symbol) == 0:
             return f"cuDNN does not take {symbol} = 0"
+    if net.gate is not None:
+        return "cuDNN has no gates but sigmoids"
     if net.num_proj == net.H:
         return f"cuDNN takes num_proj = H = {net.H} for no projection at all"
     if net.T > _LONGEST:

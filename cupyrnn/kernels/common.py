@@ -1,4 +1,4 @@
-"""CUDA source that all cells share: storage and computation types, sigmoid and tanh, the sums."""
+"""CUDA source that all cells share: storage and computation types, sigmoid, tanh, gates, sums."""
 
 from __future__ import annotations
 
@@ -45,6 +45,26 @@ __device__ __forceinline__ double tanh_(double v) { return tanh(v); }
 // Exact in both tails: exp may overflow to infinity, whose reciprocal is 0.
 template <typename A>
 __device__ __forceinline__ A sigmoid(A z) { return A(1) / (A(1) + exp_(-z)); }
+
+// The activation of the gates: the sigmoid or, if hard, clip(slope*z + offset, 0, 1).
+template <typename A> struct Gate { bool hard; A slope, offset; };
+
+template <typename A>
+__device__ __forceinline__ A gate_of(const Gate<A>& gate, A z)
+{
+    if (!gate.hard) return sigmoid(z);
+    const A g = gate.slope * z + gate.offset;
+    // Comparisons, not fmin and fmax, which lose a NaN.
+    return g > A(1) ? A(1) : g < A(0) ? A(0) : g;
+}
+
+// Its slope where it is g.
+template <typename A>
+__device__ __forceinline__ A slope_of(const Gate<A>& gate, A g)
+{
+    if (!gate.hard) return g * (A(1) - g);
+    return g > A(0) && g < A(1) ? gate.slope : A(0);
+}
 """
 
 # Sums of columns in two launches of one kernel: first S slices of the rows, then the S sums.

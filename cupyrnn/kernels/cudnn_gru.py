@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .launch import Loop
+from .launch import Loop, gate_arguments
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -20,11 +20,12 @@ template <typename A> struct CudnnGRUGates { A r, u, c, hc, h; };
 
 // z*: x @ w_x + b, with h_prev @ w_h too for r and u; hc = h_prev @ w_h of c + b_hc.
 template <typename A>
-__device__ __forceinline__ CudnnGRUGates<A> cudnn_gru_gates(A zr, A zu, A zc, A hc, A h_prev)
+__device__ __forceinline__ CudnnGRUGates<A> cudnn_gru_gates(
+    const Gate<A>& gate, A zr, A zu, A zc, A hc, A h_prev)
 {
     CudnnGRUGates<A> g;
-    g.r = sigmoid(zr);
-    g.u = sigmoid(zu);
+    g.r = gate_of(gate, zr);
+    g.u = gate_of(gate, zu);
     g.hc = hc;
     g.c = tanh_(zc + g.r * hc);
     g.h = g.u * (h_prev - g.c) + g.c;
@@ -35,12 +36,12 @@ template <typename A> struct CudnnGRUGateGradients { A dhc, dr, du, dc; };
 
 template <typename A>
 __device__ __forceinline__ CudnnGRUGateGradients<A> cudnn_gru_gate_gradients(
-    A r, A u, A c, A hc, A h_prev, A dh)
+    const Gate<A>& gate, A r, A u, A c, A hc, A h_prev, A dh)
 {
     const A k_c = (A(1) - u) * (A(1) - c * c);
     const A k_hc = k_c * r;
-    const A k_r = k_hc * hc * (A(1) - r);
-    const A k_u = (h_prev - c) * u * (A(1) - u);
+    const A k_r = k_c * hc * slope_of(gate, r);
+    const A k_u = (h_prev - c) * slope_of(gate, u);
     CudnnGRUGateGradients<A> g;
     g.dhc = dh * k_hc;
     g.dr = dh * k_r;
@@ -60,9 +61,11 @@ __global__ void cudnn_gru_forward_step(
     typename Acc<T>::type* carried,    // [B, H], updated: the state, not rounded
     T* r, T* u, T* c, T* hc, T* h,     // [n, H], written
     long long first, long long B,      // the first row of the step, and its rows
-    long long H)
+    long long H,
+    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
 {
     typedef typename Acc<T>::type A;
+    const Gate<A> gate = {hard, slope, offset};
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
@@ -73,7 +76,7 @@ __global__ void cudnn_gru_forward_step(
         const A* hr = hw + row * 3 * H + column;
         const A* br = b + column;
         const CudnnGRUGates<A> g = cudnn_gru_gates<A>(
-            zr[0] + hr[H] + br[0], zr[H] + hr[2 * H] + br[H], zr[2 * H] + br[2 * H],
+            gate, zr[0] + hr[H] + br[0], zr[H] + hr[2 * H] + br[H], zr[2 * H] + br[2 * H],
             hr[0] + b_hc[column], carried[state]);
         carried[state] = g.h;
         store(r + at, g.r);
@@ -92,9 +95,11 @@ __global__ void cudnn_gru_backward_step(
     typename Acc<T>::type* dh,         // [B, H], updated: its part that goes past the products
     T* dz,                             // [n, 4*H], written: columns hc, r, u, c
     long long first, long long B,      // the first row of the step, and its rows
-    long long H)
+    long long H,
+    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
 {
     typedef typename Acc<T>::type A;
+    const Gate<A> gate = {hard, slope, offset};
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
@@ -104,7 +109,7 @@ __global__ void cudnn_gru_backward_step(
         const A u_ = wide(u[at]);
         const A total = dh[state] + (h_grad ? wide(h_grad[at]) : A(0));
         const CudnnGRUGateGradients<A> g = cudnn_gru_gate_gradients<A>(
-            wide(r[at]), u_, wide(c[at]), wide(hc[at]), wide(h_prev[at]), total);
+            gate, wide(r[at]), u_, wide(c[at]), wide(hc[at]), wide(h_prev[at]), total);
         T* to = dz + (first + row) * 4 * H + column;
         store(to, g.dhc);
         store(to + H, g.dr);
@@ -134,10 +139,11 @@ def forward_steps(
     (B, H), loop = state.shape, Loop(batches, SOURCE, KERNELS)
     # Apart from x @ w_x: the reset comes between the two.
     hw = cupy.empty((B, 3 * H), z.dtype)
+    gate = gate_arguments(cell.gate, z.dtype)
     arrays = (z, hw, cell.b, cell.b_hc, state, *saved)
     loop.run(
         loop.product(h, w_h, hw, before=state),
-        loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(H)),
+        loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(H), *gate),
     )
 
 
@@ -153,9 +159,10 @@ def backward_steps(
     """The recurrence over t steps, backwards: one kernel and one product each."""
     (dz,), (w_h,), dh = deltas, w, carried.h
     H, loop = dh.shape[1], Loop(span.batches, SOURCE, KERNELS)
+    gate = gate_arguments(cell.gate, dh.dtype)
     arrays = (*span.saved[:4], span.before.h, given.h, dh, dz)
     loop.run(
-        loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(H)),
+        loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(H), *gate),
         loop.product(dz[:, : 3 * H], w_h, dh, accumulate=True),
         backwards=True,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .launch import Loop
+from .launch import Loop, gate_arguments
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -23,10 +23,11 @@ __device__ __forceinline__ A gru_output(A u, A c, A h_prev) { return u * (h_prev
 template <typename A> struct GRUGateGradients { A d_c, d_u; };
 
 template <typename A>
-__device__ __forceinline__ GRUGateGradients<A> gru_gate_gradients(A u, A c, A h_prev, A dh)
+__device__ __forceinline__ GRUGateGradients<A> gru_gate_gradients(
+    const Gate<A>& gate, A u, A c, A h_prev, A dh)
 {
     const A k_c = (A(1) - u) * (A(1) - c * c);
-    const A k_u = (h_prev - c) * u * (A(1) - u);
+    const A k_u = (h_prev - c) * slope_of(gate, u);
     GRUGateGradients<A> g;
     g.d_c = dh * k_c;
     g.d_u = dh * k_u;
@@ -34,9 +35,9 @@ __device__ __forceinline__ GRUGateGradients<A> gru_gate_gradients(A u, A c, A h_
 }
 
 template <typename A>
-__device__ __forceinline__ A gru_reset_gradient(A r, A h_prev, A d_hr)
+__device__ __forceinline__ A gru_reset_gradient(const Gate<A>& gate, A r, A h_prev, A d_hr)
 {
-    const A k_r = h_prev * r * (A(1) - r);
+    const A k_r = h_prev * slope_of(gate, r);
     return d_hr * k_r;
 }
 """
@@ -52,9 +53,11 @@ __global__ void gru_forward_gates(
     typename Acc<T>::type* update,     // [B, H], written: u, not rounded
     T* h_reset,                        // [B, H], written: h_prev*r
     long long first, long long B,      // the first row of the step, and its rows
-    long long H)
+    long long H,
+    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
 {
     typedef typename Acc<T>::type A;
+    const Gate<A> gate = {hard, slope, offset};
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
@@ -62,8 +65,8 @@ __global__ void gru_forward_gates(
         const long long state = row * H + column;
         const long long at = first * H + state;
         const A* zr = z + (first + row) * 2 * H + column;
-        const A r_ = sigmoid(zr[0] + b[column]);
-        const A u_ = sigmoid(zr[H] + b[H + column]);
+        const A r_ = gate_of(gate, zr[0] + b[column]);
+        const A u_ = gate_of(gate, zr[H] + b[H + column]);
         store(r + at, r_);
         store(u + at, u_);
         update[state] = u_;
@@ -105,9 +108,11 @@ __global__ void gru_backward_output(
     T* d_ru,                           // [n, 2*H], its half for u written
     T* d_c,                            // [n, H], written
     long long first, long long B,      // the first row of the step, and its rows
-    long long H)
+    long long H,
+    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
 {
     typedef typename Acc<T>::type A;
+    const Gate<A> gate = {hard, slope, offset};
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
@@ -115,8 +120,8 @@ __global__ void gru_backward_output(
         const long long state = row * H + column;
         const long long at = first * H + state;
         const A total = dh[state] + (d_h ? wide(d_h[at]) : A(0));
-        const GRUGateGradients<A> g =
-            gru_gate_gradients<A>(wide(u[at]), wide(c[at]), wide(h_prev[at]), total);
+        const GRUGateGradients<A> g = gru_gate_gradients<A>(
+            gate, wide(u[at]), wide(c[at]), wide(h_prev[at]), total);
         dh[state] = total;
         store(d_ru + (first + row) * 2 * H + H + column, g.d_u);
         store(d_c + at, g.d_c);
@@ -131,9 +136,11 @@ __global__ void gru_backward_reset(
     typename Acc<T>::type* dh,         // [B, H], updated: dh*u + d_hr*r
     T* d_ru,                           // [n, 2*H], its half for r written
     long long first, long long B,      // the first row of the step, and its rows
-    long long H)
+    long long H,
+    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
 {
     typedef typename Acc<T>::type A;
+    const Gate<A> gate = {hard, slope, offset};
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
@@ -143,7 +150,7 @@ __global__ void gru_backward_reset(
         const A r_ = wide(r[at]);
         const A through = d_hr[state];
         store(d_ru + (first + row) * 2 * H + column,
-              gru_reset_gradient(r_, wide(h_prev[at]), through));
+              gru_reset_gradient(gate, r_, wide(h_prev[at]), through));
         dh[state] = dh[state] * wide(u[at]) + through * r_;
     }
 }
@@ -172,11 +179,12 @@ def forward_steps(
     (z_ru, z_c), (w_ru, w_c), (r, u, c, h), state = xw, w, saved, carried.h
     H, loop = np.int64(state.shape[1]), Loop(batches, SOURCE, KERNELS)
     update, h_reset = cupy.empty(state.shape, state.dtype), cupy.empty(state.shape, h.dtype)
+    gate = gate_arguments(cell.gate, state.dtype)
     gates = (z_ru, cell.b_ru, state, r, u, update, h_reset)
     output = (z_c, cell.b_c, update, c, h, state)
     loop.run(
         loop.product(h, w_ru, z_ru, accumulate=True, before=state),
-        loop.pointwise(_FORWARD_GATES, h.dtype, gates, H),
+        loop.pointwise(_FORWARD_GATES, h.dtype, gates, H, *gate),
         loop.product(h_reset, w_c, z_c, accumulate=True),
         loop.pointwise(_FORWARD_OUTPUT, h.dtype, output, H),
     )
@@ -196,13 +204,13 @@ def backward_steps(
 
     (d_ru, d_c), (w_ru, w_c), (r, u, c, _), dh = deltas, w, span.saved, carried.h
     H, loop, h_prev = np.int64(dh.shape[1]), Loop(span.batches, SOURCE, KERNELS), span.before.h
-    d_hr = cupy.empty(dh.shape, dh.dtype)
+    d_hr, gate = cupy.empty(dh.shape, dh.dtype), gate_arguments(cell.gate, dh.dtype)
     output = (u, c, h_prev, given.h, dh, d_ru, d_c)
     reset = (r, u, h_prev, d_hr, dh, d_ru)
     loop.run(
-        loop.pointwise(_BACKWARD_OUTPUT, d_c.dtype, output, H),
+        loop.pointwise(_BACKWARD_OUTPUT, d_c.dtype, output, H, *gate),
         loop.product(d_c, w_c, d_hr),
-        loop.pointwise(_BACKWARD_RESET, d_c.dtype, reset, H),
+        loop.pointwise(_BACKWARD_RESET, d_c.dtype, reset, H, *gate),
         loop.product(d_ru, w_ru, dh, accumulate=True),
         backwards=True,
     )

@@ -13,6 +13,7 @@ from .compile import kernel
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._gates import HardSigmoid
 
     # Does its part of step number s.
     Stage: TypeAlias = Callable[[int], object]
@@ -176,6 +177,12 @@ class Loop:
     def keep_last(self, rows: Array, state: Array) -> None:
         """Have the state be what stands in the rows of the last step."""
         state[: self._batches[-1]] = rows[self._starts[-2] :]
+
+
+def gate_arguments(gate: HardSigmoid | None, compute: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return a cell's gate as the last arguments of its kernels: hard, slope, offset."""
+    slope, offset = gate or (0, 0)
+    return np.bool_(gate is not None), compute.type(slope), compute.type(offset)
 
 
 # The templates of the sums that a module with sums of its own lists among its kernels.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .launch import SUMS, Loop, add_slices, launch, sum_grid
+from .launch import SUMS, Loop, add_slices, gate_arguments, launch, sum_grid
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -21,7 +21,7 @@ template <typename A> struct LSTMGates { A i, cs, f, o, ci, co, h; };
 // z = x @ w_x + h_prev @ w_h + b of each gate, forget_bias included.
 template <typename A>
 __device__ __forceinline__ LSTMGates<A> lstm_gates(
-    A zi, A zci, A zf, A zo, A cs_prev,
+    const Gate<A>& gate, A zi, A zci, A zf, A zo, A cs_prev,
     bool peephole, A wci, A wcf, A wco, bool clipped, A cell_clip)
 {
     LSTMGates<A> g;
@@ -30,15 +30,15 @@ __device__ __forceinline__ LSTMGates<A> lstm_gates(
         zi += cs_prev * wci;
         zf += cs_prev * wcf;
     }
-    g.i = sigmoid(zi);
-    g.f = sigmoid(zf);
+    g.i = gate_of(gate, zi);
+    g.f = gate_of(gate, zf);
     g.ci = tanh_(zci);
     g.cs = g.i * g.ci + g.f * cs_prev;
     // Comparisons, not fmin and fmax, which lose a NaN.
     if (clipped) g.cs = g.cs > cell_clip ? cell_clip : g.cs < -cell_clip ? -cell_clip : g.cs;
     g.co = tanh_(g.cs);
     if (peephole) zo += g.cs * wco;
-    g.o = sigmoid(zo);
+    g.o = gate_of(gate, zo);
     g.h = g.o * g.co;
     return g;
 }
@@ -48,15 +48,15 @@ template <typename A> struct LSTMFactors { A o, d, i, ci, f, next; };
 
 template <typename A>
 __device__ __forceinline__ LSTMFactors<A> lstm_factors(
-    A i, A cs, A f, A o, A ci, A co, A cs_prev,
+    const Gate<A>& gate, A i, A cs, A f, A o, A ci, A co, A cs_prev,
     bool peephole, A wci, A wcf, A wco, bool clipped, A cell_clip)
 {
     LSTMFactors<A> k;
-    k.o = o * (A(1) - o) * co;
+    k.o = slope_of(gate, o) * co;
     k.d = (A(1) - co * co) * o;
-    k.i = i * (A(1) - i) * ci;
+    k.i = slope_of(gate, i) * ci;
     k.ci = (A(1) - ci * ci) * i;
-    k.f = f * (A(1) - f) * cs_prev;
+    k.f = slope_of(gate, f) * cs_prev;
     k.next = f;
     if (peephole) {
         k.d += k.o * wco;
@@ -106,12 +106,14 @@ __global__ void lstm_forward_step(
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
     int at_i, int at_ci, int at_f, int at_o,      // which quarter of z belongs to each gate
-    bool clipped, typename Acc<T>::type cell_clip)
+    bool clipped, typename Acc<T>::type cell_clip,
+    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     const bool peephole = wci != nullptr;
+    const Gate<A> gate = {hard, slope, offset};
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
         const long long state = row * H + column;
@@ -119,7 +121,7 @@ __global__ void lstm_forward_step(
         const A* zr = z + (first + row) * 4 * H + column;
         const A* br = b + column;
         const LSTMGates<A> g = lstm_gates<A>(
-            zr[at_i * H] + br[at_i * H], zr[at_ci * H] + br[at_ci * H],
+            gate, zr[at_i * H] + br[at_i * H], zr[at_ci * H] + br[at_ci * H],
             zr[at_f * H] + br[at_f * H], zr[at_o * H] + br[at_o * H], c[state],
             peephole, peephole ? wci[column] : A(0), peephole ? wcf[column] : A(0),
             peephole ? wco[column] : A(0), clipped, cell_clip);
@@ -148,19 +150,21 @@ __global__ void lstm_backward_step(
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
     int at_i, int at_ci, int at_f, int at_o,
-    bool clipped, typename Acc<T>::type cell_clip)
+    bool clipped, typename Acc<T>::type cell_clip,
+    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= H) return;
     const bool peephole = wci != nullptr;
+    const Gate<A> gate = {hard, slope, offset};
     for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
          row += (long long)gridDim.y * blockDim.y) {
         const long long state = row * H + column;
         const long long at = first * H + state;
         const LSTMFactors<A> k = lstm_factors<A>(
-            wide(i[at]), wide(cs[at]), wide(f[at]), wide(o[at]), wide(ci[at]), wide(co[at]),
-            wide(cs_prev[at]),
+            gate, wide(i[at]), wide(cs[at]), wide(f[at]), wide(o[at]), wide(ci[at]),
+            wide(co[at]), wide(cs_prev[at]),
             peephole, peephole ? wci[column] : A(0), peephole ? wcf[column] : A(0),
             peephole ? wco[column] : A(0), clipped, cell_clip);
         const LSTMGateGradients<A> g = lstm_gate_gradients<A>(
@@ -236,9 +240,10 @@ KERNELS = (_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE, *SUMS)
 
 
 def _attributes(cell: LSTM, H: int, compute: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the last arguments of both steps: H, where the gates are, and the clip."""
+    """Return the last arguments of both steps: H, where the gates are, the clip, the gate."""
     clip = np.bool_(cell.cell_clip is not None), compute.type(cell.cell_clip or 0)
-    return (np.int64(H), *(np.int32(n) for n in cell.columns), *clip)
+    columns = (np.int32(n) for n in cell.columns)
+    return (np.int64(H), *columns, *clip, *gate_arguments(cell.gate, compute))
 
 
 def forward_steps(

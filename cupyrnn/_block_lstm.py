@@ -1,0 +1,140 @@
+"""What the LSTMs of the block ops ask of their arguments, and the cell that is made of them."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ._arrays import (
+    cast,
+    check_arrays,
+    check_bool,
+    check_choice,
+    check_real,
+    compute_dtype,
+    contiguous,
+    expect_rank,
+    expect_shape,
+    on_device,
+)
+from ._gates import check_gate
+from .cells.contract import Weight
+from .cells.lstm import LSTM
+
+if TYPE_CHECKING:
+    from ._arrays import Array
+    from ._gates import HardSigmoid, RecurrentActivation
+
+GateOrder: TypeAlias = Literal["icfo", "ifco"]
+
+# Which quarter of the columns of w, b and the gate gradients belongs to i, ci, f and o.
+COLUMNS = {"icfo": (0, 1, 2, 3), "ifco": (0, 2, 1, 3)}
+
+# TensorFlow's defaults of (forget_bias, cell_clip): BlockLSTM's and BlockLSTMV2's.
+_DEFAULTS = {"icfo": (1.0, 3.0), "ifco": (0.0, 0.0)}
+
+
+class Attributes(NamedTuple):
+    """The attributes of a call as they are given."""
+
+    cell_clip: float | None
+    use_peephole: bool | None
+    gate_order: GateOrder
+    recurrent_activation: RecurrentActivation
+
+
+class Call(NamedTuple):
+    """The attributes of a call after their checks."""
+
+    peephole: tuple[Array, Array, Array] | None  # in the dtype of the computation, where used
+    cell_clip: float | None
+    gate_order: GateOrder
+    gate: HardSigmoid | None
+
+
+def cell_of(w: Array, b: Array | None, H: int, call: Call) -> LSTM:
+    """Return the cell of weights [I+H, 4*H] in the dtype of an operand."""
+    I = len(w) - H
+    inputs, recurrent = (Weight(w[:I], 4 * H),), (Weight(w[I:], 4 * H),)
+    columns, attributes = COLUMNS[call.gate_order], (call.peephole, call.cell_clip, call.gate)
+    return LSTM(inputs, recurrent, (4 * H,), b, columns, *attributes)
+
+
+_PEEPHOLES = ("wci", "wcf", "wco")
+_INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *_PEEPHOLES)
+
+
+def check_call(
+    op: str,
+    lead: str,
+    required: dict[str, Array],
+    optional: dict[str, Array | None],
+    attributes: Attributes,
+) -> tuple[ModuleType, Call]:
+    """
+    Check every array and attribute of an LSTM call; return its module and attributes.
+
+    `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
+    input of the forward op is a state of shape (lead, H).
+    """
+    forward = "i" not in required
+    xp, dtype = check_arrays(op, required, optional, complex_step=forward)
+    cell_clip, use_peephole, gate_order, activation = attributes
+    check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
+    gate = check_gate(op, activation)
+    arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
+
+    x, w, cs_prev = arrays.get("x"), arrays.get("w"), arrays["cs_prev"]
+    H = expect_rank(op, "cs_prev", cs_prev, "(B, H)")[1]
+    leading, I = cs_prev.shape[:1], 0
+    if w is not None:
+        I = max(expect_rank(op, "w", w, "(I+H, 4*H)")[0] - H, 0)
+    if x is not None:
+        *leading_sizes, I = expect_rank(op, "x", x, f"({lead}, I)")
+        leading = tuple(leading_sizes)
+    expect_shape(op, "cs_prev", cs_prev, "(B, H)", (leading[-1], H))
+    expect_shape(op, "h_prev", arrays.get("h_prev"), "(B, H)", (leading[-1], H))
+    expect_shape(op, "w", w, "(I+H, 4*H)", (I + H, 4 * H))
+    expect_shape(op, "b", arrays.get("b"), "(4*H,)", (4 * H,))
+    for name in _PEEPHOLES:
+        expect_shape(op, name, arrays.get(name), "(H,)", (H,))
+    state, state_shape = f"({lead}, H)", (*leading, H)
+    for name, a in arrays.items():
+        if name not in _INPUTS:
+            expect_shape(op, name, a, state, state_shape)
+
+    given = [name for name in _PEEPHOLES if name in arrays]
+    wanted = bool(given)
+    if use_peephole is not None:
+        wanted = check_bool(op, "use_peephole", use_peephole)
+    if (given and len(given) < 3) or (wanted and not given):
+        missing = next(name for name in _PEEPHOLES if name not in arrays)
+        why = f"like {given[0]}" if given else "as use_peephole is True"
+        raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
+    if cell_clip is None and forward:
+        cell_clip = _DEFAULTS[gate_order][1]
+    clip = None if cell_clip is None else _clip(op, cell_clip, dtype)
+    if not wanted:
+        return xp, Call(None, clip, gate_order, gate)
+    compute = compute_dtype(dtype)
+    with on_device(xp, cs_prev):
+        wci, wcf, wco = (contiguous(xp, cast(arrays[name], compute)) for name in _PEEPHOLES)
+    return xp, Call((wci, wcf, wco), clip, gate_order, gate)
+
+
+def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder) -> float:
+    """Return forget_bias, or TensorFlow's default."""
+    if forget_bias is None:
+        return _DEFAULTS[gate_order][0]
+    return check_real(op, "forget_bias", forget_bias)
+
+
+def _clip(op: str, cell_clip: float, dtype: np.dtype[Any]) -> float | None:
+    """Return the clip as the dtype can hold it, so that a saved cs compares equal to it."""
+    clip = check_real(op, "cell_clip", cell_clip)
+    with np.errstate(over="ignore", under="ignore"):
+        if dtype.itemsize < 8:
+            clip = float(np.float32(clip))  # which TensorFlow's attribute is
+        return float(dtype.type(clip).real) if clip > 0 else None
