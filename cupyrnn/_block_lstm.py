@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ._arrays import (
+    aligned,
     cast,
     check_arrays,
     check_bool,
@@ -120,7 +121,9 @@ def check_call(
         return xp, Call(None, clip, gate_order, gate)
     compute = compute_dtype(dtype)
     with on_device(xp, cs_prev):
-        wci, wcf, wco = (contiguous(xp, cast(arrays[name], compute)) for name in _PEEPHOLES)
+        wci, wcf, wco = (
+            contiguous(xp, cast(aligned(xp, arrays[name]), compute)) for name in _PEEPHOLES
+        )
     return xp, Call((wci, wcf, wco), clip, gate_order, gate)
 
 

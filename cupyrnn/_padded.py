@@ -78,9 +78,10 @@ def _plain(xp: ModuleType, states: States) -> States:
 def _layer_of(
     xp: ModuleType, padded: Padded, extent: Extent, packing: Packing, saved: Any
 ) -> Layer:
-    first = [None if s is None else packing.enter(s, extent.reverse) for s in padded.first]
+    given = _plain(xp, padded.first)
+    first = [None if s is None else packing.enter(s, extent.reverse) for s in given]
     x = packing.pack(contiguous(xp, padded.x[: extent.steps]), extent.reverse)
-    return Layer(x, _plain(xp, States(*first)), packing, saved)
+    return Layer(x, States(*first), packing, saved)
 
 
 def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:

@@ -83,7 +83,7 @@ def _drop(values: Array, mask: Array, net: Net) -> Array:
 
 def _enter(xp: ModuleType, packing: Packing, states: States, pl: int, d: int) -> States:
     """Return the first states of a pseudo-layer, of those [L*D, B, ·] of all."""
-    first = [None if s is None else contiguous(xp, packing.enter(s[pl], d == 1)) for s in states]
+    first = [None if s is None else packing.enter(contiguous(xp, s[pl]), d == 1) for s in states]
     return States(*first)
 
 
@@ -238,4 +238,4 @@ def _carried(
     if given is None:
         zeros: Array = xp.zeros(first.shape, compute)
         return zeros
-    return packing.leave_grad(given, reverse).astype(compute, order="C")
+    return packing.leave_grad(contiguous(xp, given), reverse).astype(compute, order="C")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import _layer, _padded
 from ._arrays import (
+    aligned,
     cast,
     check_arrays,
     compute_dtype,
@@ -76,8 +77,8 @@ def _forward(
 ) -> GRUOutputs:
     """block_gru after its checks, or without an extent gru_block_cell."""
     H, compute, operand = h_prev.shape[1], compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    w_ru, w_c = (a.astype(operand, order="C", copy=False) for a in weights)
-    b_ru, b_c = (contiguous(xp, cast(a, compute)) for a in biases)
+    w_ru, w_c = (aligned(xp, a).astype(operand, order="C", copy=False) for a in weights)
+    b_ru, b_c = (contiguous(xp, cast(aligned(xp, a), compute)) for a in biases)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     shape = (*x.shape[:-1], H)
     outputs = GRUOutputs._make([*xp.empty((3, *shape), x.dtype), xp.empty(shape, x.dtype)])

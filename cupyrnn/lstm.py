@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import _layer, _padded
 from ._arrays import (
+    aligned,
     cast,
     compute_dtype,
     contiguous,
@@ -61,7 +62,7 @@ def _forward(
     extent: Extent | None = None,
 ) -> LSTMOutputs:
     """block_lstm after its checks, or without an extent lstm_block_cell."""
-    w, b = weights
+    w, b = (aligned(xp, a) for a in weights)
     H, columns = first.h.shape[1], COLUMNS[call.gate_order]
     b = b.astype(compute_dtype(x.dtype))
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
