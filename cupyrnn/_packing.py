@@ -9,6 +9,7 @@ for all. A sequence that is cut at its resets is several shorter ones, which run
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -122,39 +123,79 @@ class Packing:
         self.steps = longest = int(segments.length.max(initial=0))
         # Step t has a row for each of the segments longer than t.
         batches = np.searchsorted(-segments.length, -np.arange(longest), side="left")
-        starts = np.concatenate([[0], np.cumsum(batches)])
-        t = np.repeat(np.arange(longest), batches)
-        s = np.arange(self.rows) - starts[t]
-        start, length, sequence = segments.start[s], segments.length[s], segments.sequence[s]
         self._batches: list[int] = batches.tolist()
-        # Of each row: where it is padded, which row it is when time runs backwards, and the row
-        # before it, itself at the first step. And of each segment, but the empty ones, its last.
-        self._padded = xp.asarray((start + t) * B + sequence)
-        self._mirrored = xp.asarray(starts[length - 1 - t] + s)
-        self._before = xp.asarray(starts[np.maximum(t - 1, 0)] + s)
-        running = int(batches[0]) if longest else 0
-        self._last = xp.asarray(starts[segments.length[:running] - 1] + np.arange(running))
-        # States enter at the first segment and leave at the last, or the other way round; those
-        # that enter a marked step are lost.
-        kept = np.ones(B, np.bool_) if resets is None or not T else ~resets[0] | (full == 0)
-        ways = ((segments.first, kept, segments.last), (segments.last, kept | True, segments.first))
-        self._enters = [self._there_and_back(at, which) for at, which, _ in ways]
-        self._leaves = [self._there_and_back(at, kept | True) for _, _, at in ways]
+        self._starts = np.concatenate([[0], np.cumsum(batches)])
+        # States that enter at a marked step are lost.
+        lost = np.zeros(B, np.bool_) if resets is None or not T else resets[0] & (full > 0)
+        self._lost = lost if lost.any() else None
 
-    def _there_and_back(
-        self, at: NDArray[np.intp], kept: NDArray[np.bool_]
-    ) -> tuple[_Route, _Route]:
-        """Return the routes from sequences to their segments `at`, where kept, and back."""
-        there = np.full(self.sequences, -1)
-        there[at[kept]] = np.flatnonzero(kept)
-        return self._route(there), self._route(np.where(kept, at, -1))
+    @cached_property
+    def _cuts(self) -> _Segments:
+        assert self._segments is not None
+        return self._segments
 
-    def _route(self, index: NDArray[Any]) -> _Route:
+    # The indices are made when they are asked for: most calls need some of them only.
+
+    @cached_property
+    def _runs(self) -> NDArray[np.bool_]:
+        """Whether a segment has a step, [steps, S]: where it has, in this order, are the rows."""
+        running: NDArray[np.bool_] = np.arange(self.steps)[:, None] < self._cuts.length
+        return running
+
+    @cached_property
+    def _padded(self) -> Array:
+        """Where each row is among those of the padded array."""
+        start = self._cuts.start * self._B + self._cuts.sequence
+        places = np.arange(self.steps)[:, None] * self._B + start
+        index: Array = self._xp.asarray(places[self._runs])
+        return index
+
+    @cached_property
+    def _mirrored(self) -> Array:
+        """Which row each is when time runs backwards."""
+        t, s = np.nonzero(self._runs)
+        index: Array = self._xp.asarray(self._starts[self._cuts.length[s] - 1 - t] + s)
+        return index
+
+    @cached_property
+    def _before(self) -> Array:
+        """The row before each row, itself at the first step."""
+        t, s = np.nonzero(self._runs)
+        index: Array = self._xp.asarray(self._starts[np.maximum(t - 1, 0)] + s)
+        return index
+
+    @cached_property
+    def _last(self) -> Array:
+        """The last row of each segment but the empty ones."""
+        running = self._batches[0] if self._batches else 0
+        lengths = self._cuts.length[:running]
+        index: Array = self._xp.asarray(self._starts[lengths - 1] + np.arange(running))
+        return index
+
+    def _route(self, at_first: bool, lost: NDArray[np.bool_] | None, back: bool) -> _Route:
+        """
+        Return the route from sequences to their segments, or from there back to the sequences.
+
+        Parameters
+        ----------
+        at_first
+            Whether states enter or leave at the first segment, not at the last.
+        lost
+            The sequences whose states do not.
+        """
+        index = self._cuts.first if at_first else self._cuts.last
+        if lost is not None:
+            index = np.where(lost, -1, index)
+        if not back:
+            there = np.full(self.sequences, -1)
+            there[index[index >= 0]] = np.flatnonzero(index >= 0)
+            index = there
         missing = np.flatnonzero(index < 0)
-        return (
-            self._xp.asarray(np.maximum(index, 0)),
-            self._xp.asarray(missing) if missing.size else None,
-        )
+        taken = self._xp.asarray(np.maximum(index, 0))
+        return taken, self._xp.asarray(missing) if missing.size else None
+
+    def _entering(self, reverse: bool, back: bool) -> _Route:
+        return self._route(not reverse, None if reverse else self._lost, back)
 
     def _take(self, states: Array, route: _Route) -> Array:
         index, missing = route
@@ -276,19 +317,35 @@ class Packing:
 
     def enter(self, states: Array, reverse: bool = False) -> Array:
         """Return the first states [..., S, K] of the segments, of those [..., B, K] given."""
-        return states if self._segments is None else self._take(states, self._enters[reverse][0])
+        return (
+            states
+            if self._segments is None
+            else self._take(states, self._entering(reverse, back=False))
+        )
 
     def enter_grad(self, grads: Array, reverse: bool = False) -> Array:
         """Return the gradients of what `enter` takes, of those of what it returns."""
-        return grads if self._segments is None else self._take(grads, self._enters[reverse][1])
+        return (
+            grads
+            if self._segments is None
+            else self._take(grads, self._entering(reverse, back=True))
+        )
 
     def leave(self, states: Array, reverse: bool = False) -> Array:
         """Return the last states [..., B, K] of the sequences, of those [..., S, K]."""
-        return states if self._segments is None else self._take(states, self._leaves[reverse][1])
+        return (
+            states
+            if self._segments is None
+            else self._take(states, self._route(reverse, None, back=True))
+        )
 
     def leave_grad(self, grads: Array, reverse: bool = False) -> Array:
         """Return the gradients of what `leave` takes, of those of what it returns."""
-        return grads if self._segments is None else self._take(grads, self._leaves[reverse][0])
+        return (
+            grads
+            if self._segments is None
+            else self._take(grads, self._route(reverse, None, back=False))
+        )
 
 
 def _equal(row: int, batches: list[int]) -> Iterator[Run]:
