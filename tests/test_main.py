@@ -411,9 +411,9 @@ def test_training_on_the_gpu(
 ) -> None:
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")  # cuDNN has dropout masks of its own
     # The host may play the GPU.
-    text = demo.read_text()[:20_000]
-    monkeypatch.setattr(demo, "read_text", lambda: text)
-    monkeypatch.setattr(demo, "SAMPLE", 30)
+    text = texts.read_text()[:20_000]
+    monkeypatch.setattr(texts, "read_text", lambda: text)
+    monkeypatch.setattr(cli, "SAMPLE", 30)
     results = []
     for backend in ("numpy", "cupy"):
         options = ["--backend", backend, "--steps", "20", "--cell", cell, "--hidden", "32"]

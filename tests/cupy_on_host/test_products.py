@@ -52,22 +52,16 @@ def test_the_mode_of_the_users_handle_is_theirs(host: Any, cupy: Any) -> None:
         cublas.setMathMode(handle, 0)
 
 
-@pytest.mark.parametrize("setting", ["0", "1", "2", "-1", " 1", None])
+@pytest.mark.parametrize("setting", ["0", "1", "2", "-1", " 1", "true", "", None])
 def test_tf32_as_cupy_reads_it(
     host: Any, cupy: Any, setting: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUPY_TF32", raising=False)
     if setting is not None:
         monkeypatch.setenv("CUPY_TF32", setting)
-    expected = COMPUTE_32F_FAST_TF32 if int(setting or 0) > 0 else COMPUTE_32F
+    # CuPy itself raises at its first product where the setting is no number.
+    expected = COMPUTE_32F_FAST_TF32 if setting in ("1", "2", " 1") else COMPUTE_32F
     found = {p.compute for call in calls(cupy, SHAPE).values() for p in products(host, call)}
     assert found == {expected}
     double = calls(cupy, SHAPE, "float64")["block_lstm"]
     assert {p.compute for p in products(host, double)} == {COMPUTE_64F}
-
-
-def test_tf32_that_is_no_number(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = calls(cupy, SHAPE)["block_lstm"]
-    monkeypatch.setenv("CUPY_TF32", "true")
-    with pytest.raises(ValueError, match="CUPY_TF32 is 'true', expected an integer"):
-        call()
