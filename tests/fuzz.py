@@ -146,7 +146,7 @@ def draw_array(
 ) -> Any:
     """Return an array in one of many memory layouts."""
     a = rng.normal(0, 0.5, shape_of(AXES[n], symbols))
-    if n in ("w", "w_ru", "w_c", "params"):
+    if n in ("w", "w_ru", "w_c", "params", "any"):
         a /= max(1, symbols["H"]) ** 0.5  # so that an error does not grow from step to step
     if not tame:
         a *= 10.0 ** rng.integers(-9, 5)
