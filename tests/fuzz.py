@@ -146,7 +146,7 @@ def draw_array(
 ) -> Any:
     """Return an array in one of many memory layouts."""
     a = rng.normal(0, 0.5, shape_of(AXES[n], symbols))
-    if n in ("w", "w_ru", "w_c", "params"):
+    if n in ("w", "w_ru", "w_c", "params", "any"):
         a /= max(1, symbols["H"]) ** 0.5  # so that an error does not grow from step to step
     if not tame:
         a *= 10.0 ** rng.integers(-9, 5)
@@ -548,9 +548,13 @@ def compare(call: Call, result: Any) -> None:
         same = isinstance(value, np.ndarray) and value.dtype.name == call.dtype
         return value.astype(np.float64) if same else value
 
-    expected = perform(call._replace(arguments=widen(call.arguments)))
+    # What host_reserved says of the call would be of another one.
+    arguments = {n: None if n == "host_reserved" else v for n, v in call.arguments.items()}
+    expected = perform(call._replace(arguments=widen(arguments)))
+    if isinstance(expected, Exception):
+        raise Failure("in float64 a right call is refused") from expected
     for (n, a), (_, e) in zip(leaves(result), leaves(expected), strict=True):
-        if not isinstance(a, np.ndarray) or not a.size:
+        if not isinstance(a, np.ndarray) or not a.size or a.dtype.kind in "iu":
             continue
         error, scale = np.abs(a.astype(np.float64) - e).max(), max(1.0, np.abs(e).max())
         if error > TOLERANCES[call.dtype] * scale:
