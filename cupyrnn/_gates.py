@@ -40,7 +40,7 @@ _ACTIVATIONS = {
 
 def check_gate(op: str, recurrent_activation: object) -> HardSigmoid | None:
     """Return the activation of the gates by its name, None for the sigmoid."""
-    if recurrent_activation == "hard_sigmoid":
+    if isinstance(recurrent_activation, str) and recurrent_activation == "hard_sigmoid":
         raise ValueError(
             f"{op}: recurrent_activation is 'hard_sigmoid', which has two meanings, expected"
             " hard_sigmoid_0.2, as in Keras 1 and 2, TensorFlow 1 and ONNX, or hard_sigmoid_1/6,"

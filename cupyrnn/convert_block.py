@@ -11,7 +11,7 @@ from .params import check_net, layers, zeros
 
 if TYPE_CHECKING:
     from ._arrays import Array
-    from ._block_lstm import GateOrder
+    from ._block_cells import GateOrder
     from ._forms import BlockLSTMParams
 
 

@@ -22,10 +22,11 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
+from ._block_cells import gru_cell
 from ._gates import check_gate
 from ._padded import Extent, Padded, check_extent
-from .cells.contract import Span, States, Weight
-from .cells.gru import GRU, GRUOutputs
+from .cells.contract import Span, States
+from .cells.gru import GRUOutputs
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
@@ -52,20 +53,6 @@ class GRUGrads(NamedTuple):
     d_b_c: Array
 
 
-def _cell(
-    w_ru: Array,
-    w_c: Array,
-    H: int,
-    gate: HardSigmoid | None,
-    biases: tuple[Array | None, Array | None] = (None, None),
-) -> GRU:
-    """Return the cell of weights [I+H, ·] in the dtype of an operand."""
-    I = len(w_c) - H
-    inputs = Weight(w_ru[:I], 2 * H), Weight(w_c[:I], H, 1)
-    recurrent = Weight(w_ru[I:], 2 * H), Weight(w_c[I:], H, 1)
-    return GRU(inputs, recurrent, (2 * H, H), *biases, gate)
-
-
 def _forward(
     xp: ModuleType,
     x: Array,
@@ -82,7 +69,7 @@ def _forward(
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     shape = (*x.shape[:-1], H)
     outputs = GRUOutputs._make([*xp.empty((3, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    cell = _cell(w_ru, w_c, H, gate, (b_ru, b_c))
+    cell = gru_cell(w_ru, w_c, H, gate, (b_ru, b_c))
     _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
     return outputs
 
@@ -101,7 +88,7 @@ def _backward(
     d_w_ru, d_w_c = xp.empty((I + H, 2 * H), compute), xp.empty((I + H, H), compute)
     d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
     matrices = d_w_ru[:I], d_w_c[:I], d_w_ru[I:], d_w_c[I:]
-    cell = _cell(w_ru, w_c, H, gate)
+    cell = gru_cell(w_ru, w_c, H, gate)
     d_x, first = _padded.backward(xp, cell, padded, States(d_h), matrices, (d_b_ru, d_b_c))
     grads = (d_x, first.h, d_w_ru, d_w_c, d_b_ru, d_b_c)
     return GRUGrads(*(cast(g, dtype) for g in grads))
@@ -119,7 +106,7 @@ def _gates_gradient(
     (B, H), dtype = h_prev.shape, h_prev.dtype
     compute = compute_dtype(dtype)
     w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
-    cell = _cell(w_ru, w_c, H, gate)
+    cell = gru_cell(w_ru, w_c, H, gate)
     outputs = GRUOutputs(*(contiguous(xp, a) for a in saved))
     span = Span(outputs, States(contiguous(xp, h_prev)), [B])
     carried = States(xp.zeros((B, H), compute))

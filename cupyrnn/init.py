@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from ._arrays import Array
-    from ._block_lstm import GateOrder
+    from ._block_cells import GateOrder
     from .params import Direction, InputMode, Net, RNNMode
 
 Scheme: TypeAlias = Literal["keras", "torch"]

@@ -18,14 +18,21 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._block_lstm import COLUMNS, Attributes, Call, cell_of, check_call, check_forget_bias
+from ._block_cells import (
+    COLUMNS,
+    LSTMAttributes,
+    LSTMCall,
+    check_forget_bias,
+    check_lstm,
+    lstm_cell,
+)
 from ._padded import Extent, Padded, check_extent
 from .cells.contract import Span, States
 from .cells.lstm import LSTM, LSTMOutputs
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
-    from ._block_lstm import GateOrder
+    from ._block_cells import GateOrder
     from ._gates import RecurrentActivation
 
 
@@ -57,7 +64,7 @@ def _forward(
     x: Array,
     first: States,
     weights: tuple[Array, Array],
-    call: Call,
+    call: LSTMCall,
     forget_bias: float,
     extent: Extent | None = None,
 ) -> LSTMOutputs:
@@ -66,7 +73,7 @@ def _forward(
     H, columns = first.h.shape[1], COLUMNS[call.gate_order]
     b = b.astype(compute_dtype(x.dtype))
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
-    cell = cell_of(w.astype(operand_dtype(xp, x.dtype), order="C", copy=False), b, H, call)
+    cell = lstm_cell(w.astype(operand_dtype(xp, x.dtype), order="C", copy=False), b, H, call)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     shape = (*x.shape[:-1], H)
     outputs = LSTMOutputs._make([*xp.empty((6, *shape), x.dtype), xp.empty(shape, x.dtype)])
@@ -74,12 +81,12 @@ def _forward(
     return outputs
 
 
-def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: Call) -> LSTMGrads:
+def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: LSTMCall) -> LSTMGrads:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     x, first, *_ = padded
     I, H = x.shape[-1], first.h.shape[1]
     dtype, compute = x.dtype, compute_dtype(x.dtype)
-    cell = cell_of(cast(w, operand_dtype(xp, dtype)), None, H, call)
+    cell = lstm_cell(cast(w, operand_dtype(xp, dtype)), None, H, call)
     w_grad, b_grad = xp.empty((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if call.peephole is None else peephole_grads
@@ -91,7 +98,7 @@ def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: Cal
 
 
 def _gates_gradient(
-    xp: ModuleType, saved: LSTMOutputs, cs_prev: Array, given: States, call: Call
+    xp: ModuleType, saved: LSTMOutputs, cs_prev: Array, given: States, call: LSTMCall
 ) -> LSTMCellGrads:
     """lstm_block_cell_grad after its checks: a step up to its gates."""
     (B, H), dtype = cs_prev.shape, cs_prev.dtype
@@ -202,12 +209,12 @@ def lstm_block_cell(
     array([[0.0594, 0.0594, 0.0594]])
     """
     op = "lstm_block_cell"
-    xp, call = check_call(
+    xp, call = check_lstm(
         op,
         "B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
-        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     bias = check_forget_bias(op, forget_bias, gate_order)
     with on_device(xp, x):
@@ -315,12 +322,12 @@ def block_lstm(
     (4, 2, 3)
     """
     op = "block_lstm"
-    xp, call = check_call(
+    xp, call = check_lstm(
         op,
         "T, B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
-        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     bias = check_forget_bias(op, forget_bias, gate_order)
@@ -416,7 +423,7 @@ def lstm_block_cell_grad(
     array([[0.4176, 0.4176, 0.4176]])
     """
     op = "lstm_block_cell_grad"
-    xp, call = check_call(
+    xp, call = check_lstm(
         op,
         "B",
         {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co},
@@ -431,7 +438,7 @@ def lstm_block_cell_grad(
             "wcf": wcf,
             "wco": wco,
         },
-        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     # h is not among the arguments: its value does not enter.
     saved = LSTMOutputs(i, cs, f, o, ci, co, co)
@@ -514,12 +521,12 @@ def lstm_block_cell_backward(
     """
     op = "lstm_block_cell_backward"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
-    xp, call = check_call(
+    xp, call = check_lstm(
         op,
         "B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, States(h_prev, cs_prev), LSTMOutputs(**saved, h=h_prev))
@@ -614,12 +621,12 @@ def block_lstm_grad(
     """
     op = "block_lstm_grad"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
-    xp, call = check_call(
+    xp, call = check_lstm(
         op,
         "T, B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        Attributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev, cs_prev), LSTMOutputs(**saved), extent)

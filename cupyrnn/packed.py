@@ -12,7 +12,7 @@ from .params import DEFAULTS, check_net, check_params
 
 if TYPE_CHECKING:
     from ._arrays import Array
-    from ._block_lstm import GateOrder
+    from ._block_cells import GateOrder
     from ._forms import BlockLSTMParams
     from .params import Direction, InputMode, Net, RNNMode
 

@@ -178,7 +178,10 @@ def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, 
         "is_training": [True, False],
         "use_peephole": [True, False],
         "reverse": [True, False],
+        "recurrent_activation": ["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"],
     }
+    if s["rnn_mode"].startswith("rnn"):
+        choices["recurrent_activation"] = ["sigmoid"]
     if n in choices:
         return choices[n][rng.integers(len(choices[n]))]
     if n == "seq_len_max":

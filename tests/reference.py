@@ -19,6 +19,20 @@ def sigmoid(z: Any) -> Any:
         return 1 / (1 + np.exp(-z))
 
 
+def hard_sigmoid(z: Any) -> Any:
+    """A line through 1/2 at 0, but 0 and 1 where it would leave them; z is scaled already."""
+    line = z + 0.5
+    return np.where(line.real <= 0, 0, np.where(line.real >= 1, 1, line))
+
+
+# The activations of gates, and their slopes where they are g.
+ACTIVATIONS: dict[str, tuple[Any, Any]] = {
+    "sigmoid": (sigmoid, lambda g: g * (1 - g)),
+    "hard_sigmoid_0.2": (lambda z: hard_sigmoid(z / 5), lambda g: (g > 0) * (g < 1) / 5),
+    "hard_sigmoid_1/6": (lambda z: hard_sigmoid(z / 6), lambda g: (g > 0) * (g < 1) / 6),
+}
+
+
 def lstm(
     x: Any,
     cs_prev: Any,
@@ -29,8 +43,10 @@ def lstm(
     forget_bias: float = 0.0,
     clip: float | None = None,
     gate_order: str = "icfo",
+    activation: str = "sigmoid",
 ) -> tuple[Any, ...]:
     """Return i, cs, f, o, ci, co, h, each [T, B, H]."""
+    sigmoid, _ = ACTIVATIONS[activation]
     T, B, _ = x.shape
     H = cs_prev.shape[1]
     wci, wcf, wco = peephole or (0, 0, 0)
@@ -65,8 +81,10 @@ def lstm_grad(
     peephole: tuple[Any, Any, Any] | None = None,
     clip: float | None = None,
     gate_order: str = "icfo",
+    activation: str = "sigmoid",
 ) -> dict[str, Any]:
     """Return the gradients by TensorFlow's names, and the gate gradients as `dgates`."""
+    _, slope = ACTIVATIONS[activation]
     i, cs, f, o, ci, co, h = saved
     T, B, I = x.shape
     H = cs_prev.shape[1]
@@ -78,14 +96,14 @@ def lstm_grad(
     for t in reversed(range(T)):
         before, h_before = (cs[t - 1], h[t - 1]) if t else (cs_prev, h_prev)
         dh = dh + h_grad[t]
-        do = o[t] * (1 - o[t]) * dh * co[t]
+        do = slope(o[t]) * dh * co[t]
         dcs = (1 - co[t] ** 2) * dh * o[t] + dc + cs_grad[t] + do * wco
         if clip is not None:
             dcs = dcs * (np.abs(cs[t]) < clip)
         d = {
-            "i": i[t] * (1 - i[t]) * dcs * ci[t],
+            "i": slope(i[t]) * dcs * ci[t],
             "ci": (1 - ci[t] ** 2) * dcs * i[t],
-            "f": f[t] * (1 - f[t]) * dcs * before,
+            "f": slope(f[t]) * dcs * before,
             "o": do,
         }
         dc = dcs * f[t] + d["i"] * wci + d["f"] * wcf
@@ -102,8 +120,17 @@ def lstm_grad(
     return g | {"cs_prev_grad": dc, "h_prev_grad": dh}
 
 
-def gru(x: Any, h_prev: Any, w_ru: Any, w_c: Any, b_ru: Any, b_c: Any) -> tuple[Any, ...]:
+def gru(
+    x: Any,
+    h_prev: Any,
+    w_ru: Any,
+    w_c: Any,
+    b_ru: Any,
+    b_c: Any,
+    activation: str = "sigmoid",
+) -> tuple[Any, ...]:
     """Return r, u, c, h, each [T, B, H]."""
+    sigmoid, _ = ACTIVATIONS[activation]
     steps = []
     for x_t in x:
         r, u = np.split(sigmoid(np.hstack([x_t, h_prev]) @ w_ru + b_ru), 2, 1)
@@ -115,9 +142,16 @@ def gru(x: Any, h_prev: Any, w_ru: Any, w_c: Any, b_ru: Any, b_c: Any) -> tuple[
 
 
 def gru_grad(
-    x: Any, h_prev: Any, w_ru: Any, w_c: Any, saved: tuple[Any, ...], d_h: Any
+    x: Any,
+    h_prev: Any,
+    w_ru: Any,
+    w_c: Any,
+    saved: tuple[Any, ...],
+    d_h: Any,
+    activation: str = "sigmoid",
 ) -> dict[str, Any]:
     """Return the gradients by name, and those of the gates as `d_r_bar_u_bar` and `d_c_bar`."""
+    _, slope = ACTIVATIONS[activation]
     r, u, c, h = saved
     T, B, I = x.shape
     H = h_prev.shape[1]
@@ -132,9 +166,9 @@ def gru_grad(
         before = h[t - 1] if t else h_prev
         dh = dh + d_h[t]
         d_c_bar = dh * (1 - u[t]) * (1 - c[t] ** 2)
-        d_u_bar = dh * (before - c[t]) * u[t] * (1 - u[t])
+        d_u_bar = dh * (before - c[t]) * slope(u[t])
         t2 = d_c_bar @ w_c.T
-        d_r_bar = t2[:, I:] * before * r[t] * (1 - r[t])
+        d_r_bar = t2[:, I:] * before * slope(r[t])
         d_ru = np.hstack([d_r_bar, d_u_bar])
         t1 = d_ru @ w_ru.T
         g["d_r_bar_u_bar"][t], g["d_c_bar"][t] = d_ru, d_c_bar
@@ -187,9 +221,11 @@ def cudnn_weights(
     return found
 
 
-def _cudnn_step(mode: str, w: dict[str, Any], x: Any, h: Any, c: Any) -> dict[str, Any]:
+def _cudnn_step(
+    mode: str, w: dict[str, Any], x: Any, h: Any, c: Any, activation: str
+) -> dict[str, Any]:
     """One step of one sequence: vectors in, vectors out, with all that the gradient needs."""
-    G = CUDNN_GATES[mode]
+    G, (sigmoid, _) = CUDNN_GATES[mode], ACTIVATIONS[activation]
     a = (np.tile(x, G) if w["W"] is None else w["W"] @ x) + w["bW"]
     q = w["R"] @ h + w["bR"]
     s = {"x": x, "h_before": h, "c_before": c, "c": c}
@@ -210,26 +246,33 @@ def _cudnn_step(mode: str, w: dict[str, Any], x: Any, h: Any, c: Any) -> dict[st
 
 
 def _cudnn_step_grad(
-    mode: str, w: dict[str, Any], g: dict[str, Any], s: dict[str, Any], dh: Any, dc: Any
+    mode: str,
+    w: dict[str, Any],
+    g: dict[str, Any],
+    s: dict[str, Any],
+    dh: Any,
+    dc: Any,
+    activation: str,
 ) -> tuple[Any, Any, Any]:
     """Add to the gradients `g` of the weights; return those of x and of h and c before."""
     direct: Any = 0
+    _, slope = ACTIVATIONS[activation]
     if mode == "lstm":
         if w["proj"] is not None:
             g["proj"] += np.outer(dh, s["full"])
             dh = w["proj"].T @ dh
         co = np.tanh(s["c"])
         dc = dc + dh * s["o"] * (1 - co**2)
-        di = dc * s["g"] * s["i"] * (1 - s["i"])
-        df = dc * s["c_before"] * s["f"] * (1 - s["f"])
+        di = dc * s["g"] * slope(s["i"])
+        df = dc * s["c_before"] * slope(s["f"])
         dg = dc * s["i"] * (1 - s["g"] ** 2)
-        do = dh * co * s["o"] * (1 - s["o"])
+        do = dh * co * slope(s["o"])
         da = dq = np.concatenate([di, df, dg, do])
         dc = dc * s["f"]
     elif mode == "gru":
         dn = dh * (1 - s["u"]) * (1 - s["n"] ** 2)
-        du = dh * (s["h_before"] - s["n"]) * s["u"] * (1 - s["u"])
-        dr = dn * s["qn"] * s["r"] * (1 - s["r"])
+        du = dh * (s["h_before"] - s["n"]) * slope(s["u"])
+        dr = dn * s["qn"] * slope(s["r"])
         da = np.concatenate([dr, du, dn])
         dq = np.concatenate([dr, du, dn * s["r"]])
         direct = dh * s["u"]
@@ -254,6 +297,7 @@ def _cudnn_run(
     lengths: Any,
     masks: Any,
     layout: dict[str, Any],
+    activation: str,
 ) -> tuple[Any, Any, Any, dict[tuple[int, int, int], list[dict[str, Any]]]]:
     T, B, I = x.shape
     D, H = 2 if layout.get("bidirectional") else 1, c.shape[2]
@@ -269,7 +313,9 @@ def _cudnn_run(
                 h_now, c_now = h[pl, b], c[pl, b]
                 times = range(int(lengths[b]))
                 for t in reversed(times) if d else times:
-                    steps.append(_cudnn_step(mode, weights[layer, d], x[t, b], h_now, c_now))
+                    steps.append(
+                        _cudnn_step(mode, weights[layer, d], x[t, b], h_now, c_now, activation)
+                    )
                     h_now, c_now = steps[-1]["h"], steps[-1]["c"]
                     y[t, b, d * len(h_now) : (d + 1) * len(h_now)] = h_now
                 h_last[pl, b], c_last[pl, b] = h_now, c_now
@@ -286,6 +332,7 @@ def cudnn_rnn(
     mode: str = "lstm",
     lengths: Any = None,
     masks: Any = None,
+    activation: str = "sigmoid",
     **layout: Any,
 ) -> tuple[Any, Any, Any]:
     """
@@ -294,7 +341,7 @@ def cudnn_rnn(
     `masks`, one [T, B, D*P] for each layer but the last, multiply what the next layer reads;
     `layout` is bidirectional, skip and num_proj of `cudnn_weights`. c gives H in every mode.
     """
-    return _cudnn_run(x, h, c, params, mode, lengths, masks, layout)[:3]
+    return _cudnn_run(x, h, c, params, mode, lengths, masks, layout, activation)[:3]
 
 
 def cudnn_rnn_grad(
@@ -308,13 +355,14 @@ def cudnn_rnn_grad(
     mode: str = "lstm",
     lengths: Any = None,
     masks: Any = None,
+    activation: str = "sigmoid",
     **layout: Any,
 ) -> tuple[Any, Any, Any, Any]:
     """Return the gradients of x, h, c and params; past a sequence's end d_output is not read."""
     T, B, I = x.shape
     D, H = 2 if layout.get("bidirectional") else 1, c.shape[2]
     L, P = len(h) // D, h.shape[2]
-    saved = _cudnn_run(x, h, c, params, mode, lengths, masks, layout)[3]
+    saved = _cudnn_run(x, h, c, params, mode, lengths, masks, layout, activation)[3]
     weights = cudnn_weights(params, mode, L, H, I, **layout)
     d_params = np.zeros_like(params)
     grads = cudnn_weights(d_params, mode, L, H, I, **layout)
@@ -331,7 +379,7 @@ def cudnn_rnn_grad(
                 for t, step in zip(times if d else reversed(times), reversed(steps), strict=True):
                     dh = dh + dy[t, b, d * P : (d + 1) * P]
                     one, dh, dc = _cudnn_step_grad(
-                        mode, weights[layer, d], grads[layer, d], step, dh, dc
+                        mode, weights[layer, d], grads[layer, d], step, dh, dc, activation
                     )
                     dx[t, b] += one
                 dh_first[pl, b], dc_first[pl, b] = dh, dc

@@ -1,4 +1,4 @@
-"""What the LSTMs of the block ops ask of their arguments, and the cell that is made of them."""
+"""The cells of the block ops, made of weights [I+H, ·], and what an LSTM asks of its arguments."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ._arrays import (
 )
 from ._gates import check_gate
 from .cells.contract import Weight
+from .cells.gru import GRU
 from .cells.lstm import LSTM
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ COLUMNS = {"icfo": (0, 1, 2, 3), "ifco": (0, 2, 1, 3)}
 _DEFAULTS = {"icfo": (1.0, 3.0), "ifco": (0.0, 0.0)}
 
 
-class Attributes(NamedTuple):
+class LSTMAttributes(NamedTuple):
     """The attributes of a call as they are given."""
 
     cell_clip: float | None
@@ -46,7 +47,7 @@ class Attributes(NamedTuple):
     recurrent_activation: RecurrentActivation
 
 
-class Call(NamedTuple):
+class LSTMCall(NamedTuple):
     """The attributes of a call after their checks."""
 
     peephole: tuple[Array, Array, Array] | None  # in the dtype of the computation, where used
@@ -55,7 +56,7 @@ class Call(NamedTuple):
     gate: HardSigmoid | None
 
 
-def cell_of(w: Array, b: Array | None, H: int, call: Call) -> LSTM:
+def lstm_cell(w: Array, b: Array | None, H: int, call: LSTMCall) -> LSTM:
     """Return the cell of weights [I+H, 4*H] in the dtype of an operand."""
     I = len(w) - H
     inputs, recurrent = (Weight(w[:I], 4 * H),), (Weight(w[I:], 4 * H),)
@@ -63,17 +64,31 @@ def cell_of(w: Array, b: Array | None, H: int, call: Call) -> LSTM:
     return LSTM(inputs, recurrent, (4 * H,), b, columns, *attributes)
 
 
+def gru_cell(
+    w_ru: Array,
+    w_c: Array,
+    H: int,
+    gate: HardSigmoid | None,
+    biases: tuple[Array | None, Array | None] = (None, None),
+) -> GRU:
+    """Return the cell of weights [I+H, ·] in the dtype of an operand."""
+    I = len(w_c) - H
+    inputs = Weight(w_ru[:I], 2 * H), Weight(w_c[:I], H, 1)
+    recurrent = Weight(w_ru[I:], 2 * H), Weight(w_c[I:], H, 1)
+    return GRU(inputs, recurrent, (2 * H, H), *biases, gate)
+
+
 _PEEPHOLES = ("wci", "wcf", "wco")
 _INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *_PEEPHOLES)
 
 
-def check_call(
+def check_lstm(
     op: str,
     lead: str,
     required: dict[str, Array],
     optional: dict[str, Array | None],
-    attributes: Attributes,
-) -> tuple[ModuleType, Call]:
+    attributes: LSTMAttributes,
+) -> tuple[ModuleType, LSTMCall]:
     """
     Check every array and attribute of an LSTM call; return its module and attributes.
 
@@ -114,17 +129,15 @@ def check_call(
         missing = next(name for name in _PEEPHOLES if name not in arrays)
         why = f"like {given[0]}" if given else "as use_peephole is True"
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
-    if cell_clip is None and forward:
-        cell_clip = _DEFAULTS[gate_order][1]
-    clip = None if cell_clip is None else _clip(op, cell_clip, dtype)
+    clip = check_clip(op, cell_clip, gate_order, dtype, forward=forward)
     if not wanted:
-        return xp, Call(None, clip, gate_order, gate)
+        return xp, LSTMCall(None, clip, gate_order, gate)
     compute = compute_dtype(dtype)
     with on_device(xp, cs_prev):
         wci, wcf, wco = (
             contiguous(xp, cast(aligned(xp, arrays[name]), compute)) for name in _PEEPHOLES
         )
-    return xp, Call((wci, wcf, wco), clip, gate_order, gate)
+    return xp, LSTMCall((wci, wcf, wco), clip, gate_order, gate)
 
 
 def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder) -> float:
@@ -134,8 +147,21 @@ def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder)
     return check_real(op, "forget_bias", forget_bias)
 
 
-def _clip(op: str, cell_clip: float, dtype: np.dtype[Any]) -> float | None:
-    """Return the clip as the dtype can hold it, so that a saved cs compares equal to it."""
+def check_clip(
+    op: str,
+    cell_clip: float | None,
+    gate_order: GateOrder,
+    dtype: np.dtype[Any],
+    *,
+    forward: bool,
+) -> float | None:
+    """
+    Return the clip as the dtype can hold it, so that a saved cs compares equal to it.
+
+    Left out, it is forward TensorFlow's default, and backward none.
+    """
+    if cell_clip is None:
+        cell_clip = _DEFAULTS[gate_order][1] if forward else 0.0
     clip = check_real(op, "cell_clip", cell_clip)
     with np.errstate(over="ignore", under="ignore"):
         if dtype.itemsize < 8:
