@@ -65,6 +65,12 @@ from .params import (
     cudnn_rnn_params_size,
     cudnn_rnn_params_to_canonical,
 )
+from .stacked_rnn import (
+    StackedRNNGrads,
+    StackedRNNOutputs,
+    stacked_rnn,
+    stacked_rnn_backprop,
+)
 
 __version__ = "0.1.0"
 
@@ -86,6 +92,8 @@ __all__ = [
     "PackedParams",
     "PeepholeLSTMParams",
     "Piece",
+    "StackedRNNGrads",
+    "StackedRNNOutputs",
     "block_gru",
     "block_gru_from_keras",
     "block_gru_from_onnx",
@@ -128,6 +136,8 @@ __all__ = [
     "params_to_torch",
     "raw_ops",
     "run_onnx_node",
+    "stacked_rnn",
+    "stacked_rnn_backprop",
 ]
 
 

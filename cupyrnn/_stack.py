@@ -13,16 +13,37 @@ from ._layer import Gradients, Layer
 from .cells.contract import States
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ._arrays import Array
     from ._packing import Packing
     from .cells.contract import Cell
-    from .params import Net
+
+
+class Sizes(NamedTuple):
+    """The sizes of a net and what it drops."""
+
+    T: int
+    B: int
+    L: int
+    D: int
+    H: int
+    P: int  # of the output of one direction
+    is_training: bool
+    dropout: float
+    seed: int
+    seed2: int
+
+    @property
+    def drops(self) -> bool:
+        """Whether values are dropped between layers."""
+        return self.is_training and self.dropout > 0 and self.L > 1
 
 
 class Stack(NamedTuple):
     """The cells of a net by layer and direction, and the sequences they run over."""
 
-    net: Net
+    net: Sizes
     cells: Sequence[Cell]
     packing: Packing
 
@@ -34,7 +55,7 @@ class _Reserve(NamedTuple):
     saved: list[Any]  # by direction, the cell's Saved
 
 
-def _reserve_layout(net: Net, kind: Any, rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
+def _reserve_layout(net: Sizes, kind: Any, rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the layer and the shape of every part of reserve_space."""
     others = len(kind._fields) - 1
     for layer in range(net.L):
@@ -45,7 +66,7 @@ def _reserve_layout(net: Net, kind: Any, rows: int) -> Iterator[tuple[int, tuple
             yield layer, (rows, net.P)
 
 
-def reserve_size(net: Net, kind: Any, rows: int) -> int:
+def reserve_size(net: Sizes, kind: Any, rows: int) -> int:
     """Return the number of elements of reserve_space for cells that leave a `kind` by row."""
     return sum(n * columns for _, (n, columns) in _reserve_layout(net, kind, rows))
 
@@ -67,14 +88,14 @@ def _reserves(reserve_space: Array, stack: Stack) -> list[_Reserve]:
     return result
 
 
-def _draw_mask(xp: ModuleType, net: Net, packing: Packing, layer: int, mask: Array) -> None:
+def _draw_mask(xp: ModuleType, net: Sizes, packing: Packing, layer: int, mask: Array) -> None:
     """Fill the mask of a layer's input. What it is for a value does not depend on the lengths."""
     T, B, columns = net.T, net.B, mask.shape[1]
     drawn = keep_mask(xp, (T * B, columns), mask.dtype, net.dropout, net.seed, net.seed2, layer)
     mask[...] = packing.pack(drawn.reshape(T, B, columns))
 
 
-def _drop(values: Array, mask: Array, net: Net) -> Array:
+def _drop(values: Array, mask: Array, net: Sizes) -> Array:
     """Return the values that the mask keeps, scaled, in the dtype of the mask."""
     scale = 1 / (1 - net.dropout) if net.dropout < 1 else 0.0
     compute = compute_dtype(mask.dtype)
@@ -239,3 +260,16 @@ def _carried(
         zeros: Array = xp.zeros(first.shape, compute)
         return zeros
     return packing.leave_grad(contiguous(xp, given), reverse).astype(compute, order="C")
+
+
+def time_major_of(xp: ModuleType, major: bool, arrays: Sequence[Array | None]) -> list[Any]:
+    """Return arrays that are [T, B, ·] or [L*D, B, ·], or have these axes exchanged, as these."""
+    return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in arrays]
+
+
+def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Array:
+    """Return a time-major result as the caller has its axes; a scalar zero for None."""
+    if a is None:
+        result: Array = xp.zeros((), dtype)
+        return result
+    return a if major else xp.ascontiguousarray(a.transpose(1, 0, 2))

@@ -37,7 +37,7 @@ from ._arrays import (
 )
 from ._gates import check_gate
 from ._packing import Packing, count_rows
-from ._stack import Stack
+from ._stack import Stack, as_given, time_major_of
 from .cells.contract import States
 from .packed import settled
 from .params import DIRECTIONS, GATES, Net, check_net, expect_params_size
@@ -294,7 +294,7 @@ def _stack_of(call: _Call, params: Array, dtype: np.dtype[Any]) -> Stack:
     operands = cast(contiguous(xp, params), operand_dtype(xp, dtype))
     weights = _packed_cells.weights_of(operands, net)
     cells = [_packed_cells.cell_of(xp, net, w) for w in weights]
-    return Stack(net, cells, call.packing)
+    return Stack(net.sizes, cells, call.packing)
 
 
 def _backward(
@@ -321,22 +321,9 @@ def _backward(
     return input_grad, first.h, first.c, cast(params_grad, dtype)
 
 
-def _time_major(xp: ModuleType, major: bool, arrays: Sequence[Array | None]) -> list[Any]:
-    """Return arrays that are [T, B, ·] or [L*D, B, ·], or have these axes exchanged, as these."""
-    return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in arrays]
-
-
 def _contiguous(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
     """Return the arrays in C order."""
     return [None if a is None else contiguous(xp, a) for a in arrays]
-
-
-def _as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Array:
-    """Return a time-major result as the caller has its axes; a scalar zero for None."""
-    if a is None:
-        result: Array = xp.zeros((), dtype)
-        return result
-    return a if major else xp.ascontiguousarray(a.transpose(1, 0, 2))
 
 
 def cudnn_rnn(
@@ -472,7 +459,7 @@ def cudnn_rnn(
     xp, net, lengths, _, chosen = call
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
-        x, h, c = _time_major(xp, time_major, (input, input_h, c))
+        x, h, c = time_major_of(xp, time_major, (input, input_h, c))
         if chosen == "cudnn":
             from .cudnn import engine as _cudnn
 
@@ -490,9 +477,9 @@ def cudnn_rnn(
             owner = _CUDNN if chosen == "cudnn" else _OWN
             host_reserved = _host_reserved(owner, net, input.dtype, lengths, call.resets)
         return CudnnRNNOutputs(
-            _as_given(xp, output, time_major, input.dtype),
-            _as_given(xp, output_h, time_major, input.dtype),
-            _as_given(xp, output_c, time_major, input.dtype),
+            as_given(xp, output, time_major, input.dtype),
+            as_given(xp, output_h, time_major, input.dtype),
+            as_given(xp, output_c, time_major, input.dtype),
             reserve_space,
             host_reserved,
         )
@@ -557,7 +544,7 @@ def _expected_reserve(
     """Return the number of elements of an engine's reserve_space."""
     if engine != "cudnn":
         kind = _packed_cells.SAVED[net.rnn_mode]
-        return _stack.reserve_size(net, kind, count_rows(net.T, net.B, lengths))
+        return _stack.reserve_size(net.sizes, kind, count_rows(net.T, net.B, lengths))
     from .cudnn import engine as _cudnn
 
     with on_device(sys.modules["cupy"], input):
@@ -661,7 +648,7 @@ def cudnn_rnn_backprop(
         )
     with on_device(xp, input):
         c, dc = (input_c, output_c_backprop) if net.rnn_mode == "lstm" else (None, None)
-        x, h, c, y, dy, dh, dc = _time_major(
+        x, h, c, y, dy, dh, dc = time_major_of(
             xp, time_major, (input, input_h, c, output, output_backprop, output_h_backprop, dc)
         )
         if chosen == "cudnn":
@@ -674,8 +661,8 @@ def cudnn_rnn_backprop(
         else:
             grads = _backward(call, (x, States(h, c)), vector, dy, States(dh, dc), reserve_space)
         return CudnnRNNGrads(
-            _as_given(xp, grads[0], time_major, input.dtype),
-            _as_given(xp, grads[1], time_major, input.dtype),
-            _as_given(xp, grads[2], time_major, input.dtype),
+            as_given(xp, grads[0], time_major, input.dtype),
+            as_given(xp, grads[1], time_major, input.dtype),
+            as_given(xp, grads[2], time_major, input.dtype),
             grads[3],
         )

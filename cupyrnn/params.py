@@ -27,6 +27,7 @@ from ._arrays import (
     expect_shape,
     on_device,
 )
+from ._stack import Sizes
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -66,11 +67,11 @@ class Net(NamedTuple):
     # What only a call has.
     T: int = 0
     B: int = 0
+    gate: HardSigmoid | None = None  # in place of the sigmoid
     dropout: float = 0.0
     seed: int = 0
     seed2: int = 0
     is_training: bool = True
-    gate: HardSigmoid | None = None  # in place of the sigmoid
 
     @property
     def P(self) -> int:
@@ -80,7 +81,13 @@ class Net(NamedTuple):
     @property
     def drops(self) -> bool:
         """Whether values are dropped between layers."""
-        return self.is_training and self.dropout > 0 and self.L > 1
+        return self.sizes.drops
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the stack of its cells is asked for."""
+        of_call = (self.is_training, self.dropout, self.seed, self.seed2)
+        return Sizes(self.T, self.B, self.L, self.D, self.H, self.P, *of_call)
 
     @property
     def direction(self) -> Direction:
