@@ -65,6 +65,7 @@ from .params import (
     cudnn_rnn_params_size,
     cudnn_rnn_params_to_canonical,
 )
+from .stream import PreparedStep, StepOutputs, prepare_step
 
 __version__ = "0.1.0"
 
@@ -86,6 +87,8 @@ __all__ = [
     "PackedParams",
     "PeepholeLSTMParams",
     "Piece",
+    "PreparedStep",
+    "StepOutputs",
     "block_gru",
     "block_gru_from_keras",
     "block_gru_from_onnx",
@@ -126,6 +129,7 @@ __all__ = [
     "params_to_onnx",
     "params_to_tf1",
     "params_to_torch",
+    "prepare_step",
     "raw_ops",
     "run_onnx_node",
 ]
