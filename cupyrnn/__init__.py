@@ -71,6 +71,7 @@ from .stacked_rnn import (
     stacked_rnn,
     stacked_rnn_backprop,
 )
+from .stream import PreparedStep, StepOutputs, prepare_step
 
 __version__ = "0.1.0"
 
@@ -92,8 +93,10 @@ __all__ = [
     "PackedParams",
     "PeepholeLSTMParams",
     "Piece",
+    "PreparedStep",
     "StackedRNNGrads",
     "StackedRNNOutputs",
+    "StepOutputs",
     "block_gru",
     "block_gru_from_keras",
     "block_gru_from_onnx",
@@ -134,6 +137,7 @@ __all__ = [
     "params_to_onnx",
     "params_to_tf1",
     "params_to_torch",
+    "prepare_step",
     "raw_ops",
     "run_onnx_node",
     "stacked_rnn",

@@ -1,0 +1,163 @@
+"""
+One step of a CudnnRNN net after another, with everything but the step itself done beforehand.
+
+Symbols: B batch, I input size, H num_units, L layers, P the size of the output: num_proj, or H
+without a projection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _layer, _packed_cells
+from ._arrays import check_arrays, contiguous, expect_rank, expect_shape, on_device
+from .cells.contract import States
+from .packed import Model, PackedParams, check_model
+
+if TYPE_CHECKING:
+    from ._arrays import Array
+    from .params import InputMode, RNNMode
+
+
+class StepOutputs(NamedTuple):
+    """What a step returns."""
+
+    output: Array  # [B, P], of the last layer
+    output_h: Array  # [L, B, P]
+    output_c: Array | None  # [L, B, H], of an LSTM
+
+
+class PreparedStep:
+    """One step of a net, as `prepare_step` returns it: call it with x, h and c."""
+
+    def __init__(self, model: Model) -> None:
+        xp, self._net, params = model
+        self._xp = xp
+        with on_device(xp, params):
+            self._params = params.copy()  # what is made of it must not change with it
+            weights = _packed_cells.weights_of(self._params, self._net)
+            self._cells = [_packed_cells.cell_of(xp, self._net.rnn_mode, w) for w in weights]
+        self._dtype, self._saved = self._params.dtype, self._cells[0].Saved
+        self._others = len(self._saved._fields) - 1  # than h
+
+    def __call__(self, x: Array, h: Array, c: Array | None = None) -> StepOutputs:
+        """
+        Run one step.
+
+        Parameters
+        ----------
+        x : [B, I]
+            The input, of the dtype of the parameters, as all.
+        h : [L, B, P]
+            The states before the step.
+        c : [L, B, H], optional
+            The cell states of an LSTM.
+
+        Returns
+        -------
+        StepOutputs
+            output [B, P], output_h and output_c: the states to go on with. All are new arrays,
+            but output is a view of the last of output_h.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is no array of the module, device and dtype of the parameters, or a shape
+            does not fit.
+        """
+        xp, net = self._xp, self._net
+        states: tuple[Any, ...] = (h, c) if net.rnn_mode == "lstm" else (h,)
+        self._check(x, states)
+        B = len(x)
+        with on_device(xp, x):
+            output_h = xp.empty((net.L, B, net.P), self._dtype)
+            output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), self._dtype)
+            others = xp.empty((self._others, B, net.H), self._dtype)
+            x = contiguous(xp, x)
+            for layer, cell in enumerate(self._cells):
+                first = States(*[contiguous(xp, s[layer]) for s in states])
+                saved = self._saved(*others, output_h[layer])
+                last = _layer.forward_step(xp, cell, x, first, saved)
+                if output_c is not None:
+                    output_c[layer] = last.c
+                x = saved.h
+        return StepOutputs(x, output_h, output_c)
+
+    def _check(self, x: Array, states: tuple[Any, ...]) -> None:
+        """Check the arguments."""
+        op, net = "prepare_step", self._net
+        names = ("h", "c")[: len(states)]
+        given = {"x": x, **dict(zip(names, states, strict=True)), "params": self._params}
+        check_arrays(op, given)
+        B, _ = expect_rank(op, "x", x, "(B, I)")
+        expect_shape(op, "x", x, "(B, I)", (B, net.I))
+        expect_shape(op, "h", states[0], "(L, B, P)", (net.L, B, net.P))
+        for c in states[1:]:
+            expect_shape(op, "c", c, "(L, B, H)", (net.L, B, net.H))
+
+
+def prepare_step(
+    params: Array | PackedParams,
+    num_layers: int | None = None,
+    num_units: int | None = None,
+    input_size: int | None = None,
+    *,
+    rnn_mode: RNNMode | None = None,
+    input_mode: InputMode | None = None,
+    num_proj: int | None = None,
+) -> PreparedStep:
+    """
+    Return one step of a net as a function, for streams and decoders.
+
+    `cudnn_rnn` over a sequence of one step gives the same, but checks and unpacks the parameters in
+    every call, which at a batch of one takes several times as long as the step.
+
+    Parameters
+    ----------
+    params : [params_size] or PackedParams
+        The packed parameters of layers in one direction: a copy of them is kept.
+    num_layers, num_units, input_size, rnn_mode, input_mode, num_proj
+        As in `cudnn_rnn_params_layout`; a PackedParams knows them.
+
+    Returns
+    -------
+    PreparedStep
+        ``step(x, h, c)`` takes x [B, I], h [L, B, P] and, for an LSTM, c [L, B, H], and returns
+        output [B, P], output_h and output_c. It keeps no state of its own: one step can serve any
+        number of streams, and threads.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `cudnn_rnn_params_to_canonical`; also if the net is bidirectional: its backward
+        direction begins at the end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> packed = cupyrnn.init_params(1, 3, 2, dtype="float64")
+    >>> x, (h, c) = np.ones((4, 1, 2)), packed.zero_state(1)
+    >>> step = cupyrnn.prepare_step(packed)
+    >>> for x_t in x:
+    ...     output, h, c = step(x_t, h, c)
+    >>> bool(np.allclose(output, cupyrnn.cudnn_rnn(x, *packed.zero_state(1), packed).output[-1]))
+    True
+    """
+    op = "prepare_step"
+    model = check_model(
+        op,
+        params,
+        num_layers,
+        num_units,
+        input_size,
+        rnn_mode=rnn_mode,
+        input_mode=input_mode,
+        num_proj=num_proj,
+    )
+    if model.net.D == 2:
+        raise ValueError(
+            f"{op}: params is of a bidirectional net, expected one direction: the other one begins"
+            " at the end of a sequence"
+        )
+    return PreparedStep(model)

@@ -1,0 +1,114 @@
+"""One step after another is the sequence."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close, layouts
+
+import cupyrnn
+
+NETS = [
+    ("lstm", {}),
+    ("lstm", {"num_proj": 2}),
+    ("lstm", {"input_mode": "skip_input"}),
+    ("gru", {}),
+    ("rnn_tanh", {}),
+    ("rnn_relu", {}),
+]
+
+
+def net(mode: str, more: Any, L: int, dtype: str = "float64") -> cupyrnn.PackedParams:
+    I = 5 if more.get("input_mode") else 3
+    options: Any = {"rnn_mode": mode, **more, "scheme": "torch", "dtype": dtype}
+    return cupyrnn.init_params(L, 5, I, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("B", [0, 1, 3])
+@pytest.mark.parametrize("L", [1, 3])
+@pytest.mark.parametrize(("mode", "more"), NETS)
+def test_steps_are_the_sequence(
+    mode: str, more: Any, L: int, B: int, dtype: str, rng: np.random.Generator
+) -> None:
+    packed = net(mode, more, L, dtype)
+    x = rng.standard_normal((6, B, packed.input_size)).astype(dtype)
+    first = [None if s is None else s + 0.5 for s in packed.zero_state(B)]
+    expected = cupyrnn.cudnn_rnn(x, *first, packed, is_training=False)
+    step, (h, c) = cupyrnn.prepare_step(packed), first
+    outputs = []
+    for x_t in x:
+        before = [None if a is None else a.copy() for a in (x_t, h, c)]
+        out = step(x_t, h, c)
+        for a, e in zip((x_t, h, c), before, strict=True):
+            np.testing.assert_array_equal(a, e)
+        output, h, c = out
+        assert not any(np.may_share_memory(output, a) for a in outputs)
+        outputs.append(output)
+    assert_close(np.array(outputs), expected.output, dtype, "output")
+    assert_close(h, expected.output_h, dtype, "output_h")
+    if mode == "lstm":
+        assert_close(c, expected.output_c, dtype, "output_c")
+    else:
+        assert c is None
+
+
+def test_later_changes_of_the_parameters_are_not_seen(rng: np.random.Generator) -> None:
+    packed = net("gru", {}, 2)
+    step = cupyrnn.prepare_step(packed)
+    x, (h, _) = rng.standard_normal((2, 3)), packed.zero_state(2)
+    before = step(x, h)
+    packed.params[...] = 0
+    np.testing.assert_array_equal(step(x, h).output, before.output)
+
+
+def test_any_memory_layout(rng: np.random.Generator) -> None:
+    packed = net("lstm", {}, 2)
+    step = cupyrnn.prepare_step(packed)
+    arrays = [rng.standard_normal(shape) for shape in ((2, 3), (2, 2, 5), (2, 2, 5))]
+    expected = step(*arrays)
+    for n, a in enumerate(arrays):
+        for name, changed in layouts(a):
+            out = step(*arrays[:n], changed, *arrays[n + 1 :])
+            for actual, e in zip(out, expected, strict=True):
+                assert_close(actual, e, "float64", name)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize(("mode", "more"), NETS)
+def test_arrays_stay_on_their_device(
+    cupy_on_cpu: Any, mode: str, more: Any, rng: np.random.Generator
+) -> None:
+    packed = net(mode, more, 2)
+    there = packed._replace(params=cupy_on_cpu.asarray(packed.params))
+    x = rng.standard_normal((3, packed.input_size))
+    expected = cupyrnn.prepare_step(packed)(x, *packed.zero_state(3))
+    out = cupyrnn.prepare_step(there)(cupy_on_cpu.asarray(x), *there.zero_state(3))
+    for name, a, e in zip(out._fields, out, expected, strict=True):
+        if e is not None:
+            assert type(a) is cupy_on_cpu.ndarray
+            assert_close(cupy_on_cpu.asnumpy(a), e, "float64", name)
+
+
+LSTM = net("lstm", {}, 1)
+
+
+# ruff: noqa: E501 - a case a line
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cupyrnn.prepare_step(cupyrnn.init_params(1, 2, 3, direction="bidirectional")), ValueError, "params is of a bidirectional net, expected one direction: the other one begins at the end of a sequence"),
+        (lambda: cupyrnn.prepare_step(np.zeros(3), 1, 2, 3), ValueError, "params has shape (3,), expected (params_size,) = (56,) for lstm with L = 1, D = 1, H = 2, I = 3"),
+        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 4)), *LSTM.zero_state(1)), ValueError, "x has shape (1, 4), expected (B, I) = (1, 3)"),
+        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 1, 3)), *LSTM.zero_state(1)), ValueError, "x has shape (1, 1, 3), expected (B, I)"),
+        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), *LSTM.zero_state(1)), ValueError, "h has shape (1, 1, 5), expected (L, B, P) = (1, 2, 5)"),
+        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3)), LSTM.zero_state(1)[0]), TypeError, "c is a NoneType, expected a numpy.ndarray like x"),
+        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3), np.float32), *LSTM.zero_state(1)), TypeError, "h has dtype float64, expected float32 like x"),
+    ],
+)  # fmt: skip
+def test_errors(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(f'prepare_step: {message}')}$"):
+        call()
