@@ -36,7 +36,7 @@ class PreparedStep:
         with on_device(xp, params):
             self._params = params.copy()  # what is made of it must not change with it
             weights = _packed_cells.weights_of(self._params, self._net)
-            self._cells = [_packed_cells.cell_of(xp, self._net.rnn_mode, w) for w in weights]
+            self._cells = [_packed_cells.cell_of(xp, self._net, w) for w in weights]
         self._dtype, self._saved = self._params.dtype, self._cells[0].Saved
         self._others = len(self._saved._fields) - 1  # than h
 
