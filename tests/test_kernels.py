@@ -406,7 +406,8 @@ def test_indices_beyond_32_bits(rng: np.random.Generator) -> None:
         numbers = (np.int64(at), np.int64(1), np.int64(H))
         columns = tuple(np.int32(n) for n in (0, 1, 2, 3))
         args = (shifted[0], b, None, None, None, c, *shifted[1:], *numbers, *columns)
-        kernel((1, 1), launch.BLOCK, (*args, np.bool_(True), np.float32(0.5)))
+        attributes = np.bool_(True), np.float32(0.5), np.bool_(False), *np.zeros(2, np.float32)
+        kernel((1, 1), launch.BLOCK, (*args, *attributes))
         results.append([a.tobytes() for a in (c, *outputs)])
     assert results[0] == results[1]
 
@@ -456,8 +457,11 @@ def test_indices_of_cudnn_rnn_beyond_32_bits(name: str, rng: np.random.Generator
                 continue
             args.append(runner.Pointer(a, -4 * step * a.size))
         numbers = (np.int64(step), np.int64(1), np.int64(H))
-        relu = (np.bool_(False),) if room is simple_rnn else ()
-        kernel((1, 1), launch.BLOCK, (*args, *numbers, *relu))
+        # Not relu, and not a hard sigmoid.
+        attributes: tuple[Any, ...] = (np.bool_(False),)
+        if room is cudnn_gru:
+            attributes += (*np.zeros(2, np.float32),)
+        kernel((1, 1), launch.BLOCK, (*args, *numbers, *attributes))
         results.append([a.tobytes() for a in (*kept, *written)])
         assert not np.isnan(np.concatenate(written)).any()
     assert results[0] == results[1]
@@ -538,7 +542,7 @@ PLANTED = {
     "block one column short": (plant_small_block, AssertionError),
     "product at the wrong step": (plant_product("lstm"), AssertionError),
     "wrong gate": (
-        plant_in_source("lstm", "k.i = i * (A(1) - i) * ci", "k.i = f * (A(1) - f) * ci"),
+        plant_in_source("lstm", "k.i = slope_of(gate, i) * ci", "k.i = slope_of(gate, f) * ci"),
         AssertionError,
     ),
     "peephole before the clip": (
@@ -623,7 +627,9 @@ RNN_PLANTED = {
     ),
     "gru: gradient of the reset": (
         "gru",
-        plant_in_source("cudnn_gru", "k_hc * hc * (A(1) - r)", "k_c * hc * (A(1) - r)"),
+        plant_in_source(
+            "cudnn_gru", "k_c * hc * slope_of(gate, r)", "k_hc * hc * slope_of(gate, r)"
+        ),
     ),
     "gru: state before the step": (
         "gru",

@@ -173,7 +173,7 @@ def test_import_loads_nothing_heavy() -> None:
 
 def test_typing_marker_is_shipped() -> None:
     assert importlib.resources.files("cupyrnn").joinpath("py.typed").is_file()
-    assert typing.get_args(cupyrnn.lstm.GateOrder) == ("icfo", "ifco")
+    assert typing.get_args(cupyrnn._block_cells.GateOrder) == ("icfo", "ifco")
 
 
 def test_the_extras_go_together() -> None:
