@@ -113,7 +113,7 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t d, int algo, int cel
       << " input " << inputMode << " data " << dataType << " prec " << mathPrec << " math "
       << mathType << " I " << inputSize << " H " << hiddenSize << " P " << projSize << " L "
       << numLayers << " dropout " << dropoutDesc->text << " flags " << auxFlags;
-    d->text = s.str(); d->dropout = dropoutDesc;
+    d->text = s.str(); d->dropout = dropoutDesc; d->type = dataType;
     size_t G = cellMode == 2 ? 4 : cellMode == 3 ? 3 : 1, D = 1 + dirMode, H = hiddenSize;
     size_t P = projSize, size = 0;
     for (int l = 0; l < numLayers; l++) {
@@ -204,6 +204,7 @@ static std::string read(const int32_t* lengths, Descriptor* d) {
 #define CHECKED(reserve) \
     Descriptor dev, *on_device = &dev; \
     if (xDesc->kind != "RNNData" || yDesc->kind != "RNNData" || hDesc->kind != "Tensor" \
+        || xDesc->type != rnn->type || yDesc->type != rnn->type || hDesc->type != rnn->type \
         || xDesc->V != rnn->sizes[0] || yDesc->V != rnn->sizes[1] \
         || hDesc->dims[2] != rnn->sizes[2] || wSize != rnn->bytes || workSize < WORK || !workSize || !work \
         || resSize != (reserve)) return BAD_PARAM; \
@@ -215,7 +216,7 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, in
         void* hy, cudnnTensorDescriptor_t cDesc, const void* cx, void* cy, size_t wSize,
         const void* w, size_t workSize, void* work, size_t resSize, void* res) {
     CHECKED(mode ? RESERVE : 0)
-    if (cDesc && cDesc->dims[2] != rnn->sizes[3]) return BAD_PARAM;
+    if (cDesc && (cDesc->type != rnn->type || cDesc->dims[2] != rnn->sizes[3])) return BAD_PARAM;
     sequences(yDesc, y); states(hDesc, xDesc, hy);
     if (cDesc) states(cDesc, xDesc, cy);
     memset(work, 9, workSize);
@@ -236,7 +237,7 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
         size_t resSize, void* res) {
     CHECKED(RESERVE)
     if (!all(res, resSize, 1)) return EXECUTION_FAILED;
-    if (cDesc && cDesc->dims[2] != rnn->sizes[3]) return BAD_PARAM;
+    if (cDesc && (cDesc->type != rnn->type || cDesc->dims[2] != rnn->sizes[3])) return BAD_PARAM;
     memset(res, 2, resSize);
     sequences(xDesc, dx); states(hDesc, xDesc, dhx);
     if (cDesc) states(cDesc, xDesc, dcx);
