@@ -3,7 +3,7 @@ The recurrent ops on a GPU: checked against float64 first, then timed beside the
 
     python tests/benchmarks/gpu.py            # all shapes and dtypes, at most about eight minutes
     python tests/benchmarks/gpu.py --quick    # the two small shapes, at most a minute and a half
-
+    python tests/benchmarks/gpu.py --dry  @@
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
 results are written after every row as gpu-<device>-<date>.json and .md. Exit code: 0 if all went
 well, 1 if a check or a row failed, 2 if there is nothing to run on.
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
+import math
 import platform
 import re
 import sys
@@ -44,7 +45,7 @@ from on_gpu import nets, problem, pytorch, rows
 from on_gpu.checks import Checks, Refused
 from on_gpu.problem import BLOCK_LSTM, CUDNN_RNN, CUPYRNN, MODES, OPS, numpy_dtype
 from on_gpu.report import NOTES, Report, costs_table, lstm_table, nets_table
-from on_gpu.timing import FULL, QUICK, Limits, Timer, describe
+from on_gpu.timing import FULL, ONCE, QUICK, Limits, Timer, describe
 
 import cupyrnn
 
@@ -138,14 +139,16 @@ def names(allowed: Any) -> Callable[[str], list[str]]:
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     title = (__doc__ or "").strip().splitlines()[0]
     parser = argparse.ArgumentParser("gpu.py", description=title)
-    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
+    how.add_argument("--dry", action="store_true", help="a tiny shape, everything once, no times")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--ops", type=names(OPS), default=list(OPS), help=",".join(OPS))
     shapes = ",".join(problem.SHAPES)
     parser.add_argument(
         "--shapes",
         type=names(problem.SHAPES),
-        help=f"of {shapes}; default: all for block_lstm and B for cudnn_rnn, quick: A,B and A",
+        help=f"of {shapes}; default: A to D for block_lstm and B for cudnn_rnn, quick: A,B and A",
     )
     parser.add_argument("--dtypes", type=names(MODES), default=list(MODES), help=",".join(MODES))
     parser.add_argument(
@@ -164,28 +167,34 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 def run(args: argparse.Namespace, report: Report, cupy: Any, found_torch: Any) -> None:
     """Check everything, then time everything."""
     torch, no_torch = found_torch
-    limits = QUICK if args.quick else FULL
-    every = [n for n in problem.SHAPES if n in "AB"] if args.quick else list(problem.SHAPES)
+    limits = ONCE if args.dry else QUICK if args.quick else FULL
+    lstm_shapes, net_shapes = list(problem.TIMED), ["B"]
+    if args.quick:
+        lstm_shapes, net_shapes = ["A", "B"], ["A"]
+    if args.dry:
+        lstm_shapes = net_shapes = ["dry"]
     modes = available(report, args)
     refused: Refused = set()
 
     def bench(seconds: float, limits: Limits) -> rows.Bench:
-        deadline = time.perf_counter() + (seconds if args.seconds is None else args.seconds)
+        if args.seconds is not None or args.dry:
+            seconds = math.inf if args.seconds is None else args.seconds
+        deadline = time.perf_counter() + seconds
         timer = Timer(cupy, limits._replace(deadline=deadline))
         return rows.Bench(report, timer, torch, no_torch, set() if args.force else refused)
 
-    checks = Checks(report, cupy, torch, args.quick)
+    checks = Checks(report, cupy, torch, args.quick or args.dry)
     if BLOCK_LSTM in args.ops:
         print("checks of block_lstm", flush=True)
         checks.lstm(modes)
         refused |= checks.refused
-        rows.time_lstm(bench(45 if args.quick else 270, limits), args.shapes or every, modes)
+        rows.time_lstm(bench(45 if args.quick else 270, limits), args.shapes or lstm_shapes, modes)
     if CUDNN_RNN in args.ops:
         no_cudnn = nets.no_cudnn(cupy)
         print(f"checks of cudnn_rnn; engine cudnn: {no_cudnn or 'found'}", flush=True)
         checks.nets(modes, args.cells, no_cudnn)
         refused |= checks.refused
-        shapes = args.shapes or ["A" if args.quick else "B"]
+        shapes = args.shapes or net_shapes
         nets_bench = bench(25 if args.quick else 150, rows.limits_of_nets(limits))
         rows.time_nets(nets_bench, shapes, modes, args.cells, no_cudnn)
 
@@ -203,15 +212,15 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{name}: {value}")
     device = re.sub(r"[^a-z0-9]+", "-", found["device"].lower()).strip("-")
     date = re.sub(r"[^0-9]+", "-", found["date"].removesuffix(" UTC"))
-    stem = args.out / f"gpu-{device}-{date}{'-quick' if args.quick else ''}"
-    report = Report(stem, found)
+    stem = args.out / f"gpu-{device}-{date}{'-quick' if args.quick else '-dry' if args.dry else ''}"
+    report = Report(stem, found, timed=not args.dry)
     run(args, report, cupy, found_torch)
     found["seconds"] = f"{time.perf_counter() - begin:.0f}"
     report.data["finished"] = True
     report.save()
     results = report.data["rows"]
     tables = (lstm_table(results), nets_table(results), costs_table(results), NOTES)
-    print("", *tables, "", sep="\n\n")
+    print("", *(() if args.dry else tables), "", sep="\n\n")
     print(
         f"written: {stem}.json and .md; {'something FAILED' if report.failed else 'all went well'}"
     )

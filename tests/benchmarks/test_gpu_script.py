@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 import types
@@ -32,7 +33,9 @@ NETS = ("--ops", "cudnn_rnn")
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes for a CPU that plays a GPU."""
-    monkeypatch.setattr(problem, "SHAPES", {"A": (3, 1, 4, 5), "B": (3, 2, 3, 5)})
+    shapes = {"A": (3, 1, 4, 5), "B": (3, 2, 3, 5), "dry": (2, 1, 2, 3)}
+    monkeypatch.setattr(problem, "SHAPES", shapes)
+    monkeypatch.setattr(problem, "TIMED", ("A", "B"))
     monkeypatch.setattr(problem, "AWKWARD", [(1, 1, 1, 1), (3, 2, 3, 5)])
     monkeypatch.setattr(problem, "PEER_SHAPE", (3, 3, 5, 7))
     monkeypatch.setattr(problem, "TF_SAMPLE", 2)
@@ -40,6 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = timing.Limits(2, 0.01, 2, 0.01, 0.0, 0.0)
     monkeypatch.setattr(gpu, "FULL", limits)
     monkeypatch.setattr(gpu, "QUICK", limits)
+    monkeypatch.setattr(gpu, "ONCE", limits)
 
 
 class Clock:
@@ -462,6 +466,32 @@ def test_a_failing_row_stops_no_other(
         elif row["who"] != "cuDNN":
             assert row["eager_ms"] > 0
     assert "failed: RuntimeError: out of luck \\| today" in page
+
+
+@pytest.mark.usefixtures("without_torch", "two_nets", "nowhere")
+def test_a_dry_run_has_no_times(
+    cupy: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = ["--out", str(tmp_path), "--dry", "--dtypes", "float32"]
+    assert gpu.main(args) == 0
+    data, page = results(tmp_path)
+    assert data["finished"]
+    assert data["checks"]
+    assert {row["shape"] for row in data["rows"]} == {"dry"}
+    ran = [row for row in data["rows"] if row["status"] == "ran, not timed"]
+    assert {row["who"] for row in ran} == {"GEMMs", "cupyrnn", "TF-style", "cupy"}
+    assert not any(name.endswith(("_ms", "_step", "_bytes")) for r in ran for name in r)
+    assert not re.search(r"\d ms\b|\| \d+\.\d+", page + capsys.readouterr().out)
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no pool")
+
+    monkeypatch.setattr(timing.Timer, "queued", broken)
+    assert gpu.main([*args[:1], str(tmp_path / "broken"), *args[2:], *LSTM]) == 1
+    assert "ran, not timed, failed: queued: RuntimeError: no pool" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("without_torch", "unchecked")

@@ -20,7 +20,9 @@ SHAPES = {
     "B": (100, 16, 512, 512),
     "C": (256, 64, 1024, 1024),
     "D": (512, 256, 512, 512),
+    "dry": (5, 3, 7, 9),  # to see that everything runs
 }
+TIMED = ("A", "B", "C", "D")
 # What is checked besides A and B: no power of two, more rows than columns, more steps than the
 # package takes in one block.
 AWKWARD = [(1, 1, 1, 1), (7, 3, 33, 5), (20, 33, 1, 3), (40, 3, 33, 65), (80, 256, 3, 5)]

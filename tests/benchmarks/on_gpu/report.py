@@ -51,8 +51,8 @@ def mode_title(mode: str) -> str:
 class Report:
     """All results so far, printed as they come and written after each."""
 
-    def __init__(self, stem: Path, environment: dict[str, Any]) -> None:
-        self.stem = stem
+    def __init__(self, stem: Path, environment: dict[str, Any], *, timed: bool = True) -> None:
+        self.stem, self.timed = stem, timed
         self.data: dict[str, Any] = {
             "environment": environment,
             "finished": False,
@@ -69,13 +69,18 @@ class Report:
 
     def add(self, row: dict[str, Any]) -> None:
         """Take a row: times, or `status` saying why there are none."""
+        if not self.timed:
+            row = without_times(row)
         status = row.get("status")
         self.failed |= status is not None and status.startswith(("failed", "FAILED"))
         self.failed |= "errors" in row
         self.data["rows"].append(row)
         parts = (row[name] for name in ("op", "shape", "mode", "variant", "pass"))
         label = f"  {' '.join(filter(None, parts))}, {row['who']}: "
-        print(label + (status or one_line(row)), flush=True)
+        errors = [] if self.timed else [f"failed: {error}" for error in row.get("errors", ())]
+        print(
+            label + ", ".join([shortened(status) if status else one_line(row), *errors]), flush=True
+        )
         self.save()
 
     def save(self) -> None:
@@ -90,6 +95,12 @@ class Report:
             part.replace(path)
 
 
+def without_times(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row that says that it ran, and what went wrong."""
+    kept = ("op", "shape", "T", "mode", "variant", "pass", "who", "status", "errors")
+    return {"status": "ran, not timed"} | {name: row[name] for name in kept if name in row}
+
+
 def one_line(row: dict[str, Any]) -> str:
     parts = [f"eager {row['eager_ms']:.3f} ms ({row['repetitions']})"]
     parts.append(f"queued {queued_text(row)}")
@@ -100,9 +111,13 @@ def one_line(row: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def shortened(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def short(text: str) -> str:
     """Return a message as a table can hold it."""
-    return (text if len(text) <= 80 else text[:77] + "...").replace("|", "\\|")
+    return shortened(text).replace("|", "\\|")
 
 
 def eager_text(row: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ class Limits(NamedTuple):
 
 FULL = Limits(ENOUGH, 0.8, 20, 0.3, 0.05, math.inf)
 QUICK = Limits(15, 0.15, 8, 0.1, 0.01, math.inf)
+ONCE = Limits(1, 0.0, 1, 0.0, 0.0, math.inf)
 
 
 class Run(NamedTuple):
