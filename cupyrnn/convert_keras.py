@@ -16,11 +16,13 @@ from ._forms import (
     check_block_gru,
     mode_of,
 )
-from .packed import PackedParams, check_model
+from ._gates import check_gate
+from .packed import PackedParams, check_activation, check_model
 from .params import DIRECTIONS, GATES, check_net, layers, zeros
 
 if TYPE_CHECKING:
     from ._arrays import Array
+    from ._gates import RecurrentActivation
     from .params import Direction, RNNMode
 
 
@@ -33,6 +35,7 @@ def params_from_keras(
     rnn_mode: RNNMode | None = None,
     direction: Direction = "unidirectional",
     use_bias: bool = True,
+    recurrent_activation: RecurrentActivation = "sigmoid",
 ) -> PackedParams:
     """
     Pack the weights of Keras LSTM, GRU or SimpleRNN layers, or of CuDNNLSTM and CuDNNGRU.
@@ -53,6 +56,11 @@ def params_from_keras(
         Whether the layers are Bidirectional, with ``merge_mode="concat"``.
     use_bias : bool
         Whether the layers have biases; without, two arrays take the place of three.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        The layers' own, as in `cudnn_rnn`: the arrays do not tell it, the layer's configuration
+        does. Keras before 2.3 has ``hard_sigmoid`` by default, which is "hard_sigmoid_0.2"; in
+        Keras 3 it is "hard_sigmoid_1/6". With the wrong one the outputs are off by tenths,
+        without any error.
 
     Returns
     -------
@@ -76,10 +84,8 @@ def params_from_keras(
 
     Notes
     -----
-    What the layer does beside these arrays they do not tell. In files of Keras before 2.3 the
-    recurrent activation is ``hard_sigmoid`` unless the layer was told otherwise: look for
-    ``recurrent_activation`` in the layer's configuration. With the wrong one the outputs are off
-    by tenths, without any error.
+    CuDNNLSTM and CuDNNGRU have the sigmoid. ``activation`` must be "tanh" but for a SimpleRNN's
+    "relu"; other ones `cudnn_rnn` does not have.
 
     Examples
     --------
@@ -95,6 +101,7 @@ def params_from_keras(
     check_choice(op, "direction", direction, DIRECTIONS)
     D = 1 + (direction == "bidirectional")
     each = 2 + check_bool(op, "use_bias", use_bias)
+    check_gate(op, recurrent_activation)
     check_list(op, "weights", weights)
     if not weights or len(weights) % (each * D):
         parts = ", ".join(_PARTS[:each])
@@ -110,6 +117,7 @@ def params_from_keras(
     rnn_mode, _ = mode_of(op, rnn_mode, width, H, problem)
     L = len(arrays) // (each * D)
     net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, 0)
+    check_activation(op, rnn_mode, recurrent_activation)
     G = len(GATES[rnn_mode])
     # All checks before the layers are allocated and filled.
     for n, a in enumerate(arrays):
@@ -138,7 +146,8 @@ def params_from_keras(
                 place.recurrent_bias[...] = b.reshape(-1, G, H)[-1, columns]
                 if b.size == 2 * G * H:
                     place.input_bias[...] = b.reshape(-1, G, H)[0, columns]
-    return PackedParams(params, L, H, I, rnn_mode, direction, 0)
+    packed = PackedParams(params, L, H, I, rnn_mode, direction, 0)
+    return packed._replace(recurrent_activation=recurrent_activation)
 
 
 def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
@@ -257,8 +266,9 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
 
     Notes
     -----
-    The recurrent activation of such old layers is often ``hard_sigmoid``: see
-    `params_from_keras`.
+    The recurrent activation of such old layers is ``hard_sigmoid`` unless they were told
+    otherwise: look for ``recurrent_activation`` in the layer's configuration, and give `block_gru`
+    ``recurrent_activation="hard_sigmoid_0.2"``.
 
     Examples
     --------

@@ -35,11 +35,10 @@ from ._arrays import (
     operand_dtype,
     shown,
 )
-from ._gates import check_gate
 from ._packing import Packing, count_rows
 from ._stack import Stack, as_given, time_major_of
 from .cells.contract import States
-from .packed import settled
+from .packed import check_activation, settled
 from .params import DIRECTIONS, GATES, Net, check_net, expect_params_size
 
 if TYPE_CHECKING:
@@ -265,12 +264,7 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
         if is_lstm:
             expect_shape(op, name, optional.get(name), f"({states}, H)", (*leading_states, H))
 
-    gate = check_gate(op, given["recurrent_activation"])
-    if gate is not None and rnn_mode not in ("lstm", "gru"):
-        raise ValueError(
-            f"{op}: recurrent_activation is {shown(given['recurrent_activation'])}, expected"
-            f" sigmoid for {rnn_mode}, which has no gates"
-        )
+    gate = check_activation(op, rnn_mode, given["recurrent_activation"])
     net = net._replace(
         gate=gate, T=T, B=B, dropout=rate, seed=seeds[0], seed2=seeds[1], is_training=training
     )
@@ -341,7 +335,7 @@ def cudnn_rnn(
     seed: int = 0,
     seed2: int = 0,
     num_proj: int | None = None,
-    recurrent_activation: RecurrentActivation = "sigmoid",
+    recurrent_activation: RecurrentActivation | None = None,
     is_training: bool = True,
     time_major: bool = True,
     engine: Engine = "auto",
@@ -399,10 +393,11 @@ def cudnn_rnn(
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none, as if left out.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates i, f, o and r, u of their sums: the sigmoid, as in TensorFlow's op,
-        or a straight line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2,
-        TensorFlow 1 and ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A model's arrays
-        do not tell which of the three it was trained with; its configuration does. cuDNN has
+        What gives the gates i, f, o and r, u of their sums: the sigmoid, as in TensorFlow's op
+        and if left out, or a straight line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras
+        1 and 2, TensorFlow 1 and ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A
+        model's arrays do not tell which of the three it was trained with; its configuration does.
+        cuDNN has
         the sigmoid only.
     is_training : bool
         Drop values, and keep what the backward pass needs.
@@ -500,7 +495,7 @@ def cudnn_rnn_engine(
     seed: int = 0,
     seed2: int = 0,
     num_proj: int | None = None,
-    recurrent_activation: RecurrentActivation = "sigmoid",
+    recurrent_activation: RecurrentActivation | None = None,
     is_training: bool = True,
     time_major: bool = True,
     engine: Engine = "auto",
@@ -574,7 +569,7 @@ def cudnn_rnn_backprop(
     seed: int = 0,
     seed2: int = 0,
     num_proj: int | None = None,
-    recurrent_activation: RecurrentActivation = "sigmoid",
+    recurrent_activation: RecurrentActivation | None = None,
     time_major: bool = True,
     engine: Engine = "auto",
 ) -> CudnnRNNGrads:

@@ -16,6 +16,7 @@ from ._arrays import (
     check_integer,
     check_lengths,
     check_list,
+    check_real,
     expect_rank,
     expect_shape,
     on_device,
@@ -37,13 +38,20 @@ OpType: TypeAlias = Literal["LSTM", "GRU", "RNN"]
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-# What a direction's activations are if they are left out. No other ones are computed, but for
-# an RNN's Relu.
-_ACTIVATIONS = {
-    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
-    "GRU": ("Sigmoid", "Tanh"),
-    "RNN": ("Tanh",),
+# For each operator its rnn_mode, its activations if they are left out, and the only other one that
+# is computed, in place of the first of them.
+_MATH: dict[str, tuple[Any, tuple[str, ...], str]] = {
+    "LSTM": ("lstm", ("Sigmoid", "Tanh", "Tanh"), "HardSigmoid"),
+    "GRU": ("gru", ("Sigmoid", "Tanh"), "HardSigmoid"),
+    "RNN": ("rnn_tanh", ("Tanh",), "Relu"),
 }
+
+
+class _Math(NamedTuple):
+    """What a node computes, in the words of `cudnn_rnn`."""
+
+    rnn_mode: Any
+    recurrent_activation: Any = "sigmoid"
 
 
 class OnnxOutputs(NamedTuple):
@@ -111,9 +119,11 @@ def run_onnx_node(
         Whether a GRU resets after the product with R (1) or before it (0).
     activations : sequence of str, optional
         Those of all directions. Computed are ONNX's defaults, Sigmoid, Tanh, Tanh for an LSTM,
-        Sigmoid, Tanh for a GRU and Tanh for an RNN, and an RNN's Relu.
+        Sigmoid, Tanh for a GRU and Tanh for an RNN; HardSigmoid in place of Sigmoid, and Relu in
+        place of an RNN's Tanh.
     activation_alpha, activation_beta : sequence of float, optional
-        Parameters of activations; these have none.
+        Slope and offset of the HardSigmoid of each direction: 0.2, as if left out, or 1/6, and
+        0.5. The other activations have no parameters.
     clip : float, optional
         Refused if given: a bound for what goes into the activations is not computed.
     input_forget : int
@@ -172,7 +182,7 @@ def run_onnx_node(
     check_choice(op, "op_type", op_type, tuple(_GATES))
     way = check_choice(op, "direction", _text(direction), _DIRECTIONS)
     D = 1 + (way == "bidirectional")
-    mode = _activations(op, op_type, activations, D)
+    math = _activations(op, op_type, D, activations, activation_alpha, activation_beta)
     after = _flag(op, "linear_before_reset", linear_before_reset)
     if after and op_type != "GRU":
         raise ValueError(f"{op}: linear_before_reset is 1, expected 0 for {op_type}")
@@ -187,11 +197,11 @@ def run_onnx_node(
     call = _check(op, op_type, inputs, way, hidden_size, batch_first)
     with on_device(call.xp, call.tensors["X"]):
         if op_type == "LSTM" and "P" in call.tensors:
-            outputs = _peephole_lstm(call)
+            outputs = _peephole_lstm(call, math)
         elif op_type == "GRU" and not after:
-            outputs = _reset_before_gru(call)
+            outputs = _reset_before_gru(call, math)
         else:
-            outputs = _packed(call, mode)
+            outputs = _packed(call, math)
         if not batch_first:
             return outputs
         Y, Y_h, Y_c = outputs
@@ -214,29 +224,53 @@ def _flag(op: str, name: str, value: object) -> int:
     return number
 
 
-def _activations(op: str, op_type: str, activations: Any, D: int) -> Any:
-    """Check the activations; return the rnn_mode that they and op_type stand for."""
-    mode = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}[op_type]
-    if activations is None:
-        return mode
-    check_list(op, "activations", activations)
-    expected = _ACTIVATIONS[op_type] * D
-    if len(activations) != len(expected):
+def _activations(op: str, op_type: str, D: int, given: Any, alpha: Any, beta: Any) -> _Math:
+    """Return what op_type and the activations of all directions stand for."""
+    mode, default, instead = _MATH[op_type]
+    if given is None:
+        return _Math(mode)
+    check_list(op, "activations", given)
+    if len(given) != len(default) * D:
         raise ValueError(
-            f"{op}: activations has {len(activations)} entries, expected {len(expected)} for"
+            f"{op}: activations has {len(given)} entries, expected {len(default) * D} for"
             f" {op_type} in {D} direction(s)"
         )
-    names = [_text(name) for name in activations]
-    if op_type == "RNN" and all(isinstance(name, str) and name.lower() == "relu" for name in names):
-        return "rnn_relu"
-    for n, (name, default) in enumerate(zip(names, expected, strict=True)):
-        if not isinstance(name, str) or name.lower() != default.lower():
-            also = ", or Relu for all" if op_type == "RNN" else ""
+    names = [_text(name) for name in given]
+    other = isinstance(names[0], str) and names[0].lower() == instead.lower()
+    expected = (instead if other else default[0], *default[1:]) * D
+    for n, (name, e) in enumerate(zip(names, expected, strict=True)):
+        if not isinstance(name, str) or name.lower() != e.lower():
+            either = "" if n else f" or {instead}"
             raise ValueError(
-                f"{op}: activations[{n}] is {shown(name)}, expected {default}{also}: others are not"
-                " computed"
+                f"{op}: activations[{n}] is {shown(name)}, expected {e}{either}: no others are"
+                " computed, and all directions alike"
             )
-    return mode
+    if not other:
+        return _Math(mode)
+    if op_type == "RNN":
+        return _Math("rnn_relu")
+    slopes = _parameters(op, "activation_alpha", alpha, 0.2, D)
+    offsets = _parameters(op, "activation_beta", beta, 0.5, D)
+    for name, gate in (("hard_sigmoid_0.2", 0.2), ("hard_sigmoid_1/6", 1 / 6)):
+        # The attributes are float32.
+        if np.allclose(slopes, gate, 0, 1e-6) and np.allclose(offsets, 0.5, 0, 1e-6):
+            return _Math(mode, name)
+    raise ValueError(
+        f"{op}: HardSigmoid has activation_alpha = {slopes} and activation_beta = {offsets},"
+        " expected 0.2 or 1/6, and 0.5"
+    )
+
+
+def _parameters(op: str, name: str, given: Any, default: float, D: int) -> list[float]:
+    """Return a parameter of the HardSigmoid of each direction."""
+    if given is None or (isinstance(given, (list, tuple)) and not given):
+        return [default] * D
+    check_list(op, name, given)
+    if len(given) != D:
+        raise ValueError(
+            f"{op}: {name} has {len(given)} entries, expected {D}, one for each HardSigmoid"
+        )
+    return [check_real(op, f"{name}[{n}]", value) for n, value in enumerate(given)]
 
 
 def _check(
@@ -294,10 +328,11 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
     return result
 
 
-def _packed(call: _Call, rnn_mode: Any) -> OnnxOutputs:
+def _packed(call: _Call, math: _Math) -> OnnxOutputs:
     """Run a node whose math is CudnnRNN's."""
     W, R, B = call.weights
-    packed: Any = params_from_onnx(W, R, B, rnn_mode=rnn_mode, linear_before_reset=1)  # type: ignore[arg-type]
+    packed: Any = params_from_onnx(W, R, B, rnn_mode=math.rnn_mode, linear_before_reset=1)  # type: ignore[arg-type]
+    packed = packed._replace(recurrent_activation=math.recurrent_activation)
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
     if call.direction == "reverse":
         x = _reversed(call, x)
@@ -307,7 +342,7 @@ def _packed(call: _Call, rnn_mode: Any) -> OnnxOutputs:
     if call.direction == "reverse":
         y = _reversed(call, y)
     Y = call.xp.ascontiguousarray(y.transpose(0, 2, 1, 3))
-    return OnnxOutputs(Y, out.output_h, out.output_c if rnn_mode == "lstm" else None)
+    return OnnxOutputs(Y, out.output_h, out.output_c if math.rnn_mode == "lstm" else None)
 
 
 def _reversed(call: _Call, a: Array) -> Array:
@@ -320,7 +355,7 @@ def _reversed(call: _Call, a: Array) -> Array:
     return result
 
 
-def _peephole_lstm(call: _Call) -> OnnxOutputs:
+def _peephole_lstm(call: _Call, math: _Math) -> OnnxOutputs:
     """Run an LSTM with peepholes, direction by direction."""
     W, R, B = call.weights
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
@@ -337,19 +372,27 @@ def _peephole_lstm(call: _Call) -> OnnxOutputs:
             cell_clip=0,
             sequence_lengths=call.lengths,
             reverse=back,
+            recurrent_activation=math.recurrent_activation,
         )
         outputs.append((out.h, _last(call, out.h, h[d], back), _last(call, out.cs, c[d], back)))
     return OnnxOutputs(*_stacked(call.xp, outputs))
 
 
-def _reset_before_gru(call: _Call) -> OnnxOutputs:
+def _reset_before_gru(call: _Call, math: _Math) -> OnnxOutputs:
     """Run a GRU with linear_before_reset=0, direction by direction."""
     W, R, B = call.weights
     x, h = call.tensors["X"], call.tensors["initial_h"]
     outputs = []
     for d, of in enumerate(block_gru_from_onnx(W, R, B)):  # type: ignore[arg-type]
         back = d == 1 or call.direction == "reverse"
-        out = block_gru(x, h[d], *of, sequence_lengths=call.lengths, reverse=back)
+        out = block_gru(
+            x,
+            h[d],
+            *of,
+            sequence_lengths=call.lengths,
+            reverse=back,
+            recurrent_activation=math.recurrent_activation,
+        )
         outputs.append((out.h, _last(call, out.h, h[d], back)))
     Y, Y_h = _stacked(call.xp, outputs)
     return OnnxOutputs(Y, Y_h, None)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._arrays import check_bool, check_integer, on_device, shown
 from ._forms import as_block_lstm, as_keras, as_torch
+from ._gates import check_gate
 from .params import DEFAULTS, check_net, check_params
 
 if TYPE_CHECKING:
     from ._arrays import Array
     from ._block_cells import GateOrder
     from ._forms import BlockLSTMParams
+    from ._gates import HardSigmoid, RecurrentActivation
     from .params import Direction, InputMode, Net, RNNMode
 
 
@@ -28,6 +30,7 @@ class PackedParams(NamedTuple):
     """
     Packed parameters and the configuration they belong to.
 
+    recurrent_activation is what gives the gates of an LSTM or GRU of their sums: see `cudnn_rnn`.
     `cudnn_rnn`, `cudnn_rnn_backprop` and the ``params_to_...`` functions take it in place of
     `params` and of the attributes it knows. ``packed._replace(params=...)`` is the same net with
     other values, for instance on another device: ``packed._replace(params=cupy.asarray(...))``.
@@ -50,6 +53,7 @@ class PackedParams(NamedTuple):
     direction: Direction
     num_proj: int
     input_mode: InputMode = "linear_input"
+    recurrent_activation: RecurrentActivation = "sigmoid"
 
     def zero_state(self, batch_size: int, *, time_major: bool = True) -> InitialState:
         """
@@ -196,6 +200,7 @@ def check_model(
     else:
         known: dict[str, Any] = params._asdict()
         vector = known.pop("params")
+        check_activation(op, params.rnn_mode, known.pop("recurrent_activation"))
         net = check_net(op, **known)
         expect_known(op, net, check_net(op, **{**known, **given}))
     xp, vector = check_params(op, vector, net)
@@ -210,14 +215,39 @@ def settled(op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     said = {name: arguments[name] for name in DEFAULTS if arguments[name] is not None}
     params = arguments["params"]
+    gates = {"recurrent_activation": activation_of(op, params, arguments["recurrent_activation"])}
     if not isinstance(params, PackedParams):
-        return {**arguments, **DEFAULTS, **said, "known": None}
+        return {**arguments, **DEFAULTS, **said, **gates, "known": None}
     vector, *sizes = params[:4]
     of = {name: getattr(params, name) for name in DEFAULTS}
     known = check_net(op, *sizes, **of)
     if said:
         expect_known(op, known, check_net(op, *sizes, **{**of, **said}))
-    return {**arguments, **of, "params": vector, "known": known}
+    return {**arguments, **of, **gates, "params": vector, "known": known}
+
+
+def activation_of(op: str, params: object, given: object) -> object:
+    """Return the name of the gates' activation: the one given or the one a PackedParams knows."""
+    if not isinstance(params, PackedParams):
+        return "sigmoid" if given is None else given
+    known = params.recurrent_activation
+    if given is not None and check_gate(op, given) != check_gate(op, known):
+        raise ValueError(
+            f"{op}: recurrent_activation is {shown(given)}, but params is of a net with"
+            f" {shown(known)}"
+        )
+    return known
+
+
+def check_activation(op: str, rnn_mode: str, activation: object) -> HardSigmoid | None:
+    """Return the activation of a cell's gates by its name, None for the sigmoid."""
+    gate = check_gate(op, activation)
+    if gate is not None and rnn_mode not in ("lstm", "gru"):
+        raise ValueError(
+            f"{op}: recurrent_activation is {shown(activation)}, expected sigmoid for {rnn_mode},"
+            " which has no gates"
+        )
+    return gate
 
 
 def expect_known(op: str, known: Net, given: Net) -> None:

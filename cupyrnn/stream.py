@@ -10,12 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _layer, _packed_cells
-from ._arrays import check_arrays, contiguous, expect_rank, expect_shape, on_device
+from ._arrays import (
+    cast,
+    check_arrays,
+    contiguous,
+    expect_rank,
+    expect_shape,
+    on_device,
+    operand_dtype,
+)
 from .cells.contract import States
-from .packed import Model, PackedParams, check_model
+from .packed import Model, PackedParams, activation_of, check_activation, check_model
 
 if TYPE_CHECKING:
     from ._arrays import Array
+    from ._gates import RecurrentActivation
     from .params import InputMode, RNNMode
 
 
@@ -35,7 +44,8 @@ class PreparedStep:
         self._xp = xp
         with on_device(xp, params):
             self._params = params.copy()  # what is made of it must not change with it
-            weights = _packed_cells.weights_of(self._params, self._net)
+            operands = cast(self._params, operand_dtype(xp, params.dtype))
+            weights = _packed_cells.weights_of(operands, self._net)
             self._cells = [_packed_cells.cell_of(xp, self._net, w) for w in weights]
         self._dtype, self._saved = self._params.dtype, self._cells[0].Saved
         self._others = len(self._saved._fields) - 1  # than h
@@ -105,6 +115,7 @@ def prepare_step(
     rnn_mode: RNNMode | None = None,
     input_mode: InputMode | None = None,
     num_proj: int | None = None,
+    recurrent_activation: RecurrentActivation | None = None,
 ) -> PreparedStep:
     """
     Return one step of a net as a function, for streams and decoders.
@@ -118,6 +129,8 @@ def prepare_step(
         The packed parameters of layers in one direction: a copy of them is kept.
     num_layers, num_units, input_size, rnn_mode, input_mode, num_proj
         As in `cudnn_rnn_params_layout`; a PackedParams knows them.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        As in `cudnn_rnn`; a PackedParams knows it.
 
     Returns
     -------
@@ -155,9 +168,11 @@ def prepare_step(
         input_mode=input_mode,
         num_proj=num_proj,
     )
+    activation = activation_of(op, params, recurrent_activation)
+    net = model.net._replace(gate=check_activation(op, model.net.rnn_mode, activation))
     if model.net.D == 2:
         raise ValueError(
             f"{op}: params is of a bidirectional net, expected one direction: the other one begins"
             " at the end of a sequence"
         )
-    return PreparedStep(model)
+    return PreparedStep(model._replace(net=net))

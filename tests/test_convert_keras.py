@@ -32,6 +32,8 @@ LAYERS = [
     ("SimpleRNN", {"activation": "relu"}, "rnn_relu"),
     ("LSTM", {}, "lstm"),
     ("GRU", {"reset_after": True}, "gru"),
+    ("LSTM", {"recurrent_activation": "hard_sigmoid"}, "lstm"),
+    ("GRU", {"reset_after": True, "recurrent_activation": "hard_sigmoid"}, "gru"),
 ]
 
 
@@ -73,19 +75,21 @@ def test_a_real_layer(
     layer = real_layer(tf, kind, options, use_bias, bidirectional, rng)
     direction: Any = "bidirectional" if bidirectional else "unidirectional"
     told = mode if kind == "SimpleRNN" else None
+    gates: Any = "hard_sigmoid_1/6" if "recurrent_activation" in options else "sigmoid"
     packed = cupyrnn.params_from_keras(
-        layer.weights, rnn_mode=told, direction=direction, use_bias=use_bias
+        layer.weights,
+        rnn_mode=told,
+        direction=direction,
+        use_bias=use_bias,
+        recurrent_activation=gates,
     )
-    assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input")
+    assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input", gates)
     x, dy = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, H * (1 + bidirectional)))
     expected, gradients = run(tf, layer, x, dy)
     h, c = packed.zero_state(B)
-    attributes: Any = {"rnn_mode": mode, "direction": direction}
-    out = cupyrnn.cudnn_rnn(x, h, c, packed.params, **attributes)
+    out = cupyrnn.cudnn_rnn(x, h, c, packed)
     assert_close(out.output, expected, "float64", "output")
-    g = cupyrnn.cudnn_rnn_backprop(
-        x, h, c, packed.params, *out[:3], dy, None, None, out[3], **attributes
-    )
+    g = cupyrnn.cudnn_rnn_backprop(x, h, c, packed, *out[:3], dy, None, None, out[3])
     ours = packed.gradient_to_keras(g.params_backprop)
     if not use_bias:
         ours = [a for n, a in enumerate(ours) if n % 3 < 2]
@@ -127,7 +131,7 @@ def test_cudnn_layers_round_trip(mode: Any, bidirectional: bool, rng: np.random.
     assert [a.shape for a in weights[:3]] == [(4, 3 * G), (3, 3 * G), (6 * G,)]
     packed = cupyrnn.params_from_keras(weights, direction=net["direction"])
     np.testing.assert_array_equal(packed.params, params)
-    assert packed[1:-2] == tuple(net.values())
+    assert packed[1:-3] == tuple(net.values())
 
 
 @pytest.mark.parametrize("name", ["cudnn_lstm", "cudnn_gru"])

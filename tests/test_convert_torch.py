@@ -142,7 +142,7 @@ def test_the_cell_is_told_by_the_shapes(torch: Any, kind: str, bidirectional: bo
     module = getattr(torch.nn, kind)(3, 5, 2, bidirectional=bidirectional)
     packed = cupyrnn.params_from_torch(module.state_dict())
     direction = "bidirectional" if bidirectional else "unidirectional"
-    assert packed[1:] == (2, 5, 3, kind.lower(), direction, 0, "linear_input")
+    assert packed[1:] == (2, 5, 3, kind.lower(), direction, 0, "linear_input", "sigmoid")
     assert packed.params.dtype == np.float32
     back = cupyrnn.params_to_torch(packed)
     assert list(back) == list(module.state_dict())

@@ -28,7 +28,7 @@ def test_keras_scheme(c: Any) -> None:
     L, H = 2, 8
     packed = cupyrnn.init_params(L, H, H, **c, seed=3, dtype="float64")
     net = check_net("", L, H, H, **c)
-    assert packed[1:] == (L, H, H, *(c[n] for n in packed._fields[4:]))
+    assert packed[1:] == (L, H, H, *(c[n] for n in packed._fields[4:-1]), "sigmoid")
     for layer in layers(packed.params, net):
         G, _, K = layer.input.shape
         if K:

@@ -51,10 +51,19 @@ def sigmoid(a: Any) -> Any:
 
 
 def by_the_standard(
-    op_type: str, inputs: list[Any], direction: str, after: int, relu: bool
+    op_type: str, inputs: list[Any], direction: str, attributes: Any
 ) -> tuple[Any, Any, Any]:
     """The equations of ONNX's schemas, sequence by sequence and step by step."""
     x, W, R, B, lengths, h0, c0, P = inputs
+    after = attributes.get("linear_before_reset", 0)
+    relu = "Relu" in attributes.get("activations", ())
+    gate = sigmoid
+    if "HardSigmoid" in attributes.get("activations", ()):
+        slope = attributes.get("activation_alpha", [0.2])[0]
+
+        def gate(z: Any) -> Any:
+            return np.clip(slope * z + 0.5, 0, 1)
+
     T, size, _ = x.shape
     D, H, G = len(W), R.shape[2], GATES[op_type]
     y = np.zeros((T, D, size, H))
@@ -69,11 +78,11 @@ def by_the_standard(
             zx = (x[t, b] @ W[d].T).reshape(G, H) + of_w
             zh = (h @ R[d].T).reshape(G, H) + of_r
             if op_type == "LSTM":
-                i, f = sigmoid(zx[0] + zh[0] + p_i * c), sigmoid(zx[2] + zh[2] + p_f * c)
+                i, f = gate(zx[0] + zh[0] + p_i * c), gate(zx[2] + zh[2] + p_f * c)
                 c = f * c + i * np.tanh(zx[3] + zh[3])
-                h = sigmoid(zx[1] + zh[1] + p_o * c) * np.tanh(c)
+                h = gate(zx[1] + zh[1] + p_o * c) * np.tanh(c)
             elif op_type == "GRU":
-                z, r = sigmoid(zx[:2] + zh[:2])
+                z, r = gate(zx[:2] + zh[:2])
                 if after:
                     new = np.tanh(zx[2] + r * zh[2])
                 else:
@@ -93,6 +102,18 @@ KINDS = [
     ("GRU", {"linear_before_reset": 1}),
     ("RNN", {}),
     ("RNN", {"activations": ["Relu"]}),
+    ("LSTM", {"activations": ["HardSigmoid", "Tanh", "Tanh"]}),
+    ("LSTM", {"P": True, "activations": ["HardSigmoid", "Tanh", "Tanh"]}),
+    ("GRU", {"linear_before_reset": 0, "activations": ["HardSigmoid", "Tanh"]}),
+    (
+        "GRU",
+        {
+            "linear_before_reset": 1,
+            "activations": ["HardSigmoid", "Tanh"],
+            "activation_alpha": [1 / 6],
+            "activation_beta": [0.5],
+        },
+    ),
 ]
 
 
@@ -107,8 +128,9 @@ def random_node(
     x, W, R, b, h, c, P = (rng.standard_normal(shape) for shape in shapes)
     if not more.pop("P", False):
         P = 0 * P
-    if "activations" in more:
-        more["activations"] = more["activations"] * D
+    for name in ("activations", "activation_alpha", "activation_beta"):
+        if name in more:
+            more[name] = more[name] * D
     return [x, W, R, b, None, h, c, P], more
 
 
@@ -122,8 +144,7 @@ def test_the_standards_equations(
     D = 1 + (direction == "bidirectional")
     inputs, attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
     inputs[4] = None if lengths is None else np.array(lengths, np.int32)
-    after = attributes.get("linear_before_reset", 0)
-    expected = by_the_standard(op_type, inputs, direction, after, "activations" in attributes)
+    expected = by_the_standard(op_type, inputs, direction, attributes)
     given = inputs if op_type == "LSTM" else inputs[:6]
     if "P" not in more and op_type == "LSTM":
         given = given[:7]
@@ -156,8 +177,7 @@ def test_awkward_sizes(
 ) -> None:
     D = 1 + (direction == "bidirectional")
     inputs, attributes = random_node(op_type, more, D, rng, *sizes)
-    after = attributes.get("linear_before_reset", 0)
-    expected = by_the_standard(op_type, inputs, direction, after, "activations" in attributes)
+    expected = by_the_standard(op_type, inputs, direction, attributes)
     given = inputs[: 8 if "P" in more else 7 if op_type == "LSTM" else 6]
     for lens in (None, [sizes[0]] * sizes[1]):
         given[4] = lens
@@ -238,7 +258,7 @@ def test_packed_weights_round_trip(mode: Any, D: int, rng: np.random.Generator) 
     told = mode if G == 1 else None
     packed = cupyrnn.params_from_onnx(W, R, B, rnn_mode=told, linear_before_reset=1)
     direction: Any = ("unidirectional", "bidirectional")[D - 1]
-    assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input")
+    assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input", "sigmoid")
     back = cupyrnn.params_to_onnx(packed)
     for a, e in zip(back, (W, R, B, None), strict=True):
         np.testing.assert_array_equal(a, e)
@@ -323,10 +343,13 @@ def lstm(*more: Any, **attributes: Any) -> Any:
         (lambda: lstm(linear_before_reset=1), ValueError, "linear_before_reset is 1, expected 0 for LSTM"),
         (lambda: lstm(clip=3.0), ValueError, "clip is 3.0, expected none: a bound for what goes into the activations is not computed"),
         (lambda: lstm(input_forget=1), ValueError, "input_forget is 1, expected 0: coupled gates are not computed"),
-        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"]), ValueError, "activations[0] is 'HardSigmoid', expected Sigmoid: others are not computed"),
+        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_alpha=[0.2, 0.2]), ValueError, "activation_alpha has 2 entries, expected 1, one for each HardSigmoid"),
         (lambda: lstm(activations=["Sigmoid"]), ValueError, "activations has 1 entries, expected 3 for LSTM in 1 direction(s)"),
-        (lambda: lstm(activations=["Sigmoid", "Tanh", 3]), ValueError, "activations[2] is 3, expected Tanh: others are not computed"),
-        (lambda: cupyrnn.run_onnx_node("RNN", [], direction="bidirectional", activations=["Tanh", "Relu"]), ValueError, "activations[1] is 'Relu', expected Tanh, or Relu for all: others are not computed"),
+        (lambda: lstm(activations=["Sigmoid", "Tanh", 3]), ValueError, "activations[2] is 3, expected Tanh: no others are computed, and all directions alike"),
+        (lambda: lstm(activations=["Elu", "Tanh", "Tanh"]), ValueError, "activations[0] is 'Elu', expected Sigmoid or HardSigmoid: no others are computed, and all directions alike"),
+        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_alpha=[0.3]), ValueError, "HardSigmoid has activation_alpha = [0.3] and activation_beta = [0.5], expected 0.2 or 1/6, and 0.5"),
+        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=["a"]), TypeError, "activation_beta[0] is 'a', expected a real number"),
+        (lambda: cupyrnn.run_onnx_node("RNN", [], direction="bidirectional", activations=["Tanh", "Relu"]), ValueError, "activations[1] is 'Relu', expected Tanh: no others are computed, and all directions alike"),
         (lambda: lstm(np.zeros((1, 20))), ValueError, "B has shape (1, 20), expected (D, 8*H) = (1, 40)"),
         (lambda: lstm(None, [4, 5]), ValueError, "sequence_lengths[1] is 5, expected in [0, T] = [0, 4]"),
         (lambda: lstm(None, None, np.zeros((2, 1, 5))), ValueError, "initial_h has shape (2, 1, 5), expected (D, B, H) = (1, 2, 5)"),

@@ -85,6 +85,7 @@ def test_it_stands_for_sizes_and_attributes() -> None:
         ("lstm", {"num_proj": 2}),
         ("lstm", {"input_mode": "skip_input"}),
         ("gru", {"input_mode": "auto_select"}),
+        ("lstm", {"recurrent_activation": "hard_sigmoid_0.2"}),
     ],
 )
 def test_cudnn_rnn_takes_it(
@@ -93,7 +94,10 @@ def test_cudnn_rnn_takes_it(
     """As params with the attributes said, alone and with the same said once more."""
     T, B, I = 4, 3, 3
     attributes: Any = {"rnn_mode": mode, "direction": direction, **more}
-    packed = cupyrnn.init_params(2, 3, I, **attributes, scheme="torch", dtype="float64")
+    made = {n: a for n, a in attributes.items() if n != "recurrent_activation"}
+    packed = cupyrnn.init_params(2, 3, I, **made, scheme="torch", dtype="float64")
+    gates: Any = attributes.get("recurrent_activation", "sigmoid")
+    packed = packed._replace(recurrent_activation=gates)
     x = rng.standard_normal((T, B, I) if time_major else (B, T, I))
     h, c = packed.zero_state(B, time_major=time_major)
     major: Any = {"time_major": time_major}
@@ -190,6 +194,9 @@ def run(**changed: Any) -> Any:
         (lambda: run(direction="unidirectional"), ValueError, "cudnn_rnn: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
         (lambda: run(num_proj=1), ValueError, "cudnn_rnn: num_proj is 1, expected 0 for gru: only lstm projects"),
         (lambda: run(input_mode="skip_input"), ValueError, "cudnn_rnn: input_size is 2, expected H = num_units = 3 with skip_input, which adds the input to the gates as it is"),
+        (lambda: run(recurrent_activation="hard_sigmoid_0.2"), ValueError, "cudnn_rnn: recurrent_activation is 'hard_sigmoid_0.2', but params is of a net with 'sigmoid'"),
+        (lambda: run(params=GRU._replace(recurrent_activation="x")), ValueError, "cudnn_rnn: recurrent_activation is 'x', expected one of sigmoid, hard_sigmoid_0.2, hard_sigmoid_1/6"),
+        (lambda: cupyrnn.params_from_keras([np.zeros((3, 2)), np.zeros((2, 2)), np.zeros(2)], rnn_mode="rnn_tanh", recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid for rnn_tanh, which has no gates"),
         (lambda: run(input=np.zeros((5, 1, 4))), ValueError, "cudnn_rnn: input has shape (5, 1, 4), expected (T, B, I) with I = 2 as params knows it"),
         (lambda: run(input_h=np.zeros((1, 1, 3))), ValueError, "cudnn_rnn: input_h has shape (1, 1, 3), expected (L*D, B, P) = (2, 1, 3)"),
         (lambda: run(input_h=np.zeros((2, 1, 2))), ValueError, "cudnn_rnn: input_h has shape (2, 1, 2), expected (L*D, B, P) = (2, 1, 3)"),

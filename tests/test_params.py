@@ -135,7 +135,8 @@ def test_torch_and_keras_round_trips(rng: np.random.Generator) -> None:
             prefix="encoder.",
         )
         np.testing.assert_array_equal(packed.params, params)
-        assert packed._asdict() == {**c, "params": packed.params, "input_mode": "linear_input"}
+        more = {"input_mode": "linear_input", "recurrent_activation": "sigmoid"}
+        assert packed._asdict() == {**c, **more, "params": packed.params}
         if c["rnn_mode"] not in ("lstm", "gru") or c["num_proj"]:
             continue
         c.pop("num_proj")
@@ -254,7 +255,7 @@ def test_a_real_torch_lstm_with_projection(torch: Any) -> None:
     module = torch.nn.LSTM(3, 5, 2, proj_size=2, bidirectional=True, dtype=torch.float64)
     state = as_numpy(module)
     packed = cupyrnn.params_from_torch(state)
-    assert packed[1:] == (2, 5, 3, "lstm", "bidirectional", 2, "linear_input")
+    assert packed[1:] == (2, 5, 3, "lstm", "bidirectional", 2, "linear_input", "sigmoid")
     back = cupyrnn.params_to_torch(packed.params, 2, 5, 3, direction="bidirectional", num_proj=2)
     assert back.keys() == state.keys()
     for name, a in back.items():

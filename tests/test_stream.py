@@ -16,6 +16,7 @@ NETS = [
     ("lstm", {"num_proj": 2}),
     ("lstm", {"input_mode": "skip_input"}),
     ("gru", {}),
+    ("gru", {"recurrent_activation": "hard_sigmoid_1/6"}),
     ("rnn_tanh", {}),
     ("rnn_relu", {}),
 ]
@@ -24,7 +25,8 @@ NETS = [
 def net(mode: str, more: Any, L: int, dtype: str = "float64") -> cupyrnn.PackedParams:
     I = 5 if more.get("input_mode") else 3
     options: Any = {"rnn_mode": mode, **more, "scheme": "torch", "dtype": dtype}
-    return cupyrnn.init_params(L, 5, I, **options)
+    gates = options.pop("recurrent_activation", "sigmoid")
+    return cupyrnn.init_params(L, 5, I, **options)._replace(recurrent_activation=gates)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
