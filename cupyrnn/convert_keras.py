@@ -16,6 +16,7 @@ from ._forms import (
     check_block_gru,
     mode_of,
 )
+from ._traced import traceable
 from .packed import PackedParams, check_model
 from .params import DIRECTIONS, GATES, check_net, layers, zeros
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _PARTS = ("kernel", "recurrent kernel", "bias")
 
 
+@traceable
 def params_from_keras(
     weights: Sequence[Any],
     *,
@@ -159,6 +161,7 @@ def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
         expect_shape(op, name, b, "(H,)", (H,))
 
 
+@traceable
 def params_to_keras(
     params: Array | PackedParams,
     num_layers: int | None = None,
@@ -228,6 +231,7 @@ def params_to_keras(
     return [a for n, a in enumerate(arrays) if n % 3 < 2]
 
 
+@traceable
 def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> BlockGRUParams:
     """
     Return the weights of a Keras GRU with ``reset_after=False`` as `block_gru` takes them.
@@ -303,6 +307,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
         )
 
 
+@traceable
 def block_gru_to_keras(
     w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, use_bias: bool = True
 ) -> list[Array]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _layer, _packed_cells
-from ._arrays import check_arrays, contiguous, expect_rank, expect_shape, on_device
+from ._arrays import cast_all, check_arrays, contiguous, expect_rank, expect_shape, on_device
+from ._traced import traceable
 from .cells.contract import States
 from .packed import Model, PackedParams, check_model
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ._arrays import Array
     from .params import InputMode, RNNMode
 
@@ -37,9 +40,10 @@ class PreparedStep:
             self._params = params.copy()  # what is made of it must not change with it
             weights = _packed_cells.weights_of(self._params, self._net)
             self._cells = [_packed_cells.cell_of(xp, self._net, w) for w in weights]
-        self._dtype, self._saved = self._params.dtype, self._cells[0].Saved
+        self._saved = self._cells[0].Saved
         self._others = len(self._saved._fields) - 1  # than h
 
+    @traceable
     def __call__(self, x: Array, h: Array, c: Array | None = None) -> StepOutputs:
         """
         Run one step.
@@ -67,15 +71,16 @@ class PreparedStep:
         """
         xp, net = self._xp, self._net
         states: tuple[Any, ...] = (h, c) if net.rnn_mode == "lstm" else (h,)
-        self._check(x, states)
+        dtype = self._check(x, states)
+        x, *given = cast_all(dtype, x, *states)
         B = len(x)
         with on_device(xp, x):
-            output_h = xp.empty((net.L, B, net.P), self._dtype)
-            output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), self._dtype)
-            others = xp.empty((self._others, B, net.H), self._dtype)
+            output_h = xp.empty((net.L, B, net.P), dtype)
+            output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), dtype)
+            others = xp.empty((self._others, B, net.H), dtype)
             x = contiguous(xp, x)
             for layer, cell in enumerate(self._cells):
-                first = States(*[contiguous(xp, s[layer]) for s in states])
+                first = States(*[contiguous(xp, s[layer]) for s in given])
                 saved = self._saved(*others, output_h[layer])
                 last = _layer.forward_step(xp, cell, x, first, saved)
                 if output_c is not None:
@@ -83,19 +88,21 @@ class PreparedStep:
                 x = saved.h
         return StepOutputs(x, output_h, output_c)
 
-    def _check(self, x: Array, states: tuple[Any, ...]) -> None:
-        """Check the arguments."""
+    def _check(self, x: Array, states: tuple[Any, ...]) -> np.dtype[Any]:
+        """Check the arguments; return the dtype of the step."""
         op, net = "prepare_step", self._net
         names = ("h", "c")[: len(states)]
         given = {"x": x, **dict(zip(names, states, strict=True)), "params": self._params}
-        check_arrays(op, given)
+        _, dtype = check_arrays(op, given)
         B, _ = expect_rank(op, "x", x, "(B, I)")
         expect_shape(op, "x", x, "(B, I)", (B, net.I))
         expect_shape(op, "h", states[0], "(L, B, P)", (net.L, B, net.P))
         for c in states[1:]:
             expect_shape(op, "c", c, "(L, B, H)", (net.L, B, net.H))
+        return dtype
 
 
+@traceable
 def prepare_step(
     params: Array | PackedParams,
     num_layers: int | None = None,
