@@ -253,6 +253,121 @@ def test_cudnn_rnn_and_its_gradient(case: Case, mode: str, rng: np.random.Genera
     assert_second_order(gradient, inputs, cotangents, rng)
 
 
+HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
+
+
+@pytest.mark.parametrize("activation", HARD)
+@pytest.mark.parametrize("kind", ["block_lstm", "block_gru", "lstm", "gru"])
+def test_hard_gates(kind: str, activation: str, rng: np.random.Generator) -> None:
+    attributes: Any = {"recurrent_activation": activation}
+    given = {n: rng.standard_normal((4, 3, 5)) for n in ("cs_grad", "h_grad")}
+    if kind == "block_lstm":
+        inputs = test_lstm.problem(rng, (4, 3, 2, 5), True)
+        inputs["w"] *= 4
+        f = cupyrnn.block_lstm(**inputs, **attributes, cell_clip=0).f
+        assert 0 < np.mean((f == 0) | (f == 1)) < 1
+        assert_second_order(block_lstm(**attributes), inputs, given, rng)
+    elif kind == "block_gru":
+        inputs = test_gru.problem(rng, (4, 3, 2, 5))
+        inputs["w_ru"] *= 4
+        assert_second_order(block_gru(**attributes), inputs, {"d_h": given["h_grad"]}, rng)
+    else:
+        case = Case(kind, 4, 3, 2, 5, L=2, direction=BI)
+        inputs, given = test_cudnn_rnn.problem(rng, case), test_cudnn_rnn.cotangents_of(rng, case)
+        inputs["params"] *= 4
+        assert_second_order(cudnn_rnn(case, **attributes), inputs, given, rng)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "peephole", "gru"])
+def test_stacked_rnn_and_its_gradient(kind: str, rng: np.random.Generator) -> None:
+    T, B, I, H, L, D = 4, 3, 2, 5, 2, 2
+
+    def weights(K: int) -> Any:
+        if kind == "gru":
+            a = test_gru.problem(rng, (1, 1, K, H))
+            return cupyrnn.BlockGRUParams(*(a[n] for n in ("w_ru", "w_c", "b_ru", "b_c")))
+        a = test_lstm.problem(rng, (1, 1, K, H), True)
+        if kind == "lstm":
+            return cupyrnn.BlockLSTMParams(a["w"], a["b"])
+        return cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *test_lstm.PEEPHOLES)))
+
+    names = ("output", "output_h", "output_c")[: 2 if kind == "gru" else 3]
+    shapes = dict(zip(names, [(T, B, D * H), (L * D, B, H), (L * D, B, H)], strict=False))
+    inputs: Any = {"input": rng.standard_normal((T, B, I)), "input_h": np.full((4, B, H), 0.3)}
+    inputs["input_c"] = None if kind == "gru" else rng.standard_normal((L * D, B, H))
+    listed = [weights(K) for K in (I, I, D * H, D * H)]
+    for n, entry in enumerate(listed):
+        inputs |= {f"{n} {name}": a for name, a in entry._asdict().items()}
+    same: Any = {"sequence_lengths": [4, 1, 3], "direction": BI, "dropout": 0.3}
+    same |= {} if kind == "gru" else {"cell_clip": 0.7}
+
+    def arguments(inputs: Any) -> Any:
+        parts = [
+            entry._make([inputs[f"{n} {name}"] for name in entry._fields])
+            for n, entry in enumerate(listed)
+        ]
+        return *(inputs[n] for n in ("input", "input_h", "input_c")), parts
+
+    def forward(inputs: Any) -> Any:
+        out = cupyrnn.stacked_rnn(*arguments(inputs), **same, seed=1)
+        return out, {f"{n}_backprop": getattr(out, n) for n in names}
+
+    def backward(inputs: Any, out: Any, given: Any) -> Any:
+        given = {"output_c_backprop": None, **given}
+        g = cupyrnn.stacked_rnn_backprop(
+            *arguments(inputs), **given, reserve_space=out.reserve_space, **same
+        )
+        found = {n: getattr(g, f"{n}_backprop") for n in ("input", "input_h", "input_c")}
+        for n, entry in enumerate(g.weights_backprop):
+            found |= {f"{n} {name}": a for name, a in entry._asdict().items()}
+        return {n: found[n] for n in inputs}
+
+    inputs = {n: a for n, a in inputs.items() if a is not None}
+    cotangents = {f"{n}_backprop": rng.standard_normal(s) for n, s in shapes.items()}
+    gradient = loss_gradient(
+        lambda a: forward({"input_c": None, **a}),
+        lambda a, out, given: {
+            n: g for n, g in backward({"input_c": None, **a}, out, given).items() if n in a
+        },
+    )
+    assert_second_order(gradient, inputs, cotangents, rng)
+
+
+def test_parameters_of_every_form(rng: np.random.Generator) -> None:
+    """A net's parameters there and back, and a step of it, are linear or as the net itself."""
+    packed = cupyrnn.init_params(2, 4, 4, dtype="float64", seed=0)
+    v = rng.standard_normal(packed.params.shape)
+    x, (h, c) = rng.standard_normal((1, 3, 4)), packed.zero_state(3)
+
+    def there_and_back(packed: Any) -> Any:
+        state = cupyrnn.params_to_torch(packed)
+        packed = cupyrnn.params_from_torch(state)
+        return cupyrnn.params_from_keras(cupyrnn.params_to_keras(packed)).params
+
+    def run(packed: Any, x: Any) -> Any:
+        out = cupyrnn.cudnn_rnn(x, h, c, packed)
+        step = cupyrnn.prepare_step(packed)(x[0], h, c)
+        return (out.output[0], out.output_h, out.output_c), tuple(step)
+
+    def sums_of_biases(packed: Any) -> Any:
+        H = 4
+        b = [p for p in cupyrnn.cudnn_rnn_params_layout(2, H, H) if p.kind.endswith("bias")]
+        return sum(packed.params[p.offset : p.offset + p.size] * (i + 1) for i, p in enumerate(b))
+
+    _, along = cupyrnn.jvp(there_and_back, (packed,), (packed._replace(params=v),))
+    for p in cupyrnn.cudnn_rnn_params_layout(2, 4, 4):
+        if "bias" not in p.kind:
+            at = slice(p.offset, p.offset + p.size)
+            np.testing.assert_allclose(along[at], v[at], rtol=1e-15)
+    for tangents in ((packed._replace(params=v), None), (None, x), (packed._replace(params=v), x)):
+        _, (whole, step) = cupyrnn.jvp(run, (packed, x), tangents)
+        for a, e in zip(step, whole, strict=True):
+            assert_close(a, e, "float64", "step")
+            assert np.abs(e).max() > 0
+    _, along = cupyrnn.jvp(sums_of_biases, (packed,), (packed._replace(params=v),))
+    assert_close(along, sums_of_biases(packed._replace(params=v)), "float64", "sums")
+
+
 @settings(max_examples=25, deadline=None)
 @given(case=cases(), seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_random_cudnn_rnn(case: Case, seed: int, data: Any) -> None:
