@@ -36,6 +36,7 @@ from .cudnn_rnn import (
     cudnn_rnn_backprop,
     cudnn_rnn_engine,
 )
+from .derivatives import jvp
 from .gru import (
     GRUCellGrads,
     GRUGrads,
@@ -124,6 +125,7 @@ __all__ = [
     "init_block_gru",
     "init_block_lstm",
     "init_params",
+    "jvp",
     "lstm_block_cell",
     "lstm_block_cell_backward",
     "lstm_block_cell_grad",

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     Lengths: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
     Resets: TypeAlias = NDArray[np.bool_] | Sequence[Sequence[bool]]
 
+# A real dtype and that of the same numbers with a tangent, by their characters.
+_WITH_TANGENTS = {"f", "F"}, {"d", "D"}
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # What a subclass of numpy.ndarray overrides whose values mean more than their numbers: matrices,
@@ -73,11 +76,11 @@ def check_arrays(
     op: str,
     required: Mapping[str, object],
     optional: Mapping[str, object] | None = None,
-    *,
-    complex_step: bool = False,
 ) -> tuple[ModuleType, np.dtype[Any]]:
     """
     Check that all arguments are arrays of one module, device and floating dtype.
+
+    NumPy arrays may be complex, a value and a tangent; real ones beside them have no tangent.
 
     Parameters
     ----------
@@ -85,15 +88,13 @@ def check_arrays(
         The name that begins the error message.
     required, optional
         Arguments by name; an optional one may be None.
-    complex_step
-        Accept complex128 NumPy arrays too, for differentiation by complex step.
 
     Returns
     -------
     xp
         The array module, numpy or cupy.
     dtype
-        The dtype that all arguments share.
+        The dtype that all arguments share, or the complex one among them.
 
     Raises
     ------
@@ -115,16 +116,19 @@ def check_arrays(
     dtype: np.dtype[Any] = given[first].dtype
     # The name is slow to get.
     supported = dtype.isnative and (dtype.char in "efd" or dtype.name in FLOATS)
-    if not supported and not (complex_step and kind == "numpy" and dtype == np.complex128):
+    if not supported and not (kind == "numpy" and dtype.isnative and dtype.char in "FD"):
         shown = dtype.name if dtype.isnative else f"{dtype.str} (not in native byte order)"
         raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(FLOATS)}")
+    with_tangents = dtype
     for name in others:
-        if given[name].dtype != dtype:
-            raise TypeError(
-                f"{op}: {name} has dtype {given[name].dtype}, expected {dtype.name} like {first}"
-            )
+        other = given[name].dtype
+        if other == dtype:
+            continue
+        if kind != "numpy" or {other.char, dtype.char} not in _WITH_TANGENTS or not other.isnative:
+            raise TypeError(f"{op}: {name} has dtype {other}, expected {dtype.name} like {first}")
+        with_tangents = other if other.kind == "c" else dtype
     if kind == "numpy":
-        return np, dtype
+        return np, with_tangents
     device = given[first].device
     for name in others:
         if given[name].device != device:
@@ -327,6 +331,11 @@ def contiguous(xp: ModuleType, a: Array) -> Array:
 def cast(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return `a` in the dtype of the computation: itself, never a copy, where it has it."""
     return a if a.dtype == dtype else a.astype(dtype)
+
+
+def cast_all(dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
+    """Return the arrays of a call in its dtype: those without a tangent with one of zero."""
+    return [None if a is None else cast(a, dtype) for a in arrays]
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

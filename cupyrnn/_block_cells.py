@@ -20,6 +20,7 @@ from ._arrays import (
     expect_shape,
     on_device,
 )
+from ._dual import real_dtype
 from ._gates import check_gate
 from .cells.contract import Weight
 from .cells.gru import GRU
@@ -54,6 +55,7 @@ class LSTMCall(NamedTuple):
     cell_clip: float | None
     gate_order: GateOrder
     gate: HardSigmoid | None
+    dtype: np.dtype[Any]
 
 
 def lstm_cell(w: Array, b: Array | None, H: int, call: LSTMCall) -> LSTM:
@@ -96,7 +98,7 @@ def check_lstm(
     input of the forward op is a state of shape (lead, H).
     """
     forward = "i" not in required
-    xp, dtype = check_arrays(op, required, optional, complex_step=forward)
+    xp, dtype = check_arrays(op, required, optional)
     cell_clip, use_peephole, gate_order, activation = attributes
     check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
     gate = check_gate(op, activation)
@@ -131,13 +133,13 @@ def check_lstm(
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
     clip = check_clip(op, cell_clip, gate_order, dtype, forward=forward)
     if not wanted:
-        return xp, LSTMCall(None, clip, gate_order, gate)
+        return xp, LSTMCall(None, clip, gate_order, gate, dtype)
     compute = compute_dtype(dtype)
     with on_device(xp, cs_prev):
         wci, wcf, wco = (
             contiguous(xp, cast(aligned(xp, arrays[name]), compute)) for name in _PEEPHOLES
         )
-    return xp, LSTMCall((wci, wcf, wco), clip, gate_order, gate)
+    return xp, LSTMCall((wci, wcf, wco), clip, gate_order, gate, dtype)
 
 
 def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder) -> float:
@@ -164,6 +166,6 @@ def check_clip(
         cell_clip = _DEFAULTS[gate_order][1] if forward else 0.0
     clip = check_real(op, "cell_clip", cell_clip)
     with np.errstate(over="ignore", under="ignore"):
-        if dtype.itemsize < 8:
+        if real_dtype(dtype).itemsize < 8:
             clip = float(np.float32(clip))  # which TensorFlow's attribute is
         return float(dtype.type(clip).real) if clip > 0 else None

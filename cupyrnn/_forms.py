@@ -81,7 +81,9 @@ def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, 
     dtypes = {a.dtype for a in arrays.values()}
     if len(dtypes) > 1:
         widest = max(dtypes, key=lambda dtype: dtype.itemsize)
-        if widest.itemsize == 2:  # of the two half formats neither holds the other's values
+        if any(dtype.kind == "c" for dtype in dtypes):  # which hold a tangent
+            widest = np.result_type(*dtypes)
+        elif widest.itemsize == 2:  # of the two half formats neither holds the other's values
             widest = np.dtype(np.float32)
         with on_device(xp, next(iter(arrays.values()))):
             arrays = {name: cast(a, widest) for name, a in arrays.items()}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ._arrays import check_choice
+from ._dual import arithmetic_of
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -59,14 +60,14 @@ def gate_of(
     The sigmoid is 1/(exp(z) + 1), which unlike the form with tanh keeps its relative accuracy near
     0; exp may overflow, which is right.
     """
-    one = np.array(1, dtype)
+    one, arithmetic = np.array(1, dtype), arithmetic_of(dtype)
     if gate is None:
-        return _exp(dtype), one, np.reciprocal
+        return arithmetic.exp, one, arithmetic.reciprocal
     zero, slope = np.array(0, dtype), np.array(-gate.slope, dtype)
     return (
         lambda z, out: np.multiply(z, slope, out),
         np.array(gate.offset, dtype),
-        lambda a, out: np.clip(a, zero, one, out),
+        lambda a, out: arithmetic.clip(a, zero, one, out),
     )
 
 
@@ -74,21 +75,10 @@ def slope_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Callable[..., An
     """Return NumPy's way to the slope at gates g, called with g, 1-g and where it goes."""
     if gate is None:
         return np.multiply
-    zero, one, slope = (np.array(a, dtype) for a in (0, 1, gate.slope))
+    slope = np.array(gate.slope, dtype)
 
     def between(g: Array, _: Array, out: Array) -> None:
-        np.multiply((g > zero) & (g < one), slope, out)
+        value = g.real
+        np.multiply((value > 0) & (value < 1), slope, out)
 
     return between
-
-
-def _exp(dtype: np.dtype[Any]) -> Any:
-    """
-    Return np.exp for a sigmoid 1/(exp(z) + 1).
-
-    Where exp overflows the sigmoid is 0, as 1/inf is; but a complex exp gives inf+inf*j, whose
-    reciprocal is NaN. There it ends at exp(700).
-    """
-    if dtype.kind != "c":
-        return np.exp
-    return lambda z, out: np.exp(np.minimum(z.real, 700) + 1j * z.imag, out)

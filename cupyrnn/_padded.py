@@ -10,6 +10,8 @@ import numpy as np
 
 from . import _layer
 from ._arrays import (
+    cast,
+    cast_all,
     check_bool,
     check_lengths,
     check_resets,
@@ -44,6 +46,15 @@ class Padded(NamedTuple):
     first: States  # [B, ·]
     saved: Any  # the cell's Saved, [T, B, ·] each
     extent: Extent | None = None
+
+
+def of_dtype(dtype: np.dtype[Any], padded: Padded) -> Padded:
+    """Return what is given in the dtype of a call, where some may have a tangent and some not."""
+    if dtype.kind != "c":
+        return padded
+    x, first, saved, extent = padded
+    first, saved = (type(a)._make(cast_all(dtype, *a)) for a in (first, saved))
+    return Padded(cast(x, dtype), first, saved, extent)
 
 
 def check_extent(

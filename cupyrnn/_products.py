@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import _dual
 from ._arrays import cast, compute_dtype
 
 if TYPE_CHECKING:
     from ._arrays import Array
+    from ._dual import Planes
 
 # Rows of one whole-sequence matmul. On a CPU, fewer and the sum over blocks begins to cost as much
 # as the matmul; more and the gate gradients, held for one block at a time, leave the cache. On a
@@ -46,14 +48,18 @@ class Scratch:
         return self._memory[:size].reshape(shape)
 
 
-def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array:
+def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes:
     """
     Return w[K, N] for a product of as many rows with it in each of these steps.
 
     On a CPU a product with a transposed view may be slower than with a copy in C order, which has
     to be made first.
     """
-    if xp is not np or w.flags.c_contiguous:
+    if xp is not np:
+        return w
+    if w.dtype.kind == "c":
+        return _dual.factor(w, rows)
+    if w.flags.c_contiguous:
         return w
     if w.flags.f_contiguous and (rows == 1 or steps < 16):
         return w
@@ -76,6 +82,8 @@ def matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
         from .kernels.blas import gemm
 
         gemm(a, b, out)
+    elif out.dtype.kind == "c":
+        _dual.dot(a, b, out)
     elif out.dtype == a.dtype:
         np.matmul(a, b, out=out)
     else:
@@ -90,7 +98,7 @@ def add_matmul(xp: ModuleType, a: Array, b: Array, out: Array, scratch: Scratch)
         gemm(a, b, out, accumulate=True)
     else:
         product = scratch(*out.shape)
-        np.matmul(a, b, out=product)
+        matmul(np, a, b, product)
         out += product
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _layer
-from ._arrays import cast, compute_dtype, contiguous
+from ._arrays import cast, cast_all, compute_dtype, contiguous
 from ._dropout import keep_mask
 from ._layer import Gradients, Layer
 from .cells.contract import States
@@ -262,9 +262,16 @@ def _carried(
     return packing.leave_grad(contiguous(xp, given), reverse).astype(compute, order="C")
 
 
-def time_major_of(xp: ModuleType, major: bool, arrays: Sequence[Array | None]) -> list[Any]:
-    """Return arrays that are [T, B, ·] or [L*D, B, ·], or have these axes exchanged, as these."""
-    return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in arrays]
+def time_major_of(
+    xp: ModuleType, dtype: np.dtype[Any], major: bool, arrays: Sequence[Array | None]
+) -> list[Any]:
+    """
+    Return arrays that are [T, B, ·] or [L*D, B, ·], or have these axes exchanged, as these.
+
+    Those without a tangent have one of zero if the dtype is complex.
+    """
+    given = cast_all(dtype, *arrays)
+    return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in given]
 
 
 def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Array:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._arrays import check_arrays, check_choice, check_real, expect_rank, expect_shape, on_device
+from ._arrays import (
+    cast_all,
+    check_arrays,
+    check_choice,
+    check_real,
+    expect_rank,
+    expect_shape,
+    on_device,
+)
 from ._forms import BLOCK, as_block_lstm, by_gate
+from ._traced import traceable
 from .packed import PackedParams, check_model
 from .params import check_net, layers, zeros
 
@@ -15,6 +24,7 @@ if TYPE_CHECKING:
     from ._forms import BlockLSTMParams
 
 
+@traceable
 def params_from_block_lstm(
     w: Array,
     b: Array,
@@ -65,7 +75,8 @@ def params_from_block_lstm(
     (56,)
     """
     op = "params_from_block_lstm"
-    xp, _ = check_arrays(op, {"w": w, "b": b})
+    xp, dtype = check_arrays(op, {"w": w, "b": b})
+    w, b = cast_all(dtype, w, b)
     check_choice(op, "gate_order", gate_order, tuple(BLOCK))
     for name, a in (("wci", wci), ("wcf", wcf), ("wco", wco)):
         if a is not None:
@@ -91,6 +102,7 @@ def params_from_block_lstm(
     return PackedParams(params, 1, H, I, "lstm", "unidirectional", 0)
 
 
+@traceable
 def params_to_block_lstm(
     params: Array | PackedParams,
     num_units: int | None = None,

@@ -17,6 +17,7 @@ from ._forms import (
     mode_of,
 )
 from ._gates import check_gate
+from ._traced import traceable
 from .packed import PackedParams, check_activation, check_model
 from .params import DIRECTIONS, GATES, check_net, layers, zeros
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _PARTS = ("kernel", "recurrent kernel", "bias")
 
 
+@traceable
 def params_from_keras(
     weights: Sequence[Any],
     *,
@@ -168,6 +170,7 @@ def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
         expect_shape(op, name, b, "(H,)", (H,))
 
 
+@traceable
 def params_to_keras(
     params: Array | PackedParams,
     num_layers: int | None = None,
@@ -237,6 +240,7 @@ def params_to_keras(
     return [a for n, a in enumerate(arrays) if n % 3 < 2]
 
 
+@traceable
 def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> BlockGRUParams:
     """
     Return the weights of a Keras GRU with ``reset_after=False`` as `block_gru` takes them.
@@ -313,6 +317,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
         )
 
 
+@traceable
 def block_gru_to_keras(
     w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, use_bias: bool = True
 ) -> list[Array]:

@@ -32,6 +32,7 @@ from ._forms import (
     refuse,
     side_by_side,
 )
+from ._traced import traceable
 from .packed import PackedParams, check_model
 from .params import GATES, check_net, layers, zeros
 
@@ -97,6 +98,7 @@ def _node(op: str, G: int, **given: Any) -> _Node:
         )
 
 
+@traceable
 def params_from_onnx(
     W: Array,
     R: Array,
@@ -177,6 +179,7 @@ def params_from_onnx(
     return PackedParams(params, 1, node.H, node.I, rnn_mode, direction, 0)
 
 
+@traceable
 def params_to_onnx(
     params: Array | PackedParams,
     num_units: int | None = None,
@@ -240,6 +243,7 @@ def params_to_onnx(
         return OnnxParams(W, R, B)
 
 
+@traceable
 def block_lstm_from_onnx(
     W: Array, R: Array, B: Array | None = None, P: Array | None = None
 ) -> list[PeepholeLSTMParams]:
@@ -292,6 +296,7 @@ def block_lstm_from_onnx(
         ]
 
 
+@traceable
 def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     """
     Return the weights of `block_lstm` as an ONNX LSTM has them.
@@ -349,6 +354,7 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
         )
 
 
+@traceable
 def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[BlockGRUParams]:
     """
     Return the weights of an ONNX GRU with ``linear_before_reset=0`` as `block_gru` takes them.
@@ -405,6 +411,7 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
         ]
 
 
+@traceable
 def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     """
     Return the weights of `block_gru` as an ONNX GRU with ``linear_before_reset=0`` has them.

@@ -34,6 +34,7 @@ from ._forms import (
     refuse,
     side_by_side,
 )
+from ._traced import traceable
 from .packed import PackedParams, check_model
 from .params import GATES, check_net, layers, zeros
 
@@ -136,6 +137,7 @@ def _kernel(op: str, cell: _Cell, G: int, P: int = 0) -> tuple[int, int]:
     return rows - (P or H), H
 
 
+@traceable
 def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> PeepholeLSTMParams:
     """
     Return the variables of an LSTM cell of TensorFlow 1 as `block_lstm` takes them.
@@ -202,6 +204,7 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
         return PeepholeLSTMParams(**{name: a.copy() for name, a in arrays.items()})
 
 
+@traceable
 def block_lstm_to_tf1(
     w: Array,
     b: Array,
@@ -261,6 +264,7 @@ def _named(xp: ModuleType, path: str, arrays: Mapping[str, Array]) -> dict[str, 
         return {_join(path, leaf): contiguous(xp, a).copy() for leaf, a in arrays.items()}
 
 
+@traceable
 def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> BlockGRUParams:
     """
     Return the variables of a GRU cell of TensorFlow 1 as `block_gru` takes them.
@@ -315,6 +319,7 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
         return BlockGRUParams(*(a.copy() for a in weights))
 
 
+@traceable
 def block_gru_to_tf1(
     w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, prefix: str = ""
 ) -> dict[str, Array]:
@@ -353,6 +358,7 @@ def block_gru_to_tf1(
     return _named(xp, prefix_of(op, prefix), arrays)
 
 
+@traceable
 def params_from_tf1(
     variables: Mapping[str, Any],
     *,
@@ -552,6 +558,7 @@ def _pack(cell: _Cell, place: LayerParams, rnn_mode: str, forget_bias: float) ->
         place.projection[...] = a["projection/kernel"].T
 
 
+@traceable
 def params_to_tf1(
     params: Array | PackedParams,
     num_layers: int | None = None,

@@ -10,6 +10,7 @@ import numpy as np
 
 from ._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device, shown
 from ._forms import as_arrays, as_torch, check_names, mode_of, torch_places
+from ._traced import traceable
 from .packed import PackedParams, check_model
 from .params import GATES, check_net, zeros
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _FIRST = ("weight_ih_l0", "weight_ih")
 
 
+@traceable
 def params_from_torch(
     state_dict: Mapping[str, Any], *, rnn_mode: RNNMode | None = None, prefix: str = ""
 ) -> PackedParams:
@@ -122,6 +124,7 @@ def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, di
     raise ValueError(f"{op}: state_dict has no {prefix}weight_ih_l0{hint}")
 
 
+@traceable
 def params_to_torch(
     params: Array | PackedParams,
     num_layers: int | None = None,

@@ -35,8 +35,10 @@ from ._arrays import (
     operand_dtype,
     shown,
 )
+from ._dual import real_dtype
 from ._packing import Packing, count_rows
 from ._stack import Stack, as_given, time_major_of
+from ._traced import traceable
 from .cells.contract import States
 from .packed import check_activation, settled
 from .params import DIRECTIONS, GATES, Net, check_net, expect_params_size
@@ -92,6 +94,7 @@ class _Call(NamedTuple):
     """A call after its checks."""
 
     xp: ModuleType
+    dtype: np.dtype[Any]
     net: Net
     lengths: NDArray[np.int32] | None
     resets: NDArray[np.bool_] | None  # [T, B]
@@ -154,7 +157,7 @@ def _host_reserved(
     sizes, rate = net[: net._fields.index("dropout")], net.dropout if net.drops else 0.0
     full = lengths is None or (lengths == net.T).all()
     none = resets is None or not resets.any()
-    parts = (sizes, rate, dtype.str, None if full else lengths.tolist())  # type: ignore[union-attr]
+    parts = (sizes, rate, real_dtype(dtype).str, None if full else lengths.tolist())  # type: ignore[union-attr]
     text = repr((*parts, None if none else resets.tobytes()))  # type: ignore[union-attr]
     fingerprint = zlib.crc32(text.encode()).to_bytes(_FINGERPRINT, "little")
     return np.frombuffer(bytes([owner]) + fingerprint, np.int8).copy()
@@ -220,7 +223,7 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     # Keras gives the cells without it a plain 0.
     unused = not is_lstm and isinstance(input_c, Real)
     (required if is_lstm else optional)["input_c"] = None if unused else input_c
-    xp, _ = check_arrays(op, required, optional, complex_step=not backward)
+    xp, dtype = check_arrays(op, required, optional)
     training = check_bool(op, "is_training", given.get("is_training", True))
     major = check_bool(op, "time_major", given["time_major"])
     rate = check_dropout(op, given["dropout"])
@@ -276,16 +279,16 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     if backward:
         check_choice(op, "engine", engine, _ENGINES)
         if (host_reserved := given["host_reserved"]) is not None:
-            expected = _host_reserved(_OWN, net, input.dtype, lengths, resets)
+            expected = _host_reserved(_OWN, net, dtype, lengths, resets)
             engine = _reserved_engine(op, xp, engine, host_reserved, expected)
     chosen = _engine(op, xp, engine, net, input, lengths, resets)
-    return _Call(xp, net, lengths, resets, chosen)
+    return _Call(xp, dtype, net, lengths, resets, chosen)
 
 
-def _stack_of(call: _Call, params: Array, dtype: np.dtype[Any]) -> Stack:
+def _stack_of(call: _Call, params: Array) -> Stack:
     """Return the cells of packed parameters."""
     xp, net = call.xp, call.net
-    operands = cast(contiguous(xp, params), operand_dtype(xp, dtype))
+    operands = cast(contiguous(xp, params), operand_dtype(xp, call.dtype))
     weights = _packed_cells.weights_of(operands, net)
     cells = [_packed_cells.cell_of(xp, net, w) for w in weights]
     return Stack(net.sizes, cells, call.packing)
@@ -300,8 +303,8 @@ def _backward(
     reserve_space: Array,
 ) -> tuple[Array, Array, Array | None, Array]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
-    xp, net, dtype = call.xp, call.net, params.dtype
-    stack = _stack_of(call, params, dtype)
+    xp, net, dtype = call.xp, call.net, call.dtype
+    stack, reserve_space = _stack_of(call, params), cast(reserve_space, dtype)
     params_grad = xp.empty(params.shape, compute_dtype(dtype))
     weights = _packed_cells.weights_of(params_grad, net)
     grads = [
@@ -320,6 +323,7 @@ def _contiguous(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
     return [None if a is None else contiguous(xp, a) for a in arrays]
 
 
+@traceable
 def cudnn_rnn(
     input: Array,
     input_h: Array,
@@ -357,8 +361,8 @@ def cudnn_rnn(
     ----------
     input : [T, B, I]
         The sequences; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. complex128 NumPy arrays serve differentiation by complex
-        step.
+        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     input_h : [L*D, B, P]
         The states before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
         and so on. P is num_proj, or H without a projection; the number of layers is taken from
@@ -451,10 +455,10 @@ def cudnn_rnn(
     given = settled(op, locals())
     call = _check(op, given)
     vector: Array = given["params"]
-    xp, net, lengths, _, chosen = call
+    xp, dtype, net, lengths, _, chosen = call
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
-        x, h, c = time_major_of(xp, time_major, (input, input_h, c))
+        x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
         if chosen == "cudnn":
             from .cudnn import engine as _cudnn
 
@@ -463,18 +467,18 @@ def cudnn_rnn(
                 net, x, h, c, packed, lengths
             )
             if not is_training:
-                reserve_space = xp.zeros((), input.dtype)
+                reserve_space = xp.zeros((), dtype)
         else:
-            stack = _stack_of(call, vector, input.dtype)
+            stack = _stack_of(call, vector)
             output, (output_h, output_c), reserve_space = _stack.forward(xp, stack, x, States(h, c))
         host_reserved = np.zeros((), np.int8)
         if is_training:
             owner = _CUDNN if chosen == "cudnn" else _OWN
-            host_reserved = _host_reserved(owner, net, input.dtype, lengths, call.resets)
+            host_reserved = _host_reserved(owner, net, dtype, lengths, call.resets)
         return CudnnRNNOutputs(
-            as_given(xp, output, time_major, input.dtype),
-            as_given(xp, output_h, time_major, input.dtype),
-            as_given(xp, output_c, time_major, input.dtype),
+            as_given(xp, output, time_major, dtype),
+            as_given(xp, output_h, time_major, dtype),
+            as_given(xp, output_c, time_major, dtype),
             reserve_space,
             host_reserved,
         )
@@ -546,6 +550,7 @@ def _expected_reserve(
         return _cudnn.reserve_size(net, input.dtype.name, lengths)
 
 
+@traceable
 def cudnn_rnn_backprop(
     input: Array,
     input_h: Array,
@@ -632,7 +637,7 @@ def cudnn_rnn_backprop(
     given = settled(op, locals())
     call = _check(op, given)
     vector: Array = given["params"]
-    xp, net, lengths, _, chosen = call
+    xp, dtype, net, lengths, _, chosen = call
     if chosen == "cudnn" and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
     size = _expected_reserve(net, chosen, input, lengths)
@@ -643,9 +648,8 @@ def cudnn_rnn_backprop(
         )
     with on_device(xp, input):
         c, dc = (input_c, output_c_backprop) if net.rnn_mode == "lstm" else (None, None)
-        x, h, c, y, dy, dh, dc = time_major_of(
-            xp, time_major, (input, input_h, c, output, output_backprop, output_h_backprop, dc)
-        )
+        arrays = (input, input_h, c, output, output_backprop, output_h_backprop, dc)
+        x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, time_major, arrays)
         if chosen == "cudnn":
             from .cudnn import engine as _cudnn
 
@@ -656,8 +660,8 @@ def cudnn_rnn_backprop(
         else:
             grads = _backward(call, (x, States(h, c)), vector, dy, States(dh, dc), reserve_space)
         return CudnnRNNGrads(
-            as_given(xp, grads[0], time_major, input.dtype),
-            as_given(xp, grads[1], time_major, input.dtype),
-            as_given(xp, grads[2], time_major, input.dtype),
+            as_given(xp, grads[0], time_major, dtype),
+            as_given(xp, grads[1], time_major, dtype),
+            as_given(xp, grads[2], time_major, dtype),
             grads[3],
         )

@@ -8,12 +8,15 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from . import _layer, _padded
 from ._arrays import (
     aligned,
     cast,
+    cast_all,
     check_arrays,
     compute_dtype,
     contiguous,
@@ -25,6 +28,7 @@ from ._arrays import (
 from ._block_cells import gru_cell
 from ._gates import check_gate
 from ._padded import Extent, Padded, check_extent
+from ._traced import traceable
 from .cells.contract import Span, States
 from .cells.gru import GRUOutputs
 
@@ -53,23 +57,32 @@ class GRUGrads(NamedTuple):
     d_b_c: Array
 
 
+class _Call(NamedTuple):
+    """The attributes of a call after their checks."""
+
+    gate: HardSigmoid | None
+    dtype: np.dtype[Any]
+
+
 def _forward(
     xp: ModuleType,
     x: Array,
     h_prev: Array,
     weights: tuple[Array, Array],
     biases: tuple[Array, Array],
-    gate: HardSigmoid | None,
+    call: _Call,
     extent: Extent | None = None,
 ) -> GRUOutputs:
     """block_gru after its checks, or without an extent gru_block_cell."""
-    H, compute, operand = h_prev.shape[1], compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    compute, operand = compute_dtype(call.dtype), operand_dtype(xp, call.dtype)
+    x, h_prev = cast_all(call.dtype, x, h_prev)
     w_ru, w_c = (aligned(xp, a).astype(operand, order="C", copy=False) for a in weights)
     b_ru, b_c = (contiguous(xp, cast(aligned(xp, a), compute)) for a in biases)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
+    H = h_prev.shape[1]
     shape = (*x.shape[:-1], H)
     outputs = GRUOutputs._make([*xp.empty((3, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    cell = gru_cell(w_ru, w_c, H, gate, (b_ru, b_c))
+    cell = gru_cell(w_ru, w_c, H, call.gate, (b_ru, b_c))
     _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
     return outputs
 
@@ -79,17 +92,19 @@ def _backward(
     padded: Padded,
     weights: tuple[Array, Array],
     d_h: Array,
-    gate: HardSigmoid | None,
+    call: _Call,
 ) -> GRUGrads:
     """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
     I, H = padded.x.shape[-1], padded.first.h.shape[1]
-    dtype, compute = padded.x.dtype, compute_dtype(padded.x.dtype)
+    dtype, compute = call.dtype, compute_dtype(call.dtype)
+    padded = _padded.of_dtype(dtype, padded)
     w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
     d_w_ru, d_w_c = xp.empty((I + H, 2 * H), compute), xp.empty((I + H, H), compute)
     d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
     matrices = d_w_ru[:I], d_w_c[:I], d_w_ru[I:], d_w_c[I:]
-    cell = gru_cell(w_ru, w_c, H, gate)
-    d_x, first = _padded.backward(xp, cell, padded, States(d_h), matrices, (d_b_ru, d_b_c))
+    cell = gru_cell(w_ru, w_c, H, call.gate)
+    given, sums = States(cast(d_h, dtype)), (d_b_ru, d_b_c)
+    d_x, first = _padded.backward(xp, cell, padded, given, matrices, sums)
     grads = (d_x, first.h, d_w_ru, d_w_c, d_b_ru, d_b_c)
     return GRUGrads(*(cast(g, dtype) for g in grads))
 
@@ -100,14 +115,15 @@ def _gates_gradient(
     weights: tuple[Array, Array],
     saved: GRUOutputs,
     d_h: Array,
-    gate: HardSigmoid | None,
+    call: _Call,
 ) -> GRUCellGrads:
     """gru_block_cell_grad after its checks: a step up to its gates, and through the weights."""
-    (B, H), dtype = h_prev.shape, h_prev.dtype
+    (B, H), dtype = h_prev.shape, call.dtype
     compute = compute_dtype(dtype)
+    h_prev, d_h, *gates = cast_all(dtype, h_prev, d_h, *saved)
     w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
-    cell = gru_cell(w_ru, w_c, H, gate)
-    outputs = GRUOutputs(*(contiguous(xp, a) for a in saved))
+    cell = gru_cell(w_ru, w_c, H, call.gate)
+    outputs = GRUOutputs(*(contiguous(xp, a) for a in gates))
     span = Span(outputs, States(contiguous(xp, h_prev)), [B])
     carried = States(xp.zeros((B, H), compute))
     given = States(contiguous(xp, d_h))
@@ -126,14 +142,14 @@ def _check(
     required: dict[str, Array],
     optional: dict[str, Array | None],
     recurrent_activation: RecurrentActivation,
-) -> tuple[ModuleType, HardSigmoid | None]:
+) -> tuple[ModuleType, _Call]:
     """
-    Check every argument of a GRU call; return its module and its gates' activation.
+    Check every argument of a GRU call; return its module and attributes.
 
     `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
     input of the forward op is a state of shape (lead, H).
     """
-    xp, _ = check_arrays(op, required, optional, complex_step="r" not in required)
+    xp, dtype = check_arrays(op, required, optional)
     gate = check_gate(op, recurrent_activation)
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
     x, h_prev, w_ru = arrays.get("x"), arrays["h_prev"], arrays["w_ru"]
@@ -151,9 +167,10 @@ def _check(
     for name, a in arrays.items():
         if name not in _INPUTS:
             expect_shape(op, name, a, state, state_shape)
-    return xp, gate
+    return xp, _Call(gate, dtype)
 
 
+@traceable
 def gru_block_cell(
     x: Array,
     h_prev: Array,
@@ -177,7 +194,8 @@ def gru_block_cell(
     ----------
     x : [B, I]
         The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. complex128 serves differentiation by complex step.
+        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     h_prev : [B, H]
         The output of the step before.
     w_ru : [I+H, 2*H]
@@ -225,7 +243,7 @@ def gru_block_cell(
     >>> out.h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    xp, gate = _check(
+    xp, call = _check(
         "gru_block_cell",
         "B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
@@ -233,9 +251,10 @@ def gru_block_cell(
         recurrent_activation,
     )
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), gate)
+        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), call)
 
 
+@traceable
 def block_gru(
     x: Array,
     h_prev: Array,
@@ -294,7 +313,7 @@ def block_gru(
     array([0.4092, 0.3485, 0.3086, 0.2826])
     """
     op = "block_gru"
-    xp, gate = _check(
+    xp, call = _check(
         op,
         "T, B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
@@ -303,9 +322,10 @@ def block_gru(
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), gate, extent)
+        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), call, extent)
 
 
+@traceable
 def gru_block_cell_grad(
     h_prev: Array,
     w_ru: Array,
@@ -376,7 +396,7 @@ def gru_block_cell_grad(
     >>> grads.d_h_prev.round(4)
     array([[0.6738, 0.6738, 0.6738]])
     """
-    xp, gate = _check(
+    xp, call = _check(
         "gru_block_cell_grad",
         "B",
         {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
@@ -386,9 +406,10 @@ def gru_block_cell_grad(
     # h is not among the arguments: its value does not enter.
     saved = GRUOutputs(r, u, c, c)
     with on_device(xp, h_prev):
-        return _gates_gradient(xp, h_prev, (w_ru, w_c), saved, d_h, gate)
+        return _gates_gradient(xp, h_prev, (w_ru, w_c), saved, d_h, call)
 
 
+@traceable
 def gru_block_cell_backward(
     x: Array,
     h_prev: Array,
@@ -451,7 +472,7 @@ def gru_block_cell_backward(
     >>> grads.d_b_c.round(4)
     array([0.3809, 0.3809, 0.3809])
     """
-    xp, gate = _check(
+    xp, call = _check(
         "gru_block_cell_backward",
         "B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
@@ -461,9 +482,10 @@ def gru_block_cell_backward(
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, States(h_prev), GRUOutputs(r, u, c, h_prev))
     with on_device(xp, x):
-        return _backward(xp, padded, (w_ru, w_c), d_h, gate)
+        return _backward(xp, padded, (w_ru, w_c), d_h, call)
 
 
+@traceable
 def block_gru_grad(
     x: Array,
     h_prev: Array,
@@ -530,7 +552,7 @@ def block_gru_grad(
     """
     op = "block_gru_grad"
     saved = {"r": r, "u": u, "c": c, "h": h}
-    xp, gate = _check(
+    xp, call = _check(
         op,
         "T, B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h},
@@ -540,4 +562,4 @@ def block_gru_grad(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, padded, (w_ru, w_c), d_h, gate)
+        return _backward(xp, padded, (w_ru, w_c), d_h, call)

@@ -13,6 +13,7 @@ from . import _layer, _padded
 from ._arrays import (
     aligned,
     cast,
+    cast_all,
     compute_dtype,
     contiguous,
     on_device,
@@ -27,6 +28,7 @@ from ._block_cells import (
     lstm_cell,
 )
 from ._padded import Extent, Padded, check_extent
+from ._traced import traceable
 from .cells.contract import Span, States
 from .cells.lstm import LSTM, LSTMOutputs
 
@@ -69,7 +71,8 @@ def _forward(
     extent: Extent | None = None,
 ) -> LSTMOutputs:
     """block_lstm after its checks, or without an extent lstm_block_cell."""
-    w, b = (aligned(xp, a) for a in weights)
+    w, b = (aligned(xp, a) for a in cast_all(call.dtype, *weights))
+    x, first = cast(x, call.dtype), States(*cast_all(call.dtype, *first))
     H, columns = first.h.shape[1], COLUMNS[call.gate_order]
     b = b.astype(compute_dtype(x.dtype))
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
@@ -83,6 +86,8 @@ def _forward(
 
 def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: LSTMCall) -> LSTMGrads:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
+    padded = _padded.of_dtype(call.dtype, padded)
+    given = States(*cast_all(call.dtype, *given))
     x, first, *_ = padded
     I, H = x.shape[-1], first.h.shape[1]
     dtype, compute = x.dtype, compute_dtype(x.dtype)
@@ -101,8 +106,10 @@ def _gates_gradient(
     xp: ModuleType, saved: LSTMOutputs, cs_prev: Array, given: States, call: LSTMCall
 ) -> LSTMCellGrads:
     """lstm_block_cell_grad after its checks: a step up to its gates."""
-    (B, H), dtype = cs_prev.shape, cs_prev.dtype
+    (B, H), dtype = cs_prev.shape, call.dtype
     compute = compute_dtype(dtype)
+    saved = LSTMOutputs._make(cast_all(dtype, *saved))
+    cs_prev, *given_grads = cast_all(dtype, cs_prev, *given)
     attributes = (call.peephole, call.cell_clip, call.gate)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[call.gate_order], *attributes)
     span = Span(
@@ -111,11 +118,12 @@ def _gates_gradient(
     carried = States(xp.zeros((B, H), compute), xp.zeros((B, H), compute))
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if call.peephole is None else peephole_grads
-    given = States(*(None if a is None else contiguous(xp, a) for a in given))
+    given = States(*(None if a is None else contiguous(xp, a) for a in given_grads))
     (dicfo,) = _layer.step_gradient(xp, cell, span, given, carried, vectors)
     return LSTMCellGrads(*(cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)))
 
 
+@traceable
 def lstm_block_cell(
     x: Array,
     cs_prev: Array,
@@ -150,7 +158,8 @@ def lstm_block_cell(
     ----------
     x : [B, I]
         The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. complex128 serves differentiation by complex step.
+        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     cs_prev, h_prev : [B, H]
         The cell state and the output of the step before.
     w : [I+H, 4*H]
@@ -221,6 +230,7 @@ def lstm_block_cell(
         return _forward(xp, x, States(h_prev, cs_prev), (w, b), call, bias)
 
 
+@traceable
 def block_lstm(
     x: Array,
     cs_prev: Array,
@@ -335,6 +345,7 @@ def block_lstm(
         return _forward(xp, x, States(h_prev, cs_prev), (w, b), call, bias, extent)
 
 
+@traceable
 def lstm_block_cell_grad(
     cs_prev: Array,
     i: Array,
@@ -446,6 +457,7 @@ def lstm_block_cell_grad(
         return _gates_gradient(xp, saved, cs_prev, States(h_grad, cs_grad), call)
 
 
+@traceable
 def lstm_block_cell_backward(
     x: Array,
     cs_prev: Array,
@@ -534,6 +546,7 @@ def lstm_block_cell_backward(
         return _backward(xp, padded, w, States(h_grad, cs_grad), call)
 
 
+@traceable
 def block_lstm_grad(
     x: Array,
     cs_prev: Array,

@@ -23,6 +23,7 @@ from ._arrays import (
     shown,
 )
 from ._forms import as_arrays
+from ._traced import traceable
 from .convert_onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
 from .cudnn_rnn import cudnn_rnn
 from .gru import block_gru
@@ -76,6 +77,7 @@ class _Call(NamedTuple):
         return [self.tensors.get(name) for name in ("W", "R", "B")]
 
 
+@traceable
 def run_onnx_node(
     op_type: OpType,
     inputs: Sequence[Any],

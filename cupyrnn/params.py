@@ -28,6 +28,7 @@ from ._arrays import (
     on_device,
 )
 from ._stack import Sizes
+from ._traced import traceable
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -349,6 +350,7 @@ def layers(params: Array, net: Net) -> list[LayerParams]:
     return [LayerParams(*three, take(G, H), take(G, H)) for three in matrices]
 
 
+@traceable
 def cudnn_rnn_params_to_canonical(
     num_layers: int,
     num_units: int,
@@ -405,6 +407,7 @@ def cudnn_rnn_params_to_canonical(
     return CanonicalParams(taken[:count], taken[count:])
 
 
+@traceable
 def cudnn_rnn_canonical_to_params(
     num_layers: int,
     num_units: int,

@@ -43,6 +43,7 @@ from ._gates import check_gate
 from ._layer import Gradients
 from ._packing import Packing, count_rows
 from ._stack import Sizes, Stack, as_given, time_major_of
+from ._traced import traceable
 from .cells.contract import States
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
@@ -89,6 +90,7 @@ class _Call(NamedTuple):
     """A call after its checks."""
 
     xp: ModuleType
+    dtype: np.dtype[Any]
     sizes: Sizes
     is_lstm: bool
     attributes: LSTMCall  # of all cells, without the peepholes
@@ -150,11 +152,11 @@ def _check_attributes(
     if is_lstm:
         clip = check_clip(op, given["cell_clip"], order, dtype, forward=forward)
         bias = check_forget_bias(op, given["forget_bias"], order) if forward else 0.0
-        return LSTMCall(None, clip, order, gate), bias
+        return LSTMCall(None, clip, order, gate, dtype), bias
     for name in ("forget_bias", "cell_clip"):
         if given.get(name) is not None:
             raise ValueError(f"{op}: {name} is {shown(given[name])}, expected None for a GRU")
-    return LSTMCall(None, None, order, gate), 0.0
+    return LSTMCall(None, None, order, gate, dtype), 0.0
 
 
 _OUTPUT_GRADS = ("output_backprop", "output_h_backprop", "output_c_backprop")
@@ -174,7 +176,7 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
         required["reserve_space"] = given["reserve_space"]
     unused = not is_lstm and isinstance(input_c, Real)
     (required if is_lstm else optional)["input_c"] = None if unused else input_c
-    xp, dtype = check_arrays(op, required, optional, complex_step=not backward)
+    xp, dtype = check_arrays(op, required, optional)
     D = 1 + (check_choice(op, "direction", given["direction"], DIRECTIONS) == "bidirectional")
     training = check_bool(op, "is_training", given.get("is_training", True))
     major = check_bool(op, "time_major", given["time_major"])
@@ -204,7 +206,7 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     if resets is not None and not major:
         resets = resets.T
     sizes = Sizes(T, B, len(weights) // D, D, H, H, training, rate, seeds[0], seeds[1])
-    return _Call(xp, sizes, is_lstm, attributes, bias, lengths, resets)
+    return _Call(xp, dtype, sizes, is_lstm, attributes, bias, lengths, resets)
 
 
 def _cell_of(call: _Call, weights: BlockParams, dtype: np.dtype[Any], *, forward: bool) -> Cell:
@@ -268,6 +270,7 @@ def _finished(grads: Any, vectors: Array | None, dtype: np.dtype[Any]) -> BlockP
     return result
 
 
+@traceable
 def stacked_rnn(
     input: Array,
     input_h: Array,
@@ -299,8 +302,8 @@ def stacked_rnn(
     ----------
     input : [T, B, I]
         The sequences; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. complex128 NumPy arrays serve differentiation by complex
-        step.
+        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     input_h : [L*D, B, H]
         The outputs before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
         and so on.
@@ -379,10 +382,10 @@ def stacked_rnn(
     """
     op = "stacked_rnn"
     call = _check(op, locals())
-    xp, dtype = call.xp, input.dtype
+    xp, dtype = call.xp, call.dtype
     with on_device(xp, input):
         c = input_c if call.is_lstm else None
-        x, h, c = time_major_of(xp, time_major, (input, input_h, c))
+        x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
         stack = _stack_of(call, weights, dtype, forward=True)
         output, last, reserve_space = _stack.forward(xp, stack, x, States(h, c))
         return StackedRNNOutputs(
@@ -393,6 +396,7 @@ def stacked_rnn(
         )
 
 
+@traceable
 def stacked_rnn_backprop(
     input: Array,
     input_h: Array,
@@ -467,7 +471,7 @@ def stacked_rnn_backprop(
     """
     op = "stacked_rnn_backprop"
     call = _check(op, locals())
-    xp, sizes, dtype = call.xp, call.sizes, input.dtype
+    xp, sizes, dtype = call.xp, call.sizes, call.dtype
     kind: Any = LSTMOutputs if call.is_lstm else GRUOutputs
     size = _stack.reserve_size(sizes, kind, count_rows(sizes.T, sizes.B, call.lengths))
     if reserve_space.shape != (size,):
@@ -477,14 +481,13 @@ def stacked_rnn_backprop(
         )
     with on_device(xp, input):
         c, dc = (input_c, output_c_backprop) if call.is_lstm else (None, None)
-        x, h, c, dy, dh, dc = time_major_of(
-            xp, time_major, (input, input_h, c, output_backprop, output_h_backprop, dc)
-        )
+        arrays = (input, input_h, c, output_backprop, output_h_backprop, dc)
+        x, h, c, dy, dh, dc = time_major_of(xp, dtype, time_major, arrays)
         stack = _stack_of(call, weights, dtype, forward=False)
         of_weights = [_zeros_like(xp, entry, compute_dtype(dtype)) for entry in weights]
         grads = [_gradients_of(xp, entry, sizes.H) for entry in of_weights]
         input_grad, first = _stack.backward(
-            xp, stack, (x, States(h, c)), dy, States(dh, dc), reserve_space, grads
+            xp, stack, (x, States(h, c)), dy, States(dh, dc), cast(reserve_space, dtype), grads
         )
         return StackedRNNGrads(
             as_given(xp, input_grad, time_major, dtype),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _layer, _packed_cells
 from ._arrays import (
     cast,
+    cast_all,
     check_arrays,
     contiguous,
     expect_rank,
@@ -19,10 +20,13 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
+from ._traced import traceable
 from .cells.contract import States
 from .packed import Model, PackedParams, activation_of, check_activation, check_model
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ._arrays import Array
     from ._gates import RecurrentActivation
     from .params import InputMode, RNNMode
@@ -47,9 +51,10 @@ class PreparedStep:
             operands = cast(self._params, operand_dtype(xp, params.dtype))
             weights = _packed_cells.weights_of(operands, self._net)
             self._cells = [_packed_cells.cell_of(xp, self._net, w) for w in weights]
-        self._dtype, self._saved = self._params.dtype, self._cells[0].Saved
+        self._saved = self._cells[0].Saved
         self._others = len(self._saved._fields) - 1  # than h
 
+    @traceable
     def __call__(self, x: Array, h: Array, c: Array | None = None) -> StepOutputs:
         """
         Run one step.
@@ -77,15 +82,16 @@ class PreparedStep:
         """
         xp, net = self._xp, self._net
         states: tuple[Any, ...] = (h, c) if net.rnn_mode == "lstm" else (h,)
-        self._check(x, states)
+        dtype = self._check(x, states)
+        x, *given = cast_all(dtype, x, *states)
         B = len(x)
         with on_device(xp, x):
-            output_h = xp.empty((net.L, B, net.P), self._dtype)
-            output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), self._dtype)
-            others = xp.empty((self._others, B, net.H), self._dtype)
+            output_h = xp.empty((net.L, B, net.P), dtype)
+            output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), dtype)
+            others = xp.empty((self._others, B, net.H), dtype)
             x = contiguous(xp, x)
             for layer, cell in enumerate(self._cells):
-                first = States(*[contiguous(xp, s[layer]) for s in states])
+                first = States(*[contiguous(xp, s[layer]) for s in given])
                 saved = self._saved(*others, output_h[layer])
                 last = _layer.forward_step(xp, cell, x, first, saved)
                 if output_c is not None:
@@ -93,19 +99,21 @@ class PreparedStep:
                 x = saved.h
         return StepOutputs(x, output_h, output_c)
 
-    def _check(self, x: Array, states: tuple[Any, ...]) -> None:
-        """Check the arguments."""
+    def _check(self, x: Array, states: tuple[Any, ...]) -> np.dtype[Any]:
+        """Check the arguments; return the dtype of the step."""
         op, net = "prepare_step", self._net
         names = ("h", "c")[: len(states)]
         given = {"x": x, **dict(zip(names, states, strict=True)), "params": self._params}
-        check_arrays(op, given)
+        _, dtype = check_arrays(op, given)
         B, _ = expect_rank(op, "x", x, "(B, I)")
         expect_shape(op, "x", x, "(B, I)", (B, net.I))
         expect_shape(op, "h", states[0], "(L, B, P)", (net.L, B, net.P))
         for c in states[1:]:
             expect_shape(op, "c", c, "(L, B, H)", (net.L, B, net.H))
+        return dtype
 
 
+@traceable
 def prepare_step(
     params: Array | PackedParams,
     num_layers: int | None = None,

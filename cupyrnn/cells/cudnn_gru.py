@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._dual import arithmetic_of
 from .._gates import gate_of, slope_of
 from .contract import Span, States, Weight
 
@@ -89,9 +90,10 @@ def forward_steps(
     product_hc, product_ru = product[:, :H], product[:, H:]
     planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), dtype)
-    inner, shift, outer = gate_of(cell.gate, dtype)
+    (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
+    dot, tanh = arithmetic.dot, arithmetic.tanh
     for z_ru_t, z_c_t, r, u, c, hc, h in zip(z_ru, z_c, *saved, strict=True):
-        np.dot(h_prev, w_h, product)
+        dot(h_prev, w_h, product)
         np.subtract(z_ru_t, product_ru, zh)
         inner(planes, e)
         np.add(e, shift, e)
@@ -100,7 +102,7 @@ def forward_steps(
         np.add(product_hc, cell.b_hc, hc)
         np.multiply(r, hc, c)
         np.add(c, z_c_t, c)
-        np.tanh(c, c)  # c = tanh(zc + r*hc)
+        tanh(c, c)  # c = tanh(zc + r*hc)
         np.subtract(h_prev, c, h)
         np.multiply(h, u, h)
         np.add(h, c, h)  # h = u*(h_prev - c) + c
@@ -137,6 +139,7 @@ def backward_steps(
     slope(r, k_r, k_r)
     np.multiply(k_r, k_c, k_r)
     np.multiply(k_r, hc, k_r)  # k_r = k_c*hc*r*(1-r)
+    dot = arithmetic_of(dtype).dot
     past = np.empty((B, H), dtype)
     gates, recurrent = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3), dz[:, :, : 3 * H]
     # Iterating over arrays makes the views of a step faster than indexing them does.
@@ -148,5 +151,5 @@ def backward_steps(
             np.add(dh, given.h[s], dh)
         np.multiply(dh, k_s, gates_s)
         np.multiply(dh, u_s, past)
-        np.dot(recurrent_s, w_h, dh)
+        dot(recurrent_s, w_h, dh)
         np.add(dh, past, dh)  # dh = dh*u + [dhc, dr, du] @ w_h.T

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._dual import arithmetic_of
 from .._gates import gate_of, slope_of
 from .._products import product
 from .contract import Span, States, Weight
@@ -88,17 +89,18 @@ def forward_steps(
     # one over half of each row.
     planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
     e_r, e_u = e = np.empty((2, B, H), dtype)
-    inner, shift, outer = gate_of(cell.gate, dtype)
+    (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
+    dot, tanh = arithmetic.dot, arithmetic.tanh
     for z_ru_t, z_c_t, r, u, c, h in zip(z_ru, z_c, *saved, strict=True):
-        np.dot(h_prev, w_ru, zh)
+        dot(h_prev, w_ru, zh)
         np.subtract(z_ru_t, zh, zh)
         inner(planes, e)
         np.add(e, shift, e)
         outer(e_r, r)  # r = sigmoid(zr)
         outer(e_u, u)  # u = sigmoid(zu)
-        np.dot(np.multiply(h_prev, r, h_reset), w_c, zh_c)
+        dot(np.multiply(h_prev, r, h_reset), w_c, zh_c)
         np.add(zh_c, z_c_t, zh_c)
-        np.tanh(zh_c, c)  # c = tanh(zc)
+        tanh(zh_c, c)  # c = tanh(zc)
         np.subtract(h_prev, c, h)
         np.multiply(h, u, h)
         np.add(h, c, h)  # h = u*(h_prev - c) + c
@@ -131,6 +133,7 @@ def backward_steps(
     np.subtract(one, r, k_r)
     slope(r, k_r, k_r)
     np.multiply(h_prev, k_r, k_r)  # k_r = h_prev*r*(1-r)
+    dot = arithmetic_of(dtype).dot
     d_hr, through = np.empty((B, H), dtype), np.empty((B, H), dtype)
     gates = d_ru.reshape(t, B, 2, H)
     # Iterating over arrays makes the views of a step faster than indexing them does.
@@ -142,9 +145,9 @@ def backward_steps(
             np.add(dh, given.h[s], dh)
         np.multiply(dh, k_u_s, d_u)
         np.multiply(dh, k_c_s, d_c_s)
-        np.dot(d_c_s, w_c, d_hr)
+        dot(d_c_s, w_c, d_hr)
         np.multiply(d_hr, k_r_s, d_r)
-        np.dot(d_ru_s, w_ru, through)
+        dot(d_ru_s, w_ru, through)
         np.multiply(dh, u_s, dh)
         np.multiply(d_hr, r_s, d_hr)
         np.add(dh, d_hr, dh)

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._dual import arithmetic_of
 from .._gates import gate_of, slope_of
 from .._products import product
 from .contract import Span, States, Weight
@@ -103,13 +104,14 @@ def forward_steps(
     e_i, e_f, e_o = e = np.empty((3, B, H), dtype)
     left, e_left, right, e_right = planes[:at_ci], e[:at_ci], planes[at_ci + 1 :], e[at_ci:]
     # Arrays for numbers, which ufuncs take faster than Python's.
-    inner, shift, outer = gate_of(cell.gate, dtype)
+    (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
+    dot, tanh, clip = arithmetic.dot, arithmetic.tanh, arithmetic.clip
     if cell.peephole is not None:
         wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in cell.peephole)
     if cell.cell_clip is not None:
         low, high = np.array(-cell.cell_clip, dtype), np.array(cell.cell_clip, dtype)
     for z_t, i, cs, f, o, ci, co, h in zip(z, *saved, strict=True):
-        np.dot(h_prev, w_h, zh)
+        dot(h_prev, w_h, zh)
         np.subtract(z_t, zh, zh)
         if cell.peephole is None:
             inner(left, e_left)
@@ -122,14 +124,14 @@ def forward_steps(
             np.add(e[:2], shift, e[:2])
         outer(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
         outer(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
-        np.tanh(zci, ci)
+        tanh(zci, ci)
         np.negative(ci, ci)  # ci = tanh(zci)
         np.multiply(f, cs_prev, cs)
         np.multiply(i, ci, tmp)
         np.add(cs, tmp, cs)  # cs = i*ci + f*cs_prev
         if cell.cell_clip is not None:
-            cs.clip(low, high, cs)
-        np.tanh(cs, co)  # co = tanh(cs)
+            clip(cs, low, high, cs)
+        tanh(cs, co)  # co = tanh(cs)
         if cell.peephole is not None:
             np.subtract(zo, np.multiply(cs, wco, tmp), e_o)
             inner(e_o, e_o)
@@ -138,7 +140,7 @@ def forward_steps(
         if not w_p:
             np.multiply(o, co, h)  # h = o*co
         else:
-            np.dot(np.multiply(o, co, tmp), w_p[0], h)
+            dot(np.multiply(o, co, tmp), w_p[0], h)
         h_prev, cs_prev = h, cs
     carried.h[...], carried.c[...] = h_prev, cs_prev
 
@@ -182,7 +184,7 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _
         np.add(k.next, np.multiply(k_i, wci, tmp), k.next)
         np.add(k.next, np.multiply(k_f, wcf, tmp), k.next)
     if cell.cell_clip is not None:
-        kept = np.less(np.abs(cs, tmp), cell.cell_clip)
+        kept = np.less(np.abs(cs.real, tmp.real), cell.cell_clip)
         np.multiply(k.gates, kept[:, None], k.gates)
         np.multiply(k.next, kept, k.next)
     return k
@@ -201,6 +203,7 @@ def backward_steps(
     (dz, *dh_steps), (dh, dcs) = deltas, carried
     (t, B, _), H, dtype = dz.shape, dcs.shape[1], dcs.dtype
     w_h, w_p = (*w, None, None)[:2]
+    dot = arithmetic_of(dtype).dot
     k = _factors(cell, span.saved, span.before.c, work)
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
     u = np.empty((B, H), dtype)
@@ -214,7 +217,7 @@ def backward_steps(
             np.add(dh, given.h[s], dh)
         if w_p is not None:
             dh_steps[0][s] = dh
-            np.dot(dh, w_p, dm)
+            dot(dh, w_p, dm)
         np.multiply(dm, k_o, do)
         np.multiply(dm, k_d, u)
         np.add(dcs, u, dcs)
@@ -223,7 +226,7 @@ def backward_steps(
         np.multiply(dcs, k_gates, di_dci_df)
         np.multiply(dcs, k_next, dcs)
         if w_h is not None:
-            np.dot(dz_s, w_h, dh)
+            dot(dz_s, w_h, dh)
 
 
 def add_sums(cell: LSTM, span: Span, deltas: Sequence[Array], totals: Array) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._dual import arithmetic_of
 from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
@@ -64,13 +65,14 @@ def forward_steps(
     np.add(z, cell.b, z)
     # An array: with a number np.maximum takes four times as long.
     zeros = np.zeros(h_prev.shape, z.dtype)
+    dot, _, tanh, *_, maximum = arithmetic_of(z.dtype)
     for z_t, h in zip(z, saved.h, strict=True):
-        np.dot(h_prev, w_h, h)
+        dot(h_prev, w_h, h)
         np.add(h, z_t, h)
         if cell.relu:
-            np.maximum(h, zeros, out=h)
+            maximum(h, zeros, out=h)
         else:
-            np.tanh(h, h)
+            tanh(h, h)
         h_prev = h
     carried.h[...] = h_prev
 
@@ -87,12 +89,13 @@ def backward_steps(
     """The recurrence over t steps, backwards."""
     (dz,), (w_h,), dh, h = deltas, w, carried.h, span.saved.h
     if cell.relu:
-        np.greater(h, 0, out=dz)
+        np.greater(h.real, 0, out=dz)
     else:
         np.multiply(h, h, dz)
         np.subtract(1, dz, dz)
+    dot = arithmetic_of(dz.dtype).dot
     for s in range(len(dz) - 1, -1, -1):
         if given.h is not None:
             np.add(dh, given.h[s], dh)
         np.multiply(dz[s], dh, dz[s])
-        np.dot(dz[s], w_h, dh)
+        dot(dz[s], w_h, dh)

@@ -1,0 +1,218 @@
+"""Derivatives along a direction, of the ops and of what is made of them: `jvp`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ._arrays import array_kind, check_list, shown
+from ._traced import Traced, dual, tracing, tree_map, untraced
+
+try:
+    from numpy.exceptions import ComplexWarning
+except ImportError:  # NumPy before 1.25
+    from numpy import ComplexWarning  # type: ignore[attr-defined, no-redef]
+
+# The exponent of the largest tangent that a function is given. The product of two such vanishes
+# beside a value, also when both have grown by 2**36 (float32) or 2**270 (float64), and what is
+# smaller by 2**-78 or 2**-722 is no denormal number yet.
+_EXPONENT = {"f": -48, "d": -300}
+
+
+def _leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a structure of tuples, lists and dicts holds, by the name of its place."""
+    if isinstance(tree, dict):
+        for key, a in tree.items():
+            yield from _leaves(f"{name}[{key!r}]", a)
+    elif isinstance(tree, tuple | list):
+        for n, a in enumerate(tree):
+            yield from _leaves(f"{name}[{n}]", a)
+    else:
+        yield name, tree
+
+
+def _check_primal(name: str, a: Any) -> None:
+    """Check an array that has a tangent."""
+    if isinstance(a, Traced) or np.iscomplexobj(a):
+        raise TypeError(f"jvp: {name} has a tangent already: jvp of jvp is not to be had")
+    if array_kind(a) != "numpy":
+        kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+        raise TypeError(f"jvp: {name} is a {kind} and has a tangent, expected a numpy.ndarray")
+    if a.dtype.itemsize == 2 and a.dtype.kind in "fV":
+        raise TypeError(
+            f"jvp: {name} has dtype {a.dtype}, expected float32 or float64: there is no complex"
+            " dtype of a half format to hold a tangent"
+        )
+    if not (a.dtype.isnative and a.dtype.char in "fd"):
+        raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected float32 or float64")
+
+
+def _check_tangent(name: str, a: Any, primal: Any, of: str) -> None:
+    """Check the tangent of an array."""
+    if array_kind(a) != "numpy":
+        raise TypeError(f"jvp: {name} is {shown(a)}, expected a numpy.ndarray like {of}, or None")
+    if a.dtype != primal.dtype:
+        raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected {primal.dtype} like {of}")
+    if a.shape != primal.shape:
+        raise ValueError(f"jvp: {name} has shape {a.shape}, expected {primal.shape} like {of}")
+    if not np.isfinite(a).all():
+        raise ValueError(f"jvp: {name} has values that are not finite")
+
+
+def _pairs(primals: Any, tangents: Any) -> list[tuple[Any, Any]]:
+    """Return the arrays that have a tangent, and it, after all checks."""
+    pairs, places = [], dict(_leaves("tangents", tangents))
+
+    def none(place: str) -> bool:
+        """Whether a whole part of the structure has no tangent."""
+        return any(a is None and place.startswith(name) for name, a in places.items())
+
+    for name, primal in _leaves("primals", primals):
+        place = name.replace("primals", "tangents", 1)
+        if place not in places and not none(place):
+            raise ValueError(f"jvp: there is no {place} for {name}, expected an array or None")
+        tangent = places.pop(place, None)
+        if isinstance(primal, int | str) and type(tangent) is type(primal) and tangent == primal:
+            tangent = None  # an attribute in the same place of both, as of a PackedParams
+        if tangent is not None:
+            _check_primal(name, primal)
+            _check_tangent(place, tangent, primal, name)
+        pairs.append((primal, tangent))
+    left = [name for name, a in places.items() if a is not None]
+    if left:
+        raise ValueError(f"jvp: {left[0]} has no counterpart in primals")
+    return pairs
+
+
+def jvp(
+    function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Any, Any]:
+    """
+    The value of a function and its derivative along a direction, both exact, in one call.
+
+    ::
+
+        outputs         = function(*primals)
+        output_tangents = d/de function(*(primals + e*tangents)) at e = 0
+
+    The function is called once, with arrays of dual numbers: complex ones whose real part is the
+    value and whose imaginary part is a tangent, which all ops of this package take. Nothing is
+    subtracted, so that the derivative is as accurate as the value. Of a gradient it is the product
+    of the Hessian with a vector, of a forward pass that of the Jacobian.
+
+    Parameters
+    ----------
+    function : callable
+        Made of the functions of this package and of NumPy's: arithmetic, products, sums, what
+        places elements, the elementary functions, maximum, minimum, abs and clip, which are
+        decided by the values. An array that it makes to write into must be of the dtype of an
+        argument, which is a complex one.
+    primals : sequence
+        The arguments of the function: float32 or float64 NumPy arrays that have a tangent, and
+        anything that has none. Tuples, lists and dicts of arrays are arguments too.
+    tangents : sequence
+        The direction: for each array of primals an array of its shape and dtype, None for zeros.
+
+    Returns
+    -------
+    outputs
+        What the function returns for real arguments, but for rounding.
+    output_tangents
+        In the same structure the derivatives, zeros where nothing depends on the primals, None
+        where there are no floating-point numbers.
+
+    Raises
+    ------
+    TypeError
+        A primal is no array that can have a tangent; the half formats cannot, as they have no
+        complex dtype. Or the function does what cannot be followed: it takes a number to pieces,
+        calls a function of NumPy that is not among those above, or writes into real arrays.
+    ValueError
+        A tangent is missing, has not the shape of its primal or is not finite.
+
+    See Also
+    --------
+    block_lstm_grad, block_gru_grad, cudnn_rnn_backprop : Gradients to take the derivative of.
+
+    Notes
+    -----
+    A value that is infinite has no tangent, and is NaN where it is multiplied by what has one.
+    There is no jvp of jvp.
+
+    References
+    ----------
+    .. [1] B. Pearlmutter, "Fast Exact Multiplication by the Hessian", Neural Computation 6, 1994.
+    .. [2] J. Martins, P. Sturdza, J. Alonso, "The Complex-Step Derivative Approximation", ACM
+       Transactions on Mathematical Software 29, 2003.
+
+    Examples
+    --------
+    The Hessian of the loss sum(h²)/2 of an LSTM's weights, times a direction.
+
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, cs, h = np.ones((4, 1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
+    >>> def gradient(w):
+    ...     out = cupyrnn.block_lstm(x, cs, h, w, np.zeros(12))
+    ...     return cupyrnn.block_lstm_grad(x, cs, h, w, *out, None, out.h).w_grad
+    >>> w, v = np.full((5, 12), 0.1), np.ones((5, 12))
+    >>> g, Hv = cupyrnn.jvp(gradient, (w,), (v,))
+    >>> Hv[0, :3].round(4)
+    array([0.8875, 0.8875, 0.8875])
+    """
+    op = "jvp"
+    if not callable(function):
+        raise TypeError(f"{op}: function is {shown(function)}, expected a callable")
+    check_list(op, "primals", primals)
+    check_list(op, "tangents", tangents)
+    if len(primals) != len(tangents):
+        raise ValueError(f"{op}: tangents has {len(tangents)} items, expected {len(primals)}")
+    pairs = _pairs(primals, tangents)
+    given = [t for _, t in pairs if t is not None]
+    largest = max((np.abs(t).max(initial=0) for t in given), default=0)
+    least = min((t.dtype.char for t in given), key="fd".index, default="d")
+    exponent = _EXPONENT[least] - int(np.frexp(largest)[1])
+    rest = iter(pairs)
+
+    def moved(_: Any) -> Any:
+        primal, tangent = next(rest)
+        if tangent is None:
+            return primal
+        return dual(primal, np.ldexp(tangent, exponent)).view(Traced)
+
+    arguments = tree_map(moved, tuple(primals))
+    try:
+        with tracing(), warnings.catch_warnings():
+            warnings.simplefilter("error", ComplexWarning)
+            result = function(*arguments)
+    except ComplexWarning as error:
+        raise TypeError(
+            f"{op}: function makes real numbers of what has a tangent, as astype does, or writes"
+            " it into a real array"
+        ) from error
+    outputs = tree_map(_value, result)
+    return outputs, tree_map(lambda a: _tangent(a, exponent), result)
+
+
+def _value(a: Any) -> Any:
+    """Return a leaf of the result without its tangent."""
+    a = untraced(a)
+    if isinstance(a, np.ndarray):
+        return a.real.copy() if a.dtype.kind == "c" else a
+    return a.real if isinstance(a, complex | np.complexfloating) else a
+
+
+def _tangent(a: Any, exponent: int) -> Any:
+    """Return the tangent of a leaf of the result."""
+    a = untraced(a)
+    if isinstance(a, complex | np.complexfloating) or (
+        isinstance(a, np.ndarray) and a.dtype.kind == "c"
+    ):
+        with np.errstate(all="ignore"):
+            return np.ldexp(a.imag, -exponent)
+    if isinstance(a, float | np.floating) or (isinstance(a, np.ndarray) and a.dtype.kind == "f"):
+        return np.zeros_like(a)
+    return None
