@@ -297,7 +297,7 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
 def _packed(call: _Call, rnn_mode: Any) -> OnnxOutputs:
     """Run a node whose math is CudnnRNN's."""
     W, R, B = call.weights
-    packed: Any = params_from_onnx(W, R, B, rnn_mode=rnn_mode, linear_before_reset=1)  # type: ignore[arg-type]
+    packed: Any = params_from_onnx(W, R, B, rnn_mode=rnn_mode, linear_before_reset=1)
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
     if call.direction == "reverse":
         x = _reversed(call, x)
@@ -325,7 +325,7 @@ def _peephole_lstm(call: _Call) -> OnnxOutputs:
     W, R, B = call.weights
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
     outputs = []
-    weights = block_lstm_from_onnx(W, R, B, call.tensors["P"])  # type: ignore[arg-type]
+    weights = block_lstm_from_onnx(W, R, B, call.tensors["P"])
     for d, of in enumerate(weights):
         back = d == 1 or call.direction == "reverse"
         out = block_lstm(
@@ -347,7 +347,7 @@ def _reset_before_gru(call: _Call) -> OnnxOutputs:
     W, R, B = call.weights
     x, h = call.tensors["X"], call.tensors["initial_h"]
     outputs = []
-    for d, of in enumerate(block_gru_from_onnx(W, R, B)):  # type: ignore[arg-type]
+    for d, of in enumerate(block_gru_from_onnx(W, R, B)):
         back = d == 1 or call.direction == "reverse"
         out = block_gru(x, h[d], *of, sequence_lengths=call.lengths, reverse=back)
         outputs.append((out.h, _last(call, out.h, h[d], back)))
