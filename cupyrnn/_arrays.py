@@ -15,7 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Array: TypeAlias = NDArray[Any]
+    # NumPy's, by whose types the package is checked, or CuPy's, which has none.
+    Array: TypeAlias = NDArray[Any] | Any
     Lengths: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
     Resets: TypeAlias = NDArray[np.bool_] | Sequence[Sequence[bool]]
 

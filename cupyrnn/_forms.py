@@ -94,7 +94,7 @@ def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, 
 def _as_array(op: str, name: str, value: Any) -> Array:
     """Return what is an array, or says itself how it becomes one."""
     if array_kind(value) is not None or isinstance(value, (np.ndarray, np.generic)):
-        return value  # type: ignore[no-any-return]
+        return value
     try:
         if callable(getattr(value, "detach", None)):  # of PyTorch: without its gradient
             value = value.detach()
@@ -106,7 +106,7 @@ def _as_array(op: str, name: str, value: Any) -> Array:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         reason = str(error)[:200]
         raise TypeError(f"{op}: {name} is a {kind} that NumPy cannot read: {reason}") from error
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def check_names(op: str, what: str, given: Any, prefix: object) -> None:

@@ -274,7 +274,7 @@ def time_major_of(
     return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in given]
 
 
-def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Array:
+def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Any:
     """Return a time-major result as the caller has its axes; a scalar zero for None."""
     if a is None:
         result: Array = xp.zeros((), dtype)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from ._dual import real_dtype
 from ._packing import Packing, count_rows
 from ._stack import Stack, as_given, time_major_of
 from ._traced import traceable
+from ._typing import ArrayT, NamedTuple
 from .cells.contract import States
 from .packed import check_activation, settled
 from .params import DIRECTIONS, GATES, Net, check_net, expect_params_size
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from ._arrays import Array, Lengths, Resets
     from ._gates import RecurrentActivation
+    from ._typing import AnyArray
     from .packed import PackedParams
     from .params import Direction, InputMode, RNNMode
 
@@ -62,32 +64,32 @@ _OWN, _CUDNN = 0, 1
 _FINGERPRINT = 4  # bytes
 
 
-class CudnnRNNV1Outputs(NamedTuple):
+class CudnnRNNV1Outputs(NamedTuple, Generic[ArrayT]):
     """What the first CudnnRNN returns, in TensorFlow's order."""
 
-    output: Array
-    output_h: Array
-    output_c: Array
-    reserve_space: Array
+    output: ArrayT
+    output_h: ArrayT
+    output_c: ArrayT
+    reserve_space: ArrayT
 
 
-class CudnnRNNOutputs(NamedTuple):
+class CudnnRNNOutputs(NamedTuple, Generic[ArrayT]):
     """What CudnnRNNV2 and V3 return, in TensorFlow's order."""
 
-    output: Array
-    output_h: Array
-    output_c: Array
-    reserve_space: Array
+    output: ArrayT
+    output_h: ArrayT
+    output_c: ArrayT
+    reserve_space: ArrayT
     host_reserved: NDArray[np.int8]
 
 
-class CudnnRNNGrads(NamedTuple):
+class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
     """The gradient of every input of CudnnRNN, each with the shape of its input."""
 
-    input_backprop: Array
-    input_h_backprop: Array
-    input_c_backprop: Array
-    params_backprop: Array
+    input_backprop: ArrayT
+    input_h_backprop: ArrayT
+    input_c_backprop: ArrayT
+    params_backprop: ArrayT
 
 
 class _Call(NamedTuple):
@@ -325,10 +327,10 @@ def _contiguous(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
 
 @traceable
 def cudnn_rnn(
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
-    params: Array | PackedParams,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray | None,
+    params: AnyArray | PackedParams,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
@@ -343,7 +345,7 @@ def cudnn_rnn(
     is_training: bool = True,
     time_major: bool = True,
     engine: Engine = "auto",
-) -> CudnnRNNOutputs:
+) -> CudnnRNNOutputs[ArrayT]:
     """
     A recurrent net of several layers, as TensorFlow's CudnnRNN, CudnnRNNV2 and CudnnRNNV3.
 
@@ -552,17 +554,17 @@ def _expected_reserve(
 
 @traceable
 def cudnn_rnn_backprop(
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
-    params: Array | PackedParams,
-    output: Array | None,
-    output_h: Array | None,
-    output_c: Array | None,
-    output_backprop: Array | None,
-    output_h_backprop: Array | None,
-    output_c_backprop: Array | None,
-    reserve_space: Array,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray | None,
+    params: AnyArray | PackedParams,
+    output: AnyArray | None,
+    output_h: AnyArray | None,
+    output_c: AnyArray | None,
+    output_backprop: AnyArray | None,
+    output_h_backprop: AnyArray | None,
+    output_c_backprop: AnyArray | None,
+    reserve_space: AnyArray,
     *,
     host_reserved: NDArray[np.int8] | None = None,
     sequence_lengths: Lengths | None = None,
@@ -577,7 +579,7 @@ def cudnn_rnn_backprop(
     recurrent_activation: RecurrentActivation | None = None,
     time_major: bool = True,
     engine: Engine = "auto",
-) -> CudnnRNNGrads:
+) -> CudnnRNNGrads[ArrayT]:
     """
     The gradient of every input of `cudnn_rnn`, as TensorFlow's CudnnRNNBackprop, V2 and V3.
 

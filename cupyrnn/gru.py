@@ -8,7 +8,7 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
@@ -29,32 +29,34 @@ from ._block_cells import gru_cell
 from ._gates import check_gate
 from ._padded import Extent, Padded, check_extent
 from ._traced import traceable
+from ._typing import ArrayT, NamedTuple
 from .cells.contract import Span, States
 from .cells.gru import GRUOutputs
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._gates import HardSigmoid, RecurrentActivation
+    from ._typing import AnyArray
 
 
-class GRUCellGrads(NamedTuple):
+class GRUCellGrads(NamedTuple, Generic[ArrayT]):
     """What GRUBlockCellGrad returns: [B, I], [B, H], [B, H] and [B, 2*H]."""
 
-    d_x: Array
-    d_h_prev: Array
-    d_c_bar: Array
-    d_r_bar_u_bar: Array
+    d_x: ArrayT
+    d_h_prev: ArrayT
+    d_c_bar: ArrayT
+    d_r_bar_u_bar: ArrayT
 
 
-class GRUGrads(NamedTuple):
+class GRUGrads(NamedTuple, Generic[ArrayT]):
     """The gradient of every input of a GRU, each with the shape of its input."""
 
-    d_x: Array
-    d_h_prev: Array
-    d_w_ru: Array
-    d_w_c: Array
-    d_b_ru: Array
-    d_b_c: Array
+    d_x: ArrayT
+    d_h_prev: ArrayT
+    d_w_ru: ArrayT
+    d_w_c: ArrayT
+    d_b_ru: ArrayT
+    d_b_c: ArrayT
 
 
 class _Call(NamedTuple):
@@ -72,7 +74,7 @@ def _forward(
     biases: tuple[Array, Array],
     call: _Call,
     extent: Extent | None = None,
-) -> GRUOutputs:
+) -> GRUOutputs[Any]:
     """block_gru after its checks, or without an extent gru_block_cell."""
     compute, operand = compute_dtype(call.dtype), operand_dtype(xp, call.dtype)
     x, h_prev = cast_all(call.dtype, x, h_prev)
@@ -93,7 +95,7 @@ def _backward(
     weights: tuple[Array, Array],
     d_h: Array,
     call: _Call,
-) -> GRUGrads:
+) -> GRUGrads[Any]:
     """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
     I, H = padded.x.shape[-1], padded.first.h.shape[1]
     dtype, compute = call.dtype, compute_dtype(call.dtype)
@@ -113,10 +115,10 @@ def _gates_gradient(
     xp: ModuleType,
     h_prev: Array,
     weights: tuple[Array, Array],
-    saved: GRUOutputs,
+    saved: GRUOutputs[Any],
     d_h: Array,
     call: _Call,
-) -> GRUCellGrads:
+) -> GRUCellGrads[Any]:
     """gru_block_cell_grad after its checks: a step up to its gates, and through the weights."""
     (B, H), dtype = h_prev.shape, call.dtype
     compute = compute_dtype(dtype)
@@ -172,15 +174,15 @@ def _check(
 
 @traceable
 def gru_block_cell(
-    x: Array,
-    h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    b_ru: Array,
-    b_c: Array,
+    x: ArrayT,
+    h_prev: AnyArray,
+    w_ru: AnyArray,
+    w_c: AnyArray,
+    b_ru: AnyArray,
+    b_c: AnyArray,
     *,
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> GRUOutputs:
+) -> GRUOutputs[ArrayT]:
     """
     One step of a GRU, as TensorFlow's GRUBlockCell.
 
@@ -256,19 +258,19 @@ def gru_block_cell(
 
 @traceable
 def block_gru(
-    x: Array,
-    h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    b_ru: Array,
-    b_c: Array,
+    x: ArrayT,
+    h_prev: AnyArray,
+    w_ru: AnyArray,
+    w_c: AnyArray,
+    b_ru: AnyArray,
+    b_c: AnyArray,
     *,
     seq_len_max: int | None = None,
     sequence_lengths: Lengths | None = None,
     reverse: bool = False,
     resets: Resets | None = None,
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> GRUOutputs:
+) -> GRUOutputs[ArrayT]:
     """
     A GRU over a sequence, with the equations of `gru_block_cell`.
 
@@ -327,19 +329,19 @@ def block_gru(
 
 @traceable
 def gru_block_cell_grad(
-    h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    r: Array,
-    u: Array,
-    c: Array,
-    d_h: Array,
+    h_prev: ArrayT,
+    w_ru: AnyArray,
+    w_c: AnyArray,
+    r: AnyArray,
+    u: AnyArray,
+    c: AnyArray,
+    d_h: AnyArray,
     *,
-    x: Array | None = None,
-    b_ru: Array | None = None,
-    b_c: Array | None = None,
+    x: AnyArray | None = None,
+    b_ru: AnyArray | None = None,
+    b_c: AnyArray | None = None,
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> GRUCellGrads:
+) -> GRUCellGrads[ArrayT]:
     """
     The gradient of one GRU step up to its gates, as TensorFlow's GRUBlockCellGrad.
 
@@ -404,26 +406,26 @@ def gru_block_cell_grad(
         recurrent_activation,
     )
     # h is not among the arguments: its value does not enter.
-    saved = GRUOutputs(r, u, c, c)
+    saved: GRUOutputs[Any] = GRUOutputs(r, u, c, c)
     with on_device(xp, h_prev):
         return _gates_gradient(xp, h_prev, (w_ru, w_c), saved, d_h, call)
 
 
 @traceable
 def gru_block_cell_backward(
-    x: Array,
-    h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    r: Array,
-    u: Array,
-    c: Array,
-    d_h: Array,
+    x: ArrayT,
+    h_prev: AnyArray,
+    w_ru: AnyArray,
+    w_c: AnyArray,
+    r: AnyArray,
+    u: AnyArray,
+    c: AnyArray,
+    d_h: AnyArray,
     *,
-    b_ru: Array | None = None,
-    b_c: Array | None = None,
+    b_ru: AnyArray | None = None,
+    b_c: AnyArray | None = None,
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> GRUGrads:
+) -> GRUGrads[ArrayT]:
     """
     The gradient of every input of one GRU step.
 
@@ -487,24 +489,24 @@ def gru_block_cell_backward(
 
 @traceable
 def block_gru_grad(
-    x: Array,
-    h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    r: Array,
-    u: Array,
-    c: Array,
-    h: Array,
-    d_h: Array,
+    x: ArrayT,
+    h_prev: AnyArray,
+    w_ru: AnyArray,
+    w_c: AnyArray,
+    r: AnyArray,
+    u: AnyArray,
+    c: AnyArray,
+    h: AnyArray,
+    d_h: AnyArray,
     *,
-    b_ru: Array | None = None,
-    b_c: Array | None = None,
+    b_ru: AnyArray | None = None,
+    b_c: AnyArray | None = None,
     seq_len_max: int | None = None,
     sequence_lengths: Lengths | None = None,
     reverse: bool = False,
     resets: Resets | None = None,
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> GRUGrads:
+) -> GRUGrads[ArrayT]:
     """
     The gradient of every input of `block_gru`.
 

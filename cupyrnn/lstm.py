@@ -7,7 +7,7 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic
 
 from . import _layer, _padded
 from ._arrays import (
@@ -29,6 +29,7 @@ from ._block_cells import (
 )
 from ._padded import Extent, Padded, check_extent
 from ._traced import traceable
+from ._typing import ArrayT, NamedTuple
 from .cells.contract import Span, States
 from .cells.lstm import LSTM, LSTMOutputs
 
@@ -36,29 +37,30 @@ if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._block_cells import GateOrder
     from ._gates import RecurrentActivation
+    from ._typing import AnyArray
 
 
-class LSTMCellGrads(NamedTuple):
+class LSTMCellGrads(NamedTuple, Generic[ArrayT]):
     """What LSTMBlockCellGrad returns: [B, H], [B, 4*H] and three times [H]."""
 
-    cs_prev_grad: Array
-    dicfo: Array
-    wci_grad: Array
-    wcf_grad: Array
-    wco_grad: Array
+    cs_prev_grad: ArrayT
+    dicfo: ArrayT
+    wci_grad: ArrayT
+    wcf_grad: ArrayT
+    wco_grad: ArrayT
 
 
-class LSTMGrads(NamedTuple):
+class LSTMGrads(NamedTuple, Generic[ArrayT]):
     """The gradient of every input of an LSTM, each with the shape of its input."""
 
-    x_grad: Array
-    cs_prev_grad: Array
-    h_prev_grad: Array
-    w_grad: Array
-    wci_grad: Array
-    wcf_grad: Array
-    wco_grad: Array
-    b_grad: Array
+    x_grad: ArrayT
+    cs_prev_grad: ArrayT
+    h_prev_grad: ArrayT
+    w_grad: ArrayT
+    wci_grad: ArrayT
+    wcf_grad: ArrayT
+    wco_grad: ArrayT
+    b_grad: ArrayT
 
 
 def _forward(
@@ -69,7 +71,7 @@ def _forward(
     call: LSTMCall,
     forget_bias: float,
     extent: Extent | None = None,
-) -> LSTMOutputs:
+) -> LSTMOutputs[Any]:
     """block_lstm after its checks, or without an extent lstm_block_cell."""
     w, b = (aligned(xp, a) for a in cast_all(call.dtype, *weights))
     x, first = cast(x, call.dtype), States(*cast_all(call.dtype, *first))
@@ -84,7 +86,9 @@ def _forward(
     return outputs
 
 
-def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: LSTMCall) -> LSTMGrads:
+def _backward(
+    xp: ModuleType, padded: Padded, w: Array, given: States, call: LSTMCall
+) -> LSTMGrads[Any]:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     padded = _padded.of_dtype(call.dtype, padded)
     given = States(*cast_all(call.dtype, *given))
@@ -103,8 +107,8 @@ def _backward(xp: ModuleType, padded: Padded, w: Array, given: States, call: LST
 
 
 def _gates_gradient(
-    xp: ModuleType, saved: LSTMOutputs, cs_prev: Array, given: States, call: LSTMCall
-) -> LSTMCellGrads:
+    xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, given: States, call: LSTMCall
+) -> LSTMCellGrads[Any]:
     """lstm_block_cell_grad after its checks: a step up to its gates."""
     (B, H), dtype = cs_prev.shape, call.dtype
     compute = compute_dtype(dtype)
@@ -125,21 +129,21 @@ def _gates_gradient(
 
 @traceable
 def lstm_block_cell(
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    b: Array,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    b: AnyArray,
     *,
-    wci: Array | None = None,
-    wcf: Array | None = None,
-    wco: Array | None = None,
+    wci: AnyArray | None = None,
+    wcf: AnyArray | None = None,
+    wco: AnyArray | None = None,
     forget_bias: float | None = None,
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> LSTMOutputs:
+) -> LSTMOutputs[ArrayT]:
     """
     One step of an LSTM, as TensorFlow's LSTMBlockCell.
 
@@ -232,15 +236,15 @@ def lstm_block_cell(
 
 @traceable
 def block_lstm(
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    b: Array,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    b: AnyArray,
     *,
-    wci: Array | None = None,
-    wcf: Array | None = None,
-    wco: Array | None = None,
+    wci: AnyArray | None = None,
+    wcf: AnyArray | None = None,
+    wco: AnyArray | None = None,
     seq_len_max: int | None = None,
     sequence_lengths: Lengths | None = None,
     reverse: bool = False,
@@ -250,7 +254,7 @@ def block_lstm(
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> LSTMOutputs:
+) -> LSTMOutputs[ArrayT]:
     """
     An LSTM over a sequence, as TensorFlow's BlockLSTM ("icfo") and BlockLSTMV2 ("ifco").
 
@@ -347,28 +351,28 @@ def block_lstm(
 
 @traceable
 def lstm_block_cell_grad(
-    cs_prev: Array,
-    i: Array,
-    cs: Array,
-    f: Array,
-    o: Array,
-    ci: Array,
-    co: Array,
-    cs_grad: Array | None,
-    h_grad: Array | None,
+    cs_prev: ArrayT,
+    i: AnyArray,
+    cs: AnyArray,
+    f: AnyArray,
+    o: AnyArray,
+    ci: AnyArray,
+    co: AnyArray,
+    cs_grad: AnyArray | None,
+    h_grad: AnyArray | None,
     *,
-    wci: Array | None = None,
-    wcf: Array | None = None,
-    wco: Array | None = None,
-    x: Array | None = None,
-    h_prev: Array | None = None,
-    w: Array | None = None,
-    b: Array | None = None,
+    wci: AnyArray | None = None,
+    wcf: AnyArray | None = None,
+    wco: AnyArray | None = None,
+    x: AnyArray | None = None,
+    h_prev: AnyArray | None = None,
+    w: AnyArray | None = None,
+    b: AnyArray | None = None,
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> LSTMCellGrads:
+) -> LSTMCellGrads[ArrayT]:
     """
     The gradient of one LSTM step up to its gates, as TensorFlow's LSTMBlockCellGrad.
 
@@ -452,35 +456,35 @@ def lstm_block_cell_grad(
         LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
     )
     # h is not among the arguments: its value does not enter.
-    saved = LSTMOutputs(i, cs, f, o, ci, co, co)
+    saved: LSTMOutputs[Any] = LSTMOutputs(i, cs, f, o, ci, co, co)
     with on_device(xp, cs_prev):
         return _gates_gradient(xp, saved, cs_prev, States(h_grad, cs_grad), call)
 
 
 @traceable
 def lstm_block_cell_backward(
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    i: Array,
-    cs: Array,
-    f: Array,
-    o: Array,
-    ci: Array,
-    co: Array,
-    cs_grad: Array | None,
-    h_grad: Array | None,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    i: AnyArray,
+    cs: AnyArray,
+    f: AnyArray,
+    o: AnyArray,
+    ci: AnyArray,
+    co: AnyArray,
+    cs_grad: AnyArray | None,
+    h_grad: AnyArray | None,
     *,
-    wci: Array | None = None,
-    wcf: Array | None = None,
-    wco: Array | None = None,
-    b: Array | None = None,
+    wci: AnyArray | None = None,
+    wcf: AnyArray | None = None,
+    wco: AnyArray | None = None,
+    b: AnyArray | None = None,
     cell_clip: float | None = None,
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> LSTMGrads:
+) -> LSTMGrads[ArrayT]:
     """
     The gradient of every input of one LSTM step.
 
@@ -548,24 +552,24 @@ def lstm_block_cell_backward(
 
 @traceable
 def block_lstm_grad(
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    i: Array,
-    cs: Array,
-    f: Array,
-    o: Array,
-    ci: Array,
-    co: Array,
-    h: Array,
-    cs_grad: Array | None,
-    h_grad: Array | None,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    i: AnyArray,
+    cs: AnyArray,
+    f: AnyArray,
+    o: AnyArray,
+    ci: AnyArray,
+    co: AnyArray,
+    h: AnyArray,
+    cs_grad: AnyArray | None,
+    h_grad: AnyArray | None,
     *,
-    wci: Array | None = None,
-    wcf: Array | None = None,
-    wco: Array | None = None,
-    b: Array | None = None,
+    wci: AnyArray | None = None,
+    wcf: AnyArray | None = None,
+    wco: AnyArray | None = None,
+    b: AnyArray | None = None,
     seq_len_max: int | None = None,
     sequence_lengths: Lengths | None = None,
     reverse: bool = False,
@@ -574,7 +578,7 @@ def block_lstm_grad(
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
-) -> LSTMGrads:
+) -> LSTMGrads[ArrayT]:
     """
     The gradient of every input of `block_lstm`, as TensorFlow's BlockLSTMGrad and V2.
 

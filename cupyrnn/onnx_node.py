@@ -333,7 +333,7 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
 def _packed(call: _Call, math: _Math) -> OnnxOutputs:
     """Run a node whose math is CudnnRNN's."""
     W, R, B = call.weights
-    packed: Any = params_from_onnx(W, R, B, rnn_mode=math.rnn_mode, linear_before_reset=1)  # type: ignore[arg-type]
+    packed: Any = params_from_onnx(W, R, B, rnn_mode=math.rnn_mode, linear_before_reset=1)
     packed = packed._replace(recurrent_activation=math.recurrent_activation)
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
     if call.direction == "reverse":
@@ -362,7 +362,7 @@ def _peephole_lstm(call: _Call, math: _Math) -> OnnxOutputs:
     W, R, B = call.weights
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
     outputs = []
-    weights = block_lstm_from_onnx(W, R, B, call.tensors["P"])  # type: ignore[arg-type]
+    weights = block_lstm_from_onnx(W, R, B, call.tensors["P"])
     for d, of in enumerate(weights):
         back = d == 1 or call.direction == "reverse"
         out = block_lstm(
@@ -385,7 +385,7 @@ def _reset_before_gru(call: _Call, math: _Math) -> OnnxOutputs:
     W, R, B = call.weights
     x, h = call.tensors["X"], call.tensors["initial_h"]
     outputs = []
-    for d, of in enumerate(block_gru_from_onnx(W, R, B)):  # type: ignore[arg-type]
+    for d, of in enumerate(block_gru_from_onnx(W, R, B)):
         back = d == 1 or call.direction == "reverse"
         out = block_gru(
             x,

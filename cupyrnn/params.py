@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from ._arrays import (
     check_arrays,
@@ -29,10 +29,12 @@ from ._arrays import (
 )
 from ._stack import Sizes
 from ._traced import traceable
+from ._typing import ArrayT, NamedTuple
 
 if TYPE_CHECKING:
     from ._arrays import Array
     from ._gates import HardSigmoid
+    from ._typing import AnyArray
 
 RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
 InputMode: TypeAlias = Literal["linear_input", "skip_input", "auto_select"]
@@ -288,11 +290,11 @@ def cudnn_rnn_params_size(
     ).params_size
 
 
-class CanonicalParams(NamedTuple):
+class CanonicalParams(NamedTuple, Generic[ArrayT]):
     """The matrices and biases of packed parameters, in their order there."""
 
-    weights: list[Array]
-    biases: list[Array]
+    weights: list[ArrayT]
+    biases: list[ArrayT]
 
 
 def zeros(xp: ModuleType, net: Net, like: Array) -> Array:
@@ -355,13 +357,13 @@ def cudnn_rnn_params_to_canonical(
     num_layers: int,
     num_units: int,
     input_size: int,
-    params: Array,
+    params: ArrayT,
     *,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
     num_proj: int = 0,
-) -> CanonicalParams:
+) -> CanonicalParams[ArrayT]:
     """
     Take packed parameters apart, as TensorFlow's CudnnRNNParamsToCanonical and V2.
 
@@ -399,10 +401,12 @@ def cudnn_rnn_params_to_canonical(
     net = check_net(
         op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
-    xp, params = check_params(op, params, net)
+    xp, vector = check_params(op, params, net)
     pieces = layout(net)
-    with on_device(xp, params):
-        taken = [params[p.offset : p.offset + p.size].copy().reshape(p.shape) for p in pieces]
+    with on_device(xp, vector):
+        taken: list[Any] = [
+            vector[p.offset : p.offset + p.size].copy().reshape(p.shape) for p in pieces
+        ]
     count = sum(len(p.shape) == 2 for p in pieces)
     return CanonicalParams(taken[:count], taken[count:])
 
@@ -412,14 +416,14 @@ def cudnn_rnn_canonical_to_params(
     num_layers: int,
     num_units: int,
     input_size: int,
-    weights: Sequence[Array],
-    biases: Sequence[Array],
+    weights: Sequence[ArrayT],
+    biases: Sequence[AnyArray],
     *,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
     num_proj: int = 0,
-) -> Array:
+) -> ArrayT:
     """
     Pack matrices and biases, as TensorFlow's CudnnRNNCanonicalToParams and V2.
 
@@ -464,10 +468,11 @@ def cudnn_rnn_canonical_to_params(
             raise ValueError(f"{op}: {name} has {len(given)} arrays, expected {expected}")
     names = [f"weights[{n}]" for n in range(len(weights))]
     names += [f"biases[{n}]" for n in range(len(biases))]
-    return _pack(op, net, dict(zip(names, (*weights, *biases), strict=True)))
+    params: ArrayT = _pack(op, net, dict(zip(names, (*weights, *biases), strict=True)))
+    return params
 
 
-def _pack(op: str, net: Net, arrays: Mapping[str, Array]) -> Array:
+def _pack(op: str, net: Net, arrays: Mapping[str, Array]) -> Any:
     """Return the packed vector of arrays that come in the order of the layout's pieces."""
     xp, dtype = check_arrays(op, arrays)
     pieces = layout(net)

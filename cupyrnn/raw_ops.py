@@ -30,7 +30,8 @@ from .cudnn_rnn import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ._arrays import Array, Lengths
+    from ._arrays import Lengths
+    from ._typing import AnyArray, ArrayT
     from .params import Direction, InputMode, RNNMode
 
 __all__ = [
@@ -78,7 +79,7 @@ def _of_net(op: str, arguments: dict[str, Any], *others: str) -> dict[str, Any]:
     return _named({name: a for name, a in arguments.items() if name not in others})
 
 
-def _check_count(name: str, count: object, arrays: Sequence[Array]) -> None:
+def _check_count(name: str, count: object, arrays: Sequence[AnyArray]) -> None:
     if check_integer(_TO_CANONICAL, name, count) != len(arrays):
         raise ValueError(f"{_TO_CANONICAL}: {name} is {shown(count)}, expected {len(arrays)}")
 
@@ -92,19 +93,19 @@ def _dtype_name(given: object) -> object:
 
 def LSTMBlockCell(
     *,
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    wci: Array,
-    wcf: Array,
-    wco: Array,
-    b: Array,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    wci: AnyArray,
+    wcf: AnyArray,
+    wco: AnyArray,
+    b: AnyArray,
     forget_bias: float = 1,
     cell_clip: float = 3,
     use_peephole: bool | None = False,
     name: str | None = None,
-) -> LSTMOutputs:
+) -> LSTMOutputs[ArrayT]:
     """One LSTM step, gates in the order icfo: see `cupyrnn.lstm_block_cell`.
 
     >>> import numpy as np
@@ -121,25 +122,25 @@ def LSTMBlockCell(
 
 def LSTMBlockCellGrad(
     *,
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    wci: Array,
-    wcf: Array,
-    wco: Array,
-    b: Array,
-    i: Array,
-    cs: Array,
-    f: Array,
-    o: Array,
-    ci: Array,
-    co: Array,
-    cs_grad: Array,
-    h_grad: Array,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    wci: AnyArray,
+    wcf: AnyArray,
+    wco: AnyArray,
+    b: AnyArray,
+    i: AnyArray,
+    cs: AnyArray,
+    f: AnyArray,
+    o: AnyArray,
+    ci: AnyArray,
+    co: AnyArray,
+    cs_grad: AnyArray,
+    h_grad: AnyArray,
     use_peephole: bool,
     name: str | None = None,
-) -> lstm.LSTMCellGrads:
+) -> lstm.LSTMCellGrads[ArrayT]:
     """The gradient of one LSTM step: see `cupyrnn.lstm_block_cell_grad`.
 
     >>> import numpy as np
@@ -160,19 +161,19 @@ def LSTMBlockCellGrad(
 def BlockLSTM(
     *,
     seq_len_max: int,
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    wci: Array,
-    wcf: Array,
-    wco: Array,
-    b: Array,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    wci: AnyArray,
+    wcf: AnyArray,
+    wco: AnyArray,
+    b: AnyArray,
     forget_bias: float = 1,
     cell_clip: float = 3,
     use_peephole: bool | None = False,
     name: str | None = None,
-) -> LSTMOutputs:
+) -> LSTMOutputs[ArrayT]:
     """An LSTM over a sequence, gates in the order icfo: see `cupyrnn.block_lstm`.
 
     >>> import numpy as np
@@ -190,18 +191,18 @@ def BlockLSTM(
 def BlockLSTMV2(
     *,
     seq_len_max: int,
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    wci: Array,
-    wcf: Array,
-    wco: Array,
-    b: Array,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    wci: AnyArray,
+    wcf: AnyArray,
+    wco: AnyArray,
+    b: AnyArray,
     cell_clip: float = 0,
     use_peephole: bool | None = False,
     name: str | None = None,
-) -> LSTMOutputs:
+) -> LSTMOutputs[ArrayT]:
     """An LSTM over a sequence, gates in the order ifco: see `cupyrnn.block_lstm`.
 
     >>> import numpy as np
@@ -219,26 +220,26 @@ def BlockLSTMV2(
 def BlockLSTMGrad(
     *,
     seq_len_max: int,
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    wci: Array,
-    wcf: Array,
-    wco: Array,
-    b: Array,
-    i: Array,
-    cs: Array,
-    f: Array,
-    o: Array,
-    ci: Array,
-    co: Array,
-    h: Array,
-    cs_grad: Array,
-    h_grad: Array,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    wci: AnyArray,
+    wcf: AnyArray,
+    wco: AnyArray,
+    b: AnyArray,
+    i: AnyArray,
+    cs: AnyArray,
+    f: AnyArray,
+    o: AnyArray,
+    ci: AnyArray,
+    co: AnyArray,
+    h: AnyArray,
+    cs_grad: AnyArray,
+    h_grad: AnyArray,
     use_peephole: bool,
     name: str | None = None,
-) -> lstm.LSTMGrads:
+) -> lstm.LSTMGrads[ArrayT]:
     """The gradient of an LSTM over a sequence, order icfo: see `cupyrnn.block_lstm_grad`.
 
     >>> import numpy as np
@@ -258,26 +259,26 @@ def BlockLSTMGrad(
 def BlockLSTMGradV2(
     *,
     seq_len_max: int,
-    x: Array,
-    cs_prev: Array,
-    h_prev: Array,
-    w: Array,
-    wci: Array,
-    wcf: Array,
-    wco: Array,
-    b: Array,
-    i: Array,
-    cs: Array,
-    f: Array,
-    o: Array,
-    ci: Array,
-    co: Array,
-    h: Array,
-    cs_grad: Array,
-    h_grad: Array,
+    x: ArrayT,
+    cs_prev: AnyArray,
+    h_prev: AnyArray,
+    w: AnyArray,
+    wci: AnyArray,
+    wcf: AnyArray,
+    wco: AnyArray,
+    b: AnyArray,
+    i: AnyArray,
+    cs: AnyArray,
+    f: AnyArray,
+    o: AnyArray,
+    ci: AnyArray,
+    co: AnyArray,
+    h: AnyArray,
+    cs_grad: AnyArray,
+    h_grad: AnyArray,
     use_peephole: bool,
     name: str | None = None,
-) -> lstm.LSTMGrads:
+) -> lstm.LSTMGrads[ArrayT]:
     """The gradient of an LSTM over a sequence, order ifco: see `cupyrnn.block_lstm_grad`.
 
     >>> import numpy as np
@@ -296,14 +297,14 @@ def BlockLSTMGradV2(
 
 def GRUBlockCell(
     *,
-    x: Array,
-    h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    b_ru: Array,
-    b_c: Array,
+    x: ArrayT,
+    h_prev: AnyArray,
+    w_ru: AnyArray,
+    w_c: AnyArray,
+    b_ru: AnyArray,
+    b_c: AnyArray,
     name: str | None = None,
-) -> GRUOutputs:
+) -> GRUOutputs[ArrayT]:
     """One GRU step: see `cupyrnn.gru_block_cell`.
 
     >>> import numpy as np
@@ -319,18 +320,18 @@ def GRUBlockCell(
 
 def GRUBlockCellGrad(
     *,
-    x: Array,
-    h_prev: Array,
-    w_ru: Array,
-    w_c: Array,
-    b_ru: Array,
-    b_c: Array,
-    r: Array,
-    u: Array,
-    c: Array,
-    d_h: Array,
+    x: ArrayT,
+    h_prev: AnyArray,
+    w_ru: AnyArray,
+    w_c: AnyArray,
+    b_ru: AnyArray,
+    b_c: AnyArray,
+    r: AnyArray,
+    u: AnyArray,
+    c: AnyArray,
+    d_h: AnyArray,
     name: str | None = None,
-) -> gru.GRUCellGrads:
+) -> gru.GRUCellGrads[ArrayT]:
     """The gradient of one GRU step: see `cupyrnn.gru_block_cell_grad`.
 
     >>> import numpy as np
@@ -360,10 +361,8 @@ def CudnnRNNParamsSize(
     seed2: int = 0,
     num_proj: int = 0,
     name: str | None = None,
-) -> Array:
-    """The size of packed parameters, an array [1] of dtype `S`: see `cudnn_rnn_params_size`.
-
-    Parameters of every dtype `T` have the same size.
+) -> NDArray[Any]:
+    """The size, [1] of dtype `S`, of parameters of any dtype `T`: see `cudnn_rnn_params_size`.
 
     >>> import numpy as np
     >>> from cupyrnn import raw_ops
@@ -384,7 +383,7 @@ def CudnnRNNParamsToCanonical(
     num_layers: int,
     num_units: int,
     input_size: int,
-    params: Array,
+    params: ArrayT,
     num_params: int,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
@@ -393,7 +392,7 @@ def CudnnRNNParamsToCanonical(
     seed: int = 0,
     seed2: int = 0,
     name: str | None = None,
-) -> packed.CanonicalParams:
+) -> packed.CanonicalParams[ArrayT]:
     """Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`.
 
     >>> import numpy as np
@@ -415,7 +414,7 @@ def CudnnRNNParamsToCanonicalV2(
     num_layers: int,
     num_units: int,
     input_size: int,
-    params: Array,
+    params: ArrayT,
     num_params_weights: int,
     num_params_biases: int,
     rnn_mode: RNNMode = "lstm",
@@ -426,7 +425,7 @@ def CudnnRNNParamsToCanonicalV2(
     seed2: int = 0,
     num_proj: int = 0,
     name: str | None = None,
-) -> packed.CanonicalParams:
+) -> packed.CanonicalParams[ArrayT]:
     """Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`.
 
     >>> import numpy as np
@@ -450,8 +449,8 @@ def CudnnRNNCanonicalToParams(
     num_layers: int,
     num_units: int,
     input_size: int,
-    weights: Sequence[Array],
-    biases: Sequence[Array],
+    weights: Sequence[ArrayT],
+    biases: Sequence[AnyArray],
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -459,7 +458,7 @@ def CudnnRNNCanonicalToParams(
     seed: int = 0,
     seed2: int = 0,
     name: str | None = None,
-) -> Array:
+) -> ArrayT:
     """Matrices and biases packed: see `cudnn_rnn_canonical_to_params`.
 
     >>> import numpy as np
@@ -469,7 +468,8 @@ def CudnnRNNCanonicalToParams(
     >>> raw_ops.CudnnRNNCanonicalToParams(**net, **parts._asdict())[:5]
     array([0., 1., 2., 3., 4.])
     """
-    return packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, locals()))
+    params: ArrayT = packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, locals()))
+    return params
 
 
 def CudnnRNNCanonicalToParamsV2(
@@ -477,8 +477,8 @@ def CudnnRNNCanonicalToParamsV2(
     num_layers: int,
     num_units: int,
     input_size: int,
-    weights: Sequence[Array],
-    biases: Sequence[Array],
+    weights: Sequence[ArrayT],
+    biases: Sequence[AnyArray],
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -487,7 +487,7 @@ def CudnnRNNCanonicalToParamsV2(
     seed2: int = 0,
     num_proj: int = 0,
     name: str | None = None,
-) -> Array:
+) -> ArrayT:
     """Matrices and biases packed: see `cudnn_rnn_canonical_to_params`.
 
     >>> import numpy as np
@@ -497,15 +497,16 @@ def CudnnRNNCanonicalToParamsV2(
     >>> raw_ops.CudnnRNNCanonicalToParamsV2(**net, **parts._asdict(), num_proj=0)[:5]
     array([0., 1., 2., 3., 4.])
     """
-    return packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, locals()))
+    params: ArrayT = packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, locals()))
+    return params
 
 
 def CudnnRNN(
     *,
-    input: Array,
-    input_h: Array,
-    input_c: Array,
-    params: Array,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray,
+    params: AnyArray,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -514,7 +515,7 @@ def CudnnRNN(
     seed2: int = 0,
     is_training: bool = True,
     name: str | None = None,
-) -> CudnnRNNV1Outputs:
+) -> CudnnRNNV1Outputs[ArrayT]:
     """A recurrent net of several layers: see `cupyrnn.cudnn_rnn`.
 
     >>> import numpy as np
@@ -529,10 +530,10 @@ def CudnnRNN(
 
 def CudnnRNNV2(
     *,
-    input: Array,
-    input_h: Array,
-    input_c: Array,
-    params: Array,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray,
+    params: AnyArray,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -541,7 +542,7 @@ def CudnnRNNV2(
     seed2: int = 0,
     is_training: bool = True,
     name: str | None = None,
-) -> CudnnRNNOutputs:
+) -> CudnnRNNOutputs[ArrayT]:
     """CudnnRNN that also returns what is to know about reserve_space: see `cudnn_rnn`.
 
     >>> import numpy as np
@@ -556,10 +557,10 @@ def CudnnRNNV2(
 
 def CudnnRNNV3(
     *,
-    input: Array,
-    input_h: Array,
-    input_c: Array,
-    params: Array,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray,
+    params: AnyArray,
     sequence_lengths: Lengths,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
@@ -571,7 +572,7 @@ def CudnnRNNV3(
     is_training: bool = True,
     time_major: bool = True,
     name: str | None = None,
-) -> CudnnRNNOutputs:
+) -> CudnnRNNOutputs[ArrayT]:
     """CudnnRNNV2 with sequence lengths and a projection: see `cupyrnn.cudnn_rnn`.
 
     >>> import numpy as np
@@ -587,17 +588,17 @@ def CudnnRNNV3(
 
 def CudnnRNNBackprop(
     *,
-    input: Array,
-    input_h: Array,
-    input_c: Array,
-    params: Array,
-    output: Array,
-    output_h: Array,
-    output_c: Array,
-    output_backprop: Array,
-    output_h_backprop: Array,
-    output_c_backprop: Array,
-    reserve_space: Array,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray,
+    params: AnyArray,
+    output: AnyArray,
+    output_h: AnyArray,
+    output_c: AnyArray,
+    output_backprop: AnyArray,
+    output_h_backprop: AnyArray,
+    output_c_backprop: AnyArray,
+    reserve_space: AnyArray,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -605,7 +606,7 @@ def CudnnRNNBackprop(
     seed: int = 0,
     seed2: int = 0,
     name: str | None = None,
-) -> CudnnRNNGrads:
+) -> CudnnRNNGrads[ArrayT]:
     """The gradient of CudnnRNN: see `cupyrnn.cudnn_rnn_backprop`.
 
     >>> import numpy as np
@@ -623,17 +624,17 @@ def CudnnRNNBackprop(
 
 def CudnnRNNBackpropV2(
     *,
-    input: Array,
-    input_h: Array,
-    input_c: Array,
-    params: Array,
-    output: Array,
-    output_h: Array,
-    output_c: Array,
-    output_backprop: Array,
-    output_h_backprop: Array,
-    output_c_backprop: Array,
-    reserve_space: Array,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray,
+    params: AnyArray,
+    output: AnyArray,
+    output_h: AnyArray,
+    output_c: AnyArray,
+    output_backprop: AnyArray,
+    output_h_backprop: AnyArray,
+    output_c_backprop: AnyArray,
+    reserve_space: AnyArray,
     host_reserved: NDArray[np.int8],
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
@@ -642,7 +643,7 @@ def CudnnRNNBackpropV2(
     seed: int = 0,
     seed2: int = 0,
     name: str | None = None,
-) -> CudnnRNNGrads:
+) -> CudnnRNNGrads[ArrayT]:
     """The gradient of CudnnRNNV2: see `cupyrnn.cudnn_rnn_backprop`.
 
     >>> import numpy as np
@@ -660,18 +661,18 @@ def CudnnRNNBackpropV2(
 
 def CudnnRNNBackpropV3(
     *,
-    input: Array,
-    input_h: Array,
-    input_c: Array,
-    params: Array,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray,
+    params: AnyArray,
     sequence_lengths: Lengths,
-    output: Array,
-    output_h: Array,
-    output_c: Array,
-    output_backprop: Array,
-    output_h_backprop: Array,
-    output_c_backprop: Array,
-    reserve_space: Array,
+    output: AnyArray,
+    output_h: AnyArray,
+    output_c: AnyArray,
+    output_backprop: AnyArray,
+    output_h_backprop: AnyArray,
+    output_c_backprop: AnyArray,
+    reserve_space: AnyArray,
     host_reserved: NDArray[np.int8],
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
@@ -682,7 +683,7 @@ def CudnnRNNBackpropV3(
     num_proj: int = 0,
     time_major: bool = True,
     name: str | None = None,
-) -> CudnnRNNGrads:
+) -> CudnnRNNGrads[ArrayT]:
     """The gradient of CudnnRNNV3: see `cupyrnn.cudnn_rnn_backprop`.
 
     >>> import numpy as np

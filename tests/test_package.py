@@ -8,6 +8,7 @@ import importlib.resources
 import inspect
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 import typing
@@ -145,7 +146,8 @@ def test_raw_ops_return_named_tuples_in_tensorflows_order() -> None:
     assert fields.keys() | arrays == SIGNATURES.keys()
     for op, names in fields.items():
         returned = getattr(cupyrnn.raw_ops, op).__annotations__["return"]
-        assert eval(returned, vars(cupyrnn.raw_ops))._fields == tuple(names.split())
+        kind = eval(returned.partition("[")[0], vars(cupyrnn.raw_ops))
+        assert kind._fields == tuple(names.split())
 
 
 def test_results_are_plain_tuples_too() -> None:
@@ -169,6 +171,10 @@ def test_import_loads_nothing_heavy() -> None:
     loaded = [m for m in run.stdout.split() if not m.startswith("cupyrnn")]
     assert set(loaded) <= {"__future__", "typing", "collections.abc", "zlib"}, loaded
     assert not re.search(r"cupyrnn\.(__main__|demo)", run.stdout)
+
+
+def test_the_script_for_type_checkers_runs() -> None:
+    runpy.run_path(str(Path(__file__).parent / "typing" / "numpy_user.py"), run_name="__main__")
 
 
 def test_typing_marker_is_shipped() -> None:

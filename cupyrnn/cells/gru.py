@@ -22,13 +22,14 @@ saved values only::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
 from .._dual import arithmetic_of
 from .._gates import gate_of, slope_of
 from .._products import product
+from .._typing import ArrayT, NamedTuple
 from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
     from .._products import Scratch
 
 
-class GRUOutputs(NamedTuple):
+class GRUOutputs(NamedTuple, Generic[ArrayT]):
     """What a GRU step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
 
-    r: Array
-    u: Array
-    c: Array
-    h: Array
+    r: ArrayT
+    u: ArrayT
+    c: ArrayT
+    h: ArrayT
 
 
 class GRU(NamedTuple):

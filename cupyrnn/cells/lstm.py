@@ -29,13 +29,14 @@ With the true gradient of a clip, k_i, k_ci, k_f and k_next are zero where abs(c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
 from .._dual import arithmetic_of
 from .._gates import gate_of, slope_of
 from .._products import product
+from .._typing import ArrayT, NamedTuple
 from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
@@ -44,16 +45,16 @@ if TYPE_CHECKING:
     from .._products import Scratch
 
 
-class LSTMOutputs(NamedTuple):
+class LSTMOutputs(NamedTuple, Generic[ArrayT]):
     """What an LSTM step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
 
-    i: Array
-    cs: Array
-    f: Array
-    o: Array
-    ci: Array
-    co: Array
-    h: Array
+    i: ArrayT
+    cs: ArrayT
+    f: ArrayT
+    o: ArrayT
+    ci: ArrayT
+    co: ArrayT
+    h: ArrayT
 
 
 class LSTM(NamedTuple):
