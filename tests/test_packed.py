@@ -186,6 +186,8 @@ def run(**changed: Any) -> Any:
         (lambda: cupyrnn.params_to_keras(GRU._replace(rnn_mode="x")), ValueError, "params_to_keras: rnn_mode is 'x', expected one of rnn_relu, rnn_tanh, lstm, gru"),
         (lambda: cupyrnn.params_to_keras(GRU.params), TypeError, "params_to_keras: num_layers is None, expected an integer"),
         (lambda: cupyrnn.params_to_block_lstm(GRU), ValueError, "params_to_block_lstm: params is of a net with rnn_mode = gru, L = 1 and D = 2, expected lstm, 1 and 1: block_lstm is one layer in one direction"),
+        (lambda: cupyrnn.params_to_block_lstm(cupyrnn.init_params(2, 3, 4)), ValueError, "params_to_block_lstm: params is of a net with rnn_mode = lstm, L = 2 and D = 1, expected lstm, 1 and 1: block_lstm is one layer in one direction"),
+        (lambda: cupyrnn.params_to_tf1(SKIP), ValueError, "params_to_tf1: params is of a net with skip_input, which TensorFlow 1 does not have"),
         (lambda: cupyrnn.params_to_torch(SKIP), ValueError, "params_to_torch: params is of a net with skip_input, which PyTorch does not have"),
         (lambda: SKIP.gradient_to_keras(SKIP.params), ValueError, "gradient_to_keras: params is of a net with skip_input, which Keras does not have"),
         (lambda: GRU.gradient_to_keras(np.zeros(83)), ValueError, "gradient_to_keras: params has shape (83,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
