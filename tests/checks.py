@@ -136,7 +136,12 @@ class Ops:
         return function if self.xp is np else lambda *a, **kw: self._call(function, a, kw)
 
     def to_device(self, a: Any) -> Any:
+        if isinstance(a, list) and a and hasattr(a[0], "_make"):  # weights of layers
+            return [entry._make(map(self.to_device, entry)) for entry in a]
         return self.xp.asarray(a) if isinstance(a, np.ndarray) and a.ndim else a
+
+    def _from_device(self, a: Any) -> Any:
+        return None if a is None else self.xp.asnumpy(a)
 
     def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
         args = [self.to_device(a) for a in args]
@@ -144,6 +149,9 @@ class Ops:
         results = function(*args, **kwargs)
         back = {}
         for name, a in results._asdict().items():
+            if isinstance(a, list):
+                back[name] = [entry._make(map(self._from_device, entry)) for entry in a]
+                continue
             assert type(a) is (np.ndarray if name in ON_HOST else self.xp.ndarray), name
             back[name] = a if name in ON_HOST else self.xp.asnumpy(a)
         return type(results)(**back)

@@ -57,6 +57,7 @@ AXES = {
 AXES["any"] = "shape"
 AXES |= {f"{n}_backprop": AXES[n] for n in ("output", "output_h", "output_c")}
 PEEPHOLES = ("wci", "wcf", "wco")
+WEIGHTS = ("w", "b", "w_ru", "w_c", "b_ru", "b_c", *PEEPHOLES)
 MAY_BE_NONE = ("cs_grad", "h_grad", "output", "output_h", "output_c")
 MAY_BE_NONE += ("output_backprop", "output_h_backprop", "output_c_backprop")
 NET = ("num_layers", "num_units", "input_size", "rnn_mode", "input_mode", "direction", "num_proj")
@@ -110,7 +111,10 @@ def draw_symbols(rng: np.random.Generator, name: str, takes: set[str]) -> dict[s
     s: dict[str, Any] = {"T": one_of(0, 1, 2, 3, 9), "B": one_of(0, 1, 2, 3, 33)}
     s |= {"I": one_of(*none, 1, 2, 3, 5), "H": one_of(*none, 1, 2, 3, 5, 33)}
     modes = ("lstm", "gru") if "keras" in name else ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    s["rnn_mode"] = one_of(*modes) if "rnn_mode" in takes else "lstm"
+    stacked = name.startswith("stacked")
+    s["rnn_mode"] = one_of(*modes[:2]) if stacked else "lstm"
+    if "rnn_mode" in takes:
+        s["rnn_mode"] = one_of(*modes)
     s["D"] = one_of(1, 2) if "direction" in takes else 1
     s["L"] = one_of(1, 1, 2, 3) if takes & {"num_layers", "input_h"} else 1
     s["input_mode"] = "linear_input"
@@ -170,7 +174,7 @@ def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, 
         "T": ["float32", np.float16],
         "S": [np.int32, "int64"],
         "forget_bias": [0, 1.0, -2.5] if s["rnn_mode"] == "lstm" else [None],
-        "cell_clip": clips,
+        "cell_clip": clips if s["rnn_mode"] == "lstm" else [None],
         "gate_order": ["icfo", "ifco"],
         "dropout": [0, 0.5, 1e-12, 1],
         "seed": [0, 5] if name.startswith("init") else [0, -1, 2**70],
@@ -191,6 +195,17 @@ def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, 
     if n == "resets":
         return rng.random(s["X"]) < 0.2
     return s[n]
+
+
+def draw_weights(rng: np.random.Generator, s: Mapping[str, Any], dtype: str, tame: bool) -> Any:
+    """Return weights of all layers and directions."""
+    weights: list[Any] = []
+    for pl in range(s["L"] * s["D"]):
+        of = {**s, "I": s["I"] if pl < s["D"] else s["D"] * s["H"]}
+        kinds = [cupyrnn.BlockLSTMParams, cupyrnn.PeepholeLSTMParams]
+        kind = cupyrnn.BlockGRUParams if s["rnn_mode"] == "gru" else kinds[rng.integers(2)]
+        weights.append(kind(*(draw_array(rng, n, of, dtype, tame) for n in kind._fields)))
+    return weights
 
 
 def draw_form(n: str, values: Mapping[str, Any], s: Mapping[str, Any]) -> Any:
@@ -268,12 +283,16 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
     dtype, tame = DTYPES[rng.integers(len(DTYPES))], bool(rng.random() < 0.6)
     s["dtype"] = dtype
     made = {form} if to else {*FORMS} & {*own}
+    if name.startswith("stacked"):
+        made = set()
     if made and not to:
         takes["params"] = own[form]
     values: dict[str, Any] = {}
     for n, p in takes.items():
         if n in AXES:
             values[n] = draw_array(rng, n, s, dtype, tame)
+        elif n == "weights" and not made:
+            values[n] = draw_weights(rng, s, dtype, tame)
         elif n not in made:
             try:
                 values[n] = draw_attribute(rng, n, name, s)
@@ -530,12 +549,17 @@ def check_right(call: Call) -> None:
         if call.tame and not np.isfinite(a.astype(np.float64)).all():
             raise Failure(f"{n} is not finite")
         axes = axes_of(n)
-        if axes is not None:
+        if axes is not None and (n not in WEIGHTS or not call.name.startswith("stacked")):
             shape = shape_of(axes, call.symbols)
             if n in ("output_c", "input_c_backprop") and not lstm:
                 shape = ()
             if a.shape != shape:
                 raise Failure(f"{n} has shape {a.shape}, not {shape}")
+    if call.name == "stacked_rnn_backprop":
+        given = leaves(call.arguments["weights"])
+        for (n, a), (_, w) in zip(leaves(result.weights_backprop), given, strict=True):
+            if a.shape != w.shape:
+                raise Failure(f"{n} has shape {a.shape}, not {w.shape}")
     if call.tame and call.dtype != "float64":
         compare(call, result)
 
@@ -548,6 +572,8 @@ def compare(call: Call, result: Any) -> None:
             return {n: widen(v) for n, v in value.items()}
         if isinstance(value, list):
             return [widen(v) for v in value]
+        if hasattr(value, "_make"):
+            return value._make(map(widen, value))
         same = isinstance(value, np.ndarray) and value.dtype.name == call.dtype
         return value.astype(np.float64) if same else value
 

@@ -47,6 +47,7 @@ from test_cudnn_rnn import (
 )
 
 import cupyrnn
+from cupyrnn._gates import HardSigmoid
 from cupyrnn.cudnn import engine, nine
 from cupyrnn.cudnn import library as libcudnn
 
@@ -559,6 +560,7 @@ def test_what_is_refused_and_why(stub: Stub) -> None:
         assert reason(**{symbol: 0}) == f"cuDNN does not take {symbol} = 0"
     assert reason(num_proj=5) == "cuDNN takes num_proj = H = 5 for no projection at all"
     assert reason(num_proj=4) is None
+    assert reason(gate=HardSigmoid(0.2, 0.5)) == "cuDNN has no gates but sigmoids"
     assert reason(T=65535) is None
     assert reason(T=65536) == "cuDNN does not take T = 65536, the most is 65535"
     assert reason(I=2**30) == "cuDNN does not take sizes beyond 32 bits"

@@ -1309,6 +1309,7 @@ def reserved(dtype: Any = np.float64, **changed: Any) -> Any:
         {"input_mode": SKIP},
         {"num_proj": 2},
         {"direction": UNI},
+        {"recurrent_activation": "hard_sigmoid_0.2"},
         {"dtype": np.float32},
     ],
     ids=str,

@@ -349,19 +349,18 @@ def test_keras(keras: Any, kind: str, activation: Any, rng: np.random.Generator)
         ours, ours_x = out.h, grads.d_x
         assert_all_parts(out.r, out.u)
     else:
-        packed = cupyrnn.params_from_keras(weights, rnn_mode=kind)  # type: ignore[arg-type]
-        net = cupyrnn.cudnn_rnn(x, h, h, packed, recurrent_activation=activation)
+        mode: Any = kind
+        packed = cupyrnn.params_from_keras(weights, rnn_mode=mode, recurrent_activation=activation)
+        net = cupyrnn.cudnn_rnn(x, h, h, packed)
         back = cupyrnn.cudnn_rnn_backprop(
-            *(x, h, h, packed, None, None, None, d_y, None, None, net.reserve_space),
-            recurrent_activation=activation,
+            x, h, h, packed, None, None, None, d_y, None, None, net.reserve_space
         )
         ours, ours_x = net.output, back.input_backprop
     assert_close(ours, y.numpy().transpose(1, 0, 2), "float64", "output")
     assert_close(ours_x, d_x.numpy().transpose(1, 0, 2), "float64", "input gradient")
-    other = cupyrnn.cudnn_rnn if kind != "gru before" else None
-    if other is not None:  # The wrong slope is seen.
-        wrong = HARD[1 - HARD.index(activation)]
-        net = other(x, h, h, packed, recurrent_activation=wrong)  # type: ignore[arg-type]
+    if kind != "gru before":  # The wrong slope is seen.
+        wrong = packed._replace(recurrent_activation=HARD[1 - HARD.index(activation)])
+        net = cupyrnn.cudnn_rnn(x, h, h, wrong)
         assert np.abs(net.output - y.numpy().transpose(1, 0, 2)).max() > 1e-3
 
 

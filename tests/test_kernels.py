@@ -85,7 +85,8 @@ def agrees_with_numpy(
     for peephole in (False, True):
         for order in ("icfo", "ifco"):
             inputs = test_lstm.problem(rng, shape, peephole, kind)
-            attributes = {"cell_clip": 0.3, "gate_order": order}
+            hard = "hard_sigmoid_0.2" if order == "ifco" else "sigmoid"
+            attributes = {"cell_clip": 0.3, "gate_order": order, "recurrent_activation": hard}
             out = same("block_lstm", **inputs, **attributes, seq_len_max=steps)
             cs_grad, h_grad = (
                 (1 + rng.standard_normal(out.h.shape)).astype(kind) for _ in range(2)
@@ -106,9 +107,11 @@ def agrees_with_numpy(
             same("lstm_block_cell_grad", **one, **cell, **step, **attributes)
             same("lstm_block_cell_backward", **one, **cell, **step, **attributes)
     inputs = test_gru.problem(rng, shape, kind)
-    out = same("block_gru", **inputs, seq_len_max=steps)
-    d_h = (1 + rng.standard_normal(out.h.shape)).astype(kind)
-    same("block_gru_grad", **inputs, **out._asdict(), d_h=d_h, seq_len_max=steps)
+    for activation in ("sigmoid", "hard_sigmoid_1/6"):
+        attributes = {"seq_len_max": steps, "recurrent_activation": activation}
+        out = same("block_gru", **inputs, **attributes)
+        d_h = (1 + rng.standard_normal(out.h.shape)).astype(kind)
+        same("block_gru_grad", **inputs, **out._asdict(), d_h=d_h, **attributes)
     one = {**inputs, "x": inputs["x"][0]}
     cell = same("gru_block_cell", **one)._asdict()
     del cell["h"]

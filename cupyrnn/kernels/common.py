@@ -52,9 +52,9 @@ template <typename A> struct Gate { bool hard; A slope, offset; };
 template <typename A>
 __device__ __forceinline__ A gate_of(const Gate<A>& gate, A z)
 {
-    if (!gate.hard) return sigmoid(z);
-    const A g = gate.slope * z + gate.offset;
-    // Comparisons, not fmin and fmax, which lose a NaN.
+    const A g = gate.hard ? gate.slope * z + gate.offset : sigmoid(z);
+    // Comparisons, not fmin and fmax, which lose a NaN. A sigmoid passes them as it is; a branch
+    // around them takes registers.
     return g > A(1) ? A(1) : g < A(0) ? A(0) : g;
 }
 

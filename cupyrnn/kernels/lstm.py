@@ -94,9 +94,8 @@ __device__ __forceinline__ LSTMGateGradients<A> lstm_gate_gradients(
 """
 
 STEP = r"""
-// Three blocks on a multiprocessor: without the bound float64 takes a few registers too many.
 template <typename T>
-__global__ void __launch_bounds__(256, 3) lstm_forward_step(
+__global__ void lstm_forward_step(
     const typename Acc<T>::type* z,    // [n, 4*H], read: x @ w_x + h_prev @ w_h
     const typename Acc<T>::type* b,    // [4*H], read: the bias, forget_bias included
     const typename Acc<T>::type* wci,  // [H], read, as the next two; all three null: no peepholes
