@@ -411,12 +411,13 @@ def test_training_on_the_gpu(
 ) -> None:
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")  # cuDNN has dropout masks of its own
     # The host may play the GPU.
-    text = texts.read_text()[:20_000]
+    text = texts.read_text()[:3_000]
     monkeypatch.setattr(texts, "read_text", lambda: text)
-    monkeypatch.setattr(cli, "SAMPLE", 30)
+    monkeypatch.setattr(cli, "SAMPLE", 5)
+    small = ["--hidden", "32", "--batch", "8", "--seq", "12", "--steps", "12", "--cell", cell]
     results = []
     for backend in ("numpy", "cupy"):
-        options = ["--backend", backend, "--steps", "20", "--cell", cell, "--hidden", "32"]
+        options = ["--backend", backend, *small]
         assert demo.main([*options, "--out", str(tmp_path / "figure.png")]) == 0
         results.append(bits(capsys.readouterr().out)["model"])
     assert results[0] == pytest.approx(results[1], abs=0.02)

@@ -191,5 +191,8 @@ def test_the_extras_go_together() -> None:
         (cupy,) = extras[f"cuda{version}x"]
         assert cupy.startswith(f"cupy-cuda{version}x[ctk]>=14.2")
     for name, requirements in extras.items():
-        brings_cuda = any(r.startswith(("nvidia-cuda", "cuda-bindings")) for r in requirements)
-        assert brings_cuda == (name == "nvrtc"), name
+        for r in requirements:
+            brings_cuda = r.startswith(("nvidia-cuda", "cuda-bindings"))
+            assert brings_cuda == (name == "nvrtc"), name
+            # Nor by the way of another extra.
+            assert not re.match(r"cupyrnn\[.*(nvrtc|cuda)", r), name

@@ -3,7 +3,8 @@ The recurrent ops on a GPU: checked against float64 first, then timed beside the
 
     python tests/benchmarks/gpu.py            # all shapes and dtypes, at most about eight minutes
     python tests/benchmarks/gpu.py --quick    # the two small shapes, at most a minute and a half
-    python tests/benchmarks/gpu.py --dry  @@
+    python tests/benchmarks/gpu.py --dry      # a tiny shape, to see that everything runs: no times
+
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
 results are written after every row as gpu-<device>-<date>.json and .md. Exit code: 0 if all went
 well, 1 if a check or a row failed, 2 if there is nothing to run on.
@@ -177,9 +178,8 @@ def run(args: argparse.Namespace, report: Report, cupy: Any, found_torch: Any) -
     refused: Refused = set()
 
     def bench(seconds: float, limits: Limits) -> rows.Bench:
-        if args.seconds is not None or args.dry:
-            seconds = math.inf if args.seconds is None else args.seconds
-        deadline = time.perf_counter() + seconds
+        limit = math.inf if args.dry else seconds
+        deadline = time.perf_counter() + (limit if args.seconds is None else args.seconds)
         timer = Timer(cupy, limits._replace(deadline=deadline))
         return rows.Bench(report, timer, torch, no_torch, set() if args.force else refused)
 

@@ -6,6 +6,8 @@ Each is called twice: the first call compiles, and makes the handle of cuBLAS.
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,57 @@ def test_one_launch_and_one_product_a_step(host: Any, cupy: Any) -> None:
         per_step = 2 if name.startswith("block_gru") else 1
         assert step.launches == step.products == per_step, (name, step)
         assert step.allocations == step.memsets == step.copies_on_device == 0, (name, step)
+
+
+def calls_made(call: Any) -> int:
+    """Return how many functions of Python and C are called: the host's work, but no time."""
+    made = 0
+
+    def see(_: FrameType, event: str, __: Any) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return made
+
+
+def test_the_arguments_of_a_step_are_packed_before_the_loop(cupy: Any) -> None:
+    """A step calls the stages, what launches them, and nothing that looks at an array."""
+    for name in NAMES:
+        if "_cell" in name:
+            continue
+        made = []
+        for T in (10, 30):
+            call = calls(cupy, (T, 3, 4, 9))[name]
+            call()
+            made.append(calls_made(call))
+        pairs = 2 if name.startswith("block_gru") else 1  # of a kernel and a product
+        assert made[1] - made[0] <= 20 * 8 * pairs, (name, made)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_different_lengths_cost_no_more_than_equal_ones(host: Any, cupy: Any, mode: str) -> None:
+    """One loop over the steps, not one for each length: the same launches but for a few."""
+    shape, lengths = (40, 40, 4, 9), np.arange(1, 41)
+    kinds = (rnn_calls(cupy, shape, "float32", mode, given) for given in (None, lengths))
+    for both in zip(*kinds, strict=True):
+        launched, made = [], []
+        for call in both:
+            call()
+            before = host.counts()
+            call()
+            counts = host.counts() - before
+            launched.append((counts.launches, counts.products))
+            made.append(calls_made(call))
+        (equal, equal_products), (different, different_products) = launched
+        assert different_products == equal_products
+        assert different <= equal + 15
+        assert made[1] <= 1.5 * made[0]
 
 
 @pytest.mark.parametrize("what", ["synchronise", "copy", "another stream", "a wait"])

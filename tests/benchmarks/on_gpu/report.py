@@ -77,10 +77,7 @@ class Report:
         self.data["rows"].append(row)
         parts = (row[name] for name in ("op", "shape", "mode", "variant", "pass"))
         label = f"  {' '.join(filter(None, parts))}, {row['who']}: "
-        errors = [] if self.timed else [f"failed: {error}" for error in row.get("errors", ())]
-        print(
-            label + ", ".join([shortened(status) if status else one_line(row), *errors]), flush=True
-        )
+        print(label + one_line(row), flush=True)
         self.save()
 
     def save(self) -> None:
@@ -102,8 +99,12 @@ def without_times(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_line(row: dict[str, Any]) -> str:
-    parts = [f"eager {row['eager_ms']:.3f} ms ({row['repetitions']})"]
-    parts.append(f"queued {queued_text(row)}")
+    if "status" in row:
+        failed = row["status"].startswith("failed")
+        parts = [row["status"] if failed else shortened(row["status"])]
+    else:
+        parts = [f"eager {row['eager_ms']:.3f} ms ({row['repetitions']})"]
+        parts.append(f"queued {queued_text(row)}")
     if "host_us_per_step" in row:
         parts.append(f"host {row['host_us_per_step']:.1f} us/step")
     parts += [f"note: {row['note']}"] if row.get("note") else []
