@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from . import _stack
 from ._arrays import (
@@ -44,6 +44,7 @@ from ._layer import Gradients
 from ._packing import Packing, count_rows
 from ._stack import Sizes, Stack, as_given, time_major_of
 from ._traced import traceable
+from ._typing import ArrayT, NamedTuple
 from .cells.contract import States
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._block_cells import GateOrder
     from ._gates import RecurrentActivation
+    from ._typing import AnyArray
     from .cells.contract import Cell
     from .params import Direction
 
@@ -68,21 +70,21 @@ _PEEPHOLES = ("wci", "wcf", "wco")
 _WIDTHS = {"w": 4, "b": 4, "w_ru": 2, "w_c": 1, "b_ru": 2, "b_c": 1} | dict.fromkeys(_PEEPHOLES, 1)
 
 
-class StackedRNNOutputs(NamedTuple):
+class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
     """What `stacked_rnn` returns, by the names of CudnnRNN's outputs."""
 
-    output: Array
-    output_h: Array
-    output_c: Array
-    reserve_space: Array
+    output: ArrayT
+    output_h: ArrayT
+    output_c: ArrayT
+    reserve_space: ArrayT
 
 
-class StackedRNNGrads(NamedTuple):
+class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
     """The gradient of every input of `stacked_rnn`, each with the shape of its input."""
 
-    input_backprop: Array
-    input_h_backprop: Array
-    input_c_backprop: Array
+    input_backprop: ArrayT
+    input_h_backprop: ArrayT
+    input_c_backprop: ArrayT
     weights_backprop: list[BlockParams]
 
 
@@ -272,9 +274,9 @@ def _finished(grads: Any, vectors: Array | None, dtype: np.dtype[Any]) -> BlockP
 
 @traceable
 def stacked_rnn(
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray | None,
     weights: Sequence[BlockParams],
     *,
     sequence_lengths: Lengths | None = None,
@@ -289,7 +291,7 @@ def stacked_rnn(
     recurrent_activation: RecurrentActivation = "sigmoid",
     is_training: bool = True,
     time_major: bool = True,
-) -> StackedRNNOutputs:
+) -> StackedRNNOutputs[ArrayT]:
     """
     Layers of `block_lstm` or `block_gru` in one or both directions, as CudnnRNN has its own.
 
@@ -398,14 +400,14 @@ def stacked_rnn(
 
 @traceable
 def stacked_rnn_backprop(
-    input: Array,
-    input_h: Array,
-    input_c: Array | None,
+    input: ArrayT,
+    input_h: AnyArray,
+    input_c: AnyArray | None,
     weights: Sequence[BlockParams],
-    output_backprop: Array | None,
-    output_h_backprop: Array | None,
-    output_c_backprop: Array | None,
-    reserve_space: Array,
+    output_backprop: AnyArray | None,
+    output_h_backprop: AnyArray | None,
+    output_c_backprop: AnyArray | None,
+    reserve_space: AnyArray,
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
@@ -415,7 +417,7 @@ def stacked_rnn_backprop(
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
     time_major: bool = True,
-) -> StackedRNNGrads:
+) -> StackedRNNGrads[ArrayT]:
     """
     The gradient of every input of `stacked_rnn`.
 

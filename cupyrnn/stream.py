@@ -7,7 +7,7 @@ without a projection.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic
 
 from . import _layer, _packed_cells
 from ._arrays import (
@@ -21,6 +21,7 @@ from ._arrays import (
     operand_dtype,
 )
 from ._traced import traceable
+from ._typing import ArrayT, NamedTuple
 from .cells.contract import States
 from .packed import Model, PackedParams, activation_of, check_activation, check_model
 
@@ -29,15 +30,16 @@ if TYPE_CHECKING:
 
     from ._arrays import Array
     from ._gates import RecurrentActivation
+    from ._typing import AnyArray
     from .params import InputMode, RNNMode
 
 
-class StepOutputs(NamedTuple):
+class StepOutputs(NamedTuple, Generic[ArrayT]):
     """What a step returns."""
 
-    output: Array  # [B, P], of the last layer
-    output_h: Array  # [L, B, P]
-    output_c: Array | None  # [L, B, H], of an LSTM
+    output: ArrayT  # [B, P], of the last layer
+    output_h: ArrayT  # [L, B, P]
+    output_c: ArrayT | None  # [L, B, H], of an LSTM
 
 
 class PreparedStep:
@@ -55,7 +57,7 @@ class PreparedStep:
         self._others = len(self._saved._fields) - 1  # than h
 
     @traceable
-    def __call__(self, x: Array, h: Array, c: Array | None = None) -> StepOutputs:
+    def __call__(self, x: ArrayT, h: AnyArray, c: AnyArray | None = None) -> StepOutputs[ArrayT]:
         """
         Run one step.
 
@@ -83,21 +85,21 @@ class PreparedStep:
         xp, net = self._xp, self._net
         states: tuple[Any, ...] = (h, c) if net.rnn_mode == "lstm" else (h,)
         dtype = self._check(x, states)
-        x, *given = cast_all(dtype, x, *states)
-        B = len(x)
+        values, *given = cast_all(dtype, x, *states)
+        B = len(values)
         with on_device(xp, x):
             output_h = xp.empty((net.L, B, net.P), dtype)
             output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), dtype)
             others = xp.empty((self._others, B, net.H), dtype)
-            x = contiguous(xp, x)
+            values = contiguous(xp, values)
             for layer, cell in enumerate(self._cells):
                 first = States(*[contiguous(xp, s[layer]) for s in given])
                 saved = self._saved(*others, output_h[layer])
-                last = _layer.forward_step(xp, cell, x, first, saved)
+                last = _layer.forward_step(xp, cell, values, first, saved)
                 if output_c is not None:
                     output_c[layer] = last.c
-                x = saved.h
-        return StepOutputs(x, output_h, output_c)
+                values = saved.h
+        return StepOutputs(values, output_h, output_c)
 
     def _check(self, x: Array, states: tuple[Any, ...]) -> np.dtype[Any]:
         """Check the arguments; return the dtype of the step."""
@@ -115,7 +117,7 @@ class PreparedStep:
 
 @traceable
 def prepare_step(
-    params: Array | PackedParams,
+    params: AnyArray | PackedParams,
     num_layers: int | None = None,
     num_units: int | None = None,
     input_size: int | None = None,

@@ -37,10 +37,11 @@ def net(params: "cupy.ndarray") -> NDArray[Any]:
     grads = cupyrnn.cudnn_rnn_backprop(
         x, state, state, params, *out[:3], dy, None, None, out.reserve_space
     )
+    state_of_step: NDArray[Any] = cupyrnn.prepare_step(params)(x, state, state).output_h.get()
     weights, _ = cupyrnn.cudnn_rnn_params_to_canonical(1, H, I, params)
     first: NDArray[Any] = weights[0].get()
     params_backprop: NDArray[Any] = grads.params_backprop.get()
-    return np.concatenate([first, params_backprop, out.host_reserved])
+    return np.concatenate([first, params_backprop, state_of_step, out.host_reserved])
 
 
 def tensorflows_names() -> NDArray[Any]:

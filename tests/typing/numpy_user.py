@@ -70,6 +70,9 @@ def net() -> None:
     grads = cupyrnn.cudnn_rnn_backprop(
         x, first, first, params, *out[:3], dy, None, None, out.reserve_space
     )
+    step = cupyrnn.prepare_step(params, 1, H, I)(x_0, first, first)
+    layers = [cupyrnn.init_block_gru(H, I, dtype=np.float32)]
+    stack = cupyrnn.stacked_rnn(x, first, None, layers)
     parts = cupyrnn.cudnn_rnn_params_to_canonical(1, H, I, params)
     packed = cupyrnn.cudnn_rnn_canonical_to_params(1, H, I, parts.weights, parts.biases)
     if TYPE_CHECKING:
@@ -78,6 +81,8 @@ def net() -> None:
         assert_type(grads.params_backprop, NDArray[Any])
         assert_type(parts.weights, list[NDArray[Any]])
         assert_type(packed, NDArray[Any])
+        assert_type(step.output_h, NDArray[Any])
+        assert_type(stack.output, NDArray[Any])
 
 
 def tensorflows_names() -> None:
