@@ -136,8 +136,11 @@ def backward_steps(
     np.multiply(k_u, tmp, k_u)  # k_u = (h_prev-c)*u*(1-u)
     np.multiply(k_c, r, k_hc)  # k_hc = k_c*r
     np.subtract(one, r, k_r)
-    slope(r, k_r, k_r)
-    np.multiply(k_r, k_c, k_r)
+    if cell.gate is None:
+        np.multiply(k_r, k_hc, k_r)
+    else:
+        slope(r, k_r, k_r)
+        np.multiply(k_r, k_c, k_r)
     np.multiply(k_r, hc, k_r)  # k_r = k_c*hc*r*(1-r)
     dot = arithmetic_of(dtype).dot
     past = np.empty((B, H), dtype)

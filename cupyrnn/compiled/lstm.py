@@ -108,17 +108,20 @@ def _expm1(u: Array) -> None:
 
 
 @_part
-def _gate(u: Any, hard: bool, slope: Any, offset: Any) -> Any:
-    """Return a gate: of expm1(z) the sigmoid or, if hard, of z itself, z held negated."""
-    zero, one, two = type(u)(0), type(u)(1), type(u)(2)
-    if not hard:
-        return one / (two + u)
-    g = offset - slope * u
-    if g > one:
-        g = one
-    if g < zero:
-        g = zero
-    return g
+def _hard_gate(u: Array, slope: Any, offset: Any) -> None:
+    """
+    Overwrite u, pre-activations held negated, so that 1/(2 + u) is clip(offset - slope*u, 0, 1).
+
+    As with expm1(u) it is the sigmoid, one loop serves both, and the sigmoid pays for nothing.
+    """
+    zero, one, two = u.dtype.type(0), u.dtype.type(1), u.dtype.type(2)
+    for j in range(u.size):
+        g = offset - slope * u[j]
+        if g > one:
+            g = one
+        if g < zero:
+            g = zero
+        u[j] = one / g - two
 
 
 @_part
@@ -164,7 +167,7 @@ def _lstm_forward(
     Without w_h, `product` is h_prev @ w_h. u[4*H] is memory to work in.
     """
     B, H = cs_prev.shape
-    two = z.dtype.type(2)
+    one, two = z.dtype.type(1), z.dtype.type(2)
     highest = z.dtype.type(60)  # tanh is 1 long before; expm1 is not to overflow
     peephole = wci.size > 0
     # As slices: an index that might be negative could not be vectorized.
@@ -190,11 +193,15 @@ def _lstm_forward(
                 for j in range(H):
                     u_i[j] -= before[j] * wci[j]
                     u_f[j] -= before[j] * wcf[j]
-            _expm1(u_ci if hard else u[: 3 * H])
+            if hard:
+                _hard_gate(u_i, slope, offset)
+                _hard_gate(u_f, slope, offset)
+                _expm1(u_ci)
+            else:
+                _expm1(u[: 3 * H])
             for j in range(H):
                 # sigmoid(-x) = 1/(1 + exp(x)), tanh(x/2) = expm1(x)/(expm1(x) + 2)
-                i_, f_ = _gate(u_i[j], hard, slope, offset), _gate(u_f[j], hard, slope, offset)
-                ci_ = u_ci[j] / (two + u_ci[j])
+                i_, f_, ci_ = one / (two + u_i[j]), one / (two + u_f[j]), u_ci[j] / (two + u_ci[j])
                 cs_ = i_ * ci_ + f_ * before[j]
                 if cell_clip >= 0:
                     if cs_ > cell_clip:
@@ -207,10 +214,12 @@ def _lstm_forward(
                 for j in range(H):
                     u_o[j] -= cs[s, r, j] * wco[j]
             _expm1(u_ci)
-            if not hard:
+            if hard:
+                _hard_gate(u_o, slope, offset)
+            else:
                 _expm1(u_o)
             for j in range(H):
-                co_, o_ = u_ci[j] / (two + u_ci[j]), _gate(u_o[j], hard, slope, offset)
+                co_, o_ = u_ci[j] / (two + u_ci[j]), one / (two + u_o[j])
                 co[s, r, j], o[s, r, j], h[s, r, j] = co_, o_, o_ * co_
 
 
