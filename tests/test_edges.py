@@ -364,3 +364,41 @@ def test_gru_weights_of_fewer_rows_than_the_state(rows: int) -> None:
     # With no row for x there is an x of size 0.
     g = cupyrnn.gru_block_cell_grad(h, np.ones((H, 2 * H)), np.ones((H, H)), h, h, h, h)
     assert g.d_x.shape == (B, 0)
+
+
+# Half the distance between numbers from 1/2 to 1: what a result may be off that is rounded once.
+HALF_AN_ULP = {"float16": 2.0**-12, "bfloat16": 2.0**-9}
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_slow_gates_move_over_hundreds_of_steps(ops: Any, dtype: str) -> None:
+    """
+    A state that changes by less than a half format resolves in each step goes on changing.
+
+    A gate of 0.9998 rounds to 1, and a state that were rounded from step to step would stop.
+    """
+    half = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    T, H = 500, 3
+
+    def run(dtype: Any) -> list[Any]:
+        x, h = np.ones((T, 1, 2), dtype), np.full((1, H), 0.5, dtype)
+        w_ru, w_c = np.zeros((2 + H, 2 * H), dtype), np.zeros((2 + H, H), dtype)
+        b_ru, b_c = np.repeat(np.array([0, 8.5], dtype), H), np.full(H, 1, dtype)
+        block_gru = ops.block_gru(x, h, w_ru, w_c, b_ru, b_c)
+        # The input gate lets 1/4916 through, the forget gate all but that.
+        w, b = np.zeros((2 + H, 4 * H), dtype), np.repeat(np.array([-8.5, 1, 8.5, 0], dtype), H)
+        block_lstm = ops.block_lstm(x, h, h, w, b, forget_bias=0, cell_clip=0)
+        size = cupyrnn.cudnn_rnn_params_size(1, H, 2, rnn_mode="gru")
+        params = np.zeros(size, dtype)
+        params[-6 * H : -3 * H] = np.repeat(np.array([0, 8.5, 1], dtype), H)
+        net = {"rnn_mode": "gru", "engine": "auto"}
+        cudnn_gru = ops.cudnn_rnn(x, h[None], None, params, **net)
+        last = (block_gru.h[-1], block_lstm.cs[-1], cudnn_gru.output[-1])
+        return [np.asarray(a).astype(float) for a in last]
+
+    for name, a, e in zip(("gru", "lstm", "cudnn_gru"), run(half), run(np.float64), strict=True):
+        assert abs(e - 0.5).max() > 8 * HALF_AN_ULP[dtype], (
+            f"{name}: the gates are too slow to tell"
+        )
+        np.testing.assert_allclose(a, e, rtol=0, atol=1.01 * HALF_AN_ULP[dtype], err_msg=name)

@@ -378,17 +378,23 @@ def test_same_bits_in_any_order_of_threads(rng: np.random.Generator) -> None:
     if reason is not None:
         pytest.skip(reason)
     g = rng.standard_normal((1000, 40)).astype(np.float32)
-    results = []
-    for order in ("forward", "reverse"):
-        source = common.source("float32", lstm.SOURCE)
-        names = compile.instances(lstm.KERNELS, "float32")
-        kernel = runner.compile_module(
-            source, names, options=compile.OPTIONS, order=order
-        ).get_function("column_sums<float, float>")
-        sums = np.full((15, 40), np.nan, np.float32)
-        kernel((2, 15), launch.BLOCK, (g, sums, np.int64(1000), np.int64(40)))
-        results.append(sums.tobytes())
-    assert results[0] == results[1]
+    dz = rng.standard_normal((1000, 160)).astype(np.float32)
+    sizes, columns = (np.int64(1000), np.int64(40)), (np.int32(n) for n in (0, 2, 3))
+    given: dict[str, tuple[Any, ...]] = {
+        "column_sums<float, float>": ((g,), sizes, 1),
+        "lstm_peephole_sums<float>": ((dz, g, g[::-1].copy()), (*sizes, *columns), 3),
+    }
+    source = common.source("float32", lstm.SOURCE)
+    names = compile.instances(lstm.KERNELS, "float32")
+    for name, (arrays, numbers, rows) in given.items():
+        results = []
+        for order in ("forward", "reverse"):
+            module = runner.compile_module(source, names, options=compile.OPTIONS, order=order)
+            sums = np.full((15 * rows, 40), np.nan, np.float32)
+            module.get_function(name)((2, 15), launch.BLOCK, (*arrays, sums, *numbers))
+            assert not np.isnan(sums).any()
+            results.append(sums.tobytes())
+        assert results[0] == results[1], name
 
 
 @pytest.mark.cuda_on_cpu
