@@ -9,9 +9,11 @@ tests/cupy_on_host): what remains is what it takes to get the work into the queu
 says nothing about how long a device takes for it. CuPy's memory pool is on, as it is for users.
 
 us/step is the slope between a short sequence and a long one, so that what a call takes once is
-not in it; us/call is that rest. CPU time of the calling thread, medians of calls that take turns.
-The counts are those of one call on the long sequence: kernels, products, memsets, copies to the
-device and on it, copies to the host and synchronisations, allocations from CUDA itself.
+not in it; us/call is that rest. In the rows of equal and different lengths us/call is the whole
+call, the copies in it included, which the host does here. CPU time of the calling thread, medians
+of calls that take turns. The counts are those of one call on the long sequence: kernels, products,
+memsets, copies to the device and on it, copies to the host and synchronisations, allocations from
+CUDA itself.
 """
 
 from __future__ import annotations
@@ -97,12 +99,10 @@ def different_lengths(repetitions: int) -> list[str]:
     pairs = zip(*(rnn_calls(cupy, shape, lengths=n) for n in (None, lengths)), strict=True)
     for name, (equal, ragged) in zip(RNN, pairs, strict=True):
         times = seconds([equal, ragged], repetitions)
-        result += [
-            f"| {name}, {what} lengths | {t / T * 1e6:.2f} | | {counted(call)} |"
-            for what, t, call in zip(("equal", f"{len(set(lengths))} different"), times,
-                                     (equal, ragged), strict=True)
-        ]  # fmt: skip
-        result[-1] += f" {times[1] / times[0]:.2f} times the equal ones"
+        whats = ("equal", f"{len(set(lengths))} different")
+        for what, t, call in zip(whats, times, (equal, ragged), strict=True):
+            ratio = f"{t / times[0]:.2f} times" if call is ragged else ""
+            result.append(f"| {name}, {what} lengths | {ratio} | {t * 1e6:.0f} | {counted(call)} |")
     return result
 
 
@@ -116,7 +116,7 @@ def main(arguments: list[str]) -> None:
     T, repetitions = (100, 3) if quick else (1000, 15)
     print(
         f"CuPy {cupy.__version__}, CUDA {cupy.cuda.runtime.runtimeGetVersion()}, NumPy"
-        f" {np.__version__}, Python {platform.python_version()}, {platform.processor()}"
+        f" {np.__version__}, Python {platform.python_version()}"
         f"\n\nfloat32, T={T}, B={B}, I={I}, H={H}; different lengths: T, B, H ="
         f" {', '.join(map(str, RAGGED))}. The host's share, on no GPU.\n"
     )
