@@ -22,23 +22,30 @@ except ImportError:  # NumPy before 1.25
 _EXPONENT = {"f": -48, "d": -300}
 
 
-def _leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
+# How deep structures may be: Python's own stack ends somewhat later.
+_DEEPEST = 100
+
+
+def _leaves(name: str, tree: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield what a structure of tuples, lists and dicts holds, by the name of its place."""
+    if depth > _DEEPEST:
+        raise ValueError(f"jvp: {name.partition('[')[0]} is nested deeper than {_DEEPEST} levels")
     if isinstance(tree, dict):
         for key, a in tree.items():
-            yield from _leaves(f"{name}[{key!r}]", a)
+            yield from _leaves(f"{name}[{shown(key)}]", a, depth + 1)
     elif isinstance(tree, tuple | list):
         for n, a in enumerate(tree):
-            yield from _leaves(f"{name}[{n}]", a)
+            yield from _leaves(f"{name}[{n}]", a, depth + 1)
     else:
         yield name, tree
 
 
 def _check_primal(name: str, a: Any) -> None:
     """Check an array that has a tangent."""
-    if isinstance(a, Traced) or np.iscomplexobj(a):
+    is_array = array_kind(a) == "numpy"
+    if isinstance(a, (Traced, complex)) or (is_array and a.dtype.kind == "c"):
         raise TypeError(f"jvp: {name} has a tangent already: jvp of jvp is not to be had")
-    if array_kind(a) != "numpy":
+    if not is_array:
         kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
         raise TypeError(f"jvp: {name} is a {kind} and has a tangent, expected a numpy.ndarray")
     if a.dtype.itemsize == 2 and a.dtype.kind in "fV":

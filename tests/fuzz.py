@@ -65,6 +65,8 @@ NET = ("num_layers", "num_units", "input_size", "rnn_mode", "input_mode", "direc
 # What makes something as large as it is asked for: left alone, as that is no fault.
 ANY_SIZE = {("cudnn_rnn_params_layout", "num_layers")}
 ANY_SIZE |= {(n, size) for n in FUNCTIONS if n.startswith("init_") for size in NET[:3]}
+# And a function of the caller's own raises what it likes.
+LEFT_ALONE = ANY_SIZE | {("jvp", "function")}
 
 DTYPES = tuple(TOLERANCES)
 
@@ -267,8 +269,30 @@ def draw_onnx(rng: np.random.Generator, name: str) -> Call:
     return Call(name, given, dtype, s, tame)
 
 
+def through_a_cell(*given: Any) -> list[Any]:
+    """What jvp is called with: one of the ops among NumPy's functions."""
+    x, h, w = given if len(given) == 3 else (np.ones((1, 1)), np.ones((1, 1)), np.ones((2, 2)))
+    zeros = np.zeros(h.shape[1], h.dtype.type(0).real.dtype)
+    out = cupyrnn.gru_block_cell(x, h, np.tanh(w), w[:, : h.shape[1]], np.tile(zeros, 2), zeros)
+    return [out.h, (out.u * x.sum(),)]
+
+
+def draw_jvp(rng: np.random.Generator) -> Call:
+    """Return a right call of jvp."""
+    dtype = ("float32", "float64")[rng.integers(2)]
+    B, I, H = (int(n) for n in rng.integers(1, 5, 3))
+    shapes = (B, I), (B, H), (I + H, 2 * H)
+    primals, tangents = (
+        tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes) for _ in range(2)
+    )
+    arguments = {"function": through_a_cell, "primals": primals, "tangents": tangents}
+    return Call("jvp", arguments, dtype, {"rnn_mode": "gru"}, True)
+
+
 def draw_call(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function."""
+    if name == "jvp":
+        return draw_jvp(rng)
     if "onnx" in name and name != "params_to_onnx":
         return draw_onnx(rng, name)
     own = signature(name)
@@ -455,7 +479,7 @@ def malform(rng: np.random.Generator, call: Call) -> Call:
     names = list(inspect.signature(call.function).parameters)
     for _ in range(rng.integers(1, 3)):
         n = names[rng.integers(len(names))]
-        if (call.name, n) not in ANY_SIZE:
+        if (call.name, n) not in LEFT_ALONE:
             arguments[n] = wrong(rng, arguments.get(n))
     return call._replace(arguments=arguments)
 
@@ -493,7 +517,9 @@ def perform(call: Call) -> Any:
         result = call.function(**call.arguments)
     except errors as error:
         message = str(error)
-        if not message.startswith(f"{begins}: "):
+        # What jvp calls has messages of its own.
+        ours = (f"{begins}: ", "gru_block_cell: ") if call.name == "jvp" else f"{begins}: "
+        if not message.startswith(ours):
             raise Failure(f"an error of its own: {error!r}") from error
         if len(message) > 2000:
             raise Failure(f"a message of {len(message)} characters: {message[:200]}") from error
@@ -515,7 +541,7 @@ def check_arrays(call: Call, result: Any) -> None:
         if isinstance(a, np.ndarray):
             if type(a) is not np.ndarray:
                 raise Failure(f"{n} is a {type(a).__name__}")
-            if a.dtype.name not in (*DTYPES, "complex128", "int8", "int32", "int64"):
+            if a.dtype.name not in (*DTYPES, "complex64", "complex128", "int8", "int32", "int64"):
                 raise Failure(f"{n} has dtype {a.dtype}")
             if any(np.may_share_memory(a, b) for b in given if a.size and b.size):
                 raise Failure(f"{n} shares memory with an argument")
