@@ -137,30 +137,31 @@ class Packing:
     # The indices are made when they are asked for: most calls need some of them only.
 
     @cached_property
-    def _runs(self) -> NDArray[np.bool_]:
-        """Whether a segment has a step, [steps, S]: where it has, in this order, are the rows."""
-        running: NDArray[np.bool_] = np.arange(self.steps)[:, None] < self._cuts.length
-        return running
+    def _places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The step and the segment of each row."""
+        # Not by a mask of steps by segments: one long document among many short ones makes it huge.
+        t = np.repeat(np.arange(self.steps), self._batches)
+        return t, np.arange(self.rows) - self._starts[t]
 
     @cached_property
     def _padded(self) -> Array:
         """Where each row is among those of the padded array."""
+        t, s = self._places
         start = self._cuts.start * self._B + self._cuts.sequence
-        places = np.arange(self.steps)[:, None] * self._B + start
-        index: Array = self._xp.asarray(places[self._runs])
+        index: Array = self._xp.asarray(t * self._B + start[s])
         return index
 
     @cached_property
     def _mirrored(self) -> Array:
         """Which row each is when time runs backwards."""
-        t, s = np.nonzero(self._runs)
+        t, s = self._places
         index: Array = self._xp.asarray(self._starts[self._cuts.length[s] - 1 - t] + s)
         return index
 
     @cached_property
     def _before(self) -> Array:
         """The row before each row, itself at the first step."""
-        t, s = np.nonzero(self._runs)
+        t, s = self._places
         index: Array = self._xp.asarray(self._starts[np.maximum(t - 1, 0)] + s)
         return index
 

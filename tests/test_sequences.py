@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -339,6 +340,21 @@ def test_lengths_and_marks_of_every_kind(
         resets[0 if marks == "first" else -1] = True
     seqs = Sequences(4, 3, None, np.array(lengths), resets, reverse)
     check_block(ops, block, (4, 3, 2, 3), seqs, rng)
+
+
+@each_direction
+def test_resets_take_memory_by_steps(reverse: bool) -> None:
+    """One document of 5,000 steps and 5,000 of one step: not the product of the two."""
+    T = 10_000
+    resets = np.arange(T)[:, None] >= T // 2
+    x, h, w = np.zeros((T, 1, 1)), np.zeros((1, 1)), np.zeros((2, 3))
+    tracemalloc.start()
+    try:
+        args = (x, h, w[:, :2], w[:, 2:])
+        cupyrnn.block_gru(*args, np.zeros(2), np.zeros(1), resets=resets, reverse=reverse)
+        assert tracemalloc.get_traced_memory()[1] < 1000 * T
+    finally:
+        tracemalloc.stop()
 
 
 @each_direction
