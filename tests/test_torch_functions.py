@@ -217,7 +217,7 @@ def test_opcheck(name: str) -> None:
     """All four ops of each function, with real arguments of each."""
     problem, calls = Problem(name), []
     ops = {op.function.name: op for op in (
-        ct._lstm_cell_op, ct._lstm_op, ct._gru_cell_op, ct._gru_op, ct._net_op
+        ct.LSTM_BLOCK_CELL, ct.BLOCK_LSTM, ct.GRU_BLOCK_CELL, ct.BLOCK_GRU, ct.CUDNN_RNN
     )}  # fmt: skip
     op = ops[problem.op]
     with pytest.MonkeyPatch.context() as patch:
@@ -289,7 +289,7 @@ def test_every_layout_and_a_part_that_requires_gradients(name: str) -> None:
 def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The arrays that the op is given and gives are the memory of the tensors."""
     problem, seen = Problem("block_lstm"), []
-    op = ct._lstm_op
+    op = ct.BLOCK_LSTM
     real = op.function.forward
 
     def spy(inputs: Any, rest: Any) -> Any:
