@@ -166,7 +166,7 @@ def _apply(ufunc: Any, method: str, given: list[Any], kwargs: dict[str, Any]) ->
 def dual(value: Any, tangent: Any) -> Any:
     """Return dual numbers of their parts."""
     value = np.asarray(value)
-    out = np.empty(np.broadcast(value, tangent).shape, np.result_type(value, np.complex64))
+    out = np.empty(np.broadcast(value, tangent).shape, np.result_type(value.dtype, np.complex64))
     out.real, out.imag = value, tangent
     return out
 

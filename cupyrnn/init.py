@@ -216,8 +216,8 @@ def init_block_lstm(
     --------
     >>> import cupyrnn
     >>> w, b = cupyrnn.init_block_lstm(16, 8, seed=1)
-    >>> w.shape, b.any()
-    ((24, 64), np.False_)
+    >>> w.shape, bool(b.any())
+    ((24, 64), False)
     """
     op = "init_block_lstm"
     columns = BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))]
