@@ -394,7 +394,12 @@ OTHERS: list[Callable[[], Any]] = [
             *("bidirectional", "skip_input", "\ud800", "x" * 1000, b"x", (), Ellipsis, int, np),
             *(print, range(3), np.int8(1), np.uint64(2**64 - 1), np.float16(1), np.longdouble(1)),
             *(np.complex64(1), np.bool_(True), np.str_("lstm"), np.bytes_(b"x"), np.float32),
-            *(np.datetime64("2020"), np.timedelta64(3), np.timedelta64("NaT"), np.void(b"12")),
+            *(
+                np.datetime64("2020"),
+                np.timedelta64(3, "s"),
+                np.timedelta64("NaT", "s"),
+                np.void(b"12"),
+            ),
             *(Decimal("0.5"), Fraction(1, 2), np.ma.masked, np.dtype("f4"), memoryview(b"abc")),
             *(ml_dtypes.bfloat16(1), NotImplemented, Call, TypeError("x")),
         )

@@ -189,7 +189,7 @@ def test_seq_len_max(op: str) -> None:
     for steps in (-1, T + 1, 2**63):
         message = f"seq_len_max is {steps}, expected in [0, T] = [0, {T}]"
         raises(op, ValueError, message, seq_len_max=steps)
-    for wrong in (2.0, "3", True, np.float64(3), np.timedelta64(3)):
+    for wrong in (2.0, "3", True, np.float64(3), np.timedelta64(3, "s")):
         message = f"seq_len_max is {wrong!r}, expected an integer in [0, T] = [0, {T}]"
         raises(op, TypeError, message, seq_len_max=wrong)
     message = f"seq_len_max is an integer of 16610 bits, expected in [0, T] = [0, {T}]"
@@ -208,7 +208,7 @@ def test_seq_len_max(op: str) -> None:
 def test_lstm_attributes(op: str) -> None:
     names = ["cell_clip"] if op.endswith(("_grad", "_backward")) else ["cell_clip", "forget_bias"]
     for name in names:
-        for wrong in ("3", [3.0], np.ones(3), 1j, True, np.timedelta64(3)):
+        for wrong in ("3", [3.0], np.ones(3), 1j, True, np.timedelta64(3, "s")):
             message = f"{name} is {wrong!r}, expected a real number"
             raises(op, TypeError, message, **{name: wrong})
         CALLS[op][0](**CALLS[op][1], **{name: np.float32(1)})

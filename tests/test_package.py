@@ -109,7 +109,9 @@ def test_every_public_function_has_a_complete_docstring() -> None:
         assert thing.__doc__, name
         if inspect.isfunction(thing):
             for section in ("Parameters", "Returns", "Raises", "Examples"):
-                assert f"{section}\n    ---" in thing.__doc__, f"{name} lacks {section}"
+                assert f"{section}\n---" in inspect.cleandoc(thing.__doc__), (
+                    f"{name} lacks {section}"
+                )
             for parameter in inspect.signature(thing).parameters:
                 if name in ("block_lstm", "block_gru"):
                     continue  # these name the cell's docstring for what they share with it

@@ -141,9 +141,9 @@ BIG = 10**5000  # of more digits than Python writes
             "dropout is array([0., 0.]), expected a real number",
         ),
         (
-            {"dropout": np.timedelta64(0)},
+            {"dropout": np.timedelta64(0, "s")},
             TypeError,
-            f"dropout is {np.timedelta64(0)!r}, expected a real number",
+            f"dropout is {np.timedelta64(0, 's')!r}, expected a real number",
         ),
         ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
         ({"seed2": ARRAY}, TypeError, "seed2 is array([0., 0.]), expected an integer"),
