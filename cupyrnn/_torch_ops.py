@@ -120,6 +120,17 @@ def _check(op: str, tensors: dict[str, torch.Tensor | None], extras: Sequence[st
             )
 
 
+def _differentiated(args: Sequence[Any]) -> bool:
+    """Return whether autograd is to see a call: in doubt it is."""
+    if getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0:
+        return True
+    if not _PLAIN.issuperset(map(type, args)):
+        return True
+    return torch.is_grad_enabled() and any(
+        a.requires_grad for a in args if isinstance(a, torch.Tensor)
+    )
+
+
 class Op:
     """A function of the package as ops of PyTorch; called with tensors and attributes in order."""
 
@@ -159,8 +170,10 @@ class Op:
         _check(f.name, dict(zip(names, args, strict=False)), f.extras)
         if torch.compiler.is_compiling():
             results: tuple[torch.Tensor, ...] = self.forward(*args)
-        else:
+        elif _differentiated(args):
             results = self.functions.forward.apply(*args)
+        else:
+            results = self.run(self.forward, *args)
         return results
 
     def _op(self, suffix: str, run: Any, arguments: list[str], count: int) -> Any:
