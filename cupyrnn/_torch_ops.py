@@ -20,12 +20,14 @@ w of what it returns, are among them as the matrix of second derivatives is symm
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .derivatives import jvp
 
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
     # Arguments by name, without those that are None.
     Named: TypeAlias = dict[str, Any]
+
+# What a call may consist of that nobody traces: PyTorch's tracers have subclasses of tensors.
+_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str}
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -55,27 +60,30 @@ class Function(NamedTuple):
 
 def array_of(t: torch.Tensor) -> Array:
     """Return the memory of a tensor as an array of NumPy or CuPy."""
+    array: Array
     t = t.detach()
-    if t.device.type == "cuda":
+    if t.is_cuda:
         import cupy
 
-        array: Array = cupy.from_dlpack(t)
+        array = cupy.from_dlpack(t)
         return array
+    t = t.resolve_neg() if t.is_neg() else t
     if t.dtype != torch.bfloat16:
-        return t.resolve_neg().numpy()
+        array = t.numpy()
+        return array
     import ml_dtypes
 
     # NumPy has no bfloat16 of its own.
-    bits: Array = t.resolve_neg().view(torch.int16).numpy()
+    bits: Array = t.view(torch.int16).numpy()
     return bits.view(ml_dtypes.bfloat16)
 
 
 def tensor_of(a: Any, like: torch.Tensor) -> torch.Tensor:
     """Return the memory of an array as a tensor."""
-    if like.device.type == "cuda":
+    if like.is_cuda:
         return torch.utils.dlpack.from_dlpack(a)
     a = np.asarray(a, order="C")
-    if a.dtype.name == "bfloat16":
+    if a.dtype.kind == "V":
         return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(a)
 
@@ -112,6 +120,17 @@ def _check(op: str, tensors: dict[str, torch.Tensor | None], extras: Sequence[st
             )
 
 
+def _differentiated(args: Sequence[Any]) -> bool:
+    """Return whether autograd is to see a call: in doubt it is."""
+    if getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0:
+        return True
+    if not _PLAIN.issuperset(map(type, args)):
+        return True
+    return torch.is_grad_enabled() and any(
+        a.requires_grad for a in args if isinstance(a, torch.Tensor)
+    )
+
+
 class Op:
     """A function of the package as ops of PyTorch; called with tensors and attributes in order."""
 
@@ -120,6 +139,7 @@ class Op:
         n, m, k = len(f.inputs), len(f.outputs) + len(f.saved), len(f.outputs)
         self._sizes = n, m, k
         self._attributes = [part.split()[-1] for part in f.attributes]
+        self._calls: dict[Any, Callable[..., Any]] = {}
         inputs = [("Tensor? " if name in f.optional else "Tensor ") + name for name in f.inputs]
         results = [f"Tensor {name}_" for name in (*f.outputs, *f.saved)]
         cotangents = [f"Tensor? {name}_grad" for name in f.outputs]
@@ -150,8 +170,10 @@ class Op:
         _check(f.name, dict(zip(names, args, strict=False)), f.extras)
         if torch.compiler.is_compiling():
             results: tuple[torch.Tensor, ...] = self.forward(*args)
-        else:
+        elif _differentiated(args):
             results = self.functions.forward.apply(*args)
+        else:
+            results = self.run(self.forward, *args)
         return results
 
     def _op(self, suffix: str, run: Any, arguments: list[str], count: int) -> Any:
@@ -163,7 +185,15 @@ class Op:
                 found = run(*args)
             return _result([tensor_of(a, args[0]) for a in found])
 
-        return torch.library.custom_op(f"cupyrnn::{name}", call, mutates_args=(), schema=schema)
+        op = torch.library.custom_op(f"cupyrnn::{name}", call, mutates_args=(), schema=schema)
+        self._calls[op] = call
+        return op
+
+    def run(self, op: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+        """Call an op of these, past PyTorch's dispatcher where nothing is there to see it."""
+        if _get_current_dispatch_mode() is not None or not _PLAIN.issuperset(map(type, args)):
+            return _results(op(*args))
+        return _results(self._calls.get(op, op)(*args))
 
     # What the ops compute, on arrays.
 
@@ -329,13 +359,24 @@ class _Functions(NamedTuple):
     second: type[torch.autograd.Function]
 
 
+def _called(op: Op, which: str) -> Any:
+    """Return an op of a function as autograd's forward."""
+
+    def forward(*args: Any) -> tuple[torch.Tensor, ...]:
+        return op.run(getattr(op, which), *args)
+
+    # PyTorch asks for it in every call, and to find it out takes as long as a small op.
+    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    return staticmethod(forward)
+
+
 def _functions(op: Op) -> _Functions:
     """Return the ops of a function for autograd."""
     n, m, k = op._sizes
     name = op.function.name
 
     class Second(torch.autograd.Function):
-        forward: Any = staticmethod(lambda *args: op.second(*args))
+        forward: Any = _called(op, "second")
         setup_context: Any = staticmethod(lambda ctx, inputs, output: None)
 
         @staticmethod
@@ -347,7 +388,7 @@ def _functions(op: Op) -> _Functions:
             raise NotImplementedError(f"{name}: there are no third derivatives")
 
     class Jvp(torch.autograd.Function):
-        forward: Any = staticmethod(lambda *args: _results(op.jvp(*args)))
+        forward: Any = _called(op, "jvp")
         setup_context: Any = staticmethod(op._keep(0))
 
         @staticmethod
@@ -359,7 +400,7 @@ def _functions(op: Op) -> _Functions:
             raise NotImplementedError(f"{name}: there is no forward mode of forward mode")
 
     class Backward(torch.autograd.Function):
-        forward: Any = staticmethod(lambda *args: op.backward(*args))
+        forward: Any = _called(op, "backward")
         setup_context: Any = staticmethod(op._keep(0))
 
         @staticmethod
@@ -375,7 +416,7 @@ def _functions(op: Op) -> _Functions:
             return tuple(found[k + n :])
 
     class Forward(torch.autograd.Function):
-        forward: Any = staticmethod(lambda *args: op.forward(*args))
+        forward: Any = _called(op, "forward")
         setup_context: Any = staticmethod(op._keep(m))
 
         @staticmethod

@@ -116,6 +116,14 @@ def test_values_are_those_of_the_arrays(name: str) -> None:
                 np.testing.assert_array_equal(a.numpy(), e)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if "cudnn" not in name])
+def test_all_outputs_stand_in_tensorflows_order(name: str) -> None:
+    problem = Problem(name)
+    problem.fields = ("i", "cs", "f", "o", "ci", "co", "h") if "lstm" in name else (*"ruch",)
+    for n, a, e in zip(problem.fields, problem(*problem.tensors()), problem.plain(), strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), e, n)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_gradcheck(name: str) -> None:
     problem = Problem(name)
