@@ -18,7 +18,6 @@ import argparse
 import gc
 import importlib.util
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -33,13 +32,13 @@ if __name__ == "__main__":
 
 import cases
 import processes
-from cases import BACKWARD, BOTH, FORWARD, PASSES, Case
+import timing
+from cases import Case
+from timing import ENOUGH, PASSES, median_interval, of_pass
 
 import cupyrnn
 
 NUMPY, NUMBA = "NumPy", "Numba"
-# Starts that the interval needs: of fewer than six values even the outermost are too near.
-ENOUGH = 6
 # Shorter than cpu.py's: more pairs say more than longer ones.
 BLOCK_SECONDS = 0.005
 
@@ -90,17 +89,6 @@ class Row(NamedTuple):
         return "**slower**" if self.low > 1 else "faster" if self.high < 1 else ""
 
 
-def median_interval(values: list[float]) -> tuple[float, float]:
-    """Return a 95% interval of the median: two of the values, by the binomial distribution."""
-    ordered, n = sorted(values), len(values)
-    below, k = 0.0, 0
-    # The most that may be left out at either end.
-    while below + math.comb(n, k) / 2**n <= 0.025:
-        below += math.comb(n, k) / 2**n
-        k += 1
-    return ordered[max(0, k - 1)], ordered[n - max(1, k)]
-
-
 # Seconds of forward and backward in a block; a block of this checkout with one of the other.
 Block = list[tuple[float, float]]
 Pair = tuple[Block, Block]
@@ -121,16 +109,12 @@ def compare(case: Case, room: str, threads: int, starts: list[list[Pair]]) -> li
 def _medians(pairs: list[Pair], what: str) -> tuple[float, float, float, float]:
     """Return the medians of both times, of their ratio and of their difference."""
     times = [
-        [statistics.median(_of_pass(*call, what) for call in block) for block in pair]
+        [statistics.median(of_pass(what, *call) for call in block) for block in pair]
         for pair in pairs
     ]
     columns = zip(*((a, b, a / b, a - b) for a, b in times), strict=True)
     this, other, ratio, more = (statistics.median(column) for column in columns)
     return this, other, ratio, more
-
-
-def _of_pass(forward: float, backward: float, what: str) -> float:
-    return {FORWARD: forward, BACKWARD: backward, BOTH: forward + backward}[what]
 
 
 def table(rows: list[Row]) -> str:
@@ -197,11 +181,11 @@ def serve(checkout: str, threads: int) -> None:
             small.backward(small.forward())  # where Numba compiles
             contestant = cases.plain(case)
             gc.collect()
-            answer: Any = sum(cases.repetition(contestant))
-            if answer < cases.LONG_CALL:
-                answer = sum(cases.repetition(contestant))
+            answer: Any = sum(timing.repetition(contestant))
+            if answer < timing.LONG_CALL:
+                answer = sum(timing.repetition(contestant))
         else:
-            answer = cases.block(contestant, question["repetitions"], threads)
+            answer = timing.block(contestant, question["repetitions"], threads)
         print(json.dumps(answer), flush=True)
 
 

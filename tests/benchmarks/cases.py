@@ -1,26 +1,21 @@
 """
-What is timed on a CPU, beside what, how, and what is aimed at.
+What is timed on a CPU, beside what, and what is aimed at.
 
 A case is an op at a shape. Its contestants, cupyrnn, a peer and the bare matmuls, each have a
-forward and a backward call; `measure` times both in one repetition, so that forward, backward and
-their sum come from the same run.
+forward and a backward call, which are timed in one repetition.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import gc
 import math
 import os
-import statistics
-import time
-import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from timing import BACKWARD, FORWARD, Contestant
 
 import cupyrnn
 
@@ -35,12 +30,11 @@ SEQUENCES: list[tuple[int, ...]] = [
 ]
 # (B, I, H)
 STEPS: list[tuple[int, ...]] = [(1, 32, 32), (32, 128, 128), (64, 512, 512), (256, 1024, 1024)]
-SMALL_SHAPES = SEQUENCES[:2] + STEPS[:2]
-VARIANT_SHAPE = (50, 16, 128, 128)
 # Of a stream: one step of cudnn_rnn.
 ONE_STEP_SHAPES: list[tuple[int, ...]] = [(1, 1, 32, 32), (1, 1, 128, 128), (1, 1, 512, 512)]
+SMALL_SHAPES = SEQUENCES[:2] + STEPS[:2] + ONE_STEP_SHAPES[:2]
+VARIANT_SHAPE = (50, 16, 128, 128)
 MEMORY_SHAPES = [(100, 32, 256, 256), (100, 64, 512, 512)]
-PASSES = FORWARD, BACKWARD, BOTH = ("forward", "backward", "forward+backward")
 
 CUPYRNN, NUMBA, FLOOR = "cupyrnn", "cupyrnn with Numba", "matmuls"
 TENSORFLOW, PYTORCH = "TensorFlow", "PyTorch"
@@ -119,6 +113,7 @@ def all_cases() -> list[Case]:
     for variant in (LENGTHS, PROJECTION, LAYERS):
         for mode in ("lstm",) if variant == PROJECTION else ("lstm", "gru", "rnn_tanh"):
             ops.append((f"{CUDNN}{mode}", [VARIANT_SHAPE], two, (variant,)))
+    ops += [(f"{CUDNN}{mode}", ONE_STEP_SHAPES, one, plain) for mode in ("lstm", "gru", "rnn_tanh")]
     return [
         Case(op, dtype, shape, variant)
         for op, shapes, dtypes, variants in ops
@@ -128,65 +123,49 @@ def all_cases() -> list[Case]:
     ]
 
 
-def one_step_cases() -> list[Case]:
-    """Return cudnn_rnn at one step, where cupyrnn is compared with itself."""
-    return [
-        Case(f"{CUDNN}{mode}", "float32", shape)
-        for mode in ("lstm", "gru", "rnn_tanh")
-        for shape in ONE_STEP_SHAPES
-    ]
-
-
 def smallest(case: Case) -> bool:
     """Return whether no case of this op, dtype and variant is smaller."""
     return case.variant in (LENGTHS, PROJECTION, LAYERS) or case.shape in (SEQUENCES[0], STEPS[0])
 
 
-def ratio_aim(case: Case, what: str) -> float | None:
-    """Return what the peer's time over cupyrnn's is to be at least."""
-    tiny, large = case.shape == SEQUENCES[0], case.shape in SEQUENCES[3:]
-    if case.peer == PYTORCH:
-        if case.dtype == "float64":
-            return 1.2
-        if case.variant:
-            return None if what == FORWARD else 1.0
-        if case.mode == "lstm":
-            return {FORWARD: None, BACKWARD: 1.0 if tiny else 0.85, BOTH: 0.8}[what]
-        return 1.0 if what == BACKWARD else None
-    if (case.op, case.dtype) == ("BlockLSTM", "float32"):
-        peephole = 0.9 if case.variant else 1.0
-        backward = round((1.7 if tiny else 2.4) * peephole, 2)
-        return {FORWARD: 0.9 if large else 0.6, BACKWARD: backward, BOTH: 0.9 if tiny else 2.0}[
-            what
-        ]
-    if (case.op, case.dtype, what) == ("BlockLSTM", "float16", BACKWARD):
-        return 3.0
-    if (case.dtype, what) == ("float32", BACKWARD):
-        return {("GRUBlockCell", ""): 1.2, ("LSTMBlockCell", PEEPHOLE): 1.0}.get(
-            (case.op, case.variant)
-        )
-    return None
+def rare(case: Case) -> bool:
+    """Return whether a case is timed only when all are asked for: without an aim, or alike."""
+    if case.op in ("BlockLSTMV2", "block_gru", "lstm_block_cell", "gru_block_cell"):
+        return True
+    if case.dtype == "float16":
+        return case.op != "BlockLSTM" or case.shape != VARIANT_SHAPE
+    if case.dtype == "float64":
+        return case.peer is None or case.shape not in (VARIANT_SHAPE, SEQUENCES[3])
+    largest = case.shape == SEQUENCES[-1] and (case.op, case.variant) != ("BlockLSTM", "")
+    return largest or case.mode == "rnn_relu"
 
 
-def floor_aim(case: Case, threads: int) -> float | None:
-    """Return what cupyrnn's time over that of the matmuls is to be at most."""
-    large = case.sequence and case.shape[-1] >= 512
-    wanted = large and case.dtype == "float32" and threads == 1 and case.op != "BlockLSTMV2"
-    return 1.1 if wanted else None
+def ratio_aim(case: Case, what: str, name: str) -> float | None:
+    """Return what the peer's time over that of CUPYRNN or of NUMBA is to be at least."""
+    if case.peer != TENSORFLOW:
+        return None
+    if what == BACKWARD:
+        return {CUPYRNN: 1.0, NUMBA: 2.4}[name]
+    forward = what == FORWARD and case.sequence and case.shape != SEQUENCES[0]
+    return 0.9 if forward and name == NUMBA else None
+
+
+# Checks, views and small calls of one step.
+STEP_SECONDS = 25e-6
+
+
+def step_aim(case: Case, what: str) -> float | None:
+    """Return what a single step of cudnn_rnn over its matmuls and 25 µs is to be at most."""
+    if case.shape not in ONE_STEP_SHAPES[1:]:
+        return None
+    if what == BACKWARD:
+        return 4.0
+    return (5.0 if case.shape == ONE_STEP_SHAPES[1] else 3.0) if what == FORWARD else None
 
 
 def memory_aim(case: Case) -> float | None:
     """Return what the backward call is to take at most, its results included, in MiB."""
     return 40.0 if case == Case("BlockLSTM", "float32", (100, 64, 512, 512)) else None
-
-
-class Contestant(NamedTuple):
-    """Two calls that are timed, and their results as NumPy arrays by cupyrnn's names."""
-
-    name: str
-    forward: Callable[[], Any]
-    backward: Callable[[Any], Any]  # of what forward returned
-    results: Callable[[Any, Any], dict[str, Any]]  # of what forward and backward returned
 
 
 def _draw(case: Case, sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -275,7 +254,9 @@ class _BlockOp:
 
         return [
             self.contestant(EAGER, *ops, array),
-            self.contestant(FUNCTION, *ops, array, functools.partial(tf.function, autograph=False)),
+            self.contestant(
+                FUNCTION, *ops, array, functools.partial(tf.function, autograph=False)
+            )._replace(unless_long=EAGER),
         ]
 
     def torch(self) -> Contestant:
@@ -623,185 +604,6 @@ def gradient_error(case: Case, contestant: Contestant, outputs: Any, grads: Any)
     exact_outputs = type(outputs)(**{n: got[n].astype(np.float64) for n in outputs._fields})
     exact = exact_op.cupyrnn().backward(exact_outputs)._asdict()
     return max(relative_error(got[name], a) for name, a in exact.items())
-
-
-# OpenBLAS's threads go on spinning for 2**26 cycles after a product, 24 ms at 2.8 GHz; OpenMP's and
-# TensorFlow's a few ms.
-SPIN_SECONDS = 0.03
-BLOCK_SECONDS = 0.03
-# What takes this long isn't a few µs faster for being dispatched by tf.function.
-LONG_CALL = 0.1
-# What takes this long is timed once: TensorFlow's float16 at the largest shapes.
-ENDLESS_CALL = 6.0
-LONG_ROUND = 0.5
-
-
-def processors() -> list[int]:
-    """Return the processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def settle(threads: int) -> None:
-    """Wait until the threads of whoever ran last sleep, so that they don't slow the next."""
-    if threads > 1:
-        time.sleep(SPIN_SECONDS)
-
-
-Look = Callable[[Contestant, Any, Any], None]
-
-
-def repetition(c: Contestant, look: Look | None = None) -> tuple[float, float]:
-    """Return the seconds of forward and backward; `look` may see what they returned."""
-    start = time.perf_counter()
-    outputs = c.forward()
-    middle = time.perf_counter()
-    grads = c.backward(outputs)
-    end = time.perf_counter()
-    if look is not None:
-        look(c, outputs, grads)
-    del outputs, grads
-    return middle - start, end - middle
-
-
-def block(c: Contestant, repetitions: int, threads: int) -> list[tuple[float, float]]:
-    """Return the seconds of some repetitions; short ones get one before that is not timed."""
-    settle(threads)
-    if repetitions > 1:
-        repetition(c)
-    return [repetition(c) for _ in range(repetitions)]
-
-
-def block_size(seconds: float) -> int:
-    """Return how many repetitions of that length are a block."""
-    return max(1, min(300, int(BLOCK_SECONDS / seconds)))
-
-
-class Limits(NamedTuple):
-    """What bounds a measurement."""
-
-    seconds: float
-    rounds: int  # at least
-    long_rounds: int  # at least, of rounds that take long
-
-
-FULL = Limits(0.5, 5, 3)
-# The same for what has no peer to be compared with, or no aim in float32.
-LESS = Limits(0.5, 5, 2)
-QUICK = Limits(0.05, 2, 2)
-
-
-def limits(case: Case) -> Limits:
-    """Return what bounds the measurement of a case that is not to be quick."""
-    aims = case.dtype == "float32" and any(ratio_aim(case, what) for what in PASSES)
-    return FULL if aims else LESS
-
-
-class Timing(NamedTuple):
-    """The medians of a contestant, in seconds by pass, and of how many repetitions."""
-
-    seconds: dict[str, float]
-    repetitions: int
-
-
-def medians(times: list[tuple[float, float]]) -> Timing:
-    forward, backward, both = (
-        statistics.median(t) for t in zip(*((f, b, f + b) for f, b in times), strict=True)
-    )
-    return Timing({FORWARD: forward, BACKWARD: backward, BOTH: both}, len(times))
-
-
-def measure(
-    contestants: list[Contestant], limits: Limits, threads: int, look: Look | None = None
-) -> dict[str, Timing]:
-    """
-    Time the contestants in turn, one block of each a round.
-
-    A block is some repetitions of one contestant, as many as take 30 ms, so that its threads are
-    awake and its data in the caches; before it all wait until the others' threads sleep. A first
-    repetition counts only where it takes long, so that what is made once doesn't show in it.
-    tf.function is left out where the eager call is long. `look` sees each one's first results.
-    """
-    times: dict[str, list[tuple[float, float]]] = {}
-    estimates: dict[str, float] = {}
-    gc.collect()
-    gc.disable()
-    try:
-        for c in contestants:
-            if c.name == FUNCTION and estimates[EAGER] > LONG_CALL:
-                continue
-            settle(threads)
-            first = repetition(c, look)
-            long = sum(first) > LONG_CALL
-            times[c.name] = [first] if long else []
-            again = [first] if long else [repetition(c) for _ in range(3)]
-            estimates[c.name] = min(map(sum, again))
-        running = [c for c in contestants if estimates.get(c.name, math.inf) < ENDLESS_CALL]
-        estimates = {c.name: estimates[c.name] for c in running}
-        sizes = {name: block_size(seconds) for name, seconds in estimates.items()}
-        pause = SPIN_SECONDS if threads > 1 else 0.0
-        one_round = sum(pause + (sizes[n] + (sizes[n] > 1)) * s for n, s in estimates.items())
-        least = limits.long_rounds if one_round > LONG_ROUND else limits.rounds
-        rounds = max(least, min(100, int(limits.seconds / max(one_round, BLOCK_SECONDS))))
-        for _ in range(rounds - all(times.values())):
-            for c in running:
-                times[c.name] += block(c, sizes[c.name], threads)
-    finally:
-        gc.enable()
-    return {name: medians(t) for name, t in times.items()}
-
-
-MIB = 2**20
-
-
-def traced_peaks(c: Contestant) -> dict[str, float]:
-    """Return the most NumPy holds at once during the passes beyond before, in MiB."""
-    tracemalloc.start()
-    try:
-        outputs = c.forward()
-        between, forward = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        grads = c.backward(outputs)
-        peak = tracemalloc.get_traced_memory()[1]
-        del outputs, grads
-    finally:
-        tracemalloc.stop()
-    peaks = {FORWARD: forward, BACKWARD: peak - between, BOTH: max(forward, peak)}
-    return {what: n / MIB for what, n in peaks.items()}
-
-
-# Where Linux lets a process forget how large it once was.
-CLEAR_REFS = "/proc/self/clear_refs"
-# malloc gives back at once what is freed, so that a process holds what it uses.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-
-
-def resident_peak(warm_up: Contestant, c: Contestant) -> float:
-    """
-    Return by how much the process grows during the backward call, in MiB; Linux only.
-
-    Everything counts, whoever allocates it. Needs a fresh process with `MALLOC` in its
-    environment; `warm_up` is a small one of the same kind, for what libraries make once.
-    """
-    for _ in range(2):
-        warm_up.backward(warm_up.forward())
-    outputs = c.forward()
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    with open(CLEAR_REFS, "w") as f:
-        f.write("5")  # the peak is what is resident now
-    before = _status("VmRSS")
-    grads = c.backward(outputs)
-    peak = _status("VmHWM") - before
-    del outputs, grads
-    return peak / MIB
-
-
-def _status(name: str) -> int:
-    """Return an entry of /proc/self/status, in bytes."""
-    with open("/proc/self/status") as f:
-        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(f"{name}:"))
 
 
 def memory_cases() -> Iterator[tuple[Case, str]]:

@@ -1,9 +1,10 @@
 """
 Every op on a CPU beside TensorFlow or PyTorch and beside its bare matmuls, in one table.
 
-    python tests/benchmarks/cpu.py                       # all of it, about a quarter of an hour
+    python tests/benchmarks/cpu.py                       # what has a peer, under 15 minutes
+    python tests/benchmarks/cpu.py --all                 # every case and memory, most of an hour
     python tests/benchmarks/cpu.py --only 'BlockLSTM float32' --threads 1
-    python tests/benchmarks/cpu.py --quick --out cpu.md  # the two small shapes, a minute or two
+    python tests/benchmarks/cpu.py --quick --out cpu.md  # the small shapes, a minute or two
     python tests/benchmarks/cpu.py --against ../before   # this checkout's times over another's
 
 needs the `oracle` extra for the peers, and Linux to bind threads to processors and for the memory
@@ -34,7 +35,9 @@ import against
 import cases
 import numpy as np
 import processes
-from cases import BACKWARD, CUPYRNN, FLOOR, NUMBA, PASSES, Case
+import timing
+from cases import CUPYRNN, FLOOR, NUMBA, Case
+from timing import BACKWARD, PASSES, Ratio, Timing
 
 import cupyrnn
 
@@ -43,46 +46,66 @@ NOTES = """\
   TensorFlow, one for those beside PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
   two pools and PyTorch are all given that number of threads. OPENBLAS_CORETYPE and
   OPENBLAS_L2_SIZE, which some machines set for an older OpenBLAS, are unset.
-* The contestants take turns. A turn is a block of repetitions, as many as take 30 ms, or one; with
-  more than one thread everyone first waits 30 ms, as OpenBLAS's threads and OpenMP's spin on after
-  their last work and would slow the next contestant. Short calls get one untimed repetition then.
-* A repetition is forward, then backward on what it returned. The times are medians, in ms;
-  forward+backward is the median of the sums. What a call returns is freed outside the time.
-  `n`: repetitions of cupyrnn. A peer that takes over 6 s is timed once.
+* The contestants take turns; a round is a block of each, who begins changes. A block is as many
+  repetitions as take 30 ms, or one; with more than one thread everyone first waits 30 ms, as
+  OpenBLAS's threads and OpenMP's spin on after their last work and would slow the next contestant.
+  Short calls get one untimed repetition then.
+* A repetition is forward, then backward on what it returned; forward+backward is their sum. A block
+  counts by its median, a contestant by the median of its blocks, in ms. What a call returns is
+  freed outside the time. `n`: repetitions of cupyrnn. A peer that takes over 6 s is timed once.
+* ratio: the peer's time over cupyrnn's, above 1 cupyrnn is ahead: the median over the rounds, and
+  its 95% interval by their order, whatever their distribution: nine rounds, six where a round takes
+  over a second. It says what this run knows of itself: another start of the same process, with its
+  memory in other places, can lie outside.
 * The peers get the same numbers and give the gradient of the same inputs. TensorFlow: the op of
   tf.raw_ops, eager and as a tf.function, the better one in each row; only eager where that takes
   over 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
   retain_graph; packed sequences are packed and padded inside the time. TensorFlow has no float64
   LSTM: PyTorch's counts there, which has no peepholes. A dash: nobody computes the same.
 * cupyrnn is NumPy alone. "with Numba" is the same call where Numba is installed and compiles a loop
-  of it; its first call, which compiles, is not timed. Aims are judged without it.
-* ratio: the peer's time over cupyrnn's, above 1 cupyrnn is ahead. floor: the products alone with
-  np.dot on contiguous arrays, in float32 for float16; measured in turn with the rest where there is
-  an aim, else once for all cases with the same products.
+  of it; its first call, which compiles, is not timed.
+* aim: of gradients of the block ops 1 in NumPy alone, 2.4 with Numba; of their sequences forward
+  0.9 with Numba, but at the smallest shape. **short**: all of the interval lies below; "within the
+  spread": its median does, not all of it.
+* floor: the products alone with np.dot on contiguous arrays, in float32 for float16; measured in
+  turn with the rest where there is an aim, else once for all cases with the same products. The aim
+  of single steps of cudnn_rnn is on their time over the floor and 25 µs.
 * MiB: the most that NumPy holds at once during the call beyond before, results included
   (tracemalloc). Memory of processes is in a table of its own.
-* BlockLSTMV2 is BlockLSTM with the gates in another order, and has no aims of its own.
+* BlockLSTMV2 is BlockLSTM with the gates in another order.
 * lstm_block_cell and gru_block_cell: backward is `..._backward`, the gradient of every input.
 * "lengths" go evenly from T down to T/2, "projection" is to H/2."""
 
 
 class Aim(NamedTuple):
-    """A bound and what was measured."""
+    """A bound, what was measured and between what it may lie."""
 
     of: str
     bound: float
-    value: float
+    value: Ratio
     at_least: bool
 
     @property
     def reached(self) -> bool:
         # As printed: 1.696 is 1.70.
-        value = round(self.value, 2)
+        value = round(self.value.value, 2)
         return value >= self.bound if self.at_least else value <= self.bound
 
+    @property
+    def verdict(self) -> str:
+        if self.reached:
+            return "reached"
+        far = self.value.high < self.bound if self.at_least else self.value.low > self.bound
+        return "**short**" if far else "short within the spread"
+
+    @property
+    def lack(self) -> float:
+        """How much is missing, as a factor."""
+        found = self.value.value / self.bound
+        return found if self.at_least else 1 / found
+
     def __str__(self) -> str:
-        sign = "≥" if self.at_least else "≤"
-        return f"{sign} {self.bound:g} {'reached' if self.reached else '**short**'}"
+        return f"{'≥' if self.at_least else '≤'} {self.bound:g} {self.verdict}"
 
 
 class Row(NamedTuple):
@@ -93,37 +116,59 @@ class Row(NamedTuple):
     numba: float | None
     peer: float | None
     floor: float | None
+    ratio: Ratio | None
+    numba_ratio: Ratio | None
     memory: float | None
     repetitions: int
     ratio_aim: Aim | None
+    numba_aim: Aim | None
     floor_aim: Aim | None
 
     @property
     def aims(self) -> list[Aim]:
-        return [aim for aim in (self.ratio_aim, self.floor_aim) if aim is not None]
+        aims = (self.ratio_aim, self.numba_aim, self.floor_aim)
+        return [aim for aim in aims if aim is not None]
 
 
-def rows(case: Case, threads: int, result: dict[str, Any]) -> list[Row]:
+def rows(case: Case, result: dict[str, Any]) -> list[Row]:
     """Return the rows of a case, from what `measure_case` found."""
-    made = []
-    timings = result["timings"]
-    for what in PASSES:
-        mine = timings[CUPYRNN][0][what]
-        own = (CUPYRNN, NUMBA, FLOOR)
-        others = [t[what] for name, (t, _) in timings.items() if name not in own]
-        peer = min(others, default=None)
-        floor = timings[FLOOR][0][what] if has_floor(case, what) else None
-        ratio_bound, floor_bound = cases.ratio_aim(case, what), cases.floor_aim(case, threads)
-        ratio_aim = floor_aim = None
-        if peer is not None and ratio_bound is not None:
-            ratio_aim = Aim("ratio", ratio_bound, peer / mine, True)
-        if floor is not None and floor_bound is not None:
-            floor_aim = Aim("over floor", floor_bound, mine / floor, False)
-        memory = result["memory"][what] if result["memory"] else None
-        n = timings[CUPYRNN][1]
-        numba = timings[NUMBA][0][what] if NUMBA in timings else None
-        made.append(Row(what, mine, numba, peer, floor, memory, n, ratio_aim, floor_aim))
-    return made
+    timings = {name: Timing(*found) for name, found in result["timings"].items() if found}
+    return [_row(case, what, timings, result["memory"]) for what in PASSES]
+
+
+def _row(case: Case, what: str, timings: dict[str, Timing], memory: dict[str, float]) -> Row:
+    others = [found for name, found in timings.items() if name not in (CUPYRNN, NUMBA, FLOOR)]
+    peer = min(others, key=lambda found: found.seconds(what), default=None)
+    ratios: dict[str, Ratio | None] = dict.fromkeys((CUPYRNN, NUMBA))
+    aims: dict[str, Aim | None] = dict.fromkeys((CUPYRNN, NUMBA))
+    for name in ratios:
+        if peer is not None and name in timings:
+            found = ratios[name] = timing.ratio(peer, timings[name], what)
+            bound = cases.ratio_aim(case, what, name)
+            of = "ratio" if name == CUPYRNN else "ratio with Numba"
+            aims[name] = None if bound is None else Aim(of, bound, found, True)
+    ours = timings[CUPYRNN]
+    floor = timings.get(FLOOR) if has_floor(case, what) else None
+    floor_aim, bound = None, cases.step_aim(case, what)
+    if floor is not None and bound is not None:
+        lowest = Timing(
+            {what: [s + cases.STEP_SECONDS for s in floor.rounds[what]]}, floor.repetitions
+        )
+        floor_aim = Aim("over floor + 25 µs", bound, timing.ratio(ours, lowest, what), False)
+    return Row(
+        what,
+        ours.seconds(what),
+        timings[NUMBA].seconds(what) if NUMBA in timings else None,
+        None if peer is None else peer.seconds(what),
+        None if floor is None else floor.seconds(what),
+        ratios[CUPYRNN],
+        ratios[NUMBA],
+        memory.get(what),
+        ours.repetitions,
+        aims[CUPYRNN],
+        aims[NUMBA],
+        floor_aim,
+    )
 
 
 def has_floor(case: Case, what: str) -> bool:
@@ -138,10 +183,6 @@ def digits(value: float | None) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
-def ratio(peer: float | None, own: float | None) -> str:
-    return "–" if peer is None or own is None else f"{peer / own:.2f}"
-
-
 def markdown(columns: list[str], lines: list[list[str]]) -> str:
     rule = ["---"] * len(columns)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, rule, *lines))
@@ -150,25 +191,30 @@ def markdown(columns: list[str], lines: list[list[str]]) -> str:
 def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
     """Return the table of the cases of one op, dtype and number of threads."""
     sizes = "(T, B, I, H)" if found[0][0].sequence else "(B, I, H)"
-    columns = [sizes, "", "pass", "cupyrnn", peer or "peer", "ratio", "aim", "floor", "over floor"]
-    columns += ["aim", "MiB", "n"]
+    columns = [sizes, "", "pass", peer or "peer", "cupyrnn", "ratio", "aim"]
     compiled = any(row.numba is not None for _, case_rows in found for row in case_rows)
-    columns += ["with Numba", "ratio"] * compiled
+    columns += ["with Numba", "ratio", "aim"] * compiled
+    columns += ["floor", "over floor", "aim", "MiB", "n"]
     lines = [
         [
             str(case.shape),
             case.variant,
             row.what,
+            digits(row.peer and 1e3 * row.peer),
             digits(1e3 * row.ours),
-            "–" if row.peer is None else digits(1e3 * row.peer),
-            ratio(row.peer, row.ours),
+            str(row.ratio or "–"),
             str(row.ratio_aim or ""),
-            "–" if row.floor is None else digits(1e3 * row.floor),
+            *[
+                digits(row.numba and 1e3 * row.numba),
+                str(row.numba_ratio or "–"),
+                str(row.numba_aim or ""),
+            ]
+            * compiled,
+            digits(row.floor and 1e3 * row.floor),
             "–" if row.floor is None else f"{row.ours / row.floor:.2f}",
             str(row.floor_aim or ""),
             "" if row.memory is None else digits(row.memory),
             str(row.repetitions),
-            *[digits(row.numba and 1e3 * row.numba), ratio(row.peer, row.numba)] * compiled,
         ]
         for case, case_rows in found
         for row in case_rows
@@ -200,33 +246,27 @@ def memory_lines(memory: dict[tuple[Case, str], float]) -> list[list[str]]:
     for case in dict.fromkeys(case for case, _ in memory):
         mine, bound = memory.get((case, CUPYRNN)), cases.memory_aim(case)
         peer = memory.get((case, case.peer or ""))
-        aim = Aim("MiB", bound, mine, False) if mine is not None and bound is not None else ""
+        aim = ""
+        if mine is not None and bound is not None:
+            aim = f"≤ {bound:g} {'reached' if mine <= bound else '**short**'}"
         name = f"{case.op}, {case.dtype}, {BACKWARD}"
-        cells = [name, str(case.shape), digits(mine), f"{digits(peer)} ({case.peer})", str(aim)]
-        lines.append(cells)
+        lines.append([name, str(case.shape), digits(mine), f"{digits(peer)} ({case.peer})", aim])
     return lines
 
 
 def short_lines(results: Results) -> tuple[int, list[list[str]]]:
-    """Return how many aims the timed rows have, and a line for each that was not reached."""
+    """Return how many aims the timed rows have, and a line for each not reached, worst first."""
     aims = [
         (threads, case, row, aim)
         for threads, found in results.items()
         for case, result in found.items()
-        for row in rows(case, threads, result)
+        for row in rows(case, result)
         for aim in row.aims
     ]
+    short = sorted((found for found in aims if not found[3].reached), key=lambda f: f[3].lack)
     lines = [
-        [
-            str(threads),
-            str(case),
-            row.what,
-            f"{aim.of} {aim.value:.2f}",
-            str(aim),
-            ratio(row.peer, row.numba) if aim.at_least and row.numba is not None else "",
-        ]
-        for threads, case, row, aim in aims
-        if not aim.reached
+        [str(threads), str(case), row.what, aim.of, str(aim.value), str(aim)]
+        for threads, case, row, aim in short
     ]
     return len(aims), lines
 
@@ -239,14 +279,14 @@ def report(
     parts = ["# cupyrnn on a CPU", "\n".join(header), NOTES]
     parts.append(f"Rows with an aim: {count}, of them short of it: {len(short)}.")
     if short:
-        columns = ["threads", "case", "pass", "measured", "aim", "ratio with Numba"]
+        columns = ["threads", "case", "pass", "of", "measured", "aim"]
         parts.append(markdown(columns, short))
     for threads, found in results.items():
         parts.append(f"## {threads} thread{'s' * (threads > 1)}")
         ordered = [case for case in selected if case in found]
         for op, dtype in dict.fromkeys((case.op, case.dtype) for case in ordered):
             group = [
-                (case, rows(case, threads, found[case]))
+                (case, rows(case, found[case]))
                 for case in ordered
                 if (case.op, case.dtype) == (op, dtype)
             ]
@@ -294,7 +334,7 @@ def header(threads: list[int]) -> list[str]:
             name = importlib.metadata.packages_distributions()[module][0]
             versions.append(f"{peer} {importlib.metadata.version(name)}")
     return [
-        f"{processor()}, {len(cases.processors())} processors, {platform.platform()}  ",
+        f"{processor()}, {len(timing.processors())} processors, {platform.platform()}  ",
         ", ".join(versions) + "  ",
         f"Threads: {', '.join(map(str, threads))}. {datetime.date.today()}, load before the run"
         f" {os.getloadavg()[0]:.2f}",
@@ -302,7 +342,7 @@ def header(threads: list[int]) -> list[str]:
 
 
 def measure_case(
-    case: Case, threads: int, limits: cases.Limits, floors: dict[Any, Any], once: bool
+    case: Case, threads: int, limits: timing.Limits, floors: dict[Any, Any], once: bool
 ) -> dict[str, Any]:
     """Return the timings, and where `once` what does not depend on the threads."""
     mine, others = cases.ours(case), []
@@ -312,20 +352,20 @@ def measure_case(
     contestants = [mine, *([compiled] if compiled is not None else []), *others]
     dtype = "float32" if case.dtype == "float16" else case.dtype
     key = str((dtype, cases.products(case)))
-    if key not in floors or cases.floor_aim(case, threads) is not None:
+    if key not in floors or any(cases.step_aim(case, what) for what in PASSES):
         contestants.append(cases.floor(case))
     errors: dict[str, float] = {}
 
-    def look(c: cases.Contestant, outputs: Any, grads: Any) -> None:
+    def look(c: timing.Contestant, outputs: Any, grads: Any) -> None:
         if c.name != FLOOR:
             errors[c.name] = cases.gradient_error(case, c, outputs, grads)
 
     half = once and others and case.dtype == "float16"
-    timings = cases.measure(contestants, limits, threads, look if half else None)
+    timings = timing.measure(contestants, limits, threads, look if half else None)
     floors[key] = timings.setdefault(FLOOR, floors.get(key))
     return {
         "timings": timings,
-        "memory": cases.traced_peaks(mine) if once else {},
+        "memory": timing.traced_peaks(mine) if once else {},
         "errors": errors,
     }
 
@@ -339,7 +379,7 @@ def work(task: dict[str, Any]) -> None:
         small = case._replace(shape=cases.SEQUENCES[0])
         name = task["contestant"]
         make = cases.ours if name == CUPYRNN else lambda case: cases.peers(case)[0]
-        print(json.dumps(cases.resident_peak(make(small), make(case))))
+        print(json.dumps(timing.resident_peak(make(small), make(case))))
         return
     if task["peer"] == cases.TENSORFLOW:
         threading = cases.tensorflow().config.threading
@@ -348,7 +388,7 @@ def work(task: dict[str, Any]) -> None:
     elif task["peer"] == cases.PYTORCH:
         cases.torch().set_num_threads(threads)
     for case in chosen:
-        limits = cases.QUICK if task["quick"] else cases.limits(case)
+        limits = timing.QUICK if task["quick"] else timing.FULL
         print(json.dumps(measure_case(case, threads, limits, floors, task["once"])), flush=True)
 
 
@@ -360,13 +400,12 @@ def start(task: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen
 
 def selected(args: argparse.Namespace) -> list[Case]:
     """Return the cases that the arguments ask for."""
-    every, small = cases.all_cases(), cases.SMALL_SHAPES
-    if args.against is not None:
-        every, small = every + cases.one_step_cases(), small + cases.ONE_STEP_SHAPES
     return [
         case
-        for case in every
-        if re.search(args.only, str(case)) and (case.shape in small or not args.quick)
+        for case in cases.all_cases()
+        if re.search(args.only, str(case))
+        and (args.all or args.against is not None or not cases.rare(case))
+        and (case.shape in cases.SMALL_SHAPES or not args.quick)
     ]
 
 
@@ -395,15 +434,15 @@ class Run:
         self.check(process, f"{threads} threads, {peer or 'no peer'}")
 
     def measure_memory(self) -> None:
-        if not os.access(cases.CLEAR_REFS, os.W_OK):
-            self.say(f"memory of processes: needs Linux and a writable {cases.CLEAR_REFS}")
+        if not os.access(timing.CLEAR_REFS, os.W_OK):
+            self.say(f"memory of processes: needs Linux and a writable {timing.CLEAR_REFS}")
             return
         for case, name in cases.memory_cases():
             module = cases.MODULES.get(name)
             if case not in self.selected or (module and importlib.util.find_spec(module) is None):
                 continue
             with start(
-                {"threads": 1, "cases": [case], "contestant": name}, cases.MALLOC
+                {"threads": 1, "cases": [case], "contestant": name}, timing.MALLOC
             ) as process:
                 assert process.stdout is not None
                 text = process.stdout.read()
@@ -435,7 +474,8 @@ class Run:
                 if chosen:
                     self.time(threads, peer, chosen)
                     self.save()
-        self.measure_memory()
+        if self.args.all:
+            self.measure_memory()
         seconds = time.perf_counter() - begin
         self.header[2] += f", after it {os.getloadavg()[0]:.2f}; it took {seconds / 60:.1f} minutes"
         self.save()
@@ -446,7 +486,7 @@ class Run:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches")
-    processors = len(cases.processors())
+    processors = len(timing.processors())
     parser.add_argument(
         "--threads",
         type=int,
@@ -454,7 +494,8 @@ def main(argv: list[str] | None = None) -> int:
         metavar="N",
         help="numbers of threads to time with; default: 1 2, as far as there are processors",
     )
-    parser.add_argument("--quick", action="store_true", help="two small shapes, few repetitions")
+    parser.add_argument("--all", action="store_true", help="what has no peer or no aim too")
+    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here too")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-import cases
+import timing
 
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # With these a machine chooses OpenBLAS's kernel, often one that is slower than its own choice.
@@ -35,7 +35,7 @@ def start(
     arguments: list[str], threads: int, variables: dict[str, str], *, listens: bool = False
 ) -> subprocess.Popen[str]:
     """Start Python bound to as many processors as it has threads; `listens`: stdin is a pipe."""
-    allowed = cases.processors()
+    allowed = timing.processors()
     bind = getattr(os, "sched_setaffinity", lambda *_: None)
     bind(0, allowed[:threads])
     try:

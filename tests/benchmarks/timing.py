@@ -1,0 +1,250 @@
+"""
+How calls are timed beside each other, and what memory they take.
+
+Contestants take turns, one block of calls each a round, so that what slows the machine for a while
+slows them all. A ratio is taken within a round; its interval comes from the rounds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+import os
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+PASSES = FORWARD, BACKWARD, BOTH = ("forward", "backward", "forward+backward")
+
+
+class Contestant(NamedTuple):
+    """Two calls that are timed, and their results as NumPy arrays by cupyrnn's names."""
+
+    name: str
+    forward: Callable[[], Any]
+    backward: Callable[[Any], Any]  # of what forward returned
+    results: Callable[[Any, Any], dict[str, Any]]  # of what forward and backward returned
+    # Left out where that one's calls are long: it has the same kernels, and another way to them.
+    unless_long: str = ""
+
+
+# OpenBLAS's threads go on spinning for 2**26 cycles after a product, 24 ms at 2.8 GHz; OpenMP's and
+# TensorFlow's a few ms.
+SPIN_SECONDS = 0.03
+BLOCK_SECONDS = 0.03
+# What takes this long isn't a few µs faster for being dispatched by tf.function.
+LONG_CALL = 0.1
+# What takes this long is timed once: TensorFlow's float16 at the largest shapes.
+ENDLESS_CALL = 6.0
+
+
+def processors() -> list[int]:
+    """Return the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def settle(threads: int) -> None:
+    """Wait until the threads of whoever ran last sleep, so that they don't slow the next."""
+    if threads > 1:
+        time.sleep(SPIN_SECONDS)
+
+
+Look = Callable[[Contestant, Any, Any], None]
+
+
+def repetition(c: Contestant, look: Look | None = None) -> tuple[float, float]:
+    """Return the seconds of forward and backward; `look` may see what they returned."""
+    start = time.perf_counter()
+    outputs = c.forward()
+    middle = time.perf_counter()
+    grads = c.backward(outputs)
+    end = time.perf_counter()
+    if look is not None:
+        look(c, outputs, grads)
+    del outputs, grads
+    return middle - start, end - middle
+
+
+def block(c: Contestant, repetitions: int, threads: int) -> list[tuple[float, float]]:
+    """Return the seconds of some repetitions; short ones get one before that is not timed."""
+    settle(threads)
+    if repetitions > 1:
+        repetition(c)
+    return [repetition(c) for _ in range(repetitions)]
+
+
+def block_size(seconds: float) -> int:
+    """Return how many repetitions of that length are a block."""
+    return max(1, min(300, int(BLOCK_SECONDS / seconds)))
+
+
+def of_pass(what: str, forward: float, backward: float) -> float:
+    return {FORWARD: forward, BACKWARD: backward, BOTH: forward + backward}[what]
+
+
+def block_medians(times: list[tuple[float, float]]) -> dict[str, float]:
+    """Return the median of a block by pass."""
+    return {what: statistics.median(of_pass(what, *t) for t in times) for what in PASSES}
+
+
+class Timing(NamedTuple):
+    """What a contestant took: the medians of its blocks by pass, a block for each round."""
+
+    rounds: dict[str, list[float]]  # seconds
+    repetitions: int
+
+    def seconds(self, what: str) -> float:
+        return statistics.median(self.rounds[what])
+
+
+class Ratio(NamedTuple):
+    """A median of ratios and its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    rounds: int
+
+    def __str__(self) -> str:
+        if self.rounds == 1:
+            return f"{self.value:.2f} (once)"
+        return f"{self.value:.2f} ({self.low:.2f}–{self.high:.2f})"
+
+
+def ratio(over: Timing, under: Timing, what: str) -> Ratio:
+    """Return what one took over what another did, from the rounds that both were in."""
+    pairs = zip(over.rounds[what], under.rounds[what], strict=False)
+    values = [a / b for a, b in pairs]
+    return Ratio(statistics.median(values), *median_interval(values), len(values))
+
+
+# Values that an interval needs: of fewer than six even the outermost are too near.
+ENOUGH = 6
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """Return a 95% interval of the median: two of the values, by the binomial distribution."""
+    ordered, n = sorted(values), len(values)
+    below, k = 0.0, 0
+    # The most that may be left out at either end.
+    while below + math.comb(n, k) / 2**n <= 0.025:
+        below += math.comb(n, k) / 2**n
+        k += 1
+    return ordered[max(0, k - 1)], ordered[n - max(1, k)]
+
+
+class Limits(NamedTuple):
+    """How long a measurement takes: rounds while the seconds last, but so many at least."""
+
+    seconds: float
+    rounds: int
+
+
+# The second and the eighth of nine values enclose the median in 96% of all cases.
+FULL = Limits(1.0, 9)
+# Where a round takes over a second: of six values the least and the largest, in 97%.
+LONG = Limits(0.0, ENOUGH)
+LONG_ROUND = 1.0
+QUICK = Limits(0.05, 2)
+
+
+def measure(
+    contestants: list[Contestant], limits: Limits, threads: int, look: Look | None = None
+) -> dict[str, Timing]:
+    """
+    Time the contestants in turn, one block of each a round; who begins changes.
+
+    A block is some repetitions of one contestant, as many as take 30 ms, so that its threads are
+    awake and its data in the caches; before it all wait until the others' threads sleep. A first
+    repetition is not timed, unless it is endless. `look` sees each one's first results.
+    """
+    rounds: dict[str, list[dict[str, float]]] = {}
+    estimates: dict[str, float] = {}
+    gc.collect()
+    gc.disable()
+    try:
+        for c in contestants:
+            if estimates.get(c.unless_long, 0.0) > LONG_CALL:
+                continue
+            settle(threads)
+            first = repetition(c, look)
+            rounds[c.name] = [block_medians([first])] if sum(first) > ENDLESS_CALL else []
+            again = [first] if sum(first) > LONG_CALL else [repetition(c) for _ in range(3)]
+            estimates[c.name] = min(map(sum, again))
+        running = [c for c in contestants if rounds.get(c.name) == []]
+        sizes = {c.name: block_size(estimates[c.name]) for c in running}
+        pause = SPIN_SECONDS if threads > 1 else 0.0
+        one_round = sum(pause + (n + (n > 1)) * estimates[name] for name, n in sizes.items())
+        if one_round > LONG_ROUND and limits is FULL:
+            limits = LONG
+        count = max(limits.rounds, min(100, int(limits.seconds / max(one_round, BLOCK_SECONDS))))
+        for n in range(count):
+            turn = n % max(1, len(running))
+            for c in running[turn:] + running[:turn]:
+                rounds[c.name].append(block_medians(block(c, sizes[c.name], threads)))
+    finally:
+        gc.enable()
+    return {
+        name: Timing(
+            {what: [entry[what] for entry in found] for what in PASSES},
+            len(found) * sizes.get(name, 1),
+        )
+        for name, found in rounds.items()
+    }
+
+
+MIB = 2**20
+
+
+def traced_peaks(c: Contestant) -> dict[str, float]:
+    """Return the most NumPy holds at once during the passes beyond before, in MiB."""
+    tracemalloc.start()
+    try:
+        outputs = c.forward()
+        between, forward = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        grads = c.backward(outputs)
+        peak = tracemalloc.get_traced_memory()[1]
+        del outputs, grads
+    finally:
+        tracemalloc.stop()
+    peaks = {FORWARD: forward, BACKWARD: peak - between, BOTH: max(forward, peak)}
+    return {what: n / MIB for what, n in peaks.items()}
+
+
+# Where Linux lets a process forget how large it once was.
+CLEAR_REFS = "/proc/self/clear_refs"
+# malloc gives back at once what is freed, so that a process holds what it uses.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+
+
+def resident_peak(warm_up: Contestant, c: Contestant) -> float:
+    """
+    Return by how much the process grows during the backward call, in MiB; Linux only.
+
+    Everything counts, whoever allocates it. Needs a fresh process with `MALLOC` in its
+    environment; `warm_up` is a small one of the same kind, for what libraries make once.
+    """
+    for _ in range(2):
+        warm_up.backward(warm_up.forward())
+    outputs = c.forward()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open(CLEAR_REFS, "w") as f:
+        f.write("5")  # the peak is what is resident now
+    before = _status("VmRSS")
+    grads = c.backward(outputs)
+    peak = _status("VmHWM") - before
+    del outputs, grads
+    return peak / MIB
+
+
+def _status(name: str) -> int:
+    """Return an entry of /proc/self/status, in bytes."""
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(f"{name}:"))
