@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from . import _transposed
+
 if TYPE_CHECKING:
     from ._arrays import Array
 
@@ -123,5 +125,5 @@ def _maximum(z: Array, zeros: Array, out: Array) -> Array:
     return out
 
 
-_REAL = Arithmetic(np.dot, np.exp, np.tanh, np.reciprocal, np.ndarray.clip, np.maximum)
+_REAL = Arithmetic(_transposed.dot, np.exp, np.tanh, np.reciprocal, np.ndarray.clip, np.maximum)
 _DUAL = Arithmetic(dot, _exp, _tanh, _reciprocal, _clip, _maximum)

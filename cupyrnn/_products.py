@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _dual
+from . import _dual, _transposed
 from ._arrays import cast, compute_dtype
+from ._transposed import Transposed
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -48,7 +49,7 @@ class Scratch:
         return self._memory[:size].reshape(shape)
 
 
-def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes:
+def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes | Transposed:
     """
     Return w[K, N] for a product of as many rows with it in each of these steps.
 
@@ -59,15 +60,11 @@ def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes:
         return w
     if w.dtype.kind == "c":
         return _dual.factor(w, rows)
-    if w.flags.c_contiguous:
-        return w
+    if _transposed.pays(w, rows, steps):
+        return Transposed(w, rows)
     if w.flags.f_contiguous and (rows == 1 or steps < 16):
         return w
-    out = np.empty(w.shape, w.dtype)
-    # By bands that the caches hold: a plain copy misses them at every element.
-    for k in range(0, len(w), 64):
-        out[k : k + 64] = w[k : k + 64]
-    return out
+    return _transposed.c_ordered(w)
 
 
 def product(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:

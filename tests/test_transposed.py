@@ -1,0 +1,114 @@
+"""Products of few rows by the transposed matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn import _transposed
+from cupyrnn._products import factor
+from cupyrnn._transposed import Transposed
+
+
+def of(rng: np.random.Generator, *shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def inputs_of(
+    rng: np.random.Generator, rnn_mode: str, shape: tuple[int, ...]
+) -> tuple[list[Any], Any]:
+    """Return the arguments of cudnn_rnn and the gradient of its output."""
+    T, B, I, H = shape
+    size = cupyrnn.cudnn_rnn_params_size(1, H, I, rnn_mode=rnn_mode)
+    inputs = [of(rng, T, B, I), of(rng, 1, B, H), None, of(rng, size) / H**0.5]
+    if rnn_mode == "lstm":
+        inputs[2] = of(rng, 1, B, H)
+    return inputs, of(rng, T, B, H)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("rows", "K", "N"), [(3, 33, 100), (16, 256, 260), (1, 3, 2), (2, 0, 5)])
+def test_product(rng: np.random.Generator, rows: int, K: int, N: int, order: Any) -> None:
+    """With as many rows as were said and with fewer, of operands in any order."""
+    w = np.asarray(of(rng, K, N), order=order)
+    transposed = Transposed(w, rows)
+    for n in (rows, rows - 1, rows):
+        for a in (of(rng, n, K), of(rng, K, n).T, of(rng, n, 2 * K)[:, ::2]):
+            out = np.full((n, N), np.nan, np.float32)
+            _transposed.dot(a, transposed, out)
+            assert_close(out, a.astype(float) @ w, "float32", "product")
+
+
+def test_where_it_is_chosen() -> None:
+    large, small = np.zeros((256, 1024), np.float32), np.zeros((128, 512), np.float32)
+    assert isinstance(factor(np, large, 32, 16), Transposed)
+    assert isinstance(factor(np, small, 16, 16), Transposed)
+    assert factor(np, small, 15, 16) is small
+    assert factor(np, small, 17, 16) is small
+    assert factor(np, large, 33, 16) is large
+    assert factor(np, large, 1, 16) is large
+    # A copy for few steps does not pay; what has the right order needs none.
+    assert factor(np, large, 8, 15) is large
+    assert isinstance(factor(np, np.asfortranarray(large), 8, 1), Transposed)
+    assert factor(np, large.astype(float), 8, 100).dtype == float
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 0, 5, 1]], ids=["full", "lengths"])
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_results(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rnn_mode: str, lengths: Any
+) -> None:
+    """They are those of the plain product, in every cell, forward and backward."""
+    inputs, d_output = inputs_of(rng, rnn_mode, (5, 4, 3, 7))
+    options: Any = {"rnn_mode": rnn_mode, "sequence_lengths": lengths}
+
+    def run(arrays: list[Any]) -> list[Any]:
+        out = cupyrnn.cudnn_rnn(*arrays, **options)
+        output_grad = d_output.astype(arrays[0].dtype)
+        grads = cupyrnn.cudnn_rnn_backprop(
+            *arrays,
+            *out[:3],
+            output_grad,
+            None,
+            None,
+            out.reserve_space,
+            host_reserved=out.host_reserved,
+            **options,
+        )
+        return [*out[:3], *grads]
+
+    expected = run([None if a is None else a.astype(float) for a in inputs])
+    count, made = [], Transposed.__init__
+
+    def counted(self: Transposed, w: Any, rows: int) -> None:
+        count.append(rows)
+        made(self, w, rows)
+
+    monkeypatch.setattr(Transposed, "__init__", counted)
+    monkeypatch.setattr(_transposed, "pays", lambda *_: True)
+    for actual, wanted in zip(run(inputs), expected, strict=True):
+        if wanted is not None:
+            assert_close(actual, wanted, "float32", rnn_mode)
+    assert count == [4, 4]
+
+
+def test_block_ops(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    T, B, I, H = 4, 3, 2, 5
+    x, h = of(rng, T, B, I), of(rng, B, H)
+    lstm = (x, h, h, of(rng, I + H, 4 * H), of(rng, 4 * H))
+    gru = (x, h, of(rng, I + H, 2 * H), of(rng, I + H, H), of(rng, 2 * H), of(rng, H))
+
+    def run() -> list[Any]:
+        out, gates = cupyrnn.block_lstm(*lstm), cupyrnn.block_gru(*gru)
+        grads = cupyrnn.block_lstm_grad(*lstm[:4], *out, None, out.h)
+        return [*out, *grads, *gates, *cupyrnn.block_gru_grad(*gru[:4], *gates, gates.h)]
+
+    expected = run()
+    monkeypatch.setattr(_transposed, "pays", lambda *_: True)
+    for actual, wanted in zip(run(), expected, strict=True):
+        if wanted is not None:
+            assert_close(actual, wanted, "float32", "block ops")
