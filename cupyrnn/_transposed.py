@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from ._arrays import Array
 
 # OpenBLAS has kernels for small products, of up to as many multiplications, that are faster. Beyond,
-# measured in float32 beside the plain product: up to 16 rows 1.0 to 1.7 times as fast forward, 1.0
-# to 1.3 backward; up to 32 with a large matrix 1.06 to 1.13; with more rows, or in float64, slower.
+# measured in float32 beside the plain product in whole calls: up to 16 rows 1.0 to 1.7 times as
+# fast forward, 1.1 to 1.3 backward; up to 32 with the larger matrices 1.06 to 1.13; with more rows,
+# with matrices of 64k elements, or in float64, slower.
 _SMALL_PRODUCT = 1_000_000
-_FEW_ROWS, _MORE_ROWS, _LARGE_MATRIX = 16, 32, 1 << 18
+_FEW_ROWS, _LARGE_MATRIX = 16, 1 << 17
+_MORE_ROWS, _LARGER_MATRIX = 32, 1 << 18
 # Steps from which on the transpose is worth a copy.
 _ENOUGH_STEPS = 16
 
@@ -39,9 +41,11 @@ class Transposed:
 
 def pays(w: Array, rows: int, steps: int) -> bool:
     """Return whether products with w by its transpose take less time, of that many rows."""
+    few = _MORE_ROWS if w.size >= _LARGER_MATRIX else _FEW_ROWS
     return (
         w.dtype == np.float32
-        and 1 < rows <= (_MORE_ROWS if w.size >= _LARGE_MATRIX else _FEW_ROWS)
+        and 1 < rows <= few
+        and w.size >= _LARGE_MATRIX
         and rows * w.size > _SMALL_PRODUCT
         and (w.flags.f_contiguous or steps >= _ENOUGH_STEPS)
     )

@@ -44,13 +44,14 @@ def test_product(rng: np.random.Generator, rows: int, K: int, N: int, order: Any
 
 
 def test_where_it_is_chosen() -> None:
-    large, small = np.zeros((256, 1024), np.float32), np.zeros((128, 512), np.float32)
+    large, small = np.zeros((256, 1024), np.float32), np.zeros((256, 768), np.float32)
     assert isinstance(factor(np, large, 32, 16), Transposed)
     assert isinstance(factor(np, small, 16, 16), Transposed)
-    assert factor(np, small, 15, 16) is small
+    assert factor(np, small, 5, 16) is small
     assert factor(np, small, 17, 16) is small
     assert factor(np, large, 33, 16) is large
     assert factor(np, large, 1, 16) is large
+    assert isinstance(factor(np, np.zeros((128, 512), np.float32), 16, 16), np.ndarray)
     # A copy for few steps does not pay; what has the right order needs none.
     assert factor(np, large, 8, 15) is large
     assert isinstance(factor(np, np.asfortranarray(large), 8, 1), Transposed)

@@ -139,7 +139,6 @@ def _lstm_forward(
     lo: int,
     hi: int,
     z: Array,
-    b: Array,
     w_h: Array,
     product: Array,
     wci: Array,
@@ -165,37 +164,33 @@ def _lstm_forward(
     u: Array,
 ) -> None:
     """
-    The steps lo..hi-1, z holding x @ w_x. A negative cell_clip is none.
+    The steps lo..hi-1, z holding -(x @ w_x + b). A negative cell_clip is none.
 
-    Without w_h, `product` is h_prev @ w_h; else it is memory to work in, as is u[4*H].
+    Without w_h, `product` is h_prev @ w_h. u[4*H] is memory to work in.
     """
     B, H = cs_prev.shape
-    zero, one, two = z.dtype.type(0), z.dtype.type(1), z.dtype.type(2)
+    one, two = z.dtype.type(1), z.dtype.type(2)
     highest = z.dtype.type(60)  # tanh is 1 long before; expm1 is not to overflow
     peephole = wci.size > 0
     # As slices: an index that might be negative could not be vectorized.
     u_i, u_ci, u_f, u_o = u[:H], u[H : 2 * H], u[2 * H : 3 * H], u[3 * H :]
-    bi, bci, bf, bo = b[at_i:][:H], b[at_ci:][:H], b[at_f:][:H], b[at_o:][:H]
     for s in range(lo, hi):
         for r in range(B):
-            z_r, p_r, before, h_before = z[s, r], product[r], cs_prev[r], h_prev[r]
+            z_r, before, h_before = z[s, r], cs_prev[r], h_prev[r]
             if s > 0:
                 before, h_before = cs[s - 1, r], h[s - 1, r]
             if w_h.size > 0:
-                for column in range(4 * H):
-                    p_r[column] = zero
                 for k in range(H):
                     h_k = h_before[k]
                     for column in range(4 * H):
-                        p_r[column] += h_k * w_h[k, column]
+                        z_r[column] -= h_k * w_h[k, column]
+            else:
+                for column in range(4 * H):
+                    z_r[column] -= product[r, column]
             zi, zci = z_r[at_i : at_i + H], z_r[at_ci : at_ci + H]
             zf, zo = z_r[at_f : at_f + H], z_r[at_o : at_o + H]
-            pi, pci = p_r[at_i : at_i + H], p_r[at_ci : at_ci + H]
-            pf, po = p_r[at_f : at_f + H], p_r[at_o : at_o + H]
             for j in range(H):
-                # sigmoid(x) = 1/(1 + exp(-x)), tanh(x) = expm1(2x)/(expm1(2x) + 2)
-                u_i[j], u_f[j] = -(zi[j] + bi[j] + pi[j]), -(zf[j] + bf[j] + pf[j])
-                u_ci[j] = min(two * (zci[j] + bci[j] + pci[j]), highest)
+                u_i[j], u_f[j], u_ci[j] = zi[j], zf[j], min(-two * zci[j], highest)
             if peephole:
                 for j in range(H):
                     u_i[j] -= before[j] * wci[j]
@@ -207,6 +202,7 @@ def _lstm_forward(
             else:
                 _expm1(u[: 3 * H])
             for j in range(H):
+                # sigmoid(-x) = 1/(1 + exp(x)), tanh(x/2) = expm1(x)/(expm1(x) + 2)
                 i_, f_, ci_ = one / (two + u_i[j]), one / (two + u_f[j]), u_ci[j] / (two + u_ci[j])
                 cs_ = i_ * ci_ + f_ * before[j]
                 if cell_clip >= 0:
@@ -215,7 +211,7 @@ def _lstm_forward(
                     if cs_ < -cell_clip:
                         cs_ = -cell_clip
                 i[s, r, j], f[s, r, j], ci[s, r, j], cs[s, r, j] = i_, f_, ci_, cs_
-                u_ci[j], u_o[j] = min(two * cs_, highest), -(zo[j] + bo[j] + po[j])
+                u_ci[j], u_o[j] = min(two * cs_, highest), zo[j]
             if peephole:
                 for j in range(H):
                     u_o[j] -= cs[s, r, j] * wco[j]
@@ -359,7 +355,7 @@ class _Loops:
     def __init__(self, char: str) -> None:
         vectors, at, state = "r1 r1 r1", "b x x n n n n", " r3" * 9
         self.forward = _compile(
-            _lstm_forward, f"n n r3 r1 r2 w2 {vectors} x {at} r2 r2{' w3' * 7} w1", char
+            _lstm_forward, f"n n w3 r2 r2 {vectors} x {at} r2 r2{' w3' * 7} w1", char
         )
         self.backward = _compile(_lstm_backward, f"n n{state} r2 {vectors} x {at} w2 w2 w3", char)
         self.sums = _compile(_peephole_sums, "r3 r3 r3 n n n d1 d1 d1", char)
@@ -394,12 +390,13 @@ def forward_steps(
     (z,), (w_h,), (h_prev, cs_prev) = xw, w, carried
     (t, B, _), H, dtype = z.shape, cs_prev.shape[1], z.dtype
     loops: Any = _loops(dtype.char)
+    np.subtract(-cell.b, z, z)
     whole = t > 1 and B * H * H <= _PRODUCT_LARGEST
-    product = np.empty((B, 4 * H), dtype)
+    none = _nothing(dtype.char)[1]
+    product = none if whole else np.empty((B, 4 * H), dtype)
     args = (
         z,
-        *_plain(cell.b, w_h if whole else _nothing(dtype.char)[1]),
-        product,
+        *_plain(w_h if whole else none, product),
         *_shared(cell, H, dtype),
         *_plain(cs_prev, h_prev),
         *saved,
