@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ._arrays import Array
 
-# OpenBLAS has kernels for small products, of up to as many multiplications, that are faster. Beyond,
+# OpenBLAS has kernels for small products, of up to as many multiplications, that are faster. Above,
 # measured in float32 beside the plain product in whole calls: up to 16 rows 1.0 to 1.7 times as
 # fast forward, 1.1 to 1.3 backward; up to 32 with the larger matrices 1.06 to 1.13; with more rows,
 # with matrices of 64k elements, or in float64, slower.

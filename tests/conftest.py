@@ -163,7 +163,7 @@ def ops(request: pytest.FixtureRequest) -> Ops:
     if request.param.startswith("numba"):
         module = request.getfixturevalue("compiled_loops")
         largest = {"numba": 10**9, "numba_blas": -1}[request.param]
-        request.getfixturevalue("monkeypatch").setattr(module, "_PRODUCT_LARGEST", largest)
+        request.getfixturevalue("monkeypatch").setattr(module.common, "PRODUCT_LARGEST", largest)
     return Ops(np if fixture is None else request.getfixturevalue(fixture))
 
 
