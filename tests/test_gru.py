@@ -14,6 +14,8 @@ from reference import gru, gru_grad
 import cupyrnn
 from cupyrnn import GRUGrads, GRUOutputs
 
+pytestmark = pytest.mark.compiled
+
 # (T, B, I, H). The last two are longer than a block of steps.
 SHAPES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5), (100, 11, 3, 33), (70, 33, 7, 64)]
 EMPTY = [(0, 2, 3, 4), (5, 0, 3, 4), (5, 2, 0, 4), (5, 2, 3, 0), (0, 0, 0, 0)]

@@ -17,7 +17,7 @@ from checks import assert_close
 
 import cupyrnn
 from cupyrnn import _layer
-from cupyrnn.cells import lstm
+from cupyrnn.cells import cudnn_gru, gru, lstm, simple_rnn
 
 # The name of where the steps of a plain LSTM are.
 ROOM = (
@@ -49,15 +49,30 @@ def process(code: str, **environment: str) -> list[str]:
     return done.stdout.split()
 
 
-def project(num_proj: int) -> None:
-    """Run CudnnRNN's LSTM forward and backward."""
-    size = cupyrnn.cudnn_rnn_params_size(1, 5, 2, rnn_mode="lstm", num_proj=num_proj)
-    x, params, c = np.ones((3, 2, 2)), np.full(size, 0.1), np.zeros((1, 2, 5))
+def run_block_gru(T: int, B: int, H: int, dtype: str = "float32", seed: int = 0) -> list[Any]:
+    """Return the outputs and gradients of the block ops' GRU."""
+    rng = np.random.default_rng(seed)
+    x, d_h = (rng.standard_normal((T, B, H)).astype(dtype) for _ in range(2))
+    h = rng.standard_normal((B, H)).astype(dtype)
+    w_ru, w_c = ((rng.standard_normal((2 * H, n * H)) / H).astype(dtype) for n in (2, 1))
+    biases = [rng.standard_normal(n * H).astype(dtype) for n in (2, 1)]
+    out = cupyrnn.block_gru(x, h, w_ru, w_c, *biases)
+    return [*out, *cupyrnn.block_gru_grad(x, h, w_ru, w_c, *out, d_h)]
+
+
+def packed(rnn_mode: str, num_proj: int = 0, T: int = 3, H: int = 5, dtype: Any = float) -> Any:
+    """Run CudnnRNN forward and backward; return the outputs and gradients."""
+    options: dict[str, Any] = {"rnn_mode": rnn_mode, "num_proj": num_proj}
+    rng = np.random.default_rng(0)
+    size = cupyrnn.cudnn_rnn_params_size(1, H, 2, **options)
+    x, params = rng.standard_normal((T, 2, 2)), rng.standard_normal(size) / H
+    c = rng.standard_normal((1, 2, H))
     h = c[:, :, :num_proj] if num_proj else c
-    out = cupyrnn.cudnn_rnn(x, h, c, params, num_proj=num_proj)
-    cupyrnn.cudnn_rnn_backprop(
-        x, h, c, params, *out[:3], out.output, None, None, out.reserve_space, num_proj=num_proj
-    )
+    x, params, c, h = (a.astype(dtype) for a in (x, params, c, h))
+    states = (h, c if rnn_mode == "lstm" else None)
+    out = cupyrnn.cudnn_rnn(x, *states, params, **options)
+    given = (out.output, None, None, out.reserve_space)
+    return [*out[:3], *cupyrnn.cudnn_rnn_backprop(x, *states, params, *out[:3], *given, **options)]
 
 
 @pytest.fixture
@@ -65,12 +80,13 @@ def numpys(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of NumPy's loops that have run."""
     called = set()
 
-    def note(name: str) -> None:
-        steps = getattr(lstm, name)
-        monkeypatch.setattr(lstm, name, lambda *args: (called.add(name), steps(*args)))
+    def note(cell: ModuleType, name: str) -> None:
+        steps = getattr(cell, name)
+        monkeypatch.setattr(cell, name, lambda *args: (called.add(name), steps(*args)))
 
-    note("forward_steps")
-    note("backward_steps")
+    for cell in (lstm, gru, cudnn_gru, simple_rnn):
+        note(cell, "forward_steps")
+        note(cell, "backward_steps")
     return called
 
 
@@ -82,7 +98,9 @@ def test_every_loop_is_compiled(
     run(*shape, dtype)
     x = np.ones(shape[1:], dtype)
     cupyrnn.lstm_block_cell_grad(x, *[x] * 6, x, x)
-    project(0)
+    for rnn_mode in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        packed(rnn_mode)
+    run_block_gru(*shape, dtype)
     assert not numpys
 
 
@@ -92,7 +110,7 @@ def test_projections_and_the_complex_step_are_numpys(
     x = np.ones((3, 2, 5), complex)
     cupyrnn.block_lstm(x, x[0], x[0], np.ones((10, 20), complex), np.ones(20, complex))
     assert numpys == {"forward_steps"}
-    project(3)
+    packed("lstm", 3)
     assert numpys == {"forward_steps", "backward_steps"}
 
 
@@ -100,14 +118,21 @@ def test_projections_and_the_complex_step_are_numpys(
 def test_with_and_without_numba(
     compiled_loops: ModuleType, dtype: str, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
 ) -> None:
-    compiled = run(40, 3, 33, dtype)
+
+    def every_cell() -> list[Any]:
+        modes = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+        of_modes = [a for mode in modes for a in packed(mode, T=40, H=33, dtype=dtype)]
+        return [*run(40, 3, 33, dtype), *run_block_gru(40, 3, 33, dtype), *of_modes]
+
+    compiled = every_cell()
     assert not numpys
-    monkeypatch.delitem(sys.modules, "cupyrnn.compiled.lstm")
-    monkeypatch.delattr(cupyrnn.compiled, "lstm")
+    for name in ("lstm", "gru", "cudnn_gru", "simple_rnn"):
+        monkeypatch.delitem(sys.modules, f"cupyrnn.compiled.{name}")
+        monkeypatch.delattr(cupyrnn.compiled, name)
     monkeypatch.setitem(sys.modules, "numba", None)
     _layer._compiled.cache_clear()
     _layer._room.cache_clear()
-    plain = run(40, 3, 33, dtype)
+    plain = every_cell()
     _layer._compiled.cache_clear()
     _layer._room.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}
@@ -194,7 +219,8 @@ def test_expm1(compiled_loops: ModuleType, dtype: str, rng: np.random.Generator)
     ("call", "loaded"),
     [
         ("pass", False),
-        ("cupyrnn.block_gru(x, x[0], w[:, :10], w[:, :5], w[0, :10], w[0, :5])", False),
+        ("cupyrnn.cudnn_rnn_params_size(1, 2, 3)", False),
+        ("cupyrnn.block_gru(x, x[0], w[:, :10], w[:, :5], w[0, :10], w[0, :5])", True),
         ("cupyrnn.block_lstm(x, x[0], x[0], w, w[0])", True),
     ],
 )
