@@ -333,6 +333,8 @@ def header(threads: list[int]) -> list[str]:
         else:
             name = importlib.metadata.packages_distributions()[module][0]
             versions.append(f"{peer} {importlib.metadata.version(name)}")
+    malloc = [f"{name}={text}" for name, text in os.environ.items() if name.startswith("MALLOC_")]
+    versions += sorted(malloc)
     return [
         f"{processor()}, {len(timing.processors())} processors, {platform.platform()}  ",
         ", ".join(versions) + "  ",
