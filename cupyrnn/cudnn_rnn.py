@@ -115,9 +115,9 @@ def _engine(
     net: Net,
     input: Array,
     lengths: NDArray[np.int32] | None,
-    resets: NDArray[np.bool_] | None,
+    reason: str | None,
 ) -> Literal["numpy", "cupy", "cudnn"]:
-    """Return the engine of a call."""
+    """Return the engine of a call, which has a reason against cuDNN or not."""
     check_choice(op, "engine", engine, _ENGINES)
     if xp is np:
         if engine != "auto":
@@ -134,7 +134,6 @@ def _engine(
         return "cupy"
     from .cudnn import engine as _cudnn
 
-    reason = None if resets is None else "cuDNN does not take resets"
     if reason is None:
         with on_device(xp, input):
             reason = _cudnn.why_not(net, input.dtype.name, lengths)
@@ -283,7 +282,10 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
         if (host_reserved := given["host_reserved"]) is not None:
             expected = _host_reserved(_OWN, net, dtype, lengths, resets)
             engine = _reserved_engine(op, xp, engine, host_reserved, expected)
-    chosen = _engine(op, xp, engine, net, input, lengths, resets)
+    reason = None if resets is None else "cuDNN does not take resets"
+    if dtype.kind == "c":
+        reason = "cuDNN does not take complex arrays"
+    chosen = _engine(op, xp, engine, net, input, lengths, reason)
     return _Call(xp, dtype, net, lengths, resets, chosen)
 
 
@@ -306,7 +308,7 @@ def _backward(
 ) -> tuple[Array, Array, Array | None, Array]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
     xp, net, dtype = call.xp, call.net, call.dtype
-    stack, reserve_space = _stack_of(call, params), cast(reserve_space, dtype)
+    stack = _stack_of(call, params)
     params_grad = xp.empty(params.shape, compute_dtype(dtype))
     weights = _packed_cells.weights_of(params_grad, net)
     grads = [

@@ -489,7 +489,7 @@ def stacked_rnn_backprop(
         of_weights = [_zeros_like(xp, entry, compute_dtype(dtype)) for entry in weights]
         grads = [_gradients_of(xp, entry, sizes.H) for entry in of_weights]
         input_grad, first = _stack.backward(
-            xp, stack, (x, States(h, c)), dy, States(dh, dc), cast(reserve_space, dtype), grads
+            xp, stack, (x, States(h, c)), dy, States(dh, dc), reserve_space, grads
         )
         return StackedRNNGrads(
             as_given(xp, input_grad, time_major, dtype),
