@@ -53,9 +53,9 @@ def array_kind(a: object) -> str | None:
     return None
 
 
-def _module_of(a: Array) -> ModuleType:
-    """Return the module of an array."""
-    return np if array_kind(a) == "numpy" else sys.modules["cupy"]
+def module_of(a: Array) -> ModuleType:
+    """Return the module of an array, NumPy of numbers too."""
+    return sys.modules["cupy"] if array_kind(a) == "cupy" else np
 
 
 def plain(a: Array) -> Array:
@@ -341,7 +341,7 @@ def cast(a: Array, dtype: np.dtype[Any]) -> Array:
 def cast_all(dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
     """Return the arrays of a call in its dtype: those without a tangent with one of zero."""
     return [
-        a if a is None or a.dtype == dtype else aligned(_module_of(a), a).astype(dtype)
+        a if a is None or a.dtype == dtype else aligned(module_of(a), a).astype(dtype)
         for a in arrays
     ]
 

@@ -85,9 +85,9 @@ class PreparedStep:
         xp, net = self._xp, self._net
         states: tuple[Any, ...] = (h, c) if net.rnn_mode == "lstm" else (h,)
         dtype = self._check(x, states)
-        B = len(x)
         with on_device(xp, x):
             values, *given = cast_all(dtype, x, *states)
+            B = len(values)
             output_h = xp.empty((net.L, B, net.P), dtype)
             output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), dtype)
             others = xp.empty((self._others, B, net.H), dtype)
