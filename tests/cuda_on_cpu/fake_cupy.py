@@ -73,6 +73,9 @@ class ndarray(np.ndarray):
         return Device(self.device_id)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        known = (np.ndarray, np.generic)
+        if any(hasattr(a, "__array_ufunc__") and not isinstance(a, known) for a in inputs):
+            return NotImplemented
         for a in (*inputs, *kwargs.get("out", ())):
             if isinstance(a, np.ndarray) and not isinstance(a, ndarray):
                 raise TypeError(
