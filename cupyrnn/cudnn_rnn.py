@@ -365,7 +365,7 @@ def cudnn_rnn(
     ----------
     input : [T, B, I]
         The sequences; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        formats are computed in float32. Arrays may be complex64 or complex128, a value and
         a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     input_h : [L*D, B, P]
         The states before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
@@ -413,7 +413,7 @@ def cudnn_rnn(
         Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy"}
         What computes CuPy arrays: cuDNN or this package's kernels. "auto" is cuDNN where its
-        library is found and supports the call, unless the environment variable CUPYRNN_ENGINE
+        library is found and supports the call, which it does not with complex arrays, unless the environment variable CUPYRNN_ENGINE
         is set to one of the other two; where the library is there and fails, a RuntimeWarning
         says so once. NumPy arrays are computed by NumPy. See `cudnn_rnn_engine`.
 

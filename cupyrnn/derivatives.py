@@ -134,12 +134,15 @@ def jvp(
         Made of the functions of this package and of NumPy's: arithmetic, products, sums, what
         places elements, the elementary functions, maximum, minimum, abs and clip, which are
         decided by the values. An array that it makes to write into must be of the dtype of an
-        argument, which is a complex one.
+        argument, which is a complex one. Of CuPy arrays it is given what is no cupy.ndarray, but
+        has the same operators and methods: CuPy's elementwise functions and sums take it, and all
+        others by NumPy's name, as numpy.concatenate, which finds CuPy's; write into
+        numpy.zeros_like of it.
     primals : sequence
-        The arguments of the function: float32 or float64 NumPy arrays that have a tangent, and
-        anything that has none. Tuples, lists and dicts of arrays are arguments too.
+        The arguments of the function: float32 or float64 NumPy or CuPy arrays that have a tangent,
+        and anything that has none. Tuples, lists and dicts of arrays are arguments too.
     tangents : sequence
-        The direction: for each array of primals an array of its shape and dtype, None for zeros.
+        The direction: for each array of primals one of its module, shape and dtype, None for zeros.
 
     Returns
     -------
@@ -165,7 +168,8 @@ def jvp(
     Notes
     -----
     A value that is infinite has no tangent, and is NaN where it is multiplied by what has one.
-    There is no jvp of jvp.
+    There is no jvp of jvp. How large a tangent is must be known on the host: one that is on a
+    device is waited for.
 
     References
     ----------

@@ -196,7 +196,7 @@ def gru_block_cell(
     ----------
     x : [B, I]
         The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        formats are computed in float32. Arrays may be complex64 or complex128, a value and
         a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     h_prev : [B, H]
         The output of the step before.

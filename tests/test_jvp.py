@@ -883,9 +883,11 @@ def test_arguments_on_a_device(cupy_on_cpu: Any, rng: np.random.Generator) -> No
     message = r"^jvp: tangents\[0\]\['x'\] is a numpy.ndarray, expected a cupy.ndarray like"
     with pytest.raises(TypeError, match=message):
         cupyrnn.jvp(function, (there,), (tangents,))
+    with cupy_on_cpu.cuda.Device(1):
+        infinite = along | {"x": along["x"] * np.inf}
+        half = {n: a.astype(np.float16) for n, a in there.items()}
     with pytest.raises(ValueError, match="has values that are not finite"):
-        cupyrnn.jvp(function, (there,), (along | {"x": along["x"] * np.inf},))
-    half = {n: a.astype(np.float16) for n, a in there.items()}
+        cupyrnn.jvp(function, (there,), (infinite,))
     with pytest.raises(TypeError, match="there is no complex dtype of a half format"):
         cupyrnn.jvp(function, (half,), (half,))
 
