@@ -413,9 +413,10 @@ def cudnn_rnn(
         Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy"}
         What computes CuPy arrays: cuDNN or this package's kernels. "auto" is cuDNN where its
-        library is found and supports the call, which it does not with complex arrays, unless the environment variable CUPYRNN_ENGINE
-        is set to one of the other two; where the library is there and fails, a RuntimeWarning
-        says so once. NumPy arrays are computed by NumPy. See `cudnn_rnn_engine`.
+        library is found and supports the call, which it does of no complex arrays, unless the
+        environment variable CUPYRNN_ENGINE is set to one of the other two; where the library is
+        there and fails, a RuntimeWarning says so once. NumPy arrays are computed by NumPy. See
+        `cudnn_rnn_engine`.
 
     Returns
     -------
