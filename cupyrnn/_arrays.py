@@ -53,6 +53,11 @@ def array_kind(a: object) -> str | None:
     return None
 
 
+def module_of(a: Array) -> ModuleType:
+    """Return the module of an array, NumPy of numbers too."""
+    return sys.modules["cupy"] if array_kind(a) == "cupy" else np
+
+
 def plain(a: Array) -> Array:
     """
     Return an array that `check_arrays` has passed, without its subclass and never a copy.
@@ -81,7 +86,7 @@ def check_arrays(
     """
     Check that all arguments are arrays of one module, device and floating dtype.
 
-    NumPy arrays may be complex, a value and a tangent; real ones beside them have no tangent.
+    They may be complex, a value and a tangent; real ones beside them have no tangent.
 
     Parameters
     ----------
@@ -116,8 +121,7 @@ def check_arrays(
         like = f" like {first}"
     dtype: np.dtype[Any] = given[first].dtype
     # The name is slow to get.
-    supported = dtype.isnative and (dtype.char in "efd" or dtype.name in FLOATS)
-    if not supported and not (kind == "numpy" and dtype.isnative and dtype.char in "FD"):
+    if not (dtype.isnative and (dtype.char in "efdFD" or dtype.name in FLOATS)):
         shown = dtype.name if dtype.isnative else f"{dtype.str} (not in native byte order)"
         raise TypeError(f"{op}: {first} has dtype {shown}, expected one of {', '.join(FLOATS)}")
     with_tangents = dtype
@@ -125,7 +129,7 @@ def check_arrays(
         other = given[name].dtype
         if other == dtype:
             continue
-        if kind != "numpy" or {other.char, dtype.char} not in _WITH_TANGENTS or not other.isnative:
+        if {other.char, dtype.char} not in _WITH_TANGENTS or not other.isnative:
             raise TypeError(f"{op}: {name} has dtype {other}, expected {dtype.name} like {first}")
         with_tangents = other if other.kind == "c" else dtype
     if kind == "numpy":
@@ -137,7 +141,7 @@ def check_arrays(
                 f"{op}: {name} is on device {given[name].device.id},"
                 f" expected {device.id} like {first}"
             )
-    return sys.modules["cupy"], dtype
+    return sys.modules["cupy"], with_tangents
 
 
 def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:
@@ -336,7 +340,10 @@ def cast(a: Array, dtype: np.dtype[Any]) -> Array:
 
 def cast_all(dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
     """Return the arrays of a call in its dtype: those without a tangent with one of zero."""
-    return [None if a is None else cast(a, dtype) for a in arrays]
+    return [
+        a if a is None or a.dtype == dtype else aligned(module_of(a), a).astype(dtype)
+        for a in arrays
+    ]
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

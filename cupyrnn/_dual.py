@@ -1,9 +1,10 @@
 """
-Dual numbers: complex arrays whose real part is a value and whose imaginary part is a tangent.
+Dual numbers in NumPy: complex arrays, values as real parts and tangents as imaginary ones.
 
 The tangent is so small that its square vanishes beside the value. Then sums and products are those
 of complex numbers, and every function is its value and its slope, made of real ones: that is exact
-for a tangent, and cannot overflow where the real function does not.
+for a tangent, and cannot overflow where the real function does not. On a device the same is the
+type Dual of ``kernels/common.py``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import numpy as np
 
 from . import _layer
 from ._arrays import (
-    cast,
     cast_all,
     check_bool,
     check_lengths,
@@ -53,8 +52,9 @@ def of_dtype(dtype: np.dtype[Any], padded: Padded) -> Padded:
     if dtype.kind != "c":
         return padded
     x, first, saved, extent = padded
+    (x,) = cast_all(dtype, x)
     first, saved = (type(a)._make(cast_all(dtype, *a)) for a in (first, saved))
-    return Padded(cast(x, dtype), first, saved, extent)
+    return Padded(x, first, saved, extent)
 
 
 def check_extent(

@@ -196,6 +196,7 @@ def backward(
     input, first = inputs
     dtype, D, P = input.dtype, net.D, net.P
     compute = compute_dtype(dtype)
+    (reserve_space,) = cast_all(dtype, reserve_space)
     reserves = _reserves(contiguous(xp, reserve_space), stack)
     first_grad = States(*[None if s is None else xp.empty(s.shape, compute) for s in first])
     values_grad: Any = None

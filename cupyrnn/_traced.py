@@ -1,21 +1,21 @@
 """
 Arrays of dual numbers in the hands of a user's function.
 
-`jvp` calls a function with them. What NumPy does to them has its derivative, to first order and
-with the value of the real function, or is refused by name: a function that NumPy defines for
+`jvp` calls a function with them. What NumPy and CuPy do to them has its derivative, to first order
+and with the value of the real function, or is refused by name: a function that NumPy defines for
 complex numbers otherwise than a derivative wants, as abs, would lose the tangent without a word.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-if TYPE_CHECKING:
-    pass
+from ._arrays import array_kind, module_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -93,31 +93,25 @@ _FLAT_FUNCTIONS = _functions(
 # Functions that NumPy makes of those above.
 _THROUGH_FUNCTIONS = _functions("amax amin clip max min ptp")
 
+# Of the methods of arrays those that are as these functions, those that depend on values alone, and
+# what is not of the numbers at all.
+_EXACT_ARRAY_METHODS = {"copy", "cumprod", "cumsum", "diagonal", "dot", "flatten", "mean", "prod"}
+_EXACT_ARRAY_METHODS |= {"ravel", "repeat", "reshape", "squeeze", "sum", "swapaxes", "take"}
+_EXACT_ARRAY_METHODS |= {"trace", "transpose"}
+_FLAT_ARRAY_METHODS = {"all", "any", "argmax", "argmin", "argsort", "nonzero"}
+_ATTRIBUTES = {"device", "dtype", "itemsize", "nbytes", "ndim", "shape", "size", "strides"}
+
 
 class Traced(np.ndarray[Any, Any]):
     """A NumPy array of dual numbers."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        out = kwargs.pop("out", None)
-        given = [untraced(a) for a in inputs]
-        with np.errstate(all="ignore"):
-            result = _apply(ufunc, method, given, kwargs)
-        if out is None:
-            return traced(result)
-        (to,) = out
-        if isinstance(result, np.ndarray | np.generic):
-            _write(ufunc, untraced(to), result)
-        return to
+        return _call_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func in _THROUGH_FUNCTIONS:
             return super().__array_function__(func, types, args, kwargs)
-        if func in _FLAT_FUNCTIONS:
-            return func(*tree_map(value_of, args), **tree_map(value_of, kwargs))
-        if func in _EXACT_FUNCTIONS:
-            return traced(func(*tree_map(untraced, args), **tree_map(untraced, kwargs)))
-        module = func.__module__.removesuffix("._linalg")
-        raise TypeError(f"jvp: {module}.{func.__name__} is not among the functions it can follow")
+        return _call_function(func, args, kwargs)
 
     def __getitem__(self, index: Any) -> Any:
         return traced(self.view(np.ndarray)[tree_map(value_of, index)])
@@ -137,6 +131,131 @@ class Traced(np.ndarray[Any, Any]):
 
     def __array_finalize__(self, obj: Any) -> None:
         """Nothing is carried along but the numbers."""
+
+
+class TracedOnDevice(NDArrayOperatorsMixin):
+    """
+    A CuPy array of dual numbers.
+
+    It holds the array and is none: the functions of CuPy that would lose a tangent, or return
+    what is no longer traced, do not take it. Those of NumPy, which find CuPy's, do.
+    """
+
+    def __init__(self, a: Any) -> None:
+        self.dual = a
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func in _THROUGH_FUNCTIONS and isinstance(args[0], TracedOnDevice):
+            name = {"amax": "max", "amin": "min"}.get(func.__name__, func.__name__)
+            return getattr(args[0], name)(*args[1:], **kwargs)
+        return _call_function(func, args, kwargs)
+
+    def __cupy_override_elementwise_kernel__(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        name = kernel.name.removeprefix("cupy_")
+        function = getattr(np, name, None)
+        if function is None:
+            raise TypeError(f"jvp: cupy.{name} is not among the functions it can follow")
+        return function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ATTRIBUTES:
+            return getattr(self.dual, name)
+        if name in _EXACT_ARRAY_METHODS:
+            return functools.partial(_call_method, getattr(self.dual, name), untraced)
+        if name in _FLAT_ARRAY_METHODS:
+            return functools.partial(_call_method, getattr(self.dual.real, name), value_of)
+        raise AttributeError(f"jvp: cupy.ndarray.{name} is not among what it can follow")
+
+    @property
+    def T(self) -> Any:
+        """The transpose."""
+        return traced(self.dual.T)
+
+    def max(self, axis: Any = None, keepdims: bool = False, **others: Any) -> Any:
+        """The largest along axes."""
+        return traced(_extreme(np.maximum, self.dual, axis, keepdims, **others))
+
+    def min(self, axis: Any = None, keepdims: bool = False, **others: Any) -> Any:
+        """The smallest along axes."""
+        return traced(_extreme(np.minimum, self.dual, axis, keepdims, **others))
+
+    def ptp(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """The largest less the smallest."""
+        return self.max(axis, keepdims) - self.min(axis, keepdims)
+
+    def clip(self, a_min: Any = None, a_max: Any = None) -> Any:
+        """The values between bounds."""
+        low = self if a_min is None else np.maximum(self, a_min)
+        return low if a_max is None else np.minimum(low, a_max)
+
+    def __len__(self) -> int:
+        return len(self.dual)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[n] for n in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        return traced(self.dual[tree_map(value_of, index)])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.dual[tree_map(value_of, index)] = untraced(value)
+
+    def __bool__(self) -> bool:
+        return bool(self.dual.real)
+
+    def _refused(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(
+            "jvp: function takes a complex number to pieces (.real, .imag, .conj) or makes"
+            " something else of an array (.astype, .get, numpy.asarray), which a derivative cannot"
+            " follow"
+        )
+
+    real: Any = property(_refused, _refused)
+    imag: Any = property(_refused, _refused)
+    astype = conj = conjugate = get = item = tolist = var = std = sort = partition = _refused
+    __array__ = __complex__ = __float__ = _refused
+
+
+def _call_method(method: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of an array with what is in traced ones."""
+    return traced(method(*tree_map(given, args), **tree_map(given, kwargs)))
+
+
+def _call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: dict[str, Any]) -> Any:
+    """What __array_ufunc__ does, of both kinds of traced arrays."""
+    out = kwargs.pop("out", None)
+    given = [untraced(a) for a in inputs]
+    with np.errstate(all="ignore"):
+        result = _apply(ufunc, method, given, kwargs)
+    if out is None:
+        return traced(result)
+    (to,) = out
+    if _is_array(result):
+        _write(ufunc, untraced(to), result)
+    return to
+
+
+def _call_function(func: Any, args: Any, kwargs: Any) -> Any:
+    """What __array_function__ does, of both kinds of traced arrays."""
+    if func in _FLAT_FUNCTIONS:
+        return func(*tree_map(value_of, args), **tree_map(value_of, kwargs))
+    if func in _EXACT_FUNCTIONS:
+        return traced(func(*tree_map(untraced, args), **tree_map(untraced, kwargs)))
+    module = func.__module__.removesuffix("._linalg")
+    raise TypeError(f"jvp: {module}.{func.__name__} is not among the functions it can follow")
+
+
+def _is_array(a: Any) -> bool:
+    """Whether this is an array, or a number of NumPy's."""
+    return isinstance(a, np.ndarray | np.generic) or array_kind(a) == "cupy"
+
+
+def is_dual(a: Any) -> bool:
+    """Whether this is an array of dual numbers, or one of them."""
+    return _is_array(a) and a.dtype.kind == "c"
 
 
 def _apply(ufunc: Any, method: str, given: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -165,14 +284,16 @@ def _apply(ufunc: Any, method: str, given: list[Any], kwargs: dict[str, Any]) ->
 
 def dual(value: Any, tangent: Any) -> Any:
     """Return dual numbers of their parts."""
-    value = np.asarray(value)
-    out = np.empty(np.broadcast(value, tangent).shape, np.result_type(value.dtype, np.complex64))
+    xp = module_of(value)
+    value = xp.asarray(value)
+    shape = np.broadcast_shapes(value.shape, getattr(tangent, "shape", ()))
+    out = xp.empty(shape, np.result_type(value.dtype, np.complex64))
     out.real, out.imag = value, tangent
     return out
 
 
 def _tangent(a: Any) -> Any:
-    return np.imag(a)
+    return a.imag if is_dual(a) else np.imag(a) if isinstance(a, complex) else 0
 
 
 def _larger(ufunc: Any, a: Any, b: Any) -> Any:
@@ -192,7 +313,7 @@ def _extreme(ufunc: Any, a: Any, axis: Any = 0, keepdims: bool = False, **others
             " it can follow"
         )
     x = value_of(a)
-    value = ufunc.reduce(x, axis=axis, keepdims=True)
+    value = (x.max if ufunc is np.maximum else x.min)(axis, keepdims=True)
     which = x == value
     tangent = (which * _tangent(a)).sum(axis, keepdims=True) / which.sum(axis, keepdims=True)
     out = dual(value, tangent)
@@ -203,7 +324,7 @@ def _power(a: Any, b: Any) -> Any:
     x, y = value_of(a), value_of(b)
     value = np.power(x, y)
     tangent = y * np.power(x, y - 1) * _tangent(a)
-    if np.iscomplexobj(b):
+    if is_dual(b):
         tangent = tangent + value * np.log(x) * _tangent(b)
     return dual(value, tangent)
 
@@ -219,13 +340,15 @@ def _write(ufunc: Any, to: Any, result: Any) -> None:
 
 def untraced(a: Any) -> Any:
     """Return a plain array in place of a traced one."""
-    return a.view(np.ndarray) if type(a) is Traced else a
+    if type(a) is Traced:
+        return a.view(np.ndarray)
+    return a.dual if type(a) is TracedOnDevice else a
 
 
 def value_of(a: Any) -> Any:
     """Return the values of what may be of dual numbers."""
     a = untraced(a)
-    return a.real if isinstance(a, np.ndarray | np.generic) and a.dtype.kind == "c" else a
+    return a.real if is_dual(a) else a
 
 
 def traced(result: Any) -> Any:
@@ -234,8 +357,9 @@ def traced(result: Any) -> Any:
 
 
 def _trace(a: Any) -> Any:
-    complex_ = isinstance(a, np.ndarray | np.generic) and a.dtype.kind == "c"
-    return np.asarray(a).view(Traced) if complex_ else a
+    if not is_dual(a):
+        return a
+    return TracedOnDevice(a) if array_kind(a) == "cupy" else np.asarray(a).view(Traced)
 
 
 def tree_map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -268,7 +392,7 @@ def traceable(op: _F) -> _F:
         if not _under_way:
             return op(*args, **kwargs)
         seen: list[bool] = []
-        tree_map(lambda a: seen.append(type(a) is Traced), (args, kwargs))
+        tree_map(lambda a: seen.append(type(a) in (Traced, TracedOnDevice)), (args, kwargs))
         result = op(*tree_map(untraced, args), **tree_map(untraced, kwargs))
         return traced(result) if any(seen) else result
 

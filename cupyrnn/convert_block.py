@@ -76,7 +76,6 @@ def params_from_block_lstm(
     """
     op = "params_from_block_lstm"
     xp, dtype = check_arrays(op, {"w": w, "b": b})
-    w, b = cast_all(dtype, w, b)
     check_choice(op, "gate_order", gate_order, tuple(BLOCK))
     for name, a in (("wci", wci), ("wcf", wcf), ("wco", wco)):
         if a is not None:
@@ -91,10 +90,11 @@ def params_from_block_lstm(
     I = rows - H
     net = check_net(op, 1, H, I, "lstm", "linear_input", "unidirectional", 0)
     bias_of_f = check_real(op, "forget_bias", forget_bias)
-    params = zeros(xp, net, w)
-    (layer,) = layers(params, net)
     order = BLOCK[gate_order]
     with on_device(xp, w):
+        w, b = cast_all(dtype, w, b)
+        params = zeros(xp, net, w)
+        (layer,) = layers(params, net)
         layer.input[...] = by_gate(w[:I], 4)[order]
         layer.recurrent[...] = by_gate(w[I:], 4)[order]
         layer.recurrent_bias[...] = b.reshape(4, H)[order]

@@ -115,9 +115,9 @@ def _engine(
     net: Net,
     input: Array,
     lengths: NDArray[np.int32] | None,
-    resets: NDArray[np.bool_] | None,
+    reason: str | None,
 ) -> Literal["numpy", "cupy", "cudnn"]:
-    """Return the engine of a call."""
+    """Return the engine of a call, which has a reason against cuDNN or not."""
     check_choice(op, "engine", engine, _ENGINES)
     if xp is np:
         if engine != "auto":
@@ -134,7 +134,6 @@ def _engine(
         return "cupy"
     from .cudnn import engine as _cudnn
 
-    reason = None if resets is None else "cuDNN does not take resets"
     if reason is None:
         with on_device(xp, input):
             reason = _cudnn.why_not(net, input.dtype.name, lengths)
@@ -283,7 +282,10 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
         if (host_reserved := given["host_reserved"]) is not None:
             expected = _host_reserved(_OWN, net, dtype, lengths, resets)
             engine = _reserved_engine(op, xp, engine, host_reserved, expected)
-    chosen = _engine(op, xp, engine, net, input, lengths, resets)
+    reason = None if resets is None else "cuDNN does not take resets"
+    if dtype.kind == "c":
+        reason = "cuDNN does not take complex arrays"
+    chosen = _engine(op, xp, engine, net, input, lengths, reason)
     return _Call(xp, dtype, net, lengths, resets, chosen)
 
 
@@ -306,7 +308,7 @@ def _backward(
 ) -> tuple[Array, Array, Array | None, Array]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
     xp, net, dtype = call.xp, call.net, call.dtype
-    stack, reserve_space = _stack_of(call, params), cast(reserve_space, dtype)
+    stack = _stack_of(call, params)
     params_grad = xp.empty(params.shape, compute_dtype(dtype))
     weights = _packed_cells.weights_of(params_grad, net)
     grads = [
@@ -363,7 +365,7 @@ def cudnn_rnn(
     ----------
     input : [T, B, I]
         The sequences; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        formats are computed in float32. Arrays may be complex64 or complex128, a value and
         a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     input_h : [L*D, B, P]
         The states before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
@@ -411,9 +413,10 @@ def cudnn_rnn(
         Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy"}
         What computes CuPy arrays: cuDNN or this package's kernels. "auto" is cuDNN where its
-        library is found and supports the call, unless the environment variable CUPYRNN_ENGINE
-        is set to one of the other two; where the library is there and fails, a RuntimeWarning
-        says so once. NumPy arrays are computed by NumPy. See `cudnn_rnn_engine`.
+        library is found and supports the call, which it does of no complex arrays, unless the
+        environment variable CUPYRNN_ENGINE is set to one of the other two; where the library is
+        there and fails, a RuntimeWarning says so once. NumPy arrays are computed by NumPy. See
+        `cudnn_rnn_engine`.
 
     Returns
     -------

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import array_kind, check_list, shown
-from ._traced import Traced, dual, tracing, tree_map, untraced
+from ._arrays import array_kind, check_list, module_of, on_device, shown
+from ._traced import Traced, TracedOnDevice, dual, is_dual, traced, tracing, tree_map, untraced
 
 try:
     from numpy.exceptions import ComplexWarning
@@ -42,12 +42,14 @@ def _leaves(name: str, tree: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 def _check_primal(name: str, a: Any) -> None:
     """Check an array that has a tangent."""
-    is_array = array_kind(a) == "numpy"
-    if isinstance(a, (Traced, complex)) or (is_array and a.dtype.kind == "c"):
+    is_array = array_kind(a) is not None
+    if isinstance(a, (Traced, TracedOnDevice, complex)) or (is_array and a.dtype.kind == "c"):
         raise TypeError(f"jvp: {name} has a tangent already: jvp of jvp is not to be had")
     if not is_array:
         kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
-        raise TypeError(f"jvp: {name} is a {kind} and has a tangent, expected a numpy.ndarray")
+        raise TypeError(
+            f"jvp: {name} is a {kind} and has a tangent, expected a numpy.ndarray or cupy.ndarray"
+        )
     if a.dtype.itemsize == 2 and a.dtype.kind in "fV":
         raise TypeError(
             f"jvp: {name} has dtype {a.dtype}, expected float32 or float64: there is no complex"
@@ -59,19 +61,34 @@ def _check_primal(name: str, a: Any) -> None:
 
 def _check_tangent(name: str, a: Any, primal: Any, of: str) -> None:
     """Check the tangent of an array."""
-    if array_kind(a) != "numpy":
-        raise TypeError(f"jvp: {name} is {shown(a)}, expected a numpy.ndarray like {of}, or None")
+    kind = array_kind(primal)
+    if array_kind(a) != kind:
+        actual = shown(a) if array_kind(a) is None else f"a {array_kind(a)}.ndarray"
+        raise TypeError(f"jvp: {name} is {actual}, expected a {kind}.ndarray like {of}, or None")
+    if kind == "cupy" and a.device != primal.device:
+        raise TypeError(
+            f"jvp: {name} is on device {a.device.id}, expected {primal.device.id} like {of}"
+        )
     if a.dtype != primal.dtype:
         raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected {primal.dtype} like {of}")
     if a.shape != primal.shape:
         raise ValueError(f"jvp: {name} has shape {a.shape}, expected {primal.shape} like {of}")
-    if not np.isfinite(a).all():
+
+
+def _largest(name: str, tangent: Any) -> float:
+    """Return the largest magnitude of a tangent: of one on a device, after all work before it."""
+    if not tangent.size:
+        return 0.0
+    with on_device(module_of(tangent), tangent):
+        largest = float(abs(tangent).max())
+    if not np.isfinite(largest):
         raise ValueError(f"jvp: {name} has values that are not finite")
+    return largest
 
 
-def _pairs(primals: Any, tangents: Any) -> list[tuple[Any, Any]]:
-    """Return the arrays that have a tangent, and it, after all checks."""
-    pairs, places = [], dict(_leaves("tangents", tangents))
+def _pairs(primals: Any, tangents: Any) -> tuple[list[tuple[Any, Any]], float]:
+    """Return the arrays that have a tangent, and it, after all checks; the largest tangent."""
+    pairs, places, given = [], dict(_leaves("tangents", tangents)), {}
 
     def none(place: str) -> bool:
         """Whether a whole part of the structure has no tangent."""
@@ -87,11 +104,12 @@ def _pairs(primals: Any, tangents: Any) -> list[tuple[Any, Any]]:
         if tangent is not None:
             _check_primal(name, primal)
             _check_tangent(place, tangent, primal, name)
+            given[place] = tangent
         pairs.append((primal, tangent))
     left = [name for name, a in places.items() if a is not None]
     if left:
         raise ValueError(f"jvp: {left[0]} has no counterpart in primals")
-    return pairs
+    return pairs, max((_largest(*item) for item in given.items()), default=0.0)
 
 
 def jvp(
@@ -116,12 +134,15 @@ def jvp(
         Made of the functions of this package and of NumPy's: arithmetic, products, sums, what
         places elements, the elementary functions, maximum, minimum, abs and clip, which are
         decided by the values. An array that it makes to write into must be of the dtype of an
-        argument, which is a complex one.
+        argument, which is a complex one. Of CuPy arrays it is given what is no cupy.ndarray, but
+        has the same operators and methods: CuPy's elementwise functions and sums take it, and all
+        others by NumPy's name, as numpy.concatenate, which finds CuPy's; write into
+        numpy.zeros_like of it.
     primals : sequence
-        The arguments of the function: float32 or float64 NumPy arrays that have a tangent, and
-        anything that has none. Tuples, lists and dicts of arrays are arguments too.
+        The arguments of the function: float32 or float64 NumPy or CuPy arrays that have a tangent,
+        and anything that has none. Tuples, lists and dicts of arrays are arguments too.
     tangents : sequence
-        The direction: for each array of primals an array of its shape and dtype, None for zeros.
+        The direction: for each array of primals one of its module, shape and dtype, None for zeros.
 
     Returns
     -------
@@ -147,7 +168,8 @@ def jvp(
     Notes
     -----
     A value that is infinite has no tangent, and is NaN where it is multiplied by what has one.
-    There is no jvp of jvp.
+    There is no jvp of jvp. How large a tangent is must be known on the host: one that is on a
+    device is waited for.
 
     References
     ----------
@@ -177,9 +199,8 @@ def jvp(
     check_list(op, "tangents", tangents)
     if len(primals) != len(tangents):
         raise ValueError(f"{op}: tangents has {len(tangents)} items, expected {len(primals)}")
-    pairs = _pairs(primals, tangents)
+    pairs, largest = _pairs(primals, tangents)
     given = [t for _, t in pairs if t is not None]
-    largest = max((np.abs(t).max(initial=0) for t in given), default=0)
     least = min((t.dtype.char for t in given), key="fd".index, default="d")
     exponent = _EXPONENT[least] - int(np.frexp(largest)[1])
     rest = iter(pairs)
@@ -188,7 +209,8 @@ def jvp(
         primal, tangent = next(rest)
         if tangent is None:
             return primal
-        return dual(primal, np.ldexp(tangent, exponent)).view(Traced)
+        with on_device(module_of(primal), primal):
+            return traced(dual(primal, np.ldexp(tangent, exponent)))
 
     arguments = tree_map(moved, tuple(primals))
     try:
@@ -207,19 +229,23 @@ def jvp(
 def _value(a: Any) -> Any:
     """Return a leaf of the result without its tangent."""
     a = untraced(a)
-    if isinstance(a, np.ndarray):
-        return a.real.copy() if a.dtype.kind == "c" else a
-    return a.real if isinstance(a, complex | np.complexfloating) else a
+    if isinstance(a, complex | np.complexfloating):
+        return a.real
+    if not is_dual(a):
+        return a
+    with on_device(module_of(a), a):
+        return a.real.copy()
 
 
 def _tangent(a: Any, exponent: int) -> Any:
     """Return the tangent of a leaf of the result."""
     a = untraced(a)
-    if isinstance(a, complex | np.complexfloating) or (
-        isinstance(a, np.ndarray) and a.dtype.kind == "c"
-    ):
-        with np.errstate(all="ignore"):
+    if isinstance(a, complex) or is_dual(a):
+        with np.errstate(all="ignore"), on_device(module_of(a), a):
             return np.ldexp(a.imag, -exponent)
-    if isinstance(a, float | np.floating) or (isinstance(a, np.ndarray) and a.dtype.kind == "f"):
+    if isinstance(a, float | np.floating):
         return np.zeros_like(a)
+    if array_kind(a) is not None and a.dtype.kind == "f":
+        with on_device(module_of(a), a):
+            return module_of(a).zeros(a.shape, a.dtype)
     return None

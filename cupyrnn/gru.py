@@ -100,12 +100,12 @@ def _backward(
     I, H = padded.x.shape[-1], padded.first.h.shape[1]
     dtype, compute = call.dtype, compute_dtype(call.dtype)
     padded = _padded.of_dtype(dtype, padded)
-    w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
+    w_ru, w_c = cast_all(operand_dtype(xp, dtype), *weights)
     d_w_ru, d_w_c = xp.empty((I + H, 2 * H), compute), xp.empty((I + H, H), compute)
     d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
     matrices = d_w_ru[:I], d_w_c[:I], d_w_ru[I:], d_w_c[I:]
     cell = gru_cell(w_ru, w_c, H, call.gate)
-    given, sums = States(cast(d_h, dtype)), (d_b_ru, d_b_c)
+    given, sums = States(*cast_all(dtype, d_h)), (d_b_ru, d_b_c)
     d_x, first = _padded.backward(xp, cell, padded, given, matrices, sums)
     grads = (d_x, first.h, d_w_ru, d_w_c, d_b_ru, d_b_c)
     return GRUGrads(*(cast(g, dtype) for g in grads))
@@ -123,7 +123,7 @@ def _gates_gradient(
     (B, H), dtype = h_prev.shape, call.dtype
     compute = compute_dtype(dtype)
     h_prev, d_h, *gates = cast_all(dtype, h_prev, d_h, *saved)
-    w_ru, w_c = (cast(a, operand_dtype(xp, dtype)) for a in weights)
+    w_ru, w_c = cast_all(operand_dtype(xp, dtype), *weights)
     cell = gru_cell(w_ru, w_c, H, call.gate)
     outputs = GRUOutputs(*(contiguous(xp, a) for a in gates))
     span = Span(outputs, States(contiguous(xp, h_prev)), [B])
@@ -196,7 +196,7 @@ def gru_block_cell(
     ----------
     x : [B, I]
         The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        formats are computed in float32. Arrays may be complex64 or complex128, a value and
         a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     h_prev : [B, H]
         The output of the step before.

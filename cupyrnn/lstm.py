@@ -74,7 +74,8 @@ def _forward(
 ) -> LSTMOutputs[Any]:
     """block_lstm after its checks, or without an extent lstm_block_cell."""
     w, b = (aligned(xp, a) for a in cast_all(call.dtype, *weights))
-    x, first = cast(x, call.dtype), States(*cast_all(call.dtype, *first))
+    x, *states = cast_all(call.dtype, x, *first)
+    first = States(*states)
     H, columns = first.h.shape[1], COLUMNS[call.gate_order]
     b = b.astype(compute_dtype(x.dtype))
     b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
@@ -95,7 +96,8 @@ def _backward(
     x, first, *_ = padded
     I, H = x.shape[-1], first.h.shape[1]
     dtype, compute = x.dtype, compute_dtype(x.dtype)
-    cell = lstm_cell(cast(w, operand_dtype(xp, dtype)), None, H, call)
+    (w,) = cast_all(operand_dtype(xp, dtype), w)
+    cell = lstm_cell(w, None, H, call)
     w_grad, b_grad = xp.empty((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if call.peephole is None else peephole_grads
@@ -162,7 +164,7 @@ def lstm_block_cell(
     ----------
     x : [B, I]
         The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        formats are computed in float32. Arrays may be complex64 or complex128, a value and
         a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     cs_prev, h_prev : [B, H]
         The cell state and the output of the step before.

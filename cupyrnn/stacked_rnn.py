@@ -304,7 +304,7 @@ def stacked_rnn(
     ----------
     input : [T, B, I]
         The sequences; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. NumPy arrays may be complex64 or complex128, a value and
+        formats are computed in float32. Arrays may be complex64 or complex128, a value and
         a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
     input_h : [L*D, B, H]
         The outputs before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
@@ -489,7 +489,7 @@ def stacked_rnn_backprop(
         of_weights = [_zeros_like(xp, entry, compute_dtype(dtype)) for entry in weights]
         grads = [_gradients_of(xp, entry, sizes.H) for entry in of_weights]
         input_grad, first = _stack.backward(
-            xp, stack, (x, States(h, c)), dy, States(dh, dc), cast(reserve_space, dtype), grads
+            xp, stack, (x, States(h, c)), dy, States(dh, dc), reserve_space, grads
         )
         return StackedRNNGrads(
             as_given(xp, input_grad, time_major, dtype),

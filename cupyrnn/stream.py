@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ._arrays import Array
     from ._gates import RecurrentActivation
     from ._typing import AnyArray
+    from .cells.contract import Cell
     from .params import InputMode, RNNMode
 
 
@@ -50,11 +51,15 @@ class PreparedStep:
         self._xp = xp
         with on_device(xp, params):
             self._params = params.copy()  # what is made of it must not change with it
-            operands = cast(self._params, operand_dtype(xp, params.dtype))
-            weights = _packed_cells.weights_of(operands, self._net)
-            self._cells = [_packed_cells.cell_of(xp, self._net, w) for w in weights]
+            self._cells = self._cells_of(params.dtype)
         self._saved = self._cells[0].Saved
         self._others = len(self._saved._fields) - 1  # than h
+
+    def _cells_of(self, dtype: np.dtype[Any]) -> list[Cell]:
+        """Return the cells of a step in this dtype."""
+        operands = cast(self._params, operand_dtype(self._xp, dtype))
+        weights = _packed_cells.weights_of(operands, self._net)
+        return [_packed_cells.cell_of(self._xp, self._net, w) for w in weights]
 
     @traceable
     def __call__(self, x: ArrayT, h: AnyArray, c: AnyArray | None = None) -> StepOutputs[ArrayT]:
@@ -85,14 +90,16 @@ class PreparedStep:
         xp, net = self._xp, self._net
         states: tuple[Any, ...] = (h, c) if net.rnn_mode == "lstm" else (h,)
         dtype = self._check(x, states)
-        values, *given = cast_all(dtype, x, *states)
-        B = len(values)
         with on_device(xp, x):
+            values, *given = cast_all(dtype, x, *states)
+            B = len(values)
             output_h = xp.empty((net.L, B, net.P), dtype)
             output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), dtype)
             others = xp.empty((self._others, B, net.H), dtype)
             values = contiguous(xp, values)
-            for layer, cell in enumerate(self._cells):
+            # Parameters without a tangent in a step with one.
+            cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
+            for layer, cell in enumerate(cells):
                 first = States(*[contiguous(xp, s[layer]) for s in given])
                 saved = self._saved(*others, output_h[layer])
                 last = _layer.forward_step(xp, cell, values, first, saved)

@@ -16,6 +16,12 @@ TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-
 # Against TensorFlow's own float16, which sums and multiplies in float16: it is the inaccurate side.
 TF_FLOAT16_TOLERANCE = 1e-2
 
+# Whose values and tangents the numbers of a complex dtype are.
+REAL = {"complex64": "float32", "complex128": "float64"}
+
+# The size of the tangents that complex arrays carry: the square vanishes beside a value.
+TANGENT = 2.0**-45
+
 # Complex step has no subtraction, so the step can be so small that only rounding is left.
 COMPLEX_STEP, COMPLEX_STEP_TOLERANCE = 1e-100, 1e-12
 FINITE_DIFFERENCE_STEP, FINITE_DIFFERENCE_TOLERANCE = 1e-6, 1e-7
@@ -27,8 +33,17 @@ def assert_close(
     """
     Compare in float64: shapes equal, no NaN unless expected, errors within the table.
 
-    `at_least` is the magnitude of the terms a result is made of, where they may cancel.
+    `at_least` is the magnitude of the terms a result is made of, where they may cancel. Of the
+    dtypes complex64 and complex128 values and tangents are compared, each on their own scale.
     """
+    if dtype_name in REAL:
+        a, e = np.asarray(actual), np.asarray(expected)
+        dtype_name = REAL[dtype_name]
+        tangents = a.imag / TANGENT, e.imag / TANGENT
+        # A sum of a term for each argument, which may cancel: not of any one is the scale.
+        terms = max(at_least, 0.1)
+        assert_close(*tangents, dtype_name, f"tangent of {what}", at_least=terms)
+        actual, expected = a.real, e.real
     tolerance = TOLERANCES[dtype_name]
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64
     a, e = np.asarray(actual).astype(wide), np.asarray(expected).astype(wide)
@@ -38,6 +53,16 @@ def assert_close(
         error = np.nanmax(np.abs(a - e), initial=0)
         scale = np.nanmax(np.abs(e), initial=at_least)
         assert error <= tolerance * scale, f"{what}: off by {error:.3g} of {scale:.3g}"
+
+
+def with_tangents(rng: np.random.Generator, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays by name, each of the complex ones with random tangents in place of its own."""
+    return {
+        n: (a.real + 1j * TANGENT * rng.standard_normal(a.shape)).astype(a.dtype)
+        if getattr(a, "dtype", np.dtype("f")).kind == "c"
+        else a
+        for n, a in arrays.items()
+    }
 
 
 def poisoned(empty: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,14 +13,14 @@ import pytest
 import test_cudnn_rnn
 import test_gru
 import test_lstm
-from checks import assert_close
+from checks import assert_close, with_tangents
 from cuda_on_cpu import fake_cupy, nvrtc, runner
 from ptx.parser import PtxError
 from test_cudnn_rnn import BI, SKIP, Case
 
 import cupyrnn
 from cupyrnn import _dropout, _packing, _products
-from cupyrnn.kernels import common, compile, cudnn_gru, dropout, gru, launch, lstm, simple_rnn
+from cupyrnn.kernels import blas, common, compile, cudnn_gru, dropout, gru, launch, lstm, simple_rnn
 
 CELLS: dict[str, Any] = {
     "lstm": lstm,
@@ -31,8 +31,11 @@ CELLS: dict[str, Any] = {
     "sums alone": SimpleNamespace(SOURCE="", KERNELS=launch.SUMS),
 }
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
-# With this many, three blocks of 256 threads still fit on a multiprocessor.
-MOST_REGISTERS = 80
+# With this many, three blocks of 256 threads still fit on a multiprocessor, and two where each
+# number is two of float64.
+MOST_REGISTERS = dict.fromkeys(common.TYPES, 80) | {"complex128": 128}
+# In float32 NumPy's own error is the larger one: up to four times, over hundreds of terms.
+WIDER = {"float32": np.float64, "complex64": np.complex128}
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -56,7 +59,7 @@ def test_every_kernel_compiles_to_machine_code_without_spills(
     assert set(cubin.kernels) == set(names)
     for name, usage in cubin.kernels.items():
         assert usage.spill_stores == usage.spill_loads == usage.stack == 0, name
-        assert 0 < usage.registers <= MOST_REGISTERS, name
+        assert 0 < usage.registers <= MOST_REGISTERS[dtype], name
 
 
 def agrees_with_numpy(
@@ -78,8 +81,7 @@ def agrees_with_numpy(
             return function(*map(convert, args), **named)
 
         actual, result = called(cupy.asarray), called(np.asarray)
-        # In float32 NumPy's own error is the larger one: up to four times, over hundreds of terms.
-        expected = called(lambda a: a.astype(np.float64)) if dtype == "float32" else result
+        expected = called(lambda a: a.astype(WIDER[dtype])) if dtype in WIDER else result
         for name, a, e in zip(expected._fields, actual, expected, strict=True):
             assert type(a) is cupy.ndarray
             assert a.dtype == kind
@@ -88,14 +90,17 @@ def agrees_with_numpy(
 
     for peephole in (False, True):
         for order in ("icfo", "ifco"):
-            inputs = test_lstm.problem(rng, shape, peephole, kind)
+            inputs = with_tangents(rng, test_lstm.problem(rng, shape, peephole, kind))
             hard = "hard_sigmoid_0.2" if order == "ifco" else "sigmoid"
             attributes = {"cell_clip": 0.3, "gate_order": order, "recurrent_activation": hard}
             out = same("block_lstm", **inputs, **attributes, seq_len_max=steps)
-            cs_grad, h_grad = (
-                (1 + rng.standard_normal(out.h.shape)).astype(kind) for _ in range(2)
+            grads = with_tangents(
+                rng,
+                {
+                    n: (1 + rng.standard_normal(out.h.shape)).astype(kind)
+                    for n in ("cs_grad", "h_grad")
+                },
             )
-            grads = {"cs_grad": cs_grad, "h_grad": h_grad}
             same(
                 "block_lstm_grad",
                 **inputs,
@@ -110,7 +115,7 @@ def agrees_with_numpy(
             step = {n: a[0] for n, a in grads.items()}
             same("lstm_block_cell_grad", **one, **cell, **step, **attributes)
             same("lstm_block_cell_backward", **one, **cell, **step, **attributes)
-    inputs = test_gru.problem(rng, shape, kind)
+    inputs = with_tangents(rng, test_gru.problem(rng, shape, kind))
     for activation in ("sigmoid", "hard_sigmoid_1/6"):
         attributes = {"seq_len_max": steps, "recurrent_activation": activation}
         out = same("block_gru", **inputs, **attributes)
@@ -144,7 +149,8 @@ def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None
         biases = 2 * case.H * case.L * case.D
         inputs["params"] *= kind.type(0.1)
         inputs["params"][-biases:] = np.tile(np.resize([2, -2], case.H), biases // case.H)
-    cotangents = test_cudnn_rnn.cotangents_of(rng, case, kind)
+    inputs = with_tangents(rng, inputs)
+    cotangents = with_tangents(rng, test_cudnn_rnn.cotangents_of(rng, case, kind))
 
     def to_device(given: dict[str, Any]) -> dict[str, Any]:
         return {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
@@ -236,9 +242,8 @@ def masks_agree_with_numpy(cupy: Any, dtype: str) -> None:
         actual = _dropout.keep_mask(cupy, shape, kind, rate, *seeds)
         assert type(actual) is cupy.ndarray
         assert actual.dtype == kind
-        np.testing.assert_array_equal(
-            cupy.asnumpy(actual).astype(np.float64), expected.astype(np.float64)
-        )
+        wide = np.complex128 if kind.kind == "c" else np.float64
+        np.testing.assert_array_equal(cupy.asnumpy(actual).astype(wide), expected.astype(wide))
 
 
 @pytest.mark.cuda_on_cpu
@@ -312,7 +317,7 @@ def test_sequences_in_several_blocks(
 ) -> None:
     monkeypatch.setattr(_products, "_GPU_ROWS", 9)
     assert len(_packing.Packing(cupy_on_cpu, 7, 5).blocks()) == 4
-    for dtype in ("float64", "float16"):
+    for dtype in ("float64", "float16", "complex128"):
         agrees_with_numpy(cupy_on_cpu, dtype, (7, 5, 3, 33), steps)
 
 
@@ -330,7 +335,7 @@ def test_rnn_in_several_blocks(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: int, case: Case
 ) -> None:
     monkeypatch.setattr(_products, "_GPU_ROWS", rows)
-    for dtype in ("float64", "float16"):
+    for dtype in ("float64", "float16", "complex128"):
         rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
 
 
@@ -355,7 +360,7 @@ def test_sums_over_many_slices(cupy_on_cpu: ModuleType, rng: np.random.Generator
 
 
 @pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64"])
 def test_no_access_outside_the_arrays(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
@@ -563,7 +568,9 @@ PLANTED = {
         AssertionError,
     ),
     "clip of the wrong sign": (
-        plant_in_source("lstm", "g.cs < -cell_clip ? -cell_clip", "g.cs < -cell_clip ? cell_clip"),
+        plant_in_source(
+            "lstm", "g.cs <= -cell_clip ? -cell_clip", "g.cs <= -cell_clip ? cell_clip"
+        ),
         AssertionError,
     ),
     "reset forgotten": (
@@ -605,7 +612,7 @@ PROJECTED = Case("lstm", 3, 9, 5, 33, num_proj=7)
 RNN_PLANTED = {
     "rnn: grid one block short": ("rnn_tanh", plant_short_grid),
     "rnn: product at the wrong step": ("rnn_tanh", plant_product("simple_rnn")),
-    "rnn: not relu": ("rnn_relu", plant_in_source("simple_rnn", "z < A(0) ? A(0) : z", "z")),
+    "rnn: not relu": ("rnn_relu", plant_in_source("simple_rnn", "z <= A(0) ? A(0) : z", "z")),
     "rnn: gradient of relu": (
         "rnn_relu",
         plant_in_source("simple_rnn", "A(h > A(0))", "A(h >= A(0))"),
@@ -797,10 +804,74 @@ def test_a_length_on_the_device_is_refused(cupy_on_cpu: Any, rng: np.random.Gene
         cupyrnn.block_gru(**inputs, seq_len_max=cupy_on_cpu.asarray(2))
 
 
-def test_complex_is_for_numpy(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
-    inputs = test_gru.problem(rng, (2, 3, 4, 5), np.complex128)
-    with pytest.raises(TypeError, match=r"^block_gru: x has dtype complex128, expected one of"):
-        cupyrnn.block_gru(**{n: cupy_on_cpu.asarray(a) for n, a in inputs.items()})
+def plant_in_duals(old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        source = replaced(common._DUAL, old, new)
+        for dtype in DUALS:
+            monkeypatch.setitem(common._TRAITS, dtype, source)
+
+    return plant
+
+
+def plant_real_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products that take a complex number for the first of its two."""
+    monkeypatch.setattr(blas, "_CUDA_TYPE", blas._CUDA_TYPE | {"complex64": 0, "complex128": 1})
+
+
+DUALS = ("complex64", "complex128")
+DUAL_PLANTED = {
+    "a term of a product's slope forgotten": plant_in_duals(
+        "a.slope * b.value + a.value * b.slope", "a.slope * b.value"
+    ),
+    "the product of two slopes kept": plant_in_duals(
+        "Dual<R>(a.value * b.value,", "Dual<R>(a.value * b.value - 1e27f * a.slope * b.slope,"
+    ),
+    "a quotient's slope of the wrong sign": plant_in_duals(
+        "(a.slope - value * b.slope)", "(a.slope + value * b.slope)"
+    ),
+    "no slope of exp": plant_in_duals(
+        "const R slope = (value > most ? most : value) * z.slope;", "const R slope = R(0);"
+    ),
+    "the slope of tanh is its value": plant_in_duals(
+        "(R(1) - value * value) * z.slope", "value * z.slope"
+    ),
+    "a sum without a slope": plant_in_duals("a.slope + b.slope", "a.slope"),
+    "a difference without a slope": plant_in_duals("a.slope - b.slope", "a.slope"),
+    "a negation without one": plant_in_duals("(-a.value, -a.slope)", "(-a.value, a.slope)"),
+    "slopes decide": plant_in_duals(
+        "operator>=(Dual<R> a, Dual<R> b) { return a.value >= b.value; }",
+        "operator>=(Dual<R> a, Dual<R> b) { return a.slope >= b.slope; }",
+    ),
+    "a product of numbers that are not complex": plant_real_products,
+}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", DUAL_PLANTED)
+def test_an_error_planted_in_dual_numbers_is_caught(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shape = (2, 9, 3, 33)
+    agrees_with_numpy(cupy_on_cpu, "complex64", shape)
+    DUAL_PLANTED[name](monkeypatch)
+    compile.kernel.cache_clear()
+    compile._module.cache_clear()
+    with pytest.raises(AssertionError):
+        agrees_with_numpy(cupy_on_cpu, "complex64", shape)
+
+
+@pytest.mark.cuda_on_cpu
+def test_cudnn_does_not_take_complex_arrays(
+    cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUPYRNN_ENGINE", raising=False)
+    given = {"input_c": None, **test_cudnn_rnn.problem(rng, Case("gru", 2, 3, 4, 5))}
+    there = {n: a if a is None else cupy_on_cpu.asarray(a) for n, a in given.items()}
+    there["params"] = there["params"].astype(np.complex128)
+    assert cupyrnn.cudnn_rnn_engine(**there, rnn_mode="gru") == "cupy"
+    message = r"^cudnn_rnn: engine is 'cudnn', but cuDNN does not take complex arrays$"
+    with pytest.raises(RuntimeError, match=message):
+        cupyrnn.cudnn_rnn(**there, rnn_mode="gru", engine="cudnn")
 
 
 def test_cupy_is_imported_by_nobody_and_missed_by_nobody() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import test_cudnn_rnn
 import test_kernels
-from checks import assert_close
+from checks import assert_close, with_tangents
 from ptx import executor
 from ptx.arithmetic import Approximation
 from ptx.executor import Executor
@@ -25,6 +25,7 @@ from test_cudnn_rnn import BI, SKIP, Case
 
 import cupyrnn
 import cupyrnn.kernels
+from cupyrnn._arrays import compute_dtype
 from cupyrnn.kernels import common, compile, launch
 
 # One batch beyond a block of 8 rows and one below it, a hidden size beyond a warp; short
@@ -54,10 +55,11 @@ def run_everything(cupy: ModuleType, dtype: str) -> None:
 
 def run_sums(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
     kind = test_kernels.numpy_dtype(dtype)
-    g = rng.standard_normal((1200, 33)).astype(kind)
-    sums = cupy.zeros(33, np.float64 if dtype == "float64" else np.float32)
+    g = with_tangents(rng, {"g": rng.standard_normal((1200, 33)).astype(kind)})["g"]
+    sums = cupy.zeros(33, compute_dtype(kind))
     launch.add_column_sums(cupy.asarray(g), sums)
-    assert_close(cupy.asnumpy(sums), g.astype(np.float64).sum(0), dtype, "sums", at_least=40.0)
+    expected = g.astype(np.complex128 if kind.kind == "c" else np.float64).sum(0)
+    assert_close(cupy.asnumpy(sums), expected, dtype, "sums", at_least=40.0)
 
 
 def test_the_kernels_are_found() -> None:

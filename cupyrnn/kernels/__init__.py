@@ -10,5 +10,6 @@ the only user of cuBLAS. Nothing here is imported before a CuPy array arrives.
 
 Every pointer argument of a kernel says what it points to: `[T, B, H]` is the shape, "read",
 "written" or "updated" what the kernel does with it. All arrays are C-contiguous. T is the storage
-type and A = Acc<T>::type the type of the computation, which is float for the two half formats.
+type and A = Acc<T>::type the type of the computation, which is float for the two half formats. For
+complex arrays both are Dual, a value and its slope, and the equations are the same.
 """

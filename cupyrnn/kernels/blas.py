@@ -1,4 +1,9 @@
-"""Matrix products through cuBLAS, accumulated in float32 or float64. The only user of cuBLAS."""
+"""
+Matrix products through cuBLAS, accumulated in float32 or float64. The only user of cuBLAS.
+
+Those of dual numbers are complex ones: what they have beyond the first order, the product of two
+tangents taken from a value, vanishes beside it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,14 @@ if TYPE_CHECKING:
     from .._arrays import Array
 
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t
-_CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
+_CUDA_TYPE = {
+    "float16": 2,
+    "bfloat16": 14,
+    "float32": 0,
+    "float64": 1,
+    "complex64": 4,
+    "complex128": 5,
+}
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
 _OP_N, _OP_T = 0, 1
 _GEMM_DEFAULT = -1
@@ -21,7 +33,9 @@ _GEMM_DEFAULT = -1
 _NO_REDUCED_PRECISION_REDUCTION = 16
 
 # Scalars that cuBLAS reads from the host; they must outlive the calls.
-_SCALARS = {kind: np.array([0, 1], kind) for kind in ("float32", "float64")}
+_SCALARS = {
+    kind: np.array([0, 1], kind) for kind in ("float32", "float64", "complex64", "complex128")
+}
 
 
 def _layout(a: Array) -> tuple[int, int] | None:
@@ -80,12 +94,13 @@ class Product:
         (_, N), K = out.shape, a.shape[1]
         a, op_a, ld_a = _operand(a)
         b, op_b, ld_b = _operand(b)
-        type_in, type_out = _CUDA_TYPE[a.dtype.name], _CUDA_TYPE[out.dtype.name]
-        double = a.dtype.name == "float64"
+        kind = a.dtype.name
+        type_in, type_out = _CUDA_TYPE[kind], _CUDA_TYPE[out.dtype.name]
+        double = kind in ("float64", "complex128")
         # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
-        tf32 = a.dtype.name == "float32" and tf32_allowed()
+        tf32 = kind in ("float32", "complex64") and tf32_allowed()
         compute = _COMPUTE_64F if double else _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
-        scalars = _SCALARS["float64" if double else "float32"]
+        scalars = _SCALARS.get(kind, _SCALARS["float32"])
         beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)
         alpha = scalars.ctypes.data + scalars.itemsize
         b_ptr = address(b)

@@ -1,4 +1,8 @@
-"""CUDA source that all cells share: storage and computation types, sigmoid, tanh, gates, sums."""
+"""CUDA source that all cells share: storage and computation types, sigmoid, tanh, gates, sums.
+
+The kernels are templates of a storage type T. For complex arrays, a value and a tangent each, T is
+Dual: what is written for numbers then computes values and slopes, as ``_dual.py`` does in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,113 @@ HEADERS = {
     "bfloat16": "#include <cuda_bf16.h>\n",
     "float32": "",
     "float64": "",
+    "complex64": "",
+    "complex128": "",
 }
 TYPES = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
     "float32": "float",
     "float64": "double",
+    "complex64": "Dual<float>",
+    "complex128": "Dual<double>",
 }
+# In what is computed with an array of a storage type.
+ACCUMULATORS = TYPES | {"float16": "float", "bfloat16": "float"}
+
+_DUAL = r"""
+// A value and its slope along a direction, in memory a complex number. The square of a slope
+// vanishes beside a value, so products and functions are those to first order.
+template <typename R> struct alignas(2 * sizeof(R)) Dual {
+    R value, slope;
+    Dual() = default;
+    __device__ __forceinline__ Dual(R v, R s = R(0)) : value(v), slope(s) {}
+};
+template <typename R> struct Acc<Dual<R>> { typedef Dual<R> type; typedef R real; };
+
+template <typename R>
+__device__ __forceinline__ Dual<R> wide(Dual<R> a) { return a; }
+template <typename R>
+__device__ __forceinline__ void store(Dual<R>* p, Dual<R> a) { *p = a; }
+
+template <typename R>
+__device__ __forceinline__ Dual<R> operator-(Dual<R> a) { return Dual<R>(-a.value, -a.slope); }
+template <typename R>
+__device__ __forceinline__ Dual<R> operator+(Dual<R> a, Dual<R> b)
+{
+    return Dual<R>(a.value + b.value, a.slope + b.slope);
+}
+template <typename R>
+__device__ __forceinline__ Dual<R> operator-(Dual<R> a, Dual<R> b)
+{
+    return Dual<R>(a.value - b.value, a.slope - b.slope);
+}
+template <typename R>
+__device__ __forceinline__ Dual<R> operator*(Dual<R> a, Dual<R> b)
+{
+    return Dual<R>(a.value * b.value, a.slope * b.value + a.value * b.slope);
+}
+template <typename R>
+__device__ __forceinline__ Dual<R> operator/(Dual<R> a, Dual<R> b)
+{
+    // In this order, as the square of b may overflow.
+    const R value = a.value / b.value;
+    return Dual<R>(value, (a.slope - value * b.slope) / b.value);
+}
+template <typename R>
+__device__ __forceinline__ Dual<R>& operator+=(Dual<R>& a, Dual<R> b) { return a = a + b; }
+template <typename R>
+__device__ __forceinline__ Dual<R>& operator*=(Dual<R>& a, Dual<R> b) { return a = a * b; }
+
+// The values decide.
+template <typename R>
+__device__ __forceinline__ bool operator<(Dual<R> a, Dual<R> b) { return a.value < b.value; }
+template <typename R>
+__device__ __forceinline__ bool operator>(Dual<R> a, Dual<R> b) { return a.value > b.value; }
+template <typename R>
+__device__ __forceinline__ bool operator<=(Dual<R> a, Dual<R> b) { return a.value <= b.value; }
+template <typename R>
+__device__ __forceinline__ bool operator>=(Dual<R> a, Dual<R> b) { return a.value >= b.value; }
+
+__device__ __forceinline__ float largest(float) { return 3.402823466e+38f; }
+__device__ __forceinline__ double largest(double) { return 1.7976931348623157e+308; }
+
+template <typename R>
+__device__ __forceinline__ Dual<R> exp_(Dual<R> z)
+{
+    // Infinity is right for a value, but no slope, and its product with one of zero is NaN.
+    const R value = exp_(z.value), most = largest(value);
+    const R slope = (value > most ? most : value) * z.slope;
+    return Dual<R>(value, slope > most ? most : slope < -most ? -most : slope);
+}
+template <typename R>
+__device__ __forceinline__ Dual<R> tanh_(Dual<R> z)
+{
+    const R value = tanh_(z.value);
+    return Dual<R>(value, (R(1) - value * value) * z.slope);
+}
+"""
 
 _TRAITS = {
     "float16": r"""
-template <> struct Acc<__half> { typedef float type; };
+template <> struct Acc<__half> { typedef float type; typedef float real; };
 __device__ __forceinline__ float wide(__half v) { return __half2float(v); }
 __device__ __forceinline__ void store(__half* p, float v) { *p = __float2half_rn(v); }
 """,
     "bfloat16": r"""
-template <> struct Acc<__nv_bfloat16> { typedef float type; };
+template <> struct Acc<__nv_bfloat16> { typedef float type; typedef float real; };
 __device__ __forceinline__ float wide(__nv_bfloat16 v) { return __bfloat162float(v); }
 __device__ __forceinline__ void store(__nv_bfloat16* p, float v) { *p = __float2bfloat16(v); }
 """,
     "float32": "",
     "float64": "",
+    "complex64": _DUAL,
+    "complex128": _DUAL,
 }
 
 _COMMON = r"""
-template <typename T> struct Acc { typedef T type; };
+// Of a storage type: what is computed with, and what has no slope, as attributes.
+template <typename T> struct Acc { typedef T type; typedef T real; };
 __device__ __forceinline__ float wide(float v) { return v; }
 __device__ __forceinline__ double wide(double v) { return v; }
 __device__ __forceinline__ void store(float* p, float v) { *p = v; }
@@ -53,9 +139,9 @@ template <typename A>
 __device__ __forceinline__ A gate_of(const Gate<A>& gate, A z)
 {
     const A g = gate.hard ? gate.slope * z + gate.offset : sigmoid(z);
-    // Comparisons, not fmin and fmax, which lose a NaN. A sigmoid passes them as it is; a branch
-    // around them takes registers.
-    return g > A(1) ? A(1) : g < A(0) ? A(0) : g;
+    // Comparisons, not fmin and fmax, which lose a NaN, and with equality, as at a bound the slope
+    // is zero. A sigmoid passes them as it is; a branch around them takes registers.
+    return g >= A(1) ? A(1) : g <= A(0) ? A(0) : g;
 }
 
 // Its slope where it is g.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from .common import TYPES, source
+from .common import ACCUMULATORS, TYPES, source
 
 # C++17 is what both NVRTC and the host compiler of the tests default to from some version on.
 OPTIONS = ("-std=c++17",)
@@ -13,8 +13,7 @@ OPTIONS = ("-std=c++17",)
 
 def instance(template: str, dtype_name: str) -> str:
     """Return the C++ name of a kernel like "lstm_forward_step<{T}>" for a storage type."""
-    accumulator = "double" if dtype_name == "float64" else "float"
-    return template.format(T=TYPES[dtype_name], A=accumulator)
+    return template.format(T=TYPES[dtype_name], A=ACCUMULATORS[dtype_name])
 
 
 def instances(kernels: tuple[str, ...], dtype_name: str) -> tuple[str, ...]:

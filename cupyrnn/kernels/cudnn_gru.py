@@ -62,7 +62,7 @@ __global__ void cudnn_gru_forward_step(
     T* r, T* u, T* c, T* hc, T* h,     // [n, H], written
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
-    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
+    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
     const Gate<A> gate = {hard, slope, offset};
@@ -96,7 +96,7 @@ __global__ void cudnn_gru_backward_step(
     T* dz,                             // [n, 4*H], written: columns hc, r, u, c
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
-    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
+    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
     const Gate<A> gate = {hard, slope, offset};

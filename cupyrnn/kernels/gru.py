@@ -54,7 +54,7 @@ __global__ void gru_forward_gates(
     T* h_reset,                        // [B, H], written: h_prev*r
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
-    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
+    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
     const Gate<A> gate = {hard, slope, offset};
@@ -109,7 +109,7 @@ __global__ void gru_backward_output(
     T* d_c,                            // [n, H], written
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
-    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
+    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
     const Gate<A> gate = {hard, slope, offset};
@@ -137,7 +137,7 @@ __global__ void gru_backward_reset(
     T* d_ru,                           // [n, 2*H], its half for r written
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
-    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
+    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
     const Gate<A> gate = {hard, slope, offset};

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .._dual import real_dtype
 from .blas import Product, address
 from .compile import kernel
 
@@ -181,8 +182,8 @@ class Loop:
 
 def gate_arguments(gate: HardSigmoid | None, compute: np.dtype[Any]) -> tuple[Any, ...]:
     """Return a cell's gate as the last arguments of its kernels: hard, slope, offset."""
-    slope, offset = gate or (0, 0)
-    return np.bool_(gate is not None), compute.type(slope), compute.type(offset)
+    (slope, offset), real = gate or (0, 0), real_dtype(compute).type
+    return np.bool_(gate is not None), real(slope), real(offset)
 
 
 # The templates of the sums that a module with sums of its own lists among its kernels.

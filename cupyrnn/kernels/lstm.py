@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._dual import real_dtype
 from .launch import SUMS, Loop, add_slices, gate_arguments, launch, sum_grid
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ __device__ __forceinline__ LSTMGates<A> lstm_gates(
     g.f = gate_of(gate, zf);
     g.ci = tanh_(zci);
     g.cs = g.i * g.ci + g.f * cs_prev;
-    // Comparisons, not fmin and fmax, which lose a NaN.
-    if (clipped) g.cs = g.cs > cell_clip ? cell_clip : g.cs < -cell_clip ? -cell_clip : g.cs;
+    // Comparisons as in gate_of.
+    if (clipped) g.cs = g.cs >= cell_clip ? cell_clip : g.cs <= -cell_clip ? -cell_clip : g.cs;
     g.co = tanh_(g.cs);
     if (peephole) zo += g.cs * wco;
     g.o = gate_of(gate, zo);
@@ -106,8 +107,8 @@ __global__ void lstm_forward_step(
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
     int at_i, int at_ci, int at_f, int at_o,      // which quarter of z belongs to each gate
-    bool clipped, typename Acc<T>::type cell_clip,
-    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
+    bool clipped, typename Acc<T>::real cell_clip,
+    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -150,8 +151,8 @@ __global__ void lstm_backward_step(
     long long first, long long B,      // the first row of the step, and its rows
     long long H,
     int at_i, int at_ci, int at_f, int at_o,
-    bool clipped, typename Acc<T>::type cell_clip,
-    bool hard, typename Acc<T>::type slope, typename Acc<T>::type offset)
+    bool clipped, typename Acc<T>::real cell_clip,
+    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -241,7 +242,7 @@ KERNELS = (_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE, *SUMS)
 
 def _attributes(cell: LSTM, H: int, compute: np.dtype[Any]) -> tuple[Any, ...]:
     """Return the last arguments of both steps: H, where the gates are, the clip, the gate."""
-    clip = np.bool_(cell.cell_clip is not None), compute.type(cell.cell_clip or 0)
+    clip = np.bool_(cell.cell_clip is not None), real_dtype(compute).type(cell.cell_clip or 0)
     columns = (np.int32(n) for n in cell.columns)
     return (np.int64(H), *columns, *clip, *gate_arguments(cell.gate, compute))
 

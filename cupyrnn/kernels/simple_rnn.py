@@ -19,8 +19,8 @@ GATES = r"""
 template <typename A>
 __device__ __forceinline__ A simple_rnn_output(A z, bool relu)
 {
-    // A comparison, not fmax, which loses a NaN.
-    return relu ? (z < A(0) ? A(0) : z) : tanh_(z);
+    // A comparison as in gate_of.
+    return relu ? (z <= A(0) ? A(0) : z) : tanh_(z);
 }
 
 template <typename A>

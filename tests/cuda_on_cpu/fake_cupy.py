@@ -73,6 +73,9 @@ class ndarray(np.ndarray):
         return Device(self.device_id)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        known = (np.ndarray, np.generic)
+        if any(hasattr(a, "__array_ufunc__") and not isinstance(a, known) for a in inputs):
+            return NotImplemented
         for a in (*inputs, *kwargs.get("out", ())):
             if isinstance(a, np.ndarray) and not isinstance(a, ndarray):
                 raise TypeError(
@@ -237,7 +240,14 @@ def _launch_kernel(
     kernel((gx, gy, gz), (bx, by, bz), args, shared_mem=shared)
 
 
-_TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
+_TYPES = {
+    0: "float32",
+    1: "float64",
+    2: "float16",
+    14: "bfloat16",
+    4: "complex64",
+    5: "complex128",
+}
 
 
 def _matrix(pointer: int, kind: int, rows: int, columns: int, ld: int) -> Any:
@@ -267,16 +277,20 @@ def _gemm_ex(
     """cublasGemmEx: C[m, n] = alpha * op(A) @ op(B) + beta * C, column-major."""
     assert handle == _HANDLE
     assert algo == -1
-    wide = {68: np.float32, 70: np.float64, 77: np.float32}[computeType]
+    double, complex_ = computeType == 70, Atype in (4, 5)
+    assert computeType in (68, 70, 77)
     assert Atype == Btype
-    assert (Atype == 1) == (wide is np.float64), "compute type and operand type"
+    assert (Atype in (1, 5)) == double, "compute type and operand type"
+    wide = np.dtype("D" if double else "F") if complex_ else np.dtype("d" if double else "f")
     assert Ctype in (Atype, 0 if Atype in (2, 14) else Atype)
     assert min(m, n, k) > 0
     a = _matrix(A, Atype, *((m, k) if transa == 0 else (k, m)), lda)
     b = _matrix(B, Btype, *((k, n) if transb == 0 else (n, k)), ldb)
     c = _matrix(C, Ctype, m, n, ldc)
-    scale = ctypes.c_double if wide is np.float64 else ctypes.c_float
-    one, zero_or_one = (scale.from_address(p).value for p in (alpha, beta))
+    # Of complex matrices the scalars are complex too.
+    one, zero_or_one = (
+        np.frombuffer(ctypes.string_at(p, wide.itemsize), wide)[0] for p in (alpha, beta)
+    )
     left, right = (x.astype(wide).T if t else x.astype(wide) for x, t in ((a, transa), (b, transb)))
     result = one * (left @ right)
     # With beta = 0 cuBLAS does not read C, which may hold anything.

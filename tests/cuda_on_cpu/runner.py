@@ -381,8 +381,8 @@ def _convert(argument: Any, parameter: Parameter) -> _Value:
 def may_point_to(dtype: np.dtype, parameter: Parameter) -> bool:
     """Return whether an array of a dtype may be what a parameter points to."""
     kind, size = parameter.target_kind, parameter.target_size
-    # Nothing is known about void and structures, and an array of plain bytes may hold anything.
-    if kind in "vs" or dtype == np.uint8 or (dtype.kind == "V" and dtype.name != "bfloat16"):
+    # Nothing is known about void, and an array of plain bytes may hold anything.
+    if kind == "v" or dtype == np.uint8 or (dtype.kind == "V" and dtype.name != "bfloat16"):
         return True
     if kind == "p":
         return dtype.kind in "iu" and dtype.itemsize == 8

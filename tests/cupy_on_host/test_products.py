@@ -12,6 +12,7 @@ pytestmark = pytest.mark.gpu
 
 SHAPE = (3, 2, 4, 5)
 CUDA_TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
+CUDA_TYPES |= {"complex64": 4, "complex128": 5}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 TENSOR_OP, NO_REDUCED_PRECISION_REDUCTION = 1, 16
 
@@ -27,7 +28,8 @@ def test_types_and_accumulation(host: Any, cupy: Any, dtype: str) -> None:
     """Half formats are added up in float32, also where cuBLAS splits a sum."""
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    kind, compute = CUDA_TYPES[dtype], COMPUTE_64F if dtype == "float64" else COMPUTE_32F
+    kind = CUDA_TYPES[dtype]
+    compute = COMPUTE_64F if dtype in ("float64", "complex128") else COMPUTE_32F
     seen = rounded = 0
     for name, call in calls(cupy, SHAPE, dtype).items():
         for p in products(host, call):

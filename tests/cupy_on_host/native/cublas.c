@@ -77,10 +77,18 @@ static uint32_t to_bits(float value) {
 static size_t size_of(cudaDataType type) {
   switch (type) {
     case CUDA_R_32F: return 4;
-    case CUDA_R_64F: return 8;
+    case CUDA_R_64F: case CUDA_C_32F: return 8;
+    case CUDA_C_64F: return 16;
     case CUDA_R_16F: case CUDA_R_16BF: return 2;
     default: return 0;
   }
+}
+
+// A complex number is two of these.
+static int parts_of(cudaDataType type) { return type == CUDA_C_32F || type == CUDA_C_64F ? 2 : 1; }
+
+static cudaDataType part_of(cudaDataType type) {
+  return type == CUDA_C_32F ? CUDA_R_32F : type == CUDA_C_64F ? CUDA_R_64F : type;
 }
 
 static double load(const void* p, size_t i, cudaDataType type) {
@@ -112,35 +120,43 @@ static float tf32(float value) {
              ? value : from_bits((to_bits(value) + 0x1000) & ~0x1fffu);
 }
 
-// op(matrix) with rows x columns, each column in one piece.
-static double* gather(const void* p, cudaDataType type, bool transposed, int ld, int rows,
+// A part of op(matrix) with rows x columns, each column in one piece; null where there is none.
+static double* gather(const void* p, cudaDataType type, int part, bool transposed, int ld, int rows,
                       int columns, bool round_to_tf32) {
+  const int parts = parts_of(type);
+  if (part >= parts) return NULL;
   double* to = malloc((size_t)rows * columns * sizeof *to);
   for (size_t j = 0; j < (size_t)columns; ++j)
     for (size_t i = 0; i < (size_t)rows; ++i) {
-      const double value = load(p, transposed ? i * ld + j : j * ld + i, type);
+      const size_t at = transposed ? i * ld + j : j * ld + i;
+      const double value = load(p, at * parts + part, part_of(type));
       to[j * rows + i] = round_to_tf32 ? tf32(value) : value;
     }
   return to;
 }
 
-// Sums in float64, rounded once: as near as any order of additions in float32 comes.
-static void multiply(int m, int n, int k, double alpha, const double* a, const double* b,
-                     double beta, void* C, cudaDataType type, int ldc) {
+// Sums in float64, rounded once: as near as any order of additions in float32 comes. Of complex
+// numbers the real part is a0*b0 - a1*b1, the imaginary one a0*b1 + a1*b0.
+static void multiply(int m, int n, int k, double alpha, double* a[2], double* b[2], double beta,
+                     void* C, cudaDataType type, int ldc) {
   double* sums = malloc(m * sizeof *sums);
-  for (int j = 0; j < n; ++j) {
-    memset(sums, 0, m * sizeof *sums);
-    for (int l = 0; l < k; ++l) {
-      const double factor = b[(size_t)j * k + l];
-      const double* column = a + (size_t)l * m;
-      for (int i = 0; i < m; ++i) sums[i] += column[i] * factor;
+  const int parts = parts_of(type);
+  const cudaDataType real = part_of(type);
+  for (int part = 0; part < parts; ++part)
+    for (int j = 0; j < n; ++j) {
+      memset(sums, 0, m * sizeof *sums);
+      for (int term = 0; term < parts; ++term)
+        for (int l = 0; l < k; ++l) {
+          const double factor = b[term ^ part][(size_t)j * k + l] * (term && !part ? -1 : 1);
+          const double* column = a[term] + (size_t)l * m;
+          for (int i = 0; i < m; ++i) sums[i] += column[i] * factor;
+        }
+      for (int i = 0; i < m; ++i) {
+        const size_t at = ((size_t)j * ldc + i) * parts + part;
+        // With beta = 0 cuBLAS does not read C, which may hold anything.
+        store(C, at, real, alpha * sums[i] + (beta == 0 ? 0 : beta * load(C, at, real)));
+      }
     }
-    for (int i = 0; i < m; ++i) {
-      const size_t at = (size_t)j * ldc + i;
-      // With beta = 0 cuBLAS does not read C, which may hold anything.
-      store(C, at, type, alpha * sums[i] + (beta == 0 ? 0 : beta * load(C, at, type)));
-    }
-  }
   free(sums);
 }
 
@@ -161,10 +177,11 @@ static bool matrix(const char* name, const void* p, cudaDataType type, int rows,
 
 static bool types_fit(cudaDataType from, cudaDataType to, cublasComputeType_t compute) {
   const bool half = from == CUDA_R_16F || from == CUDA_R_16BF;
+  const bool single = from == CUDA_R_32F || from == CUDA_C_32F;
   switch (compute) {
-    case CUBLAS_COMPUTE_64F: return from == CUDA_R_64F && to == from;
-    case CUBLAS_COMPUTE_32F: return (half || from == CUDA_R_32F) && (to == from || to == CUDA_R_32F);
-    case CUBLAS_COMPUTE_32F_FAST_TF32: return from == CUDA_R_32F && to == from;
+    case CUBLAS_COMPUTE_64F: return (from == CUDA_R_64F || from == CUDA_C_64F) && to == from;
+    case CUBLAS_COMPUTE_32F: return (half && to == CUDA_R_32F) || ((half || single) && to == from);
+    case CUBLAS_COMPUTE_32F_FAST_TF32: return single && to == from;
     default: return false;
   }
 }
@@ -191,18 +208,28 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
     return host_fail(CUBLAS_STATUS_INVALID_VALUE, "cublasGemmEx: no such stream");
   if (handle->pointers != CUBLAS_POINTER_MODE_HOST || host_is_device(alpha) || host_is_device(beta))
     return host_fail(CUBLAS_STATUS_NOT_SUPPORTED, "cublasGemmEx: scalars of the device");
+  if (transa == CUBLAS_OP_C || transb == CUBLAS_OP_C)
+    return host_fail(CUBLAS_STATUS_NOT_SUPPORTED, "cublasGemmEx: a conjugate");
   const bool ta = transa != CUBLAS_OP_N, tb = transb != CUBLAS_OP_N;
   if (!matrix("A", A, Atype, ta ? k : m, ta ? m : k, lda, handle->device) ||
       !matrix("B", B, Btype, tb ? n : k, tb ? k : n, ldb, handle->device) ||
       !matrix("C", C, Ctype, m, n, ldc, handle->device))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!host_executes_products) return CUBLAS_STATUS_SUCCESS;
-  const bool wide = compute == CUBLAS_COMPUTE_64F, narrow = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  double* a = gather(A, Atype, ta, lda, m, k, narrow);
-  double* b = gather(B, Btype, tb, ldb, k, n, narrow);
-  multiply(m, n, k, wide ? *(double*)alpha : *(float*)alpha, a, b,
-           wide ? *(double*)beta : *(float*)beta, C, Ctype, ldc);
-  free(a);
-  free(b);
+  const bool narrow = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  const cudaDataType scalar = compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F;
+  // Of complex matrices the scalars are complex too.
+  if (parts_of(Atype) == 2 && (load(alpha, 1, scalar) != 0 || load(beta, 1, scalar) != 0))
+    return host_fail(CUBLAS_STATUS_NOT_SUPPORTED, "cublasGemmEx: scalars that are not real");
+  double *a[2], *b[2];
+  for (int part = 0; part < 2; ++part) {
+    a[part] = gather(A, Atype, part, ta, lda, m, k, narrow);
+    b[part] = gather(B, Btype, part, tb, ldb, k, n, narrow);
+  }
+  multiply(m, n, k, load(alpha, 0, scalar), a, b, load(beta, 0, scalar), C, Ctype, ldc);
+  for (int part = 0; part < 2; ++part) {
+    free(a[part]);
+    free(b[part]);
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
