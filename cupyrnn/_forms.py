@@ -98,6 +98,8 @@ def _as_array(op: str, name: str, value: Any) -> Array:
     try:
         if callable(getattr(value, "detach", None)):  # of PyTorch: without its gradient
             value = value.detach()
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which its numpy() refuses
+                value = value.float()
         if callable(getattr(value, "numpy", None)):
             return np.asarray(value.numpy())
         if callable(getattr(value, "__array__", None)):

@@ -55,9 +55,12 @@ def params_from_keras(
         The cell. The shapes tell an LSTM from a GRU; a SimpleRNN's activation they do not tell,
         so that it must be said here: "rnn_tanh" is Keras's default.
     direction : {"unidirectional", "bidirectional"}
-        Whether the layers are Bidirectional, with ``merge_mode="concat"``.
+        Whether the layers are Bidirectional, with ``merge_mode="concat"``. Where I = H the arrays
+        of such a layer would be taken for two layers without it.
     use_bias : bool
-        Whether the layers have biases; without, two arrays take the place of three.
+        Whether the layers have biases; without, two arrays take the place of three. Those of a
+        GRU then do not tell ``reset_after``: with False they are not for this function, which
+        would be off by tenths without any error.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         The layers' own, as in `cudnn_rnn`: the arrays do not tell it, the layer's configuration
         does. Keras before 2.3 has ``hard_sigmoid`` by default, which is "hard_sigmoid_0.2"; in
@@ -107,9 +110,10 @@ def params_from_keras(
     check_list(op, "weights", weights)
     if not weights or len(weights) % (each * D):
         parts = ", ".join(_PARTS[:each])
+        hint = "; use_bias=False where layers have none" if use_bias else ""
         raise ValueError(
             f"{op}: weights has {len(weights)} arrays, expected {each} for each of the layers and"
-            f" {D} direction(s): {parts}"
+            f" {D} direction(s): {parts}{hint}"
         )
     xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
     arrays = list(named.values())
@@ -129,6 +133,11 @@ def params_from_keras(
         else:
             K = H if kind else D * H if layer else I
             symbols = "(H, G*H)" if kind else "(K, G*H)"
+            if n == each and D == 1 and a.shape == (I, G * H) != (K, G * H):
+                raise ValueError(
+                    f"{op}: weights[{n}] has shape {a.shape}, expected {symbols} = {(K, G * H)} of"
+                    " a second layer; a Bidirectional one wants direction='bidirectional'"
+                )
             expect_shape(op, f"weights[{n}]", a, symbols, (K, G * H))
     params = zeros(xp, net, arrays[0])
     columns = KERAS[rnn_mode]

@@ -34,8 +34,8 @@ def params_from_torch(
         By PyTorch's names, ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``,
         with ``_reverse`` for the second direction, and ``weight_hr_l0`` with a projection; of a
         cell without ``_l0``. Arrays, or tensors on the host: what has ``numpy()`` or
-        ``__array__``. Without biases (``bias=False``) they are zero. PyTorch has the gates in the
-        same order.
+        ``__array__``; PyTorch's bfloat16 becomes float32. Without biases (``bias=False``) they are
+        zero. PyTorch has the gates in the same order.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. The shapes tell an LSTM from a GRU; an RNN's nonlinearity they do not tell, so
         that it must be said here.

@@ -136,7 +136,7 @@ def run_onnx_node(
     OnnxOutputs
         Y [T, D, B, H], Y_h [D, B, H], the states after each sequence's last step, and Y_c
         [D, B, H] or None, of the widest of the dtypes. Y is zero past a sequence's end. The
-        states of a sequence of length 0 are those it was given.
+        states of a sequence of length 0 are those it was given, where ONNX Runtime has zeros.
 
     Raises
     ------

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic
 
-from . import _layer, _packed_cells
+import numpy as np
+
+from . import _layer, _packed_cells, _steps
 from ._arrays import (
     cast,
     cast_all,
     check_arrays,
+    compute_dtype,
     contiguous,
     expect_rank,
     expect_shape,
@@ -26,8 +29,6 @@ from .cells.contract import States
 from .packed import Model, PackedParams, activation_of, check_activation, check_model
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ._arrays import Array
     from ._gates import RecurrentActivation
     from ._typing import AnyArray
@@ -47,13 +48,15 @@ class PreparedStep:
     """One step of a net, as `prepare_step` returns it: call it with x, h and c."""
 
     def __init__(self, model: Model) -> None:
-        xp, self._net, params = model
-        self._xp = xp
+        xp, net, params = model
+        self._xp, self._net = xp, net
         with on_device(xp, params):
             self._params = params.copy()  # what is made of it must not change with it
             self._cells = self._cells_of(params.dtype)
-        self._saved = self._cells[0].Saved
-        self._others = len(self._saved._fields) - 1  # than h
+        self._names = ("h", "c") if net.rnn_mode == "lstm" else ("h",)
+        self._steps: list[_steps.Step] = []
+        if xp is np and params.dtype.kind != "c" and not net.skip:
+            self._steps = [_steps.step_of(cell) for cell in self._cells]
 
     def _cells_of(self, dtype: np.dtype[Any]) -> list[Cell]:
         """Return the cells of a step in this dtype."""
@@ -87,31 +90,53 @@ class PreparedStep:
             An argument is no array of the module, device and dtype of the parameters, or a shape
             does not fit.
         """
-        xp, net = self._xp, self._net
-        states: tuple[Any, ...] = (h, c) if net.rnn_mode == "lstm" else (h,)
+        states: tuple[Any, ...] = (h, c)[: len(self._names)]
         dtype = self._check(x, states)
+        B, net, xp = x.shape[0], self._net, self._xp
         with on_device(xp, x):
-            values, *given = cast_all(dtype, x, *states)
-            B = len(values)
             output_h = xp.empty((net.L, B, net.P), dtype)
             output_c = None if len(states) == 1 else xp.empty((net.L, B, net.H), dtype)
-            others = xp.empty((self._others, B, net.H), dtype)
-            values = contiguous(xp, values)
-            # Parameters without a tangent in a step with one.
-            cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
-            for layer, cell in enumerate(cells):
-                first = States(*[contiguous(xp, s[layer]) for s in given])
-                saved = self._saved(*others, output_h[layer])
-                last = _layer.forward_step(xp, cell, values, first, saved)
-                if output_c is not None:
-                    output_c[layer] = last.c
-                values = saved.h
-        return StepOutputs(values, output_h, output_c)
+            if self._steps and dtype == self._params.dtype:
+                self._run(x, states, output_h, output_c)
+            else:
+                self._run_cells(x, states, output_h, output_c)
+        return StepOutputs(output_h[-1], output_h, output_c)
+
+    def _run(
+        self, x: Array, states: tuple[Any, ...], output_h: Array, output_c: Array | None
+    ) -> None:
+        """Write the states after the step, of real NumPy arrays."""
+        dtype = compute_dtype(output_h.dtype)
+        values, *given = [cast(np.asarray(a), dtype) for a in (x, *states)]
+        for layer, step in enumerate(self._steps):
+            h, c = step(values, *[s[layer] for s in given])
+            output_h[layer] = h
+            if output_c is not None:
+                output_c[layer] = c
+            values = cast(output_h[layer], dtype)
+
+    def _run_cells(
+        self, x: Array, states: tuple[Any, ...], output_h: Array, output_c: Array | None
+    ) -> None:
+        """Do the same for arrays on a device, with tangents, or whose input has no matrix."""
+        xp, dtype, H = self._xp, output_h.dtype, self._net.H
+        values, *given = cast_all(dtype, x, *states)
+        values = contiguous(xp, values)
+        kind = self._cells[0].Saved
+        others = xp.empty((len(kind._fields) - 1, len(x), H), dtype)
+        # Parameters without a tangent in a step with one.
+        cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
+        for layer, cell in enumerate(cells):
+            first = States(*[contiguous(xp, s[layer]) for s in given])
+            saved = kind(*others, output_h[layer])
+            last = _layer.forward_step(xp, cell, values, first, saved)
+            if output_c is not None:
+                output_c[layer] = last.c
+            values = saved.h
 
     def _check(self, x: Array, states: tuple[Any, ...]) -> np.dtype[Any]:
         """Check the arguments; return the dtype of the step."""
-        op, net = "prepare_step", self._net
-        names = ("h", "c")[: len(states)]
+        op, net, names = "prepare_step", self._net, self._names
         given = {"x": x, **dict(zip(names, states, strict=True)), "params": self._params}
         _, dtype = check_arrays(op, given)
         B, _ = expect_rank(op, "x", x, "(B, I)")

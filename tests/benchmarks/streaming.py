@@ -9,7 +9,6 @@ comparison. silero-vad tells speech by an LSTM that carries its state from one p
 ms to the next; ONNX Runtime runs its LSTM node alone. Both are float32, a batch of one. Times are
 medians of calls that take turns, in microseconds, the checks of arguments included; run it with
 OPENBLAS_NUM_THREADS=1. "one call" is cudnn_rnn or run_onnx_node over a sequence of one step.
-CUPYRNN_NUMBA=0 keeps to NumPy where Numba is installed, which steps of an LSTM gain from.
 """
 
 from __future__ import annotations
