@@ -36,7 +36,7 @@ def main() -> None:
     contestants = {"block_lstm": speed.block_lstm, "cudnn_rnn": speed.cudnn_rnn}
     contestants |= speed.frameworks()
     lab.one_thread()
-    times = speed.measure(contestants, repeats=15)
+    times = speed.measure(contestants, repeats=25)
     speed.add_numba(times)
     modules: dict[str, Any] = {"cupyrnn": cupyrnn, "NumPy": np, "Numba": numba}
     modules |= {"PyTorch": sys.modules["torch"], "TensorFlow": sys.modules["tensorflow"]}
