@@ -12,7 +12,7 @@ import pytest
 
 import cupyrnn
 from cupyrnn import parallel
-from cupyrnn.demo import cells, model, text, training
+from cupyrnn.demo import cells, figure, model, text, training
 
 
 def corpus_of(training_text: str, held_out: str) -> text.Corpus:
@@ -248,3 +248,33 @@ def test_compressors_have_read_the_training_text(rng: np.random.Generator) -> No
 def test_a_python_without_compressors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lzma", None)
     assert list(text.compressors(corpus_of("abcd" * 99, "abcd"))) == ["bz2"]
+
+
+def test_units_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that tell letters from the rest before the line, highest within words first."""
+    held_out = "a bc, de f! " * 90 + '\nThe "line()" that is drawn is this one here.\n'
+    symbols = [*sorted({*held_out}), text.UNKNOWN]
+    tokens = np.array([symbols.index(c) for c in held_out])
+    corpus = text.Corpus(symbols, tokens, tokens, 0, len(held_out), held_out, held_out[1:])
+    read = {}
+
+    def forward(xp: Any, cell: Any, p: Any, tokens: Any, state: Any) -> Any:
+        read["text"] = "".join(symbols[k] for k in tokens[:, 0])
+        letters = np.array([c.isalnum() for c in read["text"]], float)
+        noise = np.random.default_rng(0).uniform(0, 0.01, (len(tokens), 20))
+        noise[:, 3] += letters
+        noise[:, 11] += 1 - letters
+        noise[:, 7] += letters / 2
+        # More than all others, but after the line has begun.
+        noise[-50:, 15] += 9 * letters[-50:]
+        return None, SimpleNamespace(shown={"gate": noise[:, None]}), None
+
+    monkeypatch.setattr(figure, "forward", forward)
+    monkeypatch.setattr(figure, "zero_state", lambda *_: None)
+    line, drawn = figure.gates_on_line(np, cells.CELLS["lstm"], {}, corpus, 3)
+    assert line == 'The "line()" that is drawn is this one here.'[: len(line)]
+    assert line.endswith(" one")
+    assert read["text"] == held_out[held_out.index(line) - 1000 :][: 1000 + len(line)]
+    letters = np.array([c.isalnum() for c in line], float)
+    expected = np.array([letters, letters / 2, 1 - letters])
+    np.testing.assert_allclose(drawn["gate"], expected, atol=0.01)

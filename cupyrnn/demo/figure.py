@@ -20,61 +20,72 @@ if TYPE_CHECKING:
     from .._arrays import Array
     from .training import History
 
+# Told apart by the color-blind as well (Okabe and Ito).
+BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
+
 
 def line_to_draw(corpus: Corpus) -> tuple[int, int]:
-    """Return the bounds in the held-out text of a line that is easy to read in a figure."""
+    """Return the bounds in the held-out text of part of a line that is easy to read in a figure."""
     text = "".join(corpus.symbols[k] for k in corpus.held_out)
-    # Not indented, not short, and with more than letters in it.
-    line = re.search(r'^(?=[!-~])(?=.*".*\()[ -~]{60,72}$', text[1:], re.MULTILINE)
-    return (line.start() + 1, line.end() + 1) if line else (1, min(70, len(text)))
+    # From its begin to the end of a word, not indented, not short, with more than letters in it.
+    pattern = r'^(?=[!-~])(?=.{,30}".{,10}\()[ -~]{36,47}(?= )'
+    line = re.search(pattern, text[1:], re.MULTILINE)
+    return (line.start() + 1, line.end() + 1) if line else (1, min(48, len(text)))
 
 
 def gates_on_line(
-    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, units: int = 12
+    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, units: int = 8
 ) -> tuple[str, dict[str, Array]]:
     """
     Return a held-out line and, by gate or output, its values [units, T] after each character.
 
-    The units are those whose values vary most over the line, alike ones side by side: they
-    are ordered by their first principal component.
+    The units are those that tell letters from other characters best, by covariance over the text
+    before the line: those that are highest within words first.
     """
     start, end = line_to_draw(corpus)
-    tokens = xp.asarray(corpus.held_out[max(0, start - 1000) : end])[:, None]
-    _, out, _ = forward(xp, cell, p, tokens, zero_state(xp, cell, p, 1))
-    line = "".join(corpus.symbols[k] for k in corpus.held_out[start:end])
+    begin = max(0, start - 1000)
+    tokens = corpus.held_out[begin:end]
+    _, out, _ = forward(xp, cell, p, xp.asarray(tokens)[:, None], zero_state(xp, cell, p, 1))
+    text = "".join(corpus.symbols[k] for k in tokens)
+    letters = np.array([c.isalnum() for c in text[: start - begin]], dtype=float)
     drawn = {}
     for name, values in out.shown.items():
-        gate = to_host(xp, values[start - end :, 0].T)
-        gate = gate[np.argsort(-gate.std(axis=1))[:units]]
-        principal = np.linalg.svd(gate - gate.mean(axis=1, keepdims=True))[0][:, 0]
-        drawn[name] = gate[np.argsort(principal)]
-    return line, drawn
+        gate = to_host(xp, values[:, 0].T)
+        covariance = gate[:, : len(letters)] @ (letters - letters.mean())
+        chosen = np.argsort(-abs(covariance))[:units]
+        chosen = chosen[np.argsort(-covariance[chosen])]
+        drawn[name] = gate[chosen, len(letters) :]
+    return text[len(letters) :], drawn
 
 
 def draw_curve(axes: Any, cell: Cell, history: History, rows: dict[str, float]) -> None:
     """Draw the bits per character by step, and what it takes without a model."""
     steps = range(1, len(history.training) + 1)
     points = history.held_out | {len(steps): rows["model"]}
-    axes.plot(steps, history.training, color="tab:blue", alpha=0.25, lw=0.8)
+    axes.plot(steps, history.training, color=BLUE, alpha=0.25, lw=0.8)
+    axes.plot(steps, history.smoothed, color=BLUE, lw=1.8, label="training, smoothed")
     axes.plot(
         *zip(*points.items(), strict=True),
         "o",
-        ms=9,
+        ms=8,
         mfc="none",  # the curve shows through
-        mec="tab:red",
-        mew=1.6,
+        mec=RED,
+        mew=1.8,
         label=f"held out: {rows['model']:.2f}",
     )
-    axes.plot(steps, history.smoothed, color="tab:blue", lw=1.8, label="training (smoothed)")
-    styles = {"uniform": ("0.7", "--"), "unigram": ("0.4", "--"), "bz2": ("tab:green", ":")}
-    for name, (color, style) in (styles | {"lzma": ("tab:olive", ":")}).items():
+    styles = {"uniform": ("0.6", "--"), "unigram": ("0.25", "--")}
+    styles |= {"lzma": (ORANGE, "-."), "bz2": (GREEN, ":")}
+    for name, (color, style) in styles.items():
         if name in rows:
             label = f"{name}: {rows[name]:.2f}"
-            axes.axhline(rows[name], color=color, ls=style, lw=1.3, zorder=1, label=label)
+            axes.axhline(rows[name], color=color, ls=style, lw=1.5, zorder=1, label=label)
     axes.set(xlabel="step", ylabel="bits per character", xlim=(0, len(steps) * 1.01))
-    axes.set_ylim(0, None)
+    axes.set_ylim(min(1.0, 0.9 * min(*history.training, *rows.values())), None)
     axes.set_title(f"{cell.title}: learning Python's documentation")
-    axes.legend(ncols=3, frameon=False)
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    order = sorted(handles, key=lambda label: -float(label.partition(": ")[2] or "inf"))
+    place = {"loc": "upper right", "bbox_to_anchor": (1, 0.94)}  # below the line of uniform
+    axes.legend([handles[label] for label in order], order, ncols=2, frameon=False, **place)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -92,16 +103,15 @@ def draw_maps(figure: Any, maps: Any, cell: Cell, line: str, gates: dict[str, Ar
         )
         axes.set_ylabel(f"{name}\n{len(values)} units")
         axes.set_yticks([])
-        labels = list(line.replace(" ", "␣")) if axes is maps[-1] else []
         axes.set_xticks(
-            range(len(labels)), labels, fontfamily="monospace", parse_math=False, fontsize=10
+            range(len(line)), line.replace(" ", "␣"), fontfamily="monospace", parse_math=False
         )
         axes.tick_params(length=0)
+        for label, c in zip(axes.get_xticklabels(), line, strict=True):
+            label.set(color="k" if c.isalnum() else RED, fontweight="bold")
     maps[0].set_title(
-        "What it does after each character of a held-out line. Each row is a unit; look down the"
-        " columns of spaces\nand quotation marks: where many rows change at once, it has noticed"
-        " where a word begins or ends.",
-        fontsize=11,
+        "After each character of held-out text. A row is a unit: those that tell letters from\n"
+        "the rest best. Rows that change above the red characters know where words end."
     )
     maps[-1].set_xlabel("character read")
     bar = figure.colorbar(image, ax=maps, pad=0.01, aspect=40)
@@ -118,8 +128,8 @@ def draw(
 ) -> None:
     """Write the PNG: the loss curve above, a map of each gate over the line below."""
     Figure = demo_module("matplotlib.figure").Figure
-    figure = Figure(figsize=(13, 4.6 + 2.6 * len(gates)), layout="constrained", dpi=120)
-    ratios = [1.7, *[1.0] * len(gates)]
+    figure = Figure(figsize=(9, 3.9 + 1.7 * len(gates)), layout="constrained", dpi=130)
+    ratios = [1.8, *[1.0] * len(gates)]
     top, *maps = figure.subplots(1 + len(gates), 1, gridspec_kw={"height_ratios": ratios})
     draw_curve(top, cell, history, rows)
     draw_maps(figure, maps, cell, line, gates)

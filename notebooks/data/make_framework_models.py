@@ -4,7 +4,7 @@
     python notebooks/data/make_framework_models.py
 
 writes framework_models.npz beside this file. Each model is one recurrent net, of which the last
-state of each direction goes through one dense layer to the nine speakers of JapaneseVowels. It is
+state of each direction goes through one dense layer to the nine speakers of Japanese Vowels. It is
 trained on the first half of every speaker's training utterances only, so that something is left
 for fine-tuning. `MODEL/weights/NAME` are the framework's own arrays by its own names;
 `MODEL/logits_float32` and `…_float64` what the framework returns for the 370 test utterances, in
@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sktime.datasets import load_japanese_vowels
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import keras
+import lab
 import torch
 
 PATH = Path(__file__).with_name("framework_models.npz")
@@ -40,14 +43,11 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def load(split: str) -> tuple[Any, Any, Any]:
+def load(part: str) -> tuple[Any, Any, Any]:
     """Return the utterances [N, T, 12], zero past their ends, their lengths and speakers."""
-    frames, speakers = load_japanese_vowels(split=split, return_type="df-list")
-    lengths = np.array([len(f) for f in frames])
-    x = np.zeros((len(frames), 29, 12))
-    for row, frame in zip(x, frames, strict=True):
-        row[: len(frame)] = frame
-    return x, lengths, speakers.astype(int) - 1
+    utterances, speakers = lab.japanese_vowels(part)
+    lengths = np.array([len(u) for u in utterances])
+    return lab.pad(utterances).transpose(1, 0, 2), lengths, speakers
 
 
 class TorchModel(torch.nn.Module):
@@ -95,8 +95,8 @@ def keras_model(
 
 
 def main() -> None:
-    x, lengths, y = load("TRAIN")
-    test_x, test_lengths, test_y = load("TEST")
+    x, lengths, y = load("train")
+    test_x, test_lengths, test_y = load("test")
     half = np.arange(len(x)) % 30 < 15
     stored: dict[str, Any] = {}
     index: dict[str, Any] = {"versions": {"torch": torch.__version__, "keras": keras.__version__}}
