@@ -196,8 +196,12 @@ def params_to_onnx(
     params : [params_size] or PackedParams
         The packed parameters of one layer without projection, or a gradient of them: ONNX has both
         biases, too.
-    num_units, input_size, rnn_mode, direction
-        As in `cudnn_rnn_params_layout`; a PackedParams knows them.
+    num_units, input_size : int, optional
+        H and I; a PackedParams knows them and the next two.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell; "lstm" if left out.
+    direction : {"unidirectional", "bidirectional"}, optional
+        D is 1, which it is if left out, or 2.
 
     Returns
     -------
@@ -208,7 +212,9 @@ def params_to_onnx(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_to_canonical`; also if ONNX cannot have such a net in one node.
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, or ONNX cannot
+        have such a net in one node.
 
     Examples
     --------

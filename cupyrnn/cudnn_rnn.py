@@ -7,18 +7,15 @@ the output of one direction: num_proj, or H without a projection.
 from __future__ import annotations
 
 import os
-import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from . import _packed_cells, _stack
 from ._arrays import (
-    array_kind,
     cast,
     check_arrays,
     check_bool,
@@ -33,13 +30,12 @@ from ._arrays import (
     expect_shape,
     on_device,
     operand_dtype,
-    shown,
 )
-from ._dual import real_dtype
-from ._packing import Packing, count_rows
+from ._packing import Packing
+from ._reserve import CUDNN, OWN, expected_size, fingerprinted, reserved_engine
+from ._results import CudnnRNNGrads, CudnnRNNOutputs
 from ._stack import Stack, as_given, time_major_of
 from ._traced import traceable
-from ._typing import ArrayT, NamedTuple
 from .cells.contract import States
 from .packed import check_activation, settled
 from .params import DIRECTIONS, GATES, Net, check_net, expect_params_size
@@ -49,7 +45,7 @@ if TYPE_CHECKING:
 
     from ._arrays import Array, Lengths, Resets
     from ._gates import RecurrentActivation
-    from ._typing import AnyArray
+    from ._typing import AnyArray, ArrayT
     from .packed import PackedParams
     from .params import Direction, InputMode, RNNMode
 
@@ -58,38 +54,6 @@ Engine: TypeAlias = Literal["auto", "cudnn", "cupy"]
 # The environment variable that says what engine "auto" is for CuPy arrays.
 ENGINE_VARIABLE = "CUPYRNN_ENGINE"
 _ENGINES = ("auto", "cudnn", "cupy")
-
-# What host_reserved begins with: whose reserve_space it is. The fingerprint of its call follows.
-_OWN, _CUDNN = 0, 1
-_FINGERPRINT = 4  # bytes
-
-
-class CudnnRNNV1Outputs(NamedTuple, Generic[ArrayT]):
-    """What the first CudnnRNN returns, in TensorFlow's order."""
-
-    output: ArrayT
-    output_h: ArrayT
-    output_c: ArrayT
-    reserve_space: ArrayT
-
-
-class CudnnRNNOutputs(NamedTuple, Generic[ArrayT]):
-    """What CudnnRNNV2 and V3 return, in TensorFlow's order."""
-
-    output: ArrayT
-    output_h: ArrayT
-    output_c: ArrayT
-    reserve_space: ArrayT
-    host_reserved: NDArray[np.int8]
-
-
-class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
-    """The gradient of every input of CudnnRNN, each with the shape of its input."""
-
-    input_backprop: ArrayT
-    input_h_backprop: ArrayT
-    input_c_backprop: ArrayT
-    params_backprop: ArrayT
 
 
 class _Call(NamedTuple):
@@ -145,59 +109,6 @@ def _engine(
     if isinstance(reason, _cudnn.Fault):
         _cudnn.warn_once(op, reason)
     return "cupy"
-
-
-def _host_reserved(
-    owner: int,
-    net: Net,
-    dtype: np.dtype[Any],
-    lengths: NDArray[np.int32] | None,
-    resets: NDArray[np.bool_] | None,
-) -> NDArray[np.int8]:
-    """Return what says whose reserve_space it is, and of a call with what sizes and attributes."""
-    # Without the seeds, as the masks themselves are in reserve_space.
-    sizes, rate = net[: net._fields.index("dropout")], net.dropout if net.drops else 0.0
-    full = lengths is None or (lengths == net.T).all()
-    none = resets is None or not resets.any()
-    parts = (sizes, rate, real_dtype(dtype).str, None if full else lengths.tolist())  # type: ignore[union-attr]
-    text = repr((*parts, None if none else resets.tobytes()))  # type: ignore[union-attr]
-    fingerprint = zlib.crc32(text.encode()).to_bytes(_FINGERPRINT, "little")
-    return np.frombuffer(bytes([owner]) + fingerprint, np.int8).copy()
-
-
-def _reserved_engine(
-    op: str, xp: ModuleType, engine: str, host_reserved: object, expected: NDArray[np.int8]
-) -> str:
-    """Return the engine whose reserve_space it is; `expected` is this call's, whoever owns it."""
-    if (
-        array_kind(host_reserved) != "numpy"
-        or not isinstance(host_reserved, np.ndarray)
-        or host_reserved.dtype != np.int8
-    ):
-        raise TypeError(
-            f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
-        )
-    if host_reserved.shape != expected.shape:
-        raise ValueError(
-            f"{op}: host_reserved has shape {host_reserved.shape}, expected {expected.shape}, as a"
-            " forward call with is_training=True returns it"
-        )
-    owner = int(host_reserved[0])
-    if owner not in ((_OWN,) if xp is np else (_OWN, _CUDNN)):
-        raise ValueError(
-            f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
-        )
-    if (host_reserved[1:] != expected[1:]).any():
-        raise ValueError(
-            f"{op}: host_reserved is {shown(host_reserved)}, expected {expected[1:].tolist()} after"
-            " the first: reserve_space is of a call with other sizes, attributes, lengths or resets"
-        )
-    if xp is np:
-        return engine
-    of = "cudnn" if owner == _CUDNN else "cupy"
-    if engine not in ("auto", of):
-        raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {of!r}")
-    return of
 
 
 _BACKWARD_ARRAYS = (
@@ -281,8 +192,8 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     if backward:
         check_choice(op, "engine", engine, _ENGINES)
         if (host_reserved := given["host_reserved"]) is not None:
-            expected = _host_reserved(_OWN, net, dtype, lengths, resets)
-            engine = _reserved_engine(op, xp, engine, host_reserved, expected)
+            expected = fingerprinted(OWN, net, dtype, lengths, resets)
+            engine = reserved_engine(op, xp, engine, host_reserved, expected)
     chosen = _engine(op, xp, engine, net, input, lengths, resets)
     return _Call(xp, dtype, net, lengths, resets, chosen)
 
@@ -475,8 +386,8 @@ def cudnn_rnn(
             output, (output_h, output_c), reserve_space = _stack.forward(xp, stack, x, States(h, c))
         host_reserved = np.zeros((), np.int8)
         if is_training:
-            owner = _CUDNN if chosen == "cudnn" else _OWN
-            host_reserved = _host_reserved(owner, net, dtype, lengths, call.resets)
+            owner = CUDNN if chosen == "cudnn" else OWN
+            host_reserved = fingerprinted(owner, net, dtype, lengths, call.resets)
         return CudnnRNNOutputs(
             as_given(xp, output, time_major, dtype),
             as_given(xp, output_h, time_major, dtype),
@@ -537,19 +448,6 @@ def cudnn_rnn_engine(
     """
     op = "cudnn_rnn_engine"
     return _check(op, settled(op, locals())).engine
-
-
-def _expected_reserve(
-    net: Net, engine: str, input: Array, lengths: NDArray[np.int32] | None
-) -> int:
-    """Return the number of elements of an engine's reserve_space."""
-    if engine != "cudnn":
-        kind = _packed_cells.SAVED[net.rnn_mode]
-        return _stack.reserve_size(net.sizes, kind, count_rows(net.T, net.B, lengths))
-    from .cudnn import engine as _cudnn
-
-    with on_device(sys.modules["cupy"], input):
-        return _cudnn.reserve_size(net, input.dtype.name, lengths)
 
 
 @traceable
@@ -642,7 +540,7 @@ def cudnn_rnn_backprop(
     xp, dtype, net, lengths, _, chosen = call
     if chosen == "cudnn" and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
-    size = _expected_reserve(net, chosen, input, lengths)
+    size = expected_size(net, chosen, input, lengths)
     if reserve_space.shape != (size,):
         raise ValueError(
             f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"

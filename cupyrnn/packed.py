@@ -75,6 +75,13 @@ class PackedParams(NamedTuple):
         ------
         TypeError, ValueError
             batch_size is no integer or negative, or the parameters are not those of this net.
+
+        Examples
+        --------
+        >>> import cupyrnn
+        >>> h, c = cupyrnn.init_params(2, 3, 4, direction="bidirectional").zero_state(5)
+        >>> h.shape, c.shape
+        ((4, 5, 3), (4, 5, 3))
         """
         op = "zero_state"
         xp, net, params = check_model(op, self)
@@ -107,6 +114,24 @@ class PackedParams(NamedTuple):
         ------
         TypeError, ValueError
             The gradient is no array of the length of the parameters.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3, dtype="float64")
+        >>> x, dy = np.ones((4, 1, 3)), np.ones((4, 1, 2))
+        >>> h, c = packed.zero_state(1)
+        >>> out = cupyrnn.cudnn_rnn(x, h, c, packed)
+        >>> g = cupyrnn.cudnn_rnn_backprop(
+        ...     x, h, c, packed, *out[:3], dy, None, None, out.reserve_space
+        ... )
+        >>> for name, a in packed.gradient_to_torch(g.params_backprop).items():
+        ...     print(name, a.shape)
+        weight_ih_l0 (8, 3)
+        weight_hh_l0 (8, 2)
+        bias_ih_l0 (8,)
+        bias_hh_l0 (8,)
         """
         op = "gradient_to_torch"
         return as_torch(op, *self._gradient(op, params_backprop))
@@ -132,7 +157,17 @@ class PackedParams(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            As `gradient_to_torch`; also for an LSTM with projection, which Keras has not.
+            The gradient is no array of the length of the parameters, or of an LSTM with
+            projection, which Keras has not.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3)
+        >>> d_kernel, d_recurrent_kernel, d_bias = packed.gradient_to_keras(np.ones(56))
+        >>> d_bias
+        array([1., 1., 1., 1., 1., 1., 1., 1.])
         """
         op = "gradient_to_keras"
         return as_keras(op, *self._gradient(op, params_backprop), sum_biases=False)
@@ -160,7 +195,17 @@ class PackedParams(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            As `gradient_to_torch`; also if the net is not one layer of an LSTM in one direction.
+            The gradient is no array of the length of the parameters, or the net is not one layer
+            of an LSTM in one direction.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3)
+        >>> w_grad, b_grad = packed.gradient_to_block_lstm(np.ones(56))
+        >>> w_grad.shape, b_grad.shape
+        ((5, 8), (8,))
         """
         op = "gradient_to_block_lstm"
         model = self._gradient(op, params_backprop)

@@ -260,17 +260,27 @@ def cudnn_rnn_params_size(
 
     Parameters
     ----------
-    num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`.
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
 
     Returns
     -------
     int
+        What params of `cudnn_rnn` has to be long.
 
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_layout`.
+        An argument is no integer, out of range, or does not go with the others.
 
     Examples
     --------
@@ -369,10 +379,19 @@ def cudnn_rnn_params_to_canonical(
 
     Parameters
     ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
     params : [params_size]
         The packed parameters; float16, bfloat16, float32 or float64.
-    num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
 
     Returns
     -------
@@ -384,7 +403,8 @@ def cudnn_rnn_params_to_canonical(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_layout`; also if params is no array of the right length.
+        An argument is no integer, out of range, or does not go with the others, or params
+        is no array of the right length.
 
     Examples
     --------
@@ -429,10 +449,21 @@ def cudnn_rnn_canonical_to_params(
 
     Parameters
     ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
     weights, biases : sequences of arrays
-        In the order of `cudnn_rnn_params_layout`, all of one dtype.
-    num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`.
+        In the order of `cudnn_rnn_params_layout`, all of one dtype: matrices [H, K], [H, P] and,
+        of a projection, [P, H], where K is I in the first layer and D*P in the others; vectors
+        [H].
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
 
     Returns
     -------
@@ -442,8 +473,8 @@ def cudnn_rnn_canonical_to_params(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_layout`; also if a matrix or bias is missing or has another shape
-        than its place.
+        An argument is no integer, out of range, or does not go with the others, or a
+        matrix or bias is missing or has another shape than its place.
 
     Examples
     --------

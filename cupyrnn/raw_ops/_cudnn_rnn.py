@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._results import CudnnRNNV1Outputs
+
 # Not the module: in the package its name stands for the function.
-from ..cudnn_rnn import (
-    CudnnRNNGrads,
-    CudnnRNNOutputs,
-    CudnnRNNV1Outputs,
-    cudnn_rnn,
-    cudnn_rnn_backprop,
-)
+from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from ._named import named
 
 if TYPE_CHECKING:
@@ -19,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .._arrays import Lengths
+    from .._results import CudnnRNNGrads, CudnnRNNOutputs
     from .._typing import AnyArray, ArrayT
     from ..params import Direction, InputMode, RNNMode
 

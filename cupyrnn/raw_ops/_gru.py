@@ -8,6 +8,7 @@ from .. import gru
 from ._named import named
 
 if TYPE_CHECKING:
+    from .._results import GRUCellGrads
     from .._typing import AnyArray, ArrayT
     from ..cells.gru import GRUOutputs
 
@@ -86,7 +87,7 @@ def GRUBlockCellGrad(
     c: AnyArray,
     d_h: AnyArray,
     name: str | None = None,
-) -> gru.GRUCellGrads[ArrayT]:
+) -> GRUCellGrads[ArrayT]:
     """
     The gradient of one GRU step: see `cupyrnn.gru_block_cell_grad`.
 

@@ -9,6 +9,7 @@ from .._arrays import check_bool
 from ._named import named
 
 if TYPE_CHECKING:
+    from .._results import LSTMCellGrads, LSTMGrads
     from .._typing import AnyArray, ArrayT
     from ..cells.lstm import LSTMOutputs
 
@@ -105,7 +106,7 @@ def LSTMBlockCellGrad(
     h_grad: AnyArray,
     use_peephole: bool,
     name: str | None = None,
-) -> lstm.LSTMCellGrads[ArrayT]:
+) -> LSTMCellGrads[ArrayT]:
     """
     The gradient of one LSTM step: see `cupyrnn.lstm_block_cell_grad`.
 
@@ -340,7 +341,7 @@ def BlockLSTMGrad(
     h_grad: AnyArray,
     use_peephole: bool,
     name: str | None = None,
-) -> lstm.LSTMGrads[ArrayT]:
+) -> LSTMGrads[ArrayT]:
     """
     The gradient of an LSTM over a sequence, order icfo: see `cupyrnn.block_lstm_grad`.
 
@@ -427,7 +428,7 @@ def BlockLSTMGradV2(
     h_grad: AnyArray,
     use_peephole: bool,
     name: str | None = None,
-) -> lstm.LSTMGrads[ArrayT]:
+) -> LSTMGrads[ArrayT]:
     """
     The gradient of an LSTM over a sequence, order ifco: see `cupyrnn.block_lstm_grad`.
 
