@@ -49,12 +49,25 @@ _ICFO, _PEEPHOLES = [0, 3, 2, 1], [0, 2, 1]
 
 
 class OnnxParams(NamedTuple):
-    """The weights of an ONNX node, by the names of its inputs."""
+    """
+    The weights of an ONNX node of G gates, by the names of its inputs.
 
-    W: Array  # [D, G*H, I]
-    R: Array  # [D, G*H, H]
-    B: Array | None  # [D, 2*G*H]
-    P: Array | None = None  # [D, 3*H], of an LSTM with peepholes
+    Attributes
+    ----------
+    W : [D, G*H, I]
+        What multiplies the input.
+    R : [D, G*H, H]
+        What multiplies the state.
+    B : [D, 2*G*H] or None
+        The biases of W and of R.
+    P : [D, 3*H] or None
+        The peephole weights of an LSTM.
+    """
+
+    W: Array
+    R: Array
+    B: Array | None
+    P: Array | None = None
 
 
 class _Node(NamedTuple):

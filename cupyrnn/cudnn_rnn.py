@@ -314,8 +314,7 @@ def cudnn_rnn(
         and if left out, or a straight line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras
         1 and 2, TensorFlow 1 and ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A
         model's arrays do not tell which of the three it was trained with; its configuration does.
-        cuDNN has
-        the sigmoid only.
+        cuDNN has the sigmoid only.
     is_training : bool
         Drop values, and keep what the backward pass needs.
     time_major : bool
@@ -422,10 +421,41 @@ def cudnn_rnn_engine(
 
     Parameters
     ----------
-    input, input_h, input_c, params, sequence_lengths, resets, rnn_mode, input_mode, \
-    direction, dropout, seed, seed2, num_proj, recurrent_activation, is_training, time_major, \
-    engine
-        As in `cudnn_rnn`.
+    input : [T, B, I]
+        The sequences. The values of no array are looked at.
+    input_h : [L*D, B, P]
+        The states before the first step.
+    input_c : [L*D, B, H] or None
+        The cell states of an LSTM. The other cells ignore it.
+    params : [params_size] or PackedParams
+        All weights and biases; a PackedParams also knows rnn_mode, input_mode, direction,
+        num_proj and recurrent_activation.
+    sequence_lengths : [B] integers on the host, optional
+        The length of each sequence. cuDNN 8 has none of 0.
+    resets : [T, B] booleans on the host, optional
+        Steps into which no state passes; [B, T] if time_major is False. cuDNN does not have them.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell; "lstm" if left out.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        "linear_input" if left out. With skip_input the first layer has no W; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1, which it is if left out, or 2.
+    dropout : float
+        The part, in [0, 1], of the values between layers that is zeroed in training.
+    seed, seed2 : int
+        What the dropout masks depend on.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of their sums. cuDNN has the sigmoid only.
+    is_training : bool
+        Whether values are dropped and what the backward pass needs is kept.
+    time_major : bool
+        Otherwise input is [B, T, I] and the states [B, L*D, ·].
+    engine : {"auto", "cudnn", "cupy"}
+        What is asked for: for CuPy arrays "auto" is cuDNN where its library is found and supports
+        the call, unless the environment variable CUPYRNN_ENGINE is set to one of the other two.
 
     Returns
     -------
@@ -434,8 +464,13 @@ def cudnn_rnn_engine(
 
     Raises
     ------
-    TypeError, ValueError, RuntimeError
-        As `cudnn_rnn`.
+    TypeError
+        An argument is no array or of another module, device or dtype than input, or an attribute
+        is of a wrong type.
+    ValueError
+        A shape does not fit the others, or an attribute is out of range.
+    RuntimeError
+        engine is "cudnn", and its library is not found or does not support the call.
 
     Examples
     --------
@@ -485,10 +520,18 @@ def cudnn_rnn_backprop(
 
     Parameters
     ----------
-    input, input_h, input_c, params
-        As in the forward call.
+    input : [T, B, I]
+        The sequences of the forward call.
+    input_h : [L*D, B, P]
+        The states before the first step.
+    input_c : [L*D, B, H] or None
+        The cell states of an LSTM. The other cells ignore it.
+    params : [params_size] or PackedParams
+        All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams also knows
+        rnn_mode, input_mode, direction, num_proj and recurrent_activation.
     output, output_h, output_c
-        What it returned. Only cuDNN reads the values, of output; otherwise they may be None.
+        What the forward call returned. Only cuDNN reads the values, of output; otherwise they may
+        be None.
     output_backprop : [T, B, D*P] or None
         The gradient of output; None stands for zeros, in the next two as well. It is not read
         past a sequence's end.
@@ -502,11 +545,34 @@ def cudnn_rnn_backprop(
         What the forward call returned: which engine reserve_space belongs to, and to what sizes,
         attributes, lengths and resets. Left out, it is the engine that `engine` stands for, and
         only the size of reserve_space is checked.
-    sequence_lengths, resets, rnn_mode, input_mode, direction, dropout, num_proj, \
-    recurrent_activation, time_major, engine
-        As in the forward call.
+    sequence_lengths : [B] integers on the host, optional
+        The length of each sequence in the forward call; all T if left out. input_backprop is zero
+        past a sequence's end.
+    resets : [T, B] booleans on the host, optional
+        The steps marked in the forward call, into which no state has passed. [B, T] if time_major
+        is False.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell; "lstm" if left out.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        "linear_input" if left out. With skip_input the first layer has no W; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1, which it is if left out, or 2.
+    dropout : float
+        The part of the values between layers that was zeroed.
     seed, seed2 : int
         Not used: the masks are in reserve_space.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gave the gates of their sums. Of a hard sigmoid the slope stands in place of i*(1-i)
+        and the like: 0.2 or 1/6 where the gate is within (0, 1), else 0.
+    time_major : bool
+        Otherwise input, output and their gradients are [B, T, ·] and the states and theirs
+        [B, L*D, ·].
+    engine : {"auto", "cudnn", "cupy"}
+        What computes CuPy arrays. With host_reserved, "auto" is the engine of the forward call,
+        and another one is an error.
 
     Returns
     -------
@@ -516,9 +582,14 @@ def cudnn_rnn_backprop(
 
     Raises
     ------
-    TypeError, ValueError, RuntimeError
-        As `cudnn_rnn`; also if reserve_space is not of the size that the forward call with these
-        arguments returns.
+    TypeError
+        An argument is no array or of another module, device or dtype than input, or an attribute
+        is of a wrong type.
+    ValueError
+        A shape does not fit the others, an attribute is out of range, or reserve_space is not of
+        the size that the forward call with these arguments returns.
+    RuntimeError
+        engine is "cudnn", and its library is not found or does not support the call.
 
     Examples
     --------

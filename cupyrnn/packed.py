@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 
 class InitialState(NamedTuple):
-    """The states before the first step, as `cudnn_rnn` takes them."""
+    """
+    The states before the first step, as `cudnn_rnn` takes them.
+
+    Attributes
+    ----------
+    input_h : [L*D, B, P]
+        Of zeros.
+    input_c : [L*D, B, H] or None
+        Of zeros, for an LSTM.
+    """
 
     input_h: Array
     input_c: Array | None
@@ -30,10 +39,26 @@ class PackedParams(NamedTuple):
     """
     Packed parameters and the configuration they belong to.
 
-    recurrent_activation is what gives the gates of an LSTM or GRU of their sums: see `cudnn_rnn`.
     `cudnn_rnn`, `cudnn_rnn_backprop` and the ``params_to_...`` functions take it in place of
     `params` and of the attributes it knows. ``packed._replace(params=...)`` is the same net with
     other values, for instance on another device: ``packed._replace(params=cupy.asarray(...))``.
+
+    Attributes
+    ----------
+    params : [params_size]
+        All weights and biases, as `cudnn_rnn_params_layout` says.
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1 or 2.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of an LSTM or GRU of their sums: see `cudnn_rnn`.
 
     Examples
     --------

@@ -142,13 +142,30 @@ def check_net(
 
 
 class Piece(NamedTuple):
-    """One matrix or bias of the packed vector."""
+    """
+    One matrix or bias of the packed vector.
+
+    Attributes
+    ----------
+    kind : {"input", "recurrent", "projection", "input_bias", "recurrent_bias"}
+        What it is: W, R, Wp, b_W or b_R.
+    layer : int
+        Whose, from 0.
+    direction : int
+        0 forward in time, 1 backward.
+    gate : str
+        Whose, such as "i" or "r"; "" for a projection.
+    offset : int
+        Where its first element is.
+    shape : tuple of int
+        [H, K], [H, P], [P, H] or [H].
+    """
 
     kind: Literal["input", "recurrent", "projection", "input_bias", "recurrent_bias"]
     layer: int
-    direction: int  # 0 forward in time, 1 backward
-    gate: str  # "" for a projection
-    offset: int  # of the first element
+    direction: int
+    gate: str
+    offset: int
     shape: tuple[int, ...]
 
     @property
@@ -301,7 +318,16 @@ def cudnn_rnn_params_size(
 
 
 class CanonicalParams(NamedTuple, Generic[ArrayT]):
-    """The matrices and biases of packed parameters, in their order there."""
+    """
+    The matrices and biases of packed parameters.
+
+    Attributes
+    ----------
+    weights : list of matrices
+        In the order that they have in the packed vector.
+    biases : list of [H]
+        Likewise.
+    """
 
     weights: list[ArrayT]
     biases: list[ArrayT]

@@ -71,7 +71,20 @@ _WIDTHS = {"w": 4, "b": 4, "w_ru": 2, "w_c": 1, "b_ru": 2, "b_c": 1} | dict.from
 
 
 class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
-    """What `stacked_rnn` returns, by the names of CudnnRNN's outputs."""
+    """
+    What `stacked_rnn` returns, by the names of CudnnRNN's outputs.
+
+    Attributes
+    ----------
+    output : [T, B, D*H]
+        The output of the last layer.
+    output_h : [L*D, B, H]
+        The outputs after each sequence's last step.
+    output_c : [L*D, B, H]
+        The cell states after each sequence's last step; a scalar zero for GRUs.
+    reserve_space : vector
+        What the gradient needs; a scalar zero if is_training was False.
+    """
 
     output: ArrayT
     output_h: ArrayT
@@ -80,7 +93,20 @@ class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
 
 
 class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
-    """The gradient of every input of `stacked_rnn`, each with the shape of its input."""
+    """
+    The gradient of every input of `stacked_rnn`, each with the shape of its input.
+
+    Attributes
+    ----------
+    input_backprop : [T, B, I]
+        Of the sequences.
+    input_h_backprop : [L*D, B, H]
+        Of the outputs before the first step.
+    input_c_backprop : [L*D, B, H]
+        Of the cell states before the first step; a scalar zero for GRUs.
+    weights_backprop : list of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
+        Of the weights, with None where these have None.
+    """
 
     input_backprop: ArrayT
     input_h_backprop: ArrayT

@@ -35,11 +35,22 @@ if TYPE_CHECKING:
 
 
 class StepOutputs(NamedTuple, Generic[ArrayT]):
-    """What a step returns."""
+    """
+    What a step returns.
 
-    output: ArrayT  # [B, P], of the last layer
-    output_h: ArrayT  # [L, B, P]
-    output_c: ArrayT | None  # [L, B, H], of an LSTM
+    Attributes
+    ----------
+    output : [B, P]
+        The output of the last layer.
+    output_h : [L, B, P]
+        The states to go on with.
+    output_c : [L, B, H] or None
+        The cell states of an LSTM to go on with.
+    """
+
+    output: ArrayT
+    output_h: ArrayT
+    output_c: ArrayT | None
 
 
 class PreparedStep:
