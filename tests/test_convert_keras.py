@@ -21,7 +21,7 @@ def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip(
-            "tensorflow", reason="needs TensorFlow: pip install 'cupyrnn[oracle]'"
+            "tensorflow", reason="needs TensorFlow: pip install '.[oracle]'"
         )
 
 

@@ -162,6 +162,19 @@ def test_typing_marker_is_shipped() -> None:
     assert typing.get_args(cupyrnn._block_cells.GateOrder) == ("icfo", "ifco")
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    root = Path(__file__).parents[1]
+    citation = root.joinpath("CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {cupyrnn.__version__}\n" in citation
+    assert cupyrnn.__version__ in root.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_no_hint_names_a_package_that_no_index_has() -> None:
+    """Who has a clone installs extras from it."""
+    for path in Path(cupyrnn.__file__).parent.rglob("*.py"):
+        assert "cupyrnn[" not in path.read_text(encoding="utf-8"), path
+
+
 def test_the_extras_go_together() -> None:
     """CuPy comes with a compiler of its own CUDA, and nothing beside it brings another."""
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
