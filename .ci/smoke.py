@@ -42,7 +42,10 @@ with np.load(golden) as stored:
         prefix = case["name"] + "/"
         a = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
         inputs = {n: a[n] for n in ("x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b")}
-        given = {"seq_len_max": case["seq_len_max"], "use_peephole": case["use_peephole"]}
+        given = {
+            "seq_len_max": case["seq_len_max"],
+            "use_peephole": case.get("use_peephole", False),
+        }
         attributes = {n: case[n] for n in ("forget_bias", "cell_clip") if n in case}
         out = raw_ops.BlockLSTM(**inputs, **given, **attributes)
         for name, found in out._asdict().items():
