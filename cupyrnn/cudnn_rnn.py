@@ -529,9 +529,10 @@ def cudnn_rnn_backprop(
     params : [params_size] or PackedParams
         All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams also knows
         rnn_mode, input_mode, direction, num_proj and recurrent_activation.
-    output, output_h, output_c
-        What the forward call returned. Only cuDNN reads the values, of output; otherwise they may
-        be None.
+    output : [T, B, D*P] or None
+        What the forward call returned. Only cuDNN reads it; otherwise it may be None.
+    output_h, output_c : [L*D, B, P] and [L*D, B, H], or None
+        What the forward call returned. Their values are not read.
     output_backprop : [T, B, D*P] or None
         The gradient of output; None stands for zeros, in the next two as well. It is not read
         past a sequence's end.
@@ -539,7 +540,7 @@ def cudnn_rnn_backprop(
         The gradient of output_h.
     output_c_backprop : [L*D, B, H] or None
         The gradient of output_c; ignored by cells without it.
-    reserve_space
+    reserve_space : vector
         What the forward call returned. The dropout masks are taken from here.
     host_reserved : [5] int8 on the host, optional
         What the forward call returned: which engine reserve_space belongs to, and to what sizes,

@@ -123,8 +123,8 @@ def init_params(
     seed : int or numpy.random.Generator
         The same integer gives the same values, in every dtype up to its rounding. They are not
         those that Keras or PyTorch draw with that seed, but of the same distribution.
-    dtype
-        float16, bfloat16, float32 or float64.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -208,8 +208,8 @@ def init_block_lstm(
         is 1, but 0 where gate_order is "icfo", since `block_lstm` adds 1 by itself there.
     seed : int or numpy.random.Generator
         The same integer gives the same values.
-    dtype
-        float16, bfloat16, float32 or float64.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -263,8 +263,8 @@ def init_block_gru(
         two, as PyTorch has them.
     seed : int or numpy.random.Generator
         The same integer gives the same values.
-    dtype
-        float16, bfloat16, float32 or float64.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------

@@ -469,7 +469,7 @@ def stacked_rnn_backprop(
         past a sequence's end.
     output_h_backprop, output_c_backprop : [L*D, B, H] or None
         The gradients of output_h and output_c; the latter is ignored for GRUs.
-    reserve_space
+    reserve_space : vector
         What the forward call returned. The dropout masks are taken from here.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence in the forward call; all T if left out. input_backprop is zero

@@ -44,6 +44,14 @@ def sections(thing: Any) -> Sections:
     return found
 
 
+def untyped(thing: Any) -> list[str]:
+    """Return the lines of the section Parameters that name some, but not what they are."""
+    doc = inspect.cleandoc(thing.__doc__ or "").replace("\\\n", "")
+    _, _, section = doc.partition("Parameters\n----------\n")
+    lines = section.partition("\n\n")[0].split("\n")
+    return [line for line in lines if line and not line[0].isspace() and " : " not in line]
+
+
 def names(entries: dict[str, str]) -> list[str]:
     return [name.strip() for head in entries for name in head.split(",")]
 
@@ -80,6 +88,7 @@ def complaints(function: Callable[..., Any]) -> list[str]:
     told = names(found.get("Parameters", {}))
     lacks = [f"{n} is not described" for n in parameters if n not in told]
     lacks += [f"{n} is no parameter" for n in told if n not in parameters]
+    lacks += [f"no shape or type: {line}" for line in untyped(function)]
     if not lacks and told != parameters:
         lacks.append(f"the order is {told}, expected {parameters}")
     due = {
@@ -166,7 +175,8 @@ def test_the_checks_find_what_is_missing() -> None:
         str(one.__doc__).replace("As in `two`", "The second").replace("b : int", "c : int")
     )
     assert complaints(one) == ["b is not described", "c is no parameter"]
-    one.__doc__ = one.__doc__.replace("c : int", "b : int").replace("Raises\n", "Rises\n")
-    assert "no Raises" in complaints(one)
+    one.__doc__ = one.__doc__.replace("c : int", "b")
+    one.__doc__ = re.sub(r"Raises\n( *)------", r"Notices\n\1-------", one.__doc__)
+    assert complaints(one) == ["no shape or type: b", "no Raises"]
     assert len(FUNCTIONS) > 70
     assert len(TUPLES) > 15

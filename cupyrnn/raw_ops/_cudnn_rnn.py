@@ -315,15 +315,17 @@ def CudnnRNNBackprop(
         The cell states of an LSTM. The other cells ignore it.
     params : [params_size]
         All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says.
-    output, output_h, output_c
-        What CudnnRNN returned. Only cuDNN reads the values, of output.
+    output : [T, B, D*H]
+        What CudnnRNN returned. Only cuDNN reads its values.
+    output_h, output_c : [L*D, B, H]
+        What CudnnRNN returned. Their values are not read.
     output_backprop : [T, B, D*H]
         The gradient of output.
     output_h_backprop : [L*D, B, H]
         The gradient of output_h.
     output_c_backprop : [L*D, B, H]
         The gradient of output_c; ignored by cells without it.
-    reserve_space
+    reserve_space : vector
         What CudnnRNN returned. The dropout masks are taken from here.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
@@ -413,15 +415,17 @@ def CudnnRNNBackpropV2(
         The cell states of an LSTM. The other cells ignore it.
     params : [params_size]
         All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says.
-    output, output_h, output_c
-        What CudnnRNNV2 returned. Only cuDNN reads the values, of output.
+    output : [T, B, D*H]
+        What CudnnRNNV2 returned. Only cuDNN reads its values.
+    output_h, output_c : [L*D, B, H]
+        What CudnnRNNV2 returned. Their values are not read.
     output_backprop : [T, B, D*H]
         The gradient of output.
     output_h_backprop : [L*D, B, H]
         The gradient of output_h.
     output_c_backprop : [L*D, B, H]
         The gradient of output_c; ignored by cells without it.
-    reserve_space
+    reserve_space : vector
         What CudnnRNNV2 returned. The dropout masks are taken from here.
     host_reserved : [5] int8 on the host
         What CudnnRNNV2 returned: whose reserve_space it is, and of a call with what sizes and
@@ -520,15 +524,17 @@ def CudnnRNNBackpropV3(
     sequence_lengths : [B] integers on the host
         The length of each sequence, in [0, T] and in any order. What lies past a sequence's end is
         not read, and input_backprop is zero there.
-    output, output_h, output_c
-        What CudnnRNNV3 returned. Only cuDNN reads the values, of output.
+    output : [T, B, D*P]
+        What CudnnRNNV3 returned. Only cuDNN reads its values.
+    output_h, output_c : [L*D, B, P] and [L*D, B, H]
+        What CudnnRNNV3 returned. Their values are not read.
     output_backprop : [T, B, D*P]
         The gradient of output. It is not read past a sequence's end.
     output_h_backprop : [L*D, B, P]
         The gradient of output_h.
     output_c_backprop : [L*D, B, H]
         The gradient of output_c; ignored by cells without it.
-    reserve_space
+    reserve_space : vector
         What CudnnRNNV3 returned. The dropout masks are taken from here.
     host_reserved : [5] int8 on the host
         What CudnnRNNV3 returned: whose reserve_space it is, and of a call with what sizes and
