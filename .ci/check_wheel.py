@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # NumPy 1.26 has no wheels for Python 3.13; 2.1 is the first that has.
 PAIRS = {
     "3.10": ("numpy==1.26.*", "numpy"),
-    "3.12": ("numpy==1.26.*", "numpy"),
+    "3.12": ("numpy==1.26.*",),
     "3.13": ("numpy==2.1.*", "numpy"),
 }
 MOST_BYTES = 300_000  # of the wheel
