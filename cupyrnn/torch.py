@@ -377,8 +377,8 @@ def cudnn_rnn(
     Raises
     ------
     TypeError, ValueError
-        An argument is no tensor or on another device or of another dtype than input, a shape does not
-        fit the others, or an attribute is of a wrong type or out of range.
+        An argument is no tensor or on another device or of another dtype than input, a shape does
+        not fit the others, or an attribute is of a wrong type or out of range.
 
     Examples
     --------

@@ -136,9 +136,7 @@ def test_as_the_real_ones_do() -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tf = pytest.importorskip(
-            "tensorflow", reason="needs TensorFlow: pip install '.[oracle]'"
-        )
+        tf = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
     H, I = 64, 48
     torch.manual_seed(1)
     for mode, kind in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU), ("rnn_tanh", torch.nn.RNN)):

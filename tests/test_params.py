@@ -209,9 +209,7 @@ def torch() -> Any:
 def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip(
-            "tensorflow", reason="needs TensorFlow: pip install '.[oracle]'"
-        )
+        return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
 
 
 @pytest.fixture(scope="module")
