@@ -261,7 +261,7 @@ def block_gru(
     ----------
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32.
+        formats are computed in float32. Complex arrays carry a tangent: see `cupyrnn.jvp`.
     h_prev : [B, H]
         The output before the first step.
     w_ru : [I+H, 2*H]

@@ -242,7 +242,7 @@ def block_lstm(
     ----------
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32.
+        formats are computed in float32. Complex arrays carry a tangent: see `cupyrnn.jvp`.
     cs_prev, h_prev : [B, H]
         The cell state and the output before the first step.
     w : [I+H, 4*H]
