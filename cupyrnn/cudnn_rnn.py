@@ -521,7 +521,7 @@ def cudnn_rnn_backprop(
     Parameters
     ----------
     input : [T, B, I]
-        The sequences of the forward call.
+        The sequences of the forward call; all other arrays are of its dtype.
     input_h : [L*D, B, P]
         The states before the first step.
     input_c : [L*D, B, H] or None

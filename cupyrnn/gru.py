@@ -363,14 +363,15 @@ def gru_block_cell_grad(
     Parameters
     ----------
     h_prev : [B, H]
-        The output of the step before.
+        The output of the step before; float16, bfloat16, float32 or float64, and all other arrays
+        alike.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
-        The weights.
+        The weights, rows for x above rows for the state.
     r, u, c : [B, H]
         What `gru_block_cell` returned.
     d_h : [B, H]
         The gradient of h.
-    x, b_ru, b_c : optional
+    x, b_ru, b_c : [B, I], [2*H], [H], optional
         The other inputs of the step. Their values do not enter; they are checked if given.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         What gave r and u of their sums in the forward call. Of a hard sigmoid the slope stands
@@ -444,11 +445,11 @@ def gru_block_cell_backward(
     Parameters
     ----------
     x : [B, I]
-        The input of the step.
+        The input of the step; float16, bfloat16, float32 or float64, and all other arrays alike.
     h_prev : [B, H]
         The output of the step before.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
-        The weights.
+        The weights, rows for x above rows for the state.
     r, u, c : [B, H]
         What `gru_block_cell` returned.
     d_h : [B, H]
@@ -526,11 +527,11 @@ def block_gru_grad(
     Parameters
     ----------
     x : [T, B, I]
-        The input.
+        The input; float16, bfloat16, float32 or float64, and all other arrays alike.
     h_prev : [B, H]
         The output before the first step.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
-        The weights.
+        The weights, rows for x above rows for the state.
     r, u, c, h : [T, B, H]
         What `block_gru` returned.
     d_h : [T, B, H]
@@ -541,11 +542,11 @@ def block_gru_grad(
         Number of steps that were computed; all T if left out. What lies past it is not read, and
         d_x is zero there.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence in the forward call, with the same meaning.
+        The length of each sequence in the forward call; d_x is zero past its end.
     reverse : bool
         Each sequence was run from its own last step to its first.
     resets : [T, B] booleans on the host, optional
-        The marked steps, into which no state has passed and out of which no gradient does.
+        The steps marked in the forward call: no gradient passes from them to the one before.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         What gave r and u of their sums in the forward call. Of a hard sigmoid the slope stands
         in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.

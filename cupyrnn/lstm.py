@@ -389,14 +389,15 @@ def lstm_block_cell_grad(
     Parameters
     ----------
     cs_prev : [B, H]
-        The cell state before the step.
+        The cell state before the step; float16, bfloat16, float32 or float64, and all other arrays
+        alike.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
     cs_grad, h_grad : [B, H] or None
         The gradients of cs and h; None stands for zeros.
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
-    x, h_prev, w, b : optional
+    x, h_prev, w, b : [B, I], [B, H], [I+H, 4*H], [4*H], optional
         The other inputs of the step. Their values do not enter; they are checked if given.
     cell_clip : float, optional
         Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
@@ -500,11 +501,11 @@ def lstm_block_cell_backward(
     Parameters
     ----------
     x : [B, I]
-        The input of the step.
+        The input of the step; float16, bfloat16, float32 or float64, and all other arrays alike.
     cs_prev, h_prev : [B, H]
         The states before the step.
     w : [I+H, 4*H]
-        The weights.
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
     cs_grad, h_grad : [B, H] or None
@@ -603,11 +604,11 @@ def block_lstm_grad(
     Parameters
     ----------
     x : [T, B, I]
-        The input.
+        The input; float16, bfloat16, float32 or float64, and all other arrays alike.
     cs_prev, h_prev : [B, H]
         The states before the first step.
     w : [I+H, 4*H]
-        The weights.
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co, h : [T, B, H]
         What `block_lstm` returned.
     cs_grad, h_grad : [T, B, H] or None
@@ -620,11 +621,11 @@ def block_lstm_grad(
         Number of steps that were computed; all T if left out. What lies past it is not read, and
         x_grad is zero there.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence in the forward call, with the same meaning.
+        The length of each sequence in the forward call; x_grad is zero past its end.
     reverse : bool
         Each sequence was run from its own last step to its first.
     resets : [T, B] booleans on the host, optional
-        The marked steps, into which no state has passed and out of which no gradient does.
+        The steps marked in the forward call: no gradient passes from them to the one before.
     cell_clip : float, optional
         Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
         does. Given the value of the forward call, it is the true gradient: zero where

@@ -457,7 +457,7 @@ def stacked_rnn_backprop(
     Parameters
     ----------
     input : [T, B, I]
-        The sequences of the forward call.
+        The sequences of the forward call; all other arrays are of its dtype.
     input_h : [L*D, B, H]
         The outputs before the first step.
     input_c : [L*D, B, H]
