@@ -62,7 +62,7 @@ def check_wheel(wheel, version):
         for p in (ROOT / "cupyrnn").rglob("*")
         if p.is_file() and "__pycache__" not in p.parts
     }
-    about = {"METADATA", "RECORD", "WHEEL", "top_level.txt", "licenses/LICENSE"}
+    about = {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE"}
     with zipfile.ZipFile(wheel) as archive:
         expect(set(archive.namelist()), package | {f"{info}/{n}" for n in about}, wheel.name)
         assert "cupyrnn/py.typed" in archive.namelist()
@@ -93,7 +93,7 @@ def check_source(sdist, version, work):
     tests = run("git", "ls-files", "tests", cwd=ROOT).split() if (ROOT / ".git").exists() else []
     missing = sorted({*wanted, *tests} - names)
     assert not missing, f"{sdist.name}: missing {missing}"
-    strange = sorted(n for n in names if re.search(r"__pycache__|\.so$|\.pyc$|(^|/)\.(?!ci)", n))
+    strange = sorted(n for n in names if re.search(r"__pycache__|\.so$|\.pyc$|(^|/)\.(?!ci|gitignore)", n))
     assert not strange, f"{sdist.name}: {strange}"
     print(f"{sdist.name}: {len(names)} files, {sdist.stat().st_size} bytes")
     return work / top
