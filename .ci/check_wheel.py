@@ -93,7 +93,9 @@ def check_source(sdist, version, work):
     tests = run("git", "ls-files", "tests", cwd=ROOT).split() if (ROOT / ".git").exists() else []
     missing = sorted({*wanted, *tests} - names)
     assert not missing, f"{sdist.name}: missing {missing}"
-    strange = sorted(n for n in names if re.search(r"__pycache__|\.so$|\.pyc$|(^|/)\.(?!ci|gitignore)", n))
+    strange = sorted(
+        n for n in names if re.search(r"__pycache__|\.so$|\.pyc$|(^|/)\.(?!ci|gitignore)", n)
+    )
     assert not strange, f"{sdist.name}: {strange}"
     print(f"{sdist.name}: {len(names)} files, {sdist.stat().st_size} bytes")
     return work / top
