@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -60,7 +62,9 @@ def public() -> Iterator[tuple[str, Any]]:
     """Yield what the package, raw_ops, parallel and torch offer, by its name."""
     modules = [cupyrnn, raw_ops, parallel]
     if importlib.util.find_spec("torch") is not None:
-        modules.append(importlib.import_module("cupyrnn.torch"))
+        with warnings.catch_warnings():  # of PyTorch's own
+            warnings.simplefilter("ignore")
+            modules.append(importlib.import_module("cupyrnn.torch"))
     for module in modules:
         for name in module.__all__:
             thing = getattr(module, name)
@@ -109,7 +113,9 @@ def complaints(function: Callable[..., Any]) -> list[str]:
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module: str) -> None:
     if module.startswith(OF_TORCH):
-        pytest.importorskip("torch", reason="needs PyTorch: the extra torch")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pytest.importorskip("torch", reason="needs PyTorch: the extra torch")
     assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 
