@@ -2,6 +2,14 @@
 
 from . import raw_ops
 from ._forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from ._results import (
+    CudnnRNNGrads,
+    CudnnRNNOutputs,
+    GRUCellGrads,
+    GRUGrads,
+    LSTMCellGrads,
+    LSTMGrads,
+)
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
 from .convert_block import params_from_block_lstm, params_to_block_lstm
@@ -29,17 +37,9 @@ from .convert_tf1 import (
     params_to_tf1,
 )
 from .convert_torch import params_from_torch, params_to_torch
-from .cudnn_rnn import (
-    CudnnRNNGrads,
-    CudnnRNNOutputs,
-    cudnn_rnn,
-    cudnn_rnn_backprop,
-    cudnn_rnn_engine,
-)
+from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop, cudnn_rnn_engine
 from .derivatives import jvp
 from .gru import (
-    GRUCellGrads,
-    GRUGrads,
     block_gru,
     block_gru_grad,
     gru_block_cell,
@@ -48,8 +48,6 @@ from .gru import (
 )
 from .init import init_block_gru, init_block_lstm, init_params
 from .lstm import (
-    LSTMCellGrads,
-    LSTMGrads,
     block_lstm,
     block_lstm_grad,
     lstm_block_cell,

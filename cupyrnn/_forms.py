@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 
 
 class BlockLSTMParams(NamedTuple):
-    """The weights [I+H, 4*H] and the bias [4*H] of `block_lstm`."""
+    """
+    The weights of `block_lstm` without peepholes.
+
+    Attributes
+    ----------
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev.
+    b : [4*H]
+        The bias.
+    """
 
     w: Array
     b: Array
@@ -42,22 +51,44 @@ class PeepholeLSTMParams(NamedTuple):
     The weights of `block_lstm` by the names of its arguments, the peepholes among them.
 
     ``block_lstm(x, cs_prev, h_prev, **params._asdict())`` takes them; what is None is left out.
+
+    Attributes
+    ----------
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev.
+    b : [4*H]
+        The bias.
+    wci, wcf, wco : [H] or None
+        The peephole weights of i, f and o: all three or none.
     """
 
-    w: Array  # [I+H, 4*H]
-    b: Array  # [4*H]
-    wci: Array | None = None  # [H]
+    w: Array
+    b: Array
+    wci: Array | None = None
     wcf: Array | None = None
     wco: Array | None = None
 
 
 class BlockGRUParams(NamedTuple):
-    """The weights of `block_gru`, by the names of its arguments."""
+    """
+    The weights of `block_gru`, by the names of its arguments.
 
-    w_ru: Array  # [I+H, 2*H]
-    w_c: Array  # [I+H, H]
-    b_ru: Array  # [2*H]
-    b_c: Array  # [H]
+    Attributes
+    ----------
+    w_ru : [I+H, 2*H]
+        The weights of r and u, rows for x above rows for h_prev.
+    w_c : [I+H, H]
+        The weights of c, rows for x above rows for h_prev*r.
+    b_ru : [2*H]
+        The biases of r and u.
+    b_c : [H]
+        The bias of c.
+    """
+
+    w_ru: Array
+    w_c: Array
+    b_ru: Array
+    b_c: Array
 
 
 # Where others have the gates of the packed order i, f, ci, o; r, u, c; h.

@@ -133,7 +133,9 @@ def params_to_block_lstm(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_to_canonical`.
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, or is not of
+        one layer of an LSTM in one direction without projection.
 
     Examples
     --------

@@ -220,7 +220,9 @@ def params_to_keras(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_to_canonical`; also if Keras cannot have such a net.
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, or Keras cannot
+        have such a net.
 
     Examples
     --------
@@ -273,7 +275,8 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     Raises
     ------
     TypeError
-        As `params_from_keras`.
+        An entry of weights is neither an array nor says how it becomes one, the arrays are not of
+        one module and device, or use_bias is not a bool.
     ValueError
         The number of arrays or a shape does not fit, or the bias is that of ``reset_after=True``.
 

@@ -49,12 +49,25 @@ _ICFO, _PEEPHOLES = [0, 3, 2, 1], [0, 2, 1]
 
 
 class OnnxParams(NamedTuple):
-    """The weights of an ONNX node, by the names of its inputs."""
+    """
+    The weights of an ONNX node of G gates, by the names of its inputs.
 
-    W: Array  # [D, G*H, I]
-    R: Array  # [D, G*H, H]
-    B: Array | None  # [D, 2*G*H]
-    P: Array | None = None  # [D, 3*H], of an LSTM with peepholes
+    Attributes
+    ----------
+    W : [D, G*H, I]
+        What multiplies the input.
+    R : [D, G*H, H]
+        What multiplies the state.
+    B : [D, 2*G*H] or None
+        The biases of W and of R.
+    P : [D, 3*H] or None
+        The peephole weights of an LSTM.
+    """
+
+    W: Array
+    R: Array
+    B: Array | None
+    P: Array | None = None
 
 
 class _Node(NamedTuple):
@@ -196,8 +209,12 @@ def params_to_onnx(
     params : [params_size] or PackedParams
         The packed parameters of one layer without projection, or a gradient of them: ONNX has both
         biases, too.
-    num_units, input_size, rnn_mode, direction
-        As in `cudnn_rnn_params_layout`; a PackedParams knows them.
+    num_units, input_size : int, optional
+        H and I; a PackedParams knows them and the next two.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell; "lstm" if left out.
+    direction : {"unidirectional", "bidirectional"}, optional
+        D is 1, which it is if left out, or 2.
 
     Returns
     -------
@@ -208,7 +225,9 @@ def params_to_onnx(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_to_canonical`; also if ONNX cannot have such a net in one node.
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, or ONNX cannot
+        have such a net in one node.
 
     Examples
     --------

@@ -577,8 +577,14 @@ def params_to_tf1(
     ----------
     params : [params_size] or PackedParams
         The packed parameters.
-    num_layers, num_units, input_size, rnn_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`; a PackedParams knows them.
+    num_layers, num_units, input_size : int, optional
+        L, H and I; a PackedParams knows them and the next three.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell; "lstm" if left out.
+    direction : {"unidirectional", "bidirectional"}, optional
+        D is 1, which it is if left out, or 2.
+    num_proj : int, optional
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
     prefix : str
         What the names are to begin with, such as "cudnn_lstm".
 
@@ -592,7 +598,9 @@ def params_to_tf1(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_to_canonical`; also with skip_input, which the cells do not have.
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, or the net
+        has skip_input, which the cells do not have.
 
     Examples
     --------

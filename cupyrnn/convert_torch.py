@@ -143,8 +143,14 @@ def params_to_torch(
     ----------
     params : [params_size] or PackedParams
         The packed parameters, or a gradient of them: PyTorch has both biases, too.
-    num_layers, num_units, input_size, rnn_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`; a PackedParams knows them. PyTorch has no skip_input.
+    num_layers, num_units, input_size : int, optional
+        L, H and I; a PackedParams knows them and the next three.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell; "lstm" if left out.
+    direction : {"unidirectional", "bidirectional"}, optional
+        D is 1, which it is if left out, or 2.
+    num_proj : int, optional
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
     cell : bool
         Name them as an LSTMCell, GRUCell or RNNCell does, which is one layer in one direction.
 
@@ -156,7 +162,9 @@ def params_to_torch(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_to_canonical`; also if a cell cannot be of that net.
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, the net has
+        skip_input, which PyTorch does not have, or a cell cannot be of that net.
 
     Examples
     --------

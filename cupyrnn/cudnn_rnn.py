@@ -7,18 +7,15 @@ the output of one direction: num_proj, or H without a projection.
 from __future__ import annotations
 
 import os
-import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from . import _packed_cells, _stack
 from ._arrays import (
-    array_kind,
     cast,
     check_arrays,
     check_bool,
@@ -33,13 +30,12 @@ from ._arrays import (
     expect_shape,
     on_device,
     operand_dtype,
-    shown,
 )
-from ._dual import real_dtype
-from ._packing import Packing, count_rows
+from ._packing import Packing
+from ._reserve import CUDNN, OWN, expected_size, fingerprinted, reserved_engine
+from ._results import CudnnRNNGrads, CudnnRNNOutputs
 from ._stack import Stack, as_given, time_major_of
 from ._traced import traceable
-from ._typing import ArrayT, NamedTuple
 from .cells.contract import States
 from .packed import check_activation, settled
 from .params import DIRECTIONS, GATES, Net, check_net, expect_params_size
@@ -49,7 +45,7 @@ if TYPE_CHECKING:
 
     from ._arrays import Array, Lengths, Resets
     from ._gates import RecurrentActivation
-    from ._typing import AnyArray
+    from ._typing import AnyArray, ArrayT
     from .packed import PackedParams
     from .params import Direction, InputMode, RNNMode
 
@@ -58,38 +54,6 @@ Engine: TypeAlias = Literal["auto", "cudnn", "cupy"]
 # The environment variable that says what engine "auto" is for CuPy arrays.
 ENGINE_VARIABLE = "CUPYRNN_ENGINE"
 _ENGINES = ("auto", "cudnn", "cupy")
-
-# What host_reserved begins with: whose reserve_space it is. The fingerprint of its call follows.
-_OWN, _CUDNN = 0, 1
-_FINGERPRINT = 4  # bytes
-
-
-class CudnnRNNV1Outputs(NamedTuple, Generic[ArrayT]):
-    """What the first CudnnRNN returns, in TensorFlow's order."""
-
-    output: ArrayT
-    output_h: ArrayT
-    output_c: ArrayT
-    reserve_space: ArrayT
-
-
-class CudnnRNNOutputs(NamedTuple, Generic[ArrayT]):
-    """What CudnnRNNV2 and V3 return, in TensorFlow's order."""
-
-    output: ArrayT
-    output_h: ArrayT
-    output_c: ArrayT
-    reserve_space: ArrayT
-    host_reserved: NDArray[np.int8]
-
-
-class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
-    """The gradient of every input of CudnnRNN, each with the shape of its input."""
-
-    input_backprop: ArrayT
-    input_h_backprop: ArrayT
-    input_c_backprop: ArrayT
-    params_backprop: ArrayT
 
 
 class _Call(NamedTuple):
@@ -144,59 +108,6 @@ def _engine(
     if isinstance(reason, _cudnn.Fault):
         _cudnn.warn_once(op, reason)
     return "cupy"
-
-
-def _host_reserved(
-    owner: int,
-    net: Net,
-    dtype: np.dtype[Any],
-    lengths: NDArray[np.int32] | None,
-    resets: NDArray[np.bool_] | None,
-) -> NDArray[np.int8]:
-    """Return what says whose reserve_space it is, and of a call with what sizes and attributes."""
-    # Without the seeds, as the masks themselves are in reserve_space.
-    sizes, rate = net[: net._fields.index("dropout")], net.dropout if net.drops else 0.0
-    full = lengths is None or (lengths == net.T).all()
-    none = resets is None or not resets.any()
-    parts = (sizes, rate, real_dtype(dtype).str, None if full else lengths.tolist())  # type: ignore[union-attr]
-    text = repr((*parts, None if none else resets.tobytes()))  # type: ignore[union-attr]
-    fingerprint = zlib.crc32(text.encode()).to_bytes(_FINGERPRINT, "little")
-    return np.frombuffer(bytes([owner]) + fingerprint, np.int8).copy()
-
-
-def _reserved_engine(
-    op: str, xp: ModuleType, engine: str, host_reserved: object, expected: NDArray[np.int8]
-) -> str:
-    """Return the engine whose reserve_space it is; `expected` is this call's, whoever owns it."""
-    if (
-        array_kind(host_reserved) != "numpy"
-        or not isinstance(host_reserved, np.ndarray)
-        or host_reserved.dtype != np.int8
-    ):
-        raise TypeError(
-            f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
-        )
-    if host_reserved.shape != expected.shape:
-        raise ValueError(
-            f"{op}: host_reserved has shape {host_reserved.shape}, expected {expected.shape}, as a"
-            " forward call with is_training=True returns it"
-        )
-    owner = int(host_reserved[0])
-    if owner not in ((_OWN,) if xp is np else (_OWN, _CUDNN)):
-        raise ValueError(
-            f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
-        )
-    if (host_reserved[1:] != expected[1:]).any():
-        raise ValueError(
-            f"{op}: host_reserved is {shown(host_reserved)}, expected {expected[1:].tolist()} after"
-            " the first: reserve_space is of a call with other sizes, attributes, lengths or resets"
-        )
-    if xp is np:
-        return engine
-    of = "cudnn" if owner == _CUDNN else "cupy"
-    if engine not in ("auto", of):
-        raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {of!r}")
-    return of
 
 
 _BACKWARD_ARRAYS = (
@@ -280,8 +191,8 @@ def _check(op: str, given: Mapping[str, Any]) -> _Call:
     if backward:
         check_choice(op, "engine", engine, _ENGINES)
         if (host_reserved := given["host_reserved"]) is not None:
-            expected = _host_reserved(_OWN, net, dtype, lengths, resets)
-            engine = _reserved_engine(op, xp, engine, host_reserved, expected)
+            expected = fingerprinted(OWN, net, dtype, lengths, resets)
+            engine = reserved_engine(op, xp, engine, host_reserved, expected)
     reason = None if resets is None else "cuDNN does not take resets"
     if dtype.kind == "c":
         reason = "cuDNN does not take complex arrays"
@@ -405,8 +316,7 @@ def cudnn_rnn(
         and if left out, or a straight line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras
         1 and 2, TensorFlow 1 and ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A
         model's arrays do not tell which of the three it was trained with; its configuration does.
-        cuDNN has
-        the sigmoid only.
+        cuDNN has the sigmoid only.
     is_training : bool
         Drop values, and keep what the backward pass needs.
     time_major : bool
@@ -478,8 +388,8 @@ def cudnn_rnn(
             output, (output_h, output_c), reserve_space = _stack.forward(xp, stack, x, States(h, c))
         host_reserved = np.zeros((), np.int8)
         if is_training:
-            owner = _CUDNN if chosen == "cudnn" else _OWN
-            host_reserved = _host_reserved(owner, net, dtype, lengths, call.resets)
+            owner = CUDNN if chosen == "cudnn" else OWN
+            host_reserved = fingerprinted(owner, net, dtype, lengths, call.resets)
         return CudnnRNNOutputs(
             as_given(xp, output, time_major, dtype),
             as_given(xp, output_h, time_major, dtype),
@@ -514,10 +424,41 @@ def cudnn_rnn_engine(
 
     Parameters
     ----------
-    input, input_h, input_c, params, sequence_lengths, resets, rnn_mode, input_mode, \
-    direction, dropout, seed, seed2, num_proj, recurrent_activation, is_training, time_major, \
-    engine
-        As in `cudnn_rnn`.
+    input : [T, B, I]
+        The sequences. The values of no array are looked at.
+    input_h : [L*D, B, P]
+        The states before the first step.
+    input_c : [L*D, B, H] or None
+        The cell states of an LSTM. The other cells ignore it.
+    params : [params_size] or PackedParams
+        All weights and biases; a PackedParams also knows rnn_mode, input_mode, direction,
+        num_proj and recurrent_activation.
+    sequence_lengths : [B] integers on the host, optional
+        The length of each sequence. cuDNN 8 has none of 0.
+    resets : [T, B] booleans on the host, optional
+        Steps into which no state passes; [B, T] if time_major is False. cuDNN does not have them.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell; "lstm" if left out.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        "linear_input" if left out. With skip_input the first layer has no W; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1, which it is if left out, or 2.
+    dropout : float
+        The part, in [0, 1], of the values between layers that is zeroed in training.
+    seed, seed2 : int
+        What the dropout masks depend on.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of their sums. cuDNN has the sigmoid only.
+    is_training : bool
+        Whether values are dropped and what the backward pass needs is kept.
+    time_major : bool
+        Otherwise input is [B, T, I] and the states [B, L*D, ·].
+    engine : {"auto", "cudnn", "cupy"}
+        What is asked for: for CuPy arrays "auto" is cuDNN where its library is found and supports
+        the call, unless the environment variable CUPYRNN_ENGINE is set to one of the other two.
 
     Returns
     -------
@@ -526,8 +467,13 @@ def cudnn_rnn_engine(
 
     Raises
     ------
-    TypeError, ValueError, RuntimeError
-        As `cudnn_rnn`.
+    TypeError
+        An argument is no array or of another module, device or dtype than input, or an attribute
+        is of a wrong type.
+    ValueError
+        A shape does not fit the others, or an attribute is out of range.
+    RuntimeError
+        engine is "cudnn", and its library is not found or does not support the call.
 
     Examples
     --------
@@ -540,19 +486,6 @@ def cudnn_rnn_engine(
     """
     op = "cudnn_rnn_engine"
     return _check(op, settled(op, locals())).engine
-
-
-def _expected_reserve(
-    net: Net, engine: str, input: Array, lengths: NDArray[np.int32] | None
-) -> int:
-    """Return the number of elements of an engine's reserve_space."""
-    if engine != "cudnn":
-        kind = _packed_cells.SAVED[net.rnn_mode]
-        return _stack.reserve_size(net.sizes, kind, count_rows(net.T, net.B, lengths))
-    from .cudnn import engine as _cudnn
-
-    with on_device(sys.modules["cupy"], input):
-        return _cudnn.reserve_size(net, input.dtype.name, lengths)
 
 
 @traceable
@@ -590,10 +523,19 @@ def cudnn_rnn_backprop(
 
     Parameters
     ----------
-    input, input_h, input_c, params
-        As in the forward call.
-    output, output_h, output_c
-        What it returned. Only cuDNN reads the values, of output; otherwise they may be None.
+    input : [T, B, I]
+        The sequences of the forward call; all other arrays are of its dtype.
+    input_h : [L*D, B, P]
+        The states before the first step.
+    input_c : [L*D, B, H] or None
+        The cell states of an LSTM. The other cells ignore it.
+    params : [params_size] or PackedParams
+        All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams also knows
+        rnn_mode, input_mode, direction, num_proj and recurrent_activation.
+    output : [T, B, D*P] or None
+        What the forward call returned. Only cuDNN reads it; otherwise it may be None.
+    output_h, output_c : [L*D, B, P] and [L*D, B, H], or None
+        What the forward call returned. Their values are not read.
     output_backprop : [T, B, D*P] or None
         The gradient of output; None stands for zeros, in the next two as well. It is not read
         past a sequence's end.
@@ -601,17 +543,40 @@ def cudnn_rnn_backprop(
         The gradient of output_h.
     output_c_backprop : [L*D, B, H] or None
         The gradient of output_c; ignored by cells without it.
-    reserve_space
+    reserve_space : vector
         What the forward call returned. The dropout masks are taken from here.
     host_reserved : [5] int8 on the host, optional
         What the forward call returned: which engine reserve_space belongs to, and to what sizes,
         attributes, lengths and resets. Left out, it is the engine that `engine` stands for, and
         only the size of reserve_space is checked.
-    sequence_lengths, resets, rnn_mode, input_mode, direction, dropout, num_proj, \
-    recurrent_activation, time_major, engine
-        As in the forward call.
+    sequence_lengths : [B] integers on the host, optional
+        The length of each sequence in the forward call; all T if left out. input_backprop is zero
+        past a sequence's end.
+    resets : [T, B] booleans on the host, optional
+        The steps marked in the forward call, into which no state has passed. [B, T] if time_major
+        is False.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell; "lstm" if left out.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        "linear_input" if left out. With skip_input the first layer has no W; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1, which it is if left out, or 2.
+    dropout : float
+        The part of the values between layers that was zeroed.
     seed, seed2 : int
         Not used: the masks are in reserve_space.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gave the gates of their sums. Of a hard sigmoid the slope stands in place of i*(1-i)
+        and the like: 0.2 or 1/6 where the gate is within (0, 1), else 0.
+    time_major : bool
+        Otherwise input, output and their gradients are [B, T, ·] and the states and theirs
+        [B, L*D, ·].
+    engine : {"auto", "cudnn", "cupy"}
+        What computes CuPy arrays. With host_reserved, "auto" is the engine of the forward call,
+        and another one is an error.
 
     Returns
     -------
@@ -621,9 +586,14 @@ def cudnn_rnn_backprop(
 
     Raises
     ------
-    TypeError, ValueError, RuntimeError
-        As `cudnn_rnn`; also if reserve_space is not of the size that the forward call with these
-        arguments returns.
+    TypeError
+        An argument is no array or of another module, device or dtype than input, or an attribute
+        is of a wrong type.
+    ValueError
+        A shape does not fit the others, an attribute is out of range, or reserve_space is not of
+        the size that the forward call with these arguments returns.
+    RuntimeError
+        engine is "cudnn", and its library is not found or does not support the call.
 
     Examples
     --------
@@ -645,7 +615,7 @@ def cudnn_rnn_backprop(
     xp, dtype, net, lengths, _, chosen = call
     if chosen == "cudnn" and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
-    size = _expected_reserve(net, chosen, input, lengths)
+    size = expected_size(net, chosen, input, lengths)
     if reserve_space.shape != (size,):
         raise ValueError(
             f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"

@@ -8,7 +8,7 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,35 +28,15 @@ from ._arrays import (
 from ._block_cells import gru_cell
 from ._gates import check_gate
 from ._padded import Extent, Padded, check_extent
+from ._results import GRUCellGrads, GRUGrads
 from ._traced import traceable
-from ._typing import ArrayT, NamedTuple
 from .cells.contract import Span, States
 from .cells.gru import GRUOutputs
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._gates import HardSigmoid, RecurrentActivation
-    from ._typing import AnyArray
-
-
-class GRUCellGrads(NamedTuple, Generic[ArrayT]):
-    """What GRUBlockCellGrad returns: [B, I], [B, H], [B, H] and [B, 2*H]."""
-
-    d_x: ArrayT
-    d_h_prev: ArrayT
-    d_c_bar: ArrayT
-    d_r_bar_u_bar: ArrayT
-
-
-class GRUGrads(NamedTuple, Generic[ArrayT]):
-    """The gradient of every input of a GRU, each with the shape of its input."""
-
-    d_x: ArrayT
-    d_h_prev: ArrayT
-    d_w_ru: ArrayT
-    d_w_c: ArrayT
-    d_b_ru: ArrayT
-    d_b_c: ArrayT
+    from ._typing import AnyArray, ArrayT
 
 
 class _Call(NamedTuple):
@@ -222,9 +202,10 @@ def gru_block_cell(
     Raises
     ------
     TypeError
-        An argument is no NumPy array, or the dtypes differ.
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, or an attribute is of a wrong type.
     ValueError
-        A shape does not fit the others.
+        A shape does not fit the others, or an attribute is out of range.
 
     See Also
     --------
@@ -274,19 +255,40 @@ def block_gru(
     """
     A GRU over a sequence, with the equations of `gru_block_cell`.
 
-    TensorFlow has no such op. The parameters not listed here are those of `gru_block_cell`.
+    TensorFlow has no such op.
 
     Parameters
     ----------
     x : [T, B, I]
-        The input.
+        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
+        formats are computed in float32. Complex arrays carry a tangent: see `cupyrnn.jvp`.
     h_prev : [B, H]
         The output before the first step.
+    w_ru : [I+H, 2*H]
+        The weights of r and u, rows for x above rows for h_prev.
+    w_c : [I+H, H]
+        The weights of c, rows for x above rows for h_prev*r.
+    b_ru : [2*H]
+        The biases of r and u.
+    b_c : [H]
+        The bias of c.
     seq_len_max : int, optional
         Number of steps to compute, within [0, T]; all T if left out. What lies past it is not
         read, and all four outputs are zero there.
-    sequence_lengths, reverse, resets
-        As in `block_lstm`.
+    sequence_lengths : [B] integers on the host, optional
+        Instead of seq_len_max, the length of each sequence, in [0, T] and in any order. What
+        lies past a sequence's end is not read, and all four outputs are zero there.
+    reverse : bool
+        Run each sequence from its own last step to its first: h_prev is then the output before
+        its last step, and every output stands at its own time.
+    resets : [T, B] booleans on the host, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction: with
+        ``reverse=False`` the state before a marked step is zero. Marks are where episodes or
+        packed documents begin.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives r and u of their sums: the sigmoid, or clip(0.2*z + 0.5, 0, 1), the hard
+        sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or clip(z/6 + 0.5, 0, 1), that of Keras
+        3 and PyTorch.
 
     Returns
     -------
@@ -296,10 +298,11 @@ def block_gru(
     Raises
     ------
     TypeError
-        An argument is no NumPy array, or the dtypes differ.
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, or an attribute is of a wrong type.
     ValueError
-        A shape does not fit the others, a length lies outside [0, T], or both seq_len_max and
-        sequence_lengths are given.
+        A shape does not fit the others, an attribute is out of range, a length lies outside
+        [0, T], or both seq_len_max and sequence_lengths are given.
 
     See Also
     --------
@@ -360,18 +363,19 @@ def gru_block_cell_grad(
     Parameters
     ----------
     h_prev : [B, H]
-        The output of the step before.
+        The output of the step before; float16, bfloat16, float32 or float64, and all other arrays
+        alike.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
-        The weights.
+        The weights, rows for x above rows for the state.
     r, u, c : [B, H]
         What `gru_block_cell` returned.
     d_h : [B, H]
         The gradient of h.
-    x, b_ru, b_c : optional
+    x, b_ru, b_c : [B, I], [2*H], [H], optional
         The other inputs of the step. Their values do not enter; they are checked if given.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        As in the forward call. Of a hard sigmoid the slope stands in place of r*(1-r) and
-        u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        What gave r and u of their sums in the forward call. Of a hard sigmoid the slope stands
+        in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -380,8 +384,11 @@ def gru_block_cell_grad(
 
     Raises
     ------
-    TypeError, ValueError
-        As `gru_block_cell`.
+    TypeError
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, or an attribute is of a wrong type.
+    ValueError
+        A shape does not fit the others, or an attribute is out of range.
 
     Notes
     -----
@@ -438,11 +445,11 @@ def gru_block_cell_backward(
     Parameters
     ----------
     x : [B, I]
-        The input of the step.
+        The input of the step; float16, bfloat16, float32 or float64, and all other arrays alike.
     h_prev : [B, H]
         The output of the step before.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
-        The weights.
+        The weights, rows for x above rows for the state.
     r, u, c : [B, H]
         What `gru_block_cell` returned.
     d_h : [B, H]
@@ -450,7 +457,8 @@ def gru_block_cell_backward(
     b_ru, b_c : [2*H], [H], optional
         Their values do not enter; they are checked if given.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        As in `gru_block_cell_grad`.
+        What gave r and u of their sums in the forward call. Of a hard sigmoid the slope stands
+        in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -459,8 +467,11 @@ def gru_block_cell_backward(
 
     Raises
     ------
-    TypeError, ValueError
-        As `gru_block_cell`.
+    TypeError
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, or an attribute is of a wrong type.
+    ValueError
+        A shape does not fit the others, or an attribute is out of range.
 
     Examples
     --------
@@ -516,21 +527,29 @@ def block_gru_grad(
     Parameters
     ----------
     x : [T, B, I]
-        The input.
+        The input; float16, bfloat16, float32 or float64, and all other arrays alike.
     h_prev : [B, H]
         The output before the first step.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
-        The weights.
+        The weights, rows for x above rows for the state.
     r, u, c, h : [T, B, H]
         What `block_gru` returned.
     d_h : [T, B, H]
         The gradient of h of every step.
     b_ru, b_c : [2*H], [H], optional
         Their values do not enter; they are checked if given.
-    seq_len_max, sequence_lengths, reverse, resets
-        As in the forward call. What lies past the end is not read, and d_x is zero there.
+    seq_len_max : int, optional
+        Number of steps that were computed; all T if left out. What lies past it is not read, and
+        d_x is zero there.
+    sequence_lengths : [B] integers on the host, optional
+        The length of each sequence in the forward call; d_x is zero past its end.
+    reverse : bool
+        Each sequence was run from its own last step to its first.
+    resets : [T, B] booleans on the host, optional
+        The steps marked in the forward call: no gradient passes from them to the one before.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        As in the forward call.
+        What gave r and u of their sums in the forward call. Of a hard sigmoid the slope stands
+        in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -539,8 +558,12 @@ def block_gru_grad(
 
     Raises
     ------
-    TypeError, ValueError
-        As `block_gru`.
+    TypeError
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, or an attribute is of a wrong type.
+    ValueError
+        A shape does not fit the others, an attribute is out of range, a length lies outside
+        [0, T], or both seq_len_max and sequence_lengths are given.
 
     Examples
     --------

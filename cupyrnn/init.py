@@ -100,8 +100,17 @@ def init_params(
 
     Parameters
     ----------
-    num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`.
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
     scheme : {"keras", "torch"}
         "keras" draws as Keras's layers do by default: the input matrices of a layer and direction
         uniformly within sqrt(6 / (K + G*H)) of zero (Glorot), its recurrent matrices side by side,
@@ -114,8 +123,8 @@ def init_params(
     seed : int or numpy.random.Generator
         The same integer gives the same values, in every dtype up to its rounding. They are not
         those that Keras or PyTorch draw with that seed, but of the same distribution.
-    dtype
-        float16, bfloat16, float32 or float64.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -125,8 +134,8 @@ def init_params(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_layout`; also if an argument is of a wrong type or not one of its
-        choices, or if forget_bias is given for a cell without that gate.
+        An argument is of a wrong type, out of range, not one of its choices or does not go with
+        the others, or forget_bias is given for a cell without that gate.
 
     See Also
     --------
@@ -199,8 +208,8 @@ def init_block_lstm(
         is 1, but 0 where gate_order is "icfo", since `block_lstm` adds 1 by itself there.
     seed : int or numpy.random.Generator
         The same integer gives the same values.
-    dtype
-        float16, bfloat16, float32 or float64.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -254,8 +263,8 @@ def init_block_gru(
         two, as PyTorch has them.
     seed : int or numpy.random.Generator
         The same integer gives the same values.
-    dtype
-        float16, bfloat16, float32 or float64.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------

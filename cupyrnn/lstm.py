@@ -7,7 +7,7 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from . import _layer, _padded
 from ._arrays import (
@@ -28,8 +28,8 @@ from ._block_cells import (
     lstm_cell,
 )
 from ._padded import Extent, Padded, check_extent
+from ._results import LSTMCellGrads, LSTMGrads
 from ._traced import traceable
-from ._typing import ArrayT, NamedTuple
 from .cells.contract import Span, States
 from .cells.lstm import LSTM, LSTMOutputs
 
@@ -37,30 +37,7 @@ if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._block_cells import GateOrder
     from ._gates import RecurrentActivation
-    from ._typing import AnyArray
-
-
-class LSTMCellGrads(NamedTuple, Generic[ArrayT]):
-    """What LSTMBlockCellGrad returns: [B, H], [B, 4*H] and three times [H]."""
-
-    cs_prev_grad: ArrayT
-    dicfo: ArrayT
-    wci_grad: ArrayT
-    wcf_grad: ArrayT
-    wco_grad: ArrayT
-
-
-class LSTMGrads(NamedTuple, Generic[ArrayT]):
-    """The gradient of every input of an LSTM, each with the shape of its input."""
-
-    x_grad: ArrayT
-    cs_prev_grad: ArrayT
-    h_prev_grad: ArrayT
-    w_grad: ArrayT
-    wci_grad: ArrayT
-    wcf_grad: ArrayT
-    wco_grad: ArrayT
-    b_grad: ArrayT
+    from ._typing import AnyArray, ArrayT
 
 
 def _forward(
@@ -198,9 +175,10 @@ def lstm_block_cell(
     Raises
     ------
     TypeError
-        An argument is no NumPy array, the dtypes differ, or some but not all peepholes are given.
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, some but not all peepholes are given, or an attribute is of a wrong type.
     ValueError
-        A shape does not fit the others.
+        A shape does not fit the others, or an attribute is out of range.
 
     See Also
     --------
@@ -260,14 +238,21 @@ def block_lstm(
     """
     An LSTM over a sequence, as TensorFlow's BlockLSTM ("icfo") and BlockLSTMV2 ("ifco").
 
-    The equations, and the parameters not listed here, are those of `lstm_block_cell`.
+    Every step is that of `lstm_block_cell`, whose docstring has the equations.
 
     Parameters
     ----------
     x : [T, B, I]
-        The input.
+        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
+        formats are computed in float32. Complex arrays carry a tangent: see `cupyrnn.jvp`.
     cs_prev, h_prev : [B, H]
         The cell state and the output before the first step.
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
+    b : [4*H]
+        The bias, in the same order.
+    wci, wcf, wco : [H], optional
+        The peephole weights of i, f and o: all three or none.
     seq_len_max : int, optional
         Number of steps to compute, within [0, T]; all T if left out. What lies past it is not
         read, and all seven outputs are zero there.
@@ -281,6 +266,19 @@ def block_lstm(
         No state passes from a step t-1 to a step t that is marked, in either direction: with
         ``reverse=False`` the state before a marked step is zero. Marks are where episodes or
         packed documents begin.
+    forget_bias : float, optional
+        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(cs); 0, a negative number or NaN mean none. Left out, 3 for "icfo" and none
+        for "ifco".
+    use_peephole : bool, optional
+        Left out, peepholes are used if they are given. With False they are checked, not used.
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives i, f and o of their sums: the sigmoid, as in TensorFlow's ops, or
+        clip(0.2*z + 0.5, 0, 1), the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or
+        clip(z/6 + 0.5, 0, 1), that of Keras 3 and PyTorch.
 
     Returns
     -------
@@ -290,10 +288,11 @@ def block_lstm(
     Raises
     ------
     TypeError
-        An argument is no NumPy array, the dtypes differ, or some but not all peepholes are given.
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, some but not all peepholes are given, or an attribute is of a wrong type.
     ValueError
-        A shape does not fit the others, a length lies outside [0, T], or both seq_len_max and
-        sequence_lengths are given.
+        A shape does not fit the others, an attribute is out of range, a length lies outside
+        [0, T], or both seq_len_max and sequence_lengths are given.
 
     See Also
     --------
@@ -392,14 +391,15 @@ def lstm_block_cell_grad(
     Parameters
     ----------
     cs_prev : [B, H]
-        The cell state before the step.
+        The cell state before the step; float16, bfloat16, float32 or float64, and all other arrays
+        alike.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
     cs_grad, h_grad : [B, H] or None
         The gradients of cs and h; None stands for zeros.
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
-    x, h_prev, w, b : optional
+    x, h_prev, w, b : [B, I], [B, H], [I+H, 4*H], [4*H], optional
         The other inputs of the step. Their values do not enter; they are checked if given.
     cell_clip : float, optional
         Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
@@ -410,8 +410,9 @@ def lstm_block_cell_grad(
     gate_order : {"icfo", "ifco"}
         The order of the gates in dicfo.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        As in the forward call. Of a hard sigmoid the slope stands in place of i*(1-i), f*(1-f)
-        and o*(1-o): 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        What gave i, f and o of their sums in the forward call. Of a hard sigmoid the slope
+        stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
+        (0, 1), else 0.
 
     Returns
     -------
@@ -421,8 +422,11 @@ def lstm_block_cell_grad(
 
     Raises
     ------
-    TypeError, ValueError
-        As `lstm_block_cell`.
+    TypeError
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, some but not all peepholes are given, or an attribute is of a wrong type.
+    ValueError
+        A shape does not fit the others, or an attribute is out of range.
 
     Notes
     -----
@@ -499,11 +503,11 @@ def lstm_block_cell_backward(
     Parameters
     ----------
     x : [B, I]
-        The input of the step.
+        The input of the step; float16, bfloat16, float32 or float64, and all other arrays alike.
     cs_prev, h_prev : [B, H]
         The states before the step.
     w : [I+H, 4*H]
-        The weights.
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
     cs_grad, h_grad : [B, H] or None
@@ -512,8 +516,17 @@ def lstm_block_cell_backward(
         The peephole weights: all three or none.
     b : [4*H], optional
         Its value does not enter; it is checked if given.
-    cell_clip, use_peephole, gate_order, recurrent_activation
-        As in `lstm_block_cell_grad`.
+    cell_clip : float, optional
+        Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
+        does. Given the value of the forward call, it is the true gradient.
+    use_peephole : bool, optional
+        Left out, peepholes are used if they are given.
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w, and in w_grad and b_grad.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gave i, f and o of their sums in the forward call. Of a hard sigmoid the slope
+        stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
+        (0, 1), else 0.
 
     Returns
     -------
@@ -523,8 +536,11 @@ def lstm_block_cell_backward(
 
     Raises
     ------
-    TypeError, ValueError
-        As `lstm_block_cell`.
+    TypeError
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, some but not all peepholes are given, or an attribute is of a wrong type.
+    ValueError
+        A shape does not fit the others, or an attribute is out of range.
 
     Examples
     --------
@@ -590,11 +606,11 @@ def block_lstm_grad(
     Parameters
     ----------
     x : [T, B, I]
-        The input.
+        The input; float16, bfloat16, float32 or float64, and all other arrays alike.
     cs_prev, h_prev : [B, H]
         The states before the first step.
     w : [I+H, 4*H]
-        The weights.
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     i, cs, f, o, ci, co, h : [T, B, H]
         What `block_lstm` returned.
     cs_grad, h_grad : [T, B, H] or None
@@ -603,8 +619,15 @@ def block_lstm_grad(
         The peephole weights: all three or none.
     b : [4*H], optional
         Its value does not enter; it is checked if given.
-    seq_len_max, sequence_lengths, reverse, resets
-        As in the forward call. What lies past the end is not read, and x_grad is zero there.
+    seq_len_max : int, optional
+        Number of steps that were computed; all T if left out. What lies past it is not read, and
+        x_grad is zero there.
+    sequence_lengths : [B] integers on the host, optional
+        The length of each sequence in the forward call; x_grad is zero past its end.
+    reverse : bool
+        Each sequence was run from its own last step to its first.
+    resets : [T, B] booleans on the host, optional
+        The steps marked in the forward call: no gradient passes from them to the one before.
     cell_clip : float, optional
         Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
         does. Given the value of the forward call, it is the true gradient: zero where
@@ -614,7 +637,9 @@ def block_lstm_grad(
     gate_order : {"icfo", "ifco"}
         The order of the gates in w, and in w_grad and b_grad.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        As in the forward call.
+        What gave i, f and o of their sums in the forward call. Of a hard sigmoid the slope
+        stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
+        (0, 1), else 0.
 
     Returns
     -------
@@ -624,8 +649,12 @@ def block_lstm_grad(
 
     Raises
     ------
-    TypeError, ValueError
-        As `block_lstm`.
+    TypeError
+        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
+        the first, some but not all peepholes are given, or an attribute is of a wrong type.
+    ValueError
+        A shape does not fit the others, an attribute is out of range, a length lies outside
+        [0, T], or both seq_len_max and sequence_lengths are given.
 
     Examples
     --------

@@ -56,11 +56,22 @@ class _Math(NamedTuple):
 
 
 class OnnxOutputs(NamedTuple):
-    """What a node returns, in ONNX's order."""
+    """
+    What a node returns, in ONNX's order.
+
+    Attributes
+    ----------
+    Y : [T, D, B, H] or, with layout 1, [B, T, D, H]
+        The output of every step.
+    Y_h : [D, B, H] or, with layout 1, [B, D, H]
+        The states after the last step.
+    Y_c : [D, B, H] or, with layout 1, [B, D, H], or None
+        The cell states of an LSTM after the last step.
+    """
 
     Y: Array
     Y_h: Array
-    Y_c: Array | None  # of an LSTM
+    Y_c: Array | None
 
 
 class _Call(NamedTuple):

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 
 class InitialState(NamedTuple):
-    """The states before the first step, as `cudnn_rnn` takes them."""
+    """
+    The states before the first step, as `cudnn_rnn` takes them.
+
+    Attributes
+    ----------
+    input_h : [L*D, B, P]
+        Of zeros.
+    input_c : [L*D, B, H] or None
+        Of zeros, for an LSTM.
+    """
 
     input_h: Array
     input_c: Array | None
@@ -30,10 +39,26 @@ class PackedParams(NamedTuple):
     """
     Packed parameters and the configuration they belong to.
 
-    recurrent_activation is what gives the gates of an LSTM or GRU of their sums: see `cudnn_rnn`.
     `cudnn_rnn`, `cudnn_rnn_backprop` and the ``params_to_...`` functions take it in place of
     `params` and of the attributes it knows. ``packed._replace(params=...)`` is the same net with
     other values, for instance on another device: ``packed._replace(params=cupy.asarray(...))``.
+
+    Attributes
+    ----------
+    params : [params_size]
+        All weights and biases, as `cudnn_rnn_params_layout` says.
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1 or 2.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of an LSTM or GRU of their sums: see `cudnn_rnn`.
 
     Examples
     --------
@@ -75,6 +100,13 @@ class PackedParams(NamedTuple):
         ------
         TypeError, ValueError
             batch_size is no integer or negative, or the parameters are not those of this net.
+
+        Examples
+        --------
+        >>> import cupyrnn
+        >>> h, c = cupyrnn.init_params(2, 3, 4, direction="bidirectional").zero_state(5)
+        >>> h.shape, c.shape
+        ((4, 5, 3), (4, 5, 3))
         """
         op = "zero_state"
         xp, net, params = check_model(op, self)
@@ -107,6 +139,24 @@ class PackedParams(NamedTuple):
         ------
         TypeError, ValueError
             The gradient is no array of the length of the parameters.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3, dtype="float64")
+        >>> x, dy = np.ones((4, 1, 3)), np.ones((4, 1, 2))
+        >>> h, c = packed.zero_state(1)
+        >>> out = cupyrnn.cudnn_rnn(x, h, c, packed)
+        >>> g = cupyrnn.cudnn_rnn_backprop(
+        ...     x, h, c, packed, *out[:3], dy, None, None, out.reserve_space
+        ... )
+        >>> for name, a in packed.gradient_to_torch(g.params_backprop).items():
+        ...     print(name, a.shape)
+        weight_ih_l0 (8, 3)
+        weight_hh_l0 (8, 2)
+        bias_ih_l0 (8,)
+        bias_hh_l0 (8,)
         """
         op = "gradient_to_torch"
         return as_torch(op, *self._gradient(op, params_backprop))
@@ -132,7 +182,17 @@ class PackedParams(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            As `gradient_to_torch`; also for an LSTM with projection, which Keras has not.
+            The gradient is no array of the length of the parameters, or of an LSTM with
+            projection, which Keras has not.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3)
+        >>> d_kernel, d_recurrent_kernel, d_bias = packed.gradient_to_keras(np.ones(56))
+        >>> d_bias
+        array([1., 1., 1., 1., 1., 1., 1., 1.])
         """
         op = "gradient_to_keras"
         return as_keras(op, *self._gradient(op, params_backprop), sum_biases=False)
@@ -160,7 +220,17 @@ class PackedParams(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            As `gradient_to_torch`; also if the net is not one layer of an LSTM in one direction.
+            The gradient is no array of the length of the parameters, or the net is not one layer
+            of an LSTM in one direction.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3)
+        >>> w_grad, b_grad = packed.gradient_to_block_lstm(np.ones(56))
+        >>> w_grad.shape, b_grad.shape
+        ((5, 8), (8,))
         """
         op = "gradient_to_block_lstm"
         model = self._gradient(op, params_backprop)

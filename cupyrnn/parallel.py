@@ -106,7 +106,28 @@ class Communicator:
         self.abort(130 if isinstance(error, KeyboardInterrupt) else 1)
 
     def abort(self, status: int = 1) -> None:
-        """End this process and all others with an exit status."""
+        """
+        End this process and all others with an exit status.
+
+        Parameters
+        ----------
+        status : int
+            What each process leaves to its shell.
+
+        Raises
+        ------
+        SystemExit
+            With one process, which it ends as `sys.exit` does.
+
+        Examples
+        --------
+        >>> from cupyrnn import parallel
+        >>> try:
+        ...     parallel.communicator().abort(3)
+        ... except SystemExit as error:
+        ...     print(error.code)
+        3
+        """
         sys.stdout.flush()
         sys.stderr.flush()
         if self._mpi is None:
@@ -114,11 +135,55 @@ class Communicator:
         self._mpi.Abort(status)
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until all ranks have come here, for `timeout` seconds if it is given."""
+        """
+        Wait until all ranks have come here.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; without end if left out.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if another one is in another call.
+        TimeoutError
+            If another rank does not come within `timeout` seconds.
+
+        Examples
+        --------
+        >>> from cupyrnn import parallel
+        >>> parallel.communicator().barrier()
+        """
         _agree(self, "barrier", {}, timeout=math.inf if timeout is None else timeout)
 
     def share(self, value: Any) -> Any:
-        """Return rank 0's value on all ranks; it is pickled."""
+        """
+        Return rank 0's value on all ranks.
+
+        Parameters
+        ----------
+        value : object
+            Anything that can be pickled; on ranks but 0 it does not count.
+
+        Returns
+        -------
+        object
+            Rank 0's value, with one process the one given.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if another one is in another call.
+        TimeoutError
+            If another rank does not come within the communicator's `timeout` seconds.
+
+        Examples
+        --------
+        >>> from cupyrnn import parallel
+        >>> parallel.communicator().share({"seed": 3})
+        {'seed': 3}
+        """
         if self.size == 1:
             return value
         content = pickle.dumps(value) if self.rank == 0 else b""
@@ -131,7 +196,20 @@ class Communicator:
 
 
 def launched_rank() -> int | None:
-    """Return the number that `mpiexec` gave this process; None if it did not start it."""
+    """
+    Return the number that `mpiexec` gave this process.
+
+    Returns
+    -------
+    int or None
+        From 0; None if `mpiexec` did not start the process.
+
+    Examples
+    --------
+    >>> from cupyrnn import parallel
+    >>> parallel.launched_rank() is None
+    True
+    """
     numbers = (os.environ.get(name) for name in _LAUNCHED)
     return next((int(number) for number in numbers if number), None)
 
@@ -180,7 +258,7 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
     except (ImportError, RuntimeError) as error:
         raise ImportError(
             "communicator: this process was started by mpiexec, but mpi4py does not work"
-            f' ({error}); it is installed with pip install "cupyrnn[mpi]"'
+            f' ({error}); install it with pip install ".[mpi]" in a clone of cupyrnn'
         ) from error
     mpi = (MPI.COMM_WORLD if comm is None else comm).Dup()
     if mpi.Get_size() == 1:
@@ -376,7 +454,7 @@ def all_reduce_gradients(
     Returns
     -------
     dict or tuple of arrays
-        As `grads` is. With one process these are the arrays given.
+        The same names or places as those of `grads`. With one process these are the arrays given.
 
     Raises
     ------
@@ -456,12 +534,17 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     Returns
     -------
     dict or tuple of arrays
-        As `params` is. With one process these are the arrays given.
+        The same names or places as those of `params`. With one process these are the arrays given.
 
     Raises
     ------
-    TypeError, ValueError, TimeoutError
-        As `all_reduce_gradients`; and ValueError if `root` is no rank.
+    TypeError
+        If `params` has something else than arrays of `comm`'s module or None.
+    ValueError
+        On every rank, if the arrays differ between ranks in name, order, shape or dtype, or if
+        `root` is no rank.
+    TimeoutError
+        If another rank does not come within `comm.timeout` seconds.
 
     Examples
     --------
@@ -517,8 +600,12 @@ def check_parameters(comm: Communicator, params: Arrays) -> None:
     ------
     DifferentParameters
         A RuntimeError, naming a rank and an array that differs from rank 0's.
-    TypeError, ValueError, TimeoutError
-        As `all_reduce_gradients`.
+    TypeError
+        If `params` has something else than arrays of `comm`'s module or None.
+    ValueError
+        On every rank, if the arrays differ between ranks in name, order, shape or dtype.
+    TimeoutError
+        If another rank does not come within `comm.timeout` seconds.
 
     Examples
     --------

@@ -142,13 +142,30 @@ def check_net(
 
 
 class Piece(NamedTuple):
-    """One matrix or bias of the packed vector."""
+    """
+    One matrix or bias of the packed vector.
+
+    Attributes
+    ----------
+    kind : {"input", "recurrent", "projection", "input_bias", "recurrent_bias"}
+        What it is: W, R, Wp, b_W or b_R.
+    layer : int
+        Whose, from 0.
+    direction : int
+        0 forward in time, 1 backward.
+    gate : str
+        Whose, such as "i" or "r"; "" for a projection.
+    offset : int
+        Where its first element is.
+    shape : tuple of int
+        [H, K], [H, P], [P, H] or [H].
+    """
 
     kind: Literal["input", "recurrent", "projection", "input_bias", "recurrent_bias"]
     layer: int
-    direction: int  # 0 forward in time, 1 backward
-    gate: str  # "" for a projection
-    offset: int  # of the first element
+    direction: int
+    gate: str
+    offset: int
     shape: tuple[int, ...]
 
     @property
@@ -260,17 +277,27 @@ def cudnn_rnn_params_size(
 
     Parameters
     ----------
-    num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`.
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
 
     Returns
     -------
     int
+        What params of `cudnn_rnn` has to be long.
 
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_layout`.
+        An argument is no integer, out of range, or does not go with the others.
 
     Examples
     --------
@@ -291,7 +318,16 @@ def cudnn_rnn_params_size(
 
 
 class CanonicalParams(NamedTuple, Generic[ArrayT]):
-    """The matrices and biases of packed parameters, in their order there."""
+    """
+    The matrices and biases of packed parameters.
+
+    Attributes
+    ----------
+    weights : list of matrices
+        In the order that they have in the packed vector.
+    biases : list of [H]
+        Likewise.
+    """
 
     weights: list[ArrayT]
     biases: list[ArrayT]
@@ -369,10 +405,19 @@ def cudnn_rnn_params_to_canonical(
 
     Parameters
     ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
     params : [params_size]
         The packed parameters; float16, bfloat16, float32 or float64.
-    num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
 
     Returns
     -------
@@ -384,7 +429,8 @@ def cudnn_rnn_params_to_canonical(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_layout`; also if params is no array of the right length.
+        An argument is no integer, out of range, or does not go with the others, or params
+        is no array of the right length.
 
     Examples
     --------
@@ -429,10 +475,21 @@ def cudnn_rnn_canonical_to_params(
 
     Parameters
     ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
     weights, biases : sequences of arrays
-        In the order of `cudnn_rnn_params_layout`, all of one dtype.
-    num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
-        As in `cudnn_rnn_params_layout`.
+        In the order of `cudnn_rnn_params_layout`, all of one dtype: matrices [H, K], [H, P] and,
+        of a projection, [P, H], where K is I in the first layer and D*P in the others; vectors
+        [H].
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
 
     Returns
     -------
@@ -442,8 +499,8 @@ def cudnn_rnn_canonical_to_params(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_layout`; also if a matrix or bias is missing or has another shape
-        than its place.
+        An argument is no integer, out of range, or does not go with the others, or a
+        matrix or bias is missing or has another shape than its place.
 
     Examples
     --------

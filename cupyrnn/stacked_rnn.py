@@ -71,7 +71,20 @@ _WIDTHS = {"w": 4, "b": 4, "w_ru": 2, "w_c": 1, "b_ru": 2, "b_c": 1} | dict.from
 
 
 class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
-    """What `stacked_rnn` returns, by the names of CudnnRNN's outputs."""
+    """
+    What `stacked_rnn` returns, by the names of CudnnRNN's outputs.
+
+    Attributes
+    ----------
+    output : [T, B, D*H]
+        The output of the last layer.
+    output_h : [L*D, B, H]
+        The outputs after each sequence's last step.
+    output_c : [L*D, B, H]
+        The cell states after each sequence's last step; a scalar zero for GRUs.
+    reserve_space : vector
+        What the gradient needs; a scalar zero if is_training was False.
+    """
 
     output: ArrayT
     output_h: ArrayT
@@ -80,7 +93,20 @@ class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
 
 
 class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
-    """The gradient of every input of `stacked_rnn`, each with the shape of its input."""
+    """
+    The gradient of every input of `stacked_rnn`, each with the shape of its input.
+
+    Attributes
+    ----------
+    input_backprop : [T, B, I]
+        Of the sequences.
+    input_h_backprop : [L*D, B, H]
+        Of the outputs before the first step.
+    input_c_backprop : [L*D, B, H]
+        Of the cell states before the first step; a scalar zero for GRUs.
+    weights_backprop : list of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
+        Of the weights, with None where these have None.
+    """
 
     input_backprop: ArrayT
     input_h_backprop: ArrayT
@@ -331,13 +357,18 @@ def stacked_rnn(
     seed, seed2 : int
         What the dropout masks depend on: the same two integers give the same masks, which are
         those of `cudnn_rnn`.
-    forget_bias, cell_clip : float, optional
-        As in `block_lstm`: left out, they are 1 and 3 for "icfo", 0 and none for "ifco". GRUs
-        have neither.
+    forget_bias : float, optional
+        Added to the forget gates of LSTMs; left out, 1 for "icfo" and 0 for "ifco". GRUs have
+        none.
+    cell_clip : float, optional
+        Bound of abs(cs) of LSTMs; 0, a negative number or NaN mean none. Left out, 3 for "icfo"
+        and none for "ifco". GRUs have none.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        As in `block_lstm` and `block_gru`.
+        What gives the gates i, f and o or r and u of their sums: the sigmoid, or
+        clip(0.2*z + 0.5, 0, 1), the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or
+        clip(z/6 + 0.5, 0, 1), that of Keras 3 and PyTorch.
     is_training : bool
         Drop values, and keep what the backward pass needs.
     time_major : bool
@@ -425,21 +456,43 @@ def stacked_rnn_backprop(
 
     Parameters
     ----------
-    input, input_h, input_c, weights
-        As in the forward call.
+    input : [T, B, I]
+        The sequences of the forward call; all other arrays are of its dtype.
+    input_h : [L*D, B, H]
+        The outputs before the first step.
+    input_c : [L*D, B, H]
+        The cell states before the first step; None for GRUs.
+    weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
+        Those of the forward call, of each of the L*D layers and directions.
     output_backprop : [T, B, D*H] or None
         The gradient of output; None stands for zeros, in the next two as well. It is not read
         past a sequence's end.
     output_h_backprop, output_c_backprop : [L*D, B, H] or None
         The gradients of output_h and output_c; the latter is ignored for GRUs.
-    reserve_space
+    reserve_space : vector
         What the forward call returned. The dropout masks are taken from here.
-    sequence_lengths, resets, direction, dropout, gate_order, recurrent_activation, time_major
-        As in the forward call.
+    sequence_lengths : [B] integers on the host, optional
+        The length of each sequence in the forward call; all T if left out. input_backprop is zero
+        past a sequence's end.
+    resets : [T, B] booleans on the host, optional
+        The steps marked in the forward call, into which no state has passed. [B, T] if time_major
+        is False.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1 or 2.
+    dropout : float
+        The part of the values between layers that was zeroed.
     cell_clip : float, optional
-        As in `block_lstm_grad`: left out, the gradient passes a clipped cell state as if it had
-        not been clipped, as TensorFlow's does. Given the value of the forward call, it is the
-        true gradient.
+        Left out, the gradient passes a clipped cell state of an LSTM as if it had not been
+        clipped, as TensorFlow's does. Given the value of the forward call, it is the true
+        gradient.
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b of an LSTM, and in their gradients.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gave the gates of their sums in the forward call. Of a hard sigmoid the slope stands
+        in place of i*(1-i) and the like: 0.2 or 1/6 where the gate is within (0, 1), else 0.
+    time_major : bool
+        Otherwise input, output_backprop and input_backprop are [B, T, ·] and the states and their
+        gradients [B, L*D, ·].
 
     Returns
     -------
@@ -450,9 +503,12 @@ def stacked_rnn_backprop(
 
     Raises
     ------
-    TypeError, ValueError
-        As `stacked_rnn`; also if reserve_space is not of the size that the forward call with
-        these arguments returns.
+    TypeError
+        An argument is no array or of another module, device or dtype than input, an entry of
+        weights is not of the kind of the first, or an attribute is of a wrong type.
+    ValueError
+        A shape does not fit the others, an attribute is out of range, or reserve_space is not of
+        the size that the forward call with these arguments returns.
 
     Examples
     --------

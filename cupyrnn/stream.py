@@ -37,11 +37,22 @@ if TYPE_CHECKING:
 
 
 class StepOutputs(NamedTuple, Generic[ArrayT]):
-    """What a step returns."""
+    """
+    What a step returns.
 
-    output: ArrayT  # [B, P], of the last layer
-    output_h: ArrayT  # [L, B, P]
-    output_c: ArrayT | None  # [L, B, H], of an LSTM
+    Attributes
+    ----------
+    output : [B, P]
+        The output of the last layer.
+    output_h : [L, B, P]
+        The states to go on with.
+    output_c : [L, B, H] or None
+        The cell states of an LSTM to go on with.
+    """
+
+    output: ArrayT
+    output_h: ArrayT
+    output_c: ArrayT | None
 
 
 class PreparedStep:
@@ -89,6 +100,16 @@ class PreparedStep:
         TypeError, ValueError
             An argument is no array of the module, device and dtype of the parameters, or a shape
             does not fit.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(2, 3, 4, rnn_mode="gru")
+        >>> step = cupyrnn.prepare_step(packed)
+        >>> output, h, _ = step(np.ones((1, 4), np.float32), packed.zero_state(1).input_h)
+        >>> output.shape, h.shape
+        ((1, 3), (2, 1, 3))
         """
         states: tuple[Any, ...] = (h, c)[: len(self._names)]
         dtype = self._check(x, states)
@@ -169,10 +190,19 @@ def prepare_step(
     ----------
     params : [params_size] or PackedParams
         The packed parameters of layers in one direction: a copy of them is kept.
-    num_layers, num_units, input_size, rnn_mode, input_mode, num_proj
-        As in `cudnn_rnn_params_layout`; a PackedParams knows them.
-    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        As in `cudnn_rnn`; a PackedParams knows it.
+    num_layers, num_units, input_size : int, optional
+        L, H and I; a PackedParams knows them and all the others.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell; "lstm" if left out.
+    input_mode : {"linear_input", "skip_input", "auto_select"}, optional
+        "linear_input" if left out. With skip_input the first layer has no input matrices: x, of
+        size H, is added to every gate. auto_select is skip_input if I equals H and linear_input if
+        not.
+    num_proj : int, optional
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}, optional
+        What gives the gates of an LSTM or GRU of their sums; the sigmoid if left out. See
+        `cudnn_rnn` for which hard sigmoid is whose.
 
     Returns
     -------
@@ -184,8 +214,9 @@ def prepare_step(
     Raises
     ------
     TypeError, ValueError
-        As `cudnn_rnn_params_to_canonical`; also if the net is bidirectional: its backward
-        direction begins at the end.
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, or the net
+        is bidirectional: its backward direction begins at the end.
 
     Examples
     --------

@@ -14,13 +14,13 @@ derivatives and forward mode are NumPy's: they are to be had on a CPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from ._arrays import check_choice
-from ._block_cells import COLUMNS, check_forget_bias
+from ._torch_arguments import RNNOutputs, extras, gru_outputs, lstm_attributes, lstm_outputs
 from ._torch_functions import (
     BLOCK_GRU,
     BLOCK_LSTM,
@@ -29,14 +29,14 @@ from ._torch_functions import (
     LSTM_BLOCK_CELL,
     PEEPHOLES,
 )
-from .cells.gru import GRUOutputs
-from .cells.lstm import LSTMOutputs
 from .init import init_block_lstm, init_params
 from .params import GATES
 
 if TYPE_CHECKING:
     from ._block_cells import GateOrder
     from ._gates import RecurrentActivation
+    from .cells.gru import GRUOutputs
+    from .cells.lstm import LSTMOutputs
     from .params import Direction, InputMode, RNNMode
 
     Lengths: TypeAlias = torch.Tensor | Sequence[int]
@@ -52,50 +52,6 @@ __all__ = [
     "gru_block_cell",
     "lstm_block_cell",
 ]
-
-
-class RNNOutputs(NamedTuple):
-    """What `cudnn_rnn` returns; output_c is a scalar zero for cells without it."""
-
-    output: torch.Tensor
-    output_h: torch.Tensor
-    output_c: torch.Tensor
-
-
-def _extras(sequence_lengths: Any, resets: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return what stays on the host as tensors."""
-    if sequence_lengths is not None and not isinstance(sequence_lengths, torch.Tensor):
-        sequence_lengths = torch.tensor(sequence_lengths, dtype=torch.int64)
-    if resets is not None and not isinstance(resets, torch.Tensor):
-        resets = torch.tensor(resets, dtype=torch.bool)
-    return sequence_lengths, resets
-
-
-def _lstm_attributes(
-    op: str,
-    forget_bias: float | None,
-    cell_clip: float | None,
-    gate_order: GateOrder,
-    recurrent_activation: RecurrentActivation,
-) -> tuple[float, float, str, str]:
-    """Return the attributes with TensorFlow's defaults."""
-    check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
-    if cell_clip is None:
-        cell_clip = 3.0 if gate_order == "icfo" else 0.0
-    bias = check_forget_bias(op, forget_bias, gate_order)
-    return bias, float(cell_clip), gate_order, recurrent_activation
-
-
-def _lstm_outputs(found: Sequence[torch.Tensor]) -> LSTMOutputs:
-    cs, h, i, f, o, ci, co = found
-    values: Any = (i, cs, f, o, ci, co, h)
-    return LSTMOutputs(*values)
-
-
-def _gru_outputs(found: Sequence[torch.Tensor]) -> GRUOutputs:
-    h, *gates = found
-    values: Any = (*gates, h)
-    return GRUOutputs(*values)
 
 
 def lstm_block_cell(
@@ -118,9 +74,25 @@ def lstm_block_cell(
 
     Parameters
     ----------
-    x, cs_prev, h_prev, w, b, wci, wcf, wco, forget_bias, cell_clip, gate_order, \
-    recurrent_activation
-        As there, of tensors on one device.
+    x : [B, I]
+        The input; all tensors are on its device and of its dtype.
+    cs_prev, h_prev : [B, H]
+        The cell state and the output before the step.
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
+    b : [4*H]
+        The bias, in the same order.
+    wci, wcf, wco : [H], optional
+        The peephole weights of i, f and o: all three or none.
+    forget_bias : float, optional
+        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(cs); 0 or a negative number means none. Left out, 3 for "icfo" and none for
+        "ifco".
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives i, f and o of their sums; `cupyrnn.lstm_block_cell` says whose each is.
 
     Returns
     -------
@@ -131,7 +103,8 @@ def lstm_block_cell(
     Raises
     ------
     TypeError, ValueError
-        As there; also if a tensor is on another device than x.
+        An argument is no tensor or on another device or of another dtype than x, a shape does not
+        fit the others, or an attribute is of a wrong type or out of range.
 
     Examples
     --------
@@ -143,10 +116,10 @@ def lstm_block_cell(
     >>> w.grad.shape
     torch.Size([5, 12])
     """
-    attributes = _lstm_attributes(
+    attributes = lstm_attributes(
         "lstm_block_cell", forget_bias, cell_clip, gate_order, recurrent_activation
     )
-    return _lstm_outputs(LSTM_BLOCK_CELL(x, cs_prev, h_prev, w, b, wci, wcf, wco, *attributes))
+    return lstm_outputs(LSTM_BLOCK_CELL(x, cs_prev, h_prev, w, b, wci, wcf, wco, *attributes))
 
 
 def block_lstm(
@@ -172,11 +145,31 @@ def block_lstm(
 
     Parameters
     ----------
-    x, cs_prev, h_prev, w, b, wci, wcf, wco, reverse, forget_bias, cell_clip, gate_order, \
-    recurrent_activation
-        As there, of tensors on one device.
-    sequence_lengths, resets
-        As there: lists, or tensors on the CPU.
+    x : [T, B, I]
+        The input; all tensors are on its device and of its dtype.
+    cs_prev, h_prev : [B, H]
+        The cell state and the output before the first step.
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
+    b : [4*H]
+        The bias, in the same order.
+    wci, wcf, wco : [H], optional
+        The peephole weights of i, f and o: all three or none.
+    sequence_lengths : list or tensor of [B] integers on the CPU, optional
+        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+    reverse : bool
+        Run each sequence from its own last step to its first.
+    resets : list or tensor of [T, B] booleans on the CPU, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction.
+    forget_bias : float, optional
+        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(cs); 0 or a negative number means none. Left out, 3 for "icfo" and none for
+        "ifco".
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives i, f and o of their sums; `cupyrnn.block_lstm` says whose each is.
 
     Returns
     -------
@@ -187,7 +180,8 @@ def block_lstm(
     Raises
     ------
     TypeError, ValueError
-        As there; also if a tensor is on another device than x.
+        An argument is no tensor or on another device or of another dtype than x, a shape does not
+        fit the others, or an attribute is of a wrong type or out of range.
 
     Examples
     --------
@@ -198,12 +192,12 @@ def block_lstm(
     >>> out.h.shape
     torch.Size([4, 1, 3])
     """
-    attributes = _lstm_attributes(
+    attributes = lstm_attributes(
         "block_lstm", forget_bias, cell_clip, gate_order, recurrent_activation
     )
-    extras = _extras(sequence_lengths, resets)
+    of_steps = extras(sequence_lengths, resets)
     inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
-    return _lstm_outputs(BLOCK_LSTM(*inputs, *extras, *attributes, reverse))
+    return lstm_outputs(BLOCK_LSTM(*inputs, *of_steps, *attributes, reverse))
 
 
 def gru_block_cell(
@@ -221,8 +215,18 @@ def gru_block_cell(
 
     Parameters
     ----------
-    x, h_prev, w_ru, w_c, b_ru, b_c, recurrent_activation
-        As there, of tensors on one device.
+    x : [B, I]
+        The input; all tensors are on its device and of its dtype.
+    h_prev : [B, H]
+        The output before the step.
+    w_ru : [I+H, 2*H]
+        The weights of r and u, rows for x above rows for h_prev.
+    w_c : [I+H, H]
+        The weights of c, rows for x above rows for h_prev*r.
+    b_ru, b_c : [2*H] and [H]
+        The biases.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives r and u of their sums; `cupyrnn.gru_block_cell` says whose each is.
 
     Returns
     -------
@@ -232,7 +236,8 @@ def gru_block_cell(
     Raises
     ------
     TypeError, ValueError
-        As there; also if a tensor is on another device than x.
+        An argument is no tensor or on another device or of another dtype than x, a shape does not
+        fit the others, or an attribute is of a wrong type or out of range.
 
     Examples
     --------
@@ -245,7 +250,7 @@ def gru_block_cell(
     >>> out.h.shape
     torch.Size([1, 3])
     """
-    return _gru_outputs(GRU_BLOCK_CELL(x, h_prev, w_ru, w_c, b_ru, b_c, recurrent_activation))
+    return gru_outputs(GRU_BLOCK_CELL(x, h_prev, w_ru, w_c, b_ru, b_c, recurrent_activation))
 
 
 def block_gru(
@@ -266,10 +271,24 @@ def block_gru(
 
     Parameters
     ----------
-    x, h_prev, w_ru, w_c, b_ru, b_c, reverse, recurrent_activation
-        As there, of tensors on one device.
-    sequence_lengths, resets
-        As there: lists, or tensors on the CPU.
+    x : [T, B, I]
+        The input; all tensors are on its device and of its dtype.
+    h_prev : [B, H]
+        The output before the first step.
+    w_ru : [I+H, 2*H]
+        The weights of r and u, rows for x above rows for h_prev.
+    w_c : [I+H, H]
+        The weights of c, rows for x above rows for h_prev*r.
+    b_ru, b_c : [2*H] and [H]
+        The biases.
+    sequence_lengths : list or tensor of [B] integers on the CPU, optional
+        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+    reverse : bool
+        Run each sequence from its own last step to its first.
+    resets : list or tensor of [T, B] booleans on the CPU, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives r and u of their sums; `cupyrnn.block_gru` says whose each is.
 
     Returns
     -------
@@ -279,7 +298,8 @@ def block_gru(
     Raises
     ------
     TypeError, ValueError
-        As there; also if a tensor is on another device than x.
+        An argument is no tensor or on another device or of another dtype than x, a shape does not
+        fit the others, or an attribute is of a wrong type or out of range.
 
     Examples
     --------
@@ -290,9 +310,9 @@ def block_gru(
     >>> out.h.shape
     torch.Size([4, 1, 3])
     """
-    extras = _extras(sequence_lengths, resets)
+    of_steps = extras(sequence_lengths, resets)
     inputs = (x, h_prev, w_ru, w_c, b_ru, b_c)
-    return _gru_outputs(BLOCK_GRU(*inputs, *extras, recurrent_activation, reverse))
+    return gru_outputs(BLOCK_GRU(*inputs, *of_steps, recurrent_activation, reverse))
 
 
 def cudnn_rnn(
@@ -317,16 +337,37 @@ def cudnn_rnn(
 
     Parameters
     ----------
-    input, input_h, input_c, params, rnn_mode, input_mode, direction, num_proj, \
-    recurrent_activation, time_major
-        As there, of tensors on one device.
-    sequence_lengths, resets
-        As there: lists, or tensors on the CPU.
+    input : [T, B, I]
+        The sequences; all tensors are on its device and of its dtype.
+    input_h : [L*D, B, P]
+        The states before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
+        and so on. The number of layers is taken from here.
+    input_c : [L*D, B, H] or None
+        The cell states of an LSTM. The other cells ignore it.
+    params : [params_size]
+        All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says.
+    sequence_lengths : list or tensor of [B] integers on the CPU, optional
+        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+    resets : list or tensor of [T, B] booleans on the CPU, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices: input, of size H, is added to every
+        gate. auto_select is skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1 or 2.
     dropout : float
-        As there in training; 0 for none.
+        The part, in [0, 1], of the values between layers that is zeroed; 0 for none.
     seeds : tensor of two integers on the CPU, optional
         What the masks depend on, for instance ``torch.randint(2**62, (2,))``: new ones in every
         call. Zeros if left out.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of their sums; `cupyrnn.cudnn_rnn` says whose each is.
+    time_major : bool
+        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
 
     Returns
     -------
@@ -336,7 +377,8 @@ def cudnn_rnn(
     Raises
     ------
     TypeError, ValueError
-        As there; also if a tensor is on another device than input.
+        An argument is no tensor or on another device or of another dtype than input, a shape does
+        not fit the others, or an attribute is of a wrong type or out of range.
 
     Examples
     --------
@@ -357,7 +399,7 @@ def cudnn_rnn(
         *(time_major, is_training),
     )
     inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
-    output, h, c, _ = CUDNN_RNN(*inputs, *_extras(sequence_lengths, resets), seeds, *attributes)
+    output, h, c, _ = CUDNN_RNN(*inputs, *extras(sequence_lengths, resets), seeds, *attributes)
     return RNNOutputs(output, h, c)
 
 
@@ -381,10 +423,19 @@ class BlockLSTM(torch.nn.Module):
         I and H.
     use_peephole : bool
         Have wci, wcf and wco, which are zero at first.
-    forget_bias, cell_clip, gate_order, recurrent_activation, reverse
-        As in `cupyrnn.block_lstm`.
-    device, dtype
-        Of the weights.
+    forget_bias : float, optional
+        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(cs); 0 or a negative number means none. Left out, 3 for "icfo" and none for
+        "ifco".
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives i, f and o of their sums; `cupyrnn.block_lstm` says whose each is.
+    reverse : bool
+        Run each sequence from its own last step to its first.
+    device, dtype : torch.device, torch.dtype
+        Those of the weights.
 
     Attributes
     ----------
@@ -457,13 +508,27 @@ class BlockLSTM(torch.nn.Module):
             The input.
         state : (cs_prev, h_prev), optional
             The states before the first step, [B, H] each; zeros if left out.
-        sequence_lengths, resets
-            As in `block_lstm`.
+        sequence_lengths : list or tensor of [B] integers on the CPU, optional
+            The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+        resets : list or tensor of [T, B] booleans on the CPU, optional
+            No state passes from a step t-1 to a step t that is marked, in either direction.
 
         Returns
         -------
         LSTMOutputs
-            As `block_lstm`.
+            i, cs, f, o, ci, co and h, [T, B, H] each.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A tensor is on another device or of another dtype than x, or a shape does not fit.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from cupyrnn.torch import BlockLSTM
+        >>> BlockLSTM(2, 3).forward(torch.ones(4, 1, 2), sequence_lengths=[3]).h[3]
+        tensor([[0., 0., 0.]], grad_fn=<SelectBackward0>)
         """
         if state is None:
             zeros = x.new_zeros((x.shape[1], self.w.shape[1] // 4))
@@ -490,12 +555,23 @@ class CudnnRNN(torch.nn.Module):
     ----------
     input_size, num_units, num_layers : int
         I, H and L.
-    rnn_mode, input_mode, direction, num_proj, recurrent_activation, time_major
-        As in `cupyrnn.cudnn_rnn`.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices: input, of size H, is added to every
+        gate. auto_select is skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1 or 2.
     dropout : float
-        Between the layers, in training.
-    device, dtype
-        Of the parameters.
+        The part of the values between layers that is zeroed in training.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of their sums; `cupyrnn.cudnn_rnn` says whose each is.
+    time_major : bool
+        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
+    device, dtype : torch.device, torch.dtype
+        Those of the parameters.
 
     Attributes
     ----------
@@ -563,13 +639,27 @@ class CudnnRNN(torch.nn.Module):
             The input.
         state : (input_h, input_c), optional
             The states before the first step; zeros if left out.
-        sequence_lengths, resets
-            As in `cudnn_rnn`.
+        sequence_lengths : list or tensor of [B] integers on the CPU, optional
+            The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+        resets : list or tensor of [T, B] booleans on the CPU, optional
+            No state passes from a step t-1 to a step t that is marked, in either direction.
 
         Returns
         -------
         RNNOutputs
-            As `cudnn_rnn`.
+            output, output_h and output_c.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A tensor is on another device or of another dtype than input, or a shape does not fit.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from cupyrnn.torch import CudnnRNN
+        >>> CudnnRNN(2, 3).forward(torch.ones(4, 1, 2)).output_h.shape
+        torch.Size([1, 1, 3])
         """
         if state is None:
             places, P, H = self._states

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+
+# The fastest for shapes as small as these, and on a busy machine by far. NumPy's BLAS reads it when
+# it is loaded, here and in the processes that tests start; what is set already stays.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

@@ -20,9 +20,7 @@ import cupyrnn
 def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip(
-            "tensorflow", reason="needs TensorFlow: pip install 'cupyrnn[oracle]'"
-        )
+        return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
 
 
 T, B, I, H = 5, 3, 4, 2

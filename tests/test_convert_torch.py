@@ -13,7 +13,7 @@ import cupyrnn
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'")
+    return pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
 
 
 class Tensor:

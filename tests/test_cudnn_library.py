@@ -25,7 +25,7 @@ from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn.handles import Handle
 from cupyrnn.params import GATES
 
-NEEDS_CUDNN = "needs cuDNN: pip install 'cupyrnn[cudnn13]'"
+NEEDS_CUDNN = "needs cuDNN: pip install '.[cudnn13]'"
 
 
 class HostLibrary:

@@ -133,12 +133,10 @@ def test_block_gru(scheme: Any) -> None:
 
 def test_as_the_real_ones_do() -> None:
     """Statistics of each array beside those of PyTorch's modules and Keras's layers."""
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'")
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tf = pytest.importorskip(
-            "tensorflow", reason="needs TensorFlow: pip install 'cupyrnn[oracle]'"
-        )
+        tf = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
     H, I = 64, 48
     torch.manual_seed(1)
     for mode, kind in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU), ("rnn_tanh", torch.nn.RNN)):

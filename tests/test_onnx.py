@@ -19,7 +19,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 def node_tests() -> list[Any]:
     """Return the tests of LSTM, GRU and RNN that are part of the package onnx."""
-    pytest.importorskip("onnx", reason="needs onnx: pip install 'cupyrnn[test]'")
+    pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # All nodes' tests take 15 s to make, these three no time.
@@ -30,7 +30,7 @@ def node_tests() -> list[Any]:
 
 
 def test_onnxs_own_node_tests() -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'cupyrnn[test]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
     cases = node_tests()
     assert len(cases) >= 12
     for case in cases:
@@ -214,9 +214,9 @@ def test_the_real_runtime(
     op_type: Any, more: Any, direction: str, rng: np.random.Generator
 ) -> None:
     """ONNX Runtime, in float32, lengths included; what it computes is padded with zeros too."""
-    reason = "needs ONNX Runtime: pip install 'cupyrnn[oracle]'"
+    reason = "needs ONNX Runtime: pip install '.[oracle]'"
     runtime = pytest.importorskip("onnxruntime", reason=reason)
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'cupyrnn[test]'")
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
     D = 1 + (direction == "bidirectional")
     inputs, attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
     inputs = [a if a is None else (0.5 * a).astype(np.float32) for a in inputs]

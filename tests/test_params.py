@@ -202,16 +202,14 @@ def lstm_by_layers(packed: cupyrnn.PackedParams, x: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'")
+    return pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
 
 
 @pytest.fixture(scope="module")
 def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip(
-            "tensorflow", reason="needs TensorFlow: pip install 'cupyrnn[oracle]'"
-        )
+        return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,13 @@ def test_calls_at_once(run: Callable[[int], list[Any]]) -> None:
     assert threading.active_count() == before
 
 
+def test_the_tests_use_one_thread() -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl", reason="needs the extra: demo")
+    pools = [p for p in threadpoolctl.threadpool_info() if p["internal_api"] == "openblas"]
+    asked = int(os.environ["OPENBLAS_NUM_THREADS"])
+    assert {pool["num_threads"] for pool in pools} <= {asked}
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux to count threads")
 def test_no_threads_are_left() -> None:
     """The threads of NumPy's BLAS are all there are, Python's or not."""
@@ -116,9 +123,14 @@ assert all(t.same(run(0, *shape), e) for run, e in zip(t.RUNS.values(), expected
 
 
 def check_in_a_process(code: str) -> None:
-    folder = os.path.dirname(__file__)
+    """Run code in a process whose BLAS has threads, unlike this one's."""
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code],
+        cwd=os.path.dirname(__file__),
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
 

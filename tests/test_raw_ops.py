@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def record(op: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) 
         given.update(signature.bind(*args, **kwargs).arguments)
         raise Stop
 
-    places = [raw_ops, raw_ops.lstm, raw_ops.gru, raw_ops.packed]
+    places = [sys.modules[f"cupyrnn.{name}"] for name in ("lstm", "gru", "params")]
+    places.append(sys.modules[getattr(raw_ops, op).__module__])
     (place,) = [p for p in places if behind(op) in vars(p)]
     monkeypatch.setattr(place, behind(op), recorder)
     with pytest.raises(Stop):

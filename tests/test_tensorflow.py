@@ -32,7 +32,7 @@ def tf() -> ModuleType:
         try:
             import tensorflow
         except ImportError:
-            pytest.skip("needs TensorFlow: pip install 'cupyrnn[oracle]'")
+            pytest.skip("needs TensorFlow: pip install '.[oracle]'")
     return tensorflow
 
 

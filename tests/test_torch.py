@@ -31,7 +31,7 @@ def torch() -> ModuleType:
         try:
             import torch
         except ImportError:
-            pytest.skip("needs PyTorch: pip install 'cupyrnn[oracle]'")
+            pytest.skip("needs PyTorch: pip install '.[oracle]'")
     return torch
 
 

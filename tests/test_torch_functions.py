@@ -31,7 +31,7 @@ except ImportError:
     torch = ct = None
 
 pytestmark = [
-    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install 'cupyrnn[oracle]'"),
+    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
     # What torch's own code warns of, which is not ours to mend.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),

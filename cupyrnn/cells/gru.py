@@ -39,7 +39,16 @@ if TYPE_CHECKING:
 
 
 class GRUOutputs(NamedTuple, Generic[ArrayT]):
-    """What a GRU step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
+    """
+    What a GRU step [B, H] or sequence [T, B, H] returns, in TensorFlow's order.
+
+    Attributes
+    ----------
+    r, u, c : [B, H] or [T, B, H]
+        The reset and update gates and the new value.
+    h : [B, H] or [T, B, H]
+        The output.
+    """
 
     r: ArrayT
     u: ArrayT

@@ -46,7 +46,16 @@ if TYPE_CHECKING:
 
 
 class LSTMOutputs(NamedTuple, Generic[ArrayT]):
-    """What an LSTM step [B, H] or sequence [T, B, H] returns, in TensorFlow's order."""
+    """
+    What an LSTM step [B, H] or sequence [T, B, H] returns, in TensorFlow's order.
+
+    Attributes
+    ----------
+    i, cs, f, o, ci, co : [B, H] or [T, B, H]
+        The input gate, the cell state, the forget and output gates, the new cell value, tanh(cs).
+    h : [B, H] or [T, B, H]
+        The output.
+    """
 
     i: ArrayT
     cs: ArrayT

@@ -53,7 +53,7 @@ import cupyrnn
 
 def import_cupy() -> tuple[Any, str | None]:
     """Return CuPy and None, or None and what is missing."""
-    extras = "pip install 'cupyrnn[cuda13x]' (CUDA 13) or 'cupyrnn[cuda12x]' (CUDA 12)"
+    extras = "pip install '.[cuda13x]' (CUDA 13) or '.[cuda12x]' (CUDA 12)"
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:

@@ -110,7 +110,7 @@ def processes(ranks: int, *arguments: str | int) -> dict[str, Any]:
     folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     mpiexec = shutil.which("mpiexec", path=folders)
     if mpiexec is None:
-        sys.exit("scaling.py: mpiexec is missing, install it with pip install 'cupyrnn[mpi]'")
+        sys.exit("scaling.py: mpiexec is missing, install it with pip install '.[mpi]'")
     threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [mpiexec, "-n", str(ranks), sys.executable, __file__, "--worker"]
     run = subprocess.run(

@@ -46,7 +46,7 @@ def peers(case: Case) -> list[Contestant]:
     try:
         return cases.peers(case)
     except ImportError:
-        pytest.skip(f"needs {case.peer}: pip install 'cupyrnn[oracle]'")
+        pytest.skip(f"needs {case.peer}: pip install '.[oracle]'")
 
 
 def test_row(benchmark: Any, case: Case, what: str) -> None:

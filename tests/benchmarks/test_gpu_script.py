@@ -128,9 +128,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """PyTorch on the CPU as if it were on a GPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch: Any = pytest.importorskip(
-            "torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'"
-        )
+        torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
     monkeypatch.setattr(problem, "TORCH_DEVICE", "cpu")
     for name in ("synchronize", "reset_peak_memory_stats", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)

@@ -1,0 +1,188 @@
+"""What `help` says of all that is public: parameters, results, errors, and examples that run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import cupyrnn
+from cupyrnn import parallel, raw_ops
+
+OF_TORCH = ("cupyrnn.torch", "cupyrnn._torch_")
+MODULES = [
+    m.name
+    for m in pkgutil.walk_packages(cupyrnn.__path__, "cupyrnn.")
+    if m.name.count(".") == 1 or m.name.startswith("cupyrnn.raw_ops.")
+]
+# Where a user reads on elsewhere for what is to be said here.
+ELSEWHERE = re.compile(r"^As (in|there|`)|not listed here|no NumPy array|(?<!`)\bsee there\b")
+
+Sections = dict[str, dict[str, str]]
+
+
+def sections(thing: Any) -> Sections:
+    """Return the sections of a docstring in numpydoc's form: each entry's text by its names."""
+    found: Sections = {}
+    lines = inspect.cleandoc(thing.__doc__ or "").replace("\\\n", "").split("\n")
+    entries: dict[str, str] = {}
+    head = ""
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if line and below == "-" * len(line):
+            entries, head = found.setdefault(line, {}), ""
+        elif line.strip("-") and not line[0].isspace() and found:
+            head = line.split(" : ")[0].strip()
+            entries[head] = ""
+        elif line.strip("-") and head:
+            entries[head] = f"{entries[head]} {line.strip()}".strip()
+    return found
+
+
+def untyped(thing: Any) -> list[str]:
+    """Return the lines of the section Parameters that name some, but not what they are."""
+    doc = inspect.cleandoc(thing.__doc__ or "").replace("\\\n", "")
+    _, _, section = doc.partition("Parameters\n----------\n")
+    lines = section.partition("\n\n")[0].split("\n")
+    return [line for line in lines if line and not line[0].isspace() and " : " not in line]
+
+
+def names(entries: dict[str, str]) -> list[str]:
+    return [name.strip() for head in entries for name in head.split(",")]
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Yield what the package, raw_ops, parallel and torch offer, by its name."""
+    modules = [cupyrnn, raw_ops, parallel]
+    if importlib.util.find_spec("torch") is not None:
+        with warnings.catch_warnings():  # of PyTorch's own
+            warnings.simplefilter("ignore")
+            modules.append(importlib.import_module("cupyrnn.torch"))
+    for module in modules:
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.ismodule(thing):
+                continue
+            yield f"{module.__name__}.{name}", thing
+            if inspect.isclass(thing):
+                for method, function in vars(thing).items():
+                    named = not method.startswith("_") or method == "__call__"
+                    if named and inspect.isfunction(function):
+                        yield f"{module.__name__}.{name}.{method}", function
+
+
+PUBLIC = dict(public())
+FUNCTIONS = {name: f for name, f in PUBLIC.items() if inspect.isfunction(f)}
+CLASSES = {name: c for name, c in PUBLIC.items() if inspect.isclass(c)}
+TUPLES = {name: c for name, c in CLASSES.items() if hasattr(c, "_fields")}
+
+
+def complaints(function: Callable[..., Any]) -> list[str]:
+    """Return what a function's docstring lacks."""
+    found = sections(function)
+    signature = inspect.signature(function)
+    parameters = [name for name in signature.parameters if name != "self"]
+    told = names(found.get("Parameters", {}))
+    lacks = [f"{n} is not described" for n in parameters if n not in told]
+    lacks += [f"{n} is no parameter" for n in told if n not in parameters]
+    lacks += [f"no shape or type: {line}" for line in untyped(function)]
+    if not lacks and told != parameters:
+        lacks.append(f"the order is {told}, expected {parameters}")
+    due = {
+        "Returns": signature.return_annotation not in ("None", None),
+        "Raises": bool(parameters),
+        "Examples": True,
+    }
+    lacks += [f"no {section}" for section, is_due in due.items() if is_due != (section in found)]
+    for section in ("Parameters", "Returns", "Raises"):
+        for head, text in found.get(section, {}).items():
+            if not text and (section != "Returns" or " " not in head):
+                lacks.append(f"{section}: nothing is said of {head}")
+            if ELSEWHERE.search(text):
+                lacks.append(f"{section}: {head} sends the reader elsewhere")
+    return lacks
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_run(module: str) -> None:
+    if module.startswith(OF_TORCH):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pytest.importorskip("torch", reason="needs PyTorch: the extra torch")
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstrings_are_complete(name: str) -> None:
+    assert not complaints(FUNCTIONS[name])
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_describe_what_they_hold(name: str) -> None:
+    kind = CLASSES[name]
+    assert inspect.cleandoc(kind.__doc__ or "").partition("(")[0] != kind.__name__
+    found = sections(kind)
+    if name in TUPLES:
+        assert names(found["Attributes"]) == [*kind._fields]
+        assert all(found["Attributes"].values())
+    if name.startswith("cupyrnn.torch.") and name not in TUPLES:
+        parameters = inspect.signature(kind).parameters
+        assert names(found["Parameters"]) == [*parameters]
+        assert not any(ELSEWHERE.search(text) for text in found["Parameters"].values())
+
+
+def test_every_example_is_an_example() -> None:
+    """Of what is shown in a section Examples, something is run, and something of it is ours."""
+    finder = doctest.DocTestFinder()
+    for name, function in FUNCTIONS.items():
+        (test, *_) = finder.find(function, name, globs={})
+        code = "".join(example.source for example in test.examples)
+        assert re.search(rf"\b{name.split('.')[-1].strip('_')}\b|step\(", code), name
+
+
+def test_the_checks_find_what_is_missing() -> None:
+    def one(a: int, b: int) -> int:
+        """
+        Add.
+
+        Parameters
+        ----------
+        a : int
+            The first.
+        b : int
+            As in `two`.
+
+        Returns
+        -------
+        int
+            The sum.
+
+        Raises
+        ------
+        TypeError
+            No integer.
+
+        Examples
+        --------
+        >>> 1 + 1
+        2
+        """
+        return a + b
+
+    assert complaints(one) == ["Parameters: b sends the reader elsewhere"]
+    one.__doc__ = (
+        str(one.__doc__).replace("As in `two`", "The second").replace("b : int", "c : int")
+    )
+    assert complaints(one) == ["b is not described", "c is no parameter"]
+    one.__doc__ = one.__doc__.replace("c : int", "b")
+    one.__doc__ = re.sub(r"Raises\n( *)------", r"Notices\n\1-------", one.__doc__)
+    assert complaints(one) == ["no shape or type: b", "no Raises"]
+    assert len(FUNCTIONS) > 70
+    assert len(TUPLES) > 15
