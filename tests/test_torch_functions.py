@@ -228,10 +228,14 @@ def test_opcheck(name: str) -> None:
         ct.LSTM_BLOCK_CELL, ct.BLOCK_LSTM, ct.GRU_BLOCK_CELL, ct.BLOCK_GRU, ct.CUDNN_RNN
     )}  # fmt: skip
     op = ops[problem.op]
+    whole = {"forward", "backward", "jvp", "second"}
     with pytest.MonkeyPatch.context() as patch:
-        for which in ("forward", "backward", "jvp", "second"):
-            real = getattr(op, which)
-            patch.setattr(op, which, lambda *a, real=real: (calls.append((real, a)), real(*a))[1])
+        for which in whole:
+            real = getattr(op, f"_{which}")
+            patch.setattr(
+                op, f"_{which}",
+                lambda *a, real=real, which=which: (calls.append((which, a)), real(*a))[1],
+            )  # fmt: skip
         tensors = problem.tensors()
         found = problem(*tensors)
         grads = torch.autograd.grad(sum((a**2).sum() for a in found), tensors, create_graph=True)
@@ -239,16 +243,16 @@ def test_opcheck(name: str) -> None:
         torch.func.jvp(
             problem, tuple(t.detach() for t in tensors), tuple(map(torch.rand_like, tensors))
         )
-    assert len({real for real, _ in calls}) == 4
-    for real, args in calls:
+    assert {which for which, _ in calls} == whole
+    for which, args in calls:
         given = tuple(
             a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a
             for a in args
         )
         tests = ["test_schema", "test_faketensor"]
-        if real is op.forward:
+        if which in ("forward", "backward"):
             tests += ["test_autograd_registration", "test_aot_dispatch_dynamic"]
-        torch.library.opcheck(real, given, test_utils=tests)
+        torch.library.opcheck(getattr(op, which), given, test_utils=tests)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
