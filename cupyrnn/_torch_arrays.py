@@ -123,14 +123,19 @@ def _tensor_of(a: Array) -> torch.Tensor:
         return _part_of_block(a)
     a = np.asarray(a, order="C")
     if a.dtype.kind == "V":
-        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(a)
+        t = torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+    else:
+        t = torch.from_numpy(a)
+    # The strides of what is empty are others in NumPy, and the compiler asks for PyTorch's.
+    return t if a.size else t.new_empty(a.shape)
 
 
 def _part_of_block(a: Any) -> torch.Tensor:
     """Return a CuPy array as the part of PyTorch's own block of memory that it is."""
     import cupy
 
+    if a.size == 0:
+        return torch.empty(a.shape, dtype=getattr(torch, a.dtype.name), device="cuda")
     a = cupy.ascontiguousarray(a)
     if not isinstance(a.data.mem, _block_class()):
         a = a.copy()

@@ -73,12 +73,15 @@ def _plain(tensors: Sequence[Any]) -> bool:
     return True
 
 
-def _in_a_transform() -> bool:
-    """Return whether forward mode or one of torch.func's transforms is under way."""
-    if torch._C._are_functorch_transforms_active():
-        return True
+def _in_forward_mode() -> bool:
+    """Return whether forward mode is under way; True where PyTorch does not say."""
     level: int = getattr(torch.autograd.forward_ad, "_current_level", 0)
     return level >= 0
+
+
+def _in_a_transform() -> bool:
+    """Return whether forward mode or one of torch.func's transforms is under way."""
+    return torch._C._are_functorch_transforms_active() or _in_forward_mode()
 
 
 def _requires_grad(tensors: Sequence[Any]) -> bool:
@@ -105,8 +108,8 @@ class Op:
         self._define()
         self.functions = _functions(self)
         # Past what looks for a transform in every call: there is none where this is called.
-        function: Any = torch.autograd.Function
-        self._record = super(function, self.functions.recorded).apply
+        base: type[Any] = torch.autograd.Function
+        self._record: Any = super(base, self.functions.recorded).apply  # type: ignore[misc]
 
     def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
         """Return the outputs and what is saved."""
@@ -118,7 +121,8 @@ class Op:
             return self.functions.forward.apply(*args)  # type: ignore[no-any-return]
         if _requires_grad(tensors):
             return self._record(*args)  # type: ignore[no-any-return]
-        return self._forward(*args)  # type: ignore[return-value]
+        found: Sequence[Any] = self._forward(*args)
+        return found
 
     def call(self, which: str, *args: Any) -> Sequence[Any]:
         """Call an op as a part of a derivative, which may have one itself."""
@@ -171,14 +175,24 @@ class Op:
             f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=torch.Tag.pt2_compliant_tag
         )
         run = getattr(self, f"_{which}")
+
+        def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                # An op that the dispatcher is told of has no forward mode: it would be zeros.
+                if _in_forward_mode() and torch._C._is_fwd_grad_enabled():
+                    raise NotImplementedError(
+                        f"{self.function.name}: there is no forward mode in torch.compile"
+                    )
+                return _result(compute(*args))
+
+            return call
+
         _LIBRARY.impl(
             name,
-            lambda *args: _result(self._whole(args[0], run(*args))),
+            traced(lambda *args: self._whole(args[0], run(*args))),
             "CompositeExplicitAutograd",
         )
-        torch.library.register_fake(
-            f"cupyrnn::{name}", lambda *args: _result(fake(*args)), lib=_LIBRARY
-        )
+        torch.library.register_fake(f"cupyrnn::{name}", traced(fake), lib=_LIBRARY)
         return getattr(torch.ops.cupyrnn, name).default
 
     def _whole(self, like: torch.Tensor, found: Sequence[Any]) -> tuple[torch.Tensor, ...]:
