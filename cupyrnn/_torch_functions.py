@@ -116,11 +116,12 @@ def _net_forward(inputs: Named, rest: Named) -> Named:
     net = _net_of(rest, inputs["input"])
     given = {"input_c": None, **inputs}
     found = cudnn_rnn(**given, **net, is_training=rest["is_training"])._asdict()
-    reserve = found["reserve_space"]
-    missing = _reserve_size(inputs, rest) - reserve.size if rest["is_training"] else 0
-    if missing:  # of sequences that are shorter: the size is not to depend on their lengths
-        xp = module_of(reserve)
-        found["reserve_space"] = xp.concatenate([reserve, xp.zeros(missing, reserve.dtype)])
+    if rest["is_training"] and rest["sequence_lengths"] is not None:
+        # The size is not to depend on the lengths.
+        reserve = found["reserve_space"]
+        whole = module_of(reserve).zeros(_reserve_size(inputs, rest), reserve.dtype)
+        whole[: reserve.size] = reserve
+        found["reserve_space"] = whole
     return found
 
 

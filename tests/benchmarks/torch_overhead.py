@@ -7,11 +7,12 @@ needs PyTorch. Float32, a batch of one and eight units, so that nearly all of a 
 and its bookkeeping. Microseconds, medians of calls that take turns; run it with
 OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1 on a machine with nothing else to do.
 
-"no gradient" is a call under ``torch.no_grad()``, "recorded" one whose inputs require gradients.
-"gradient" is a call and ``torch.autograd.grad`` of its output h by all inputs, beside the two
-calls of NumPy that compute the same numbers. "autograd alone" is the same with a function of
-PyTorch's own in place of the op, as many tensors in and out, that computes nothing: what no
-function of Python's in PyTorch can be without.
+"no gradient" is a call under ``torch.no_grad()``, for cudnn_rnn beside NumPy's with
+``is_training=False``; "recorded" is one whose inputs require gradients. "gradient" is a call and
+``torch.autograd.grad`` of its output h by all inputs, beside the two calls of NumPy that compute
+the same numbers. "autograd alone" is the same with a function of PyTorch's own in place of the op,
+as many tensors in and out, that computes nothing: what no function of Python's in PyTorch can be
+without.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ import cupyrnn.torch as ct
 
 B, I, H = 1, 8, 8
 REPETITIONS, CALLS = 101, 10
-COLUMNS = ("NumPy", "torch, no gradient", "added", "recorded", "added", "NumPy, gradient",
-           "torch, gradient", "added", "autograd alone")  # fmt: skip
+COLUMNS = ("NumPy, inference", "torch, no gradient", "added", "NumPy", "torch, recorded", "added",
+           "NumPy, gradient", "torch, gradient", "added", "autograd alone")  # fmt: skip
 
 
 def median_times(calls: list[Callable[[], Any]]) -> list[float]:
@@ -85,7 +86,7 @@ def numpy_gradient(op: str, a: dict[str, Any], h_grad: Any) -> Callable[[], Any]
         out = run(**a)
         saved = out[:-1] if cell else out
         if "lstm" in op:
-            return backward(*list(a.values())[:4], *saved, None, h_grad)
+            return backward(*list(a.values())[:4], *saved, None, h_grad, cell_clip=3.0)
         return backward(*list(a.values())[:4], *saved, h_grad)
 
     return of_saved
@@ -127,19 +128,29 @@ def row(op: str, T: int) -> list[float]:
         )
 
     both = numpy_gradient(op, a, h_grad)
-    calls = [lambda: run(**a), lambda: None, lambda: other(**leaves), both, gradient, alone]
+    inference = {"is_training": False} if op == "cudnn_rnn" else {}
 
     def no_gradient() -> Any:
         with torch.no_grad():
             return other(**plain)
 
-    calls[1] = no_gradient
-    return median_times(calls)
+    return median_times(
+        [
+            lambda: run(**a, **inference),
+            no_gradient,
+            lambda: run(**a),
+            lambda: other(**leaves),
+            both,
+            gradient,
+            alone,
+        ]
+    )
 
 
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
+    row("block_lstm", 2)  # until the processor has its speed
     print(f"PyTorch {torch.__version__}, NumPy {np.__version__}, Python"
           f" {platform.python_version()}\n")  # fmt: skip
     print(f"| op | {' | '.join(COLUMNS)} |")
@@ -148,9 +159,9 @@ def main() -> None:
     cases += [(op, T) for op in ("block_lstm", "block_gru", "cudnn_rnn") for T in (1, 2)]
     for op, T in cases:
         times = row(op, T)
-        plain, bare, recorded, both, gradient, alone = times
-        shown = (plain, bare, bare - plain, recorded, recorded - plain, both, gradient,
-                 gradient - both, alone)  # fmt: skip
+        *pairs, alone = times
+        shown = [t for p, q in zip(pairs[::2], pairs[1::2], strict=True) for t in (p, q, q - p)]
+        shown.append(alone)
         what = op if op.endswith("cell") else f"{op}, T = {T}"
         print(f"| {what} | {' | '.join(f'{t:.0f}' for t in shown)} |", flush=True)
 
