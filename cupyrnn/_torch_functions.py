@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _packed_cells, _stack
+from ._torch_arrays import module_of
 from ._torch_ops import Function, Op
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
@@ -65,7 +66,7 @@ def _gru_of(name: str, forward: Any, backward: Any, *attributes: str) -> Op:
 
     def gradient(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
         saved = {n: results[n] for n in GRUOutputs._fields if n != "h" or attributes}
-        d_h = cotangents.get("h", results["h"] * 0)
+        d_h = cotangents["h"] if cotangents else results["h"] * 0
         grads = backward(**inputs, **saved, d_h=d_h, **rest)
         return {n: getattr(grads, f"d_{n}") for n in _GRU_INPUTS}
 
@@ -115,11 +116,12 @@ def _net_forward(inputs: Named, rest: Named) -> Named:
     net = _net_of(rest, inputs["input"])
     given = {"input_c": None, **inputs}
     found = cudnn_rnn(**given, **net, is_training=rest["is_training"])._asdict()
-    reserve = found["reserve_space"]
-    missing = _reserve_size(inputs, rest) - reserve.size if rest["is_training"] else 0
-    if missing:  # of sequences that are shorter: the size is not to depend on their lengths
-        xp: Any = np if isinstance(reserve, np.ndarray) else __import__("cupy")
-        found["reserve_space"] = xp.concatenate([reserve, xp.zeros(missing, reserve.dtype)])
+    if rest["is_training"] and rest["sequence_lengths"] is not None:
+        # The size is not to depend on the lengths.
+        reserve = found["reserve_space"]
+        whole = module_of(reserve).zeros(_reserve_size(inputs, rest), reserve.dtype)
+        whole[: reserve.size] = reserve
+        found["reserve_space"] = whole
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import warnings
@@ -14,6 +15,8 @@ import test_cudnn_rnn
 import test_gru
 import test_lstm
 from checks import assert_close
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_cudnn_rnn import BI, MODES, Case
 
 import cupyrnn
@@ -85,6 +88,19 @@ class Problem:
             self.fields = ("output", "output_h", "output_c")[: 3 if mode == "lstm" else 2]
         if op.endswith("cell"):
             inputs["x"] = inputs["x"][0]
+        self._set(op, inputs, attributes, dtype)
+
+    @classmethod
+    def of(cls, op: str, inputs: dict[str, Any], attributes: dict[str, Any]) -> Problem:
+        """Return a call of these in float64."""
+        self = cls.__new__(cls)
+        self.fields = ("cs", "h") if "lstm" in op else ("h",)
+        if op == "cudnn_rnn":
+            self.fields = ("output", "output_h", "output_c")[: 2 + ("input_c" in inputs)]
+        self._set(op, inputs, attributes, "float64")
+        return self
+
+    def _set(self, op: str, inputs: dict[str, Any], attributes: dict[str, Any], dtype: str) -> None:
         self.op, self.attributes = op, attributes
         self.names = [n for n, a in inputs.items() if a is not None]
         self.arrays = [inputs[n].astype(dtype) for n in self.names]
@@ -101,6 +117,9 @@ class Problem:
     def plain(self) -> tuple[Any, ...]:
         given = {**self.missing, **dict(zip(self.names, self.arrays, strict=True))}
         attributes = {n: np.array(a) if n == "resets" else a for n, a in self.attributes.items()}
+        seeds = attributes.pop("seeds", None)
+        if seeds is not None:
+            attributes |= dict(zip(("seed", "seed2"), seeds.tolist(), strict=True))
         out = getattr(cupyrnn, self.op)(**given, **attributes)
         return tuple(getattr(out, n) for n in self.fields)
 
@@ -228,10 +247,14 @@ def test_opcheck(name: str) -> None:
         ct.LSTM_BLOCK_CELL, ct.BLOCK_LSTM, ct.GRU_BLOCK_CELL, ct.BLOCK_GRU, ct.CUDNN_RNN
     )}  # fmt: skip
     op = ops[problem.op]
+    whole = {"forward", "backward", "jvp", "second"}
     with pytest.MonkeyPatch.context() as patch:
-        for which in ("forward", "backward", "jvp", "second"):
-            real = getattr(op, which)
-            patch.setattr(op, which, lambda *a, real=real: (calls.append((real, a)), real(*a))[1])
+        for which in whole:
+            real = getattr(op, f"_{which}")
+            patch.setattr(
+                op, f"_{which}",
+                lambda *a, real=real, which=which: (calls.append((which, a)), real(*a))[1],
+            )  # fmt: skip
         tensors = problem.tensors()
         found = problem(*tensors)
         grads = torch.autograd.grad(sum((a**2).sum() for a in found), tensors, create_graph=True)
@@ -239,16 +262,16 @@ def test_opcheck(name: str) -> None:
         torch.func.jvp(
             problem, tuple(t.detach() for t in tensors), tuple(map(torch.rand_like, tensors))
         )
-    assert len({real for real, _ in calls}) == 4
-    for real, args in calls:
+    assert {which for which, _ in calls} == whole
+    for which, args in calls:
         given = tuple(
             a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a
             for a in args
         )
         tests = ["test_schema", "test_faketensor"]
-        if real is op.forward:
+        if which in ("forward", "backward"):
             tests += ["test_autograd_registration", "test_aot_dispatch_dynamic"]
-        torch.library.opcheck(real, given, test_utils=tests)
+        torch.library.opcheck(getattr(op, which), given, test_utils=tests)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -311,6 +334,227 @@ def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     ((addresses, h),) = seen
     assert addresses == {n: t.data_ptr() for n, t in zip(problem.names, tensors, strict=True)}
     assert out[1].data_ptr() == h
+
+
+SIZES = st.sampled_from([0, 1, 2, 3, 5])
+GATES = st.sampled_from(["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"])
+
+
+@st.composite
+def block_problems(draw: Any) -> Problem:
+    """Draw a call of a block op with any sizes and attributes."""
+    op = draw(st.sampled_from(["lstm_block_cell", "block_lstm", "gru_block_cell", "block_gru"]))
+    T, B, I, H = (draw(SIZES) for _ in range(4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    attributes: dict[str, Any] = {"recurrent_activation": draw(GATES)}
+    if "lstm" in op:
+        inputs = test_lstm.problem(rng, (T, B, I, H), draw(st.booleans()))
+        order = draw(st.sampled_from(["icfo", "ifco"]))
+        attributes |= {"gate_order": order, "cell_clip": draw(st.sampled_from([None, 0, 0.4]))}
+        if order == "icfo":
+            attributes["forget_bias"] = draw(st.sampled_from([None, 0.0, 0.7]))
+    else:
+        inputs = test_gru.problem(rng, (T, B, I, H))
+    if op.endswith("cell"):
+        inputs["x"] = inputs["x"][0] if T else 0.7 * rng.standard_normal((B, I))
+        return Problem.of(op, inputs, attributes)
+    attributes["reverse"] = draw(st.booleans())
+    if draw(st.booleans()):
+        attributes["sequence_lengths"] = rng.integers(0, T + 1, B).tolist()
+    if draw(st.booleans()):
+        attributes["resets"] = torch.from_numpy(rng.random((T, B)) < 0.3)
+    return Problem.of(op, inputs, attributes)
+
+
+@st.composite
+def cudnn_problems(draw: Any) -> Problem:
+    """Draw a call of cudnn_rnn with any sizes and attributes."""
+    case = draw(test_cudnn_rnn.cases())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    inputs, attributes = test_cudnn_rnn.problem(rng, case), case.attributes
+    lengths = attributes["sequence_lengths"]
+    attributes["sequence_lengths"] = None if lengths is None else torch.from_numpy(lengths)
+    attributes["dropout"] = draw(st.sampled_from([0.0, 0.4]))
+    attributes["seeds"] = torch.tensor([int(n) for n in rng.integers(0, 2**62, 2)])
+    if draw(st.booleans()):
+        attributes["resets"] = torch.from_numpy(rng.random((case.T, case.B)) < 0.3)
+    attributes["time_major"] = draw(st.booleans())
+    if not attributes["time_major"]:
+        for n in set(inputs) - {"params"}:
+            inputs[n] = inputs[n].transpose(1, 0, 2)
+        if "resets" in attributes:
+            attributes["resets"] = attributes["resets"].t()
+    return Problem.of("cudnn_rnn", inputs, attributes)
+
+
+def inner(a: Any, b: Any) -> tuple[float, float]:
+    """Return the sum of products, and of their magnitudes."""
+    products = [(x * y).detach() for x, y in zip(a, b, strict=True)]
+    return sum(float(p.sum()) for p in products), sum(float(p.abs().sum()) for p in products)
+
+
+def layout(a: Any) -> Any:
+    """Return what the compiler relies on."""
+    steps = [step for step, n in zip(a.stride(), a.shape, strict=True) if n != 1]
+    return tuple(a.shape), steps, a.dtype
+
+
+def assert_derivatives(problem: Problem, part: list[bool]) -> None:
+    """
+    All derivatives of a call by the inputs of a part, which agree with one another.
+
+    Gradient and forward mode with a random direction; the Hessian is symmetric, and the same
+    backward over backward as forward over backward. What the compiler is told of shapes is true.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def random(tensors: Any) -> list[Any]:
+        return [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in tensors]
+
+    fixed = problem.tensors(False)
+    tensors = [t.clone().requires_grad_() for t, wanted in zip(fixed, part, strict=True) if wanted]
+
+    def call(*tensors: Any) -> tuple[Any, ...]:
+        rest = iter(tensors)
+        return problem(*[next(rest) if w else t for t, w in zip(fixed, part, strict=True)])
+
+    out = call(*tensors)
+    for a, e in zip(out, problem.plain(), strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), e)
+    if not tensors:
+        assert not any(a.requires_grad for a in out)
+        return
+    w, u, v = random(out), random(tensors), random(tensors)
+    grads = torch.autograd.grad(out, tensors, w, create_graph=True)
+    primals = tuple(t.detach() for t in tensors)
+    _, along = torch.func.jvp(call, primals, tuple(v))
+    (a, _), (b, scale) = inner(w, along), inner(grads, v)
+    assert abs(a - b) <= 1e-12 * (scale + 1)
+    Hu, Hv = (torch.autograd.grad(grads, tensors, d, retain_graph=True) for d in (u, v))
+    (a, _), (b, scale) = inner(u, Hv), inner(v, Hu)
+    assert abs(a - b) <= 1e-12 * (scale + 1)
+
+    def gradient(*tensors: Any) -> Any:
+        return torch.func.vjp(call, *tensors)[1](tuple(w))
+
+    for a, b in zip(torch.func.jvp(gradient, primals, tuple(v))[1], Hv, strict=True):
+        assert_close(a.numpy(), b.numpy(), "float64", "forward over reverse", at_least=1.0)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = problem(*map(mode.from_tensor, fixed))
+    assert [layout(a) for a in fake] == [layout(a) for a in out]
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=block_problems(), data=st.data())
+def test_random_calls_of_block_ops(problem: Problem, data: Any) -> None:
+    assert_derivatives(problem, [data.draw(st.booleans()) for _ in problem.names])
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=cudnn_problems(), data=st.data())
+def test_random_calls_of_cudnn_rnn(problem: Problem, data: Any) -> None:
+    assert_derivatives(problem, [data.draw(st.booleans()) for _ in problem.names])
+
+
+def test_a_wrong_derivative_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the double backward took the gradient for its own tangent."""
+    problem, op = Problem("block_gru"), ct.BLOCK_GRU
+    real = op._second
+
+    def planted(*args: Any) -> Any:
+        found = real(*args)
+        return [*found[:1], *found[1:7], *found[1:7]]
+
+    assert_derivatives(problem, [True] * 6)
+    monkeypatch.setattr(op, "_second", planted)
+    with pytest.raises(AssertionError):
+        assert_derivatives(problem, [True] * 6)
+
+
+def test_the_compilers_own_backend() -> None:
+    """With the default backend, code in C++ around the op, forward and backward."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    problem = Problem("block_lstm, clip and peepholes", "float32")
+    torch._dynamo.reset()
+
+    def loss(*tensors: Any) -> Any:
+        return sum((torch.tanh(a) ** 2).sum() for a in problem(*tensors)) * 2
+
+    eager, compiled = problem.tensors(), problem.tensors()
+    expected = loss(*eager)
+    expected.backward()
+    found = torch.compile(loss, fullgraph=True)(*compiled)
+    found.backward()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    for a, b in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_what_transforms_cannot_have_says_so() -> None:
+    """No vmap, no third derivative, no forward mode in a compiled graph: never a wrong number."""
+    problem, func = Problem("block_gru"), torch.func
+    x, *rest = problem.tensors(False)
+    v = torch.ones_like(x)
+
+    def loss(x: Any) -> Any:
+        return problem(x, *rest)[0].sum()
+
+    def squared(f: Any) -> Any:
+        return lambda x: f(x).pow(2).sum()
+
+    message = "^block_gru: there is no vmap, give it a batch by the axis B"
+    for transform in (func.vmap(loss), func.vmap(func.grad(loss))):
+        with pytest.raises(NotImplementedError, match=message):
+            transform(torch.stack([x, x]))
+    for transform in (func.hessian(loss), func.jacfwd(loss)):  # which are made of vmap
+        with pytest.raises(NotImplementedError, match=message):
+            transform(x)
+    hessian = torch.autograd.functional.hessian(lambda b: problem(x, *rest[:-1], b)[0].sum(),
+                                                rest[-1])  # fmt: skip
+    torch.testing.assert_close(hessian, hessian.T)
+
+    twice = func.grad(squared(func.grad(loss)))
+    with pytest.raises(NotImplementedError, match=r"^block_gru: there are no third derivatives"):
+        func.grad(squared(twice))(x)
+    with pytest.raises(NotImplementedError, match=r"^block_gru: there are no third derivatives"):
+        func.jvp(twice, (x,), (v,))
+    with pytest.raises(NotImplementedError, match=r"^block_gru: there is no forward mode of forw"):
+        func.jvp(lambda x: func.jvp(loss, (x,), (v,))[1], (x,), (v,))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: func.jvp(loss, (x,), (v,))[1], fullgraph=True, backend="aot_eager"
+    )
+    with pytest.raises(Exception, match=r"block_gru: there is no forward mode in torch\.compile"):
+        compiled(x)
+    op = torch.ops.cupyrnn.block_gru
+    with (
+        pytest.raises(NotImplementedError, match=r"there is no forward mode in torch\.compile"),
+        torch.autograd.forward_ad.dual_level(),
+    ):
+        op(torch.autograd.forward_ad.make_dual(x, v), *rest, None, None, "sigmoid", False)
+    tensors = [t.requires_grad_() for t in (x, *rest)]
+    out = torch.ops.cupyrnn.block_gru_jvp(*tensors, *tensors, None, None, "sigmoid", False)
+    with pytest.raises(NotImplementedError, match=r"^block_gru: there are no third derivatives"):
+        out.sum().backward()
+
+
+def test_complex_tensors_are_no_dual_numbers() -> None:
+    """NumPy's arrays of the ops are; a tensor's imaginary part is no tangent."""
+    problem = Problem("block_gru")
+    x, *rest = problem.tensors(False)
+    for tensors in ((x.to(torch.complex128), *rest), (x, rest[0] * 1j, *rest[1:])):
+        with pytest.raises(TypeError, match=r"has dtype torch.complex128, expected one of float16"):
+            problem(*tensors)
+
+
+def test_tensors_that_are_marked_negative() -> None:
+    problem = Problem("block_gru")
+    x, *rest = problem.tensors(False)
+    marked = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert marked.is_neg()
+    torch.testing.assert_close(problem(marked, *rest)[0], problem(x, *rest)[0], rtol=0, atol=0)
 
 
 def test_what_has_no_derivative_says_so() -> None:

@@ -11,9 +11,10 @@ def main() -> None:
     # In place of this file's folder, what it would be without: where the caller is, and tests.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     sys.path.insert(0, "")
-    from cupy_on_host import host
+    from cupy_on_host import host, torch_device
 
     host.install()
+    torch_device.load()
     arguments = sys.argv[1:]
     if arguments[:1] == ["-m"] and len(arguments) > 1:
         sys.argv = arguments[1:]
