@@ -59,7 +59,7 @@ def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes | 
     if xp is not np:
         return w
     if w.dtype.kind == "c":
-        return _dual.factor(w, rows)
+        return _dual.factor(w, rows, steps)
     if _transposed.pays(w, rows, steps):
         return Transposed(w, rows)
     if w.flags.f_contiguous and (rows == 1 or steps < 16):

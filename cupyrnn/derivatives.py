@@ -188,7 +188,7 @@ def jvp(
         primal, tangent = next(rest)
         if tangent is None:
             return primal
-        return dual(primal, np.ldexp(tangent, exponent)).view(Traced)
+        return dual(primal, _scaled(tangent, exponent)).view(Traced)
 
     arguments = tree_map(moved, tuple(primals))
     try:
@@ -212,6 +212,15 @@ def _value(a: Any) -> Any:
     return a.real if isinstance(a, complex | np.complexfloating) else a
 
 
+def _scaled(a: Any, exponent: int) -> Any:
+    """Return a * 2**exponent."""
+    limits = np.finfo(a.dtype)
+    if limits.minexp <= exponent < limits.maxexp:
+        # Where the power is a number of the dtype, a product is as exact, and much faster.
+        return a * a.dtype.type(2.0**exponent)
+    return np.ldexp(a, exponent)
+
+
 def _tangent(a: Any, exponent: int) -> Any:
     """Return the tangent of a leaf of the result."""
     a = untraced(a)
@@ -219,7 +228,7 @@ def _tangent(a: Any, exponent: int) -> Any:
         isinstance(a, np.ndarray) and a.dtype.kind == "c"
     ):
         with np.errstate(all="ignore"):
-            return np.ldexp(a.imag, -exponent)
+            return _scaled(a.imag, -exponent)
     if isinstance(a, float | np.floating) or (isinstance(a, np.ndarray) and a.dtype.kind == "f"):
         return np.zeros_like(a)
     return None
