@@ -200,13 +200,21 @@ def jvp(
             f"{op}: function makes real numbers of what has a tangent, as astype does, or writes"
             " it into a real array"
         ) from error
-    outputs = tree_map(_value, result)
-    return outputs, tree_map(lambda a: _tangent(a, exponent), result)
+    leaves: list[Any] = []
+    structure = tree_map(leaves.append, result)
+    del arguments, result
+    values, along = [], []
+    # What was taken apart is freed at once, and its memory good for the next.
+    while leaves:
+        a = untraced(leaves.pop())
+        values.append(_value(a))
+        along.append(_tangent(a, exponent))
+        del a
+    return tuple(tree_map(lambda _, of=of: of.pop(), structure) for of in (values, along))
 
 
 def _value(a: Any) -> Any:
     """Return a leaf of the result without its tangent."""
-    a = untraced(a)
     if isinstance(a, np.ndarray):
         return a.real.copy() if a.dtype.kind == "c" else a
     return a.real if isinstance(a, complex | np.complexfloating) else a
@@ -223,7 +231,6 @@ def _scaled(a: Any, exponent: int) -> Any:
 
 def _tangent(a: Any, exponent: int) -> Any:
     """Return the tangent of a leaf of the result."""
-    a = untraced(a)
     if isinstance(a, complex | np.complexfloating) or (
         isinstance(a, np.ndarray) and a.dtype.kind == "c"
     ):
