@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 # Multiplications below which one complex product is faster than three real ones.
 _SMALL = 32768
 
-# Rows of a large product that are taken apart at once: what is made of them stays in the cache.
+# Elements below which a matrix is not worth taking apart before its products.
+SMALL_MATRIX = 4096
+
+# Rows up to which values and tangents are faster in one product with a matrix than in two, and steps
+# from which on it is worth a copy in C order.
+_FEW_ROWS, _FEW_STEPS = 64, 16
+
+# Elements that are copied at once while a matrix is taken apart.
+_CHUNK = 16384
+
+# Rows of a large product that are made at once: they stay in the cache until they are put together.
 _ROWS = 256
 
 # Bytes of memory for products that a thread keeps: fresh memory costs more than filling it.
@@ -40,11 +50,20 @@ class Arithmetic(NamedTuple):
     maximum: Callable[..., Any]
 
 
-class Planes(NamedTuple):
-    """A matrix of dual numbers as two of real ones, for many products with it."""
+class Planes:
+    """A matrix of dual numbers as two of real ones, for several products with it."""
 
-    value: Array
-    tangent: Array | None  # None: zeros
+    def __init__(self, value: Array, tangent: Array | None) -> None:
+        self.value, self.tangent = value, tangent  # None: zeros
+        self.shape = value.shape
+
+    def __getitem__(self, index: Any) -> Planes:
+        return Planes(self.value[index], None if self.tangent is None else self.tangent[index])
+
+    @property
+    def T(self) -> Planes:
+        """The transposed matrix."""
+        return Planes(self.value.T, None if self.tangent is None else self.tangent.T)
 
 
 def arithmetic_of(dtype: np.dtype[Any]) -> Arithmetic:
@@ -82,16 +101,26 @@ _memory = _Memory()
 _LARGEST = {char: np.finfo(char).max for char in "fd"}
 
 
-def planes(w: Array, order: str = "K") -> Planes:
-    """Return a matrix of dual numbers as its planes, in this memory order."""
-    if order == "K":
-        order = "F" if w.strides[0] < w.strides[1] else "C"
-    dtype = real_dtype(w.dtype)
-    value, tangent = (np.empty(w.shape, dtype, order) for _ in range(2))  # type: ignore[call-overload]
+def planes(w: Array, value: Array, tangent: Array) -> Planes:
+    """Return a matrix of dual numbers as its planes, in memory given for them."""
     # By bands that the caches hold: a plain copy into another order misses them at every element.
-    for k in range(0, len(w), 64):
-        value[k : k + 64] = w[k : k + 64].real
-        tangent[k : k + 64] = w[k : k + 64].imag
+    bands = len(w) if (w.strides[0] < w.strides[1]) == (value.strides[0] < value.strides[1]) else 64
+    for k in range(0, len(w), max(bands, 1)):
+        value[k : k + bands] = w[k : k + bands].real
+        tangent[k : k + bands] = w[k : k + bands].imag
+    return Planes(value, tangent if tangent.any() else None)
+
+
+def take_apart(a: Array) -> Planes:
+    """Return a matrix as its planes, side by side in its own memory, which has them only."""
+    M, N = a.shape
+    parts = a.view(real_dtype(a.dtype))
+    rows = max(1, _CHUNK // N)
+    for row in range(0, M, rows):
+        copy = a[row : row + rows].copy()
+        parts[row : row + rows, :N] = copy.real
+        parts[row : row + rows, N:] = copy.imag
+    value, tangent = parts[:, :N], parts[:, N:]
     return Planes(value, tangent if tangent.any() else None)
 
 
@@ -99,17 +128,18 @@ def factor(w: Array, rows: int, steps: int) -> Array | Planes:
     """Return what is the fastest for a product of as many rows with w in each of these steps."""
     if rows * w.size < _SMALL:
         return w
-    return planes(w, "K" if steps < 16 else "C")
+    memory = np.empty((2, *w.shape), real_dtype(w.dtype))
+    value, tangent = memory if steps >= _FEW_STEPS else (_ordered(a, w) for a in memory)
+    return planes(w, value, tangent)
 
 
-def dot(a: Array, b: Array | Planes, out: Array) -> Array:
+def dot(a: Array | Planes, b: Array | Planes, out: Array) -> Array:
     """Compute out = a @ b in two or three real products where these are faster."""
-    if isinstance(b, Planes):
+    (M, K), N = a.shape, b.shape[1]
+    if isinstance(a, np.ndarray) and isinstance(b, Planes) and M <= _FEW_ROWS:
         _few_rows(a, b, out)
-    elif len(a) * b.size < _SMALL:
+    elif isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and M * K * N < _SMALL:
         np.matmul(a, b, out)
-    elif len(a) < b.shape[1]:
-        _many_rows(b.T, a.T, out.T)
     else:
         _many_rows(a, b, out)
     return out
@@ -117,7 +147,7 @@ def dot(a: Array, b: Array | Planes, out: Array) -> Array:
 
 def _few_rows(a: Array, b: Planes, out: Array) -> None:
     """Compute out = a @ b, with the values of a above its tangents: one product with b's values."""
-    (M, K), N = a.shape, b.value.shape[1]
+    (M, K), N = a.shape, b.shape[1]
     left, both, more = _memory(b.value.dtype, (2 * M, K), (2 * M, N), (M, N))
     left[:M] = a.real
     left[M:] = a.imag
@@ -130,29 +160,41 @@ def _few_rows(a: Array, b: Planes, out: Array) -> None:
         np.add(both[M:], more, out.imag)
 
 
-def _many_rows(a: Array, b: Array, out: Array) -> None:
-    """Compute out = a @ b, the tangents as [tangents | values of a] @ [values / tangents of b]."""
-    (M, K), N, rows = a.shape, b.shape[1], min(len(a), _ROWS)
-    memory = _memory(real_dtype(out.dtype), (2 * K, N), (rows, 2 * K), (rows, N))
-    right, left, product = map(_ordered, memory, (b, a, out))
-    right[:K] = b.real
-    right[K:] = b.imag
-    b_moves = right[K:].any()
-    for row in range(0, M, rows):
-        into = out[row : row + rows]
-        part, product = left[: len(into)], product[: len(into)]
-        part[:, K:] = a[row : row + rows].real
-        part[:, :K] = a[row : row + rows].imag
-        np.matmul(part[:, K:], right[:K], product)
-        into.real = product
-        a_moves = part[:, :K].any()
-        if a_moves and b_moves:
-            np.matmul(part, right, product)
-        elif a_moves:
-            np.matmul(part[:, :K], right[:K], product)
-        elif b_moves:
-            np.matmul(part[:, K:], right[K:], product)
-        into.imag = product if a_moves or b_moves else 0
+def _many_rows(a: Array | Planes, b: Array | Planes, out: Array) -> None:
+    """Compute out = a @ b by blocks of rows."""
+    M, N = out.shape
+    rows = min(M, _ROWS)
+    shapes = [(rows, N)] * 2
+    shapes += [m.shape for m in (a, b) if isinstance(m, np.ndarray) for _ in range(2)]
+    product, more, *memory = _memory(real_dtype(out.dtype), *shapes)
+    product, more = _ordered(product, out), _ordered(more, out)
+    if isinstance(a, np.ndarray):
+        a = planes(a, *(_ordered(memory.pop(0), a) for _ in range(2)))
+    if isinstance(b, np.ndarray):
+        b = planes(b, *(_ordered(memory.pop(0), b) for _ in range(2)))
+    for row in range(0, M, max(rows, 1)):
+        left, into = a[row : row + rows], out[row : row + rows]
+        p, q = product[: len(into)], more[: len(into)]
+        np.matmul(left.value, b.value, p)
+        into.real = p
+        if left.tangent is not None:
+            np.matmul(left.tangent, b.value, p)
+        if b.tangent is not None:
+            np.matmul(left.value, b.tangent, p if left.tangent is None else q)
+        if left.tangent is not None and b.tangent is not None:
+            np.add(p, q, into.imag)
+        else:
+            into.imag = 0 if left.tangent is b.tangent else p
+
+
+def column_sums(g: Planes) -> Array:
+    """Return the sums of the columns of a matrix."""
+    ones = np.ones(g.shape[0], g.value.dtype)
+    sums: Array = np.zeros(g.shape[1], np.result_type(ones.dtype, np.complex64))
+    sums.real = ones @ g.value
+    if g.tangent is not None:
+        sums.imag = ones @ g.tangent
+    return sums
 
 
 def _ordered(memory: Array, like: Array) -> Array:
