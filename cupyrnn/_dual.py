@@ -33,7 +33,7 @@ _FEW_ROWS, _FEW_STEPS = 64, 16
 _CHUNK = 16384
 
 # Rows of a large product that are made at once: they stay in the cache until they are put together.
-_ROWS = 256
+_ROWS = 512
 
 # Bytes of memory for products that a thread keeps: fresh memory costs more than filling it.
 _KEPT = 1 << 24
@@ -56,6 +56,7 @@ class Planes:
     def __init__(self, value: Array, tangent: Array | None) -> None:
         self.value, self.tangent = value, tangent  # None: zeros
         self.shape = value.shape
+        self._work: tuple[Array, ...] = ()
 
     def __getitem__(self, index: Any) -> Planes:
         return Planes(self.value[index], None if self.tangent is None else self.tangent[index])
@@ -64,6 +65,15 @@ class Planes:
     def T(self) -> Planes:
         """The transposed matrix."""
         return Planes(self.value.T, None if self.tangent is None else self.tangent.T)
+
+    def work(self, rows: int) -> tuple[Array, ...]:
+        """Return memory to work in, and its views, of products of so many rows with this."""
+        if not self._work or len(self._work[1]) != rows:
+            (K, N), dtype = self.shape, self.value.dtype
+            left, both = np.empty((2 * rows, K), dtype), np.empty((2 * rows, N), dtype)
+            views = left[:rows], left[rows:], both[:rows], both[rows:]
+            self._work = (left, *views, both, np.empty((rows, N), dtype))
+        return self._work
 
 
 def arithmetic_of(dtype: np.dtype[Any]) -> Arithmetic:
@@ -147,17 +157,16 @@ def dot(a: Array | Planes, b: Array | Planes, out: Array) -> Array:
 
 def _few_rows(a: Array, b: Planes, out: Array) -> None:
     """Compute out = a @ b, with the values of a above its tangents: one product with b's values."""
-    (M, K), N = a.shape, b.shape[1]
-    left, both, more = _memory(b.value.dtype, (2 * M, K), (2 * M, N), (M, N))
-    left[:M] = a.real
-    left[M:] = a.imag
+    left, values, tangents, value, tangent, both, more = b.work(len(a))
+    values[...] = a.real
+    tangents[...] = a.imag
     np.dot(left, b.value, both)
-    out.real = both[:M]
+    out.real = value
     if b.tangent is None:
-        out.imag = both[M:]
+        out.imag = tangent
     else:
-        np.dot(left[:M], b.tangent, more)
-        np.add(both[M:], more, out.imag)
+        np.dot(values, b.tangent, more)
+        np.add(tangent, more, out.imag)
 
 
 def _many_rows(a: Array | Planes, b: Array | Planes, out: Array) -> None:
