@@ -29,6 +29,9 @@ SMALL_MATRIX = 4096
 # from which on it is worth a copy in C order.
 _FEW_ROWS, _FEW_STEPS = 64, 16
 
+# Multiplications up to which OpenBLAS has faster kernels, that need no copy of their operands.
+_SMALL_KERNEL = 10**6
+
 # Elements that are copied at once while a matrix is taken apart.
 _CHUNK = 16384
 
@@ -160,7 +163,11 @@ def _few_rows(a: Array, b: Planes, out: Array) -> None:
     left, values, tangents, value, tangent, both, more = b.work(len(a))
     values[...] = a.real
     tangents[...] = a.imag
-    np.dot(left, b.value, both)
+    if len(a) * b.value.size <= _SMALL_KERNEL < 2 * len(a) * b.value.size:
+        np.dot(values, b.value, value)
+        np.dot(tangents, b.value, tangent)
+    else:
+        np.dot(left, b.value, both)
     out.real = value
     if b.tangent is None:
         out.imag = tangent
