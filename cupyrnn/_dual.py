@@ -25,8 +25,8 @@ _SMALL = 32768
 # Elements below which a matrix is not worth taking apart before its products.
 SMALL_MATRIX = 4096
 
-# Rows up to which values and tangents are faster in one product with a matrix than in two, and steps
-# from which on it is worth a copy in C order.
+# Rows up to which values and tangents are faster in one product with a matrix than in two, and
+# steps from which on that matrix is worth a copy in C order.
 _FEW_ROWS, _FEW_STEPS = 64, 16
 
 # Multiplications up to which OpenBLAS has faster kernels, that need no copy of their operands.

@@ -267,7 +267,7 @@ def backward(
                 if grads.vectors is not None:
                     room.add_sums(cell, span, part_deltas, grads.vectors)
         skips = cell.inputs[0].w is None
-        if skips:
+        if skips:  # no product
             input_gradient(xp, cell.inputs, deltas, grads.x[rows])
         right = [for_products(xp, d) for d in deltas]
         if not skips:
@@ -329,8 +329,8 @@ def input_gradient(
     delta = deltas[weight.of][:, weight.columns]
     compute = compute_dtype(x_grad.dtype)
     if weight.w is None:
-        gates = weight.width // x_grad.shape[1]
-        by_gate = cast(delta, compute).reshape(len(delta), gates, x_grad.shape[1])
+        N, K = x_grad.shape
+        by_gate = cast(delta, compute).reshape(N, weight.width // K, K)
         x_grad[...] = by_gate.sum(1)
         return
     if not others or x_grad.dtype == compute:

@@ -240,7 +240,8 @@ def _tangent(a: Any, exponent: int) -> Any:
         isinstance(a, np.ndarray) and a.dtype.kind == "c"
     ):
         with np.errstate(all="ignore"):
-            return _scaled(a.imag, -exponent)
+            tangent = _scaled(a.imag, -exponent)
+            return np.asarray(tangent) if isinstance(a, np.ndarray) else tangent
     if isinstance(a, float | np.floating) or (isinstance(a, np.ndarray) and a.dtype.kind == "f"):
         return np.zeros_like(a)
     return None

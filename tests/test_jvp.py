@@ -765,6 +765,8 @@ def test_structures() -> None:
 def test_a_scalar_and_sizes_of_zero() -> None:
     value, along = cupyrnn.jvp(np.exp, (np.array(0.0),), (np.array(2.0),))
     assert (value, along) == (1, 2)
+    value, along = cupyrnn.jvp(np.copy, (np.array(1.0),), (np.array(2.0),))
+    assert type(value) is type(along) is np.ndarray
     assert cupyrnn.jvp(lambda x: x[0] ** 2, (np.array([3.0]),), (np.array([1.0]),))[1] == 6
     value, along = cupyrnn.jvp(np.tanh, (np.zeros((0, 3)),), (np.zeros((0, 3)),))
     assert value.shape == along.shape == (0, 3)
