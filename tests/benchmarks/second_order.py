@@ -67,7 +67,7 @@ NOTES = """\
   weights alone. What once took 1.5 times the fastest is not timed again. First all are compared.
 * malloc is told to keep what is freed, as it does of its own accord in a process that has once
   freed an array of 32 MiB. Where it gives memory back after every call, page faults are added to
-  all rows: with NumPy alone 0 to 5 ms to the real calls, 2 to 16 ms to jvp's at the first shape on
+  all rows: with NumPy alone 0 to 5 ms to the real calls, 3 to 8 ms to jvp's at the first shape on
   the machine below, where one takes 2 µs."""
 
 
