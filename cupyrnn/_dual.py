@@ -8,7 +8,7 @@ for a tangent, and cannot overflow where the real function does not.
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,28 +89,30 @@ def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(dtype.char.lower()) if dtype.kind == "c" else dtype
 
 
-class _Memory(threading.local):
-    """Memory of a thread for what a product writes anew; the call before loses its own."""
+@functools.cache
+def _of_threads() -> Any:
+    """Return what has attributes of its own in every thread."""
+    # Not above: it takes a while to import, and who has no tangents does without.
+    import threading
 
-    def __init__(self) -> None:
-        self._kept: dict[str, Array] = {}
-
-    def __call__(self, dtype: np.dtype[Any], *shapes: tuple[int, int]) -> list[Array]:
-        """Return arrays of these shapes, with anything in them."""
-        total = sum(n * m for n, m in shapes)
-        memory = self._kept.get(dtype.char)
-        if memory is None or memory.size < total:
-            memory = np.empty(total, dtype)
-            if memory.nbytes <= _KEPT:
-                self._kept[dtype.char] = memory
-        arrays, start = [], 0
-        for n, m in shapes:
-            arrays.append(memory[start : start + n * m].reshape(n, m))
-            start += n * m
-        return arrays
+    return threading.local()
 
 
-_memory = _Memory()
+def _memory(dtype: np.dtype[Any], *shapes: tuple[int, int]) -> list[Array]:
+    """Return a thread's arrays of these shapes, with anything in them; those before are lost."""
+    kept, total = vars(_of_threads()), sum(n * m for n, m in shapes)
+    memory = kept.get(dtype.char)
+    if memory is None or memory.size < total:
+        memory = np.empty(total, dtype)
+        if memory.nbytes <= _KEPT:
+            kept[dtype.char] = memory
+    arrays, start = [], 0
+    for n, m in shapes:
+        arrays.append(memory[start : start + n * m].reshape(n, m))
+        start += n * m
+    return arrays
+
+
 _LARGEST = {char: np.finfo(char).max for char in "fd"}
 
 

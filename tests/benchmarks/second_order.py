@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 # The checkout that this file lies in is what is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import against
 import cases
 import cpu
 import numpy as np
 import processes
+import timing
 
 import cupyrnn
 
@@ -258,18 +258,18 @@ def measure(task: Task, quick: bool) -> Found:
 
     first = {}
     for name, call in calls:
-        cases.settle(task.threads)
+        timing.settle(task.threads)
         call()
         first[name] = min(seconds(call) for _ in range(3 if quick or len(first) else 1))
     best = min(s for name, s in first.items() if name)
     calls = [(n, call) for n, call in calls if not n or first[n] < 1.5 * best]
-    sizes = {name: cases.block_size(first[name]) for name, _ in calls}
-    one_round = sum(max(first[name], cases.BLOCK_SECONDS) for name, _ in calls)
+    sizes = {name: timing.block_size(first[name]) for name, _ in calls}
+    one_round = sum(max(first[name], timing.BLOCK_SECONDS) for name, _ in calls)
     rounds = 2 if quick else min(21, max(5, int(3 / one_round)))
     times: dict[str, list[float]] = {name: [] for name, _ in calls}
     for n in range(rounds):
         for name, call in calls[:: 1 if n % 2 else -1]:
-            cases.settle(task.threads)
+            timing.settle(task.threads)
             if sizes[name] > 1:
                 call()
             times[name].append(statistics.median(seconds(call) for _ in range(sizes[name])))
@@ -277,8 +277,8 @@ def measure(task: Task, quick: bool) -> Found:
     mine, other = times[""], times[way]
     ratios = [b / a for a, b in zip(mine, other, strict=True)]
     low, high = (
-        against.median_interval(ratios)
-        if len(ratios) >= against.ENOUGH
+        timing.median_interval(ratios)
+        if len(ratios) >= timing.ENOUGH
         else (min(ratios), max(ratios))
     )
     medians = [statistics.median(a) for a in (mine, other, ratios)]
@@ -374,7 +374,7 @@ def run(args: argparse.Namespace, wanted: list[Task]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    processors = len(cases.processors())
+    processors = len(timing.processors())
     parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="default: 1 2")
     parser.add_argument("--only", default="", metavar="TEXT", help="tasks whose name holds it")
     parser.add_argument("--quick", action="store_true", help="the smallest shape, two rounds")
