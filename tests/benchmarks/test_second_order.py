@@ -62,10 +62,10 @@ def test_command(tmp_path: Path) -> None:
     """What an earlier run measured is not measured again."""
     rows, out = tmp_path / "rows.jsonl", tmp_path / "x.md"
     command = [sys.executable, second_order.__file__, "--quick", "--threads", "1", "--rows", rows]
-    command += ["--out", out, "--only", "jvp block_gru float32"]
+    command += ["--out", out, "--only", "jvp block_gru float64"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == out.read_text() + "\n"
-    assert "| block_gru | float32 | (50, 16, 128, 128) |" in done.stdout
+    assert "| block_gru | float64 | (50, 16, 128, 128) |" in done.stdout
     (line,) = map(json.loads, rows.read_text().splitlines())
     line[1][2] = 123.0
     rows.write_text(json.dumps(line) + "\n")
