@@ -62,10 +62,11 @@ def gate_of(
     The sigmoid is 1/(exp(z) + 1), which unlike the form with tanh keeps its relative accuracy near
     0; exp may overflow, which is right.
     """
-    one, arithmetic = np.array(1, dtype), arithmetic_of(dtype)
+    arithmetic = arithmetic_of(dtype)
     if gate is None:
-        return arithmetic.exp, one, arithmetic.reciprocal
-    zero, slope = np.array(0, dtype), np.array(-gate.slope, dtype)
+        inner, shift, outer = arithmetic.gate
+        return inner, np.array(shift, dtype), outer
+    zero, one, slope = (np.array(a, dtype) for a in (0, 1, -gate.slope))
     return (
         lambda z, out: np.multiply(z, slope, out),
         np.array(gate.offset, dtype),

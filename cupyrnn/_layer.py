@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ._arrays import cast, compute_dtype, operand_dtype
-from ._products import CHUNK, Scratch, add_column_sums, add_matmul, factor, matmul
+from ._products import CHUNK, Scratch, add_column_sums, add_matmul, factor, for_products, matmul
 from .cells.contract import Span, States
 
 if TYPE_CHECKING:
     from ._arrays import Array
+    from ._dual import Planes
     from ._packing import Packing, Run
     from .cells.contract import Cell, Weight
 
@@ -265,12 +266,17 @@ def backward(
                 )
                 if grads.vectors is not None:
                     room.add_sums(cell, span, part_deltas, grads.vectors)
-        input_gradient(xp, cell.inputs, deltas, grads.x[rows], total, product)
+        skips = cell.inputs[0].w is None
+        if skips:  # no product
+            input_gradient(xp, cell.inputs, deltas, grads.x[rows])
+        right = [for_products(xp, d) for d in deltas]
+        if not skips:
+            input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
         of_block = saved
         if len(cell.recurrent) != 1:
             of_block = type(saved)._make([_flat(a)[rows] for a in saved])
         added = None if block is blocks[-1] else product
-        _weight_gradients(xp, cell, x[rows], h_before, of_block, deltas, grads, added)
+        _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
 
 
 def _weight_gradients(
@@ -279,7 +285,7 @@ def _weight_gradients(
     x: Array,
     h_before: Array,
     saved: Any,
-    deltas: Sequence[Array],
+    deltas: Sequence[Array | Planes],
     grads: Gradients,
     scratch: Scratch | None = None,
 ) -> None:
@@ -298,7 +304,7 @@ def _weight_gradients(
 
 
 def _weight_gradient(
-    xp: ModuleType, a: Array, delta: Array, grad: Array, scratch: Scratch | None
+    xp: ModuleType, a: Array, delta: Array | Planes, grad: Array, scratch: Scratch | None
 ) -> None:
     """Compute grad = a.T @ delta or, with memory for the product, add it."""
     left, right = a.T, delta
@@ -313,7 +319,7 @@ def _weight_gradient(
 def input_gradient(
     xp: ModuleType,
     weights: Sequence[Weight],
-    deltas: Sequence[Array],
+    deltas: Sequence[Array | Planes],
     x_grad: Array,
     total: Scratch | None = None,
     product: Scratch | None = None,
@@ -323,8 +329,8 @@ def input_gradient(
     delta = deltas[weight.of][:, weight.columns]
     compute = compute_dtype(x_grad.dtype)
     if weight.w is None:
-        gates = weight.width // x_grad.shape[1]
-        by_gate = cast(delta, compute).reshape(len(delta), gates, x_grad.shape[1])
+        N, K = x_grad.shape
+        by_gate = cast(delta, compute).reshape(N, weight.width // K, K)
         x_grad[...] = by_gate.sum(1)
         return
     if not others or x_grad.dtype == compute:

@@ -59,7 +59,7 @@ def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes | 
     if xp is not np:
         return w
     if w.dtype.kind == "c":
-        return _dual.factor(w, rows)
+        return _dual.factor(w, rows, steps)
     if _transposed.pays(w, rows, steps):
         return Transposed(w, rows)
     if w.flags.f_contiguous and (rows == 1 or steps < 16):
@@ -73,13 +73,20 @@ def product(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
     return cast(cast(a, compute) * cast(b, compute), dtype)
 
 
-def matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
+def for_products(xp: ModuleType, a: Array) -> Array | Planes:
+    """Return a matrix, whose memory may be lost, for several products with it."""
+    if xp is not np or a.dtype.kind != "c" or a.size < _dual.SMALL_MATRIX:
+        return a
+    return _dual.take_apart(a)
+
+
+def matmul(xp: ModuleType, a: Array | Planes, b: Array | Planes, out: Array) -> None:
     """Compute out = a @ b; `out` may be of another dtype and is 2-D like the operands."""
     if xp is not np:
         from .kernels.blas import gemm
 
         gemm(a, b, out)
-    elif out.dtype.kind == "c":
+    elif isinstance(a, _dual.Planes) or isinstance(b, _dual.Planes) or out.dtype.kind == "c":
         _dual.dot(a, b, out)
     elif out.dtype == a.dtype:
         np.matmul(a, b, out=out)
@@ -87,7 +94,9 @@ def matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
         out[...] = a @ b
 
 
-def add_matmul(xp: ModuleType, a: Array, b: Array, out: Array, scratch: Scratch) -> None:
+def add_matmul(
+    xp: ModuleType, a: Array | Planes, b: Array | Planes, out: Array, scratch: Scratch
+) -> None:
     """Compute out += a @ b; `scratch` is of the dtype of out."""
     if xp is not np:
         from .kernels.blas import gemm
@@ -99,13 +108,15 @@ def add_matmul(xp: ModuleType, a: Array, b: Array, out: Array, scratch: Scratch)
         out += product
 
 
-def column_sums(g: Array) -> Array:
+def column_sums(g: Array | Planes) -> Array:
     """Return, for NumPy, the sums of the columns of g[N, M]: as a matmul, faster than a sum."""
+    if isinstance(g, _dual.Planes):
+        return _dual.column_sums(g)
     sums: Array = np.ones(g.shape[0], g.dtype) @ g
     return sums
 
 
-def add_column_sums(xp: ModuleType, g: Array, sums: Array) -> None:
+def add_column_sums(xp: ModuleType, g: Array | Planes, sums: Array) -> None:
     """Add the sums of the columns of g[N, M] to sums[M], which is of the computation's dtype."""
     if xp is np:
         sums += column_sums(g)

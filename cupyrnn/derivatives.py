@@ -80,7 +80,8 @@ def _largest(name: str, tangent: Any) -> float:
     if not tangent.size:
         return 0.0
     with on_device(module_of(tangent), tangent):
-        largest = float(abs(tangent).max())
+        # Without memory for all magnitudes; NaN where there is one.
+        largest = float(np.maximum(float(tangent.max()), -float(tangent.min())))
     if not np.isfinite(largest):
         raise ValueError(f"jvp: {name} has values that are not finite")
     return largest
@@ -210,7 +211,7 @@ def jvp(
         if tangent is None:
             return primal
         with on_device(module_of(primal), primal):
-            return traced(dual(primal, np.ldexp(tangent, exponent)))
+            return traced(dual(primal, _scaled(tangent, exponent)))
 
     arguments = tree_map(moved, tuple(primals))
     try:
@@ -222,13 +223,21 @@ def jvp(
             f"{op}: function makes real numbers of what has a tangent, as astype does, or writes"
             " it into a real array"
         ) from error
-    outputs = tree_map(_value, result)
-    return outputs, tree_map(lambda a: _tangent(a, exponent), result)
+    leaves: list[Any] = []
+    structure = tree_map(leaves.append, result)
+    del arguments, result
+    values, along = [], []
+    # What was taken apart is freed at once, and its memory good for the next.
+    while leaves:
+        a = untraced(leaves.pop())
+        values.append(_value(a))
+        along.append(_tangent(a, exponent))
+        del a
+    return tuple(tree_map(lambda _, of=of: of.pop(), structure) for of in (values, along))
 
 
 def _value(a: Any) -> Any:
     """Return a leaf of the result without its tangent."""
-    a = untraced(a)
     if isinstance(a, complex | np.complexfloating):
         return a.real
     if not is_dual(a):
@@ -237,12 +246,23 @@ def _value(a: Any) -> Any:
         return a.real.copy()
 
 
+def _scaled(a: Any, exponent: int) -> Any:
+    """Return a * 2**exponent."""
+    limits = np.finfo(a.dtype)
+    if limits.minexp <= exponent < limits.maxexp:
+        # Where the power is a number of the dtype, a product is as exact, and much faster.
+        return a * a.dtype.type(2.0**exponent)
+    return np.ldexp(a, exponent)
+
+
 def _tangent(a: Any, exponent: int) -> Any:
     """Return the tangent of a leaf of the result."""
-    a = untraced(a)
-    if isinstance(a, complex) or is_dual(a):
+    if isinstance(a, complex | np.complexfloating):
+        with np.errstate(all="ignore"):
+            return _scaled(np.asarray(a.imag), -exponent)[()]
+    if is_dual(a):
         with np.errstate(all="ignore"), on_device(module_of(a), a):
-            return np.ldexp(a.imag, -exponent)
+            return module_of(a).asarray(_scaled(a.imag, -exponent))
     if isinstance(a, float | np.floating):
         return np.zeros_like(a)
     if array_kind(a) is not None and a.dtype.kind == "f":

@@ -911,6 +911,8 @@ def test_structures() -> None:
 def test_a_scalar_and_sizes_of_zero() -> None:
     value, along = cupyrnn.jvp(np.exp, (np.array(0.0),), (np.array(2.0),))
     assert (value, along) == (1, 2)
+    value, along = cupyrnn.jvp(np.copy, (np.array(1.0),), (np.array(2.0),))
+    assert type(value) is type(along) is np.ndarray
     assert cupyrnn.jvp(lambda x: x[0] ** 2, (np.array([3.0]),), (np.array([1.0]),))[1] == 6
     value, along = cupyrnn.jvp(np.tanh, (np.zeros((0, 3)),), (np.zeros((0, 3)),))
     assert value.shape == along.shape == (0, 3)
@@ -969,6 +971,10 @@ def test_nothing_is_left_behind() -> None:
     assert _traced._under_way == 0
 
 
+def planes(a: Any) -> Any:
+    return _dual.planes(a, *np.empty((2, *a.shape), _dual.real_dtype(a.dtype)))
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((40, 64), (64, 64)), ((0, 3), (3, 2))])
 def test_products(dtype: str, shapes: Any, rng: np.random.Generator) -> None:
@@ -977,8 +983,9 @@ def test_products(dtype: str, shapes: Any, rng: np.random.Generator) -> None:
         for s in shapes
     )
     real = _dual.real_dtype(a.dtype).name
-    for left in (a, np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2]):
-        for right in (b, np.asfortranarray(b), _dual.planes(b), b.real.astype(dtype)):
+    lefts = [a, np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2], planes(a)]
+    for left in lefts:
+        for right in (b, np.asfortranarray(b), planes(b), b.real.astype(dtype)):
             value = right.value if isinstance(right, _dual.Planes) else right.real
             tangent = b.imag if not isinstance(right, np.ndarray) else right.imag
             out = np.full((len(a), b.shape[1]), np.nan, dtype)

@@ -115,7 +115,7 @@ def forward_steps(
     left, e_left, right, e_right = planes[:at_ci], e[:at_ci], planes[at_ci + 1 :], e[at_ci:]
     # Arrays for numbers, which ufuncs take faster than Python's.
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
-    dot, tanh, clip = arithmetic.dot, arithmetic.tanh, arithmetic.clip
+    dot, _, tanh, negative, clip, _ = arithmetic
     if cell.peephole is not None:
         wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in cell.peephole)
     if cell.cell_clip is not None:
@@ -135,7 +135,7 @@ def forward_steps(
         outer(e_i, i)  # i = sigmoid(zi + cs_prev*wci)
         outer(e_f, f)  # f = sigmoid(zf + cs_prev*wcf)
         tanh(zci, ci)
-        np.negative(ci, ci)  # ci = tanh(zci)
+        negative(ci, ci)  # ci = tanh(zci)
         np.multiply(f, cs_prev, cs)
         np.multiply(i, ci, tmp)
         np.add(cs, tmp, cs)  # cs = i*ci + f*cs_prev
