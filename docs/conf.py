@@ -64,8 +64,12 @@ def copy_notebooks(app: Sphinx) -> None:
     target = HERE / "notebooks"
     for old in target.glob("[0-9]*.ipynb"):
         old.unlink()
-    for notebook in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
-        shutil.copy(notebook, target / notebook.name)
+    for notebook in (ROOT / "notebooks").glob("[0-9]*.ipynb"):
+        shutil.copy(notebook, target)
+    # What a notebook links to.
+    (target / "data").mkdir(exist_ok=True)
+    for script in (ROOT / "notebooks" / "data").glob("*.py"):
+        shutil.copy(script, target / "data")
 
 
 def visit_math(translator: Any, node: nodes.math) -> None:
