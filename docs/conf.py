@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from docutils import nodes
-from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
@@ -24,6 +23,7 @@ release = version = cupyrnn.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
     "numpydoc",
     "myst_nb",
     "sphinx_copybutton",
@@ -50,9 +50,11 @@ copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
 html_title = f"cupyrnn {version}"
-html_static_path = ["_static"]
+# MathJax in one file that is part of the site, so that nothing is fetched from elsewhere.
+(MATHJAX,) = importlib.util.find_spec("sphinx-mathjax-offline").submodule_search_locations
+html_static_path = ["_static", f"{MATHJAX}/static/mathjax/tex-svg.js"]
+mathjax_path = "tex-svg.js"
 html_css_files = ["site.css"]
-html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sourcelink = False
 pygments_style = "friendly"
@@ -72,19 +74,6 @@ def copy_notebooks(app: Sphinx) -> None:
         shutil.copy(script, target / "data")
 
 
-def visit_math(translator: Any, node: nodes.math) -> None:
-    """Write an equation as MathML: a browser shows it with no script and nothing to fetch."""
-    translator.body.append(tex2mathml(node.astext()))
-    raise nodes.SkipNode
-
-
-def visit_math_block(translator: Any, node: nodes.math_block) -> None:
-    """Write an equation that stands alone; a wide one scrolls."""
-    mathml = tex2mathml(node.astext(), as_block=True)
-    translator.body.append(f'<div class="math-block">{mathml}</div>\n')
-    raise nodes.SkipNode
-
-
 def hide_new(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Leave out the fields of a named tuple that have nothing but "Alias for field number"."""
     if lines and lines[0].startswith("Alias for field number"):
@@ -95,5 +84,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Add what the theme and Sphinx do not have."""
     app.connect("builder-inited", copy_notebooks)
     app.connect("autodoc-process-docstring", hide_new)
-    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
