@@ -17,7 +17,8 @@ sys.path.insert(0, str(ROOT))
 import cupyrnn  # noqa: E402
 
 project = "cupyrnn"
-author = "the cupyrnn authors"
+author = "The cupyrnn developers"
+copyright = f"2026, {author}"
 release = version = cupyrnn.__version__
 
 extensions = [
