@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cupyrnn
@@ -62,6 +63,29 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             pytest.importorskip(module, reason=reason)
     monkeypatch.chdir(tmp_path)
     run(text(page))
+
+
+def test_the_ten_lines_and_the_five(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """README's example gives gradients, and a PyTorch model's lines serve any of them."""
+    names = run(text(ROOT / "README.md"))
+    assert names["grads"].w_grad.shape == names["w"].shape
+    assert np.isfinite(names["grads"].w_grad).all()
+
+    five, *_ = re.findall(r"^```py\n(.*?)^```", text(DOCS / "guide/weights.md"), re.DOTALL | re.M)
+    monkeypatch.chdir(tmp_path)
+    (T, B, I), H = names["x"].shape, 5
+    for G, ends in ((4, ("_l0",)), (3, ("_l0", "_l0_reverse"))):  # an LSTM, a bidirectional GRU
+        shapes = {"weight_ih": (G * H, I), "weight_hh": (G * H, H)}
+        shapes |= {"bias_ih": (G * H,), "bias_hh": (G * H,)}
+        state = {n + end: rng.standard_normal(s) for end in ends for n, s in shapes.items()}
+        np.savez("model.npz", **state)
+        names["dy"] = rng.standard_normal((T, B, H * len(ends)))
+        exec(five, names)
+        assert names["out"].output.shape == (T, B, H * len(ends))
+        assert names["g"].params_backprop.shape == names["packed"].params.shape
+        assert np.isfinite(names["g"].params_backprop).all()
 
 
 def test_a_wrong_example_is_noticed() -> None:
