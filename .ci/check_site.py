@@ -34,17 +34,24 @@ OPTIONS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+PATIENCE = 180_000  # ms, on a machine that may have other work
 # What a page is asked, in the browser.
 LOOK = """() => {
     const wide = document.documentElement.clientWidth;
     const seen = new Map();
+    // Beyond the edge, and in nothing that scrolls by itself but the page.
+    const beyond = e => {
+        if (e.getBoundingClientRect().right <= wide + 1) return false;
+        for (let p = e.parentElement; p && p.tagName != "ARTICLE"; p = p.parentElement)
+            if (getComputedStyle(p).overflowX != "visible") return false;
+        return true;
+    };
     for (const e of document.querySelectorAll("[id]")) seen.set(e.id, (seen.get(e.id) || 0) + 1);
     return {
         title: document.title,
         overflow: document.documentElement.scrollWidth - wide,
         widest: [...document.querySelectorAll("article *")]
-            .filter(e => e.getBoundingClientRect().right > wide + 1)
-            .map(e => e.tagName + "." + e.className).slice(0, 3),
+            .filter(beyond).map(e => e.tagName + "." + e.className).slice(0, 3),
         images: [...document.images]
             .filter(i => !(i.complete && i.naturalWidth)).map(i => i.src.slice(0, 200)),
         headings: document.querySelectorAll("article h1").length,
@@ -128,8 +135,8 @@ class Look:
         page.evaluate("for (const i of document.images) i.loading = 'eager'")
         page.wait_for_load_state("load")
         found, where = page.evaluate(LOOK), f"{path} ({screen})"
-        if found["overflow"] > 0:
-            self.fault(where, f"{found['overflow']} px wider than the screen: {found['widest']}")
+        if found["overflow"] > 0 or found["widest"]:
+            self.fault(where, f"wider than the screen: {found['overflow']} px, {found['widest']}")
         for image in found["images"]:
             self.fault(where, f"broken image {image}")
         if found["headings"] != 1 and path not in ("search.html", "genindex.html"):
@@ -173,12 +180,11 @@ class Look:
             page.goto(f"{self.site}search.html?q={words}")
             found = page.locator("#search-results li a")
             try:
-                found.first.wait_for(timeout=20_000)
+                found.first.wait_for()
                 page.wait_for_function(
                     "n => [...document.querySelectorAll('#search-results li a')]"
                     ".some(a => a.href.includes(n))",
                     arg=expected,
-                    timeout=20_000,
                 )
             except Exception as error:
                 self.fault("search", f"{words} does not find {expected}: {error}")
@@ -223,6 +229,7 @@ def main() -> int:
                     viewport={"width": width, "height": height},
                 )
                 page = context.pages[0]
+                page.set_default_timeout(PATIENCE)
                 look.watch(page, screen)
                 for path in paths:
                     look.page(page, path, screen)
