@@ -81,11 +81,18 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """Lets the browser go on before an answer is complete."""
+
+    def handle_error(self, *args: object) -> None:
+        """Say nothing: what is missing, the browser tells."""
+
+
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve a folder on this machine."""
     handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
