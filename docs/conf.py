@@ -71,8 +71,8 @@ def copy_notebooks(app: Sphinx) -> None:
         shutil.copy(notebook, target)
     # What a notebook links to.
     (target / "data").mkdir(exist_ok=True)
-    for script in (ROOT / "notebooks" / "data").glob("*.py"):
-        shutil.copy(script, target / "data")
+    for script in (ROOT / "notebooks").rglob("*.py"):
+        shutil.copy(script, target / script.relative_to(ROOT / "notebooks"))
 
 
 def hide_new(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
