@@ -1,7 +1,7 @@
 """Data-parallel training: one gradient out of those of many processes, by MPI or NCCL.
 
 Each process, called a rank, has all parameters and a part of the batch. After its backward pass
-the gradients of all are averaged, and each makes the same step with the average:
+the gradients of all are averaged, and each makes the same step with the average::
 
     from cupyrnn import parallel
 

@@ -66,30 +66,6 @@ SIGNATURES = {
 }
 
 
-def test_the_readmes_examples_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
-    readme = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
-    first, second = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    names: dict[str, typing.Any] = {}
-    exec(first, names)
-    assert names["grads"].w_grad.shape == names["w"].shape
-    assert np.isfinite(names["grads"].w_grad).all()
-
-    monkeypatch.chdir(tmp_path)
-    (T, B, I), H = names["x"].shape, 5
-    for G, ends in ((4, ("_l0",)), (3, ("_l0", "_l0_reverse"))):  # an LSTM, a bidirectional GRU
-        shapes = {"weight_ih": (G * H, I), "weight_hh": (G * H, H)}
-        shapes |= {"bias_ih": (G * H,), "bias_hh": (G * H,)}
-        state = {n + end: rng.standard_normal(s) for end in ends for n, s in shapes.items()}
-        np.savez("model.npz", **state)
-        names["dy"] = rng.standard_normal((T, B, H * len(ends)))
-        exec(second, names)
-        assert names["out"].output.shape == (T, B, H * len(ends))
-        assert names["g"].params_backprop.shape == names["packed"].params.shape
-        assert np.isfinite(names["g"].params_backprop).all()
-
-
 def test_everything_is_annotated() -> None:
     functions = [getattr(cupyrnn, n) for n in cupyrnn.__all__]
     functions += [getattr(cupyrnn.raw_ops, n) for n in SIGNATURES]

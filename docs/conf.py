@@ -1,0 +1,88 @@
+"""The documentation: `python -m sphinx -W docs docs/_build/html`."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
+
+import cupyrnn  # noqa: E402
+
+project = "cupyrnn"
+author = "The cupyrnn developers"
+copyright = f"2026, {author}"
+release = version = cupyrnn.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "myst_nb",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+# What stands in single backticks in a docstring is a function of the package, or plain code.
+default_role = "py:obj"
+
+# The package is described without PyTorch and what else it can do without.
+autodoc_mock_imports = ["cupy", "mpi4py", "torch"]
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autosummary_generate = False
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+numpydoc_xref_param_type = False
+
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+# Notebooks are shown as they are stored.
+nb_execution_mode = "off"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_title = f"cupyrnn {version}"
+# MathJax in one file that is part of the site, so that nothing is fetched from elsewhere.
+(MATHJAX,) = importlib.util.find_spec("sphinx-mathjax-offline").submodule_search_locations
+html_static_path = ["_static", f"{MATHJAX}/static/mathjax/tex-svg.js"]
+mathjax_path = "tex-svg.js"
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+
+
+def copy_notebooks(app: Sphinx) -> None:
+    """Bring the notebooks, which lie beside this folder, to where Sphinx looks for pages."""
+    target = HERE / "notebooks"
+    for old in target.glob("[0-9]*.ipynb"):
+        old.unlink()
+    for notebook in (ROOT / "notebooks").glob("[0-9]*.ipynb"):
+        shutil.copy(notebook, target)
+    # What a notebook links to.
+    (target / "data").mkdir(exist_ok=True)
+    for script in (ROOT / "notebooks").rglob("*.py"):
+        shutil.copy(script, target / script.relative_to(ROOT / "notebooks"))
+
+
+def hide_new(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Leave out the fields of a named tuple that have nothing but "Alias for field number"."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Add what the theme and Sphinx do not have."""
+    app.connect("builder-inited", copy_notebooks)
+    app.connect("autodoc-process-docstring", hide_new)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
