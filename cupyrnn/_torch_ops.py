@@ -24,7 +24,6 @@ a gradient: both take longer than a small op.
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -409,8 +408,7 @@ def _function(op: Op, which: str, **parts: Any) -> Any:
     why = "there is no vmap, give it a batch by the axis B"
     parts = {"forward": forward, "vmap": _refusal(op.function.name, why), **parts}
     static = {name: staticmethod(part) for name, part in parts.items()}
-    name, bases = f"{op.function.name}_{which}", (torch.autograd.Function,)
-    return types.new_class(name, bases, exec_body=lambda namespace: namespace.update(static))
+    return type(f"{op.function.name}_{which}", (torch.autograd.Function,), static)
 
 
 def _functions(op: Op) -> _Functions:

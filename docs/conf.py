@@ -33,8 +33,8 @@ exclude_patterns = ["_build"]
 # What stands in single backticks in a docstring is a function of the package, or plain code.
 default_role = "py:obj"
 
-# The package is described without PyTorch and what else it can do without.
-autodoc_mock_imports = ["cupy", "mpi4py", "torch"]
+# The package is described without PyTorch, and its operators, and what else it can do without.
+autodoc_mock_imports = ["cupy", "cupyrnn._torch_functions", "cupyrnn._torch_ops", "mpi4py", "torch"]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autosummary_generate = False
