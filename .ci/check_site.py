@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urldefrag, urlsplit
 
@@ -69,8 +69,12 @@ def find_browser() -> str | None:
             return path
     if sys.platform == "linux" and shutil.which("apt-get") and os.geteuid() == 0:
         install = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
-        for command in (["apt-get", "update"], install):
-            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        none, environment = subprocess.DEVNULL, os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        with suppress(subprocess.TimeoutExpired):
+            for command in (["apt-get", "update"], install):
+                subprocess.run(
+                    command, stdin=none, stdout=none, stderr=none, env=environment, timeout=300
+                )
     return shutil.which("chromium")
 
 
