@@ -89,7 +89,6 @@ def _cudnn_gru_backward(
     w_h: Array,
     hard: bool,
     slope: Any,
-    offset: Any,
     dh: Array,
     dz: Array,
 ) -> None:
@@ -134,7 +133,7 @@ class _Loops:
         self.forward = compile_loop(
             _cudnn_gru_forward, f"n n r3 r1 r1 r2 w2 b x x r2{' w3' * 5} w1", char
         )
-        self.backward = compile_loop(_cudnn_gru_backward, f"n n{' r3' * 6} r2 b x x w2 w3", char)
+        self.backward = compile_loop(_cudnn_gru_backward, f"n n{' r3' * 6} r2 b x w2 w3", char)
 
 
 _loops = common.working(_Loops)
@@ -193,7 +192,7 @@ def backward_steps(
     h_grad = no_grad if given.h is None else given.h
     args = (
         *plain(*span.saved[:4], span.before.h, h_grad, w_h if whole else none),
-        *gate_arguments(cell.gate, dtype),
+        *gate_arguments(cell.gate, dtype)[:2],
         dh,
         dz,
     )
