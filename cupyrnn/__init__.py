@@ -1,7 +1,6 @@
 """TensorFlow's fused recurrent ops, forward and backward, over NumPy and CuPy arrays."""
 
 from . import raw_ops
-from ._forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ._results import (
     CudnnRNNGrads,
     CudnnRNNOutputs,
@@ -12,33 +11,8 @@ from ._results import (
 )
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
-from .convert_block import params_from_block_lstm, params_to_block_lstm
-from .convert_keras import (
-    block_gru_from_keras,
-    block_gru_to_keras,
-    params_from_keras,
-    params_to_keras,
-)
-from .convert_onnx import (
-    OnnxParams,
-    block_gru_from_onnx,
-    block_gru_to_onnx,
-    block_lstm_from_onnx,
-    block_lstm_to_onnx,
-    params_from_onnx,
-    params_to_onnx,
-)
-from .convert_tf1 import (
-    block_gru_from_tf1,
-    block_gru_to_tf1,
-    block_lstm_from_tf1,
-    block_lstm_to_tf1,
-    params_from_tf1,
-    params_to_tf1,
-)
-from .convert_torch import params_from_torch, params_to_torch
 from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop, cudnn_rnn_engine
-from .derivatives import jvp
+from .derivatives.jvp import jvp
 from .gru import (
     block_gru,
     block_gru_grad,
@@ -46,7 +20,6 @@ from .gru import (
     gru_block_cell_backward,
     gru_block_cell_grad,
 )
-from .init import init_block_gru, init_block_lstm, init_params
 from .lstm import (
     block_lstm,
     block_lstm_grad,
@@ -55,8 +28,28 @@ from .lstm import (
     lstm_block_cell_grad,
 )
 from .onnx_node import OnnxOutputs, run_onnx_node
-from .packed import InitialState, PackedParams
-from .params import (
+from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs, stacked_rnn, stacked_rnn_backprop
+from .stream import PreparedStep, StepOutputs, prepare_step
+from .weights.block import params_from_block_lstm, params_to_block_lstm
+from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from .weights.init import init_block_gru, init_block_lstm, init_params
+from .weights.keras import (
+    block_gru_from_keras,
+    block_gru_to_keras,
+    params_from_keras,
+    params_to_keras,
+)
+from .weights.onnx import (
+    OnnxParams,
+    block_gru_from_onnx,
+    block_gru_to_onnx,
+    block_lstm_from_onnx,
+    block_lstm_to_onnx,
+    params_from_onnx,
+    params_to_onnx,
+)
+from .weights.packed import InitialState, PackedParams
+from .weights.params import (
     CanonicalParams,
     Piece,
     cudnn_rnn_canonical_to_params,
@@ -64,13 +57,15 @@ from .params import (
     cudnn_rnn_params_size,
     cudnn_rnn_params_to_canonical,
 )
-from .stacked_rnn import (
-    StackedRNNGrads,
-    StackedRNNOutputs,
-    stacked_rnn,
-    stacked_rnn_backprop,
+from .weights.tf1 import (
+    block_gru_from_tf1,
+    block_gru_to_tf1,
+    block_lstm_from_tf1,
+    block_lstm_to_tf1,
+    params_from_tf1,
+    params_to_tf1,
 )
-from .stream import PreparedStep, StepOutputs, prepare_step
+from .weights.torch import params_from_torch, params_to_torch
 
 __version__ = "0.1.0"
 
@@ -146,5 +141,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    # Without the modules, which nobody is to take for functions: cupyrnn.gru, cupyrnn.params.
+    # Without the modules, which nobody is to take for functions: cupyrnn.gru, cupyrnn.lstm.
     return [*__all__, "__version__"]

@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._arrays import cast, compute_dtype
-from ._layer import Gradients
 from .cells.contract import Weight
-from .cells.cudnn_gru import CudnnGRU, CudnnGRUOutputs
+from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .cells.lstm import LSTM, LSTMOutputs
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
-from .params import GATES, Net, layout
+from .driver.layer import Gradients
+from .weights.params import GATES, Net, layout
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # What a step of each leaves, h the last.
 SAVED: dict[str, Any] = {
     "lstm": LSTMOutputs,
-    "gru": CudnnGRUOutputs,
+    "gru": GRUResetAfterOutputs,
     "rnn_tanh": SimpleRNNOutputs,
     "rnn_relu": SimpleRNNOutputs,
 }
@@ -74,7 +74,7 @@ def cell_of(xp: ModuleType, net: Net, p: Weights) -> Cell:
         b = b_x.copy()
         b[: 2 * H] += b_h[: 2 * H]
         w_h = xp.roll(p.w_h, H, axis=0).T  # columns hc, r, u in place of r, u, hc
-        return CudnnGRU(
+        return GRUResetAfter(
             (Weight(w_x, rows, columns=slice(H, None)),),
             (Weight(w_h, rows, columns=slice(rows)),),
             (4 * H,),

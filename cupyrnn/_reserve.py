@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _packed_cells, _stack
+from . import _packed_cells
 from ._arrays import array_kind, on_device, shown
-from ._dual import real_dtype
-from ._packing import count_rows
+from .arithmetic.dual import real_dtype
+from .driver import stack as _stack
+from .driver.packing import count_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array
-    from .params import Net
+    from .weights.params import Net
 
 # What host_reserved begins with: whose reserve_space it is. The fingerprint of its call follows.
 OWN, CUDNN = 0, 1

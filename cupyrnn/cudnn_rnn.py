@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from . import _packed_cells, _stack
+from . import _packed_cells
 from ._arrays import (
     cast,
     check_arrays,
@@ -31,23 +31,24 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._packing import Packing
 from ._reserve import CUDNN, OWN, expected_size, fingerprinted, reserved_engine
 from ._results import CudnnRNNGrads, CudnnRNNOutputs
-from ._stack import Stack, as_given, time_major_of
-from ._traced import traceable
 from .cells.contract import States
-from .packed import check_activation, settled
-from .params import DIRECTIONS, GATES, Net, check_net, expect_params_size
+from .derivatives.traced import traceable
+from .driver import stack as _stack
+from .driver.packing import Packing
+from .driver.stack import Stack, as_given, time_major_of
+from .weights.packed import check_activation, settled
+from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array, Lengths, Resets
-    from ._gates import RecurrentActivation
     from ._typing import AnyArray, ArrayT
-    from .packed import PackedParams
-    from .params import Direction, InputMode, RNNMode
+    from .arithmetic.gates import RecurrentActivation
+    from .weights.packed import PackedParams
+    from .weights.params import Direction, InputMode, RNNMode
 
 Engine: TypeAlias = Literal["auto", "cudnn", "cupy"]
 

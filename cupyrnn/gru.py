@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _layer, _padded
 from ._arrays import (
     aligned,
     cast,
@@ -25,18 +24,20 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._block_cells import gru_cell
-from ._gates import check_gate
-from ._padded import Extent, Padded, check_extent
+from ._block import gru_cell
 from ._results import GRUCellGrads, GRUGrads
-from ._traced import traceable
+from .arithmetic.gates import check_gate
 from .cells.contract import Span, States
 from .cells.gru import GRUOutputs
+from .derivatives.traced import traceable
+from .driver import layer as _layer
+from .driver import padded as _padded
+from .driver.padded import Extent, Padded, check_extent
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
-    from ._gates import HardSigmoid, RecurrentActivation
     from ._typing import AnyArray, ArrayT
+    from .arithmetic.gates import HardSigmoid, RecurrentActivation
 
 
 class _Call(NamedTuple):

@@ -9,35 +9,21 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import _layer, _padded
-from ._arrays import (
-    aligned,
-    cast,
-    cast_all,
-    compute_dtype,
-    contiguous,
-    on_device,
-    operand_dtype,
-)
-from ._block_cells import (
-    COLUMNS,
-    LSTMAttributes,
-    LSTMCall,
-    check_forget_bias,
-    check_lstm,
-    lstm_cell,
-)
-from ._padded import Extent, Padded, check_extent
+from ._arrays import aligned, cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
+from ._block import COLUMNS, LSTMAttributes, LSTMCall, check_forget_bias, check_lstm, lstm_cell
 from ._results import LSTMCellGrads, LSTMGrads
-from ._traced import traceable
 from .cells.contract import Span, States
 from .cells.lstm import LSTM, LSTMOutputs
+from .derivatives.traced import traceable
+from .driver import layer as _layer
+from .driver import padded as _padded
+from .driver.padded import Extent, Padded, check_extent
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
-    from ._block_cells import GateOrder
-    from ._gates import RecurrentActivation
+    from ._block import GateOrder
     from ._typing import AnyArray, ArrayT
+    from .arithmetic.gates import RecurrentActivation
 
 
 def _forward(

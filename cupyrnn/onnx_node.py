@@ -22,12 +22,12 @@ from ._arrays import (
     on_device,
     shown,
 )
-from ._forms import as_arrays
-from ._traced import traceable
-from .convert_onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
 from .cudnn_rnn import cudnn_rnn
+from .derivatives.traced import traceable
 from .gru import block_gru
 from .lstm import block_lstm
+from .weights.forms import as_arrays
+from .weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

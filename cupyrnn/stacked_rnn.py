@@ -10,7 +10,6 @@ from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
-from . import _stack
 from ._arrays import (
     aligned,
     cast,
@@ -30,36 +29,30 @@ from ._arrays import (
     operand_dtype,
     shown,
 )
-from ._block_cells import (
-    COLUMNS,
-    LSTMCall,
-    check_clip,
-    check_forget_bias,
-    gru_cell,
-    lstm_cell,
-)
-from ._forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from ._gates import check_gate
-from ._layer import Gradients
-from ._packing import Packing, count_rows
-from ._stack import Sizes, Stack, as_given, time_major_of
-from ._traced import traceable
+from ._block import COLUMNS, LSTMCall, check_clip, check_forget_bias, gru_cell, lstm_cell
 from ._typing import ArrayT, NamedTuple
+from .arithmetic.gates import check_gate
 from .cells.contract import States
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
-from .params import DIRECTIONS
+from .derivatives.traced import traceable
+from .driver import stack as _stack
+from .driver.layer import Gradients
+from .driver.packing import Packing, count_rows
+from .driver.stack import Sizes, Stack, as_given, time_major_of
+from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from .weights.params import DIRECTIONS
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from ._arrays import Array, Lengths, Resets
-    from ._block_cells import GateOrder
-    from ._gates import RecurrentActivation
+    from ._block import GateOrder
     from ._typing import AnyArray
+    from .arithmetic.gates import RecurrentActivation
     from .cells.contract import Cell
-    from .params import Direction
+    from .weights.params import Direction
 
 BlockParams: TypeAlias = BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams
 

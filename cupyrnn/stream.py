@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from . import _layer, _packed_cells, _steps
+from . import _packed_cells
 from ._arrays import (
     cast,
     cast_all,
@@ -23,17 +23,19 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
-from ._traced import traceable
 from ._typing import ArrayT, NamedTuple
 from .cells.contract import States
-from .packed import Model, PackedParams, activation_of, check_activation, check_model
+from .derivatives.traced import traceable
+from .driver import layer as _layer
+from .driver import step as _steps
+from .weights.packed import Model, PackedParams, activation_of, check_activation, check_model
 
 if TYPE_CHECKING:
     from ._arrays import Array
-    from ._gates import RecurrentActivation
     from ._typing import AnyArray
+    from .arithmetic.gates import RecurrentActivation
     from .cells.contract import Cell
-    from .params import InputMode, RNNMode
+    from .weights.params import InputMode, RNNMode
 
 
 class StepOutputs(NamedTuple, Generic[ArrayT]):

@@ -28,7 +28,7 @@ from ptx import compiler
 from ptx.executor import Executor
 from ptx.machine import ORDERS
 
-from cupyrnn import _layer
+from cupyrnn.driver import layer as _layer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,7 +23,7 @@ import cupyrnn
 from cupyrnn.cudnn import engine, nine
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn.handles import Handle
-from cupyrnn.params import GATES
+from cupyrnn.weights.params import GATES
 
 NEEDS_CUDNN = "needs cuDNN: pip install '.[cudnn13]'"
 

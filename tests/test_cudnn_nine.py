@@ -47,7 +47,7 @@ from test_cudnn_rnn import (
 )
 
 import cupyrnn
-from cupyrnn._gates import HardSigmoid
+from cupyrnn.arithmetic.gates import HardSigmoid
 from cupyrnn.cudnn import engine, nine
 from cupyrnn.cudnn import library as libcudnn
 

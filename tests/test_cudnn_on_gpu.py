@@ -30,7 +30,7 @@ import cupyrnn
 from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn import nine as cudnn_nine
-from cupyrnn.params import GATES
+from cupyrnn.weights.params import GATES
 
 pytestmark = pytest.mark.usefixtures("fresh_search")
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cupyrnn
-from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs, _products
+from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs
+from cupyrnn.driver import products as _products
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 UNI, BI = "unidirectional", "bidirectional"

@@ -118,7 +118,9 @@ def test_the_reference_is_complete() -> None:
     for module in modules:
         public |= {f"{module}.{n}" for n in importlib.import_module(module).__all__}
     # PyTorch need not be here to know what the module offers.
-    (offered,) = re.findall(r"__all__ = \[(.*?)\]", text(ROOT / "cupyrnn/torch.py"), re.DOTALL)
+    (offered,) = re.findall(
+        r"__all__ = \[(.*?)\]", text(ROOT / "cupyrnn/torch/__init__.py"), re.DOTALL
+    )
     public |= {f"cupyrnn.torch.{n}" for n in re.findall(r'"(\w+)"', offered)}
     assert in_reference() == public
 

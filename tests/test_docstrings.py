@@ -17,7 +17,7 @@ import pytest
 import cupyrnn
 from cupyrnn import parallel, raw_ops
 
-OF_TORCH = ("cupyrnn.torch", "cupyrnn._torch_")
+OF_TORCH = ("cupyrnn.torch",)
 MODULES = [
     m.name
     for m in pkgutil.walk_packages(cupyrnn.__path__, "cupyrnn.")

@@ -14,8 +14,9 @@ from checks import TOLERANCES, assert_close
 from reference import gru, gru_grad, lstm_grad
 
 import cupyrnn
-from cupyrnn import _dropout, _products
-from cupyrnn._packing import count_rows
+from cupyrnn.driver import dropout as _dropout
+from cupyrnn.driver import products as _products
+from cupyrnn.driver.packing import count_rows
 
 # Far into where tanh is 1, past where exp overflows in float32 and in float64, and the largest.
 LARGE = (20.0, 43.9, 44.1, 50.0, 88.0, 90.0, 354.0, 356.0, 709.0, 750.0, 1e30, 3e38, np.inf)

@@ -17,7 +17,7 @@ from checks import TOLERANCES, assert_close, assert_gradients
 from test_cudnn_rnn import BI, Case
 
 import cupyrnn
-from cupyrnn._gates import HardSigmoid, gate_of, slope_of
+from cupyrnn.arithmetic.gates import HardSigmoid, gate_of, slope_of
 
 HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
 each_activation = pytest.mark.parametrize("activation", HARD)

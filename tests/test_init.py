@@ -12,7 +12,7 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn.params import GATES, check_net, layers
+from cupyrnn.weights.params import GATES, check_net, layers
 
 CONFIGURATIONS = [
     {"rnn_mode": mode, "direction": direction, "input_mode": input_mode, "num_proj": P}

@@ -20,7 +20,8 @@ from test_cudnn_rnn import BI, MODES, SKIP, Case, cases
 from test_torch import torch  # noqa: F401 - a fixture
 
 import cupyrnn
-from cupyrnn import _dual, _traced
+from cupyrnn.arithmetic import dual as _dual
+from cupyrnn.derivatives import traced as _traced
 
 # Of central differences, which lose half of the digits; of sums that are equal but for rounding.
 DIFFERENCE_TOLERANCE, SYMMETRY_TOLERANCE = 2e-7, 1e-12

@@ -19,7 +19,8 @@ from test_jvp import DIFFERENCE_TOLERANCE
 from test_torch import torch  # noqa: F401 - a fixture
 
 import cupyrnn
-from cupyrnn import _traced, raw_ops
+from cupyrnn import raw_ops
+from cupyrnn.derivatives import traced as _traced
 
 # Functions of sizes, names and integers.
 NO_FLOATS = {

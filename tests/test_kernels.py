@@ -19,13 +19,25 @@ from ptx.parser import PtxError
 from test_cudnn_rnn import BI, SKIP, Case
 
 import cupyrnn
-from cupyrnn import _dropout, _packing, _products
-from cupyrnn.kernels import blas, common, compile, cudnn_gru, dropout, gru, launch, lstm, simple_rnn
+from cupyrnn.driver import dropout as _dropout
+from cupyrnn.driver import packing as _packing
+from cupyrnn.driver import products as _products
+from cupyrnn.kernels import (
+    blas,
+    common,
+    compile,
+    dropout,
+    gru,
+    gru_reset_after,
+    launch,
+    lstm,
+    simple_rnn,
+)
 
 CELLS: dict[str, Any] = {
     "lstm": lstm,
     "gru": gru,
-    "cudnn_gru": cudnn_gru,
+    "gru_reset_after": gru_reset_after,
     "simple_rnn": simple_rnn,
     "dropout": dropout,
     "sums alone": SimpleNamespace(SOURCE="", KERNELS=launch.SUMS),
@@ -434,15 +446,15 @@ FAR_STEPS: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], tuple[int, ...
     # The room; columns of what lies at the step and is read; of what does not; of what is written.
     "simple_rnn_forward_step<float>": (simple_rnn, (1,), (1,), (1,)),
     "simple_rnn_backward_step<float>": (simple_rnn, (1, 1), (1,), (1,)),
-    "cudnn_gru_forward_step<float>": (cudnn_gru, (3,), (3, 3, 1, 1), (1, 1, 1, 1, 1)),
-    "cudnn_gru_backward_step<float>": (cudnn_gru, (1,) * 6, (1,), (4,)),
+    "gru_reset_after_forward_step<float>": (gru_reset_after, (3,), (3, 3, 1, 1), (1, 1, 1, 1, 1)),
+    "gru_reset_after_backward_step<float>": (gru_reset_after, (1,) * 6, (1,), (4,)),
 }
 # Their arguments, of those three kinds in order.
 FAR_ORDER = {
     "simple_rnn_forward_step<float>": "rcw",
     "simple_rnn_backward_step<float>": "rrcw",
-    "cudnn_gru_forward_step<float>": "rccccwwwww",
-    "cudnn_gru_backward_step<float>": "rrrrrrcw",
+    "gru_reset_after_forward_step<float>": "rccccwwwww",
+    "gru_reset_after_backward_step<float>": "rrrrrrcw",
 }
 
 
@@ -477,7 +489,7 @@ def test_indices_of_cudnn_rnn_beyond_32_bits(name: str, rng: np.random.Generator
         numbers = (np.int64(step), np.int64(1), np.int64(H))
         # Not relu, and not a hard sigmoid.
         attributes: tuple[Any, ...] = (np.bool_(False),)
-        if room is cudnn_gru:
+        if room is gru_reset_after:
             attributes += (*np.zeros(2, np.float32),)
         kernel((1, 1), launch.BLOCK, (*args, *numbers, *attributes))
         results.append([a.tobytes() for a in (*kept, *written)])
@@ -628,19 +640,19 @@ RNN_PLANTED = {
         ),
     ),
     "gru: grid one block short": ("gru", plant_short_grid),
-    "gru: product at the wrong step": ("gru", plant_product("cudnn_gru")),
+    "gru: product at the wrong step": ("gru", plant_product("gru_reset_after")),
     "gru: reset before the product": (
         "gru",
-        plant_in_source("cudnn_gru", "zc + g.r * hc", "zc + hc"),
+        plant_in_source("gru_reset_after", "zc + g.r * hc", "zc + hc"),
     ),
     "gru: bias outside the reset": (
         "gru",
-        plant_in_source("cudnn_gru", "zr[2 * H] + br[2 * H]", "zr[2 * H] + br[H]"),
+        plant_in_source("gru_reset_after", "zr[2 * H] + br[2 * H]", "zr[2 * H] + br[H]"),
     ),
     "gru: columns exchanged": (
         "gru",
         plant_in_source(
-            "cudnn_gru",
+            "gru_reset_after",
             "store(to + 2 * H, g.du);\n        store(to + 3 * H, g.dc);",
             "store(to + 3 * H, g.du);\n        store(to + 2 * H, g.dc);",
         ),
@@ -648,16 +660,18 @@ RNN_PLANTED = {
     "gru: gradient of the reset": (
         "gru",
         plant_in_source(
-            "cudnn_gru", "k_c * hc * slope_of(gate, r)", "k_hc * hc * slope_of(gate, r)"
+            "gru_reset_after", "k_c * hc * slope_of(gate, r)", "k_hc * hc * slope_of(gate, r)"
         ),
     ),
     "gru: state before the step": (
         "gru",
-        plant_in_source("cudnn_gru", "wide(hc[at]), wide(h_prev[at])", "wide(hc[at]), wide(c[at])"),
+        plant_in_source(
+            "gru_reset_after", "wide(hc[at]), wide(h_prev[at])", "wide(hc[at]), wide(c[at])"
+        ),
     ),
     "gru: gradient past the products lost": (
         "gru",
-        plant_product("cudnn_gru", which=lambda a, out, add: add, accumulate=False),
+        plant_product("gru_reset_after", which=lambda a, out, add: add, accumulate=False),
     ),
     "lstm: projection at the wrong step": (
         "projected",

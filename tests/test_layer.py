@@ -12,14 +12,17 @@ from new_cell.cells import indrnn
 from new_cell.cells.indrnn import IndRNN, IndRNNOutputs
 from new_cell.kernels import indrnn as indrnn_kernels
 
-from cupyrnn import _layer, _padded, _products, _stack
 from cupyrnn._arrays import compute_dtype, operand_dtype
-from cupyrnn._layer import Gradients, Layer
-from cupyrnn._packing import Packing
-from cupyrnn._padded import Extent, Padded
-from cupyrnn._stack import Stack
 from cupyrnn.cells.contract import States, Weight
-from cupyrnn.params import Net
+from cupyrnn.driver import layer as _layer
+from cupyrnn.driver import padded as _padded
+from cupyrnn.driver import products as _products
+from cupyrnn.driver import stack as _stack
+from cupyrnn.driver.layer import Gradients, Layer
+from cupyrnn.driver.packing import Packing
+from cupyrnn.driver.padded import Extent, Padded
+from cupyrnn.driver.stack import Stack
+from cupyrnn.weights.params import Net
 
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
 # (T, B, I, H)

@@ -16,12 +16,12 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn import _layer
-from cupyrnn.cells import cudnn_gru, gru, lstm, simple_rnn
+from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
+from cupyrnn.driver import layer as _layer
 
 # The name of where the steps of a plain LSTM are.
 ROOM = (
-    "cupyrnn._layer.steps_of("
+    "cupyrnn.driver.layer.steps_of("
     "np, cupyrnn.cells.lstm.LSTM((), (), (), None, (0, 1, 2, 3)), np.dtype('d')).__name__"
 )
 
@@ -84,7 +84,7 @@ def numpys(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         steps = getattr(cell, name)
         monkeypatch.setattr(cell, name, lambda *args: (called.add(name), steps(*args)))
 
-    for cell in (lstm, gru, cudnn_gru, simple_rnn):
+    for cell in (lstm, gru, gru_reset_after, simple_rnn):
         note(cell, "forward_steps")
         note(cell, "backward_steps")
     return called
@@ -126,7 +126,7 @@ def test_with_and_without_numba(
 
     compiled = every_cell()
     assert not numpys
-    for name in ("lstm", "gru", "cudnn_gru", "simple_rnn"):
+    for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
         monkeypatch.delitem(sys.modules, f"cupyrnn.compiled.{name}")
         monkeypatch.delattr(cupyrnn.compiled, name)
     monkeypatch.setitem(sys.modules, "numba", None)

@@ -10,7 +10,7 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn.packed import InitialState
+from cupyrnn.weights.packed import InitialState
 
 # ruff: noqa: E501 - a case a line
 GRU = cupyrnn.PackedParams(np.arange(126.0), 1, 3, 2, "gru", "bidirectional", 0)

@@ -14,7 +14,7 @@ from checks import assert_close
 
 import cupyrnn
 from cupyrnn import raw_ops
-from cupyrnn.params import GATES
+from cupyrnn.weights.params import GATES
 
 CONFIGURATIONS = [
     {

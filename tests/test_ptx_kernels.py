@@ -64,7 +64,7 @@ def run_sums(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
 
 def test_the_kernels_are_found() -> None:
     found = kernels_of_the_package()
-    assert {"lstm", "gru", "cudnn_gru", "simple_rnn", "dropout"} <= found.keys()
+    assert {"lstm", "gru", "gru_reset_after", "simple_rnn", "dropout"} <= found.keys()
     assert all(found.values())
 
 

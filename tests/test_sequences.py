@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from test_cudnn_rnn import BI, MODES, UNI, Case
 
 import cupyrnn
-from cupyrnn import _layer, _products
+from cupyrnn.driver import layer as _layer
+from cupyrnn.driver import products as _products
 
 # (T, B, I, H)
 SHAPES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5), (33, 3, 2, 33)]

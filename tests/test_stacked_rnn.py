@@ -12,7 +12,7 @@ from checks import TOLERANCES, assert_close, assert_gradients, layouts
 
 import cupyrnn
 from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from cupyrnn._dropout import keep_mask
+from cupyrnn.driver.dropout import keep_mask
 
 UNI, BI = "unidirectional", "bidirectional"
 SEEDS = {"seed": 5, "seed2": -3}

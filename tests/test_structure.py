@@ -70,10 +70,10 @@ def test_no_module_imports_in_a_circle(module: str) -> None:
 
 
 def test_the_walk_over_imports_sees_them() -> None:
-    assert imports("cupyrnn._layer") >= {"cupyrnn._arrays", "cupyrnn.cells.contract"}
-    assert "cupyrnn._packing" in imports("cupyrnn._layer")
-    assert "cupyrnn._packing" not in imports("cupyrnn._layer", types=False)
-    assert "cupyrnn.kernels.launch" in imports("cupyrnn._products")
+    assert imports("cupyrnn.driver.layer") >= {"cupyrnn._arrays", "cupyrnn.cells.contract"}
+    assert "cupyrnn.driver.packing" in imports("cupyrnn.driver.layer")
+    assert "cupyrnn.driver.packing" not in imports("cupyrnn.driver.layer", types=False)
+    assert "cupyrnn.kernels.launch" in imports("cupyrnn.driver.products")
     assert {"cupyrnn.raw_ops", "cupyrnn.lstm"} <= imports("cupyrnn")
 
 

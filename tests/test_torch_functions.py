@@ -30,8 +30,9 @@ try:
         import torch._dynamo
 
         import cupyrnn.torch as ct
+        from cupyrnn.torch import definitions
 except ImportError:
-    torch = ct = None
+    torch = ct = definitions = None
 
 pytestmark = [
     pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
@@ -244,7 +245,7 @@ def test_opcheck(name: str) -> None:
     """All four ops of each function, with real arguments of each."""
     problem, calls = Problem(name), []
     ops = {op.function.name: op for op in (
-        ct.LSTM_BLOCK_CELL, ct.BLOCK_LSTM, ct.GRU_BLOCK_CELL, ct.BLOCK_GRU, ct.CUDNN_RNN
+        definitions.LSTM_BLOCK_CELL, definitions.BLOCK_LSTM, definitions.GRU_BLOCK_CELL, definitions.BLOCK_GRU, definitions.CUDNN_RNN
     )}  # fmt: skip
     op = ops[problem.op]
     whole = {"forward", "backward", "jvp", "second"}
@@ -320,7 +321,7 @@ def test_every_layout_and_a_part_that_requires_gradients(name: str) -> None:
 def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The arrays that the op is given and gives are the memory of the tensors."""
     problem, seen = Problem("block_lstm"), []
-    op = ct.BLOCK_LSTM
+    op = definitions.BLOCK_LSTM
     real = op.function.forward
 
     def spy(inputs: Any, rest: Any) -> Any:
@@ -458,7 +459,7 @@ def test_random_calls_of_cudnn_rnn(problem: Problem, data: Any) -> None:
 
 def test_a_wrong_derivative_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the double backward took the gradient for its own tangent."""
-    problem, op = Problem("block_gru"), ct.BLOCK_GRU
+    problem, op = Problem("block_gru"), definitions.BLOCK_GRU
     real = op._second
 
     def planted(*args: Any) -> Any:

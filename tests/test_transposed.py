@@ -9,9 +9,9 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn import _transposed
-from cupyrnn._products import factor
-from cupyrnn._transposed import Transposed
+from cupyrnn.arithmetic import transposed as _transposed
+from cupyrnn.arithmetic.transposed import Transposed
+from cupyrnn.driver.products import factor
 
 
 def of(rng: np.random.Generator, *shape: int) -> Any:

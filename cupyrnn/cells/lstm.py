@@ -33,16 +33,16 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from .._dual import arithmetic_of
-from .._gates import gate_of, slope_of
-from .._products import product
 from .._typing import ArrayT, NamedTuple
+from ..arithmetic.dual import arithmetic_of
+from ..arithmetic.gates import gate_of, slope_of
+from ..arithmetic.scratch import product
 from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .._gates import HardSigmoid
-    from .._products import Scratch
+    from ..arithmetic.gates import HardSigmoid
+    from ..arithmetic.scratch import Scratch
 
 
 class LSTMOutputs(NamedTuple, Generic[ArrayT]):

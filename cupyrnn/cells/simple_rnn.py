@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._dual import arithmetic_of
+from ..arithmetic.dual import arithmetic_of
 from .contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .._products import Scratch
+    from ..arithmetic.scratch import Scratch
 
 
 class SimpleRNNOutputs(NamedTuple):

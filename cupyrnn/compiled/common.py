@@ -19,7 +19,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .._gates import HardSigmoid
+    from ..arithmetic.gates import HardSigmoid
 
 # Multiplications per gate of a step's product, up to where a compiled product was faster than
 # NumPy's, measured.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._transposed import dot
+from ..arithmetic.transposed import dot
 from . import common
 from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, part, plain, slope_at
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .._products import Scratch
+    from ..arithmetic.scratch import Scratch
     from ..cells.contract import Span, States
     from ..cells.gru import GRU, GRUOutputs
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..params import Net
+    from ..weights.params import Net
 
     Lengths: TypeAlias = NDArray[np.int32] | None
 

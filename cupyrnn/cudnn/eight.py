@@ -18,7 +18,7 @@ from .descriptors import address, all_lengths
 from .handles import Handles
 
 if TYPE_CHECKING:
-    from ..params import Net
+    from ..weights.params import Net
     from .descriptors import Lengths, Pair, Triple
     from .handles import Handle
 

@@ -20,7 +20,7 @@ from .library import PATH_VARIABLE, CudnnError, Library, find
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..params import Net
+    from ..weights.params import Net
     from .descriptors import Descriptors, Lengths
 
     Forward: TypeAlias = tuple[Array, Array, Array | None, Array]

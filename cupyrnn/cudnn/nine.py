@@ -14,7 +14,7 @@ from .handles import Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD
 
 if TYPE_CHECKING:
-    from ..params import Net
+    from ..weights.params import Net
     from .descriptors import Lengths, Pair, Triple
     from .handles import Handle
     from .library import Library

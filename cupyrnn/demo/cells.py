@@ -15,7 +15,7 @@ import cupyrnn
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..params import RNNMode
+    from ..weights.params import RNNMode
 
 Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 Parameters: TypeAlias = "dict[str, Array]"

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..parallel import (
-    Communicator,
-    all_reduce_gradients,
-    broadcast_parameters,
-    check_parameters,
-)
+from ..parallel import Communicator, all_reduce_gradients, broadcast_parameters, check_parameters
 from .cells import Cell, Parameters, State
 from .model import STREAMS, held_out_bits, loss_and_gradient, to_host, zero_state
 from .modules import demo_module

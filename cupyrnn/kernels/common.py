@@ -1,7 +1,8 @@
 """CUDA source that all cells share: storage and computation types, sigmoid, tanh, gates, sums.
 
 The kernels are templates of a storage type T. For complex arrays, a value and a tangent each, T is
-Dual: what is written for numbers then computes values and slopes, as ``_dual.py`` does in NumPy.
+Dual: what is written for numbers then computes values and slopes, as ``arithmetic/dual.py`` does
+in NumPy.
 """
 
 from __future__ import annotations

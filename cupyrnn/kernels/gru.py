@@ -11,7 +11,7 @@ from .launch import Loop, gate_arguments
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .._products import Scratch
+    from ..arithmetic.scratch import Scratch
     from ..cells.contract import Span, States
     from ..cells.gru import GRU, GRUOutputs
 

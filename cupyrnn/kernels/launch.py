@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .._dual import real_dtype
+from ..arithmetic.dual import real_dtype
 from .blas import Product, address
 from .compile import kernel
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .._gates import HardSigmoid
+    from ..arithmetic.gates import HardSigmoid
 
     # Does its part of step number s.
     Stage: TypeAlias = Callable[[int], object]

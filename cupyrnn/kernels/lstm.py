@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._dual import real_dtype
+from ..arithmetic.dual import real_dtype
 from .launch import SUMS, Loop, add_slices, gate_arguments, launch, sum_grid
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .._products import Scratch
+    from ..arithmetic.scratch import Scratch
     from ..cells.contract import Span, States
     from ..cells.lstm import LSTM, LSTMOutputs
 

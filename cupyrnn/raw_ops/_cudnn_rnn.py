@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .._arrays import Lengths
     from .._results import CudnnRNNGrads, CudnnRNNOutputs
     from .._typing import AnyArray, ArrayT
-    from ..params import Direction, InputMode, RNNMode
+    from ..weights.params import Direction, InputMode, RNNMode
 
 
 def CudnnRNN(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import params as packed
 from .._arrays import FLOATS, check_choice, check_dropout, check_integer, shown
+from ..weights import params as packed
 from ._named import named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .._typing import AnyArray, ArrayT
-    from ..params import Direction, InputMode, RNNMode
+    from ..weights.params import Direction, InputMode, RNNMode
 
 _SIZE = "cudnn_rnn_params_size"
 _TO_CANONICAL = "cudnn_rnn_params_to_canonical"

@@ -530,7 +530,7 @@ def _driver() -> tuple[Any, Callable[[str], Any]]:
 
     Not imported above, as another checkout need not have it.
     """
-    from cupyrnn import _layer
+    from cupyrnn.driver import layer as _layer
 
     return _layer, _layer._compiled
 

@@ -11,7 +11,7 @@ import pytest
 from test_cudnn_rnn import CASES, Case, case_id, problem
 
 from cupyrnn.cudnn import library
-from cupyrnn.params import Net
+from cupyrnn.weights.params import Net
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 

@@ -28,7 +28,7 @@ try:
         import torch
 
         import cupyrnn.torch as ct
-        from cupyrnn import _torch_arrays
+        from cupyrnn.torch import arrays as _torch_arrays
 except ImportError:
     torch = ct = None
 

@@ -24,7 +24,7 @@ from cupyrnn.cells.contract import Span, States, Weight
 
 if TYPE_CHECKING:
     from cupyrnn._arrays import Array
-    from cupyrnn._products import Scratch
+    from cupyrnn.driver.products import Scratch
 
 
 class IndRNNOutputs(NamedTuple):

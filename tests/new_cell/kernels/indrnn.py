@@ -11,8 +11,8 @@ from cupyrnn.kernels.launch import SUMS, Loop, add_slices, launch, sum_grid
 
 if TYPE_CHECKING:
     from cupyrnn._arrays import Array
-    from cupyrnn._products import Scratch
     from cupyrnn.cells.contract import Span, States
+    from cupyrnn.driver.products import Scratch
 
     from ..cells.indrnn import IndRNN, IndRNNOutputs
 

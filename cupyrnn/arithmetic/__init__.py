@@ -1,0 +1,1 @@
+"""Numbers: gates, dual numbers, products with a transposed matrix, memory to work in."""

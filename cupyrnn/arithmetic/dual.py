@@ -1,0 +1,281 @@
+"""
+Dual numbers in NumPy: complex arrays, values as real parts and tangents as imaginary ones.
+
+The tangent is so small that its square vanishes beside the value. Then sums and products are those
+of complex numbers, and every function is its value and its slope, made of real ones: that is exact
+for a tangent, and cannot overflow where the real function does not. On a device the same is the
+type Dual of ``kernels/common.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import transposed as _transposed
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+# Multiplications below which one complex product is faster than three real ones.
+_SMALL = 32768
+
+# Elements below which a matrix is not worth taking apart before its products.
+SMALL_MATRIX = 4096
+
+# Rows up to which values and tangents are faster in one product with a matrix than in two, and
+# steps from which on that matrix is worth a copy in C order.
+_FEW_ROWS, _FEW_STEPS = 64, 16
+
+# Multiplications up to which OpenBLAS has faster kernels, that need no copy of their operands.
+_SMALL_KERNEL = 10**6
+
+# Elements that are copied at once while a matrix is taken apart.
+_CHUNK = 16384
+
+# Rows of a large product that are made at once: they stay in the cache until they are put together.
+_ROWS = 512
+
+# Bytes of memory for products that a thread keeps: fresh memory costs more than filling it.
+_KEPT = 1 << 24
+
+
+class Arithmetic(NamedTuple):
+    """What the cells compute with where real and dual numbers differ, called as NumPy's."""
+
+    dot: Callable[..., Any]
+    gate: tuple[Callable[..., Any], Any, Callable[..., Any]]  # as _gates.gate_of returns it
+    tanh: Callable[..., Any]
+    negative: Callable[..., Any]
+    clip: Callable[..., Any]
+    maximum: Callable[..., Any]
+
+
+class Planes:
+    """A matrix of dual numbers as two of real ones, for several products with it."""
+
+    def __init__(self, value: Array, tangent: Array | None) -> None:
+        self.value, self.tangent = value, tangent  # None: zeros
+        self.shape = value.shape
+        self._work: tuple[Array, ...] = ()
+
+    def __getitem__(self, index: Any) -> Planes:
+        return Planes(self.value[index], None if self.tangent is None else self.tangent[index])
+
+    @property
+    def T(self) -> Planes:
+        """The transposed matrix."""
+        return Planes(self.value.T, None if self.tangent is None else self.tangent.T)
+
+    def work(self, rows: int) -> tuple[Array, ...]:
+        """Return memory to work in, and its views, of products of so many rows with this."""
+        if not self._work or len(self._work[1]) != rows:
+            (K, N), dtype = self.shape, self.value.dtype
+            left, both = np.empty((2 * rows, K), dtype), np.empty((2 * rows, N), dtype)
+            views = left[:rows], left[rows:], both[:rows], both[rows:]
+            self._work = (left, *views, both, np.empty((rows, N), dtype))
+        return self._work
+
+
+def arithmetic_of(dtype: np.dtype[Any]) -> Arithmetic:
+    """Return what computes with arrays of this dtype."""
+    return _DUAL if dtype.kind == "c" else _REAL
+
+
+def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the values of an array that may be of dual numbers."""
+    return np.dtype(dtype.char.lower()) if dtype.kind == "c" else dtype
+
+
+@functools.cache
+def _of_threads() -> Any:
+    """Return what has attributes of its own in every thread."""
+    # Not above: it takes a while to import, and who has no tangents does without.
+    import threading
+
+    return threading.local()
+
+
+def _memory(dtype: np.dtype[Any], *shapes: tuple[int, int]) -> list[Array]:
+    """Return a thread's arrays of these shapes, with anything in them; those before are lost."""
+    kept, total = vars(_of_threads()), sum(n * m for n, m in shapes)
+    memory = kept.get(dtype.char)
+    if memory is None or memory.size < total:
+        memory = np.empty(total, dtype)
+        if memory.nbytes <= _KEPT:
+            kept[dtype.char] = memory
+    arrays, start = [], 0
+    for n, m in shapes:
+        arrays.append(memory[start : start + n * m].reshape(n, m))
+        start += n * m
+    return arrays
+
+
+_LARGEST = {char: np.finfo(char).max for char in "fd"}
+
+
+def planes(w: Array, value: Array, tangent: Array) -> Planes:
+    """Return a matrix of dual numbers as its planes, in memory given for them."""
+    # By bands that the caches hold: a plain copy into another order misses them at every element.
+    bands = len(w) if (w.strides[0] < w.strides[1]) == (value.strides[0] < value.strides[1]) else 64
+    for k in range(0, len(w), max(bands, 1)):
+        value[k : k + bands] = w[k : k + bands].real
+        tangent[k : k + bands] = w[k : k + bands].imag
+    return Planes(value, tangent if tangent.any() else None)
+
+
+def take_apart(a: Array) -> Planes:
+    """Return a matrix as its planes, side by side in its own memory, which has them only."""
+    M, N = a.shape
+    parts = a.view(real_dtype(a.dtype))
+    rows = max(1, _CHUNK // N)
+    for row in range(0, M, rows):
+        copy = a[row : row + rows].copy()
+        parts[row : row + rows, :N] = copy.real
+        parts[row : row + rows, N:] = copy.imag
+    value, tangent = parts[:, :N], parts[:, N:]
+    return Planes(value, tangent if tangent.any() else None)
+
+
+def factor(w: Array, rows: int, steps: int) -> Array | Planes:
+    """Return what is the fastest for a product of as many rows with w in each of these steps."""
+    if rows * w.size < _SMALL:
+        return w
+    memory = np.empty((2, *w.shape), real_dtype(w.dtype))
+    value, tangent = memory if steps >= _FEW_STEPS else (_ordered(a, w) for a in memory)
+    return planes(w, value, tangent)
+
+
+def dot(a: Array | Planes, b: Array | Planes, out: Array) -> Array:
+    """Compute out = a @ b in two or three real products where these are faster."""
+    (M, K), N = a.shape, b.shape[1]
+    if isinstance(a, np.ndarray) and isinstance(b, Planes) and M <= _FEW_ROWS:
+        _few_rows(a, b, out)
+    elif isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and M * K * N < _SMALL:
+        np.matmul(a, b, out)
+    else:
+        _many_rows(a, b, out)
+    return out
+
+
+def _few_rows(a: Array, b: Planes, out: Array) -> None:
+    """Compute out = a @ b, with the values of a above its tangents: one product with b's values."""
+    left, values, tangents, value, tangent, both, more = b.work(len(a))
+    values[...] = a.real
+    tangents[...] = a.imag
+    if len(a) * b.value.size <= _SMALL_KERNEL < 2 * len(a) * b.value.size:
+        np.dot(values, b.value, value)
+        np.dot(tangents, b.value, tangent)
+    else:
+        np.dot(left, b.value, both)
+    out.real = value
+    if b.tangent is None:
+        out.imag = tangent
+    else:
+        np.dot(values, b.tangent, more)
+        np.add(tangent, more, out.imag)
+
+
+def _many_rows(a: Array | Planes, b: Array | Planes, out: Array) -> None:
+    """Compute out = a @ b by blocks of rows."""
+    M, N = out.shape
+    rows = min(M, _ROWS)
+    shapes = [(rows, N)] * 2
+    shapes += [m.shape for m in (a, b) if isinstance(m, np.ndarray) for _ in range(2)]
+    product, more, *memory = _memory(real_dtype(out.dtype), *shapes)
+    product, more = _ordered(product, out), _ordered(more, out)
+    if isinstance(a, np.ndarray):
+        a = planes(a, *(_ordered(memory.pop(0), a) for _ in range(2)))
+    if isinstance(b, np.ndarray):
+        b = planes(b, *(_ordered(memory.pop(0), b) for _ in range(2)))
+    for row in range(0, M, max(rows, 1)):
+        left, into = a[row : row + rows], out[row : row + rows]
+        p, q = product[: len(into)], more[: len(into)]
+        np.matmul(left.value, b.value, p)
+        into.real = p
+        if left.tangent is not None:
+            np.matmul(left.tangent, b.value, p)
+        if b.tangent is not None:
+            np.matmul(left.value, b.tangent, p if left.tangent is None else q)
+        if left.tangent is not None and b.tangent is not None:
+            np.add(p, q, into.imag)
+        else:
+            into.imag = 0 if left.tangent is b.tangent else p
+
+
+def column_sums(g: Planes) -> Array:
+    """Return the sums of the columns of a matrix."""
+    ones = np.ones(g.shape[0], g.value.dtype)
+    sums: Array = np.zeros(g.shape[1], np.result_type(ones.dtype, np.complex64))
+    sums.real = ones @ g.value
+    if g.tangent is not None:
+        sums.imag = ones @ g.tangent
+    return sums
+
+
+def _ordered(memory: Array, like: Array) -> Array:
+    """Return memory of a shape in C order in the memory order of another array."""
+    if like.strides[0] < like.strides[1]:
+        return memory.reshape(memory.shape[::-1]).T
+    return memory
+
+
+def _sigmoid(z: Array, out: Array) -> Array:
+    """Compute the sigmoid of pre-activations held negated."""
+    # Copies: NumPy's functions are slow over every other number.
+    e = z.real.copy()
+    np.exp(e, e)
+    value = e + 1
+    np.reciprocal(value, value)
+    # The slope is -e*value². Infinity, whose gate is zero, would make NaN of it.
+    np.minimum(e, _LARGEST[e.dtype.char], out=e)
+    np.multiply(e, value, e)
+    np.multiply(e, value, e)
+    np.multiply(e, z.imag, e)
+    np.negative(e, out.imag)
+    out.real = value
+    return out
+
+
+def _tanh(z: Array, out: Array) -> Array:
+    value = z.real.copy()
+    np.tanh(value, value)
+    slope = value * value
+    np.subtract(1, slope, slope)
+    np.multiply(slope, z.imag, out.imag)
+    out.real = value
+    return out
+
+
+def _negative(z: Array, out: Array) -> Array:
+    # NumPy's own takes complex numbers one by one.
+    return np.subtract(0, z, out)
+
+
+def _copy(a: Array, out: Array) -> None:
+    np.copyto(out, a)
+
+
+def _clip(z: Array, low: Array, high: Array, out: Array) -> Array:
+    """The slope is zero where the value reached a bound."""
+    value = z.real.copy()
+    out.imag = z.imag * ((value > low.real) & (value < high.real))
+    out.real = value.clip(low.real, high.real, value)
+    return out
+
+
+def _maximum(z: Array, zeros: Array, out: Array) -> Array:
+    """The maximum of z and zeros; the slope is zero where the value is not above."""
+    value = np.maximum(z.real, zeros.real)
+    out.imag = z.imag * (value > 0)
+    out.real = value
+    return out
+
+
+_REAL = Arithmetic(
+    _transposed.dot, (np.exp, 1, np.reciprocal), np.tanh, np.negative, np.ndarray.clip, np.maximum
+)
+_DUAL = Arithmetic(dot, (_sigmoid, 0, _copy), _tanh, _negative, _clip, _maximum)

@@ -1,0 +1,87 @@
+"""
+The activation of the gates: the sigmoid, or a straight line between 0 and 1 in its place.
+
+::
+
+    gate = sigmoid(z)                      its slope = gate*(1-gate)
+    gate = clip(slope*z + offset, 0, 1)    its slope = slope where 0 < gate < 1, else 0
+
+So what a step leaves is all that the gradient needs of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .._arrays import check_choice
+from .dual import arithmetic_of
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+RecurrentActivation: TypeAlias = Literal["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"]
+
+
+class HardSigmoid(NamedTuple):
+    """clip(slope*z + offset, 0, 1)."""
+
+    slope: float
+    offset: float
+
+
+_ACTIVATIONS = {
+    "sigmoid": None,
+    "hard_sigmoid_0.2": HardSigmoid(0.2, 0.5),
+    "hard_sigmoid_1/6": HardSigmoid(1 / 6, 0.5),
+}
+
+
+def check_gate(op: str, recurrent_activation: object) -> HardSigmoid | None:
+    """Return the activation of the gates by its name, None for the sigmoid."""
+    if isinstance(recurrent_activation, str) and recurrent_activation in _ACTIVATIONS:
+        return _ACTIVATIONS[recurrent_activation]
+    if isinstance(recurrent_activation, str) and recurrent_activation == "hard_sigmoid":
+        raise ValueError(
+            f"{op}: recurrent_activation is 'hard_sigmoid', which has two meanings, expected"
+            " hard_sigmoid_0.2, as in Keras 1 and 2, TensorFlow 1 and ONNX, or hard_sigmoid_1/6,"
+            " as in Keras 3 and PyTorch"
+        )
+    choices = tuple(_ACTIVATIONS)
+    return _ACTIVATIONS[check_choice(op, "recurrent_activation", recurrent_activation, choices)]
+
+
+def gate_of(
+    gate: HardSigmoid | None, dtype: np.dtype[Any]
+) -> tuple[Callable[..., Any], Array, Callable[..., Any]]:
+    """
+    Return NumPy's way to a gate, outer(inner(z) + shift) of a pre-activation held negated.
+
+    The sigmoid is 1/(exp(z) + 1), which unlike the form with tanh keeps its relative accuracy near
+    0; exp may overflow, which is right.
+    """
+    arithmetic = arithmetic_of(dtype)
+    if gate is None:
+        inner, shift, outer = arithmetic.gate
+        return inner, np.array(shift, dtype), outer
+    zero, one, slope = (np.array(a, dtype) for a in (0, 1, -gate.slope))
+    return (
+        lambda z, out: np.multiply(z, slope, out),
+        np.array(gate.offset, dtype),
+        lambda a, out: arithmetic.clip(a, zero, one, out),
+    )
+
+
+def slope_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Callable[..., Any]:
+    """Return NumPy's way to the slope at gates g, called with g, 1-g and where it goes."""
+    if gate is None:
+        return np.multiply
+    slope = np.array(gate.slope, dtype)
+
+    def between(g: Array, _: Array, out: Array) -> None:
+        value = g.real
+        np.multiply((value > 0) & (value < 1), slope, out)
+
+    return between

@@ -1,0 +1,42 @@
+"""Memory that is written anew for every block of a sequence, and products rounded once."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .._arrays import cast, compute_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .._arrays import Array
+
+# Elements [t, B, H] whose gradients NumPy makes at once: their planes stay in a core's cache.
+CHUNK = 32768
+
+
+class Scratch:
+    """
+    Memory for an array that each block of a sequence writes anew.
+
+    Fresh memory costs a page fault every few kB, which may take longer than filling it.
+    """
+
+    def __init__(self, xp: ModuleType, dtype: np.dtype[Any]) -> None:
+        self._xp, self._dtype = xp, dtype
+        self._memory: Array | None = None
+
+    def __call__(self, *shape: int) -> Array:
+        """Return an array of this shape, with anything in it; the one before is lost."""
+        size = math.prod(shape)
+        if self._memory is None or self._memory.size < size:
+            self._memory = self._xp.empty(size, self._dtype)
+        return self._memory[:size].reshape(shape)
+
+
+def product(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a*b in this dtype, rounded once."""
+    compute = compute_dtype(dtype)
+    return cast(cast(a, compute) * cast(b, compute), dtype)

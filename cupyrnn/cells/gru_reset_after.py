@@ -1,0 +1,158 @@
+"""
+CudnnRNN's GRU, which resets after the product where GRUBlockCell does before.
+
+Forward::
+
+    r, u = sigmoid(x @ w_ru + h_prev @ w_ru + b)
+    hc = h_prev @ w_hc + b_hc
+    c = tanh(x @ w_c + b + r*hc)
+    h = u*(h_prev - c) + c
+
+With a hard sigmoid its slope stands in place of r*(1-r) and u*(1-u): ``_gates.py``.
+
+Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
+saved values only::
+
+    dhc = dh * k_hc                       k_hc = k_c*r
+    dr  = dh * k_r                        k_r  = k_c*hc*r*(1-r)
+    du  = dh * k_u                        k_u  = (h_prev-c)*u*(1-u)
+    dc  = dh * k_c                        k_c  = (1-u)*(1-c²)
+    dh  = dh*u + [dhc, dr, du] @ [w_hc, w_ru].T
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..arithmetic.dual import arithmetic_of
+from ..arithmetic.gates import gate_of, slope_of
+from .contract import Span, States, Weight
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..arithmetic.gates import HardSigmoid
+    from ..arithmetic.scratch import Scratch
+
+
+class GRUResetAfterOutputs(NamedTuple):
+    """What a sequence of steps leaves, each [t, B, H]."""
+
+    r: Array
+    u: Array
+    c: Array
+    hc: Array
+    h: Array
+
+
+class GRUResetAfter(NamedTuple):
+    """The weights of the GRU. Its deltas are those of hc, r, u and c."""
+
+    inputs: tuple[Weight, ...]  # columns r, u, c
+    recurrent: tuple[Weight, ...]  # columns hc, r, u
+    widths: tuple[int, ...]
+    b: Array  # [3*H], outside the reset: r, u, c
+    b_hc: Array  # [H], reset
+    gate: HardSigmoid | None = None  # in place of the sigmoid
+
+    @property
+    def Saved(self) -> type[GRUResetAfterOutputs]:
+        """What each step leaves."""
+        return GRUResetAfterOutputs
+
+    def states(self, saved: GRUResetAfterOutputs) -> States:
+        """h."""
+        return States(saved.h)
+
+    def operands(self, saved: Any, h_before: Array) -> list[Array]:
+        """What the recurrent matrix multiplied."""
+        return [h_before]
+
+
+def forward_steps(
+    cell: GRUResetAfter,
+    w: Sequence[Array],
+    xw: Sequence[Array],
+    carried: States,
+    saved: GRUResetAfterOutputs,
+    batches: Sequence[int],
+) -> None:
+    """The recurrence over t steps."""
+    (z,), (w_h,), h_prev = xw, w, carried.h
+    (B, H), dtype = h_prev.shape, z.dtype
+    # The pre-activations of the sigmoids are held negated, as in lstm.py.
+    z_ru, z_c = z[:, :, : 2 * H], z[:, :, 2 * H :]
+    np.subtract(-cell.b[: 2 * H], z_ru, z_ru)
+    np.add(z_c, cell.b[2 * H :], z_c)
+    product, zh = np.empty((B, 3 * H), dtype), np.empty((B, 2 * H), dtype)
+    product_hc, product_ru = product[:, :H], product[:, H:]
+    planes = zh.reshape(B, 2, H).transpose(1, 0, 2)
+    e_r, e_u = e = np.empty((2, B, H), dtype)
+    (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
+    dot, tanh = arithmetic.dot, arithmetic.tanh
+    for z_ru_t, z_c_t, r, u, c, hc, h in zip(z_ru, z_c, *saved, strict=True):
+        dot(h_prev, w_h, product)
+        np.subtract(z_ru_t, product_ru, zh)
+        inner(planes, e)
+        np.add(e, shift, e)
+        outer(e_r, r)  # r = sigmoid(zr)
+        outer(e_u, u)  # u = sigmoid(zu)
+        np.add(product_hc, cell.b_hc, hc)
+        np.multiply(r, hc, c)
+        np.add(c, z_c_t, c)
+        tanh(c, c)  # c = tanh(zc + r*hc)
+        np.subtract(h_prev, c, h)
+        np.multiply(h, u, h)
+        np.add(h, c, h)  # h = u*(h_prev - c) + c
+        h_prev = h
+    carried.h[...] = h_prev
+
+
+def backward_steps(
+    cell: GRUResetAfter,
+    w: Sequence[Array],
+    span: Span,
+    given: States,
+    carried: States,
+    deltas: Sequence[Array],
+    work: Scratch,
+) -> None:
+    """The recurrence over t steps, backwards."""
+    (dz,), (w_h,), dh = deltas, w, carried.h
+    (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
+    r, u, c, hc, _ = span.saved
+    h_prev, one, slope = span.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
+    memory = work(5, t, B, H)
+    k, tmp = memory[:4].reshape(t, 4, B, H), memory[4]
+    k_hc, k_r, k_u, k_c = (k[:, gate] for gate in range(4))
+    np.multiply(c, c, k_hc)
+    np.subtract(one, k_hc, k_hc)
+    np.subtract(one, u, k_u)
+    np.multiply(k_hc, k_u, k_c)  # k_c = (1-u)*(1-c²)
+    np.subtract(h_prev, c, tmp)
+    slope(u, k_u, k_u)
+    np.multiply(k_u, tmp, k_u)  # k_u = (h_prev-c)*u*(1-u)
+    np.multiply(k_c, r, k_hc)  # k_hc = k_c*r
+    np.subtract(one, r, k_r)
+    if cell.gate is None:
+        np.multiply(k_r, k_hc, k_r)
+    else:
+        slope(r, k_r, k_r)
+        np.multiply(k_r, k_c, k_r)
+    np.multiply(k_r, hc, k_r)  # k_r = k_c*hc*r*(1-r)
+    dot = arithmetic_of(dtype).dot
+    past = np.empty((B, H), dtype)
+    gates, recurrent = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3), dz[:, :, : 3 * H]
+    # Iterating over arrays makes the views of a step faster than indexing them does.
+    arrays = (k, u, gates, recurrent)
+    for s, k_s, u_s, gates_s, recurrent_s in zip(
+        range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
+    ):
+        if given.h is not None:
+            np.add(dh, given.h[s], dh)
+        np.multiply(dh, k_s, gates_s)
+        np.multiply(dh, u_s, past)
+        dot(recurrent_s, w_h, dh)
+        np.add(dh, past, dh)  # dh = dh*u + [dhc, dr, du] @ w_h.T

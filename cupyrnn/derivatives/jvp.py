@@ -1,0 +1,271 @@
+"""Derivatives along a direction, of the ops and of what is made of them: `jvp`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._arrays import array_kind, check_list, module_of, on_device, shown
+from .traced import Traced, TracedOnDevice, dual, is_dual, traced, tracing, tree_map, untraced
+
+try:
+    from numpy.exceptions import ComplexWarning
+except ImportError:  # NumPy before 1.25
+    from numpy import ComplexWarning  # type: ignore[attr-defined, no-redef]
+
+# The exponent of the largest tangent that a function is given. The product of two such vanishes
+# beside a value, also when both have grown by 2**36 (float32) or 2**270 (float64), and what is
+# smaller by 2**-78 or 2**-722 is no denormal number yet.
+_EXPONENT = {"f": -48, "d": -300}
+
+
+# How deep structures may be: Python's own stack ends somewhat later.
+_DEEPEST = 100
+
+
+def _leaves(name: str, tree: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield what a structure of tuples, lists and dicts holds, by the name of its place."""
+    if depth > _DEEPEST:
+        raise ValueError(f"jvp: {name.partition('[')[0]} is nested deeper than {_DEEPEST} levels")
+    if isinstance(tree, dict):
+        for key, a in tree.items():
+            yield from _leaves(f"{name}[{shown(key)}]", a, depth + 1)
+    elif isinstance(tree, tuple | list):
+        for n, a in enumerate(tree):
+            yield from _leaves(f"{name}[{n}]", a, depth + 1)
+    else:
+        yield name, tree
+
+
+def _check_primal(name: str, a: Any) -> None:
+    """Check an array that has a tangent."""
+    is_array = array_kind(a) is not None
+    if isinstance(a, (Traced, TracedOnDevice, complex)) or (is_array and a.dtype.kind == "c"):
+        raise TypeError(f"jvp: {name} has a tangent already: jvp of jvp is not to be had")
+    if not is_array:
+        kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+        raise TypeError(
+            f"jvp: {name} is a {kind} and has a tangent, expected a numpy.ndarray or cupy.ndarray"
+        )
+    if a.dtype.itemsize == 2 and a.dtype.kind in "fV":
+        raise TypeError(
+            f"jvp: {name} has dtype {a.dtype}, expected float32 or float64: there is no complex"
+            " dtype of a half format to hold a tangent"
+        )
+    if not (a.dtype.isnative and a.dtype.char in "fd"):
+        raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected float32 or float64")
+
+
+def _check_tangent(name: str, a: Any, primal: Any, of: str) -> None:
+    """Check the tangent of an array."""
+    kind = array_kind(primal)
+    if array_kind(a) != kind:
+        actual = shown(a) if array_kind(a) is None else f"a {array_kind(a)}.ndarray"
+        raise TypeError(f"jvp: {name} is {actual}, expected a {kind}.ndarray like {of}, or None")
+    if kind == "cupy" and a.device != primal.device:
+        raise TypeError(
+            f"jvp: {name} is on device {a.device.id}, expected {primal.device.id} like {of}"
+        )
+    if a.dtype != primal.dtype:
+        raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected {primal.dtype} like {of}")
+    if a.shape != primal.shape:
+        raise ValueError(f"jvp: {name} has shape {a.shape}, expected {primal.shape} like {of}")
+
+
+def _largest(name: str, tangent: Any) -> float:
+    """Return the largest magnitude of a tangent: of one on a device, after all work before it."""
+    if not tangent.size:
+        return 0.0
+    with on_device(module_of(tangent), tangent):
+        # Without memory for all magnitudes; NaN where there is one.
+        largest = float(np.maximum(float(tangent.max()), -float(tangent.min())))
+    if not np.isfinite(largest):
+        raise ValueError(f"jvp: {name} has values that are not finite")
+    return largest
+
+
+def _pairs(primals: Any, tangents: Any) -> tuple[list[tuple[Any, Any]], float]:
+    """Return the arrays that have a tangent, and it, after all checks; the largest tangent."""
+    pairs, places, given = [], dict(_leaves("tangents", tangents)), {}
+
+    def none(place: str) -> bool:
+        """Whether a whole part of the structure has no tangent."""
+        return any(a is None and place.startswith(name) for name, a in places.items())
+
+    for name, primal in _leaves("primals", primals):
+        place = name.replace("primals", "tangents", 1)
+        if place not in places and not none(place):
+            raise ValueError(f"jvp: there is no {place} for {name}, expected an array or None")
+        tangent = places.pop(place, None)
+        if isinstance(primal, int | str) and type(tangent) is type(primal) and tangent == primal:
+            tangent = None  # an attribute in the same place of both, as of a PackedParams
+        if tangent is not None:
+            _check_primal(name, primal)
+            _check_tangent(place, tangent, primal, name)
+            given[place] = tangent
+        pairs.append((primal, tangent))
+    left = [name for name, a in places.items() if a is not None]
+    if left:
+        raise ValueError(f"jvp: {left[0]} has no counterpart in primals")
+    return pairs, max((_largest(*item) for item in given.items()), default=0.0)
+
+
+def jvp(
+    function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Any, Any]:
+    """
+    The value of a function and its derivative along a direction, both exact, in one call.
+
+    ::
+
+        outputs         = function(*primals)
+        output_tangents = d/de function(*(primals + e*tangents)) at e = 0
+
+    The function is called once, with arrays of dual numbers: complex ones whose real part is the
+    value and whose imaginary part is a tangent, which all ops of this package take. Nothing is
+    subtracted, so that the derivative is as accurate as the value. Of a gradient it is the product
+    of the Hessian with a vector, of a forward pass that of the Jacobian.
+
+    Parameters
+    ----------
+    function : callable
+        Made of the functions of this package and of NumPy's: arithmetic, products, sums, what
+        places elements, the elementary functions, maximum, minimum, abs and clip, which are
+        decided by the values. An array that it makes to write into must be of the dtype of an
+        argument, which is a complex one. Of CuPy arrays it is given what is no cupy.ndarray, but
+        has the same operators and methods: CuPy's elementwise functions and sums take it, and all
+        others by NumPy's name, as numpy.concatenate, which finds CuPy's; write into
+        numpy.zeros_like of it.
+    primals : sequence
+        The arguments of the function: float32 or float64 NumPy or CuPy arrays that have a tangent,
+        and anything that has none. Tuples, lists and dicts of arrays are arguments too.
+    tangents : sequence
+        The direction: for each array of primals one of its module, shape and dtype, None for zeros.
+
+    Returns
+    -------
+    outputs
+        What the function returns for real arguments, but for rounding.
+    output_tangents
+        In the same structure the derivatives, zeros where nothing depends on the primals, None
+        where there are no floating-point numbers.
+
+    Raises
+    ------
+    TypeError
+        A primal is no array that can have a tangent; the half formats cannot, as they have no
+        complex dtype. Or the function does what cannot be followed: it takes a number to pieces,
+        calls a function of NumPy that is not among those above, or writes into real arrays.
+    ValueError
+        A tangent is missing, has not the shape of its primal or is not finite.
+
+    See Also
+    --------
+    block_lstm_grad, block_gru_grad, cudnn_rnn_backprop : Gradients to take the derivative of.
+
+    Notes
+    -----
+    A value that is infinite has no tangent, and is NaN where it is multiplied by what has one.
+    There is no jvp of jvp. How large a tangent is must be known on the host: one that is on a
+    device is waited for.
+
+    References
+    ----------
+    .. [1] B. Pearlmutter, "Fast Exact Multiplication by the Hessian", Neural Computation 6, 1994.
+    .. [2] J. Martins, P. Sturdza, J. Alonso, "The Complex-Step Derivative Approximation", ACM
+       Transactions on Mathematical Software 29, 2003.
+
+    Examples
+    --------
+    The Hessian of the loss sum(h²)/2 of an LSTM's weights, times a direction.
+
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> x, cs, h = np.ones((4, 1, 2)), np.zeros((1, 3)), np.zeros((1, 3))
+    >>> def gradient(w):
+    ...     out = cupyrnn.block_lstm(x, cs, h, w, np.zeros(12))
+    ...     return cupyrnn.block_lstm_grad(x, cs, h, w, *out, None, out.h).w_grad
+    >>> w, v = np.full((5, 12), 0.1), np.ones((5, 12))
+    >>> g, Hv = cupyrnn.jvp(gradient, (w,), (v,))
+    >>> Hv[0, :3].round(4)
+    array([0.8875, 0.8875, 0.8875])
+    """
+    op = "jvp"
+    if not callable(function):
+        raise TypeError(f"{op}: function is {shown(function)}, expected a callable")
+    check_list(op, "primals", primals)
+    check_list(op, "tangents", tangents)
+    if len(primals) != len(tangents):
+        raise ValueError(f"{op}: tangents has {len(tangents)} items, expected {len(primals)}")
+    pairs, largest = _pairs(primals, tangents)
+    given = [t for _, t in pairs if t is not None]
+    least = min((t.dtype.char for t in given), key="fd".index, default="d")
+    exponent = _EXPONENT[least] - int(np.frexp(largest)[1])
+    rest = iter(pairs)
+
+    def moved(_: Any) -> Any:
+        primal, tangent = next(rest)
+        if tangent is None:
+            return primal
+        with on_device(module_of(primal), primal):
+            return traced(dual(primal, _scaled(tangent, exponent)))
+
+    arguments = tree_map(moved, tuple(primals))
+    try:
+        with tracing(), warnings.catch_warnings():
+            warnings.simplefilter("error", ComplexWarning)
+            result = function(*arguments)
+    except ComplexWarning as error:
+        raise TypeError(
+            f"{op}: function makes real numbers of what has a tangent, as astype does, or writes"
+            " it into a real array"
+        ) from error
+    leaves: list[Any] = []
+    structure = tree_map(leaves.append, result)
+    del arguments, result
+    values, along = [], []
+    # What was taken apart is freed at once, and its memory good for the next.
+    while leaves:
+        a = untraced(leaves.pop())
+        values.append(_value(a))
+        along.append(_tangent(a, exponent))
+        del a
+    return tuple(tree_map(lambda _, of=of: of.pop(), structure) for of in (values, along))
+
+
+def _value(a: Any) -> Any:
+    """Return a leaf of the result without its tangent."""
+    if isinstance(a, complex | np.complexfloating):
+        return a.real
+    if not is_dual(a):
+        return a
+    with on_device(module_of(a), a):
+        return a.real.copy()
+
+
+def _scaled(a: Any, exponent: int) -> Any:
+    """Return a * 2**exponent."""
+    limits = np.finfo(a.dtype)
+    if limits.minexp <= exponent < limits.maxexp:
+        # Where the power is a number of the dtype, a product is as exact, and much faster.
+        return a * a.dtype.type(2.0**exponent)
+    return np.ldexp(a, exponent)
+
+
+def _tangent(a: Any, exponent: int) -> Any:
+    """Return the tangent of a leaf of the result."""
+    if isinstance(a, complex | np.complexfloating):
+        with np.errstate(all="ignore"):
+            return _scaled(np.asarray(a.imag), -exponent)[()]
+    if is_dual(a):
+        with np.errstate(all="ignore"), on_device(module_of(a), a):
+            return module_of(a).asarray(_scaled(a.imag, -exponent))
+    if isinstance(a, float | np.floating):
+        return np.zeros_like(a)
+    if array_kind(a) is not None and a.dtype.kind == "f":
+        with on_device(module_of(a), a):
+            return module_of(a).zeros(a.shape, a.dtype)
+    return None

@@ -1,0 +1,413 @@
+"""
+One layer in one direction, forward and backward: the driver of every cell.
+
+A layer is a list of matrix products around a recurrence. A cell says which; the products over many
+steps, the gradients of all weights and biases and the bookkeeping of states are done here, once
+for all cells and both array modules. The recurrence is a cell's `forward_steps` and
+`backward_steps`: in NumPy in ``cells/<name>.py``, in CUDA in ``kernels/<name>.py`` and, for some,
+compiled in ``compiled/<name>.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._arrays import cast, compute_dtype, operand_dtype
+from ..arithmetic.scratch import CHUNK, Scratch
+from ..cells.contract import Span, States
+from .products import add_column_sums, add_matmul, factor, for_products, matmul
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..arithmetic.dual import Planes
+    from ..cells.contract import Cell, Weight
+    from .packing import Packing, Run
+
+
+class Layer(NamedTuple):
+    """What a layer reads and what it leaves, by rows N of `packing`, or [T, B, ·] as they are."""
+
+    x: Array  # [N, K]
+    first: States  # before the first step of each of the S sequences
+    packing: Packing
+    saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
+
+
+class Gradients(NamedTuple):
+    """Where `backward` writes."""
+
+    x: Any  # [N, K], rounded to its dtype
+    weights: Sequence[Array | None]  # like those of cell.inputs and cell.recurrent
+    sums: Sequence[Array]  # of the rows of each of the deltas
+    vectors: Array | None = None  # of the cell's own vectors, added to
+
+
+def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any]) -> Any:
+    """Return where the recurrence of a cell is: the one choice between NumPy, Numba and CUDA."""
+    module = type(cell).__module__
+    if xp is not np:
+        return _room(module, "kernels")
+    compiled = _compiled(module) if dtype.char in "fd" else None
+    if compiled is not None and compiled.takes(cell, dtype):
+        return compiled
+    return _room(module, "cells")
+
+
+@functools.cache
+def _room(module: str, folder: str) -> Any:
+    """Return the module of a cell's name in a folder beside the one the cell is in."""
+    package, _, name = module.rpartition(".cells.")
+    return importlib.import_module(f"{package}.{folder}.{name}")
+
+
+@functools.cache
+def _compiled(module: str) -> Any:
+    """Return a cell's compiled steps, None where there are none or Numba is not to be had."""
+    if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
+        return None
+    try:
+        return _room(module, "compiled")
+    except Exception:  # Numba is not installed, or does not work with this NumPy.
+        return None
+
+
+def _rows(xp: ModuleType, a: Array, run: Run, of: int) -> Array:
+    """Return the rows of a run, of an array that begins at row `of`: [t, B, ·] in NumPy."""
+    if a.ndim == 3:
+        if len(a) > len(run.batches):
+            B = a.shape[1]
+            a = a[(run.row - of) // B : (run.end - of) // B]
+        return a if xp is np else a.reshape(run.end - run.row, a.shape[2])
+    rows = a[run.row - of : run.end - of]
+    if xp is np:
+        return rows.reshape(len(run.batches), run.batches[0], rows.shape[1])
+    return rows
+
+
+def _part(xp: ModuleType, saved: Any, run: Run, dtype: np.dtype[Any]) -> Any:
+    """Return the rows of a run of what is saved, in this dtype."""
+    h = saved.h
+    if xp is np and h.ndim == 3 and len(h) == len(run.batches) and h.dtype == dtype:
+        return saved
+    return type(saved)._make([cast(_rows(xp, a, run, 0), dtype) for a in saved])
+
+
+def _flat(a: Array) -> Array:
+    """Return [N, ·] of an array that may be [T, B, ·]."""
+    return a if a.ndim == 2 else a.reshape(a.shape[0] * a.shape[1], a.shape[2])
+
+
+def _running(states: States, run: Run) -> States:
+    """Return the states of the sequences that have a row in the first step."""
+    if run.batches[0] == len(states.h):
+        return states
+    return States(*[None if s is None else s[: run.batches[0]] for s in states])
+
+
+def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
+    """
+    Run a cell over all sequences.
+
+    Parameters
+    ----------
+    layer
+        Its `saved` is written. All of that but h may have the rows of the largest block only.
+
+    Returns
+    -------
+    States
+        The states after the last step of each sequence, in the dtype of the computation.
+    """
+    x, first, packing, saved = layer
+    if packing.single:
+        return forward_step(xp, cell, x, first, type(saved)._make([_flat(a) for a in saved]))
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    room, blocks = steps_of(xp, cell, compute), packing.blocks()
+    w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
+    carried = States(*[None if s is None else s.astype(compute, order="C") for s in first])
+    memory = [Scratch(xp, compute) for _ in cell.inputs]
+    rounds = xp is np and saved[0].dtype != compute
+    unrounded = [Scratch(xp, compute) for _ in saved] if rounds else []
+    for block in blocks:
+        x_block = cast(x[block.row : block.end], operand)
+        xw = []
+        for new, weight in zip(memory, cell.inputs, strict=True):
+            xw.append(new(len(x_block), weight.width))
+            _input_product(xp, x_block, weight, xw[-1])
+        for run in block.runs:
+            if len(_flat(saved[0])) == len(x):
+                out = _part(xp, saved, run, x.dtype)
+            else:  # In inference all but h have the rows of the largest block.
+                *others, h = saved
+                out = type(saved)(
+                    *[_rows(xp, a, run, block.row) for a in others], _rows(xp, h, run, 0)
+                )
+            wide = out
+            if rounds:
+                made = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
+                wide = type(saved)._make(made)
+            z = [_rows(xp, a, run, block.row) for a in xw]
+            room.forward_steps(cell, w, z, _running(carried, run), wide, run.batches)
+            if rounds:
+                for a, value in zip(out, wide, strict=True):
+                    a[...] = value
+    if xp is not np:
+        # On a device h is carried from block to block only.
+        h = packing.last(first.h, _flat(saved.h))
+        carried = carried._replace(h=h)
+    return carried
+
+
+def forward_step(xp: ModuleType, cell: Cell, x: Array, first: States, saved: Any) -> States:
+    """Do what `forward` does for one step: x[B, K], saved [B, ·] each, without rows and runs."""
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    x, B, xw = cast(x, operand), len(x), []
+    for weight in cell.inputs:
+        product = xp.empty((B, weight.width), compute)
+        _input_product(xp, x, weight, product)
+        xw.append(product[None] if xp is np else product)
+    carried = States(*[None if s is None else s.astype(compute, order="C") for s in first])
+    if B == 0:
+        return carried
+    out, rounds = saved, xp is np and saved[0].dtype != compute
+    if xp is np:
+        made = [np.empty(a.shape, compute) for a in saved] if rounds else saved
+        out = type(saved)._make([a[None] for a in made])
+    w = [weight.w for weight in cell.recurrent]
+    steps_of(xp, cell, compute).forward_steps(cell, w, xw, carried, out, [B])
+    if rounds:
+        for a, value in zip(saved, out, strict=True):
+            a[...] = value[0]
+    return carried
+
+
+def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None:
+    """Compute out = x @ w, or have x for every gate where there is no w."""
+    if weight.w is None:
+        by_gate = out.reshape(len(out), weight.width // x.shape[1], x.shape[1])
+        by_gate[...] = x[:, None]
+    else:
+        matmul(xp, x, weight.w, out)
+
+
+def backward(
+    xp: ModuleType,
+    cell: Cell,
+    layer: Layer,
+    given: States,
+    carried: States,
+    grads: Gradients,
+) -> None:
+    """
+    The gradient of a layer.
+
+    Parameters
+    ----------
+    layer
+        What `forward` read and left.
+    given : [N, ·]
+        The gradients of each step's states; each may be None.
+    carried : [S, ·]
+        The gradients of the last states, in the dtype of the computation; overwritten with those
+        of the first.
+    grads
+        Written.
+    """
+    x, first, packing, saved = layer
+    if packing.single:
+        step = Span(type(saved)._make([_flat(a) for a in saved]), first, ())
+        given = States(*[None if g is None else _flat(g) for g in given])
+        backward_step(xp, cell, x, step, given, carried, grads)
+        return
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    room, blocks = steps_of(xp, cell, compute), packing.blocks()
+    w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
+    memory = [Scratch(xp, operand) for _ in cell.widths]
+    product, total, work = (Scratch(xp, compute) for _ in range(3))
+    if xp is np and given.c is not None and not given.c.any():
+        given = given._replace(c=None)
+    after = States(*[None if a is None else _flat(a) for a in cell.states(saved)])
+    if not blocks:
+        for a in grads.weights:
+            if a is not None:
+                a[...] = 0
+    for block in reversed(blocks):
+        rows = slice(block.row, block.end)
+        deltas = [m(block.end - block.row, k) for m, k in zip(memory, cell.widths, strict=True)]
+        dtype = compute if xp is np else x.dtype
+        h_before = packing.before(block.row, block.end, first.h, after.h, dtype)
+        for run in reversed(block.runs):
+            # In NumPy as many steps at once as the caches hold.
+            size = run.batches[0] * saved[0].shape[-1]
+            most = max(1, CHUNK // max(size, 1)) if xp is np else len(run.batches)
+            for part in run.parts(most):
+                before = States(_rows(xp, h_before, part, block.row))
+                if after.c is not None:
+                    c = packing.before(part.row, part.end, first.c, after.c, dtype)
+                    before = before._replace(c=_rows(xp, c, part, part.row))
+                span = Span(_part(xp, saved, part, dtype), before, part.batches)
+                part_deltas = [_rows(xp, d, part, block.row) for d in deltas]
+                room.backward_steps(
+                    cell,
+                    w,
+                    span,
+                    States(
+                        *[None if g is None else cast(_rows(xp, g, part, 0), dtype) for g in given]
+                    ),
+                    _running(carried, part),
+                    part_deltas,
+                    work,
+                )
+                if grads.vectors is not None:
+                    room.add_sums(cell, span, part_deltas, grads.vectors)
+        skips = cell.inputs[0].w is None
+        if skips:  # no product
+            input_gradient(xp, cell.inputs, deltas, grads.x[rows])
+        right = [for_products(xp, d) for d in deltas]
+        if not skips:
+            input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
+        of_block = saved
+        if len(cell.recurrent) != 1:
+            of_block = type(saved)._make([_flat(a)[rows] for a in saved])
+        added = None if block is blocks[-1] else product
+        _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
+
+
+def _weight_gradients(
+    xp: ModuleType,
+    cell: Cell,
+    x: Array,
+    h_before: Array,
+    saved: Any,
+    deltas: Sequence[Array | Planes],
+    grads: Gradients,
+    scratch: Scratch | None = None,
+) -> None:
+    """Write the gradients of matrices and biases of some rows or, with memory for it, add them."""
+    operand = operand_dtype(xp, x.dtype)
+    operands = [cast(h_before, operand)]
+    if len(cell.recurrent) != 1:
+        operands = cell.operands(saved, operands[0])
+    operands = [cast(x, operand)] * len(cell.inputs) + operands
+    weights = (*cell.inputs, *cell.recurrent)
+    for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
+        if grad is not None:
+            _weight_gradient(xp, a, deltas[weight.of][:, weight.columns], grad, scratch)
+    for delta, sums in zip(deltas, grads.sums, strict=True):
+        add_column_sums(xp, delta, sums)
+
+
+def _weight_gradient(
+    xp: ModuleType, a: Array, delta: Array | Planes, grad: Array, scratch: Scratch | None
+) -> None:
+    """Compute grad = a.T @ delta or, with memory for the product, add it."""
+    left, right = a.T, delta
+    if grad.strides[0] < grad.strides[1]:  # a view of a transposed matrix
+        left, right, grad = delta.T, a, grad.T
+    if scratch is None:
+        matmul(xp, left, right, grad)
+    else:
+        add_matmul(xp, left, right, grad, scratch)
+
+
+def input_gradient(
+    xp: ModuleType,
+    weights: Sequence[Weight],
+    deltas: Sequence[Array | Planes],
+    x_grad: Array,
+    total: Scratch | None = None,
+    product: Scratch | None = None,
+) -> None:
+    """Write the gradient of the input of some rows; memory to work in may be given."""
+    weight, *others = weights
+    delta = deltas[weight.of][:, weight.columns]
+    compute = compute_dtype(x_grad.dtype)
+    if weight.w is None:
+        N, K = x_grad.shape
+        by_gate = cast(delta, compute).reshape(N, weight.width // K, K)
+        x_grad[...] = by_gate.sum(1)
+        return
+    if not others or x_grad.dtype == compute:
+        into = x_grad
+    else:
+        into = (total or Scratch(xp, compute))(*x_grad.shape)
+    matmul(xp, delta, weight.w.T, into)
+    for weight in others:
+        delta = deltas[weight.of][:, weight.columns]
+        add_matmul(xp, delta, weight.w.T, into, product or Scratch(xp, compute))
+    if into is not x_grad:
+        x_grad[...] = into
+
+
+def step_gradient(
+    xp: ModuleType,
+    cell: Cell,
+    span: Span,
+    given: States,
+    carried: States,
+    vectors: Array | None = None,
+) -> list[Array]:
+    """
+    Return the deltas of one step, [B, ·] each.
+
+    Parameters
+    ----------
+    cell
+        Its recurrent matrices may be left out where the gradient is to end at the gates.
+    span, given
+        One step, without the axis of time.
+    carried
+        As in `backward`.
+    vectors
+        As in `Gradients`.
+    """
+    B, dtype = len(span.saved[0]), span.saved[0].dtype
+    compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
+    room = steps_of(xp, cell, compute)
+    w, work = [weight.w.T for weight in cell.recurrent], Scratch(xp, compute)
+    deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
+    # Where the gradient ends at the gates one row does not depend on another: on a CPU they are
+    # taken as many as the caches hold.
+    n = max(1, CHUNK // max(span.saved[0].shape[1], 1)) if xp is np and not w else max(B, 1)
+    for start in range(0, B, n):
+        rows = slice(start, min(start + n, B))
+
+        def one(arrays: Any, rows: slice = rows) -> Any:
+            step = [None if a is None else a[rows] for a in arrays]
+            if xp is np:
+                step = [None if a is None else cast(a, compute)[None] for a in step]
+            return step
+
+        part = Span(
+            type(span.saved)._make(one(span.saved)),
+            States(*one(span.before)),
+            [rows.stop - rows.start],
+        )
+        part_deltas = [d[rows][None] if xp is np else d for d in deltas]
+        states = States(*[None if s is None else s[rows] for s in carried])
+        room.backward_steps(cell, w, part, States(*one(given)), states, part_deltas, work)
+        if vectors is not None:
+            room.add_sums(cell, part, part_deltas, vectors)
+    return deltas
+
+
+def backward_step(
+    xp: ModuleType,
+    cell: Cell,
+    x: Array,
+    span: Span,
+    given: States,
+    carried: States,
+    grads: Gradients,
+) -> None:
+    """Do what `backward` does for one step: x[B, K], the rest as in `step_gradient`."""
+    deltas = step_gradient(xp, cell, span, given, carried, grads.vectors)
+    input_gradient(xp, cell.inputs, deltas, grads.x)
+    _weight_gradients(xp, cell, x, span.before.h, span.saved, deltas, grads)

@@ -1,0 +1,359 @@
+"""Sequences of different lengths as one array without padding.
+
+The sequences are ordered by falling length, and the rows of a step, one for each sequence that is
+still running, follow those of the step before. So every step is a block of rows, and its states
+are the first rows of the states before it: a recurrence written for sequences of one length serves
+for all. A sequence that is cut at its resets is several shorter ones, which run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .products import block_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .._arrays import Array
+
+    # Indices into an axis, and the places where there is nothing to take: arrays of the module.
+    _Route: TypeAlias = tuple[Array, Array | None]
+
+
+class Run(NamedTuple):
+    """Consecutive steps that one call of a cell's steps takes."""
+
+    row: int  # the first
+    end: int  # the one after the last
+    batches: list[int]  # the rows of each step; all alike in NumPy
+
+    def parts(self, most: int) -> Iterator[Run]:
+        """Yield the run from its end in parts of no more steps than `most`, if all are alike."""
+        if len(self.batches) <= most:
+            yield self
+            return
+        batch = self.batches[0]
+        for stop in range(len(self.batches), 0, -most):
+            start = max(0, stop - most)
+            first = self.row + start * batch
+            yield Run(first, self.row + stop * batch, self.batches[start:stop])
+
+
+class Block(NamedTuple):
+    """Runs whose rows are taken together in the products over many steps."""
+
+    row: int
+    end: int
+    runs: list[Run]
+
+
+def count_rows(T: int, B: int, lengths: NDArray[Any] | None) -> int:
+    """Return N, the number of steps of all sequences."""
+    return T * B if lengths is None else int(lengths.sum(dtype=np.int64))
+
+
+class _Segments(NamedTuple):
+    """What the sequences are cut into at their resets, by falling length."""
+
+    sequence: NDArray[np.intp]  # that each is of
+    start: NDArray[np.intp]
+    length: NDArray[np.intp]
+    first: NDArray[np.intp]  # the first and the last segment of each sequence
+    last: NDArray[np.intp]
+
+
+def _cut(T: int, B: int, lengths: NDArray[Any], resets: NDArray[np.bool_] | None) -> _Segments:
+    """Cut sequences of these lengths before their marked steps."""
+    begins = np.zeros((B, max(T, 1)), np.bool_)
+    begins[:, 0] = True
+    if resets is not None:
+        begins[:, :T] |= resets.T & (np.arange(T) < lengths[:, None])
+    sequence, start = np.nonzero(begins)
+    end = lengths[sequence].astype(np.intp)
+    same = sequence[1:] == sequence[:-1]
+    end[:-1][same] = start[1:][same]
+    length = end - start
+    order = np.argsort(-length, kind="stable")
+    place = np.argsort(order)
+    first = np.searchsorted(sequence, np.arange(B), side="left")
+    last = np.searchsorted(sequence, np.arange(B), side="right") - 1
+    return _Segments(sequence[order], start[order], length[order], place[first], place[last])
+
+
+class Packing:
+    """
+    The way from padded arrays [T, B, ·] to packed rows [N, ·] and back.
+
+    Parameters
+    ----------
+    xp
+        The array module.
+    T, B
+        The sizes of the padded arrays.
+    lengths
+        The length of each sequence; None if all are T.
+    resets : [T, B], optional
+        The steps before which a sequence is cut: no state passes from the step before to a marked
+        one, in either direction.
+    """
+
+    def __init__(
+        self,
+        xp: ModuleType,
+        T: int,
+        B: int,
+        lengths: NDArray[Any] | None = None,
+        resets: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self._xp, self._T, self._B = xp, T, B
+        self.rows = count_rows(T, B, lengths)
+        self.sequences, self.steps = B, T  # as many as run side by side, and the longest's
+        self._segments: _Segments | None = None
+        if (lengths is None or self.rows == T * B) and resets is None:
+            return
+        full = np.full(B, T) if lengths is None else lengths
+        segments = self._segments = _cut(T, B, full, resets)
+        self.sequences = len(segments.length)
+        self.steps = longest = int(segments.length.max(initial=0))
+        # Step t has a row for each of the segments longer than t.
+        batches = np.searchsorted(-segments.length, -np.arange(longest), side="left")
+        self._batches: list[int] = batches.tolist()
+        self._starts = np.concatenate([[0], np.cumsum(batches)])
+        # States that enter at a marked step are lost.
+        lost = np.zeros(B, np.bool_) if resets is None or not T else resets[0] & (full > 0)
+        self._lost = lost if lost.any() else None
+
+    @cached_property
+    def _cuts(self) -> _Segments:
+        assert self._segments is not None
+        return self._segments
+
+    # The indices are made when they are asked for: most calls need some of them only.
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The step and the segment of each row."""
+        # Not by a mask of steps by segments: one long document among many short ones makes it huge.
+        t = np.repeat(np.arange(self.steps), self._batches)
+        return t, np.arange(self.rows) - self._starts[t]
+
+    @cached_property
+    def _padded(self) -> Array:
+        """Where each row is among those of the padded array."""
+        t, s = self._places
+        start = self._cuts.start * self._B + self._cuts.sequence
+        index: Array = self._xp.asarray(t * self._B + start[s])
+        return index
+
+    @cached_property
+    def _mirrored(self) -> Array:
+        """Which row each is when time runs backwards."""
+        t, s = self._places
+        index: Array = self._xp.asarray(self._starts[self._cuts.length[s] - 1 - t] + s)
+        return index
+
+    @cached_property
+    def _before(self) -> Array:
+        """The row before each row, itself at the first step."""
+        t, s = self._places
+        index: Array = self._xp.asarray(self._starts[np.maximum(t - 1, 0)] + s)
+        return index
+
+    @cached_property
+    def _last(self) -> Array:
+        """The last row of each segment but the empty ones."""
+        running = self._batches[0] if self._batches else 0
+        lengths = self._cuts.length[:running]
+        index: Array = self._xp.asarray(self._starts[lengths - 1] + np.arange(running))
+        return index
+
+    def _route(self, at_first: bool, lost: NDArray[np.bool_] | None, back: bool) -> _Route:
+        """
+        Return the route from sequences to their segments, or from there back to the sequences.
+
+        Parameters
+        ----------
+        at_first
+            Whether states enter or leave at the first segment, not at the last.
+        lost
+            The sequences whose states do not.
+        """
+        index = self._cuts.first if at_first else self._cuts.last
+        if lost is not None:
+            index = np.where(lost, -1, index)
+        if not back:
+            there = np.full(self.sequences, -1)
+            there[index[index >= 0]] = np.flatnonzero(index >= 0)
+            index = there
+        missing = np.flatnonzero(index < 0)
+        taken = self._xp.asarray(np.maximum(index, 0))
+        return taken, self._xp.asarray(missing) if missing.size else None
+
+    def _entering(self, reverse: bool, back: bool) -> _Route:
+        return self._route(not reverse, None if reverse else self._lost, back)
+
+    def _take(self, states: Array, route: _Route) -> Array:
+        index, missing = route
+        taken: Array = states.take(index, -2)
+        if missing is not None:
+            taken[..., missing, :] = 0
+        return taken
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks in order."""
+        most = block_rows(self._xp)
+        if self._segments is None:
+            return self._uniform_blocks(most)
+        blocks: list[Block] = []
+        row, t, longest = 0, 0, len(self._batches)
+        while t < longest:
+            first, start = row, t
+            while t < longest and row - first < most:
+                row, t = row + self._batches[t], t + 1
+            batches = self._batches[start:t]
+            runs = [Run(first, row, batches)]
+            if self._xp is np:
+                runs = list(_equal(first, batches))
+            blocks.append(Block(first, row, runs))
+        return blocks
+
+    def _uniform_blocks(self, most: int) -> list[Block]:
+        T, B = self._T, self._B
+        if B == 0:
+            return []
+        n, blocks = -(-most // B), []
+        for lo in range(0, T, n):
+            hi = min(lo + n, T)
+            run = Run(lo * B, hi * B, [B] * (hi - lo))
+            blocks.append(Block(run.row, run.end, [run]))
+        return blocks
+
+    def pack(self, a: Array, reverse: bool = False) -> Array:
+        """Return the rows [N, K] of a[T, B, K], a view where it can be."""
+        if self._segments is None:
+            a = a[::-1] if reverse else a
+            return a.reshape(self._T * self._B, a.shape[2])
+        rows = a.reshape(self._T * self._B, a.shape[2]).take(self._padded, 0)
+        return self.reverse(rows) if reverse else rows
+
+    def unpack(self, rows: Array, out: Array, reverse: bool = False) -> None:
+        """Write rows [N, K] to out[T, B, K], zeros in the padding."""
+        if self._segments is None:
+            values = rows.reshape(out.shape)
+            out[...] = values[::-1] if reverse else values
+            return
+        values = self.reverse(rows) if reverse else rows
+        if self.rows < self._T * self._B:
+            out[...] = 0
+        flat = out.reshape(self._T * self._B, out.shape[2])
+        flat[self._padded] = values
+
+    @property
+    def single(self) -> bool:
+        """Whether there is just one step of all sequences."""
+        return self.steps == 1 and self._segments is None
+
+    def moves(self, reverse: bool = False) -> bool:
+        """Return whether rows lie elsewhere than in the padded array."""
+        return reverse or self._segments is not None
+
+    def like(self, a: Array, reverse: bool = False) -> Array:
+        """Return memory for the rows of a new a[T, B, K]: `a` itself where they do not move."""
+        if not self.moves(reverse):
+            return a
+        rows: Array = self._xp.empty((self.rows, a.shape[2]), a.dtype)
+        return rows
+
+    def reverse(self, rows: Array) -> Array:
+        """Return rows [N, K] with time reversed in every segment, contiguous."""
+        backwards: Array
+        if self._segments is not None:
+            backwards = rows.take(self._mirrored, 0)
+            return backwards
+        by_step = rows.reshape(self._T, self._B, rows.shape[1])
+        backwards = self._xp.ascontiguousarray(by_step[::-1])
+        return backwards.reshape(rows.shape)
+
+    def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
+        """
+        Return the states before the rows row..end-1 of whole steps, a view where it can be.
+
+        Parameters
+        ----------
+        first : [S, K]
+            Before the first step.
+        after : [N, K]
+            After each row.
+        dtype
+            Of the result.
+        """
+        B, xp = self._B, self._xp
+        if self._segments is None and row > 0:
+            return after[row - B : end - B].astype(dtype, copy=False)
+        if self._segments is None and end == B:
+            return first.astype(dtype, copy=False)
+        out: Array = xp.empty((end - row, after.shape[1]), dtype)
+        if self._segments is None:
+            out[:B], out[B:] = first, after[: end - B]
+            return out
+        out[...] = after.take(self._before[row:end], 0)
+        if row == 0:
+            running = len(self._last)
+            out[:running] = first[:running]
+        return out
+
+    def last(self, first: Array, after: Array) -> Array:
+        """Return the states after the last row of each segment, of what `before` takes."""
+        if self._segments is None:
+            return after[self.rows - self._B :] if self.rows else first
+        last = first.astype(after.dtype)
+        last[: len(self._last)] = after.take(self._last, 0)
+        return last
+
+    def enter(self, states: Array, reverse: bool = False) -> Array:
+        """Return the first states [..., S, K] of the segments, of those [..., B, K] given."""
+        return (
+            states
+            if self._segments is None
+            else self._take(states, self._entering(reverse, back=False))
+        )
+
+    def enter_grad(self, grads: Array, reverse: bool = False) -> Array:
+        """Return the gradients of what `enter` takes, of those of what it returns."""
+        return (
+            grads
+            if self._segments is None
+            else self._take(grads, self._entering(reverse, back=True))
+        )
+
+    def leave(self, states: Array, reverse: bool = False) -> Array:
+        """Return the last states [..., B, K] of the sequences, of those [..., S, K]."""
+        return (
+            states
+            if self._segments is None
+            else self._take(states, self._route(reverse, None, back=True))
+        )
+
+    def leave_grad(self, grads: Array, reverse: bool = False) -> Array:
+        """Return the gradients of what `leave` takes, of those of what it returns."""
+        return (
+            grads
+            if self._segments is None
+            else self._take(grads, self._route(reverse, None, back=False))
+        )
+
+
+def _equal(row: int, batches: list[int]) -> Iterator[Run]:
+    """Yield runs of steps with equally many rows."""
+    start = 0
+    for t in range(1, len(batches) + 1):
+        if t == len(batches) or batches[t] != batches[start]:
+            end = row + (t - start) * batches[start]
+            yield Run(row, end, batches[start:t])
+            row, start = end, t

@@ -1,0 +1,176 @@
+"""One layer over padded arrays [T, B, ·], as the block ops have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._arrays import (
+    cast_all,
+    check_bool,
+    check_lengths,
+    check_resets,
+    check_seq_len,
+    compute_dtype,
+    contiguous,
+)
+from ..cells.contract import Span, States
+from . import layer as _layer
+from .layer import Gradients, Layer
+from .packing import Packing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .._arrays import Array
+    from ..cells.contract import Cell
+
+
+class Extent(NamedTuple):
+    """Which steps of [T, B, ·] are computed, and in which order."""
+
+    steps: int
+    lengths: NDArray[np.int32] | None = None
+    resets: NDArray[np.bool_] | None = None
+    reverse: bool = False
+
+
+class Padded(NamedTuple):
+    """What a layer reads and what it leaves; without an extent one step, [B, ·] all."""
+
+    x: Array  # [T, B, I]
+    first: States  # [B, ·]
+    saved: Any  # the cell's Saved, [T, B, ·] each
+    extent: Extent | None = None
+
+
+def of_dtype(dtype: np.dtype[Any], padded: Padded) -> Padded:
+    """Return what is given in the dtype of a call, where some may have a tangent and some not."""
+    if dtype.kind != "c":
+        return padded
+    x, first, saved, extent = padded
+    (x,) = cast_all(dtype, x)
+    first, saved = (type(a)._make(cast_all(dtype, *a)) for a in (first, saved))
+    return Padded(x, first, saved, extent)
+
+
+def check_extent(
+    op: str,
+    x: Array,
+    seq_len_max: object,
+    sequence_lengths: object,
+    reverse: object,
+    resets: object,
+) -> Extent:
+    """Return the extent of a call with x[T, B, I]."""
+    T, B, _ = x.shape
+    if seq_len_max is sequence_lengths is resets is None and reverse is False:
+        return Extent(T)
+    if seq_len_max is not None and sequence_lengths is not None:
+        raise ValueError(f"{op}: seq_len_max and sequence_lengths are given, expected one of them")
+    steps = check_seq_len(op, seq_len_max, T)
+    marks = check_resets(op, resets, T, B)
+    return Extent(
+        steps,
+        check_lengths(op, sequence_lengths, T, B),
+        None if marks is None else marks[:steps],
+        check_bool(op, "reverse", reverse),
+    )
+
+
+def _plain(xp: ModuleType, states: States) -> States:
+    """Return states as the kernels need them."""
+    return States(*[None if s is None else contiguous(xp, s) for s in states])
+
+
+def _layer_of(
+    xp: ModuleType, padded: Padded, extent: Extent, packing: Packing, saved: Any
+) -> Layer:
+    given = _plain(xp, padded.first)
+    first = [None if s is None else packing.enter(s, extent.reverse) for s in given]
+    x = packing.pack(contiguous(xp, padded.x[: extent.steps]), extent.reverse)
+    return Layer(x, States(*first), packing, saved)
+
+
+def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
+    """Run a cell; padded.saved, new arrays in C order, is written, zeros where nothing is."""
+    x, first, outputs, extent = padded
+    if extent is None:
+        _layer.forward_step(xp, cell, contiguous(xp, x), _plain(xp, first), outputs)
+        return
+    steps, lengths, resets, reverse = extent
+    packing = Packing(xp, steps, x.shape[1], lengths, resets)
+    if steps < len(x):
+        for a in outputs:
+            a[steps:] = 0
+        outputs = type(outputs)._make([a[:steps] for a in outputs])
+    if not packing.moves(reverse):
+        _layer.forward(xp, cell, _layer_of(xp, padded, extent, packing, outputs))
+        return
+    saved = type(outputs)._make([packing.like(a, reverse) for a in outputs])
+    _layer.forward(xp, cell, _layer_of(xp, padded, extent, packing, saved))
+    for a, rows in zip(outputs, saved, strict=True):
+        packing.unpack(rows, a, reverse)
+
+
+def backward(
+    xp: ModuleType,
+    cell: Cell,
+    padded: Padded,
+    given: States,
+    weights: Sequence[Array],
+    sums: Sequence[Array],
+    vectors: Array | None = None,
+) -> tuple[Array, States]:
+    """
+    Return the gradients of x and of the first states, which are of the computation's dtype.
+
+    Parameters
+    ----------
+    padded
+        What `forward` read and left.
+    given : [T, B, ·]
+        The gradients of each step's states; each may be None.
+    weights, sums, vectors
+        As in `Gradients`.
+    """
+    x, first, outputs, extent = padded
+    dtype, compute = x.dtype, compute_dtype(x.dtype)
+    if extent is None:
+        carried = States(*[None if s is None else xp.zeros(s.shape, compute) for s in first])
+        step = Span(
+            type(outputs)._make([contiguous(xp, a) for a in outputs]), _plain(xp, first), ()
+        )
+        grads = Gradients(xp.empty(x.shape, dtype), weights, sums, vectors)
+        x = contiguous(xp, x)
+        _layer.backward_step(xp, cell, x, step, _plain(xp, given), carried, grads)
+        return grads.x, carried
+    steps, lengths, resets, reverse = extent
+    packing = Packing(xp, steps, x.shape[1], lengths, resets)
+    moves = packing.moves(reverse)
+
+    def packed(a: Array | None) -> Array | None:
+        if a is None:
+            return None
+        a = contiguous(xp, a if steps == len(x) else a[:steps])
+        return packing.pack(a, reverse) if moves else a
+
+    saved = type(outputs)._make([packed(a) for a in outputs])
+    layer = _layer_of(xp, padded, extent, packing, saved)
+    carried = States(
+        *[None if s is None else xp.zeros((packing.sequences, s.shape[1]), compute) for s in first]
+    )
+    x_grad = xp.empty(x.shape, dtype)
+    x_grad[steps:] = 0
+    rows = packing.like(x_grad[:steps], reverse)
+    rows = rows if moves else packing.pack(rows)
+    grads = Gradients(rows, weights, sums, vectors)
+    _layer.backward(xp, cell, layer, States(*[packed(a) for a in given]), carried, grads)
+    if moves:
+        packing.unpack(rows, x_grad[:steps], reverse)
+        entered = [None if s is None else packing.enter_grad(s, reverse) for s in carried]
+        carried = States(*entered)
+    return x_grad, carried

@@ -1,0 +1,283 @@
+"""Layers in one or both directions with dropout between them, over cells of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._arrays import cast, cast_all, compute_dtype, contiguous
+from ..cells.contract import States
+from . import layer as _layer
+from .dropout import keep_mask
+from .layer import Gradients, Layer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .._arrays import Array
+    from ..cells.contract import Cell
+    from .packing import Packing
+
+
+class Sizes(NamedTuple):
+    """The sizes of a net and what it drops."""
+
+    T: int
+    B: int
+    L: int
+    D: int
+    H: int
+    P: int  # of the output of one direction
+    is_training: bool
+    dropout: float
+    seed: int
+    seed2: int
+
+    @property
+    def drops(self) -> bool:
+        """Whether values are dropped between layers."""
+        return self.is_training and self.dropout > 0 and self.L > 1
+
+
+class Stack(NamedTuple):
+    """The cells of a net by layer and direction, and the sequences they run over."""
+
+    net: Sizes
+    cells: Sequence[Cell]
+    packing: Packing
+
+
+class _Reserve(NamedTuple):
+    """What a layer leaves for the backward pass: views of reserve_space."""
+
+    mask: Array | None  # [N, D*P], of its input, where there is dropout
+    saved: list[Any]  # by direction, the cell's Saved
+
+
+def _reserve_layout(net: Sizes, kind: Any, rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield the layer and the shape of every part of reserve_space."""
+    others = len(kind._fields) - 1
+    for layer in range(net.L):
+        if layer and net.drops:
+            yield layer, (rows, net.D * net.P)
+        for _ in range(net.D):
+            yield from ((layer, (rows, net.H)) for _ in range(others))
+            yield layer, (rows, net.P)
+
+
+def reserve_size(net: Sizes, kind: Any, rows: int) -> int:
+    """Return the number of elements of reserve_space for cells that leave a `kind` by row."""
+    return sum(n * columns for _, (n, columns) in _reserve_layout(net, kind, rows))
+
+
+def _reserves(reserve_space: Array, stack: Stack) -> list[_Reserve]:
+    """Return the parts of reserve_space by layer."""
+    net, kind, rows = stack.net, stack.cells[0].Saved, stack.packing.rows
+    parts: list[list[Array]] = [[] for _ in range(net.L)]
+    start = 0
+    for layer, shape in _reserve_layout(net, kind, rows):
+        end = start + shape[0] * shape[1]
+        parts[layer].append(reserve_space[start:end].reshape(shape))
+        start = end
+    n, result = len(kind._fields), []
+    for layer, arrays in enumerate(parts):
+        mask = arrays.pop(0) if layer and net.drops else None
+        saved = [kind._make(arrays[d * n : (d + 1) * n]) for d in range(net.D)]
+        result.append(_Reserve(mask, saved))
+    return result
+
+
+def _draw_mask(xp: ModuleType, net: Sizes, packing: Packing, layer: int, mask: Array) -> None:
+    """Fill the mask of a layer's input. What it is for a value does not depend on the lengths."""
+    T, B, columns = net.T, net.B, mask.shape[1]
+    drawn = keep_mask(xp, (T * B, columns), mask.dtype, net.dropout, net.seed, net.seed2, layer)
+    mask[...] = packing.pack(drawn.reshape(T, B, columns))
+
+
+def _drop(values: Array, mask: Array, net: Sizes) -> Array:
+    """Return the values that the mask keeps, scaled, in the dtype of the mask."""
+    scale = 1 / (1 - net.dropout) if net.dropout < 1 else 0.0
+    compute = compute_dtype(mask.dtype)
+    return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
+
+
+def _enter(xp: ModuleType, packing: Packing, states: States, pl: int, d: int) -> States:
+    """Return the first states of a pseudo-layer, of those [L*D, B, ·] of all."""
+    first = [None if s is None else packing.enter(contiguous(xp, s[pl]), d == 1) for s in states]
+    return States(*first)
+
+
+def _inputs(xp: ModuleType, packing: Packing, below: list[Any]) -> Array:
+    """Return the input of a layer: what the directions below left, side by side."""
+    h = [packing.reverse(saved.h) if d else saved.h for d, saved in enumerate(below)]
+    values: Array = h[0] if len(h) == 1 else xp.concatenate(h, axis=1)
+    return values
+
+
+def forward(
+    xp: ModuleType, stack: Stack, input: Array, first: States
+) -> tuple[Array, States, Array]:
+    """
+    Run a net.
+
+    Parameters
+    ----------
+    input : [T, B, I]
+        Time-major.
+    first : [L*D, B, ·]
+        The states before the first step.
+
+    Returns
+    -------
+    output : [T, B, D*P]
+    last : [L*D, B, ·]
+        The states after the last step.
+    reserve_space
+        What `backward` needs; a scalar in inference.
+    """
+    net, cells, packing = stack
+    dtype, kind = input.dtype, cells[0].Saved
+    last = States(*[None if s is None else xp.empty(s.shape, dtype) for s in first])
+    reserves: list[_Reserve] = []
+    if net.is_training:
+        reserve_space = xp.empty(reserve_size(net, kind, packing.rows), dtype)
+        reserves = _reserves(reserve_space, stack)
+    else:
+        reserve_space = xp.zeros((), dtype)
+        most = max((block.end - block.row for block in packing.blocks()), default=0)
+        scratch = [xp.empty((most, net.H), dtype) for _ in kind._fields[1:]]
+    values = packing.pack(contiguous(xp, input))
+    for layer in range(net.L):
+        mask = reserves[layer].mask if reserves else None
+        if mask is not None:
+            _draw_mask(xp, net, packing, layer, mask)
+            values = _drop(values, mask, net)
+        if reserves:
+            saved = reserves[layer].saved
+        else:
+            saved = [kind(*scratch, xp.empty((packing.rows, net.P), dtype)) for _ in range(net.D)]
+        for d in range(net.D):
+            pl = layer * net.D + d
+            x = packing.reverse(values) if d else values
+            entered = _enter(xp, packing, first, pl, d)
+            states = _layer.forward(xp, cells[pl], Layer(x, entered, packing, saved[d]))
+            for to, state in zip(last, states, strict=True):
+                if to is not None:
+                    to[pl] = packing.leave(state, d == 1)
+        values = _inputs(xp, packing, saved)
+    output = xp.empty((net.T, net.B, net.D * net.P), dtype)
+    packing.unpack(values, output)
+    return output, last, reserve_space
+
+
+def backward(
+    xp: ModuleType,
+    stack: Stack,
+    inputs: tuple[Array, States],
+    output_grad: Array | None,
+    last_grad: States,
+    reserve_space: Array,
+    grads: Sequence[Gradients],
+) -> tuple[Array, States]:
+    """
+    Return the gradients of input and of the first states.
+
+    Parameters
+    ----------
+    inputs
+        input and first of the forward pass.
+    output_grad, last_grad
+        The gradients of what it returned; each may be None.
+    grads
+        Of each of the cells: written, but x.
+    """
+    net, cells, packing = stack
+    input, first = inputs
+    dtype, D, P = input.dtype, net.D, net.P
+    compute = compute_dtype(dtype)
+    (reserve_space,) = cast_all(dtype, reserve_space)
+    reserves = _reserves(contiguous(xp, reserve_space), stack)
+    first_grad = States(*[None if s is None else xp.empty(s.shape, compute) for s in first])
+    values_grad: Any = None
+    if output_grad is not None:
+        values_grad = packing.pack(contiguous(xp, output_grad))
+    for layer in reversed(range(net.L)):
+        mask, saved = reserves[layer]
+        if layer:
+            values = _inputs(xp, packing, reserves[layer - 1].saved)
+            if mask is not None:
+                values = _drop(values, mask, net)
+        else:
+            values = packing.pack(contiguous(xp, input))
+        parts = []
+        for d in range(D):
+            pl = layer * D + d
+            given = None
+            if values_grad is not None:
+                given = xp.ascontiguousarray(values_grad[:, d * P : (d + 1) * P])
+                given = packing.reverse(given) if d else given
+            x = packing.reverse(values) if d else values
+            entered = _enter(xp, packing, first, pl, d)
+            carried = States(
+                *[
+                    None
+                    if s is None
+                    else _carried(xp, packing, s, None if g is None else g[pl], d == 1, compute)
+                    for s, g in zip(entered, last_grad, strict=True)
+                ]
+            )
+            part = xp.empty(values.shape, compute)
+            _layer.backward(
+                xp,
+                cells[pl],
+                Layer(x, entered, packing, saved[d]),
+                States(given),
+                carried,
+                grads[pl]._replace(x=part),
+            )
+            for to, state in zip(first_grad, carried, strict=True):
+                if to is not None:
+                    to[pl] = packing.enter_grad(state, d == 1)
+            parts.append(packing.reverse(part) if d else part)
+        total = parts[0] if D == 1 else parts[0] + parts[1]
+        values_grad = cast(total if mask is None else _drop(total, mask, net), dtype)
+    input_grad = xp.empty(input.shape, dtype)
+    packing.unpack(values_grad, input_grad)
+    states = [None if s is None else cast(s, dtype) for s in first_grad]
+    return input_grad, States(*states)
+
+
+def _carried(
+    xp: ModuleType,
+    packing: Packing,
+    first: Array,
+    given: Array | None,
+    reverse: bool,
+    compute: Any,
+) -> Array:
+    """Return new memory with the gradients of the last states, zeros where none are given."""
+    if given is None:
+        zeros: Array = xp.zeros(first.shape, compute)
+        return zeros
+    return packing.leave_grad(contiguous(xp, given), reverse).astype(compute, order="C")
+
+
+def time_major_of(
+    xp: ModuleType, dtype: np.dtype[Any], major: bool, arrays: Sequence[Array | None]
+) -> list[Any]:
+    """
+    Return arrays that are [T, B, ·] or [L*D, B, ·], or have these axes exchanged, as these.
+
+    Those without a tangent have one of zero if the dtype is complex.
+    """
+    given = cast_all(dtype, *arrays)
+    return [a if major or a is None else contiguous(xp, a.transpose(1, 0, 2)) for a in given]
+
+
+def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Any:
+    """Return a time-major result as the caller has its axes; a scalar zero for None."""
+    if a is None:
+        result: Array = xp.zeros((), dtype)
+        return result
+    return a if major else xp.ascontiguousarray(a.transpose(1, 0, 2))

@@ -1,0 +1,242 @@
+"""
+Tensors as arrays and arrays as tensors, in the same memory, on PyTorch's device and stream.
+
+On a device an op works on PyTorch's current stream, and all its memory, that of its results too,
+is of PyTorch's allocator. So the rules are those of PyTorch's own ops: what an op frees is used
+again by the same stream only, and `Tensor.record_stream` holds for its results.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ..derivatives.jvp import _EXPONENT
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+    Tensors: TypeAlias = Sequence[torch.Tensor | None]
+
+_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+
+
+def module_of(a: Array) -> Any:
+    """Return the module of an array."""
+    return np if isinstance(a, np.ndarray) else __import__("cupy")
+
+
+# Tensors as arrays.
+
+
+def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Array]:
+    """Return the memory of tensors of one device by name, without those that are None."""
+    found: dict[str, Array] = {}
+    device, on_host = None, False
+    for name, t in zip(names, tensors, strict=True):
+        if t is None:
+            continue
+        if device is None:
+            first, device = name, t.device
+            on_host = t.is_cpu
+            if not (on_host or t.is_cuda):
+                raise TypeError(f"{op}: {name} is on device {device}, expected cpu or cuda")
+        elif t.device != device:
+            raise TypeError(f"{op}: {name} is on device {t.device}, expected {device} like {first}")
+        kind = t.dtype
+        if kind not in _DTYPES:
+            raise TypeError(
+                f"{op}: {name} has dtype {kind}, expected one of float16, bfloat16, float32,"
+                " float64"
+            )
+        if not on_host:
+            found[name] = _of_device(t)
+        elif kind is torch.bfloat16:
+            found[name] = _bfloat16(t)
+        else:
+            # Without a gradient, and with its sign where that is but a mark on the tensor.
+            found[name] = t.numpy(force=True)
+    return found
+
+
+def host_arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Array | None]:
+    """Return the memory of tensors that are on the host whatever the device of the others."""
+    found: dict[str, Array | None] = dict.fromkeys(names)
+    for name, t in zip(names, tensors, strict=True):
+        if t is None:
+            continue
+        if t.device.type != "cpu":
+            raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu")
+        found[name] = t.numpy()
+    return found
+
+
+def _bfloat16(t: torch.Tensor) -> Array:
+    """Return the memory of a tensor in the dtype of ml_dtypes: NumPy has none of its own."""
+    import ml_dtypes
+
+    bits: Array = t.detach().resolve_neg().view(torch.int16).numpy()
+    return bits.view(ml_dtypes.bfloat16)
+
+
+class _Exported:
+    """
+    A tensor for DLPack's protocol, whose reader is on the stream that the tensor is ready on.
+
+    PyTorch's own `Tensor.__dlpack__` looks streams up, which takes longer than all the rest.
+    """
+
+    def __init__(self, t: torch.Tensor) -> None:
+        self._tensor = t
+
+    def __dlpack_device__(self) -> Any:
+        return self._tensor.__dlpack_device__()
+
+    def __dlpack__(self, **_: Any) -> Any:
+        dlpack: Any = torch.utils.dlpack
+        return dlpack.to_dlpack(self._tensor)
+
+
+def _of_device(t: torch.Tensor) -> Array:
+    import cupy
+
+    array: Array = cupy.from_dlpack(_Exported(t.detach().resolve_neg()))
+    return array
+
+
+# Arrays as tensors.
+
+
+def tensors_of(arrays: Sequence[Array | None]) -> list[torch.Tensor | None]:
+    """Return the memory of arrays that an op has made as tensors."""
+    return [None if a is None else _tensor_of(a) for a in arrays]
+
+
+def _tensor_of(a: Array) -> torch.Tensor:
+    if type(a) is not np.ndarray and not isinstance(a, np.generic):
+        return _part_of_block(a)
+    a = np.asarray(a, order="C")
+    if a.dtype.kind == "V":
+        t = torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+    else:
+        t = torch.from_numpy(a)
+    # The strides of what is empty are others in NumPy, and the compiler asks for PyTorch's.
+    return t if a.size else t.new_empty(a.shape)
+
+
+def _part_of_block(a: Any) -> torch.Tensor:
+    """Return a CuPy array as the part of PyTorch's own block of memory that it is."""
+    import cupy
+
+    if a.size == 0:
+        return torch.empty(a.shape, dtype=getattr(torch, a.dtype.name), device="cuda")
+    a = cupy.ascontiguousarray(a)
+    if not isinstance(a.data.mem, _block_class()):
+        a = a.copy()
+    block = a.data.mem.tensor
+    offset = (a.data.ptr - block.data_ptr()) // a.itemsize
+    t = torch.empty(0, dtype=getattr(torch, a.dtype.name), device=block.device)
+    strides = [s // a.itemsize for s in a.strides]
+    part: torch.Tensor = t.set_(block.untyped_storage(), offset, a.shape, strides)
+    return part
+
+
+@functools.cache
+def _block_class() -> Any:
+    import cupy
+
+    class Block(cupy.cuda.UnownedMemory):
+        """Memory of PyTorch's allocator, which goes back to it with the last array in it."""
+
+        tensor: torch.Tensor
+
+    return Block
+
+
+def _allocate(size: int) -> Any:
+    """Be CuPy's allocator."""
+    import cupy
+
+    t = torch.empty(size, dtype=torch.uint8, device="cuda")
+    block = _block_class()(t.data_ptr(), size, t, t.device.index)
+    block.tensor = t
+    return cupy.cuda.MemoryPointer(block, 0)
+
+
+@contextmanager
+def on_device_of(t: torch.Tensor) -> Iterator[None]:
+    """Have CuPy work on the device of a tensor, on PyTorch's stream there, in its memory."""
+    import cupy
+
+    index = t.device.index
+    with torch.cuda.device(index), cupy.cuda.Device(index):
+        stream = torch.cuda.current_stream(t.device).cuda_stream
+        with (
+            cupy.cuda.ExternalStream(stream, index),
+            cupy.cuda.using_allocator(_allocate),
+        ):
+            yield
+
+
+# Dual numbers.
+
+
+def along(
+    call: Callable[..., Sequence[Array | None]],
+    values: Sequence[Array | None],
+    tangents: Sequence[Array | None],
+) -> tuple[list[Array | None], list[Array | None]]:
+    """
+    Return what a call returns, and its derivative along a direction.
+
+    As `cupyrnn.jvp`, for ops alone and for either array module, without a word to the host: what
+    is not finite comes out as such, as in PyTorch's own derivatives.
+
+    Parameters
+    ----------
+    call
+        Made of the ops of the package.
+    values, tangents
+        Its arguments and the direction, None where it has no part.
+    """
+    xp = module_of(values[0])
+    exponent = _exponent(xp, [t for t in tangents if t is not None])
+    with np.errstate(all="ignore"):
+        given = [
+            v if v is None or t is None else _dual(xp, v, xp.ldexp(t, exponent))
+            for v, t in zip(values, tangents, strict=True)
+        ]
+        found = call(*given)
+        along = [None if a is None else _tangent(xp, a, exponent) for a in found]
+    return [None if a is None else _value(a) for a in found], along
+
+
+def _exponent(xp: ModuleType, tangents: Sequence[Array]) -> Any:
+    """Return the power of two by which tangents are scaled so that their squares vanish."""
+    given = [xp.abs(t).max() for t in tangents if t.size]
+    if not given:
+        return xp.zeros((), np.int32)
+    largest = functools.reduce(xp.maximum, given)
+    exponent = _EXPONENT[largest.dtype.char] - xp.frexp(largest)[1]
+    return xp.where(xp.isfinite(largest), exponent, 0).astype(np.int32)
+
+
+def _dual(xp: ModuleType, value: Array, tangent: Array) -> Array:
+    out: Array = xp.empty(value.shape, value.dtype.char.upper())
+    out.real, out.imag = value, tangent
+    return out
+
+
+def _value(a: Array) -> Array:
+    return a.real.copy() if a.dtype.kind == "c" else a
+
+
+def _tangent(xp: ModuleType, a: Array, exponent: Any) -> Array:
+    tangent: Array = xp.ldexp(a.imag, -exponent) if a.dtype.kind == "c" else xp.zeros_like(a)
+    return tangent

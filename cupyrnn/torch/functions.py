@@ -1,0 +1,435 @@
+"""The ops as functions of tensors: arguments checked, and what PyTorch's ops return named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import torch
+
+from .._arrays import check_choice
+from .._block import COLUMNS, check_forget_bias
+from ..cells.gru import GRUOutputs
+from ..cells.lstm import LSTMOutputs
+from ..weights.params import GATES
+from .definitions import (
+    BLOCK_GRU,
+    BLOCK_LSTM,
+    CUDNN_RNN,
+    GRU_BLOCK_CELL,
+    LSTM_BLOCK_CELL,
+)
+
+if TYPE_CHECKING:
+    from .._block import GateOrder
+    from ..arithmetic.gates import RecurrentActivation
+    from ..cells.gru import GRUOutputs
+    from ..cells.lstm import LSTMOutputs
+    from ..weights.params import Direction, InputMode, RNNMode
+
+    Lengths: TypeAlias = torch.Tensor | Sequence[int]
+    Resets: TypeAlias = torch.Tensor | Sequence[Sequence[bool]]
+
+
+class RNNOutputs(NamedTuple):
+    """
+    What `cudnn_rnn` returns.
+
+    Attributes
+    ----------
+    output : [T, B, D*P]
+        The output of the last layer.
+    output_h : [L*D, B, P]
+        The states after each sequence's last step.
+    output_c : [L*D, B, H]
+        The cell states of an LSTM; a scalar zero for cells without them.
+    """
+
+    output: torch.Tensor
+    output_h: torch.Tensor
+    output_c: torch.Tensor
+
+
+def extras(sequence_lengths: Any, resets: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return what stays on the host as tensors."""
+    if sequence_lengths is not None and not isinstance(sequence_lengths, torch.Tensor):
+        sequence_lengths = torch.tensor(sequence_lengths, dtype=torch.int64)
+    if resets is not None and not isinstance(resets, torch.Tensor):
+        resets = torch.tensor(resets, dtype=torch.bool)
+    return sequence_lengths, resets
+
+
+def lstm_attributes(
+    op: str,
+    forget_bias: float | None,
+    cell_clip: float | None,
+    gate_order: GateOrder,
+    recurrent_activation: RecurrentActivation,
+) -> tuple[float, float, str, str]:
+    """Return the attributes with TensorFlow's defaults."""
+    check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
+    if cell_clip is None:
+        cell_clip = 3.0 if gate_order == "icfo" else 0.0
+    bias = check_forget_bias(op, forget_bias, gate_order)
+    return bias, float(cell_clip), gate_order, recurrent_activation
+
+
+def lstm_outputs(found: Sequence[torch.Tensor]) -> LSTMOutputs:
+    cs, h, i, f, o, ci, co = found
+    values: Any = (i, cs, f, o, ci, co, h)
+    return LSTMOutputs(*values)
+
+
+def gru_outputs(found: Sequence[torch.Tensor]) -> GRUOutputs:
+    h, *gates = found
+    values: Any = (*gates, h)
+    return GRUOutputs(*values)
+
+
+def lstm_block_cell(
+    x: torch.Tensor,
+    cs_prev: torch.Tensor,
+    h_prev: torch.Tensor,
+    w: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    wci: torch.Tensor | None = None,
+    wcf: torch.Tensor | None = None,
+    wco: torch.Tensor | None = None,
+    forget_bias: float | None = None,
+    cell_clip: float | None = None,
+    gate_order: GateOrder = "icfo",
+    recurrent_activation: RecurrentActivation = "sigmoid",
+) -> LSTMOutputs:
+    """
+    `cupyrnn.lstm_block_cell` of tensors.
+
+    Parameters
+    ----------
+    x : [B, I]
+        The input; all tensors are on its device and of its dtype.
+    cs_prev, h_prev : [B, H]
+        The cell state and the output before the step.
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
+    b : [4*H]
+        The bias, in the same order.
+    wci, wcf, wco : [H], optional
+        The peephole weights of i, f and o: all three or none.
+    forget_bias : float, optional
+        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(cs); 0 or a negative number means none. Left out, 3 for "icfo" and none for
+        "ifco".
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives i, f and o of their sums; `cupyrnn.lstm_block_cell` says whose each is.
+
+    Returns
+    -------
+    LSTMOutputs
+        i, cs, f, o, ci, co and h, [B, H] each. cs and h have gradients: through a clip, the true
+        one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no tensor or on another device or of another dtype than x, a shape does not
+        fit the others, or an attribute is of a wrong type or out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import cupyrnn.torch
+    >>> x, state, w = torch.ones(1, 2), torch.zeros(1, 3), torch.full((5, 12), 0.1)
+    >>> out = cupyrnn.torch.lstm_block_cell(x, state, state, w.requires_grad_(), torch.zeros(12))
+    >>> out.h.sum().backward()
+    >>> w.grad.shape
+    torch.Size([5, 12])
+    """
+    attributes = lstm_attributes(
+        "lstm_block_cell", forget_bias, cell_clip, gate_order, recurrent_activation
+    )
+    return lstm_outputs(LSTM_BLOCK_CELL(x, cs_prev, h_prev, w, b, wci, wcf, wco, *attributes))
+
+
+def block_lstm(
+    x: torch.Tensor,
+    cs_prev: torch.Tensor,
+    h_prev: torch.Tensor,
+    w: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    wci: torch.Tensor | None = None,
+    wcf: torch.Tensor | None = None,
+    wco: torch.Tensor | None = None,
+    sequence_lengths: Lengths | None = None,
+    reverse: bool = False,
+    resets: Resets | None = None,
+    forget_bias: float | None = None,
+    cell_clip: float | None = None,
+    gate_order: GateOrder = "icfo",
+    recurrent_activation: RecurrentActivation = "sigmoid",
+) -> LSTMOutputs:
+    """
+    `cupyrnn.block_lstm` of tensors.
+
+    Parameters
+    ----------
+    x : [T, B, I]
+        The input; all tensors are on its device and of its dtype.
+    cs_prev, h_prev : [B, H]
+        The cell state and the output before the first step.
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
+    b : [4*H]
+        The bias, in the same order.
+    wci, wcf, wco : [H], optional
+        The peephole weights of i, f and o: all three or none.
+    sequence_lengths : list or tensor of [B] integers on the CPU, optional
+        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+    reverse : bool
+        Run each sequence from its own last step to its first.
+    resets : list or tensor of [T, B] booleans on the CPU, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction.
+    forget_bias : float, optional
+        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(cs); 0 or a negative number means none. Left out, 3 for "icfo" and none for
+        "ifco".
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives i, f and o of their sums; `cupyrnn.block_lstm` says whose each is.
+
+    Returns
+    -------
+    LSTMOutputs
+        i, cs, f, o, ci, co and h, [T, B, H] each. cs and h have gradients: through a clip, the
+        true one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no tensor or on another device or of another dtype than x, a shape does not
+        fit the others, or an attribute is of a wrong type or out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import cupyrnn.torch
+    >>> x, state, w = torch.ones(4, 1, 2), torch.zeros(1, 3), torch.full((5, 12), 0.1)
+    >>> out = cupyrnn.torch.block_lstm(x, state, state, w, torch.zeros(12))
+    >>> out.h.shape
+    torch.Size([4, 1, 3])
+    """
+    attributes = lstm_attributes(
+        "block_lstm", forget_bias, cell_clip, gate_order, recurrent_activation
+    )
+    of_steps = extras(sequence_lengths, resets)
+    inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
+    return lstm_outputs(BLOCK_LSTM(*inputs, *of_steps, *attributes, reverse))
+
+
+def gru_block_cell(
+    x: torch.Tensor,
+    h_prev: torch.Tensor,
+    w_ru: torch.Tensor,
+    w_c: torch.Tensor,
+    b_ru: torch.Tensor,
+    b_c: torch.Tensor,
+    *,
+    recurrent_activation: RecurrentActivation = "sigmoid",
+) -> GRUOutputs:
+    """
+    `cupyrnn.gru_block_cell` of tensors.
+
+    Parameters
+    ----------
+    x : [B, I]
+        The input; all tensors are on its device and of its dtype.
+    h_prev : [B, H]
+        The output before the step.
+    w_ru : [I+H, 2*H]
+        The weights of r and u, rows for x above rows for h_prev.
+    w_c : [I+H, H]
+        The weights of c, rows for x above rows for h_prev*r.
+    b_ru, b_c : [2*H] and [H]
+        The biases.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives r and u of their sums; `cupyrnn.gru_block_cell` says whose each is.
+
+    Returns
+    -------
+    GRUOutputs
+        r, u, c and h, [B, H] each. h has a gradient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no tensor or on another device or of another dtype than x, a shape does not
+        fit the others, or an attribute is of a wrong type or out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import cupyrnn.torch
+    >>> x, h, w = torch.ones(1, 2), torch.zeros(1, 3), torch.full((5, 9), 0.1)
+    >>> out = cupyrnn.torch.gru_block_cell(
+    ...     x, h, w[:, :6], w[:, 6:], torch.zeros(6), torch.zeros(3)
+    ... )
+    >>> out.h.shape
+    torch.Size([1, 3])
+    """
+    return gru_outputs(GRU_BLOCK_CELL(x, h_prev, w_ru, w_c, b_ru, b_c, recurrent_activation))
+
+
+def block_gru(
+    x: torch.Tensor,
+    h_prev: torch.Tensor,
+    w_ru: torch.Tensor,
+    w_c: torch.Tensor,
+    b_ru: torch.Tensor,
+    b_c: torch.Tensor,
+    *,
+    sequence_lengths: Lengths | None = None,
+    reverse: bool = False,
+    resets: Resets | None = None,
+    recurrent_activation: RecurrentActivation = "sigmoid",
+) -> GRUOutputs:
+    """
+    `cupyrnn.block_gru` of tensors.
+
+    Parameters
+    ----------
+    x : [T, B, I]
+        The input; all tensors are on its device and of its dtype.
+    h_prev : [B, H]
+        The output before the first step.
+    w_ru : [I+H, 2*H]
+        The weights of r and u, rows for x above rows for h_prev.
+    w_c : [I+H, H]
+        The weights of c, rows for x above rows for h_prev*r.
+    b_ru, b_c : [2*H] and [H]
+        The biases.
+    sequence_lengths : list or tensor of [B] integers on the CPU, optional
+        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+    reverse : bool
+        Run each sequence from its own last step to its first.
+    resets : list or tensor of [T, B] booleans on the CPU, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives r and u of their sums; `cupyrnn.block_gru` says whose each is.
+
+    Returns
+    -------
+    GRUOutputs
+        r, u, c and h, [T, B, H] each. h has a gradient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no tensor or on another device or of another dtype than x, a shape does not
+        fit the others, or an attribute is of a wrong type or out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import cupyrnn.torch
+    >>> x, h, w = torch.ones(4, 1, 2), torch.zeros(1, 3), torch.full((5, 9), 0.1)
+    >>> out = cupyrnn.torch.block_gru(x, h, w[:, :6], w[:, 6:], torch.zeros(6), torch.zeros(3))
+    >>> out.h.shape
+    torch.Size([4, 1, 3])
+    """
+    of_steps = extras(sequence_lengths, resets)
+    inputs = (x, h_prev, w_ru, w_c, b_ru, b_c)
+    return gru_outputs(BLOCK_GRU(*inputs, *of_steps, recurrent_activation, reverse))
+
+
+def cudnn_rnn(
+    input: torch.Tensor,
+    input_h: torch.Tensor,
+    input_c: torch.Tensor | None,
+    params: torch.Tensor,
+    *,
+    sequence_lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    dropout: float = 0.0,
+    seeds: torch.Tensor | None = None,
+    num_proj: int = 0,
+    recurrent_activation: RecurrentActivation = "sigmoid",
+    time_major: bool = True,
+) -> RNNOutputs:
+    """
+    `cupyrnn.cudnn_rnn` of tensors: on CUDA by this package's kernels, not by cuDNN.
+
+    Parameters
+    ----------
+    input : [T, B, I]
+        The sequences; all tensors are on its device and of its dtype.
+    input_h : [L*D, B, P]
+        The states before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
+        and so on. The number of layers is taken from here.
+    input_c : [L*D, B, H] or None
+        The cell states of an LSTM. The other cells ignore it.
+    params : [params_size]
+        All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says.
+    sequence_lengths : list or tensor of [B] integers on the CPU, optional
+        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+    resets : list or tensor of [T, B] booleans on the CPU, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices: input, of size H, is added to every
+        gate. auto_select is skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1 or 2.
+    dropout : float
+        The part, in [0, 1], of the values between layers that is zeroed; 0 for none.
+    seeds : tensor of two integers on the CPU, optional
+        What the masks depend on, for instance ``torch.randint(2**62, (2,))``: new ones in every
+        call. Zeros if left out.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of their sums; `cupyrnn.cudnn_rnn` says whose each is.
+    time_major : bool
+        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
+
+    Returns
+    -------
+    RNNOutputs
+        output, output_h and output_c.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no tensor or on another device or of another dtype than input, a shape does
+        not fit the others, or an attribute is of a wrong type or out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import cupyrnn.torch
+    >>> x, h = torch.ones(4, 1, 2), torch.zeros(1, 1, 3)
+    >>> params = torch.full((cupyrnn.cudnn_rnn_params_size(1, 3, 2),), 0.1)
+    >>> cupyrnn.torch.cudnn_rnn(x, h, h, params).output.shape
+    torch.Size([4, 1, 3])
+    """
+    op = "cudnn_rnn"
+    check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    if rnn_mode == "lstm" and input_c is None:
+        raise TypeError(f"{op}: input_c is None, expected a tensor like input")
+    is_training = torch.is_grad_enabled() or dropout > 0
+    attributes = (
+        *(rnn_mode, input_mode, direction, float(dropout), num_proj, recurrent_activation),
+        *(time_major, is_training),
+    )
+    inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
+    output, h, c, _ = CUDNN_RNN(*inputs, *extras(sequence_lengths, resets), seeds, *attributes)
+    return RNNOutputs(output, h, c)

@@ -1,0 +1,452 @@
+"""
+The ops as PyTorch's own: ops for its compiler and functions for its autograd.
+
+Each function of the package becomes four ops, of which PyTorch's first and second derivatives are
+made, forward and backward. With F the function of its inputs p, and G(p, y) the gradient of
+sum(y*F(p))::
+
+    forward   p -> F, and what G needs
+    backward  p, y -> G
+    jvp       p, dp -> the tangent of F
+    second    p, y, dp, dy -> the tangent of F, G, the tangent of G
+
+The last two are calls with dual numbers. The derivatives of each by its arguments, given gradients
+w of what it returns, are among them as the matrix of second derivatives is symmetric::
+
+    forward   G(p, w)
+    backward  by p the tangent of G along dp = w, by y that of F
+    jvp       by p the tangent of G with y = w, by dp G(p, w)
+
+Where nobody traces a call, it goes past PyTorch's dispatcher, and past autograd where nothing has
+a gradient: both take longer than a small op.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from .arrays import along, arrays_of, host_arrays_of, on_device_of, tensors_of
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+    # Arguments by name, without those that are None.
+    Named: TypeAlias = dict[str, Any]
+
+_R = TypeVar("_R")
+
+_LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
+
+
+class Function(NamedTuple):
+    """What PyTorch is told of a function: names and shapes, and how it is called."""
+
+    name: str
+    inputs: tuple[str, ...]  # that have a gradient
+    optional: tuple[str, ...]  # of these
+    outputs: tuple[str, ...]  # that have a gradient
+    saved: tuple[str, ...]  # what the gradient needs beside
+    extras: tuple[str, ...]  # tensors without a gradient, all optional
+    attributes: tuple[str, ...]  # types and names
+    forward: Callable[[Named, Named], Named]  # arrays, attributes -> arrays
+    backward: Callable[[Named, Named, Named, Named], Named]  # and results, cotangents -> by input
+    shapes: Callable[[Named, Named], dict[str, tuple[int, ...]]]
+
+
+# What has second derivatives: those that have a complex dtype beside them.
+_WITH_TANGENTS = (torch.float32, torch.float64)
+
+
+def _plain(tensors: Sequence[Any]) -> bool:
+    """Return whether nobody traces a call: PyTorch's tracers have modes or subclasses."""
+    if _get_current_dispatch_mode() is not None:
+        return False
+    for t in tensors:
+        kind = type(t)
+        if kind is not torch.Tensor and t is not None and kind is not torch.nn.Parameter:
+            return False
+    return True
+
+
+def _in_forward_mode() -> bool:
+    """Return whether forward mode is under way; True where PyTorch does not say."""
+    level: int = getattr(torch.autograd.forward_ad, "_current_level", 0)
+    return level >= 0
+
+
+def _in_a_transform() -> bool:
+    """Return whether forward mode or one of torch.func's transforms is under way."""
+    return torch._C._are_functorch_transforms_active() or _in_forward_mode()
+
+
+def _requires_grad(tensors: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+class Op:
+    """A function of the package as ops of PyTorch; called with tensors and attributes in order."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = f = function
+        n, m, k = len(f.inputs), len(f.outputs) + len(f.saved), len(f.outputs)
+        self._sizes = n, m, k
+        self._attributes = [part.split()[-1] for part in f.attributes]
+        self._results = (*f.outputs, *f.saved)
+        # How many of the arguments of each op are tensors.
+        e = len(f.extras)
+        self._tensors = {
+            "forward": n + e,
+            "backward": n + m + k + e,
+            "jvp": 2 * n + e,
+            "second": 2 * (n + k) + e,
+        }
+        self._define()
+        self.functions = _functions(self)
+        # Past what looks for a transform in every call: there is none where this is called.
+        base: type[Any] = torch.autograd.Function
+        self._record: Any = super(base, self.functions.recorded).apply  # type: ignore[misc]
+
+    def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
+        """Return the outputs and what is saved."""
+        if torch.compiler.is_compiling():
+            results: Sequence[torch.Tensor] = self.forward(*args)
+            return results
+        tensors = args[: self._tensors["forward"]]
+        if not _plain(tensors) or _in_a_transform():
+            return self.functions.forward.apply(*args)  # type: ignore[no-any-return]
+        if _requires_grad(tensors):
+            return self._record(*args)  # type: ignore[no-any-return]
+        found: Sequence[Any] = self._forward(*args)
+        return found
+
+    def call(self, which: str, *args: Any) -> Sequence[Any]:
+        """Call an op as a part of a derivative, which may have one itself."""
+        tensors = args[: self._tensors[which]]
+        if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
+            function = getattr(self.functions, which)
+            return function.apply(*args)  # type: ignore[no-any-return]
+        return getattr(self, f"_{which}")(*args)  # type: ignore[no-any-return]
+
+    def run(self, which: str, *args: Any) -> Sequence[torch.Tensor]:
+        """Run an op below autograd."""
+        if _plain(args[: self._tensors[which]]):
+            return self._whole(args[0], getattr(self, f"_{which}")(*args))
+        found = getattr(self, which)(*args)
+        results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
+        return results
+
+    # What PyTorch's dispatcher is told, for the compiler and all else that traces.
+
+    def _define(self) -> None:
+        f, (n, m, k) = self.function, self._sizes
+        inputs = [("Tensor? " if name in f.optional else "Tensor ") + name for name in f.inputs]
+        results = [f"Tensor {name}_" for name in self._results]
+        cotangents = [f"Tensor? {name}_grad" for name in f.outputs]
+        tangents = [f"Tensor? {name}_tangent" for name in f.inputs]
+        more = [f"Tensor? {name}_grad_tangent" for name in f.outputs]
+        last = [f"Tensor? {name}" for name in f.extras] + list(f.attributes)
+        self.forward = self._op("forward", inputs + last, m, self._fake_forward)
+        self.backward = self._op(
+            "backward", inputs + results + cotangents + last, n, lambda *a: self._like(a[:n])
+        )
+        self.jvp = self._op(
+            "jvp", inputs + tangents + last, k,
+            lambda *a: self._fake_forward(*a[:n], *a[2 * n :])[:k],
+        )  # fmt: skip
+        self.second = self._op(
+            "second", inputs + cotangents + tangents + more + last, k + 2 * n, self._fake_second
+        )
+        register = torch.library.register_autograd
+        register(self.forward, self._vjp_forward, setup_context=self._keep_forward, lib=_LIBRARY)
+        register(self.backward, self._vjp_backward, setup_context=self._keep, lib=_LIBRARY)
+        for op in (self.jvp, self.second):
+            register(op, _refusal(f.name, "there are no third derivatives"), lib=_LIBRARY)
+
+    def _op(self, which: str, arguments: list[str], count: int, fake: Any) -> Any:
+        """Return an op of PyTorch."""
+        name = self.function.name + ("" if which == "forward" else f"_{which}")
+        schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * count)})"
+        torch.library.define(
+            f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=torch.Tag.pt2_compliant_tag
+        )
+        run = getattr(self, f"_{which}")
+
+        def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                # An op that the dispatcher is told of has no forward mode: it would be zeros.
+                if _in_forward_mode() and torch._C._is_fwd_grad_enabled():
+                    raise NotImplementedError(
+                        f"{self.function.name}: there is no forward mode in torch.compile"
+                    )
+                return _result(compute(*args))
+
+            return call
+
+        _LIBRARY.impl(
+            name,
+            traced(lambda *args: self._whole(args[0], run(*args))),
+            "CompositeExplicitAutograd",
+        )
+        torch.library.register_fake(f"cupyrnn::{name}", traced(fake), lib=_LIBRARY)
+        return getattr(torch.ops.cupyrnn, name).default
+
+    def _whole(self, like: torch.Tensor, found: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """Return a tensor for each result, an empty one of what is left out."""
+        return tuple(like.new_empty(0) if t is None else t for t in found)
+
+    def _fake_forward(self, *args: Any) -> tuple[torch.Tensor, ...]:
+        f, n = self.function, len(self.function.inputs)
+        inputs = dict(zip(f.inputs, args[:n], strict=True))
+        rest = dict(zip(self._attributes, args[n + len(f.extras) :], strict=True))
+        shapes = f.shapes(inputs, rest)
+        return tuple(args[0].new_empty(shapes[name]) for name in self._results)
+
+    def _like(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        return tuple(inputs[0].new_empty(0 if t is None else t.shape) for t in inputs)
+
+    def _fake_second(self, *args: Any) -> tuple[torch.Tensor, ...]:
+        n, _, k = self._sizes
+        outputs = self._fake_forward(*args[:n], *args[2 * (n + k) :])[:k]
+        return (*outputs, *self._like(args[:n]), *self._like(args[:n]))
+
+    # What the ops compute: tensors in and out, None where an input is left out.
+
+    def _rest(self, values: Sequence[Any]) -> Named:
+        """Return the extras and the attributes by name."""
+        f, e = self.function, len(self.function.extras)
+        rest = host_arrays_of(f.name, f.extras, values[:e])
+        rest.update(zip(self._attributes, values[e:], strict=True))
+        return rest
+
+    def _forward(self, *args: Any) -> list[torch.Tensor | None]:
+        f, n = self.function, len(self.function.inputs)
+
+        def run() -> list[torch.Tensor | None]:
+            found = f.forward(arrays_of(f.name, f.inputs, args[:n]), self._rest(args[n:]))
+            return tensors_of([found[name] for name in self._results])
+
+        return _where(args[0], run)
+
+    def _backward(self, *args: Any) -> list[torch.Tensor | None]:
+        f, (n, m, k) = self.function, self._sizes
+
+        def run() -> list[torch.Tensor | None]:
+            inputs = arrays_of(f.name, f.inputs, args[:n])
+            results = arrays_of(f.name, self._results, args[n : n + m])
+            cotangents = arrays_of(f.name, f.outputs, args[n + m : n + m + k])
+            grads = f.backward(inputs, results, cotangents, self._rest(args[n + m + k :]))
+            return tensors_of([grads[name] if name in inputs else None for name in f.inputs])
+
+        return _where(args[0], run)
+
+    def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
+        f, n = self.function, len(self.function.inputs)
+        self._check_second(args[0])
+
+        def run() -> list[torch.Tensor | None]:
+            inputs, tangents = (arrays_of(f.name, f.inputs, a) for a in (args[:n], args[n : 2 * n]))
+            rest = self._rest(args[2 * n :])
+
+            def outputs(*values: Any) -> list[Array]:
+                found = f.forward(dict(zip(inputs, values, strict=True)), rest)
+                return [found[name] for name in f.outputs]
+
+            directions = [tangents.get(name) for name in inputs]
+            return tensors_of(along(outputs, list(inputs.values()), directions)[1])
+
+        return _where(args[0], run)
+
+    def _second(self, *args: Any) -> list[torch.Tensor | None]:
+        f, (n, _, k) = self.function, self._sizes
+        self._check_second(args[0])
+
+        def run() -> list[torch.Tensor | None]:
+            inputs, cotangents, tangents, more = (
+                arrays_of(f.name, names, args[i:j])
+                for names, i, j in (
+                    (f.inputs, 0, n),
+                    (f.outputs, n, n + k),
+                    (f.inputs, n + k, 2 * n + k),
+                    (f.outputs, 2 * n + k, 2 * (n + k)),
+                )
+            )
+            rest = self._rest(args[2 * (n + k) :])
+            for name, a in more.items():
+                if name not in cotangents:
+                    cotangents[name] = a * 0
+
+            def both(*values: Any) -> list[Array | None]:
+                primals = dict(zip(inputs, values, strict=False))
+                found = f.forward(primals, rest)
+                given = dict(zip(cotangents, values[len(inputs) :], strict=True))
+                grads = f.backward(primals, found, given, rest)
+                of_inputs = [grads[name] if name in inputs else None for name in f.inputs]
+                return [found[name] for name in f.outputs] + of_inputs
+
+            directions = [tangents.get(name) for name in inputs]
+            directions += [more.get(name) for name in cotangents]
+            values, slopes = along(both, [*inputs.values(), *cotangents.values()], directions)
+            return tensors_of([*slopes[:k], *values[k:], *slopes[k:]])
+
+        return _where(args[0], run)
+
+    def _check_second(self, first: torch.Tensor) -> None:
+        if first.dtype not in _WITH_TANGENTS:
+            raise TypeError(
+                f"{self.function.name}: {self.function.inputs[0]} has dtype"
+                f" {str(first.dtype).removeprefix('torch.')}, expected float32 or float64: there"
+                " are no second derivatives of a half format, nor forward mode"
+            )
+
+    # Derivatives.
+
+    def _keep(self, ctx: Any, inputs: Any, output: Any, results: int = 0) -> None:
+        """Keep the arguments of a call, and of the forward op the results."""
+        tensors = len(inputs) - len(self._attributes)
+        kept = (*inputs[:tensors], *output[:results])
+        ctx.save_for_backward(*kept)
+        ctx.save_for_forward(*kept)
+        ctx.attributes = inputs[tensors:]
+        ctx.set_materialize_grads(False)
+
+    def _keep_forward(self, ctx: Any, inputs: Any, output: Any) -> None:
+        _, m, k = self._sizes
+        self._keep(ctx, inputs, output, m)
+        ctx.mark_non_differentiable(*output[k:])
+
+    def _vjp_forward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        (n, m, k), kept = self._sizes, ctx.saved_tensors
+        inputs, extras, results = kept[:n], kept[n:-m], kept[-m:]
+        found = self._derivative(
+            "backward", *inputs, *results, *grads[:k], *extras, *ctx.attributes
+        )
+        return *_wanted(ctx, found), *[None] * (len(extras) + len(ctx.attributes))
+
+    def _vjp_backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        (n, m, k), kept = self._sizes, ctx.saved_tensors
+        inputs, cotangents, extras = kept[:n], kept[n + m : n + m + k], kept[n + m + k :]
+        given = [None if t is None else g for t, g in zip(inputs, grads, strict=True)]
+        nothing = [None] * k
+        found = self._derivative(
+            "second", *inputs, *cotangents, *given, *nothing, *extras, *ctx.attributes
+        )
+        by_cotangent = [None if t is None else a for t, a in zip(cotangents, found, strict=False)]
+        by_input = _wanted(ctx, found[k + n :])
+        last = len(extras) + len(ctx.attributes)
+        return *by_input, *[None] * m, *by_cotangent, *[None] * last
+
+    def _vjp_jvp(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        (n, _, k), kept = self._sizes, ctx.saved_tensors
+        inputs, tangents, extras = kept[:n], kept[n : 2 * n], kept[2 * n :]
+        nothing = [None] * k
+        found = self._derivative(
+            "second", *inputs, *grads, *tangents, *nothing, *extras, *ctx.attributes
+        )
+        by_tangent = [
+            None if t is None else g for t, g in zip(tangents, found[k : k + n], strict=True)
+        ]
+        last = len(extras) + len(ctx.attributes)
+        return *_wanted(ctx, found[k + n :]), *by_tangent, *[None] * last
+
+    def _derivative(self, which: str, *args: Any) -> Sequence[Any]:
+        """Call an op in a derivative, traced by the compiler or not."""
+        if torch.compiler.is_compiling():
+            return getattr(self, which)(*args)  # type: ignore[no-any-return]
+        return self.call(which, *args)
+
+
+def _where(t: torch.Tensor, run: Callable[[], _R]) -> _R:
+    """Run what an op does where a tensor is."""
+    if not t.is_cuda:
+        return run()
+    with on_device_of(t):
+        return run()
+
+
+def _wanted(ctx: Any, grads: Sequence[Any]) -> list[Any]:
+    """Return the gradients that are asked for."""
+    return [g if want else None for g, want in zip(grads, ctx.needs_input_grad, strict=False)]
+
+
+def _result(tensors: Sequence[torch.Tensor]) -> Any:
+    """Return tensors as an op does: one alone is no tuple."""
+    return tuple(tensors) if len(tensors) > 1 else tensors[0]
+
+
+def _refusal(name: str, why: str) -> Any:
+    """Return what a function calls that is not to be had."""
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError(f"{name}: {why}")
+
+    return refuse
+
+
+class _Functions(NamedTuple):
+    """The ops of a function for autograd: forward mode and torch.func's transforms included."""
+
+    recorded: type[torch.autograd.Function]  # the forward op without these, which takes less
+    forward: type[torch.autograd.Function]
+    backward: type[torch.autograd.Function]
+    jvp: type[torch.autograd.Function]
+    second: type[torch.autograd.Function]
+
+
+def _function(op: Op, which: str, **parts: Any) -> Any:
+    """Return an op of a function for autograd."""
+
+    def forward(*args: Any) -> Sequence[torch.Tensor]:
+        return op.run(which, *args)
+
+    # PyTorch asks for it in every call, and to find it out takes as long as a small op.
+    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    why = "there is no vmap, give it a batch by the axis B"
+    parts = {"forward": forward, "vmap": _refusal(op.function.name, why), **parts}
+    static = {name: staticmethod(part) for name, part in parts.items()}
+    return type(f"{op.function.name}_{which}", (torch.autograd.Function,), static)
+
+
+def _functions(op: Op) -> _Functions:
+    """Return the ops of a function for autograd."""
+    n, m, k = op._sizes
+    name = op.function.name
+    third = _refusal(name, "there are no third derivatives")
+
+    def recorded(ctx: Any, *args: Any) -> Any:
+        results: Any = tuple(op._forward(*args))
+        tensors = op._tensors["forward"]
+        ctx.save_for_backward(*args[:tensors], *results)
+        ctx.attributes = args[tensors:]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*results[k:])
+        return results
+
+    def backward_jvp(ctx: Any, *tangents: Any) -> Any:
+        kept = ctx.saved_tensors
+        inputs, cotangents, extras = kept[:n], kept[n + m : n + m + k], kept[n + m + k :]
+        along = (*tangents[:n], *tangents[n + m : n + m + k])
+        found = op.call("second", *inputs, *cotangents, *along, *extras, *ctx.attributes)
+        return tuple(found[k + n :])
+
+    def forward_jvp(ctx: Any, *tangents: Any) -> Any:
+        kept = ctx.saved_tensors
+        found = op.call("jvp", *kept[:n], *tangents[:n], *kept[n:-m], *ctx.attributes)
+        return *found, *[None] * (m - k)
+
+    kept = {"setup_context": op._keep}
+    nothing = {"setup_context": lambda ctx, inputs, output: None}
+    again = _refusal(name, "there is no forward mode of forward mode")
+    return _Functions(
+        recorded=_function(op, "forward", forward=recorded, backward=op._vjp_forward),
+        forward=_function(
+            op, "forward", setup_context=op._keep_forward, backward=op._vjp_forward, jvp=forward_jvp
+        ),
+        backward=_function(op, "backward", **kept, backward=op._vjp_backward, jvp=backward_jvp),
+        jvp=_function(op, "jvp", **kept, backward=op._vjp_jvp, jvp=again),
+        second=_function(op, "second", **nothing, backward=third, jvp=third),
+    )

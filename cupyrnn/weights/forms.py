@@ -1,0 +1,330 @@
+"""The packed parameters in the forms that others have them in, and arrays of others as NumPy's.
+
+A gate's matrix is [H, K] in the packed vector. Keras, TensorFlow's cells and ONNX have the gates
+of a layer in orders of their own, side by side or above each other, and most of them transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._arrays import (
+    array_kind,
+    cast,
+    check_arrays,
+    check_choice,
+    expect_rank,
+    expect_shape,
+    on_device,
+    plain,
+    shown,
+)
+from .params import GATES, layers
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from .params import Net
+
+
+class BlockLSTMParams(NamedTuple):
+    """
+    The weights of `block_lstm` without peepholes.
+
+    Attributes
+    ----------
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev.
+    b : [4*H]
+        The bias.
+    """
+
+    w: Array
+    b: Array
+
+
+class PeepholeLSTMParams(NamedTuple):
+    """
+    The weights of `block_lstm` by the names of its arguments, the peepholes among them.
+
+    ``block_lstm(x, cs_prev, h_prev, **params._asdict())`` takes them; what is None is left out.
+
+    Attributes
+    ----------
+    w : [I+H, 4*H]
+        The weights, rows for x above rows for h_prev.
+    b : [4*H]
+        The bias.
+    wci, wcf, wco : [H] or None
+        The peephole weights of i, f and o: all three or none.
+    """
+
+    w: Array
+    b: Array
+    wci: Array | None = None
+    wcf: Array | None = None
+    wco: Array | None = None
+
+
+class BlockGRUParams(NamedTuple):
+    """
+    The weights of `block_gru`, by the names of its arguments.
+
+    Attributes
+    ----------
+    w_ru : [I+H, 2*H]
+        The weights of r and u, rows for x above rows for h_prev.
+    w_c : [I+H, H]
+        The weights of c, rows for x above rows for h_prev*r.
+    b_ru : [2*H]
+        The biases of r and u.
+    b_c : [H]
+        The bias of c.
+    """
+
+    w_ru: Array
+    w_c: Array
+    b_ru: Array
+    b_c: Array
+
+
+# Where others have the gates of the packed order i, f, ci, o; r, u, c; h.
+KERAS = {"lstm": [0, 1, 2, 3], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
+BLOCK = {"icfo": [0, 2, 1, 3], "ifco": [0, 1, 2, 3]}
+
+
+def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Array]]:
+    """
+    Return arrays of one module and one dtype: the widest, where they differ.
+
+    What is no array is asked for one by its own ``numpy()``, as the tensors of PyTorch and
+    TensorFlow have it, or by ``__array__``. Nothing leaves its device here: a framework whose
+    tensor is on another one refuses to.
+    """
+    arrays: dict[str, Array] = {}
+    for name, value in given.items():
+        arrays[name] = _as_array(op, name, value)
+        xp, _ = check_arrays(op, {name: arrays[name]})
+        arrays[name] = plain(arrays[name]) if xp is np else arrays[name]
+    dtypes = {a.dtype for a in arrays.values()}
+    if len(dtypes) > 1:
+        widest = max(dtypes, key=lambda dtype: dtype.itemsize)
+        if any(dtype.kind == "c" for dtype in dtypes):  # which hold a tangent
+            widest = np.result_type(*dtypes)
+        elif widest.itemsize == 2:  # of the two half formats neither holds the other's values
+            widest = np.dtype(np.float32)
+        with on_device(xp, next(iter(arrays.values()))):
+            arrays = {name: cast(a, widest) for name, a in arrays.items()}
+    xp, _ = check_arrays(op, arrays)
+    return xp, arrays
+
+
+def _as_array(op: str, name: str, value: Any) -> Array:
+    """Return what is an array, or says itself how it becomes one."""
+    if array_kind(value) is not None or isinstance(value, (np.ndarray, np.generic)):
+        return value
+    try:
+        if callable(getattr(value, "detach", None)):  # of PyTorch: without its gradient
+            value = value.detach()
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which its numpy() refuses
+                value = value.float()
+        if callable(getattr(value, "numpy", None)):
+            return np.asarray(value.numpy())
+        if callable(getattr(value, "__array__", None)):
+            return np.asarray(value)
+    except Exception as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        reason = str(error)[:200]
+        raise TypeError(f"{op}: {name} is a {kind} that NumPy cannot read: {reason}") from error
+    return value
+
+
+def check_names(op: str, what: str, given: Any, prefix: object) -> None:
+    """Check that `given` is a mapping of names to arrays, and `prefix` the beginning of a name."""
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise TypeError(f"{op}: {what} is a {kind}, expected a mapping of names to arrays")
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"{op}: {what} has the key {shown(name)}, expected strings")
+    if not isinstance(prefix, str):
+        raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
+
+
+def mode_of(op: str, rnn_mode: Any, width: int, H: int, problem: str) -> tuple[Any, int]:
+    """
+    Return the cell whose G gates are `width` wide together, and H.
+
+    A cell that is given decides what H is; else it follows from the H that another array has.
+    `problem` begins the error.
+    """
+    if rnn_mode is not None:
+        G = len(GATES[rnn_mode])
+        if width % G:
+            raise ValueError(f"{op}: {problem} with G = {G} for {rnn_mode}")
+        return rnn_mode, width // G
+    for mode, gates in GATES.items():
+        if width == len(gates) * H:
+            if len(gates) == 1:
+                raise ValueError(
+                    f"{op}: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh"
+                    " from rnn_relu: say which"
+                )
+            return mode, H
+    raise ValueError(
+        f"{op}: {problem} with H = {H} and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"
+    )
+
+
+def by_gate(a: Array, G: int) -> Array:
+    """Return [K, G*H], gates side by side, as [G, H, K]."""
+    return a.reshape(a.shape[0], G, -1).transpose(1, 2, 0)
+
+
+def side_by_side(a: Array) -> Array:
+    """Return [G, H, K] as [K, G*H], a copy."""
+    G, H, K = a.shape
+    return a.transpose(2, 0, 1).reshape(K, G * H)
+
+
+def own_order(columns: list[int]) -> list[int]:
+    """Return the packed places of gates that lie in the order that `columns` says."""
+    return sorted(range(len(columns)), key=columns.__getitem__)
+
+
+def refuse(op: str, whose: str, net: Net, *, projection: bool = False) -> None:
+    """Refuse a net that a framework cannot have."""
+    if net.skip:
+        raise ValueError(f"{op}: params is of a net with skip_input, which {whose} does not have")
+    if net.num_proj and not projection:
+        raise ValueError(f"{op}: params is of a net with num_proj, which {whose} does not have")
+
+
+def torch_places(net: Net, params: Array, end: str = "_l0") -> Iterator[tuple[str, str, Array]]:
+    """
+    Yield PyTorch's name of each array, the symbols of its shape, and its place: a view.
+
+    A cell's names end in nothing where those of layers end in "_l0", "_l0_reverse", "_l1", ...
+    """
+    for pl, layer in enumerate(layers(params, net)):
+        if end:
+            end = f"_l{pl // net.D}" + "_reverse" * (pl % net.D)
+        G, H, K = layer.input.shape
+        yield "weight_ih" + end, "(G*H, K)", layer.input.reshape(G * H, K)
+        yield "weight_hh" + end, "(G*H, P or H)", layer.recurrent.reshape(G * H, net.P)
+        yield "bias_ih" + end, "(G*H,)", layer.input_bias.reshape(G * H)
+        yield "bias_hh" + end, "(G*H,)", layer.recurrent_bias.reshape(G * H)
+        if layer.projection is not None:
+            yield "weight_hr" + end, "(P, H)", layer.projection
+
+
+def as_torch(
+    op: str, xp: ModuleType, net: Net, params: Array, end: str = "_l0"
+) -> dict[str, Array]:
+    """Return packed parameters as a state_dict has them."""
+    refuse(op, "PyTorch", net, projection=True)
+    with on_device(xp, params):
+        return {name: place.copy() for name, _, place in torch_places(net, params, end)}
+
+
+def as_keras(
+    op: str, xp: ModuleType, net: Net, params: Array, *, sum_biases: bool = True
+) -> list[Array]:
+    """
+    Return packed parameters as ``layer.get_weights()`` has them.
+
+    Where Keras has one bias for two it is their sum, or the recurrent one.
+    """
+    refuse(op, "Keras", net)
+    order = own_order(KERAS[net.rnn_mode])
+    arrays: list[Array] = []
+    with on_device(xp, params):
+        for layer in layers(params, net):
+            arrays.append(side_by_side(layer.input[order]))
+            arrays.append(side_by_side(layer.recurrent[order]))
+            of_input = layer.input_bias[order].reshape(1, -1)
+            recurrent = layer.recurrent_bias[order].reshape(1, -1)
+            if net.rnn_mode == "gru":
+                arrays.append(xp.concatenate([of_input, recurrent]))
+            else:
+                arrays.append((of_input + recurrent if sum_biases else recurrent)[0])
+    return arrays
+
+
+def as_cudnn_keras(op: str, xp: ModuleType, net: Net, params: Array) -> list[Array]:
+    """
+    Return packed parameters as the weights of Keras's CuDNNLSTM and CuDNNGRU.
+
+    Their kernels are as large as the others' but a gate's [K, H] holds cuDNN's [H, K] in
+    row-major order.
+    """
+    refuse(op, "Keras", net)
+    order = own_order(KERAS[net.rnn_mode])
+    arrays: list[Array] = []
+    with on_device(xp, params):
+        for layer in layers(params, net):
+            for matrices in (layer.input, layer.recurrent):
+                _, H, K = matrices.shape
+                gates = [matrices[g].reshape(K, H) for g in order]
+                arrays.append(xp.concatenate(gates, axis=1))
+            biases = [b[order].reshape(-1) for b in (layer.input_bias, layer.recurrent_bias)]
+            arrays.append(xp.concatenate(biases))
+    return arrays
+
+
+def as_block_lstm(
+    op: str,
+    xp: ModuleType,
+    net: Net,
+    params: Array,
+    gate_order: object,
+    *,
+    sum_biases: bool = True,
+) -> BlockLSTMParams:
+    """Return the packed parameters of one LSTM layer as `block_lstm` takes them."""
+    order = own_order(BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))])
+    refuse(op, "block_lstm", net)
+    if net.rnn_mode != "lstm" or net.L > 1 or net.D > 1:
+        raise ValueError(
+            f"{op}: params is of a net with rnn_mode = {net.rnn_mode}, L = {net.L} and"
+            f" D = {net.D}, expected lstm, 1 and 1: block_lstm is one layer in one direction"
+        )
+    (layer,) = layers(params, net)
+    with on_device(xp, params):
+        parts = [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
+        b = layer.recurrent_bias[order]
+        if sum_biases:
+            b = layer.input_bias[order] + b
+        return BlockLSTMParams(xp.concatenate(parts), b.reshape(-1))
+
+
+def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, int, int]:
+    """Check w_ru, w_c, b_ru and b_c, by the names that errors show; return module, I and H."""
+    xp, _ = check_arrays(op, arrays)
+    (ru, w_ru), (c, w_c), (bias_ru, b_ru), (bias_c, b_c) = arrays.items()
+    rows, H = expect_rank(op, c, w_c, "(I+H, H)")
+    if not 0 < H < rows:
+        raise ValueError(f"{op}: {c} has shape {w_c.shape}, expected (I+H, H)")
+    expect_shape(op, ru, w_ru, "(I+H, 2*H)", (rows, 2 * H))
+    expect_shape(op, bias_ru, b_ru, "(2*H,)", (2 * H,))
+    expect_shape(op, bias_c, b_c, "(H,)", (H,))
+    return xp, rows - H, H
+
+
+def check_block_lstm(op: str, arrays: Mapping[str, Any]) -> tuple[ModuleType, int, int]:
+    """Check w, b, wci, wcf and wco, by the names that errors show; return module, I and H."""
+    (name_w, w), (name_b, b), *peepholes = arrays.items()
+    xp, _ = check_arrays(op, {name_w: w, name_b: b}, dict(peepholes))
+    rows, columns = expect_rank(op, name_w, w, "(I+H, 4*H)")
+    H = columns // 4
+    if columns % 4 or not 0 < H < rows:
+        raise ValueError(f"{op}: {name_w} has shape {w.shape}, expected (I+H, 4*H)")
+    expect_shape(op, name_b, b, "(4*H,)", (4 * H,))
+    for name, a in peepholes:
+        expect_shape(op, name, a, "(H,)", (H,))
+        if a is None and any(other is not None for _, other in peepholes):
+            raise ValueError(f"{op}: {name} is None, expected all of wci, wcf, wco or none")
+    return xp, rows - H, H

@@ -1,0 +1,292 @@
+"""First values of parameters, packed and of the block ops, as Keras or PyTorch draw them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .._arrays import FLOATS, check_choice, check_integer, check_real, shown
+from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, own_order, side_by_side
+from .packed import PackedParams
+from .params import check_net, layers
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from .._arrays import Array
+    from .._block import GateOrder
+    from .params import Direction, InputMode, Net, RNNMode
+
+Scheme: TypeAlias = Literal["keras", "torch"]
+
+_SCHEMES = ("keras", "torch")
+
+
+class _Draw(NamedTuple):
+    """How values are drawn."""
+
+    scheme: str
+    dtype: np.dtype[Any]
+    rng: np.random.Generator
+
+    def params(self, net: Net, forget_bias: float | None) -> Array:
+        """Return packed parameters in float64."""
+        params: Array = np.zeros(net.params_size)
+        if self.scheme == "torch":
+            bound = 1 / math.sqrt(net.H)
+            params[...] = self.rng.uniform(-bound, bound, params.shape)
+        for layer in layers(params, net):
+            if self.scheme == "keras":
+                layer.input[...] = self._glorot(layer.input)
+                layer.recurrent[...] = self._orthogonal(layer.recurrent)
+                if layer.projection is not None:
+                    layer.projection[...] = self._glorot(layer.projection[None])[0]
+            if net.rnn_mode == "lstm" and (forget_bias is not None or self.scheme == "keras"):
+                layer.input_bias[1] = 0
+                layer.recurrent_bias[1] = 1 if forget_bias is None else forget_bias
+        return params
+
+    def rounded(self, a: Array) -> Array:
+        """Return values in the dtype asked for."""
+        with np.errstate(all="ignore"):
+            return a.astype(self.dtype)
+
+    def _glorot(self, like: Array) -> Array:
+        """Return gates [G, H, K], drawn as one matrix [K, G*H]."""
+        G, H, K = like.shape
+        bound = math.sqrt(6 / (K + G * H))
+        return self.rng.uniform(-bound, bound, like.shape)
+
+    def _orthogonal(self, like: Array) -> Array:
+        """Return gates [G, H, P] that side by side, [P, G*H], have orthonormal rows."""
+        G, H, P = like.shape
+        q, r = np.linalg.qr(self.rng.standard_normal((G * H, P)))
+        # With these signs every such matrix is as likely as any other.
+        rows: Array = q * np.sign(np.diagonal(r))
+        return rows.reshape(like.shape)
+
+
+def _checked(op: str, scheme: object, dtype: Any, seed: Any) -> _Draw:
+    """Check what all of these functions take."""
+    try:
+        final = np.dtype(dtype)
+    except Exception:  # a TypeError, or one of a class's own
+        final = None
+    if final is None or final.name not in FLOATS:
+        raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(FLOATS)}")
+    if not isinstance(seed, np.random.Generator):
+        seed = np.random.default_rng(check_integer(op, "seed", seed, 0))
+    return _Draw(check_choice(op, "scheme", scheme, _SCHEMES), final, seed)
+
+
+def init_params(
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    *,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    num_proj: int = 0,
+    scheme: Scheme = "keras",
+    forget_bias: float | None = None,
+    seed: int | np.random.Generator = 0,
+    dtype: DTypeLike = np.float32,
+) -> PackedParams:
+    """
+    Return packed parameters to begin training with.
+
+    Parameters
+    ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+    scheme : {"keras", "torch"}
+        "keras" draws as Keras's layers do by default: the input matrices of a layer and direction
+        uniformly within sqrt(6 / (K + G*H)) of zero (Glorot), its recurrent matrices side by side,
+        [P, G*H], with orthonormal rows, a projection like input matrices; biases are zero but for
+        an LSTM's forget gate, where they are 1. "torch" draws all, biases included, uniformly
+        within 1 / sqrt(H) of zero, as torch.nn.LSTM, GRU and RNN do.
+    forget_bias : float, optional
+        The bias of an LSTM's forget gates, in place of the scheme's: the recurrent bias is this
+        and the input bias zero.
+    seed : int or numpy.random.Generator
+        The same integer gives the same values, in every dtype up to its rounding. They are not
+        those that Keras or PyTorch draw with that seed, but of the same distribution.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
+
+    Returns
+    -------
+    PackedParams
+        Of NumPy; ``packed._replace(params=cupy.asarray(packed.params))`` takes it to a device.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type, out of range, not one of its choices or does not go with
+        the others, or forget_bias is given for a cell without that gate.
+
+    See Also
+    --------
+    init_block_lstm, init_block_gru : The same for the block ops.
+
+    References
+    ----------
+    .. [1] X. Glorot and Y. Bengio, Understanding the difficulty of training deep feedforward
+       neural networks, 2010.
+    .. [2] A. Saxe, J. McClelland and S. Ganguli, Exact solutions to the nonlinear dynamics of
+       learning in deep linear neural networks, 2013 (orthogonal matrices).
+    .. [3] R. Jozefowicz, W. Zaremba and I. Sutskever, An empirical exploration of recurrent
+       network architectures, 2015 (a forget bias of 1).
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> packed = cupyrnn.init_params(2, 16, 8, direction="bidirectional", seed=1)
+    >>> packed.params.shape, packed.params.dtype
+    ((9728,), dtype('float32'))
+    """
+    op = "init_params"
+    net = check_net(
+        op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
+    )
+    draw = _checked(op, scheme, dtype, seed)
+    if forget_bias is not None:
+        if net.rnn_mode != "lstm":
+            raise ValueError(
+                f"{op}: forget_bias is {shown(forget_bias)}, expected None for {net.rnn_mode}: only"
+                " lstm has a forget gate"
+            )
+        forget_bias = check_real(op, "forget_bias", forget_bias)
+    return PackedParams(
+        draw.rounded(draw.params(net, forget_bias)),
+        net.L,
+        net.H,
+        net.I,
+        net.rnn_mode,
+        net.direction,
+        net.num_proj,
+        net.input_mode,
+    )
+
+
+def init_block_lstm(
+    num_units: int,
+    input_size: int,
+    *,
+    gate_order: GateOrder = "icfo",
+    scheme: Scheme = "keras",
+    forget_bias: float | None = None,
+    seed: int | np.random.Generator = 0,
+    dtype: DTypeLike = np.float32,
+) -> BlockLSTMParams:
+    """
+    Return weights of `block_lstm` to begin training with.
+
+    Parameters
+    ----------
+    num_units, input_size : int
+        H and I.
+    gate_order : {"icfo", "ifco"}
+        The order of the gates.
+    scheme : {"keras", "torch"}
+        The distribution of the weights, as in `init_params`. With "torch" b is the sum of two
+        biases, as PyTorch has them.
+    forget_bias : float, optional
+        What the forget gate's part of b is. Left out, it is drawn with "torch"; with "keras" it
+        is 1, but 0 where gate_order is "icfo", since `block_lstm` adds 1 by itself there.
+    seed : int or numpy.random.Generator
+        The same integer gives the same values.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
+
+    Returns
+    -------
+    BlockLSTMParams
+        w [I+H, 4*H] and b [4*H], of NumPy.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or not one of its choices.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> w, b = cupyrnn.init_block_lstm(16, 8, seed=1)
+    >>> w.shape, bool(b.any())
+    ((24, 64), False)
+    """
+    op = "init_block_lstm"
+    columns = BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))]
+    net = check_net(op, 1, num_units, input_size, "lstm", "linear_input", "unidirectional", 0)
+    draw = _checked(op, scheme, dtype, seed)
+    if forget_bias is not None:
+        forget_bias = check_real(op, "forget_bias", forget_bias)
+    elif scheme == "keras" and gate_order == "icfo":
+        forget_bias = 0.0
+    (layer,) = layers(draw.params(net, forget_bias), net)
+    order = own_order(columns)
+    parts = [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
+    b = layer.input_bias[order] + layer.recurrent_bias[order]
+    return BlockLSTMParams(draw.rounded(np.concatenate(parts)), draw.rounded(b.reshape(-1)))
+
+
+def init_block_gru(
+    num_units: int,
+    input_size: int,
+    *,
+    scheme: Scheme = "keras",
+    seed: int | np.random.Generator = 0,
+    dtype: DTypeLike = np.float32,
+) -> BlockGRUParams:
+    """
+    Return weights of `block_gru` to begin training with.
+
+    Parameters
+    ----------
+    num_units, input_size : int
+        H and I.
+    scheme : {"keras", "torch"}
+        The distribution of the weights, as in `init_params`. With "torch" a bias is the sum of
+        two, as PyTorch has them.
+    seed : int or numpy.random.Generator
+        The same integer gives the same values.
+    dtype : dtype
+        That of the result: float16, bfloat16, float32 or float64.
+
+    Returns
+    -------
+    BlockGRUParams
+        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], of NumPy.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or not one of its choices.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> [a.shape for a in cupyrnn.init_block_gru(16, 8, seed=1)]
+    [(24, 32), (24, 16), (32,), (16,)]
+    """
+    op = "init_block_gru"
+    net = check_net(op, 1, num_units, input_size, "gru", "linear_input", "unidirectional", 0)
+    draw = _checked(op, scheme, dtype, seed)
+    (layer,) = layers(draw.params(net, None), net)
+    both = np.concatenate([layer.input, layer.recurrent], axis=2)
+    b = layer.input_bias + layer.recurrent_bias
+    parts = (side_by_side(both[:2]), side_by_side(both[2:]), b[:2].reshape(-1), b[2])
+    return BlockGRUParams(*map(draw.rounded, parts))

@@ -1,0 +1,372 @@
+"""Weights of Keras's recurrent layers: packed for CudnnRNN, for `block_gru`, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._arrays import check_bool, check_choice, check_list, expect_rank, expect_shape, on_device
+from ..arithmetic.gates import check_gate
+from ..derivatives.traced import traceable
+from .forms import (
+    KERAS,
+    BlockGRUParams,
+    as_arrays,
+    as_cudnn_keras,
+    as_keras,
+    by_gate,
+    check_block_gru,
+    mode_of,
+)
+from .packed import PackedParams, check_activation, check_model
+from .params import DIRECTIONS, GATES, check_net, layers, zeros
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..arithmetic.gates import RecurrentActivation
+    from .params import Direction, RNNMode
+
+
+_PARTS = ("kernel", "recurrent kernel", "bias")
+
+
+@traceable
+def params_from_keras(
+    weights: Sequence[Any],
+    *,
+    rnn_mode: RNNMode | None = None,
+    direction: Direction = "unidirectional",
+    use_bias: bool = True,
+    recurrent_activation: RecurrentActivation = "sigmoid",
+) -> PackedParams:
+    """
+    Pack the weights of Keras LSTM, GRU or SimpleRNN layers, or of CuDNNLSTM and CuDNNGRU.
+
+    Parameters
+    ----------
+    weights : sequence of arrays
+        What ``layer.get_weights()`` gives, one layer after the other: kernel [K, G*H], recurrent
+        kernel [H, G*H] and bias; of a Bidirectional layer the forward three and then the backward
+        three. The bias is [4*H] for an LSTM, [2, 3*H] for a GRU, [H] for a SimpleRNN; [8*H] and
+        [6*H] for CuDNNLSTM and CuDNNGRU, whose kernels hold the same numbers in another order, as
+        in files of Keras 2 written on a GPU. Variables will do for arrays, as will all with
+        ``numpy()`` or ``__array__``.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell. The shapes tell an LSTM from a GRU; a SimpleRNN's activation they do not tell,
+        so that it must be said here: "rnn_tanh" is Keras's default.
+    direction : {"unidirectional", "bidirectional"}
+        Whether the layers are Bidirectional, with ``merge_mode="concat"``. Where I = H the arrays
+        of such a layer would be taken for two layers without it.
+    use_bias : bool
+        Whether the layers have biases; without, two arrays take the place of three. Those of a
+        GRU then do not tell ``reset_after``: with False they are not for this function, which
+        would be off by tenths without any error.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        The layers' own, as in `cudnn_rnn`: the arrays do not tell it, the layer's configuration
+        does. Keras before 2.3 has ``hard_sigmoid`` by default, which is "hard_sigmoid_0.2"; in
+        Keras 3 it is "hard_sigmoid_1/6". With the wrong one the outputs are off by tenths,
+        without any error.
+
+    Returns
+    -------
+    PackedParams
+        The packed vector, of the widest of the dtypes, and the configuration read off the shapes.
+        One bias where cuDNN has two becomes the recurrent bias; the input bias is zero.
+
+    Raises
+    ------
+    TypeError
+        weights is no list, an entry is no array, or they are not of floating dtypes or not on one
+        device.
+    ValueError
+        The number of arrays or a shape does not fit, a GRU's bias is that of
+        ``reset_after=False``, or the shapes are those of a SimpleRNN and rnn_mode is left out.
+
+    See Also
+    --------
+    block_gru_from_keras : A GRU with ``reset_after=False``, Keras's default before 2.0 of
+        TensorFlow, which resets before the product as cuDNN's GRU does not.
+
+    Notes
+    -----
+    CuDNNLSTM and CuDNNGRU have the sigmoid. ``activation`` must be "tanh" but for a SimpleRNN's
+    "relu"; other ones `cudnn_rnn` does not have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> packed = cupyrnn.params_from_keras([np.ones((3, 8)), np.ones((2, 8)), np.ones(8)])
+    >>> packed.rnn_mode, packed.num_units, packed.input_size
+    ('lstm', 2, 3)
+    """
+    op = "params_from_keras"
+    if rnn_mode is not None:
+        check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    check_choice(op, "direction", direction, DIRECTIONS)
+    D = 1 + (direction == "bidirectional")
+    each = 2 + check_bool(op, "use_bias", use_bias)
+    check_gate(op, recurrent_activation)
+    check_list(op, "weights", weights)
+    if not weights or len(weights) % (each * D):
+        parts = ", ".join(_PARTS[:each])
+        hint = "; use_bias=False where layers have none" if use_bias else ""
+        raise ValueError(
+            f"{op}: weights has {len(weights)} arrays, expected {each} for each of the layers and"
+            f" {D} direction(s): {parts}{hint}"
+        )
+    xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
+    arrays = list(named.values())
+    I, width = expect_rank(op, "weights[0]", arrays[0], "(K, G*H)")
+    H, _ = expect_rank(op, "weights[1]", arrays[1], "(H, G*H)")
+    problem = f"weights[0] has shape {(I, width)}, expected (K, G*H)"
+    rnn_mode, _ = mode_of(op, rnn_mode, width, H, problem)
+    L = len(arrays) // (each * D)
+    net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, 0)
+    check_activation(op, rnn_mode, recurrent_activation)
+    G = len(GATES[rnn_mode])
+    # All checks before the layers are allocated and filled.
+    for n, a in enumerate(arrays):
+        kind, layer = n % each, n // (each * D)
+        if kind == 2:
+            _check_bias(op, f"weights[{n}]", a, rnn_mode, H)
+        else:
+            K = H if kind else D * H if layer else I
+            symbols = "(H, G*H)" if kind else "(K, G*H)"
+            if n == each and D == 1 and a.shape == (I, G * H) != (K, G * H):
+                raise ValueError(
+                    f"{op}: weights[{n}] has shape {a.shape}, expected {symbols} = {(K, G * H)} of"
+                    " a second layer; a Bidirectional one wants direction='bidirectional'"
+                )
+            expect_shape(op, f"weights[{n}]", a, symbols, (K, G * H))
+    params = zeros(xp, net, arrays[0])
+    columns = KERAS[rnn_mode]
+    with on_device(xp, params):
+        for n, place in enumerate(layers(params, net)):
+            kernel, recurrent, *biases = arrays[each * n : each * (n + 1)]
+            matrices = ((place.input, kernel), (place.recurrent, recurrent))
+            if biases and biases[0].shape == (2 * G * H,) and G > 1:  # of CuDNNLSTM, CuDNNGRU
+                for target, a in matrices:
+                    for g, column in enumerate(columns):
+                        gate = a[:, column * H : (column + 1) * H]
+                        target[g] = gate.reshape(target[g].shape)
+            else:
+                for target, a in matrices:
+                    target[...] = by_gate(a, G)[columns]
+            for b in biases:
+                place.recurrent_bias[...] = b.reshape(-1, G, H)[-1, columns]
+                if b.size == 2 * G * H:
+                    place.input_bias[...] = b.reshape(-1, G, H)[0, columns]
+    packed = PackedParams(params, L, H, I, rnn_mode, direction, 0)
+    return packed._replace(recurrent_activation=recurrent_activation)
+
+
+def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
+    """Check the shape of a bias, which says what kind of layer it is of."""
+    if rnn_mode == "gru":
+        if b.shape == (3 * H,):
+            raise ValueError(
+                f"{op}: {name} has shape {b.shape}, expected (2, 3*H) = {(2, 3 * H)}: a GRU with"
+                " reset_after=False resets before the matmul, which is not the GRU of cuDNN;"
+                " block_gru_from_keras takes it"
+            )
+        if b.shape != (6 * H,):
+            expect_shape(op, name, b, "(2, 3*H)", (2, 3 * H))
+    elif rnn_mode == "lstm":
+        if b.shape != (8 * H,):
+            expect_shape(op, name, b, "(4*H,)", (4 * H,))
+    else:
+        expect_shape(op, name, b, "(H,)", (H,))
+
+
+@traceable
+def params_to_keras(
+    params: Array | PackedParams,
+    num_layers: int | None = None,
+    num_units: int | None = None,
+    input_size: int | None = None,
+    *,
+    rnn_mode: RNNMode | None = None,
+    direction: Direction | None = None,
+    use_bias: bool = True,
+    cudnn: bool = False,
+) -> list[Array]:
+    """
+    Return packed parameters as Keras LSTM, SimpleRNN or GRU(``reset_after=True``) layers do.
+
+    Parameters
+    ----------
+    params : [params_size] or PackedParams
+        The packed parameters. A gradient of them wants ``PackedParams.gradient_to_keras``: here
+        its two equal biases would be added up, to twice the gradient of Keras's one.
+    num_layers, num_units, input_size : int
+        L, H and I; a PackedParams knows them and the next two.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    direction : {"unidirectional", "bidirectional"}
+        Whether the layers are Bidirectional.
+    use_bias : bool
+        Whether the layers have biases; without, all of params' must be zero.
+    cudnn : bool
+        In the form of CuDNNLSTM and CuDNNGRU.
+
+    Returns
+    -------
+    list of arrays
+        Kernel, recurrent kernel and bias of each layer and direction, for
+        ``layer.set_weights(...)``. The bias of an LSTM or SimpleRNN is the sum of the two packed
+        ones.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, or Keras cannot
+        have such a net.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> [a.shape for a in cupyrnn.params_to_keras(np.arange(56.0), 1, 2, 3)]
+    [(3, 8), (2, 8), (8,)]
+    """
+    op = "params_to_keras"
+    model = check_model(
+        op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
+    )
+    biased = check_bool(op, "use_bias", use_bias)
+    if check_bool(op, "cudnn", cudnn):
+        if model.net.rnn_mode not in ("lstm", "gru") or not biased:
+            raise ValueError(
+                f"{op}: cudnn is True with rnn_mode = {model.net.rnn_mode} and use_bias = {biased},"
+                " expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"
+            )
+        return as_cudnn_keras(op, *model)
+    arrays = as_keras(op, *model)
+    if biased:
+        return arrays
+    if any(place.input_bias.any() or place.recurrent_bias.any() for place in layers(*model[:0:-1])):
+        raise ValueError(f"{op}: use_bias is False, but params has biases that are not zero")
+    return [a for n, a in enumerate(arrays) if n % 3 < 2]
+
+
+@traceable
+def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> BlockGRUParams:
+    """
+    Return the weights of a Keras GRU with ``reset_after=False`` as `block_gru` takes them.
+
+    That is the GRU of Keras 1 and of TensorFlow 1's Keras by default: the state is reset before
+    the product, as `block_gru` does it and cuDNN does not.
+
+    Parameters
+    ----------
+    weights : sequence of arrays
+        What ``layer.get_weights()`` gives: kernel [I, 3*H], recurrent kernel [H, 3*H] and bias
+        [3*H]. Of a Bidirectional layer these are the first half of the weights and the second.
+    use_bias : bool
+        Whether there is a bias; without, it is zero.
+
+    Returns
+    -------
+    BlockGRUParams
+        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H]: copies.
+
+    Raises
+    ------
+    TypeError
+        An entry of weights is neither an array nor says how it becomes one, the arrays are not of
+        one module and device, or use_bias is not a bool.
+    ValueError
+        The number of arrays or a shape does not fit, or the bias is that of ``reset_after=True``.
+
+    Notes
+    -----
+    The recurrent activation of such old layers is ``hard_sigmoid`` unless they were told
+    otherwise: look for ``recurrent_activation`` in the layer's configuration, and give `block_gru`
+    ``recurrent_activation="hard_sigmoid_0.2"``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> weights = cupyrnn.block_gru_from_keras([np.ones((3, 6)), np.ones((2, 6)), np.ones(6)])
+    >>> out = cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights)
+    >>> out.h.shape
+    (4, 1, 2)
+    """
+    op = "block_gru_from_keras"
+    each = 2 + check_bool(op, "use_bias", use_bias)
+    check_list(op, "weights", weights)
+    if len(weights) != each:
+        parts = ", ".join(_PARTS[:each])
+        raise ValueError(
+            f"{op}: weights has {len(weights)} arrays, expected {each}: {parts} of one layer and"
+            " direction"
+        )
+    xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
+    kernel, recurrent, *biases = named.values()
+    H = expect_rank(op, "weights[1]", recurrent, "(H, 3*H)")[0]
+    I = expect_rank(op, "weights[0]", kernel, "(I, 3*H)")[0]
+    expect_shape(op, "weights[0]", kernel, "(I, 3*H)", (I, 3 * H))
+    expect_shape(op, "weights[1]", recurrent, "(H, 3*H)", (H, 3 * H))
+    for b in biases:
+        if b.shape in ((2, 3 * H), (6 * H,)):
+            raise ValueError(
+                f"{op}: weights[2] has shape {b.shape}, expected (3*H,) = {(3 * H,)}: a GRU with"
+                " reset_after=True is that of cuDNN; params_from_keras takes it"
+            )
+        expect_shape(op, "weights[2]", b, "(3*H,)", (3 * H,))
+    with on_device(xp, kernel):
+        both = xp.concatenate([kernel, recurrent])
+        b = biases[0] if biases else xp.zeros(3 * H, kernel.dtype)
+        u, r, c = (slice(g * H, (g + 1) * H) for g in range(3))
+        return BlockGRUParams(
+            xp.concatenate([both[:, r], both[:, u]], axis=1),
+            both[:, c].copy(),
+            xp.concatenate([b[r], b[u]]),
+            b[c].copy(),
+        )
+
+
+@traceable
+def block_gru_to_keras(
+    w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, use_bias: bool = True
+) -> list[Array]:
+    """
+    Return the weights of `block_gru` as a Keras GRU with ``reset_after=False`` has them.
+
+    Parameters
+    ----------
+    w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
+        The weights and biases, or the gradients of them.
+    use_bias : bool
+        Whether the layer has a bias; without, b_ru and b_c must be zero.
+
+    Returns
+    -------
+    list of arrays
+        Kernel [I, 3*H], recurrent kernel [H, 3*H] and bias [3*H], for ``layer.set_weights(...)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no array, a shape does not fit, or a bias would be lost.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
+    >>> [a.shape for a in cupyrnn.block_gru_to_keras(*weights)]
+    [(3, 6), (2, 6), (6,)]
+    """
+    op = "block_gru_to_keras"
+    biased = check_bool(op, "use_bias", use_bias)
+    xp, I, H = check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
+    if not biased and (b_ru.any() or b_c.any()):
+        raise ValueError(f"{op}: use_bias is False, but b_ru or b_c is not zero")
+    with on_device(xp, w_ru):
+        both = xp.concatenate([w_ru[:, H:], w_ru[:, :H], w_c], axis=1)
+        arrays = [both[:I].copy(), both[I:].copy()]
+        return arrays + [xp.concatenate([b_ru[H:], b_ru[:H], b_c])] * biased

@@ -1,0 +1,338 @@
+"""Packed parameters together with the configuration they belong to: a model of CudnnRNN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._arrays import check_bool, check_integer, on_device, shown
+from ..arithmetic.gates import check_gate
+from .forms import as_block_lstm, as_keras, as_torch
+from .params import DEFAULTS, check_net, check_params
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from .._block import GateOrder
+    from ..arithmetic.gates import HardSigmoid, RecurrentActivation
+    from .forms import BlockLSTMParams
+    from .params import Direction, InputMode, Net, RNNMode
+
+
+class InitialState(NamedTuple):
+    """
+    The states before the first step, as `cudnn_rnn` takes them.
+
+    Attributes
+    ----------
+    input_h : [L*D, B, P]
+        Of zeros.
+    input_c : [L*D, B, H] or None
+        Of zeros, for an LSTM.
+    """
+
+    input_h: Array
+    input_c: Array | None
+
+
+class PackedParams(NamedTuple):
+    """
+    Packed parameters and the configuration they belong to.
+
+    `cudnn_rnn`, `cudnn_rnn_backprop` and the ``params_to_...`` functions take it in place of
+    `params` and of the attributes it knows. ``packed._replace(params=...)`` is the same net with
+    other values, for instance on another device: ``packed._replace(params=cupy.asarray(...))``.
+
+    Attributes
+    ----------
+    params : [params_size]
+        All weights and biases, as `cudnn_rnn_params_layout` says.
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1 or 2.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of an LSTM or GRU of their sums: see `cudnn_rnn`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> packed = cupyrnn.init_params(1, 3, 2, rnn_mode="gru", direction="bidirectional")
+    >>> h, c = packed.zero_state(4)
+    >>> cupyrnn.cudnn_rnn(np.ones((5, 4, 2), np.float32), h, c, packed).output.shape
+    (5, 4, 6)
+    """
+
+    params: Array
+    num_layers: int
+    num_units: int
+    input_size: int
+    rnn_mode: RNNMode
+    direction: Direction
+    num_proj: int
+    input_mode: InputMode = "linear_input"
+    recurrent_activation: RecurrentActivation = "sigmoid"
+
+    def zero_state(self, batch_size: int, *, time_major: bool = True) -> InitialState:
+        """
+        Return states of zeros for `cudnn_rnn`, where the parameters are and of their dtype.
+
+        Parameters
+        ----------
+        batch_size : int
+            B.
+        time_major : bool
+            Otherwise the states are [B, L*D, ·].
+
+        Returns
+        -------
+        InitialState
+            input_h [L*D, B, P], and input_c [L*D, B, H] or, if the cell has none, None.
+
+        Raises
+        ------
+        TypeError, ValueError
+            batch_size is no integer or negative, or the parameters are not those of this net.
+
+        Examples
+        --------
+        >>> import cupyrnn
+        >>> h, c = cupyrnn.init_params(2, 3, 4, direction="bidirectional").zero_state(5)
+        >>> h.shape, c.shape
+        ((4, 5, 3), (4, 5, 3))
+        """
+        op = "zero_state"
+        xp, net, params = check_model(op, self)
+        B = check_integer(op, "batch_size", batch_size, 0)
+        places = (
+            (net.L * net.D, B) if check_bool(op, "time_major", time_major) else (B, net.L * net.D)
+        )
+        with on_device(xp, params):
+            h = xp.zeros((*places, net.P), params.dtype)
+            c = xp.zeros((*places, net.H), params.dtype) if net.rnn_mode == "lstm" else None
+        return InitialState(h, c)
+
+    def gradient_to_torch(self, params_backprop: Array) -> dict[str, Array]:
+        """
+        Return a gradient of the packed parameters as PyTorch has that of its own.
+
+        PyTorch has cuDNN's two biases, so this is `params_to_torch` of the gradient.
+
+        Parameters
+        ----------
+        params_backprop : [params_size]
+            What `cudnn_rnn_backprop` returns.
+
+        Returns
+        -------
+        dict of str to array
+            By the names of the parameters, as each one's ``grad`` in PyTorch.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The gradient is no array of the length of the parameters.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3, dtype="float64")
+        >>> x, dy = np.ones((4, 1, 3)), np.ones((4, 1, 2))
+        >>> h, c = packed.zero_state(1)
+        >>> out = cupyrnn.cudnn_rnn(x, h, c, packed)
+        >>> g = cupyrnn.cudnn_rnn_backprop(
+        ...     x, h, c, packed, *out[:3], dy, None, None, out.reserve_space
+        ... )
+        >>> for name, a in packed.gradient_to_torch(g.params_backprop).items():
+        ...     print(name, a.shape)
+        weight_ih_l0 (8, 3)
+        weight_hh_l0 (8, 2)
+        bias_ih_l0 (8,)
+        bias_hh_l0 (8,)
+        """
+        op = "gradient_to_torch"
+        return as_torch(op, *self._gradient(op, params_backprop))
+
+    def gradient_to_keras(self, params_backprop: Array) -> list[Array]:
+        """
+        Return a gradient of the packed parameters as Keras has that of its weights.
+
+        Keras's LSTM and SimpleRNN have one bias where cuDNN has two, whose gradients are equal
+        and each that of Keras's: it counts once here. `params_to_keras` of a gradient would add
+        them up, and give twice the right one.
+
+        Parameters
+        ----------
+        params_backprop : [params_size]
+            What `cudnn_rnn_backprop` returns.
+
+        Returns
+        -------
+        list of arrays
+            In the order of ``layer.trainable_weights``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The gradient is no array of the length of the parameters, or of an LSTM with
+            projection, which Keras has not.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3)
+        >>> d_kernel, d_recurrent_kernel, d_bias = packed.gradient_to_keras(np.ones(56))
+        >>> d_bias
+        array([1., 1., 1., 1., 1., 1., 1., 1.])
+        """
+        op = "gradient_to_keras"
+        return as_keras(op, *self._gradient(op, params_backprop), sum_biases=False)
+
+    def gradient_to_block_lstm(
+        self, params_backprop: Array, *, gate_order: GateOrder = "icfo"
+    ) -> BlockLSTMParams:
+        """
+        Return a gradient of the packed parameters of one LSTM layer as that of w and b.
+
+        As in `gradient_to_keras`, the gradients of the two biases, which are equal, count once.
+
+        Parameters
+        ----------
+        params_backprop : [params_size]
+            What `cudnn_rnn_backprop` returns.
+        gate_order : {"icfo", "ifco"}
+            The order of the gates in the result.
+
+        Returns
+        -------
+        BlockLSTMParams
+            The gradients of w [I+H, 4*H] and b [4*H].
+
+        Raises
+        ------
+        TypeError, ValueError
+            The gradient is no array of the length of the parameters, or the net is not one layer
+            of an LSTM in one direction.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> packed = cupyrnn.init_params(1, 2, 3)
+        >>> w_grad, b_grad = packed.gradient_to_block_lstm(np.ones(56))
+        >>> w_grad.shape, b_grad.shape
+        ((5, 8), (8,))
+        """
+        op = "gradient_to_block_lstm"
+        model = self._gradient(op, params_backprop)
+        return as_block_lstm(op, *model, gate_order, sum_biases=False)
+
+    def _gradient(self, op: str, params_backprop: Array) -> Model:
+        """Check a gradient of the parameters, which has their form."""
+        return check_model(op, self._replace(params=params_backprop))
+
+
+class Model(NamedTuple):
+    """A packed vector after its checks."""
+
+    xp: ModuleType
+    net: Net
+    params: Array
+
+
+def check_model(
+    op: str,
+    params: Array | PackedParams,
+    num_layers: object = None,
+    num_units: object = None,
+    input_size: object = None,
+    **attributes: object,
+) -> Model:
+    """
+    Check a packed vector and what belongs to it: given, or known to a PackedParams.
+
+    `attributes` are rnn_mode, input_mode, direction and num_proj, None where they are left out.
+    """
+    sizes = {"num_layers": num_layers, "num_units": num_units, "input_size": input_size}
+    given = {name: value for name, value in (sizes | attributes).items() if value is not None}
+    if not isinstance(params, PackedParams):
+        vector: Array = params
+        net = check_net(op, **{**dict.fromkeys(sizes), **DEFAULTS, **given})
+    else:
+        known: dict[str, Any] = params._asdict()
+        vector = known.pop("params")
+        check_activation(op, params.rnn_mode, known.pop("recurrent_activation"))
+        net = check_net(op, **known)
+        expect_known(op, net, check_net(op, **{**known, **given}))
+    xp, vector = check_params(op, vector, net)
+    return Model(xp, net, vector)
+
+
+def settled(op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the arguments of a CudnnRNN op with params an array and all attributes said.
+
+    `known` is the net that a PackedParams is of, or None.
+    """
+    said = {name: arguments[name] for name in DEFAULTS if arguments[name] is not None}
+    params = arguments["params"]
+    gates = {"recurrent_activation": activation_of(op, params, arguments["recurrent_activation"])}
+    if not isinstance(params, PackedParams):
+        return {**arguments, **DEFAULTS, **said, **gates, "known": None}
+    vector, *sizes = params[:4]
+    of = {name: getattr(params, name) for name in DEFAULTS}
+    known = check_net(op, *sizes, **of)
+    if said:
+        expect_known(op, known, check_net(op, *sizes, **{**of, **said}))
+    return {**arguments, **of, **gates, "params": vector, "known": known}
+
+
+def activation_of(op: str, params: object, given: object) -> object:
+    """Return the name of the gates' activation: the one given or the one a PackedParams knows."""
+    if not isinstance(params, PackedParams):
+        return "sigmoid" if given is None else given
+    known = params.recurrent_activation
+    if given is not None and check_gate(op, given) != check_gate(op, known):
+        raise ValueError(
+            f"{op}: recurrent_activation is {shown(given)}, but params is of a net with"
+            f" {shown(known)}"
+        )
+    return known
+
+
+def check_activation(op: str, rnn_mode: str, activation: object) -> HardSigmoid | None:
+    """Return the activation of a cell's gates by its name, None for the sigmoid."""
+    gate = check_gate(op, activation)
+    if gate is not None and rnn_mode not in ("lstm", "gru"):
+        raise ValueError(
+            f"{op}: recurrent_activation is {shown(activation)}, expected sigmoid for {rnn_mode},"
+            " which has no gates"
+        )
+    return gate
+
+
+def expect_known(op: str, known: Net, given: Net) -> None:
+    """Check that nothing that was given contradicts what a PackedParams knows."""
+    for name, symbol in (
+        ("rnn_mode", "rnn_mode"),
+        ("direction", "direction"),
+        ("num_layers", "L"),
+        ("num_units", "H"),
+        ("input_size", "I"),
+        ("num_proj", "num_proj"),
+        ("input_mode", "input_mode"),
+    ):
+        ours, theirs = getattr(known, symbol), getattr(given, symbol)
+        if ours != theirs:
+            raise ValueError(
+                f"{op}: {name} is {shown(theirs)}, but params is of a net with {shown(ours)}"
+            )

@@ -1,0 +1,550 @@
+"""
+The packed parameters of TensorFlow's CudnnRNN, which are cuDNN's own, and the ways in and out.
+
+All weights and biases of a recurrent net of L layers and D directions lie in one vector. First
+come, for every layer and direction, the G input matrices [H, K], the G recurrent matrices [H, P]
+and, for an LSTM with projection, one matrix [P, H]; after all of these, for every layer and
+direction, the G input biases and the G recurrent biases [H]. There is no padding.
+
+G is 4 for LSTM (gates i, f, ci, o), 3 for GRU (r, u, c) and 1 for the plain RNNs. K is the size of
+what the layer reads: I for the first, 0 there with skip_input, D*P for the others. P is num_proj,
+or H without a projection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+
+from .._arrays import (
+    check_arrays,
+    check_choice,
+    check_integer,
+    check_list,
+    contiguous,
+    expect_shape,
+    on_device,
+)
+from .._typing import ArrayT, NamedTuple
+from ..derivatives.traced import traceable
+from ..driver.stack import Sizes
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from .._typing import AnyArray
+    from ..arithmetic.gates import HardSigmoid
+
+RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
+InputMode: TypeAlias = Literal["linear_input", "skip_input", "auto_select"]
+Direction: TypeAlias = Literal["unidirectional", "bidirectional"]
+
+GATES = {
+    "rnn_relu": ("h",),
+    "rnn_tanh": ("h",),
+    "lstm": ("i", "f", "ci", "o"),
+    "gru": ("r", "u", "c"),
+}
+_INPUT_MODES = ("linear_input", "skip_input", "auto_select")
+DIRECTIONS = ("unidirectional", "bidirectional")
+# What an attribute is where it is left out, as in TensorFlow.
+DEFAULTS: dict[str, object] = {
+    "rnn_mode": "lstm",
+    "input_mode": "linear_input",
+    "direction": "unidirectional",
+    "num_proj": 0,
+}
+
+
+class Net(NamedTuple):
+    """The sizes and attributes of a recurrent net after their checks."""
+
+    rnn_mode: RNNMode
+    skip: bool
+    L: int
+    H: int
+    I: int
+    D: int
+    num_proj: int  # 0 for none
+    # What only a call has.
+    T: int = 0
+    B: int = 0
+    gate: HardSigmoid | None = None  # in place of the sigmoid
+    dropout: float = 0.0
+    seed: int = 0
+    seed2: int = 0
+    is_training: bool = True
+
+    @property
+    def P(self) -> int:
+        """The size of the output of one direction."""
+        return self.num_proj or self.H
+
+    @property
+    def drops(self) -> bool:
+        """Whether values are dropped between layers."""
+        return self.sizes.drops
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the stack of its cells is asked for."""
+        of_call = (self.is_training, self.dropout, self.seed, self.seed2)
+        return Sizes(self.T, self.B, self.L, self.D, self.H, self.P, *of_call)
+
+    @property
+    def direction(self) -> Direction:
+        """TensorFlow's name for D."""
+        return "bidirectional" if self.D == 2 else "unidirectional"
+
+    @property
+    def input_mode(self) -> InputMode:
+        """TensorFlow's name for what the first layer does with its input."""
+        return "skip_input" if self.skip else "linear_input"
+
+    @property
+    def params_size(self) -> int:
+        """The number of elements of the packed parameters."""
+        G, H, P = len(GATES[self.rnn_mode]), self.H, self.P
+        K = (0 if self.skip else self.I) + (self.L - 1) * self.D * P  # of all layers together
+        return self.D * (G * H * (K + self.L * P) + self.L * (self.num_proj * H + 2 * G * H))
+
+
+def check_net(
+    op: str,
+    num_layers: object,
+    num_units: object,
+    input_size: object,
+    rnn_mode: object,
+    input_mode: object,
+    direction: object,
+    num_proj: object,
+) -> Net:
+    """Return the configuration that TensorFlow's attributes describe."""
+    L = check_integer(op, "num_layers", num_layers, 1)
+    H = check_integer(op, "num_units", num_units, 1)
+    I = check_integer(op, "input_size", input_size, 1)
+    P = check_integer(op, "num_proj", num_proj, 0)
+    mode: Any = check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    input_mode = check_choice(op, "input_mode", input_mode, _INPUT_MODES)
+    direction = check_choice(op, "direction", direction, DIRECTIONS)
+    if P and mode != "lstm":
+        raise ValueError(f"{op}: num_proj is {P}, expected 0 for {mode}: only lstm projects")
+    if P > H:
+        raise ValueError(f"{op}: num_proj is {P}, expected at most H = num_units = {H}")
+    if input_mode == "skip_input" and I != H:
+        raise ValueError(
+            f"{op}: input_size is {I}, expected H = num_units = {H} with skip_input,"
+            " which adds the input to the gates as it is"
+        )
+    skip = input_mode == "skip_input" or (input_mode == "auto_select" and I == H)
+    return Net(mode, skip, L, H, I, 1 + (direction == "bidirectional"), P)
+
+
+class Piece(NamedTuple):
+    """
+    One matrix or bias of the packed vector.
+
+    Attributes
+    ----------
+    kind : {"input", "recurrent", "projection", "input_bias", "recurrent_bias"}
+        What it is: W, R, Wp, b_W or b_R.
+    layer : int
+        Whose, from 0.
+    direction : int
+        0 forward in time, 1 backward.
+    gate : str
+        Whose, such as "i" or "r"; "" for a projection.
+    offset : int
+        Where its first element is.
+    shape : tuple of int
+        [H, K], [H, P], [P, H] or [H].
+    """
+
+    kind: Literal["input", "recurrent", "projection", "input_bias", "recurrent_bias"]
+    layer: int
+    direction: int
+    gate: str
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        rows, columns = (*self.shape, 1)[:2]
+        return rows * columns
+
+
+def layout(net: Net) -> list[Piece]:
+    """Return all pieces in the order of the packed vector."""
+    H, P, gates = net.H, net.P, GATES[net.rnn_mode]
+
+    def unplaced() -> Iterator[tuple[Any, int, int, str, tuple[int, ...]]]:
+        for layer in range(net.L):
+            K = net.D * P if layer else 0 if net.skip else net.I
+            for d in range(net.D):
+                yield from (("input", layer, d, gate, (H, K)) for gate in gates)
+                yield from (("recurrent", layer, d, gate, (H, P)) for gate in gates)
+                if net.num_proj:
+                    yield ("projection", layer, d, "", (P, H))
+        for layer in range(net.L):
+            for d in range(net.D):
+                yield from (("input_bias", layer, d, gate, (H,)) for gate in gates)
+                yield from (("recurrent_bias", layer, d, gate, (H,)) for gate in gates)
+
+    pieces: list[Piece] = []
+    offset = 0
+    for kind, layer, d, gate, shape in unplaced():
+        pieces.append(Piece(kind, layer, d, gate, offset, shape))
+        offset += pieces[-1].size
+    return pieces
+
+
+def cudnn_rnn_params_layout(
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    *,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    num_proj: int = 0,
+) -> list[Piece]:
+    """
+    Return where every matrix and bias lies in the packed parameters.
+
+    Parameters
+    ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+
+    Returns
+    -------
+    list of Piece
+        kind, layer, direction, gate, offset and shape of each, in order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no integer, out of range, or does not go with the others.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> pieces = cupyrnn.cudnn_rnn_params_layout(1, 2, 3, rnn_mode="rnn_tanh")
+    >>> for p in pieces:
+    ...     print(p.kind, p.offset, p.shape)
+    input 0 (2, 3)
+    recurrent 6 (2, 2)
+    input_bias 10 (2,)
+    recurrent_bias 12 (2,)
+    """
+    return layout(
+        check_net(
+            "cudnn_rnn_params_layout",
+            num_layers,
+            num_units,
+            input_size,
+            rnn_mode,
+            input_mode,
+            direction,
+            num_proj,
+        )
+    )
+
+
+def cudnn_rnn_params_size(
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    *,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    num_proj: int = 0,
+) -> int:
+    """
+    Return the number of elements of the packed parameters, as TensorFlow's CudnnRNNParamsSize.
+
+    Parameters
+    ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+
+    Returns
+    -------
+    int
+        What params of `cudnn_rnn` has to be long.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no integer, out of range, or does not go with the others.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> cupyrnn.cudnn_rnn_params_size(1, 2, 3)
+    56
+    """
+    return check_net(
+        "cudnn_rnn_params_size",
+        num_layers,
+        num_units,
+        input_size,
+        rnn_mode,
+        input_mode,
+        direction,
+        num_proj,
+    ).params_size
+
+
+class CanonicalParams(NamedTuple, Generic[ArrayT]):
+    """
+    The matrices and biases of packed parameters.
+
+    Attributes
+    ----------
+    weights : list of matrices
+        In the order that they have in the packed vector.
+    biases : list of [H]
+        Likewise.
+    """
+
+    weights: list[ArrayT]
+    biases: list[ArrayT]
+
+
+def zeros(xp: ModuleType, net: Net, like: Array) -> Array:
+    """Return a packed vector of zeros where `like` is, of its dtype."""
+    with on_device(xp, like):
+        params: Array = xp.zeros(net.params_size, like.dtype)
+    return params
+
+
+def check_params(op: str, params: Array, net: Net) -> tuple[ModuleType, Array]:
+    """Check the packed vector; return its module and the vector itself, without a subclass."""
+    xp, _ = check_arrays(op, {"params": params})
+    expect_params_size(op, params, net)
+    return xp, contiguous(xp, params)
+
+
+def expect_params_size(op: str, params: Array, net: Net) -> None:
+    """Check the length of the packed vector; the error says what it follows from."""
+    if params.shape != (net.params_size,):
+        I = "0 (skip_input)" if net.skip else str(net.I)
+        more = f", P = {net.num_proj}" if net.num_proj else ""
+        raise ValueError(
+            f"{op}: params has shape {params.shape}, expected (params_size,) ="
+            f" {(net.params_size,)} for {net.rnn_mode} with L = {net.L}, D = {net.D}, H = {net.H},"
+            f" I = {I}{more}"
+        )
+
+
+class LayerParams(NamedTuple):
+    """What one direction of one layer has of the packed vector: views by gate."""
+
+    input: Array  # [G, H, K]
+    recurrent: Array  # [G, H, P]
+    projection: Array | None  # [P, H]
+    input_bias: Array  # [G, H]
+    recurrent_bias: Array  # [G, H]
+
+
+def layers(params: Array, net: Net) -> list[LayerParams]:
+    """Return views of the packed vector by layer and direction; to be read, or written through."""
+    G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
+    offset = 0
+
+    def take(*shape: int) -> Array:
+        nonlocal offset
+        start, offset = offset, offset + math.prod(shape)
+        return params[start:offset].reshape(shape)
+
+    matrices = []
+    for layer in range(net.L):
+        K = net.D * P if layer else 0 if net.skip else net.I
+        for _ in range(net.D):
+            projection = (P, H) if net.num_proj else None
+            matrices.append((take(G, H, K), take(G, H, P), projection and take(*projection)))
+    return [LayerParams(*three, take(G, H), take(G, H)) for three in matrices]
+
+
+@traceable
+def cudnn_rnn_params_to_canonical(
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    params: ArrayT,
+    *,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    num_proj: int = 0,
+) -> CanonicalParams[ArrayT]:
+    """
+    Take packed parameters apart, as TensorFlow's CudnnRNNParamsToCanonical and V2.
+
+    Parameters
+    ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
+    params : [params_size]
+        The packed parameters; float16, bfloat16, float32 or float64.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+
+    Returns
+    -------
+    CanonicalParams
+        weights, a list of L*D*(2*G) matrices, one more per layer and direction with a projection,
+        and biases, a list of L*D*2*G vectors [H]: copies, in the order of
+        `cudnn_rnn_params_layout`. With skip_input the matrices that do not exist are [H, 0].
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no integer, out of range, or does not go with the others, or params
+        is no array of the right length.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> weights, biases = cupyrnn.cudnn_rnn_params_to_canonical(1, 2, 3, np.arange(56.0))
+    >>> len(weights), len(biases)
+    (8, 8)
+    >>> weights[0]
+    array([[0., 1., 2.],
+           [3., 4., 5.]])
+    """
+    op = "cudnn_rnn_params_to_canonical"
+    net = check_net(
+        op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
+    )
+    xp, vector = check_params(op, params, net)
+    pieces = layout(net)
+    with on_device(xp, vector):
+        taken: list[Any] = [
+            vector[p.offset : p.offset + p.size].copy().reshape(p.shape) for p in pieces
+        ]
+    count = sum(len(p.shape) == 2 for p in pieces)
+    return CanonicalParams(taken[:count], taken[count:])
+
+
+@traceable
+def cudnn_rnn_canonical_to_params(
+    num_layers: int,
+    num_units: int,
+    input_size: int,
+    weights: Sequence[ArrayT],
+    biases: Sequence[AnyArray],
+    *,
+    rnn_mode: RNNMode = "lstm",
+    input_mode: InputMode = "linear_input",
+    direction: Direction = "unidirectional",
+    num_proj: int = 0,
+) -> ArrayT:
+    """
+    Pack matrices and biases, as TensorFlow's CudnnRNNCanonicalToParams and V2.
+
+    Parameters
+    ----------
+    num_layers, num_units, input_size : int
+        L, H and I.
+    weights, biases : sequences of arrays
+        In the order of `cudnn_rnn_params_layout`, all of one dtype: matrices [H, K], [H, P] and,
+        of a projection, [P, H], where K is I in the first layer and D*P in the others; vectors
+        [H].
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+        The cell.
+    input_mode : {"linear_input", "skip_input", "auto_select"}
+        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
+        skip_input if I equals H and linear_input if not.
+    direction : {"unidirectional", "bidirectional"}
+        Bidirectional layers have a second set of everything, for the sequence read backwards.
+    num_proj : int
+        P, the size to which an LSTM projects its output; 0 for none.
+
+    Returns
+    -------
+    params : [params_size]
+        A new array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no integer, out of range, or does not go with the others, or a
+        matrix or bias is missing or has another shape than its place.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> parts = cupyrnn.cudnn_rnn_params_to_canonical(1, 2, 3, np.arange(56.0))
+    >>> params = cupyrnn.cudnn_rnn_canonical_to_params(1, 2, 3, *parts)
+    >>> bool((params == np.arange(56.0)).all())
+    True
+    """
+    op = "cudnn_rnn_canonical_to_params"
+    net = check_net(
+        op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
+    )
+    G, places = len(GATES[net.rnn_mode]), net.L * net.D
+    for name, given, expected in (
+        ("weights", weights, places * (2 * G + bool(net.num_proj))),
+        ("biases", biases, places * 2 * G),
+    ):
+        check_list(op, name, given)
+        if len(given) != expected:
+            raise ValueError(f"{op}: {name} has {len(given)} arrays, expected {expected}")
+    names = [f"weights[{n}]" for n in range(len(weights))]
+    names += [f"biases[{n}]" for n in range(len(biases))]
+    params: ArrayT = _pack(op, net, dict(zip(names, (*weights, *biases), strict=True)))
+    return params
+
+
+def _pack(op: str, net: Net, arrays: Mapping[str, Array]) -> Any:
+    """Return the packed vector of arrays that come in the order of the layout's pieces."""
+    xp, dtype = check_arrays(op, arrays)
+    pieces = layout(net)
+    for (name, a), piece in zip(arrays.items(), pieces, strict=True):
+        symbols = {
+            "input": "(H, K)",
+            "recurrent": "(H, P or H)",
+            "projection": "(P, H)",
+            "input_bias": "(H,)",
+            "recurrent_bias": "(H,)",
+        }[piece.kind]
+        expect_shape(op, name, a, symbols, piece.shape)
+    first = next(iter(arrays.values()))
+    with on_device(xp, first):
+        params: Array = xp.empty(net.params_size, dtype)
+        for a, piece in zip(arrays.values(), pieces, strict=True):
+            params[piece.offset : piece.offset + piece.size] = a.reshape(piece.size)
+    return params

@@ -1,0 +1,657 @@
+"""Recurrent cells of TensorFlow 1 by the names in its checkpoints: packed, for the block ops, back.
+
+A cell's variables lie under its path, "rnn/basic_lstm_cell" say: kernel [I+H, 4*H] with the gates
+i, ci, f, o as in BlockLSTM, bias, w_i_diag, w_f_diag, w_o_diag with peepholes, projection/kernel;
+of GRUs gates/kernel, gates/bias, candidate/kernel, candidate/bias. In the path stand the layer,
+"cell_1", and the direction, "fw" or "bw".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._arrays import (
+    check_choice,
+    check_real,
+    contiguous,
+    expect_rank,
+    expect_shape,
+    on_device,
+    shown,
+)
+from ..derivatives.traced import traceable
+from .forms import (
+    BLOCK,
+    BlockGRUParams,
+    PeepholeLSTMParams,
+    as_arrays,
+    by_gate,
+    check_block_gru,
+    check_block_lstm,
+    check_names,
+    own_order,
+    refuse,
+    side_by_side,
+)
+from .packed import PackedParams, check_model
+from .params import GATES, check_net, layers, zeros
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from .._arrays import Array
+    from .params import Direction, LayerParams, Net, RNNMode
+
+_PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}
+_GATES = ("gates/kernel", "gates/bias")
+_CANDIDATE = ("candidate/kernel", "candidate/bias")
+_BLOCK_GRU = ("w_ru", "b_ru", "w_c", "b_c")
+_CUDNN_GRU = tuple(
+    f"candidate/{part}_projection/{kind}"
+    for part in ("input", "hidden")
+    for kind in ("kernel", "bias")
+)
+# All that may stand behind a cell's path, the longest first.
+_LEAVES = (
+    *_CUDNN_GRU,
+    *_GATES,
+    *_CANDIDATE,
+    "projection/kernel",
+    "kernel",
+    "bias",
+    *_PEEPHOLES.values(),
+    *_BLOCK_GRU,
+)
+
+
+class _Cell(NamedTuple):
+    """A cell's variables, by what stands behind its path."""
+
+    path: str
+    names: dict[str, str]
+    arrays: dict[str, Array]
+
+    def need(self, op: str, *leaves: str) -> list[Array]:
+        """Return variables that the cell must have."""
+        for leaf in leaves:
+            if leaf not in self.arrays:
+                raise ValueError(f"{op}: variables has no {_join(self.path, leaf)}")
+        return [self.arrays[leaf] for leaf in leaves]
+
+    def expect(self, op: str, leaf: str, symbols: str, shape: tuple[int, ...]) -> None:
+        """Check the shape of a variable."""
+        expect_shape(op, self.names[leaf], self.arrays[leaf], symbols, shape)
+
+
+def _join(path: str, leaf: str) -> str:
+    return f"{path}/{leaf}" if path else leaf
+
+
+def _cells(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, list[_Cell]]:
+    """Return the cells whose variables begin with `prefix`, by their paths."""
+    check_names(op, "variables", variables, prefix)
+    start = prefix if prefix.endswith("/") or not prefix else prefix + "/"
+    found: dict[str, dict[str, str]] = {}
+    for name in variables:
+        # An optimiser's variables end in other names, as kernel/Adam does.
+        whole = name.removesuffix(":0")
+        leaf = next((leaf for leaf in _LEAVES if f"/{whole}".endswith(f"/{leaf}")), None)
+        if leaf is not None and whole.startswith(start):
+            found.setdefault(whole[: -len(leaf)].removesuffix("/"), {})[leaf] = name
+    paths = [p for p, leaves in found.items() if {"kernel", "gates/kernel", "w_ru"} & leaves.keys()]
+    if not paths:
+        raise ValueError(
+            f"{op}: variables has no cell under {shown(prefix)}: no name ends in kernel,"
+            " gates/kernel or w_ru"
+        )
+    names = {path: found[path] for path in sorted(paths)}
+    xp, arrays = as_arrays(op, {n: variables[n] for of in names.values() for n in of.values()})
+    return xp, [
+        _Cell(path, of, {leaf: arrays[name] for leaf, name in of.items()})
+        for path, of in names.items()
+    ]
+
+
+def _one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, _Cell]:
+    xp, cells = _cells(op, variables, prefix)
+    if len(cells) > 1:
+        paths = shown([cell.path for cell in cells])
+        raise ValueError(f"{op}: variables has more than one cell: {paths}; choose with prefix")
+    return xp, cells[0]
+
+
+def _kernel(op: str, cell: _Cell, G: int, P: int = 0) -> tuple[int, int]:
+    """Check kernel [K+P, G*H] and bias [G*H]; return K and H. P is H where it is 0."""
+    kernel, _ = cell.need(op, "kernel", "bias")
+    width = f"{G}*H" if G > 1 else "H"
+    symbols = f"(I+{'P' if P else 'H'}, {width})"
+    rows, columns = expect_rank(op, cell.names["kernel"], kernel, symbols)
+    H = columns // G
+    if columns % G or not H or rows <= (P or H):
+        raise ValueError(
+            f"{op}: {cell.names['kernel']} has shape {kernel.shape}, expected {symbols}"
+        )
+    cell.expect(op, "bias", f"({width},)", (columns,))
+    return rows - (P or H), H
+
+
+@traceable
+def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> PeepholeLSTMParams:
+    """
+    Return the variables of an LSTM cell of TensorFlow 1 as `block_lstm` takes them.
+
+    These are BasicLSTMCell, LSTMCell with peepholes or without, LSTMBlockCell, LSTMBlockFusedCell
+    and CudnnCompatibleLSTMCell.
+
+    Parameters
+    ----------
+    variables : mapping of str to array
+        By their names in the checkpoint, as ``reader = tf.train.load_checkpoint(path)`` gives
+        them: ``{n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}``. Those of
+        an optimiser are passed over.
+    prefix : str
+        The path of the cell, such as "rnn/basic_lstm_cell", or the beginning of the path, if
+        there is no other cell below it.
+
+    Returns
+    -------
+    PeepholeLSTMParams
+        w [I+H, 4*H], b [4*H] and wci, wcf, wco [H] or None, of the widest of the dtypes. The
+        gates are in block_lstm's own order, "icfo".
+
+    Raises
+    ------
+    TypeError
+        variables is no mapping of strings to arrays, or they are not of floating dtypes.
+    ValueError
+        There is no cell or more than one, a variable is missing or of another shape, or the cell
+        has a projection, which block_lstm has not.
+
+    Notes
+    -----
+    What is not in a checkpoint: ``forget_bias``, which all these cells add when they run, 1 unless
+    they were told otherwise and 0 in CudnnCompatibleLSTMCell; and ``cell_clip``, none unless told.
+    `block_lstm` clips at 3 by default: give it ``cell_clip=0``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> variables = {"rnn/lstm_cell/kernel": np.ones((5, 8)), "rnn/lstm_cell/bias": np.ones(8)}
+    >>> weights = cupyrnn.block_lstm_from_tf1(variables)
+    >>> x, zeros = np.ones((4, 1, 3)), np.zeros((1, 2))
+    >>> out = cupyrnn.block_lstm(x, zeros, zeros, **weights._asdict(), forget_bias=1, cell_clip=0)
+    >>> out.h.shape
+    (4, 1, 2)
+    """
+    op = "block_lstm_from_tf1"
+    xp, cell = _one_cell(op, variables, prefix)
+    if "projection/kernel" in cell.names:
+        raise ValueError(
+            f"{op}: variables has {cell.names['projection/kernel']}, but block_lstm has no"
+            " projection; params_from_tf1 takes it"
+        )
+    _, H = _kernel(op, cell, 4)
+    peepholes = {}
+    if set(_PEEPHOLES.values()) & cell.names.keys():
+        for name, leaf in _PEEPHOLES.items():
+            (peepholes[name],) = cell.need(op, leaf)
+            cell.expect(op, leaf, "(H,)", (H,))
+    arrays = {"w": cell.arrays["kernel"], "b": cell.arrays["bias"], **peepholes}
+    with on_device(xp, arrays["w"]):
+        return PeepholeLSTMParams(**{name: a.copy() for name, a in arrays.items()})
+
+
+@traceable
+def block_lstm_to_tf1(
+    w: Array,
+    b: Array,
+    wci: Array | None = None,
+    wcf: Array | None = None,
+    wco: Array | None = None,
+    *,
+    prefix: str = "",
+) -> dict[str, Array]:
+    """
+    Return the weights of `block_lstm` by the names of TensorFlow 1's LSTM cells.
+
+    Parameters
+    ----------
+    w, b : [I+H, 4*H], [4*H]
+        The weights and the bias, gates in the order "icfo".
+    wci, wcf, wco : [H], optional
+        The peepholes: all or none.
+    prefix : str
+        The path of the cell.
+
+    Returns
+    -------
+    dict of str to array
+        kernel, bias, and with peepholes w_i_diag, w_f_diag and w_o_diag: copies.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no array or a shape does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> list(cupyrnn.block_lstm_to_tf1(np.ones((5, 8)), np.ones(8), prefix="rnn/lstm_cell"))
+    ['rnn/lstm_cell/kernel', 'rnn/lstm_cell/bias']
+    """
+    op = "block_lstm_to_tf1"
+    diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
+    xp, _, _ = check_block_lstm(op, {"w": w, "b": b, **diagonals})
+    given = {_PEEPHOLES[name]: a for name, a in diagonals.items() if a is not None}
+    arrays = {"kernel": w, "bias": b, **given}
+    return _named(xp, prefix_of(op, prefix), arrays)
+
+
+def prefix_of(op: str, prefix: object) -> str:
+    """Return a path without the slash at its end."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"{op}: prefix is {shown(prefix)}, expected a string")
+    return prefix.removesuffix("/")
+
+
+def _named(xp: ModuleType, path: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies by the names of variables under `path`."""
+    with on_device(xp, next(iter(arrays.values()))):
+        return {_join(path, leaf): contiguous(xp, a).copy() for leaf, a in arrays.items()}
+
+
+@traceable
+def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> BlockGRUParams:
+    """
+    Return the variables of a GRU cell of TensorFlow 1 as `block_gru` takes them.
+
+    These are GRUCell, GRUBlockCell and GRUBlockCellV2.
+
+    Parameters
+    ----------
+    variables : mapping of str to array
+        By their names in the checkpoint, as in `block_lstm_from_tf1`: gates/kernel, gates/bias,
+        candidate/kernel and candidate/bias, or GRUBlockCell's w_ru, b_ru, w_c and b_c.
+    prefix : str
+        The path of the cell, or the beginning of the path, if there is no other cell below it.
+
+    Returns
+    -------
+    BlockGRUParams
+        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H]: copies, of the widest of the dtypes.
+
+    Raises
+    ------
+    TypeError
+        variables is no mapping of strings to arrays, or they are not of floating dtypes.
+    ValueError
+        There is no cell or more than one, a variable is missing or of another shape, or the cell
+        is a CudnnCompatibleGRUCell, whose math is cuDNN's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> variables = {"gates/kernel": np.ones((5, 4)), "gates/bias": np.ones(4)}
+    >>> variables |= {"candidate/kernel": np.ones((5, 2)), "candidate/bias": np.ones(2)}
+    >>> weights = cupyrnn.block_gru_from_tf1(variables)
+    >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
+    (4, 1, 2)
+    """
+    op = "block_gru_from_tf1"
+    xp, cell = _one_cell(op, variables, prefix)
+    if set(_CUDNN_GRU) & cell.names.keys():
+        raise ValueError(
+            f"{op}: {cell.path} is a CudnnCompatibleGRUCell, which resets after the product;"
+            " params_from_tf1 takes it"
+        )
+    leaves = ("w_ru", "w_c", "b_ru", "b_c")
+    if "w_ru" not in cell.names:
+        leaves = ("gates/kernel", "candidate/kernel", "gates/bias", "candidate/bias")
+    weights = cell.need(op, *leaves)
+    names = [cell.names[leaf] for leaf in leaves]
+    check_block_gru(op, dict(zip(names, weights, strict=True)))
+    with on_device(xp, weights[0]):
+        return BlockGRUParams(*(a.copy() for a in weights))
+
+
+@traceable
+def block_gru_to_tf1(
+    w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, prefix: str = ""
+) -> dict[str, Array]:
+    """
+    Return the weights of `block_gru` by the names of TensorFlow 1's GRUCell and GRUBlockCellV2.
+
+    Parameters
+    ----------
+    w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
+        The weights and biases.
+    prefix : str
+        The path of the cell.
+
+    Returns
+    -------
+    dict of str to array
+        gates/kernel, gates/bias, candidate/kernel and candidate/bias: copies.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no array or a shape does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> weights = np.ones((5, 4)), np.ones((5, 2)), np.ones(4), np.ones(2)
+    >>> list(cupyrnn.block_gru_to_tf1(*weights))
+    ['gates/kernel', 'gates/bias', 'candidate/kernel', 'candidate/bias']
+    """
+    op = "block_gru_to_tf1"
+    xp, _, _ = check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
+    leaves = (*_GATES, *_CANDIDATE)
+    arrays = dict(zip(leaves, (w_ru, b_ru, w_c, b_c), strict=True))
+    return _named(xp, prefix_of(op, prefix), arrays)
+
+
+@traceable
+def params_from_tf1(
+    variables: Mapping[str, Any],
+    *,
+    rnn_mode: RNNMode | None = None,
+    forget_bias: float | None = None,
+    prefix: str = "",
+) -> PackedParams:
+    """
+    Pack cells of TensorFlow 1 whose math is CudnnRNN's, in layers and directions.
+
+    These are LSTM cells without peepholes, with a projection or without, CudnnCompatibleLSTMCell,
+    CudnnCompatibleGRUCell and BasicRNNCell; and the checkpoints of CudnnLSTM, GRUResetAfter,
+    CudnnRNNTanh and CudnnRNNRelu, which are saved as such cells.
+
+    Parameters
+    ----------
+    variables : mapping of str to array
+        By their names in the checkpoint, as in `block_lstm_from_tf1`. The layer is read off
+        "cell_0", "cell_1" in the path, the direction off "fw" and "bw".
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell. The names tell a GRU, and all others are taken for LSTMs but for a
+        basic_rnn_cell, whose activation they do not tell.
+    forget_bias : float, optional
+        What the LSTM cells add when they run, which no checkpoint holds: 1 unless they were told
+        otherwise. It must be said, but for CudnnCompatibleLSTMCell, where it is 0.
+    prefix : str
+        The beginning of the paths of all cells.
+
+    Returns
+    -------
+    PackedParams
+        The packed vector, of the widest of the dtypes, and the configuration read off the names
+        and shapes. One bias where cuDNN has two becomes the recurrent bias.
+
+    Raises
+    ------
+    TypeError
+        variables is no mapping of strings to arrays, or they are not of floating dtypes.
+    ValueError
+        A cell or variable is missing, a shape does not fit the others, or CudnnRNN cannot do the
+        same: with peepholes, with a GRUCell, or with layers in each direction by itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> variables = {"rnn/lstm_cell/kernel": np.ones((5, 8)), "rnn/lstm_cell/bias": np.ones(8)}
+    >>> cupyrnn.params_from_tf1(variables, forget_bias=1)[1:5]
+    (1, 2, 3, 'lstm')
+    """
+    op = "params_from_tf1"
+    if rnn_mode is not None:
+        check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    xp, cells = _cells(op, variables, prefix)
+    places = _places(op, cells, prefix)
+    D = 1 + ((0, 1) in places)
+    for layer in range(1 + max(layer for layer, _ in places)):
+        for d in range(D):
+            if (layer, d) not in places:
+                way = ("fw", "bw")[d] if D == 2 else "forward"
+                raise ValueError(f"{op}: variables has no cell for layer {layer}, {way}")
+    ordered = [places[place] for place in sorted(places)]
+    rnn_mode = _mode(op, rnn_mode, ordered)
+    added = 0.0
+    if forget_bias is not None:
+        added = check_real(op, "forget_bias", forget_bias)
+    elif rnn_mode == "lstm" and any(_cell_name(cell) != _CELLS["lstm"] for cell in ordered):
+        raise ValueError(
+            f"{op}: forget_bias is left out, expected what the cells were made with, which is not"
+            " in the checkpoint: 1 unless they were told otherwise"
+        )
+    P = 0
+    if "projection/kernel" in ordered[0].names:
+        shown = ordered[0].names["projection/kernel"]
+        P = expect_rank(op, shown, ordered[0].arrays["projection/kernel"], "(H, P)")[1]
+    sizes = [_sizes(op, cell, rnn_mode, P) for cell in ordered]
+    I, H = sizes[0]
+    L = len(ordered) // D
+    direction: Direction = "bidirectional" if D == 2 else "unidirectional"
+    net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, P)
+    for pl, (cell, size) in enumerate(zip(ordered, sizes, strict=True)):
+        expected = (D * net.P if pl >= D else I, H)
+        if size != expected:
+            raise ValueError(
+                f"{op}: {cell.path} is a cell with I = {size[0]} and H = {size[1]}, expected"
+                f" {expected[0]} and {expected[1]}"
+            )
+    params = zeros(xp, net, next(iter(ordered[0].arrays.values())))
+    with on_device(xp, params):
+        for cell, layer_params in zip(ordered, layers(params, net), strict=True):
+            _pack(cell, layer_params, rnn_mode, added)
+    return PackedParams(params, L, H, I, rnn_mode, direction, P)
+
+
+# What TensorFlow 1 calls the cells with CudnnRNN's math.
+_CELLS = {
+    "lstm": "cudnn_compatible_lstm_cell",
+    "gru": "cudnn_compatible_gru_cell",
+    "rnn_tanh": "basic_rnn_cell",
+    "rnn_relu": "basic_rnn_cell",
+}
+
+
+def _cell_name(cell: _Cell) -> str:
+    return cell.path.rpartition("/")[2]
+
+
+def _places(op: str, cells: list[_Cell], prefix: str) -> dict[tuple[int, int], _Cell]:
+    """Return the cells by layer and direction, which stand in their paths."""
+    places: dict[tuple[int, int], _Cell] = {}
+    for cell in cells:
+        path = cell.path[len(prefix) :]
+        numbers = list(re.finditer(r"(?:^|/)cell_([0-9]{1,9})(?=/|$)", path))
+        ways = list(re.finditer(r"(?:^|/)(fw|bw)(?=/|$)", path))
+        if numbers and ways and ways[-1].start() < numbers[-1].start():
+            raise ValueError(
+                f"{op}: {cell.path} is one of the layers of one direction, which CudnnRNN, whose"
+                " layers read both directions of the one below, does not have; choose a direction"
+                " with prefix"
+            )
+        place = int(numbers[-1][1]) if numbers else 0, int(bool(ways) and ways[-1][1] == "bw")
+        if place in places:
+            raise ValueError(
+                f"{op}: variables has two cells for layer {place[0]}, {places[place].path} and"
+                f" {cell.path}; choose with prefix"
+            )
+        places[place] = cell
+    return places
+
+
+def _mode(op: str, rnn_mode: Any, cells: list[_Cell]) -> Any:
+    """Return rnn_mode: the one given, or what the names tell; refuse cells of other math."""
+    for cell in cells:
+        if set(_PEEPHOLES.values()) & cell.names.keys():
+            raise ValueError(
+                f"{op}: {cell.path} has peepholes, which CudnnRNN does not have;"
+                " block_lstm_from_tf1 takes it"
+            )
+        if {"candidate/kernel", "w_ru"} & cell.names.keys():
+            raise ValueError(
+                f"{op}: {cell.path} is a GRUCell, which resets before the product as CudnnRNN does"
+                " not; block_gru_from_tf1 takes it"
+            )
+    if rnn_mode is None:
+        if "gates/kernel" in cells[0].names:
+            return "gru"
+        if _cell_name(cells[0]) == "basic_rnn_cell":
+            raise ValueError(
+                f"{op}: rnn_mode is left out, and {cells[0].path} does not tell rnn_tanh from"
+                " rnn_relu: say which"
+            )
+        return "lstm"
+    return rnn_mode
+
+
+def _sizes(op: str, cell: _Cell, rnn_mode: str, P: int) -> tuple[int, int]:
+    """Check the variables of a cell; return K and H."""
+    if rnn_mode != "gru":
+        K, H = _kernel(op, cell, len(GATES[rnn_mode]), P)
+        if P:
+            cell.need(op, "projection/kernel")
+            cell.expect(op, "projection/kernel", "(H, P)", (H, P))
+        return K, H
+    cell.need(op, *_GATES, *_CUDNN_GRU)
+    leaf = "candidate/input_projection/kernel"
+    K, H = expect_rank(op, cell.names[leaf], cell.arrays[leaf], "(I, H)")
+    cell.expect(op, "gates/kernel", "(I+H, 2*H)", (K + H, 2 * H))
+    cell.expect(op, "gates/bias", "(2*H,)", (2 * H,))
+    cell.expect(op, "candidate/hidden_projection/kernel", "(H, H)", (H, H))
+    for part in ("input", "hidden"):
+        cell.expect(op, f"candidate/{part}_projection/bias", "(H,)", (H,))
+    return K, H
+
+
+def _pack(cell: _Cell, place: LayerParams, rnn_mode: str, forget_bias: float) -> None:
+    """Write a cell's variables to its place in the packed vector."""
+    a = cell.arrays
+    G, H, K = place.input.shape
+    if rnn_mode == "gru":
+        gates = by_gate(a["gates/kernel"], 2)
+        place.input[:2], place.recurrent[:2] = gates[:, :, :K], gates[:, :, K:]
+        place.recurrent_bias[:2] = a["gates/bias"].reshape(2, H)
+        for part, matrix, bias in (
+            ("input", place.input, place.input_bias),
+            ("hidden", place.recurrent, place.recurrent_bias),
+        ):
+            matrix[2] = a[f"candidate/{part}_projection/kernel"].T
+            bias[2] = a[f"candidate/{part}_projection/bias"]
+        return
+    order = BLOCK["icfo"] if rnn_mode == "lstm" else [0]
+    gates = by_gate(a["kernel"], G)[order]
+    place.input[...], place.recurrent[...] = gates[:, :, :K], gates[:, :, K:]
+    place.recurrent_bias[...] = a["bias"].reshape(G, H)[order]
+    if rnn_mode == "lstm":
+        place.recurrent_bias[1] += forget_bias
+    if place.projection is not None:
+        place.projection[...] = a["projection/kernel"].T
+
+
+@traceable
+def params_to_tf1(
+    params: Array | PackedParams,
+    num_layers: int | None = None,
+    num_units: int | None = None,
+    input_size: int | None = None,
+    *,
+    rnn_mode: RNNMode | None = None,
+    direction: Direction | None = None,
+    num_proj: int | None = None,
+    prefix: str = "",
+) -> dict[str, Array]:
+    """
+    Return packed parameters as TensorFlow 1 saves a CudnnLSTM, GRUResetAfter or CudnnRNN.
+
+    Parameters
+    ----------
+    params : [params_size] or PackedParams
+        The packed parameters.
+    num_layers, num_units, input_size : int, optional
+        L, H and I; a PackedParams knows them and the next three.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell; "lstm" if left out.
+    direction : {"unidirectional", "bidirectional"}, optional
+        D is 1, which it is if left out, or 2.
+    num_proj : int, optional
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+    prefix : str
+        What the names are to begin with, such as "cudnn_lstm".
+
+    Returns
+    -------
+    dict of str to array
+        The variables of CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell or BasicRNNCell, whose
+        ``forget_bias`` is 0, of every layer and direction. Of an LSTM's two biases, of a GRU's but
+        for its candidate, and of an RNN's it is the sum.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, or the net
+        has skip_input, which the cells do not have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> for name, a in cupyrnn.params_to_tf1(np.arange(56.0), 1, 2, 3).items():
+    ...     print(name, a.shape)
+    rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell/kernel (5, 8)
+    rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell/bias (8,)
+    """
+    op = "params_to_tf1"
+    path = prefix_of(op, prefix)
+    xp, net, vector = check_model(
+        op,
+        params,
+        num_layers,
+        num_units,
+        input_size,
+        rnn_mode=rnn_mode,
+        direction=direction,
+        num_proj=num_proj,
+    )
+    refuse(op, "TensorFlow 1", net, projection=True)
+    arrays: dict[str, Array] = {}
+    with on_device(xp, vector):
+        for pl, place in enumerate(layers(vector, net)):
+            layer, d = divmod(pl, net.D)
+            where = f"rnn/multi_rnn_cell/cell_{layer}/"
+            if net.D == 2:
+                where = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{('fw', 'bw')[d]}/"
+            where = _join(path, where + _CELLS[net.rnn_mode])
+            arrays |= {_join(where, leaf): a for leaf, a in _taken(xp, net, place).items()}
+    return arrays
+
+
+def _taken(xp: ModuleType, net: Net, place: LayerParams) -> dict[str, Array]:
+    """Return the variables of one cell."""
+    bias = place.input_bias + place.recurrent_bias
+    if net.rnn_mode == "gru":
+        gates = [side_by_side(a[:2]) for a in (place.input, place.recurrent)]
+        taken = {"gates/kernel": xp.concatenate(gates), "gates/bias": bias[:2].reshape(-1)}
+        for part, matrix, own in (
+            ("input", place.input, place.input_bias),
+            ("hidden", place.recurrent, place.recurrent_bias),
+        ):
+            taken[f"candidate/{part}_projection/kernel"] = matrix[2].T.copy()
+            taken[f"candidate/{part}_projection/bias"] = own[2].copy()
+        return taken
+    order = own_order(BLOCK["icfo"]) if net.rnn_mode == "lstm" else [0]
+    kernels = [side_by_side(a[order]) for a in (place.input, place.recurrent)]
+    taken = {"kernel": xp.concatenate(kernels), "bias": bias[order].reshape(-1)}
+    if place.projection is not None:
+        taken["projection/kernel"] = place.projection.T.copy()
+    return taken

@@ -1,0 +1,196 @@
+"""Parameters of PyTorch's recurrent modules and cells, packed for CudnnRNN and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device, shown
+from ..derivatives.traced import traceable
+from .forms import as_arrays, as_torch, check_names, mode_of, torch_places
+from .packed import PackedParams, check_model
+from .params import GATES, check_net, zeros
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from .params import Direction, RNNMode
+
+_FIRST = ("weight_ih_l0", "weight_ih")
+
+
+@traceable
+def params_from_torch(
+    state_dict: Mapping[str, Any], *, rnn_mode: RNNMode | None = None, prefix: str = ""
+) -> PackedParams:
+    """
+    Pack the parameters of a torch.nn.LSTM, GRU or RNN, or of an LSTMCell, GRUCell or RNNCell.
+
+    Parameters
+    ----------
+    state_dict : mapping of str to array
+        By PyTorch's names, ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``,
+        with ``_reverse`` for the second direction, and ``weight_hr_l0`` with a projection; of a
+        cell without ``_l0``. Arrays, or tensors on the host: what has ``numpy()`` or
+        ``__array__``; PyTorch's bfloat16 becomes float32. Without biases (``bias=False``) they are
+        zero. PyTorch has the gates in the same order.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell. The shapes tell an LSTM from a GRU; an RNN's nonlinearity they do not tell, so
+        that it must be said here.
+    prefix : str
+        What the names begin with inside a larger model, such as "encoder.rnn", with its last dot
+        or without.
+
+    Returns
+    -------
+    PackedParams
+        The packed vector, of the widest of the dtypes, and the configuration read off the shapes.
+
+    Raises
+    ------
+    TypeError
+        state_dict is no mapping of strings to arrays, or they are not of floating dtypes or not
+        on one device.
+    ValueError
+        A name is missing or unknown, a shape does not fit the others, or the shapes are those of
+        an RNN and rnn_mode is left out.
+
+    Notes
+    -----
+    With ``batch_first=True`` PyTorch has input and output as [B, T, ·] but the states still as
+    [L*D, B, H]; `cudnn_rnn` with ``time_major=False`` has them as [B, L*D, H].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> state = {"weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2))}
+    >>> cupyrnn.params_from_torch(state)[1:5]
+    (1, 2, 3, 'lstm')
+    """
+    op = "params_from_torch"
+    if rnn_mode is not None:
+        check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
+    prefix, given = _under(op, state_dict, prefix)
+    end = "" if "weight_ih" in given else "_l0"  # a cell's names have no layer
+    xp, arrays = as_arrays(op, {prefix + name: a for name, a in given.items()})
+
+    def entry(name: str, symbols: str) -> tuple[int, ...]:
+        shown = prefix + name + end
+        if shown not in arrays:
+            raise ValueError(f"{op}: state_dict has no {shown}")
+        return expect_rank(op, shown, arrays[shown], symbols)
+
+    rows, I = entry("weight_ih", "(G*H, K)")
+    H, P = entry("weight_hh", "(G*H, P or H)")[1], 0
+    if "weight_hr" + end in given:
+        P, H = entry("weight_hr", "(P, H)")
+    problem = f"{prefix}weight_ih{end} has shape {(rows, I)}, expected (G*H, K)"
+    rnn_mode, H = mode_of(op, rnn_mode, rows, H, problem)
+    L = sum(re.fullmatch(r"weight_ih_l[0-9]+", name) is not None for name in given) or 1
+    D = 1 + (f"weight_ih{end}_reverse" in given)
+    direction: Direction = "bidirectional" if D == 2 else "unidirectional"
+    net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, P)
+    biased = any(name.startswith("bias") for name in given)
+    left = dict(arrays)
+    without_memory: Array = np.broadcast_to(np.float32(0), net.params_size)
+    for name, symbols, place in torch_places(net, without_memory, end):
+        if name in given:
+            expect_shape(op, prefix + name, left.pop(prefix + name), symbols, place.shape)
+        elif biased or not name.startswith("bias"):
+            raise ValueError(f"{op}: state_dict has no {prefix}{name}")
+    if left:
+        raise ValueError(f"{op}: state_dict has {next(iter(left))}, which is no part")
+    params = zeros(xp, net, next(iter(arrays.values())))
+    with on_device(xp, params):
+        for name, _, place in torch_places(net, params, end):
+            if name in given:
+                place[...] = arrays[prefix + name]
+    return PackedParams(params, L, H, I, rnn_mode, direction, P)
+
+
+def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, dict[str, Any]]:
+    """Return the whole prefix, and what is named with it, without it."""
+    check_names(op, "state_dict", state_dict, prefix)
+    for whole in (prefix, prefix + "."):
+        if any(whole + first in state_dict for first in _FIRST):
+            here = [name for name in state_dict if name.startswith(whole)]
+            return whole, {name[len(whole) :]: state_dict[name] for name in here}
+    ends = re.compile(r"(.*?)weight_ih(_l0)?", re.DOTALL)
+    others = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
+    hint = f", but one with prefix {shown(others)}" if others else ""
+    raise ValueError(f"{op}: state_dict has no {prefix}weight_ih_l0{hint}")
+
+
+@traceable
+def params_to_torch(
+    params: Array | PackedParams,
+    num_layers: int | None = None,
+    num_units: int | None = None,
+    input_size: int | None = None,
+    *,
+    rnn_mode: RNNMode | None = None,
+    direction: Direction | None = None,
+    num_proj: int | None = None,
+    cell: bool = False,
+) -> dict[str, Array]:
+    """
+    Return packed parameters as a torch.nn.LSTM, GRU or RNN names them, or as a cell does.
+
+    Parameters
+    ----------
+    params : [params_size] or PackedParams
+        The packed parameters, or a gradient of them: PyTorch has both biases, too.
+    num_layers, num_units, input_size : int, optional
+        L, H and I; a PackedParams knows them and the next three.
+    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
+        The cell; "lstm" if left out.
+    direction : {"unidirectional", "bidirectional"}, optional
+        D is 1, which it is if left out, or 2.
+    num_proj : int, optional
+        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+    cell : bool
+        Name them as an LSTMCell, GRUCell or RNNCell does, which is one layer in one direction.
+
+    Returns
+    -------
+    dict of str to array
+        Copies, for ``module.load_state_dict({k: torch.from_numpy(a) ...})``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or out of range, something given contradicts what a
+        PackedParams knows, or params is no array of the right length, the net has
+        skip_input, which PyTorch does not have, or a cell cannot be of that net.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> state = cupyrnn.params_to_torch(np.arange(56.0), 1, 2, 3)
+    >>> {name: a.shape for name, a in state.items() if "weight" in name}
+    {'weight_ih_l0': (8, 3), 'weight_hh_l0': (8, 2)}
+    """
+    op = "params_to_torch"
+    model = check_model(
+        op,
+        params,
+        num_layers,
+        num_units,
+        input_size,
+        rnn_mode=rnn_mode,
+        direction=direction,
+        num_proj=num_proj,
+    )
+    net = model.net
+    if not check_bool(op, "cell", cell):
+        return as_torch(op, *model)
+    if net.L > 1 or net.D > 1 or net.num_proj:
+        raise ValueError(
+            f"{op}: cell is True, but params is of a net with L = {net.L}, D = {net.D} and"
+            f" num_proj = {net.num_proj}, expected 1, 1 and 0"
+        )
+    return as_torch(op, *model, end="")
