@@ -244,9 +244,9 @@ def test_export_with_symbolic_sizes(kind: str) -> None:
 def test_opcheck(name: str) -> None:
     """All four ops of each function, with real arguments of each."""
     problem, calls = Problem(name), []
-    ops = {op.function.name: op for op in (
-        definitions.LSTM_BLOCK_CELL, definitions.BLOCK_LSTM, definitions.GRU_BLOCK_CELL, definitions.BLOCK_GRU, definitions.CUDNN_RNN
-    )}  # fmt: skip
+    d = definitions
+    known = (d.LSTM_BLOCK_CELL, d.BLOCK_LSTM, d.GRU_BLOCK_CELL, d.BLOCK_GRU, d.CUDNN_RNN)
+    ops = {op.function.name: op for op in known}
     op = ops[problem.op]
     whole = {"forward", "backward", "jvp", "second"}
     with pytest.MonkeyPatch.context() as patch:
