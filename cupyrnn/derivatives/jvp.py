@@ -9,18 +9,13 @@ from typing import Any
 import numpy as np
 
 from .._arrays import array_kind, check_list, module_of, on_device, shown
-from .traced import Traced, TracedOnDevice, dual, is_dual, traced, tracing, tree_map, untraced
+from .duals import dual, exponent_of, largest_of, scaled
+from .traced import Traced, TracedOnDevice, is_dual, traced, tracing, tree_map, untraced
 
 try:
     from numpy.exceptions import ComplexWarning
 except ImportError:  # NumPy before 1.25
     from numpy import ComplexWarning  # type: ignore[attr-defined, no-redef]
-
-# The exponent of the largest tangent that a function is given. The product of two such vanishes
-# beside a value, also when both have grown by 2**36 (float32) or 2**270 (float64), and what is
-# smaller by 2**-78 or 2**-722 is no denormal number yet.
-_EXPONENT = {"f": -48, "d": -300}
-
 
 # How deep structures may be: Python's own stack ends somewhat later.
 _DEEPEST = 100
@@ -80,8 +75,7 @@ def _largest(name: str, tangent: Any) -> float:
     if not tangent.size:
         return 0.0
     with on_device(module_of(tangent), tangent):
-        # Without memory for all magnitudes; NaN where there is one.
-        largest = float(np.maximum(float(tangent.max()), -float(tangent.min())))
+        largest = float(largest_of(tangent))
     if not np.isfinite(largest):
         raise ValueError(f"jvp: {name} has values that are not finite")
     return largest
@@ -201,9 +195,8 @@ def jvp(
     if len(primals) != len(tangents):
         raise ValueError(f"{op}: tangents has {len(tangents)} items, expected {len(primals)}")
     pairs, largest = _pairs(primals, tangents)
-    given = [t for _, t in pairs if t is not None]
-    least = min((t.dtype.char for t in given), key="fd".index, default="d")
-    exponent = _EXPONENT[least] - int(np.frexp(largest)[1])
+    dtypes = [t.dtype for _, t in pairs if t is not None]
+    exponent = int(exponent_of(largest, dtypes)) if dtypes else 0
     rest = iter(pairs)
 
     def moved(_: Any) -> Any:
@@ -211,7 +204,7 @@ def jvp(
         if tangent is None:
             return primal
         with on_device(module_of(primal), primal):
-            return traced(dual(primal, _scaled(tangent, exponent)))
+            return traced(dual(primal, scaled(tangent, exponent)))
 
     arguments = tree_map(moved, tuple(primals))
     try:
@@ -246,23 +239,14 @@ def _value(a: Any) -> Any:
         return a.real.copy()
 
 
-def _scaled(a: Any, exponent: int) -> Any:
-    """Return a * 2**exponent."""
-    limits = np.finfo(a.dtype)
-    if limits.minexp <= exponent < limits.maxexp:
-        # Where the power is a number of the dtype, a product is as exact, and much faster.
-        return a * a.dtype.type(2.0**exponent)
-    return np.ldexp(a, exponent)
-
-
 def _tangent(a: Any, exponent: int) -> Any:
     """Return the tangent of a leaf of the result."""
     if isinstance(a, complex | np.complexfloating):
         with np.errstate(all="ignore"):
-            return _scaled(np.asarray(a.imag), -exponent)[()]
+            return scaled(np.asarray(a.imag), -exponent)[()]
     if is_dual(a):
         with np.errstate(all="ignore"), on_device(module_of(a), a):
-            return module_of(a).asarray(_scaled(a.imag, -exponent))
+            return module_of(a).asarray(scaled(a.imag, -exponent))
     if isinstance(a, float | np.floating):
         return np.zeros_like(a)
     if array_kind(a) is not None and a.dtype.kind == "f":

@@ -9,15 +9,12 @@ again by the same stream only, and `Tensor.record_stream` holds for its results.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-
-from ..derivatives.jvp import _EXPONENT
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -182,61 +179,3 @@ def on_device_of(t: torch.Tensor) -> Iterator[None]:
             cupy.cuda.using_allocator(_allocate),
         ):
             yield
-
-
-# Dual numbers.
-
-
-def along(
-    call: Callable[..., Sequence[Array | None]],
-    values: Sequence[Array | None],
-    tangents: Sequence[Array | None],
-) -> tuple[list[Array | None], list[Array | None]]:
-    """
-    Return what a call returns, and its derivative along a direction.
-
-    As `cupyrnn.jvp`, for ops alone and for either array module, without a word to the host: what
-    is not finite comes out as such, as in PyTorch's own derivatives.
-
-    Parameters
-    ----------
-    call
-        Made of the ops of the package.
-    values, tangents
-        Its arguments and the direction, None where it has no part.
-    """
-    xp = module_of(values[0])
-    exponent = _exponent(xp, [t for t in tangents if t is not None])
-    with np.errstate(all="ignore"):
-        given = [
-            v if v is None or t is None else _dual(xp, v, xp.ldexp(t, exponent))
-            for v, t in zip(values, tangents, strict=True)
-        ]
-        found = call(*given)
-        along = [None if a is None else _tangent(xp, a, exponent) for a in found]
-    return [None if a is None else _value(a) for a in found], along
-
-
-def _exponent(xp: ModuleType, tangents: Sequence[Array]) -> Any:
-    """Return the power of two by which tangents are scaled so that their squares vanish."""
-    given = [xp.abs(t).max() for t in tangents if t.size]
-    if not given:
-        return xp.zeros((), np.int32)
-    largest = functools.reduce(xp.maximum, given)
-    exponent = _EXPONENT[largest.dtype.char] - xp.frexp(largest)[1]
-    return xp.where(xp.isfinite(largest), exponent, 0).astype(np.int32)
-
-
-def _dual(xp: ModuleType, value: Array, tangent: Array) -> Array:
-    out: Array = xp.empty(value.shape, value.dtype.char.upper())
-    out.real, out.imag = value, tangent
-    return out
-
-
-def _value(a: Array) -> Array:
-    return a.real.copy() if a.dtype.kind == "c" else a
-
-
-def _tangent(xp: ModuleType, a: Array, exponent: Any) -> Array:
-    tangent: Array = xp.ldexp(a.imag, -exponent) if a.dtype.kind == "c" else xp.zeros_like(a)
-    return tangent

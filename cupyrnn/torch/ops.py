@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from .arrays import along, arrays_of, host_arrays_of, on_device_of, tensors_of
+from ..derivatives.duals import along
+from .arrays import arrays_of, host_arrays_of, on_device_of, tensors_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
