@@ -60,9 +60,9 @@ class StepOutputs(NamedTuple, Generic[ArrayT]):
 class PreparedStep:
     """One step of a net, as `prepare_step` returns it: call it with x, h and c."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, packed: PackedParams) -> None:
         xp, net, params = model
-        self._xp, self._net = xp, net
+        self._xp, self._net, self._packed = xp, net, packed
         with on_device(xp, params):
             self._params = params.copy()  # what is made of it must not change with it
             self._cells = self._cells_of(params.dtype)
@@ -70,6 +70,10 @@ class PreparedStep:
         self._steps: list[_steps.Step] = []
         if xp is np and params.dtype.kind != "c" and not net.skip:
             self._steps = [_steps.step_of(cell) for cell in self._cells]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are prepared anew from the parameters."""
+        return prepare_step, (self._packed._replace(params=self._params),)
 
     def _cells_of(self, dtype: np.dtype[Any]) -> list[Cell]:
         """Return the cells of a step in this dtype."""
@@ -89,7 +93,7 @@ class PreparedStep:
         h : [L, B, P]
             The states before the step.
         c : [L, B, H], optional
-            The cell states of an LSTM.
+            The cell states of an LSTM; None for other cells.
 
         Returns
         -------
@@ -114,6 +118,9 @@ class PreparedStep:
         ((1, 3), (2, 1, 3))
         """
         states: tuple[Any, ...] = (h, c)[: len(self._names)]
+        if len(states) == 1 and c is not None:
+            kind = f"{type(c).__module__}.{type(c).__qualname__}".removeprefix("builtins.")
+            raise TypeError(f"prepare_step: c is a {kind}, expected None for {self._net.rnn_mode}")
         dtype = self._check(x, states)
         B, net, xp = x.shape[0], self._net, self._xp
         with on_device(xp, x):
@@ -211,7 +218,7 @@ def prepare_step(
     PreparedStep
         ``step(x, h, c)`` takes x [B, I], h [L, B, P] and, for an LSTM, c [L, B, H], and returns
         output [B, P], output_h and output_c. It keeps no state of its own: one step can serve any
-        number of streams, and threads.
+        number of streams, and threads, and can be copied and pickled.
 
     Raises
     ------
@@ -250,4 +257,15 @@ def prepare_step(
             f"{op}: params is of a bidirectional net, expected one direction: the other one begins"
             " at the end of a sequence"
         )
-    return PreparedStep(model._replace(net=net))
+    packed = PackedParams(
+        model.params,
+        net.L,
+        net.H,
+        net.I,
+        net.rnn_mode,
+        net.direction,
+        net.num_proj,
+        net.input_mode,
+        activation,
+    )
+    return PreparedStep(model._replace(net=net), packed)

@@ -163,6 +163,81 @@ def test_what_cudnn_lstm_saves_round_trips(net: Any, prefix: str, rng: np.random
         assert_close(a, expected, "float64", n)
 
 
+def test_an_incomplete_checkpoint_is_refused() -> None:
+    """Whatever is missing: a smaller net would be another one."""
+    for options in ({}, {"rnn_mode": "gru"}, {"direction": "bidirectional"}):
+        whole = cupyrnn.params_to_tf1(cupyrnn.init_params(2, 2, 3, **options))
+        for name in whole:
+            part = {n: a for n, a in whole.items() if n != name}
+            with pytest.raises(ValueError, match=r"^params_from_tf1: variables has "):
+                cupyrnn.params_from_tf1(part)
+        if options.get("direction"):
+            part = {n: a for n, a in whole.items() if "bw" not in n}
+            with pytest.raises(ValueError, match="has no cell for layer 0, bw"):
+                cupyrnn.params_from_tf1(part)
+
+
+def test_no_projection_is_dropped() -> None:
+    rows = {0: 5, 1: 4}
+    variables: dict[str, Any] = {}
+    for n, K in rows.items():
+        variables |= {f"cell_{n}/lstm_cell/kernel": np.ones((K, 8))}
+        variables |= {f"cell_{n}/lstm_cell/bias": np.ones(8)}
+    assert cupyrnn.params_from_tf1(variables, forget_bias=1).num_layers == 2
+    variables["cell_1/lstm_cell/projection/kernel"] = np.ones((2, 2))
+    with pytest.raises(ValueError, match="has cell_1/lstm_cell/projection/kernel, expected only"):
+        cupyrnn.params_from_tf1(variables, forget_bias=1)
+    variables["cell_1/lstm_cell/gates/bias"] = variables.pop("cell_1/lstm_cell/projection/kernel")
+    with pytest.raises(ValueError, match="has cell_1/lstm_cell/gates/bias, expected only"):
+        cupyrnn.params_from_tf1(variables, forget_bias=1)
+
+
+def test_two_equal_names_are_refused() -> None:
+    for twice in ("kernel:0", "weights"):
+        for names in (("kernel", twice), (twice, "kernel")):
+            variables = {f"lstm_cell/{n}": np.ones((5, 8)) for n in names}
+            variables["lstm_cell/bias"] = np.ones(8)
+            with pytest.raises(ValueError, match="which are the same variable: expected one of"):
+                cupyrnn.params_from_tf1(variables, forget_bias=1)
+
+
+def test_what_is_no_cell(rng: np.random.Generator) -> None:
+    """An optimiser's slots, averages, dense layers: beside a cell, and without one."""
+    whole = cupyrnn.params_to_tf1(cupyrnn.init_params(2, 2, 3))
+    others = {f"{n}/Adam_1": a for n, a in whole.items()}
+    others |= {f"Adam/{n}": a for n, a in whole.items()}
+    others |= {f"{n}/ExponentialMovingAverage": a for n, a in whole.items()}
+    for path in ("dense", "rnn/dense_1", "logits", "out", "fully_connected"):
+        others |= {f"{path}/kernel": np.ones((6, 8)), f"{path}/bias": np.ones(8)}
+    both = {**others, **whole, "beta1_power": np.ones(())}
+    packed = cupyrnn.params_from_tf1(both)
+    np.testing.assert_array_equal(packed.params, cupyrnn.params_from_tf1(whole).params)
+    weights = cupyrnn.block_lstm_from_tf1(
+        {"dense/kernel": np.ones((6, 8)), "dense/bias": np.ones(8)}, prefix="dense"
+    )
+    assert weights.w.shape == (6, 8)  # named by the caller, it is one
+    del both["rnn/multi_rnn_cell/cell_1/cudnn_compatible_lstm_cell/kernel"]
+    with pytest.raises(ValueError, match="the cell is not whole"):
+        cupyrnn.params_from_tf1(both)
+
+
+def test_names_from_before_1_2(rng: np.random.Generator) -> None:
+    w, b, wci, wcf, wco = (rng.standard_normal(s) for s in [(5, 8), 8, 2, 2, 2])
+    old = cupyrnn.block_lstm_to_tf1(w, b, wci, wcf, wco, prefix="rnn/lstm_cell", old_names=True)
+    assert [n.rpartition("/")[2] for n in old][:2] == ["weights", "biases"]
+    for a, e in zip(cupyrnn.block_lstm_from_tf1(old), (w, b, wci, wcf, wco), strict=True):
+        np.testing.assert_array_equal(a, e)
+    packed = cupyrnn.params_from_tf1(
+        {"rnn/basic_lstm_cell/weights": w, "rnn/basic_lstm_cell/biases": b}, forget_bias=1
+    )
+    assert packed[1:5] == (1, 2, 3, "lstm")
+    weights = tuple(rng.standard_normal(s) for s in [(5, 4), (5, 2), 4, 2])
+    old = cupyrnn.block_gru_to_tf1(*weights, old_names=True)
+    assert list(old) == ["gates/weights", "gates/biases", "candidate/weights", "candidate/biases"]
+    for a, e in zip(cupyrnn.block_gru_from_tf1(old), weights, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
 def cell(*, without: str = "", **shapes: tuple[int, ...]) -> dict[str, Any]:
     """Return variables of zeros; a name's slashes are written __."""
     given = {"kernel": (5, 8), "bias": (8,)} | shapes
@@ -203,6 +278,7 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
         (lambda: cupyrnn.params_from_tf1({"basic_rnn_cell/kernel": np.zeros(1)}), ValueError, "params_from_tf1: rnn_mode is left out, and basic_rnn_cell does not tell rnn_tanh from rnn_relu: say which"),
         (lambda: cupyrnn.params_from_tf1({f"cell_{n}/{k}": a for n in range(2) for k, a in cell().items()}, forget_bias=1), ValueError, "params_from_tf1: cell_1 is a cell with I = 3 and H = 2, expected 2 and 2"),
         (lambda: cupyrnn.params_from_tf1(cell(), forget_bias="1"), TypeError, "params_from_tf1: forget_bias is '1', expected a real number"),
+        (lambda: cupyrnn.params_to_tf1(cupyrnn.init_params(1, 2, 3)._replace(recurrent_activation="hard_sigmoid_0.2")), ValueError, "params_to_tf1: params is of a net with recurrent_activation = 'hard_sigmoid_0.2', which TensorFlow 1 does not have"),
         (lambda: cupyrnn.params_to_tf1(np.zeros(56), 1, 2, 3, prefix=None), TypeError, "params_to_tf1: prefix is None, expected a string"),
     ],
 )  # fmt: skip

@@ -268,6 +268,27 @@ def test_packed_weights_round_trip(mode: Any, D: int, rng: np.random.Generator) 
     assert not np.any(cupyrnn.params_to_onnx(unbiased).B)
 
 
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize(
+    ("op_type", "more"), [(kind, more) for kind, more in KINDS if "activations" in more]
+)
+def test_packed_weights_say_the_activations(
+    op_type: Any, more: Any, direction: str, rng: np.random.Generator
+) -> None:
+    """What params_from_onnx returns computes what the node does, hard sigmoids too."""
+    D = 1 + (direction == "bidirectional")
+    more = {n: value for n, value in more.items() if n != "P"}
+    more |= {"linear_before_reset": 1} if op_type == "GRU" else {}
+    (x, W, R, B, *_), attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
+    packed = cupyrnn.params_from_onnx(W, R, B, **attributes)
+    out = cupyrnn.cudnn_rnn(x, *packed.zero_state(4), packed)
+    expected = cupyrnn.run_onnx_node(op_type, [x, W, R, B], direction=direction, **attributes)
+    y = np.concatenate(list(expected.Y.transpose(1, 0, 2, 3)), axis=-1)
+    assert_close(out.output, y, "float64", "output")
+    if packed.rnn_mode in ("lstm", "gru"):
+        assert packed.recurrent_activation.startswith("hard_sigmoid")
+
+
 @pytest.mark.parametrize("D", [1, 2])
 @pytest.mark.parametrize("peepholes", [False, True])
 def test_weights_of_block_lstm_round_trip(
@@ -348,6 +369,7 @@ def lstm(*more: Any, **attributes: Any) -> Any:
         (lambda: lstm(activations=["Sigmoid", "Tanh", 3]), ValueError, "activations[2] is 3, expected Tanh: no others are computed, and all directions alike"),
         (lambda: lstm(activations=["Elu", "Tanh", "Tanh"]), ValueError, "activations[0] is 'Elu', expected Sigmoid or HardSigmoid: no others are computed, and all directions alike"),
         (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_alpha=[0.3]), ValueError, "HardSigmoid has activation_alpha = [0.3] and activation_beta = [0.5], expected 0.2 or 1/6, and 0.5"),
+        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=[0.4]), ValueError, "HardSigmoid has activation_alpha = [0.2] and activation_beta = [0.4], expected 0.2 or 1/6, and 0.5"),
         (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=["a"]), TypeError, "activation_beta[0] is 'a', expected a real number"),
         (lambda: cupyrnn.run_onnx_node("RNN", [], direction="bidirectional", activations=["Tanh", "Relu"]), ValueError, "activations[1] is 'Relu', expected Tanh: no others are computed, and all directions alike"),
         (lambda: lstm(np.zeros((1, 20))), ValueError, "B has shape (1, 20), expected (D, 8*H) = (1, 40)"),
@@ -362,6 +384,7 @@ def test_errors_of_nodes(call: Any, error: Any, message: str) -> None:
 
 
 GRU = zeros((1, 6, 3), (1, 6, 2))
+LSTM = zeros((1, 8, 3), (1, 8, 2))
 
 
 @pytest.mark.parametrize(
@@ -372,6 +395,15 @@ GRU = zeros((1, 6, 3), (1, 6, 2))
         (lambda: cupyrnn.params_from_onnx(*zeros((3, 8, 3), (3, 8, 2))), ValueError, "params_from_onnx: W has shape (3, 8, 3) and R (3, 8, 2), expected (D, 4*H, I) and (D, 4*H, H) with D = 1 or 2"),
         (lambda: cupyrnn.params_from_onnx(*zeros((1, 8, 3), (2, 8, 2))), ValueError, "params_from_onnx: R has shape (2, 8, 2), expected (D, 4*H, H) = (1, 8, 2)"),
         (lambda: cupyrnn.params_from_onnx(None, None), TypeError, "params_from_onnx: W is a NoneType, expected a numpy.ndarray or cupy.ndarray"),
+        (lambda: cupyrnn.params_from_onnx(*GRU, linear_before_reset=-7), ValueError, "params_from_onnx: linear_before_reset is -7, expected 0 or 1"),
+        (lambda: cupyrnn.params_from_onnx(*LSTM, activation_alpha="junk"), TypeError, "params_from_onnx: activation_alpha is a str, expected a list of arrays"),
+        (lambda: cupyrnn.params_from_onnx(*LSTM, activation_alpha=[0.2]), ValueError, "params_from_onnx: activation_alpha has 1 entries, expected 0, one for each HardSigmoid"),
+        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["Sigmoid"]), ValueError, "params_from_onnx: activations has 1 entries, expected 3 for lstm in 1 direction(s)"),
+        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["Elu", "Tanh", "Tanh"]), ValueError, "params_from_onnx: activations[0] is 'Elu', expected Sigmoid or HardSigmoid: CudnnRNN has no others in lstm, and all directions alike"),
+        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Relu"]), ValueError, "params_from_onnx: activations[2] is 'Relu', expected Tanh: CudnnRNN has no others in lstm, and all directions alike"),
+        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=[b"HardSigmoid", b"Tanh", b"Tanh"], activation_alpha=[0.3]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.3] and activation_beta = [0.5], expected 0.2 or 1/6, and 0.5"),
+        (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=[0.4]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.2] and activation_beta = [0.4], expected 0.2 or 1/6, and 0.5"),
+        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (8,), (2,), (2,), (2,)), zeros((5, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] is not of the shapes of weights[0]"),
         (lambda: cupyrnn.block_lstm_from_onnx(*GRU), ValueError, "block_lstm_from_onnx: W has shape (1, 6, 3), expected (D, 4*H, I) = (1, 8, 3)"),
         (lambda: cupyrnn.block_gru_from_onnx(*GRU, np.zeros((1, 6))), ValueError, "block_gru_from_onnx: B has shape (1, 6), expected (D, 6*H) = (1, 12)"),
         (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(2, 3, 4)), ValueError, "params_to_onnx: params is of a net with L = 2, expected 1: a node is a layer"),

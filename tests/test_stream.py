@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from typing import Any
 
@@ -95,6 +97,26 @@ def test_arrays_stay_on_their_device(
             assert_close(cupy_on_cpu.asnumpy(a), e, "float64", name)
 
 
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))]
+)
+@pytest.mark.parametrize(("mode", "more"), NETS)
+def test_steps_are_copied_and_pickled(mode: str, more: Any, again: Any) -> None:
+    packed = net(mode, more, 2)
+    step = cupyrnn.prepare_step(packed)
+    x, states = np.ones((3, packed.input_size)), packed.zero_state(3)
+    other = again(step)
+    assert other is not step
+    for a, e in zip(other(x, *states), step(x, *states), strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+def test_a_relu_of_nan_is_nan() -> None:
+    packed = net("rnn_relu", {}, 1)
+    x = np.full((1, 3), np.nan)
+    assert np.isnan(cupyrnn.prepare_step(packed)(x, *packed.zero_state(1)).output).all()
+
+
 LSTM = net("lstm", {}, 1)
 
 
@@ -108,6 +130,8 @@ LSTM = net("lstm", {}, 1)
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 1, 3)), *LSTM.zero_state(1)), ValueError, "x has shape (1, 1, 3), expected (B, I)"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), *LSTM.zero_state(1)), ValueError, "h has shape (1, 1, 5), expected (L, B, P) = (1, 2, 5)"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3)), LSTM.zero_state(1)[0]), TypeError, "c is a NoneType, expected a numpy.ndarray like x"),
+        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), np.zeros((1, 2, 5)), np.zeros((1, 1, 5))), ValueError, "c has shape (1, 1, 5), expected (L, B, H) = (1, 2, 5)"),
+        (lambda: cupyrnn.prepare_step(net("gru", {}, 1))(np.zeros((1, 3)), *LSTM.zero_state(1)), TypeError, "c is a numpy.ndarray, expected None for gru"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3), np.float32), *LSTM.zero_state(1)), TypeError, "h has dtype float64, expected float32 like x"),
     ],
 )  # fmt: skip

@@ -16,9 +16,11 @@ from .._arrays import (
     check_choice,
     check_integer,
     check_list,
+    check_real,
     expect_rank,
     expect_shape,
     on_device,
+    shown,
 )
 from ..derivatives.traced import traceable
 from .forms import (
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from .._arrays import Array
+    from ..arithmetic.gates import RecurrentActivation
     from .params import Direction, RNNMode
 
 # Where ONNX has the gates of the packed orders i, f, ci, o; r, u, c; h.
@@ -119,6 +122,9 @@ def params_from_onnx(
     *,
     rnn_mode: RNNMode | None = None,
     linear_before_reset: int = 0,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
 ) -> PackedParams:
     """
     Pack the weights of an ONNX LSTM without peepholes, a GRU or an RNN.
@@ -134,24 +140,30 @@ def params_from_onnx(
         The biases; zero if left out.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. The shapes tell an LSTM from a GRU; an RNN's activation they do not tell, so
-        that it must be said here: "rnn_tanh" is ONNX's default.
-    linear_before_reset : int
+        that it must be said here or by `activations`: "rnn_tanh" is ONNX's default.
+    linear_before_reset : {0, 1}
         The GRU's attribute of that name, which is 0 if the node does not have it: such a GRU
         resets before the product, as cuDNN's does not, and is refused.
+    activations : sequence of str, optional
+        The node's attribute of that name, if it has one: Sigmoid or HardSigmoid and then Tanh,
+        of an LSTM once more Tanh; of an RNN Tanh or Relu; all of it again for a second direction.
+    activation_alpha, activation_beta : sequence of float, optional
+        The slope and the offset of each direction's HardSigmoid: 0.2, as if left out, or 1/6, and
+        0.5.
 
     Returns
     -------
     PackedParams
-        One layer. A "reverse" node is one direction that reads its sequences backwards: the net
-        does not know it.
+        One layer, whose `recurrent_activation` is what the activations say. A "reverse" node is
+        one direction that reads its sequences backwards: the net does not know it.
 
     Raises
     ------
     TypeError
         An argument is no array, or they are not of floating dtypes or not on one device.
     ValueError
-        A shape does not fit, linear_before_reset is 0 for a GRU, or the shapes are those of an
-        RNN and rnn_mode is left out.
+        A shape does not fit, linear_before_reset is 0 for a GRU, the activations are others than
+        CudnnRNN has, or the shapes are those of an RNN whose activation is not said.
 
     See Also
     --------
@@ -170,11 +182,16 @@ def params_from_onnx(
     if rnn_mode is not None:
         check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     _, arrays = as_arrays(op, {"W": W, "R": R})
-    width = expect_rank(op, "W", arrays["W"], "(D, G*H, I)")[1]
+    D, width, _ = expect_rank(op, "W", arrays["W"], "(D, G*H, I)")
     H = expect_rank(op, "R", arrays["R"], "(D, G*H, H)")[2]
     problem = f"W has shape {arrays['W'].shape}, expected (D, G*H, I)"
+    rnn_mode = rnn_mode or _mode_of_rnn(activations, width, H)
     rnn_mode, _ = mode_of(op, rnn_mode, width, H, problem)
-    if not check_integer(op, "linear_before_reset", linear_before_reset) and rnn_mode == "gru":
+    gate = _gate(op, rnn_mode, D, activations, activation_alpha, activation_beta)
+    after = check_integer(op, "linear_before_reset", linear_before_reset)
+    if after not in (0, 1):
+        raise ValueError(f"{op}: linear_before_reset is {shown(after)}, expected 0 or 1")
+    if not after and rnn_mode == "gru":
         raise ValueError(
             f"{op}: linear_before_reset is 0, expected 1: a GRU that resets before the product is"
             " not the GRU of cuDNN; block_gru_from_onnx takes it"
@@ -189,7 +206,79 @@ def params_from_onnx(
             layer.input[...], layer.recurrent[...] = node.W[d, order], node.R[d, order]
             layer.input_bias[...] = node.biases[d, 0, order]
             layer.recurrent_bias[...] = node.biases[d, 1, order]
-    return PackedParams(params, 1, node.H, node.I, rnn_mode, direction, 0)
+    packed = PackedParams(params, 1, node.H, node.I, rnn_mode, direction, 0)
+    return packed._replace(recurrent_activation=gate)
+
+
+# The activations of a node by its cell, and the only other one that CudnnRNN has of the first.
+_DEFAULTS: dict[str, tuple[str, ...]] = {
+    "lstm": ("Sigmoid", "Tanh", "Tanh"),
+    "gru": ("Sigmoid", "Tanh"),
+    "rnn_tanh": ("Tanh",),
+    "rnn_relu": ("Relu",),
+}
+_SLOPES: dict[RecurrentActivation, float] = {"hard_sigmoid_0.2": 0.2, "hard_sigmoid_1/6": 1 / 6}
+
+
+def _name(value: object) -> str | None:
+    """Return the name of an activation as the standard compares it; the package onnx has bytes."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    return value.lower() if isinstance(value, str) else None
+
+
+def _mode_of_rnn(activations: Any, width: int, H: int) -> Any:
+    """Return which RNN the first activation is of, None if it or the shapes do not tell one."""
+    if width != H or not isinstance(activations, (list, tuple)) or not activations:
+        return None
+    return {"tanh": "rnn_tanh", "relu": "rnn_relu"}.get(_name(activations[0]) or "")
+
+
+def _gate(op: str, mode: str, D: int, given: Any, alpha: Any, beta: Any) -> RecurrentActivation:
+    """Return what the attributes say of a cell's gates."""
+    default, hard = _DEFAULTS[mode], False
+    if given is not None:
+        check_list(op, "activations", given)
+        if len(given) != len(default) * D:
+            raise ValueError(
+                f"{op}: activations has {len(given)} entries, expected {len(default) * D} for"
+                f" {mode} in {D} direction(s)"
+            )
+        gated = len(default) > 1
+        hard = gated and _name(given[0]) == "hardsigmoid"
+        for n, (value, expected) in enumerate(zip(given, default * D, strict=True)):
+            if hard and expected == "Sigmoid":
+                expected = "HardSigmoid"
+            if _name(value) != expected.lower():
+                either = " or HardSigmoid" * (gated and not n)
+                raise ValueError(
+                    f"{op}: activations[{n}] is {shown(value)}, expected {expected}{either}:"
+                    f" CudnnRNN has no others in {mode}, and all directions alike"
+                )
+    slopes = _parameters(op, "activation_alpha", alpha, 0.2, D * hard)
+    offsets = _parameters(op, "activation_beta", beta, 0.5, D * hard)
+    if not hard:
+        return "sigmoid"
+    for name, slope in _SLOPES.items():
+        # The attributes are float32.
+        if all(abs(a - slope) < 1e-6 for a in slopes) and all(abs(b - 0.5) < 1e-6 for b in offsets):
+            return name
+    raise ValueError(
+        f"{op}: HardSigmoid has activation_alpha = {shown(slopes)} and activation_beta ="
+        f" {shown(offsets)}, expected 0.2 or 1/6, and 0.5"
+    )
+
+
+def _parameters(op: str, name: str, given: Any, default: float, count: int) -> list[float]:
+    """Return a parameter of each HardSigmoid; others have none."""
+    if given is None or (isinstance(given, (list, tuple)) and not given):
+        return [default] * count
+    check_list(op, name, given)
+    if len(given) != count:
+        raise ValueError(
+            f"{op}: {name} has {len(given)} entries, expected {count}, one for each HardSigmoid"
+        )
+    return [check_real(op, f"{name}[{n}]", value) for n, value in enumerate(given)]
 
 
 @traceable
@@ -220,7 +309,9 @@ def params_to_onnx(
     -------
     OnnxParams
         W, R and B. A GRU's node needs the attribute ``linear_before_reset=1``, an RNN of rnn_relu
-        ``activations=["Relu"]``, one for each direction.
+        ``activations=["Relu"]``, one for each direction, and a net with hard sigmoids
+        ``activations=["HardSigmoid", "Tanh", "Tanh"]``, of a GRU without the last, with
+        ``activation_alpha=[0.2]`` or ``[1/6]`` and ``activation_beta=[0.5]``.
 
     Raises
     ------
@@ -283,7 +374,8 @@ def block_lstm_from_onnx(
     list of PeepholeLSTMParams
         One for each direction: w [I+H, 4*H], b [4*H], the sum of the two biases, and wci, wcf, wco
         [H] or None. The gates are in block_lstm's own order, "icfo". Call it with
-        ``forget_bias=0`` and ``cell_clip=0``: ONNX has neither.
+        ``forget_bias=0`` and ``cell_clip=0``: ONNX has neither; and of a node whose activations
+        begin with HardSigmoid with its ``recurrent_activation``.
 
     Raises
     ------
@@ -389,7 +481,8 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
     -------
     list of BlockGRUParams
         One for each direction: w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], sums of two
-        biases.
+        biases. A node whose activations begin with HardSigmoid wants `block_gru` called with its
+        ``recurrent_activation``.
 
     Raises
     ------

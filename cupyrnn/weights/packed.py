@@ -320,6 +320,15 @@ def check_activation(op: str, rnn_mode: str, activation: object) -> HardSigmoid 
     return gate
 
 
+def refuse_gates(op: str, whose: str, params: object) -> None:
+    """Refuse a net whose gates are no sigmoids, for a framework that has no others."""
+    if isinstance(params, PackedParams) and params.recurrent_activation != "sigmoid":
+        raise ValueError(
+            f"{op}: params is of a net with recurrent_activation ="
+            f" {shown(params.recurrent_activation)}, which {whose} does not have"
+        )
+
+
 def expect_known(op: str, known: Net, given: Net) -> None:
     """Check that nothing that was given contradicts what a PackedParams knows."""
     for name, symbol in (

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .._arrays import (
+    check_bool,
     check_choice,
     check_real,
     contiguous,
     expect_rank,
-    expect_shape,
     on_device,
     shown,
 )
@@ -26,115 +26,35 @@ from .forms import (
     BLOCK,
     BlockGRUParams,
     PeepholeLSTMParams,
-    as_arrays,
     by_gate,
     check_block_gru,
     check_block_lstm,
-    check_names,
     own_order,
     refuse,
     side_by_side,
 )
-from .packed import PackedParams, check_model
+from .packed import PackedParams, check_model, refuse_gates
 from .params import GATES, check_net, layers, zeros
+from .tf1_cells import (
+    BLOCK_GRU,
+    CANDIDATE,
+    CUDNN_GRU,
+    PEEPHOLES,
+    PROJECTION,
+    cells_of,
+    join,
+    kernel_sizes,
+    old_name,
+    one_cell,
+)
+from .tf1_cells import GATES as GATE_VARIABLES
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from .._arrays import Array
     from .params import Direction, LayerParams, Net, RNNMode
-
-_PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}
-_GATES = ("gates/kernel", "gates/bias")
-_CANDIDATE = ("candidate/kernel", "candidate/bias")
-_BLOCK_GRU = ("w_ru", "b_ru", "w_c", "b_c")
-_CUDNN_GRU = tuple(
-    f"candidate/{part}_projection/{kind}"
-    for part in ("input", "hidden")
-    for kind in ("kernel", "bias")
-)
-# All that may stand behind a cell's path, the longest first.
-_LEAVES = (
-    *_CUDNN_GRU,
-    *_GATES,
-    *_CANDIDATE,
-    "projection/kernel",
-    "kernel",
-    "bias",
-    *_PEEPHOLES.values(),
-    *_BLOCK_GRU,
-)
-
-
-class _Cell(NamedTuple):
-    """A cell's variables, by what stands behind its path."""
-
-    path: str
-    names: dict[str, str]
-    arrays: dict[str, Array]
-
-    def need(self, op: str, *leaves: str) -> list[Array]:
-        """Return variables that the cell must have."""
-        for leaf in leaves:
-            if leaf not in self.arrays:
-                raise ValueError(f"{op}: variables has no {_join(self.path, leaf)}")
-        return [self.arrays[leaf] for leaf in leaves]
-
-    def expect(self, op: str, leaf: str, symbols: str, shape: tuple[int, ...]) -> None:
-        """Check the shape of a variable."""
-        expect_shape(op, self.names[leaf], self.arrays[leaf], symbols, shape)
-
-
-def _join(path: str, leaf: str) -> str:
-    return f"{path}/{leaf}" if path else leaf
-
-
-def _cells(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, list[_Cell]]:
-    """Return the cells whose variables begin with `prefix`, by their paths."""
-    check_names(op, "variables", variables, prefix)
-    start = prefix if prefix.endswith("/") or not prefix else prefix + "/"
-    found: dict[str, dict[str, str]] = {}
-    for name in variables:
-        # An optimiser's variables end in other names, as kernel/Adam does.
-        whole = name.removesuffix(":0")
-        leaf = next((leaf for leaf in _LEAVES if f"/{whole}".endswith(f"/{leaf}")), None)
-        if leaf is not None and whole.startswith(start):
-            found.setdefault(whole[: -len(leaf)].removesuffix("/"), {})[leaf] = name
-    paths = [p for p, leaves in found.items() if {"kernel", "gates/kernel", "w_ru"} & leaves.keys()]
-    if not paths:
-        raise ValueError(
-            f"{op}: variables has no cell under {shown(prefix)}: no name ends in kernel,"
-            " gates/kernel or w_ru"
-        )
-    names = {path: found[path] for path in sorted(paths)}
-    xp, arrays = as_arrays(op, {n: variables[n] for of in names.values() for n in of.values()})
-    return xp, [
-        _Cell(path, of, {leaf: arrays[name] for leaf, name in of.items()})
-        for path, of in names.items()
-    ]
-
-
-def _one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, _Cell]:
-    xp, cells = _cells(op, variables, prefix)
-    if len(cells) > 1:
-        paths = shown([cell.path for cell in cells])
-        raise ValueError(f"{op}: variables has more than one cell: {paths}; choose with prefix")
-    return xp, cells[0]
-
-
-def _kernel(op: str, cell: _Cell, G: int, P: int = 0) -> tuple[int, int]:
-    """Check kernel [K+P, G*H] and bias [G*H]; return K and H. P is H where it is 0."""
-    kernel, _ = cell.need(op, "kernel", "bias")
-    width = f"{G}*H" if G > 1 else "H"
-    symbols = f"(I+{'P' if P else 'H'}, {width})"
-    rows, columns = expect_rank(op, cell.names["kernel"], kernel, symbols)
-    H = columns // G
-    if columns % G or not H or rows <= (P or H):
-        raise ValueError(
-            f"{op}: {cell.names['kernel']} has shape {kernel.shape}, expected {symbols}"
-        )
-    cell.expect(op, "bias", f"({width},)", (columns,))
-    return rows - (P or H), H
+    from .tf1_cells import Cell
 
 
 @traceable
@@ -150,7 +70,8 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     variables : mapping of str to array
         By their names in the checkpoint, as ``reader = tf.train.load_checkpoint(path)`` gives
         them: ``{n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}``. Those of
-        an optimiser are passed over.
+        an optimiser and of other layers are passed over. Names from before TensorFlow 1.2, which
+        end in weights and biases, are read too.
     prefix : str
         The path of the cell, such as "rnn/basic_lstm_cell", or the beginning of the path, if
         there is no other cell below it.
@@ -166,8 +87,8 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     TypeError
         variables is no mapping of strings to arrays, or they are not of floating dtypes.
     ValueError
-        There is no cell or more than one, a variable is missing or of another shape, or the cell
-        has a projection, which block_lstm has not.
+        There is no cell or more than one, a variable is missing, there twice or of another shape,
+        or the cell has a projection, which block_lstm has not.
 
     Notes
     -----
@@ -187,16 +108,17 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     (4, 1, 2)
     """
     op = "block_lstm_from_tf1"
-    xp, cell = _one_cell(op, variables, prefix)
-    if "projection/kernel" in cell.names:
+    xp, cell = one_cell(op, variables, prefix)
+    if PROJECTION in cell.names:
         raise ValueError(
-            f"{op}: variables has {cell.names['projection/kernel']}, but block_lstm has no"
+            f"{op}: variables has {cell.names[PROJECTION]}, but block_lstm has no"
             " projection; params_from_tf1 takes it"
         )
-    _, H = _kernel(op, cell, 4)
+    _, H = kernel_sizes(op, cell, 4)
+    cell.only(op, "kernel", "bias", *PEEPHOLES.values())
     peepholes = {}
-    if set(_PEEPHOLES.values()) & cell.names.keys():
-        for name, leaf in _PEEPHOLES.items():
+    if set(PEEPHOLES.values()) & cell.names.keys():
+        for name, leaf in PEEPHOLES.items():
             (peepholes[name],) = cell.need(op, leaf)
             cell.expect(op, leaf, "(H,)", (H,))
     arrays = {"w": cell.arrays["kernel"], "b": cell.arrays["bias"], **peepholes}
@@ -213,6 +135,7 @@ def block_lstm_to_tf1(
     wco: Array | None = None,
     *,
     prefix: str = "",
+    old_names: bool = False,
 ) -> dict[str, Array]:
     """
     Return the weights of `block_lstm` by the names of TensorFlow 1's LSTM cells.
@@ -225,6 +148,8 @@ def block_lstm_to_tf1(
         The peepholes: all or none.
     prefix : str
         The path of the cell.
+    old_names : bool
+        As before TensorFlow 1.2: weights and biases in place of kernel and bias.
 
     Returns
     -------
@@ -246,9 +171,9 @@ def block_lstm_to_tf1(
     op = "block_lstm_to_tf1"
     diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
     xp, _, _ = check_block_lstm(op, {"w": w, "b": b, **diagonals})
-    given = {_PEEPHOLES[name]: a for name, a in diagonals.items() if a is not None}
+    given = {PEEPHOLES[name]: a for name, a in diagonals.items() if a is not None}
     arrays = {"kernel": w, "bias": b, **given}
-    return _named(xp, prefix_of(op, prefix), arrays)
+    return _named(op, xp, prefix, arrays, old_names)
 
 
 def prefix_of(op: str, prefix: object) -> str:
@@ -258,10 +183,14 @@ def prefix_of(op: str, prefix: object) -> str:
     return prefix.removesuffix("/")
 
 
-def _named(xp: ModuleType, path: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies by the names of variables under `path`."""
+def _named(
+    op: str, xp: ModuleType, prefix: object, arrays: Mapping[str, Array], old_names: object
+) -> dict[str, Array]:
+    """Return copies by the names of variables under a path."""
+    path = prefix_of(op, prefix)
+    name_of = old_name if check_bool(op, "old_names", old_names) else str
     with on_device(xp, next(iter(arrays.values()))):
-        return {_join(path, leaf): contiguous(xp, a).copy() for leaf, a in arrays.items()}
+        return {join(path, name_of(leaf)): contiguous(xp, a).copy() for leaf, a in arrays.items()}
 
 
 @traceable
@@ -289,8 +218,8 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
     TypeError
         variables is no mapping of strings to arrays, or they are not of floating dtypes.
     ValueError
-        There is no cell or more than one, a variable is missing or of another shape, or the cell
-        is a CudnnCompatibleGRUCell, whose math is cuDNN's.
+        There is no cell or more than one, a variable is missing, there twice or of another shape,
+        or the cell is a CudnnCompatibleGRUCell, whose math is cuDNN's.
 
     Examples
     --------
@@ -303,25 +232,32 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
     (4, 1, 2)
     """
     op = "block_gru_from_tf1"
-    xp, cell = _one_cell(op, variables, prefix)
-    if set(_CUDNN_GRU) & cell.names.keys():
+    xp, cell = one_cell(op, variables, prefix)
+    if set(CUDNN_GRU) & cell.names.keys():
         raise ValueError(
             f"{op}: {cell.path} is a CudnnCompatibleGRUCell, which resets after the product;"
             " params_from_tf1 takes it"
         )
-    leaves = ("w_ru", "w_c", "b_ru", "b_c")
+    leaves = BLOCK_GRU
     if "w_ru" not in cell.names:
         leaves = ("gates/kernel", "candidate/kernel", "gates/bias", "candidate/bias")
     weights = cell.need(op, *leaves)
     names = [cell.names[leaf] for leaf in leaves]
     check_block_gru(op, dict(zip(names, weights, strict=True)))
+    cell.only(op, *leaves)
     with on_device(xp, weights[0]):
         return BlockGRUParams(*(a.copy() for a in weights))
 
 
 @traceable
 def block_gru_to_tf1(
-    w_ru: Array, w_c: Array, b_ru: Array, b_c: Array, *, prefix: str = ""
+    w_ru: Array,
+    w_c: Array,
+    b_ru: Array,
+    b_c: Array,
+    *,
+    prefix: str = "",
+    old_names: bool = False,
 ) -> dict[str, Array]:
     """
     Return the weights of `block_gru` by the names of TensorFlow 1's GRUCell and GRUBlockCellV2.
@@ -332,6 +268,8 @@ def block_gru_to_tf1(
         The weights and biases.
     prefix : str
         The path of the cell.
+    old_names : bool
+        As before TensorFlow 1.2: weights and biases in place of kernel and bias.
 
     Returns
     -------
@@ -353,9 +291,9 @@ def block_gru_to_tf1(
     """
     op = "block_gru_to_tf1"
     xp, _, _ = check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
-    leaves = (*_GATES, *_CANDIDATE)
+    leaves = (*GATE_VARIABLES, *CANDIDATE)
     arrays = dict(zip(leaves, (w_ru, b_ru, w_c, b_c), strict=True))
-    return _named(xp, prefix_of(op, prefix), arrays)
+    return _named(op, xp, prefix, arrays, old_names)
 
 
 @traceable
@@ -398,8 +336,9 @@ def params_from_tf1(
     TypeError
         variables is no mapping of strings to arrays, or they are not of floating dtypes.
     ValueError
-        A cell or variable is missing, a shape does not fit the others, or CudnnRNN cannot do the
-        same: with peepholes, with a GRUCell, or with layers in each direction by itself.
+        A cell or variable is missing or there twice, a shape does not fit the others, or CudnnRNN
+        cannot do the same: with peepholes, with a GRUCell, or with layers in each direction by
+        itself.
 
     Examples
     --------
@@ -412,9 +351,9 @@ def params_from_tf1(
     op = "params_from_tf1"
     if rnn_mode is not None:
         check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
-    xp, cells = _cells(op, variables, prefix)
+    xp, cells = cells_of(op, variables, prefix)
     places = _places(op, cells, prefix)
-    D = 1 + ((0, 1) in places)
+    D = 1 + any(d == 1 for _, d in places)
     for layer in range(1 + max(layer for layer, _ in places)):
         for d in range(D):
             if (layer, d) not in places:
@@ -425,15 +364,15 @@ def params_from_tf1(
     added = 0.0
     if forget_bias is not None:
         added = check_real(op, "forget_bias", forget_bias)
-    elif rnn_mode == "lstm" and any(_cell_name(cell) != _CELLS["lstm"] for cell in ordered):
+    elif rnn_mode == "lstm" and any(cell.own_name != _CELLS["lstm"] for cell in ordered):
         raise ValueError(
             f"{op}: forget_bias is left out, expected what the cells were made with, which is not"
             " in the checkpoint: 1 unless they were told otherwise"
         )
     P = 0
-    if "projection/kernel" in ordered[0].names:
-        shown = ordered[0].names["projection/kernel"]
-        P = expect_rank(op, shown, ordered[0].arrays["projection/kernel"], "(H, P)")[1]
+    if PROJECTION in ordered[0].names:
+        name = ordered[0].names[PROJECTION]
+        P = expect_rank(op, name, ordered[0].arrays[PROJECTION], "(H, P)")[1]
     sizes = [_sizes(op, cell, rnn_mode, P) for cell in ordered]
     I, H = sizes[0]
     L = len(ordered) // D
@@ -462,13 +401,10 @@ _CELLS = {
 }
 
 
-def _cell_name(cell: _Cell) -> str:
-    return cell.path.rpartition("/")[2]
-
-
-def _places(op: str, cells: list[_Cell], prefix: str) -> dict[tuple[int, int], _Cell]:
+def _places(op: str, cells: list[Cell], prefix: str) -> dict[tuple[int, int], Cell]:
     """Return the cells by layer and direction, which stand in their paths."""
-    places: dict[tuple[int, int], _Cell] = {}
+    places: dict[tuple[int, int], Cell] = {}
+    one_way = False
     for cell in cells:
         path = cell.path[len(prefix) :]
         numbers = list(re.finditer(r"(?:^|/)cell_([0-9]{1,9})(?=/|$)", path))
@@ -486,13 +422,17 @@ def _places(op: str, cells: list[_Cell], prefix: str) -> dict[tuple[int, int], _
                 f" {cell.path}; choose with prefix"
             )
         places[place] = cell
+        one_way = one_way or (bool(ways) and ways[-1][1] == "fw")
+    if one_way and not any(d for _, d in places):
+        layer = min(layer for layer, _ in places)
+        raise ValueError(f"{op}: variables has no cell for layer {layer}, bw")
     return places
 
 
-def _mode(op: str, rnn_mode: Any, cells: list[_Cell]) -> Any:
+def _mode(op: str, rnn_mode: Any, cells: list[Cell]) -> Any:
     """Return rnn_mode: the one given, or what the names tell; refuse cells of other math."""
     for cell in cells:
-        if set(_PEEPHOLES.values()) & cell.names.keys():
+        if set(PEEPHOLES.values()) & cell.names.keys():
             raise ValueError(
                 f"{op}: {cell.path} has peepholes, which CudnnRNN does not have;"
                 " block_lstm_from_tf1 takes it"
@@ -505,7 +445,7 @@ def _mode(op: str, rnn_mode: Any, cells: list[_Cell]) -> Any:
     if rnn_mode is None:
         if "gates/kernel" in cells[0].names:
             return "gru"
-        if _cell_name(cells[0]) == "basic_rnn_cell":
+        if cells[0].own_name == "basic_rnn_cell":
             raise ValueError(
                 f"{op}: rnn_mode is left out, and {cells[0].path} does not tell rnn_tanh from"
                 " rnn_relu: say which"
@@ -514,15 +454,17 @@ def _mode(op: str, rnn_mode: Any, cells: list[_Cell]) -> Any:
     return rnn_mode
 
 
-def _sizes(op: str, cell: _Cell, rnn_mode: str, P: int) -> tuple[int, int]:
+def _sizes(op: str, cell: Cell, rnn_mode: str, P: int) -> tuple[int, int]:
     """Check the variables of a cell; return K and H."""
     if rnn_mode != "gru":
-        K, H = _kernel(op, cell, len(GATES[rnn_mode]), P)
+        K, H = kernel_sizes(op, cell, len(GATES[rnn_mode]), P)
         if P:
-            cell.need(op, "projection/kernel")
-            cell.expect(op, "projection/kernel", "(H, P)", (H, P))
+            cell.need(op, PROJECTION)
+            cell.expect(op, PROJECTION, "(H, P)", (H, P))
+        cell.only(op, "kernel", "bias", *[PROJECTION] * bool(P))
         return K, H
-    cell.need(op, *_GATES, *_CUDNN_GRU)
+    cell.need(op, *GATE_VARIABLES, *CUDNN_GRU)
+    cell.only(op, *GATE_VARIABLES, *CUDNN_GRU)
     leaf = "candidate/input_projection/kernel"
     K, H = expect_rank(op, cell.names[leaf], cell.arrays[leaf], "(I, H)")
     cell.expect(op, "gates/kernel", "(I+H, 2*H)", (K + H, 2 * H))
@@ -533,7 +475,7 @@ def _sizes(op: str, cell: _Cell, rnn_mode: str, P: int) -> tuple[int, int]:
     return K, H
 
 
-def _pack(cell: _Cell, place: LayerParams, rnn_mode: str, forget_bias: float) -> None:
+def _pack(cell: Cell, place: LayerParams, rnn_mode: str, forget_bias: float) -> None:
     """Write a cell's variables to its place in the packed vector."""
     a = cell.arrays
     G, H, K = place.input.shape
@@ -555,7 +497,7 @@ def _pack(cell: _Cell, place: LayerParams, rnn_mode: str, forget_bias: float) ->
     if rnn_mode == "lstm":
         place.recurrent_bias[1] += forget_bias
     if place.projection is not None:
-        place.projection[...] = a["projection/kernel"].T
+        place.projection[...] = a[PROJECTION].T
 
 
 @traceable
@@ -624,6 +566,7 @@ def params_to_tf1(
         num_proj=num_proj,
     )
     refuse(op, "TensorFlow 1", net, projection=True)
+    refuse_gates(op, "TensorFlow 1", params)
     arrays: dict[str, Array] = {}
     with on_device(xp, vector):
         for pl, place in enumerate(layers(vector, net)):
@@ -631,8 +574,8 @@ def params_to_tf1(
             where = f"rnn/multi_rnn_cell/cell_{layer}/"
             if net.D == 2:
                 where = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{('fw', 'bw')[d]}/"
-            where = _join(path, where + _CELLS[net.rnn_mode])
-            arrays |= {_join(where, leaf): a for leaf, a in _taken(xp, net, place).items()}
+            where = join(path, where + _CELLS[net.rnn_mode])
+            arrays |= {join(where, leaf): a for leaf, a in _taken(xp, net, place).items()}
     return arrays
 
 
@@ -653,5 +596,5 @@ def _taken(xp: ModuleType, net: Net, place: LayerParams) -> dict[str, Array]:
     kernels = [side_by_side(a[order]) for a in (place.input, place.recurrent)]
     taken = {"kernel": xp.concatenate(kernels), "bias": bias[order].reshape(-1)}
     if place.projection is not None:
-        taken["projection/kernel"] = place.projection.T.copy()
+        taken[PROJECTION] = place.projection.T.copy()
     return taken

@@ -11,7 +11,7 @@ import numpy as np
 from .._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device, shown
 from ..derivatives.traced import traceable
 from .forms import as_arrays, as_torch, check_names, mode_of, torch_places
-from .packed import PackedParams, check_model
+from .packed import PackedParams, check_model, refuse_gates
 from .params import GATES, check_net, zeros
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def params_to_torch(
     TypeError, ValueError
         An argument is of a wrong type or out of range, something given contradicts what a
         PackedParams knows, or params is no array of the right length, the net has
-        skip_input, which PyTorch does not have, or a cell cannot be of that net.
+        skip_input or hard sigmoids, which PyTorch does not have, or a cell cannot be of that net.
 
     Examples
     --------
@@ -186,6 +186,7 @@ def params_to_torch(
         num_proj=num_proj,
     )
     net = model.net
+    refuse_gates(op, "PyTorch", params)
     if not check_bool(op, "cell", cell):
         return as_torch(op, *model)
     if net.L > 1 or net.D > 1 or net.num_proj:

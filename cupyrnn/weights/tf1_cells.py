@@ -1,0 +1,192 @@
+"""
+The recurrent cells among the variables of a TensorFlow 1 checkpoint, found by their names.
+
+A cell's variables lie under its path: "rnn/basic_lstm_cell/kernel". A checkpoint has much beside
+cells, and what is passed over in silence could be a layer: so a path is a cell, is known to be
+none, or is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._arrays import expect_rank, expect_shape, shown
+from .forms import as_arrays, check_names
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from .._arrays import Array
+
+PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}
+GATES = ("gates/kernel", "gates/bias")
+CANDIDATE = ("candidate/kernel", "candidate/bias")
+BLOCK_GRU = ("w_ru", "w_c", "b_ru", "b_c")
+CUDNN_GRU = tuple(
+    f"candidate/{part}_projection/{kind}"
+    for part in ("input", "hidden")
+    for kind in ("kernel", "bias")
+)
+PROJECTION = "projection/kernel"
+# What only a cell has behind its path, the longest first.
+_OF_CELLS = (*CUDNN_GRU, *GATES, *CANDIDATE, *PEEPHOLES.values(), *BLOCK_GRU)
+_LEAVES = (*_OF_CELLS, PROJECTION, "kernel", "bias")
+_MATRICES = {"kernel", "gates/kernel", "w_ru"}
+
+# Before TensorFlow 1.2 a kernel was "weights" and a bias "biases".
+_OLD = {"weights": "kernel", "biases": "bias"}
+
+_CELL = re.compile(r"(.*_)?(cell|lstm|gru|rnn)(_.*)?|.*cell", re.IGNORECASE)
+_PLACE = re.compile(r"cell_[0-9]+|fw|bw")
+_OTHER_LAYER = re.compile(
+    r"(dense|fully_connected|conv[123]d|batch_normalization|layer_?norm|logits|softmax)(_[0-9]+)?",
+    re.IGNORECASE,
+)
+_OPTIMISER = re.compile(
+    r"(adam\w*|nadam|rmsprop|momentum|adagrad\w*|adadelta|ftrl|sgd|lamb|optimi[sz]er\w*"
+    r"|exponentialmovingaverage)(_[0-9]+)?",
+    re.IGNORECASE,
+)
+
+
+class Cell(NamedTuple):
+    """A cell's variables, by what stands behind its path."""
+
+    path: str
+    names: dict[str, str]
+    arrays: dict[str, Array]
+
+    @property
+    def own_name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    def need(self, op: str, *leaves: str) -> list[Array]:
+        """Return variables that the cell must have."""
+        for leaf in leaves:
+            if leaf not in self.arrays:
+                raise ValueError(f"{op}: variables has no {join(self.path, leaf)}")
+        return [self.arrays[leaf] for leaf in leaves]
+
+    def only(self, op: str, *leaves: str) -> None:
+        """Check that no variable of the cell would be left out."""
+        for leaf, name in self.names.items():
+            if leaf not in leaves:
+                raise ValueError(
+                    f"{op}: variables has {name}, expected only {', '.join(leaves)} of that cell"
+                )
+
+    def expect(self, op: str, leaf: str, symbols: str, shape: tuple[int, ...]) -> None:
+        """Check the shape of a variable."""
+        expect_shape(op, self.names[leaf], self.arrays[leaf], symbols, shape)
+
+
+def join(path: str, leaf: str) -> str:
+    """Return the name of a variable."""
+    return f"{path}/{leaf}" if path else leaf
+
+
+def old_name(leaf: str) -> str:
+    """Return the name that a variable had before TensorFlow 1.2."""
+    old = {new: name for name, new in _OLD.items()}
+    *above, last = leaf.split("/")
+    return "/".join([*above, old.get(last, last)])
+
+
+def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, list[Cell]]:
+    """Return the cells whose variables begin with `prefix`, by their paths."""
+    check_names(op, "variables", variables, prefix)
+    found = _grouped(op, variables, prefix)
+    named = {path for path in found if _is_named_as_cell(path, prefix)}
+    named |= {path for path, leaves in found.items() if leaves.keys() & {*_OF_CELLS}}
+    for path in sorted(named):
+        if not found[path].keys() & _MATRICES:
+            have = ", ".join(sorted(found[path].values()))
+            raise ValueError(
+                f"{op}: variables has {have}, but no {join(path, 'kernel')}: the cell is not whole"
+            )
+    cells = named or {path for path, leaves in found.items() if leaves.keys() & _MATRICES}
+    if not cells:
+        raise ValueError(
+            f"{op}: variables has no cell under {shown(prefix)}: no name ends in kernel,"
+            " gates/kernel or w_ru"
+        )
+    names = {path: found[path] for path in sorted(cells)}
+    every = [name for leaves in names.values() for name in leaves.values()]
+    xp, arrays = as_arrays(op, {name: variables[name] for name in every})
+    return xp, [
+        Cell(path, leaves, {leaf: arrays[name] for leaf, name in leaves.items()})
+        for path, leaves in names.items()
+    ]
+
+
+def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, str]]:
+    """Return the names that may be a cell's, by path and leaf."""
+    start = prefix if prefix.endswith("/") or not prefix else prefix + "/"
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        # An optimiser's variables end in other names, as kernel/Adam does.
+        whole = name.removesuffix(":0")
+        *above, last = whole.split("/")
+        whole = "/".join([*above, _OLD.get(last, last)])
+        leaf = next((leaf for leaf in _LEAVES if f"/{whole}".endswith(f"/{leaf}")), None)
+        if leaf is None or not whole.startswith(start):
+            continue
+        path = whole[: -len(leaf)].removesuffix("/")
+        if _is_of_another_kind(path, prefix):
+            continue
+        leaves = found.setdefault(path, {})
+        if leaf in leaves:
+            raise ValueError(
+                f"{op}: variables has {shown(leaves[leaf])} and {shown(name)}, which are the same"
+                " variable: expected one of them"
+            )
+        leaves[leaf] = name
+    return found
+
+
+def _parts(path: str, prefix: str) -> list[str]:
+    """Return the parts of a path behind the prefix."""
+    return path[len(prefix) :].strip("/").split("/")
+
+
+def _is_of_another_kind(path: str, prefix: str) -> bool:
+    """Whether a path is that of an optimiser's variables or of a layer that is no cell."""
+    parts = _parts(path, prefix)
+    return _OTHER_LAYER.fullmatch(parts[-1]) is not None or any(
+        _OPTIMISER.fullmatch(part) for part in parts
+    )
+
+
+def _is_named_as_cell(path: str, prefix: str) -> bool:
+    """Whether the name of a path, or its place among layers and directions, is that of a cell."""
+    own = path.rpartition("/")[2]
+    return _CELL.fullmatch(own) is not None or any(
+        _PLACE.fullmatch(part) for part in _parts(path, prefix)
+    )
+
+
+def one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, Cell]:
+    """Return the only cell whose variables begin with `prefix`."""
+    xp, cells = cells_of(op, variables, prefix)
+    if len(cells) > 1:
+        paths = shown([cell.path for cell in cells])
+        raise ValueError(f"{op}: variables has more than one cell: {paths}; choose with prefix")
+    return xp, cells[0]
+
+
+def kernel_sizes(op: str, cell: Cell, G: int, P: int = 0) -> tuple[int, int]:
+    """Check kernel [K+P, G*H] and bias [G*H]; return K and H. P is H where it is 0."""
+    kernel, _ = cell.need(op, "kernel", "bias")
+    width = f"{G}*H" if G > 1 else "H"
+    symbols = f"(I+{'P' if P else 'H'}, {width})"
+    rows, columns = expect_rank(op, cell.names["kernel"], kernel, symbols)
+    H = columns // G
+    if columns % G or not H or rows <= (P or H):
+        raise ValueError(
+            f"{op}: {cell.names['kernel']} has shape {kernel.shape}, expected {symbols}"
+        )
+    cell.expect(op, "bias", f"({width},)", (columns,))
+    return rows - (P or H), H
