@@ -29,7 +29,13 @@ PAIRS = {
 }
 MOST_BYTES = 300_000  # of the wheel
 MOST_BYTES_SOURCE = 6_000_000
-TESTS = ("test_golden.py", "test_gru.py", "test_params.py", "test_package.py", "test_raw_ops.py")
+TESTS = (
+    "against/test_golden.py",
+    "ops/test_gru.py",
+    "ops/test_raw_ops.py",
+    "package/test_package.py",
+    "weights/test_params.py",
+)
 CLEAN = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "PYTHONHOME")}
 
 

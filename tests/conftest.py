@@ -22,11 +22,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from checks import Ops, poisoned
-from cuda_on_cpu import fake_cupy, runner
-from cudnn_stub.fixtures import fresh_search, legacy, nowhere, stub  # noqa: F401
-from ptx import compiler
-from ptx.executor import Executor
-from ptx.machine import ORDERS
+from without_a_gpu.cuda_on_cpu import fake_cupy, runner
+from without_a_gpu.cudnn_stub.fixtures import fresh_search, legacy, nowhere, stub  # noqa: F401
+from without_a_gpu.ptx import compiler
+from without_a_gpu.ptx.executor import Executor
+from without_a_gpu.ptx.machine import ORDERS
 
 from cupyrnn.driver import layer as _layer
 

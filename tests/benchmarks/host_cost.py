@@ -5,8 +5,9 @@ What the host pays for the ops on a GPU: the time of Python, CuPy and the packag
     python tests/benchmarks/host_cost.py --quick    # fewer steps and repetitions
 
 runs real CuPy over memory of the host, with products switched off and kernels not executed (see
-tests/cupy_on_host): what remains is what it takes to get the work into the queue of a device. It
-says nothing about how long a device takes for it. CuPy's memory pool is on, as it is for users.
+tests/without_a_gpu/cupy_on_host): what remains is what it takes to get the work into the queue of
+a device. It says nothing about how long a device takes for it. CuPy's memory pool is on, as it is
+for users.
 
 us/step is the slope between a short sequence and a long one, so that what a call takes once is
 not in it; us/call is that rest. In the rows of equal and different lengths us/call is the whole
@@ -32,7 +33,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from cupy_on_host import host
+from without_a_gpu.cupy_on_host import host
 
 OPS = ("block_lstm", "block_lstm_grad", "block_gru", "block_gru_grad")
 RNN = ("cudnn_rnn lstm", "cudnn_rnn_backprop lstm")
@@ -72,7 +73,7 @@ def counted(call: Any) -> str:
 def equal_lengths(T: int, repetitions: int) -> list[str]:
     """Return the rows of the ops on T steps."""
     import cupy
-    from cupy_on_host.calls import calls
+    from without_a_gpu.cupy_on_host.calls import calls
 
     short, long = (calls(cupy, (t, B, I, H)) for t in (T // 10, T))
     rows = []
@@ -87,7 +88,7 @@ def equal_lengths(T: int, repetitions: int) -> list[str]:
 def different_lengths(repetitions: int) -> list[str]:
     """Return the rows of sequences of many lengths beside equal ones."""
     import cupy
-    from cupy_on_host.calls import rnn_calls
+    from without_a_gpu.cupy_on_host.calls import rnn_calls
 
     T, rows, units = RAGGED
     rng = np.random.default_rng(0)

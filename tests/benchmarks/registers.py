@@ -3,7 +3,7 @@ Write the table of registers each kernel needs, as NVRTC compiles it for each ar
 
     python tests/benchmarks/registers.py
 
-needs the `test` extra and no GPU. Spills are asserted to be zero by tests/test_kernels.py.
+needs the `test` extra and no GPU; without_a_gpu/test_kernels.py asserts that no kernel spills.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
-from cuda_on_cpu import nvrtc  # noqa: E402
-from test_kernels import ARCHITECTURES, CELLS  # noqa: E402
+from without_a_gpu.cuda_on_cpu import nvrtc  # noqa: E402
+from without_a_gpu.test_kernels import ARCHITECTURES, CELLS  # noqa: E402
 
 from cupyrnn.kernels import common, compile  # noqa: E402
 

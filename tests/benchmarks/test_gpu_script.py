@@ -17,9 +17,9 @@ from typing import Any
 import gpu
 import numpy as np
 import pytest
-from cuda_on_cpu import nvrtc
 from on_gpu import checks, nets, problem, pytorch, report, rows, tf_style, timing
 from on_gpu.checks import Checks
+from without_a_gpu.cuda_on_cpu import nvrtc
 
 import cupyrnn
 from cupyrnn.kernels import common, compile

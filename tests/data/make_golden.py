@@ -1,4 +1,4 @@
-"""Run TensorFlow's ops and store what they take and return, for tests/test_golden.py.
+"""Run TensorFlow's ops and store what they take and return, for against/test_golden.py.
 
     python -m pip install -e '.[oracle]'
     python tests/data/make_golden.py

@@ -1,4 +1,4 @@
-"""Run PyTorch's recurrent nets and store what they take and return, for test_cudnn_golden.py.
+"""Run PyTorch's nets and store what they take and return, for against/test_cudnn_golden.py.
 
     python -m pip install -e '.[oracle]'
     python tests/data/make_golden_cudnn.py

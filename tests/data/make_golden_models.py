@@ -3,7 +3,7 @@
     python -m pip install 'tensorflow-cpu>=2.21' tf_keras
     python tests/data/make_golden_models.py
 
-writes models.npz beside this file, for test_convert_keras.py and test_convert_tf1.py: arrays named
+writes models.npz beside this file, for weights/test_keras.py and weights/test_tf1.py: arrays named
 CASE/x [T, B, I], CASE/y [T, B, ·] and CASE/variables/NAME, where NAME is the name in a checkpoint
 or the place in `layer.get_weights()`. All of it is float64. `cudnn_lstm` and `cudnn_gru` are files
 of CuDNNLSTM and CuDNNGRU, run by the layers that Keras converts them for; the others are the cells

@@ -1,0 +1,279 @@
+"""A training that is killed goes on, and ends with the numbers of one that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cupyrnn import demo
+from cupyrnn.demo import checkpoint, cli, files, training
+from cupyrnn.demo import text as texts
+
+pytest.importorskip("tqdm", reason="needs the extra: demo")
+pytest.importorskip("matplotlib", reason="needs the extra: demo")
+
+SMALL = ["--backend", "numpy", "--hidden", "6", "--batch", "4", "--seq", "12", "--seed", "3"]
+
+
+@pytest.fixture(autouse=True)
+def short_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = texts.read_text()[:20_000]
+    monkeypatch.setattr(texts, "read_text", lambda: text)
+
+
+def end(output: str) -> str:
+    """Return what is printed after the training, without its time."""
+    return re.sub(r"\d+ s; figure: .*|seconds .*", "", output[output.index("\nsample") :])
+
+
+# Forks a run at a time, all imports made, and kills it at a random moment of its training, or,
+# every fifth time, on the way there. At last it lets one run come to its end.
+KILLER = """
+import os, random, select, signal, sys, time
+from cupyrnn import demo
+from cupyrnn.demo import cli, text
+import matplotlib.figure, pydoc_data.topics
+kills, longest, *arguments = sys.argv[1:]
+short = text.read_text()[:20_000]
+text.read_text = lambda: short
+random.seed(int(kills))
+for k in range(int(kills) + 1):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writer, 1)
+        os._exit(demo.main(arguments))
+    os.close(writer)
+    last = k == int(kills)
+    output, begin = b"", time.monotonic()
+    while (last or k % 5 and b"training:" not in output) and (part := os.read(reader, 10_000)):
+        begin = begin if b"training:" in output else time.monotonic()
+        output += part
+    if last:
+        sys.stdout.write(output.decode())
+        print("seconds", time.monotonic() - begin)
+    else:
+        time.sleep(random.uniform(0, float(longest)))
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    os.close(reader)
+    print("status", os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("cell", ["lstm", "cudnn_gru"])
+def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
+    def run(name: str, kills: int, longest: float = 0) -> str:
+        command = [sys.executable, "-c", KILLER, str(kills), str(longest), *SMALL]
+        paths = ["--out", f"{name}.png", "--checkpoint", f"{name}.npz", "--every", "1"]
+        root = str(Path(__file__).parents[2])
+        done = subprocess.run(
+            [*command, "--steps", "700", "--cell", cell, *paths],
+            capture_output=True,
+            text=True,
+            # Numba would compile its loops after every kill.
+            env=os.environ
+            | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": root, "CUPYRNN_NUMBA": "0"},
+            cwd=tmp_path,
+            timeout=300,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        *killed, last = re.findall(r"^status (\S+)$", done.stdout, re.MULTILINE)
+        assert last == "0"
+        # One that was fast may have come to its end before.
+        assert killed.count("-9") > 0.7 * kills or not kills
+        assert {*killed} <= {"-9", "0"}
+        return done.stdout
+
+    expected = run("whole", 0)
+    seconds = re.search(r"^seconds (\S+)$", expected, re.MULTILINE)
+    assert seconds is not None
+    output = run("killed", 20, float(seconds[1]) / 20)  # not half of the way, on the average
+    step = re.search(r"going on after step (\d+) ", output)
+    assert step is not None
+    assert int(step[1]) > 0  # it got on between the kills
+    assert end(output) == end(expected)
+    whole, killed = tmp_path / "whole.npz", tmp_path / "killed.npz"
+    assert killed.read_bytes() == whole.read_bytes()
+    assert (tmp_path / "killed.png").read_bytes() == (tmp_path / "whole.png").read_bytes()
+    names = {f"{run}.{kind}" for run in ("whole", "killed") for kind in ("npz", "png")}
+    assert {p.name for p in tmp_path.iterdir()} - {".killed.npz.part"} == names
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_after_ctrl_c_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def options(name: str) -> list[str]:
+        paths = ["--out", str(tmp_path / f"{name}.png"), "--checkpoint", str(tmp_path / name)]
+        return [*SMALL, "--steps", "40", *paths]
+
+    assert demo.main(options("whole")) == 0
+    expected = capsys.readouterr().out
+    update = training.Adam.update
+
+    def pressing(self: training.Adam, *arguments: Any) -> None:
+        update(self, *arguments)
+        if self.step == 16:  # just where the held-out text is scored
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(training.Adam, "update", pressing)
+    assert demo.main(options("stopped")) == 0
+    stopped = capsys.readouterr().out
+    assert "stopped by Ctrl-C after 16 of 40 steps\n  the same command goes on with" in stopped
+    for marks in (["24", "32"], []):  # the second time, there is nothing left to train
+        assert demo.main(options("stopped")) == 0
+        output = capsys.readouterr().out
+        assert end(output) == end(expected)
+        assert re.findall(r"  step +(\d+) ", output) == marks
+    assert (tmp_path / "stopped").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+@pytest.fixture
+def saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    path = tmp_path / "x.npz"
+    options = [*SMALL, "--steps", "3", "--out", str(tmp_path / "x.png"), "--checkpoint", str(path)]
+    assert demo.main(options) == 0
+    capsys.readouterr()
+    return path
+
+
+def refused(path: Path, capsys: pytest.CaptureFixture[str], *other: str) -> str:
+    """Run with the checkpoint, which is to end in an error and leave the file; return the error."""
+    before, out = path.read_bytes(), path.with_name("y.png")
+    options = ["--steps", "3", "--out", str(out), "--checkpoint", str(path)]
+    with pytest.raises(SystemExit) as error:
+        demo.main([*SMALL, *options, *other])
+    assert error.value.code == 2
+    assert path.read_bytes() == before
+    assert not out.exists()
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("option", "was", "value"),
+    [
+        ("cell", "lstm", "gru"),
+        ("steps", "3", "4"),
+        ("hidden", "6", "7"),
+        ("batch", "4", "5"),
+        ("seq", "12", "13"),
+        ("seed", "3", "4"),
+    ],
+)
+def test_another_configuration(
+    option: str, was: str, value: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(saved, capsys, f"--{option}", value)
+    assert message == (
+        f"python -m cupyrnn: error: argument --checkpoint: {str(saved)!r} is the checkpoint of a"
+        f" run with --{option} {was}, not {value}"
+    )
+
+
+def test_every_option_that_counts_is_compared() -> None:
+    """A new option is either one that numbers depend on, or is named here."""
+    options = {name for action in cli.parser()._actions for name in [action.dest]}
+    free = {"help", "version", "backend", "out", "checkpoint", "every", "threads", "timeout"}
+    assert options - free == set(cli.CONFIGURATION)
+
+
+def test_another_text(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = texts.read_text()
+    monkeypatch.setattr(texts, "read_text", lambda: text[:-1] + "~")
+    assert "a run with another text" in refused(saved, capsys)
+
+
+def test_another_format(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    assert "a checkpoint of format 1, not 2" in refused(saved, capsys)
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip file", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])
+def test_another_file(content: bytes, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved.write_bytes(content)
+    assert "is damaged or no checkpoint" in refused(saved, capsys)
+
+
+def test_the_figures_own_file(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved.with_name("link").symlink_to(saved.name)
+    message = refused(saved, capsys, "--out", str(saved.with_name("link")))
+    assert message.endswith("--checkpoint and --out are the same file")
+
+
+def test_any_damage_is_seen(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Cut short, or with any bit turned, a file is refused, or what is read of it is right."""
+    path = tmp_path / "x.npz"
+    arrays = {"a": rng.standard_normal((3, 4)), "b": rng.standard_normal(5).astype(np.float32)}
+    configuration, history = {"cell": "lstm", "seed": 1}, {"training": [1.5, 1.25]}
+    checkpoint.save(path, configuration, history, arrays)
+    whole, refused = path.read_bytes(), 0
+    bits = [(k, 1 << k % 8) for k in range(len(whole))]
+    for k, bit in [*bits, *((k, 0) for k in range(0, len(whole), 20))]:
+        path.write_bytes(whole[:k] + (bytes([whole[k] ^ bit]) + whole[k + 1 :] if bit else b""))
+        try:
+            history_, arrays_ = checkpoint.load(path, configuration, arrays)
+        except checkpoint.CheckpointError:
+            refused += 1
+        else:
+            assert bit
+            assert history_ == history
+            for name, a in arrays.items():
+                np.testing.assert_array_equal(arrays_[name], a)
+    assert refused > 0.7 * len(bits)
+
+
+def test_shapes_and_dtypes_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    checkpoint.save(path, {}, {}, {"a": np.zeros(3)})
+    for like in (np.zeros(4), np.zeros((3, 1)), np.zeros(3, np.float32)):
+        with pytest.raises(checkpoint.CheckpointError, match="a is missing, or of another kind"):
+            checkpoint.load(path, {}, {"a": like})
+    with pytest.raises(checkpoint.CheckpointError, match="b is missing"):
+        checkpoint.load(path, {}, {"b": np.zeros(3)})
+
+
+def test_nothing_of_python_is_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    about = {"format": checkpoint.FORMAT, "configuration": {}, "history": {}}
+    np.savez(path, about=json.dumps(about), a=np.array([print], dtype=object))
+    with pytest.raises(checkpoint.CheckpointError, match="allow_pickle"):
+        checkpoint.load(path, {}, {"a": np.zeros(1)})
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.npz"
+    fsync, calls = os.fsync, []
+
+    def full(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) > 4:  # two for a file
+            raise OSError(28, "No space left on device")
+        fsync(fd)
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    out = ["--out", str(tmp_path / "x.png"), "--checkpoint", str(path), "--every", "2"]
+    assert demo.main([*SMALL, "--steps", "9", *out]) == 1
+    message = f"python -m cupyrnn: cannot write {str(path)!r}: No space left on device\n"
+    assert capsys.readouterr().err.endswith(message)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.npz"]
+    monkeypatch.undo()
+    with np.load(path) as file:
+        assert len(json.loads(str(file["about"]))["history"]["training"]) == 4

@@ -1,0 +1,440 @@
+"""python -m cupyrnn: that it runs, learns, repeats itself and says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from without_a_gpu.cuda_on_cpu import fake_cupy
+
+from cupyrnn import demo, parallel
+from cupyrnn.demo import cells, cli, files, model, modules, training
+from cupyrnn.demo import text as texts
+
+pytest.importorskip("tqdm", reason="needs the extra: demo")
+imread = pytest.importorskip("matplotlib.image", reason="needs the extra: demo").imread
+
+COMMAND = [sys.executable, "-u", "-W", "error", "-m", "cupyrnn"]
+# Beside other tests, more threads than cores would make these small matmuls slow.
+ENVIRONMENT = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+SMALL = ["--backend", "numpy", "--hidden", "8", "--batch", "8", "--seq", "16"]
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The first part of the real text."""
+    return texts.read_text()[:60_000]
+
+
+@pytest.fixture
+def short_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the command read the short text."""
+    monkeypatch.setattr(texts, "read_text", lambda: text)
+
+
+def bits(output: str) -> dict[str, float]:
+    """Return the table at the end of the output."""
+    rows = re.findall(r"^  (\w+) +(\d+\.\d{4})$", output, re.MULTILINE)
+    assert [name for name, _ in rows] == ["uniform", "unigram", "bz2", "lzma", "model"]
+    return {name: float(value) for name, value in rows}
+
+
+def check_png(path: Path) -> None:
+    image = imread(path)  # fails on a file that is cut short
+    height, width, _ = image.shape
+    assert height > 500
+    assert width > 1000
+    assert image[..., :3].std() > 0.05  # not blank
+
+
+@pytest.mark.parametrize("cell", cells.CELLS)
+def test_command(cell: str, tmp_path: Path) -> None:
+    out = tmp_path / "figure.png"
+    done = subprocess.run(
+        [*COMMAND, "--cell", cell, "--steps", "30", *SMALL, "--out", str(out)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")  # no bar where no terminal is
+    assert f"NumPy {np.__version__}" in done.stdout
+    assert f"model: {cells.CELLS[cell].title}, 8 units" in done.stdout
+    assert "complex step" in done.stdout
+    rows = bits(done.stdout)
+    assert rows["unigram"] < rows["uniform"]
+    check_png(out)
+
+
+@pytest.mark.usefixtures("short_text")
+def test_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def output(seed: str) -> str:
+        arguments = ["--steps", "20", *SMALL, "--seed", seed, "--out", str(tmp_path / "x.png")]
+        assert demo.main(arguments) == 0
+        return re.sub(r"\d+ s; ", "", capsys.readouterr().out)
+
+    first, again, other = output("1"), output("1"), output("2")
+    assert first == again
+    assert bits(first)["model"] != bits(other)["model"]
+    assert bits(first)["unigram"] == bits(other)["unigram"]
+
+
+@pytest.mark.parametrize("cell", cells.CELLS)
+def test_it_learns(cell: str, text: str) -> None:
+    corpus = texts.make_corpus(text)
+    rng = np.random.default_rng(0)
+    p = model.initial_parameters(
+        np, cells.CELLS[cell], len(corpus.symbols), model.EMBEDDING, 24, rng, np.float32
+    )
+    before = model.held_out_bits(np, cells.CELLS[cell], p, corpus)
+    comm = parallel.communicator()
+    run = training.Training(comm, np, cells.CELLS[cell], p, corpus, training.Plan(200, 8, 32))
+    training.train(run)
+    history = run.history
+    after = model.held_out_bits(np, cells.CELLS[cell], p, corpus)
+    rows = texts.baselines(corpus)
+    assert rows["uniform"] - 0.5 < before
+    assert after < rows["unigram"] - 0.4
+    assert history.smoothed[-1] < rows["unigram"] - 0.4
+    assert sorted(history.held_out) == [40, 80, 120, 160]
+
+
+@pytest.mark.parametrize("cell", cells.CELLS)
+def test_gradient_of_every_parameter(cell: str) -> None:
+    rng = np.random.default_rng(3)
+    T, B, I, H, V = 5, 2, 3, 3, 6
+    c = cells.CELLS[cell]
+    p = model.initial_parameters(np, c, V, I, H, rng, np.float64)
+    p = {name: a + 0.5 * rng.standard_normal(a.shape) for name, a in p.items()}
+    state = tuple(4 * rng.standard_normal(s.shape) for s in model.zero_state(np, c, p, B))
+    tokens, targets = rng.integers(V, size=(2, T, B))
+    seed = 5  # of the dropout, where there is any
+    value, grads, after = model.loss_and_gradient(np, c, p, tokens, targets, state, seed)
+    assert grads.keys() == p.keys()
+    out = c.forward(p, p["embedding"][tokens], state, seed)
+    if cell == "lstm":  # or the check would not see the gradient of the clip
+        assert (abs(out.saved.cs) == cells.CELL_CLIP).any()
+    if cell.startswith("cudnn"):
+        assert (out.h != c.forward(p, p["embedding"][tokens], state, None).h).any()
+
+    def loss(parameters: dict) -> np.ndarray:
+        dtype = parameters["embedding"].dtype
+        typed = tuple(s.astype(dtype) for s in state)
+        return model.loss(np, c, parameters, tokens, targets, typed, seed)
+
+    again, after_again = loss(p)
+    assert value == again
+    for a, b in zip(after, after_again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    complex_p = {name: a.astype(np.complex128) for name, a in p.items()}
+    for name, a in complex_p.items():
+        expected = np.empty(a.shape)
+        for index in np.ndindex(a.shape):
+            moved = a.copy()
+            moved[index] += 1e-30j
+            expected[index] = loss(complex_p | {name: moved})[0].imag / 1e-30
+        error = abs(grads[name] - expected).max() / abs(expected).max()
+        assert error < 1e-12, name
+
+
+@pytest.mark.parametrize("cell", cells.CELLS)
+def test_gradient_check(cell: str) -> None:
+    assert model.gradient_error(np, cells.CELLS[cell]) < model.EXPECTED_ERROR
+
+
+@pytest.mark.usefixtures("short_text")
+def test_wrong_gradient_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = cells.CELLS["lstm"]
+
+    def wrong(*arguments):
+        d_x, grads = right.backward(*arguments)
+        return d_x, grads | {"wco": grads["wco"] * (1 + 1e-9)}
+
+    monkeypatch.setitem(cells.CELLS, "lstm", right._replace(backward=wrong))
+    out = tmp_path / "x.png"
+    assert demo.main([*SMALL, "--steps", "1", "--out", str(out)]) == 1
+    assert "gradient is wrong" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_corpus() -> None:
+    head = "shared paragraph\n\n" + "ab\n\n" * 20 + "zz"
+    tail = "shared   paragraph\n\nabbaé€"
+    # Dots fill up the first part until the tail is just what is held out.
+    dots = 9 * len(tail) - len(head)
+    text = head + "." * dots + tail
+    corpus = texts.make_corpus(text)
+    assert len(corpus.held_out) - 1 == len(tail)
+    training = "".join(corpus.symbols[k] for k in corpus.training)
+    assert "shared" not in training  # it is held out
+    assert training.startswith("ab\n\nab")
+    assert corpus.symbols == ["\n", ".", "a", "b", texts.UNKNOWN]  # z is too rare
+    decoded = "".join(corpus.symbols[k] for k in corpus.held_out)
+    unknown = re.sub(r"[^\n.ab]", texts.UNKNOWN, text[-len(tail) - 1 :])
+    assert decoded == unknown
+    assert corpus.escapes == unknown.count(texts.UNKNOWN)
+
+
+def test_baselines_charge_every_character() -> None:
+    text = "ab" * 405 + "ab" * 44 + "é€"
+    corpus = texts.make_corpus(text)
+    assert corpus.symbols == ["a", "b", texts.UNKNOWN]
+    # One of two characters of all of Unicode but a and b.
+    escape = 2 / 90 * np.log2(0x110000 - 2)
+    n = len(corpus.training)
+    p = np.array([n // 2 + 1, n // 2 + 1, 1]) / (n + 3)
+    unigram = -(88 / 90 * np.log2(p[0]) + 2 / 90 * np.log2(p[2]))
+    rows = texts.baselines(corpus)
+    assert rows["uniform"] == pytest.approx(np.log2(3) + escape, rel=1e-12)
+    assert rows["unigram"] == pytest.approx(unigram + escape, rel=1e-12)
+
+
+def test_held_out_bits_score_every_character(text: str) -> None:
+    corpus = texts.make_corpus(text[:12_000] + "é€" * 20)
+    cell = cells.CELLS["gru"]
+    rng = np.random.default_rng(0)
+    p = model.initial_parameters(np, cell, len(corpus.symbols), 8, 8, rng, np.float64)
+    seen, scored = corpus.held_out[:-1, None], corpus.held_out[1:]
+    _, _, log_p = model.forward(np, cell, p, seen, model.zero_state(np, cell, p, 1))
+    np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-12)
+    expected = -log_p[np.arange(len(scored)), scored].mean() / np.log(2) + corpus.escape_bits
+    assert corpus.escape_bits > 0
+    assert model.held_out_bits(np, cell, p, corpus) == pytest.approx(expected, rel=1e-12)
+
+
+def test_windows_follow_one_another() -> None:
+    text, B, T = np.arange(50), 3, 7
+    tokens, targets = zip(*(texts.window(text, B, T, k) for k in range(20)), strict=True)
+    seen = np.concatenate(tokens)
+    for b in range(B):
+        np.testing.assert_array_equal(seen[:, b], (b * 50 // B + np.arange(20 * T)) % 50)
+    np.testing.assert_array_equal(np.concatenate(targets), (seen + 1) % 50)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "'0' is not a positive integer"),
+        (["--hidden", "-3"], "'-3' is not a positive integer"),
+        (["--batch", "x"], "'x' is not a positive integer"),
+        (["--seq", "1.5"], "'1.5' is not a positive integer"),
+        (["--seed", "-1"], "'-1' is not an integer from 0 up"),
+        (["--cell", "rnn"], "invalid choice: 'rnn'"),
+        (["--out", "no/such/directory/x.png"], "cannot write 'no/such/directory/x.png': No such"),
+        (["--out", "tests"], "cannot write 'tests': "),
+        (["--out", "a" * 300], "File name too long"),
+        (["--batch", "1000", "--seq", "1000"], "is 1,000,000: the training text has"),
+    ],
+)
+def test_argument_errors(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        demo.main(arguments)
+    assert error.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_trying_the_path_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "old.png").write_bytes(b"old")
+    for name in ("new.png", "old.png"):
+        files.check(tmp_path / name)
+    assert [p.name for p in tmp_path.iterdir()] == ["old.png"]
+    assert (tmp_path / "old.png").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
+def test_a_full_disk_does_not_hide_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--steps", "2", *SMALL, "--out", "/dev/full"]) == 1
+    captured = capsys.readouterr()
+    assert "model" in bits(captured.out)
+    assert captured.err.endswith(
+        "python -m cupyrnn: cannot write '/dev/full': No space left on device\n"
+    )
+
+
+def test_an_output_of_few_characters(tmp_path: Path) -> None:
+    """The text that is learned has quotation marks that ASCII has not."""
+    out = tmp_path / "größe.png"
+    command = [*COMMAND, "--steps", "2", "--hidden", "2", "--out", str(out)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        check=True,
+        encoding="ascii",
+        env=ENVIRONMENT | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert "model" in bits(done.stdout)
+    assert "gr??e.png" in done.stdout
+    check_png(out)
+
+
+@pytest.mark.usefixtures("short_text")
+def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl", reason="needs the extra: demo")
+    pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
+    if not pools.info():
+        pytest.skip("NumPy's BLAS is one whose threads cannot be set")
+    with pools.limit(limits=2):
+        for options, expected in (([], 1), (["--threads", "2"], 2)):
+            arguments = ["--steps", "1", *SMALL, "--out", str(tmp_path / "x.png"), *options]
+            assert demo.main(arguments) == 0
+            assert f"threads: {expected} of " in capsys.readouterr().out
+            assert {pool["num_threads"] for pool in pools.info()} == {expected}
+
+
+@pytest.mark.parametrize("name", ["matplotlib", "threadpoolctl", "tqdm"])
+def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # has importing it fail
+    with pytest.raises(SystemExit) as error:
+        demo.main(["--out", str(tmp_path / "x.png")])
+    assert f"{name} is missing" in str(error.value.code)
+    assert 'pip install ".[demo]"' in str(error.value.code)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to a process there")
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c(presses: int, tmp_path: Path) -> None:
+    out = tmp_path / "figure.png"
+    with subprocess.Popen(
+        [*COMMAND, "--steps", "5000", *SMALL, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as process:
+        assert process.stdout is not None
+        # The first mark is in the middle of the training, the other line just after it.
+        for moment in ("  step ", "stopped by Ctrl-C after ")[:presses]:
+            assert any(line.startswith(moment) for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)
+    if presses == 1:
+        assert (process.returncode, errors) == (0, "")
+        assert re.search(
+            r"^stopped by Ctrl-C after [1-4],\d{3} of 5,000 steps$", output, re.MULTILINE
+        )
+        rows = bits(output)
+        assert rows["model"] < rows["unigram"]
+        check_png(out)
+    else:
+        assert (process.returncode, errors) == (130, "\ninterrupted\n")
+        assert not out.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to a process there")
+def test_where_ctrl_c_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a background job of a shell."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with training.noting_interrupt() as interrupt:
+            signal.raise_signal(signal.SIGINT)
+        assert not interrupt.pressed
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def with_model_functions(cupy: Any) -> Any:
+    """Give the stand-in of cupy what the model needs beside the ops."""
+
+    def asarray(a: Any, dtype: Any = None) -> Any:
+        return fake_cupy.asarray(np.asarray(a, dtype))
+
+    def on_device(function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            plain = (fake_cupy.get(a) if isinstance(a, cupy.ndarray) else a for a in args)
+            return fake_cupy.asarray(function(*plain))
+
+        return call
+
+    cupy.asarray = asarray
+    for name in ("arange", "exp", "log", "sqrt", "cumsum", "zeros_like"):
+        setattr(cupy, name, on_device(getattr(np, name)))
+    cupy.__version__ = "0"
+    cupy.is_available = lambda: True
+    runtime = getattr(cupy.cuda, "runtime", SimpleNamespace())
+    runtime.getDeviceProperties = lambda _: {"name": b"a CPU"}
+    cupy.cuda.runtime = runtime
+    return cupy
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("cell", cells.CELLS)
+def test_training_on_the_device(
+    cell: str,
+    short_text: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cupy_on_cpu: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same run on both array modules: what the kernels train is what NumPy trains."""
+    monkeypatch.setattr(cli, "SAMPLE", 5)
+    # Long texts take long where a CPU plays the GPU.
+    monkeypatch.setattr(texts, "read_text", lambda: "the cat sat on the mat.\n" * 60)
+    monkeypatch.setattr(cli, "PROMPT", "the")
+    with_model_functions(cupy_on_cpu)
+    small = ["--hidden", "5", "--batch", "4", "--seq", "6", "--steps", "4", "--cell", cell]
+    results = {}
+    for backend in ("numpy", "auto", "cupy"):
+        out = tmp_path / f"{backend}.png"
+        assert demo.main(["--backend", backend, *small, "--out", str(out)]) == 0
+        check_png(out)
+        output = capsys.readouterr().out
+        on = "numpy" if backend == "numpy" else "cupy 0 on a CPU"
+        assert f"array module: {on}\n" in output
+        results[backend] = bits(output)
+    assert results["cupy"] == results["auto"]
+    assert results["cupy"]["model"] == pytest.approx(results["numpy"]["model"], abs=3e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", cells.CELLS)
+def test_training_on_the_gpu(
+    cell: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cupy_on_gpu: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")  # cuDNN has dropout masks of its own
+    # The host may play the GPU.
+    text = texts.read_text()[:3_000]
+    monkeypatch.setattr(texts, "read_text", lambda: text)
+    monkeypatch.setattr(cli, "SAMPLE", 5)
+    small = ["--hidden", "32", "--batch", "8", "--seq", "12", "--steps", "12", "--cell", cell]
+    results = []
+    for backend in ("numpy", "cupy"):
+        options = ["--backend", backend, *small]
+        assert demo.main([*options, "--out", str(tmp_path / "figure.png")]) == 0
+        results.append(bits(capsys.readouterr().out)["model"])
+    assert results[0] == pytest.approx(results[1], abs=0.02)
+
+
+@pytest.mark.parametrize("missing", ["no CuPy", "a broken CuPy", "no GPU"])
+def test_no_gpu(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy: Any = ModuleType("cupy")
+    cupy.is_available = lambda: False
+    monkeypatch.setitem(sys.modules, "cupy", cupy if missing == "no GPU" else None)
+    if missing == "a broken CuPy":
+
+        def broken(name: str) -> Any:
+            raise OSError("libcuda is torn")
+
+        monkeypatch.setattr(modules.importlib, "import_module", broken)
+    assert modules.array_module("auto") is np
+    help_on = r"--backend numpy" if missing == "no GPU" else r"\.\[cuda13x\]"
+    with pytest.raises(SystemExit, match=help_on):
+        modules.array_module("cupy")

@@ -1,0 +1,220 @@
+"""python -m cupyrnn where something is closed, full, too large or interrupted: real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cupyrnn.demo import files
+
+pytest.importorskip("tqdm", reason="needs the extra: demo")
+pytest.importorskip("matplotlib", reason="needs the extra: demo")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals, links and pipes")
+
+COMMAND = [sys.executable, "-W", "error", "-m", "cupyrnn", "--backend", "numpy"]
+SMALL = ["--hidden", "4", "--batch", "8", "--seq", "16", "--steps", "5"]
+PNG = b"\x89PNG\r\n\x1a\n"
+full = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="there is no file that is always full"
+)
+
+
+def run(*arguments: str, folder: Path, shell: str = "", **options: Any) -> Any:
+    """Run the command in the folder, whose content is given to the test; `shell` redirects."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"} | options.pop("env", {})
+    command = [*COMMAND, *SMALL, *arguments]
+    if shell:
+        command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
+    root = Path(__file__).parents[2]
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [*filter(None, [environment.get("PYTHONPATH")]), str(root)]
+    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.run(
+        command, text=True, env=environment, timeout=120, check=False, cwd=folder, **options
+    )
+
+
+@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+def buffering(request: pytest.FixtureRequest) -> dict[str, str]:
+    return {"PYTHONUNBUFFERED": request.param}
+
+
+def test_the_figure_of_a_dangling_link_is_made_where_it_points(tmp_path: Path) -> None:
+    link = tmp_path / "link.png"
+    link.symlink_to("later.png")
+    refused = run("--out", "link.png", "--batch", "0", folder=tmp_path)
+    assert refused.returncode == 2
+    assert os.listdir(tmp_path) == ["link.png"]
+    done = run("--out", "link.png", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert link.is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["later.png", "link.png"]
+    assert (tmp_path / "later.png").read_bytes().startswith(PNG)
+
+
+def test_a_link_to_no_folder_is_refused_and_stays(tmp_path: Path) -> None:
+    link = tmp_path / "link.png"
+    link.symlink_to("no/such/folder.png")
+    done = run("--out", "link.png", folder=tmp_path)
+    assert done.returncode == 2
+    assert "cannot write 'link.png': No such file" in done.stderr
+    assert link.is_symlink()
+
+
+def test_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to("link.png")
+    with pytest.raises(files.WriteError, match="symbolic link"):
+        files.check(tmp_path / "link.png")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket"])
+def test_a_pipe_is_refused_at_once(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    if kind == "fifo":
+        os.mkfifo("x.png")
+    else:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind("x.png")
+    before = os.stat("x.png")
+    done = run("--out", "x.png", folder=tmp_path)
+    assert done.returncode == 2
+    assert "cannot write 'x.png': It is a pipe or a socket" in done.stderr
+    assert os.stat("x.png").st_ino == before.st_ino
+
+
+def test_a_figure_that_is_there_keeps_its_mode_and_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    out = tmp_path / "x.png"
+    out.write_bytes(b"old")
+    out.chmod(0o640)
+    files.write(out, b"new")
+    assert out.read_bytes() == b"new"
+    assert stat.S_IMODE(out.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == ["x.png"]
+
+
+def test_a_figure_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "x.png"
+    out.write_bytes(b"old")
+
+    def full_disk(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(files.WriteError, match="No space left"):
+        files.write(out, b"new")
+    assert out.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x.png"]
+
+
+def test_a_device_stays_one() -> None:
+    files.check(Path(os.devnull))
+    files.write(Path(os.devnull), b"some")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_standard_output_closed(tmp_path: Path) -> None:
+    done = run("--out", "x.png", folder=tmp_path, shell=">&-")
+    message = "python -m cupyrnn: cannot write to standard output: Bad file descriptor\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("bar", ["2>&-", "2>/dev/null"])
+def test_standard_error_closed(bar: str, tmp_path: Path) -> None:
+    done = run("--out", "x.png", folder=tmp_path, shell=bar)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\n  model " in done.stdout
+    assert os.listdir(tmp_path) == ["x.png"]
+
+
+@pytest.mark.parametrize("errors", ["apart", "the same pipe"])
+def test_broken_pipe(errors: str, buffering: dict[str, str], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stderr = writer if errors == "the same pipe" else subprocess.PIPE
+    done = run("--out", "x.png", folder=tmp_path, stdout=writer, stderr=stderr, env=buffering)
+    os.close(writer)
+    assert done.returncode == 128 + signal.SIGPIPE
+    if errors == "apart":
+        message = "python -m cupyrnn: cannot write to standard output: Broken pipe\n"
+        assert done.stderr == message
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_reader_that_stops_reading(tmp_path: Path) -> None:
+    done = run("--out", "x.png", "--steps", "100000", folder=tmp_path, shell="| head -n 1")
+    assert done.stdout.startswith("cupyrnn ")
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == "python -m cupyrnn: cannot write to standard output: Broken pipe\n"
+    assert os.listdir(tmp_path) == []
+
+
+@full
+@pytest.mark.parametrize("arguments", [["--out", "x.png"], ["--help"], ["--version"]])
+def test_a_full_disk(arguments: list[str], tmp_path: Path) -> None:
+    with open("/dev/full", "w") as stdout:
+        done = run(*arguments, folder=tmp_path, stdout=stdout, env={"PYTHONUNBUFFERED": ""})
+    message = "python -m cupyrnn: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, message)
+    assert os.listdir(tmp_path) == []
+
+
+@full
+def test_a_full_disk_for_errors_too(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as everything:
+        done = run("--out", "x.png", folder=tmp_path, stdout=everything, stderr=everything)
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("cell", ["lstm", "cudnn_gru"])
+@pytest.mark.parametrize("hidden", ["1000000", "2147483647", "9" * 5000])
+def test_hidden_beyond_memory(cell: str, hidden: str, tmp_path: Path) -> None:
+    done = run("--out", "x.png", "--hidden", hidden, "--cell", cell, folder=tmp_path)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("python -m cupyrnn: error: ")
+    if len(hidden) > 10:
+        assert "is not a positive integer below 2**31" in last
+    else:
+        assert "GiB of memory or more" in last
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited so on Linux alone")
+def test_memory_that_runs_out(tmp_path: Path) -> None:
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2**30,) * 2)
+
+    done = run("--out", "x.png", "--hidden", "6000", folder=tmp_path, preexec_fn=limit)
+    assert done.returncode == 1
+    assert done.stderr.startswith("python -m cupyrnn: not enough memory: ")
+    assert done.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("module", ["matplotlib", "tqdm", "argparse", "pydoc_data.topics"])
+def test_ctrl_c_while_a_module_is_imported(module: str, tmp_path: Path) -> None:
+    folder = tmp_path / "modules"
+    *packages, name = module.split(".")
+    where = folder.joinpath(*packages)
+    where.mkdir(parents=True)
+    for k in range(len(packages)):
+        folder.joinpath(*packages[: k + 1], "__init__.py").touch()
+    (where / f"{name}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = run("--out", "x.png", folder=tmp_path, env={"PYTHONPATH": str(folder)})
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "\ninterrupted\n")
+    assert os.listdir(tmp_path) == ["modules"]

@@ -1,0 +1,995 @@
+"""Tangents: jvp of every op and its gradient, and what of NumPy a function may be made of."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from against.test_pytorch import torch  # noqa: F401 - a fixture
+from checks import FINITE_DIFFERENCE_STEP, TOLERANCES, Ops, assert_close, layouts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ops import test_cudnn_rnn, test_gru, test_lstm
+from ops.test_cudnn_rnn import BI, MODES, SKIP, Case, cases
+
+import cupyrnn
+from cupyrnn.arithmetic import dual as _dual
+from cupyrnn.derivatives import traced as _traced
+
+# Of central differences, which lose half of the digits; of sums that are equal but for rounding.
+DIFFERENCE_TOLERANCE, SYMMETRY_TOLERANCE = 2e-7, 1e-12
+
+NUMPY = Ops(np)
+
+LENGTHS = {"sequence_lengths": [3, 0, 4]}
+RESETS = {"resets": np.array([[1, 0, 0], [0, 1, 0], [0, 0, 0], [1, 1, 0]], bool)}
+EXTENTS: list[dict[str, Any]] = [
+    {},
+    {"seq_len_max": 2},
+    LENGTHS,
+    {"reverse": True},
+    {**LENGTHS, **RESETS, "reverse": True},
+    RESETS,
+]
+
+
+def loss_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+    """
+    Return the function from inputs to the gradient of a loss, and its outputs.
+
+    The loss is sum(out*cotangent + out²/2): its second derivatives are those of the ops and, by
+    the square, of the cotangents that a gradient is given.
+    """
+
+    def gradient(inputs: dict[str, Any], cotangents: dict[str, Any]) -> Any:
+        out, used = forward(inputs)
+        given = {n: cotangents[n] + used[n] for n in cotangents}
+        return used, backward(inputs, out, given)
+
+    return gradient
+
+
+def block_lstm(**attributes: Any) -> Any:
+    clip = {"cell_clip": attributes.pop("cell_clip", 0.0)}
+
+    def forward(inputs: Any) -> Any:
+        out = cupyrnn.block_lstm(**inputs, **attributes, **clip)
+        return out, {"cs_grad": out.cs, "h_grad": out.h}
+
+    def backward(inputs: Any, out: Any, given: Any) -> Any:
+        rest = {n: a for n, a in attributes.items() if n != "forget_bias"}
+        g = cupyrnn.block_lstm_grad(**inputs, **out._asdict(), **given, **rest, **clip)
+        return test_lstm.by_input(g, inputs)
+
+    return loss_gradient(forward, backward)
+
+
+def lstm_block_cell(**attributes: Any) -> Any:
+    def forward(inputs: Any) -> Any:
+        out = cupyrnn.lstm_block_cell(**inputs, **attributes)
+        return out, {"cs_grad": out.cs, "h_grad": out.h}
+
+    def backward(inputs: Any, out: Any, given: Any) -> Any:
+        saved = {n: a for n, a in out._asdict().items() if n != "h"}
+        g = cupyrnn.lstm_block_cell_backward(**inputs, **saved, **given, **attributes)
+        return test_lstm.by_input(g, inputs)
+
+    return loss_gradient(forward, backward)
+
+
+def block_gru(**attributes: Any) -> Any:
+    def forward(inputs: Any) -> Any:
+        out = cupyrnn.block_gru(**inputs, **attributes)
+        return out, {"d_h": out.h}
+
+    def backward(inputs: Any, out: Any, given: Any) -> Any:
+        g = cupyrnn.block_gru_grad(**inputs, **out._asdict(), **given, **attributes)
+        return test_gru.by_input(g)
+
+    return loss_gradient(forward, backward)
+
+
+def gru_block_cell() -> Any:
+    def forward(inputs: Any) -> Any:
+        out = cupyrnn.gru_block_cell(**inputs)
+        return out, {"d_h": out.h}
+
+    def backward(inputs: Any, out: Any, given: Any) -> Any:
+        saved = {n: a for n, a in out._asdict().items() if n != "h"}
+        g = cupyrnn.gru_block_cell_backward(**inputs, **saved, **given)
+        return test_gru.by_input(g)
+
+    return loss_gradient(forward, backward)
+
+
+def cudnn_rnn(case: Case, **attributes: Any) -> Any:
+    def forward(inputs: Any) -> Any:
+        out = test_cudnn_rnn.forward(cupyrnn, case, inputs, **attributes)
+        names = test_cudnn_rnn.COTANGENTS[: 3 if case.rnn_mode == "lstm" else 2]
+        return out, dict(zip(names, out, strict=False))
+
+    def backward(inputs: Any, out: Any, given: Any) -> Any:
+        g = test_cudnn_rnn.backward(cupyrnn, case, inputs, out, given, **attributes)
+        return test_cudnn_rnn.by_input(g, inputs)
+
+    return loss_gradient(forward, backward)
+
+
+def flat(tree: Any) -> Any:
+    return np.concatenate([np.ravel(a) for part in tree for a in part.values()])
+
+
+def jvp_in(ops: Ops, function: Any, primals: Any, tangents: Any) -> Any:
+    """Return what jvp does, of and with NumPy arrays, by arrays of the module of a room."""
+    if ops.xp is np:
+        return cupyrnn.jvp(function, primals, tangents)
+
+    def back(a: Any) -> Any:
+        assert a is None or type(a) in (ops.xp.ndarray, np.ndarray)
+        assert type(a) is not np.ndarray or a.dtype == np.int8  # host_reserved
+        return ops.xp.asnumpy(a) if type(a) is ops.xp.ndarray else a
+
+    there = (_traced.tree_map(ops.to_device, tree) for tree in (primals, tangents))
+    value, along = cupyrnn.jvp(function, *there)
+    return _traced.tree_map(back, value), _traced.tree_map(back, along)
+
+
+def assert_second_order(
+    gradient: Any, inputs: Any, cotangents: Any, rng: Any, ops: Ops = NUMPY
+) -> Any:
+    """
+    Check jvp against central differences of outputs and gradients, and the symmetry.
+
+    In other rooms than NumPy's against what it is there, too. Returns a product of the Hessian, by
+    input.
+    """
+    primals = (inputs, cotangents)
+
+    def direction() -> Any:
+        return tuple({n: rng.standard_normal(a.shape) for n, a in p.items()} for p in primals)
+
+    u, v = direction(), direction()
+    value, along_u = jvp_in(ops, gradient, primals, u)
+    expected = gradient(*primals)
+    assert_close(flat(value), flat(expected), "float64", "value")
+    if ops is not NUMPY:
+        _, in_numpy = cupyrnn.jvp(gradient, primals, u)
+        assert_close(flat(along_u), flat(in_numpy), "float64", "tangents", at_least=1.0)
+    step, both = FINITE_DIFFERENCE_STEP, list(zip(primals, u, strict=True))
+    plus, minus = (
+        flat(gradient(*({n: a + s * t[n] for n, a in p.items()} for p, t in both)))
+        for s in (step, -step)
+    )
+    scale = 1 + np.abs(plus).max(initial=0)
+    off = np.abs(flat(along_u) - (plus - minus) / (2 * step)).max(initial=0)
+    assert off <= DIFFERENCE_TOLERANCE * max(scale, np.abs(flat(along_u)).max(initial=0))
+
+    def product(a: Any, b: Any) -> Any:
+        return sum(np.sum(a[n] * b[n]) for n in a)
+
+    # By the inputs alone: of the cotangents the loss is no function of two arguments.
+    (_, (_, Hu)), (_, (_, Hv)) = (
+        jvp_in(ops, gradient, primals, (t[0], dict.fromkeys(cotangents))) for t in (u, v)
+    )
+    left, right = product(v[0], Hu), product(u[0], Hv)
+    scale = sum(np.sum(np.abs(v[0][n] * Hu[n])) for n in Hu) + 1e-30
+    assert abs(left - right) <= SYMMETRY_TOLERANCE * scale
+    return Hu
+
+
+@pytest.mark.parametrize("extent", EXTENTS, ids="-".join)
+@pytest.mark.parametrize("peephole", [False, True])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_block_lstm_and_its_gradient(
+    ops: Ops, extent: Any, peephole: bool, clip: float, rng: np.random.Generator
+) -> None:
+    inputs = test_lstm.problem(rng, (4, 3, 2, 5), peephole)
+    cotangents = {n: rng.standard_normal((4, 3, 5)) for n in ("cs_grad", "h_grad")}
+    order = "ifco" if peephole else "icfo"
+    gradient = block_lstm(cell_clip=clip, gate_order=order, forget_bias=0.5, **extent)
+    if clip:
+        cs = cupyrnn.block_lstm(**inputs, gate_order=order, forget_bias=0.5, cell_clip=clip).cs
+        assert 0.03 < np.mean(np.abs(cs) == clip) < 0.9
+    assert_second_order(gradient, inputs, cotangents, rng, ops)
+
+
+@pytest.mark.parametrize("peephole", [False, True])
+def test_lstm_block_cell_and_its_gradient(
+    ops: Ops, peephole: bool, rng: np.random.Generator
+) -> None:
+    inputs = test_lstm.problem(rng, (1, 3, 2, 5), peephole)
+    inputs["x"] = inputs["x"][0]
+    cotangents = {n: rng.standard_normal((3, 5)) for n in ("cs_grad", "h_grad")}
+    assert_second_order(lstm_block_cell(cell_clip=0.6), inputs, cotangents, rng, ops)
+
+
+def test_the_gradients_up_to_the_gates(ops: Ops, rng: np.random.Generator) -> None:
+    """The tangents of the ops that end at the gates are those of the ops that go on."""
+    inputs: Any = test_lstm.problem(rng, (1, 3, 2, 5), True)
+    inputs["x"] = inputs["x"][0]
+    given: Any = {n: rng.standard_normal((3, 5)) for n in ("cs_grad", "h_grad")}
+
+    def lstm(inputs: Any, given: Any) -> Any:
+        saved = cupyrnn.lstm_block_cell(**inputs, cell_clip=0.6)._asdict()
+        del saved["h"]
+        rest = {"cell_clip": 0.6, **inputs, **saved, **given}
+        return cupyrnn.lstm_block_cell_grad(**rest), cupyrnn.lstm_block_cell_backward(**rest)
+
+    def gru(inputs: Any, given: Any) -> Any:
+        saved = cupyrnn.gru_block_cell(**inputs)._asdict()
+        del saved["h"]
+        rest = {**inputs, **saved, **given}
+        return cupyrnn.gru_block_cell_grad(**rest), cupyrnn.gru_block_cell_backward(**rest)
+
+    def along(function: Any) -> Any:
+        primals = inputs, given
+        u = tuple({n: rng.standard_normal(a.shape) for n, a in p.items()} for p in primals)
+        return jvp_in(ops, function, primals, u)[1]
+
+    gates, whole = along(lstm)
+    for name in ("cs_prev_grad", "wci_grad", "wcf_grad", "wco_grad"):
+        assert_close(getattr(gates, name), getattr(whole, name), "float64", name)
+    assert_close(gates.dicfo.sum(0), whole.b_grad, "float64", "dicfo")
+    inputs, given = test_gru.problem(rng, (1, 3, 2, 5)), {"d_h": given["h_grad"]}
+    inputs["x"] = inputs["x"][0]
+    gates, whole = along(gru)
+    for name in ("d_x", "d_h_prev"):
+        assert_close(getattr(gates, name), getattr(whole, name), "float64", name)
+    assert_close(gates.d_r_bar_u_bar.sum(0), whole.d_b_ru, "float64", "d_r_bar_u_bar")
+    assert_close(gates.d_c_bar.sum(0), whole.d_b_c, "float64", "d_c_bar")
+
+
+@pytest.mark.parametrize("extent", EXTENTS, ids="-".join)
+def test_block_gru_and_its_gradient(ops: Ops, extent: Any, rng: np.random.Generator) -> None:
+    inputs = test_gru.problem(rng, (4, 3, 2, 5))
+    d_h = rng.standard_normal((4, 3, 5))
+    assert_second_order(block_gru(**extent), inputs, {"d_h": d_h}, rng, ops)
+
+
+def test_gru_block_cell_and_its_gradient(ops: Ops, rng: np.random.Generator) -> None:
+    inputs = test_gru.problem(rng, (1, 3, 2, 5))
+    inputs["x"] = inputs["x"][0]
+    assert_second_order(gru_block_cell(), inputs, {"d_h": rng.standard_normal((3, 5))}, rng, ops)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("", 3, 2, 3, 4),
+        Case("", 4, 3, 2, 4, L=2, direction=BI, lengths=(3, 0, 4)),
+        Case("", 3, 2, 4, 4, L=2, input_mode=SKIP),
+        Case("lstm", 4, 3, 2, 5, L=2, direction=BI, num_proj=3, lengths=(4, 1, 2)),
+    ],
+    ids=["one layer", "lengths", "skip", "projection"],
+)
+def test_cudnn_rnn_and_its_gradient(
+    ops: Ops, case: Case, mode: str, rng: np.random.Generator
+) -> None:
+    if case.num_proj and mode != "lstm":
+        return
+    case = case._replace(rnn_mode=mode)
+    inputs = test_cudnn_rnn.problem(rng, case)
+    cotangents = test_cudnn_rnn.cotangents_of(rng, case)
+    gradient = cudnn_rnn(case, dropout=0.3, seed=3)
+    assert_second_order(gradient, inputs, cotangents, rng, ops)
+
+
+HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
+
+
+@pytest.mark.parametrize("activation", HARD)
+@pytest.mark.parametrize("kind", ["block_lstm", "block_gru", "lstm", "gru"])
+def test_hard_gates(ops: Ops, kind: str, activation: str, rng: np.random.Generator) -> None:
+    attributes: Any = {"recurrent_activation": activation}
+    given = {n: rng.standard_normal((4, 3, 5)) for n in ("cs_grad", "h_grad")}
+    if kind == "block_lstm":
+        inputs = test_lstm.problem(rng, (4, 3, 2, 5), True)
+        inputs["w"] *= 4
+        f = cupyrnn.block_lstm(**inputs, **attributes, cell_clip=0).f
+        assert 0 < np.mean((f == 0) | (f == 1)) < 1
+        assert_second_order(block_lstm(**attributes), inputs, given, rng, ops)
+    elif kind == "block_gru":
+        inputs = test_gru.problem(rng, (4, 3, 2, 5))
+        inputs["w_ru"] *= 4
+        assert_second_order(block_gru(**attributes), inputs, {"d_h": given["h_grad"]}, rng, ops)
+    else:
+        case = Case(kind, 4, 3, 2, 5, L=2, direction=BI)
+        inputs, given = test_cudnn_rnn.problem(rng, case), test_cudnn_rnn.cotangents_of(rng, case)
+        inputs["params"] *= 4
+        assert_second_order(cudnn_rnn(case, **attributes), inputs, given, rng, ops)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "peephole", "gru"])
+def test_stacked_rnn_and_its_gradient(ops: Ops, kind: str, rng: np.random.Generator) -> None:
+    T, B, I, H, L, D = 4, 3, 2, 5, 2, 2
+
+    def weights(K: int) -> Any:
+        if kind == "gru":
+            a = test_gru.problem(rng, (1, 1, K, H))
+            return cupyrnn.BlockGRUParams(*(a[n] for n in ("w_ru", "w_c", "b_ru", "b_c")))
+        a = test_lstm.problem(rng, (1, 1, K, H), True)
+        if kind == "lstm":
+            return cupyrnn.BlockLSTMParams(a["w"], a["b"])
+        return cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *test_lstm.PEEPHOLES)))
+
+    names = ("output", "output_h", "output_c")[: 2 if kind == "gru" else 3]
+    shapes = dict(zip(names, [(T, B, D * H), (L * D, B, H), (L * D, B, H)], strict=False))
+    inputs: Any = {"input": rng.standard_normal((T, B, I)), "input_h": np.full((4, B, H), 0.3)}
+    inputs["input_c"] = None if kind == "gru" else rng.standard_normal((L * D, B, H))
+    listed = [weights(K) for K in (I, I, D * H, D * H)]
+    for n, entry in enumerate(listed):
+        inputs |= {f"{n} {name}": a for name, a in entry._asdict().items()}
+    same: Any = {"sequence_lengths": [4, 1, 3], "direction": BI, "dropout": 0.3}
+    same |= {} if kind == "gru" else {"cell_clip": 0.7}
+
+    def arguments(inputs: Any) -> Any:
+        parts = [
+            entry._make([inputs[f"{n} {name}"] for name in entry._fields])
+            for n, entry in enumerate(listed)
+        ]
+        return *(inputs[n] for n in ("input", "input_h", "input_c")), parts
+
+    def forward(inputs: Any) -> Any:
+        out = cupyrnn.stacked_rnn(*arguments(inputs), **same, seed=1)
+        return out, {f"{n}_backprop": getattr(out, n) for n in names}
+
+    def backward(inputs: Any, out: Any, given: Any) -> Any:
+        given = {"output_c_backprop": None, **given}
+        g = cupyrnn.stacked_rnn_backprop(
+            *arguments(inputs), **given, reserve_space=out.reserve_space, **same
+        )
+        found = {n: getattr(g, f"{n}_backprop") for n in ("input", "input_h", "input_c")}
+        for n, entry in enumerate(g.weights_backprop):
+            found |= {f"{n} {name}": a for name, a in entry._asdict().items()}
+        return {n: found[n] for n in inputs}
+
+    inputs = {n: a for n, a in inputs.items() if a is not None}
+    cotangents = {f"{n}_backprop": rng.standard_normal(s) for n, s in shapes.items()}
+    gradient = loss_gradient(
+        lambda a: forward({"input_c": None, **a}),
+        lambda a, out, given: {
+            n: g for n, g in backward({"input_c": None, **a}, out, given).items() if n in a
+        },
+    )
+    assert_second_order(gradient, inputs, cotangents, rng, ops)
+
+
+def test_parameters_of_every_form(ops: Ops, rng: np.random.Generator) -> None:
+    """A net's parameters there and back, and a step of it, are linear or as the net itself."""
+    packed = cupyrnn.init_params(2, 4, 4, dtype="float64", seed=0)
+    v = rng.standard_normal(packed.params.shape)
+    x, (h, c) = rng.standard_normal((1, 3, 4)), packed.zero_state(3)
+
+    def there_and_back(packed: Any) -> Any:
+        state = cupyrnn.params_to_torch(packed)
+        packed = cupyrnn.params_from_torch(state)
+        return cupyrnn.params_from_keras(cupyrnn.params_to_keras(packed)).params
+
+    def run(packed: Any, x: Any, h: Any, c: Any) -> Any:
+        out = cupyrnn.cudnn_rnn(x, h, c, packed)
+        step = cupyrnn.prepare_step(packed)(x[0], h, c)
+        return (out.output[0], out.output_h, out.output_c), tuple(step)
+
+    def sums_of_biases(packed: Any) -> Any:
+        H = 4
+        b = [p for p in cupyrnn.cudnn_rnn_params_layout(2, H, H) if p.kind.endswith("bias")]
+        return sum(packed.params[p.offset : p.offset + p.size] * (i + 1) for i, p in enumerate(b))
+
+    _, along = jvp_in(ops, there_and_back, (packed,), (packed._replace(params=v),))
+    for p in cupyrnn.cudnn_rnn_params_layout(2, 4, 4):
+        if "bias" not in p.kind:
+            at = slice(p.offset, p.offset + p.size)
+            np.testing.assert_allclose(along[at], v[at], rtol=1e-15)
+    for tangents in ((packed._replace(params=v), None), (None, x), (packed._replace(params=v), x)):
+        _, (whole, step) = jvp_in(ops, run, (packed, x, h, c), (*tangents, None, None))
+        for a, e in zip(step, whole, strict=True):
+            assert_close(a, e, "float64", "step")
+            assert np.abs(e).max() > 0
+    _, along = jvp_in(ops, sums_of_biases, (packed,), (packed._replace(params=v),))
+    assert_close(along, sums_of_biases(packed._replace(params=v)), "float64", "sums")
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=cases(), seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_random_cudnn_rnn(case: Case, seed: int, data: Any) -> None:
+    rng = np.random.default_rng(seed)
+    attributes: dict[str, Any] = {"dropout": data.draw(st.sampled_from([0.0, 0.4])), "seed": seed}
+    if data.draw(st.booleans()):
+        attributes["resets"] = rng.random((case.T, case.B)) < 0.3
+    inputs = test_cudnn_rnn.problem(rng, case)
+    cotangents = test_cudnn_rnn.cotangents_of(rng, case)
+    assert_second_order(cudnn_rnn(case, **attributes), inputs, cotangents, rng)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=st.tuples(*[st.integers(0, 5)] * 4),
+    seed=st.integers(0, 2**32 - 1),
+    reverse=st.booleans(),
+    lstm=st.booleans(),
+    peephole=st.booleans(),
+    data=st.data(),
+)
+def test_random_block_ops(
+    shape: Any, seed: int, reverse: bool, lstm: bool, peephole: bool, data: Any
+) -> None:
+    rng, (T, B, _, H) = np.random.default_rng(seed), shape
+    attributes: dict[str, Any] = {"reverse": reverse}
+    if data.draw(st.booleans()):
+        lengths = data.draw(st.lists(st.integers(0, T), min_size=B, max_size=B))
+        attributes["sequence_lengths"] = np.array(lengths, np.int32)
+    if data.draw(st.booleans()):
+        attributes["resets"] = rng.random((T, B)) < 0.3
+    if lstm:
+        inputs: Any = test_lstm.problem(rng, shape, peephole)
+        gradient = block_lstm(cell_clip=data.draw(st.sampled_from([0.0, 0.4])), **attributes)
+        names = ["cs_grad", "h_grad"]
+    else:
+        inputs, gradient, names = test_gru.problem(rng, shape), block_gru(**attributes), ["d_h"]
+    cotangents = {n: rng.standard_normal((T, B, H)) for n in names}
+    assert_second_order(gradient, inputs, cotangents, rng)
+
+
+@pytest.mark.parametrize("shape", [(3, 33, 40, 96), (2, 1, 3, 129)])
+def test_sizes_at_which_products_are_made_by_planes(
+    ops: Ops, shape: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    T, B, _, H = shape
+    inputs = test_lstm.problem(rng, shape, True)
+    cotangents = {n: rng.standard_normal((T, B, H)) for n in ("cs_grad", "h_grad")}
+    assert_second_order(block_lstm(), inputs, cotangents, rng, ops)
+    inputs = test_gru.problem(rng, shape)
+    assert_second_order(block_gru(), inputs, {"d_h": cotangents["h_grad"]}, rng, ops)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "cudnn"])
+def test_float32_is_as_accurate_as_the_op(ops: Ops, kind: str, rng: np.random.Generator) -> None:
+    case = Case("lstm", 5, 3, 4, 33, L=2, direction=BI)
+    inputs: Any
+    if kind == "lstm":
+        inputs, gradient = test_lstm.problem(rng, (5, 3, 4, 33), True), block_lstm()
+        cotangents = {n: rng.standard_normal((5, 3, 33)) for n in ("cs_grad", "h_grad")}
+    elif kind == "gru":
+        inputs, gradient = test_gru.problem(rng, (5, 3, 4, 33)), block_gru()
+        cotangents = {"d_h": rng.standard_normal((5, 3, 33))}
+    else:
+        inputs, gradient = test_cudnn_rnn.problem(rng, case), cudnn_rnn(case)
+        cotangents = test_cudnn_rnn.cotangents_of(rng, case)
+    primals = inputs, cotangents
+    for scale in (1.0, 1e-30, 1e30):
+        tangents = tuple(
+            {n: scale * rng.standard_normal(a.shape) for n, a in p.items()} for p in primals
+        )
+        narrow = [
+            tuple({n: a.astype(np.float32) for n, a in p.items()} for p in both)
+            for both in (primals, tangents)
+        ]
+        wide = [
+            tuple({n: a.astype(np.float64) for n, a in p.items()} for p in both) for both in narrow
+        ]
+        for found, expected in zip(
+            jvp_in(ops, gradient, *narrow), cupyrnn.jvp(gradient, *wide), strict=True
+        ):
+            for part, wide_part in zip(found, expected, strict=True):
+                for n, a in part.items():
+                    assert a.dtype == np.float32, n
+                    assert_close(a, wide_part[n], "float32", n)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "growth", "small"), [("float32", 1e6, 1e-15), ("float64", 1e60, 1e-150)]
+)
+def test_no_tangent_is_too_large_or_too_small(dtype: str, growth: float, small: float) -> None:
+    """Where tangents have grown beside their values, and where they are far below the largest."""
+
+    def function(a: Any, b: Any) -> Any:
+        return (growth * a) * (growth * a), np.tanh(b)
+
+    a, b, one = np.array([1 / growth], dtype), np.array([0.5], dtype), np.ones(1, dtype)
+    for scale in (1.0, 1e-20, 1e20):
+        t, u = (scale * one).astype(dtype), (scale * small * one).astype(dtype)
+        value, along = cupyrnn.jvp(function, (a, b), (t, u))
+        assert_close(value[0], [1.0], dtype, "value")
+        assert_close(along[0] / t, [2 * growth], dtype, "grown")
+        assert_close(along[1] / u, [1 - np.tanh(0.5) ** 2], dtype, "small")
+
+
+def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Generator) -> None:
+    """complex64 has as many bytes as float64."""
+    inputs = test_lstm.problem(rng, (6, 3, 2, 5), False, np.float32)
+    dual = {n: a.astype(np.complex64) for n, a in inputs.items()}
+    assert_close(
+        ops.block_lstm(**dual, cell_clip=0.1).cs.real,
+        ops.block_lstm(**inputs, cell_clip=0.1).cs,
+        "float32",
+        "cs",
+    )
+    # The saved cs is at the clip, rounded, and the gradient is to know it.
+    out = ops.block_lstm(**dual, cell_clip=0.1)
+    assert (np.abs(out.cs.real) == np.float32(0.1)).any()
+    one = np.ones((6, 3, 5), np.float32)
+    real = ops.block_lstm(**inputs, cell_clip=0.1)
+    for n, a, e in zip(
+        test_lstm.GRADIENT_NAMES,
+        ops.block_lstm_grad(**dual, **out._asdict(), cs_grad=one, h_grad=one, cell_clip=0.1),
+        ops.block_lstm_grad(**inputs, **real._asdict(), cs_grad=one, h_grad=one, cell_clip=0.1),
+        strict=True,
+    ):
+        assert_close(a.real, e, "float32", n, at_least=1.0)
+
+
+def test_real_arguments_have_no_tangent(ops: Ops, rng: np.random.Generator) -> None:
+    """One argument after the other has a tangent, in either order of real and complex."""
+    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True)
+    given = {"cs_grad": None, "h_grad": rng.standard_normal((3, 2, 5))}
+    for complex_, real in ((np.complex128, np.float64), (np.complex64, np.float32)):
+        narrow = {n: a.astype(real) for n, a in inputs.items()}
+        given["h_grad"] = given["h_grad"].astype(real)
+        for name, a in narrow.items():
+            tangent = rng.standard_normal(a.shape)
+            moved = narrow | {name: (a + 2.0**-45 * 1j * tangent).astype(complex_)}
+            out = ops.block_lstm(**moved)
+            g = ops.block_lstm_grad(**moved, **out._asdict(), **given)
+            everywhere = {n: a.astype(complex_) for n, a in moved.items()}
+            same = ops.block_lstm(**everywhere)
+            assert {a.dtype for a in (*out, *g)} == {np.dtype(complex_)}
+            for n, a, e in zip(out._fields, out, same, strict=True):
+                np.testing.assert_array_equal(a, e, n)
+            grads = ops.block_lstm_grad(**everywhere, **same._asdict(), **given)
+            for n, a, e in zip(g._fields, g, grads, strict=True):
+                np.testing.assert_array_equal(a, e, n)
+        for name, a in narrow.items():
+            other = np.complex64 if complex_ == np.complex128 else np.complex128
+            with pytest.raises(TypeError, match=r"^block_lstm: \w+ has dtype \w+, expected \w+ "):
+                ops.block_lstm(**narrow | {name: a.astype(other)})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_value_decides_where_a_slope_breaks(ops: Ops, dtype: str) -> None:
+    """At the clip and at zero the slope is zero, as the gradients have it."""
+    one = np.ones((1, 1), dtype)
+    clipped = {"cell_clip": 1.0, "gate_order": "ifco"}
+    w, b, cs = np.zeros((2, 4), dtype), np.zeros(4, dtype), 2 * one  # f = 1/2: cs = 1
+    for sign in (1, -1):
+        out, along = jvp_in(
+            ops,
+            lambda one, cs, w, b: cupyrnn.lstm_block_cell(one, cs, one, w, b, **clipped),
+            (one, sign * cs, w, b),
+            (None, one, None, None),
+        )
+        assert out.cs == sign
+        assert along.cs == along.h == 0
+    for sign, bound in ((1, 1), (-1, 0)):
+        out, along = jvp_in(
+            ops,
+            lambda one, w, b: cupyrnn.lstm_block_cell(
+                one, one, one, w, b, forget_bias=0, recurrent_activation="hard_sigmoid_0.2"
+            ),
+            (one, w, np.full(4, sign * 2.5, dtype)),
+            (None, None, np.ones(4, dtype)),
+        )
+        assert out.i == out.f == out.o == bound
+        assert along.i == along.f == along.o == 0
+    h = np.zeros((1, 1, 1), dtype)
+    params = np.zeros(cupyrnn.cudnn_rnn_params_size(1, 1, 1, rnn_mode="rnn_relu"), dtype)
+    for x, slope in ((0.0, 0.0), (1.0, 1.0), (-1.0, 0.0)):
+        params[0] = 1
+        for direction in (1, -1):
+            _, along = jvp_in(
+                ops,
+                lambda x, h, params: cupyrnn.cudnn_rnn(x, h, None, params, rnn_mode="rnn_relu"),
+                (np.full((1, 1, 1), x, dtype), h, params),
+                (np.full((1, 1, 1), direction, dtype), None, None),
+            )
+            assert along.output == slope * direction
+            assert along.host_reserved is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e30])
+def test_large_values(ops: Ops, dtype: str, size: float, rng: np.random.Generator) -> None:
+    """What is finite for real arguments is finite with tangents, and the value is the same."""
+    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True, dtype)
+    inputs["w"] *= size
+    given = rng.standard_normal((3, 2, 5)).astype(dtype)
+
+    def both(inputs: Any, given: Any) -> Any:
+        out = cupyrnn.block_lstm(**inputs, cell_clip=0)
+        return out, cupyrnn.block_lstm_grad(**inputs, **out._asdict(), cs_grad=None, h_grad=given)
+
+    tangents = {n: rng.standard_normal(a.shape).astype(dtype) for n, a in inputs.items()}
+    expected = both(inputs, given)
+    (found, along) = jvp_in(ops, both, (inputs, given), (tangents, None))
+    for part, expected_part, along_part in zip(found, expected, along, strict=True):
+        for n, a, e in zip(part._fields, part, expected_part, strict=True):
+            assert np.isfinite(e).all()
+            # In float32 other orders of additions are amplified by the weights.
+            if ops.xp is np or dtype == "float64":
+                assert_close(a, e, dtype, n, at_least=1.0)
+            assert np.isfinite(a).all(), n
+            assert np.isfinite(getattr(along_part, n)).all(), n
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_torchs_double_backward(
+    torch: Any,  # noqa: F811
+    mode: str,
+    rng: np.random.Generator,
+) -> None:
+    """Hessian-vector products of LSTM, GRU and RNN, in two directions and two layers."""
+    T, B, I, H, L = 5, 3, 4, 6, 2
+    kind = {"lstm": "LSTM", "gru": "GRU"}.get(mode, "RNN")
+    more = {"nonlinearity": mode.removeprefix("rnn_")} if kind == "RNN" else {}
+    net = getattr(torch.nn, kind)(I, H, L, bidirectional=True, dtype=torch.float64, **more)
+    x, weight = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, 2 * H))
+    state = {n: p.detach().numpy() for n, p in net.state_dict().items()}
+    direction = {n: rng.standard_normal(a.shape) for n, a in state.items()}
+    along_x = rng.standard_normal(x.shape)
+
+    leaves = [torch.tensor(x, requires_grad=True), *net.parameters()]
+    y = net(leaves[0])[0]
+    loss = (torch.tensor(weight) * y).sum() + (y**2).sum() / 2
+    grads = torch.autograd.grad(loss, leaves, create_graph=True)
+    tangents = [along_x, *(direction[n] for n, _ in net.named_parameters())]
+    total = sum((g * torch.tensor(t)).sum() for g, t in zip(grads, tangents, strict=True))
+    expected = [a.numpy() for a in torch.autograd.grad(total, leaves)]
+
+    zeros = np.zeros((2 * L, B, H))
+    c = zeros if mode == "lstm" else None
+    net_of = {"rnn_mode": mode, "direction": BI}
+
+    def gradient(x: Any, state: Any) -> Any:
+        packed = cupyrnn.params_from_torch(state, rnn_mode=mode)
+        out = cupyrnn.cudnn_rnn(x, zeros, c, packed.params, **net_of)
+        g = cupyrnn.cudnn_rnn_backprop(
+            x, zeros, c, packed.params, *out[:3], weight + out.output, None, None,
+            out.reserve_space, **net_of,
+        )  # fmt: skip
+        packed = packed._replace(params=g.params_backprop)
+        return g.input_backprop, cupyrnn.params_to_torch(
+            packed.params, L, H, I, rnn_mode=mode, direction=BI
+        )
+
+    _, (found_x, found) = cupyrnn.jvp(gradient, (x, state), (along_x, direction))
+    names = [n for n, _ in net.named_parameters()]
+    for n, a, e in zip(["x", *names], [found_x, *map(found.get, names)], expected, strict=True):
+        assert_close(a, e, "float64", f"{mode} {n}", at_least=1.0)
+
+
+def test_raw_ops(rng: np.random.Generator) -> None:
+    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True)
+    other = {"seq_len_max": np.array(3), "cell_clip": 0.0}
+    args = {n: inputs[n] for n in ("x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b")}
+    tangents = {n: rng.standard_normal(a.shape) for n, a in args.items()}
+    _, expected = cupyrnn.jvp(lambda a: cupyrnn.block_lstm(**a, cell_clip=0), (args,), (tangents,))
+    _, found = cupyrnn.jvp(
+        lambda a: cupyrnn.raw_ops.BlockLSTM(**a, **other, use_peephole=True), (args,), (tangents,)
+    )
+    for a, e in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+def test_every_layout(rng: np.random.Generator) -> None:
+    inputs = test_gru.problem(rng, (3, 2, 4, 5))
+    tangents = {n: rng.standard_normal(a.shape) for n, a in inputs.items()}
+    expected = cupyrnn.jvp(lambda a: cupyrnn.block_gru(**a), (inputs,), (tangents,))
+    for name in inputs:
+        for (what, a), (_, t) in zip(layouts(inputs[name]), layouts(tangents[name]), strict=True):
+            before = a.copy()
+            found = cupyrnn.jvp(
+                lambda a: cupyrnn.block_gru(**a),
+                (inputs | {name: a},),
+                (tangents | {name: t},),
+            )
+            np.testing.assert_array_equal(a, before)
+            for part, expected_part in zip(found, expected, strict=True):
+                for one, e in zip(part, expected_part, strict=True):
+                    assert_close(one, e, "float64", f"{name} {what}")
+
+
+FUNCTIONS = map("function {}".format, itertools.count())
+
+WHERE = {np.arccosh: (1.2, 3), np.arcsin: (-0.9, 0.9), np.arccos: (-0.9, 0.9)}
+WHERE |= {np.arctanh: (-0.9, 0.9), np.absolute: (-2, 2), np.fabs: (-2, 2), np.tan: (-1, 1)}
+
+
+def assert_slope(function: Any, x: Any, t: Any) -> None:
+    step = 1e-6
+    value, along = cupyrnn.jvp(function, (x,), (t,))
+    np.testing.assert_allclose(value, function(x), rtol=1e-15)
+    expected = (function(x + step * t) - function(x - step * t)) / (2 * step)
+    np.testing.assert_allclose(along, expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("ufunc", _traced._SLOPES, ids=lambda f: f.__name__)
+def test_slopes(ufunc: Any, rng: np.random.Generator) -> None:
+    low, high = WHERE.get(ufunc, (0.1, 2))
+    x, t = rng.uniform(low, high, (4, 5)), rng.standard_normal((4, 5))
+    assert_slope(ufunc, x, t)
+    assert_slope(lambda x: ufunc(x.copy(), out=np.empty_like(x)), x, t)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.maximum(x, 0.3),
+        lambda x: np.minimum(0.3, x * x),
+        lambda x: np.clip(x, -0.2, 0.4),
+        lambda x: x.clip(0.1),
+        lambda x: x.max(-1),
+        lambda x: np.min(x, axis=0, keepdims=True),
+        lambda x: x - x.max(axis=1, keepdims=True),
+        lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True),
+        lambda x: np.log(np.sum(np.exp(x - x.max()))),
+        lambda x: x**3 + 2**x + (x * x) ** x,
+        lambda x: np.float_power(x * x, 1.5),
+        lambda x: np.where(x > 0, x * x, 3 * x),
+        lambda x: np.einsum("ij,kj->ik", x, np.tanh(x)),
+        lambda x: np.concatenate([x.T, 2 * x.T]).reshape(-1).mean(),
+        lambda x: np.stack([x[0], x[1] * x[2]])[:, ::-1].sum(0),
+        lambda x: x[np.argmax(x, axis=0), np.arange(x.shape[1])],
+        lambda x: x @ x.T + np.dot(x, x.T) + x.dot(x.T),
+        lambda x: np.linalg.solve(x[:, :3] @ x[:, :3].T + np.eye(3), x),
+        lambda x: np.sqrt(np.sum(np.square(x))),
+        lambda x: np.sign(x) * x + np.floor(x),
+        lambda x: np.multiply.reduce(x, axis=1),
+        lambda x: np.add.accumulate(x, axis=1),
+        lambda x: np.mean((x > 0) * x),
+        lambda x: sum(row.sum() ** 2 for row in x),
+    ],
+    ids=FUNCTIONS,
+)
+def test_functions_of_numpy(function: Any, rng: np.random.Generator) -> None:
+    assert_slope(function, rng.standard_normal((3, 4)), rng.standard_normal((3, 4)))
+
+
+def test_writing() -> None:
+    def function(x: Any) -> Any:
+        y = np.zeros(x.shape, x.dtype)
+        y[0] = 2 * x[1]
+        z = np.zeros_like(x)
+        z[1:] = x[1:] * x[:-1]
+        z += y
+        x *= 3
+        return z, x
+
+    x, t = np.array([2.0, 3, 4]), np.array([1.0, 2, 3])
+    (z, y), (dz, dy) = cupyrnn.jvp(function, (x,), (t,))
+    assert (z.tolist(), y.tolist()) == ([6, 6, 12], [6, 9, 12])
+    assert (dz.tolist(), dy.tolist()) == ([4, 7, 17], [3, 6, 9])
+    assert x.tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: np.linalg.norm(x), "numpy.linalg.norm is not among"),
+        (lambda x: np.conjugate(x), "numpy.conjugate is not among"),
+        (lambda x: x.real, "takes a complex number to pieces"),
+        (lambda x: x.conj(), "takes a complex number to pieces"),
+        (lambda x: np.vdot(x, x), "numpy.vdot is not among"),
+        (lambda x: np.sort(x), "numpy.sort is not among"),
+        (lambda x: np.var(x), "numpy.var is not among"),
+        (lambda x: np.hypot(x, x), "numpy.hypot is not among"),
+        (lambda x: np.exp(x, where=x > 0), "numpy.exp with where is not among"),
+        (lambda x: np.maximum.accumulate(x), "numpy.maximum.accumulate is not among"),
+        (lambda x: np.max(x, initial=0), "numpy.maximum.reduce with initial"),
+        (lambda x: x.astype(float), "makes real numbers of what has a tangent"),
+        (lambda x: np.zeros(3).__setitem__(0, x[0]), "makes real numbers|complex"),
+        (lambda x: np.add(x, x, out=np.zeros(3)), "numpy.add writes what has a tangent"),
+    ],
+    ids=FUNCTIONS,
+)
+def test_what_cannot_be_followed_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        cupyrnn.jvp(function, (np.ones(3),), (np.ones(3),))
+
+
+ON_DEVICE = {
+    "operators": lambda xp, x: 2 * x + x * 3 - x / 2 + x @ x.T @ x + x**3 + 1 / (x * x + 1) - (-x),
+    "beside arrays": lambda xp, x: xp.ones((3, 4)) * x + x * xp.ones((3, 4)),
+    "elementary": lambda xp, x: xp.tanh(x) + np.exp(x) + xp.abs(x) + abs(x) + np.sin(x),
+    "sums": lambda xp, x: x.sum(0) + x.mean() + xp.sum(x, axis=1)[0] + np.sum(x, axis=0),
+    "extremes": lambda xp, x: x.max(1)[0] + np.max(x) + x.min() + np.amin(x, axis=0) + np.ptp(x, 0),
+    "bounds": lambda xp, x: xp.maximum(x, 0.3) + np.minimum(0.3, x) + np.clip(x, -0.2, 0.4),
+    "one bound": lambda xp, x: x.clip(0.1) + np.where(x > 0, x * x, 3 * x),
+    "placed": lambda xp, x: np.concatenate([x, 2 * x]) * np.stack([x, x * x]).reshape(6, 4),
+    "indices": lambda xp, x: x[1:] * x[:-1] + x[xp.array([0, 2])] + x[np.argmax(x[:, 0])],
+    "copies": lambda xp, x: x.T.reshape(-1).copy().ravel() + x.swapaxes(0, 1).flatten(),
+    "logsumexp": lambda xp, x: np.log(np.sum(np.exp(x - x.max()))),
+    "products": lambda xp, x: x.dot(x.T) + np.dot(x, x.T) + xp.dot(x, x.T),
+    "rows": lambda xp, x: sum(row.sum() ** 2 for row in x),
+    "in place": lambda xp, x: np.zeros_like(x) + x.__iadd__(1),
+    "powers": lambda xp, x: (x * x + 1) ** x + 2**x,
+    "values alone": lambda xp, x: np.sign(x) * x + np.floor(x) + np.mean((x > 0) * x),
+    "reductions": lambda xp, x: np.multiply.reduce(x, axis=1) + np.add.reduce(x, axis=1),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_functions_of_cupys_arrays(cupy_on_gpu: Any, name: str, rng: np.random.Generator) -> None:
+    """By CuPy's functions and by NumPy's, which find them: as the same of NumPy's arrays."""
+    function = ON_DEVICE[name]
+    x, t = rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
+    x += np.sign(x) * 0.05  # off zero, where abs and maximum have a kink
+    expected = cupyrnn.jvp(lambda x: function(np, x), (x.copy(),), (t,))
+    there = cupy_on_gpu.asarray(x), cupy_on_gpu.asarray(t)
+    found = cupyrnn.jvp(lambda x: function(cupy_on_gpu, x), there[:1], there[1:])
+    for a, e, what in zip(found, expected, ("value", "tangent"), strict=True):
+        assert type(a) is cupy_on_gpu.ndarray
+        assert_close(cupy_on_gpu.asnumpy(a), e, "float64", what, at_least=1.0)
+    assert (cupy_on_gpu.asnumpy(there[0]) == x).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda xp, x: x.real, "takes a complex number to pieces"),
+        (lambda xp, x: xp.real(x), "takes a complex number|Unsupported dtype"),
+        (lambda xp, x: x.astype("f"), "takes a complex number to pieces"),
+        (lambda xp, x: xp.asnumpy(x), "takes a complex number to pieces"),
+        (lambda xp, x: x.get(), "takes a complex number to pieces"),
+        (lambda xp, x: float(x[0]), "takes a complex number to pieces"),
+        (lambda xp, x: xp.angle(x), "numpy.angle is not among"),
+        (lambda xp, x: np.linalg.norm(x), "numpy.linalg.norm is not among"),
+        (lambda xp, x: np.sort(x), "numpy.sort is not among"),
+        (lambda xp, x: np.add(x, x, out=xp.zeros(3)), "numpy.add writes what has a tangent"),
+        (lambda xp, x: xp.zeros(3).__setitem__(0, x[0]), "takes a complex number|not among|array"),
+        (lambda xp, x: xp.concatenate([x, x]), "TracedOnDevice"),
+        (lambda xp, x: xp.ElementwiseKernel("T x", "T y", "y = x", "own")(x), "own is not among"),
+        (lambda xp, x: x * np.ones(3), "numpy.ndarray"),
+    ],
+    ids=FUNCTIONS,
+)
+def test_what_cannot_be_followed_on_a_device_is_refused(
+    cupy_on_gpu: Any, function: Any, message: str
+) -> None:
+    one = cupy_on_gpu.ones(3)
+    with pytest.raises((TypeError, ValueError), match=message):
+        cupyrnn.jvp(lambda x: function(cupy_on_gpu, x), (one,), (one,))
+
+
+def test_arguments_on_a_device(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
+    """Arrays and tangents are of one module and device, and so is what comes of them."""
+    inputs = test_gru.problem(rng, (2, 3, 4, 5))
+    tangents = {n: rng.standard_normal(a.shape) for n, a in inputs.items()}
+
+    def function(a: Any) -> Any:
+        return cupyrnn.block_gru(**a)
+
+    expected = cupyrnn.jvp(function, (inputs,), (tangents,))
+    with cupy_on_cpu.cuda.Device(1):
+        there, along = (
+            {n: cupy_on_cpu.asarray(a) for n, a in arrays.items()} for arrays in (inputs, tangents)
+        )
+    here = {n: cupy_on_cpu.asarray(a) for n, a in tangents.items()}
+    found = cupyrnn.jvp(function, (there,), (along,))
+    for part, expected_part in zip(found, expected, strict=True):
+        for a, e in zip(part, expected_part, strict=True):
+            assert a.device.id == 1
+            assert_close(cupy_on_cpu.asnumpy(a), e, "float64", "there")
+    message = r"^jvp: tangents\[0\]\['x'\] is on device 0, expected 1 like primals"
+    with pytest.raises(TypeError, match=message):
+        cupyrnn.jvp(function, (there,), (here,))
+    message = r"^jvp: tangents\[0\]\['x'\] is a numpy.ndarray, expected a cupy.ndarray like"
+    with pytest.raises(TypeError, match=message):
+        cupyrnn.jvp(function, (there,), (tangents,))
+    with cupy_on_cpu.cuda.Device(1):
+        infinite = along | {"x": along["x"] * np.inf}
+        half = {n: a.astype(np.float16) for n, a in there.items()}
+    with pytest.raises(ValueError, match="has values that are not finite"):
+        cupyrnn.jvp(function, (there,), (infinite,))
+    with pytest.raises(TypeError, match="there is no complex dtype of a half format"):
+        cupyrnn.jvp(function, (half,), (half,))
+
+
+def test_structures() -> None:
+    def function(a: Any, b: Any, c: Any) -> Any:
+        return {"sum": a["x"] + b[1], "n": 3, "none": None, "ints": b[0], "c": [c, 2.0 * c]}
+
+    ints, x = np.arange(3), np.array([1.0, 2, 3])
+    out, along = cupyrnn.jvp(function, ({"x": x}, (ints, x), x), ({"x": x}, (None, x), None))
+    assert out["sum"].tolist() == [2, 4, 6]
+    assert along["sum"].tolist() == [2, 4, 6]
+    assert out["ints"] is ints
+    assert (out["n"], along["n"], out["none"], along["none"], along["ints"]) == (3, *[None] * 4)
+    assert out["c"][0] is x
+    assert [a.tolist() for a in along["c"]] == [[0, 0, 0]] * 2
+    _, along = cupyrnn.jvp(function, ({"x": x}, (ints, x), x), (None, None, x))
+    assert [a.tolist() for a in (along["sum"], *along["c"])] == [[0] * 3, [1, 2, 3], [2, 4, 6]]
+
+
+def test_a_scalar_and_sizes_of_zero() -> None:
+    value, along = cupyrnn.jvp(np.exp, (np.array(0.0),), (np.array(2.0),))
+    assert (value, along) == (1, 2)
+    value, along = cupyrnn.jvp(np.copy, (np.array(1.0),), (np.array(2.0),))
+    assert type(value) is type(along) is np.ndarray
+    assert cupyrnn.jvp(lambda x: x[0] ** 2, (np.array([3.0]),), (np.array([1.0]),))[1] == 6
+    value, along = cupyrnn.jvp(np.tanh, (np.zeros((0, 3)),), (np.zeros((0, 3)),))
+    assert value.shape == along.shape == (0, 3)
+
+
+X = np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("function", "primals", "tangents", "error", "message"),
+    [
+        (3, (X,), (X,), TypeError, "function is 3, expected a callable"),
+        (np.exp, X, (X,), TypeError, "primals is a ndarray, expected a list of arrays"),
+        (np.exp, (X,), X, TypeError, "tangents is a ndarray, expected a list of arrays"),
+        (np.exp, (X,), (X, X), ValueError, "tangents has 2 items, expected 1"),
+        (np.exp, (X,), (X[:2],), ValueError,
+         r"tangents[0] has shape (2,), expected (3,) like primals[0]"),
+        (np.exp, (X,), (X.astype("f"),), TypeError,
+         r"tangents[0] has dtype float32, expected float64 like primals[0]"),
+        (np.exp, (X,), (1.0,), TypeError,
+         "tangents[0] is 1.0, expected a numpy.ndarray like primals[0], or None"),
+        (np.exp, (X,), (X * np.nan,), ValueError, "tangents[0] has values that are not finite"),
+        (np.exp, (X.astype("e"),), (X.astype("e"),), TypeError,
+         "primals[0] has dtype float16, expected float32 or float64: there is no complex dtype"),
+        (np.exp, (X.astype(int),), (X,), TypeError,
+         "primals[0] has dtype int64, expected float32 or float64"),
+        (np.exp, (X.astype(complex),), (X,), TypeError, "primals[0] has a tangent already"),
+        (np.exp, (1.0,), (X,), TypeError, "primals[0] is a float and has a tangent"),
+        (len, ({"a": X, "b": X},), ({"a": X},), ValueError,
+         "there is no tangents[0]['b'] for primals[0]['b'], expected an array or None"),
+        (len, ({"a": X},), ({"a": X, "b": X},), ValueError,
+         "tangents[0]['b'] has no counterpart in primals"),
+    ],
+)  # fmt: skip
+def test_errors(function: Any, primals: Any, tangents: Any, error: Any, message: str) -> None:
+    with pytest.raises(error) as raised:
+        cupyrnn.jvp(function, primals, tangents)
+    assert str(raised.value).startswith(f"jvp: {message}")
+
+
+def test_jvp_of_jvp_is_refused() -> None:
+    def inner(x: Any) -> Any:
+        return cupyrnn.jvp(np.exp, (x,), (X,))[1]
+
+    with pytest.raises(TypeError, match="primals\\[0\\] has a tangent already"):
+        cupyrnn.jvp(inner, (X,), (X,))
+
+
+def test_nothing_is_left_behind() -> None:
+    """After an error as after a result: no filter of warnings, no tracing."""
+    before = list(warnings.filters)
+    for function in (np.exp, np.linalg.norm):
+        with contextlib.suppress(TypeError):
+            cupyrnn.jvp(function, (X,), (X,))
+    assert warnings.filters == before
+    assert _traced._under_way == 0
+
+
+def planes(a: Any) -> Any:
+    return _dual.planes(a, *np.empty((2, *a.shape), _dual.real_dtype(a.dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((40, 64), (64, 64)), ((0, 3), (3, 2))])
+def test_products(dtype: str, shapes: Any, rng: np.random.Generator) -> None:
+    a, b = (
+        (rng.standard_normal(s) + 2.0**-45 * 1j * rng.standard_normal(s)).astype(dtype)
+        for s in shapes
+    )
+    real = _dual.real_dtype(a.dtype).name
+    lefts = [a, np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2], planes(a)]
+    for left in lefts:
+        for right in (b, np.asfortranarray(b), planes(b), b.real.astype(dtype)):
+            value = right.value if isinstance(right, _dual.Planes) else right.real
+            tangent = b.imag if not isinstance(right, np.ndarray) else right.imag
+            out = np.full((len(a), b.shape[1]), np.nan, dtype)
+            _dual.dot(left, right, out)
+            assert_close(out.real, a.real.astype(float) @ value, real, "value", at_least=1e-3)
+            expected = a.imag.astype(float) @ value + a.real.astype(float) @ tangent
+            assert_close(out.imag, expected, real, "tangent")
+    assert TOLERANCES[real] < 1e-5

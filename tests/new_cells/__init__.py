@@ -1,0 +1,1 @@
+"""Cells that the package does not have: all that each takes, and no edit of the package."""

@@ -1,0 +1,1 @@
+"""The ops and what they are made of."""

@@ -1,0 +1,439 @@
+"""Every argument is checked before any work, and every message says what to mend."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyrnn
+from cupyrnn import _arrays
+from cupyrnn._arrays import array_kind, check_lengths, plain
+from ops import test_gru, test_lstm
+
+T, B, I, H = 6, 3, 4, 5
+PEEPHOLES = ("wci", "wcf", "wco")
+
+
+def _calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Return, by name, every public function and one set of right arguments, none left out."""
+    rng = np.random.default_rng(0)
+    lstm, gru = test_lstm.problem(rng, (T, B, I, H), True), test_gru.problem(rng, (T, B, I, H))
+    lstm_step, gru_step = ({**a, "x": a["x"][0]} for a in (lstm, gru))
+    lstm_out, gru_out = (
+        f(**a)._asdict() for f, a in ((cupyrnn.block_lstm, lstm), (cupyrnn.block_gru, gru))
+    )
+    lstm_saved, gru_saved = (
+        {n: a[0] for n, a in out.items() if n != "h"} for out in (lstm_out, gru_out)
+    )
+    grads = {"cs_grad": np.ones((T, B, H)), "h_grad": np.ones((T, B, H))}
+    step_grads = {n: a[0] for n, a in grads.items()}
+    d_h = np.ones((T, B, H))
+    cells: dict[str, dict[str, Any]] = {
+        "lstm_block_cell": lstm_step,
+        "block_lstm": lstm,
+        "lstm_block_cell_grad": lstm_step | lstm_saved | step_grads,
+        "lstm_block_cell_backward": lstm_step | lstm_saved | step_grads,
+        "block_lstm_grad": lstm | lstm_out | grads,
+        "gru_block_cell": gru_step,
+        "block_gru": gru,
+        "gru_block_cell_grad": gru_step | gru_saved | {"d_h": d_h[0]},
+        "gru_block_cell_backward": gru_step | gru_saved | {"d_h": d_h[0]},
+        "block_gru_grad": gru | gru_out | {"d_h": d_h},
+    }
+    return {name: (getattr(cupyrnn, name), args) for name, args in cells.items()}
+
+
+CALLS = _calls()
+OPTIONAL_GRADIENTS = ("cs_grad", "h_grad")
+ARGUMENTS = [(op, name) for op, (_, args) in CALLS.items() for name in args]
+SEQUENCES = [op for op in CALLS if op.startswith("block_")]
+
+
+def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
+    """The call fails with exactly this message and writes into none of its arguments."""
+    function, right = CALLS[op]
+    function(**right)
+    args = {**right, **changed}
+    before = {n: a.copy() for n, a in args.items() if isinstance(a, np.ndarray)}
+    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
+        function(**args)
+    for n, a in before.items():
+        np.testing.assert_array_equal(np.asarray(args[n]), np.asarray(a))
+
+
+def expected_type(op: str, name: str) -> str:
+    """What the message of a wrong type asks for: the first argument decides for the others."""
+    first = {"lstm_block_cell_grad": "cs_prev", "gru_block_cell_grad": "h_prev"}.get(op, "x")
+    if name == first:
+        return "expected a numpy.ndarray or cupy.ndarray"
+    return f"expected a numpy.ndarray like {first}"
+
+
+def test_every_public_function_is_covered() -> None:
+    functions = [a for a in vars(cupyrnn).values() if inspect.isfunction(a)]
+    cells = ("cupyrnn.lstm", "cupyrnn.gru")
+    assert {f.__name__ for f in functions if f.__module__ in cells} == set(CALLS)
+
+
+@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+def test_rank(op: str, name: str) -> None:
+    function, args = CALLS[op]
+    for wrong in (args[name][None], args[name][..., 0]):
+        with pytest.raises(ValueError, match=rf"^{op}: \w+ has shape .*, expected \("):
+            function(**{**args, name: wrong})
+
+
+# T of a forward call is x's alone to say.
+FREE = {("block_lstm", "x", 0), ("block_gru", "x", 0)}
+AXES = [(*a, axis) for a in ARGUMENTS for axis in (0, -1) if (*a, axis) not in FREE]
+
+
+@pytest.mark.parametrize(("op", "name", "axis"), AXES)
+def test_size(op: str, name: str, axis: int) -> None:
+    """Each axis of each argument one too long, and one too short."""
+    function, args = CALLS[op]
+    a = args[name]
+    for size in (a.shape[axis] + 1, a.shape[axis] - 1):
+        wrong = a.take(range(size), axis, mode="wrap")
+        with pytest.raises(ValueError, match=rf"^{op}: \w+ has shape .*, expected \(.*\) = \("):
+            function(**{**args, name: wrong})
+
+
+@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+def test_dtype(op: str, name: str) -> None:
+    function, args = CALLS[op]
+    message = rf"^{op}: \w+ has dtype float(32|64), expected float(32|64) like \w+$"
+    with pytest.raises(TypeError, match=message):
+        function(**{**args, name: args[name].astype(np.float32)})
+
+
+@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+def test_type(op: str, name: str) -> None:
+    args = CALLS[op][1]
+    expected = expected_type(op, name)
+    raises(op, TypeError, f"{name} is a list, {expected}", **{name: args[name].tolist()})
+    masked = np.ma.masked_array(args[name])
+    kind = f"{type(masked).__module__}.MaskedArray"
+    raises(op, TypeError, f"{name} is a {kind}, {expected}", **{name: masked})
+
+
+@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+def test_none(op: str, name: str) -> None:
+    function, args = CALLS[op]
+    parameter = inspect.signature(function).parameters[name]
+    if name in PEEPHOLES:
+        other = next(p for p in PEEPHOLES if p != name)
+        message = f"{name} is None, expected an array of shape (H,) = ({H},) like {other}"
+        raises(op, TypeError, message, **{name: None})
+    elif parameter.default is None or name in OPTIONAL_GRADIENTS:
+        function(**{**args, name: None})
+    else:
+        raises(op, TypeError, f"{name} is a NoneType, {expected_type(op, name)}", **{name: None})
+
+
+@pytest.mark.parametrize(
+    ("op", "changed", "message"),
+    [
+        ("block_lstm_grad", {"w": (9, 24)}, "w has shape (9, 24), expected (I+H, 4*H) = (9, 20)"),
+        ("block_lstm", {"x": (6, 4)}, "x has shape (6, 4), expected (T, B, I)"),
+        ("lstm_block_cell", {"x": (6, 3, 4)}, "x has shape (6, 3, 4), expected (B, I)"),
+        ("block_lstm", {"cs_prev": (2, 5)}, "cs_prev has shape (2, 5), expected (B, H) = (3, 5)"),
+        ("block_lstm", {"b": (5,)}, "b has shape (5,), expected (4*H,) = (20,)"),
+        ("block_lstm", {"wcf": (6,)}, "wcf has shape (6,), expected (H,) = (5,)"),
+        (
+            "block_lstm_grad",
+            {"co": (5, 3, 5)},
+            "co has shape (5, 3, 5), expected (T, B, H) = (6, 3, 5)",
+        ),
+        ("gru_block_cell", {"w_c": (9, 4)}, "w_c has shape (9, 4), expected (I+H, H) = (9, 5)"),
+        ("block_gru", {"b_ru": (11,)}, "b_ru has shape (11,), expected (2*H,) = (10,)"),
+        ("block_gru_grad", {"u": (6, 3)}, "u has shape (6, 3), expected (T, B, H) = (6, 3, 5)"),
+    ],
+)
+def test_shape_messages(op: str, changed: dict[str, Any], message: str) -> None:
+    raises(op, ValueError, message, **{n: np.zeros(s) for n, s in changed.items()})
+
+
+def test_dtype_messages() -> None:
+    w = CALLS["block_lstm"][1]["w"]
+    raises(
+        "block_lstm",
+        TypeError,
+        "w has dtype float32, expected float64 like x",
+        w=w.astype(np.float32),
+    )
+    for dtype, shown in (("int64", "int64"), ("clongdouble", None), ("longdouble", None)):
+        arrays = {n: a.astype(dtype) for n, a in CALLS["block_lstm"][1].items()}
+        shown = shown or np.dtype(dtype).name
+        message = f"x has dtype {shown}, expected one of float16, bfloat16, float32, float64"
+        raises("block_lstm", TypeError, message, **arrays)
+    for dtype in ("complex64", ">c16"):
+        message = f"w has dtype {np.dtype(dtype)}, expected float64 like x"
+        raises("block_lstm", TypeError, message, w=w.astype(dtype))
+    swapped = {n: a.astype(a.dtype.newbyteorder()) for n, a in CALLS["block_gru"][1].items()}
+    shown = f"{swapped['x'].dtype.str} (not in native byte order)"
+    message = f"x has dtype {shown}, expected one of float16, bfloat16, float32, float64"
+    raises("block_gru", TypeError, message, **swapped)
+
+
+@pytest.mark.parametrize("op", SEQUENCES)
+def test_seq_len_max(op: str) -> None:
+    for steps in (-1, T + 1, 2**63):
+        message = f"seq_len_max is {steps}, expected in [0, T] = [0, {T}]"
+        raises(op, ValueError, message, seq_len_max=steps)
+    for wrong in (2.0, "3", True, np.float64(3), np.timedelta64(3, "s")):
+        message = f"seq_len_max is {wrong!r}, expected an integer in [0, T] = [0, {T}]"
+        raises(op, TypeError, message, seq_len_max=wrong)
+    message = f"seq_len_max is an integer of 16610 bits, expected in [0, T] = [0, {T}]"
+    raises(op, ValueError, message, seq_len_max=10**5000)
+    for several in (np.array([3]), np.zeros((2, 2), np.int64)):
+        message = f"seq_len_max has shape {several.shape}, expected a scalar"
+        raises(op, ValueError, message, seq_len_max=several)
+    function, args = CALLS[op]
+    expected = function(**args, seq_len_max=4)
+    for steps in (np.int64(4), np.int32(4), np.array(4), np.array(4, np.uint8)):
+        for a, e in zip(function(**args, seq_len_max=steps), expected, strict=True):
+            np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("op", [op for op in CALLS if "lstm" in op])
+def test_lstm_attributes(op: str) -> None:
+    names = ["cell_clip"] if op.endswith(("_grad", "_backward")) else ["cell_clip", "forget_bias"]
+    for name in names:
+        for wrong in ("3", [3.0], np.ones(3), 1j, True, np.timedelta64(3, "s")):
+            message = f"{name} is {wrong!r}, expected a real number"
+            raises(op, TypeError, message, **{name: wrong})
+        CALLS[op][0](**CALLS[op][1], **{name: np.float32(1)})
+        CALLS[op][0](**CALLS[op][1], **{name: 1})
+        message = f"{name} is an integer of 1329 bits, expected what a float can hold"
+        raises(op, ValueError, message, **{name: 10**400})
+        bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+        CALLS[op][0](**CALLS[op][1], **{name: bfloat16(1)})
+    for order in ("ifoc", "ICFO", None, 0, np.array("icfo"), np.array(["icfo", "x"])):
+        message = f"gate_order is {order!r}, expected one of icfo, ifco"
+        raises(op, ValueError, message, gate_order=order)
+    raises(op, TypeError, "use_peephole is 1, expected a bool", use_peephole=1)
+    without = dict.fromkeys(PEEPHOLES)
+    message = f"wci is None, expected an array of shape (H,) = ({H},) as use_peephole is True"
+    raises(op, TypeError, message, use_peephole=True, **without)
+
+
+def test_unused_peepholes_are_checked_but_not_used() -> None:
+    function, args = CALLS["block_lstm"]
+    without = function(**{**args, **dict.fromkeys(PEEPHOLES)})
+    unused = function(**args, use_peephole=False)
+    used = function(**args, use_peephole=np.bool_(True))
+    for a, e in zip(unused, without, strict=True):
+        np.testing.assert_array_equal(a, e)
+    assert np.abs(used.h - unused.h).max() > 1e-3
+    message = f"wco has shape (6,), expected (H,) = ({H},)"
+    raises("block_lstm", ValueError, message, use_peephole=False, wco=np.zeros(6))
+
+
+class Named(np.ndarray[Any, Any]):
+    """A plain subclass: it has a name, and computes as an array does."""
+
+    name = "any"
+
+
+class Sly(Named):
+    """A subclass whose ways are its own as long as nothing but its memory is asked for."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise AssertionError
+
+    reshape = astype = transpose = copy = __getitem__  # type: ignore[assignment]
+    shape = property(lambda self: (1, 2, 3))  # type: ignore[assignment]
+
+
+class Units(np.ndarray[Any, Any]):
+    __array_ufunc__ = None
+
+
+class Logging(np.ndarray[Any, Any]):
+    def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+
+class Dispatching(np.ndarray[Any, Any]):
+    def __array_function__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+
+class Decibel(np.ndarray[Any, Any]):
+    def __add__(self, other: Any) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_array_subclasses_and_memory_maps_are_accepted(op: str, tmp_path: Any) -> None:
+    function, args = CALLS[op]
+    expected = function(**args)
+    mapped = {}
+    for n, a in args.items():
+        np.save(tmp_path / f"{n}.npy", a)
+        mapped[n] = np.load(tmp_path / f"{n}.npy", mmap_mode="r")
+    named = {n: a.view(Named) for n, a in args.items()}
+    for given in (mapped, named, {**args, "h_prev": named["h_prev"]}):
+        for a, e in zip(function(**given), expected, strict=True):
+            assert type(a) is np.ndarray
+            np.testing.assert_array_equal(a, e)
+
+
+def test_plain() -> None:
+    a = np.arange(6.0).reshape(2, 3)
+    assert plain(a) is a
+    for kind in (np.memmap, Named, Sly):
+        assert array_kind(a.view(kind)) == "numpy"
+        assert type(plain(a.view(kind))) is np.ndarray
+        assert np.shares_memory(plain(a.view(kind)), a)
+        assert plain(a.view(kind)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["__array_ufunc__", "__array_function__"]
+    + [f"__{n}__" for n in ["add", "sub", "mul", "truediv", "pow", "matmul"]],
+)
+def test_every_kind_of_arithmetic_counts(name: str) -> None:
+    kind = type("Kind", (np.ndarray,), {name: lambda *_, **__: NotImplemented})
+    assert array_kind(np.zeros(3).view(kind)) is None
+
+
+@pytest.mark.parametrize("kind", [np.matrix, Units, Logging, Dispatching, Decibel])
+@pytest.mark.parametrize("op", CALLS)
+def test_arrays_that_mean_more_than_their_numbers_are_refused(op: str, kind: type[Any]) -> None:
+    for name, a in CALLS[op][1].items():
+        if kind is np.matrix and a.ndim > 2:
+            continue
+        shown = f"{kind.__module__}.{kind.__qualname__}"
+        message = f"{name} is a {shown}, {expected_type(op, name)}"
+        raises(op, TypeError, message, **{name: a.view(kind)})
+
+
+def test_matrices_in_half_precision() -> None:
+    """They overran the heap."""
+    z = [np.zeros(s, np.float16) for s in ((3, 1), (3, 1), (2, 2), (2, 1), 2, 1)]
+    for _ in range(200):
+        with pytest.raises(TypeError, match=r"^gru_block_cell: x is a numpy\.matrix, expected "):
+            cupyrnn.gru_block_cell(z[0].view(np.matrix), *z[1:])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("op", CALLS)
+def test_no_value_is_an_error(op: str, dtype: str, rng: np.random.Generator) -> None:
+    """Neither warnings nor errors, forward and gradient, and what the caller has set is no use."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    function, args = CALLS[op]
+    info = ml_dtypes.finfo(dtype)
+    values = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan, "max": info.max, "tiny": info.tiny}
+    for extreme in values.values():
+        for part in (0.1, 0.9):
+            given = {}
+            for n, a in args.items():
+                given[n] = a.astype(dtype)
+                given[n][rng.random(a.shape) < part] = extreme
+            with np.errstate(all="warn"):
+                expected = function(**given)
+            with np.errstate(all="raise"):
+                actual = function(**given)
+                assert set(np.geterr().values()) == {"raise"}
+            for a, e in zip(actual, expected, strict=True):
+                np.testing.assert_array_equal(a.astype(float), e.astype(float))
+
+
+def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("otherlib")
+    other = type("Tensor", (), {"__module__": "otherlib", "shape": (9, 20), "dtype": "float64"})
+    monkeypatch.setitem(sys.modules, "otherlib", module)
+    message = "w is a otherlib.Tensor, expected a numpy.ndarray like x"
+    raises("block_lstm", TypeError, message, w=other())
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_not_aligned_to_its_items_is_copied(cupy_on_cpu: Any, dtype: str) -> None:
+    """A GPU faults at such an item; NumPy reads it."""
+    values = np.arange(60, dtype=dtype).reshape(3, 4, 5)
+    raw = np.zeros(values.nbytes + 1, np.uint8)[1:]
+    on_host = raw.view(dtype).reshape(values.shape)
+    on_host[...] = values
+    for part in (np.s_[:], np.s_[1:, ::2, ::-1], np.s_[..., 1], np.s_[0, 1], np.s_[:, :0]):
+        for a in (on_host[part], on_host[part].T):
+            device = cupy_on_cpu.asarray(a)
+            copied = _arrays.aligned(cupy_on_cpu, device)
+            assert type(copied) is cupy_on_cpu.ndarray
+            assert copied.dtype == a.dtype
+            assert copied.flags.aligned
+            np.testing.assert_array_equal(cupy_on_cpu.asnumpy(copied), a)
+            assert _arrays.contiguous(cupy_on_cpu, device).flags.aligned
+            assert _arrays.aligned(cupy_on_cpu, copied) is copied
+            assert _arrays.aligned(np, a) is a
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    __index__ = __array__ = __float__ = __repr__  # type: ignore[assignment]
+
+
+def test_messages_are_short_and_always_there() -> None:
+    message = f"gate_order is {repr('x' * 300)[:200]}..., expected one of icfo, ifco"
+    raises("block_lstm", ValueError, message, gate_order="x" * 300)
+    message = f"seq_len_max is a Unshowable, expected an integer in [0, T] = [0, {T}]"
+    raises("block_lstm", TypeError, message, seq_len_max=Unshowable())
+    message = "cell_clip is a Unshowable, expected a real number"
+    raises("block_lstm", TypeError, message, cell_clip=Unshowable())
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    raises("block_lstm", TypeError, "use_peephole is a list, expected a bool", use_peephole=nested)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "dtype"),
+    [
+        (np.zeros(0, "U3"), "<U3"),
+        (np.zeros(0, "M8[s]"), "datetime64[s]"),
+        (np.zeros(0, "m8[s]"), "timedelta64[s]"),
+        (np.zeros(0, complex), "complex128"),
+        (np.zeros(0), "float64"),
+        (np.zeros(0, object), "object"),
+        (np.zeros(0, "i4,i4"), "[('f0', '<i4'), ('f1', '<i4')]"),
+        (np.zeros(3), "float64"),
+        (["1", "2", "0"], "<U1"),
+        ([10**30, 2, 0], "object"),
+        ([True, False, True], "bool"),
+        ([1j, 1, 1], "complex128"),
+    ],
+)
+def test_lengths_that_are_no_integers(lengths: Any, dtype: str) -> None:
+    message = re.escape(f"op: sequence_lengths has dtype {dtype}, expected integers")
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        check_lengths("op", lengths, T, len(lengths))
+
+
+def test_lengths() -> None:
+    for wrong in (Unshowable(), [[1], [2, 3]], np.ma.masked_array([1, 2, 0])):
+        with pytest.raises(TypeError, match=r"^op: sequence_lengths is (?s:.*), expected a numpy"):
+            check_lengths("op", wrong, T, B)
+    for big in (np.array([1, 2, T + 1], np.uint64), np.array([1, 2, -1], ">i8")):
+        with pytest.raises(ValueError, match=r"^op: sequence_lengths\[2\] is -?\d, expected in"):
+            check_lengths("op", big, T, B)
+    for right in ([1, 2, 0], (1, 2, 0), np.array([1, 2, 0], ">i8"), np.array([1, 2, 0], np.uint8)):
+        lengths = check_lengths("op", right, T, B)
+        assert lengths is not None
+        assert lengths.dtype == np.int32
+        assert lengths.tolist() == [1, 2, 0]
+    for empty in ([], (), np.zeros(0, int)):
+        lengths = check_lengths("op", empty, T, 0)
+        assert lengths is not None
+        assert lengths.shape == (0,)

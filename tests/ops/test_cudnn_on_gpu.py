@@ -1,0 +1,321 @@
+"""The cuDNN engine on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import Ops, assert_close, assert_gradients
+from without_a_gpu.cudnn_stub.expected import (
+    CUDNN_CASES,
+    dtype_of,
+    each_dtype,
+    given,
+    lengths_of,
+    net_of,
+)
+from without_a_gpu.cudnn_stub.fixtures import forget
+from without_a_gpu.test_cudnn_library import LAYOUTS, NEEDS_CUDNN, assert_layout
+
+import cupyrnn
+from cupyrnn.cudnn import engine
+from cupyrnn.cudnn import library as libcudnn
+from cupyrnn.cudnn import nine as cudnn_nine
+from cupyrnn.weights.params import GATES
+from ops.test_cudnn_rnn import (
+    BI,
+    SKIP,
+    UNI,
+    Case,
+    backward,
+    case_id,
+    cotangents_of,
+    forward,
+    problem,
+)
+
+pytestmark = pytest.mark.usefixtures("fresh_search")
+
+ENGINE: Any = "cudnn"
+
+
+@pytest.fixture
+def cudnn_on_gpu(cupy_on_gpu: Any) -> Ops:
+    """The public functions on a GPU that cuDNN can use."""
+    reason = engine.why_not(net_of(Case("lstm", 3, 2, 4, 5)), "float64", None)
+    if reason is not None:
+        pytest.skip(f"{NEEDS_CUDNN} ({reason})")
+    return Ops(cupy_on_gpu)
+
+
+def needed(case: Case, dtype: str = "float64") -> None:
+    """Skip what this cuDNN does not have."""
+    reason = engine.why_not(net_of(case), dtype, lengths_of(case))
+    if ENGINE == "cudnn" and reason is not None:
+        pytest.skip(f"{NEEDS_CUDNN} ({reason})")
+
+
+def widened(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {n: a.astype(np.float64) for n, a in arrays.items()}
+
+
+def poison_padding(case: Case, arrays: dict[str, Any], name: str) -> None:
+    """Put NaN where the sequences have ended."""
+    for b, n in enumerate(case.lengths or ()):
+        arrays[name][n:, b] = np.nan
+
+
+def agrees(ops: Ops, case: Case, dtype: str, **more: Any) -> None:
+    """Outputs and gradients are those of the NumPy engine in float64."""
+    needed(case, dtype)
+    rng = np.random.default_rng(1)
+    kind = dtype_of(dtype)
+    inputs, cotangents = problem(rng, case, kind), cotangents_of(rng, case, kind)
+    inference, expected = (
+        forward(cupyrnn, case, widened(inputs), is_training=training, **more)
+        for training in (False, True)
+    )
+    expected_grads = backward(cupyrnn, case, widened(inputs), expected, widened(cotangents), **more)
+    poison_padding(case, inputs, "input")
+    poison_padding(case, cotangents, "output_backprop")
+    for training, right in ((False, inference), (True, expected)):
+        out = forward(ops, case, inputs, engine=ENGINE, is_training=training, **more)
+        for name in ("output", "output_h", "output_c"):
+            a, e = getattr(out, name), getattr(right, name)
+            assert a.dtype == kind
+            assert_close(a, e, dtype, f"{name}, is_training={training}")
+    grads = backward(ops, case, inputs, out, cotangents, engine=ENGINE, **more)
+    for name, a, e in zip(grads._fields, grads, expected_grads, strict=True):
+        assert_close(a, e, dtype, name)
+
+
+# Sizes of TensorFlow's own tests, and some that take other kernels of cuDNN.
+GPU_CASES = [
+    *CUDNN_CASES,
+    *(Case(mode, 4, 4, 4, 4, 2, BI, 0, SKIP, (2, 4, 1, 3)) for mode in GATES),
+    *(Case(mode, 16, 8, 64, 128) for mode in GATES),
+    Case("lstm", 32, 16, 128, 128, 2, BI),
+    Case("lstm", 16, 8, 64, 128, 2, UNI, 32, lengths=(1, 16, 2, 0, 9, 16, 3, 5)),
+    Case("gru", 50, 3, 17, 150, 3, lengths=(20, 50, 1)),
+]
+
+
+@pytest.mark.gpu
+@each_dtype
+@pytest.mark.parametrize("case", GPU_CASES, ids=case_id)
+def test_cudnn_agrees_with_numpy(cudnn_on_gpu: Ops, case: Case, dtype: str) -> None:
+    agrees(cudnn_on_gpu, case, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", GATES)
+def test_cudnn_drops_all_with_a_rate_of_one(cudnn_on_gpu: Ops, mode: str) -> None:
+    agrees(cudnn_on_gpu, Case(mode, 5, 3, 4, 6, 3, BI, lengths=(5, 2, 4)), "float64", dropout=1.0)
+
+
+@pytest.mark.gpu
+def test_cudnn_takes_batch_major_arrays(cudnn_on_gpu: Ops) -> None:
+    case = Case("lstm", 5, 3, 4, 6, 2, BI, 2, lengths=(5, 2, 4))
+    needed(case)
+    rng = np.random.default_rng(1)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    swapped = {n: a if a.ndim == 1 else a.swapaxes(0, 1).copy() for n, a in inputs.items()}
+    swapped_grads = {n: a.swapaxes(0, 1).copy() for n, a in cotangents.items()}
+    expected = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
+    out = forward(cudnn_on_gpu, case, swapped, engine=ENGINE, time_major=False)
+    for a, e in zip(out[:3], expected[:3], strict=True):
+        np.testing.assert_array_equal(a, e.swapaxes(0, 1))
+    expected_grads = backward(cudnn_on_gpu, case, inputs, expected, cotangents, engine=ENGINE)
+    grads = backward(
+        cudnn_on_gpu, case, swapped, out, swapped_grads, engine=ENGINE, time_major=False
+    )
+    for a, e in zip(grads, expected_grads, strict=True):
+        assert_close(a, e if e.ndim == 1 else e.swapaxes(0, 1), "float64", "gradient")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", GATES)
+def test_cudnns_mask_is_the_same_in_both_passes(cudnn_on_gpu: Ops, mode: str) -> None:
+    """Finite differences of the forward call, which draws the same mask for the same seed."""
+    case = Case(mode, 4, 3, 4, 3, 2, BI, lengths=(4, 1, 3))
+    needed(case)
+    rng = np.random.default_rng(1)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    drop = {"dropout": 0.5, "seed": 3, "seed2": 4, "engine": ENGINE}
+    outputs = 3 if mode == "lstm" else 2
+
+    def run(**changed: Any) -> Any:
+        return forward(cudnn_on_gpu, case, changed, **drop)[:outputs]
+
+    out = forward(cudnn_on_gpu, case, inputs, **drop)
+    for a, e in zip(run(**inputs), out, strict=False):
+        np.testing.assert_array_equal(a, e)
+    other = forward(cudnn_on_gpu, case, inputs, **{**drop, "seed2": 5})
+    assert np.abs(other.output - out.output).max() > 1e-3
+    # The generator's states are kept by seed: the masks are those of states that are set anew.
+    for _ in range(2):
+        for seed2, first in ((5, other), (4, out)):
+            again = forward(cudnn_on_gpu, case, inputs, **{**drop, "seed2": seed2})
+            np.testing.assert_array_equal(again.output, first.output)
+    forget()
+    np.testing.assert_array_equal(run(**inputs)[0], out.output)
+    inference = forward(cudnn_on_gpu, case, inputs, **drop, is_training=False)
+    expected = forward(cupyrnn, case, inputs, is_training=False)
+    assert_close(inference.output, expected.output, "float64", "inference")
+    grads = backward(cudnn_on_gpu, case, inputs, out, cotangents, **drop)._asdict()
+    gradients = {n: grads[f"{n}_backprop"] for n in inputs}
+    assert_gradients(run, inputs, list(cotangents.values()), gradients, rng, complex_step=False)
+
+
+@pytest.mark.gpu
+def test_a_second_backward_is_the_same(cudnn_on_gpu: Ops) -> None:
+    case = Case("lstm", 5, 3, 4, 6, 2, BI, lengths=(5, 2, 4))
+    rng = np.random.default_rng(1)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    drop = {"dropout": 0.5, "engine": ENGINE}
+    xp = cudnn_on_gpu.xp
+    out = forward(cudnn_on_gpu, case, inputs, **drop)
+    reserve = xp.asarray(out.reserve_space)
+    before = xp.asnumpy(reserve).tobytes()
+    first, second = (
+        backward(
+            cudnn_on_gpu, case, inputs, out._replace(reserve_space=reserve), cotangents, **drop
+        )
+        for _ in range(2)
+    )
+    assert xp.asnumpy(reserve).tobytes() == before
+    for a, e in zip(second, first, strict=True):
+        assert_close(a, e, "float64", "gradient")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", GATES)
+def test_the_bias_of_a_skipped_matrix_counts(cudnn_on_gpu: Ops, mode: str) -> None:
+    case = Case(mode, 4, 3, 5, 5, 1, input_mode=SKIP)
+    rng = np.random.default_rng(1)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    pieces = cupyrnn.cudnn_rnn_params_layout(1, 5, 5, rnn_mode=mode, input_mode=SKIP)  # type: ignore[arg-type]
+    bias = next(p for p in pieces if p.kind == "input_bias")
+    at = slice(bias.offset, bias.offset + bias.size)
+    out = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
+    grads = backward(cudnn_on_gpu, case, inputs, out, cotangents, engine=ENGINE)
+    expected = backward(cupyrnn, case, inputs, forward(cupyrnn, case, inputs), cotangents)
+    assert_close(grads.params_backprop[at], expected.params_backprop[at], "float64", "bias")
+    assert np.abs(expected.params_backprop[at]).max() > 1e-3
+    inputs["params"][at] += 1
+    moved = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
+    assert_close(moved.output, forward(cupyrnn, case, inputs).output, "float64", "output")
+    assert np.abs(moved.output - out.output).max() > 1e-3
+
+
+def nine() -> libcudnn.Library:
+    library = libcudnn.find()
+    if isinstance(library, str):
+        pytest.skip(f"{NEEDS_CUDNN} ({library})")
+    return library
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lengths", [(1, 7, 3, 5), (7, 5, 3, 1), (1, 1, 7, 7)])
+def test_lengths_need_not_be_on_the_device(
+    cudnn_on_gpu: Ops, monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...]
+) -> None:
+    """The package hands cuDNN a copy on the device; the manual says it is not read any more."""
+    nine()
+    case = Case("lstm", 7, 4, 3, 5, 2, BI, lengths=lengths)
+    agrees(cudnn_on_gpu, case, "float64")
+    plain = cudnn_nine.Nine
+
+    class WithoutCopy(plain):  # type: ignore[valid-type, misc]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self._lengths = None
+
+    monkeypatch.setattr(cudnn_nine, "Nine", WithoutCopy)
+    forget()
+    agrees(cudnn_on_gpu, case, "float64")
+
+
+@pytest.mark.gpu
+def test_what_cudnn_does_by_itself(
+    cudnn_on_gpu: Ops,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The package does not rely on these; they are written to the report of the tests."""
+    case = Case("lstm", 4, 3, 3, 5, lengths=(4, 0, 2))
+    agrees(cudnn_on_gpu, case, "float64")
+    rng = np.random.default_rng(1)
+    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+    right = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
+    grads = backward(cudnn_on_gpu, case, inputs, right, cotangents, engine=ENGINE)
+    monkeypatch.setattr(engine, "_pass_through", lambda *args: None)
+    out = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
+    states = [np.array_equal(a, e) for a, e in zip(out[1:3], right[1:3], strict=True)]
+    record_property("cuDNN keeps the states of sequences of length 0", str(states))
+    xp = cudnn_on_gpu.xp
+    monkeypatch.setattr(engine, "_outputs", lambda shape, dtype, _: xp.full(shape, 9, dtype))
+    filled = forward(cudnn_on_gpu, case, inputs, engine=ENGINE)
+    record_property("cuDNN writes zeros to the padding", str((filled.output[3:, 1] == 0).all()))
+    again = backward(cudnn_on_gpu, case, inputs, right, cotangents, engine=ENGINE)
+    zero = (again.input_backprop[3:, 1] == 0).all()
+    record_property("cuDNN writes zeros to the padding of the gradient", str(zero))
+    assert_close(again.params_backprop, grads.params_backprop, "float64", "params_backprop")
+    args, net = given(xp, case, "float64"), net_of(case)
+    output, *_, reserve = engine.forward(net, **args)
+    uncopied: Any = types.SimpleNamespace(copy=lambda: reserve)
+    first, second = (
+        engine.backward(net, *args.values(), output, output, None, None, uncopied)[3]
+        for _ in range(2)
+    )
+    same = xp.asnumpy(first).tobytes() == xp.asnumpy(second).tobytes()
+    record_property("cuDNN can go back twice on one reserve", str(same))
+
+
+@pytest.mark.gpu
+def test_the_layout_on_a_device(cudnn_on_gpu: Ops) -> None:
+    library = nine()
+    for case, (dtype, itemsize) in itertools.product(LAYOUTS, (("float32", 4), ("float16", 2))):
+        made = engine._described(net_of(case), dtype, None)
+        assert isinstance(made, cudnn_nine.Nine)
+        assert_layout(library, made.handle, made.rnn, case, itemsize)
+
+
+@pytest.mark.gpu
+def test_streams_and_threads(cudnn_on_gpu: Ops) -> None:
+    case = Case("gru", 9, 4, 6, 8, 2, BI)
+    results: list[Any] = [None] * 4
+
+    def run(i: int) -> None:
+        try:
+            with cudnn_on_gpu.xp.cuda.Stream(non_blocking=True):
+                agrees(cudnn_on_gpu, case, "float64")
+        except BaseException as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [None] * 4
+
+
+@pytest.mark.gpu
+def test_auto_is_cudnn_where_it_can(cudnn_on_gpu: Ops) -> None:
+    case = Case("lstm", 3, 2, 4, 5)
+    inputs = {
+        n: cudnn_on_gpu.xp.asarray(a) for n, a in problem(np.random.default_rng(0), case).items()
+    }
+    assert cupyrnn.cudnn_rnn_engine(**inputs) == "cudnn"
+    assert cupyrnn.cudnn_rnn_engine(**inputs, engine="cupy") == "cupy"
+    same = Case("lstm", 3, 2, 4, 5, num_proj=5)
+    inputs = {
+        n: cudnn_on_gpu.xp.asarray(a) for n, a in problem(np.random.default_rng(0), same).items()
+    }
+    assert cupyrnn.cudnn_rnn_engine(**inputs, num_proj=5) == "cupy"

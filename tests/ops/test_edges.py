@@ -1,0 +1,404 @@
+"""Values and sizes at the edge: large, NaN, one draw of 2**32, more rows than are taken at once."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import TOLERANCES, assert_close
+from reference import gru, gru_grad, lstm_grad
+
+import cupyrnn
+from cupyrnn.driver import dropout as _dropout
+from cupyrnn.driver import products as _products
+from cupyrnn.driver.packing import count_rows
+from ops import test_gru, test_lstm
+
+# Far into where tanh is 1, past where exp overflows in float32 and in float64, and the largest.
+LARGE = (20.0, 43.9, 44.1, 50.0, 88.0, 90.0, 354.0, 356.0, 709.0, 750.0, 1e30, 3e38, np.inf)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_tanh_and_sigmoid_of_large_values(ops: Any, dtype: str) -> None:
+    with np.errstate(over="ignore"):
+        z = np.array([*(-v for v in LARGE), 0.5, *LARGE]).astype(dtype)
+    H = len(z)
+    x, cs, w = np.zeros((2, 1, 1), dtype), np.zeros((1, H), dtype), np.zeros((1 + H, 4 * H), dtype)
+    ones = np.full(H, 0.7, dtype)
+    b_i, b_f, b_o = (np.full(H, v, dtype) for v in (0.3, -0.2, 0.4))
+    wide = z.astype(np.float64)
+    with np.errstate(over="ignore"):
+        sigmoid = 1 / (1 + np.exp(-wide))
+    for order in ("icfo", "ifco"):
+        gates = {"i": b_i, "c": z, "f": b_f, "o": b_o}
+        args = {"forget_bias": 0, "cell_clip": 0, "gate_order": order}
+        out = ops.block_lstm(x, cs, cs, w, np.concatenate([gates[g] for g in order]), **args)
+        for t in range(2):
+            assert_close(out.ci[t, 0], np.tanh(wide), dtype, "ci")
+        gates = {"i": z, "c": ones, "f": z, "o": z}
+        out = ops.block_lstm(x, cs, cs, w, np.concatenate([gates[g] for g in order]), **args)
+        for name in ("i", "f", "o"):
+            for t in range(2):
+                assert_close(getattr(out, name)[t, 0], sigmoid, dtype, name)
+    # The cell's value itself is as large.
+    finite = z[np.isfinite(z)]
+    H = len(finite)
+    cs, h, w = finite[None], np.zeros((1, H), dtype), np.zeros((1 + H, 4 * H), dtype)
+    b = np.zeros(4 * H, dtype)
+    b[2 * H : 3 * H] = np.inf
+    out = ops.block_lstm(x, cs, h, w, b, forget_bias=0, cell_clip=0)
+    for t in range(2):
+        assert_close(out.cs[t], cs, dtype, "cs")
+        assert_close(out.co[t], np.tanh(cs.astype(np.float64)), dtype, "co")
+        assert_close(out.h[t], np.tanh(cs.astype(np.float64)) / 2, dtype, "h")
+
+
+def relu_net(dtype: str, x: Any, B: int = 3, H: int = 4) -> tuple[dict[str, Any], dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    size = cupyrnn.cudnn_rnn_params_size(1, H, x.shape[2], rnn_mode="rnn_relu")
+    params = (0.3 * rng.standard_normal(size)).astype(dtype)
+    inputs = {"input": x, "input_h": np.zeros((1, B, H), dtype), "input_c": None, "params": params}
+    return inputs, {"rnn_mode": "rnn_relu"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_relu_of_nan_is_nan(ops: Any, dtype: str) -> None:
+    """As in NumPy and cuDNN, and in no sequence but its own."""
+    x = np.random.default_rng(1).standard_normal((5, 3, 2)).astype(dtype)
+    inputs, mode = relu_net(dtype, x)
+    clean = ops.cudnn_rnn(**inputs, **mode)
+    x = x.copy()
+    x[2, 1, 0] = np.nan
+    out = ops.cudnn_rnn(**{**inputs, "input": x}, **mode)
+    assert np.isnan(out.output[2:, 1]).all()
+    assert np.isnan(out.output_h[0, 1]).all()
+    np.testing.assert_array_equal(out.output[:2], clean.output[:2])
+    np.testing.assert_array_equal(out.output[:, ::2], clean.output[:, ::2])
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-10, 1e-12, 5e-324])
+def test_rates_below_one_draw(ops: Any, rate: float) -> None:
+    """Only the largest draw of 2**32 is below the rate: what is dropped is nothing, and scaled."""
+    assert _dropout.threshold(rate) >= 2**32 - 5
+    x = np.random.default_rng(0).standard_normal((4, 3, 2))
+    c = np.zeros((3, 3, 5))
+    params = np.full(cupyrnn.cudnn_rnn_params_size(3, 5, 2), 0.2)
+    without = ops.cudnn_rnn(x, c, c, params)
+    out = ops.cudnn_rnn(x, c, c, params, dropout=rate, seed=3)
+    assert_close(out.output, without.output, "float32", "output")
+    if rate == 1e-12:
+        assert_close(out.output, without.output, "float64", "output", at_least=20.0)
+
+
+def philox(counter: list[int], key: list[int]) -> list[int]:
+    """Philox4x64-10 as Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", have it."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    word = 2**64 - 1
+    for _ in range(10):
+        a, b = c0 * 0xD2E7470EE14C6C93, c2 * 0xCA5A826395121157
+        c0, c1, c2, c3 = (b >> 64) ^ c1 ^ k0, b & word, (a >> 64) ^ c3 ^ k1, a & word
+        k0, k1 = (k0 + 0x9E3779B97F4A7C15) & word, (k1 + 0xBB67AE8584CAA73B) & word
+    return [c0, c1, c2, c3]
+
+
+def test_philox_itself() -> None:
+    """The known answers of Random123, kat_vectors."""
+    assert [f"{n:016x}" for n in philox([0] * 4, [0] * 2)] == [
+        "16554d9eca36314c",
+        "db20fe9d672d0fdc",
+        "d7e772cee186176b",
+        "7e68b68aec7ba23b",
+    ]
+
+
+@pytest.mark.parametrize("seeds", [(0, 0), (3, 5), (-1, 2**63)])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_a_mask_is_philoxs(seeds: tuple[int, int], layer: int) -> None:
+    """Key and counter as documented, against a generator written here."""
+    rows, columns = 3, 7
+    rate = 0.25
+    mask = _dropout.keep_mask(
+        np, (rows, columns), np.dtype(np.float32), rate, seeds[0], seeds[1], layer
+    )
+    key = [seed % 2**64 for seed in seeds]
+    draws = []
+    for block in range(-(-rows * columns // 8)):
+        # NumPy's generator counts before it draws.
+        for output in philox([block + 1, 0, layer, 0], key):
+            draws += [output % 2**32, output >> 32]
+    expected = np.array(draws[: rows * columns]) < 0.75 * 2**32
+    np.testing.assert_array_equal(mask, expected.reshape(rows, columns))
+    generator = np.random.Philox(
+        counter=np.array([0, 0, layer, 0], np.uint64), key=np.array(key, np.uint64)
+    )
+    raw = generator.random_raw(11)
+    halves = np.stack([raw & np.uint64(2**32 - 1), raw >> np.uint64(32)], axis=1).ravel()
+    np.testing.assert_array_equal(mask.ravel(), halves[:21] < 0.75 * 2**32)
+
+
+def test_rows_beyond_32_bits() -> None:
+    lengths = np.full(2**12, 2**20, np.int32)
+    assert count_rows(2**20, 2**12, lengths) == 2**32
+    assert count_rows(2**20, 2**12, None) == 2**32
+
+
+@pytest.mark.parametrize("z", [-750.0, -1000.0, 750.0])
+def test_complex_step_through_closed_gates(z: float) -> None:
+    """exp overflows there, where a complex reciprocal would be NaN."""
+    B, I, H = 2, 3, 4
+    rng = np.random.default_rng(0)
+    lstm = test_lstm.problem(rng, (3, B, I, H), True, complex)
+    direction = 1e-100j * rng.standard_normal((3, B, I))
+    for gate in range(4):
+        b = lstm["b"].copy()
+        b[gate * H : (gate + 1) * H] = z
+        real = cupyrnn.block_lstm(**{n: a.real for n, a in {**lstm, "b": b}.items()})
+        out = cupyrnn.block_lstm(**{**lstm, "b": b, "x": lstm["x"] + direction})
+        for n, a, e in zip(out._fields, out, real, strict=True):
+            assert np.isfinite(a).all(), n
+            assert_close(a.real, e, "float64", n, at_least=1e-290)
+    inputs = test_gru.problem(rng, (3, B, I, H), complex)
+    for name in ("b_ru", "b_c"):
+        for half in (slice(None, H), slice(-H, None)):
+            b = inputs[name].copy()
+            b[half] = z
+            real = cupyrnn.block_gru(**{n: a.real for n, a in {**inputs, name: b}.items()})
+            out = cupyrnn.block_gru(**{**inputs, name: b, "x": inputs["x"] + direction})
+            for n, a, e in zip(out._fields, out, real, strict=True):
+                assert np.isfinite(a).all(), n
+                assert_close(a.real, e, "float64", n, at_least=1e-290)
+    for mode in ("lstm", "gru"):
+        net = {"rnn_mode": mode}
+        params = 0.3 * rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, I, **net))
+        for piece in cupyrnn.cudnn_rnn_params_layout(1, H, I, **net):
+            if piece.kind != "input_bias":
+                continue
+            packed = params.astype(complex)
+            packed[piece.offset : piece.offset + piece.size] = z
+            first = np.zeros((1, B, H), complex)
+            given = (lstm["x"] + direction, first, first if mode == "lstm" else None, packed)
+            real = cupyrnn.cudnn_rnn(*(None if a is None else a.real for a in given), **net)
+            out = cupyrnn.cudnn_rnn(*given, **net)
+            assert np.isfinite(out.output).all(), (mode, piece.gate)
+            what = f"{mode} {piece.gate}"
+            assert_close(out.output.real, real.output, "float64", what, at_least=1e-290)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("lengths", [None, "some"])
+def test_inference_over_several_blocks(mode: str, lengths: str | None) -> None:
+    """What only training keeps has the rows of one block in inference."""
+    T, B, I, H = 90, 50, 2, 5
+    rng = np.random.default_rng(0)
+    assert 4 * _products.block_rows(np) < T * B
+    net: dict[str, Any] = {"rnn_mode": mode, "direction": "bidirectional"}
+    params = 0.3 * rng.standard_normal(cupyrnn.cudnn_rnn_params_size(2, H, I, **net))
+    h, c = rng.standard_normal((2, 4, B, H))
+    given = (rng.standard_normal((T, B, I)), h, c if mode == "lstm" else None, params)
+    some = rng.integers(T + 1, size=B)
+    if lengths is not None:
+        net["sequence_lengths"] = some
+    training = cupyrnn.cudnn_rnn(*given, **net)
+    inference = cupyrnn.cudnn_rnn(*given, **net, is_training=False)
+    for name in ("output", "output_h", "output_c"):
+        np.testing.assert_array_equal(getattr(inference, name), getattr(training, name))
+    # A sequence alone is in one block.
+    x, *states, packed = given
+    for b in (0, B // 2, B - 1):
+        alone = [None if a is None else a[:, b : b + 1] for a in (x, *states)]
+        if lengths is not None:
+            net["sequence_lengths"] = some[b : b + 1]
+        out = cupyrnn.cudnn_rnn(*alone, packed, **net)
+        assert_close(inference.output[:, b : b + 1], out.output, "float64", "output")
+        assert_close(inference.output_h[:, b : b + 1], out.output_h, "float64", "output_h")
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("peephole", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_gradients_of_a_step_of_many_rows(ops: Any, dtype: str, peephole: bool) -> None:
+    B, I, H = 1200, 3, 33
+    if ops.xp is np:
+        assert B * H > _products.CHUNK
+    rng = np.random.default_rng(0)
+    lstm = {**test_lstm.problem(rng, (1, B, I, H), peephole, dtype)}
+    lstm["x"] = lstm["x"][0]
+    out = ops.lstm_block_cell(**lstm, cell_clip=0)
+    cs_grad, h_grad = rng.standard_normal((2, B, H)).astype(dtype)
+    saved = {n: a for n, a in out._asdict().items() if n != "h"}
+    wide = {n: a.astype(np.float64) for n, a in lstm.items()}
+    expected = lstm_grad(
+        wide["x"][None],
+        wide["cs_prev"],
+        wide["h_prev"],
+        wide["w"],
+        tuple(a.astype(np.float64)[None] for a in out),
+        cs_grad.astype(np.float64)[None],
+        h_grad.astype(np.float64)[None],
+        test_lstm.peephole_of(wide),
+    )
+    g = ops.lstm_block_cell_backward(**lstm, **saved, cs_grad=cs_grad, h_grad=h_grad)
+    for name, a in g._asdict().items():
+        e = expected[name][0] if name == "x_grad" else expected[name]
+        assert_close(a, e, dtype, name, at_least=float(B**0.5))
+    lstm.pop("x")
+    g = ops.lstm_block_cell_grad(**lstm, **saved, cs_grad=cs_grad, h_grad=h_grad)
+    for name, a in g._asdict().items():
+        e = expected["dgates"][0] if name == "dicfo" else expected[name]
+        assert_close(a, e, dtype, name, at_least=float(B**0.5) if name[0] == "w" else 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_gru_gradients_of_a_step_of_many_rows(ops: Any, dtype: str) -> None:
+    B, I, H = 1200, 3, 33
+    rng = np.random.default_rng(0)
+    inputs = test_gru.problem(rng, (1, B, I, H), dtype)
+    inputs["x"] = inputs["x"][0]
+    out = ops.gru_block_cell(**inputs)
+    d_h = rng.standard_normal((B, H)).astype(dtype)
+    wide = {n: a.astype(np.float64) for n, a in inputs.items()}
+    expected = gru_grad(
+        wide["x"][None],
+        wide["h_prev"],
+        wide["w_ru"],
+        wide["w_c"],
+        tuple(a.astype(np.float64)[None] for a in out),
+        d_h.astype(np.float64)[None],
+    )
+    saved = {n: getattr(out, n) for n in ("r", "u", "c")}
+    for function in (ops.gru_block_cell_backward, ops.gru_block_cell_grad):
+        g = function(**inputs, **saved, d_h=d_h)
+        for name, a in g._asdict().items():
+            e = expected[name][0] if expected[name].ndim == 3 else expected[name]
+            scale = float(B**0.5) if name.startswith(("d_w", "d_b")) else 0.0
+            assert_close(a, e, dtype, name, at_least=scale)
+
+
+def test_the_reference_of_a_step_of_many_rows_is_the_sequence() -> None:
+    """As the forward op of such a step is checked nowhere else."""
+    rng = np.random.default_rng(0)
+    inputs = test_gru.problem(rng, (1, 1200, 3, 33))
+    for a, e in zip(cupyrnn.block_gru(**inputs), gru(**inputs), strict=True):
+        assert_close(a, e, "float64", "gru")
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize(
+    ("setting", "of_float32"), [(None, 68), ("0", 68), ("1", 77), ("", 68), ("2", 77), ("-1", 68)]
+)
+def test_the_compute_type_that_reaches_cublas(
+    cupy_on_cpu: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str | None,
+    of_float32: int,
+) -> None:
+    """CUBLAS_COMPUTE_32F is 68, _64F 70, and _32F_FAST_TF32, only where it is asked for, 77."""
+    if setting is None:
+        monkeypatch.delenv("CUPY_TF32", raising=False)
+    else:
+        monkeypatch.setenv("CUPY_TF32", setting)
+    cublas: Any = cupy_on_cpu.cuda.cublas
+    gemm, computed = cublas.gemmEx, set()
+
+    def record(*args: Any) -> None:
+        computed.add(args[-2])
+        gemm(*args)
+
+    monkeypatch.setattr(cublas, "gemmEx", record)
+    rng = np.random.default_rng(0)
+    compute = {"float16": 68, "bfloat16": 68, "float32": of_float32, "float64": 70}
+    pytest.importorskip("ml_dtypes")
+    for dtype in TOLERANCES:
+        arrays = {
+            n: cupy_on_cpu.asarray(a) for n, a in test_gru.problem(rng, (3, 2, 4, 5), dtype).items()
+        }
+        computed.clear()
+        out = cupyrnn.block_gru(**arrays)
+        cupyrnn.block_gru_grad(**arrays, **out._asdict(), d_h=out.h)
+        assert computed == {compute[dtype]}, dtype
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, bool, ">i2"])
+def test_host_reserved_of_a_wrong_dtype(dtype: Any) -> None:
+    x, c = np.ones((2, 1, 3)), np.zeros((1, 1, 4))
+    params = np.full(cupyrnn.cudnn_rnn_params_size(1, 4, 3), 0.1)
+    out = cupyrnn.cudnn_rnn(x, c, c, params)
+    wrong = out.host_reserved.astype(dtype)
+    shown = " ".join(repr(wrong).split())
+    message = f"^cudnn_rnn_backprop: host_reserved is {re.escape(shown)}, expected a numpy"
+    with pytest.raises(TypeError, match=message):
+        cupyrnn.cudnn_rnn_backprop(
+            *(x, c, c, params, *out[:3], out.output, None, None, out.reserve_space),
+            host_reserved=wrong,
+        )
+
+
+@pytest.mark.parametrize("name", ["wci", "wcf", "wco"])
+@pytest.mark.parametrize("op", ["lstm_block_cell", "block_lstm"])
+def test_one_peephole_alone(op: str, name: str) -> None:
+    """An error also where none is to be used: it is a mistake of the caller's."""
+    inputs = test_lstm.problem(np.random.default_rng(0), (2, 3, 4, 5), False)
+    inputs["x"] = inputs["x"] if op == "block_lstm" else inputs["x"][0]
+    missing = "wci" if name != "wci" else "wcf"
+    message = rf"^{op}: {missing} is None, expected an array of shape \(H,\) = \(5,\) like {name}$"
+    for use in (None, False, True):
+        with pytest.raises(TypeError, match=message):
+            getattr(cupyrnn, op)(**inputs, **{name: np.zeros(5)}, use_peephole=use)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_gru_weights_of_fewer_rows_than_the_state(rows: int) -> None:
+    """Without x, I is what is left of the rows: it is not to become negative."""
+    B, H = 3, 5
+    h, w_ru, w_c = np.ones((B, H)), np.ones((rows, 2 * H)), np.ones((rows, H))
+    message = rf"w_ru has shape \({rows}, 10\), expected \(I\+H, 2\*H\) = \(5, 10\)$"
+    with pytest.raises(ValueError, match=f"^gru_block_cell_grad: {message}"):
+        cupyrnn.gru_block_cell_grad(h, w_ru, w_c, h, h, h, h)
+    with pytest.raises(ValueError, match=f"^gru_block_cell_backward: {message}"):
+        cupyrnn.gru_block_cell_backward(np.ones((B, 0)), h, w_ru, w_c, h, h, h, h)
+    # With no row for x there is an x of size 0.
+    g = cupyrnn.gru_block_cell_grad(h, np.ones((H, 2 * H)), np.ones((H, H)), h, h, h, h)
+    assert g.d_x.shape == (B, 0)
+
+
+# Half the distance between numbers from 1/2 to 1: what a result may be off that is rounded once.
+HALF_AN_ULP = {"float16": 2.0**-12, "bfloat16": 2.0**-9}
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_slow_gates_move_over_hundreds_of_steps(ops: Any, dtype: str) -> None:
+    """
+    A state that changes by less than a half format resolves in each step goes on changing.
+
+    A gate of 0.9998 rounds to 1, and a state that were rounded from step to step would stop.
+    """
+    half = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    T, H = 500, 3
+
+    def run(dtype: Any) -> list[Any]:
+        x, h = np.ones((T, 1, 2), dtype), np.full((1, H), 0.5, dtype)
+        w_ru, w_c = np.zeros((2 + H, 2 * H), dtype), np.zeros((2 + H, H), dtype)
+        b_ru, b_c = np.repeat(np.array([0, 8.5], dtype), H), np.full(H, 1, dtype)
+        block_gru = ops.block_gru(x, h, w_ru, w_c, b_ru, b_c)
+        # The input gate lets 1/4916 through, the forget gate all but that.
+        w, b = np.zeros((2 + H, 4 * H), dtype), np.repeat(np.array([-8.5, 1, 8.5, 0], dtype), H)
+        block_lstm = ops.block_lstm(x, h, h, w, b, forget_bias=0, cell_clip=0)
+        size = cupyrnn.cudnn_rnn_params_size(1, H, 2, rnn_mode="gru")
+        params = np.zeros(size, dtype)
+        params[-6 * H : -3 * H] = np.repeat(np.array([0, 8.5, 1], dtype), H)
+        net = {"rnn_mode": "gru", "engine": "auto"}
+        cudnn_gru = ops.cudnn_rnn(x, h[None], None, params, **net)
+        last = (block_gru.h[-1], block_lstm.cs[-1], cudnn_gru.output[-1])
+        return [np.asarray(a).astype(float) for a in last]
+
+    for name, a, e in zip(("gru", "lstm", "cudnn_gru"), run(half), run(np.float64), strict=True):
+        assert abs(e - 0.5).max() > 8 * HALF_AN_ULP[dtype], (
+            f"{name}: the gates are too slow to tell"
+        )
+        np.testing.assert_allclose(a, e, rtol=0, atol=1.01 * HALF_AN_ULP[dtype], err_msg=name)

@@ -1,0 +1,465 @@
+"""Hard sigmoids in place of the gates' sigmoid: outputs and gradients in every room, and beside
+Keras, PyTorch and ONNX."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from checks import TOLERANCES, assert_close, assert_gradients
+
+import cupyrnn
+from cupyrnn.arithmetic.gates import HardSigmoid, gate_of, slope_of
+from ops import test_cudnn_rnn, test_gru, test_lstm
+from ops.test_cudnn_rnn import BI, Case
+
+HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
+each_activation = pytest.mark.parametrize("activation", HARD)
+SHAPES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5), (0, 2, 3, 4), (5, 2, 3, 0)]
+# So large that about a third of the gates reach 0 or 1.
+LARGE = 8.0
+
+
+def wide(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: a.astype(np.float64) for name, a in arrays.items()}
+
+
+def lstm_problem(rng: np.random.Generator, shape: Any, peephole: bool, dtype: Any) -> Any:
+    inputs = test_lstm.problem(rng, shape, peephole)
+    inputs["w"] *= LARGE
+    return {name: a.astype(dtype) for name, a in inputs.items()}
+
+
+def gru_problem(rng: np.random.Generator, shape: Any, dtype: Any) -> Any:
+    inputs = test_gru.problem(rng, shape)
+    inputs["w_ru"] *= LARGE
+    return {name: a.astype(dtype) for name, a in inputs.items()}
+
+
+def assert_all_parts(*gates: Any) -> None:
+    """Check that some gates are 0, some 1 and some between."""
+    values = np.concatenate([g.ravel() for g in gates])
+    if values.size > 300:
+        assert (values == 0).any()
+        assert (values == 1).any()
+        assert ((values > 0) & (values < 1)).any()
+
+
+@pytest.mark.compiled
+@each_activation
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("peephole", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_lstm_agrees_with_plain_loop(
+    ops: Any,
+    shape: tuple[int, ...],
+    peephole: bool,
+    dtype: str,
+    activation: Any,
+    rng: np.random.Generator,
+) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="needs ml_dtypes")
+    inputs = lstm_problem(rng, shape, peephole, np.dtype(dtype))
+    attributes: dict[str, Any] = {"gate_order": "ifco" if peephole else "icfo"}
+    out = ops.block_lstm(
+        **inputs, **attributes, forget_bias=0.6, cell_clip=0.9, recurrent_activation=activation
+    )
+    clip = float(np.dtype(dtype).type(0.9))
+    exact = wide(inputs)
+    expected = test_lstm.plain(
+        exact, **attributes, forget_bias=0.6, clip=clip, activation=activation
+    )
+    assert_all_parts(out.i, out.f, out.o)
+    if np.dtype(dtype).itemsize > 2:  # halves round the state from step to step
+        for name, a, e in zip(out._fields, out, expected, strict=True):
+            assert_close(a, e, dtype, name, at_least=1.0)
+    # The gradient of what the op itself saved, so that the same gates are 0 and 1.
+    saved = cupyrnn.LSTMOutputs(*(a.astype(np.float64) for a in out))
+    cotangents = [(1 + rng.standard_normal(out.h.shape)).astype(dtype) for _ in range(2)]
+    g = test_lstm.grads(
+        ops, inputs, out, *cotangents, cell_clip=0.9, recurrent_activation=activation, **attributes
+    )
+    e = reference.lstm_grad(
+        *(exact[n] for n in ("x", "cs_prev", "h_prev", "w")),
+        saved,
+        *(a.astype(np.float64) for a in cotangents),
+        test_lstm.peephole_of(exact),
+        clip,
+        attributes["gate_order"],
+        activation,
+    )
+    for name, a in g._asdict().items():
+        assert a.dtype == dtype
+        assert_close(a, e[name], dtype, name, at_least=1.0)
+
+
+@each_activation
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gru_agrees_with_plain_loop(
+    ops: Any, shape: tuple[int, ...], dtype: str, activation: Any, rng: np.random.Generator
+) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="needs ml_dtypes")
+    inputs = gru_problem(rng, shape, np.dtype(dtype))
+    out = ops.block_gru(**inputs, recurrent_activation=activation)
+    assert_all_parts(out.r, out.u)
+    exact = wide(inputs)
+    if np.dtype(dtype).itemsize > 2:
+        expected = reference.gru(**exact, activation=activation)
+        for name, a, e in zip(out._fields, out, expected, strict=True):
+            assert_close(a, e, dtype, name, at_least=1.0)
+    d_h = (1 + rng.standard_normal(out.h.shape)).astype(dtype)
+    g = test_gru.grads(ops, inputs, out, d_h, recurrent_activation=activation)
+    expected_grads = reference.gru_grad(
+        *(exact[n] for n in ("x", "h_prev", "w_ru", "w_c")),
+        tuple(a.astype(np.float64) for a in out),
+        d_h.astype(np.float64),
+        activation,
+    )
+    for name, a in g._asdict().items():
+        assert_close(a, expected_grads[name], dtype, name, at_least=1.0)
+
+
+CASES = [
+    Case("lstm", 5, 4, 3, 5, 2, BI, lengths=(2, 5, 0, 5)),
+    Case("lstm", 4, 2, 3, 5, 1, num_proj=3),
+    Case("gru", 5, 4, 3, 5, 2, BI, lengths=(2, 5, 0, 5)),
+    Case("gru", 3, 33, 1, 3),
+]
+each_case = pytest.mark.parametrize("case", CASES, ids=test_cudnn_rnn.case_id)
+
+
+@pytest.mark.compiled
+@each_activation
+@each_case
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_cudnn_rnn_agrees_with_plain_loop(
+    ops: Any, case: Case, dtype: str, activation: Any, rng: np.random.Generator
+) -> None:
+    inputs = test_cudnn_rnn.problem(rng, case)
+    inputs["params"] *= 2
+    inputs = {name: a.astype(dtype) for name, a in inputs.items()}
+    out = test_cudnn_rnn.forward(ops, case, inputs, recurrent_activation=activation)
+    exact = wide(inputs)
+    c = exact.get("input_c", np.zeros((case.L * case.D, case.B, case.H)))
+    first = exact["input"], exact["input_h"], c, exact["params"]
+    expected = reference.cudnn_rnn(*first, **case.reference, activation=activation)
+    for name, a, e in zip(out._fields, out, expected, strict=False):
+        if a.ndim:
+            assert_close(a, e, dtype, name, at_least=1.0)
+    cotangents = test_cudnn_rnn.cotangents_of(rng, case, dtype)
+    g = ops.cudnn_rnn_backprop(
+        **{"input_c": None, **inputs},
+        **{name: a if a.ndim else None for name, a in list(out._asdict().items())[:3]},
+        **{"output_c_backprop": None, **cotangents},
+        reserve_space=out.reserve_space,
+        **case.attributes,
+        recurrent_activation=activation,
+    )
+    d = wide(cotangents)
+    d_c = d.get("output_c_backprop", np.zeros_like(c))
+    expected_grads = reference.cudnn_rnn_grad(
+        *first,
+        d["output_backprop"],
+        d["output_h_backprop"],
+        d_c,
+        **case.reference,
+        activation=activation,
+    )
+    for name, a, e in zip(g._fields, g, expected_grads, strict=True):
+        if a.ndim:
+            assert_close(a, e, dtype, name, at_least=1.0)
+
+
+@pytest.mark.parametrize("complex_step", [True, False])
+@each_activation
+def test_gradients_are_the_derivatives(
+    activation: Any, complex_step: bool, rng: np.random.Generator
+) -> None:
+    attributes: dict[str, Any] = {"recurrent_activation": activation}
+    inputs = lstm_problem(rng, (6, 3, 2, 5), True, np.float64)
+
+    def lstm(**moved: Any) -> tuple[Any, Any]:
+        out = cupyrnn.block_lstm(**moved, **attributes, cell_clip=0.8)
+        return out.cs, out.h
+
+    out = cupyrnn.block_lstm(**inputs, **attributes, cell_clip=0.8)
+    assert (out.i == 0).any()
+    assert (out.f == 1).any()
+    cotangents = rng.standard_normal((2, *out.h.shape))
+    g = test_lstm.grads(cupyrnn, inputs, out, *cotangents, **attributes, cell_clip=0.8)
+    by_input = test_lstm.by_input(g, inputs)
+    assert_gradients(lstm, inputs, cotangents, by_input, rng, complex_step=complex_step)
+
+    inputs = gru_problem(rng, (6, 3, 2, 5), np.float64)
+
+    def gru(**moved: Any) -> tuple[Any]:
+        return (cupyrnn.block_gru(**moved, **attributes).h,)
+
+    saved = cupyrnn.block_gru(**inputs, **attributes)
+    assert (saved.r == 0).any()
+    assert (saved.u == 1).any()
+    grads = test_gru.grads(cupyrnn, inputs, saved, cotangents[0], **attributes)
+    by_input = test_gru.by_input(grads)
+    assert_gradients(gru, inputs, cotangents[:1], by_input, rng, complex_step=complex_step)
+
+    for case in CASES:
+        inputs = test_cudnn_rnn.problem(rng, case)
+        inputs["params"] *= 2
+        given = test_cudnn_rnn.cotangents_of(rng, case)
+
+        def net(*, case: Case = case, **moved: Any) -> tuple[Any, ...]:
+            out = test_cudnn_rnn.forward(cupyrnn, case, moved, **attributes)
+            return out[:3] if case.rnn_mode == "lstm" else out[:2]
+
+        kept = test_cudnn_rnn.forward(cupyrnn, case, inputs, **attributes)
+        params = cupyrnn.cudnn_rnn_backprop(
+            **{"input_c": None, **inputs},  # type: ignore[arg-type]
+            **dict.fromkeys(("output", "output_h", "output_c")),  # type: ignore[arg-type]
+            **{"output_c_backprop": None, **given},
+            reserve_space=kept.reserve_space,
+            **case.attributes,
+            **attributes,
+        )
+        named = {name: getattr(params, f"{name}_backprop") for name in inputs}
+        assert_gradients(net, inputs, list(given.values()), named, rng, complex_step=complex_step)
+
+
+@each_activation
+def test_one_step_is_the_first_of_the_sequence(
+    ops: Any, activation: Any, rng: np.random.Generator
+) -> None:
+    attributes: dict[str, Any] = {"recurrent_activation": activation}
+    inputs = lstm_problem(rng, (1, 3, 4, 5), True, np.float64)
+    one = {**inputs, "x": inputs["x"][0]}
+    out, sequence = (
+        ops.lstm_block_cell(**one, **attributes),
+        ops.block_lstm(**inputs, **attributes),
+    )
+    for name, a, e in zip(out._fields, out, sequence, strict=True):
+        assert_close(a, e[0], "float64", name)
+    cs_grad, h_grad = rng.standard_normal((2, *out.h.shape))
+    expected = test_lstm.grads(ops, inputs, sequence, cs_grad[None], h_grad[None], **attributes)
+    saved = {n: a for n, a in out._asdict().items() if n != "h"}
+    given = {"cs_grad": cs_grad, "h_grad": h_grad, **attributes}
+    for name, a in ops.lstm_block_cell_backward(**one, **saved, **given)._asdict().items():
+        e = getattr(expected, name)
+        assert_close(a, e[0] if name == "x_grad" else e, "float64", name)
+    gates = ops.lstm_block_cell_grad(**one, **saved, **given)
+    assert_close(gates.dicfo.sum(0), expected.b_grad, "float64", "dicfo")
+    assert_close(gates.cs_prev_grad, expected.cs_prev_grad, "float64", "cs_prev_grad")
+
+    inputs = gru_problem(rng, (1, 3, 4, 5), np.float64)
+    one = {**inputs, "x": inputs["x"][0]}
+    first, whole = ops.gru_block_cell(**one, **attributes), ops.block_gru(**inputs, **attributes)
+    for name, a, e in zip(first._fields, first, whole, strict=True):
+        assert_close(a, e[0], "float64", name)
+    d_h = rng.standard_normal(first.h.shape)
+    expected = test_gru.grads(ops, inputs, whole, d_h[None], **attributes)
+    saved = {n: a for n, a in first._asdict().items() if n != "h"}
+    for name, a in (
+        ops.gru_block_cell_backward(**one, **saved, d_h=d_h, **attributes)._asdict().items()
+    ):
+        e = getattr(expected, name)
+        assert_close(a, e[0] if name == "d_x" else e, "float64", name)
+    gates = ops.gru_block_cell_grad(**one, **saved, d_h=d_h, **attributes)
+    assert_close(gates.d_x, expected.d_x[0], "float64", "d_x")
+    assert_close(gates.d_r_bar_u_bar.sum(0), expected.d_b_ru, "float64", "d_r_bar_u_bar")
+
+
+@each_activation
+def test_at_the_ends_and_beyond(ops: Any, activation: Any) -> None:
+    """Gates are exactly 0 and 1 outside of the line, 1/2 at 0, and NaN stays NaN."""
+    z = np.array([-np.inf, -1e30, -3.5, 0.0, 3.5, 1e30, np.inf, np.nan])
+    x, h = z[:, None], np.full((len(z), 1), 0.5)
+    weights = np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [0.7]])
+    attributes: dict[str, Any] = {"recurrent_activation": activation}
+    with np.errstate(invalid="ignore"):  # infinity times 0
+        out = ops.gru_block_cell(x, h, *weights, np.zeros(2), np.full(1, 0.2), **attributes)
+    expected = [0, 0, 0, 0.5, 1, 1, 1, np.nan]
+    assert np.array_equal(out.r[:, 0], expected, equal_nan=True)
+    assert np.array_equal(out.u[:, 0], expected, equal_nan=True)
+    g = ops.gru_block_cell_backward(x, h, *weights, *out[:3], np.ones_like(h), **attributes)
+    assert np.array_equal(g.d_x[1:6, 0] != 0, [False, False, True, False, False])
+
+
+def test_the_sigmoid_is_the_default_and_no_slower_a_way() -> None:
+    """It is made of NumPy's own functions, with nothing around them."""
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        inner, shift, outer = gate_of(None, dtype)
+        assert (inner, float(shift), outer) == (np.exp, 1.0, np.reciprocal)
+        assert slope_of(None, dtype) is np.multiply
+        assert shift.dtype == dtype
+    inner, shift, outer = gate_of(HardSigmoid(0.25, 0.75), np.dtype(np.float64))
+    z, out = np.array([0.5, 3.0, -3.0]), np.empty(3)
+    inner(z, out)
+    outer(out + shift, out)
+    assert out.tolist() == [0.625, 0.0, 1.0]
+
+
+@pytest.fixture(scope="module")
+def keras() -> ModuleType:
+    return pytest.importorskip("keras", reason="needs Keras: the extra oracle")
+
+
+@each_activation
+@pytest.mark.parametrize("kind", ["lstm", "gru", "gru before"])
+def test_keras(keras: Any, kind: str, activation: Any, rng: np.random.Generator) -> None:
+    """
+    Outputs and gradients of Keras 3's layers.
+
+    With its own hard_sigmoid, and with the one of Keras 2 as its source has it.
+    """
+    import tensorflow as tf
+
+    def of_keras_2(z: Any) -> Any:
+        return tf.clip_by_value(0.2 * z + 0.5, 0.0, 1.0)
+
+    recurrent = "hard_sigmoid" if activation == HARD[1] else of_keras_2
+    T, B, I, H = 6, 3, 4, 5
+    make = keras.layers.LSTM if kind == "lstm" else keras.layers.GRU
+    more = {} if kind == "lstm" else {"reset_after": kind == "gru"}
+    layer = make(H, recurrent_activation=recurrent, return_sequences=True, dtype="float64", **more)
+    x, d_y = rng.standard_normal((2, T, B, max(I, H)))
+    x, d_y = x[..., :I], d_y[..., :H]
+    layer.build((B, T, I))
+    layer.set_weights([2 * rng.standard_normal(a.shape) for a in layer.get_weights()])
+    weights = layer.get_weights()
+    x_tf = tf.constant(x.transpose(1, 0, 2))
+    with tf.GradientTape() as tape:
+        tape.watch(x_tf)
+        y = layer(x_tf)
+        total = tf.reduce_sum(y * tf.constant(d_y.transpose(1, 0, 2)))
+    d_x = tape.gradient(total, [x_tf, *(v.value for v in layer.trainable_variables)])[0]
+    h = np.zeros((1, B, H))
+    if kind == "gru before":
+        block = cupyrnn.block_gru_from_keras(weights)
+        out = cupyrnn.block_gru(x, h[0], *block, recurrent_activation=activation)
+        grads = cupyrnn.block_gru_grad(
+            x, h[0], *block[:2], *out, d_y, recurrent_activation=activation
+        )
+        ours, ours_x = out.h, grads.d_x
+        assert_all_parts(out.r, out.u)
+    else:
+        mode: Any = kind
+        packed = cupyrnn.params_from_keras(weights, rnn_mode=mode, recurrent_activation=activation)
+        net = cupyrnn.cudnn_rnn(x, h, h, packed)
+        back = cupyrnn.cudnn_rnn_backprop(
+            x, h, h, packed, None, None, None, d_y, None, None, net.reserve_space
+        )
+        ours, ours_x = net.output, back.input_backprop
+    assert_close(ours, y.numpy().transpose(1, 0, 2), "float64", "output")
+    assert_close(ours_x, d_x.numpy().transpose(1, 0, 2), "float64", "input gradient")
+    if kind != "gru before":  # The wrong slope is seen.
+        wrong = packed._replace(recurrent_activation=HARD[1 - HARD.index(activation)])
+        net = cupyrnn.cudnn_rnn(x, h, h, wrong)
+        assert np.abs(net.output - y.numpy().transpose(1, 0, 2)).max() > 1e-3
+
+
+def test_pytorch(rng: np.random.Generator) -> None:
+    """
+    PyTorch's hardsigmoid in the equations of block_lstm written out, and the gradient of these.
+
+    It is PyTorch's of relu6(z + 3)/6, as which it documents hardsigmoid: its own gradient of
+    hardsigmoid has 1/6 in float32 also where all else is float64.
+    """
+    torch = pytest.importorskip("torch", reason="needs PyTorch: the extra oracle")
+    inputs = lstm_problem(rng, (6, 3, 4, 5), True, np.float64)
+    t = tensors = {n: torch.tensor(a, requires_grad=True) for n, a in inputs.items()}
+
+    def gate(z: Any) -> Any:
+        g = torch.nn.functional.relu6(z + 3) / 6
+        assert torch.allclose(g, torch.nn.functional.hardsigmoid(z), rtol=0, atol=1e-15)
+        return g
+
+    cs, h = t["cs_prev"], t["h_prev"]
+    steps = []
+    for x in t["x"]:
+        zi, zci, zf, zo = (torch.cat([x, h], 1) @ t["w"] + t["b"]).chunk(4, 1)
+        i, f = gate(zi + cs * t["wci"]), gate(zf + 1 + cs * t["wcf"])
+        cs = (i * torch.tanh(zci) + f * cs).clamp(-3, 3)
+        h = gate(zo + cs * t["wco"]) * torch.tanh(cs)
+        steps.append(h)
+    d_h = rng.standard_normal((6, 3, 5))
+    (torch.stack(steps) * torch.tensor(d_h)).sum().backward()
+    attributes: dict[str, Any] = {"recurrent_activation": "hard_sigmoid_1/6", "cell_clip": 3.0}
+    out = cupyrnn.block_lstm(**inputs, **attributes)
+    assert_close(out.h, torch.stack(steps).detach().numpy(), "float64", "h")
+    g = test_lstm.grads(cupyrnn, inputs, out, None, d_h, **attributes)
+    for name, tensor in tensors.items():
+        assert_close(getattr(g, f"{name}_grad"), tensor.grad.numpy(), "float64", name)
+
+
+CHOICES = "expected one of sigmoid, hard_sigmoid_0.2, hard_sigmoid_1/6"
+TWO = (
+    "recurrent_activation is 'hard_sigmoid', which has two meanings, expected hard_sigmoid_0.2,"
+    " as in Keras 1 and 2, TensorFlow 1 and ONNX, or hard_sigmoid_1/6, as in Keras 3 and PyTorch"
+)
+
+
+def calls(activation: Any) -> dict[str, Any]:
+    """Return a call of every function with the attribute."""
+    x, h, w = np.zeros((2, 1, 3)), np.zeros((1, 4)), np.zeros((7, 16))
+    ru, c, b_ru, b_c = np.zeros((7, 8)), np.zeros((7, 4)), np.zeros(8), np.zeros(4)
+    s, of_lstm, a = (
+        np.zeros((2, 1, 4)),
+        np.zeros(cupyrnn.cudnn_rnn_params_size(1, 4, 3)),
+        activation,
+    )
+    lstm, more = cupyrnn.lstm_block_cell_backward, {"recurrent_activation": a}
+    return {
+        "lstm_block_cell": lambda: cupyrnn.lstm_block_cell(x[0], h, h, w, np.zeros(16), **more),
+        "block_lstm": lambda: cupyrnn.block_lstm(x, h, h, w, np.zeros(16), **more),
+        "lstm_block_cell_grad": lambda: cupyrnn.lstm_block_cell_grad(*[h] * 9, **more),
+        "lstm_block_cell_backward": lambda: lstm(x[0], h, h, w, *[h] * 8, **more),
+        "block_lstm_grad": lambda: cupyrnn.block_lstm_grad(x, h, h, w, *[s] * 9, **more),
+        "gru_block_cell": lambda: cupyrnn.gru_block_cell(x[0], h, ru, c, b_ru, b_c, **more),
+        "block_gru": lambda: cupyrnn.block_gru(x, h, ru, c, b_ru, b_c, **more),
+        "gru_block_cell_grad": lambda: cupyrnn.gru_block_cell_grad(h, ru, c, *[h] * 4, **more),
+        "gru_block_cell_backward": lambda: cupyrnn.gru_block_cell_backward(
+            x[0], h, ru, c, *[h] * 4, **more
+        ),
+        "block_gru_grad": lambda: cupyrnn.block_gru_grad(x, h, ru, c, *[s] * 5, **more),
+        "cudnn_rnn": lambda: cupyrnn.cudnn_rnn(x, h[None], h[None], of_lstm, **more),
+        "cudnn_rnn_engine": lambda: cupyrnn.cudnn_rnn_engine(x, h[None], h[None], of_lstm, **more),
+        "cudnn_rnn_backprop": lambda: cupyrnn.cudnn_rnn_backprop(
+            *(x, h[None], h[None], of_lstm, None, None, None, s, None, None, np.zeros(56)), **more
+        ),
+    }
+
+
+@pytest.mark.parametrize("op", calls("sigmoid"))
+def test_names(op: str) -> None:
+    for name in ("sigmoid", *HARD):
+        calls(name)[op]()
+    for name, message in (
+        ("hard_sigmoid", TWO),
+        ("Sigmoid", f"recurrent_activation is 'Sigmoid', {CHOICES}"),
+        (0.2, f"recurrent_activation is 0.2, {CHOICES}"),
+        (None, f"recurrent_activation is None, {CHOICES}"),
+    ):
+        if name is None and op.startswith("cudnn"):
+            continue  # left out
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{op}: {message}')}$"):
+            calls(name)[op]()
+
+
+@pytest.mark.parametrize("mode", ["rnn_tanh", "rnn_relu"])
+def test_a_cell_without_gates_has_no_activation_of_them(mode: Any) -> None:
+    h = np.zeros((1, 1, 4))
+    params = np.zeros(cupyrnn.cudnn_rnn_params_size(1, 4, 3, rnn_mode=mode))
+    message = (
+        "cudnn_rnn: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid for"
+        f" {mode}, which has no gates"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        cupyrnn.cudnn_rnn(
+            np.zeros((2, 1, 3)), h, None, params, rnn_mode=mode,
+            recurrent_activation="hard_sigmoid_0.2",
+        )  # fmt: skip

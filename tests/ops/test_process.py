@@ -1,0 +1,165 @@
+"""Several threads at once, forked processes and Ctrl-C: the ops keep nothing between calls."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyrnn
+
+
+def lstm(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    x, h_grad = rng.normal(size=(T, B, I)), rng.normal(size=(T, B, H))
+    cs, h = rng.normal(size=(2, B, H))
+    w, b, peephole = rng.normal(size=(I + H, 4 * H)), rng.normal(size=4 * H), rng.normal(size=H)
+    peepholes = dict.fromkeys(("wci", "wcf", "wco"), peephole)
+    out = cupyrnn.block_lstm(x, cs, h, w, b, **peepholes)
+    return [*out, *cupyrnn.block_lstm_grad(x, cs, h, w, *out, None, h_grad, **peepholes)]
+
+
+def gru(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    x, h, d_h = (rng.normal(size=s) for s in ((T, B, I), (B, H), (T, B, H)))
+    w_ru, w_c = rng.normal(size=(I + H, 2 * H)), rng.normal(size=(I + H, H))
+    out = cupyrnn.block_gru(x, h, w_ru, w_c, rng.normal(size=2 * H), rng.normal(size=H))
+    return [*out, *cupyrnn.block_gru_grad(x, h, w_ru, w_c, *out, d_h)]
+
+
+def cudnn(mode: str) -> Callable[[int], list[Any]]:
+    def run(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
+        rng = np.random.default_rng(seed)
+        options: dict[str, Any] = {"rnn_mode": mode, "direction": "bidirectional"}
+        size = cupyrnn.cudnn_rnn_params_size(2, H, I, **options)
+        x, h, c = (rng.normal(size=s) for s in ((T, B, I), (4, B, H), (4, B, H)))
+        first = x, h, c if mode == "lstm" else None, rng.normal(size=size)
+        options |= {"dropout": 0.5, "seed": seed, "sequence_lengths": rng.integers(0, T + 1, B)}
+        out = cupyrnn.cudnn_rnn(*first, **options)
+        dy = rng.normal(size=out.output.shape)
+        grads = cupyrnn.cudnn_rnn_backprop(
+            *first, *out[:3], dy, None, None, out.reserve_space, **options
+        )
+        return [a for a in (*out, *grads) if isinstance(a, np.ndarray)]
+
+    return run
+
+
+RUNS = {"lstm": lstm, "gru": gru}
+RUNS |= {f"cudnn_{mode}": cudnn(mode) for mode in ("lstm", "gru", "rnn_tanh")}
+each_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+
+
+def same(a: list[Any], b: list[Any]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@each_run
+def test_calls_at_once(run: Callable[[int], list[Any]]) -> None:
+    """Threads that call at the same time get what each would get alone, to the last bit."""
+    seeds = range(40)
+    alone = [run(seed) for seed in seeds]
+    barrier = threading.Barrier(4)
+
+    def work(seed: int) -> list[Any]:
+        if seed < barrier.parties:
+            barrier.wait(60)
+        return run(seed)
+
+    before = threading.active_count()
+    with ThreadPoolExecutor(barrier.parties) as pool:
+        assert all(map(same, pool.map(work, seeds), alone))
+    assert threading.active_count() == before
+
+
+def test_the_tests_use_one_thread() -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl", reason="needs the extra: demo")
+    pools = [p for p in threadpoolctl.threadpool_info() if p["internal_api"] == "openblas"]
+    asked = int(os.environ["OPENBLAS_NUM_THREADS"])
+    assert {pool["num_threads"] for pool in pools} <= {asked}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux to count threads")
+def test_no_threads_are_left() -> None:
+    """The threads of NumPy's BLAS are all there are, Python's or not."""
+    code = """
+import os, numpy as np
+from ops import test_process as t
+a = np.ones((500, 500))
+a @ a
+before = len(os.listdir("/proc/self/task"))
+for run in t.RUNS.values():
+    run(0)
+assert len(os.listdir("/proc/self/task")) == before
+"""
+    check_in_a_process(code)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_fork() -> None:
+    """A forked child computes the same as its parent, whose ops and BLAS threads were in use."""
+    code = """
+import os, warnings
+from ops import test_process as t
+warnings.simplefilter("ignore")  # newer Pythons warn of any fork beside threads
+shape = 20, 64, 64, 128
+expected = [run(0, *shape) for run in t.RUNS.values()]
+child = os.fork()
+if child == 0:
+    ok = all(t.same(run(0, *shape), e) for run, e in zip(t.RUNS.values(), expected, strict=True))
+    os._exit(0 if ok else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert all(t.same(run(0, *shape), e) for run, e in zip(t.RUNS.values(), expected, strict=True))
+"""
+    check_in_a_process(code)
+
+
+def check_in_a_process(code: str) -> None:
+    """Run code in a process whose BLAS has threads, unlike this one's."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("part", ["forward", "backward"])
+def test_an_interrupt(part: str) -> None:
+    """Ctrl-C ends a call at once, leaves its arguments as they were, and the next call is right."""
+    T, B, I, H = 40_000, 2, 3, 4
+    rng = np.random.default_rng(0)
+    x, zero, w = rng.normal(size=(T, B, I)), np.zeros((B, H)), rng.normal(size=(I + H, 16))
+    b = rng.normal(size=16)
+    out = cupyrnn.block_lstm(x, zero, zero, w, b)
+    h_grad = rng.normal(size=(T, B, H))
+    given = [x, zero, w, b, *out, h_grad]
+    copies = [a.copy() for a in given]
+
+    def call() -> list[Any]:
+        if part == "forward":
+            return [*cupyrnn.block_lstm(x, zero, zero, w, b)]
+        return [*cupyrnn.block_lstm_grad(x, zero, zero, w, *out, None, h_grad)]
+
+    expected, error_state = call(), np.geterr()
+    timer = threading.Timer(0.05, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    timer.join()
+    assert np.geterr() == error_state
+    assert same(given, copies)
+    assert same(call(), expected)

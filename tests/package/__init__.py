@@ -1,0 +1,1 @@
+"""What the package is as a whole: its structure, its promises, its documentation."""

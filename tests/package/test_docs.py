@@ -1,0 +1,163 @@
+"""README and the documentation: their examples run, and nothing is left out or points nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyrnn
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *(p for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.relative_to(DOCS).parts),
+]
+# What a page's examples import beside NumPy, and who brings it.
+NEEDS = {"torch.md": ("torch", "needs PyTorch")}
+# An example, and what it prints where that is shown.
+_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+_FENCED = re.compile(r"^(```+|:::+).*?^\1", re.DOTALL | re.MULTILINE)
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def run(page: str) -> dict[str, Any]:
+    """Run the examples of a page one after the other, and compare what they print."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    found = _BLOCK.findall(page)
+    assert found
+    for code, expected in found:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "<example>", "exec"), names)
+        options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        got = printed.getvalue()
+        assert doctest.OutputChecker().check_output(expected, got, options), (
+            f"expected\n{expected}\ngot\n{got}"
+        )
+    return names
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "```python\n" in text(p)], ids=name)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page.name in NEEDS:
+        module, reason = NEEDS[page.name]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pytest.importorskip(module, reason=reason)
+    monkeypatch.chdir(tmp_path)
+    run(text(page))
+
+
+def test_the_ten_lines_and_the_five(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """README's example gives gradients, and a PyTorch model's lines serve any of them."""
+    names = run(text(ROOT / "README.md"))
+    assert names["grads"].w_grad.shape == names["w"].shape
+    assert np.isfinite(names["grads"].w_grad).all()
+
+    five, *_ = re.findall(r"^```py\n(.*?)^```", text(DOCS / "guide/weights.md"), re.DOTALL | re.M)
+    monkeypatch.chdir(tmp_path)
+    (T, B, I), H = names["x"].shape, 5
+    for G, ends in ((4, ("_l0",)), (3, ("_l0", "_l0_reverse"))):  # an LSTM, a bidirectional GRU
+        shapes = {"weight_ih": (G * H, I), "weight_hh": (G * H, H)}
+        shapes |= {"bias_ih": (G * H,), "bias_hh": (G * H,)}
+        state = {n + end: rng.standard_normal(s) for end in ends for n, s in shapes.items()}
+        np.savez("model.npz", **state)
+        names["dy"] = rng.standard_normal((T, B, H * len(ends)))
+        exec(five, names)
+        assert names["out"].output.shape == (T, B, H * len(ends))
+        assert names["g"].params_backprop.shape == names["packed"].params.shape
+        assert np.isfinite(names["g"].params_backprop).all()
+
+
+def test_a_wrong_example_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="got"):
+        run("```python\nprint(2)\n```\n\n```text\n3\n```\n")
+    with pytest.raises(AssertionError, match="got"):
+        run("```python\nprint(2)\n```\n\nmore\n")
+    with pytest.raises(NameError):
+        run("```python\nnothing_of_that_name\n```\n")
+
+
+def in_reference() -> set[str]:
+    """Return the full names of what the reference describes."""
+    found = set()
+    for page in (DOCS / "reference").glob("*.rst"):
+        module = ""
+        for directive, argument in re.findall(r"^\.\. (\w+):: *(\S*)$", text(page), re.MULTILINE):
+            if directive == "currentmodule":
+                module = argument
+            elif directive in ("autofunction", "autoclass"):
+                full = f"{module}.{argument}"
+                assert full not in found, f"{full} is there twice"
+                found.add(full)
+    return found
+
+
+def test_the_reference_is_complete() -> None:
+    modules = ["cupyrnn.raw_ops", "cupyrnn.parallel"]
+    public = {f"cupyrnn.{n}" for n in cupyrnn.__all__ if n != "raw_ops"}
+    for module in modules:
+        public |= {f"{module}.{n}" for n in importlib.import_module(module).__all__}
+    # PyTorch need not be here to know what the module offers.
+    (offered,) = re.findall(
+        r"__all__ = \[(.*?)\]", text(ROOT / "cupyrnn/torch/__init__.py"), re.DOTALL
+    )
+    public |= {f"cupyrnn.torch.{n}" for n in re.findall(r'"(\w+)"', offered)}
+    assert in_reference() == public
+
+
+def test_all_environment_variables_are_described() -> None:
+    read = set()
+    for path in (ROOT / "cupyrnn").rglob("*.py"):
+        read |= set(re.findall(r'"(CUPY(?:RNN)?_[A-Z0-9_]+)"', text(path)))
+    assert {"CUPYRNN_ENGINE", "CUPYRNN_CUDNN", "CUPYRNN_NUMBA", "CUPY_TF32"} <= read
+    described = text(DOCS / "guide" / "environment.md")
+    assert [v for v in sorted(read) if f"`{v}`" not in described] == []
+
+
+def test_readme_is_short_and_its_table_names_what_there_is() -> None:
+    readme = text(ROOT / "README.md")
+    assert len(readme.splitlines()) <= 150
+    table = readme.split("## Which function do I want?")[1].split("\n##")[0]
+    named = re.findall(r"`(?:cupyrnn\.)?([a-z_]+)`", table)
+    assert len(named) > 15
+    attributes = {"sequence_lengths", "resets"}
+    modules = {"torch", "parallel"}
+    assert [n for n in named if n not in {*cupyrnn.__all__, *attributes, *modules}] == []
+    for beginning in re.findall(r"`([a-z_]+)…`", table):
+        assert any(n.startswith(beginning) for n in cupyrnn.__all__), beginning
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files(page: Path) -> None:
+    prose = _FENCED.sub("", text(page))
+    links = re.findall(r"\]\(([^)\s]+)\)", prose) + re.findall(r'src="([^"]+)"', prose)
+    for link in links:
+        if not re.match(r"https?://|#|mailto:", link):
+            assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+def test_every_page_of_the_guide_is_in_the_tree() -> None:
+    for folder in ("guide", "how", "benchmarks"):
+        index = text(DOCS / folder / "index.md")
+        for page in (DOCS / folder).glob("*.md"):
+            assert page.stem == "index" or re.search(rf"^{page.stem}$", index, re.MULTILINE), page

@@ -1,0 +1,167 @@
+"""What the package promises before any op is called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+import inspect
+import re
+import runpy
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cupyrnn
+
+_CUDNN = " rnn_mode=lstm input_mode=linear_input direction=unidirectional dropout=0 seed=0 seed2=0"
+_STATES = "input input_h input_c params"
+_BACKPROP = (
+    " output output_h output_c output_backprop output_h_backprop output_c_backprop reserve_space"
+)
+SIGNATURES = {
+    "LSTMBlockCell": "x cs_prev h_prev w wci wcf wco b forget_bias=1 cell_clip=3"
+    " use_peephole=False name=None",
+    "LSTMBlockCellGrad": "x cs_prev h_prev w wci wcf wco b i cs f o ci co cs_grad h_grad"
+    " use_peephole name=None",
+    "BlockLSTM": "seq_len_max x cs_prev h_prev w wci wcf wco b forget_bias=1 cell_clip=3"
+    " use_peephole=False name=None",
+    "BlockLSTMV2": "seq_len_max x cs_prev h_prev w wci wcf wco b cell_clip=0"
+    " use_peephole=False name=None",
+    "BlockLSTMGrad": "seq_len_max x cs_prev h_prev w wci wcf wco b i cs f o ci co h cs_grad"
+    " h_grad use_peephole name=None",
+    "BlockLSTMGradV2": "seq_len_max x cs_prev h_prev w wci wcf wco b i cs f o ci co h cs_grad"
+    " h_grad use_peephole name=None",
+    "CudnnRNNParamsSize": "num_layers num_units input_size T S" + _CUDNN + " num_proj=0 name=None",
+    "CudnnRNNParamsToCanonical": "num_layers num_units input_size params num_params"
+    + _CUDNN
+    + " name=None",
+    "CudnnRNNParamsToCanonicalV2": "num_layers num_units input_size params num_params_weights"
+    " num_params_biases" + _CUDNN + " num_proj=0 name=None",
+    "CudnnRNNCanonicalToParams": "num_layers num_units input_size weights biases"
+    + _CUDNN
+    + " name=None",
+    "CudnnRNNCanonicalToParamsV2": "num_layers num_units input_size weights biases"
+    + _CUDNN
+    + " num_proj=0 name=None",
+    "CudnnRNN": _STATES + _CUDNN + " is_training=True name=None",
+    "CudnnRNNV2": _STATES + _CUDNN + " is_training=True name=None",
+    "CudnnRNNV3": _STATES
+    + " sequence_lengths"
+    + _CUDNN
+    + " num_proj=0 is_training=True time_major=True name=None",
+    "CudnnRNNBackprop": _STATES + _BACKPROP + _CUDNN + " name=None",
+    "CudnnRNNBackpropV2": _STATES + _BACKPROP + " host_reserved" + _CUDNN + " name=None",
+    "CudnnRNNBackpropV3": _STATES
+    + " sequence_lengths"
+    + _BACKPROP
+    + " host_reserved"
+    + _CUDNN
+    + " num_proj=0 time_major=True name=None",
+    "GRUBlockCell": "x h_prev w_ru w_c b_ru b_c name=None",
+    "GRUBlockCellGrad": "x h_prev w_ru w_c b_ru b_c r u c d_h name=None",
+}
+
+
+def test_everything_is_annotated() -> None:
+    functions = [getattr(cupyrnn, n) for n in cupyrnn.__all__]
+    functions += [getattr(cupyrnn.raw_ops, n) for n in SIGNATURES]
+    for function in filter(inspect.isfunction, functions):
+        hints = set(function.__annotations__)
+        assert hints == {*inspect.signature(function).parameters, "return"}, function.__name__
+
+
+@pytest.mark.parametrize("op", SIGNATURES)
+def test_raw_ops_have_tensorflows_signatures(op: str) -> None:
+    parameters = inspect.signature(getattr(cupyrnn.raw_ops, op)).parameters.values()
+    assert all(p.kind is p.KEYWORD_ONLY for p in parameters)
+    shown = (p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters)
+    assert " ".join(shown) == SIGNATURES[op]
+
+
+def test_raw_ops_return_named_tuples_in_tensorflows_order() -> None:
+    fields = {
+        "BlockLSTM": "i cs f o ci co h",
+        "LSTMBlockCellGrad": "cs_prev_grad dicfo wci_grad wcf_grad wco_grad",
+        "BlockLSTMGrad": "x_grad cs_prev_grad h_prev_grad w_grad wci_grad wcf_grad wco_grad b_grad",
+        "GRUBlockCell": "r u c h",
+        "GRUBlockCellGrad": "d_x d_h_prev d_c_bar d_r_bar_u_bar",
+    }
+    fields |= {"LSTMBlockCell": fields["BlockLSTM"], "BlockLSTMV2": fields["BlockLSTM"]}
+    fields["BlockLSTMGradV2"] = fields["BlockLSTMGrad"]
+    fields["CudnnRNNParamsToCanonical"] = fields["CudnnRNNParamsToCanonicalV2"] = "weights biases"
+    fields["CudnnRNN"] = "output output_h output_c reserve_space"
+    fields["CudnnRNNV2"] = fields["CudnnRNNV3"] = fields["CudnnRNN"] + " host_reserved"
+    gradients = "input_backprop input_h_backprop input_c_backprop params_backprop"
+    fields |= {f"CudnnRNNBackprop{version}": gradients for version in ("", "V2", "V3")}
+    arrays = {"CudnnRNNParamsSize", "CudnnRNNCanonicalToParams", "CudnnRNNCanonicalToParamsV2"}
+    assert fields.keys() | arrays == SIGNATURES.keys()
+    for op, names in fields.items():
+        function = getattr(cupyrnn.raw_ops, op)
+        returned = function.__annotations__["return"].partition("[")[0].split(".")[-1]
+        kind = getattr(cupyrnn, returned, None) or function.__globals__[returned]
+        assert kind._fields == tuple(names.split())
+
+
+def test_results_are_plain_tuples_too() -> None:
+    x = np.ones((2, 1, 3))
+    out = cupyrnn.block_gru(
+        x, np.ones((1, 4)), np.ones((7, 8)), np.ones((7, 4)), np.ones(8), np.ones(4)
+    )
+    assert isinstance(out, tuple)
+    r, *_, h = out
+    assert r is out.r
+    assert h is out[3]
+
+
+def test_import_loads_nothing_heavy() -> None:
+    """Nothing that NumPy has not loaded itself, but the package and a little of the library."""
+    code = (
+        "import sys, numpy; before = set(sys.modules); import cupyrnn;"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [m for m in run.stdout.split() if not m.startswith("cupyrnn")]
+    assert set(loaded) <= {"__future__", "typing", "collections.abc", "importlib", "zlib"}, loaded
+    assert not re.search(r"cupyrnn\.(__main__|demo)", run.stdout)
+
+
+def test_the_script_for_type_checkers_runs() -> None:
+    runpy.run_path(str(Path(__file__).parent / "typing" / "numpy_user.py"), run_name="__main__")
+
+
+def test_typing_marker_is_shipped() -> None:
+    assert importlib.resources.files("cupyrnn").joinpath("py.typed").is_file()
+    assert typing.get_args(cupyrnn._block.GateOrder) == ("icfo", "ifco")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    root = Path(__file__).parents[2]
+    citation = root.joinpath("CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {cupyrnn.__version__}\n" in citation
+    assert cupyrnn.__version__ in root.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_no_hint_names_a_package_that_no_index_has() -> None:
+    """Who has a clone installs extras from it."""
+    for path in Path(cupyrnn.__file__).parent.rglob("*.py"):
+        assert "cupyrnn[" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_extras_go_together() -> None:
+    """CuPy comes with a compiler of its own CUDA, and nothing beside it brings another."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = toml.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for version in ("12", "13"):
+        (cupy,) = extras[f"cuda{version}x"]
+        assert cupy.startswith(f"cupy-cuda{version}x[ctk]>=14.2")
+    for name, requirements in extras.items():
+        for r in requirements:
+            brings_cuda = r.startswith(("nvidia-cuda", "cuda-bindings"))
+            assert brings_cuda == (name == "nvrtc"), name
+            # Nor by the way of another extra.
+            assert not re.match(r"cupyrnn\[.*(nvrtc|cuda)", r), name

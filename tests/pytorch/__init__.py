@@ -1,0 +1,1 @@
+"""cupyrnn.torch."""

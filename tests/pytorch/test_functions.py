@@ -1,0 +1,636 @@
+"""cupyrnn.torch: derivatives of first and second order, the compiler, and no copies."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ops import test_cudnn_rnn, test_gru, test_lstm
+from ops.test_cudnn_rnn import BI, MODES, Case
+
+import cupyrnn
+
+torch: Any
+ct: Any
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        import torch._dynamo
+
+        import cupyrnn.torch as ct
+        from cupyrnn.torch import definitions
+except ImportError:
+    torch = ct = definitions = None
+
+pytestmark = [
+    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
+    # What torch's own code warns of, which is not ours to mend.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+LENGTHS = {"sequence_lengths": [3, 0, 4]}
+RESETS = {"resets": [[True, False, False], [False, True, False], [False] * 3, [True] * 3]}
+NAMES = [
+    "lstm_block_cell",
+    "lstm_block_cell, clip and peepholes",
+    "block_lstm",
+    "block_lstm, clip and peepholes",
+    "block_lstm, lengths",
+    "gru_block_cell",
+    "block_gru",
+    "block_gru, hard gates",
+    *(f"cudnn_rnn, {mode}" for mode in MODES),
+    "cudnn_rnn, projection",
+    "cudnn_rnn, batch first",
+]
+
+
+class Problem:
+    """A call: a function of tensors, its inputs, and the function of arrays that it is."""
+
+    def __init__(self, name: str, dtype: str = "float64") -> None:
+        rng = np.random.default_rng(list(name.encode()))
+        op, _, kind = name.partition(", ")
+        T, B, I, H = 4, 3, 2, 5
+        attributes: dict[str, Any] = {}
+        if "lstm" in op:
+            inputs = test_lstm.problem(rng, (T, B, I, H), "peepholes" in kind)
+            attributes = {"cell_clip": 0.5 if "clip" in kind else 0, "gate_order": "ifco"}
+            if kind == "lengths":
+                attributes |= {**LENGTHS, "reverse": True, **RESETS}
+            self.fields = ("cs", "h")
+        elif "gru" in op:
+            inputs = test_gru.problem(rng, (T, B, I, H))
+            attributes = {"recurrent_activation": "hard_sigmoid_1/6"} if kind else {}
+            self.fields = ("h",)
+        else:
+            mode = kind if kind in MODES else "lstm"
+            case = Case(mode, T, B, I, H, L=2, direction=BI, num_proj=3 * (kind == "projection"))
+            inputs = test_cudnn_rnn.problem(rng, case)
+            attributes = {"rnn_mode": mode, "direction": BI, "num_proj": case.num_proj}
+            attributes |= {**LENGTHS, "dropout": 0.3, "time_major": kind != "batch first"}
+            if kind == "batch first":
+                for n in ("input", "input_h", "input_c"):
+                    inputs[n] = inputs[n].transpose(1, 0, 2)
+            self.fields = ("output", "output_h", "output_c")[: 3 if mode == "lstm" else 2]
+        if op.endswith("cell"):
+            inputs["x"] = inputs["x"][0]
+        self._set(op, inputs, attributes, dtype)
+
+    @classmethod
+    def of(cls, op: str, inputs: dict[str, Any], attributes: dict[str, Any]) -> Problem:
+        """Return a call of these in float64."""
+        self = cls.__new__(cls)
+        self.fields = ("cs", "h") if "lstm" in op else ("h",)
+        if op == "cudnn_rnn":
+            self.fields = ("output", "output_h", "output_c")[: 2 + ("input_c" in inputs)]
+        self._set(op, inputs, attributes, "float64")
+        return self
+
+    def _set(self, op: str, inputs: dict[str, Any], attributes: dict[str, Any], dtype: str) -> None:
+        self.op, self.attributes = op, attributes
+        self.names = [n for n, a in inputs.items() if a is not None]
+        self.arrays = [inputs[n].astype(dtype) for n in self.names]
+        self.missing = {"input_c": None} if op == "cudnn_rnn" else {}
+
+    def tensors(self, requires_grad: bool = True) -> list[Any]:
+        return [torch.tensor(a, requires_grad=requires_grad) for a in self.arrays]
+
+    def __call__(self, *tensors: Any) -> tuple[Any, ...]:
+        given = {**self.missing, **dict(zip(self.names, tensors, strict=True))}
+        out = getattr(ct, self.op)(**given, **self.attributes)
+        return tuple(getattr(out, n) for n in self.fields)
+
+    def plain(self) -> tuple[Any, ...]:
+        given = {**self.missing, **dict(zip(self.names, self.arrays, strict=True))}
+        attributes = {n: np.array(a) if n == "resets" else a for n, a in self.attributes.items()}
+        seeds = attributes.pop("seeds", None)
+        if seeds is not None:
+            attributes |= dict(zip(("seed", "seed2"), seeds.tolist(), strict=True))
+        out = getattr(cupyrnn, self.op)(**given, **attributes)
+        return tuple(getattr(out, n) for n in self.fields)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_are_those_of_the_arrays(name: str) -> None:
+    for dtype in ("float32", "float64"):
+        problem = Problem(name, dtype)
+        for a, e in zip(problem(*problem.tensors()), problem.plain(), strict=True):
+            np.testing.assert_array_equal(a.detach().numpy(), e)
+        with torch.no_grad():
+            for a, e in zip(problem(*problem.tensors()), problem.plain(), strict=True):
+                np.testing.assert_array_equal(a.numpy(), e)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "cudnn" not in name])
+def test_all_outputs_stand_in_tensorflows_order(name: str) -> None:
+    problem = Problem(name)
+    problem.fields = ("i", "cs", "f", "o", "ci", "co", "h") if "lstm" in name else (*"ruch",)
+    for n, a, e in zip(problem.fields, problem(*problem.tensors()), problem.plain(), strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), e, n)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradcheck(name: str) -> None:
+    problem = Problem(name)
+    torch.autograd.gradcheck(problem, problem.tensors(), check_forward_ad=True, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradgradcheck(name: str) -> None:
+    problem = Problem(name)
+    torch.autograd.gradgradcheck(
+        problem, problem.tensors(), check_fwd_over_rev=True, check_rev_over_rev=True,
+        fast_mode=True, atol=1e-4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_func(name: str) -> None:
+    """jvp, grad, and each of the other; the Hessian from either side."""
+    problem, func = Problem(name), torch.func
+    primals = tuple(problem.tensors(False))
+    generator = torch.Generator().manual_seed(0)
+    directions = tuple(torch.randn(a.shape, dtype=a.dtype, generator=generator) for a in primals)
+    arrays = [a.numpy() for a in primals], [a.numpy() for a in directions]
+
+    def along(*arrays: Any) -> Any:
+        given = {**problem.missing, **dict(zip(problem.names, arrays, strict=True))}
+        named = {n: np.array(a) if n == "resets" else a for n, a in problem.attributes.items()}
+        out = getattr(cupyrnn, problem.op)(**given, **named)
+        return [getattr(out, n) for n in problem.fields]
+
+    expected = cupyrnn.jvp(along, *arrays)[1]
+    _, found = func.jvp(problem, primals, directions)
+    for a, e in zip(found, expected, strict=True):
+        assert_close(a.numpy(), e, "float64", "jvp")
+
+    def loss(*tensors: Any) -> Any:
+        return sum((a**2).sum() for a in problem(*tensors))
+
+    every = tuple(range(len(primals)))
+    gradient = func.grad(loss, argnums=every)
+    _, forward_over_reverse = func.jvp(gradient, primals, directions)
+    reverse_over_reverse = func.vjp(gradient, *primals)[1](directions)
+    reverse_over_forward = func.grad(
+        lambda *tensors: func.jvp(loss, tensors, directions)[1], argnums=every
+    )(*primals)
+    for a, b, c in zip(
+        forward_over_reverse, reverse_over_reverse, reverse_over_forward, strict=True
+    ):
+        assert_close(a.numpy(), b.numpy(), "float64", "forward over reverse", at_least=1.0)
+        assert_close(c.numpy(), b.numpy(), "float64", "reverse over forward", at_least=1.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compile_in_one_graph(name: str) -> None:
+    problem = Problem(name)
+    torch._dynamo.reset()
+
+    def loss(*tensors: Any) -> Any:
+        return sum((a**2).sum() for a in problem(*tensors)) * 2
+
+    eager, compiled = problem.tensors(), problem.tensors()
+    loss(*eager).backward()
+    torch.compile(loss, fullgraph=True, backend="aot_eager")(*compiled).backward()
+    for a, b in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["BlockLSTM", "CudnnRNN"])
+def test_export_with_symbolic_sizes(kind: str) -> None:
+    torch.manual_seed(0)
+    if kind == "BlockLSTM":
+        layer: Any = ct.BlockLSTM(2, 5, cell_clip=0.5)
+        pick: Callable[..., Any] = lambda out: (out.h, out.cs)  # noqa: E731
+    else:
+        layer = ct.CudnnRNN(2, 5, 2, direction=BI)
+        pick = tuple
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Any) -> Any:
+            return pick(self.layer(torch.tanh(x)))
+
+    T, B = torch.export.Dim("T"), torch.export.Dim("B")
+    net, x = Net(), torch.randn(4, 3, 2)
+    exported = torch.export.export(net, (x,), dynamic_shapes={"x": {0: T, 1: B}})
+    targets = [str(n.target) for n in exported.graph.nodes]
+    assert sum("cupyrnn" in t for t in targets) == 1
+    for shape in ((4, 3, 2), (7, 2, 2), (2, 5, 2)):
+        x = torch.randn(shape)
+        for a, e in zip(exported.module()(x), net(x), strict=True):
+            torch.testing.assert_close(a, e, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck(name: str) -> None:
+    """All four ops of each function, with real arguments of each."""
+    problem, calls = Problem(name), []
+    d = definitions
+    known = (d.LSTM_BLOCK_CELL, d.BLOCK_LSTM, d.GRU_BLOCK_CELL, d.BLOCK_GRU, d.CUDNN_RNN)
+    ops = {op.function.name: op for op in known}
+    op = ops[problem.op]
+    whole = {"forward", "backward", "jvp", "second"}
+    with pytest.MonkeyPatch.context() as patch:
+        for which in whole:
+            real = getattr(op, f"_{which}")
+            patch.setattr(
+                op, f"_{which}",
+                lambda *a, real=real, which=which: (calls.append((which, a)), real(*a))[1],
+            )  # fmt: skip
+        tensors = problem.tensors()
+        found = problem(*tensors)
+        grads = torch.autograd.grad(sum((a**2).sum() for a in found), tensors, create_graph=True)
+        torch.autograd.grad(sum((g**2).sum() for g in grads), tensors)
+        torch.func.jvp(
+            problem, tuple(t.detach() for t in tensors), tuple(map(torch.rand_like, tensors))
+        )
+    assert {which for which, _ in calls} == whole
+    for which, args in calls:
+        given = tuple(
+            a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a
+            for a in args
+        )
+        tests = ["test_schema", "test_faketensor"]
+        if which in ("forward", "backward"):
+            tests += ["test_autograd_registration", "test_aot_dispatch_dynamic"]
+        torch.library.opcheck(getattr(op, which), given, test_utils=tests)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_formats_have_first_derivatives(dtype: str) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    kind = getattr(torch, dtype)
+    for name in ("block_lstm", "block_gru", "cudnn_rnn, lstm"):
+        problem = Problem(name)
+        tensors = [t.detach().to(kind).requires_grad_() for t in problem.tensors()]
+        wide = [t.detach().double().requires_grad_() for t in tensors]
+        out, expected = problem(*tensors), problem(*wide)
+        sum(a.float().sum() for a in out).backward()
+        sum(a.sum() for a in expected).backward()
+        for a, e in zip((*out, *(t.grad for t in tensors)),
+                        (*expected, *(t.grad for t in wide)), strict=True):  # fmt: skip
+            assert a.dtype == kind
+            a, e = a.detach().double().numpy(), e.detach().numpy()
+            assert_close(a, e, dtype, name, at_least=1.0)
+        grads = torch.autograd.grad(problem(*tensors)[0].float().sum(), tensors, create_graph=True)
+        with pytest.raises(TypeError, match=f"has dtype {dtype}, expected float32 or float64"):
+            torch.autograd.grad(sum(g.float().sum() for g in grads), tensors)
+
+
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn, gru"])
+def test_every_layout_and_a_part_that_requires_gradients(name: str) -> None:
+    problem = Problem(name)
+    expected = problem.tensors()
+    sum((a**2).sum() for a in problem(*expected)).backward()
+    for which in range(len(expected)):
+        tensors = problem.tensors(False)
+        t = tensors[which]
+        strided = torch.full([2 * n for n in t.shape], torch.nan, dtype=t.dtype)
+        view = strided[tuple(slice(0, None, 2) for _ in t.shape)]
+        view.copy_(t)
+        assert not view.is_contiguous() or t.ndim == 0
+        tensors[which] = view.requires_grad_()
+        sum((a**2).sum() for a in problem(*tensors)).backward()
+        for n, (t, e) in enumerate(zip(tensors, expected, strict=True)):
+            if n == which:
+                torch.testing.assert_close(t.grad, e.grad, rtol=1e-13, atol=1e-13)
+            else:
+                assert t.grad is None
+
+
+def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arrays that the op is given and gives are the memory of the tensors."""
+    problem, seen = Problem("block_lstm"), []
+    op = definitions.BLOCK_LSTM
+    real = op.function.forward
+
+    def spy(inputs: Any, rest: Any) -> Any:
+        found = real(inputs, rest)
+        seen.append(({n: a.ctypes.data for n, a in inputs.items()}, found["h"].ctypes.data))
+        return found
+
+    monkeypatch.setattr(op, "function", op.function._replace(forward=spy))
+    tensors = problem.tensors()
+    out = problem(*tensors)
+    ((addresses, h),) = seen
+    assert addresses == {n: t.data_ptr() for n, t in zip(problem.names, tensors, strict=True)}
+    assert out[1].data_ptr() == h
+
+
+SIZES = st.sampled_from([0, 1, 2, 3, 5])
+GATES = st.sampled_from(["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"])
+
+
+@st.composite
+def block_problems(draw: Any) -> Problem:
+    """Draw a call of a block op with any sizes and attributes."""
+    op = draw(st.sampled_from(["lstm_block_cell", "block_lstm", "gru_block_cell", "block_gru"]))
+    T, B, I, H = (draw(SIZES) for _ in range(4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    attributes: dict[str, Any] = {"recurrent_activation": draw(GATES)}
+    if "lstm" in op:
+        inputs = test_lstm.problem(rng, (T, B, I, H), draw(st.booleans()))
+        order = draw(st.sampled_from(["icfo", "ifco"]))
+        attributes |= {"gate_order": order, "cell_clip": draw(st.sampled_from([None, 0, 0.4]))}
+        if order == "icfo":
+            attributes["forget_bias"] = draw(st.sampled_from([None, 0.0, 0.7]))
+    else:
+        inputs = test_gru.problem(rng, (T, B, I, H))
+    if op.endswith("cell"):
+        inputs["x"] = inputs["x"][0] if T else 0.7 * rng.standard_normal((B, I))
+        return Problem.of(op, inputs, attributes)
+    attributes["reverse"] = draw(st.booleans())
+    if draw(st.booleans()):
+        attributes["sequence_lengths"] = rng.integers(0, T + 1, B).tolist()
+    if draw(st.booleans()):
+        attributes["resets"] = torch.from_numpy(rng.random((T, B)) < 0.3)
+    return Problem.of(op, inputs, attributes)
+
+
+@st.composite
+def cudnn_problems(draw: Any) -> Problem:
+    """Draw a call of cudnn_rnn with any sizes and attributes."""
+    case = draw(test_cudnn_rnn.cases())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    inputs, attributes = test_cudnn_rnn.problem(rng, case), case.attributes
+    lengths = attributes["sequence_lengths"]
+    attributes["sequence_lengths"] = None if lengths is None else torch.from_numpy(lengths)
+    attributes["dropout"] = draw(st.sampled_from([0.0, 0.4]))
+    attributes["seeds"] = torch.tensor([int(n) for n in rng.integers(0, 2**62, 2)])
+    if draw(st.booleans()):
+        attributes["resets"] = torch.from_numpy(rng.random((case.T, case.B)) < 0.3)
+    attributes["time_major"] = draw(st.booleans())
+    if not attributes["time_major"]:
+        for n in set(inputs) - {"params"}:
+            inputs[n] = inputs[n].transpose(1, 0, 2)
+        if "resets" in attributes:
+            attributes["resets"] = attributes["resets"].t()
+    return Problem.of("cudnn_rnn", inputs, attributes)
+
+
+def inner(a: Any, b: Any) -> tuple[float, float]:
+    """Return the sum of products, and of their magnitudes."""
+    products = [(x * y).detach() for x, y in zip(a, b, strict=True)]
+    return sum(float(p.sum()) for p in products), sum(float(p.abs().sum()) for p in products)
+
+
+def layout(a: Any) -> Any:
+    """Return what the compiler relies on."""
+    steps = [step for step, n in zip(a.stride(), a.shape, strict=True) if n != 1]
+    return tuple(a.shape), steps, a.dtype
+
+
+def assert_derivatives(problem: Problem, part: list[bool]) -> None:
+    """
+    All derivatives of a call by the inputs of a part, which agree with one another.
+
+    Gradient and forward mode with a random direction; the Hessian is symmetric, and the same
+    backward over backward as forward over backward. What the compiler is told of shapes is true.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def random(tensors: Any) -> list[Any]:
+        return [torch.randn(t.shape, dtype=t.dtype, generator=generator) for t in tensors]
+
+    fixed = problem.tensors(False)
+    tensors = [t.clone().requires_grad_() for t, wanted in zip(fixed, part, strict=True) if wanted]
+
+    def call(*tensors: Any) -> tuple[Any, ...]:
+        rest = iter(tensors)
+        return problem(*[next(rest) if w else t for t, w in zip(fixed, part, strict=True)])
+
+    out = call(*tensors)
+    for a, e in zip(out, problem.plain(), strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), e)
+    if not tensors:
+        assert not any(a.requires_grad for a in out)
+        return
+    w, u, v = random(out), random(tensors), random(tensors)
+    grads = torch.autograd.grad(out, tensors, w, create_graph=True)
+    primals = tuple(t.detach() for t in tensors)
+    _, along = torch.func.jvp(call, primals, tuple(v))
+    (a, _), (b, scale) = inner(w, along), inner(grads, v)
+    assert abs(a - b) <= 1e-12 * (scale + 1)
+    Hu, Hv = (torch.autograd.grad(grads, tensors, d, retain_graph=True) for d in (u, v))
+    (a, _), (b, scale) = inner(u, Hv), inner(v, Hu)
+    assert abs(a - b) <= 1e-12 * (scale + 1)
+
+    def gradient(*tensors: Any) -> Any:
+        return torch.func.vjp(call, *tensors)[1](tuple(w))
+
+    for a, b in zip(torch.func.jvp(gradient, primals, tuple(v))[1], Hv, strict=True):
+        assert_close(a.numpy(), b.numpy(), "float64", "forward over reverse", at_least=1.0)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = problem(*map(mode.from_tensor, fixed))
+    assert [layout(a) for a in fake] == [layout(a) for a in out]
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=block_problems(), data=st.data())
+def test_random_calls_of_block_ops(problem: Problem, data: Any) -> None:
+    assert_derivatives(problem, [data.draw(st.booleans()) for _ in problem.names])
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=cudnn_problems(), data=st.data())
+def test_random_calls_of_cudnn_rnn(problem: Problem, data: Any) -> None:
+    assert_derivatives(problem, [data.draw(st.booleans()) for _ in problem.names])
+
+
+def test_a_wrong_derivative_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the double backward took the gradient for its own tangent."""
+    problem, op = Problem("block_gru"), definitions.BLOCK_GRU
+    real = op._second
+
+    def planted(*args: Any) -> Any:
+        found = real(*args)
+        return [*found[:1], *found[1:7], *found[1:7]]
+
+    assert_derivatives(problem, [True] * 6)
+    monkeypatch.setattr(op, "_second", planted)
+    with pytest.raises(AssertionError):
+        assert_derivatives(problem, [True] * 6)
+
+
+def test_the_compilers_own_backend() -> None:
+    """With the default backend, code in C++ around the op, forward and backward."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    problem = Problem("block_lstm, clip and peepholes", "float32")
+    torch._dynamo.reset()
+
+    def loss(*tensors: Any) -> Any:
+        return sum((torch.tanh(a) ** 2).sum() for a in problem(*tensors)) * 2
+
+    eager, compiled = problem.tensors(), problem.tensors()
+    expected = loss(*eager)
+    expected.backward()
+    found = torch.compile(loss, fullgraph=True)(*compiled)
+    found.backward()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    for a, b in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_what_transforms_cannot_have_says_so() -> None:
+    """No vmap, no third derivative, no forward mode in a compiled graph: never a wrong number."""
+    problem, func = Problem("block_gru"), torch.func
+    x, *rest = problem.tensors(False)
+    v = torch.ones_like(x)
+
+    def loss(x: Any) -> Any:
+        return problem(x, *rest)[0].sum()
+
+    def squared(f: Any) -> Any:
+        return lambda x: f(x).pow(2).sum()
+
+    message = "^block_gru: there is no vmap, give it a batch by the axis B"
+    for transform in (func.vmap(loss), func.vmap(func.grad(loss))):
+        with pytest.raises(NotImplementedError, match=message):
+            transform(torch.stack([x, x]))
+    for transform in (func.hessian(loss), func.jacfwd(loss)):  # which are made of vmap
+        with pytest.raises(NotImplementedError, match=message):
+            transform(x)
+    hessian = torch.autograd.functional.hessian(lambda b: problem(x, *rest[:-1], b)[0].sum(),
+                                                rest[-1])  # fmt: skip
+    torch.testing.assert_close(hessian, hessian.T)
+
+    twice = func.grad(squared(func.grad(loss)))
+    with pytest.raises(NotImplementedError, match=r"^block_gru: there are no third derivatives"):
+        func.grad(squared(twice))(x)
+    with pytest.raises(NotImplementedError, match=r"^block_gru: there are no third derivatives"):
+        func.jvp(twice, (x,), (v,))
+    with pytest.raises(NotImplementedError, match=r"^block_gru: there is no forward mode of forw"):
+        func.jvp(lambda x: func.jvp(loss, (x,), (v,))[1], (x,), (v,))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: func.jvp(loss, (x,), (v,))[1], fullgraph=True, backend="aot_eager"
+    )
+    with pytest.raises(Exception, match=r"block_gru: there is no forward mode in torch\.compile"):
+        compiled(x)
+    op = torch.ops.cupyrnn.block_gru
+    with (
+        pytest.raises(NotImplementedError, match=r"there is no forward mode in torch\.compile"),
+        torch.autograd.forward_ad.dual_level(),
+    ):
+        op(torch.autograd.forward_ad.make_dual(x, v), *rest, None, None, "sigmoid", False)
+    tensors = [t.requires_grad_() for t in (x, *rest)]
+    out = torch.ops.cupyrnn.block_gru_jvp(*tensors, *tensors, None, None, "sigmoid", False)
+    with pytest.raises(NotImplementedError, match=r"^block_gru: there are no third derivatives"):
+        out.sum().backward()
+
+
+def test_complex_tensors_are_no_dual_numbers() -> None:
+    """NumPy's arrays of the ops are; a tensor's imaginary part is no tangent."""
+    problem = Problem("block_gru")
+    x, *rest = problem.tensors(False)
+    for tensors in ((x.to(torch.complex128), *rest), (x, rest[0] * 1j, *rest[1:])):
+        with pytest.raises(TypeError, match=r"has dtype torch.complex128, expected one of float16"):
+            problem(*tensors)
+
+
+def test_tensors_that_are_marked_negative() -> None:
+    problem = Problem("block_gru")
+    x, *rest = problem.tensors(False)
+    marked = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert marked.is_neg()
+    torch.testing.assert_close(problem(marked, *rest)[0], problem(x, *rest)[0], rtol=0, atol=0)
+
+
+def test_what_has_no_derivative_says_so() -> None:
+    problem = Problem("block_gru")
+    tensors = problem.tensors()
+    grads = torch.autograd.grad(problem(*tensors)[0].sum(), tensors, create_graph=True)
+    second = torch.autograd.grad(sum((g**2).sum() for g in grads), tensors, create_graph=True)
+    with pytest.raises(NotImplementedError, match="block_gru: there are no third derivatives"):
+        sum((g**2).sum() for g in second).backward()
+    x, *rest = tensors
+    assert not ct.block_gru(x, *rest).r.requires_grad
+
+
+def test_errors_name_the_argument() -> None:
+    x, state, w = torch.ones(4, 1, 2), torch.zeros(1, 3), torch.ones(5, 12)
+    b = torch.zeros(12)
+    with pytest.raises(ValueError, match=r"^block_lstm: w has shape \(4, 12\), expected \(I\+H"):
+        ct.block_lstm(x, state, state, w[:4], b)
+    with pytest.raises(TypeError, match=r"^block_lstm: w has dtype float64, expected float32 like"):
+        ct.block_lstm(x, state, state, w.double(), b)
+    with pytest.raises(TypeError, match=r"^block_lstm: x has dtype torch.int64, expected one of"):
+        ct.block_lstm(x.long(), state, state, w, b)
+    with pytest.raises(TypeError, match=r"^block_lstm: w is on device meta, expected cpu like x"):
+        ct.block_lstm(x, state, state, w.to("meta"), b)
+    with pytest.raises(ValueError, match=r"^block_lstm: sequence_lengths\[0\] is 5, expected in"):
+        ct.block_lstm(x, state, state, w, b, sequence_lengths=[5])
+    with pytest.raises(TypeError, match=r"^cudnn_rnn: input_c is None, expected a tensor"):
+        ct.cudnn_rnn(x, x[:1], None, b)
+
+
+def test_modules() -> None:
+    torch.manual_seed(1)
+    layer = ct.BlockLSTM(2, 5, dtype=torch.float64)
+    again = ct.BlockLSTM(2, 5, dtype=torch.float64, use_peephole=False)
+    assert sorted(n for n, _ in layer.named_parameters()) == ["b", "w", "wcf", "wci", "wco"]
+    assert sorted(n for n, _ in again.named_parameters()) == ["b", "w"]
+    again.load_state_dict({n: p for n, p in layer.state_dict().items() if n in ("w", "b")})
+    x = torch.randn(4, 3, 2, dtype=torch.float64)
+    torch.testing.assert_close(layer(x).h, again(x).h, rtol=0, atol=0)
+    zeros = np.zeros((3, 5))
+    w, b = (p.detach().numpy() for p in (layer.w, layer.b))
+    expected = cupyrnn.block_lstm(x.numpy(), zeros, zeros, w, b)
+    np.testing.assert_array_equal(layer(x).h.detach().numpy(), expected.h)
+
+    for mode, direction in zip(MODES, (BI, "unidirectional") * 2, strict=True):
+        net = ct.CudnnRNN(2, 5, 2, rnn_mode=mode, direction=direction, dropout=0.5,  # type: ignore[arg-type]
+                          time_major=False, dtype=torch.float64)  # fmt: skip
+        x = torch.randn(3, 4, 2, dtype=torch.float64)
+        torch.manual_seed(3)
+        first, other = net(x).output, net(x).output
+        torch.manual_seed(3)
+        torch.testing.assert_close(net(x).output, first, rtol=0, atol=0)
+        assert not torch.equal(first, other)
+        net.eval()
+        torch.testing.assert_close(net(x).output, net(x).output, rtol=0, atol=0)
+        net(x).output.sum().backward()
+        assert net.params.grad.shape == net.params.shape
+
+
+def test_beside_torchs_lstm() -> None:
+    """The modules' parameters are those of torch.nn.LSTM, converted."""
+    torch.manual_seed(0)
+    other = torch.nn.LSTM(2, 5, 2, bidirectional=True, dtype=torch.float64)
+    net = ct.CudnnRNN(2, 5, 2, direction=BI, dtype=torch.float64)
+    packed = cupyrnn.params_from_torch(other.state_dict())
+    net.load_state_dict({"params": torch.from_numpy(packed.params)})
+    x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
+    for run in (other, net):
+        x.grad = None
+        out = run(x)[0]
+        (out**2).sum().backward()
+        if run is other:
+            expected = out.detach(), x.grad
+    torch.testing.assert_close(out.detach(), expected[0], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(x.grad, expected[1], rtol=1e-12, atol=1e-13)
+
+
+def test_nothing_else_imports_torch() -> None:
+    code = "import sys, cupyrnn, cupyrnn.demo; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,1 @@
+"""Packed parameters, first values, and weights from and to other libraries."""

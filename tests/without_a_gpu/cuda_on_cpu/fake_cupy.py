@@ -1,0 +1,317 @@
+"""
+The part of CuPy that the package uses, on NumPy memory and the CPU runner of CUDA source.
+
+Installed as ``sys.modules["cupy"]`` it lets the whole device path run without a GPU, launch code
+included: which kernel, in which order, with which grid, buffers, dtypes and pointers.
+
+The real CuPy runs the same path in cupy_on_host, and proves more: its own packing of
+arguments, memory, streams, casts and kernels, the bounds of every access. What only this does:
+
+- it runs where CuPy cannot be installed, in the process of every other test;
+- it has the sanitizers of g++, and runs threads in reverse order;
+- an array of the host that gets between those of the device is an error in every operation of
+  this module, also in those that CuPy would let pass or turn into a copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+
+from . import runner
+from .runner import compile_module
+
+_HANDLE = 0x5EED
+_live: weakref.WeakValueDictionary[int, ndarray] = weakref.WeakValueDictionary()
+
+
+class Device:
+    """A device; as a context it is the current one."""
+
+    entered: list[int] = []  # noqa: RUF012 - one stack for the process, as in CUDA
+
+    def __init__(self, id: int = 0) -> None:
+        self.id = id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __enter__(self) -> Device:
+        self.entered.append(self.id)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.entered.pop()
+
+
+def _current() -> int:
+    return Device.entered[-1] if Device.entered else 0
+
+
+class ndarray(np.ndarray):
+    """An array in what stands for device memory."""
+
+    device_id: int
+
+    def __array_finalize__(self, parent: Any) -> None:
+        self.device_id = getattr(parent, "device_id", _current())
+        _live[id(self)] = self
+
+    @property
+    def data(self) -> Any:
+        return types.SimpleNamespace(ptr=self.ctypes.data)
+
+    @property
+    def device(self) -> Device:
+        return Device(self.device_id)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        known = (np.ndarray, np.generic)
+        if any(hasattr(a, "__array_ufunc__") and not isinstance(a, known) for a in inputs):
+            return NotImplemented
+        for a in (*inputs, *kwargs.get("out", ())):
+            if isinstance(a, np.ndarray) and not isinstance(a, ndarray):
+                raise TypeError(
+                    f"{ufunc.__name__}: an array of the host among arrays of the device"
+                )
+        plain = [a.view(np.ndarray) if isinstance(a, ndarray) else a for a in inputs]
+        if "out" in kwargs:
+            kwargs["out"] = tuple(a.view(np.ndarray) for a in kwargs["out"])
+        result = getattr(ufunc, method)(*plain, **kwargs)
+        return inputs[0] if kwargs.get("out") else asarray(result)
+
+    def __array_function__(self, func: Any, *_: Any) -> Any:
+        raise TypeError(f"numpy.{func.__name__} was called with an array of the device")
+
+    def astype(self, dtype: Any, order: Any = "K", copy: bool = True) -> Any:
+        result = super().astype(dtype, order=order, copy=copy)
+        if result is not self:
+            result.device_id = _current()  # as cupy, whose new arrays are on the current device
+        return result
+
+    def copy(self, order: Any = "C") -> Any:
+        result = super().copy(order)
+        result.device_id = _current()
+        return result
+
+    def take(self, indices: Any, axis: Any = None, out: Any = None) -> Any:
+        _expect_of_device("take", indices)
+        assert out is None
+        return asarray(get(self).take(get(indices), axis))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, np.ndarray):
+            _expect_of_device("an index", key)
+        if isinstance(value, np.ndarray) and not isinstance(value, ndarray):
+            raise TypeError("an array of the host is assigned to an array of the device")
+        super().__setitem__(key, value)
+
+
+def _expect_of_device(what: str, *arrays: Any) -> None:
+    for a in arrays:
+        if not isinstance(a, ndarray):
+            raise TypeError(f"{what}: {type(a)}, expected an array of the device")
+        assert a.device_id == _current(), f"{what}: on device {a.device_id}, not {_current()}"
+
+
+def asarray(a: Any) -> ndarray:
+    """Return `a` itself as device memory, in whatever layout it has."""
+    return np.asarray(a).view(ndarray)
+
+
+def get(a: ndarray) -> np.ndarray[Any, Any]:
+    return a.view(np.ndarray)
+
+
+def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
+    a = np.ndarray(shape, dtype)
+    a.view(np.uint8 if a.ndim else a.dtype).fill(0xFF) if a.size else None
+    return asarray(a)
+
+
+def zeros(shape: Any, dtype: Any = np.float64) -> ndarray:
+    return asarray(np.zeros(shape, dtype))
+
+
+def ascontiguousarray(a: ndarray) -> ndarray:
+    return a if a.flags.c_contiguous else a.copy()
+
+
+def concatenate(arrays: Any, axis: int = 0) -> ndarray:
+    _expect_of_device("concatenate", *arrays)
+    return asarray(np.concatenate([get(a) for a in arrays], axis))
+
+
+def roll(a: ndarray, shift: int, axis: int | None = None) -> ndarray:
+    _expect_of_device("roll", a)
+    return asarray(np.roll(get(a), shift, axis))
+
+
+class RawModule:
+    """Source compiled for the host by the runner."""
+
+    sanitize = False
+
+    def __init__(self, *, code: str, options: tuple[str, ...], name_expressions: Any) -> None:
+        self._module = compile_module(
+            code, name_expressions, options=options, sanitize=RawModule.sanitize
+        )
+
+    def get_function(self, name: str) -> Any:
+        function = self._module.get_function(name)
+        _functions[id(function)] = function
+        return types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=id(function)))
+
+
+# What launchKernel is given numbers of: kernels, and arrays by the addresses found in them.
+_functions: dict[int, Any] = {}
+_found: dict[tuple[int, int], Any] = {}
+
+
+def _array_at(address: int, parameter: Any) -> ndarray:
+    """Return the largest living array that begins at an address, or one that holds it."""
+    key = address, parameter.target_size
+    known = _found.get(key, lambda: None)()
+    if known is not None and known.ctypes.data == address:
+        return known
+    holding = None
+    for a in list(_live.values()):
+        if a.size == 0 or a.device_id != _current() or not runner.may_point_to(a.dtype, parameter):
+            continue
+        first = a.ctypes.data
+        extent = sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize
+        begins = first == address and (known is None or a.size > known.size)
+        if begins:
+            known = a
+        elif first < address < first + extent:
+            holding = a
+    found = holding if known is None else known
+    assert found is not None, f"{address:#x} is in no {parameter} of this device"
+    _found[key] = weakref.ref(found)
+    return found
+
+
+def _allocations() -> list[tuple[int, int, str]]:
+    """Return address, size and a name of every living array of this device."""
+    living = [a for a in list(_live.values()) if a.device_id == _current()]
+    return [(*_span(a), f"{a.dtype}{[*a.shape]}") for a in living if a.size]
+
+
+def _span(a: ndarray) -> tuple[int, int]:
+    """Return where an array begins and the bytes to its end; a negative stride goes backwards."""
+    steps = [(n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)]
+    low, high = sum(min(s, 0) for s in steps), sum(max(s, 0) for s in steps)
+    return a.ctypes.data + low, high - low + a.itemsize
+
+
+def _launch_kernel(
+    function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int,
+    shared: int, stream: int, params: int, extra: int,
+) -> None:  # fmt: skip
+    """cuLaunchKernel: the arguments are at the addresses that stand from `params` on."""
+    assert extra == 0
+    kernel = _functions[function]
+    if hasattr(kernel, "launch_at"):  # PTX, which does not say what points to what
+        kernel.launch_at((gx, gy, gz), (bx, by, bz), params, _allocations(), shared)
+        return
+    addresses = (ctypes.c_uint64 * len(kernel.parameters)).from_address(params)
+    args: list[Any] = []
+    for address, parameter in zip(addresses, kernel.parameters, strict=True):
+        place = ctypes.string_at(address, 8)
+        if parameter.kind == "p":
+            value = int.from_bytes(place, "little")
+            aligned = value % max(1, parameter.target_size) == 0
+            assert aligned, f"{kernel.name}: {value:#x} is not aligned to a {parameter}"
+            array = _array_at(value, parameter) if value else None
+            offset = 0 if array is None else value - array.ctypes.data
+            args.append(None if array is None else runner.Pointer(array, offset))
+            continue
+        # Whoever passes a larger number than the kernel takes is found out by what is left over.
+        assert not any(place[parameter.size :]), f"{kernel.name}: no {parameter} at {address:#x}"
+        kind = {"i": "i", "f": "f"}[parameter.kind]
+        args.append(np.frombuffer(place, f"{kind}{parameter.size}", 1)[0])
+    kernel((gx, gy, gz), (bx, by, bz), args, shared_mem=shared)
+
+
+_TYPES = {
+    0: "float32",
+    1: "float64",
+    2: "float16",
+    14: "bfloat16",
+    4: "complex64",
+    5: "complex128",
+}
+
+
+def _matrix(pointer: int, kind: int, rows: int, columns: int, ld: int) -> Any:
+    """Return a view of a column-major matrix, inside one of the living arrays."""
+    dtype = np.dtype(__import__("ml_dtypes").bfloat16 if kind == 14 else _TYPES[kind])
+    assert ld >= max(rows, 1), f"leading dimension {ld} of {rows} rows"
+    assert pointer % dtype.itemsize == 0, "a product of an array that is not aligned to its items"
+    size = ((columns - 1) * ld + rows) * dtype.itemsize
+    inside = False
+    for a in list(_live.values()):
+        first = a.ctypes.data
+        extent = sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize
+        holds = a.size > 0 and first <= pointer and pointer + size <= first + extent
+        inside |= holds and a.device_id == _current()
+    assert inside, f"a product reaches outside its arrays: {size} bytes at {pointer:#x}"
+    memory = (ctypes.c_char * size).from_address(pointer)
+    flat = np.frombuffer(memory, dtype)
+    strides = (dtype.itemsize, ld * dtype.itemsize)
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), strides, writeable=True)
+
+
+def _gemm_ex(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, A: int, Atype: int, lda: int, B: int, Btype: int, ldb: int,
+    beta: int, C: int, Ctype: int, ldc: int, computeType: int, algo: int,
+) -> None:  # fmt: skip
+    """cublasGemmEx: C[m, n] = alpha * op(A) @ op(B) + beta * C, column-major."""
+    assert handle == _HANDLE
+    assert algo == -1
+    double, complex_ = computeType == 70, Atype in (4, 5)
+    assert computeType in (68, 70, 77)
+    assert Atype == Btype
+    assert (Atype in (1, 5)) == double, "compute type and operand type"
+    wide = np.dtype("D" if double else "F") if complex_ else np.dtype("d" if double else "f")
+    assert Ctype in (Atype, 0 if Atype in (2, 14) else Atype)
+    assert min(m, n, k) > 0
+    a = _matrix(A, Atype, *((m, k) if transa == 0 else (k, m)), lda)
+    b = _matrix(B, Btype, *((k, n) if transb == 0 else (n, k)), ldb)
+    c = _matrix(C, Ctype, m, n, ldc)
+    # Of complex matrices the scalars are complex too.
+    one, zero_or_one = (
+        np.frombuffer(ctypes.string_at(p, wide.itemsize), wide)[0] for p in (alpha, beta)
+    )
+    left, right = (x.astype(wide).T if t else x.astype(wide) for x, t in ((a, transa), (b, transb)))
+    result = one * (left @ right)
+    # With beta = 0 cuBLAS does not read C, which may hold anything.
+    c[...] = result if zero_or_one == 0 else result + zero_or_one * c.astype(wide)
+
+
+def module() -> types.ModuleType:
+    """Return the module that stands for cupy."""
+    cupy: Any = types.ModuleType("cupy_on_cpu")
+    things = (ndarray, asarray, empty, zeros, ascontiguousarray, concatenate, roll, RawModule)
+    for thing in things:
+        setattr(cupy, thing.__name__, thing)
+    cupy.asnumpy = get
+    cupy.cuda = types.SimpleNamespace(
+        driver=types.SimpleNamespace(launchKernel=_launch_kernel),
+        runtime=types.SimpleNamespace(getDevice=_current, setDevice=lambda id: None),
+        get_current_stream=lambda: types.SimpleNamespace(ptr=0),
+        Device=Device,
+        cublas=types.SimpleNamespace(
+            gemmEx=_gemm_ex, getMathMode=lambda _: 0, setMathMode=lambda _, mode: None
+        ),
+        device=types.SimpleNamespace(get_cublas_handle=lambda: _HANDLE),
+    )
+    return cupy

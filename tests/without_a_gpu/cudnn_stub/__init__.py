@@ -1,0 +1,83 @@
+"""
+A libcudnn.so.9 that records its calls, and one for what CuPy 13 has of cuDNN 8.
+
+`cudnn.cc` is the library; `eight` the module; `expected` says what they are to be called with;
+`fixtures` puts them in the place of the real ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import subprocess
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cupyrnn.cudnn import library
+from without_a_gpu.cuda_on_cpu import fake_cupy, runner
+
+SOURCE = (Path(__file__).parent / "cudnn.cc").read_text(encoding="utf-8")
+# cuDNN 8 where a part is missing: the first call ends the process.
+INCOMPLETE_EIGHT = 'extern "C" { unsigned long cudnnGetVersion() { __builtin_trap(); } }'
+
+
+@functools.cache
+def compiled(source: str) -> bytes:
+    """Return a shared library."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "lib.so"
+        command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-x", "c++", "-"]
+        subprocess.run([*command, "-o", str(out)], input=source, text=True, check=True)
+        return out.read_bytes()
+
+
+def install(folder: Path, source: str = SOURCE, parts: tuple[str, ...] | None = None) -> Path:
+    """Write a library as libcudnn.so.9 and, as its parts, libraries beside it."""
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    folder.mkdir(exist_ok=True, parents=True)
+    path = folder / "libcudnn.so.9"
+    path.write_bytes(compiled(source))
+    for part in library._SUBLIBRARIES if parts is None else parts:
+        (folder / part).write_bytes(compiled(f"int {part.split('.')[0]};"))
+    return path
+
+
+class Stub:
+    """The library that records, loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.dll = ctypes.CDLL(str(path))
+        self.dll.stub_calls.restype = ctypes.c_char_p
+
+    def calls(self) -> list[dict[str, Any]]:
+        return json.loads(self.dll.stub_calls())
+
+    def names(self) -> list[str]:
+        return [c["call"] for c in self.calls()]
+
+    def last(self, name: str) -> dict[str, Any]:
+        """Return the arguments of the last call of a function."""
+        found = [c for c in self.calls() if c["call"] == name]
+        assert found, f"{name} was not called"
+        return {n: v for n, v in found[-1].items() if n != "call"}
+
+
+def with_streams(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the stand-in for CuPy what this engine needs of CuPy beside arrays."""
+
+    def copyto(to: Any, source: Any, *, where: Any) -> None:
+        assert all(type(a) is cupy.ndarray for a in (to, source, where))
+        np.copyto(fake_cupy.get(to), fake_cupy.get(source), where=fake_cupy.get(where))
+
+    stream = types.SimpleNamespace(ptr=0x57)
+    monkeypatch.setattr(cupy, "copyto", copyto, raising=False)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream, raising=False)
+    monkeypatch.setattr(cupy.cuda, "get_device_id", fake_cupy._current, raising=False)

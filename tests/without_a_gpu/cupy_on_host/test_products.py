@@ -1,0 +1,69 @@
+"""How the ops have cuBLAS compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from without_a_gpu.cupy_on_host.calls import calls
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = (3, 2, 4, 5)
+CUDA_TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
+CUDA_TYPES |= {"complex64": 4, "complex128": 5}
+COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
+TENSOR_OP, NO_REDUCED_PRECISION_REDUCTION = 1, 16
+
+
+def products(host: Any, call: Any) -> list[Any]:
+    with host.log() as events:
+        call()
+    return [e.product for e in events if e.kind == "products"]
+
+
+@pytest.mark.parametrize("dtype", CUDA_TYPES)
+def test_types_and_accumulation(host: Any, cupy: Any, dtype: str) -> None:
+    """Half formats are added up in float32, also where cuBLAS splits a sum."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    kind = CUDA_TYPES[dtype]
+    compute = COMPUTE_64F if dtype in ("float64", "complex128") else COMPUTE_32F
+    seen = rounded = 0
+    for name, call in calls(cupy, SHAPE, dtype).items():
+        for p in products(host, call):
+            assert (p.operands, p.compute) == (kind, compute), name
+            assert p.result in (kind, CUDA_TYPES["float32"]), name
+            strict = p.result in (CUDA_TYPES["float16"], CUDA_TYPES["bfloat16"])
+            assert p.math_mode == NO_REDUCED_PRECISION_REDUCTION * strict, name
+            seen, rounded = seen + 1, rounded + strict
+    assert seen
+    assert (rounded > 0) == (dtype in ("float16", "bfloat16"))
+
+
+def test_the_mode_of_the_users_handle_is_theirs(host: Any, cupy: Any) -> None:
+    handle, cublas = cupy.cuda.device.get_cublas_handle(), cupy.cuda.cublas
+    call = calls(cupy, SHAPE, "float16")["block_lstm_grad"]
+    cublas.setMathMode(handle, TENSOR_OP)
+    try:
+        modes = {p.math_mode for p in products(host, call)}
+        assert modes == {TENSOR_OP, TENSOR_OP | NO_REDUCED_PRECISION_REDUCTION}
+        assert cublas.getMathMode(handle) == TENSOR_OP
+    finally:
+        cublas.setMathMode(handle, 0)
+
+
+@pytest.mark.parametrize("setting", ["0", "1", "2", "-1", " 1", "true", "", None])
+def test_tf32_as_cupy_reads_it(
+    host: Any, cupy: Any, setting: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUPY_TF32", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("CUPY_TF32", setting)
+    # CuPy itself raises at its first product where the setting is no number.
+    expected = COMPUTE_32F_FAST_TF32 if setting in ("1", "2", " 1") else COMPUTE_32F
+    found = {p.compute for call in calls(cupy, SHAPE).values() for p in products(host, call)}
+    assert found == {expected}
+    double = calls(cupy, SHAPE, "float64")["block_lstm"]
+    assert {p.compute for p in products(host, double)} == {COMPUTE_64F}

@@ -1,0 +1,181 @@
+"""
+No op waits for the device, copies to or from the host, or leaves the current stream.
+
+Each is called twice: the first call compiles, and makes the handle of cuBLAS.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from without_a_gpu.cupy_on_host.calls import calls, rnn_calls
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = (5, 3, 4, 9)
+SILENT = ("synchronisations", "copies_to_host", "waits")
+ON_A_STREAM = ("launches", "products", "memsets", "copies_on_device", "copies_to_device")
+NAMES = (
+    *("block_lstm", "block_lstm_grad", "lstm_block_cell", "lstm_block_cell_grad"),
+    *("block_gru", "block_gru_grad", "gru_block_cell", "gru_block_cell_grad"),
+    *("cudnn_rnn lstm", "cudnn_rnn_backprop lstm", "cudnn_rnn gru", "cudnn_rnn_backprop gru"),
+    *("cudnn_rnn rnn_tanh", "cudnn_rnn_backprop rnn_tanh"),
+    *("cudnn_rnn rnn_relu", "cudnn_rnn_backprop rnn_relu"),
+)
+
+
+def disturbances(events: list[Any], stream: Any) -> list[Any]:
+    """Return what an op must not do."""
+    return [
+        e for e in events if e.kind in SILENT or (e.kind in ON_A_STREAM and e.stream != stream.ptr)
+    ]
+
+
+@pytest.fixture(params=["the default stream", "a stream of its own"])
+def stream(cupy: Any, request: pytest.FixtureRequest) -> Any:
+    return cupy.cuda.Stream.null if "default" in request.param else cupy.cuda.Stream()
+
+
+def quiet(host: Any, stream: Any, call: Any) -> list[Any]:
+    with stream:
+        call()
+        with host.log() as events:
+            call()
+    assert disturbances(events, stream) == []
+    assert any(e.kind == "launches" for e in events)
+    return events
+
+
+def test_the_names_are_all_of_them(cupy: Any) -> None:
+    assert set(calls(cupy, SHAPE)) == set(NAMES)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_ops_are_quiet(host: Any, cupy: Any, stream: Any, name: str, dtype: str) -> None:
+    with stream:
+        call = calls(cupy, SHAPE, dtype)[name]
+    events = quiet(host, stream, call)
+    # What is on the host goes up before the op, if at all.
+    assert not [e for e in events if e.kind == "copies_to_device"]
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_sequences_of_different_lengths_are_quiet(
+    host: Any, cupy: Any, stream: Any, mode: str
+) -> None:
+    with stream:
+        both = rnn_calls(cupy, SHAPE, "float32", mode, np.array([5, 0, 3]))
+    for call in both:
+        quiet(host, stream, call)
+
+
+def test_one_launch_and_one_product_a_step(host: Any, cupy: Any) -> None:
+    """What a step adds, whatever a call takes once."""
+    for name in NAMES:
+        if "_cell" in name:
+            continue
+        counts = []
+        for T in (5, 6):
+            call = calls(cupy, (T, 3, 4, 9))[name]
+            call()
+            before = host.counts()
+            call()
+            counts.append(host.counts() - before)
+        step = counts[1] - counts[0]
+        per_step = 2 if name.startswith("block_gru") else 1
+        assert step.launches == step.products == per_step, (name, step)
+        assert step.allocations == step.memsets == step.copies_on_device == 0, (name, step)
+
+
+def calls_made(call: Any) -> int:
+    """Return how many functions of Python and C are called: the host's work, but no time."""
+    made = 0
+
+    def see(_: FrameType, event: str, __: Any) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return made
+
+
+def test_the_arguments_of_a_step_are_packed_before_the_loop(cupy: Any) -> None:
+    """A step calls the stages, what launches them, and nothing that looks at an array."""
+    for name in NAMES:
+        if "_cell" in name:
+            continue
+        made = []
+        for T in (10, 30):
+            call = calls(cupy, (T, 3, 4, 9))[name]
+            call()
+            made.append(calls_made(call))
+        pairs = 2 if name.startswith("block_gru") else 1  # of a kernel and a product
+        assert made[1] - made[0] <= 20 * 8 * pairs, (name, made)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_different_lengths_cost_no_more_than_equal_ones(host: Any, cupy: Any, mode: str) -> None:
+    """One loop over the steps, not one for each length: the same launches but for a few."""
+    shape, lengths = (40, 40, 4, 9), np.arange(1, 41)
+    kinds = (rnn_calls(cupy, shape, "float32", mode, given) for given in (None, lengths))
+    for both in zip(*kinds, strict=True):
+        launched, made = [], []
+        for call in both:
+            call()
+            before = host.counts()
+            call()
+            counts = host.counts() - before
+            launched.append((counts.launches, counts.products))
+            made.append(calls_made(call))
+        (equal, equal_products), (different, different_products) = launched
+        assert different_products == equal_products
+        assert different <= equal + 15
+        assert made[1] <= 1.5 * made[0]
+
+
+@pytest.mark.parametrize("what", ["synchronise", "copy", "another stream", "a wait"])
+def test_a_disturbance_is_seen(host: Any, cupy: Any, what: str) -> None:
+    call, stream, other = calls(cupy, SHAPE)["block_lstm"], cupy.cuda.Stream(), cupy.cuda.Stream()
+
+    def disturbed() -> None:
+        h = call().h
+        if what == "synchronise":
+            stream.synchronize()
+        elif what == "copy":
+            h.get()
+        elif what == "a wait":
+            stream.wait_event(other.record())
+        else:
+            with other:
+                h *= 2
+
+    with stream:
+        with host.log() as events:
+            disturbed()
+        kinds = {e.kind for e in disturbances(events, stream)}
+    expected = {
+        **{"synchronise": {"synchronisations"}, "a wait": {"waits"}},
+        **{"copy": {"synchronisations", "copies_to_host"}, "another stream": {"launches"}},
+    }
+    assert kinds == expected[what]
+
+
+def test_a_hidden_copy_in_an_op_is_seen(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the package brought an array to the host and back where it makes it contiguous."""
+    contiguous = cupy.ascontiguousarray
+    monkeypatch.setattr(cupy, "ascontiguousarray", lambda a: contiguous(cupy.asarray(a.get())))
+    with pytest.raises(AssertionError):
+        quiet(host, cupy.cuda.Stream.null, calls(cupy, SHAPE)["block_lstm_grad"])

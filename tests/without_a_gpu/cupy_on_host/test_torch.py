@@ -1,0 +1,351 @@
+"""
+cupyrnn.torch on CUDA tensors: PyTorch's streams, devices, autograd and memory, real CuPy.
+
+Tensors and memory are those of ``torch_device``, which says what of it is PyTorch's own.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+from pytorch.test_functions import NAMES, Problem
+
+import cupyrnn
+from without_a_gpu.cupy_on_host import torch_device
+
+torch: Any
+ct: Any
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+
+        import cupyrnn.torch as ct
+        from cupyrnn.torch import arrays as _torch_arrays
+except ImportError:
+    torch = ct = None
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+DEVICES = ["cuda:0", "cuda:1"]
+WORK = ("launches", "products", "memsets", "copies_on_device", "copies_to_device")
+# One of each kind of cell and of layout of the arguments.
+SOME = ["block_lstm, clip and peepholes", "gru_block_cell", "block_lstm, lengths",
+        "cudnn_rnn, lstm", "cudnn_rnn, gru"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cuda(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`torch.cuda`, as it is here."""
+    if torch is None:
+        pytest.skip("needs PyTorch: pip install 'cupyrnn[oracle]'")
+    assert torch_device.installed()
+    torch_device.replace(monkeypatch)
+    return torch.cuda
+
+
+def on_device(problem: Problem, device: str, dtype: str = "float64", grad: bool = True) -> Any:
+    kind = getattr(torch, dtype)
+    return [
+        t.detach().to(kind).to(device).requires_grad_(grad) for t in problem.tensors(False)
+    ]  # fmt: skip
+
+
+def gradients(problem: Problem, tensors: Any) -> tuple[Any, Any]:
+    """Return the outputs, and the gradients of the sum of their squares."""
+    out = problem(*tensors)
+    loss = sum((a.double() ** 2).sum() for a in out)
+    return out, torch.autograd.grad(loss, [t for t in tensors if t.requires_grad])
+
+
+def compare(found: Any, expected: Any, dtype: str, device: str) -> None:
+    for a, e in zip(found, expected, strict=True):
+        assert a.device == torch.device(device)
+        assert a.dtype == getattr(torch, dtype)
+        assert a.is_contiguous()
+        assert_close(a.detach().cpu().double(), e.detach().double(), dtype, "", at_least=1.0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_values_and_gradients_are_those_of_the_cpu(name: str, dtype: str, device: str) -> None:
+    problem = Problem(name)
+    tensors = on_device(problem, device, dtype)
+    expected, expected_grads = gradients(problem, problem.tensors())
+    out, grads = gradients(problem, tensors)
+    compare(out, expected, dtype, device)
+    compare(grads, expected_grads, dtype, device)
+    with torch.no_grad():
+        compare(problem(*tensors), expected, dtype, device)
+    assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn, lstm"])
+def test_half_formats(name: str, dtype: str) -> None:
+    problem = Problem(name)
+    tensors = on_device(problem, "cuda:1", dtype)
+    wide = [t.detach().cpu().double().requires_grad_() for t in tensors]
+    for found, expected in zip(gradients(problem, tensors), gradients(problem, wide), strict=True):
+        compare(found, expected, dtype, "cuda:1")
+
+
+@contextmanager
+def only_on(host: Any, stream: Any) -> Iterator[list[Any]]:
+    """Check that all that happens inside is put into the queue of a stream, without waiting."""
+    with host.log() as events:
+        yield events
+    work = [e for e in events if e.kind in WORK]
+    assert any(e.kind == "launches" for e in work)
+    assert {e.stream for e in work} == {stream.cuda_stream}
+    assert not [e for e in events if e.kind in ("synchronisations", "copies_to_host")]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", SOME)
+def test_all_of_an_op_is_on_the_current_stream(host: Any, name: str, device: str) -> None:
+    """Backward too, on the stream of the forward call, whatever is current then."""
+    problem = Problem(name)
+    tensors = on_device(problem, device)
+    ones = [torch.ones_like(a) for a in problem(*tensors)]
+    for stream in (torch.cuda.default_stream(device), torch.cuda.Stream(device)):
+        with torch.cuda.stream(stream), only_on(host, stream):
+            out = problem(*tensors)
+        with only_on(host, stream):
+            torch.autograd.grad(out, tensors, ones)
+    with torch.no_grad(), torch.cuda.stream(stream), only_on(host, stream) as events:
+        problem(*tensors)
+    assert not [e for e in events if e.kind == "waits"]
+
+
+def test_another_stream_is_seen(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the package left CuPy on the stream that is CuPy's own current one."""
+    import cupy
+
+    problem = Problem("block_lstm")
+    tensors = on_device(problem, "cuda:0", grad=False)
+    stream = torch.cuda.Stream("cuda:0")
+    monkeypatch.setattr(cupy.cuda, "ExternalStream", lambda *_: cupy.cuda.Stream.null)
+    with (
+        pytest.raises(AssertionError),
+        torch.cuda.stream(stream),
+        only_on(host, stream),
+    ):
+        problem(*tensors)
+
+
+def work_of(host: Any, call: Callable[[], Any]) -> Any:
+    """Return what a call does, the second time."""
+    call()
+    before = host.counts()
+    kept = call()
+    work = host.counts() - before
+    del kept
+    return tuple(getattr(work, kind) for kind in (*WORK, "copies_to_host", "synchronisations"))
+
+
+def as_cupy(problem: Problem, tensors: Any) -> Callable[[], Any]:
+    """Return the same call on CuPy arrays."""
+    import cupy
+
+    given = {n: cupy.asarray(t.cpu().numpy()) for n, t in zip(problem.names, tensors, strict=True)}
+    more = {n: np.array(a) if n == "resets" else a for n, a in problem.attributes.items()}
+    if problem.op == "cudnn_rnn":
+        more |= {"engine": "cupy"}
+    return lambda: getattr(cupyrnn, problem.op)(**problem.missing, **given, **more)
+
+
+# With lengths the op of PyTorch makes reserve_space as large as without.
+@pytest.mark.parametrize("name", [n for n in SOME if "cudnn" not in n])
+def test_no_more_is_done_than_for_arrays(host: Any, name: str) -> None:
+    problem = Problem(name)
+    tensors = on_device(problem, "cuda:0", grad=False)
+    assert work_of(host, lambda: problem(*tensors)) == work_of(host, as_cupy(problem, tensors))
+
+
+def test_a_copy_is_seen(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("block_lstm")
+    tensors = on_device(problem, "cuda:0", grad=False)
+    real = _torch_arrays._of_device
+    monkeypatch.setattr(_torch_arrays, "_of_device", lambda t: real(t).copy())
+    assert work_of(host, lambda: problem(*tensors)) != work_of(host, as_cupy(problem, tensors))
+    with pytest.raises(AssertionError):
+        test_arrays_are_the_memory_of_the_tensors(monkeypatch)
+
+
+def test_arrays_are_the_memory_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, seen = Problem("block_lstm"), []
+    op = ct.BLOCK_LSTM
+    real = op.function.forward
+
+    def spy(inputs: Any, rest: Any) -> Any:
+        found = real(inputs, rest)
+        pointers = [{n: a.data.ptr for n, a in arrays.items()} for arrays in (inputs, found)]
+        seen.append((*pointers, {n: a.strides for n, a in inputs.items()}))
+        return found
+
+    monkeypatch.setattr(op, "function", op.function._replace(forward=spy))
+    problem.fields = ("i", "cs", "f", "o", "ci", "co", "h")
+    # Matrices in the other order.
+    tensors = on_device(problem, "cuda:1", grad=False)
+    tensors = [t.t().contiguous().t() if t.ndim == 2 else t for t in tensors]
+    out = problem(*tensors)
+    ((inputs, results, strides),) = seen
+    assert inputs == {n: t.data_ptr() for n, t in zip(problem.names, tensors, strict=True)}
+    assert results == {n: t.data_ptr() for n, t in zip(problem.fields, out, strict=True)}
+    assert strides == {
+        n: tuple(8 * s for s in t.stride()) for n, t in zip(problem.names, tensors, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn, gru"])
+def test_every_layout_and_a_part_that_requires_gradients(name: str) -> None:
+    problem = Problem(name)
+    _, expected = gradients(problem, problem.tensors())
+    for which in range(len(problem.names)):
+        tensors = on_device(problem, "cuda:0", grad=False)
+        t = tensors[which]
+        wide = torch.full([2 * n for n in t.shape], torch.nan, dtype=t.dtype, device=t.device)
+        view = wide[tuple(slice(0, None, 2) for _ in t.shape)]
+        view.copy_(t)
+        tensors[which] = view.requires_grad_()
+        _, grads = gradients(problem, tensors)
+        compare(grads, [expected[which]], "float64", "cuda:0")
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_memory_is_of_pytorchs_allocator(host: Any, name: str) -> None:
+    """All of it, on the op's stream: so `record_stream` holds, and nothing is given away early."""
+    problem = Problem(name)
+    stream, other = torch.cuda.Stream("cuda:1"), torch.cuda.Stream("cuda:1")
+    tensors = on_device(problem, "cuda:1")
+    with torch.cuda.stream(stream):
+        problem(*tensors)  # compiles, and makes the handle of cuBLAS
+        before = host.counts().allocations, torch_device.allocations()
+        out = problem(*tensors)
+        grads = torch.autograd.grad(out, tensors, [torch.ones_like(a) for a in out])
+        after = host.counts().allocations, torch_device.allocations()
+    assert after[0] - before[0] == after[1] - before[1] > 0
+    ignored = torch_device.ignored_records()
+    for a in (*out, *grads):
+        a.record_stream(torch.Stream(stream_id=other.cuda_stream, device_index=1, device_type=1))
+        block = torch_device.block_of(a.untyped_storage().data_ptr())
+        assert block == (stream.cuda_stream, {other.cuda_stream})
+    assert torch_device.ignored_records() == ignored
+    blocks = {a.untyped_storage().data_ptr() for a in (*out, *grads)}
+    del out, grads, a
+    gc.collect()
+    assert [torch_device.block_of(b) for b in blocks] == [None] * len(blocks)
+
+
+def test_memory_of_another_allocator_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if results came back by DLPack from CuPy's own memory: PyTorch cannot guard that."""
+    import cupy
+
+    problem = Problem("block_gru")
+    monkeypatch.setattr(cupy.cuda, "using_allocator", lambda _: cupy.cuda.Device())
+    monkeypatch.setattr(_torch_arrays, "_part_of_block", torch.from_dlpack)
+    (h,) = problem(*on_device(problem, "cuda:0", grad=False))
+    before = torch_device.ignored_records()
+    h.record_stream(torch.Stream(stream_id=1, device_index=0, device_type=1))
+    assert torch_device.ignored_records() == before + 1
+
+
+def test_autograd_waits_between_streams(host: Any) -> None:
+    """PyTorch's engine has the stream of the backward op wait for the one of its gradient."""
+    problem = Problem("block_gru")
+    first, second = torch.cuda.Stream("cuda:0"), torch.cuda.Stream("cuda:0")
+    tensors = on_device(problem, "cuda:0")
+    with torch.cuda.stream(first):
+        (h,) = problem(*tensors)
+    second.wait_stream(first)
+    with torch.cuda.stream(second):
+        loss = (h * 2).sum()
+        with only_on(host, first) as events:
+            torch.autograd.grad(loss, tensors)
+    waits = [n for n, e in enumerate(events) if e.kind == "waits"]
+    launches = [n for n, e in enumerate(events) if e.kind == "launches"]
+    assert any(events[n].stream == first.cuda_stream for n in waits)
+    assert waits[0] < launches[0]
+
+
+def test_errors_name_the_device() -> None:
+    problem = Problem("block_lstm, lengths")
+    x, cs, h, w, *rest = on_device(problem, "cuda:0", grad=False)
+    with pytest.raises(TypeError, match=r"^block_lstm: w is on device cuda:1, expected cuda:0 lik"):
+        problem(x, cs, h, w.to("cuda:1"), *rest)
+    with pytest.raises(TypeError, match=r"^block_lstm: w is on device cpu, expected cuda:0 like x"):
+        problem(x, cs, h, w.cpu(), *rest)
+    problem.attributes["sequence_lengths"] = torch.tensor([3, 0, 4]).to("cuda:0")
+    message = r"^block_lstm: sequence_lengths is on device cuda:0, expected cpu"
+    with pytest.raises(TypeError, match=message):
+        problem(x, cs, h, w, *rest)
+
+
+def complex_cupy() -> bool:
+    """Return whether the ops take CuPy arrays with tangents."""
+    import cupy
+
+    zeros = cupy.zeros((1, 1), np.complex128)
+    b = zeros[0].repeat(3)
+    try:
+        cupyrnn.gru_block_cell(zeros, zeros, cupy.zeros((2, 2)), cupy.zeros((2, 1)), b[:2].real,
+                               b[:1].real)  # fmt: skip
+    except TypeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ["lstm_block_cell", *SOME])
+def test_second_derivatives(host: Any, name: str) -> None:
+    """By the same code as on the CPU, wherever the ops take complex arrays."""
+    problem = Problem(name)
+    directions = [torch.randn_like(t) for t in problem.tensors(False)]
+
+    def hessian_vector(tensors: Any, v: Any) -> Any:
+        out = problem(*tensors)
+        grads = torch.autograd.grad(sum((a**2).sum() for a in out), tensors, create_graph=True)
+        return torch.autograd.grad(grads, tensors, v)
+
+    tensors, v = on_device(problem, "cuda:1"), [d.to("cuda:1") for d in directions]
+    if not complex_cupy():
+        with pytest.raises(TypeError, match="has dtype complex128, expected one of float16"):
+            hessian_vector(tensors, v)
+        return
+    expected = hessian_vector(problem.tensors(), directions)
+    compare(hessian_vector(tensors, v), expected, "float64", "cuda:1")
+    primals = tuple(t.detach() for t in tensors)
+    _, along = torch.func.jvp(problem, primals, tuple(v))
+    _, expected = torch.func.jvp(problem, tuple(problem.tensors(False)), tuple(directions))
+    compare(along, expected, "float64", "cuda:1")
+    # Nothing is asked of the device on the way.
+    stream = torch.cuda.Stream("cuda:1")
+    with torch.cuda.stream(stream), only_on(host, stream):
+        torch.func.jvp(problem, primals, tuple(v))
+
+
+@pytest.mark.parametrize("kind", ["BlockLSTM", "CudnnRNN"])
+def test_modules(kind: str) -> None:
+    torch.manual_seed(0)
+    layer = ct.BlockLSTM(2, 5) if kind == "BlockLSTM" else ct.CudnnRNN(2, 5, 2, dropout=0.3)
+    x = torch.randn(4, 3, 2)
+    torch.manual_seed(1)
+    expected = layer(x)
+    layer.to("cuda:1")
+    torch.manual_seed(1)
+    found = layer(x.to("cuda:1"))
+    compare(found, expected, "float32", "cuda:1")
+    sum(a.sum() for a in found).backward()
+    assert all(p.grad.device == p.device for p in layer.parameters())

@@ -1,0 +1,517 @@
+"""
+A launch of a kernel: threads are lanes of arrays, and those at one place go on together.
+
+Of the lanes that have parted at a branch those at the lowest instruction go first, so that they
+meet again. A lane at a barrier waits until every lane of its block waits there or has ended; what
+lies between two barriers is a turn. In the order "together" all warps take a turn at once, in
+"forward" and "backward" one warp of each block takes it after the other: a result that depends on
+the order is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .arithmetic import Approximation
+from .instructions import SPECIAL, Compiler, Step
+from .memory import AccessError, Memory, Race, Region
+from .parser import Entry, Instruction, PtxError, parse
+
+Array = np.ndarray[Any, Any]
+
+ORDERS = ("together", "forward", "backward")
+WARP = 32
+_MOST_LANES = 1 << 16
+_MOST_BLOCKS_OF_CODE = 1_000_000
+_MAX_GRID, _MAX_BLOCK, _MAX_THREADS = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024
+
+
+@dataclass
+class Block:
+    """Instructions without a jump, and what comes after them."""
+
+    steps: list[tuple[Instruction, Step]]
+    end: Instruction | None
+    """The branch, barrier or return at the end; None where the next block just follows."""
+    jump: tuple[str | None, bool, int]
+    """Of a branch: predicate, or None; what it must be; the block it leads to."""
+    kept: tuple[str, ...] = ()
+    """Registers written here that another block reads, or this one when it comes again."""
+    runs: int = 0
+    """How often it was run, in all launches."""
+
+
+class Frame(dict[str, Array]):
+    """
+    The registers of some lanes while they run through a block of code.
+
+    What the block has not written yet is taken from `file`, the registers of all lanes; lanes is
+    None if the frame has them all. Arrays are shared between registers and never written to.
+    """
+
+    def __init__(self, launch: Launch, lanes: Array | None) -> None:
+        super().__init__()
+        self.launch = launch
+        self.lanes = lanes
+        self.n = launch.n if lanes is None else lanes.size
+        self.arguments = launch.arguments
+
+    def __missing__(self, name: str) -> Array:
+        value = self.launch.file.get(name)
+        if value is None:
+            raise PtxError(f"{name} is read before it is written")
+        if self.lanes is not None:
+            value = value[self.lanes]
+        self[name] = value
+        return value
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Write registers back to the file."""
+        file = self.launch.file
+        for name in names:
+            value = self[name]
+            if self.lanes is None:
+                file[name] = value
+                continue
+            old = file.get(name)
+            # Other lanes have not written it: a value that shows where it is used.
+            new = _poison(self.launch.n, value.dtype) if old is None else old.copy()
+            new.view(value.dtype)[self.lanes] = value
+            file[name] = new
+
+    def load(
+        self, what: Instruction, space: str, addresses: Array, dtype: np.dtype[Any], count: int
+    ) -> Array:
+        """Return what is at the addresses: [lanes], or [lanes, count] for a vector."""
+        values: Array | None = None
+        for lanes, region, offsets in self._parts(what, False, space, addresses, dtype, count):
+            view, slack = region.view(dtype)
+            index = (offsets - slack) // dtype.itemsize
+            found = view[index if count == 1 else index[:, None] + np.arange(count)]
+            if len(found) == self.n:
+                return found
+            if values is None:
+                values = np.empty((self.n, *found.shape[1:]), dtype)
+            values[lanes] = found
+        assert values is not None
+        return values
+
+    def store(
+        self, what: Instruction, space: str, addresses: Array, dtype: np.dtype[Any], values: Array
+    ) -> None:
+        """Write to the addresses: [lanes], or [lanes, count] for a vector."""
+        count = 1 if values.ndim == 1 else values.shape[1]
+        for lanes, region, offsets in self._parts(what, True, space, addresses, dtype, count):
+            view, slack = region.view(dtype)
+            index = (offsets - slack) // dtype.itemsize
+            view[index if count == 1 else index[:, None] + np.arange(count)] = values[lanes]
+
+    def _parts(
+        self, what: Instruction, write: bool, space: str, addresses: Array, dtype: Any, count: int
+    ) -> Any:
+        launch = self.launch
+        size, threads = dtype.itemsize * count, self["thread"]
+        memory = launch.memory
+        try:
+            if space == "shared":
+                memory, addresses = launch.shared, launch.to_shared(addresses, size, self["block"])
+            yield from memory.parts(what, write, addresses, size, threads, launch.turn)
+        except AccessError as error:
+            thread = launch.thread_name(int(threads[error.lane]))
+            raise PtxError(f"{launch.kernel.name}, {what}\n{thread}: {error}") from None
+
+
+class Kernel:
+    """One kernel, compiled to steps."""
+
+    def __init__(self, entry: Entry, approximation: Approximation) -> None:
+        self.name = entry.name
+        self.parameters = entry.parameters
+        self.shared_bytes = entry.shared_bytes
+        self.instructions = entry.instructions
+        self.blocks = _blocks(entry, Compiler(entry, approximation))
+        text = " ".join(o for i in entry.instructions for o in i.operands)
+        self.special = tuple(name for name in SPECIAL if name in text)
+
+    def launch(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        arguments: Sequence[bytes],
+        memory: Memory,
+        *,
+        dynamic_shared_bytes: int = 0,
+        order: str = "together",
+        races: bool = True,
+    ) -> None:
+        """
+        Run the kernel.
+
+        Parameters
+        ----------
+        grid, block
+            Up to three numbers each.
+        arguments
+            The bytes of each parameter; pointers are addresses in `memory`.
+        memory
+            All that the kernel may touch.
+        dynamic_shared_bytes
+            Behind the static shared memory.
+        order
+            One of ORDERS.
+        races
+            Look for races.
+
+        Raises
+        ------
+        PtxError
+            An access out of bounds or misaligned, a race, barriers that do not meet.
+        """
+        sizes = [p.size for p in self.parameters]
+        if [len(a) for a in arguments] != sizes:
+            raise PtxError(
+                f"{self.name}: arguments of {[len(a) for a in arguments]} bytes, expected {sizes}"
+            )
+        shape = [(*given, 1, 1)[:3] for given in (grid, block)]
+        for given, most in zip(shape, (_MAX_GRID, _MAX_BLOCK), strict=True):
+            if not all(1 <= n <= m for n, m in zip(given, most, strict=True)):
+                raise PtxError(f"{self.name}: grid {grid}, block {block} exceed CUDA's limits")
+        if order not in ORDERS:
+            raise ValueError(f"order is {order!r}, expected one of {ORDERS}")
+        if (threads := int(np.prod(shape[1]))) > _MAX_THREADS:
+            raise PtxError(f"{self.name}: {threads} threads in a block, at most {_MAX_THREADS}")
+        shared = self.shared_bytes + dynamic_shared_bytes
+        count = int(np.prod(shape[0]))
+        many = max(1, _MOST_LANES // threads)
+        with np.errstate(all="ignore"):
+            for first in range(0, count, many):
+                blocks = np.arange(first, min(first + many, count))
+                Launch(self, shape, blocks, b"".join(arguments), memory, shared, order, races).run()
+        if races:
+            name = functools.partial(_thread_name, shape)
+            _refuse(self, memory.find_races(lambda t: t // threads), name)
+
+
+class Launch:
+    """The state of some blocks of a launch."""
+
+    def __init__(
+        self, kernel: Kernel, shape: list[Any], blocks: Array, arguments: bytes, memory: Memory,
+        shared_bytes: int, order: str, races: bool,
+    ) -> None:  # fmt: skip
+        self.kernel, self.memory, self.arguments = kernel, memory, arguments
+        self.shape = shape
+        self.threads = threads = int(np.prod(shape[1]))
+        self.n = threads * len(blocks)
+        thread = np.arange(threads, dtype=np.int64)
+        self.file: dict[str, Array] = {
+            "thread": (blocks[:, None] * threads + thread).ravel(),
+            "block": np.repeat(np.arange(len(blocks), dtype=np.uint64), threads),
+            "warp": np.tile(thread // WARP, len(blocks)),
+        }
+        self._fill_special(blocks, thread)
+        self.shared_bytes = shared_bytes
+        self.block_count = len(blocks)
+        self._shared_data = np.full((shared_bytes + 15) // 16 * 16 * len(blocks), 0xFF, np.uint8)
+        self._forget_accesses()
+        self.turn = 0
+        self.order, self.races = order, races
+        self.groups: list[Group] = []
+
+    def _fill_special(self, blocks: Array, thread: Array) -> None:
+        grid, block = self.shape
+        places = {"tid": (np.tile(thread, len(blocks)), block),
+                  "ctaid": (np.repeat(blocks, thread.size), grid)}  # fmt: skip
+        for special in self.kernel.special:
+            name, axis = special[1:].split(".")
+            number = "xyz".index(axis)
+            if name.startswith("n"):
+                size = (block if name == "ntid" else grid)[number]
+                value = np.full(self.n, size)
+            else:
+                flat, size = places[name]
+                value = flat // int(np.prod(size[:number])) % size[number]
+            self.file[special] = value.astype(np.uint32)
+
+    # Shared memory: that of each block follows the one before it.
+
+    def _forget_accesses(self) -> None:
+        self.shared = Memory([Region("shared memory", 0, self._shared_data)])
+
+    def to_shared(self, addresses: Array, size: int, block: Array) -> Array:
+        """Return where addresses lie in the shared memory of all blocks, of this many bytes."""
+        stride = -(-self.shared_bytes // 16) * 16
+        outside = addresses > np.uint64(max(0, self.shared_bytes - size))
+        if outside.any() or self.shared_bytes < size:
+            lane = int(outside.argmax())
+            raise AccessError(
+                f"{size} bytes at offset {int(addresses[lane])} of the block's shared memory,"
+                f" which has {self.shared_bytes} bytes",
+                lane,
+            )
+        return addresses + block * np.uint64(stride)
+
+    def thread_name(self, thread: int) -> str:
+        return _thread_name(self.shape, thread)
+
+    def run(self) -> None:
+        """Run all lanes to their ends, turn by turn."""
+        waiting = [Group(0, np.arange(self.n))]
+        budget = _MOST_BLOCKS_OF_CODE
+        while waiting:
+            turns = [waiting] if self.order == "together" else self._by_warp(waiting)
+            self.groups = [group for turn in turns for group in turn]
+            arrived: list[Group] = []
+            for turn in turns:
+                budget = self._advance(turn, arrived, budget)
+            if self.races:
+                race = self.shared.find_races(lambda t: t // self.threads)
+                _refuse(self.kernel, race, self.thread_name)
+            self._forget_accesses()
+            self._expect_one_barrier(arrived)
+            waiting = arrived
+            self.turn += 1
+
+    def _by_warp(self, waiting: list[Group]) -> list[list[Group]]:
+        warps = range(-(-self.threads // WARP))
+        turns = []
+        for warp in warps if self.order == "forward" else reversed(warps):
+            parts = [Group(g.at, g.lanes[self.file["warp"][g.lanes] == warp]) for g in waiting]
+            turns.append([part for part in parts if part.lanes.size])
+        return turns
+
+    def _advance(self, running: list[Group], arrived: list[Group], budget: int) -> int:
+        """Run groups until each has ended or has arrived at a barrier."""
+        blocks = self.kernel.blocks
+        while running:
+            group = self._lowest(running)
+            budget -= 1
+            if budget < 0:
+                raise PtxError(f"{self.kernel.name} does not end")
+            block = blocks[group.at]
+            everyone = group.lanes.size == self.n
+            if everyone:
+                group.lanes = np.arange(self.n)
+            frame = Frame(self, None if everyone else group.lanes)
+            block.runs += 1
+            for instruction, step in block.steps:
+                try:
+                    step(frame)
+                except ZeroDivisionError as error:
+                    raise PtxError(f"{self.kernel.name}, {instruction}: {error}") from None
+            frame.keep(block.kept)
+            following = group.at + 1
+            end = block.end.opcode if block.end else "next"
+            if end in ("ret", "exit"):
+                self._end(group, running)
+            elif end == "bar.sync":
+                group.at = following
+                running.remove(group)
+                arrived.append(group)
+            elif end == "next":
+                group.at = following
+            else:
+                self._branch(frame, group, running, block, following)
+        return budget
+
+    def _lowest(self, running: list[Group]) -> Group:
+        """Return the group at the lowest place, joined by the others that are there."""
+        if len(running) == 1:
+            return running[0]
+        at = min(group.at for group in running)
+        first, *others = (group for group in running if group.at == at)
+        if others:
+            first.lanes = np.concatenate([first.lanes, *(g.lanes for g in others)])
+            for group in others:
+                running.remove(group)
+                self.groups.remove(group)
+        return first
+
+    def _branch(
+        self, frame: Frame, group: Group, running: list[Group], block: Block, following: int
+    ) -> None:
+        predicate, wanted, target = block.jump
+        if predicate is None:
+            group.at = target
+            return
+        taken = frame[predicate] == wanted
+        if taken.all():
+            group.at = target
+        elif not taken.any():
+            group.at = following
+        else:
+            other = Group(target, group.lanes[taken])
+            group.at, group.lanes = following, group.lanes[~taken]
+            running.append(other)
+            self.groups.append(other)
+
+    def _end(self, group: Group, running: list[Group]) -> None:
+        """Let lanes go: the others close up, so that most frames have them all."""
+        running.remove(group)
+        self.groups.remove(group)
+        if not self.groups:
+            return
+        living = np.ones(self.n, bool)
+        living[group.lanes] = False
+        number = np.cumsum(living) - 1
+        self.file = {name: value[living] for name, value in self.file.items()}
+        self.n = int(living.sum())
+        for other in self.groups:
+            other.lanes = number[other.lanes]
+
+    def _expect_one_barrier(self, arrived: list[Group]) -> None:
+        at = np.full(self.block_count, -1)
+        for group in arrived:
+            blocks = np.unique(self.file["block"][group.lanes]).astype(np.int64)
+            apart = blocks[(at[blocks] >= 0) & (at[blocks] != group.at)]
+            if apart.size:
+                places = {self.kernel.blocks[n - 1].end for n in (at[apart[0]], group.at)}
+                listed = ", others at ".join(sorted(map(str, places)))
+                raise PtxError(f"{self.kernel.name}: threads of one block wait at {listed}")
+            at[blocks] = group.at
+
+
+def _poison(n: int, dtype: np.dtype[Any]) -> Array:
+    return np.full(n * dtype.itemsize, dtype.kind == "b" or 0xFF, np.uint8).view(dtype)
+
+
+@dataclass(eq=False)
+class Group:
+    """Lanes that stand before the same block of code."""
+
+    at: int
+    lanes: Array
+
+
+def _thread_name(shape: list[Any], thread: int) -> str:
+    grid, block = shape
+    threads = int(np.prod(block))
+
+    def place(flat: int, size: tuple[int, ...]) -> tuple[int, ...]:
+        return flat % size[0], flat // size[0] % size[1], flat // (size[0] * size[1])
+
+    return f"thread {place(thread % threads, block)} of block {place(thread // threads, grid)}"
+
+
+def _refuse(kernel: Kernel, race: Race | None, name: Callable[[int], str]) -> None:
+    if race is not None:
+        accesses = (
+            f"{name(thread)} {'writes' if write else 'reads'} in {instruction}"
+            for instruction, write, thread in (race.first, race.second)
+        )
+        raise PtxError(f"{kernel.name}: a race for {race.place}:\n" + "\n".join(accesses))
+
+
+_BRANCHES = ("bra", "bra.uni")
+_CONTROL = (*_BRANCHES, "ret", "exit", "bar.sync")
+
+
+def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
+    """Cut the instructions where something jumps to or from."""
+    instructions = entry.instructions
+    for i in instructions:
+        known = i.operands in ((), ("0",)) and i.guard is None
+        branch = i.opcode in _BRANCHES
+        if (i.guard and not branch) or (i.opcode in _CONTROL and not branch and not known):
+            raise PtxError(f"{entry.name}, {i}: unknown instruction")
+        if branch and entry.labels.get(i.operands[0], len(instructions)) == len(instructions):
+            raise PtxError(f"{entry.name}, {i}: unknown label")
+    if not instructions or instructions[-1].opcode not in ("ret", "exit", "bra.uni"):
+        raise PtxError(f"{entry.name} does not end with a return")
+    after = (n for n, i in enumerate(instructions, 1) if i.opcode in _CONTROL)
+    starts = sorted({0, *entry.labels.values(), *after} - {len(instructions)})
+    number = {start: n for n, start in enumerate(starts)}
+    blocks = []
+    for start, stop in zip(starts, [*starts[1:], len(instructions)], strict=True):
+        body, end = instructions[start:stop], None
+        if body[-1].opcode in _CONTROL:
+            *body, end = body
+        branch = end is not None and end.opcode in _BRANCHES
+        goal = number[entry.labels[end.operands[0]]] if branch else -1
+        predicate, wanted = (end.guard if end else None) or (None, True)
+        steps = [(i, compiler.step(i)) for i in body]
+        blocks.append(Block(steps, end, (predicate, wanted, goal)))
+    _find_kept(blocks)
+    return blocks
+
+
+def _find_kept(blocks: list[Block]) -> None:
+    """Find the registers that outlive the block that writes them."""
+    needed: set[str] = set()
+    written = []
+    for block in blocks:
+        here: dict[str, None] = {}
+        for i, _ in block.steps:
+            first = 0 if i.opcode.startswith("st.") else 1
+            needed |= {r for o in i.operands[first:] for r in _registers(o)} - here.keys()
+            here |= dict.fromkeys(r for o in i.operands[:first] for r in _registers(o))
+        needed |= {block.jump[0] or ""} - here.keys()
+        written.append(here)
+    for block, here in zip(blocks, written, strict=True):
+        block.kept = tuple(name for name in here if name in needed)
+
+
+def _registers(operand: str) -> list[str]:
+    return re.findall(r"%\w+", operand)
+
+
+class Module:
+    """
+    The kernels of a PTX text.
+
+    Parameters
+    ----------
+    text
+        What NVRTC gives.
+    approximation
+        What the approximate instructions give.
+    """
+
+    def __init__(self, text: str, approximation: Approximation = Approximation.NEAREST) -> None:
+        self.entries = parse(text)
+        self.kernels = {n: Kernel(e, approximation) for n, e in self.entries.items()}
+
+
+@functools.cache
+def module(text: str, approximation: Approximation = Approximation.NEAREST) -> Module:
+    """Return the module of a text, read once."""
+    return Module(text, approximation)
+
+
+def run(
+    text: str,
+    name: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    arguments: Sequence[bytes],
+    regions: Sequence[Region],
+    *,
+    dynamic_shared_bytes: int = 0,
+    order: str = "together",
+) -> None:
+    """
+    Run one kernel of a PTX text: what cuLaunchKernel does.
+
+    Parameters
+    ----------
+    text, name
+        The PTX and the name of the entry in it.
+    grid, block
+        Up to three numbers each.
+    arguments
+        The bytes of each parameter, of the sizes in ``module(text).kernels[name].parameters``.
+    regions
+        All memory that the kernel may touch: :func:`without_a_gpu.ptx.memory.host_region`.
+    dynamic_shared_bytes, order
+        As for :meth:`Kernel.launch`.
+    """
+    module(text).kernels[name].launch(
+        grid, block, arguments, Memory(list(regions)),
+        dynamic_shared_bytes=dynamic_shared_bytes, order=order,
+    )  # fmt: skip

@@ -1,0 +1,250 @@
+"""The real cuDNN's host code, which answers without a GPU: layouts, refusals, prototypes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ops.test_cudnn_rnn import BI, LINEAR, SKIP, UNI, Case, params_size
+
+import cupyrnn
+from cupyrnn.cudnn import engine, nine
+from cupyrnn.cudnn import library as libcudnn
+from cupyrnn.cudnn.handles import Handle
+from cupyrnn.weights.params import GATES
+from without_a_gpu.cuda_on_cpu import fake_cupy
+from without_a_gpu.cudnn_stub.expected import CUDNN_CASES, DTYPES, declared, given, net_of
+
+NEEDS_CUDNN = "needs cuDNN: pip install '.[cudnn13]'"
+
+
+class HostLibrary:
+    """The real cuDNN without a device, in a process that may die.
+
+    No handle can be made there. But what the host does with one, it does with zeros as well, and
+    arguments are checked before the device is asked for, which ends a call with a status of
+    EXECUTION_FAILED or, in earlier versions, INTERNAL_ERROR.
+    """
+
+    def __init__(self) -> None:
+        library = libcudnn.find()
+        assert isinstance(library, libcudnn.Library), library
+        self.library, self.zeros = library, ctypes.create_string_buffer(1 << 20)
+        self.handle = ctypes.addressof(self.zeros)
+        self.ended: list[str] = []
+        call = library.call
+
+        def tolerant(name: str, *args: Any) -> None:
+            if name == "cudnnSetStream":
+                return  # it makes streams
+            try:
+                call(name, *args)
+            except libcudnn.CudnnError as error:
+                if error.status // 1000 not in (4, 5):
+                    raise
+                self.ended.append(name)
+
+        vars(library)["call"] = tolerant
+        handle = Handle(self.handle, lambda address: None)
+        vars(nine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
+
+    @contextlib.contextmanager
+    def net(self, case: Case, dtype: str) -> Iterator[int]:
+        sizes = {"input_size": case.I, "hidden_size": case.H, "proj_size": case.P}
+        flags = {"skip": case.skip, "bidirectional": case.D == 2, "tf32": False}
+        with (
+            self.library.dropout(self.handle, 0.0, 0, 0, 0) as dropout,
+            self.library.rnn(
+                dtype, case.rnn_mode, **sizes, **flags, num_layers=case.L, dropout=dropout
+            ) as net,
+        ):
+            yield net
+
+
+def assert_layout(
+    library: libcudnn.Library, handle: int, net: int, case: Case, itemsize: int
+) -> None:
+    """cuDNN has every matrix and every bias where cudnn_rnn_params_layout says."""
+    pieces = cupyrnn.cudnn_rnn_params_layout(
+        *(case.L, case.H, case.I),
+        rnn_mode=case.rnn_mode,  # type: ignore[arg-type]
+        input_mode=case.input_mode,  # type: ignore[arg-type]
+        direction=case.direction,  # type: ignore[arg-type]
+        num_proj=case.num_proj,
+    )
+    size = library.weight_space_size(handle, net)
+    assert size == params_size(case) * itemsize
+    gates, base = GATES[case.rnn_mode], 1 << 20
+    found: dict[Any, Any] = {}
+    for pl in range(case.L * case.D):
+        for matrix in range(2 * len(gates) + (case.num_proj > 0)):
+            kinds = ("input", "recurrent", "projection")
+            kind, gate = kinds[matrix // len(gates)], matrix % len(gates)
+            name = "" if kind == "projection" else gates[gate]
+            m, b = library.weight_params(handle, net, pl, (size, base), matrix)
+            for what, at in ((kind, m), (f"{kind}_bias", b)):
+                if at is not None:
+                    offset, rest = divmod(at.address - base, itemsize)
+                    assert rest == 0
+                    shape = tuple(n for n in at.shape if n > 1)
+                    found[what, pl, name] = offset, shape
+    expected = {
+        (p.kind, p.layer * case.D + p.direction, p.gate): (
+            p.offset,
+            tuple(n for n in p.shape if n > 1),
+        )
+        for p in pieces
+        if p.size
+    }
+    assert found == expected
+
+
+LAYOUTS = [
+    Case(mode, 1, 1, I, H, L, direction, P, input_mode)
+    for mode, (I, H), L, direction, P, input_mode in itertools.product(
+        GATES, ((3, 5), (4, 4), (1, 2), (7, 1)), (1, 2, 3), (UNI, BI), (0, 1, 3), (LINEAR, SKIP)
+    )
+    if (input_mode == LINEAR or I == H) and (not P or (mode == "lstm" and H > P))
+]
+
+
+def probe_layout() -> None:
+    real = HostLibrary()
+    for case, (dtype, itemsize) in itertools.product(LAYOUTS, (("float32", 4), ("float16", 2))):
+        with real.net(case, dtype) as net:
+            assert_layout(real.library, real.handle, net, case, itemsize)
+
+
+def probe_descriptors() -> None:
+    """What is refused, and that nothing else is."""
+    real = HostLibrary()
+
+    def status(make: contextlib.AbstractContextManager[int]) -> int:
+        try:
+            with make:
+                return 0
+        except libcudnn.CudnnError as error:
+            return error.status
+
+    case = Case("lstm", 5, 3, 4, 6)
+    for dtype in DTYPES:
+        refused = dtype == "bfloat16" and real.library.version < 91300
+        assert status(real.net(case, dtype)) == (3000 if refused else 0), dtype
+    assert status(real.net(case._replace(num_proj=3), "float32")) == 0
+    assert status(real.net(Case("gru", 5, 3, 4, 6, num_proj=3), "float32")) == 3000
+    assert status(real.net(case._replace(num_proj=7), "float32")) != 0
+    for lengths, expected in (
+        ([5, 1, 3], 0),
+        ([1, 2, 5], 0),
+        ([6, 1, 1], 2000),
+        ([1, -1, 1], 2000),
+    ):
+        assert status(real.library.data("float32", 5, 4, lengths)) == expected, lengths
+    assert status(real.library.data("float32", 65536, 4, [1])) != 0
+    with pytest.raises(libcudnn.CudnnError, match=r"^cudnnCreate .*_NOT_INITIALIZED"):
+        libcudnn.Library(real.library.path).create("cudnnCreate")
+
+
+def both_passes(case: Case, args: dict[str, Any]) -> None:
+    output, h, c, reserve = engine.forward(net_of(case), **args)
+    engine.backward(net_of(case), *args.values(), output, output, h, c, reserve)
+
+
+def probe_calls() -> None:
+    """All arguments of a whole call pass the checks of the real library, and wrong ones do not."""
+    real = HostLibrary()
+    cupy: Any = fake_cupy.module()
+    sys.modules["cupy"] = cupy
+    cupy.cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0)
+    cupy.cuda.get_device_id = lambda: 0
+    cupy.copyto = lambda *args, **kwargs: None
+    refused = []
+    for case, dropout, training in itertools.product(CUDNN_CASES, (0.0, 0.5, 1.0), (False, True)):
+        net = net_of(case, dropout=dropout, is_training=training)
+        args = given(cupy, case, "float64")
+        reason = engine.why_not(net, "float64", args["lengths"])
+        if reason is not None:
+            assert 0 in (case.lengths or ()), (case, reason)
+            refused.append(case)
+            continue
+        real.ended.clear()
+        output, h, c, reserve = engine.forward(net, **args)
+        assert real.ended[-1] == "cudnnRNNForward"
+        if training:
+            engine.backward(net, *args.values(), output, output, h, c, reserve)
+            assert real.ended[-2:] == ["cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
+    assert not refused or real.library.version < 92800, refused
+
+    case = Case("lstm", 7, 3, 7, 5, 2, BI, 3, lengths=(2, 7, 1))
+    args = given(cupy, case, "float64")
+    call = real.library.call
+    for name, first, second in (
+        ("cudnnRNNForward", 4, 6),
+        ("cudnnRNNForward", 8, 11),
+        ("cudnnRNNForward", 14, 16),
+        ("cudnnRNNBackwardData_v8", 3, 6),
+        ("cudnnRNNBackwardData_v8", 8, 12),
+        ("cudnnRNNBackwardWeights_v8", 4, 8),
+        ("cudnnSetRNNDescriptor_v8", 6, 8),
+        ("cudnnSetRNNDescriptor_v8", 10, 11),
+    ):
+
+        def swapped(called: str, *given: Any, swap: Any = (name, first, second)) -> None:
+            now = list(given)
+            if called == swap[0]:
+                now[swap[1]], now[swap[2]] = now[swap[2]], now[swap[1]]
+            call(called, *now)
+
+        vars(real.library)["call"] = swapped
+        with pytest.raises(libcudnn.CudnnError) as error:
+            both_passes(case, args)
+        assert error.value.status // 1000 in (2, 3), (name, error.value)
+
+
+def in_a_process(code: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with no device in sight, in a process that may die."""
+    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=os.environ | hidden, capture_output=True, text=True)
+
+
+@functools.cache
+def real_library() -> str | None:
+    """Return where cuDNN 9 is, None if it is not installed."""
+    done = in_a_process(
+        "from cupyrnn.cudnn import library\n"
+        "found = library.find()\n"
+        "print('' if isinstance(found, str) else found.path)"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip() or None
+
+
+@pytest.mark.parametrize("probe", ["layout", "descriptors", "calls"])
+def test_the_host_code_of_the_real_library(probe: str) -> None:
+    if real_library() is None:
+        pytest.skip(NEEDS_CUDNN)
+    probing = f"from without_a_gpu import test_cudnn_library as t; t.probe_{probe}()"
+    done = in_a_process(probing)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_prototypes_of_the_real_header() -> None:
+    path = real_library()
+    include = Path(path or "").parent.parent / "include"
+    headers = [include / f"cudnn_{part}.h" for part in ("graph", "ops", "adv")]
+    if not all(h.exists() for h in headers):
+        pytest.skip(NEEDS_CUDNN)
+    found = declared("".join(h.read_text(encoding="utf-8") for h in headers))
+    assert found == libcudnn.PROTOTYPES

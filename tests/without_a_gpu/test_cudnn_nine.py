@@ -1,0 +1,830 @@
+"""cuDNN 9: every argument of every call, against a library that records them; how it is found."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import re
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import Ops
+from ops.test_cudnn_rnn import (
+    BI,
+    COTANGENTS,
+    Case,
+    backward,
+    cotangents_of,
+    forward,
+    params_size,
+    problem,
+)
+
+import cupyrnn
+from cupyrnn.arithmetic.gates import HardSigmoid
+from cupyrnn.cudnn import engine, nine
+from cupyrnn.cudnn import library as libcudnn
+from without_a_gpu.cuda_on_cpu import fake_cupy
+from without_a_gpu.cudnn_stub import INCOMPLETE_EIGHT, SOURCE, Stub, install
+from without_a_gpu.cudnn_stub.expected import (
+    data_text,
+    declared,
+    dtype_of,
+    each_case,
+    each_dtype,
+    filled,
+    given,
+    lengths_of,
+    net_of,
+    pointer,
+    rnn_text,
+    tensor_text,
+)
+from without_a_gpu.cudnn_stub.fixtures import forget
+
+pytestmark = pytest.mark.usefixtures("fresh_search")
+
+
+@pytest.mark.cuda_on_cpu
+@each_dtype
+@each_case
+def test_every_argument_of_both_passes(
+    cupy_on_cpu: Any, stub: Stub, case: Case, dtype: str
+) -> None:
+    cupy, net, rng = cupy_on_cpu, net_of(case), np.random.default_rng(0)
+    args = given(cupy, case, dtype)
+    lengths = "" if case.lengths is None else " ".join(map(str, case.lengths))
+    is_lstm = case.rnn_mode == "lstm"
+    assert engine.why_not(net, dtype, args["lengths"]) is None
+    output, output_h, output_c, reserve = engine.forward(net, **args)
+    shared = {
+        "handle": stub.last("cudnnSetStream")["handle"],
+        "rnn": rnn_text(case, dtype),
+        "lengths": lengths,
+        "xDesc": data_text(case, dtype, case.I),
+        "yDesc": data_text(case, dtype, case.D * case.P),
+        "hDesc": tensor_text(case, dtype, case.P),
+        "cDesc": tensor_text(case, dtype, case.H) if is_lstm else None,
+        "x": pointer(args["input"]),
+        "hx": pointer(args["input_h"]),
+        "cx": pointer(args["input_c"]),
+        "w": pointer(args["params"]),
+        "y": pointer(output),
+    }
+    called = stub.last("cudnnRNNForward")
+    new = {"hy": pointer(output_h), "cy": pointer(output_c), "res": pointer(reserve)}
+    assert called == shared | new | {"mode": 1, "work": called["work"], "drawn": -1}
+    assert reserve.shape == (-(-37 // dtype_of(dtype).itemsize),)
+    assert reserve.size == engine.reserve_size(net, dtype, args["lengths"])
+    wide = functools.partial(np.asarray, dtype=np.float64)
+    for a, states, source in (
+        (output, False, output),
+        (output_h, True, args["input_h"]),
+        (output_c, True, args["input_c"]),
+    ):
+        if a is not None:
+            assert type(a) is cupy.ndarray
+            np.testing.assert_array_equal(wide(cupy.asnumpy(a)), filled(cupy, case, states, source))
+
+    cotangents = cotangents_of(rng, case, dtype_of(dtype))
+    dy, dhy, dcy = (cupy.asarray(cotangents[n]) if n in cotangents else None for n in COTANGENTS)
+    before = reserve.tobytes()
+    for attempt in range(2):
+        grads = engine.backward(
+            net,
+            **args,
+            output=output,
+            output_backprop=dy,
+            output_h_backprop=dhy,
+            output_c_backprop=dcy,
+            reserve=reserve,
+        )
+        assert reserve.tobytes() == before, f"the reserve changed in call {attempt}"
+        dx, dhx, dcx, dw = grads
+        called = stub.last("cudnnRNNBackwardData_v8")
+        new = {"dx": pointer(dx), "dhx": pointer(dhx), "dcx": pointer(dcx)}
+        new |= {"dy": pointer(dy), "dhy": pointer(dhy), "dcy": pointer(dcy)}
+        own = {n: called[n] for n in ("work", "res")}
+        used = {n: v for n, v in shared.items() if n != "x"}
+        assert called == used | new | own
+        assert own["res"] != pointer(reserve)
+        called = stub.last("cudnnRNNBackwardWeights_v8")
+        used = {
+            n: shared[n]
+            for n in ["handle", "rnn", "lengths", "xDesc", "x", "hDesc", "hx", "yDesc", "y"]
+        }
+        assert called == used | own | {"addGrad": 0, "dw": pointer(dw)}
+        np.testing.assert_array_equal(wide(cupy.asnumpy(dw)), np.ones(params_size(case)))
+        for a, states, source in ((dx, False, dx), (dhx, True, dhy), (dcx, True, dcy)):
+            if a is not None:
+                expected = filled(cupy, case, states, source)
+                np.testing.assert_array_equal(wide(cupy.asnumpy(a)), expected)
+    names = stub.names()
+    assert names[0] == "cudnnCreate"
+    assert names.count("cudnnCreate") == 1
+    for name in ("cudnnRNNForward", "cudnnRNNBackwardData_v8"):
+        assert names[names.index(name) - 1] == "cudnnSetStream"
+    assert stub.last("cudnnSetStream")["stream"] == 0x57
+
+
+@pytest.mark.cuda_on_cpu
+def test_gradients_that_are_not_given_are_zeros(cupy_on_cpu: Any, stub: Stub) -> None:
+    case = Case("lstm", 3, 2, 4, 5)
+    net, args = net_of(case), given(cupy_on_cpu, case, "float64")
+    output, _, _, reserve = engine.forward(net, **args)
+    seen: list[Any] = []
+    zeros = cupy_on_cpu.zeros
+
+    def remember(*args: Any) -> Any:
+        seen.append(zeros(*args))
+        return seen[-1]
+
+    cupy_on_cpu.zeros = remember
+    engine.backward(
+        net,
+        **args,
+        output=output,
+        output_backprop=None,
+        output_h_backprop=None,
+        output_c_backprop=None,
+        reserve=reserve,
+    )
+    called = stub.last("cudnnRNNBackwardData_v8")
+    at = {pointer(a): a.shape for a in seen}
+    assert [at[called[n]] for n in ("dy", "dhy", "dcy")] == [(3, 2, 5), (1, 2, 5), (1, 2, 5)]
+
+
+@pytest.mark.cuda_on_cpu
+def test_inference_has_no_reserve(cupy_on_cpu: Any, stub: Stub) -> None:
+    case = Case("gru", 3, 2, 4, 5, 2, BI)
+    net = net_of(case, is_training=False, dropout=0.5)
+    *_, reserve = engine.forward(net, **given(cupy_on_cpu, case, "float32"))
+    called = stub.last("cudnnRNNForward")
+    assert (called["mode"], called["res"], reserve.shape) == (0, 0, (0,))
+    assert called["rnn"] == rnn_text(case, "float32")
+    assert stub.last("cudnnGetRNNTempSpaceSizes")["mode"] == 0
+    training = net._replace(is_training=True)
+    assert engine.reserve_size(net, "float32", None) == engine.reserve_size(
+        training, "float32", None
+    )
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize(
+    ("seed", "seed2", "expected"),
+    [
+        (0, 0, 0),
+        (3, 5, 3 * 2**32 + 5),
+        (-1, 2, 2**64 - 2**32 + 2),
+        (2**40, 7, 2**40 * 2**32 % 2**64 + 7),
+    ],
+)
+def test_the_seed_of_the_mask(
+    cupy_on_cpu: Any, stub: Stub, seed: int, seed2: int, expected: int
+) -> None:
+    """The generator starts anew in every forward call and is not asked in a backward call."""
+    case = Case("lstm", 3, 2, 4, 5, 2)
+    net = net_of(case, seed=seed, seed2=seed2, dropout=0.25)
+    args = given(cupy_on_cpu, case, "float32")
+    text = rnn_text(case, "float32", "rate 0.25 restored")
+    for _ in range(2):
+        output, _, _, reserve = engine.forward(net, **args)
+        called = stub.last("cudnnSetDropoutDescriptor")
+        assert (called["rate"], called["size"], called["seed"]) == (0.25, 64, expected)
+        assert called["states"]
+        called = stub.last("cudnnRNNForward")
+        assert (called["rnn"], called["drawn"]) == (text, expected % 127)
+    assert stub.names().count("cudnnSetDropoutDescriptor") == 1
+    stub.dll.stub_reset()
+    engine.backward(
+        net._replace(seed=77),
+        **args,
+        output=output,
+        output_backprop=output,
+        output_h_backprop=None,
+        output_c_backprop=None,
+        reserve=reserve,
+    )
+    assert "cudnnSetDropoutDescriptor" not in stub.names()
+    for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
+        assert stub.last(name)["rnn"] == text
+
+
+@pytest.mark.cuda_on_cpu
+def test_a_mask_depends_on_its_seed_alone(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was drawn before, with this net or another, and on whatever stream."""
+    cases = [Case("lstm", 3, 2, 4, 5, 2), Case("gru", 2, 3, 4, 5, 3)]
+    stream = cupy_on_cpu.cuda.get_current_stream()
+    for i, seed2 in enumerate((3, 5, 3, 3, 9, 5, 7, 3, 4)):
+        monkeypatch.setattr(stream, "ptr", i // 3)
+        for case in cases:
+            net = net_of(case, seed2=seed2, dropout=0.25)
+            engine.forward(net, **given(cupy_on_cpu, case, "float32"))
+            assert stub.last("cudnnRNNForward")["drawn"] == seed2
+            assert stub.last("cudnnSetStream")["stream"] == i // 3
+    # The states of the seed before are kept, those of one long ago are not.
+    sets = [c for c in stub.calls() if c["call"] == "cudnnSetDropoutDescriptor"]
+    assert [c["seed"] for c in sets] == [3, 5, 3, 9, 5, 7, 3, 4]
+
+
+def names_since(stub: Stub, call: Callable[[], Any]) -> list[str]:
+    """Return the library's functions that a call calls."""
+    stub.dll.stub_reset()
+    call()
+    return stub.names()
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("lengths", [None, (3, 1)])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_a_net_is_described_once(
+    cupy_on_cpu: Any, stub: Stub, mode: str, lengths: tuple[int, ...] | None
+) -> None:
+    case, ops = Case(mode, 3, 2, 4, 5, lengths=lengths), Ops(cupy_on_cpu)
+    inputs = problem(np.random.default_rng(0), case)
+    cotangents = cotangents_of(np.random.default_rng(0), case)
+
+    def back(out: Any) -> list[str]:
+        return names_since(stub, lambda: backward(ops, case, inputs, out, cotangents))
+
+    assert len(names_since(stub, lambda: forward(ops, case, inputs))) <= 25
+    out = forward(ops, case, inputs)
+    assert names_since(stub, lambda: forward(ops, case, inputs)) == [
+        "cudnnSetStream",
+        "cudnnRNNForward",
+    ]
+    both = ["cudnnSetStream", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
+    assert back(out) == both
+    # Nor is a call expensive that comes after many others.
+    for T in range(4, 24):
+        forward(ops, case._replace(T=T), problem(np.random.default_rng(0), case._replace(T=T)))
+    assert len(back(out)) <= 40
+    assert back(out) == both
+
+
+@pytest.mark.cuda_on_cpu
+def test_what_is_kept_has_a_bound(cupy_on_cpu: Any, stub: Stub) -> None:
+    def run(cases: Any) -> None:
+        for case in cases:
+            net = net_of(case, dropout=0.5, seed2=case.T)
+            engine.forward(net, **given(cupy_on_cpu, case, "float32"))
+
+    alive = [0]
+    for T in range(2, 22):
+        run([Case("lstm", T, 2, 4, 5, 2, lengths=(T, T - 1))])
+        alive.append(stub.dll.stub_alive())
+    assert alive[1] == 6
+    assert max(alive) == alive[-1] == 8 * 6
+    thread = threading.Thread(target=run, args=([Case("gru", T, 2, 4, 5, 2) for T in (3, 4)],))
+    thread.start()
+    thread.join()
+    del thread
+    gc.collect()
+    assert stub.dll.stub_alive() == 8 * 6
+
+
+@pytest.mark.cuda_on_cpu
+def test_what_a_description_depends_on(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every attribute of a net, lengths, dtype, TF32 and stream: another one, other descriptors."""
+    case = Case("lstm", 3, 2, 4, 4, 2, lengths=(3, 2))
+    net = net_of(case, dropout=0.5)
+    lengths = lengths_of(case)
+
+    def described(net: Any = net, dtype: str = "float32", lengths: Any = lengths) -> Any:
+        return engine._described(net, dtype, lengths)
+
+    first = described()
+    assert described(net._replace(seed=1, seed2=2)) is first
+    changes = {
+        **{"rnn_mode": "gru", "skip": True, "L": 3, "H": 5, "I": 5, "D": 2, "num_proj": 2},
+        **{"T": 4, "B": 2, "dropout": 0.25, "is_training": False},
+    }
+    # Hard sigmoids cuDNN does not have.
+    assert changes.keys() | {"seed", "seed2", "gate"} == set(net._fields)
+    del changes["B"]  # the lengths' own
+    found = [first]
+    for name, value in changes.items():
+        found.append(described(net._replace(**{name: value})))
+        assert described(net._replace(**{name: value})) is found[-1]
+    found += [described(dtype="float64"), described(lengths=lengths[::-1].copy())]
+    found.append(described(lengths=None))
+    monkeypatch.setenv("CUPY_TF32", "1")
+    found.append(described())
+    monkeypatch.setattr(cupy_on_cpu.cuda.get_current_stream(), "ptr", 3)
+    found.append(described())
+    assert len({id(a) for a in found}) == len(changes) + 6
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_not_aligned_is_copied(cupy_on_cpu: Any, stub: Stub, dtype: str) -> None:
+    """cuDNN may read 16 bytes at once; a view may begin anywhere."""
+    cupy, case, kind = cupy_on_cpu, Case("lstm", 3, 2, 3, 5), np.dtype(dtype)
+
+    def shifted(a: Any) -> Any:
+        memory = cupy.empty(a.size + 16 // kind.itemsize + 1, kind)
+        start = (-memory.data.ptr % 16) // kind.itemsize + 1
+        view = memory[start : start + a.size].reshape(a.shape)
+        view[...] = a
+        assert view.data.ptr % 16 == kind.itemsize
+        return view
+
+    rng, values = np.random.default_rng(0), {}
+    cotangents = cotangents_of(rng, case, kind)
+    for name, a in (problem(rng, case, kind) | cotangents).items():
+        values[name] = shifted(cupy.asarray(a))
+    seen = {}
+    call = libcudnn.Library.call
+
+    def look(self: Any, name: str, *args: Any) -> None:
+        if name.startswith("cudnnRNN"):
+            seen[name] = [ctypes.string_at(a, 20) for a in args if isinstance(a, int) and a >> 32]
+        call(self, name, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(libcudnn.Library, "call", look)
+        forget()
+        inputs = [values.pop(n) for n in ("input", "input_h", "input_c", "params")]
+        out = cupyrnn.cudnn_rnn(*inputs, engine="cudnn")
+        given = [shifted(a) for a in out[:3]]
+        grads = [values[f"{n}_backprop"] for n in ("output", "output_h", "output_c")]
+        reserve = shifted(out.reserve_space)
+        cupyrnn.cudnn_rnn_backprop(
+            *inputs, *given, *grads, reserve, host_reserved=out.host_reserved
+        )
+    addresses = ["x", "y", "hx", "hy", "cx", "cy", "w", "work", "res", "dy", "dhy", "dcy", "dx"]
+    addresses += ["dhx", "dcx", "dw"]
+    found = 0
+    for called in stub.calls():
+        for name in addresses:
+            if called["call"].startswith("cudnnRNN") and name in called:
+                assert called[name] % 16 == 0, (called["call"], name)
+                found += 1
+    assert found == 9 + 12 + 6
+    for name, arrays in {
+        "cudnnRNNForward": inputs,
+        "cudnnRNNBackwardData_v8": [*inputs[1:], given[0], *grads],
+        "cudnnRNNBackwardWeights_v8": [*inputs[:2], given[0]],
+    }.items():
+        for a in arrays:
+            assert a.tobytes()[:20] in seen[name], name
+
+
+@pytest.mark.cuda_on_cpu
+def test_an_engine_that_fails_is_said_once(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    case = Case("lstm", 3, 2, 4, 5)
+    inputs = problem(np.random.default_rng(0), case)
+    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+
+    def chosen(**more: Any) -> str:
+        return cupyrnn.cudnn_rnn_engine(**arguments | more)
+
+    for name, status in (("cudnnSetRNNDescriptor_v8", 4000), ("cudnnSetTensorNdDescriptor", 2000)):
+        stub.dll.stub_fail(name.encode(), status)
+        message = (
+            f"cudnn_rnn_engine: engine 'auto' does not take cuDNN, as {name} of cuDNN 9.13.1"
+            f" returned CUDNN_STATUS_OF_THE_STUB ({status}): what was wrong"
+        )
+        with pytest.warns(RuntimeWarning, match=f"^{re.escape(message)}$") as caught:
+            assert chosen() == "cupy"
+        assert caught[0].filename == __file__
+        assert chosen() == "cupy"  # where a warning would be an error
+    # What is no fault: that cuDNN does not have a net, or that the caller takes another engine.
+    for name, status, lengths in (
+        ("cudnnGetRNNWeightSpaceSize", 3000, None),
+        ("cudnnSetRNNDataDescriptor", 2000, [0, 3]),
+    ):
+        stub.dll.stub_fail(name.encode(), status)
+        assert chosen(sequence_lengths=lengths) == "cupy"
+    stub.dll.stub_fail(b"cudnnCreateRNNDescriptor", 4000)
+    assert chosen(engine="cupy") == "cupy"
+    with pytest.raises(RuntimeError, match="cudnnCreateRNNDescriptor of cuDNN"):
+        chosen(engine="cudnn")
+    stub.dll.stub_reset()
+    assert chosen() == "cudnn"
+    wide = {n: cupy_on_cpu.zeros((1, 2, 4)) for n in ("input_h", "input_c")}
+    params = cupy_on_cpu.zeros(cupyrnn.cudnn_rnn_params_size(1, 4, 4, num_proj=4))
+    assert chosen(**wide, params=params, num_proj=4) == "cupy"
+    # A library that was named and is not there.
+    monkeypatch.setenv("CUPYRNN_CUDNN", str(tmp_path / "nowhere.so"))
+    with pytest.warns(RuntimeWarning, match="libcudnn.so.9 was not found"):
+        assert chosen() == "cupy"
+    assert chosen() == "cupy"
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.usefixtures("nowhere")
+def test_no_cudnn_is_no_fault(cupy_on_cpu: Any) -> None:
+    inputs = problem(np.random.default_rng(0), Case("lstm", 3, 2, 4, 5))
+    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
+
+
+@pytest.mark.cuda_on_cpu
+def test_why_not_is_asked_on_the_device_of_the_input(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case("lstm", 3, 2, 4, 5)
+    with cupy_on_cpu.cuda.Device(1):
+        inputs = problem(np.random.default_rng(0), case)
+        arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    devices: list[int] = []
+    current = cupy_on_cpu.cuda.get_device_id
+
+    def look() -> int:
+        devices.append(current())
+        return devices[-1]
+
+    monkeypatch.setattr(cupy_on_cpu.cuda, "get_device_id", look)
+    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn"
+    out = cupyrnn.cudnn_rnn(**arguments)
+    inputs = [arguments[n] for n in ("input", "input_h", "input_c", "params")]
+    cupyrnn.cudnn_rnn_backprop(*inputs, *out[:3], None, None, None, *out[3:4])
+    assert set(devices) == {1}
+    assert stub.names().count("cudnnCreate") == 1
+
+
+@pytest.mark.cuda_on_cpu
+def test_a_workspace_of_no_bytes(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """cuDNN refuses it, also where it asks for none."""
+    path = install(tmp_path / "none", SOURCE.replace("WORK = 40", "WORK = 0"))
+    monkeypatch.setenv("CUPYRNN_CUDNN", str(path))
+    case = Case("lstm", 3, 2, 4, 5)
+    args, net = given(cupy_on_cpu, case, "float32"), net_of(case)
+    sizes, empty = {}, cupy_on_cpu.empty
+
+    def look(*args: Any) -> Any:
+        a = empty(*args)
+        sizes[a.data.ptr] = a.size
+        return a
+
+    monkeypatch.setattr(cupy_on_cpu, "empty", look)
+    output, h, c, reserve = engine.forward(net, **args)
+    # An array of no elements has no address in CuPy.
+    assert sizes[Stub(path).last("cudnnRNNForward")["work"]] == 1
+    sizes.clear()
+    engine.backward(net, *args.values(), output, output, h, c, reserve)
+    for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
+        assert sizes[Stub(path).last(name)["work"]] == 1
+
+
+@pytest.mark.cuda_on_cpu
+def test_one_layer_has_no_dropout(cupy_on_cpu: Any, stub: Stub) -> None:
+    case = Case("lstm", 3, 2, 4, 5)
+    engine.forward(net_of(case, dropout=0.5), **given(cupy_on_cpu, case, "float32"))
+    assert stub.last("cudnnRNNForward")["rnn"] == rnn_text(case, "float32")
+
+
+@pytest.mark.cuda_on_cpu
+def test_tf32_where_the_user_asks_for_it(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case("lstm", 3, 2, 4, 5)
+    for setting, math in (("0", 3), ("1", 0), ("2", 0), ("-1", 3), ("yes", 3)):
+        monkeypatch.setenv("CUPY_TF32", setting)
+        engine.forward(net_of(case), **given(cupy_on_cpu, case, "float32"))
+        assert f" math {math} " in stub.last("cudnnRNNForward")["rnn"]
+        engine.forward(net_of(case), **given(cupy_on_cpu, case, "float64"))
+        assert " math 0 " in stub.last("cudnnRNNForward")["rnn"]
+
+
+@pytest.mark.cuda_on_cpu
+def test_the_public_functions_use_it(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case("lstm", 3, 2, 4, 5, lengths=(2, 3))
+    inputs, ops = problem(np.random.default_rng(0), case), Ops(cupy_on_cpu)
+    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()} | case.attributes
+    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn"
+    out = forward(ops, case, inputs)
+    grads = backward(ops, case, inputs, out, cotangents_of(np.random.default_rng(0), case))
+    np.testing.assert_array_equal(out.output_h, np.full((1, 2, 5), 2.0))
+    np.testing.assert_array_equal(grads.params_backprop, np.ones(params_size(case)))
+    monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
+    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
+    forget()
+    stub.dll.stub_fail(b"cudnnSetRNNDescriptor_v8", 3000)
+    monkeypatch.delenv("CUPYRNN_ENGINE")
+    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
+    message = "engine is 'cudnn', but cudnnSetRNNDescriptor_v8 of cuDNN 9.13.1 returned "
+    with pytest.raises(RuntimeError, match=f"^cudnn_rnn: {re.escape(message)}"):
+        forward(ops, case, inputs, engine="cudnn")
+    own = forward(ops, case, inputs)
+    cotangents = cotangents_of(np.random.default_rng(0), case)
+    expected = backward(ops, case, inputs, own, cotangents)
+    monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn")
+    with pytest.raises(
+        RuntimeError, match=r"^cudnn_rnn: the environment variable CUPYRNN_ENGINE is 'cudnn', but "
+    ):
+        forward(ops, case, inputs)
+    # What host_reserved says goes before the variable.
+    again = backward(ops, case, inputs, own, cotangents)
+    np.testing.assert_array_equal(again.params_backprop, expected.params_backprop)
+
+
+@pytest.mark.cuda_on_cpu
+def test_params_of_another_size_are_refused(cupy_on_cpu: Any, stub: Stub) -> None:
+    case = Case("lstm", 3, 2, 4, 5)
+    args = given(cupy_on_cpu, case, "float64")
+    args["params"] = args["params"][:-1]
+    with pytest.raises(RuntimeError, match=r"^cuDNN has 1760 bytes of params, not 1752$"):
+        engine.forward(net_of(case), **args)
+
+
+@pytest.mark.cuda_on_cpu
+def test_what_is_refused_and_why(stub: Stub) -> None:
+    net = net_of(Case("lstm", 3, 2, 4, 5))
+
+    def reason(**changed: Any) -> str | None:
+        return engine.why_not(net._replace(**changed), "float32", None)
+
+    assert reason() is None
+    for symbol in ("T", "B", "I", "H", "L"):
+        assert reason(**{symbol: 0}) == f"cuDNN does not take {symbol} = 0"
+    assert reason(num_proj=5) == "cuDNN takes num_proj = H = 5 for no projection at all"
+    assert reason(num_proj=4) is None
+    assert reason(gate=HardSigmoid(0.2, 0.5)) == "cuDNN has no gates but sigmoids"
+    assert reason(T=65535) is None
+    assert reason(T=65536) == "cuDNN does not take T = 65536, the most is 65535"
+    assert reason(I=2**30) == "cuDNN does not take sizes beyond 32 bits"
+    for name in (
+        "cudnnCreateRNNDescriptor",
+        "cudnnSetDropoutDescriptor",
+        "cudnnSetRNNDescriptor_v8",
+        "cudnnSetRNNDataDescriptor",
+        "cudnnSetTensorNdDescriptor",
+        "cudnnGetRNNTempSpaceSizes",
+    ):
+        before = stub.dll.stub_alive()
+        stub.dll.stub_fail(name.encode(), 3000)
+        expected = (
+            f"{name} of cuDNN 9.13.1 returned CUDNN_STATUS_OF_THE_STUB (3000): what was wrong"
+        )
+        assert reason(T=5) == expected
+        assert stub.dll.stub_alive() == before
+        # What is described already is not asked for again.
+        assert reason() is None
+    stub.dll.stub_reset()
+    assert reason(T=5) is None
+    assert reason(rnn_mode="elman") == "KeyError: 'elman'"
+
+
+@pytest.mark.cuda_on_cpu
+def test_a_handle_for_each_thread_and_device(cupy_on_cpu: Any, stub: Stub) -> None:
+    case = Case("lstm", 3, 2, 4, 5)
+
+    def run(device: int) -> None:
+        with cupy_on_cpu.cuda.Device(device):
+            engine.forward(net_of(case), **given(cupy_on_cpu, case, "float32"))
+
+    for device in (0, 1, 0, 1):
+        run(device)
+    used = [c["handle"] for c in stub.calls() if c["call"] == "cudnnRNNForward"]
+    assert len(set(used)) == 2
+    assert used[:2] == used[2:]
+    thread = threading.Thread(target=run, args=(1,))
+    thread.start()
+    thread.join()
+    del thread
+    gc.collect()
+    other = stub.last("cudnnRNNForward")["handle"]
+    assert other not in used
+    destroyed = [c["handle"] for c in stub.calls() if c["call"] == "cudnnDestroy"]
+    assert destroyed == [other]
+
+
+@pytest.mark.cuda_on_cpu
+def test_where_the_weights_are(stub: Stub) -> None:
+    library = libcudnn.find()
+    assert isinstance(library, libcudnn.Library)
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        handle = nine.handles(library).get(0).address
+        rnn = enter(
+            library.rnn(
+                "float32",
+                "gru",
+                skip=False,
+                bidirectional=False,
+                input_size=2,
+                hidden_size=3,
+                proj_size=3,
+                num_layers=1,
+                tf32=False,
+                dropout=enter(library.dropout(handle, 0, 0, 0, 0)),
+            )
+        )
+        found = library.weight_params(handle, rnn, 4, (600, 1 << 40), 5)
+    assert found == (libcudnn.Matrix((1 << 40) + 8, (1, 2, 3)), None)
+    called = stub.last("cudnnGetRNNWeightParams")
+    names = ("pseudoLayer", "wSize", "w", "matrix")
+    assert [called[n] for n in names] == [4, 600, 1 << 40, 5]
+
+
+def swap(name: str, first: int, second: int) -> Callable[[pytest.MonkeyPatch], None]:
+    """Plant two arguments of a call in the wrong order."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        call = libcudnn.Library.call
+
+        def swapped(self: Any, called: str, *args: Any) -> None:
+            given = list(args)
+            if called == name:
+                given[first], given[second] = given[second], given[first]
+            call(self, called, *given)
+
+        monkeypatch.setattr(libcudnn.Library, "call", swapped)
+
+    return plant
+
+
+def plant_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, weights = nine.Nine.backward_data, nine.Nine.backward_weights
+    later: list[Any] = []
+    monkeypatch.setattr(nine.Nine, "backward_data", lambda *args: later.append(args))
+
+    def both(*args: Any) -> None:
+        first = later.pop()
+        weights(*args)
+        data(*first)
+
+    monkeypatch.setattr(nine.Nine, "backward_weights", both)
+
+
+def plant_kept_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_cupy.ndarray, "copy", lambda self, order="C": self)
+
+
+def plant_dirty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["cupy"], "zeros", fake_cupy.empty)
+
+
+def plant_no_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_pass_through", lambda *args: None)
+
+
+PLANTED = {
+    "order of the backward calls": plant_wrong_order,
+    "reserve not copied": plant_kept_reserve,
+    "memory not zeroed": plant_dirty_memory,
+    "states of empty sequences": plant_no_pass_through,
+} | {
+    f"{name} {i} {j}": swap(name, i, j)
+    for name, pairs in {
+        "cudnnRNNForward": ((5, 7), (4, 6), (9, 10), (12, 13), (9, 12), (8, 11)),
+        "cudnnRNNBackwardData_v8": ((4, 5), (5, 10), (9, 10), (10, 11), (13, 14), (10, 14)),
+        "cudnnRNNBackwardWeights_v8": ((5, 9), (5, 7), (4, 8)),
+        "cudnnSetRNNDescriptor_v8": ((1, 2), (4, 5), (6, 7), (7, 8), (9, 10), (11, 12)),
+        "cudnnSetRNNDataDescriptor": ((1, 2), (3, 4), (4, 5)),
+        "cudnnSetTensorNdDescriptor": ((3, 4),),
+    }.items()
+    for i, j in pairs
+}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
+def test_planted_errors_are_caught(
+    cupy_on_cpu: Any,
+    stub: Stub,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    # What is written in the wrong place is not larger than what belongs there.
+    case = Case("lstm", 7, 3, 7, 5, 2, BI, 3, lengths=(2, 7, 0))
+    for _ in range(2):
+        test_every_argument_of_both_passes(cupy_on_cpu, stub, case, "float16")
+        forget()
+        stub.dll.stub_reset()
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, RuntimeError)):
+        test_every_argument_of_both_passes(cupy_on_cpu, stub, case, "float16")
+
+
+def test_the_stub_declares_what_the_package_calls() -> None:
+    expanded = SOURCE + "".join(
+        f"cudnnStatus_t cudnnCreate{kind}Descriptor(cudnn{kind}Descriptor_t* d);"
+        f"cudnnStatus_t cudnnDestroy{kind}Descriptor(cudnn{kind}Descriptor_t d);"
+        for kind in ("Dropout", "RNN", "RNNData", "Tensor")
+    )
+    assert declared(expanded) == libcudnn.PROTOTYPES
+
+
+def message_of(monkeypatch: pytest.MonkeyPatch, setting: Path) -> str:
+    monkeypatch.setenv("CUPYRNN_CUDNN", str(setting))
+    libcudnn._attempt.cache_clear()
+    found = libcudnn.find()
+    assert isinstance(found, str)
+    start = f"libcudnn.so.9 was not found (CUPYRNN_CUDNN={setting}; "
+    install = (
+        "); install it with: pip install '.[cudnn13]' for CUDA 13,"
+        " pip install '.[cudnn12]' for CUDA 12, in a clone of cupyrnn"
+    )
+    assert found.startswith(start)
+    assert found.endswith(install)
+    return found.removeprefix(start).removesuffix(install)
+
+
+def test_a_wrong_path_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    absent = "cannot open shared object file: No such file or directory"
+    file = tmp_path / "libcudnn.so.9"
+    for setting, path in ((tmp_path, file), (tmp_path / "x" / "y", tmp_path / "x" / "y")):
+        assert message_of(monkeypatch, setting) == f"{path}: {absent}"
+    file.write_text("no library")
+    for setting in (file, tmp_path):
+        assert message_of(monkeypatch, setting).startswith(f"{file}: ")
+
+
+@pytest.mark.cuda_on_cpu
+def test_libraries_that_would_end_the_process_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = install(tmp_path / "eight", INCOMPLETE_EIGHT)
+    assert message_of(monkeypatch, path) == f"{path}: not cuDNN 9, which is needed"
+    for missing in libcudnn._SUBLIBRARIES:
+        folder = tmp_path / missing
+        parts = tuple(p for p in libcudnn._SUBLIBRARIES if p != missing)
+        path = install(folder, parts=parts)
+        expected = f"{path}: incomplete: {folder / missing}: cannot open shared object file"
+        assert message_of(monkeypatch, folder).startswith(expected)
+    path = install(tmp_path / "ten", SOURCE.replace("91301", "100200"))
+    assert message_of(monkeypatch, path) == f"{path}: cuDNN 10.2.0, expected 9"
+    path = install(tmp_path / "short", SOURCE.replace("cudnnRNNBackwardData_v8(", "another("))
+    assert "undefined symbol: cudnnRNNBackwardData_v8" in message_of(monkeypatch, path)
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_all_places_that_were_looked_in_are_named() -> None:
+    assert libcudnn.find() == (
+        "libcudnn-of-the-test.so.9 was not found (CUPYRNN_CUDNN: not set;"
+        " cuda.pathfinder: not installed;"
+        " the wheels nvidia-cudnn-cu12 and nvidia-cudnn-cu13: not installed;"
+        " libcudnn-of-the-test.so.9: cannot open shared object file: No such file or directory);"
+        " install it with: pip install '.[cudnn13]' for CUDA 13,"
+        " pip install '.[cudnn12]' for CUDA 12, in a clone of cupyrnn"
+    )
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.usefixtures("nowhere")
+def test_where_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def path() -> str:
+        libcudnn._attempt.cache_clear()
+        found = libcudnn.find()
+        assert isinstance(found, libcudnn.Library), found
+        return found.path
+
+    wheel = install(tmp_path / "wheel" / "lib")
+    wheel = wheel.rename(wheel.with_name("libcudnn-of-the-test.so.9"))
+    spec = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "wheel")])
+    names = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: names.append(name) or spec)
+    assert path() == str(wheel)
+    assert names == ["nvidia.cudnn"]
+
+    other = install(tmp_path / "pathfinder")
+
+    def load(name: str) -> Any:
+        assert name == "cudnn"
+        return types.SimpleNamespace(abs_path=str(other))
+
+    finder = types.SimpleNamespace(load_nvidia_dynamic_lib=load)
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", finder)
+    assert path() == str(other)
+
+    def fail(name: str) -> Any:
+        raise RuntimeError(f"no {name}\nhere")
+
+    finder.load_nvidia_dynamic_lib = fail
+    assert path() == str(wheel)
+
+    set_path = install(tmp_path / "set")
+    monkeypatch.setenv("CUPYRNN_CUDNN", str(set_path))
+    assert path() == str(set_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUPYRNN_CUDNN", "set/libcudnn.so.9")
+    assert path() == str(set_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "text"), [(92800, "9.28.0"), (91301, "9.13.1"), (8907, "8.9.7")]
+)
+def test_versions_as_people_write_them(version: int, text: str) -> None:
+    assert libcudnn.dotted(version) == text

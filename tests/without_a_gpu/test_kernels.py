@@ -1,0 +1,911 @@
+"""The CUDA source and its launches, proven without a GPU: compiled, run on the CPU, broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close, with_tangents
+from ops import test_cudnn_rnn, test_gru, test_lstm
+from ops.test_cudnn_rnn import BI, SKIP, Case
+
+import cupyrnn
+from cupyrnn.driver import dropout as _dropout
+from cupyrnn.driver import packing as _packing
+from cupyrnn.driver import products as _products
+from cupyrnn.kernels import (
+    blas,
+    common,
+    compile,
+    dropout,
+    gru,
+    gru_reset_after,
+    launch,
+    lstm,
+    simple_rnn,
+)
+from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
+from without_a_gpu.ptx.parser import PtxError
+
+CELLS: dict[str, Any] = {
+    "lstm": lstm,
+    "gru": gru,
+    "gru_reset_after": gru_reset_after,
+    "simple_rnn": simple_rnn,
+    "dropout": dropout,
+    "sums alone": SimpleNamespace(SOURCE="", KERNELS=launch.SUMS),
+}
+ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
+# With this many, three blocks of 256 threads still fit on a multiprocessor, and two where each
+# number is two of float64.
+MOST_REGISTERS = dict.fromkeys(common.TYPES, 80) | {"complex128": 128}
+# In float32 NumPy's own error is the larger one: up to four times, over hundreds of terms.
+WIDER = {"float32": np.float64, "complex64": np.complex128}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", common.TYPES)
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_kernel_compiles_to_machine_code_without_spills(
+    cell: str, dtype: str, arch: str
+) -> None:
+    """The register counts are recorded by tests/benchmarks/registers.py."""
+    reason = nvrtc.have_nvrtc()
+    if reason is not None:
+        pytest.skip(reason)
+    room = CELLS[cell]
+    names = compile.instances(room.KERNELS, dtype)
+    cubin = nvrtc.compile_cubin(common.source(dtype, room.SOURCE), names, arch, compile.OPTIONS)
+    assert cubin.size > 0
+    assert set(cubin.kernels) == set(names)
+    for name, usage in cubin.kernels.items():
+        assert usage.spill_stores == usage.spill_loads == usage.stack == 0, name
+        assert 0 < usage.registers <= MOST_REGISTERS[dtype], name
+
+
+def agrees_with_numpy(
+    cupy: Any,
+    dtype: str = "float64",
+    shape: tuple[int, ...] = (3, 5, 3, 33),
+    seq_len_max: int | None = None,
+) -> None:
+    """Every op on both sides, peepholes, clip and both gate orders included."""
+    rng = np.random.default_rng(1)
+    kind = numpy_dtype(dtype)
+    steps = shape[0] if seq_len_max is None else seq_len_max
+
+    def same(op: str, *args: Any, **kwargs: Any) -> Any:
+        function = getattr(cupyrnn, op)
+
+        def called(convert: Callable[[Any], Any]) -> Any:
+            named = {n: convert(a) if isinstance(a, np.ndarray) else a for n, a in kwargs.items()}
+            return function(*map(convert, args), **named)
+
+        actual, result = called(cupy.asarray), called(np.asarray)
+        expected = called(lambda a: a.astype(WIDER[dtype])) if dtype in WIDER else result
+        for name, a, e in zip(expected._fields, actual, expected, strict=True):
+            assert type(a) is cupy.ndarray
+            assert a.dtype == kind
+            assert_close(cupy.asnumpy(a), e, dtype, f"{op} {name}", at_least=1e-6)
+        return result
+
+    for peephole in (False, True):
+        for order in ("icfo", "ifco"):
+            inputs = with_tangents(rng, test_lstm.problem(rng, shape, peephole, kind))
+            hard = "hard_sigmoid_0.2" if order == "ifco" else "sigmoid"
+            attributes = {"cell_clip": 0.3, "gate_order": order, "recurrent_activation": hard}
+            out = same("block_lstm", **inputs, **attributes, seq_len_max=steps)
+            grads = with_tangents(
+                rng,
+                {
+                    n: (1 + rng.standard_normal(out.h.shape)).astype(kind)
+                    for n in ("cs_grad", "h_grad")
+                },
+            )
+            same(
+                "block_lstm_grad",
+                **inputs,
+                **out._asdict(),
+                **grads,
+                **attributes,
+                seq_len_max=steps,
+            )
+            one = {**inputs, "x": inputs["x"][0]}
+            cell = same("lstm_block_cell", **one, **attributes)._asdict()
+            del cell["h"]
+            step = {n: a[0] for n, a in grads.items()}
+            same("lstm_block_cell_grad", **one, **cell, **step, **attributes)
+            same("lstm_block_cell_backward", **one, **cell, **step, **attributes)
+    inputs = with_tangents(rng, test_gru.problem(rng, shape, kind))
+    for activation in ("sigmoid", "hard_sigmoid_1/6"):
+        attributes = {"seq_len_max": steps, "recurrent_activation": activation}
+        out = same("block_gru", **inputs, **attributes)
+        d_h = (1 + rng.standard_normal(out.h.shape)).astype(kind)
+        same("block_gru_grad", **inputs, **out._asdict(), d_h=d_h, **attributes)
+    one = {**inputs, "x": inputs["x"][0]}
+    cell = same("gru_block_cell", **one)._asdict()
+    del cell["h"]
+    same("gru_block_cell_grad", **one, **cell, d_h=d_h[0])
+    same("gru_block_cell_backward", **one, **cell, d_h=d_h[0])
+
+
+RNN_CASES = [
+    *(Case(mode, 1, 1, 1, 1) for mode in test_cudnn_rnn.MODES),
+    *(Case(mode, 2, 33, 1, 3, 2, BI) for mode in test_cudnn_rnn.MODES),
+    *(Case(mode, 4, 3, 65, 65, 1, BI, 0, SKIP) for mode in test_cudnn_rnn.MODES),
+    *(Case(mode, 5, 4, 7, 33, 3, BI, lengths=(2, 5, 0, 3)) for mode in test_cudnn_rnn.MODES),
+    Case("lstm", 4, 3, 5, 33, 2, BI, 7, lengths=(4, 0, 2)),
+    Case("lstm", 5, 9, 3, 5, 2, num_proj=5),
+    Case("lstm", 3, 2, 4, 32, num_proj=1),
+]
+
+
+def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None:
+    """CudnnRNN in training and in inference, batch-major and with dropout too, by own kernels."""
+    rng = np.random.default_rng(2)
+    kind = numpy_dtype(dtype)
+    inputs = {"input_c": None, **test_cudnn_rnn.problem(rng, case, kind)}
+    if case.rnn_mode == "rnn_relu":
+        # Off the kink, where rounding would decide: every other unit is always zero.
+        biases = 2 * case.H * case.L * case.D
+        inputs["params"] *= kind.type(0.1)
+        inputs["params"][-biases:] = np.tile(np.resize([2, -2], case.H), biases // case.H)
+    inputs = with_tangents(rng, inputs)
+    cotangents = with_tangents(rng, test_cudnn_rnn.cotangents_of(rng, case, kind))
+
+    def to_device(given: dict[str, Any]) -> dict[str, Any]:
+        return {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
+
+    def compare(op: str, actual: Any, expected: Any) -> None:
+        for name, a, e in zip(expected._fields, actual, expected, strict=True):
+            assert type(a) is (np.ndarray if name == "host_reserved" else cupy.ndarray)
+            assert a.dtype == e.dtype
+            back = a if name == "host_reserved" else cupy.asnumpy(a)
+            # Near 1 the two terms of 1-h*h cancel: the gradient of a single unit may be small.
+            terms = 0.1 if op.startswith("backward") else 1e-6
+            assert_close(back, e, dtype, f"{op} {name}", at_least=terms)
+
+    for more in ({}, {"dropout": 0.4, "seed": 5, "seed2": -1, "time_major": False}):
+        if more:
+            inputs, cotangents = (
+                {
+                    n: np.ascontiguousarray(a.swapaxes(0, 1)) if np.ndim(a) == 3 else a
+                    for n, a in arrays.items()
+                }
+                for arrays in (inputs, cotangents)
+            )
+        attributes = {**case.attributes, **more}
+        results = []
+        for given, grads, engine in (
+            (inputs, cotangents, "auto"),
+            (to_device(inputs), to_device(cotangents), "cupy"),
+        ):
+            attributes["engine"] = engine
+            out = cupyrnn.cudnn_rnn(**given, **attributes)
+            saved = {
+                "output": None,
+                "output_h": None,
+                "output_c": None,
+                "output_c_backprop": None,
+                "reserve_space": out.reserve_space,
+                "host_reserved": out.host_reserved,
+            }
+            g = cupyrnn.cudnn_rnn_backprop(**given, **{**saved, **grads}, **attributes)
+            inference = cupyrnn.cudnn_rnn(**given, **attributes, is_training=False)
+            results.append({"training": out, "backward": g, "inference": inference})
+        for op, expected in results[0].items():
+            compare(f"{op} {more}", results[1][op], expected)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("case", RNN_CASES, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_the_device_path_of_cudnn_rnn_agrees_with_numpy(
+    cupy_on_cpu: ModuleType, dtype: str, case: Case
+) -> None:
+    rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", RNN_CASES, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_the_gpu_agrees_with_numpy_about_cudnn_rnn(
+    cupy_on_gpu: ModuleType, dtype: str, case: Case
+) -> None:
+    rnn_agrees_with_numpy(cupy_on_gpu, case, dtype)
+
+
+@pytest.mark.cuda_on_cpu
+def test_no_cudnn_on_the_stand_in(
+    cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is tested here is own kernels, with the engine "auto" too."""
+    monkeypatch.delenv("CUPYRNN_ENGINE", raising=False)
+    given = {"input_c": None, **test_cudnn_rnn.problem(rng, Case("gru", 2, 3, 4, 5))}
+    there = {n: a if a is None else cupy_on_cpu.asarray(a) for n, a in given.items()}
+    assert cupyrnn.cudnn_rnn_engine(**there, rnn_mode="gru") == "cupy"
+    assert cupyrnn.cudnn_rnn_engine(**given, rnn_mode="gru") == "numpy"
+
+
+MASKS = [
+    ((1, 1), 0.5, (0, 0, 1)),
+    ((3, 7), 0.3, (1, 2, 1)),
+    ((41, 100), 0.7, (-1, 2**31, 3)),
+    ((6, 4), 1.0, (5, 2**64 + 6, 2)),
+    ((0, 4), 0.5, (0, 0, 1)),
+]
+
+
+def masks_agree_with_numpy(cupy: Any, dtype: str) -> None:
+    kind = numpy_dtype(dtype)
+    for shape, rate, seeds in MASKS:
+        expected = _dropout.keep_mask(np, shape, kind, rate, *seeds)
+        actual = _dropout.keep_mask(cupy, shape, kind, rate, *seeds)
+        assert type(actual) is cupy.ndarray
+        assert actual.dtype == kind
+        wide = np.complex128 if kind.kind == "c" else np.float64
+        np.testing.assert_array_equal(cupy.asnumpy(actual).astype(wide), expected.astype(wide))
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_dropout_masks_are_numpys(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    masks_agree_with_numpy(cupy_on_cpu, dtype)
+    # The loop inside the kernel takes what a grid cannot hold.
+    monkeypatch.setattr(dropout, "_LARGEST_GRID", 1)
+    masks_agree_with_numpy(cupy_on_cpu, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_dropout_masks_on_the_gpu_are_numpys(cupy_on_gpu: ModuleType, dtype: str) -> None:
+    masks_agree_with_numpy(cupy_on_gpu, dtype)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("first", [0, 2**32, 8 * (2**32 - 1), 2**40])
+def test_dropout_masks_beyond_32_bits(first: int) -> None:
+    """Eight draws so far on that their offset and their counter need 64 bits."""
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    probe = """
+__global__ void draw_at(float* mask, long long first, long long size, u64 key0, u64 key1, u64 layer)
+{
+    keep_draws(mask, first, size, key0, key1, layer, 1u << 31);
+}
+"""
+    kernel = runner.compile_module(
+        common.source("float32", dropout.SOURCE + probe), ["draw_at"], options=compile.OPTIONS
+    ).get_function("draw_at")
+    mask = np.full(7, np.nan, np.float32)
+    moved_back = runner.Pointer(mask, -4 * first)
+    keys = (np.uint64(3), np.uint64(2**64 - 4), np.uint64(5))
+    kernel((1,), (1,), (moved_back, np.int64(first), np.int64(first + 7), *keys))
+    generator = np.random.Philox(
+        counter=np.array([first // 8, 0, 5, 0], np.uint64), key=np.array(keys[:2], np.uint64)
+    )
+    draws = generator.random_raw(4).astype("<u8").view("<u4")[:7]
+    np.testing.assert_array_equal(mask, draws < 2**31)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 33, 1, 3), (4, 3, 33, 65), (5, 9, 7, 32)])
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_the_device_path_agrees_with_numpy(
+    cupy_on_cpu: ModuleType, dtype: str, shape: tuple[int, ...]
+) -> None:
+    agrees_with_numpy(cupy_on_cpu, dtype, shape)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1), (20, 33, 1, 3), (40, 3, 33, 65), (20, 64, 96, 160)]
+)
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_the_gpu_agrees_with_numpy(
+    cupy_on_gpu: ModuleType, dtype: str, shape: tuple[int, ...]
+) -> None:
+    agrees_with_numpy(cupy_on_gpu, dtype, shape)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("steps", [0, 1, 7])
+def test_sequences_in_several_blocks(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(_products, "_GPU_ROWS", 9)
+    assert len(_packing.Packing(cupy_on_cpu, 7, 5).blocks()) == 4
+    for dtype in ("float64", "float16", "complex128"):
+        agrees_with_numpy(cupy_on_cpu, dtype, (7, 5, 3, 33), steps)
+
+
+SEVERAL_RUNS = [
+    *(Case(mode, 7, 4, 3, 5, 2, BI, lengths=(5, 2, 7, 5)) for mode in test_cudnn_rnn.MODES),
+    Case("lstm", 7, 4, 3, 5, 2, BI, 2, lengths=(5, 2, 7, 0)),
+    Case("lstm", 7, 2, 3, 5, 2, BI, 3),
+]
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("rows", [1, 9])
+def test_rnn_in_several_blocks(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: int, case: Case
+) -> None:
+    monkeypatch.setattr(_products, "_GPU_ROWS", rows)
+    for dtype in ("float64", "float16", "complex128"):
+        rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
+
+
+@pytest.mark.cuda_on_cpu
+def test_more_rows_than_the_largest_grid(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop inside the kernels takes what a grid cannot hold."""
+    monkeypatch.setattr(launch, "_LARGEST_GRID_Y", 2)
+    agrees_with_numpy(cupy_on_cpu, shape=(2, 70, 3, 5))
+    for mode in test_cudnn_rnn.MODES:
+        rnn_agrees_with_numpy(cupy_on_cpu, Case(mode, 2, 70, 3, 5))
+
+
+@pytest.mark.cuda_on_cpu
+def test_sums_over_many_slices(cupy_on_cpu: ModuleType, rng: np.random.Generator) -> None:
+    g = rng.standard_normal((5000, 33))
+    assert launch.sum_grid(*g.shape) == (2, 64)
+    sums = cupy_on_cpu.zeros(33)
+    launch.add_column_sums(cupy_on_cpu.asarray(g), sums)
+    assert_close(cupy_on_cpu.asnumpy(sums), g.sum(0), "float64", "sums", at_least=70.0)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64"])
+def test_no_access_outside_the_arrays(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """The same with the address sanitizer, every buffer exactly as long as its array."""
+    reason = runner.have_sanitizer()
+    if reason is not None:
+        pytest.skip(reason)
+    monkeypatch.setattr(fake_cupy.RawModule, "sanitize", True)
+    agrees_with_numpy(cupy_on_cpu, dtype, (2, 9, 2, 33), 1)
+    for mode in test_cudnn_rnn.MODES:
+        case = Case(mode, 2, 9, 2, 33, 2, lengths=(1, 2, 0) * 3)
+        rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
+    rnn_agrees_with_numpy(cupy_on_cpu, Case("lstm", 2, 9, 2, 33, num_proj=3), dtype)
+
+
+@pytest.mark.cuda_on_cpu
+def test_same_bits_in_any_order_of_threads(rng: np.random.Generator) -> None:
+    """Threads, warps and blocks run backwards give the same bits: nothing depends on the order."""
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    g = rng.standard_normal((1000, 40)).astype(np.float32)
+    dz = rng.standard_normal((1000, 160)).astype(np.float32)
+    sizes, columns = (np.int64(1000), np.int64(40)), (np.int32(n) for n in (0, 2, 3))
+    given: dict[str, tuple[Any, ...]] = {
+        "column_sums<float, float>": ((g,), sizes, 1),
+        "lstm_peephole_sums<float>": ((dz, g, g[::-1].copy()), (*sizes, *columns), 3),
+    }
+    source = common.source("float32", lstm.SOURCE)
+    names = compile.instances(lstm.KERNELS, "float32")
+    for name, (arrays, numbers, rows) in given.items():
+        results = []
+        for order in ("forward", "reverse"):
+            module = runner.compile_module(source, names, options=compile.OPTIONS, order=order)
+            sums = np.full((15 * rows, 40), np.nan, np.float32)
+            module.get_function(name)((2, 15), launch.BLOCK, (*arrays, sums, *numbers))
+            assert not np.isnan(sums).any()
+            results.append(sums.tobytes())
+        assert results[0] == results[1], name
+
+
+@pytest.mark.cuda_on_cpu
+def test_indices_beyond_32_bits(rng: np.random.Generator) -> None:
+    """A row so far into the arrays that its offset needs 64 bits, on a pointer moved back."""
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    module = runner.compile_module(
+        common.source("float32", lstm.SOURCE),
+        compile.instances(lstm.KERNELS, "float32"),
+        options=compile.OPTIONS,
+    )
+    kernel = module.get_function("lstm_forward_step<float>")
+    H, step = 4, 2**30 + 1
+    z, b = rng.standard_normal((2, 4 * H)).astype(np.float32)
+    results = []
+    for at in (0, step):
+        outputs = [np.full((1, H), np.nan, np.float32) for _ in range(7)]
+        c = np.ones((1, H), np.float32)
+        shifted = [runner.Pointer(a, -4 * at * a.size) for a in (z, *outputs)]
+        numbers = (np.int64(at), np.int64(1), np.int64(H))
+        columns = tuple(np.int32(n) for n in (0, 1, 2, 3))
+        args = (shifted[0], b, None, None, None, c, *shifted[1:], *numbers, *columns)
+        attributes = np.bool_(True), np.float32(0.5), np.bool_(False), *np.zeros(2, np.float32)
+        kernel((1, 1), launch.BLOCK, (*args, *attributes))
+        results.append([a.tobytes() for a in (c, *outputs)])
+    assert results[0] == results[1]
+
+
+FAR_STEPS: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    # The room; columns of what lies at the step and is read; of what does not; of what is written.
+    "simple_rnn_forward_step<float>": (simple_rnn, (1,), (1,), (1,)),
+    "simple_rnn_backward_step<float>": (simple_rnn, (1, 1), (1,), (1,)),
+    "gru_reset_after_forward_step<float>": (gru_reset_after, (3,), (3, 3, 1, 1), (1, 1, 1, 1, 1)),
+    "gru_reset_after_backward_step<float>": (gru_reset_after, (1,) * 6, (1,), (4,)),
+}
+# Their arguments, of those three kinds in order.
+FAR_ORDER = {
+    "simple_rnn_forward_step<float>": "rcw",
+    "simple_rnn_backward_step<float>": "rrcw",
+    "gru_reset_after_forward_step<float>": "rccccwwwww",
+    "gru_reset_after_backward_step<float>": "rrrrrrcw",
+}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", FAR_STEPS)
+def test_indices_of_cudnn_rnn_beyond_32_bits(name: str, rng: np.random.Generator) -> None:
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    room, *columns = FAR_STEPS[name]
+    kernel = runner.compile_module(
+        common.source("float32", room.SOURCE),
+        compile.instances(room.KERNELS, "float32"),
+        options=compile.OPTIONS,
+    ).get_function(name)
+    H = 4
+    read, constant = (
+        [rng.standard_normal(n * H).astype(np.float32) for n in part] for part in columns[:2]
+    )
+    results = []
+    for step in (1, 2**30 + 1):
+        kept = [a.copy() for a in constant]
+        written = [np.full(n * H, np.nan, np.float32) for n in columns[2]]
+        given = {"r": iter(read), "c": iter(kept), "w": iter(written)}
+        args: list[Any] = []
+        for kind in FAR_ORDER[name]:
+            a = next(given[kind])
+            if kind == "c":
+                args.append(a)
+                continue
+            args.append(runner.Pointer(a, -4 * step * a.size))
+        numbers = (np.int64(step), np.int64(1), np.int64(H))
+        # Not relu, and not a hard sigmoid.
+        attributes: tuple[Any, ...] = (np.bool_(False),)
+        if room is gru_reset_after:
+            attributes += (*np.zeros(2, np.float32),)
+        kernel((1, 1), launch.BLOCK, (*args, *numbers, *attributes))
+        results.append([a.tobytes() for a in (*kept, *written)])
+        assert not np.isnan(np.concatenate(written)).any()
+    assert results[0] == results[1]
+
+
+def replaced(source: str, old: str, new: str) -> str:
+    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
+    return source.replace(old, new)
+
+
+def plant_in_source(cell: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        room = CELLS[cell]
+        monkeypatch.setattr(room, "SOURCE", replaced(room.SOURCE, old, new))
+
+    return plant
+
+
+def plant_missing_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = "    shared[threadIdx.y][threadIdx.x] = sum;\n"
+    sums = replaced(common._SUMS, stored + "    __syncthreads();\n", stored)
+    monkeypatch.setattr(common, "_SUMS", sums)
+
+
+def plant_short_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_less(rows: int, columns: int) -> tuple[int, int]:
+        return max(1, columns // 32), -(-rows // 8)
+
+    monkeypatch.setattr(launch, "step_grid", one_less)
+
+
+def plant_small_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.launch, "__defaults__", ((31, 8),))
+
+
+def plant_swapped_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    pointwise = launch.Loop.pointwise
+
+    def swapped(self: Any, name: str, dtype: Any, arrays: Any, *more: Any) -> Any:
+        if name.startswith("lstm_forward_step"):
+            z, b, wci, wcf, wco, *others = arrays
+            arrays = (z, b, wco, wcf, wci, *others)
+        return pointwise(self, name, dtype, arrays, *more)
+
+    monkeypatch.setattr(launch.Loop, "pointwise", swapped)
+
+
+def plant_wrong_scalar_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    attributes = lstm._attributes
+    monkeypatch.setattr(lstm, "_attributes", lambda cell, H, _: attributes(cell, H, np.dtype("d")))
+
+
+def plant_product(
+    cell: str,
+    *,
+    which: Callable[[Any, Any, bool], bool] = lambda a, out, accumulate: True,
+    accumulate: bool | None = None,
+) -> Callable[[pytest.MonkeyPatch], None]:
+    """Let the products `which` (a, out, accumulate) stay at step 0, or accumulate or not."""
+    product, kernels = launch.Loop.product, CELLS[cell].KERNELS
+
+    def wrong(self: Any, a: Any, w: Any, out: Any, **how: Any) -> Any:
+        if self._module[1] != kernels or not which(a, out, how.get("accumulate", False)):
+            return product(self, a, w, out, **how)
+        if accumulate is not None:
+            return product(self, a, w, out, **{**how, "accumulate": accumulate})
+        stage = product(self, a, w, out, **how)
+        return lambda s: stage(0)
+
+    return lambda monkeypatch: monkeypatch.setattr(launch.Loop, "product", wrong)
+
+
+PLANTED = {
+    "swapped arguments": (plant_swapped_arguments, AssertionError),
+    "a scalar of the wrong width": (plant_wrong_scalar_width, AssertionError),
+    "missing barrier": (plant_missing_barrier, (AssertionError, PtxError)),
+    "grid one block short": (plant_short_grid, AssertionError),
+    "block one column short": (plant_small_block, AssertionError),
+    "product at the wrong step": (plant_product("lstm"), AssertionError),
+    "wrong gate": (
+        plant_in_source("lstm", "k.i = slope_of(gate, i) * ci", "k.i = slope_of(gate, f) * ci"),
+        AssertionError,
+    ),
+    "peephole before the clip": (
+        plant_in_source("lstm", "zo += g.cs * wco", "zo += cs_prev * wco"),
+        AssertionError,
+    ),
+    "clip of the wrong sign": (
+        plant_in_source(
+            "lstm", "g.cs <= -cell_clip ? -cell_clip", "g.cs <= -cell_clip ? cell_clip"
+        ),
+        AssertionError,
+    ),
+    "reset forgotten": (
+        plant_in_source(
+            "gru",
+            "store(h_reset + state, r_ * carried[state])",
+            "store(h_reset + state, carried[state])",
+        ),
+        AssertionError,
+    ),
+    "update of the step before": (
+        plant_in_source("gru", "update[state] = u_;", ""),
+        AssertionError,
+    ),
+    "row offset forgotten": (
+        plant_in_source("lstm", "A* zr = z + (first + row) * 4 * H", "A* zr = z + row * 4 * H"),
+        AssertionError,
+    ),
+}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_error_is_caught(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    plant, error = PLANTED[name]
+    shape = (3, 70, 3, 33)
+    agrees_with_numpy(cupy_on_cpu, "float32", shape, 2)
+    plant(monkeypatch)
+    compile.kernel.cache_clear()
+    compile._module.cache_clear()
+    with pytest.raises(error):
+        agrees_with_numpy(cupy_on_cpu, "float32", shape, 2)
+
+
+RNN = {mode: Case(mode, 5, 9, 5, 33, 2, BI, lengths=(5, 5, 2) * 3) for mode in test_cudnn_rnn.MODES}
+PROJECTED = Case("lstm", 3, 9, 5, 33, num_proj=7)
+RNN_PLANTED = {
+    "rnn: grid one block short": ("rnn_tanh", plant_short_grid),
+    "rnn: product at the wrong step": ("rnn_tanh", plant_product("simple_rnn")),
+    "rnn: not relu": ("rnn_relu", plant_in_source("simple_rnn", "z <= A(0) ? A(0) : z", "z")),
+    "rnn: gradient of relu": (
+        "rnn_relu",
+        plant_in_source("simple_rnn", "A(h > A(0))", "A(h >= A(0))"),
+    ),
+    "rnn: gradient of tanh": (
+        "rnn_tanh",
+        plant_in_source("simple_rnn", "A(1) - h * h", "A(1) - h"),
+    ),
+    "rnn: given gradient forgotten": (
+        "rnn_tanh",
+        plant_in_source(
+            "simple_rnn", "dh[state] + (h_grad ? wide(h_grad[at]) : A(0))", "dh[state]"
+        ),
+    ),
+    "gru: grid one block short": ("gru", plant_short_grid),
+    "gru: product at the wrong step": ("gru", plant_product("gru_reset_after")),
+    "gru: reset before the product": (
+        "gru",
+        plant_in_source("gru_reset_after", "zc + g.r * hc", "zc + hc"),
+    ),
+    "gru: bias outside the reset": (
+        "gru",
+        plant_in_source("gru_reset_after", "zr[2 * H] + br[2 * H]", "zr[2 * H] + br[H]"),
+    ),
+    "gru: columns exchanged": (
+        "gru",
+        plant_in_source(
+            "gru_reset_after",
+            "store(to + 2 * H, g.du);\n        store(to + 3 * H, g.dc);",
+            "store(to + 3 * H, g.du);\n        store(to + 2 * H, g.dc);",
+        ),
+    ),
+    "gru: gradient of the reset": (
+        "gru",
+        plant_in_source(
+            "gru_reset_after", "k_c * hc * slope_of(gate, r)", "k_hc * hc * slope_of(gate, r)"
+        ),
+    ),
+    "gru: state before the step": (
+        "gru",
+        plant_in_source(
+            "gru_reset_after", "wide(hc[at]), wide(h_prev[at])", "wide(hc[at]), wide(c[at])"
+        ),
+    ),
+    "gru: gradient past the products lost": (
+        "gru",
+        plant_product("gru_reset_after", which=lambda a, out, add: add, accumulate=False),
+    ),
+    "lstm: projection at the wrong step": (
+        "projected",
+        plant_product("lstm", which=lambda a, out, add: out.shape[1] == 7 and not add),
+    ),
+    "lstm: gradient of the projection at the wrong step": (
+        "projected",
+        plant_product("lstm", which=lambda a, out, add: a.shape[1] == 7 and not add),
+    ),
+    "lstm: given gradient overwritten": (
+        "projected",
+        plant_in_source(
+            "lstm", "dh[state] + (h_grad ? wide(h_grad[at]) : A(0)));\n    }", "dh[state]);\n    }"
+        ),
+    ),
+    "dropout: counter not advanced": (
+        "lstm",
+        plant_in_source("dropout", "u64(first / DRAWS) + 1", "u64(first / DRAWS)"),
+    ),
+    "dropout: halves exchanged": (
+        "lstm",
+        plant_in_source("dropout", "(k % 2 * 32)", "((k + 1) % 2 * 32)"),
+    ),
+    "dropout: nine rounds": ("lstm", plant_in_source("dropout", "round < 10", "round < 9")),
+    "dropout: another layer's mask": (
+        "lstm",
+        plant_in_source("dropout", "0, layer, 0}", "layer, 0, 0}"),
+    ),
+}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", RNN_PLANTED)
+def test_an_error_planted_in_cudnn_rnn_is_caught(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    which, plant = RNN_PLANTED[name]
+    case = RNN.get(which, PROJECTED)
+    rnn_agrees_with_numpy(cupy_on_cpu, case, "float32")
+    plant(monkeypatch)
+    compile.kernel.cache_clear()
+    compile._module.cache_clear()
+    with pytest.raises(AssertionError):
+        rnn_agrees_with_numpy(cupy_on_cpu, case, "float32")
+
+
+def test_arguments_as_the_driver_reads_them(cupy_on_cpu: ModuleType) -> None:
+    """None is a null pointer; CuPy 13 itself would pass the address of the object."""
+    array = cupy_on_cpu.zeros(3, "f4")
+    values = (array, None, np.float32(1.5), np.int64(-2), np.bool_(True))
+    places, addresses = launch._addresses(values)
+    assert places[:2].tolist() == [array.data.ptr, 0]
+    for n, scalar in enumerate(values[2:], 2):
+        assert places[n : n + 1].view(np.uint8)[: scalar.itemsize].tobytes() == scalar.tobytes()
+    assert (addresses - places.ctypes.data).tolist() == [0, 8, 16, 24, 32]
+
+
+def test_modules_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
+    inputs = test_gru.problem(rng, (2, 3, 4, 5))
+    on_device = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    ours, theirs = "cupy.ndarray", "numpy.ndarray"
+    kind = f"{fake_cupy.ndarray.__module__}.ndarray"
+    for name in inputs:
+        if name == "x":
+            continue
+        message = f"^block_gru: {name} is a numpy.ndarray, expected a {ours} like x$"
+        with pytest.raises(TypeError, match=message):
+            cupyrnn.block_gru(**{**on_device, name: inputs[name]})
+        message = f"^block_gru: {name} is a {kind}, expected a {theirs} like x$"
+        with pytest.raises(TypeError, match=message):
+            cupyrnn.block_gru(**{**inputs, name: on_device[name]})
+
+
+def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
+    inputs = test_gru.problem(rng, (2, 3, 4, 5))
+    on_device = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    with cupy_on_cpu.cuda.Device(1):
+        there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    with pytest.raises(TypeError, match=r"^block_gru: w_c is on device 1, expected 0 like x$"):
+        cupyrnn.block_gru(**{**on_device, "w_c": there["w_c"]})
+    # Everything is made where the arguments are, whichever device is current.
+    out = cupyrnn.block_gru(**there)
+    assert [a.device.id for a in out] == [1] * 4
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_arrays_on_another_device(cupy_on_cpu: Any, dtype: str, rng: np.random.Generator) -> None:
+    """All of a call is on its arguments' device; the stand-in refuses a launch that mixes."""
+    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True, dtype)
+    with cupy_on_cpu.cuda.Device(1):
+        there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+        strided = cupy_on_cpu.asarray(np.ones((3, 2, 10), dtype)[..., ::2])
+    out = cupyrnn.block_lstm(**there)
+    g = cupyrnn.block_lstm_grad(**there, **out._asdict(), cs_grad=None, h_grad=strided)
+    one = {**there, "x": there["x"][0]}
+    cell = {n: a[0] for n, a in out._asdict().items() if n != "h"}
+    grads = {"cs_grad": strided[0], "h_grad": None}
+    results = (
+        *out,
+        *g,
+        *cupyrnn.lstm_block_cell_grad(**one, **cell, **grads),
+        *cupyrnn.lstm_block_cell_backward(**one, **cell, **grads),
+    )
+    assert {a.device.id for a in results} == {1}
+    params = cupyrnn.params_from_block_lstm(there["w"], there["b"], forget_bias=0, cell_clip=0)
+    assert params.params.device.id == 1
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_cudnn_rnn_on_another_device(
+    cupy_on_cpu: Any, dtype: str, case: Case, rng: np.random.Generator
+) -> None:
+    given = {"input_c": None, **test_cudnn_rnn.problem(rng, case, dtype)}
+    cotangents = {"output_c_backprop": None, **test_cudnn_rnn.cotangents_of(rng, case, dtype)}
+    with cupy_on_cpu.cuda.Device(1):
+        there, grads = (
+            {n: None if a is None else cupy_on_cpu.asarray(a) for n, a in arrays.items()}
+            for arrays in (given, cotangents)
+        )
+    for major in (True, False):
+        if not major:
+            there, grads = (
+                {
+                    n: a.transpose(1, 0, 2) if getattr(a, "ndim", 0) == 3 else a
+                    for n, a in arrays.items()
+                }
+                for arrays in (there, grads)
+            )
+        attributes = {**case.attributes, "dropout": 0.5, "engine": "cupy", "time_major": major}
+        out = cupyrnn.cudnn_rnn(**there, **attributes)
+        saved = dict.fromkeys(("output", "output_h", "output_c"))
+        saved |= {"reserve_space": out.reserve_space, "host_reserved": out.host_reserved}
+        g = cupyrnn.cudnn_rnn_backprop(**there, **saved, **grads, **attributes)
+        inference = cupyrnn.cudnn_rnn(**there, **attributes, is_training=False)
+        assert {a.device.id for a in (*out[:-1], *g, *inference[:-1])} == {1}
+
+
+def test_a_length_on_the_device_is_refused(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
+    inputs = {n: cupy_on_cpu.asarray(a) for n, a in test_gru.problem(rng, (2, 3, 4, 5)).items()}
+    with pytest.raises(TypeError, match=r"^block_gru: seq_len_max is .*, expected an integer in"):
+        cupyrnn.block_gru(**inputs, seq_len_max=cupy_on_cpu.asarray(2))
+
+
+def plant_in_duals(old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        source = replaced(common._DUAL, old, new)
+        for dtype in DUALS:
+            monkeypatch.setitem(common._TRAITS, dtype, source)
+
+    return plant
+
+
+def plant_real_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products that take a complex number for the first of its two."""
+    monkeypatch.setattr(blas, "_CUDA_TYPE", blas._CUDA_TYPE | {"complex64": 0, "complex128": 1})
+
+
+DUALS = ("complex64", "complex128")
+DUAL_PLANTED = {
+    "a term of a product's slope forgotten": plant_in_duals(
+        "a.slope * b.value + a.value * b.slope", "a.slope * b.value"
+    ),
+    "the product of two slopes kept": plant_in_duals(
+        "Dual<R>(a.value * b.value,", "Dual<R>(a.value * b.value - 1e27f * a.slope * b.slope,"
+    ),
+    "a quotient's slope of the wrong sign": plant_in_duals(
+        "(a.slope - value * b.slope)", "(a.slope + value * b.slope)"
+    ),
+    "no slope of exp": plant_in_duals(
+        "const R slope = (value > most ? most : value) * z.slope;", "const R slope = R(0);"
+    ),
+    "the slope of tanh is its value": plant_in_duals(
+        "(R(1) - value * value) * z.slope", "value * z.slope"
+    ),
+    "a sum without a slope": plant_in_duals("a.slope + b.slope", "a.slope"),
+    "a difference without a slope": plant_in_duals("a.slope - b.slope", "a.slope"),
+    "a negation without one": plant_in_duals("(-a.value, -a.slope)", "(-a.value, a.slope)"),
+    "slopes decide": plant_in_duals(
+        "operator>=(Dual<R> a, Dual<R> b) { return a.value >= b.value; }",
+        "operator>=(Dual<R> a, Dual<R> b) { return a.slope >= b.slope; }",
+    ),
+    "a product of numbers that are not complex": plant_real_products,
+}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", DUAL_PLANTED)
+def test_an_error_planted_in_dual_numbers_is_caught(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shape = (2, 9, 3, 33)
+    agrees_with_numpy(cupy_on_cpu, "complex64", shape)
+    DUAL_PLANTED[name](monkeypatch)
+    compile.kernel.cache_clear()
+    compile._module.cache_clear()
+    with pytest.raises(AssertionError):
+        agrees_with_numpy(cupy_on_cpu, "complex64", shape)
+
+
+@pytest.mark.cuda_on_cpu
+def test_cudnn_does_not_take_complex_arrays(
+    cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUPYRNN_ENGINE", raising=False)
+    given = {"input_c": None, **test_cudnn_rnn.problem(rng, Case("gru", 2, 3, 4, 5))}
+    there = {n: a if a is None else cupy_on_cpu.asarray(a) for n, a in given.items()}
+    there["params"] = there["params"].astype(np.complex128)
+    assert cupyrnn.cudnn_rnn_engine(**there, rnn_mode="gru") == "cupy"
+    message = r"^cudnn_rnn: engine is 'cudnn', but cuDNN does not take complex arrays$"
+    with pytest.raises(RuntimeError, match=message):
+        cupyrnn.cudnn_rnn(**there, rnn_mode="gru", engine="cudnn")
+
+
+def test_cupy_is_imported_by_nobody_and_missed_by_nobody() -> None:
+    """A CuPy that breaks when it is imported changes nothing for NumPy users."""
+    code = """
+import sys
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("cupy", "cupy_backends"):
+            raise RuntimeError("cupy was imported")
+sys.meta_path.insert(0, Broken())
+import numpy as np, cupyrnn
+one = np.ones((1, 1))
+print(cupyrnn.lstm_block_cell(one, one, one, np.ones((2, 4)), np.ones(4)).h.shape)
+assert not any(m.startswith("cupyrnn.kernels") for m in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "(1, 1)\n"
+
+
+def test_half_imported_cupy_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    one = np.ones((1, 1))
+    out = cupyrnn.lstm_block_cell(one, one, one, np.ones((2, 4)), np.ones(4))
+    assert out.h.shape == (1, 1)

@@ -1,0 +1,219 @@
+"""
+The PTX of all kernels, run through whole ops: what g++ cannot prove.
+
+That is NVRTC's code and its expf and tanhf, subnormals flushed as CuPy has them flushed, every
+address within its array and aligned, no races, and no dependence on the order of warps.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close, with_tangents
+from ops import test_cudnn_rnn
+from ops.test_cudnn_rnn import BI, SKIP, Case
+
+import cupyrnn
+import cupyrnn.kernels
+from cupyrnn._arrays import compute_dtype
+from cupyrnn.kernels import common, compile, launch
+from without_a_gpu import test_kernels
+from without_a_gpu.ptx import executor
+from without_a_gpu.ptx.arithmetic import Approximation
+from without_a_gpu.ptx.executor import Executor
+from without_a_gpu.ptx.parser import PtxError
+
+# One batch beyond a block of 8 rows and one below it, a hidden size beyond a warp; short
+# sequences and ended ones.
+SHAPE, STEPS = (2, 9, 3, 33), 1
+CASES = [Case(mode, 2, 9, 2, 33, 2, BI, lengths=(1, 2, 0) * 3) for mode in test_cudnn_rnn.MODES]
+CASES += [Case("lstm", 2, 3, 2, 5, num_proj=3), Case("rnn_tanh", 2, 3, 5, 5, 1, BI, 0, SKIP)]
+# Every path of loops that NVRTC unrolled: many rows for few blocks.
+ROWS = 150
+
+
+def kernels_of_the_package() -> dict[str, tuple[str, ...]]:
+    """Return the templates of the kernels by module: whatever has a SOURCE and KERNELS."""
+    found = {}
+    for info in pkgutil.iter_modules(cupyrnn.kernels.__path__):
+        module = importlib.import_module(f"cupyrnn.kernels.{info.name}")
+        if hasattr(module, "KERNELS"):
+            found[info.name] = module.KERNELS
+    return found
+
+
+def run_everything(cupy: ModuleType, dtype: str) -> None:
+    test_kernels.agrees_with_numpy(cupy, dtype, SHAPE, STEPS)
+    for case in CASES:
+        test_kernels.rnn_agrees_with_numpy(cupy, case, dtype)
+
+
+def run_sums(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
+    kind = test_kernels.numpy_dtype(dtype)
+    g = with_tangents(rng, {"g": rng.standard_normal((1200, 33)).astype(kind)})["g"]
+    sums = cupy.zeros(33, compute_dtype(kind))
+    launch.add_column_sums(cupy.asarray(g), sums)
+    expected = g.astype(np.complex128 if kind.kind == "c" else np.float64).sum(0)
+    assert_close(cupy.asnumpy(sums), expected, dtype, "sums", at_least=40.0)
+
+
+def test_the_kernels_are_found() -> None:
+    found = kernels_of_the_package()
+    assert {"lstm", "gru", "gru_reset_after", "simple_rnn", "dropout"} <= found.keys()
+    assert all(found.values())
+
+
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_every_kernel_agrees_with_numpy(
+    cupy_on_ptx: Any, monkeypatch: pytest.MonkeyPatch, ptx_arch: str, dtype: str,
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    cupy = cupy_on_ptx(Executor(ptx_arch))
+    executor.launched.clear()
+    run_everything(cupy, dtype)
+    run_sums(cupy, dtype, rng)
+    monkeypatch.setattr(launch, "_LARGEST_GRID_Y", 2)
+    test_kernels.agrees_with_numpy(cupy, dtype, (2, ROWS, 2, 5))
+    for mode in test_cudnn_rnn.MODES:
+        test_kernels.rnn_agrees_with_numpy(cupy, Case(mode, 2, ROWS, 2, 5), dtype)
+    # Whatever the package has must have been run: a new kernel that no op here launches fails.
+    wanted = {
+        n
+        for k in (*kernels_of_the_package().values(), launch.SUMS)
+        for n in compile.instances(k, dtype)
+    }
+    assert not wanted - executor.launched.keys()
+
+
+@pytest.mark.parametrize("order", ["forward", "backward"])
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_the_order_of_warps_does_not_matter(
+    cupy_on_ptx: Any, ptx_arch: str, dtype: str, order: str, rng: np.random.Generator
+) -> None:
+    cupy = cupy_on_ptx(Executor(ptx_arch, order))
+    test_kernels.agrees_with_numpy(cupy, dtype, SHAPE, STEPS)
+    run_sums(cupy, dtype, rng)
+
+
+@pytest.mark.parametrize("how", [Approximation.BELOW, Approximation.ABOVE])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_worst_that_approximate_instructions_may_give(
+    cupy_on_ptx: Any, ptx_arch: str, dtype: str, how: Approximation
+) -> None:
+    """ex2 and rcp at the ends of the intervals that the manual allows: within the tolerance."""
+    run_everything(cupy_on_ptx(Executor(ptx_arch, approximation=how)), dtype)
+
+
+@pytest.mark.parametrize("dtype", common.TYPES)
+def test_dropout_masks_are_numpys(
+    cupy_on_ptx: Any, monkeypatch: pytest.MonkeyPatch, ptx_arch: str, dtype: str
+) -> None:
+    cupy = cupy_on_ptx(Executor(ptx_arch))
+    test_kernels.masks_agree_with_numpy(cupy, dtype)
+
+
+PROBE = """
+template <typename T>
+__global__ void gates(const T* x, T* y, T* z, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    y[i] = sigmoid(x[i]);
+    z[i] = tanh_(x[i]);
+}
+"""
+# The largest errors found, in units in the last place: sigmoid and tanh 2.24 and 1.77 in float32,
+# 2.10 and 1.36 in float64. With ex2 at the ends of its interval float32 has 6.2 and 2.2.
+PLACES = 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sigmoid_and_tanh_are_right_to_the_last_places(
+    cupy_on_ptx: Any, ptx_arch: str, dtype: str, rng: np.random.Generator
+) -> None:
+    """CUDA's own exp and tanh, over the whole range, with infinities and NaN."""
+    n = 20000
+    x = np.concatenate([rng.uniform(-1, 1, n), rng.uniform(-30, 30, n), rng.uniform(-120, 120, n)])
+    edges = [0.0, -0.0, 1e-30, -1e-30, np.inf, -np.inf, np.nan, 88.8, -88.8, 710.0, -746.0]
+    x = np.concatenate([x, edges]).astype(dtype)
+    y, z = np.full_like(x, 7), np.full_like(x, 7)
+    name = f"gates<{common.TYPES[dtype]}>"
+    source = common.source(dtype, PROBE)
+    module = Executor(ptx_arch).compile_module(source, [name], options=compile.OPTIONS)
+    run = module.get_function(name)
+    run((-(-x.size // 256),), (256,), (x, y, z, np.int32(x.size)))
+    wide = x.astype(np.longdouble)
+    info = np.finfo(dtype)
+    with np.errstate(over="ignore", under="ignore"):
+        expected = 1 / (1 + np.exp(-wide)), np.tanh(wide)
+    for actual, e in zip((y, z), expected, strict=True):
+        assert np.array_equal(np.isnan(actual), np.isnan(e))
+        np.testing.assert_array_equal(actual[-11:-9], e[-11:-9].astype(dtype))  # at 0 exact
+        # Subnormal results are flushed in float32.
+        size = np.maximum(np.abs(e), info.tiny / info.eps)
+        unit = np.ldexp(np.longdouble(info.eps) / 2, np.frexp(size)[1])
+        error = np.abs(actual - e) / unit
+        assert np.nanmax(error) < PLACES
+
+
+SUMS_BARRIER = "    shared[threadIdx.y][threadIdx.x] = sum;\n    __syncthreads();\n"
+PLANTED = {
+    "a missing barrier": (
+        SUMS_BARRIER, SUMS_BARRIER.split("\n")[0] + "\n", "a race for 4 bytes of shared"
+    ),
+    "a column too many to be read": (
+        "    if (column < columns)\n        for", "    for", "argument 0"
+    ),
+    "a row too many": ("row < rows;", "row <= rows;", "argument 0"),
+    "a column too many to be written": ("&& column < columns) store", ") store", "argument 1"),
+    "two threads that store": ("if (threadIdx.y == 0 && column", "if (column", "a race for 4"),
+    "a pointer moved by a byte": (
+        "sum += wide(g[row * columns + column]);",
+        "sum += wide(*(const T*)((const char*)(g + row * columns + column) + 1));",
+        "not a multiple of 4",
+    ),
+    "a row of threads forgotten": ("for (int k = 1; k", "for (int k = 2; k", None),
+    "two threads of one word": (
+        "shared[threadIdx.y][threadIdx.x] = sum", "shared[threadIdx.y][threadIdx.x / 2] = sum",
+        "a race for 4 bytes of shared",
+    ),
+    "more shared memory than there is": (
+        "shared[k][threadIdx.x]", "shared[k + 1][threadIdx.x]", "of the block's shared memory"
+    ),
+    "an instruction that is not known": (
+        "store(sums + blockIdx.y * columns + column, sum)",
+        "atomicAdd(sums + blockIdx.y * columns + column, sum)",
+        "unknown instruction",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_an_error_planted_in_the_sums_is_caught(
+    cupy_on_ptx: Any, monkeypatch: pytest.MonkeyPatch, ptx_arch: str, name: str,
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    old, new, message = PLANTED[name]
+    run_sums(cupy_on_ptx(Executor(ptx_arch)), "float32", rng)
+    monkeypatch.setattr(common, "_SUMS", test_kernels.replaced(common._SUMS, old, new))
+    cupy = cupy_on_ptx(Executor(ptx_arch))
+    with pytest.raises(PtxError if message else AssertionError, match=message):
+        run_sums(cupy, "float32", rng)
+
+
+def test_a_barrier_missing_between_two_sums_of_one_kernel(
+    cupy_on_ptx: Any, monkeypatch: pytest.MonkeyPatch, ptx_arch: str
+) -> None:
+    """The sums of the three peepholes share their memory."""
+    first = "{\n    __syncthreads();\n    shared"
+    monkeypatch.setattr(
+        common, "_SUMS", test_kernels.replaced(common._SUMS, first, "{\n    shared")
+    )
+    cupy = cupy_on_ptx(Executor(ptx_arch))
+    with pytest.raises(PtxError, match=r"lstm_peephole.*a race for 4 bytes"):
+        test_kernels.agrees_with_numpy(cupy, "float32", (2, 9, 3, 33))

@@ -1,0 +1,464 @@
+"""The PTX interpreter itself: threads, barriers, memory, and errors planted to be caught."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from without_a_gpu.ptx import machine
+from without_a_gpu.ptx.compiler import have_ptx
+from without_a_gpu.ptx.executor import Allocation, Executor
+from without_a_gpu.ptx.machine import ORDERS
+from without_a_gpu.ptx.memory import host_region
+from without_a_gpu.ptx.parser import PtxError
+from without_a_gpu.test_cuda_on_cpu import PLAIN, REDUCE
+
+needs_nvrtc = pytest.mark.skipif(have_ptx() is not None, reason=str(have_ptx()))
+
+SOURCE = r"""
+template <typename T> struct Four { T x, y, z, w; };
+
+__global__ void copy(const float* x, float* y, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}
+
+__global__ void at(float* x, long long i) { x[i] = 1.0f; }
+
+__global__ void copy_four(const float4* x, float4* y) { y[threadIdx.x] = x[threadIdx.x]; }
+
+__global__ void shared_at(float* x, int i) {
+  __shared__ float part[8];
+  part[i] = x[0];
+  __syncthreads();
+  x[1] = part[i];
+}
+
+// how many steps until one is reached: every lane has its own number
+__global__ void collatz(const long long* x, int* steps, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  int count = 0;
+  for (long long v = x[i]; v != 1; v = v % 2 ? 3 * v + 1 : v / 2) ++count;
+  steps[i] = count;
+}
+
+// neighbours exchange: BARRIER is what must be there
+__global__ void rotate(const float* x, float* y) {
+  __shared__ float part[64];
+  const int t = threadIdx.x;
+  part[t] = x[blockIdx.x * 64 + t];
+  BARRIER
+  y[blockIdx.x * 64 + t] = part[(t + 1) % 64];
+}
+
+__global__ void sum_in_place(float* x, int n) {
+  for (int half_way = n / 2; half_way > 0; half_way /= 2) {
+    if (threadIdx.x < half_way) x[threadIdx.x] += x[threadIdx.x + half_way];
+    BARRIER
+  }
+}
+
+__global__ void all_write(float* x) { x[threadIdx.x / 2] = threadIdx.x; }
+
+__global__ void all_read(const float* x, float* y) { y[threadIdx.x] = x[0]; }
+
+// between blocks nothing helps
+__global__ void next_block(float* x) {
+  x[blockIdx.x] = 1.0f;
+  __syncthreads();
+  if (blockIdx.x == 0) x[2] = x[1];
+}
+
+__global__ void two_barriers(float* x) {
+  if (threadIdx.x < 5) { x[0] = 1.0f; __syncthreads(); x[1] = 2.0f; }
+  else { __syncthreads(); if (threadIdx.x == 6) x[2] = 3.0f; }
+}
+
+__global__ void quotient(const int* x, int* y) { y[0] = x[0] / x[1]; }
+
+__global__ void half_bytes(const unsigned short* x, unsigned* y) {
+  y[threadIdx.x] = x[2 * threadIdx.x];
+}
+
+__global__ void takes(float* x, Four<int> four, bool flag, double d) {
+  x[0] = four.y; x[1] = four.w; x[2] = flag; x[3] = d;
+}
+"""
+NAMES = tuple(re.findall(r"__global__ void (\w+)", SOURCE))
+
+
+def kernel(name: str, source: str = SOURCE, order: str = "together", **how: Any) -> Any:
+    """Return one kernel, alone in its module; BARRIER stands for a barrier unless it is given."""
+    how = {"arch": "compute_75", "order": order, **how}
+    barrier = how.pop("barrier", "__syncthreads();")
+    options = [f"-DBARRIER={barrier}"]
+    return Executor(**how).compile_module(source, [name], options=options).get_function(name)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["compute_75", "compute_100"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_threads_and_barriers(order: str, arch: str, rng: np.random.Generator) -> None:
+    grid, block = (3, 2, 2), (5, 4, 3)
+    out = np.zeros(12 * 60, np.int32)
+    kernel("indices", PLAIN, order, arch=arch)(grid, block, (out,))
+    np.testing.assert_array_equal(out, np.arange(1, out.size + 1))
+
+    n = 1000
+    x = rng.integers(1, 9, n).astype(np.float32)
+    sums = np.full(4, np.nan, np.float32)
+    reduce = kernel("reduce<float, 256>", REDUCE, order, arch=arch)
+    reduce((4,), (256,), (x, sums, np.int32(n)))
+    np.testing.assert_array_equal(sums, np.add.reduceat(x, np.arange(0, n, 256)))
+
+    x64, sums64 = x.astype(np.float64)[:100], np.full(4, np.nan)
+    reduce = kernel("reduce_dynamic", REDUCE, order, arch=arch)
+    reduce((4,), (32,), (x64, sums64, np.int32(100)), shared_mem=256)
+    np.testing.assert_array_equal(sums64, np.add.reduceat(x64, [0, 32, 64, 96]))
+    with pytest.raises(PtxError, match="at offset 248 of the block's shared memory, which has 248"):
+        reduce((4,), (32,), (x64, sums64, np.int32(100)), shared_mem=248)
+
+    data = rng.random(192).astype(np.float32)
+    rotated = np.full_like(data, np.nan)
+    kernel("rotate", SOURCE, order, arch=arch)((3,), (64,), (data, rotated))
+    np.testing.assert_array_equal(rotated, np.roll(data.reshape(3, 64), -1, 1).ravel())
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("order", ORDERS)
+def test_lanes_that_part_and_meet(order: str) -> None:
+    x = np.arange(1, 200)
+    steps = np.full(x.size, -1, np.int32)
+    kernel("collatz", order=order)((2,), (128,), (x, steps, np.int32(x.size)))
+    expected = []
+    for v in x.tolist():
+        count = 0
+        while v != 1:
+            v, count = (3 * v + 1 if v % 2 else v // 2), count + 1
+        expected.append(count)
+    np.testing.assert_array_equal(steps, expected)
+
+
+@needs_nvrtc
+def test_arguments() -> None:
+    out = np.full(9, np.nan)
+    numbers = (np.int8(-2), np.uint16(60000), np.int32(-4), -5, np.uint64(2**63), np.float32(0.5))
+    take = kernel("take_all", PLAIN)
+    take((1,), (1,), (True, *numbers, 0.25, None, out))
+    np.testing.assert_array_equal(out, [1, -2, 60000, -4, -5, 2.0**63, 0.5, 0.25, 0])
+    with pytest.raises(TypeError, match="argument 3: int passes 8 bytes, the parameter has 4"):
+        take((1,), (1,), (True, *numbers[:2], -4, *numbers[3:], 0.25, None, out))
+    with pytest.raises(TypeError, match="takes 10 arguments, 2 were given"):
+        take((1,), (1,), (True, out))
+    with pytest.raises(TypeError, match="cannot pass a list"):
+        take((1,), (1,), (True, *numbers, 0.25, None, [1.0]))
+    with pytest.raises(PtxError, match="exceed CUDA's limits"):
+        take((1, 65536), (1,), (True, *numbers, 0.25, None, out))
+    with pytest.raises(PtxError, match="2048 threads in a block"):
+        take((1,), (1024, 2), (True, *numbers, 0.25, None, out))
+
+
+@needs_nvrtc
+def test_run_takes_bytes_and_memory_of_this_process() -> None:
+    """What stands below a launch of CuPy's: no arrays, but the parameters and the allocations."""
+    from without_a_gpu.ptx.compiler import compile_ptx
+
+    ptx = compile_ptx(SOURCE, ("takes", "copy"), "compute_100", ("-DBARRIER=",))
+    x = np.full(4, np.nan, np.float32)
+    regions = [host_region("x", x.ctypes.data, x.nbytes)]
+    four = np.array([7, 8, 9, 10], np.int32).tobytes()
+    arguments = [x.ctypes.data.to_bytes(8, "little"), four, b"\1", np.float64(0.5).tobytes()]
+    entry = ptx.names["takes"]
+    assert [p.size for p in machine.module(ptx.text).kernels[entry].parameters] == [8, 16, 1, 8]
+    machine.run(ptx.text, entry, (1,), (1,), arguments, regions)
+    assert x.tolist() == [8, 10, 1, 0.5]
+    with pytest.raises(PtxError, match=r"arguments of \[8, 16, 1, 4\] bytes, expected"):
+        machine.run(ptx.text, entry, (1,), (1,), [*arguments[:3], bytes(4)], regions)
+    null = [bytes(8), *arguments[1:]]
+    with pytest.raises(PtxError, match=r"line \d+: st\.global.*\n.*: 4 bytes at offset -\d+ of x"):
+        machine.run(ptx.text, entry, (1,), (1,), null, regions)
+    with pytest.raises(PtxError, match="no array was passed"):
+        machine.run(ptx.text, entry, (1,), (1,), null, [])
+    # Only the first n: memory behind it is the process's, but not the launch's.
+    memory = (ctypes.c_float * 8)(*range(8))
+    start = ctypes.addressof(memory)
+    half = [host_region("half", start, 16), host_region("x", x.ctypes.data, x.nbytes)]
+    values = [a.to_bytes(8, "little") for a in (start, x.ctypes.data)]
+    machine.run(ptx.text, ptx.names["copy"], (1,), (32,), [*values, bytes([4, 0, 0, 0])], half)
+    assert x.tolist() == [0, 1, 2, 3]
+    with pytest.raises(PtxError, match="4 bytes at offset 16 of half, which has 16 bytes"):
+        machine.run(ptx.text, ptx.names["copy"], (1,), (32,), [*values, bytes([5, 0, 0, 0])], half)
+
+
+@needs_nvrtc
+def test_a_launch_by_the_addresses_of_its_arguments() -> None:
+    """What a parameter block built once and cuLaunchKernel come to."""
+    run = kernel("copy")
+    assert run.sizes == [8, 8, 4]
+    pool = np.full(32, np.nan, np.float32)
+    x, y = pool[:8], pool[16:24]
+    x[...] = np.arange(8)
+    places = np.array([x.ctypes.data, y.ctypes.data, 8], np.uint64)
+    params = places.ctypes.data + 8 * np.arange(3, dtype=np.uint64)
+
+    def allocation(a: Any, name: str) -> Allocation:
+        return Allocation(a.ctypes.data, a.nbytes, name)
+
+    known = [allocation(pool, "pool"), allocation(x, "x"), allocation(x[:2], "a part of x")]
+    known += [allocation(y, "y"), Allocation(1, 0, "nothing")]
+    run.launch_at((1,), (32,), params.ctypes.data, known)
+    np.testing.assert_array_equal(y, x)
+    # The pool begins where x does and is larger: it is what is meant.
+    places[2] = 9
+    with pytest.raises(PtxError, match=r"offset 32 of argument 1 \(y\), which has 32 bytes"):
+        run.launch_at((1,), (32,), params.ctypes.data, known)
+    assert np.isnan(pool[24])
+    with pytest.raises(PtxError, match=r"offset 32 of argument 0 \(x\), which has 32 bytes"):
+        run.launch_at((1,), (32,), params.ctypes.data, known[1:])
+    # A view into an allocation reaches to its end.
+    places[0] += 16
+    places[2] = 5
+    with pytest.raises(PtxError, match=r"offset 32 of argument 0 \(x\), which has 32 bytes"):
+        run.launch_at((1,), (32,), params.ctypes.data, [known[1], known[3]])
+    places[0] = 0
+    with pytest.raises(PtxError, match=r"4 bytes at offset -.* of argument 1 \(y\)"):
+        run.launch_at((1,), (32,), params.ctypes.data, known)
+
+
+def ones(n: int, dtype: Any = np.float32) -> Any:
+    return np.ones(n, dtype)
+
+
+def off_by(a: Any, offset: int) -> Any:
+    """Return a copy that begins `offset` bytes beyond a multiple of 64."""
+    raw = np.zeros(a.nbytes + 128, np.uint8)
+    start = -raw.ctypes.data % 64 + offset
+    moved = raw[start : start + a.nbytes].view(a.dtype)
+    moved[...] = a
+    return moved
+
+
+OUTSIDE = {
+    "one past the end": ("copy", (ones(9), ones(10), np.int32(10)),
+                         r"thread \(9, 0, 0\) of block \(0, 0, 0\): 4 bytes at offset 36 of"
+                         r" argument 0 \(float32\[9\]\), which has 36 bytes"),
+    "a write past the end": ("copy", (ones(10), ones(9), np.int32(10)),
+                             "st.global.*\n.*argument 1"),
+    "before the beginning": ("at", (ones(4), -1), "offset -4 of argument 0"),
+    "far away": ("at", (ones(4), 2**61), "argument 0"),
+    "an empty array": ("at", (ones(0), 0), r"argument 0 \(float32\[0\]\), which has 0 bytes"),
+    "null": ("at", (None, 0), "though no array was passed"),
+    "shared": ("shared_at", (ones(2), np.int32(8)), "offset 32 of the block's shared memory"),
+    "shared, negative": ("shared_at", (ones(2), np.int32(-1)), "of the block's shared memory"),
+    "misaligned": ("copy", (off_by(ones(9), 2), ones(9), np.int32(9)),
+                   "4 bytes at offset 0 of argument 0 .*: the address is not a multiple of 4"),
+    "misaligned to be written": ("copy", (ones(9), off_by(ones(9), 1), np.int32(9)),
+                                 "st.global.*\n.*argument 1.*not a multiple of 4"),
+    "a misaligned vector": ("copy_four", (off_by(ones(128), 8), off_by(ones(128), 0)),
+                            "16 bytes at offset 0 of argument 0.*not a multiple of 16"),
+}  # fmt: skip
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("arch", ["compute_75", "compute_100"])
+def test_an_access_that_is_not_allowed_is_caught(arch: str, name: str) -> None:
+    entry, args, message = OUTSIDE[name]
+    with pytest.raises(PtxError, match=message):
+        kernel(entry, arch=arch)((1,), (32,), args)
+
+
+@needs_nvrtc
+def test_what_is_aligned_is_allowed(rng: np.random.Generator) -> None:
+    x = rng.random(128).astype(np.float32)
+    y = off_by(np.zeros_like(x), 16)
+    kernel("copy_four")((1,), (32,), (off_by(x, 48), y))
+    np.testing.assert_array_equal(y, x)
+    odd = off_by(np.arange(64, dtype=np.uint16), 2)
+    wide = np.zeros(32, np.uint32)
+    kernel("half_bytes")((1,), (32,), (odd, wide))
+    np.testing.assert_array_equal(wide, odd[::2])
+    # Two views of one array.
+    both = x.copy()
+    kernel("copy")((1,), (32,), (both[32:], both[:64], np.int32(32)))
+    np.testing.assert_array_equal(both[:32], x[32:64])
+    with pytest.raises(PtxError, match=r"a race for 4 bytes of argument 1 .*argument 0 .* offset"):
+        kernel("copy")((1,), (32,), (both[1:], both, np.int32(32)))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("arch", ["compute_75", "compute_100"])
+def test_a_missing_barrier_is_a_race(arch: str, order: str, rng: np.random.Generator) -> None:
+    x = rng.random(192).astype(np.float32)
+    run = kernel("rotate", order=order, arch=arch, barrier="")
+    places = (
+        r"a race for 4 bytes of shared memory, at offset \d+:\n"
+        r"thread \((\d+), 0, 0\) of block \((\d), 0, 0\) writes in line \d+: st\.shared\S+ .*\n"
+        r"thread \((\d+), 0, 0\) of block \((\d), 0, 0\) reads in line \d+: ld\.shared\S+ .*"
+    )
+    with pytest.raises(PtxError, match=places) as raised:
+        run((3,), (64,), (x, np.zeros_like(x)))
+    writer, block, reader, same_block = map(int, re.search(places, str(raised.value)).groups())
+    assert (reader + 1) % 64 == writer
+    assert block == same_block
+
+
+@needs_nvrtc
+def test_warps_one_after_another_show_a_missing_barrier(rng: np.random.Generator) -> None:
+    """Without the search for races too: in lockstep the result is right, by luck."""
+    x = rng.random(64).astype(np.float32)
+    results = {}
+    for order in ORDERS:
+        results[order] = np.zeros_like(x)
+        run = kernel("rotate", order=order, barrier="", races=False)
+        run((1,), (64,), (x, results[order]))
+    expected = np.roll(x, -1)
+    np.testing.assert_array_equal(results["together"], expected)
+    assert np.isnan(results["forward"][31])  # what is not written yet is poison
+    assert np.isnan(results["backward"][63])
+    for order, missing in (("forward", 31), ("backward", 63)):
+        np.testing.assert_array_equal(
+            np.delete(results[order], missing), np.delete(expected, missing)
+        )
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("order", ORDERS)
+def test_races_for_global_memory(order: str) -> None:
+    x = np.arange(64, dtype=np.float32)
+    kernel("sum_in_place", order=order)((1,), (32,), (x, np.int32(64)))
+    assert x[0] == 63 * 32
+    with pytest.raises(PtxError, match=r"a race for 4 bytes of argument 0 .*(.*\n)*.*reads"):
+        kernel("sum_in_place", order=order, barrier="")((1,), (32,), (ones(64), np.int32(64)))
+    message = (
+        r"argument 0 .*, at offset 0:\nthread \(0, 0, 0\).*writes.*\nthread \(1, 0, 0\).*writes"
+    )
+    with pytest.raises(PtxError, match=message):
+        kernel("all_write", order=order)((1,), (32,), (ones(16),))
+    with pytest.raises(
+        PtxError, match=r"offset 4:\n.*block \(1, 0, 0\) writes.*\n.*\(0, 0, 0\) reads"
+    ):
+        kernel("next_block", order=order)((2,), (1,), (ones(3),))
+    # Many may read, and every block its own.
+    kernel("all_read", order=order)((1,), (32,), (ones(1), ones(32)))
+    kernel("rotate", order=order)((2,), (64,), (ones(128), ones(128)))
+
+
+@needs_nvrtc
+def test_a_race_of_half_a_word() -> None:
+    """Accesses of several sizes are seen by bytes."""
+    source = """__global__ void parts(unsigned* x) {
+      if (threadIdx.x) x[0] = 1; else ((unsigned short*)x)[1] = 2;
+    }"""
+    with pytest.raises(PtxError, match=r"a race for 2 bytes of argument 0 .*, at offset 2"):
+        kernel("parts", source)((1,), (2,), (np.zeros(1, np.uint32),))
+
+
+@needs_nvrtc
+def test_barriers_that_do_not_meet() -> None:
+    with pytest.raises(PtxError, match=r"wait at line \d+: bar.sync 0, others at line \d+: bar"):
+        kernel("two_barriers")((2,), (32,), (ones(3),))
+
+
+@needs_nvrtc
+def test_a_division_by_zero() -> None:
+    y = np.zeros(1, np.int32)
+    kernel("quotient")((1,), (1,), (np.array([-7, 2], np.int32), y))
+    assert y[0] == -3
+    with pytest.raises(PtxError, match=r"div.s32.*a division by zero"):
+        kernel("quotient")((1,), (1,), (np.array([7, 0], np.int32), y))
+
+
+HAND = """
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry hand(.param .u64 hand_param_0)
+{
+    .reg .pred %p<3>;
+    .reg .b16 %rs<3>;
+    .reg .b32 %r<5>;
+    .reg .f32 %f<4>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [hand_param_0];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd3, %rd2, %rd3;
+    mov.f32 %f1, 0f3F800000;
+    HERE
+    st.global.f32 [%rd3], %f1;
+    ret;
+}
+"""
+
+
+def run_by_hand(here: str, n: int = 4) -> Any:
+    x = np.zeros(n, np.float32)
+    regions = [host_region("x", x.ctypes.data, x.nbytes)]
+    text = HAND.replace("HERE", here)
+    machine.Module(text).kernels["hand"].launch(
+        (1,), (n,), [x.ctypes.data.to_bytes(8, "little")], machine.Memory(regions)
+    )
+    return x
+
+
+def test_by_hand() -> None:
+    assert run_by_hand("").tolist() == [1, 1, 1, 1]
+    # What inline assembly looks like; and a branch, with a label before a scope.
+    here = "{ .reg .b16 %t; mov.b32 {%t, %rs1}, %f1; mov.b32 %f1, {0, %rs1}; }"
+    assert run_by_hand(here).tolist() == [1, 1, 1, 1]
+    here = "setp.lt.u32 %p1, %r1, 2;\n@!%p1 bra $L;\nadd.f32 %f1, %f1, %f1; $L: {}"
+    assert run_by_hand(here).tolist() == [2, 2, 1, 1]
+
+
+def test_what_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_MOST_BLOCKS_OF_CODE", 100)
+    with pytest.raises(PtxError, match="hand does not end"):
+        run_by_hand("$L: add.f32 %f1, %f1, %f1; bra.uni $L;")
+
+
+UNKNOWN = {
+    "an opcode": ("frobnicate.f32 %f1, %f1;", "line 18: frobnicate.f32 .*: unknown instruction"),
+    "a type of a known one": ("add.f16 %rs1, %rs1, %rs1;", "unknown instruction"),
+    "a modifier": ("add.sat.f32 %f1, %f1, %f1;", "unknown instruction"),
+    "an atomic": ("atom.global.add.f32 %f1, [%rd3], %f1;", "unknown instruction"),
+    "a volatile load": ("ld.volatile.global.f32 %f1, [%rd3];", "unknown instruction"),
+    "local memory": ("ld.local.f32 %f1, [%rd3];", "unknown instruction"),
+    "another barrier": ("bar.sync 1;", "unknown instruction"),
+    "a barrier of some": ("bar.sync 0, 64;", "unknown instruction"),
+    "a guard": ("@%p1 mov.f32 %f1, 0f00000000;", "unknown instruction"),
+    "a call": ("call (%f1), f, (%f1);", "unknown instruction"),
+    "a directive": (".local .align 4 .b8 x[4];", "unknown directive"),
+    "a label": ("bra $nowhere;", "unknown label"),
+    "a register": ("mov.f32 %f9, %f1;", "%f9 is no register"),
+    "an operand": ("mov.f32 %f1, %f9;", "%f9 is no constant"),
+    "a special register": ("mov.u32 %r1, %laneid;", "unknown operand %laneid"),
+    "a width": ("add.s32 %r1, %rd1, 1;", "%rd1 is of type b64, the operand is of s32"),
+    "a width of the result": ("mov.u32 %rd1, %r1;", "%rd1 is of type b64, the result is of u32"),
+    "a constant": ("mov.b32 %r1, 4294967296;", "has more than 32 bits"),
+    "another constant": ("mov.f32 %f1, 1;", "1 is no constant of 32 bits"),
+    "a parameter": ("ld.param.u64 %rd1, [other];", "unknown parameter"),
+    "a part of a parameter": ("ld.param.u64 %rd1, [hand_param_0+4];", "of a parameter of 8 bytes"),
+    "too few operands": ("add.f32 %f1, %f1;", "2 operands, expected 3"),
+    "what is not written": ("mov.f32 %f1, %f2;", "%f2 is read before it is written"),
+    "two types": (".reg .b64 %f1;", "declared twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_known_is_an_error(name: str) -> None:
+    here, message = UNKNOWN[name]
+    with pytest.raises(PtxError, match=message):
+        run_by_hand(here)
+
+
+def test_a_kernel_without_an_end() -> None:
+    with pytest.raises(PtxError, match="does not end with a return"):
+        machine.Module(HAND.replace("HERE", "").replace("ret;", ""))
