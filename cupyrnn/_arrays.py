@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -317,6 +318,14 @@ def operand_dtype(xp: ModuleType, dtype: np.dtype[Any]) -> np.dtype[Any]:
     they are, which is what tensor cores need, and accumulates in float32.
     """
     return compute_dtype(dtype) if xp is np else dtype
+
+
+def tf32_allowed() -> bool:
+    """Return whether CUPY_TF32 allows TF32; as in CuPy, any integer above 0 does."""
+    try:
+        return int(os.environ.get("CUPY_TF32", "0")) > 0
+    except ValueError:
+        return False
 
 
 def aligned(xp: ModuleType, a: Array) -> Array:

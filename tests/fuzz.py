@@ -93,8 +93,8 @@ def promised(name: str) -> tuple[str, tuple[type[Exception], ...]]:
     """Return what a function's messages begin with, and the errors that it documents."""
     doc = inspect.getdoc(FUNCTIONS[name]) or ""
     if name in raw_ops.__all__:
-        name = re.findall(r"see\s`(?:cupyrnn\.)?(\w+)`", doc)[0]
-        doc = inspect.getdoc(FUNCTIONS[name]) or ""
+        behind = re.findall(r"`cupyrnn\.(\w+)`", doc)[0]
+        doc = inspect.getdoc(FUNCTIONS[behind]) or ""
     return name, (TypeError, ValueError, *([RuntimeError] if "RuntimeError" in doc else []))
 
 

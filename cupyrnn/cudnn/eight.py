@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .._tf32 import tf32_allowed
+from .._arrays import tf32_allowed
 from . import library
 from .descriptors import address, all_lengths
 from .handles import Handles

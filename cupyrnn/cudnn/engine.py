@@ -7,13 +7,14 @@ engines. Only `reserve` is cuDNN's own: what it is made of, and its size.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .._tf32 import tf32_allowed
+from .._arrays import tf32_allowed
 from . import eight, nine
 from .descriptors import address
 from .library import PATH_VARIABLE, CudnnError, Library, find
@@ -85,10 +86,19 @@ def warn_once(op: str, reason: Fault) -> None:
     kind = reason.split(":")[0]
     if kind not in _warned:
         _warned.add(kind)
-        # From here through `_engine` and the checks to the function and its caller.
         warnings.warn(
-            f"{op}: engine 'auto' does not take cuDNN, as {reason}", RuntimeWarning, stacklevel=5
+            f"{op}: engine 'auto' does not take cuDNN, as {reason}",
+            RuntimeWarning,
+            stacklevel=_level_of_caller(),
         )
+
+
+def _level_of_caller() -> int:
+    """Return the stacklevel, as `warn_once` gives it, of the line that called the package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "cupyrnn":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:

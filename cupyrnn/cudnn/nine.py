@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._tf32 import tf32_allowed
+from .._arrays import tf32_allowed
 from .descriptors import address, all_lengths
 from .handles import Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD

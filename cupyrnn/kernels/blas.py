@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import aligned
-from .._tf32 import tf32_allowed
+from .._arrays import aligned, tf32_allowed
 
 if TYPE_CHECKING:
     from .._arrays import Array

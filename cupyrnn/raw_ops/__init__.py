@@ -1,8 +1,9 @@
 """TensorFlow's raw ops by their names: the same keyword arguments, defaults and results.
 
 Code that calls ``tf.raw_ops.BlockLSTMGrad(**kw)`` works with ``cupyrnn.raw_ops`` and arrays. Each
-op is a face of a function of the package, whose docstring holds the equations, whose arguments
-have the same names, and with whose name error messages begin. `name` is accepted and ignored.
+op calls the function of the package that its docstring names, with the same arguments. That
+function's docstring has the equations, shapes, dtypes and errors; the op's says what differs.
+`name` is accepted and ignored. Errors begin with the op's name.
 """
 
 from ._cudnn_rnn import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import gru
-from ._named import named
+from ._op import given, raises_as_op
 
 if TYPE_CHECKING:
     from .._results import GRUCellGrads
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..cells.gru import GRUOutputs
 
 
+@raises_as_op("gru_block_cell")
 def GRUBlockCell(
     *,
     x: ArrayT,
@@ -24,42 +25,7 @@ def GRUBlockCell(
     name: str | None = None,
 ) -> GRUOutputs[ArrayT]:
     """
-    One GRU step: see `cupyrnn.gru_block_cell`.
-
-    Parameters
-    ----------
-    x : [B, I]
-        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half formats
-        are computed in float32.
-    h_prev : [B, H]
-        The output of the step before.
-    w_ru : [I+H, 2*H]
-        The weights of r and u, rows for x above rows for h_prev.
-    w_c : [I+H, H]
-        The weights of c, rows for x above rows for h_prev*r.
-    b_ru : [2*H]
-        The biases of r and u.
-    b_c : [H]
-        The bias of c.
-    name : str, optional
-        Ignored.
-
-    Returns
-    -------
-    GRUOutputs
-        r, u, c and h, each [B, H] and of the dtype of x.
-
-    Raises
-    ------
-    TypeError
-        An argument is neither a NumPy nor a CuPy array, or of another module, device or dtype than
-        the first.
-    ValueError
-        A shape does not fit the others.
-
-    See Also
-    --------
-    cupyrnn.gru_block_cell : The equations, and more options.
+    One step of a GRU: see `cupyrnn.gru_block_cell`.
 
     Examples
     --------
@@ -71,9 +37,10 @@ def GRUBlockCell(
     >>> raw_ops.GRUBlockCell(**inputs).h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    return gru.gru_block_cell(**named(locals()))
+    return gru.gru_block_cell(**given(locals()))
 
 
+@raises_as_op("gru_block_cell_grad")
 def GRUBlockCellGrad(
     *,
     x: ArrayT,
@@ -89,47 +56,7 @@ def GRUBlockCellGrad(
     name: str | None = None,
 ) -> GRUCellGrads[ArrayT]:
     """
-    The gradient of one GRU step: see `cupyrnn.gru_block_cell_grad`.
-
-    Parameters
-    ----------
-    x : [B, I]
-        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half formats
-        are computed in float32. Its values do not enter.
-    h_prev : [B, H]
-        The output of the step before.
-    w_ru : [I+H, 2*H]
-        The weights of r and u, rows for x above rows for h_prev.
-    w_c : [I+H, H]
-        The weights of c, rows for x above rows for h_prev*r.
-    b_ru : [2*H]
-        The biases of r and u. Their values do not enter.
-    b_c : [H]
-        The bias of c. Its values do not enter.
-    r, u, c : [B, H]
-        What GRUBlockCell returned.
-    d_h : [B, H]
-        The gradient of h.
-    name : str, optional
-        Ignored.
-
-    Returns
-    -------
-    GRUCellGrads
-        d_x [B, I], d_h_prev [B, H], d_c_bar [B, H] and d_r_bar_u_bar [B, 2*H]: the last two are the
-        gradients of the gates' sums.
-
-    Raises
-    ------
-    TypeError
-        An argument is neither a NumPy nor a CuPy array, or of another module, device or dtype than
-        the first.
-    ValueError
-        A shape does not fit the others.
-
-    See Also
-    --------
-    cupyrnn.gru_block_cell_grad : The equations, and more options.
+    The gradient of GRUBlockCell: see `cupyrnn.gru_block_cell_grad`.
 
     Examples
     --------
@@ -142,4 +69,4 @@ def GRUBlockCellGrad(
     >>> raw_ops.GRUBlockCellGrad(**inputs, r=r, u=u, c=c, d_h=h).d_h_prev.round(4)
     array([[0.2757, 0.2757, 0.2757]])
     """
-    return gru.gru_block_cell_grad(**named(locals()))
+    return gru.gru_block_cell_grad(**given(locals()))

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._arrays import FLOATS, check_choice, check_dropout, check_integer, shown
 from ..weights import params as packed
-from ._named import named
+from ._op import given, raises_as_op
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,11 +23,11 @@ _TO_PARAMS = "cudnn_rnn_canonical_to_params"
 
 
 def _of_net(op: str, arguments: dict[str, Any], *others: str) -> dict[str, Any]:
-    """Check the attributes that say nothing about parameters; return all but them and `others`."""
+    """Check what parameters do not depend on; return the other arguments but `others`."""
     check_dropout(op, arguments.pop("dropout"))
     for name in ("seed", "seed2"):
         check_integer(op, name, arguments.pop(name))
-    return named({name: a for name, a in arguments.items() if name not in others})
+    return given({name: a for name, a in arguments.items() if name not in others})
 
 
 def _check_count(name: str, count: object, arrays: Sequence[AnyArray]) -> None:
@@ -42,6 +42,7 @@ def _dtype_name(given: object) -> object:
     return given.__name__ if isinstance(given, type) else given
 
 
+@raises_as_op("cudnn_rnn_params_size")
 def CudnnRNNParamsSize(
     *,
     num_layers: int,
@@ -59,49 +60,17 @@ def CudnnRNNParamsSize(
     name: str | None = None,
 ) -> NDArray[Any]:
     """
-    The size, [1] of dtype `S`, of parameters of any dtype `T`: see `cudnn_rnn_params_size`.
+    The size of the packed vector as an array: see `cupyrnn.cudnn_rnn_params_size`.
 
     Parameters
     ----------
-    num_layers, num_units, input_size : int
-        L, H and I.
     T : dtype
-        That of the parameters: float16, bfloat16, float32 or float64, as a NumPy dtype, a scalar
-        type or a name. The size does not depend on it.
+        That of the parameters, as a NumPy dtype, a scalar type or a name. The size does not depend
+        on it.
     S : dtype
-        That of the result: int32 or int64.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
-    input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices: the input, of size H, is added to
-        every gate. auto_select is skip_input if I equals H and linear_input if not.
-    direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
-    dropout : float
-        In [0, 1]. It is checked, and says nothing about parameters.
-    seed, seed2 : int
-        They are checked, and say nothing about parameters.
-    num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none.
-    name : str, optional
-        Ignored.
-
-    Returns
-    -------
-    [1] array of dtype S
-        The number of elements of the packed parameters.
-
-    Raises
-    ------
-    TypeError
-        An argument is of a wrong type.
-    ValueError
-        A size or attribute is out of range, or does not go with the others, or S cannot hold the
-        result.
-
-    See Also
-    --------
-    cupyrnn.cudnn_rnn_params_size : The same as an integer.
+        That of the result, [1]: int32 or int64. A size that it cannot hold is a ValueError.
+    dropout, seed, seed2 : float, int, int
+        Checked, but without influence on parameters.
 
     Examples
     --------
@@ -119,6 +88,7 @@ def CudnnRNNParamsSize(
     return np.array([size], dtype)
 
 
+@raises_as_op("cudnn_rnn_params_to_canonical")
 def CudnnRNNParamsToCanonical(
     *,
     num_layers: int,
@@ -135,47 +105,14 @@ def CudnnRNNParamsToCanonical(
     name: str | None = None,
 ) -> packed.CanonicalParams[ArrayT]:
     """
-    Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`.
+    The packed vector as matrices and biases: see `cupyrnn.cudnn_rnn_params_to_canonical`.
 
     Parameters
     ----------
-    num_layers, num_units, input_size : int
-        L, H and I.
-    params : [params_size]
-        The packed parameters; float16, bfloat16, float32 or float64.
     num_params : int
-        The number of matrices, which is that of biases. It is checked.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
-    input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices: the input, of size H, is added to
-        every gate. auto_select is skip_input if I equals H and linear_input if not.
-    direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
-    dropout : float
-        In [0, 1]. It is checked, and says nothing about parameters.
-    seed, seed2 : int
-        They are checked, and say nothing about parameters.
-    name : str, optional
-        Ignored.
-
-    Returns
-    -------
-    CanonicalParams
-        weights, a list of L*D*2*G matrices for a cell of G gates and biases, a list of L*D*2*G
-        vectors [H]: copies, in the order of `cupyrnn.cudnn_rnn_params_layout`.
-
-    Raises
-    ------
-    TypeError
-        An argument is of a wrong type.
-    ValueError
-        A size or attribute is out of range, or does not go with the others, params is of another
-        length, or there are not as many arrays as was said.
-
-    See Also
-    --------
-    cupyrnn.cudnn_rnn_params_to_canonical : The same function by its own name.
+        The number of matrices, which is that of biases: checked.
+    dropout, seed, seed2 : float, int, int
+        Checked, but without influence on parameters.
 
     Examples
     --------
@@ -193,6 +130,7 @@ def CudnnRNNParamsToCanonical(
     return parts
 
 
+@raises_as_op("cudnn_rnn_params_to_canonical")
 def CudnnRNNParamsToCanonicalV2(
     *,
     num_layers: int,
@@ -211,50 +149,14 @@ def CudnnRNNParamsToCanonicalV2(
     name: str | None = None,
 ) -> packed.CanonicalParams[ArrayT]:
     """
-    Packed parameters as matrices and biases: see `cudnn_rnn_params_to_canonical`.
+    The packed vector as matrices and biases: see `cupyrnn.cudnn_rnn_params_to_canonical`.
 
     Parameters
     ----------
-    num_layers, num_units, input_size : int
-        L, H and I.
-    params : [params_size]
-        The packed parameters; float16, bfloat16, float32 or float64.
     num_params_weights, num_params_biases : int
-        The numbers of matrices and biases. They are checked.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
-    input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices: the input, of size H, is added to
-        every gate. auto_select is skip_input if I equals H and linear_input if not.
-    direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
-    dropout : float
-        In [0, 1]. It is checked, and says nothing about parameters.
-    seed, seed2 : int
-        They are checked, and say nothing about parameters.
-    num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none.
-    name : str, optional
-        Ignored.
-
-    Returns
-    -------
-    CanonicalParams
-        weights, a list of L*D*2*G matrices for a cell of G gates, one more per layer and direction
-        with a projection, and biases, a list of L*D*2*G vectors [H]: copies, in the order of
-        `cupyrnn.cudnn_rnn_params_layout`.
-
-    Raises
-    ------
-    TypeError
-        An argument is of a wrong type.
-    ValueError
-        A size or attribute is out of range, or does not go with the others, params is of another
-        length, or there are not as many arrays as was said.
-
-    See Also
-    --------
-    cupyrnn.cudnn_rnn_params_to_canonical : The same function by its own name.
+        The numbers of matrices and of biases: checked.
+    dropout, seed, seed2 : float, int, int
+        Checked, but without influence on parameters.
 
     Examples
     --------
@@ -274,6 +176,7 @@ def CudnnRNNParamsToCanonicalV2(
     return parts
 
 
+@raises_as_op("cudnn_rnn_canonical_to_params")
 def CudnnRNNCanonicalToParams(
     *,
     num_layers: int,
@@ -290,47 +193,12 @@ def CudnnRNNCanonicalToParams(
     name: str | None = None,
 ) -> ArrayT:
     """
-    Matrices and biases packed: see `cudnn_rnn_canonical_to_params`.
+    Matrices and biases as a packed vector: see `cupyrnn.cudnn_rnn_canonical_to_params`.
 
     Parameters
     ----------
-    num_layers, num_units, input_size : int
-        L, H and I.
-    weights : sequence of arrays
-        L*D*2*G matrices for a cell of G gates in the order of `cupyrnn.cudnn_rnn_params_layout`;
-        float16, bfloat16, float32 or float64, all alike.
-    biases : sequence of [H]
-        L*D*2*G vectors, in the same order.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
-    input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices: the input, of size H, is added to
-        every gate. auto_select is skip_input if I equals H and linear_input if not.
-    direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
-    dropout : float
-        In [0, 1]. It is checked, and says nothing about parameters.
-    seed, seed2 : int
-        They are checked, and say nothing about parameters.
-    name : str, optional
-        Ignored.
-
-    Returns
-    -------
-    [params_size] array
-        The packed parameters, a new array of the dtype of weights.
-
-    Raises
-    ------
-    TypeError
-        An argument is of a wrong type.
-    ValueError
-        A size or attribute is out of range, or does not go with the others, or an array is missing
-        or has another shape than its place.
-
-    See Also
-    --------
-    cupyrnn.cudnn_rnn_canonical_to_params : The same function by its own name.
+    dropout, seed, seed2 : float, int, int
+        Checked, but without influence on parameters.
 
     Examples
     --------
@@ -345,6 +213,7 @@ def CudnnRNNCanonicalToParams(
     return params
 
 
+@raises_as_op("cudnn_rnn_canonical_to_params")
 def CudnnRNNCanonicalToParamsV2(
     *,
     num_layers: int,
@@ -362,50 +231,12 @@ def CudnnRNNCanonicalToParamsV2(
     name: str | None = None,
 ) -> ArrayT:
     """
-    Matrices and biases packed: see `cudnn_rnn_canonical_to_params`.
+    Matrices and biases as a packed vector: see `cupyrnn.cudnn_rnn_canonical_to_params`.
 
     Parameters
     ----------
-    num_layers, num_units, input_size : int
-        L, H and I.
-    weights : sequence of arrays
-        L*D*2*G matrices for a cell of G gates, one more per layer and direction with a projection,
-        in the order of `cupyrnn.cudnn_rnn_params_layout`; float16, bfloat16, float32 or float64,
-        all alike.
-    biases : sequence of [H]
-        L*D*2*G vectors, in the same order.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
-    input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices: the input, of size H, is added to
-        every gate. auto_select is skip_input if I equals H and linear_input if not.
-    direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
-    dropout : float
-        In [0, 1]. It is checked, and says nothing about parameters.
-    seed, seed2 : int
-        They are checked, and say nothing about parameters.
-    num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none.
-    name : str, optional
-        Ignored.
-
-    Returns
-    -------
-    [params_size] array
-        The packed parameters, a new array of the dtype of weights.
-
-    Raises
-    ------
-    TypeError
-        An argument is of a wrong type.
-    ValueError
-        A size or attribute is out of range, or does not go with the others, or an array is missing
-        or has another shape than its place.
-
-    See Also
-    --------
-    cupyrnn.cudnn_rnn_canonical_to_params : The same function by its own name.
+    dropout, seed, seed2 : float, int, int
+        Checked, but without influence on parameters.
 
     Examples
     --------

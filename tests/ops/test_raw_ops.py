@@ -42,7 +42,7 @@ class Stop(Exception):
 
 def behind(op: str) -> str:
     """Return the name of the function whose face an op is, as its docstring says."""
-    return re.findall(r"see\s`(?:cupyrnn\.)?(\w+)`", getattr(raw_ops, op).__doc__)[0]
+    return re.findall(r"`cupyrnn\.(\w+)`", getattr(raw_ops, op).__doc__)[0]
 
 
 def record(op: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def record(op: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) 
         given.update(signature.bind(*args, **kwargs).arguments)
         raise Stop
 
-    places = [sys.modules[f"cupyrnn.{name}"] for name in ("lstm", "gru", "params")]
+    places = [sys.modules[f"cupyrnn.{name}"] for name in ("lstm", "gru", "weights.params")]
     places.append(sys.modules[getattr(raw_ops, op).__module__])
     (place,) = [p for p in places if behind(op) in vars(p)]
     monkeypatch.setattr(place, behind(op), recorder)
@@ -105,7 +105,7 @@ def test_use_peephole_of_none(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "Grad" not in op:
         assert record(op, arguments, monkeypatch)["use_peephole"] is False
         return
-    with pytest.raises(TypeError, match=f"^{behind(op)}: use_peephole is None, expected a bool$"):
+    with pytest.raises(TypeError, match=f"^{op}: use_peephole is None, expected a bool$"):
         getattr(raw_ops, op)(**arguments)
 
 
@@ -187,7 +187,7 @@ def test_attributes_of_parameters(
     function = getattr(raw_ops, op)
     right = {n: a for n, a in arguments.items() if n in inspect.signature(function).parameters}
     function(**right)
-    with pytest.raises(error, match=f"^{re.escape(f'{behind(op)}: {message}')}$"):
+    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
         function(**{**right, **changed})
 
 
@@ -210,17 +210,31 @@ def test_attributes_of_parameters(
     ],
 )
 def test_dtypes_and_sizes(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(f'cudnn_rnn_params_size: {message}')}$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(f'CudnnRNNParamsSize: {message}')}$"):
         raw_ops.CudnnRNNParamsSize(**{**NET, "T": np.float32, "S": np.int32, **changed})
 
 
 def test_the_numbers_of_parameters() -> None:
     params = np.zeros(56)
     for wrong, error in ((7, ValueError), (True, TypeError), (np.zeros(3), TypeError)):
-        with pytest.raises(error, match=r"^cudnn_rnn_params_to_canonical: num_params is "):
+        with pytest.raises(error, match=r"^CudnnRNNParamsToCanonical: num_params is "):
             raw_ops.CudnnRNNParamsToCanonical(**NET, params=params, num_params=wrong)
         for name in ("weights", "biases"):
             counts = {"num_params_weights": 8, "num_params_biases": 8, f"num_params_{name}": wrong}
-            message = f"^cudnn_rnn_params_to_canonical: num_params_{name} is "
+            message = f"^CudnnRNNParamsToCanonicalV2: num_params_{name} is "
             with pytest.raises(error, match=message):
                 raw_ops.CudnnRNNParamsToCanonicalV2(**NET, params=params, **counts)
+
+
+@pytest.mark.parametrize("op", raw_ops.__all__)
+def test_errors_name_the_op(op: str) -> None:
+    """Whatever is wrong: the message begins with the op and does not name another function."""
+    parameters = inspect.signature(getattr(raw_ops, op)).parameters
+    with pytest.raises((TypeError, ValueError), match=f"^{op}: ") as caught:
+        getattr(raw_ops, op)(**dict.fromkeys(parameters, "wrong"))
+    assert f"{behind(op)}: " not in str(caught.value)
+
+
+def test_a_call_by_position_names_the_op() -> None:
+    with pytest.raises(TypeError, match=r"^BlockLSTM\(\) takes 0 positional arguments"):
+        raw_ops.BlockLSTM(3)  # type: ignore[misc, call-arg]

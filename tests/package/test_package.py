@@ -102,7 +102,7 @@ def test_raw_ops_return_named_tuples_in_tensorflows_order() -> None:
     for op, names in fields.items():
         function = getattr(cupyrnn.raw_ops, op)
         returned = function.__annotations__["return"].partition("[")[0].split(".")[-1]
-        kind = getattr(cupyrnn, returned, None) or function.__globals__[returned]
+        kind = getattr(cupyrnn, returned, None) or inspect.unwrap(function).__globals__[returned]
         assert kind._fields == tuple(names.split())
 
 

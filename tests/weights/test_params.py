@@ -106,7 +106,7 @@ def test_raw_ops() -> None:
     assert parts._fields == ("weights", "biases")
     back = raw_ops.CudnnRNNCanonicalToParams(**sizes, **parts._asdict(), **attributes)
     np.testing.assert_array_equal(back, params)
-    message = "^cudnn_rnn_params_to_canonical: num_params is 23, expected 24$"
+    message = "^CudnnRNNParamsToCanonical: num_params is 23, expected 24$"
     with pytest.raises(ValueError, match=message):
         raw_ops.CudnnRNNParamsToCanonical(**sizes, params=params, num_params=23, **attributes)
 

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import gc
 import importlib
+import operator
 import re
 import sys
 import threading
@@ -425,6 +426,21 @@ def test_an_engine_that_fails_is_said_once(
     with pytest.warns(RuntimeWarning, match="libcudnn.so.9 was not found"):
         assert chosen() == "cupy"
     assert chosen() == "cupy"
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("op", ["cudnn_rnn", "raw_ops.CudnnRNN"])
+def test_the_warning_names_the_line_of_the_caller(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    """However deep in the package it is given: `stacklevel` is not a count that can be wrong."""
+    monkeypatch.setattr("cupyrnn.cudnn.engine._warned", set())
+    inputs = problem(np.random.default_rng(0), Case("lstm", 3, 2, 4, 5))
+    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    stub.dll.stub_fail(b"cudnnSetRNNDescriptor_v8", 4000)
+    with pytest.warns(RuntimeWarning, match="does not take cuDNN") as caught:
+        operator.attrgetter(op)(cupyrnn)(**arguments)
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.cuda_on_cpu
