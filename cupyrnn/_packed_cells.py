@@ -7,11 +7,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._arrays import cast, compute_dtype
-from .cells.contract import Weight
+from .cells.contract import Gradients, Weight
 from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .cells.lstm import LSTM, LSTMOutputs
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
-from .driver.layer import Gradients
 from .weights.params import GATES, Net, layout
 
 if TYPE_CHECKING:

@@ -27,11 +27,12 @@ from ._arrays import (
 from ._block import gru_cell
 from ._results import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
-from .cells.contract import Span, States
+from .cells.contract import States
 from .cells.gru import GRUOutputs
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
+from .driver.layer import Step
 from .driver.padded import Extent, Padded, check_extent
 
 if TYPE_CHECKING:
@@ -107,10 +108,10 @@ def _gates_gradient(
     w_ru, w_c = cast_all(operand_dtype(xp, dtype), *weights)
     cell = gru_cell(w_ru, w_c, H, call.gate)
     outputs = GRUOutputs(*(contiguous(xp, a) for a in gates))
-    span = Span(outputs, States(contiguous(xp, h_prev)), [B])
+    step = Step(outputs, States(contiguous(xp, h_prev)))
     carried = States(xp.zeros((B, H), compute))
     given = States(contiguous(xp, d_h))
-    d_ru, d_c = deltas = _layer.step_gradient(xp, cell, span, given, carried)
+    d_ru, d_c = deltas = _layer.step_gradient(xp, cell, step, given, carried)
     d_x = xp.empty((B, len(w_c) - H), compute)
     _layer.input_gradient(xp, cell.inputs, deltas, d_x)
     return GRUCellGrads(*(cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ._arrays import aligned, cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
 from ._block import COLUMNS, LSTMAttributes, LSTMCall, check_forget_bias, check_lstm, lstm_cell
 from ._results import LSTMCellGrads, LSTMGrads
-from .cells.contract import Span, States
+from .cells.contract import States
 from .cells.lstm import LSTM, LSTMOutputs
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
+from .driver.layer import Step
 from .driver.padded import Extent, Padded, check_extent
 
 if TYPE_CHECKING:
@@ -81,14 +82,14 @@ def _gates_gradient(
     cs_prev, *given_grads = cast_all(dtype, cs_prev, *given)
     attributes = (call.peephole, call.cell_clip, call.gate)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[call.gate_order], *attributes)
-    span = Span(
-        LSTMOutputs(*(contiguous(xp, a) for a in saved)), States(None, contiguous(xp, cs_prev)), [B]
+    step = Step(
+        LSTMOutputs(*(contiguous(xp, a) for a in saved)), States(None, contiguous(xp, cs_prev))
     )
     carried = States(xp.zeros((B, H), compute), xp.zeros((B, H), compute))
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if call.peephole is None else peephole_grads
     given = States(*(None if a is None else contiguous(xp, a) for a in given_grads))
-    (dicfo,) = _layer.step_gradient(xp, cell, span, given, carried, vectors)
+    (dicfo,) = _layer.step_gradient(xp, cell, step, given, carried, vectors)
     return LSTMCellGrads(*(cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)))
 
 

@@ -32,12 +32,11 @@ from ._arrays import (
 from ._block import COLUMNS, LSTMCall, check_clip, check_forget_bias, gru_cell, lstm_cell
 from ._typing import ArrayT, NamedTuple
 from .arithmetic.gates import check_gate
-from .cells.contract import States
+from .cells.contract import Gradients, States
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
 from .derivatives.traced import traceable
 from .driver import stack as _stack
-from .driver.layer import Gradients
 from .driver.packing import Packing, count_rows
 from .driver.stack import Sizes, Stack, as_given, time_major_of
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams

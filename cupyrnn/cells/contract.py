@@ -1,23 +1,29 @@
 """What the driver asks of a cell.
 
 T time steps, B batch, I input size, H hidden size, P the size of h, which is H without a
-projection; t the steps of one call.
+projection; t the steps of one call, n their rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from ..arithmetic.scratch import Scratch
 
 
 class States(NamedTuple):
-    """The states of all sequences, or their gradients."""
+    """
+    The states of all sequences, or their gradients.
 
-    h: Any  # [B, P]; None where it is not wanted
-    c: Any = None  # [B, H], of cells that have it
+    A cell with others has a NamedTuple of its own. h is the first field of each; what stands in
+    any of them may be None, where it is not wanted or the cell does not have it.
+    """
+
+    h: Any  # [B, P]
+    c: Any = None  # [B, H]
 
 
 class Weight(NamedTuple):
@@ -29,12 +35,43 @@ class Weight(NamedTuple):
     columns: slice = slice(None)
 
 
-class Span(NamedTuple):
-    """Some consecutive steps of the forward pass, as the backward pass reads them."""
+class ForwardRun(NamedTuple):
+    """
+    Some consecutive steps, as `forward_steps` takes them.
 
-    saved: Any  # the cell's Saved: [t, B, ·] each; on a device the rows of the steps, [n, ·]
-    before: States  # likewise: the states before each step
-    batches: Sequence[int]  # the rows of each step, not rising; all alike but on a device
+    In NumPy all have equally many rows, and arrays are [t, B, ·]. On a device the rows of a step
+    follow those of the step before: [n, ·].
+    """
+
+    w: Sequence[Any]  # the recurrent matrices
+    xw: Sequence[Any]  # for each of the inputs x @ w of every step; may be overwritten
+    # Before the first step, in the dtype of the computation; overwritten with those after the last.
+    carried: Any  # the cell's states
+    saved: Any  # the cell's Saved; written
+    batches: Sequence[int]  # the rows of each step, not rising
+
+
+class BackwardRun(NamedTuple):
+    """Some consecutive steps, as `backward_steps` and `add_sums` take them."""
+
+    w: Sequence[Any]  # the recurrent matrices, transposed
+    saved: Any  # the cell's Saved, as the forward pass left it
+    before: Any  # the states before each step
+    batches: Sequence[int]  # the rows of each step, not rising
+    given: Any  # the gradients of each step's states
+    # The gradients of the states after the last step; overwritten with those before the first.
+    carried: Any
+    deltas: Sequence[Any]  # written
+    work: Scratch  # memory that one call after the other may have for what it makes
+
+
+class Gradients(NamedTuple):
+    """Where the driver writes the gradients of a layer."""
+
+    x: Any  # [N, K], rounded to its dtype
+    weights: Sequence[Any]  # like those of cell.inputs and cell.recurrent; None: not wanted
+    sums: Sequence[Any]  # of the rows of each of the deltas
+    vectors: Any = None  # of the cell's own vectors, added to
 
 
 class Cell(Protocol):
@@ -44,21 +81,22 @@ class Cell(Protocol):
     Beside it in that file, and in those of the same name in ``kernels`` and ``compiled``, stand
     the recurrence over t steps, backwards, and the sums of what is the cell's own::
 
-        forward_steps(cell, w, xw, carried, saved, batches)
-        backward_steps(cell, w, span, given, carried, deltas, work)
-        add_sums(cell, span, deltas, totals)
+        forward_steps(cell, run)
+        backward_steps(cell, run)
+        add_sums(cell, run, totals)
 
-    ``w`` are the recurrent matrices, backwards transposed; ``xw``, for each of the inputs, x @ w of
-    each step, may be overwritten; ``carried``, in the dtype of the computation, the states before
-    the first of the steps, overwritten with those after the last, and backwards the gradients of
-    the states after the last, overwritten with those before the first; ``saved`` and ``deltas``
-    are written; ``given`` are the gradients of each step's states, which may be None; ``work`` is
-    memory that one call after the other may have for what it makes.
+    A cell may also have a method ``operands(saved, h_before)``: what each of the recurrent matrices
+    multiplied, [N, ·], of N rows. Without it this is h of the step before for all of them.
     """
 
     @property
     def Saved(self) -> Any:
-        """The NamedTuple of what each step leaves: all [·, H] but h, the last, which is [·, P]."""
+        """
+        The NamedTuple of what each step leaves: h, the last, is [·, P].
+
+        The others are [·, H], unless it has a static method ``columns(H, P)``, which returns
+        how wide each is.
+        """
 
     @property
     def inputs(self) -> Sequence[Weight]:
@@ -72,12 +110,24 @@ class Cell(Protocol):
     def widths(self) -> Sequence[int]:
         """The columns of each of the deltas: the gradients of what the products give."""
 
-    def states(self, saved: Any) -> States:
-        """Return which of the saved arrays are states."""
+    def states(self, saved: Any) -> Any:
+        """Return which of the saved arrays are states: a NamedTuple whose first field is h."""
 
-    def operands(self, saved: Any, h_before: Array) -> list[Array]:
-        """
-        Return what each of the recurrent matrices multiplied, [N, ·], of N rows.
 
-        Not asked of a cell with one, which multiplies h.
-        """
+def columns_of(saved: Any, H: int, P: int) -> list[int]:
+    """Return how wide each of the arrays of a cell's Saved is."""
+    if hasattr(saved, "columns"):
+        columns: list[int] = saved.columns(H, P)
+        return columns
+    return [H] * (len(saved._fields) - 1) + [P]
+
+
+_States = TypeVar("_States", bound=tuple[Any, ...])
+
+
+def each(states: _States, change: Callable[[Array], Any]) -> _States:
+    """Return states with a change to each of them that is not None."""
+    changed: _States = type(states)._make(  # type: ignore[attr-defined]
+        [None if s is None else change(s) for s in states]
+    )
+    return changed

@@ -21,7 +21,6 @@ saved values only::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -30,12 +29,11 @@ from .._typing import ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import gate_of, slope_of
 from ..arithmetic.scratch import product
-from .contract import Span, States, Weight
+from .contract import BackwardRun, ForwardRun, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.gates import HardSigmoid
-    from ..arithmetic.scratch import Scratch
 
 
 class GRUOutputs(NamedTuple, Generic[ArrayT]):
@@ -80,16 +78,9 @@ class GRU(NamedTuple):
         return [h_before, product(h_before, saved.r, h_before.dtype)]
 
 
-def forward_steps(
-    cell: GRU,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: GRUOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: GRU, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z_ru, z_c), (w_ru, w_c), h_prev = xw, w, carried.h
+    (z_ru, z_c), (w_ru, w_c), h_prev = run.xw, run.w, run.carried.h
     (B, H), dtype = h_prev.shape, z_c.dtype
     # The pre-activations of the sigmoids are held negated, as in lstm.py.
     np.subtract(-cell.b_ru, z_ru, z_ru)
@@ -101,7 +92,7 @@ def forward_steps(
     e_r, e_u = e = np.empty((2, B, H), dtype)
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
     dot, tanh = arithmetic.dot, arithmetic.tanh
-    for z_ru_t, z_c_t, r, u, c, h in zip(z_ru, z_c, *saved, strict=True):
+    for z_ru_t, z_c_t, r, u, c, h in zip(z_ru, z_c, *run.saved, strict=True):
         dot(h_prev, w_ru, zh)
         np.subtract(z_ru_t, zh, zh)
         inner(planes, e)
@@ -115,24 +106,16 @@ def forward_steps(
         np.multiply(h, u, h)
         np.add(h, c, h)  # h = u*(h_prev - c) + c
         h_prev = h
-    carried.h[...] = h_prev
+    run.carried.h[...] = h_prev
 
 
-def backward_steps(
-    cell: GRU,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: GRU, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (d_ru, d_c), (w_ru, w_c), dh = deltas, w, carried.h
+    (d_ru, d_c), (w_ru, w_c), dh, h_grad = run.deltas, run.w, run.carried.h, run.given.h
     (t, B, H), dtype = d_c.shape, dh.dtype
-    r, u, c, _ = span.saved
-    h_prev, one, slope = span.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
-    k_r, k_u, k_c, tmp = work(4, t, B, H)
+    r, u, c, _ = run.saved
+    h_prev, one, slope = run.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
+    k_r, k_u, k_c, tmp = run.work(4, t, B, H)
     np.subtract(one, u, tmp)
     np.multiply(c, c, k_c)
     np.subtract(one, k_c, k_c)
@@ -151,8 +134,8 @@ def backward_steps(
     for s, k_r_s, k_u_s, k_c_s, r_s, u_s, d_ru_s, d_c_s, d_r, d_u in zip(
         range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
     ):
-        if given.h is not None:
-            np.add(dh, given.h[s], dh)
+        if h_grad is not None:
+            np.add(dh, h_grad[s], dh)
         np.multiply(dh, k_u_s, d_u)
         np.multiply(dh, k_c_s, d_c_s)
         dot(d_c_s, w_c, d_hr)

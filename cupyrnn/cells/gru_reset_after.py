@@ -22,19 +22,17 @@ saved values only::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import gate_of, slope_of
-from .contract import Span, States, Weight
+from .contract import BackwardRun, ForwardRun, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.gates import HardSigmoid
-    from ..arithmetic.scratch import Scratch
 
 
 class GRUResetAfterOutputs(NamedTuple):
@@ -66,21 +64,10 @@ class GRUResetAfter(NamedTuple):
         """h."""
         return States(saved.h)
 
-    def operands(self, saved: Any, h_before: Array) -> list[Array]:
-        """What the recurrent matrix multiplied."""
-        return [h_before]
 
-
-def forward_steps(
-    cell: GRUResetAfter,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: GRUResetAfterOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z,), (w_h,), h_prev = xw, w, carried.h
+    (z,), (w_h,), h_prev = run.xw, run.w, run.carried.h
     (B, H), dtype = h_prev.shape, z.dtype
     # The pre-activations of the sigmoids are held negated, as in lstm.py.
     z_ru, z_c = z[:, :, : 2 * H], z[:, :, 2 * H :]
@@ -92,7 +79,7 @@ def forward_steps(
     e_r, e_u = e = np.empty((2, B, H), dtype)
     (inner, shift, outer), arithmetic = gate_of(cell.gate, dtype), arithmetic_of(dtype)
     dot, tanh = arithmetic.dot, arithmetic.tanh
-    for z_ru_t, z_c_t, r, u, c, hc, h in zip(z_ru, z_c, *saved, strict=True):
+    for z_ru_t, z_c_t, r, u, c, hc, h in zip(z_ru, z_c, *run.saved, strict=True):
         dot(h_prev, w_h, product)
         np.subtract(z_ru_t, product_ru, zh)
         inner(planes, e)
@@ -107,24 +94,16 @@ def forward_steps(
         np.multiply(h, u, h)
         np.add(h, c, h)  # h = u*(h_prev - c) + c
         h_prev = h
-    carried.h[...] = h_prev
+    run.carried.h[...] = h_prev
 
 
-def backward_steps(
-    cell: GRUResetAfter,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz,), (w_h,), dh = deltas, w, carried.h
+    (dz,), (w_h,), dh, h_grad = run.deltas, run.w, run.carried.h, run.given.h
     (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
-    r, u, c, hc, _ = span.saved
-    h_prev, one, slope = span.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
-    memory = work(5, t, B, H)
+    r, u, c, hc, _ = run.saved
+    h_prev, one, slope = run.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
+    memory = run.work(5, t, B, H)
     k, tmp = memory[:4].reshape(t, 4, B, H), memory[4]
     k_hc, k_r, k_u, k_c = (k[:, gate] for gate in range(4))
     np.multiply(c, c, k_hc)
@@ -150,8 +129,8 @@ def backward_steps(
     for s, k_s, u_s, gates_s, recurrent_s in zip(
         range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
     ):
-        if given.h is not None:
-            np.add(dh, given.h[s], dh)
+        if h_grad is not None:
+            np.add(dh, h_grad[s], dh)
         np.multiply(dh, k_s, gates_s)
         np.multiply(dh, u_s, past)
         dot(recurrent_s, w_h, dh)

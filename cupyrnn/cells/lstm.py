@@ -28,7 +28,6 @@ With the true gradient of a clip, k_i, k_ci, k_f and k_next are zero where abs(c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -37,7 +36,7 @@ from .._typing import ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import gate_of, slope_of
 from ..arithmetic.scratch import product
-from .contract import Span, States, Weight
+from .contract import BackwardRun, ForwardRun, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -89,20 +88,15 @@ class LSTM(NamedTuple):
 
     def operands(self, saved: LSTMOutputs, h_before: Array) -> list[Array]:
         """What w_h and w_p multiplied."""
+        if len(self.recurrent) < 2:
+            return [h_before]
         return [h_before, product(saved.o, saved.co, h_before.dtype)]
 
 
-def forward_steps(
-    cell: LSTM,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: LSTMOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z,), (w_h, *w_p) = xw, w
-    h_prev, cs_prev = carried
+    (z,), (w_h, *w_p) = run.xw, run.w
+    h_prev, cs_prev = run.carried
     (B, H), dtype, at_ci = cs_prev.shape, z.dtype, cell.columns[1]
     # All pre-activations are held negated, for the sigmoid 1/(exp(z) + 1).
     np.subtract(-cell.b, z, z)
@@ -120,7 +114,7 @@ def forward_steps(
         wci, wcf, wco = (np.broadcast_to(v, (B, H)).copy() for v in cell.peephole)
     if cell.cell_clip is not None:
         low, high = np.array(-cell.cell_clip, dtype), np.array(cell.cell_clip, dtype)
-    for z_t, i, cs, f, o, ci, co, h in zip(z, *saved, strict=True):
+    for z_t, i, cs, f, o, ci, co, h in zip(z, *run.saved, strict=True):
         dot(h_prev, w_h, zh)
         np.subtract(z_t, zh, zh)
         if cell.peephole is None:
@@ -152,7 +146,7 @@ def forward_steps(
         else:
             dot(np.multiply(o, co, tmp), w_p[0], h)
         h_prev, cs_prev = h, cs
-    carried.h[...], carried.c[...] = h_prev, cs_prev
+    run.carried.h[...], run.carried.c[...] = h_prev, cs_prev
 
 
 class _Factors(NamedTuple):
@@ -200,21 +194,13 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _
     return k
 
 
-def backward_steps(
-    cell: LSTM,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz, *dh_steps), (dh, dcs) = deltas, carried
+    (dz, *dh_steps), (dh, dcs), (h_grad, cs_grad) = run.deltas, run.carried, run.given
     (t, B, _), H, dtype = dz.shape, dcs.shape[1], dcs.dtype
-    w_h, w_p = (*w, None, None)[:2]
+    w_h, w_p = (*run.w, None, None)[:2]
     dot = arithmetic_of(dtype).dot
-    k = _factors(cell, span.saved, span.before.c, work)
+    k = _factors(cell, run.saved, run.before.c, run.work)
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
     u = np.empty((B, H), dtype)
     gates = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
@@ -223,26 +209,26 @@ def backward_steps(
     for s, k_gates, k_o, k_d, k_next, di_dci_df, do, dz_s in zip(
         range(t - 1, -1, -1), *(a[::-1] for a in arrays), strict=True
     ):
-        if given.h is not None:
-            np.add(dh, given.h[s], dh)
+        if h_grad is not None:
+            np.add(dh, h_grad[s], dh)
         if w_p is not None:
             dh_steps[0][s] = dh
             dot(dh, w_p, dm)
         np.multiply(dm, k_o, do)
         np.multiply(dm, k_d, u)
         np.add(dcs, u, dcs)
-        if given.c is not None:
-            np.add(dcs, given.c[s], dcs)
+        if cs_grad is not None:
+            np.add(dcs, cs_grad[s], dcs)
         np.multiply(dcs, k_gates, di_dci_df)
         np.multiply(dcs, k_next, dcs)
         if w_h is not None:
             dot(dz_s, w_h, dh)
 
 
-def add_sums(cell: LSTM, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
-    (t, B, H), before, after = span.saved.cs.shape, span.before.c, span.saved.cs
-    di, _, df, do = (deltas[0].reshape(t, B, 4, H)[:, :, column] for column in cell.columns)
+    (t, B, H), before, after = run.saved.cs.shape, run.before.c, run.saved.cs
+    di, _, df, do = (run.deltas[0].reshape(t, B, 4, H)[:, :, column] for column in cell.columns)
     ones, tmp = np.ones(t * B, totals.dtype), np.empty((t, B, H), totals.dtype)
     for total, dgate, cs in zip(totals, (di, df, do), (before, before, after), strict=True):
         np.multiply(dgate, cs, tmp)

@@ -10,17 +10,15 @@ CudnnRNN's rnn_tanh and rnn_relu.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..arithmetic.dual import arithmetic_of
-from .contract import Span, States, Weight
+from .contract import BackwardRun, ForwardRun, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
 
 
 class SimpleRNNOutputs(NamedTuple):
@@ -47,26 +45,15 @@ class SimpleRNN(NamedTuple):
         """h."""
         return States(saved.h)
 
-    def operands(self, saved: Any, h_before: Array) -> list[Array]:
-        """What the recurrent matrix multiplied."""
-        return [h_before]
 
-
-def forward_steps(
-    cell: SimpleRNN,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: SimpleRNNOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z,), (w_h,), h_prev = xw, w, carried.h
+    (z,), (w_h,), h_prev = run.xw, run.w, run.carried.h
     np.add(z, cell.b, z)
     # An array: with a number np.maximum takes four times as long.
     zeros = np.zeros(h_prev.shape, z.dtype)
     dot, _, tanh, *_, maximum = arithmetic_of(z.dtype)
-    for z_t, h in zip(z, saved.h, strict=True):
+    for z_t, h in zip(z, run.saved.h, strict=True):
         dot(h_prev, w_h, h)
         np.add(h, z_t, h)
         if cell.relu:
@@ -74,20 +61,13 @@ def forward_steps(
         else:
             tanh(h, h)
         h_prev = h
-    carried.h[...] = h_prev
+    run.carried.h[...] = h_prev
 
 
-def backward_steps(
-    cell: SimpleRNN,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz,), (w_h,), dh, h = deltas, w, carried.h, span.saved.h
+    (dz,), (w_h,), dh, h = run.deltas, run.w, run.carried.h, run.saved.h
+    h_grad = run.given.h
     if cell.relu:
         np.greater(h.real, 0, out=dz)
     else:
@@ -95,7 +75,7 @@ def backward_steps(
         np.subtract(1, dz, dz)
     dot = arithmetic_of(dz.dtype).dot
     for s in range(len(dz) - 1, -1, -1):
-        if given.h is not None:
-            np.add(dh, given.h[s], dh)
+        if h_grad is not None:
+            np.add(dh, h_grad[s], dh)
         np.multiply(dz[s], dh, dz[s])
         dot(dz[s], w_h, dh)

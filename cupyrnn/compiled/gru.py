@@ -6,7 +6,6 @@ A step has two products, the second with what the first leads to: so it has two 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, par
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
-    from ..cells.contract import Span, States
-    from ..cells.gru import GRU, GRUOutputs
+    from ..cells.contract import BackwardRun, ForwardRun
+    from ..cells.gru import GRU
 
 
 @part
@@ -237,46 +235,31 @@ def takes(cell: GRU, dtype: np.dtype[Any]) -> bool:
     return _loops(dtype.char) is not None
 
 
-def forward_steps(
-    cell: GRU,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: GRUOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: GRU, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z_ru, z_c), (w_ru, w_c), (r, u, c, h) = xw, w, saved
+    (z_ru, z_c), (w_ru, w_c), (r, u, c, h) = run.xw, run.w, run.saved
     (t, B, H), dtype, loops = z_c.shape, z_c.dtype, _loops(z_c.dtype.char)
-    b_ru, b_c, h_prev = plain(cell.b_ru, cell.b_c, carried.h)
+    b_ru, b_c, h_prev = plain(cell.b_ru, cell.b_c, run.carried.h)
     product_ru, product_c, h_reset = (np.empty((B, n * H), dtype) for n in (2, 1, 1))
     gate, e = gate_arguments(cell.gate, dtype), np.empty(2 * H, dtype)
     if t > 1 and B * H * H <= common.PRODUCT_LARGEST:
         matrices, memory = plain(w_ru, w_c), (product_ru, product_c, h_reset, e)
-        loops.forward(t, z_ru, z_c, b_ru, b_c, *matrices, *gate, h_prev, *saved, *memory)
+        loops.forward(t, z_ru, z_c, b_ru, b_c, *matrices, *gate, h_prev, *run.saved, *memory)
     else:
         for s in range(t):
             dot(h[s - 1] if s else h_prev, w_ru, product_ru)
             loops.gates(s, z_ru, b_ru, product_ru, *gate, h_prev, r, u, h, h_reset, e)
             dot(h_reset, w_c, product_c)
             loops.state(s, z_c, b_c, product_c, h_prev, u, c, h, e)
-    carried.h[...] = h[-1]
+    run.carried.h[...] = h[-1]
 
 
-def backward_steps(
-    cell: GRU,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: GRU, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (d_ru, d_c), (w_ru, w_c), dh = deltas, w, carried.h
+    (d_ru, d_c), (w_ru, w_c), dh = run.deltas, run.w, run.carried.h
     (t, B, H), dtype, loops = d_c.shape, dh.dtype, _loops(dh.dtype.char)
-    h_grad = nothing(dtype.char)[2] if given.h is None else given.h
-    r, u, c, h_prev, h_grad = plain(*span.saved[:3], span.before.h, h_grad)
+    h_grad = nothing(dtype.char)[2] if run.given.h is None else run.given.h
+    r, u, c, h_prev, h_grad = plain(*run.saved[:3], run.before.h, h_grad)
     gate, d_hr = gate_arguments(cell.gate, dtype)[:2], np.empty((B, H), dtype)
     if t > 1 and B * H * H <= common.PRODUCT_LARGEST:
         matrices = plain(w_ru, w_c)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, pla
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
-    from ..cells.contract import Span, States
-    from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
+    from ..cells.contract import BackwardRun, ForwardRun
+    from ..cells.gru_reset_after import GRUResetAfter
 
 
 def _gru_reset_after_forward(
@@ -146,16 +144,9 @@ def takes(cell: GRUResetAfter, dtype: np.dtype[Any]) -> bool:
     return _loops(dtype.char) is not None
 
 
-def forward_steps(
-    cell: GRUResetAfter,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: GRUResetAfterOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z,), (w_h,), h_prev, h = xw, w, carried.h, saved.h
+    (z,), (w_h,), h_prev, h = run.xw, run.w, run.carried.h, run.saved.h
     (t, B, _), H, dtype = z.shape, h_prev.shape[1], z.dtype
     loops, product = _loops(dtype.char), np.empty((B, 3 * H), dtype)
     whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
@@ -165,7 +156,7 @@ def forward_steps(
         product,
         *gate_arguments(cell.gate, dtype),
         *plain(h_prev),
-        *saved,
+        *run.saved,
         np.empty(3 * H, dtype),
     )
     if whole:
@@ -174,26 +165,18 @@ def forward_steps(
         for s in range(t):
             dot(h[s - 1] if s else h_prev, w_h, product)
             loops.forward(s, s + 1, *args)
-    carried.h[...] = h[-1]
+    run.carried.h[...] = h[-1]
 
 
-def backward_steps(
-    cell: GRUResetAfter,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz,), (w_h,), dh = deltas, w, carried.h
+    (dz,), (w_h,), dh = run.deltas, run.w, run.carried.h
     (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
     loops, (_, none, no_grad) = _loops(dtype.char), nothing(dtype.char)
     whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
-    h_grad = no_grad if given.h is None else given.h
+    h_grad = no_grad if run.given.h is None else run.given.h
     args = (
-        *plain(*span.saved[:4], span.before.h, h_grad, w_h if whole else none),
+        *plain(*run.saved[:4], run.before.h, h_grad, w_h if whole else none),
         *gate_arguments(cell.gate, dtype)[:2],
         dh,
         dz,

@@ -6,7 +6,6 @@ The equations are those of ``cells/lstm.py``, name by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, pla
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
-    from ..cells.contract import Span, States
-    from ..cells.lstm import LSTM, LSTMOutputs
+    from ..cells.contract import BackwardRun, ForwardRun
+    from ..cells.lstm import LSTM
 
 
 def _lstm_forward(
@@ -241,16 +239,9 @@ def takes(cell: LSTM, dtype: np.dtype[Any]) -> bool:
     return len(cell.recurrent) < 2 and _loops(dtype.char) is not None
 
 
-def forward_steps(
-    cell: LSTM,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: LSTMOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z,), (w_h,), (h_prev, cs_prev) = xw, w, carried
+    (z,), (w_h,), (h_prev, cs_prev) = run.xw, run.w, run.carried
     (t, B, _), H, dtype = z.shape, cs_prev.shape[1], z.dtype
     loops = _loops(dtype.char)
     np.subtract(-cell.b, z, z)
@@ -262,54 +253,46 @@ def forward_steps(
         *plain(w_h if whole else none, product),
         *_shared(cell, H, dtype),
         *plain(cs_prev, h_prev),
-        *saved,
+        *run.saved,
         np.empty(4 * H, dtype),
     )
     if whole:
         loops.forward(0, t, *args)
     else:
         for s in range(t):
-            dot(saved.h[s - 1] if s else h_prev, w_h, product)
+            dot(run.saved.h[s - 1] if s else h_prev, w_h, product)
             loops.forward(s, s + 1, *args)
-    carried.h[...], carried.c[...] = saved.h[-1], saved.cs[-1]
+    run.carried.h[...], run.carried.c[...] = run.saved.h[-1], run.saved.cs[-1]
 
 
-def backward_steps(
-    cell: LSTM,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz,), (dh, dcs) = deltas, carried
-    (t, B, H), dtype = span.saved.i.shape, dcs.dtype
+    (dz,), (dh, dcs) = run.deltas, run.carried
+    (t, B, H), dtype = run.saved.i.shape, dcs.dtype
     loops = _loops(dtype.char)
     _, none, no_grad = nothing(dtype.char)
-    grads = [no_grad if a is None else a for a in (given.c, given.h)]
-    whole = len(w) > 0 and t > 1 and B * H * H <= common.PRODUCT_LARGEST
+    grads = [no_grad if a is None else a for a in (run.given.c, run.given.h)]
+    whole = len(run.w) > 0 and t > 1 and B * H * H <= common.PRODUCT_LARGEST
     args = (
-        *plain(*span.saved[:6], span.before.c, *grads, w[0] if whole else none),
+        *plain(*run.saved[:6], run.before.c, *grads, run.w[0] if whole else none),
         *_shared(cell, H, dtype),
         dcs,
         dh,
         dz,
     )
-    if whole or not w:
+    if whole or not run.w:
         loops.backward(0, t, *args)
         return
     for s in range(t - 1, -1, -1):
         loops.backward(s, s + 1, *args)
-        dot(dz[s], w[0], dh)
+        dot(dz[s], run.w[0], dh)
 
 
-def add_sums(cell: LSTM, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
     loops = _loops(totals.dtype.char)
     H = totals.shape[1]
     sums = np.zeros((3, H))
     at_i, _, at_f, at_o = (H * column for column in cell.columns)
-    loops.sums(*plain(deltas[0], span.before.c, span.saved.cs), at_i, at_f, at_o, *sums)
+    loops.sums(*plain(run.deltas[0], run.before.c, run.saved.cs), at_i, at_f, at_o, *sums)
     totals += sums

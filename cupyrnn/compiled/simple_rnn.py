@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from .common import compile_loop, expm1, nothing, plain
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
-    from ..cells.contract import Span, States
-    from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
+    from ..cells.contract import BackwardRun, ForwardRun
+    from ..cells.simple_rnn import SimpleRNN
 
 
 def _simple_rnn_forward(
@@ -102,16 +100,9 @@ def takes(cell: SimpleRNN, dtype: np.dtype[Any]) -> bool:
     return _loops(dtype.char) is not None
 
 
-def forward_steps(
-    cell: SimpleRNN,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: SimpleRNNOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z,), (w_h,), h_prev, h = xw, w, carried.h, saved.h
+    (z,), (w_h,), h_prev, h = run.xw, run.w, run.carried.h, run.saved.h
     (t, B, H), dtype = z.shape, z.dtype
     loops, product = _loops(dtype.char), np.empty((B, H), dtype)
     whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
@@ -123,25 +114,17 @@ def forward_steps(
         for s in range(t):
             dot(h[s - 1] if s else h_prev, w_h, product)
             loops.forward(s, s + 1, *args)
-    carried.h[...] = h[-1]
+    run.carried.h[...] = h[-1]
 
 
-def backward_steps(
-    cell: SimpleRNN,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz,), (w_h,), dh = deltas, w, carried.h
+    (dz,), (w_h,), dh = run.deltas, run.w, run.carried.h
     (t, B, H), char = dz.shape, dz.dtype.char
     loops, (_, none, no_grad) = _loops(char), nothing(char)
     whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
-    h_grad = no_grad if given.h is None else given.h
-    args = *plain(span.saved.h, h_grad, w_h if whole else none), cell.relu, dh, dz
+    h_grad = no_grad if run.given.h is None else run.given.h
+    args = *plain(run.saved.h, h_grad, w_h if whole else none), cell.relu, dh, dz
     if whole:
         loops.backward(0, t, *args)
         return

@@ -21,13 +21,13 @@ import numpy as np
 
 from .._arrays import cast, compute_dtype, operand_dtype
 from ..arithmetic.scratch import CHUNK, Scratch
-from ..cells.contract import Span, States
+from ..cells.contract import BackwardRun, ForwardRun, each
 from .products import add_column_sums, add_matmul, factor, for_products, matmul
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.dual import Planes
-    from ..cells.contract import Cell, Weight
+    from ..cells.contract import Cell, Gradients, Weight
     from .packing import Packing, Run
 
 
@@ -35,18 +35,16 @@ class Layer(NamedTuple):
     """What a layer reads and what it leaves, by rows N of `packing`, or [T, B, ·] as they are."""
 
     x: Array  # [N, K]
-    first: States  # before the first step of each of the S sequences
+    first: Any  # the states before the first step of each of the S sequences
     packing: Packing
     saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
 
 
-class Gradients(NamedTuple):
-    """Where `backward` writes."""
+class Step(NamedTuple):
+    """One step of the forward pass, without the axis of time."""
 
-    x: Any  # [N, K], rounded to its dtype
-    weights: Sequence[Array | None]  # like those of cell.inputs and cell.recurrent
-    sums: Sequence[Array]  # of the rows of each of the deltas
-    vectors: Array | None = None  # of the cell's own vectors, added to
+    saved: Any  # the cell's Saved, [B, ·] each
+    before: Any  # the states before the step
 
 
 def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any]) -> Any:
@@ -99,19 +97,28 @@ def _part(xp: ModuleType, saved: Any, run: Run, dtype: np.dtype[Any]) -> Any:
     return type(saved)._make([cast(_rows(xp, a, run, 0), dtype) for a in saved])
 
 
+def _given(xp: ModuleType, given: Any, run: Run, dtype: np.dtype[Any]) -> Any:
+    """Return the rows of a run of the gradients of states, in this dtype."""
+    return each(given, lambda g: cast(_rows(xp, g, run, 0), dtype))
+
+
 def _flat(a: Array) -> Array:
     """Return [N, ·] of an array that may be [T, B, ·]."""
     return a if a.ndim == 2 else a.reshape(a.shape[0] * a.shape[1], a.shape[2])
 
 
-def _running(states: States, run: Run) -> States:
+def _running(states: Any, run: Run) -> Any:
     """Return the states of the sequences that have a row in the first step."""
-    if run.batches[0] == len(states.h):
-        return states
-    return States(*[None if s is None else s[: run.batches[0]] for s in states])
+    running = run.batches[0]
+    return states if running == len(states.h) else each(states, lambda s: s[:running])
 
 
-def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
+def _carried(first: Any, compute: np.dtype[Any]) -> Any:
+    """Return new memory with the first states."""
+    return each(first, lambda s: s.astype(compute, order="C"))
+
+
+def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     """
     Run a cell over all sequences.
 
@@ -122,7 +129,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
 
     Returns
     -------
-    States
+    NamedTuple
         The states after the last step of each sequence, in the dtype of the computation.
     """
     x, first, packing, saved = layer
@@ -131,7 +138,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     room, blocks = steps_of(xp, cell, compute), packing.blocks()
     w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
-    carried = States(*[None if s is None else s.astype(compute, order="C") for s in first])
+    carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
     rounds = xp is np and saved[0].dtype != compute
     unrounded = [Scratch(xp, compute) for _ in saved] if rounds else []
@@ -154,7 +161,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
                 made = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
                 wide = type(saved)._make(made)
             z = [_rows(xp, a, run, block.row) for a in xw]
-            room.forward_steps(cell, w, z, _running(carried, run), wide, run.batches)
+            room.forward_steps(cell, ForwardRun(w, z, _running(carried, run), wide, run.batches))
             if rounds:
                 for a, value in zip(out, wide, strict=True):
                     a[...] = value
@@ -165,7 +172,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> States:
     return carried
 
 
-def forward_step(xp: ModuleType, cell: Cell, x: Array, first: States, saved: Any) -> States:
+def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
     """Do what `forward` does for one step: x[B, K], saved [B, ·] each, without rows and runs."""
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     x, B, xw = cast(x, operand), len(x), []
@@ -173,7 +180,7 @@ def forward_step(xp: ModuleType, cell: Cell, x: Array, first: States, saved: Any
         product = xp.empty((B, weight.width), compute)
         _input_product(xp, x, weight, product)
         xw.append(product[None] if xp is np else product)
-    carried = States(*[None if s is None else s.astype(compute, order="C") for s in first])
+    carried = _carried(first, compute)
     if B == 0:
         return carried
     out, rounds = saved, xp is np and saved[0].dtype != compute
@@ -181,7 +188,7 @@ def forward_step(xp: ModuleType, cell: Cell, x: Array, first: States, saved: Any
         made = [np.empty(a.shape, compute) for a in saved] if rounds else saved
         out = type(saved)._make([a[None] for a in made])
     w = [weight.w for weight in cell.recurrent]
-    steps_of(xp, cell, compute).forward_steps(cell, w, xw, carried, out, [B])
+    steps_of(xp, cell, compute).forward_steps(cell, ForwardRun(w, xw, carried, out, [B]))
     if rounds:
         for a, value in zip(saved, out, strict=True):
             a[...] = value[0]
@@ -201,8 +208,8 @@ def backward(
     xp: ModuleType,
     cell: Cell,
     layer: Layer,
-    given: States,
-    carried: States,
+    given: Any,
+    carried: Any,
     grads: Gradients,
 ) -> None:
     """
@@ -222,8 +229,8 @@ def backward(
     """
     x, first, packing, saved = layer
     if packing.single:
-        step = Span(type(saved)._make([_flat(a) for a in saved]), first, ())
-        given = States(*[None if g is None else _flat(g) for g in given])
+        step = Step(type(saved)._make([_flat(a) for a in saved]), first)
+        given = each(given, _flat)
         backward_step(xp, cell, x, step, given, carried, grads)
         return
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
@@ -231,9 +238,9 @@ def backward(
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
-    if xp is np and given.c is not None and not given.c.any():
-        given = given._replace(c=None)
-    after = States(*[None if a is None else _flat(a) for a in cell.states(saved)])
+    if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
+        given = given._make([given.h, *(g if g is None or g.any() else None for g in given[1:])])
+    after = each(cell.states(saved), _flat)
     if not blocks:
         for a in grads.weights:
             if a is not None:
@@ -248,25 +255,25 @@ def backward(
             size = run.batches[0] * saved[0].shape[-1]
             most = max(1, CHUNK // max(size, 1)) if xp is np else len(run.batches)
             for part in run.parts(most):
-                before = States(_rows(xp, h_before, part, block.row))
-                if after.c is not None:
-                    c = packing.before(part.row, part.end, first.c, after.c, dtype)
-                    before = before._replace(c=_rows(xp, c, part, part.row))
-                span = Span(_part(xp, saved, part, dtype), before, part.batches)
-                part_deltas = [_rows(xp, d, part, block.row) for d in deltas]
-                room.backward_steps(
-                    cell,
+                before = [_rows(xp, h_before, part, block.row)]
+                for s, a in zip(first[1:], after[1:], strict=True):
+                    if a is not None:
+                        a = packing.before(part.row, part.end, s, a, dtype)
+                        a = _rows(xp, a, part, part.row)
+                    before.append(a)
+                steps = BackwardRun(
                     w,
-                    span,
-                    States(
-                        *[None if g is None else cast(_rows(xp, g, part, 0), dtype) for g in given]
-                    ),
+                    _part(xp, saved, part, dtype),
+                    after._make(before),
+                    part.batches,
+                    _given(xp, given, part, dtype),
                     _running(carried, part),
-                    part_deltas,
+                    [_rows(xp, d, part, block.row) for d in deltas],
                     work,
                 )
+                room.backward_steps(cell, steps)
                 if grads.vectors is not None:
-                    room.add_sums(cell, span, part_deltas, grads.vectors)
+                    room.add_sums(cell, steps, grads.vectors)
         skips = cell.inputs[0].w is None
         if skips:  # no product
             input_gradient(xp, cell.inputs, deltas, grads.x[rows])
@@ -274,7 +281,7 @@ def backward(
         if not skips:
             input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
         of_block = saved
-        if len(cell.recurrent) != 1:
+        if hasattr(cell, "operands"):
             of_block = type(saved)._make([_flat(a)[rows] for a in saved])
         added = None if block is blocks[-1] else product
         _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
@@ -292,9 +299,11 @@ def _weight_gradients(
 ) -> None:
     """Write the gradients of matrices and biases of some rows or, with memory for it, add them."""
     operand = operand_dtype(xp, x.dtype)
-    operands = [cast(h_before, operand)]
-    if len(cell.recurrent) != 1:
-        operands = cell.operands(saved, operands[0])
+    h_before = cast(h_before, operand)
+    if hasattr(cell, "operands"):
+        operands = cell.operands(saved, h_before)
+    else:
+        operands = [h_before] * len(cell.recurrent)
     operands = [cast(x, operand)] * len(cell.inputs) + operands
     weights = (*cell.inputs, *cell.recurrent)
     for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
@@ -349,9 +358,9 @@ def input_gradient(
 def step_gradient(
     xp: ModuleType,
     cell: Cell,
-    span: Span,
-    given: States,
-    carried: States,
+    step: Step,
+    given: Any,
+    carried: Any,
     vectors: Array | None = None,
 ) -> list[Array]:
     """
@@ -361,40 +370,40 @@ def step_gradient(
     ----------
     cell
         Its recurrent matrices may be left out where the gradient is to end at the gates.
-    span, given
-        One step, without the axis of time.
+    given
+        The gradients of the states after the step; each may be None.
     carried
         As in `backward`.
     vectors
         As in `Gradients`.
     """
-    B, dtype = len(span.saved[0]), span.saved[0].dtype
+    B, dtype = len(step.saved[0]), step.saved[0].dtype
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
     room = steps_of(xp, cell, compute)
     w, work = [weight.w.T for weight in cell.recurrent], Scratch(xp, compute)
     deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
     # Where the gradient ends at the gates one row does not depend on another: on a CPU they are
     # taken as many as the caches hold.
-    n = max(1, CHUNK // max(span.saved[0].shape[1], 1)) if xp is np and not w else max(B, 1)
+    n = max(1, CHUNK // max(step.saved[0].shape[1], 1)) if xp is np and not w else max(B, 1)
     for start in range(0, B, n):
         rows = slice(start, min(start + n, B))
 
-        def one(arrays: Any, rows: slice = rows) -> Any:
-            step = [None if a is None else a[rows] for a in arrays]
-            if xp is np:
-                step = [None if a is None else cast(a, compute)[None] for a in step]
-            return step
+        def part(a: Array, rows: slice = rows) -> Array:
+            return cast(a[rows], compute)[None] if xp is np else a[rows]
 
-        part = Span(
-            type(span.saved)._make(one(span.saved)),
-            States(*one(span.before)),
+        run = BackwardRun(
+            w,
+            each(step.saved, part),
+            each(step.before, part),
             [rows.stop - rows.start],
+            each(given, part),
+            each(carried, lambda s, rows=rows: s[rows]),  # type: ignore[misc]
+            [d[rows][None] if xp is np else d for d in deltas],
+            work,
         )
-        part_deltas = [d[rows][None] if xp is np else d for d in deltas]
-        states = States(*[None if s is None else s[rows] for s in carried])
-        room.backward_steps(cell, w, part, States(*one(given)), states, part_deltas, work)
+        room.backward_steps(cell, run)
         if vectors is not None:
-            room.add_sums(cell, part, part_deltas, vectors)
+            room.add_sums(cell, run, vectors)
     return deltas
 
 
@@ -402,12 +411,12 @@ def backward_step(
     xp: ModuleType,
     cell: Cell,
     x: Array,
-    span: Span,
-    given: States,
-    carried: States,
+    step: Step,
+    given: Any,
+    carried: Any,
     grads: Gradients,
 ) -> None:
     """Do what `backward` does for one step: x[B, K], the rest as in `step_gradient`."""
-    deltas = step_gradient(xp, cell, span, given, carried, grads.vectors)
+    deltas = step_gradient(xp, cell, step, given, carried, grads.vectors)
     input_gradient(xp, cell.inputs, deltas, grads.x)
-    _weight_gradients(xp, cell, x, span.before.h, span.saved, deltas, grads)
+    _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads)

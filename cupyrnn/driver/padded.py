@@ -17,9 +17,9 @@ from .._arrays import (
     compute_dtype,
     contiguous,
 )
-from ..cells.contract import Span, States
+from ..cells.contract import Gradients, each
 from . import layer as _layer
-from .layer import Gradients, Layer
+from .layer import Layer, Step
 from .packing import Packing
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Padded(NamedTuple):
     """What a layer reads and what it leaves; without an extent one step, [B, ·] all."""
 
     x: Array  # [T, B, I]
-    first: States  # [B, ·]
+    first: Any  # the states before the first step, [B, ·]
     saved: Any  # the cell's Saved, [T, B, ·] each
     extent: Extent | None = None
 
@@ -81,18 +81,17 @@ def check_extent(
     )
 
 
-def _plain(xp: ModuleType, states: States) -> States:
+def _plain(xp: ModuleType, states: Any) -> Any:
     """Return states as the kernels need them."""
-    return States(*[None if s is None else contiguous(xp, s) for s in states])
+    return each(states, lambda s: contiguous(xp, s))
 
 
 def _layer_of(
     xp: ModuleType, padded: Padded, extent: Extent, packing: Packing, saved: Any
 ) -> Layer:
-    given = _plain(xp, padded.first)
-    first = [None if s is None else packing.enter(s, extent.reverse) for s in given]
+    first = each(_plain(xp, padded.first), lambda s: packing.enter(s, extent.reverse))
     x = packing.pack(contiguous(xp, padded.x[: extent.steps]), extent.reverse)
-    return Layer(x, States(*first), packing, saved)
+    return Layer(x, first, packing, saved)
 
 
 def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
@@ -120,11 +119,11 @@ def backward(
     xp: ModuleType,
     cell: Cell,
     padded: Padded,
-    given: States,
+    given: Any,
     weights: Sequence[Array],
     sums: Sequence[Array],
     vectors: Array | None = None,
-) -> tuple[Array, States]:
+) -> tuple[Array, Any]:
     """
     Return the gradients of x and of the first states, which are of the computation's dtype.
 
@@ -140,10 +139,8 @@ def backward(
     x, first, outputs, extent = padded
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     if extent is None:
-        carried = States(*[None if s is None else xp.zeros(s.shape, compute) for s in first])
-        step = Span(
-            type(outputs)._make([contiguous(xp, a) for a in outputs]), _plain(xp, first), ()
-        )
+        carried = each(first, lambda s: xp.zeros(s.shape, compute))
+        step = Step(_plain(xp, outputs), _plain(xp, first))
         grads = Gradients(xp.empty(x.shape, dtype), weights, sums, vectors)
         x = contiguous(xp, x)
         _layer.backward_step(xp, cell, x, step, _plain(xp, given), carried, grads)
@@ -152,25 +149,19 @@ def backward(
     packing = Packing(xp, steps, x.shape[1], lengths, resets)
     moves = packing.moves(reverse)
 
-    def packed(a: Array | None) -> Array | None:
-        if a is None:
-            return None
+    def packed(a: Array) -> Array:
         a = contiguous(xp, a if steps == len(x) else a[:steps])
         return packing.pack(a, reverse) if moves else a
 
-    saved = type(outputs)._make([packed(a) for a in outputs])
-    layer = _layer_of(xp, padded, extent, packing, saved)
-    carried = States(
-        *[None if s is None else xp.zeros((packing.sequences, s.shape[1]), compute) for s in first]
-    )
+    layer = _layer_of(xp, padded, extent, packing, each(outputs, packed))
+    carried = each(first, lambda s: xp.zeros((packing.sequences, s.shape[1]), compute))
     x_grad = xp.empty(x.shape, dtype)
     x_grad[steps:] = 0
     rows = packing.like(x_grad[:steps], reverse)
     rows = rows if moves else packing.pack(rows)
     grads = Gradients(rows, weights, sums, vectors)
-    _layer.backward(xp, cell, layer, States(*[packed(a) for a in given]), carried, grads)
+    _layer.backward(xp, cell, layer, each(given, packed), carried, grads)
     if moves:
         packing.unpack(rows, x_grad[:steps], reverse)
-        entered = [None if s is None else packing.enter_grad(s, reverse) for s in carried]
-        carried = States(*entered)
+        carried = each(carried, lambda s: packing.enter_grad(s, reverse))
     return x_grad, carried

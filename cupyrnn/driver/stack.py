@@ -7,16 +7,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._arrays import cast, cast_all, compute_dtype, contiguous
-from ..cells.contract import States
+from ..cells.contract import columns_of, each
 from . import layer as _layer
 from .dropout import keep_mask
-from .layer import Gradients, Layer
+from .layer import Layer
 
 if TYPE_CHECKING:
     import numpy as np
 
     from .._arrays import Array
-    from ..cells.contract import Cell
+    from ..cells.contract import Cell, Gradients
     from .packing import Packing
 
 
@@ -57,13 +57,12 @@ class _Reserve(NamedTuple):
 
 def _reserve_layout(net: Sizes, kind: Any, rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the layer and the shape of every part of reserve_space."""
-    others = len(kind._fields) - 1
+    columns = columns_of(kind, net.H, net.P)
     for layer in range(net.L):
         if layer and net.drops:
             yield layer, (rows, net.D * net.P)
         for _ in range(net.D):
-            yield from ((layer, (rows, net.H)) for _ in range(others))
-            yield layer, (rows, net.P)
+            yield from ((layer, (rows, width)) for width in columns)
 
 
 def reserve_size(net: Sizes, kind: Any, rows: int) -> int:
@@ -102,10 +101,9 @@ def _drop(values: Array, mask: Array, net: Sizes) -> Array:
     return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
 
 
-def _enter(xp: ModuleType, packing: Packing, states: States, pl: int, d: int) -> States:
+def _enter(xp: ModuleType, packing: Packing, states: Any, pl: int, d: int) -> Any:
     """Return the first states of a pseudo-layer, of those [L*D, B, ·] of all."""
-    first = [None if s is None else packing.enter(contiguous(xp, s[pl]), d == 1) for s in states]
-    return States(*first)
+    return each(states, lambda s: packing.enter(contiguous(xp, s[pl]), d == 1))
 
 
 def _inputs(xp: ModuleType, packing: Packing, below: list[Any]) -> Array:
@@ -115,9 +113,7 @@ def _inputs(xp: ModuleType, packing: Packing, below: list[Any]) -> Array:
     return values
 
 
-def forward(
-    xp: ModuleType, stack: Stack, input: Array, first: States
-) -> tuple[Array, States, Array]:
+def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Array, Any, Array]:
     """
     Run a net.
 
@@ -138,7 +134,7 @@ def forward(
     """
     net, cells, packing = stack
     dtype, kind = input.dtype, cells[0].Saved
-    last = States(*[None if s is None else xp.empty(s.shape, dtype) for s in first])
+    last = each(first, lambda s: xp.empty(s.shape, dtype))
     reserves: list[_Reserve] = []
     if net.is_training:
         reserve_space = xp.empty(reserve_size(net, kind, packing.rows), dtype)
@@ -146,7 +142,8 @@ def forward(
     else:
         reserve_space = xp.zeros((), dtype)
         most = max((block.end - block.row for block in packing.blocks()), default=0)
-        scratch = [xp.empty((most, net.H), dtype) for _ in kind._fields[1:]]
+        others = columns_of(kind, net.H, net.P)[:-1]
+        scratch = [xp.empty((most, width), dtype) for width in others]
     values = packing.pack(contiguous(xp, input))
     for layer in range(net.L):
         mask = reserves[layer].mask if reserves else None
@@ -174,12 +171,12 @@ def forward(
 def backward(
     xp: ModuleType,
     stack: Stack,
-    inputs: tuple[Array, States],
+    inputs: tuple[Array, Any],
     output_grad: Array | None,
-    last_grad: States,
+    last_grad: Any,
     reserve_space: Array,
     grads: Sequence[Gradients],
-) -> tuple[Array, States]:
+) -> tuple[Array, Any]:
     """
     Return the gradients of input and of the first states.
 
@@ -198,7 +195,8 @@ def backward(
     compute = compute_dtype(dtype)
     (reserve_space,) = cast_all(dtype, reserve_space)
     reserves = _reserves(contiguous(xp, reserve_space), stack)
-    first_grad = States(*[None if s is None else xp.empty(s.shape, compute) for s in first])
+    first_grad = each(first, lambda s: xp.empty(s.shape, compute))
+    nothing = [None] * (len(first) - 1)
     values_grad: Any = None
     if output_grad is not None:
         values_grad = packing.pack(contiguous(xp, output_grad))
@@ -219,8 +217,8 @@ def backward(
                 given = packing.reverse(given) if d else given
             x = packing.reverse(values) if d else values
             entered = _enter(xp, packing, first, pl, d)
-            carried = States(
-                *[
+            carried = first._make(
+                [
                     None
                     if s is None
                     else _carried(xp, packing, s, None if g is None else g[pl], d == 1, compute)
@@ -232,7 +230,7 @@ def backward(
                 xp,
                 cells[pl],
                 Layer(x, entered, packing, saved[d]),
-                States(given),
+                first._make([given, *nothing]),
                 carried,
                 grads[pl]._replace(x=part),
             )
@@ -244,8 +242,7 @@ def backward(
         values_grad = cast(total if mask is None else _drop(total, mask, net), dtype)
     input_grad = xp.empty(input.shape, dtype)
     packing.unpack(values_grad, input_grad)
-    states = [None if s is None else cast(s, dtype) for s in first_grad]
-    return input_grad, States(*states)
+    return input_grad, each(first_grad, lambda s: cast(s, dtype))
 
 
 def _carried(

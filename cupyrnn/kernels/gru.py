@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +9,8 @@ import numpy as np
 from .launch import Loop, gate_arguments
 
 if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
-    from ..cells.contract import Span, States
-    from ..cells.gru import GRU, GRUOutputs
+    from ..cells.contract import BackwardRun, ForwardRun
+    from ..cells.gru import GRU
 
 GATES = r"""
 // h = (1-u)*c + u*h_prev
@@ -165,19 +162,12 @@ _FORWARD_GATES, _FORWARD_OUTPUT, _BACKWARD_OUTPUT, _BACKWARD_RESET = KERNELS = (
 SOURCE = GATES + STEP
 
 
-def forward_steps(
-    cell: GRU,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: GRUOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: GRU, run: ForwardRun) -> None:
     """The recurrence over t steps: two products and two kernels each."""
     import cupy
 
-    (z_ru, z_c), (w_ru, w_c), (r, u, c, h), state = xw, w, saved, carried.h
-    H, loop = np.int64(state.shape[1]), Loop(batches, SOURCE, KERNELS)
+    (z_ru, z_c), (w_ru, w_c), (r, u, c, h), state = run.xw, run.w, run.saved, run.carried.h
+    H, loop = np.int64(state.shape[1]), Loop(run.batches, SOURCE, KERNELS)
     update, h_reset = cupy.empty(state.shape, state.dtype), cupy.empty(state.shape, h.dtype)
     gate = gate_arguments(cell.gate, state.dtype)
     gates = (z_ru, cell.b_ru, state, r, u, update, h_reset)
@@ -190,22 +180,14 @@ def forward_steps(
     )
 
 
-def backward_steps(
-    cell: GRU,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: GRU, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: two kernels and two products each."""
     import cupy
 
-    (d_ru, d_c), (w_ru, w_c), (r, u, c, _), dh = deltas, w, span.saved, carried.h
-    H, loop, h_prev = np.int64(dh.shape[1]), Loop(span.batches, SOURCE, KERNELS), span.before.h
+    (d_ru, d_c), (w_ru, w_c), (r, u, c, _), dh = run.deltas, run.w, run.saved, run.carried.h
+    H, loop, h_prev = np.int64(dh.shape[1]), Loop(run.batches, SOURCE, KERNELS), run.before.h
     d_hr, gate = cupy.empty(dh.shape, dh.dtype), gate_arguments(cell.gate, dh.dtype)
-    output = (u, c, h_prev, given.h, dh, d_ru, d_c)
+    output = (u, c, h_prev, run.given.h, dh, d_ru, d_c)
     reset = (r, u, h_prev, d_hr, dh, d_ru)
     loop.run(
         loop.pointwise(_BACKWARD_OUTPUT, d_c.dtype, output, H, *gate),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +9,8 @@ import numpy as np
 from .launch import Loop, gate_arguments
 
 if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
-    from ..cells.contract import Span, States
-    from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
+    from ..cells.contract import BackwardRun, ForwardRun
+    from ..cells.gru_reset_after import GRUResetAfter
 
 GATES = r"""
 template <typename A> struct GRUResetAfterGates { A r, u, c, hc, h; };
@@ -125,43 +122,28 @@ _FORWARD, _BACKWARD = KERNELS
 SOURCE = GATES + STEP
 
 
-def forward_steps(
-    cell: GRUResetAfter,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: GRUResetAfterOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     """The recurrence over t steps: one product and one kernel each."""
     import cupy
 
-    (z,), (w_h,), h, state = xw, w, saved.h, carried.h
-    (B, H), loop = state.shape, Loop(batches, SOURCE, KERNELS)
+    (z,), (w_h,), h, state = run.xw, run.w, run.saved.h, run.carried.h
+    (B, H), loop = state.shape, Loop(run.batches, SOURCE, KERNELS)
     # Apart from x @ w_x: the reset comes between the two.
     hw = cupy.empty((B, 3 * H), z.dtype)
     gate = gate_arguments(cell.gate, z.dtype)
-    arrays = (z, hw, cell.b, cell.b_hc, state, *saved)
+    arrays = (z, hw, cell.b, cell.b_hc, state, *run.saved)
     loop.run(
         loop.product(h, w_h, hw, before=state),
         loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(H), *gate),
     )
 
 
-def backward_steps(
-    cell: GRUResetAfter,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
-    (dz,), (w_h,), dh = deltas, w, carried.h
-    H, loop = dh.shape[1], Loop(span.batches, SOURCE, KERNELS)
+    (dz,), (w_h,), dh = run.deltas, run.w, run.carried.h
+    H, loop = dh.shape[1], Loop(run.batches, SOURCE, KERNELS)
     gate = gate_arguments(cell.gate, dh.dtype)
-    arrays = (*span.saved[:4], span.before.h, given.h, dh, dz)
+    arrays = (*run.saved[:4], run.before.h, run.given.h, dh, dz)
     loop.run(
         loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(H), *gate),
         loop.product(dz[:, : 3 * H], w_h, dh, accumulate=True),

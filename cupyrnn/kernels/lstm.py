@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from .launch import SUMS, Loop, add_slices, gate_arguments, launch, sum_grid
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
-    from ..cells.contract import Span, States
-    from ..cells.lstm import LSTM, LSTMOutputs
+    from ..cells.contract import BackwardRun, ForwardRun
+    from ..cells.lstm import LSTM
 
 GATES = r"""
 template <typename A> struct LSTMGates { A i, cs, f, o, ci, co, h; };
@@ -247,14 +245,7 @@ def _attributes(cell: LSTM, H: int, compute: np.dtype[Any]) -> tuple[Any, ...]:
     return (np.int64(H), *columns, *clip, *gate_arguments(cell.gate, compute))
 
 
-def forward_steps(
-    cell: LSTM,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: LSTMOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """
     The recurrence over t steps: one product and one kernel each.
 
@@ -262,28 +253,20 @@ def forward_steps(
     """
     import cupy
 
-    (z,), (w_h, *w_p), h = xw, w, saved.h
-    H, loop = carried.c.shape[1], Loop(batches, SOURCE, KERNELS)
+    (z,), (w_h, *w_p), h = run.xw, run.w, run.saved.h
+    H, loop = run.carried.c.shape[1], Loop(run.batches, SOURCE, KERNELS)
     o_co = cupy.empty((len(h), H), h.dtype) if w_p else h
-    arrays = (z, cell.b, *(cell.peephole or (None,) * 3), carried.c, *saved[:6], o_co)
+    arrays = (z, cell.b, *(cell.peephole or (None,) * 3), run.carried.c, *run.saved[:6], o_co)
     attributes = _attributes(cell, H, z.dtype)
     loop.run(
-        loop.product(h, w_h, z, accumulate=True, before=carried.h),
+        loop.product(h, w_h, z, accumulate=True, before=run.carried.h),
         loop.pointwise(_FORWARD, h.dtype, arrays, *attributes),
         *(loop.product(o_co, w_k, h) for w_k in w_p),
     )
-    loop.keep_last(h, carried.h)
+    loop.keep_last(h, run.carried.h)
 
 
-def backward_steps(
-    cell: LSTM,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     """
     The recurrence over t steps, backwards: one kernel and one product each.
 
@@ -292,15 +275,16 @@ def backward_steps(
     """
     import cupy
 
-    (dz, *dh_steps), (dh, dcs), (w_h, *w_p) = deltas, carried, w or (None,)
-    H, loop, h_grad, dm, stages = dcs.shape[1], Loop(span.batches, SOURCE, KERNELS), given.h, dh, []
+    (dz, *dh_steps), (dh, dcs), (w_h, *w_p) = run.deltas, run.carried, run.w or (None,)
+    H, loop, stages = dcs.shape[1], Loop(run.batches, SOURCE, KERNELS), []
+    h_grad, dm = run.given.h, dh
     if w_p:
         dm = cupy.empty(dcs.shape, dcs.dtype)
         arrays: tuple[Any, ...] = (dh, h_grad, dh_steps[0])
         P, h_grad = np.int64(dh.shape[1]), None
         stages.append(loop.pointwise(_H_GRADIENT, dz.dtype, arrays, P))
         stages.append(loop.product(dh_steps[0], w_p[0], dm))
-    arrays = (*span.saved[:6], span.before.c, given.c, h_grad, *(cell.peephole or (None,) * 3))
+    arrays = (*run.saved[:6], run.before.c, run.given.c, h_grad, *(cell.peephole or (None,) * 3))
     arrays += dm, dcs, dz
     attributes = _attributes(cell, H, dcs.dtype)
     stages.append(loop.pointwise(_BACKWARD, dz.dtype, arrays, *attributes))
@@ -309,17 +293,17 @@ def backward_steps(
     loop.run(*stages, backwards=True)
 
 
-def add_sums(cell: LSTM, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
     import cupy
 
-    (dz,), n, H = deltas, len(deltas[0]), totals.shape[1]
+    (dz,), n, H = run.deltas, len(run.deltas[0]), totals.shape[1]
     if n == 0 or H == 0:
         return
     grid = sum_grid(n, H)
     slices = cupy.empty((grid[1], 3 * H), totals.dtype)
     at_i, _, at_f, at_o = (np.int32(k) for k in cell.columns)
     sizes = (np.int64(n), np.int64(H), at_i, at_f, at_o)
-    args = (dz, span.saved.cs, span.before.c, slices, *sizes)
+    args = (dz, run.saved.cs, run.before.c, slices, *sizes)
     launch(SOURCE, KERNELS, _PEEPHOLE, dz.dtype, grid, args)
     add_slices(SOURCE, KERNELS, dz.dtype, slices, totals.reshape(3 * H))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +9,8 @@ import numpy as np
 from .launch import Loop
 
 if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
-    from ..cells.contract import Span, States
-    from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
+    from ..cells.contract import BackwardRun, ForwardRun
+    from ..cells.simple_rnn import SimpleRNN
 
 GATES = r"""
 template <typename A>
@@ -76,42 +73,27 @@ _FORWARD, _BACKWARD = KERNELS = "simple_rnn_forward_step<{T}>", "simple_rnn_back
 SOURCE = GATES + STEP
 
 
-def forward_steps(
-    cell: SimpleRNN,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: SimpleRNNOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     """The recurrence over t steps: one product and one kernel each."""
-    (z,), (w_h,), h = xw, w, saved.h
-    loop = Loop(batches, SOURCE, KERNELS)
+    (z,), (w_h,), h = run.xw, run.w, run.saved.h
+    loop = Loop(run.batches, SOURCE, KERNELS)
     attributes = np.int64(h.shape[1]), np.bool_(cell.relu)
     loop.run(
-        loop.product(h, w_h, z, accumulate=True, before=carried.h),
+        loop.product(h, w_h, z, accumulate=True, before=run.carried.h),
         loop.pointwise(_FORWARD, h.dtype, (z, cell.b, h), *attributes),
     )
-    loop.keep_last(h, carried.h)
+    loop.keep_last(h, run.carried.h)
 
 
-def backward_steps(
-    cell: SimpleRNN,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
-    (dz,), (w_h,), dh, h = deltas, w, carried.h, span.saved.h
+    (dz,), (w_h,), dh, h = run.deltas, run.w, run.carried.h, run.saved.h
     loop, attributes = (
-        Loop(span.batches, SOURCE, KERNELS),
+        Loop(run.batches, SOURCE, KERNELS),
         (np.int64(h.shape[1]), np.bool_(cell.relu)),
     )
     loop.run(
-        loop.pointwise(_BACKWARD, dz.dtype, (h, given.h, dh, dz), *attributes),
+        loop.pointwise(_BACKWARD, dz.dtype, (h, run.given.h, dh, dz), *attributes),
         loop.product(dz, w_h, dh),
         backwards=True,
     )

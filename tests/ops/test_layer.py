@@ -13,12 +13,12 @@ from new_cells.cells.indrnn import IndRNN, IndRNNOutputs
 from new_cells.kernels import indrnn as indrnn_kernels
 
 from cupyrnn._arrays import compute_dtype, operand_dtype
-from cupyrnn.cells.contract import States, Weight
+from cupyrnn.cells.contract import Gradients, States, Weight
 from cupyrnn.driver import layer as _layer
 from cupyrnn.driver import padded as _padded
 from cupyrnn.driver import products as _products
 from cupyrnn.driver import stack as _stack
-from cupyrnn.driver.layer import Gradients, Layer
+from cupyrnn.driver.layer import Layer
 from cupyrnn.driver.packing import Packing
 from cupyrnn.driver.padded import Extent, Padded
 from cupyrnn.driver.stack import Stack

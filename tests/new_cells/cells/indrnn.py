@@ -15,16 +15,14 @@ Backward, with dh the gradient of h, that of the steps after included::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cupyrnn.cells.contract import Span, States, Weight
+from cupyrnn.cells.contract import BackwardRun, ForwardRun, States, Weight
 
 if TYPE_CHECKING:
     from cupyrnn._arrays import Array
-    from cupyrnn.driver.products import Scratch
 
 
 class IndRNNOutputs(NamedTuple):
@@ -55,50 +53,31 @@ class IndRNN(NamedTuple):
         """h."""
         return States(saved.h)
 
-    def operands(self, saved: IndRNNOutputs, h_before: Array) -> list[Array]:
-        """What the recurrent matrices multiplied: there are none."""
-        return []
 
-
-def forward_steps(
-    cell: IndRNN,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: IndRNNOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: IndRNN, run: ForwardRun) -> None:
     """The recurrence over t steps."""
-    (z,), h_prev = xw, carried.h
+    (z,), h_prev = run.xw, run.carried.h
     np.add(z, cell.b, z)
-    for z_t, h in zip(z, saved.h, strict=True):
+    for z_t, h in zip(z, run.saved.h, strict=True):
         np.multiply(h_prev, cell.u, h)
         np.add(h, z_t, h)
         np.tanh(h, h)
         h_prev = h
-    carried.h[...] = h_prev
+    run.carried.h[...] = h_prev
 
 
-def backward_steps(
-    cell: IndRNN,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: IndRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz,), dh, h = deltas, carried.h, span.saved.h
+    (dz,), dh, h_grad, h = run.deltas, run.carried.h, run.given.h, run.saved.h
     np.multiply(h, h, dz)
     np.subtract(1, dz, dz)
     for s in range(len(dz) - 1, -1, -1):
-        if given.h is not None:
-            np.add(dh, given.h[s], dh)
+        if h_grad is not None:
+            np.add(dh, h_grad[s], dh)
         np.multiply(dz[s], dh, dz[s])
         np.multiply(dz[s], cell.u, dh)
 
 
-def add_sums(cell: IndRNN, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+def add_sums(cell: IndRNN, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of dz*h_prev to totals[H]."""
-    totals += (deltas[0] * span.before.h).sum((0, 1))
+    totals += (run.deltas[0] * run.before.h).sum((0, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +10,9 @@ from cupyrnn.kernels.launch import SUMS, Loop, add_slices, launch, sum_grid
 
 if TYPE_CHECKING:
     from cupyrnn._arrays import Array
-    from cupyrnn.cells.contract import Span, States
-    from cupyrnn.driver.products import Scratch
+    from cupyrnn.cells.contract import BackwardRun, ForwardRun
 
-    from ..cells.indrnn import IndRNN, IndRNNOutputs
+    from ..cells.indrnn import IndRNN
 
 GATES = r"""
 template <typename A>
@@ -106,46 +104,31 @@ SOURCE = GATES + STEP
 KERNELS = (_FORWARD, _BACKWARD, _VECTOR, *SUMS)
 
 
-def forward_steps(
-    cell: IndRNN,
-    w: Sequence[Array],
-    xw: Sequence[Array],
-    carried: States,
-    saved: IndRNNOutputs,
-    batches: Sequence[int],
-) -> None:
+def forward_steps(cell: IndRNN, run: ForwardRun) -> None:
     """The recurrence over t steps: one kernel each."""
-    (z,), h = xw, saved.h
-    loop = Loop(batches, SOURCE, KERNELS)
-    arrays = z, cell.b, cell.u, carried.h, h
+    (z,), h = run.xw, run.saved.h
+    loop = Loop(run.batches, SOURCE, KERNELS)
+    arrays = z, cell.b, cell.u, run.carried.h, h
     loop.run(loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(h.shape[1])))
 
 
-def backward_steps(
-    cell: IndRNN,
-    w: Sequence[Array],
-    span: Span,
-    given: States,
-    carried: States,
-    deltas: Sequence[Array],
-    work: Scratch,
-) -> None:
+def backward_steps(cell: IndRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel each."""
-    (dz,), h = deltas, span.saved.h
-    loop = Loop(span.batches, SOURCE, KERNELS)
-    arrays = h, given.h, cell.u, carried.h, dz
+    (dz,), h = run.deltas, run.saved.h
+    loop = Loop(run.batches, SOURCE, KERNELS)
+    arrays = h, run.given.h, cell.u, run.carried.h, dz
     loop.run(loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(h.shape[1])), backwards=True)
 
 
-def add_sums(cell: IndRNN, span: Span, deltas: Sequence[Array], totals: Array) -> None:
+def add_sums(cell: IndRNN, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of dz*h_prev to totals[H]."""
     import cupy
 
-    (dz,), (n, H) = deltas, deltas[0].shape
+    (dz,), (n, H) = run.deltas, run.deltas[0].shape
     if n == 0 or H == 0:
         return
     grid = sum_grid(n, H)
     slices = cupy.empty((grid[1], H), totals.dtype)
-    args = (dz, span.before.h, slices, np.int64(n), np.int64(H))
+    args = (dz, run.before.h, slices, np.int64(n), np.int64(H))
     launch(SOURCE, KERNELS, _VECTOR, dz.dtype, grid, args)
     add_slices(SOURCE, KERNELS, dz.dtype, slices, totals)
