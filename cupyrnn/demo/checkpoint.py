@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import math
+import os
+import stat
+import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 Configuration: TypeAlias = "dict[str, str | int]"
 
 FORMAT = 1
+_HEADER = 2**14  # bytes of an array's file beside its numbers, at most
 
 
 class CheckpointError(Exception):
@@ -47,26 +53,112 @@ def save(
 def load(
     path: Path, configuration: Configuration, like: dict[str, Array]
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the history and the arrays, of shape and dtype as in `like`, or raise."""
+    """
+    Return the history and the arrays, of shape and dtype as in `like`, or raise CheckpointError.
+
+    Nothing is read that is larger than what such a checkpoint has.
+    """
     name = str(path)
+    steps = int(configuration.get("steps", 0))
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}  # each has a checksum
-        about = json.loads(str(arrays.pop("about")[()]))
-        version, other, history = (about[k] for k in ("format", "configuration", "history"))
+        with _regular(path) as file, zipfile.ZipFile(file) as archive:
+            about = _about(archive, steps)
+            version, other, history = (about[k] for k in ("format", "configuration", "history"))
+            if type(version) is not int or not isinstance(other, dict):
+                raise ValueError("format or configuration is of another kind")
+            if version != FORMAT:
+                raise CheckpointError(f"{name!r} is a checkpoint of format {version}, not {FORMAT}")
+            for option, value in configuration.items():
+                if other.get(option) != value or type(other[option]) is not type(value):
+                    raise CheckpointError(_another_run(name, option, other.get(option), value))
+            _check_history(history, steps)
+            arrays = {key: _array(archive, key, a) for key, a in like.items()}
+    except CheckpointError:
+        raise
     except OSError as error:
-        raise CheckpointError(f"cannot read {name!r}: {error.strerror}") from None
+        reason = error.strerror or type(error).__name__
+        raise CheckpointError(f"cannot read {name!r}: {reason}") from None
     except Exception as error:  # whatever a damaged zip file has its readers raise
-        raise CheckpointError(f"{name!r} is damaged or no checkpoint: {error}") from None
-    if version != FORMAT:
-        raise CheckpointError(f"{name!r} is a checkpoint of format {version}, not {FORMAT}")
-    for option, value in configuration.items():
-        if other.get(option) != value:
-            what = f"--{option} {other.get(option)}, not {value}"
-            what = "another text, that of another Python" if option == "text" else what
-            raise CheckpointError(f"{name!r} is the checkpoint of a run with {what}")
-    for key, a in like.items():
-        b = arrays.get(key)
-        if b is None or b.shape != a.shape or b.dtype != a.dtype:
-            raise CheckpointError(f"{name!r} is damaged: {key} is missing, or of another kind")
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CheckpointError(f"{name!r} is damaged or no checkpoint: {reason}") from None
+    for key, a in arrays.items():
+        if not np.isfinite(a).all():
+            raise CheckpointError(f"{name!r} is of a run that diverged: {key} is not finite")
     return history, arrays
+
+
+def _another_run(name: str, option: str, was: object, value: object) -> str:
+    """Say which option of the run was another one."""
+    shown = " ".join(str(was).split())[:80]
+    what = f"--{option} {shown}, not {value}"
+    what = "another text, that of another Python" if option == "text" else what
+    return f"{name!r} is the checkpoint of a run with {what}"
+
+
+def _regular(path: Path) -> BinaryIO:
+    """Open a file, and nothing else: a device or a pipe may have no end."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    file = open(fd, "rb")  # noqa: SIM115 - the caller closes it
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "It is no file")
+    return file
+
+
+def _member(archive: zipfile.ZipFile, key: str, most: int) -> io.BytesIO:
+    """Return the content of an array's file in the archive, whose checksum is right."""
+    try:
+        info = archive.getinfo(f"{key}.npy")
+    except KeyError:
+        raise ValueError(f"{key} is missing, or of another kind") from None
+    if info.file_size > most:
+        raise ValueError(f"{key} has {info.file_size:,} bytes, expected at most {most:,}")
+    with archive.open(info) as member:
+        return io.BytesIO(member.read())
+
+
+def _about(archive: zipfile.ZipFile, steps: int) -> Any:
+    """Return what the arrays are of."""
+    content = _member(archive, "about", 2**16 + 128 * steps)  # a number of a step has 4*25 bytes
+    with content:
+        shape, _, dtype = _header(content)
+        rest = content.read()
+    if shape != () or dtype.kind != "U" or len(rest) != dtype.itemsize:
+        raise ValueError("about is no text")
+    return json.loads(str(np.frombuffer(rest, dtype)[0]))
+
+
+def _array(archive: zipfile.ZipFile, key: str, like: Array) -> Array:
+    """Return an array of the shape and dtype of `like`."""
+    content = _member(archive, key, like.nbytes + _HEADER)
+    shape, by_columns, dtype = _header(content)
+    rest = content.read()
+    if shape != like.shape or dtype != like.dtype or len(rest) != like.nbytes:
+        raise ValueError(f"{key} is missing, or of another kind")
+    order: Any = "F" if by_columns else "C"
+    return np.frombuffer(rest, dtype).reshape(shape, order=order).copy()
+
+
+def _header(content: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read what NumPy writes before an array; return its shape, order and dtype."""
+    version = np.lib.format.read_magic(content)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(content)
+    return np.lib.format.read_array_header_2_0(content)
+
+
+def _check_history(history: Any, steps: int) -> None:
+    """Check that the history is one that a run of as many steps can have."""
+    training, held_out = (history[k] for k in ("training", "held_out"))
+    numbers = isinstance(training, list) and isinstance(held_out, list)
+    if not numbers or not all(_is_number(bits) for bits in training) or len(training) > steps:
+        raise ValueError("the history of the training is of another kind")
+    marks = [-1]
+    for step, bits in held_out:
+        if type(step) is not int or not marks[-1] < step <= len(training) or not _is_number(bits):
+            raise ValueError("the history of the held-out text is of another kind")
+        marks.append(step)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float and math.isfinite(value)

@@ -127,16 +127,27 @@ def least_memory(count: int, states: int) -> int:
     return 4 * 4 * count + 10 * 4 * states
 
 
-def wrong_path(options: argparse.Namespace) -> str | None:
-    """Return what is wrong with the files to write, so that it ends a run before it has begun."""
+def wrong_path(options: argparse.Namespace, held: contextlib.ExitStack) -> str | None:
+    """
+    Return what is wrong with the files to write, so that it ends a run before it has begun.
+
+    The checkpoint is locked until `held` is closed.
+    """
     for name, path in (("out", options.out), ("checkpoint", options.checkpoint)):
         try:
             if path is not None:
                 files.check(path)
         except files.WriteError as error:
             return f"argument --{name}: {error}"
-    places = [os.path.realpath(p) for p in (options.out, options.checkpoint) if p is not None]
-    return "--checkpoint and --out are the same file" if len({*places}) < len(places) else None
+    if options.checkpoint is None:
+        return None
+    if os.path.realpath(options.out) == os.path.realpath(options.checkpoint):
+        return "--checkpoint and --out are the same file"
+    try:
+        held.enter_context(files.lock(options.checkpoint))
+    except files.WriteError as error:
+        return f"argument --checkpoint: {error}"
+    return None
 
 
 def save(path: Path, training: Training, configuration: checkpoint.Configuration) -> None:
@@ -164,10 +175,18 @@ def run(
     comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: Callable[[str], NoReturn]
 ) -> int:
     """Do what the options say and return the exit status; `fail` ends with a usage error."""
+    with contextlib.ExitStack() as held:
+        problem = comm.share(wrong_path(options, held) if comm.rank == 0 else None)
+        if problem is not None:
+            fail(problem)
+        return run_with_files(comm, xp, options, fail)
+
+
+def run_with_files(
+    comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: Callable[[str], NoReturn]
+) -> int:
+    """Do what `run` does, with files that can be written."""
     begin = time.perf_counter()
-    problem = comm.share(wrong_path(options) if comm.rank == 0 else None)
-    if problem is not None:
-        fail(problem)
     path: Path | None = options.checkpoint
     cell: Cell = CELLS[options.cell]
     B, T, H, rng = options.batch, options.seq, options.hidden, np.random.default_rng(options.seed)

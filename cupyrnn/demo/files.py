@@ -1,14 +1,31 @@
-"""Files that are written whole or not at all."""
+"""
+Files that are written whole or not at all, and locks on them.
+
+A file is written under a name of its own beside its place and renamed. Whoever writes holds a lock
+on that part, which ends with the process: so what a killed run has left is told from what another
+one is writing.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
+import secrets
 import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# Where links could be followed or a pipe waited for.
+_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 class WriteError(Exception):
@@ -19,8 +36,9 @@ class WriteError(Exception):
 def _naming(path: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise WriteError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a ValueError of a null character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise WriteError(f"cannot write {str(path)!r}: {reason}") from None
 
 
 def _is_device(path: Path) -> bool:
@@ -36,11 +54,70 @@ def _is_device(path: Path) -> bool:
     return not stat.S_ISREG(mode)
 
 
-def _places(path: Path) -> tuple[Path, Path]:
-    """Return where a file is and where it is written before it is renamed to be there."""
-    # A link is followed, also one to nothing: it stays, and the file is made where it points.
-    path = Path(os.path.realpath(path))
-    return path, path.with_name(f".{path.name}.part")
+def _place(path: Path) -> Path:
+    """Return where a file is: a link is followed, also one to nothing, and stays."""
+    return Path(os.path.realpath(path))
+
+
+def _locked(fd: int, *, wait: bool = False) -> bool:
+    """Lock an open file; False if another process has."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a file system without locks
+        if error.errno not in _UNSUPPORTED:
+            raise
+    return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether an open file is the one at this path, and no other process has removed it."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _part(final: Path) -> Iterator[tuple[Path, int]]:
+    """Make a file beside the final one, with a name that no other has; return it open."""
+    while True:
+        path = final.with_name(f".{final.name}.{secrets.token_hex(8)}.part")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY
+        fd = os.open(path, flags, 0o666)
+        try:
+            _locked(fd, wait=True)
+            if not _is_at(fd, path):  # removed before it was locked
+                continue
+            try:
+                yield path, fd
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+            return
+        finally:
+            os.close(fd)
+
+
+def _remove_what_killed_runs_left(final: Path) -> None:
+    """Remove the parts of this file that no process holds."""
+    if fcntl is None:
+        return
+    own = re.compile(re.escape(f".{final.name}.") + r"[0-9a-f]{16}\.part")
+    for name in os.listdir(final.parent):
+        if not own.fullmatch(name):
+            continue
+        path = final.with_name(name)
+        with contextlib.suppress(OSError):  # gone, no file, or another user's
+            fd = os.open(path, os.O_RDONLY | _CAREFULLY)
+            try:
+                if stat.S_ISREG(os.fstat(fd).st_mode) and _locked(fd) and _is_at(fd, path):
+                    path.unlink()
+            finally:
+                os.close(fd)
 
 
 def check(path: Path) -> None:
@@ -48,35 +125,57 @@ def check(path: Path) -> None:
     with _naming(path):
         if _is_device(path):
             return
-        final, part = _places(path)
+        final = _place(path)
         if final.exists():
             final.open("ab").close()  # nothing is added
-        part.open("ab").close()
-        part.unlink()
+        with _part(final) as (part, _):
+            part.unlink()
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """
+    Keep a file for this process, or raise WriteError if another one has it or it is a device.
+
+    The lock is on an empty file beside it, which is removed at the end.
+    """
+    with _naming(path):
+        if _is_device(path):
+            raise OSError(errno.EINVAL, "It is a device, not a file")
+        final = _place(path)
+        beside = final.with_name(f".{final.name}.lock")
+        fd = -1
+        while fd < 0 or not _is_at(fd, beside):  # until it is not one that was removed meanwhile
+            if fd >= 0:
+                os.close(fd)
+            fd = os.open(beside, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o666)
+            if not _locked(fd):
+                os.close(fd)
+                raise OSError(errno.EBUSY, "Another run is using it")
+        _remove_what_killed_runs_left(final)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        os.close(fd)
 
 
 def write(path: Path, content: bytes) -> None:
-    """
-    Write a file that a power cut or a kill at any moment leaves as it was or as it is to be.
-
-    It is written beside and renamed; what a killed run has left there is overwritten.
-    """
+    """Write a file that a power cut or a kill at any moment leaves as it was or as it is to be."""
     with _naming(path):
         if _is_device(path):
             path.write_bytes(content)
             return
-        final, part = _places(path)
-        try:
-            with part.open("wb") as file:
+        final = _place(path)
+        _remove_what_killed_runs_left(final)
+        with _part(final) as (part, fd):
+            with open(fd, "wb", closefd=False) as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            os.fsync(fd)
             if final.exists():
                 shutil.copymode(final, part)
             part.replace(final)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
         with contextlib.suppress(OSError):  # a folder can't be opened on every system
             folder = os.open(final.parent, os.O_RDONLY)
             try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +111,7 @@ def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
     assert killed.read_bytes() == whole.read_bytes()
     assert (tmp_path / "killed.png").read_bytes() == (tmp_path / "whole.png").read_bytes()
     names = {f"{run}.{kind}" for run in ("whole", "killed") for kind in ("npz", "png")}
-    assert {p.name for p in tmp_path.iterdir()} - {".killed.npz.part"} == names
+    assert {p.name for p in tmp_path.iterdir()} == names  # what the killed left, and its lock
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -138,6 +141,9 @@ def test_after_ctrl_c_it_goes_on(
         assert end(output) == end(expected)
         assert re.findall(r"  step +(\d+) ", output) == marks
     assert (tmp_path / "stopped").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+EMPTY: dict[str, Any] = {"training": [], "held_out": []}
 
 
 @pytest.fixture
@@ -220,7 +226,7 @@ def test_any_damage_is_seen(tmp_path: Path, rng: np.random.Generator) -> None:
     """Cut short, or with any bit turned, a file is refused, or what is read of it is right."""
     path = tmp_path / "x.npz"
     arrays = {"a": rng.standard_normal((3, 4)), "b": rng.standard_normal(5).astype(np.float32)}
-    configuration, history = {"cell": "lstm", "seed": 1}, {"training": [1.5, 1.25]}
+    configuration, history = {"cell": "lstm", "steps": 2}, {"training": [1.5, 1.25], "held_out": []}
     checkpoint.save(path, configuration, history, arrays)
     whole, refused = path.read_bytes(), 0
     bits = [(k, 1 << k % 8) for k in range(len(whole))]
@@ -240,7 +246,7 @@ def test_any_damage_is_seen(tmp_path: Path, rng: np.random.Generator) -> None:
 
 def test_shapes_and_dtypes_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
-    checkpoint.save(path, {}, {}, {"a": np.zeros(3)})
+    checkpoint.save(path, {}, EMPTY, {"a": np.zeros(3)})
     for like in (np.zeros(4), np.zeros((3, 1)), np.zeros(3, np.float32)):
         with pytest.raises(checkpoint.CheckpointError, match="a is missing, or of another kind"):
             checkpoint.load(path, {}, {"a": like})
@@ -250,10 +256,122 @@ def test_shapes_and_dtypes_are_compared(tmp_path: Path) -> None:
 
 def test_nothing_of_python_is_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
-    about = {"format": checkpoint.FORMAT, "configuration": {}, "history": {}}
+    about = {"format": checkpoint.FORMAT, "configuration": {}, "history": EMPTY}
     np.savez(path, about=json.dumps(about), a=np.array([print], dtype=object))
-    with pytest.raises(checkpoint.CheckpointError, match="allow_pickle"):
+    with pytest.raises(checkpoint.CheckpointError, match="a is missing, or of another kind"):
         checkpoint.load(path, {}, {"a": np.zeros(1)})
+    np.savez(path, about=np.array([print], dtype=object), a=np.zeros(1))
+    with pytest.raises(checkpoint.CheckpointError, match="about is no text"):
+        checkpoint.load(path, {}, {"a": np.zeros(1)})
+
+
+RIGHT: dict[str, Any] = {
+    "format": checkpoint.FORMAT,
+    "configuration": {"steps": 4},
+    "history": {"training": [2.0, 1.5], "held_out": [[1, 1.75]]},
+}
+CRAFTED: list[Any] = [
+    *([], None, "x", {"format": 1}, {**RIGHT, "format": True}, {**RIGHT, "format": "1"}),
+    *({**RIGHT, "configuration": value} for value in ([], None, "steps", {"steps": 4.0})),
+    *({**RIGHT, "history": value} for value in ([], None, "x", {}, {"training": [1.0]})),
+    *(
+        {**RIGHT, "history": {"training": training, "held_out": held_out}}
+        for training, held_out in (
+            *(("ab", []), ([None], []), ([1], []), ([True], []), ([float("nan")], [])),
+            *(([1.0] * 5, []), ([float("inf")], []), ({}, [])),
+            *(([1.0], [1, 2]), ([1.0], ["x", 1]), ([1.0], [[1, "x"]]), ([1.0], [[2, 1.0]])),
+            *(([1.0], [[1, 1.0], [1, 1.0]]), ([1.0], [[1.0, 1.0]]), ([1.0], None), ([1.0], [[]])),
+        )
+    ),
+]
+
+
+def test_crafted_files_end_in_one_line(tmp_path: Path) -> None:
+    path, a = tmp_path / "x.npz", np.ones(3)
+
+    def load() -> Any:
+        return checkpoint.load(path, RIGHT["configuration"], {"a": a})
+
+    for about in CRAFTED:
+        np.savez(path, about=np.array(json.dumps(about)), a=a)
+        with pytest.raises(checkpoint.CheckpointError) as error:
+            load()
+        assert str(error.value).startswith(repr(str(path)))
+        assert "\n" not in str(error.value)
+    about = np.array(json.dumps(RIGHT))
+    for value in (np.nan, np.inf):
+        np.savez(path, about=about, a=np.array([0, value, 0]))
+        with pytest.raises(checkpoint.CheckpointError, match="a run that diverged: a is not"):
+            load()
+    np.savez(path, about=np.array("[" * 50_000), a=a)  # deeper than Python goes
+    with pytest.raises(checkpoint.CheckpointError, match="is damaged or no checkpoint: "):
+        load()
+    np.savez(path, about=about, a=a)
+    history, arrays = load()
+    assert history == RIGHT["history"]
+    np.testing.assert_array_equal(arrays["a"], a)
+
+
+def test_no_more_is_read_than_needed(tmp_path: Path) -> None:
+    """A small file of zeros that would be gigabytes, and a header that says it is."""
+    path, a, about = tmp_path / "x.npz", np.ones(3), np.array(json.dumps(RIGHT))
+    large = np.zeros(10**8)
+    np.savez_compressed(path, about=about, a=a, extra=large)
+    tracemalloc.start()
+    try:
+        checkpoint.load(path, RIGHT["configuration"], {"a": a})
+        np.savez_compressed(path, about=about, a=large)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        with pytest.raises(checkpoint.CheckpointError, match="a has 800,000,128 bytes, expected"):
+            checkpoint.load(path, RIGHT["configuration"], {"a": a})
+        content = io.BytesIO()
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
+        np.lib.format.write_array_header_1_0(content, header)
+        np.savez(path, about=about)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("a.npy", content.getvalue())
+        with pytest.raises(checkpoint.CheckpointError, match="a is missing, or of another kind"):
+            checkpoint.load(path, RIGHT["configuration"], {"a": a})
+        assert tracemalloc.get_traced_memory()[1] - before < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no file without an end")
+@pytest.mark.parametrize("device", ["/dev/full", "/dev/zero", "/dev/null"])
+def test_no_device_is_a_checkpoint(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*SMALL, "--steps", "3", "--out", str(tmp_path / "x.png"), "--checkpoint", device]
+    with pytest.raises(SystemExit) as error:
+        demo.main(options)
+    assert error.value.code == 2
+    message = f"cannot write {device!r}: It is a device, not a file\n"
+    assert capsys.readouterr().err.endswith(message)
+    with pytest.raises(checkpoint.CheckpointError, match="It is no file"):
+        checkpoint.load(Path(device), {}, {})
+
+
+def test_a_null_character_in_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        demo.main([*SMALL, "--checkpoint", str(tmp_path / "a\0b")])
+    assert "embedded null byte" in capsys.readouterr().err
+
+
+def test_a_second_run_on_one_checkpoint_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.npz"
+    options = [*SMALL, "--steps", "3", "--out", str(tmp_path / "x.png"), "--checkpoint", str(path)]
+    with files.lock(path):  # a lock is of an open file: a second one is as of another process
+        with pytest.raises(SystemExit) as error:
+            demo.main(options)
+        assert error.value.code == 2
+        message = f"argument --checkpoint: cannot write {str(path)!r}: Another run is using it\n"
+        assert capsys.readouterr().err.endswith(message)
+    assert demo.main(options) == 0
+    assert {p.name for p in tmp_path.iterdir()} == {"x.npz", "x.png"}
 
 
 def test_a_full_disk_ends_the_run_and_leaves_the_last_one(

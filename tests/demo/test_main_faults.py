@@ -117,6 +117,66 @@ def test_a_figure_that_cannot_be_written_leaves_the_old_one(
     assert os.listdir(tmp_path) == ["x.png"]
 
 
+WRITER = """
+import sys
+from pathlib import Path
+from cupyrnn.demo import files
+content = sys.argv[2].encode() * 200_000
+for _ in range(60):
+    files.write(Path(sys.argv[1]), content)
+"""
+
+
+def test_two_writers_of_one_file_both_end_well(tmp_path: Path) -> None:
+    """No reader sees a file that is part of one's and part of the other's."""
+    out = tmp_path / "x.npz"
+    out.write_bytes(b"a")
+    root = str(Path(__file__).parents[1])
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(out), letter], env=os.environ | {"PYTHONPATH": root}
+        )
+        for letter in "ab"
+    ]
+    try:
+        while any(writer.poll() is None for writer in writers):
+            assert len({*out.read_bytes()}) == 1
+    finally:
+        status = [writer.wait(60) for writer in writers]
+    assert status == [0, 0]
+    assert os.listdir(tmp_path) == ["x.npz"]
+
+
+def test_no_link_is_followed_where_a_part_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"kept")
+    planted = iter(["0" * 16, "1" * 16])
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: next(planted))
+    (tmp_path / ".c.npz.part").symlink_to(victim)
+    (tmp_path / f".c.npz.{'0' * 16}.part").symlink_to(victim)
+    with pytest.raises(files.WriteError, match="File exists"):
+        files.write(tmp_path / "c.npz", b"new")
+    files.write(tmp_path / "c.npz", b"new")
+    assert victim.read_bytes() == b"kept"
+    assert not (tmp_path / "c.npz").is_symlink()
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    """But nothing that another process holds, and nothing of another name."""
+    out = tmp_path / "x.npz"
+    left = tmp_path / f".x.npz.{'0' * 16}.part"
+    names = {f".x.npz.{'g' * 16}.part", ".x.npz.part", f".y.npz.{'0' * 16}.part"}
+    for path in (left, *(tmp_path / name for name in names)):
+        path.write_bytes(b"part")
+    with files._part(out) as (held, _):
+        files.write(out, b"new")
+        assert held.exists()
+        held.unlink()
+    assert {*os.listdir(tmp_path)} == {"x.npz", *names}
+
+
 def test_a_device_stays_one() -> None:
     files.check(Path(os.devnull))
     files.write(Path(os.devnull), b"some")

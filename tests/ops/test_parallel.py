@@ -424,7 +424,8 @@ def test_a_fault_ends_the_main_job_and_the_checkpoint_is_whole(
     assert done.returncode == status, done.stderr
     assert re.search(message, done.stderr, re.DOTALL), done.stderr
     assert time.monotonic() - begin < 60
-    assert {*os.listdir(tmp_path)} - {".x.npz.part"} == {"x.npz"}
+    # What a killed one leaves is removed by the next.
+    assert {name for name in os.listdir(tmp_path) if not name.startswith(".")} == {"x.npz"}
     assert len(losses(tmp_path)) == 28
 
     done = train(1, tmp_path, *options)  # with another number of ranks
