@@ -64,7 +64,14 @@ assert compared >= 4, f"{compared} golden cases were compared"
 
 # A gradient by complex step, through two layers of both directions.
 rng = np.random.default_rng(0)
-packed = cupyrnn.init_params(2, 3, 4, rnn_mode="gru", direction="bidirectional", dtype="float64")
+packed = cupyrnn.init_params(
+    num_layers=2,
+    num_units=3,
+    input_size=4,
+    rnn_mode="gru",
+    direction="bidirectional",
+    dtype="float64",
+)
 x = rng.standard_normal((5, 2, 4))
 h, c = packed.zero_state(2)
 out = cupyrnn.cudnn_rnn(x, h, c, packed)
@@ -81,7 +88,7 @@ close(np.asarray(slope), np.asarray(g.params_backprop @ direction), 1e-11)
 # Weights there and back; a step of a stream; one process of a training.
 again = cupyrnn.params_from_torch(cupyrnn.params_to_torch(packed))
 assert (again.params == packed.params).all()
-lstm = cupyrnn.init_params(1, 3, 4)
+lstm = cupyrnn.init_params(num_layers=1, num_units=3, input_size=4)
 keras = cupyrnn.params_to_keras(lstm)
 assert [a.shape for a in keras] == [(4, 12), (3, 12), (12,)]
 step, state = cupyrnn.prepare_step(lstm), lstm.zero_state(2)

@@ -79,6 +79,36 @@ def shown(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+def type_shown(value: object) -> str:
+    """Return what an argument is as an error message says it: "None", "a list", "an int"."""
+    if value is None:
+        return "None"
+    module, name = type(value).__module__, type(value).__qualname__
+    if module.startswith("cupyrnn."):  # users know a public name
+        module = "cupyrnn"
+    name = name if module == "builtins" else f"{module}.{name}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+# The states before the first step, whose place nothing else can take.
+_STATES = {"cs_prev": "(B, H)", "h_prev": "(B, H)"}
+_STATES |= {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
+
+
+def _instead(name: str, value: object) -> str:
+    """Return what to pass in place of an argument that is no array, as the end of an error."""
+    kind = type(value)
+    if value is None and name in _STATES:
+        return f"; pass zeros of shape {_STATES[name]}"
+    if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
+        return f"; pass {name}.numpy(), or use cupyrnn.torch"
+    if kind.__name__ == "PackedParams":
+        return "; cudnn_rnn takes it, block ops take the weights that params_to_block_lstm returns"
+    if kind.__module__.startswith("cupyrnn.") and isinstance(value, tuple):
+        return f"; pass its arrays: {', '.join(getattr(value, '_fields', ()))}"
+    return ""
+
+
 def check_arrays(
     op: str,
     required: Mapping[str, object],
@@ -116,9 +146,10 @@ def check_arrays(
     same_type = {type(a) for a in given.values()} == {np.ndarray}
     for name, a in () if same_type else given.items():
         if kind is None or array_kind(a) != kind:
-            actual = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
             expected = f"{kind}.ndarray{like}" if kind else "numpy.ndarray or cupy.ndarray"
-            raise TypeError(f"{op}: {name} is a {actual}, expected a {expected}")
+            raise TypeError(
+                f"{op}: {name} is {type_shown(a)}, expected a {expected}{_instead(name, a)}"
+            )
         like = f" like {first}"
     dtype: np.dtype[Any] = given[first].dtype
     # The name is slow to get.
@@ -266,10 +297,10 @@ def check_resets(
     return marks
 
 
-def check_list(op: str, name: str, value: object) -> None:
-    """Check that `value` is a list of arrays, or a tuple: nothing that is gone when iterated."""
+def check_list(op: str, name: str, value: object, what: str = "arrays") -> None:
+    """Check that `value` is a list, or a tuple: nothing that is gone when iterated."""
     if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{op}: {name} is a {type(value).__name__}, expected a list of arrays")
+        raise TypeError(f"{op}: {name} is {type_shown(value)}, expected a list of {what}")
 
 
 def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> str:

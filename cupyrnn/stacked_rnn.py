@@ -398,7 +398,8 @@ def stacked_rnn(
     >>> import cupyrnn
     >>> x, h = np.ones((4, 2, 2)), np.zeros((4, 2, 3))
     >>> rng = np.random.default_rng(0)
-    >>> weights = [cupyrnn.init_block_gru(3, K, seed=rng, dtype=x.dtype) for K in (2, 2, 6, 6)]
+    >>> sizes = [{"num_units": 3, "input_size": K, "dtype": x.dtype} for K in (2, 2, 6, 6)]
+    >>> weights = [cupyrnn.init_block_gru(**size, seed=rng) for size in sizes]
     >>> out = cupyrnn.stacked_rnn(
     ...     x, h, None, weights, direction="bidirectional", sequence_lengths=[4, 2]
     ... )

@@ -111,7 +111,7 @@ class PreparedStep:
         --------
         >>> import numpy as np
         >>> import cupyrnn
-        >>> packed = cupyrnn.init_params(2, 3, 4, rnn_mode="gru")
+        >>> packed = cupyrnn.init_params(num_layers=2, num_units=3, input_size=4, rnn_mode="gru")
         >>> step = cupyrnn.prepare_step(packed)
         >>> output, h, _ = step(np.ones((1, 4), np.float32), packed.zero_state(1).input_h)
         >>> output.shape, h.shape
@@ -231,7 +231,7 @@ def prepare_step(
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> packed = cupyrnn.init_params(1, 3, 2, dtype="float64")
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, dtype="float64")
     >>> x, (h, c) = np.ones((4, 1, 2)), packed.zero_state(1)
     >>> step = cupyrnn.prepare_step(packed)
     >>> for x_t in x:

@@ -66,7 +66,9 @@ class Net(NamedTuple):
     def start(self, seed: int, dtype: Any = np.float32) -> Array:
         """Return the first parameters: Glorot, orthogonal recurrent matrices, no biases."""
         rng = np.random.default_rng(seed)
-        packed = cupyrnn.init_params(1, self.H, 2, rnn_mode=self.rnn_mode, seed=rng)
+        packed = cupyrnn.init_params(
+            num_layers=1, num_units=self.H, input_size=2, rnn_mode=self.rnn_mode, seed=rng
+        )
         w = rng.normal(size=self.H) / np.sqrt(self.H)
         return np.concatenate([packed.params, w, [0]]).astype(dtype)
 

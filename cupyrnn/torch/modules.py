@@ -92,8 +92,8 @@ class BlockLSTM(torch.nn.Module):
         }
         # The op adds forget_bias itself.
         w, b = init_block_lstm(
-            num_units,
-            input_size,
+            num_units=num_units,
+            input_size=input_size,
             gate_order=gate_order,
             forget_bias=0.0,
             seed=_generator(),
@@ -234,7 +234,12 @@ class CudnnRNN(torch.nn.Module):
         D = 1 + (direction == "bidirectional")
         self._states = num_layers * D, num_proj or num_units, num_units
         drawn = init_params(
-            num_layers, num_units, input_size, **net, seed=_generator(), dtype=np.float64
+            num_layers=num_layers,
+            num_units=num_units,
+            input_size=input_size,
+            **net,
+            seed=_generator(),
+            dtype=np.float64,
         )
         self.params = _parameter(drawn.params, device, dtype)
 

@@ -22,6 +22,7 @@ from .._arrays import (
     on_device,
     plain,
     shown,
+    type_shown,
 )
 from .params import GATES, layers
 
@@ -145,8 +146,10 @@ def _as_array(op: str, name: str, value: Any) -> Array:
 def check_names(op: str, what: str, given: Any, prefix: object) -> None:
     """Check that `given` is a mapping of names to arrays, and `prefix` the beginning of a name."""
     if not isinstance(given, Mapping):
-        kind = type(given).__name__
-        raise TypeError(f"{op}: {what} is a {kind}, expected a mapping of names to arrays")
+        hint = f"; pass its {what}()" if callable(getattr(given, what, None)) else ""
+        raise TypeError(
+            f"{op}: {what} is {type_shown(given)}, expected a mapping of names to arrays{hint}"
+        )
     for name in given:
         if not isinstance(name, str):
             raise TypeError(f"{op}: {what} has the key {shown(name)}, expected strings")

@@ -82,10 +82,10 @@ def _checked(op: str, scheme: object, dtype: Any, seed: Any) -> _Draw:
 
 
 def init_params(
+    *,
     num_layers: int,
     num_units: int,
     input_size: int,
-    *,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -153,7 +153,8 @@ def init_params(
     Examples
     --------
     >>> import cupyrnn
-    >>> packed = cupyrnn.init_params(2, 16, 8, direction="bidirectional", seed=1)
+    >>> sizes = {"num_layers": 2, "num_units": 16, "input_size": 8}
+    >>> packed = cupyrnn.init_params(**sizes, direction="bidirectional", seed=1)
     >>> packed.params.shape, packed.params.dtype
     ((9728,), dtype('float32'))
     """
@@ -182,9 +183,9 @@ def init_params(
 
 
 def init_block_lstm(
+    *,
     num_units: int,
     input_size: int,
-    *,
     gate_order: GateOrder = "icfo",
     scheme: Scheme = "keras",
     forget_bias: float | None = None,
@@ -224,7 +225,7 @@ def init_block_lstm(
     Examples
     --------
     >>> import cupyrnn
-    >>> w, b = cupyrnn.init_block_lstm(16, 8, seed=1)
+    >>> w, b = cupyrnn.init_block_lstm(num_units=16, input_size=8, seed=1)
     >>> w.shape, bool(b.any())
     ((24, 64), False)
     """
@@ -244,9 +245,9 @@ def init_block_lstm(
 
 
 def init_block_gru(
+    *,
     num_units: int,
     input_size: int,
-    *,
     scheme: Scheme = "keras",
     seed: int | np.random.Generator = 0,
     dtype: DTypeLike = np.float32,
@@ -279,7 +280,7 @@ def init_block_gru(
     Examples
     --------
     >>> import cupyrnn
-    >>> [a.shape for a in cupyrnn.init_block_gru(16, 8, seed=1)]
+    >>> [a.shape for a in cupyrnn.init_block_gru(num_units=16, input_size=8, seed=1)]
     [(24, 32), (24, 16), (32,), (16,)]
     """
     op = "init_block_gru"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from .._arrays import check_bool, check_integer, on_device, shown
+from .._arrays import array_kind, check_bool, check_integer, on_device, shown, type_shown
 from ..arithmetic.gates import check_gate
 from .forms import as_block_lstm, as_keras, as_torch
 from .params import DEFAULTS, check_net, check_params
@@ -64,7 +64,8 @@ class PackedParams(NamedTuple):
     --------
     >>> import numpy as np
     >>> import cupyrnn
-    >>> packed = cupyrnn.init_params(1, 3, 2, rnn_mode="gru", direction="bidirectional")
+    >>> sizes = {"num_layers": 1, "num_units": 3, "input_size": 2}
+    >>> packed = cupyrnn.init_params(**sizes, rnn_mode="gru", direction="bidirectional")
     >>> h, c = packed.zero_state(4)
     >>> cupyrnn.cudnn_rnn(np.ones((5, 4, 2), np.float32), h, c, packed).output.shape
     (5, 4, 6)
@@ -104,9 +105,9 @@ class PackedParams(NamedTuple):
         Examples
         --------
         >>> import cupyrnn
-        >>> h, c = cupyrnn.init_params(2, 3, 4, direction="bidirectional").zero_state(5)
+        >>> h, c = cupyrnn.init_params(num_layers=2, num_units=3, input_size=4).zero_state(5)
         >>> h.shape, c.shape
-        ((4, 5, 3), (4, 5, 3))
+        ((2, 5, 3), (2, 5, 3))
         """
         op = "zero_state"
         xp, net, params = check_model(op, self)
@@ -144,7 +145,7 @@ class PackedParams(NamedTuple):
         --------
         >>> import numpy as np
         >>> import cupyrnn
-        >>> packed = cupyrnn.init_params(1, 2, 3, dtype="float64")
+        >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="float64")
         >>> x, dy = np.ones((4, 1, 3)), np.ones((4, 1, 2))
         >>> h, c = packed.zero_state(1)
         >>> out = cupyrnn.cudnn_rnn(x, h, c, packed)
@@ -189,7 +190,7 @@ class PackedParams(NamedTuple):
         --------
         >>> import numpy as np
         >>> import cupyrnn
-        >>> packed = cupyrnn.init_params(1, 2, 3)
+        >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
         >>> d_kernel, d_recurrent_kernel, d_bias = packed.gradient_to_keras(np.ones(56))
         >>> d_bias
         array([1., 1., 1., 1., 1., 1., 1., 1.])
@@ -227,7 +228,7 @@ class PackedParams(NamedTuple):
         --------
         >>> import numpy as np
         >>> import cupyrnn
-        >>> packed = cupyrnn.init_params(1, 2, 3)
+        >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
         >>> w_grad, b_grad = packed.gradient_to_block_lstm(np.ones(56))
         >>> w_grad.shape, b_grad.shape
         ((5, 8), (8,))
@@ -265,8 +266,10 @@ def check_model(
     sizes = {"num_layers": num_layers, "num_units": num_units, "input_size": input_size}
     given = {name: value for name, value in (sizes | attributes).items() if value is not None}
     if not isinstance(params, PackedParams):
+        if None in sizes.values():
+            _refuse_params(op, params, next(name for name, n in sizes.items() if n is None))
         vector: Array = params
-        net = check_net(op, **{**dict.fromkeys(sizes), **DEFAULTS, **given})
+        net = check_net(op, **{**DEFAULTS, **given})
     else:
         known: dict[str, Any] = params._asdict()
         vector = known.pop("params")
@@ -275,6 +278,18 @@ def check_model(
         expect_known(op, net, check_net(op, **{**known, **given}))
     xp, vector = check_params(op, vector, net)
     return Model(xp, net, vector)
+
+
+def _refuse_params(op: str, params: object, missing: str) -> NoReturn:
+    """Say what is wrong where no sizes are given, and so a PackedParams is due."""
+    if array_kind(params) is None:
+        hint = ""
+        if hasattr(params, "_fields"):
+            hint = "; a step of block weights is lstm_block_cell or gru_block_cell"
+        raise TypeError(f"{op}: params is {type_shown(params)}, expected a PackedParams{hint}")
+    raise TypeError(
+        f"{op}: {missing} is None, expected an integer, or pass the PackedParams, which knows it"
+    )
 
 
 def settled(op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

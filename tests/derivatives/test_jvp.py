@@ -362,7 +362,7 @@ def test_stacked_rnn_and_its_gradient(ops: Ops, kind: str, rng: np.random.Genera
 
 def test_parameters_of_every_form(ops: Ops, rng: np.random.Generator) -> None:
     """A net's parameters there and back, and a step of it, are linear or as the net itself."""
-    packed = cupyrnn.init_params(2, 4, 4, dtype="float64", seed=0)
+    packed = cupyrnn.init_params(num_layers=2, num_units=4, input_size=4, dtype="float64", seed=0)
     v = rng.standard_normal(packed.params.shape)
     x, (h, c) = rng.standard_normal((1, 3, 4)), packed.zero_state(3)
 
@@ -924,8 +924,8 @@ X = np.ones(3)
     ("function", "primals", "tangents", "error", "message"),
     [
         (3, (X,), (X,), TypeError, "function is 3, expected a callable"),
-        (np.exp, X, (X,), TypeError, "primals is a ndarray, expected a list of arrays"),
-        (np.exp, (X,), X, TypeError, "tangents is a ndarray, expected a list of arrays"),
+        (np.exp, X, (X,), TypeError, "primals is a numpy.ndarray, expected a list of arrays"),
+        (np.exp, (X,), X, TypeError, "tangents is a numpy.ndarray, expected a list of arrays"),
         (np.exp, (X,), (X, X), ValueError, "tangents has 2 items, expected 1"),
         (np.exp, (X,), (X[:2],), ValueError,
          r"tangents[0] has shape (2,), expected (3,) like primals[0]"),

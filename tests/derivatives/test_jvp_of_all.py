@@ -76,7 +76,7 @@ def random(rng: np.random.Generator, *shape: int) -> Any:
 
 
 def packed(rng: np.random.Generator, L: int = 1, I: int = 3, **net: Any) -> Any:
-    params = cupyrnn.init_params(L, 4, I, dtype="float64", **net)
+    params = cupyrnn.init_params(num_layers=L, num_units=4, input_size=I, dtype="float64", **net)
     return params._replace(params=random(rng, params.params.size))
 
 

@@ -135,7 +135,8 @@ def test_none(op: str, name: str) -> None:
     elif parameter.default is None or name in OPTIONAL_GRADIENTS:
         function(**{**args, name: None})
     else:
-        raises(op, TypeError, f"{name} is a NoneType, {expected_type(op, name)}", **{name: None})
+        hint = "; pass zeros of shape (B, H)" if name in ("cs_prev", "h_prev") else ""
+        raises(op, TypeError, f"{name} is None, {expected_type(op, name)}{hint}", **{name: None})
 
 
 @pytest.mark.parametrize(
@@ -314,7 +315,8 @@ def test_arrays_that_mean_more_than_their_numbers_are_refused(op: str, kind: typ
         if kind is np.matrix and a.ndim > 2:
             continue
         shown = f"{kind.__module__}.{kind.__qualname__}"
-        message = f"{name} is a {shown}, {expected_type(op, name)}"
+        article = "an" if shown[0] in "aeiou" else "a"
+        message = f"{name} is {article} {shown}, {expected_type(op, name)}"
         raises(op, TypeError, message, **{name: a.view(kind)})
 
 
@@ -353,8 +355,28 @@ def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPat
     module = types.ModuleType("otherlib")
     other = type("Tensor", (), {"__module__": "otherlib", "shape": (9, 20), "dtype": "float64"})
     monkeypatch.setitem(sys.modules, "otherlib", module)
-    message = "w is a otherlib.Tensor, expected a numpy.ndarray like x"
+    message = "w is an otherlib.Tensor, expected a numpy.ndarray like x"
     raises("block_lstm", TypeError, message, w=other())
+
+
+def test_what_to_pass_instead() -> None:
+    """Where users are known to go wrong, the message says what is right."""
+    tensor = type("Tensor", (), {"__module__": "torch"})()
+    packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    for wrong, what in (
+        (tensor, "a torch.Tensor{}; pass w.numpy(), or use cupyrnn.torch"),
+        (
+            packed,
+            "a cupyrnn.PackedParams{}; cudnn_rnn takes it, block ops take the weights that"
+            " params_to_block_lstm returns",
+        ),
+        (
+            cupyrnn.init_block_lstm(num_units=2, input_size=3),
+            "a cupyrnn.BlockLSTMParams{}; pass its arrays: w, b",
+        ),
+    ):
+        message = f"w is {what.format(', expected a numpy.ndarray like x')}"
+        raises("block_lstm", TypeError, message, w=wrong)
 
 
 @pytest.mark.cuda_on_cpu

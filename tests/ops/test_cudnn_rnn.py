@@ -1161,7 +1161,9 @@ def test_type(op: str, name: str) -> None:
     message = f"{name} is a {type(masked).__module__}.MaskedArray, expected a {like}"
     raises(op, TypeError, message, **{name: masked})
     if name not in OPTIONAL:
-        raises(op, TypeError, f"{name} is a NoneType, expected a {like}", **{name: None})
+        shape = {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}.get(name)
+        hint = f"; pass zeros of shape {shape}" if shape else ""
+        raises(op, TypeError, f"{name} is None, expected a {like}{hint}", **{name: None})
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -432,11 +432,11 @@ def weights(kind: Any = BlockLSTMParams, n: int = 0, **changed: Any) -> list[Any
 
 
 ERRORS: list[Any] = [
-    ({"weights": None}, TypeError, "weights is a NoneType, expected a list of arrays"),
+    ({"weights": None}, TypeError, "weights is None, expected a list of arrays"),
     ({"weights": []}, ValueError, "weights has 0 entries, expected L*D"),
     ({"weights": [(1, 2)]}, TypeError, "weights[0] is a tuple, expected a BlockLSTMParams or PeepholeLSTMParams or BlockGRUParams"),
     ({"weights": [*small()["weights"], *small(BlockGRUParams)["weights"]]}, TypeError, "weights[2] is a BlockGRUParams, expected a BlockLSTMParams or PeepholeLSTMParams like weights[0]"),
-    ({"weights": weights(w=None)}, TypeError, "weights[0].w is a NoneType, expected a numpy.ndarray like input"),
+    ({"weights": weights(w=None)}, TypeError, "weights[0].w is None, expected a numpy.ndarray like input"),
     ({"weights": weights(n=1, w=np.zeros((7, 16)))}, ValueError, "weights[1].w has shape (7, 16), expected (D*H+H, 4*H) = (8, 16)"),
     ({"weights": weights(n=0, w=np.zeros((8, 16)))}, ValueError, "weights[0].w has shape (8, 16), expected (I+H, 4*H) = (7, 16)"),
     ({"weights": weights(b=np.zeros(4))}, ValueError, "weights[0].b has shape (4,), expected (4*H,) = (16,)"),
@@ -448,7 +448,7 @@ ERRORS: list[Any] = [
     ({"weights": small()["weights"] * 2 + small()["weights"][:1], "direction": BI}, ValueError, "weights has 5 entries, expected L*D with D = 2: bidirectional"),
     ({"input": np.zeros((2, 3))}, ValueError, "input has shape (2, 3), expected (T, B, I)"),
     ({"input_h": np.zeros((2, 2, 4))}, ValueError, "input_h has shape (2, 2, 4), expected (L*D, B, H) = (2, 1, 4)"),
-    ({"input_c": None}, TypeError, "input_c is a NoneType, expected a numpy.ndarray like input"),
+    ({"input_c": None}, TypeError, "input_c is None, expected a numpy.ndarray like input; pass zeros of shape (L*D, B, H)"),
     ({"input_c": np.zeros((2, 1, 5))}, ValueError, "input_c has shape (2, 1, 5), expected (L*D, B, H) = (2, 1, 4)"),
     ({"direction": "both"}, ValueError, "direction is 'both', expected one of unidirectional, bidirectional"),
     ({"dropout": 1.5}, ValueError, "dropout is 1.5, expected in [0, 1]"),

@@ -28,7 +28,9 @@ def net(mode: str, more: Any, L: int, dtype: str = "float64") -> cupyrnn.PackedP
     I = 5 if more.get("input_mode") else 3
     options: Any = {"rnn_mode": mode, **more, "scheme": "torch", "dtype": dtype}
     gates = options.pop("recurrent_activation", "sigmoid")
-    return cupyrnn.init_params(L, 5, I, **options)._replace(recurrent_activation=gates)
+    return cupyrnn.init_params(num_layers=L, num_units=5, input_size=I, **options)._replace(
+        recurrent_activation=gates
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -124,12 +126,13 @@ LSTM = net("lstm", {}, 1)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cupyrnn.prepare_step(cupyrnn.init_params(1, 2, 3, direction="bidirectional")), ValueError, "params is of a bidirectional net, expected one direction: the other one begins at the end of a sequence"),
+        (lambda: cupyrnn.prepare_step(cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, direction="bidirectional")), ValueError, "params is of a bidirectional net, expected one direction: the other one begins at the end of a sequence"),
+        (lambda: cupyrnn.prepare_step(cupyrnn.init_block_lstm(num_units=2, input_size=3)), TypeError, "params is a cupyrnn.BlockLSTMParams, expected a PackedParams; a step of block weights is lstm_block_cell or gru_block_cell"),
         (lambda: cupyrnn.prepare_step(np.zeros(3), 1, 2, 3), ValueError, "params has shape (3,), expected (params_size,) = (56,) for lstm with L = 1, D = 1, H = 2, I = 3"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 4)), *LSTM.zero_state(1)), ValueError, "x has shape (1, 4), expected (B, I) = (1, 3)"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 1, 3)), *LSTM.zero_state(1)), ValueError, "x has shape (1, 1, 3), expected (B, I)"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), *LSTM.zero_state(1)), ValueError, "h has shape (1, 1, 5), expected (L, B, P) = (1, 2, 5)"),
-        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3)), LSTM.zero_state(1)[0]), TypeError, "c is a NoneType, expected a numpy.ndarray like x"),
+        (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3)), LSTM.zero_state(1)[0]), TypeError, "c is None, expected a numpy.ndarray like x"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((2, 3)), np.zeros((1, 2, 5)), np.zeros((1, 1, 5))), ValueError, "c has shape (1, 1, 5), expected (L, B, H) = (1, 2, 5)"),
         (lambda: cupyrnn.prepare_step(net("gru", {}, 1))(np.zeros((1, 3)), *LSTM.zero_state(1)), TypeError, "c is a numpy.ndarray, expected None for gru"),
         (lambda: cupyrnn.prepare_step(LSTM)(np.zeros((1, 3), np.float32), *LSTM.zero_state(1)), TypeError, "h has dtype float64, expected float32 like x"),

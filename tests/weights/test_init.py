@@ -26,7 +26,9 @@ CONFIGURATIONS = [
 @pytest.mark.parametrize("c", CONFIGURATIONS, ids=lambda c: "-".join(map(str, c.values())))
 def test_keras_scheme(c: Any) -> None:
     L, H = 2, 8
-    packed = cupyrnn.init_params(L, H, H, **c, seed=3, dtype="float64")
+    packed = cupyrnn.init_params(
+        num_layers=L, num_units=H, input_size=H, **c, seed=3, dtype="float64"
+    )
     net = check_net("", L, H, H, **c)
     assert packed[1:] == (L, H, H, *(c[n] for n in packed._fields[4:-1]), "sigmoid")
     for layer in layers(packed.params, net):
@@ -45,7 +47,9 @@ def test_keras_scheme(c: Any) -> None:
 
 @pytest.mark.parametrize("c", CONFIGURATIONS, ids=lambda c: "-".join(map(str, c.values())))
 def test_torch_scheme(c: Any) -> None:
-    packed = cupyrnn.init_params(2, 8, 8, **c, scheme="torch", seed=3, dtype="float64")
+    packed = cupyrnn.init_params(
+        num_layers=2, num_units=8, input_size=8, **c, scheme="torch", seed=3, dtype="float64"
+    )
     bound = 1 / np.sqrt(8)
     assert np.abs(packed.params).max() <= bound
     assert abs(packed.params.mean()) < 5 * bound / np.sqrt(3 * packed.params.size)
@@ -54,7 +58,9 @@ def test_torch_scheme(c: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["keras", "torch"])
 def test_the_forget_bias(scheme: Any) -> None:
-    packed = cupyrnn.init_params(2, 4, 3, forget_bias=2.5, scheme=scheme)
+    packed = cupyrnn.init_params(
+        num_layers=2, num_units=4, input_size=3, forget_bias=2.5, scheme=scheme
+    )
     net = check_net("", 2, 4, 3, "lstm", "linear_input", "unidirectional", 0)
     for layer in layers(packed.params, net):
         assert (layer.input_bias[1] == 0).all()
@@ -63,24 +69,33 @@ def test_the_forget_bias(scheme: Any) -> None:
 
 def test_seeds() -> None:
     """The same values from the same seed, whatever the dtype; a generator goes on."""
-    first, again, other = (cupyrnn.init_params(1, 4, 3, seed=s).params for s in (5, 5, 6))
+    first, again, other = (
+        cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, seed=s).params
+        for s in (5, 5, 6)
+    )
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
     assert first.dtype == np.float32
-    double = cupyrnn.init_params(1, 4, 3, seed=5, dtype=np.float64).params
+    double = cupyrnn.init_params(
+        num_layers=1, num_units=4, input_size=3, seed=5, dtype=np.float64
+    ).params
     np.testing.assert_array_equal(double.astype(np.float32), first)
     rng = np.random.default_rng(5)
-    np.testing.assert_array_equal(cupyrnn.init_params(1, 4, 3, seed=rng).params, first)
-    assert (cupyrnn.init_params(1, 4, 3, seed=rng).params != first).any()
+    np.testing.assert_array_equal(
+        cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, seed=rng).params, first
+    )
+    assert (
+        cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, seed=rng).params != first
+    ).any()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half(dtype: str) -> None:
     pytest.importorskip("ml_dtypes")
     for arrays in (
-        [cupyrnn.init_params(1, 4, 3, dtype=dtype).params],
-        cupyrnn.init_block_lstm(4, 3, dtype=dtype),
-        cupyrnn.init_block_gru(4, 3, dtype=dtype),
+        [cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, dtype=dtype).params],
+        cupyrnn.init_block_lstm(num_units=4, input_size=3, dtype=dtype),
+        cupyrnn.init_block_gru(num_units=4, input_size=3, dtype=dtype),
     ):
         assert {a.dtype.name for a in arrays} == {dtype}
 
@@ -95,7 +110,7 @@ def test_half(dtype: str) -> None:
     ],
 )
 def test_block_lstm(options: Any, forget: float) -> None:
-    w, b = cupyrnn.init_block_lstm(4, 3, **options, dtype="float64")
+    w, b = cupyrnn.init_block_lstm(num_units=4, input_size=3, **options, dtype="float64")
     assert (w.shape, b.shape) == ((7, 16), (16,))
     column = 2 if options["gate_order"] == "icfo" else 1
     own = b.reshape(4, 4)
@@ -107,19 +122,23 @@ def test_block_lstm(options: Any, forget: float) -> None:
 
 def test_block_lstm_is_the_packed_one() -> None:
     """From one seed the same net, and with block_lstm's defaults of "icfo" the same function."""
-    packed = cupyrnn.init_params(1, 4, 3, seed=7, dtype="float64")
+    packed = cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, seed=7, dtype="float64")
     x, zeros = np.ones((5, 2, 3)), np.zeros((2, 4))
     expected = cupyrnn.cudnn_rnn(x, *packed.zero_state(2), packed.params).output
     for order in ("icfo", "ifco"):
         gate_order: Any = order
-        w, b = cupyrnn.init_block_lstm(4, 3, gate_order=gate_order, seed=7, dtype="float64")
+        w, b = cupyrnn.init_block_lstm(
+            num_units=4, input_size=3, gate_order=gate_order, seed=7, dtype="float64"
+        )
         h = cupyrnn.block_lstm(x, zeros, zeros, w, b, gate_order=gate_order, cell_clip=0).h
         assert_close(h, expected, "float64", order)
 
 
 @pytest.mark.parametrize("scheme", ["keras", "torch"])
 def test_block_gru(scheme: Any) -> None:
-    w_ru, w_c, b_ru, b_c = cupyrnn.init_block_gru(40, 3, scheme=scheme, dtype="float64")
+    w_ru, w_c, b_ru, b_c = cupyrnn.init_block_gru(
+        num_units=40, input_size=3, scheme=scheme, dtype="float64"
+    )
     both = np.concatenate([w_ru, w_c], 1)
     if scheme == "keras":
         assert_close(both[3:] @ both[3:].T, np.eye(40), "float64", "recurrent")
@@ -140,7 +159,9 @@ def test_as_the_real_ones_do() -> None:
     H, I = 64, 48
     torch.manual_seed(1)
     for mode, kind in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU), ("rnn_tanh", torch.nn.RNN)):
-        packed = cupyrnn.init_params(1, H, I, rnn_mode=mode, scheme="torch", seed=1)
+        packed = cupyrnn.init_params(
+            num_layers=1, num_units=H, input_size=I, rnn_mode=mode, scheme="torch", seed=1
+        )
         ours = cupyrnn.params_to_torch(packed)
         for name, a in kind(I, H).state_dict().items():
             assert_same_statistics(ours[name], a.numpy(), name)
@@ -149,7 +170,7 @@ def test_as_the_real_ones_do() -> None:
     for mode, kind in (("lstm", keras.LSTM), ("gru", keras.GRU), ("rnn_tanh", keras.SimpleRNN)):
         layer = kind(H)
         layer.build((None, None, I))
-        packed = cupyrnn.init_params(1, H, I, rnn_mode=mode, seed=1)
+        packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, rnn_mode=mode, seed=1)
         weights = cupyrnn.params_to_keras(packed)
         for name, a, e in zip(
             ["kernel", "recurrent", "bias"], weights, layer.get_weights(), strict=True
@@ -167,16 +188,16 @@ def assert_same_statistics(ours: Any, theirs: Any, what: str) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cupyrnn.init_params(0, 2, 3), ValueError, "init_params: num_layers is 0, expected at least 1"),
-        (lambda: cupyrnn.init_params(1, 2, 3, scheme="he"), ValueError, "init_params: scheme is 'he', expected one of keras, torch"),
-        (lambda: cupyrnn.init_params(1, 2, 3, dtype=int), TypeError, "init_params: dtype is <class 'int'>, expected one of float16, bfloat16, float32, float64"),
-        (lambda: cupyrnn.init_params(1, 2, 3, dtype="x"), TypeError, "init_params: dtype is 'x', expected one of float16, bfloat16, float32, float64"),
-        (lambda: cupyrnn.init_params(1, 2, 3, seed=-1), ValueError, "init_params: seed is -1, expected at least 0"),
-        (lambda: cupyrnn.init_params(1, 2, 3, seed=None), TypeError, "init_params: seed is None, expected an integer"),
-        (lambda: cupyrnn.init_params(1, 2, 3, rnn_mode="gru", forget_bias=1), ValueError, "init_params: forget_bias is 1, expected None for gru: only lstm has a forget gate"),
-        (lambda: cupyrnn.init_block_lstm(2, 3, forget_bias="1"), TypeError, "init_block_lstm: forget_bias is '1', expected a real number"),
-        (lambda: cupyrnn.init_block_lstm(2, 3, gate_order="oifc"), ValueError, "init_block_lstm: gate_order is 'oifc', expected one of icfo, ifco"),
-        (lambda: cupyrnn.init_block_gru(2, 0), ValueError, "init_block_gru: input_size is 0, expected at least 1"),
+        (lambda: cupyrnn.init_params(num_layers=0, num_units=2, input_size=3), ValueError, "init_params: num_layers is 0, expected at least 1"),
+        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, scheme="he"), ValueError, "init_params: scheme is 'he', expected one of keras, torch"),
+        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype=int), TypeError, "init_params: dtype is <class 'int'>, expected one of float16, bfloat16, float32, float64"),
+        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="x"), TypeError, "init_params: dtype is 'x', expected one of float16, bfloat16, float32, float64"),
+        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, seed=-1), ValueError, "init_params: seed is -1, expected at least 0"),
+        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, seed=None), TypeError, "init_params: seed is None, expected an integer"),
+        (lambda: cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, rnn_mode="gru", forget_bias=1), ValueError, "init_params: forget_bias is 1, expected None for gru: only lstm has a forget gate"),
+        (lambda: cupyrnn.init_block_lstm(num_units=2, input_size=3, forget_bias="1"), TypeError, "init_block_lstm: forget_bias is '1', expected a real number"),
+        (lambda: cupyrnn.init_block_lstm(num_units=2, input_size=3, gate_order="oifc"), ValueError, "init_block_lstm: gate_order is 'oifc', expected one of icfo, ifco"),
+        (lambda: cupyrnn.init_block_gru(num_units=2, input_size=0), ValueError, "init_block_gru: input_size is 0, expected at least 1"),
     ],
 )  # fmt: skip
 def test_errors(call: Any, error: Any, message: str) -> None:

@@ -95,7 +95,9 @@ def test_cudnn_rnn_takes_it(
     T, B, I = 4, 3, 3
     attributes: Any = {"rnn_mode": mode, "direction": direction, **more}
     made = {n: a for n, a in attributes.items() if n != "recurrent_activation"}
-    packed = cupyrnn.init_params(2, 3, I, **made, scheme="torch", dtype="float64")
+    packed = cupyrnn.init_params(
+        num_layers=2, num_units=3, input_size=I, **made, scheme="torch", dtype="float64"
+    )
     gates: Any = attributes.get("recurrent_activation", "sigmoid")
     packed = packed._replace(recurrent_activation=gates)
     x = rng.standard_normal((T, B, I) if time_major else (B, T, I))
@@ -121,7 +123,15 @@ def test_every_form_stays_on_its_device(
     cupy_on_cpu: Any, mode: Any, rng: np.random.Generator
 ) -> None:
     """What every converter returns for arrays of a device, beside what it returns for NumPy's."""
-    host = cupyrnn.init_params(1, 3, 2, rnn_mode=mode, scheme="torch", dtype="float64", seed=rng)
+    host = cupyrnn.init_params(
+        num_layers=1,
+        num_units=3,
+        input_size=2,
+        rnn_mode=mode,
+        scheme="torch",
+        dtype="float64",
+        seed=rng,
+    )
     there = host._replace(params=cupy_on_cpu.asarray(host.params))
 
     def forms(packed: cupyrnn.PackedParams) -> Any:
@@ -184,9 +194,9 @@ def run(**changed: Any) -> Any:
         (lambda: cupyrnn.params_to_keras(GRU, direction="unidirectional"), ValueError, "params_to_keras: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
         (lambda: cupyrnn.params_to_keras(GRU, direction="both"), ValueError, "params_to_keras: direction is 'both', expected one of unidirectional, bidirectional"),
         (lambda: cupyrnn.params_to_keras(GRU._replace(rnn_mode="x")), ValueError, "params_to_keras: rnn_mode is 'x', expected one of rnn_relu, rnn_tanh, lstm, gru"),
-        (lambda: cupyrnn.params_to_keras(GRU.params), TypeError, "params_to_keras: num_layers is None, expected an integer"),
+        (lambda: cupyrnn.params_to_keras(GRU.params), TypeError, "params_to_keras: num_layers is None, expected an integer, or pass the PackedParams, which knows it"),
         (lambda: cupyrnn.params_to_block_lstm(GRU), ValueError, "params_to_block_lstm: params is of a net with rnn_mode = gru, L = 1 and D = 2, expected lstm, 1 and 1: block_lstm is one layer in one direction"),
-        (lambda: cupyrnn.params_to_block_lstm(cupyrnn.init_params(2, 3, 4)), ValueError, "params_to_block_lstm: params is of a net with rnn_mode = lstm, L = 2 and D = 1, expected lstm, 1 and 1: block_lstm is one layer in one direction"),
+        (lambda: cupyrnn.params_to_block_lstm(cupyrnn.init_params(num_layers=2, num_units=3, input_size=4)), ValueError, "params_to_block_lstm: params is of a net with rnn_mode = lstm, L = 2 and D = 1, expected lstm, 1 and 1: block_lstm is one layer in one direction"),
         (lambda: cupyrnn.params_to_tf1(SKIP), ValueError, "params_to_tf1: params is of a net with skip_input, which TensorFlow 1 does not have"),
         (lambda: cupyrnn.params_to_torch(SKIP), ValueError, "params_to_torch: params is of a net with skip_input, which PyTorch does not have"),
         (lambda: SKIP.gradient_to_keras(SKIP.params), ValueError, "gradient_to_keras: params is of a net with skip_input, which Keras does not have"),
@@ -203,7 +213,7 @@ def run(**changed: Any) -> Any:
         (lambda: run(input_h=np.zeros((1, 1, 3))), ValueError, "cudnn_rnn: input_h has shape (1, 1, 3), expected (L*D, B, P) = (2, 1, 3)"),
         (lambda: run(input_h=np.zeros((2, 1, 2))), ValueError, "cudnn_rnn: input_h has shape (2, 1, 2), expected (L*D, B, P) = (2, 1, 3)"),
         (lambda: run(params=GRU._replace(num_units=10**9)), ValueError, "cudnn_rnn: input_h has shape (2, 1, 3), expected (L*D, B, P) = (2, 1, 1000000000)"),
-        (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is a NoneType, expected a numpy.ndarray like input"),
+        (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is None, expected a numpy.ndarray like input"),
         (lambda: run(params=GRU._replace(params=np.zeros(3))), ValueError, "cudnn_rnn: params has shape (3,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
         (lambda: cupyrnn.params_to_torch(np.zeros(3), 10**8, 1, 1), ValueError, "params_to_torch: params has shape (3,), expected (params_size,) = (1600000000,) for lstm with L = 100000000, D = 1, H = 1, I = 1"),
     ],

@@ -166,7 +166,9 @@ def test_what_cudnn_lstm_saves_round_trips(net: Any, prefix: str, rng: np.random
 def test_an_incomplete_checkpoint_is_refused() -> None:
     """Whatever is missing: a smaller net would be another one."""
     for options in ({}, {"rnn_mode": "gru"}, {"direction": "bidirectional"}):
-        whole = cupyrnn.params_to_tf1(cupyrnn.init_params(2, 2, 3, **options))
+        whole = cupyrnn.params_to_tf1(
+            cupyrnn.init_params(num_layers=2, num_units=2, input_size=3, **options)
+        )
         for name in whole:
             part = {n: a for n, a in whole.items() if n != name}
             with pytest.raises(ValueError, match=r"^params_from_tf1: variables has "):
@@ -203,7 +205,7 @@ def test_two_equal_names_are_refused() -> None:
 
 def test_what_is_no_cell(rng: np.random.Generator) -> None:
     """An optimiser's slots, averages, dense layers: beside a cell, and without one."""
-    whole = cupyrnn.params_to_tf1(cupyrnn.init_params(2, 2, 3))
+    whole = cupyrnn.params_to_tf1(cupyrnn.init_params(num_layers=2, num_units=2, input_size=3))
     others = {f"{n}/Adam_1": a for n, a in whole.items()}
     others |= {f"Adam/{n}": a for n, a in whole.items()}
     others |= {f"{n}/ExponentialMovingAverage": a for n, a in whole.items()}
@@ -252,7 +254,7 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
     ("call", "error", "message"),
     [
         (lambda: cupyrnn.block_lstm_from_tf1({}), ValueError, "block_lstm_from_tf1: variables has no cell under '': no name ends in kernel, gates/kernel or w_ru"),
-        (lambda: cupyrnn.block_lstm_from_tf1(None), TypeError, "block_lstm_from_tf1: variables is a NoneType, expected a mapping of names to arrays"),
+        (lambda: cupyrnn.block_lstm_from_tf1(None), TypeError, "block_lstm_from_tf1: variables is None, expected a mapping of names to arrays"),
         (lambda: cupyrnn.block_lstm_from_tf1({1: 2}), TypeError, "block_lstm_from_tf1: variables has the key 1, expected strings"),
         (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix=1), TypeError, "block_lstm_from_tf1: prefix is 1, expected a string"),
         (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix="a"), ValueError, "block_lstm_from_tf1: variables has no cell under 'a': no name ends in kernel, gates/kernel or w_ru"),
@@ -278,7 +280,7 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
         (lambda: cupyrnn.params_from_tf1({"basic_rnn_cell/kernel": np.zeros(1)}), ValueError, "params_from_tf1: rnn_mode is left out, and basic_rnn_cell does not tell rnn_tanh from rnn_relu: say which"),
         (lambda: cupyrnn.params_from_tf1({f"cell_{n}/{k}": a for n in range(2) for k, a in cell().items()}, forget_bias=1), ValueError, "params_from_tf1: cell_1 is a cell with I = 3 and H = 2, expected 2 and 2"),
         (lambda: cupyrnn.params_from_tf1(cell(), forget_bias="1"), TypeError, "params_from_tf1: forget_bias is '1', expected a real number"),
-        (lambda: cupyrnn.params_to_tf1(cupyrnn.init_params(1, 2, 3)._replace(recurrent_activation="hard_sigmoid_0.2")), ValueError, "params_to_tf1: params is of a net with recurrent_activation = 'hard_sigmoid_0.2', which TensorFlow 1 does not have"),
+        (lambda: cupyrnn.params_to_tf1(cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)._replace(recurrent_activation="hard_sigmoid_0.2")), ValueError, "params_to_tf1: params is of a net with recurrent_activation = 'hard_sigmoid_0.2', which TensorFlow 1 does not have"),
         (lambda: cupyrnn.params_to_tf1(np.zeros(56), 1, 2, 3, prefix=None), TypeError, "params_to_tf1: prefix is None, expected a string"),
     ],
 )  # fmt: skip

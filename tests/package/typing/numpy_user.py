@@ -71,7 +71,7 @@ def net() -> None:
         x, first, first, params, *out[:3], dy, None, None, out.reserve_space
     )
     step = cupyrnn.prepare_step(params, 1, H, I)(x_0, first, first)
-    layers = [cupyrnn.init_block_gru(H, I, dtype=np.float32)]
+    layers = [cupyrnn.init_block_gru(num_units=H, input_size=I, dtype=np.float32)]
     stack = cupyrnn.stacked_rnn(x, first, None, layers)
     parts = cupyrnn.cudnn_rnn_params_to_canonical(1, H, I, params)
     packed = cupyrnn.cudnn_rnn_canonical_to_params(1, H, I, parts.weights, parts.biases)
