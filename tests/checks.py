@@ -26,6 +26,10 @@ TANGENT = 2.0**-45
 COMPLEX_STEP, COMPLEX_STEP_TOLERANCE = 1e-100, 1e-12
 FINITE_DIFFERENCE_STEP, FINITE_DIFFERENCE_TOLERANCE = 1e-6, 1e-7
 
+# Of tangents: against central differences, which lose half of the digits; of sums that are equal
+# but for rounding.
+DIFFERENCE_TOLERANCE, SYMMETRY_TOLERANCE = 2e-7, 1e-12
+
 
 def assert_close(
     actual: Any, expected: Any, dtype_name: str, what: str, *, at_least: float = 0.0

@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -172,6 +173,17 @@ def ops(request: pytest.FixtureRequest) -> Ops:
         largest = {"numba": 10**9, "numba_blas": -1}[request.param]
         request.getfixturevalue("monkeypatch").setattr(module.common, "PRODUCT_LARGEST", largest)
     return Ops(np if fixture is None else request.getfixturevalue(fixture))
+
+
+@pytest.fixture(scope="session")
+def torch() -> ModuleType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import torch
+        except ImportError:
+            pytest.skip("needs PyTorch: pip install '.[oracle]'")
+    return torch
 
 
 _compiled = _layer._compiled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from types import ModuleType
 from typing import Any
 
@@ -22,17 +21,6 @@ seeds = st.integers(0, 2**32)
 
 GATES = {"icfo": ("i", "ci", "f", "o"), "ifco": ("i", "f", "ci", "o")}
 PEEPHOLES = ("wci", "wcf", "wco")
-
-
-@pytest.fixture(scope="session")
-def torch() -> ModuleType:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import torch
-        except ImportError:
-            pytest.skip("needs PyTorch: pip install '.[oracle]'")
-    return torch
 
 
 def draw(seed: int, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:

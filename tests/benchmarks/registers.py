@@ -15,8 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
+from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvrtc  # noqa: E402
-from without_a_gpu.test_kernels import ARCHITECTURES, CELLS  # noqa: E402
 
 from cupyrnn.kernels import common, compile  # noqa: E402
 

@@ -8,16 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from without_a_gpu.cuda_on_cpu import fake_cupy
 
 from cupyrnn import demo, parallel
 from cupyrnn.demo import cells, cli, files, model, modules, training
 from cupyrnn.demo import text as texts
+from demo.device import with_model_functions
 
 pytest.importorskip("tqdm", reason="needs the extra: demo")
 imread = pytest.importorskip("matplotlib.image", reason="needs the extra: demo").imread
@@ -344,30 +344,6 @@ def test_where_ctrl_c_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def with_model_functions(cupy: Any) -> Any:
-    """Give the stand-in of cupy what the model needs beside the ops."""
-
-    def asarray(a: Any, dtype: Any = None) -> Any:
-        return fake_cupy.asarray(np.asarray(a, dtype))
-
-    def on_device(function: Any) -> Any:
-        def call(*args: Any) -> Any:
-            plain = (fake_cupy.get(a) if isinstance(a, cupy.ndarray) else a for a in args)
-            return fake_cupy.asarray(function(*plain))
-
-        return call
-
-    cupy.asarray = asarray
-    for name in ("arange", "exp", "log", "sqrt", "cumsum", "zeros_like"):
-        setattr(cupy, name, on_device(getattr(np, name)))
-    cupy.__version__ = "0"
-    cupy.is_available = lambda: True
-    runtime = getattr(cupy.cuda, "runtime", SimpleNamespace())
-    runtime.getDeviceProperties = lambda _: {"name": b"a CPU"}
-    cupy.cuda.runtime = runtime
-    return cupy
 
 
 @pytest.mark.cuda_on_cpu

@@ -10,19 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from against.test_pytorch import torch  # noqa: F401 - a fixture
-from checks import FINITE_DIFFERENCE_STEP, TOLERANCES, Ops, assert_close, layouts
+from checks import (
+    DIFFERENCE_TOLERANCE,
+    FINITE_DIFFERENCE_STEP,
+    SYMMETRY_TOLERANCE,
+    TOLERANCES,
+    Ops,
+    assert_close,
+    layouts,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops import test_cudnn_rnn, test_gru, test_lstm
-from ops.test_cudnn_rnn import BI, MODES, SKIP, Case, cases
+from problems import grus, lstms, nets
+from problems.nets import BI, MODES, SKIP, Case, cases
 
 import cupyrnn
 from cupyrnn.arithmetic import dual as _dual
 from cupyrnn.derivatives import traced as _traced
-
-# Of central differences, which lose half of the digits; of sums that are equal but for rounding.
-DIFFERENCE_TOLERANCE, SYMMETRY_TOLERANCE = 2e-7, 1e-12
 
 NUMPY = Ops(np)
 
@@ -64,7 +68,7 @@ def block_lstm(**attributes: Any) -> Any:
     def backward(inputs: Any, out: Any, given: Any) -> Any:
         rest = {n: a for n, a in attributes.items() if n != "forget_bias"}
         g = cupyrnn.block_lstm_grad(**inputs, **out._asdict(), **given, **rest, **clip)
-        return test_lstm.by_input(g, inputs)
+        return lstms.by_input(g, inputs)
 
     return loss_gradient(forward, backward)
 
@@ -77,7 +81,7 @@ def lstm_block_cell(**attributes: Any) -> Any:
     def backward(inputs: Any, out: Any, given: Any) -> Any:
         saved = {n: a for n, a in out._asdict().items() if n != "h"}
         g = cupyrnn.lstm_block_cell_backward(**inputs, **saved, **given, **attributes)
-        return test_lstm.by_input(g, inputs)
+        return lstms.by_input(g, inputs)
 
     return loss_gradient(forward, backward)
 
@@ -89,7 +93,7 @@ def block_gru(**attributes: Any) -> Any:
 
     def backward(inputs: Any, out: Any, given: Any) -> Any:
         g = cupyrnn.block_gru_grad(**inputs, **out._asdict(), **given, **attributes)
-        return test_gru.by_input(g)
+        return grus.by_input(g)
 
     return loss_gradient(forward, backward)
 
@@ -102,20 +106,20 @@ def gru_block_cell() -> Any:
     def backward(inputs: Any, out: Any, given: Any) -> Any:
         saved = {n: a for n, a in out._asdict().items() if n != "h"}
         g = cupyrnn.gru_block_cell_backward(**inputs, **saved, **given)
-        return test_gru.by_input(g)
+        return grus.by_input(g)
 
     return loss_gradient(forward, backward)
 
 
 def cudnn_rnn(case: Case, **attributes: Any) -> Any:
     def forward(inputs: Any) -> Any:
-        out = test_cudnn_rnn.forward(cupyrnn, case, inputs, **attributes)
-        names = test_cudnn_rnn.COTANGENTS[: 3 if case.rnn_mode == "lstm" else 2]
+        out = nets.forward(cupyrnn, case, inputs, **attributes)
+        names = nets.COTANGENTS[: 3 if case.rnn_mode == "lstm" else 2]
         return out, dict(zip(names, out, strict=False))
 
     def backward(inputs: Any, out: Any, given: Any) -> Any:
-        g = test_cudnn_rnn.backward(cupyrnn, case, inputs, out, given, **attributes)
-        return test_cudnn_rnn.by_input(g, inputs)
+        g = nets.backward(cupyrnn, case, inputs, out, given, **attributes)
+        return nets.by_input(g, inputs)
 
     return loss_gradient(forward, backward)
 
@@ -188,7 +192,7 @@ def assert_second_order(
 def test_block_lstm_and_its_gradient(
     ops: Ops, extent: Any, peephole: bool, clip: float, rng: np.random.Generator
 ) -> None:
-    inputs = test_lstm.problem(rng, (4, 3, 2, 5), peephole)
+    inputs = lstms.problem(rng, (4, 3, 2, 5), peephole)
     cotangents = {n: rng.standard_normal((4, 3, 5)) for n in ("cs_grad", "h_grad")}
     order = "ifco" if peephole else "icfo"
     gradient = block_lstm(cell_clip=clip, gate_order=order, forget_bias=0.5, **extent)
@@ -202,7 +206,7 @@ def test_block_lstm_and_its_gradient(
 def test_lstm_block_cell_and_its_gradient(
     ops: Ops, peephole: bool, rng: np.random.Generator
 ) -> None:
-    inputs = test_lstm.problem(rng, (1, 3, 2, 5), peephole)
+    inputs = lstms.problem(rng, (1, 3, 2, 5), peephole)
     inputs["x"] = inputs["x"][0]
     cotangents = {n: rng.standard_normal((3, 5)) for n in ("cs_grad", "h_grad")}
     assert_second_order(lstm_block_cell(cell_clip=0.6), inputs, cotangents, rng, ops)
@@ -210,7 +214,7 @@ def test_lstm_block_cell_and_its_gradient(
 
 def test_the_gradients_up_to_the_gates(ops: Ops, rng: np.random.Generator) -> None:
     """The tangents of the ops that end at the gates are those of the ops that go on."""
-    inputs: Any = test_lstm.problem(rng, (1, 3, 2, 5), True)
+    inputs: Any = lstms.problem(rng, (1, 3, 2, 5), True)
     inputs["x"] = inputs["x"][0]
     given: Any = {n: rng.standard_normal((3, 5)) for n in ("cs_grad", "h_grad")}
 
@@ -235,7 +239,7 @@ def test_the_gradients_up_to_the_gates(ops: Ops, rng: np.random.Generator) -> No
     for name in ("cs_prev_grad", "wci_grad", "wcf_grad", "wco_grad"):
         assert_close(getattr(gates, name), getattr(whole, name), "float64", name)
     assert_close(gates.dicfo.sum(0), whole.b_grad, "float64", "dicfo")
-    inputs, given = test_gru.problem(rng, (1, 3, 2, 5)), {"d_h": given["h_grad"]}
+    inputs, given = grus.problem(rng, (1, 3, 2, 5)), {"d_h": given["h_grad"]}
     inputs["x"] = inputs["x"][0]
     gates, whole = along(gru)
     for name in ("d_x", "d_h_prev"):
@@ -246,13 +250,13 @@ def test_the_gradients_up_to_the_gates(ops: Ops, rng: np.random.Generator) -> No
 
 @pytest.mark.parametrize("extent", EXTENTS, ids="-".join)
 def test_block_gru_and_its_gradient(ops: Ops, extent: Any, rng: np.random.Generator) -> None:
-    inputs = test_gru.problem(rng, (4, 3, 2, 5))
+    inputs = grus.problem(rng, (4, 3, 2, 5))
     d_h = rng.standard_normal((4, 3, 5))
     assert_second_order(block_gru(**extent), inputs, {"d_h": d_h}, rng, ops)
 
 
 def test_gru_block_cell_and_its_gradient(ops: Ops, rng: np.random.Generator) -> None:
-    inputs = test_gru.problem(rng, (1, 3, 2, 5))
+    inputs = grus.problem(rng, (1, 3, 2, 5))
     inputs["x"] = inputs["x"][0]
     assert_second_order(gru_block_cell(), inputs, {"d_h": rng.standard_normal((3, 5))}, rng, ops)
 
@@ -274,8 +278,8 @@ def test_cudnn_rnn_and_its_gradient(
     if case.num_proj and mode != "lstm":
         return
     case = case._replace(rnn_mode=mode)
-    inputs = test_cudnn_rnn.problem(rng, case)
-    cotangents = test_cudnn_rnn.cotangents_of(rng, case)
+    inputs = nets.problem(rng, case)
+    cotangents = nets.cotangents_of(rng, case)
     gradient = cudnn_rnn(case, dropout=0.3, seed=3)
     assert_second_order(gradient, inputs, cotangents, rng, ops)
 
@@ -289,18 +293,18 @@ def test_hard_gates(ops: Ops, kind: str, activation: str, rng: np.random.Generat
     attributes: Any = {"recurrent_activation": activation}
     given = {n: rng.standard_normal((4, 3, 5)) for n in ("cs_grad", "h_grad")}
     if kind == "block_lstm":
-        inputs = test_lstm.problem(rng, (4, 3, 2, 5), True)
+        inputs = lstms.problem(rng, (4, 3, 2, 5), True)
         inputs["w"] *= 4
         f = cupyrnn.block_lstm(**inputs, **attributes, cell_clip=0).f
         assert 0 < np.mean((f == 0) | (f == 1)) < 1
         assert_second_order(block_lstm(**attributes), inputs, given, rng, ops)
     elif kind == "block_gru":
-        inputs = test_gru.problem(rng, (4, 3, 2, 5))
+        inputs = grus.problem(rng, (4, 3, 2, 5))
         inputs["w_ru"] *= 4
         assert_second_order(block_gru(**attributes), inputs, {"d_h": given["h_grad"]}, rng, ops)
     else:
         case = Case(kind, 4, 3, 2, 5, L=2, direction=BI)
-        inputs, given = test_cudnn_rnn.problem(rng, case), test_cudnn_rnn.cotangents_of(rng, case)
+        inputs, given = nets.problem(rng, case), nets.cotangents_of(rng, case)
         inputs["params"] *= 4
         assert_second_order(cudnn_rnn(case, **attributes), inputs, given, rng, ops)
 
@@ -311,12 +315,12 @@ def test_stacked_rnn_and_its_gradient(ops: Ops, kind: str, rng: np.random.Genera
 
     def weights(K: int) -> Any:
         if kind == "gru":
-            a = test_gru.problem(rng, (1, 1, K, H))
+            a = grus.problem(rng, (1, 1, K, H))
             return cupyrnn.BlockGRUParams(*(a[n] for n in ("w_ru", "w_c", "b_ru", "b_c")))
-        a = test_lstm.problem(rng, (1, 1, K, H), True)
+        a = lstms.problem(rng, (1, 1, K, H), True)
         if kind == "lstm":
             return cupyrnn.BlockLSTMParams(a["w"], a["b"])
-        return cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *test_lstm.PEEPHOLES)))
+        return cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *lstms.PEEPHOLES)))
 
     names = ("output", "output_h", "output_c")[: 2 if kind == "gru" else 3]
     shapes = dict(zip(names, [(T, B, D * H), (L * D, B, H), (L * D, B, H)], strict=False))
@@ -402,8 +406,8 @@ def test_random_cudnn_rnn(case: Case, seed: int, data: Any) -> None:
     attributes: dict[str, Any] = {"dropout": data.draw(st.sampled_from([0.0, 0.4])), "seed": seed}
     if data.draw(st.booleans()):
         attributes["resets"] = rng.random((case.T, case.B)) < 0.3
-    inputs = test_cudnn_rnn.problem(rng, case)
-    cotangents = test_cudnn_rnn.cotangents_of(rng, case)
+    inputs = nets.problem(rng, case)
+    cotangents = nets.cotangents_of(rng, case)
     assert_second_order(cudnn_rnn(case, **attributes), inputs, cotangents, rng)
 
 
@@ -427,11 +431,11 @@ def test_random_block_ops(
     if data.draw(st.booleans()):
         attributes["resets"] = rng.random((T, B)) < 0.3
     if lstm:
-        inputs: Any = test_lstm.problem(rng, shape, peephole)
+        inputs: Any = lstms.problem(rng, shape, peephole)
         gradient = block_lstm(cell_clip=data.draw(st.sampled_from([0.0, 0.4])), **attributes)
         names = ["cs_grad", "h_grad"]
     else:
-        inputs, gradient, names = test_gru.problem(rng, shape), block_gru(**attributes), ["d_h"]
+        inputs, gradient, names = grus.problem(rng, shape), block_gru(**attributes), ["d_h"]
     cotangents = {n: rng.standard_normal((T, B, H)) for n in names}
     assert_second_order(gradient, inputs, cotangents, rng)
 
@@ -441,10 +445,10 @@ def test_sizes_at_which_products_are_made_by_planes(
     ops: Ops, shape: tuple[int, ...], rng: np.random.Generator
 ) -> None:
     T, B, _, H = shape
-    inputs = test_lstm.problem(rng, shape, True)
+    inputs = lstms.problem(rng, shape, True)
     cotangents = {n: rng.standard_normal((T, B, H)) for n in ("cs_grad", "h_grad")}
     assert_second_order(block_lstm(), inputs, cotangents, rng, ops)
-    inputs = test_gru.problem(rng, shape)
+    inputs = grus.problem(rng, shape)
     assert_second_order(block_gru(), inputs, {"d_h": cotangents["h_grad"]}, rng, ops)
 
 
@@ -453,14 +457,14 @@ def test_float32_is_as_accurate_as_the_op(ops: Ops, kind: str, rng: np.random.Ge
     case = Case("lstm", 5, 3, 4, 33, L=2, direction=BI)
     inputs: Any
     if kind == "lstm":
-        inputs, gradient = test_lstm.problem(rng, (5, 3, 4, 33), True), block_lstm()
+        inputs, gradient = lstms.problem(rng, (5, 3, 4, 33), True), block_lstm()
         cotangents = {n: rng.standard_normal((5, 3, 33)) for n in ("cs_grad", "h_grad")}
     elif kind == "gru":
-        inputs, gradient = test_gru.problem(rng, (5, 3, 4, 33)), block_gru()
+        inputs, gradient = grus.problem(rng, (5, 3, 4, 33)), block_gru()
         cotangents = {"d_h": rng.standard_normal((5, 3, 33))}
     else:
-        inputs, gradient = test_cudnn_rnn.problem(rng, case), cudnn_rnn(case)
-        cotangents = test_cudnn_rnn.cotangents_of(rng, case)
+        inputs, gradient = nets.problem(rng, case), cudnn_rnn(case)
+        cotangents = nets.cotangents_of(rng, case)
     primals = inputs, cotangents
     for scale in (1.0, 1e-30, 1e30):
         tangents = tuple(
@@ -502,7 +506,7 @@ def test_no_tangent_is_too_large_or_too_small(dtype: str, growth: float, small: 
 
 def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Generator) -> None:
     """complex64 has as many bytes as float64."""
-    inputs = test_lstm.problem(rng, (6, 3, 2, 5), False, np.float32)
+    inputs = lstms.problem(rng, (6, 3, 2, 5), False, np.float32)
     dual = {n: a.astype(np.complex64) for n, a in inputs.items()}
     assert_close(
         ops.block_lstm(**dual, cell_clip=0.1).cs.real,
@@ -516,7 +520,7 @@ def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Ge
     one = np.ones((6, 3, 5), np.float32)
     real = ops.block_lstm(**inputs, cell_clip=0.1)
     for n, a, e in zip(
-        test_lstm.GRADIENT_NAMES,
+        lstms.GRADIENT_NAMES,
         ops.block_lstm_grad(**dual, **out._asdict(), cs_grad=one, h_grad=one, cell_clip=0.1),
         ops.block_lstm_grad(**inputs, **real._asdict(), cs_grad=one, h_grad=one, cell_clip=0.1),
         strict=True,
@@ -526,7 +530,7 @@ def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Ge
 
 def test_real_arguments_have_no_tangent(ops: Ops, rng: np.random.Generator) -> None:
     """One argument after the other has a tangent, in either order of real and complex."""
-    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True)
+    inputs = lstms.problem(rng, (3, 2, 4, 5), True)
     given = {"cs_grad": None, "h_grad": rng.standard_normal((3, 2, 5))}
     for complex_, real in ((np.complex128, np.float64), (np.complex64, np.float32)):
         narrow = {n: a.astype(real) for n, a in inputs.items()}
@@ -595,7 +599,7 @@ def test_the_value_decides_where_a_slope_breaks(ops: Ops, dtype: str) -> None:
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e30])
 def test_large_values(ops: Ops, dtype: str, size: float, rng: np.random.Generator) -> None:
     """What is finite for real arguments is finite with tangents, and the value is the same."""
-    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True, dtype)
+    inputs = lstms.problem(rng, (3, 2, 4, 5), True, dtype)
     inputs["w"] *= size
     given = rng.standard_normal((3, 2, 5)).astype(dtype)
 
@@ -618,7 +622,7 @@ def test_large_values(ops: Ops, dtype: str, size: float, rng: np.random.Generato
 
 @pytest.mark.parametrize("mode", MODES)
 def test_torchs_double_backward(
-    torch: Any,  # noqa: F811
+    torch: Any,
     mode: str,
     rng: np.random.Generator,
 ) -> None:
@@ -663,7 +667,7 @@ def test_torchs_double_backward(
 
 
 def test_raw_ops(rng: np.random.Generator) -> None:
-    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True)
+    inputs = lstms.problem(rng, (3, 2, 4, 5), True)
     other = {"seq_len_max": np.array(3), "cell_clip": 0.0}
     args = {n: inputs[n] for n in ("x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b")}
     tangents = {n: rng.standard_normal(a.shape) for n, a in args.items()}
@@ -676,7 +680,7 @@ def test_raw_ops(rng: np.random.Generator) -> None:
 
 
 def test_every_layout(rng: np.random.Generator) -> None:
-    inputs = test_gru.problem(rng, (3, 2, 4, 5))
+    inputs = grus.problem(rng, (3, 2, 4, 5))
     tangents = {n: rng.standard_normal(a.shape) for n, a in inputs.items()}
     expected = cupyrnn.jvp(lambda a: cupyrnn.block_gru(**a), (inputs,), (tangents,))
     for name in inputs:
@@ -859,7 +863,7 @@ def test_what_cannot_be_followed_on_a_device_is_refused(
 
 def test_arguments_on_a_device(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
     """Arrays and tangents are of one module and device, and so is what comes of them."""
-    inputs = test_gru.problem(rng, (2, 3, 4, 5))
+    inputs = grus.problem(rng, (2, 3, 4, 5))
     tangents = {n: rng.standard_normal(a.shape) for n, a in inputs.items()}
 
     def function(a: Any) -> Any:

@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from against.test_pytorch import torch  # noqa: F401 - a fixture
-from checks import FINITE_DIFFERENCE_STEP, assert_close
+from checks import DIFFERENCE_TOLERANCE, FINITE_DIFFERENCE_STEP, assert_close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops import test_gru, test_lstm
+from problems import grus, lstms
 
 import cupyrnn
 from cupyrnn import raw_ops
 from cupyrnn.derivatives import traced as _traced
-from derivatives import test_jvp
-from derivatives.test_jvp import DIFFERENCE_TOLERANCE
 
 # Functions of sizes, names and integers.
 NO_FLOATS = {
@@ -82,12 +79,12 @@ def packed(rng: np.random.Generator, L: int = 1, I: int = 3, **net: Any) -> Any:
 
 def block_weights(rng: np.random.Generator, kind: str, K: int, H: int) -> Any:
     if kind == "gru":
-        a = test_gru.problem(rng, (1, 1, K, H))
+        a = grus.problem(rng, (1, 1, K, H))
         return cupyrnn.BlockGRUParams(*(a[n] for n in ("w_ru", "w_c", "b_ru", "b_c")))
-    a = test_lstm.problem(rng, (1, 1, K, H), True)
+    a = lstms.problem(rng, (1, 1, K, H), True)
     if kind == "lstm":
         return cupyrnn.BlockLSTMParams(a["w"], a["b"])
-    return cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *test_lstm.PEEPHOLES)))
+    return cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *lstms.PEEPHOLES)))
 
 
 def lstm_to_block(p: Any) -> Any:
@@ -220,7 +217,7 @@ RAW_LSTM = ("x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b")
     ("forward", "backward"), [("BlockLSTM", "BlockLSTMGrad"), ("BlockLSTMV2", "BlockLSTMGradV2")]
 )
 def test_raw_block_lstm(forward: str, backward: str, rng: np.random.Generator) -> None:
-    inputs = test_lstm.problem(rng, (4, 3, 2, 5), True)
+    inputs = lstms.problem(rng, (4, 3, 2, 5), True)
     other = {"seq_len_max": np.array(3), "use_peephole": True}
 
     def both(a: Any, cs_grad: Any, h_grad: Any) -> Any:
@@ -234,7 +231,7 @@ def test_raw_block_lstm(forward: str, backward: str, rng: np.random.Generator) -
 
 
 def test_raw_lstm_block_cell(rng: np.random.Generator) -> None:
-    inputs = test_lstm.problem(rng, (1, 3, 2, 5), True)
+    inputs = lstms.problem(rng, (1, 3, 2, 5), True)
     inputs["x"] = inputs["x"][0]
 
     def both(a: Any, cs_grad: Any, h_grad: Any) -> Any:
@@ -248,7 +245,7 @@ def test_raw_lstm_block_cell(rng: np.random.Generator) -> None:
 
 
 def test_raw_gru_block_cell(rng: np.random.Generator) -> None:
-    inputs = test_gru.problem(rng, (1, 3, 2, 5))
+    inputs = grus.problem(rng, (1, 3, 2, 5))
     inputs["x"] = inputs["x"][0]
 
     def both(a: Any, d_h: Any) -> Any:
@@ -359,7 +356,7 @@ def hessian_product(function: Any, primals: Any, direction: Any) -> Any:
 
 @pytest.mark.parametrize("variant", ["projection", "lengths"])
 def test_torchs_double_backward_of_variants(
-    torch: Any,  # noqa: F811
+    torch: Any,
     variant: str,
     rng: np.random.Generator,
 ) -> None:
@@ -401,7 +398,7 @@ def test_torchs_double_backward_of_variants(
 
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
 def test_torchs_double_backward_of_cells(
-    torch: Any,  # noqa: F811
+    torch: Any,
     kind: str,
     rng: np.random.Generator,
 ) -> None:
@@ -441,7 +438,7 @@ def test_torchs_double_backward_of_cells(
 
 def test_nothing_is_left_out() -> None:
     """Every public function is called in one of these two files, or takes no numbers."""
-    text = Path(__file__).read_text() + Path(test_jvp.__file__).read_text()
+    text = Path(__file__).read_text() + Path(__file__).with_name("test_jvp.py").read_text()
     functions = {
         n for n in cupyrnn.__all__ if inspect.isfunction(getattr(cupyrnn, n)) and n != "jvp"
     }

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from problems import grus, lstms
 
 import cupyrnn
 from cupyrnn import _arrays
 from cupyrnn._arrays import array_kind, check_lengths, plain
-from ops import test_gru, test_lstm
 
 T, B, I, H = 6, 3, 4, 5
 PEEPHOLES = ("wci", "wcf", "wco")
@@ -24,7 +24,7 @@ PEEPHOLES = ("wci", "wcf", "wco")
 def _calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     """Return, by name, every public function and one set of right arguments, none left out."""
     rng = np.random.default_rng(0)
-    lstm, gru = test_lstm.problem(rng, (T, B, I, H), True), test_gru.problem(rng, (T, B, I, H))
+    lstm, gru = lstms.problem(rng, (T, B, I, H), True), grus.problem(rng, (T, B, I, H))
     lstm_step, gru_step = ({**a, "x": a["x"][0]} for a in (lstm, gru))
     lstm_out, gru_out = (
         f(**a)._asdict() for f, a in ((cupyrnn.block_lstm, lstm), (cupyrnn.block_gru, gru))

@@ -11,23 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import Ops, assert_close, assert_gradients
-from without_a_gpu.cudnn_stub.expected import (
-    CUDNN_CASES,
-    dtype_of,
-    each_dtype,
-    given,
-    lengths_of,
-    net_of,
-)
-from without_a_gpu.cudnn_stub.fixtures import forget
-from without_a_gpu.test_cudnn_library import LAYOUTS, NEEDS_CUDNN, assert_layout
-
-import cupyrnn
-from cupyrnn.cudnn import engine
-from cupyrnn.cudnn import library as libcudnn
-from cupyrnn.cudnn import nine as cudnn_nine
-from cupyrnn.weights.params import GATES
-from ops.test_cudnn_rnn import (
+from problems.nets import (
     BI,
     SKIP,
     UNI,
@@ -38,6 +22,22 @@ from ops.test_cudnn_rnn import (
     forward,
     problem,
 )
+from without_a_gpu.cudnn_stub.expected import (
+    CUDNN_CASES,
+    dtype_of,
+    each_dtype,
+    given,
+    lengths_of,
+    net_of,
+)
+from without_a_gpu.cudnn_stub.fixtures import forget
+from without_a_gpu.cudnn_stub.layouts import LAYOUTS, NEEDS_CUDNN, assert_layout
+
+import cupyrnn
+from cupyrnn.cudnn import engine
+from cupyrnn.cudnn import library as libcudnn
+from cupyrnn.cudnn import nine as cudnn_nine
+from cupyrnn.weights.params import GATES
 
 pytestmark = pytest.mark.usefixtures("fresh_search")
 

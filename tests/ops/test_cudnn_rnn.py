@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,226 +12,48 @@ import reference
 from checks import assert_close, assert_gradients, layouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems.nets import (
+    AUTO,
+    BI,
+    CASES,
+    COTANGENTS,
+    LINEAR,
+    MODES,
+    SKIP,
+    UNI,
+    Case,
+    assert_grads,
+    assert_outputs,
+    backward,
+    batch_major,
+    by_input,
+    case_id,
+    cases,
+    check_derivative,
+    cotangents_of,
+    forward,
+    masks_of,
+    own,
+    plain,
+    plain_grads,
+    problem,
+    wide,
+)
 
 import cupyrnn
 from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs
 from cupyrnn.driver import products as _products
 
-MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-UNI, BI = "unidirectional", "bidirectional"
-LINEAR, SKIP, AUTO = "linear_input", "skip_input", "auto_select"
-COTANGENTS = ("output_backprop", "output_h_backprop", "output_c_backprop")
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 
-class Case(NamedTuple):
-    """A configuration: sizes, attributes and lengths."""
-
-    rnn_mode: str
-    T: int
-    B: int
-    I: int
-    H: int
-    L: int = 1
-    direction: str = UNI
-    num_proj: int = 0
-    input_mode: str = LINEAR
-    lengths: tuple[int, ...] | None = None
-
-    @property
-    def D(self) -> int:
-        return 1 + (self.direction == BI)
-
-    @property
-    def P(self) -> int:
-        return self.num_proj or self.H
-
-    @property
-    def skip(self) -> bool:
-        return self.input_mode == SKIP or (self.input_mode == AUTO and self.I == self.H)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What both ops take by keyword."""
-        attributes = self._asdict()
-        names = ("rnn_mode", "input_mode", "direction", "num_proj")
-        lengths = None if self.lengths is None else np.array(self.lengths, np.int32)
-        return {n: attributes[n] for n in names} | {"sequence_lengths": lengths}
-
-    @property
-    def reference(self) -> dict[str, Any]:
-        """The same for the reference."""
-        layout = {"bidirectional": self.D == 2, "skip": self.skip, "num_proj": self.num_proj}
-        return layout | {"mode": self.rnn_mode, "lengths": self.lengths}
-
-    def within(self, ops: Any) -> Case:
-        """Return the case with no more steps than take long on a CPU that plays a GPU."""
-        T = ops.shape((self.T,))[0]
-        return self._replace(T=T, lengths=self.lengths and tuple(min(n, T) for n in self.lengths))
-
-
-CASES = [
-    *(Case(mode, 1, 1, 1, 1) for mode in MODES),
-    *(Case(mode, 3, 33, 1, 3, 2, BI, input_mode=AUTO) for mode in MODES),
-    *(Case(mode, 33, 3, 33, 33, 1, BI, 0, SKIP, (33, 1, 7)) for mode in MODES),
-    *(Case(mode, 7, 4, 3, 5, 3, BI, lengths=(2, 7, 0, 5)) for mode in MODES),
-    Case("lstm", 5, 3, 4, 33, 1, num_proj=3, lengths=(1, 5, 3)),
-    Case("lstm", 4, 2, 3, 5, 3, BI, 2),
-    Case("lstm", 4, 3, 3, 3, 2, BI, 3, SKIP, (4, 0, 2)),
-]
-
-
-def case_id(case: Case) -> str:
-    return "-".join(
-        [case.rnn_mode, *(f"{n}{getattr(case, n)}" for n in "TBIHLD")]
-        + [f"P{case.num_proj}"] * bool(case.num_proj)
-        + ["skip"] * case.skip
-        + ["lengths"] * (case.lengths is not None)
-    )
-
-
 each_case = pytest.mark.parametrize("case", CASES, ids=case_id)
-
-
-def params_size(case: Case) -> int:
-    return cupyrnn.cudnn_rnn_params_size(
-        case.L,
-        case.H,
-        case.I,
-        rnn_mode=case.rnn_mode,  # type: ignore[arg-type]
-        input_mode=case.input_mode,  # type: ignore[arg-type]
-        direction=case.direction,  # type: ignore[arg-type]
-        num_proj=case.num_proj,
-    )
-
-
-def problem(rng: np.random.Generator, case: Case, dtype: Any = np.float64) -> dict[str, Any]:
-    """Return the inputs; input_c is among them for an LSTM only."""
-    sizes: dict[str, tuple[int, ...]] = {"input": (case.T, case.B, case.I)}
-    sizes["input_h"] = (case.L * case.D, case.B, case.P)
-    if case.rnn_mode == "lstm":
-        sizes["input_c"] = (case.L * case.D, case.B, case.H)
-    sizes["params"] = (params_size(case),)
-    scale = dict.fromkeys(sizes, 0.7) | {"params": 1 / case.H**0.5}
-    inputs = {n: scale[n] * rng.standard_normal(s) for n, s in sizes.items()}
-    if case.rnn_mode == "rnn_relu" and np.dtype(dtype).itemsize == 2:
-        # Far from the kink, where rounding a value to half precision would change the gradient.
-        biases = inputs["params"][-2 * case.L * case.D * case.H :]
-        signs = np.sign(biases)
-        inputs["params"] *= 0.1
-        biases[...] = signs.reshape(-1, 2, case.H)[:, :1].repeat(2, 1).ravel() / 2
-    return {n: a.astype(dtype) for n, a in inputs.items()}
-
-
-def cotangents_of(rng: np.random.Generator, case: Case, dtype: Any = np.float64) -> dict[str, Any]:
-    """Return gradients of the outputs; they lie off zero, lest the sums cancel."""
-    sizes = [(case.T, case.B, case.D * case.P), (case.L * case.D, case.B, case.P)]
-    if case.rnn_mode == "lstm":
-        sizes.append((case.L * case.D, case.B, case.H))
-    return {
-        n: (0.5 + rng.standard_normal(s)).astype(dtype)
-        for n, s in zip(COTANGENTS, sizes, strict=False)
-    }
-
-
-def forward(ops: Any, case: Case, inputs: dict[str, Any], **more: Any) -> CudnnRNNOutputs:
-    result = ops.cudnn_rnn(**{"input_c": None, **inputs}, **{**case.attributes, **more})
-    assert isinstance(result, CudnnRNNOutputs)
-    return result
-
-
-def backward(
-    ops: Any,
-    case: Case,
-    inputs: dict[str, Any],
-    out: CudnnRNNOutputs,
-    cotangents: dict[str, Any],
-    **more: Any,
-) -> CudnnRNNGrads:
-    """cudnn_rnn_backprop on the inputs and outputs of cudnn_rnn."""
-    given = dict.fromkeys(("input_c", *COTANGENTS)) | inputs | out._asdict() | cotangents
-    if case.rnn_mode != "lstm":
-        given["output_c"] = None
-    result = ops.cudnn_rnn_backprop(**{**given, **case.attributes, **more})
-    assert isinstance(result, CudnnRNNGrads)
-    return result
-
-
-def with_c(case: Case, arrays: dict[str, Any]) -> list[Any]:
-    """Return the arrays with a zero in place of the cell state that the mode does not have."""
-    there = list(arrays.values())
-    if case.rnn_mode != "lstm":
-        there.insert(2, np.zeros((case.L * case.D, case.B, case.H), there[0].dtype))
-    return there
-
-
-def plain(case: Case, inputs: dict[str, Any], masks: Any = None) -> tuple[Any, Any, Any]:
-    """The outputs by the reference; a scalar for the cell state that the mode does not have."""
-    output, h, c = reference.cudnn_rnn(*with_c(case, inputs), masks=masks, **case.reference)
-    return output, h, c if case.rnn_mode == "lstm" else np.zeros(())
-
-
-def plain_grads(
-    case: Case, inputs: dict[str, Any], cotangents: dict[str, Any], masks: Any = None
-) -> CudnnRNNGrads:
-    """The gradients by the reference."""
-    dx, dh, dc, dparams = reference.cudnn_rnn_grad(
-        *with_c(case, inputs), *with_c(case, cotangents), masks=masks, **case.reference
-    )
-    return CudnnRNNGrads(dx, dh, dc if case.rnn_mode == "lstm" else np.zeros(()), dparams)
-
-
-def wide(arrays: dict[str, Any]) -> dict[str, Any]:
-    return {n: a.astype(np.float64) for n, a in arrays.items()}
-
-
-def own(ops: Any) -> Any:
-    """The engine that has the package's own dropout masks and reads no outputs: not cuDNN."""
-    return "auto" if getattr(ops, "xp", np) is np else "cupy"
-
-
-def masks_of(ops: Any, case: Case, **dropout: Any) -> list[Any]:
-    """
-    Return what a seed multiplies the values between the layers by.
-
-    A net of ReLUs of the same widths whose layers give ones and whose last one passes on what it
-    reads: each value has its own mask, whatever the cell.
-    """
-    masks = []
-    for layer in range(1, case.L):
-        W = case.P
-        probe = Case("rnn_relu", case.T, case.B, 1, W, layer + 1, case.direction)
-        params = np.zeros(params_size(probe))
-        weights = reference.cudnn_weights(params, "rnn_relu", layer + 1, W, 1, case.D == 2)
-        for (at, d), w in weights.items():
-            if at < layer:
-                w["bW"][...] = 1
-            else:
-                w["W"][:, d * W : (d + 1) * W] = np.eye(W)
-        inputs = {"input": np.zeros((case.T, case.B, 1)), "params": params}
-        inputs["input_h"] = np.zeros((probe.L * case.D, case.B, W))
-        masks.append(forward(ops, probe, inputs, engine=own(ops), **dropout).output)
-    return masks
-
-
-def assert_outputs(out: Any, expected: Any, dtype: str, what: str = "") -> None:
-    for name, a, e in zip(out._fields, out, expected, strict=False):
-        assert_close(a, e, dtype, f"{what} {name}", at_least=1.0)
-
-
-def assert_grads(g: CudnnRNNGrads, expected: CudnnRNNGrads, dtype: str, what: str = "") -> None:
-    for name, a, e in zip(g._fields, g, expected, strict=True):
-        assert_close(a, e, dtype, f"{what} {name}", at_least=1.0)
 
 
 def assert_same_bits(actual: Any, expected: Any) -> None:
     for name, a, e in zip(expected._fields, actual, expected, strict=True):
         assert a.dtype == e.dtype, name
         np.testing.assert_array_equal(a, e, name)
-
-
-def by_input(g: CudnnRNNGrads, inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: getattr(g, f"{name}_backprop") for name in inputs}
 
 
 @pytest.mark.compiled
@@ -322,45 +144,6 @@ def test_gradient_of_every_kind_of_case(case: Case, rng: np.random.Generator) ->
     check_derivative(case, rng, dropout=0.3, seed=5)
 
 
-def check_derivative(
-    case: Case,
-    rng: np.random.Generator,
-    complex_step: bool = True,
-    inputs: dict[str, Any] | None = None,
-    **dropout: Any,
-) -> None:
-    inputs, cotangents = inputs or problem(rng, case), cotangents_of(rng, case)
-
-    def outputs(**moved: Any) -> Any:
-        return forward(cupyrnn, case, moved, **dropout)[: len(cotangents)]
-
-    out = forward(cupyrnn, case, inputs, **dropout)
-    g = by_input(backward(cupyrnn, case, inputs, out, cotangents, **dropout), inputs)
-    assert_gradients(outputs, inputs, list(cotangents.values()), g, rng, complex_step=complex_step)
-
-
-@st.composite
-def cases(draw: Any) -> Case:
-    """The whole space of configurations, at small sizes."""
-    T, B = draw(st.integers(0, 6)), draw(st.integers(0, 4))
-    I, H, L = (draw(st.integers(1, 5)) for _ in range(3))
-    mode = draw(st.sampled_from(MODES))
-    input_mode = draw(st.sampled_from([LINEAR, SKIP, AUTO]))
-    lengths = st.tuples(*[st.integers(0, T)] * B)
-    return Case(
-        mode,
-        T,
-        B,
-        H if input_mode == SKIP else I,
-        H,
-        min(L, 3),
-        draw(st.sampled_from([UNI, BI])),
-        draw(st.integers(0, H)) if mode == "lstm" else 0,
-        input_mode,
-        draw(st.none() | lengths),
-    )
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     case=cases(),
@@ -390,11 +173,6 @@ def test_random_configurations(case: Case, dropout: float, time_major: bool, see
 
     given_grads = list(turned(cotangents).values())
     assert_gradients(outputs, turned(inputs), given_grads, by_input(g, inputs), rng)
-
-
-def batch_major(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Swap time and batch, and in the states layers and batch: its own inverse."""
-    return {n: a.swapaxes(0, 1) if a.ndim == 3 else a for n, a in arrays.items()}
 
 
 @each_mode

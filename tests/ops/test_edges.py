@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import TOLERANCES, assert_close
+from problems import grus, lstms
 from reference import gru, gru_grad, lstm_grad
 
 import cupyrnn
 from cupyrnn.driver import dropout as _dropout
 from cupyrnn.driver import products as _products
 from cupyrnn.driver.packing import count_rows
-from ops import test_gru, test_lstm
 
 # Far into where tanh is 1, past where exp overflows in float32 and in float64, and the largest.
 LARGE = (20.0, 43.9, 44.1, 50.0, 88.0, 90.0, 354.0, 356.0, 709.0, 750.0, 1e30, 3e38, np.inf)
@@ -152,7 +152,7 @@ def test_complex_step_through_closed_gates(z: float) -> None:
     """exp overflows there, where a complex reciprocal would be NaN."""
     B, I, H = 2, 3, 4
     rng = np.random.default_rng(0)
-    lstm = test_lstm.problem(rng, (3, B, I, H), True, complex)
+    lstm = lstms.problem(rng, (3, B, I, H), True, complex)
     direction = 1e-100j * rng.standard_normal((3, B, I))
     for gate in range(4):
         b = lstm["b"].copy()
@@ -162,7 +162,7 @@ def test_complex_step_through_closed_gates(z: float) -> None:
         for n, a, e in zip(out._fields, out, real, strict=True):
             assert np.isfinite(a).all(), n
             assert_close(a.real, e, "float64", n, at_least=1e-290)
-    inputs = test_gru.problem(rng, (3, B, I, H), complex)
+    inputs = grus.problem(rng, (3, B, I, H), complex)
     for name in ("b_ru", "b_c"):
         for half in (slice(None, H), slice(-H, None)):
             b = inputs[name].copy()
@@ -226,7 +226,7 @@ def test_gradients_of_a_step_of_many_rows(ops: Any, dtype: str, peephole: bool) 
     if ops.xp is np:
         assert B * H > _products.CHUNK
     rng = np.random.default_rng(0)
-    lstm = {**test_lstm.problem(rng, (1, B, I, H), peephole, dtype)}
+    lstm = {**lstms.problem(rng, (1, B, I, H), peephole, dtype)}
     lstm["x"] = lstm["x"][0]
     out = ops.lstm_block_cell(**lstm, cell_clip=0)
     cs_grad, h_grad = rng.standard_normal((2, B, H)).astype(dtype)
@@ -240,7 +240,7 @@ def test_gradients_of_a_step_of_many_rows(ops: Any, dtype: str, peephole: bool) 
         tuple(a.astype(np.float64)[None] for a in out),
         cs_grad.astype(np.float64)[None],
         h_grad.astype(np.float64)[None],
-        test_lstm.peephole_of(wide),
+        lstms.peephole_of(wide),
     )
     g = ops.lstm_block_cell_backward(**lstm, **saved, cs_grad=cs_grad, h_grad=h_grad)
     for name, a in g._asdict().items():
@@ -257,7 +257,7 @@ def test_gradients_of_a_step_of_many_rows(ops: Any, dtype: str, peephole: bool) 
 def test_gru_gradients_of_a_step_of_many_rows(ops: Any, dtype: str) -> None:
     B, I, H = 1200, 3, 33
     rng = np.random.default_rng(0)
-    inputs = test_gru.problem(rng, (1, B, I, H), dtype)
+    inputs = grus.problem(rng, (1, B, I, H), dtype)
     inputs["x"] = inputs["x"][0]
     out = ops.gru_block_cell(**inputs)
     d_h = rng.standard_normal((B, H)).astype(dtype)
@@ -282,7 +282,7 @@ def test_gru_gradients_of_a_step_of_many_rows(ops: Any, dtype: str) -> None:
 def test_the_reference_of_a_step_of_many_rows_is_the_sequence() -> None:
     """As the forward op of such a step is checked nowhere else."""
     rng = np.random.default_rng(0)
-    inputs = test_gru.problem(rng, (1, 1200, 3, 33))
+    inputs = grus.problem(rng, (1, 1200, 3, 33))
     for a, e in zip(cupyrnn.block_gru(**inputs), gru(**inputs), strict=True):
         assert_close(a, e, "float64", "gru")
 
@@ -315,7 +315,7 @@ def test_the_compute_type_that_reaches_cublas(
     pytest.importorskip("ml_dtypes")
     for dtype in TOLERANCES:
         arrays = {
-            n: cupy_on_cpu.asarray(a) for n, a in test_gru.problem(rng, (3, 2, 4, 5), dtype).items()
+            n: cupy_on_cpu.asarray(a) for n, a in grus.problem(rng, (3, 2, 4, 5), dtype).items()
         }
         computed.clear()
         out = cupyrnn.block_gru(**arrays)
@@ -342,7 +342,7 @@ def test_host_reserved_of_a_wrong_dtype(dtype: Any) -> None:
 @pytest.mark.parametrize("op", ["lstm_block_cell", "block_lstm"])
 def test_one_peephole_alone(op: str, name: str) -> None:
     """An error also where none is to be used: it is a mistake of the caller's."""
-    inputs = test_lstm.problem(np.random.default_rng(0), (2, 3, 4, 5), False)
+    inputs = lstms.problem(np.random.default_rng(0), (2, 3, 4, 5), False)
     inputs["x"] = inputs["x"] if op == "block_lstm" else inputs["x"][0]
     missing = "wci" if name != "wci" else "wcf"
     message = rf"^{op}: {missing} is None, expected an array of shape \(H,\) = \(5,\) like {name}$"

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import reference
 from checks import TOLERANCES, assert_close, assert_gradients
+from problems import grus, lstms, nets
+from problems.nets import BI, Case
 
 import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid, gate_of, slope_of
-from ops import test_cudnn_rnn, test_gru, test_lstm
-from ops.test_cudnn_rnn import BI, Case
 
 HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
 each_activation = pytest.mark.parametrize("activation", HARD)
@@ -29,13 +29,13 @@ def wide(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def lstm_problem(rng: np.random.Generator, shape: Any, peephole: bool, dtype: Any) -> Any:
-    inputs = test_lstm.problem(rng, shape, peephole)
+    inputs = lstms.problem(rng, shape, peephole)
     inputs["w"] *= LARGE
     return {name: a.astype(dtype) for name, a in inputs.items()}
 
 
 def gru_problem(rng: np.random.Generator, shape: Any, dtype: Any) -> Any:
-    inputs = test_gru.problem(rng, shape)
+    inputs = grus.problem(rng, shape)
     inputs["w_ru"] *= LARGE
     return {name: a.astype(dtype) for name, a in inputs.items()}
 
@@ -71,9 +71,7 @@ def test_lstm_agrees_with_plain_loop(
     )
     clip = float(np.dtype(dtype).type(0.9))
     exact = wide(inputs)
-    expected = test_lstm.plain(
-        exact, **attributes, forget_bias=0.6, clip=clip, activation=activation
-    )
+    expected = lstms.plain(exact, **attributes, forget_bias=0.6, clip=clip, activation=activation)
     assert_all_parts(out.i, out.f, out.o)
     if np.dtype(dtype).itemsize > 2:  # halves round the state from step to step
         for name, a, e in zip(out._fields, out, expected, strict=True):
@@ -81,14 +79,14 @@ def test_lstm_agrees_with_plain_loop(
     # The gradient of what the op itself saved, so that the same gates are 0 and 1.
     saved = cupyrnn.LSTMOutputs(*(a.astype(np.float64) for a in out))
     cotangents = [(1 + rng.standard_normal(out.h.shape)).astype(dtype) for _ in range(2)]
-    g = test_lstm.grads(
+    g = lstms.grads(
         ops, inputs, out, *cotangents, cell_clip=0.9, recurrent_activation=activation, **attributes
     )
     e = reference.lstm_grad(
         *(exact[n] for n in ("x", "cs_prev", "h_prev", "w")),
         saved,
         *(a.astype(np.float64) for a in cotangents),
-        test_lstm.peephole_of(exact),
+        lstms.peephole_of(exact),
         clip,
         attributes["gate_order"],
         activation,
@@ -115,7 +113,7 @@ def test_gru_agrees_with_plain_loop(
         for name, a, e in zip(out._fields, out, expected, strict=True):
             assert_close(a, e, dtype, name, at_least=1.0)
     d_h = (1 + rng.standard_normal(out.h.shape)).astype(dtype)
-    g = test_gru.grads(ops, inputs, out, d_h, recurrent_activation=activation)
+    g = grus.grads(ops, inputs, out, d_h, recurrent_activation=activation)
     expected_grads = reference.gru_grad(
         *(exact[n] for n in ("x", "h_prev", "w_ru", "w_c")),
         tuple(a.astype(np.float64) for a in out),
@@ -132,7 +130,7 @@ CASES = [
     Case("gru", 5, 4, 3, 5, 2, BI, lengths=(2, 5, 0, 5)),
     Case("gru", 3, 33, 1, 3),
 ]
-each_case = pytest.mark.parametrize("case", CASES, ids=test_cudnn_rnn.case_id)
+each_case = pytest.mark.parametrize("case", CASES, ids=nets.case_id)
 
 
 @pytest.mark.compiled
@@ -142,10 +140,10 @@ each_case = pytest.mark.parametrize("case", CASES, ids=test_cudnn_rnn.case_id)
 def test_cudnn_rnn_agrees_with_plain_loop(
     ops: Any, case: Case, dtype: str, activation: Any, rng: np.random.Generator
 ) -> None:
-    inputs = test_cudnn_rnn.problem(rng, case)
+    inputs = nets.problem(rng, case)
     inputs["params"] *= 2
     inputs = {name: a.astype(dtype) for name, a in inputs.items()}
-    out = test_cudnn_rnn.forward(ops, case, inputs, recurrent_activation=activation)
+    out = nets.forward(ops, case, inputs, recurrent_activation=activation)
     exact = wide(inputs)
     c = exact.get("input_c", np.zeros((case.L * case.D, case.B, case.H)))
     first = exact["input"], exact["input_h"], c, exact["params"]
@@ -153,7 +151,7 @@ def test_cudnn_rnn_agrees_with_plain_loop(
     for name, a, e in zip(out._fields, out, expected, strict=False):
         if a.ndim:
             assert_close(a, e, dtype, name, at_least=1.0)
-    cotangents = test_cudnn_rnn.cotangents_of(rng, case, dtype)
+    cotangents = nets.cotangents_of(rng, case, dtype)
     g = ops.cudnn_rnn_backprop(
         **{"input_c": None, **inputs},
         **{name: a if a.ndim else None for name, a in list(out._asdict().items())[:3]},
@@ -193,8 +191,8 @@ def test_gradients_are_the_derivatives(
     assert (out.i == 0).any()
     assert (out.f == 1).any()
     cotangents = rng.standard_normal((2, *out.h.shape))
-    g = test_lstm.grads(cupyrnn, inputs, out, *cotangents, **attributes, cell_clip=0.8)
-    by_input = test_lstm.by_input(g, inputs)
+    g = lstms.grads(cupyrnn, inputs, out, *cotangents, **attributes, cell_clip=0.8)
+    by_input = lstms.by_input(g, inputs)
     assert_gradients(lstm, inputs, cotangents, by_input, rng, complex_step=complex_step)
 
     inputs = gru_problem(rng, (6, 3, 2, 5), np.float64)
@@ -205,20 +203,20 @@ def test_gradients_are_the_derivatives(
     saved = cupyrnn.block_gru(**inputs, **attributes)
     assert (saved.r == 0).any()
     assert (saved.u == 1).any()
-    grads = test_gru.grads(cupyrnn, inputs, saved, cotangents[0], **attributes)
-    by_input = test_gru.by_input(grads)
+    grads = grus.grads(cupyrnn, inputs, saved, cotangents[0], **attributes)
+    by_input = grus.by_input(grads)
     assert_gradients(gru, inputs, cotangents[:1], by_input, rng, complex_step=complex_step)
 
     for case in CASES:
-        inputs = test_cudnn_rnn.problem(rng, case)
+        inputs = nets.problem(rng, case)
         inputs["params"] *= 2
-        given = test_cudnn_rnn.cotangents_of(rng, case)
+        given = nets.cotangents_of(rng, case)
 
         def net(*, case: Case = case, **moved: Any) -> tuple[Any, ...]:
-            out = test_cudnn_rnn.forward(cupyrnn, case, moved, **attributes)
+            out = nets.forward(cupyrnn, case, moved, **attributes)
             return out[:3] if case.rnn_mode == "lstm" else out[:2]
 
-        kept = test_cudnn_rnn.forward(cupyrnn, case, inputs, **attributes)
+        kept = nets.forward(cupyrnn, case, inputs, **attributes)
         params = cupyrnn.cudnn_rnn_backprop(
             **{"input_c": None, **inputs},  # type: ignore[arg-type]
             **dict.fromkeys(("output", "output_h", "output_c")),  # type: ignore[arg-type]
@@ -245,7 +243,7 @@ def test_one_step_is_the_first_of_the_sequence(
     for name, a, e in zip(out._fields, out, sequence, strict=True):
         assert_close(a, e[0], "float64", name)
     cs_grad, h_grad = rng.standard_normal((2, *out.h.shape))
-    expected = test_lstm.grads(ops, inputs, sequence, cs_grad[None], h_grad[None], **attributes)
+    expected = lstms.grads(ops, inputs, sequence, cs_grad[None], h_grad[None], **attributes)
     saved = {n: a for n, a in out._asdict().items() if n != "h"}
     given = {"cs_grad": cs_grad, "h_grad": h_grad, **attributes}
     for name, a in ops.lstm_block_cell_backward(**one, **saved, **given)._asdict().items():
@@ -261,7 +259,7 @@ def test_one_step_is_the_first_of_the_sequence(
     for name, a, e in zip(first._fields, first, whole, strict=True):
         assert_close(a, e[0], "float64", name)
     d_h = rng.standard_normal(first.h.shape)
-    expected = test_gru.grads(ops, inputs, whole, d_h[None], **attributes)
+    expected = grus.grads(ops, inputs, whole, d_h[None], **attributes)
     saved = {n: a for n, a in first._asdict().items() if n != "h"}
     for name, a in (
         ops.gru_block_cell_backward(**one, **saved, d_h=d_h, **attributes)._asdict().items()
@@ -391,7 +389,7 @@ def test_pytorch(rng: np.random.Generator) -> None:
     attributes: dict[str, Any] = {"recurrent_activation": "hard_sigmoid_1/6", "cell_clip": 3.0}
     out = cupyrnn.block_lstm(**inputs, **attributes)
     assert_close(out.h, torch.stack(steps).detach().numpy(), "float64", "h")
-    g = test_lstm.grads(cupyrnn, inputs, out, None, d_h, **attributes)
+    g = lstms.grads(cupyrnn, inputs, out, None, d_h, **attributes)
     for name, tensor in tensors.items():
         assert_close(getattr(g, f"{name}_grad"), tensor.grad.numpy(), "float64", name)
 

@@ -9,7 +9,8 @@ import pytest
 from checks import assert_close, assert_gradients, layouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import gru, gru_grad
+from problems.grus import by_input, grads, plain_grads, problem
+from reference import gru
 
 import cupyrnn
 from cupyrnn import GRUGrads, GRUOutputs
@@ -20,31 +21,6 @@ pytestmark = pytest.mark.compiled
 SHAPES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5), (100, 11, 3, 33), (70, 33, 7, 64)]
 EMPTY = [(0, 2, 3, 4), (5, 0, 3, 4), (5, 2, 0, 4), (5, 2, 3, 0), (0, 0, 0, 0)]
 BIASES = ("b_ru", "b_c")
-
-
-def problem(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float64
-) -> dict[str, Any]:
-    """Return the inputs of block_gru, scaled so that the gates neither saturate nor idle."""
-    T, B, I, H = shape
-    sizes = {"x": (T, B, I), "h_prev": (B, H), "w_ru": (I + H, 2 * H), "w_c": (I + H, H)}
-    sizes |= {"b_ru": (2 * H,), "b_c": (H,)}
-    scale = dict.fromkeys(sizes, 0.7) | dict.fromkeys(("w_ru", "w_c"), 1 / max(1, I + H) ** 0.5)
-    return {n: (scale[n] * rng.standard_normal(s)).astype(dtype) for n, s in sizes.items()}
-
-
-def grads(
-    ops: Any, inputs: dict[str, Any], saved: GRUOutputs, d_h: Any, **attributes: Any
-) -> GRUGrads:
-    return ops.block_gru_grad(**inputs, **saved._asdict(), d_h=d_h, **attributes)
-
-
-def plain_grads(inputs: dict[str, Any], saved: Any, d_h: Any) -> dict[str, Any]:
-    return gru_grad(*(inputs[n] for n in ("x", "h_prev", "w_ru", "w_c")), saved, d_h)
-
-
-def by_input(g: GRUGrads) -> dict[str, Any]:
-    return {name.removeprefix("d_"): a for name, a in g._asdict().items()}
 
 
 def wider(arrays: Any) -> tuple[Any, ...]:

@@ -13,60 +13,17 @@ from checks import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import lstm, lstm_grad
+from problems.lstms import GRADIENT_NAMES, PEEPHOLES, by_input, grads, peephole_of, plain, problem
+from reference import lstm_grad
 
 import cupyrnn
-from cupyrnn import LSTMGrads, LSTMOutputs
+from cupyrnn import LSTMOutputs
 
 pytestmark = pytest.mark.compiled
 
 # (T, B, I, H). The last two are longer than a block of steps and a chunk of factors.
 SHAPES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5), (100, 11, 3, 33), (70, 33, 7, 64)]
 EMPTY = [(0, 2, 3, 4), (5, 0, 3, 4), (5, 2, 0, 4), (5, 2, 3, 0), (0, 0, 0, 0)]
-GRADIENT_NAMES = LSTMGrads._fields
-PEEPHOLES = ("wci", "wcf", "wco")
-
-
-def problem(
-    rng: np.random.Generator, shape: tuple[int, ...], peephole: bool, dtype: Any = np.float64
-) -> dict[str, Any]:
-    """Return the inputs of block_lstm, scaled so that the gates neither saturate nor idle."""
-    T, B, I, H = shape
-    sizes = {"x": (T, B, I), "cs_prev": (B, H), "h_prev": (B, H), "w": (I + H, 4 * H)}
-    sizes["b"] = (4 * H,)
-    if peephole:
-        sizes |= dict.fromkeys(PEEPHOLES, (H,))
-    scale = dict.fromkeys(sizes, 0.7) | dict.fromkeys(PEEPHOLES, 0.2)
-    scale["w"] = 1 / max(1, I + H) ** 0.5
-    return {n: (scale[n] * rng.standard_normal(s)).astype(dtype) for n, s in sizes.items()}
-
-
-def peephole_of(inputs: dict[str, Any]) -> tuple[Any, Any, Any] | None:
-    return (inputs["wci"], inputs["wcf"], inputs["wco"]) if "wci" in inputs else None
-
-
-def plain(inputs: dict[str, Any], **attributes: Any) -> LSTMOutputs:
-    """The reference on the same inputs."""
-    first = (inputs[n] for n in ("x", "cs_prev", "h_prev", "w", "b"))
-    return LSTMOutputs(*lstm(*first, peephole_of(inputs), **attributes))
-
-
-def grads(
-    ops: Any,
-    inputs: dict[str, Any],
-    saved: LSTMOutputs,
-    cs_grad: Any,
-    h_grad: Any,
-    **attributes: Any,
-) -> LSTMGrads:
-    """block_lstm_grad on the inputs and outputs of block_lstm."""
-    return ops.block_lstm_grad(
-        **inputs, **saved._asdict(), cs_grad=cs_grad, h_grad=h_grad, **attributes
-    )
-
-
-def by_input(g: LSTMGrads, inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: getattr(g, f"{name}_grad") for name in inputs}
 
 
 @pytest.mark.parametrize("gate_order", ["icfo", "ifco"])

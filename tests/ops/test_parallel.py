@@ -550,7 +550,7 @@ def test_more_processes_than_gpus(tmp_path: Path) -> None:
 
 # The main job on CuPy's stand-in, whose GPU is the CPU.
 DEVICE = """
-from demo.test_main import with_model_functions
+from demo.device import with_model_functions
 from cupyrnn import demo
 from cupyrnn.demo import cli, text
 text.read_text = lambda: "the cat sat on the mat.\\n" * 60

@@ -13,12 +13,12 @@ import reference
 from checks import ON_HOST, Ops, assert_close, assert_gradients, layouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import grus, lstms, nets
+from problems.nets import BI, MODES, UNI, Case
 
 import cupyrnn
 from cupyrnn.driver import layer as _layer
 from cupyrnn.driver import products as _products
-from ops import test_cudnn_rnn, test_gru, test_lstm
-from ops.test_cudnn_rnn import BI, MODES, UNI, Case
 
 # (T, B, I, H)
 SHAPES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5), (33, 3, 2, 33)]
@@ -180,7 +180,7 @@ def _lstm_steps(inputs: dict[str, Any], attributes: dict[str, Any]) -> tuple[Any
     five = (inputs[n] for n in ("x", "cs_prev", "h_prev", "w", "b"))
     more = {n: attributes[n] for n in ("forget_bias", "gate_order")}
     clip = attributes["cell_clip"] or None
-    return reference.lstm(*five, test_lstm.peephole_of(inputs), clip=clip, **more)
+    return reference.lstm(*five, lstms.peephole_of(inputs), clip=clip, **more)
 
 
 def _lstm_steps_grad(
@@ -188,7 +188,7 @@ def _lstm_steps_grad(
 ) -> dict[str, Any]:
     four = (inputs[n] for n in ("x", "cs_prev", "h_prev", "w"))
     clip = attributes["cell_clip"] or None
-    peephole = test_lstm.peephole_of(inputs)
+    peephole = lstms.peephole_of(inputs)
     return reference.lstm_grad(*four, saved, *given, peephole, clip, attributes["gate_order"])
 
 
@@ -199,21 +199,21 @@ def _gru_steps(inputs: dict[str, Any], attributes: dict[str, Any]) -> tuple[Any,
 def _gru_steps_grad(
     inputs: dict[str, Any], saved: Any, given: Any, attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    return test_gru.plain_grads(inputs, saved, *given)
+    return grus.plain_grads(inputs, saved, *given)
 
 
 LSTM = Block(
     "block_lstm",
     ("cs_prev", "h_prev"),
     ("cs_grad", "h_grad"),
-    lambda rng, shape, dtype=float: test_lstm.problem(rng, shape, False, dtype),
+    lambda rng, shape, dtype=float: lstms.problem(rng, shape, False, dtype),
     _lstm_steps,
     _lstm_steps_grad,
 )
 PEEPHOLE = LSTM._replace(
-    problem=lambda rng, shape, dtype=float: test_lstm.problem(rng, shape, True, dtype)
+    problem=lambda rng, shape, dtype=float: lstms.problem(rng, shape, True, dtype)
 )
-GRU = Block("block_gru", ("h_prev",), ("d_h",), test_gru.problem, _gru_steps, _gru_steps_grad)
+GRU = Block("block_gru", ("h_prev",), ("d_h",), grus.problem, _gru_steps, _gru_steps_grad)
 
 # Every op with every attribute it has. 0.25 is a number in every dtype.
 PLAIN = {"forget_bias": 0.6, "cell_clip": 0.0, "gate_order": "icfo"}
@@ -551,8 +551,8 @@ def test_two_calls_make_a_bidirectional_net(ops: Ops, rng: np.random.Generator) 
     T, B, I, H = 6, 4, 3, 5
     seqs = sequences(rng, T, B, "lengths+resets", reverse=False)
     case = Case("lstm", T, B, I, H, 1, BI, lengths=tuple(seqs.lengths))
-    inputs = test_cudnn_rnn.problem(rng, case)
-    net = test_cudnn_rnn.forward(ops, case, inputs, resets=seqs.resets)
+    inputs = nets.problem(rng, case)
+    net = nets.forward(ops, case, inputs, resets=seqs.resets)
     weights = reference.cudnn_weights(inputs["params"], "lstm", 1, H, I, True)
     outs, calls = [], []
     for d, reverse in enumerate((False, True)):
@@ -567,9 +567,9 @@ def test_two_calls_make_a_bidirectional_net(ops: Ops, rng: np.random.Generator) 
     present = seqs.lengths > 0
     assert_close(outs[1].cs[0, present], net.output_c[1, present], "float64", "last cs")
 
-    cotangents = test_cudnn_rnn.cotangents_of(rng, case)
+    cotangents = nets.cotangents_of(rng, case)
     cotangents["output_h_backprop"][...] = cotangents["output_c_backprop"][...] = 0
-    g = test_cudnn_rnn.backward(ops, case, inputs, net, cotangents, resets=seqs.resets)
+    g = nets.backward(ops, case, inputs, net, cotangents, resets=seqs.resets)
     dy = cotangents["output_backprop"]
     halves = [
         ops.block_lstm_grad(
@@ -595,7 +595,7 @@ def net_alone(
     case: Case, seqs: Sequences, inputs: dict[str, Any], masks: Any = None
 ) -> tuple[Any, Any, Any]:
     """Return output, output_h and output_c by the reference, episode by episode."""
-    x, h, c, params = test_cudnn_rnn.with_c(case, inputs)
+    x, h, c, params = nets.with_c(case, inputs)
     out = np.zeros((case.T, case.B, case.D * case.P), x.dtype), h.copy(), c.copy()
     for b, begin, end, first, last in _parts(case, seqs):
         some = None if masks is None else [m[begin:end, b : b + 1] for m in masks]
@@ -621,8 +621,8 @@ def net_alone_grads(
     masks: Any = None,
 ) -> cupyrnn.CudnnRNNGrads:
     """Return the gradients by the reference, episode by episode."""
-    x, h, c, params = test_cudnn_rnn.with_c(case, inputs)
-    dy, *d_last = test_cudnn_rnn.with_c(case, cotangents)
+    x, h, c, params = nets.with_c(case, inputs)
+    dy, *d_last = nets.with_c(case, cotangents)
     dx, dh, dc, dparams = (np.zeros_like(a) for a in (x, h, c, params))
     for b, begin, end, first, last in _parts(case, seqs):
         some = None if masks is None else [m[begin:end, b : b + 1] for m in masks]
@@ -669,32 +669,30 @@ def check_net(
     time_major: bool = True,
 ) -> None:
     """cudnn_rnn with resets and its gradient against each episode alone, NaN past every end."""
-    inputs = test_cudnn_rnn.problem(rng, case, kind_of(dtype))
-    cotangents = test_cudnn_rnn.cotangents_of(rng, case, kind_of(dtype))
+    inputs = nets.problem(rng, case, kind_of(dtype))
+    cotangents = nets.cotangents_of(rng, case, kind_of(dtype))
     inputs["input"][seqs.past] = cotangents["output_backprop"][seqs.past] = np.nan
     drop = {"dropout": dropout, "seed": 3}
-    masks = test_cudnn_rnn.masks_of(ops, case, **drop) if dropout else None
+    masks = nets.masks_of(ops, case, **drop) if dropout else None
     expected = net_alone(case, seqs, wide(inputs), masks)
 
     def turned(arrays: dict[str, Any]) -> dict[str, Any]:
-        return arrays if time_major else test_cudnn_rnn.batch_major(arrays)
+        return arrays if time_major else nets.batch_major(arrays)
 
     resets = seqs.resets if time_major or seqs.resets is None else seqs.resets.T
-    more = {"time_major": time_major, "resets": resets, "engine": test_cudnn_rnn.own(ops), **drop}
-    out = test_cudnn_rnn.forward(ops, case, turned(inputs), **more)
+    more = {"time_major": time_major, "resets": resets, "engine": nets.own(ops), **drop}
+    out = nets.forward(ops, case, turned(inputs), **more)
     shown = type(out)(**turned(out._asdict()))
-    test_cudnn_rnn.assert_outputs(shown, expected, dtype)
+    nets.assert_outputs(shown, expected, dtype)
     assert not shown.output[seqs.past].any()
-    inference = test_cudnn_rnn.forward(
+    inference = nets.forward(
         ops, case, turned(inputs), **{**more, "dropout": 0.0, "is_training": False}
     )
     without = net_alone(case, seqs, wide(inputs)) if dropout else expected
-    test_cudnn_rnn.assert_outputs(
-        type(out)(**turned(inference._asdict())), without, dtype, "inference"
-    )
-    g = test_cudnn_rnn.backward(ops, case, turned(inputs), out, turned(cotangents), **more)
+    nets.assert_outputs(type(out)(**turned(inference._asdict())), without, dtype, "inference")
+    g = nets.backward(ops, case, turned(inputs), out, turned(cotangents), **more)
     e = net_alone_grads(case, seqs, wide(inputs), wide(cotangents), masks)
-    test_cudnn_rnn.assert_grads(type(g)(**turned(g._asdict())), e, dtype)
+    nets.assert_grads(type(g)(**turned(g._asdict())), e, dtype)
 
 
 NETS = [
@@ -703,7 +701,7 @@ NETS = [
     Case("lstm", 6, 3, 4, 5, 2, BI, 2),
     Case("gru", 5, 3, 4, 4, 1, BI, input_mode="skip_input"),
 ]
-each_net = pytest.mark.parametrize("case", NETS, ids=test_cudnn_rnn.case_id)
+each_net = pytest.mark.parametrize("case", NETS, ids=nets.case_id)
 each_net_kind = pytest.mark.parametrize("kind", ["resets", "lengths+resets"])
 
 
@@ -717,7 +715,7 @@ def with_lengths(case: Case, seqs: Sequences) -> Case:
     ("dtype", "case"),
     [("float64", case) for case in NETS]
     + [(dtype, case) for dtype in ("float16", "bfloat16", "float32") for case in NETS[:4]],
-    ids=lambda a: a if isinstance(a, str) else test_cudnn_rnn.case_id(a),
+    ids=lambda a: a if isinstance(a, str) else nets.case_id(a),
 )
 def test_each_episode_of_a_net_alone_gives_the_same(
     ops: Ops, case: Case, dtype: str, kind: str, rng: np.random.Generator
@@ -742,7 +740,7 @@ def test_several_blocks_of_rows_of_a_net(
 
 
 @each_net_kind
-@pytest.mark.parametrize("case", NETS[:4], ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("case", NETS[:4], ids=nets.case_id)
 def test_resets_and_dropout_batch_major(
     ops: Ops, case: Case, kind: str, rng: np.random.Generator
 ) -> None:
@@ -753,7 +751,7 @@ def test_resets_and_dropout_batch_major(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    case=test_cudnn_rnn.cases(),
+    case=nets.cases(),
     dropout=st.sampled_from([0.0, 0.4]),
     time_major=st.booleans(),
     rows=st.sampled_from([1, 5, 1024]),
@@ -770,7 +768,7 @@ def test_random_nets_and_their_derivative(
     with pytest.MonkeyPatch.context() as monkeypatch:
         small_blocks(monkeypatch, rows)
         check_net(cupyrnn, case, seqs, rng, dropout=dropout, time_major=time_major)
-        test_cudnn_rnn.check_derivative(case, rng, resets=resets, dropout=dropout, seed=7)
+        nets.check_derivative(case, rng, resets=resets, dropout=dropout, seed=7)
 
 
 def _calls() -> dict[str, dict[str, Any]]:
@@ -783,11 +781,11 @@ def _calls() -> dict[str, dict[str, Any]]:
         grads = {n: np.ones((6, 3, 5)) for n in op.cotangents}
         calls[op.name] = inputs
         calls[f"{op.name}_grad"] = inputs | out._asdict() | grads
-    inputs = {"input_c": None, **test_cudnn_rnn.problem(rng, Case("gru", 6, 3, 4, 5))}
+    inputs = {"input_c": None, **nets.problem(rng, Case("gru", 6, 3, 4, 5))}
     out = cupyrnn.cudnn_rnn(**inputs, rnn_mode="gru")
     calls["cudnn_rnn"] = inputs | {"rnn_mode": "gru"}
     calls["cudnn_rnn_backprop"] = calls["cudnn_rnn"] | out._asdict()
-    calls["cudnn_rnn_backprop"] |= {**dict.fromkeys(test_cudnn_rnn.COTANGENTS), "output_c": None}
+    calls["cudnn_rnn_backprop"] |= {**dict.fromkeys(nets.COTANGENTS), "output_c": None}
     return calls
 
 

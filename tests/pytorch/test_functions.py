@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,23 +13,11 @@ import pytest
 from checks import assert_close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops import test_cudnn_rnn, test_gru, test_lstm
-from ops.test_cudnn_rnn import BI, MODES, Case
+from problems import grus, lstms, nets
+from problems.nets import BI, MODES
 
 import cupyrnn
-
-torch: Any
-ct: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-        import torch._dynamo
-
-        import cupyrnn.torch as ct
-        from cupyrnn.torch import definitions
-except ImportError:
-    torch = ct = definitions = None
+from pytorch.problem import NAMES, Problem, ct, definitions, torch
 
 pytestmark = [
     pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
@@ -39,88 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
-
-LENGTHS = {"sequence_lengths": [3, 0, 4]}
-RESETS = {"resets": [[True, False, False], [False, True, False], [False] * 3, [True] * 3]}
-NAMES = [
-    "lstm_block_cell",
-    "lstm_block_cell, clip and peepholes",
-    "block_lstm",
-    "block_lstm, clip and peepholes",
-    "block_lstm, lengths",
-    "gru_block_cell",
-    "block_gru",
-    "block_gru, hard gates",
-    *(f"cudnn_rnn, {mode}" for mode in MODES),
-    "cudnn_rnn, projection",
-    "cudnn_rnn, batch first",
-]
-
-
-class Problem:
-    """A call: a function of tensors, its inputs, and the function of arrays that it is."""
-
-    def __init__(self, name: str, dtype: str = "float64") -> None:
-        rng = np.random.default_rng(list(name.encode()))
-        op, _, kind = name.partition(", ")
-        T, B, I, H = 4, 3, 2, 5
-        attributes: dict[str, Any] = {}
-        if "lstm" in op:
-            inputs = test_lstm.problem(rng, (T, B, I, H), "peepholes" in kind)
-            attributes = {"cell_clip": 0.5 if "clip" in kind else 0, "gate_order": "ifco"}
-            if kind == "lengths":
-                attributes |= {**LENGTHS, "reverse": True, **RESETS}
-            self.fields = ("cs", "h")
-        elif "gru" in op:
-            inputs = test_gru.problem(rng, (T, B, I, H))
-            attributes = {"recurrent_activation": "hard_sigmoid_1/6"} if kind else {}
-            self.fields = ("h",)
-        else:
-            mode = kind if kind in MODES else "lstm"
-            case = Case(mode, T, B, I, H, L=2, direction=BI, num_proj=3 * (kind == "projection"))
-            inputs = test_cudnn_rnn.problem(rng, case)
-            attributes = {"rnn_mode": mode, "direction": BI, "num_proj": case.num_proj}
-            attributes |= {**LENGTHS, "dropout": 0.3, "time_major": kind != "batch first"}
-            if kind == "batch first":
-                for n in ("input", "input_h", "input_c"):
-                    inputs[n] = inputs[n].transpose(1, 0, 2)
-            self.fields = ("output", "output_h", "output_c")[: 3 if mode == "lstm" else 2]
-        if op.endswith("cell"):
-            inputs["x"] = inputs["x"][0]
-        self._set(op, inputs, attributes, dtype)
-
-    @classmethod
-    def of(cls, op: str, inputs: dict[str, Any], attributes: dict[str, Any]) -> Problem:
-        """Return a call of these in float64."""
-        self = cls.__new__(cls)
-        self.fields = ("cs", "h") if "lstm" in op else ("h",)
-        if op == "cudnn_rnn":
-            self.fields = ("output", "output_h", "output_c")[: 2 + ("input_c" in inputs)]
-        self._set(op, inputs, attributes, "float64")
-        return self
-
-    def _set(self, op: str, inputs: dict[str, Any], attributes: dict[str, Any], dtype: str) -> None:
-        self.op, self.attributes = op, attributes
-        self.names = [n for n, a in inputs.items() if a is not None]
-        self.arrays = [inputs[n].astype(dtype) for n in self.names]
-        self.missing = {"input_c": None} if op == "cudnn_rnn" else {}
-
-    def tensors(self, requires_grad: bool = True) -> list[Any]:
-        return [torch.tensor(a, requires_grad=requires_grad) for a in self.arrays]
-
-    def __call__(self, *tensors: Any) -> tuple[Any, ...]:
-        given = {**self.missing, **dict(zip(self.names, tensors, strict=True))}
-        out = getattr(ct, self.op)(**given, **self.attributes)
-        return tuple(getattr(out, n) for n in self.fields)
-
-    def plain(self) -> tuple[Any, ...]:
-        given = {**self.missing, **dict(zip(self.names, self.arrays, strict=True))}
-        attributes = {n: np.array(a) if n == "resets" else a for n, a in self.attributes.items()}
-        seeds = attributes.pop("seeds", None)
-        if seeds is not None:
-            attributes |= dict(zip(("seed", "seed2"), seeds.tolist(), strict=True))
-        out = getattr(cupyrnn, self.op)(**given, **attributes)
-        return tuple(getattr(out, n) for n in self.fields)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -347,13 +252,13 @@ def block_problems(draw: Any) -> Problem:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     attributes: dict[str, Any] = {"recurrent_activation": draw(GATES)}
     if "lstm" in op:
-        inputs = test_lstm.problem(rng, (T, B, I, H), draw(st.booleans()))
+        inputs = lstms.problem(rng, (T, B, I, H), draw(st.booleans()))
         order = draw(st.sampled_from(["icfo", "ifco"]))
         attributes |= {"gate_order": order, "cell_clip": draw(st.sampled_from([None, 0, 0.4]))}
         if order == "icfo":
             attributes["forget_bias"] = draw(st.sampled_from([None, 0.0, 0.7]))
     else:
-        inputs = test_gru.problem(rng, (T, B, I, H))
+        inputs = grus.problem(rng, (T, B, I, H))
     if op.endswith("cell"):
         inputs["x"] = inputs["x"][0] if T else 0.7 * rng.standard_normal((B, I))
         return Problem.of(op, inputs, attributes)
@@ -368,9 +273,9 @@ def block_problems(draw: Any) -> Problem:
 @st.composite
 def cudnn_problems(draw: Any) -> Problem:
     """Draw a call of cudnn_rnn with any sizes and attributes."""
-    case = draw(test_cudnn_rnn.cases())
+    case = draw(nets.cases())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    inputs, attributes = test_cudnn_rnn.problem(rng, case), case.attributes
+    inputs, attributes = nets.problem(rng, case), case.attributes
     lengths = attributes["sequence_lengths"]
     attributes["sequence_lengths"] = None if lengths is None else torch.from_numpy(lengths)
     attributes["dropout"] = draw(st.sampled_from([0.0, 0.4]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ops.test_cudnn_rnn import CASES, COTANGENTS, Case, case_id, cotangents_of, params_size
+from problems.nets import CASES, COTANGENTS, Case, case_id, cotangents_of, params_size
 
 from cupyrnn.cudnn import eight, engine
 from cupyrnn.cudnn import library as libcudnn

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import Ops
-from ops.test_cudnn_rnn import (
+from problems.nets import (
     BI,
     COTANGENTS,
     Case,

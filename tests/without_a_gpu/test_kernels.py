@@ -5,17 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close, with_tangents
-from ops import test_cudnn_rnn, test_gru, test_lstm
-from ops.test_cudnn_rnn import BI, SKIP, Case
+from checks import assert_close
+from problems import grus, lstms, nets
+from problems.nets import BI, Case
 
 import cupyrnn
-from cupyrnn.driver import dropout as _dropout
 from cupyrnn.driver import packing as _packing
 from cupyrnn.driver import products as _products
 from cupyrnn.kernels import (
@@ -23,33 +22,26 @@ from cupyrnn.kernels import (
     common,
     compile,
     dropout,
-    gru,
     gru_reset_after,
     launch,
     lstm,
     simple_rnn,
 )
+from without_a_gpu.agreement import (
+    ARCHITECTURES,
+    CELLS,
+    RNN_CASES,
+    agrees_with_numpy,
+    masks_agree_with_numpy,
+    replaced,
+    rnn_agrees_with_numpy,
+)
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
 from without_a_gpu.ptx.parser import PtxError
 
-CELLS: dict[str, Any] = {
-    "lstm": lstm,
-    "gru": gru,
-    "gru_reset_after": gru_reset_after,
-    "simple_rnn": simple_rnn,
-    "dropout": dropout,
-    "sums alone": SimpleNamespace(SOURCE="", KERNELS=launch.SUMS),
-}
-ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 # With this many, three blocks of 256 threads still fit on a multiprocessor, and two where each
 # number is two of float64.
 MOST_REGISTERS = dict.fromkeys(common.TYPES, 80) | {"complex128": 128}
-# In float32 NumPy's own error is the larger one: up to four times, over hundreds of terms.
-WIDER = {"float32": np.float64, "complex64": np.complex128}
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -72,142 +64,8 @@ def test_every_kernel_compiles_to_machine_code_without_spills(
         assert 0 < usage.registers <= MOST_REGISTERS[dtype], name
 
 
-def agrees_with_numpy(
-    cupy: Any,
-    dtype: str = "float64",
-    shape: tuple[int, ...] = (3, 5, 3, 33),
-    seq_len_max: int | None = None,
-) -> None:
-    """Every op on both sides, peepholes, clip and both gate orders included."""
-    rng = np.random.default_rng(1)
-    kind = numpy_dtype(dtype)
-    steps = shape[0] if seq_len_max is None else seq_len_max
-
-    def same(op: str, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(cupyrnn, op)
-
-        def called(convert: Callable[[Any], Any]) -> Any:
-            named = {n: convert(a) if isinstance(a, np.ndarray) else a for n, a in kwargs.items()}
-            return function(*map(convert, args), **named)
-
-        actual, result = called(cupy.asarray), called(np.asarray)
-        expected = called(lambda a: a.astype(WIDER[dtype])) if dtype in WIDER else result
-        for name, a, e in zip(expected._fields, actual, expected, strict=True):
-            assert type(a) is cupy.ndarray
-            assert a.dtype == kind
-            assert_close(cupy.asnumpy(a), e, dtype, f"{op} {name}", at_least=1e-6)
-        return result
-
-    for peephole in (False, True):
-        for order in ("icfo", "ifco"):
-            inputs = with_tangents(rng, test_lstm.problem(rng, shape, peephole, kind))
-            hard = "hard_sigmoid_0.2" if order == "ifco" else "sigmoid"
-            attributes = {"cell_clip": 0.3, "gate_order": order, "recurrent_activation": hard}
-            out = same("block_lstm", **inputs, **attributes, seq_len_max=steps)
-            grads = with_tangents(
-                rng,
-                {
-                    n: (1 + rng.standard_normal(out.h.shape)).astype(kind)
-                    for n in ("cs_grad", "h_grad")
-                },
-            )
-            same(
-                "block_lstm_grad",
-                **inputs,
-                **out._asdict(),
-                **grads,
-                **attributes,
-                seq_len_max=steps,
-            )
-            one = {**inputs, "x": inputs["x"][0]}
-            cell = same("lstm_block_cell", **one, **attributes)._asdict()
-            del cell["h"]
-            step = {n: a[0] for n, a in grads.items()}
-            same("lstm_block_cell_grad", **one, **cell, **step, **attributes)
-            same("lstm_block_cell_backward", **one, **cell, **step, **attributes)
-    inputs = with_tangents(rng, test_gru.problem(rng, shape, kind))
-    for activation in ("sigmoid", "hard_sigmoid_1/6"):
-        attributes = {"seq_len_max": steps, "recurrent_activation": activation}
-        out = same("block_gru", **inputs, **attributes)
-        d_h = (1 + rng.standard_normal(out.h.shape)).astype(kind)
-        same("block_gru_grad", **inputs, **out._asdict(), d_h=d_h, **attributes)
-    one = {**inputs, "x": inputs["x"][0]}
-    cell = same("gru_block_cell", **one)._asdict()
-    del cell["h"]
-    same("gru_block_cell_grad", **one, **cell, d_h=d_h[0])
-    same("gru_block_cell_backward", **one, **cell, d_h=d_h[0])
-
-
-RNN_CASES = [
-    *(Case(mode, 1, 1, 1, 1) for mode in test_cudnn_rnn.MODES),
-    *(Case(mode, 2, 33, 1, 3, 2, BI) for mode in test_cudnn_rnn.MODES),
-    *(Case(mode, 4, 3, 65, 65, 1, BI, 0, SKIP) for mode in test_cudnn_rnn.MODES),
-    *(Case(mode, 5, 4, 7, 33, 3, BI, lengths=(2, 5, 0, 3)) for mode in test_cudnn_rnn.MODES),
-    Case("lstm", 4, 3, 5, 33, 2, BI, 7, lengths=(4, 0, 2)),
-    Case("lstm", 5, 9, 3, 5, 2, num_proj=5),
-    Case("lstm", 3, 2, 4, 32, num_proj=1),
-]
-
-
-def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None:
-    """CudnnRNN in training and in inference, batch-major and with dropout too, by own kernels."""
-    rng = np.random.default_rng(2)
-    kind = numpy_dtype(dtype)
-    inputs = {"input_c": None, **test_cudnn_rnn.problem(rng, case, kind)}
-    if case.rnn_mode == "rnn_relu":
-        # Off the kink, where rounding would decide: every other unit is always zero.
-        biases = 2 * case.H * case.L * case.D
-        inputs["params"] *= kind.type(0.1)
-        inputs["params"][-biases:] = np.tile(np.resize([2, -2], case.H), biases // case.H)
-    inputs = with_tangents(rng, inputs)
-    cotangents = with_tangents(rng, test_cudnn_rnn.cotangents_of(rng, case, kind))
-
-    def to_device(given: dict[str, Any]) -> dict[str, Any]:
-        return {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
-
-    def compare(op: str, actual: Any, expected: Any) -> None:
-        for name, a, e in zip(expected._fields, actual, expected, strict=True):
-            assert type(a) is (np.ndarray if name == "host_reserved" else cupy.ndarray)
-            assert a.dtype == e.dtype
-            back = a if name == "host_reserved" else cupy.asnumpy(a)
-            # Near 1 the two terms of 1-h*h cancel: the gradient of a single unit may be small.
-            terms = 0.1 if op.startswith("backward") else 1e-6
-            assert_close(back, e, dtype, f"{op} {name}", at_least=terms)
-
-    for more in ({}, {"dropout": 0.4, "seed": 5, "seed2": -1, "time_major": False}):
-        if more:
-            inputs, cotangents = (
-                {
-                    n: np.ascontiguousarray(a.swapaxes(0, 1)) if np.ndim(a) == 3 else a
-                    for n, a in arrays.items()
-                }
-                for arrays in (inputs, cotangents)
-            )
-        attributes = {**case.attributes, **more}
-        results = []
-        for given, grads, engine in (
-            (inputs, cotangents, "auto"),
-            (to_device(inputs), to_device(cotangents), "cupy"),
-        ):
-            attributes["engine"] = engine
-            out = cupyrnn.cudnn_rnn(**given, **attributes)
-            saved = {
-                "output": None,
-                "output_h": None,
-                "output_c": None,
-                "output_c_backprop": None,
-                "reserve_space": out.reserve_space,
-                "host_reserved": out.host_reserved,
-            }
-            g = cupyrnn.cudnn_rnn_backprop(**given, **{**saved, **grads}, **attributes)
-            inference = cupyrnn.cudnn_rnn(**given, **attributes, is_training=False)
-            results.append({"training": out, "backward": g, "inference": inference})
-        for op, expected in results[0].items():
-            compare(f"{op} {more}", results[1][op], expected)
-
-
 @pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("case", RNN_CASES, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("case", RNN_CASES, ids=nets.case_id)
 @pytest.mark.parametrize("dtype", common.TYPES)
 def test_the_device_path_of_cudnn_rnn_agrees_with_numpy(
     cupy_on_cpu: ModuleType, dtype: str, case: Case
@@ -216,7 +74,7 @@ def test_the_device_path_of_cudnn_rnn_agrees_with_numpy(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", RNN_CASES, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("case", RNN_CASES, ids=nets.case_id)
 @pytest.mark.parametrize("dtype", common.TYPES)
 def test_the_gpu_agrees_with_numpy_about_cudnn_rnn(
     cupy_on_gpu: ModuleType, dtype: str, case: Case
@@ -230,30 +88,10 @@ def test_no_cudnn_on_the_stand_in(
 ) -> None:
     """What is tested here is own kernels, with the engine "auto" too."""
     monkeypatch.delenv("CUPYRNN_ENGINE", raising=False)
-    given = {"input_c": None, **test_cudnn_rnn.problem(rng, Case("gru", 2, 3, 4, 5))}
+    given = {"input_c": None, **nets.problem(rng, Case("gru", 2, 3, 4, 5))}
     there = {n: a if a is None else cupy_on_cpu.asarray(a) for n, a in given.items()}
     assert cupyrnn.cudnn_rnn_engine(**there, rnn_mode="gru") == "cupy"
     assert cupyrnn.cudnn_rnn_engine(**given, rnn_mode="gru") == "numpy"
-
-
-MASKS = [
-    ((1, 1), 0.5, (0, 0, 1)),
-    ((3, 7), 0.3, (1, 2, 1)),
-    ((41, 100), 0.7, (-1, 2**31, 3)),
-    ((6, 4), 1.0, (5, 2**64 + 6, 2)),
-    ((0, 4), 0.5, (0, 0, 1)),
-]
-
-
-def masks_agree_with_numpy(cupy: Any, dtype: str) -> None:
-    kind = numpy_dtype(dtype)
-    for shape, rate, seeds in MASKS:
-        expected = _dropout.keep_mask(np, shape, kind, rate, *seeds)
-        actual = _dropout.keep_mask(cupy, shape, kind, rate, *seeds)
-        assert type(actual) is cupy.ndarray
-        assert actual.dtype == kind
-        wide = np.complex128 if kind.kind == "c" else np.float64
-        np.testing.assert_array_equal(cupy.asnumpy(actual).astype(wide), expected.astype(wide))
 
 
 @pytest.mark.cuda_on_cpu
@@ -332,14 +170,14 @@ def test_sequences_in_several_blocks(
 
 
 SEVERAL_RUNS = [
-    *(Case(mode, 7, 4, 3, 5, 2, BI, lengths=(5, 2, 7, 5)) for mode in test_cudnn_rnn.MODES),
+    *(Case(mode, 7, 4, 3, 5, 2, BI, lengths=(5, 2, 7, 5)) for mode in nets.MODES),
     Case("lstm", 7, 4, 3, 5, 2, BI, 2, lengths=(5, 2, 7, 0)),
     Case("lstm", 7, 2, 3, 5, 2, BI, 3),
 ]
 
 
 @pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=nets.case_id)
 @pytest.mark.parametrize("rows", [1, 9])
 def test_rnn_in_several_blocks(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: int, case: Case
@@ -356,7 +194,7 @@ def test_more_rows_than_the_largest_grid(
     """The loop inside the kernels takes what a grid cannot hold."""
     monkeypatch.setattr(launch, "_LARGEST_GRID_Y", 2)
     agrees_with_numpy(cupy_on_cpu, shape=(2, 70, 3, 5))
-    for mode in test_cudnn_rnn.MODES:
+    for mode in nets.MODES:
         rnn_agrees_with_numpy(cupy_on_cpu, Case(mode, 2, 70, 3, 5))
 
 
@@ -380,7 +218,7 @@ def test_no_access_outside_the_arrays(
         pytest.skip(reason)
     monkeypatch.setattr(fake_cupy.RawModule, "sanitize", True)
     agrees_with_numpy(cupy_on_cpu, dtype, (2, 9, 2, 33), 1)
-    for mode in test_cudnn_rnn.MODES:
+    for mode in nets.MODES:
         case = Case(mode, 2, 9, 2, 33, 2, lengths=(1, 2, 0) * 3)
         rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
     rnn_agrees_with_numpy(cupy_on_cpu, Case("lstm", 2, 9, 2, 33, num_proj=3), dtype)
@@ -493,11 +331,6 @@ def test_indices_of_cudnn_rnn_beyond_32_bits(name: str, rng: np.random.Generator
         results.append([a.tobytes() for a in (*kept, *written)])
         assert not np.isnan(np.concatenate(written)).any()
     assert results[0] == results[1]
-
-
-def replaced(source: str, old: str, new: str) -> str:
-    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
-    return source.replace(old, new)
 
 
 def plant_in_source(cell: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -617,7 +450,7 @@ def test_a_planted_error_is_caught(
         agrees_with_numpy(cupy_on_cpu, "float32", shape, 2)
 
 
-RNN = {mode: Case(mode, 5, 9, 5, 33, 2, BI, lengths=(5, 5, 2) * 3) for mode in test_cudnn_rnn.MODES}
+RNN = {mode: Case(mode, 5, 9, 5, 33, 2, BI, lengths=(5, 5, 2) * 3) for mode in nets.MODES}
 PROJECTED = Case("lstm", 3, 9, 5, 33, num_proj=7)
 RNN_PLANTED = {
     "rnn: grid one block short": ("rnn_tanh", plant_short_grid),
@@ -728,7 +561,7 @@ def test_arguments_as_the_driver_reads_them(cupy_on_cpu: ModuleType) -> None:
 
 
 def test_modules_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
-    inputs = test_gru.problem(rng, (2, 3, 4, 5))
+    inputs = grus.problem(rng, (2, 3, 4, 5))
     on_device = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
     ours, theirs = "cupy.ndarray", "numpy.ndarray"
     kind = f"{fake_cupy.ndarray.__module__}.ndarray"
@@ -744,7 +577,7 @@ def test_modules_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
 
 
 def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
-    inputs = test_gru.problem(rng, (2, 3, 4, 5))
+    inputs = grus.problem(rng, (2, 3, 4, 5))
     on_device = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
     with cupy_on_cpu.cuda.Device(1):
         there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
@@ -759,7 +592,7 @@ def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_arrays_on_another_device(cupy_on_cpu: Any, dtype: str, rng: np.random.Generator) -> None:
     """All of a call is on its arguments' device; the stand-in refuses a launch that mixes."""
-    inputs = test_lstm.problem(rng, (3, 2, 4, 5), True, dtype)
+    inputs = lstms.problem(rng, (3, 2, 4, 5), True, dtype)
     with cupy_on_cpu.cuda.Device(1):
         there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
         strided = cupy_on_cpu.asarray(np.ones((3, 2, 10), dtype)[..., ::2])
@@ -780,13 +613,13 @@ def test_arrays_on_another_device(cupy_on_cpu: Any, dtype: str, rng: np.random.G
 
 
 @pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=test_cudnn_rnn.case_id)
+@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=nets.case_id)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_cudnn_rnn_on_another_device(
     cupy_on_cpu: Any, dtype: str, case: Case, rng: np.random.Generator
 ) -> None:
-    given = {"input_c": None, **test_cudnn_rnn.problem(rng, case, dtype)}
-    cotangents = {"output_c_backprop": None, **test_cudnn_rnn.cotangents_of(rng, case, dtype)}
+    given = {"input_c": None, **nets.problem(rng, case, dtype)}
+    cotangents = {"output_c_backprop": None, **nets.cotangents_of(rng, case, dtype)}
     with cupy_on_cpu.cuda.Device(1):
         there, grads = (
             {n: None if a is None else cupy_on_cpu.asarray(a) for n, a in arrays.items()}
@@ -811,7 +644,7 @@ def test_cudnn_rnn_on_another_device(
 
 
 def test_a_length_on_the_device_is_refused(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
-    inputs = {n: cupy_on_cpu.asarray(a) for n, a in test_gru.problem(rng, (2, 3, 4, 5)).items()}
+    inputs = {n: cupy_on_cpu.asarray(a) for n, a in grus.problem(rng, (2, 3, 4, 5)).items()}
     with pytest.raises(TypeError, match=r"^block_gru: seq_len_max is .*, expected an integer in"):
         cupyrnn.block_gru(**inputs, seq_len_max=cupy_on_cpu.asarray(2))
 
@@ -877,7 +710,7 @@ def test_cudnn_does_not_take_complex_arrays(
     cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUPYRNN_ENGINE", raising=False)
-    given = {"input_c": None, **test_cudnn_rnn.problem(rng, Case("gru", 2, 3, 4, 5))}
+    given = {"input_c": None, **nets.problem(rng, Case("gru", 2, 3, 4, 5))}
     there = {n: a if a is None else cupy_on_cpu.asarray(a) for n, a in given.items()}
     there["params"] = there["params"].astype(np.complex128)
     assert cupyrnn.cudnn_rnn_engine(**there, rnn_mode="gru") == "cupy"

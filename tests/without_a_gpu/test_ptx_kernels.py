@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close, with_tangents
-from ops import test_cudnn_rnn
-from ops.test_cudnn_rnn import BI, SKIP, Case
+from problems import nets
+from problems.nets import BI, SKIP, Case
 
 import cupyrnn
 import cupyrnn.kernels
 from cupyrnn._arrays import compute_dtype
 from cupyrnn.kernels import common, compile, launch
-from without_a_gpu import test_kernels
+from without_a_gpu import agreement
 from without_a_gpu.ptx import executor
 from without_a_gpu.ptx.arithmetic import Approximation
 from without_a_gpu.ptx.executor import Executor
@@ -31,7 +31,7 @@ from without_a_gpu.ptx.parser import PtxError
 # One batch beyond a block of 8 rows and one below it, a hidden size beyond a warp; short
 # sequences and ended ones.
 SHAPE, STEPS = (2, 9, 3, 33), 1
-CASES = [Case(mode, 2, 9, 2, 33, 2, BI, lengths=(1, 2, 0) * 3) for mode in test_cudnn_rnn.MODES]
+CASES = [Case(mode, 2, 9, 2, 33, 2, BI, lengths=(1, 2, 0) * 3) for mode in nets.MODES]
 CASES += [Case("lstm", 2, 3, 2, 5, num_proj=3), Case("rnn_tanh", 2, 3, 5, 5, 1, BI, 0, SKIP)]
 # Every path of loops that NVRTC unrolled: many rows for few blocks.
 ROWS = 150
@@ -48,13 +48,13 @@ def kernels_of_the_package() -> dict[str, tuple[str, ...]]:
 
 
 def run_everything(cupy: ModuleType, dtype: str) -> None:
-    test_kernels.agrees_with_numpy(cupy, dtype, SHAPE, STEPS)
+    agreement.agrees_with_numpy(cupy, dtype, SHAPE, STEPS)
     for case in CASES:
-        test_kernels.rnn_agrees_with_numpy(cupy, case, dtype)
+        agreement.rnn_agrees_with_numpy(cupy, case, dtype)
 
 
 def run_sums(cupy: Any, dtype: str, rng: np.random.Generator) -> None:
-    kind = test_kernels.numpy_dtype(dtype)
+    kind = agreement.numpy_dtype(dtype)
     g = with_tangents(rng, {"g": rng.standard_normal((1200, 33)).astype(kind)})["g"]
     sums = cupy.zeros(33, compute_dtype(kind))
     launch.add_column_sums(cupy.asarray(g), sums)
@@ -78,9 +78,9 @@ def test_every_kernel_agrees_with_numpy(
     run_everything(cupy, dtype)
     run_sums(cupy, dtype, rng)
     monkeypatch.setattr(launch, "_LARGEST_GRID_Y", 2)
-    test_kernels.agrees_with_numpy(cupy, dtype, (2, ROWS, 2, 5))
-    for mode in test_cudnn_rnn.MODES:
-        test_kernels.rnn_agrees_with_numpy(cupy, Case(mode, 2, ROWS, 2, 5), dtype)
+    agreement.agrees_with_numpy(cupy, dtype, (2, ROWS, 2, 5))
+    for mode in nets.MODES:
+        agreement.rnn_agrees_with_numpy(cupy, Case(mode, 2, ROWS, 2, 5), dtype)
     # Whatever the package has must have been run: a new kernel that no op here launches fails.
     wanted = {
         n
@@ -96,7 +96,7 @@ def test_the_order_of_warps_does_not_matter(
     cupy_on_ptx: Any, ptx_arch: str, dtype: str, order: str, rng: np.random.Generator
 ) -> None:
     cupy = cupy_on_ptx(Executor(ptx_arch, order))
-    test_kernels.agrees_with_numpy(cupy, dtype, SHAPE, STEPS)
+    agreement.agrees_with_numpy(cupy, dtype, SHAPE, STEPS)
     run_sums(cupy, dtype, rng)
 
 
@@ -114,7 +114,7 @@ def test_dropout_masks_are_numpys(
     cupy_on_ptx: Any, monkeypatch: pytest.MonkeyPatch, ptx_arch: str, dtype: str
 ) -> None:
     cupy = cupy_on_ptx(Executor(ptx_arch))
-    test_kernels.masks_agree_with_numpy(cupy, dtype)
+    agreement.masks_agree_with_numpy(cupy, dtype)
 
 
 PROBE = """
@@ -200,7 +200,7 @@ def test_an_error_planted_in_the_sums_is_caught(
 ) -> None:  # fmt: skip
     old, new, message = PLANTED[name]
     run_sums(cupy_on_ptx(Executor(ptx_arch)), "float32", rng)
-    monkeypatch.setattr(common, "_SUMS", test_kernels.replaced(common._SUMS, old, new))
+    monkeypatch.setattr(common, "_SUMS", agreement.replaced(common._SUMS, old, new))
     cupy = cupy_on_ptx(Executor(ptx_arch))
     with pytest.raises(PtxError if message else AssertionError, match=message):
         run_sums(cupy, "float32", rng)
@@ -211,9 +211,7 @@ def test_a_barrier_missing_between_two_sums_of_one_kernel(
 ) -> None:
     """The sums of the three peepholes share their memory."""
     first = "{\n    __syncthreads();\n    shared"
-    monkeypatch.setattr(
-        common, "_SUMS", test_kernels.replaced(common._SUMS, first, "{\n    shared")
-    )
+    monkeypatch.setattr(common, "_SUMS", agreement.replaced(common._SUMS, first, "{\n    shared"))
     cupy = cupy_on_ptx(Executor(ptx_arch))
     with pytest.raises(PtxError, match=r"lstm_peephole.*a race for 4 bytes"):
-        test_kernels.agrees_with_numpy(cupy, "float32", (2, 9, 3, 33))
+        agreement.agrees_with_numpy(cupy, "float32", (2, 9, 3, 33))

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from without_a_gpu.cuda_on_cpu.samples import PLAIN, REDUCE
 from without_a_gpu.ptx import machine
 from without_a_gpu.ptx.compiler import have_ptx
 from without_a_gpu.ptx.executor import Allocation, Executor
 from without_a_gpu.ptx.machine import ORDERS
 from without_a_gpu.ptx.memory import host_region
 from without_a_gpu.ptx.parser import PtxError
-from without_a_gpu.test_cuda_on_cpu import PLAIN, REDUCE
 
 needs_nvrtc = pytest.mark.skipif(have_ptx() is not None, reason=str(have_ptx()))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ops.test_cudnn_rnn import CASES, Case, case_id, problem
+from problems.nets import CASES, Case, case_id, problem
 
 from cupyrnn.cudnn import library
 from cupyrnn.weights.params import Net

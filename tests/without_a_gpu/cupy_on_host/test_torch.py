@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close
-from pytorch.test_functions import NAMES, Problem
+from pytorch.problem import NAMES, Problem
 
 import cupyrnn
 from without_a_gpu.cupy_on_host import torch_device

@@ -1,0 +1,35 @@
+"""Problems for the GRU over a sequence and GRUBlockCell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from reference import gru_grad
+
+from cupyrnn import GRUGrads, GRUOutputs
+
+
+def problem(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float64
+) -> dict[str, Any]:
+    """Return the inputs of block_gru, scaled so that the gates neither saturate nor idle."""
+    T, B, I, H = shape
+    sizes = {"x": (T, B, I), "h_prev": (B, H), "w_ru": (I + H, 2 * H), "w_c": (I + H, H)}
+    sizes |= {"b_ru": (2 * H,), "b_c": (H,)}
+    scale = dict.fromkeys(sizes, 0.7) | dict.fromkeys(("w_ru", "w_c"), 1 / max(1, I + H) ** 0.5)
+    return {n: (scale[n] * rng.standard_normal(s)).astype(dtype) for n, s in sizes.items()}
+
+
+def grads(
+    ops: Any, inputs: dict[str, Any], saved: GRUOutputs, d_h: Any, **attributes: Any
+) -> GRUGrads:
+    return ops.block_gru_grad(**inputs, **saved._asdict(), d_h=d_h, **attributes)
+
+
+def plain_grads(inputs: dict[str, Any], saved: Any, d_h: Any) -> dict[str, Any]:
+    return gru_grad(*(inputs[n] for n in ("x", "h_prev", "w_ru", "w_c")), saved, d_h)
+
+
+def by_input(g: GRUGrads) -> dict[str, Any]:
+    return {name.removeprefix("d_"): a for name, a in g._asdict().items()}
