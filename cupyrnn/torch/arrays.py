@@ -33,9 +33,14 @@ def module_of(a: Array) -> Any:
 
 
 def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Array]:
-    """Return the memory of tensors of one device by name, without those that are None."""
+    """
+    Return the memory of tensors of one device by name, without those that are None.
+
+    NumPy has no bfloat16: of those on the host these are copies in float32, the dtype that an op
+    computes half formats in.
+    """
     found: dict[str, Array] = {}
-    device, on_host = None, False
+    device, on_host, first_kind = None, False, None
     for name, t in zip(names, tensors, strict=True):
         if t is None:
             continue
@@ -46,16 +51,27 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
                 raise TypeError(f"{op}: {name} is on device {device}, expected cpu or cuda")
         elif t.device != device:
             raise TypeError(f"{op}: {name} is on device {t.device}, expected {device} like {first}")
+        if t.layout is not torch.strided:
+            layout = str(t.layout).removeprefix("torch.")
+            raise TypeError(f"{op}: {name} has layout {layout}, expected a dense tensor")
         kind = t.dtype
         if kind not in _DTYPES:
             raise TypeError(
                 f"{op}: {name} has dtype {kind}, expected one of float16, bfloat16, float32,"
                 " float64"
             )
+        if first_kind is None:
+            first_kind = kind
+        elif kind is not first_kind and torch.bfloat16 in (kind, first_kind):
+            # Of the others the op itself says so.
+            raise TypeError(
+                f"{op}: {name} has dtype {_name_of(kind)}, expected {_name_of(first_kind)}"
+                f" like {first}"
+            )
         if not on_host:
             found[name] = _of_device(t)
         elif kind is torch.bfloat16:
-            found[name] = _bfloat16(t)
+            found[name] = t.detach().to(torch.float32).numpy()
         else:
             # Without a gradient, and with its sign where that is but a mark on the tensor.
             found[name] = t.numpy(force=True)
@@ -72,14 +88,6 @@ def host_arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str,
             raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu")
         found[name] = t.numpy()
     return found
-
-
-def _bfloat16(t: torch.Tensor) -> Array:
-    """Return the memory of a tensor in the dtype of ml_dtypes: NumPy has none of its own."""
-    import ml_dtypes
-
-    bits: Array = t.detach().resolve_neg().view(torch.int16).numpy()
-    return bits.view(ml_dtypes.bfloat16)
 
 
 class _Exported:
@@ -110,19 +118,23 @@ def _of_device(t: torch.Tensor) -> Array:
 # Arrays as tensors.
 
 
-def tensors_of(arrays: Sequence[Array | None]) -> list[torch.Tensor | None]:
-    """Return the memory of arrays that an op has made as tensors."""
-    return [None if a is None else _tensor_of(a) for a in arrays]
+def tensors_of(arrays: Sequence[Array | None], like: torch.Tensor) -> list[torch.Tensor | None]:
+    """Return the memory of arrays that an op has made as tensors of the dtype of its first one."""
+    found = [None if a is None else _tensor_of(a) for a in arrays]
+    if like.dtype is torch.bfloat16 and like.is_cpu:
+        return [None if t is None else t.to(torch.bfloat16) for t in found]
+    return found
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _tensor_of(a: Array) -> torch.Tensor:
     if type(a) is not np.ndarray and not isinstance(a, np.generic):
         return _part_of_block(a)
     a = np.asarray(a, order="C")
-    if a.dtype.kind == "V":
-        t = torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-    else:
-        t = torch.from_numpy(a)
+    t = torch.from_numpy(a)
     # The strides of what is empty are others in NumPy, and the compiler asks for PyTorch's.
     return t if a.size else t.new_empty(a.shape)
 

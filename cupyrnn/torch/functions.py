@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 import torch
 
-from .._arrays import check_choice
+from .._arrays import (
+    check_bool,
+    check_choice,
+    check_dropout,
+    check_integer,
+    check_real,
+    shown,
+)
 from .._block import COLUMNS, check_forget_bias
+from ..arithmetic.gates import check_gate
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
-from ..weights.params import GATES
+from ..weights.params import DIRECTIONS, GATES, InputMode
 from .definitions import (
     BLOCK_GRU,
     BLOCK_LSTM,
@@ -23,9 +31,7 @@ from .definitions import (
 if TYPE_CHECKING:
     from .._block import GateOrder
     from ..arithmetic.gates import RecurrentActivation
-    from ..cells.gru import GRUOutputs
-    from ..cells.lstm import LSTMOutputs
-    from ..weights.params import Direction, InputMode, RNNMode
+    from ..weights.params import Direction, RNNMode
 
     Lengths: TypeAlias = torch.Tensor | Sequence[int]
     Resets: TypeAlias = torch.Tensor | Sequence[Sequence[bool]]
@@ -50,13 +56,64 @@ class RNNOutputs(NamedTuple):
     output_c: torch.Tensor
 
 
-def extras(sequence_lengths: Any, resets: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return what stays on the host as tensors."""
-    if sequence_lengths is not None and not isinstance(sequence_lengths, torch.Tensor):
-        sequence_lengths = torch.tensor(sequence_lengths, dtype=torch.int64)
-    if resets is not None and not isinstance(resets, torch.Tensor):
-        resets = torch.tensor(resets, dtype=torch.bool)
+# So that an exported program can be written to a file with the tuples in it.
+for _tuple in (LSTMOutputs, GRUOutputs, RNNOutputs):
+    torch.utils._pytree._register_namedtuple(
+        _tuple, serialized_type_name=f"cupyrnn.{_tuple.__name__}"
+    )
+
+_INTEGERS = {
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+}
+
+
+def extras(
+    op: str, sequence_lengths: Any, resets: Any
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return what stays on the host as tensors: integers and booleans, never rounded."""
+    if sequence_lengths is not None:
+        listed = isinstance(sequence_lengths, (list, tuple))
+        if listed and any(isinstance(n, bool) for n in sequence_lengths):
+            raise TypeError(
+                f"{op}: sequence_lengths is {shown(sequence_lengths)}, expected integers"
+            )
+        if listed and not sequence_lengths:
+            sequence_lengths = torch.zeros(0, dtype=torch.int64, device="cpu")
+        sequence_lengths = _on_host(op, "sequence_lengths", sequence_lengths, "integers")
+        if sequence_lengths.dtype not in _INTEGERS:
+            raise TypeError(
+                f"{op}: sequence_lengths has dtype {_dtype_of(sequence_lengths)}, expected integers"
+            )
+    if resets is not None:
+        resets = _on_host(op, "resets", resets, "booleans")
+        if resets.dtype != torch.bool:
+            raise TypeError(f"{op}: resets has dtype {_dtype_of(resets)}, expected bool")
     return sequence_lengths, resets
+
+
+def _on_host(op: str, name: str, value: Any, what: str) -> torch.Tensor:
+    """Return a list or an array as a tensor of the host, a tensor as it is."""
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return torch.tensor(value, device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(
+            f"{op}: {name} is {shown(value)}, expected a list or a tensor of {what}"
+        ) from None
+
+
+def _dtype_of(t: torch.Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
+
+
+def check_seeds(op: str, seeds: Any) -> None:
+    """Check that seeds, where there are any, are two integers in a tensor."""
+    if seeds is None:
+        return
+    if not isinstance(seeds, torch.Tensor) or seeds.dtype not in _INTEGERS or seeds.shape != (2,):
+        raise TypeError(f"{op}: seeds is {shown(seeds)}, expected a tensor of two integers")
 
 
 def lstm_attributes(
@@ -68,10 +125,11 @@ def lstm_attributes(
 ) -> tuple[float, float, str, str]:
     """Return the attributes with TensorFlow's defaults."""
     check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
+    check_gate(op, recurrent_activation)
     if cell_clip is None:
         cell_clip = 3.0 if gate_order == "icfo" else 0.0
     bias = check_forget_bias(op, forget_bias, gate_order)
-    return bias, float(cell_clip), gate_order, recurrent_activation
+    return bias, check_real(op, "cell_clip", cell_clip), gate_order, recurrent_activation
 
 
 def lstm_outputs(found: Sequence[torch.Tensor]) -> LSTMOutputs:
@@ -227,7 +285,8 @@ def block_lstm(
     attributes = lstm_attributes(
         "block_lstm", forget_bias, cell_clip, gate_order, recurrent_activation
     )
-    of_steps = extras(sequence_lengths, resets)
+    of_steps = extras("block_lstm", sequence_lengths, resets)
+    reverse = check_bool("block_lstm", "reverse", reverse)
     inputs = (x, cs_prev, h_prev, w, b, wci, wcf, wco)
     return lstm_outputs(BLOCK_LSTM(*inputs, *of_steps, *attributes, reverse))
 
@@ -282,6 +341,7 @@ def gru_block_cell(
     >>> out.h.shape
     torch.Size([1, 3])
     """
+    check_gate("gru_block_cell", recurrent_activation)
     return gru_outputs(GRU_BLOCK_CELL(x, h_prev, w_ru, w_c, b_ru, b_c, recurrent_activation))
 
 
@@ -342,7 +402,9 @@ def block_gru(
     >>> out.h.shape
     torch.Size([4, 1, 3])
     """
-    of_steps = extras(sequence_lengths, resets)
+    of_steps = extras("block_gru", sequence_lengths, resets)
+    check_gate("block_gru", recurrent_activation)
+    reverse = check_bool("block_gru", "reverse", reverse)
     inputs = (x, h_prev, w_ru, w_c, b_ru, b_c)
     return gru_outputs(BLOCK_GRU(*inputs, *of_steps, recurrent_activation, reverse))
 
@@ -425,11 +487,16 @@ def cudnn_rnn(
     check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
     if rnn_mode == "lstm" and input_c is None:
         raise TypeError(f"{op}: input_c is None, expected a tensor like input")
-    is_training = torch.is_grad_enabled() or dropout > 0
+    check_choice(op, "input_mode", input_mode, get_args(InputMode))
+    check_choice(op, "direction", direction, DIRECTIONS)
+    check_gate(op, recurrent_activation)
+    check_seeds(op, seeds)
+    rate = check_dropout(op, dropout)
+    is_training = torch.is_grad_enabled() or rate > 0
     attributes = (
-        *(rnn_mode, input_mode, direction, float(dropout), num_proj, recurrent_activation),
-        *(time_major, is_training),
+        *(rnn_mode, input_mode, direction, rate, check_integer(op, "num_proj", num_proj)),
+        *(recurrent_activation, check_bool(op, "time_major", time_major), is_training),
     )
     inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
-    output, h, c, _ = CUDNN_RNN(*inputs, *extras(sequence_lengths, resets), seeds, *attributes)
+    output, h, c, _ = CUDNN_RNN(*inputs, *extras(op, sequence_lengths, resets), seeds, *attributes)
     return RNNOutputs(output, h, c)

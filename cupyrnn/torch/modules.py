@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from .._arrays import check_bool, check_dropout, check_integer
+from ..arithmetic.gates import check_gate
 from ..weights.init import init_block_lstm, init_params
+from ..weights.params import check_net
 from .definitions import PEEPHOLES
-from .functions import RNNOutputs, block_lstm, cudnn_rnn
+from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes
+from .ops import check_tensor
 
 if TYPE_CHECKING:
     from .._block import GateOrder
@@ -19,14 +24,33 @@ if TYPE_CHECKING:
     from .functions import Lengths, Resets
 
 
-def _parameter(a: Any, device: Any, dtype: torch.dtype) -> torch.nn.Parameter:
-    """Return a parameter of values in float64, rounded once."""
-    return torch.nn.Parameter(torch.from_numpy(a).to(device=device, dtype=dtype))
+def _empty(shape: tuple[int, ...], device: Any, dtype: torch.dtype | None) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+
+
+def _draw(module: torch.nn.Module, drawn: dict[str, Any]) -> None:
+    """Set the parameters of a module to values in float64, each rounded once."""
+    with torch.no_grad():
+        for name, values in drawn.items():
+            parameter = getattr(module, name)
+            if parameter is not None and not parameter.is_meta:
+                parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
 
 
 def _generator() -> np.random.Generator:
     """Return a generator that depends on torch.manual_seed."""
-    return np.random.default_rng(int(torch.randint(2**62, ())))
+    return np.random.default_rng(int(torch.randint(2**62, (), device="cpu")))
+
+
+def _shown(sizes: tuple[int, ...], given: dict[str, Any], defaults: dict[str, Any]) -> str:
+    """Return the arguments of a module as its repr has them."""
+    others = [f"{n}={a!r}" for n, a in given.items() if a != defaults[n]]
+    return ", ".join([*map(str, sizes), *others])
+
+
+def _defaults_of(kind: type) -> dict[str, Any]:
+    parameters = inspect.signature(kind).parameters
+    return {n: p.default for n, p in parameters.items()}
 
 
 class BlockLSTM(torch.nn.Module):
@@ -39,19 +63,10 @@ class BlockLSTM(torch.nn.Module):
         I and H.
     use_peephole : bool
         Have wci, wcf and wco, which are zero at first.
-    forget_bias : float, optional
-        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
-    cell_clip : float, optional
-        Bound of abs(cs); 0 or a negative number means none. Left out, 3 for "icfo" and none for
-        "ifco".
-    gate_order : {"icfo", "ifco"}
-        The order of the gates in w and b.
-    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives i, f and o of their sums; `cupyrnn.block_lstm` says whose each is.
-    reverse : bool
-        Run each sequence from its own last step to its first.
+    forget_bias, cell_clip, gate_order, recurrent_activation, reverse
+        Those of `block_lstm`.
     device, dtype : torch.device, torch.dtype
-        Those of the weights.
+        Those of the weights; PyTorch's defaults if left out.
 
     Attributes
     ----------
@@ -80,32 +95,66 @@ class BlockLSTM(torch.nn.Module):
         recurrent_activation: RecurrentActivation = "sigmoid",
         reverse: bool = False,
         device: Any = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        I = check_integer("BlockLSTM", "input_size", input_size, 1)
+        H = check_integer("BlockLSTM", "num_units", num_units, 1)
+        use_peephole = check_bool("BlockLSTM", "use_peephole", use_peephole)
+        lstm_attributes("BlockLSTM", forget_bias, cell_clip, gate_order, recurrent_activation)
         self.attributes: dict[str, Any] = {
             "forget_bias": forget_bias,
             "cell_clip": cell_clip,
             "gate_order": gate_order,
             "recurrent_activation": recurrent_activation,
-            "reverse": reverse,
+            "reverse": check_bool("BlockLSTM", "reverse", reverse),
         }
-        # The op adds forget_bias itself.
-        w, b = init_block_lstm(
-            num_units=num_units,
-            input_size=input_size,
-            gate_order=gate_order,
-            forget_bias=0.0,
-            seed=_generator(),
-            dtype=np.float64,
-        )
-        self.w, self.b = _parameter(w, device, dtype), _parameter(b, device, dtype)
+        self.input_size, self.num_units = I, H
+        self.w, self.b = (_empty(shape, device, dtype) for shape in ((I + H, 4 * H), (4 * H,)))
         self.wci: torch.nn.Parameter | None
         self.wcf: torch.nn.Parameter | None
         self.wco: torch.nn.Parameter | None
         for name in PEEPHOLES:
-            zeros = _parameter(np.zeros(num_units), device, dtype) if use_peephole else None
-            self.register_parameter(name, zeros)
+            self.register_parameter(name, _empty((H,), device, dtype) if use_peephole else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """
+        Draw the weights anew, as `init_block_lstm` does.
+
+        The biases are zero, as the op adds forget_bias itself, and so are the peepholes.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import BlockLSTM
+        >>> layer = BlockLSTM(2, 3)
+        >>> layer.reset_parameters()
+        >>> bool(layer.b.any())
+        False
+        """
+        w, b = init_block_lstm(
+            num_units=self.num_units,
+            input_size=self.input_size,
+            gate_order=self.attributes["gate_order"],
+            forget_bias=0.0,
+            seed=_generator(),
+            dtype=np.float64,
+        )
+        zeros = np.zeros(self.num_units)
+        _draw(self, {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, zeros)})
+
+    def extra_repr(self) -> str:
+        """
+        Return the sizes, and the attributes that are not left out.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import BlockLSTM
+        >>> BlockLSTM(2, 3, cell_clip=0)
+        BlockLSTM(2, 3, cell_clip=0)
+        """
+        shown = {"use_peephole": self.wci is not None, **self.attributes}
+        return _shown((self.input_size, self.num_units), shown, _defaults_of(BlockLSTM))
 
     def forward(
         self,
@@ -146,6 +195,7 @@ class BlockLSTM(torch.nn.Module):
         >>> BlockLSTM(2, 3).forward(torch.ones(4, 1, 2), sequence_lengths=[3]).h[3]
         tensor([[0., 0., 0.]], grad_fn=<SelectBackward0>)
         """
+        check_tensor("block_lstm", "x", x)
         if state is None:
             zeros = x.new_zeros((x.shape[1], self.w.shape[1] // 4))
             state = (zeros, zeros)
@@ -171,23 +221,12 @@ class CudnnRNN(torch.nn.Module):
     ----------
     input_size, num_units, num_layers : int
         I, H and L.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
-    input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices: input, of size H, is added to every
-        gate. auto_select is skip_input if I equals H and linear_input if not.
-    direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
+    rnn_mode, input_mode, direction, num_proj, recurrent_activation, time_major
+        Those of `cudnn_rnn`.
     dropout : float
-        The part of the values between layers that is zeroed in training.
-    num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none.
-    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates of their sums; `cupyrnn.cudnn_rnn` says whose each is.
-    time_major : bool
-        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
+        The part, in [0, 1], of the values between layers that is zeroed in training.
     device, dtype : torch.device, torch.dtype
-        Those of the parameters.
+        Those of the parameters; PyTorch's defaults if left out.
 
     Attributes
     ----------
@@ -217,31 +256,60 @@ class CudnnRNN(torch.nn.Module):
         recurrent_activation: RecurrentActivation = "sigmoid",
         time_major: bool = True,
         device: Any = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        net: dict[str, Any] = {
+        op = "CudnnRNN"
+        self._net: dict[str, Any] = {
             "rnn_mode": rnn_mode,
             "input_mode": input_mode,
             "direction": direction,
             "num_proj": num_proj,
         }
-        self.dropout = dropout
-        self.attributes: dict[str, Any] = net | {
+        check_gate(op, recurrent_activation)
+        self.input_size, self.num_units, self.num_layers = input_size, num_units, num_layers
+        self.dropout = check_dropout(op, dropout)
+        self.attributes: dict[str, Any] = self._net | {
             "recurrent_activation": recurrent_activation,
-            "time_major": time_major,
+            "time_major": check_bool(op, "time_major", time_major),
         }
         D = 1 + (direction == "bidirectional")
+        net = check_net(op, num_layers, num_units, input_size, *self._net.values())
         self._states = num_layers * D, num_proj or num_units, num_units
+        self.params = _empty((net.params_size,), device, dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """
+        Draw the parameters anew, as `init_params` does.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import CudnnRNN
+        >>> CudnnRNN(2, 3).reset_parameters()
+        """
         drawn = init_params(
-            num_layers=num_layers,
-            num_units=num_units,
-            input_size=input_size,
-            **net,
+            num_layers=self.num_layers,
+            num_units=self.num_units,
+            input_size=self.input_size,
+            **self._net,
             seed=_generator(),
             dtype=np.float64,
         )
-        self.params = _parameter(drawn.params, device, dtype)
+        _draw(self, {"params": drawn.params})
+
+    def extra_repr(self) -> str:
+        """
+        Return the sizes, and the attributes that are not left out.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import CudnnRNN
+        >>> CudnnRNN(2, 3, 2, rnn_mode="gru")
+        CudnnRNN(2, 3, 2, rnn_mode='gru')
+        """
+        sizes = self.input_size, self.num_units, self.num_layers
+        return _shown(sizes, {**self.attributes, "dropout": self.dropout}, _defaults_of(CudnnRNN))
 
     def forward(
         self,
@@ -282,6 +350,7 @@ class CudnnRNN(torch.nn.Module):
         >>> CudnnRNN(2, 3).forward(torch.ones(4, 1, 2)).output_h.shape
         torch.Size([1, 1, 3])
         """
+        check_tensor("cudnn_rnn", "input", input)
         if state is None:
             places, P, H = self._states
             B = input.shape[1 if self.attributes["time_major"] else 0]
@@ -296,6 +365,6 @@ class CudnnRNN(torch.nn.Module):
             sequence_lengths=sequence_lengths,
             resets=resets,
             dropout=dropout,
-            seeds=torch.randint(2**62, (2,)) if dropout else None,
+            seeds=torch.randint(2**62, (2,), device="cpu") if dropout else None,
             **self.attributes,
         )

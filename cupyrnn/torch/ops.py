@@ -23,8 +23,12 @@ a gradient: both take longer than a small op.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -63,9 +67,18 @@ class Function(NamedTuple):
 _WITH_TANGENTS = (torch.float32, torch.float64)
 
 
+def check_tensor(op: str, name: str, t: Any) -> None:
+    """Check that an argument is a tensor."""
+    kind = type(t)
+    if kind is torch.Tensor or kind is torch.nn.Parameter or isinstance(t, torch.Tensor):
+        return
+    what = f"a {kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
+    raise TypeError(f"{op}: {name} is {'None' if t is None else what}, expected a torch.Tensor")
+
+
 def _plain(tensors: Sequence[Any]) -> bool:
     """Return whether nobody traces a call: PyTorch's tracers have modes or subclasses."""
-    if _get_current_dispatch_mode() is not None:
+    if _get_current_dispatch_mode() is not None or torch._C._is_tracing() or tensors[0].is_meta:
         return False
     for t in tensors:
         kind = type(t)
@@ -83,6 +96,43 @@ def _in_forward_mode() -> bool:
 def _in_a_transform() -> bool:
     """Return whether forward mode or one of torch.func's transforms is under way."""
     return torch._C._are_functorch_transforms_active() or _in_forward_mode()
+
+
+class _Below(threading.local):
+    """Whether this thread is below an autograd function of ours, which has the derivatives."""
+
+    autograd = False
+
+
+_below = _Below()
+
+
+@contextmanager
+def _below_autograd() -> Iterator[None]:
+    before, _below.autograd = _below.autograd, True
+    try:
+        yield
+    finally:
+        _below.autograd = before
+
+
+def _primal(t: Any) -> Any:
+    """Return a tensor without the tangent that it may have in the forward mode under way."""
+    return t if t is None else torch.autograd.forward_ad.unpack_dual(t).primal
+
+
+def _cast(args: Sequence[Any], tensors: int) -> list[Any]:
+    """Return arguments as autocast has them: floating tensors of its device in its dtype."""
+    kind: str = args[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return list(args)
+    dtype = torch.get_autocast_dtype(kind)
+
+    def cast(t: Any) -> Any:
+        narrowed = t is not None and t.is_floating_point() and t.dtype != torch.float64
+        return t.to(dtype) if narrowed and t.device.type == kind else t
+
+    return [*map(cast, args[:tensors]), *args[tensors:]]
 
 
 def _requires_grad(tensors: Sequence[Any]) -> bool:
@@ -114,10 +164,16 @@ class Op:
 
     def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
         """Return the outputs and what is saved."""
-        if torch.compiler.is_compiling():
+        count = self._tensors["forward"]
+        for name, t in zip(self.function.inputs, args, strict=False):
+            if t is not None or name not in self.function.optional:
+                check_tensor(self.function.name, name, t)
+        if torch._C._is_any_autocast_enabled():
+            args = tuple(_cast(args, count))
+        tensors = args[:count]
+        if torch.compiler.is_compiling() or torch._C._is_tracing():
             results: Sequence[torch.Tensor] = self.forward(*args)
             return results
-        tensors = args[: self._tensors["forward"]]
         if not _plain(tensors) or _in_a_transform():
             return self.functions.forward.apply(*args)  # type: ignore[no-any-return]
         if _requires_grad(tensors):
@@ -137,7 +193,8 @@ class Op:
         """Run an op below autograd."""
         if _plain(args[: self._tensors[which]]):
             return self._whole(args[0], getattr(self, f"_{which}")(*args))
-        found = getattr(self, which)(*args)
+        with _below_autograd():
+            found = getattr(self, which)(*args)
         results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
         return results
 
@@ -180,7 +237,9 @@ class Op:
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
                 # An op that the dispatcher is told of has no forward mode: it would be zeros.
-                if _in_forward_mode() and torch._C._is_fwd_grad_enabled():
+                # Whether PyTorch has it switched off here says nothing: it does so in what it
+                # makes of register_autograd, where the tangents are lost.
+                if _in_forward_mode() and not _below.autograd:
                     raise NotImplementedError(
                         f"{self.function.name}: there is no forward mode in torch.compile"
                     )
@@ -217,19 +276,22 @@ class Op:
 
     # What the ops compute: tensors in and out, None where an input is left out.
 
-    def _rest(self, values: Sequence[Any]) -> Named:
+    def _rest(self, first: torch.Tensor, values: Sequence[Any]) -> Named:
         """Return the extras and the attributes by name."""
         f, e = self.function, len(self.function.extras)
-        rest = host_arrays_of(f.name, f.extras, values[:e])
+        rest: Named = host_arrays_of(f.name, f.extras, values[:e])
         rest.update(zip(self._attributes, values[e:], strict=True))
+        if first.dtype is torch.bfloat16 and "cell_clip" in rest:
+            # As the dtype can hold it, so that a saved cs compares equal to it.
+            rest["cell_clip"] = float(torch.tensor(rest["cell_clip"], dtype=first.dtype))
         return rest
 
     def _forward(self, *args: Any) -> list[torch.Tensor | None]:
         f, n = self.function, len(self.function.inputs)
 
         def run() -> list[torch.Tensor | None]:
-            found = f.forward(arrays_of(f.name, f.inputs, args[:n]), self._rest(args[n:]))
-            return tensors_of([found[name] for name in self._results])
+            found = f.forward(arrays_of(f.name, f.inputs, args[:n]), self._rest(args[0], args[n:]))
+            return tensors_of([found[name] for name in self._results], args[0])
 
         return _where(args[0], run)
 
@@ -240,8 +302,9 @@ class Op:
             inputs = arrays_of(f.name, f.inputs, args[:n])
             results = arrays_of(f.name, self._results, args[n : n + m])
             cotangents = arrays_of(f.name, f.outputs, args[n + m : n + m + k])
-            grads = f.backward(inputs, results, cotangents, self._rest(args[n + m + k :]))
-            return tensors_of([grads[name] if name in inputs else None for name in f.inputs])
+            grads = f.backward(inputs, results, cotangents, self._rest(args[0], args[n + m + k :]))
+            given = [grads[name] if name in inputs else None for name in f.inputs]
+            return tensors_of(given, args[0])
 
         return _where(args[0], run)
 
@@ -251,14 +314,14 @@ class Op:
 
         def run() -> list[torch.Tensor | None]:
             inputs, tangents = (arrays_of(f.name, f.inputs, a) for a in (args[:n], args[n : 2 * n]))
-            rest = self._rest(args[2 * n :])
+            rest = self._rest(args[0], args[2 * n :])
 
             def outputs(*values: Any) -> list[Array]:
                 found = f.forward(dict(zip(inputs, values, strict=True)), rest)
                 return [found[name] for name in f.outputs]
 
             directions = [tangents.get(name) for name in inputs]
-            return tensors_of(along(outputs, list(inputs.values()), directions)[1])
+            return tensors_of(along(outputs, list(inputs.values()), directions)[1], args[0])
 
         return _where(args[0], run)
 
@@ -276,7 +339,7 @@ class Op:
                     (f.outputs, 2 * n + k, 2 * (n + k)),
                 )
             )
-            rest = self._rest(args[2 * (n + k) :])
+            rest = self._rest(args[0], args[2 * (n + k) :])
             for name, a in more.items():
                 if name not in cotangents:
                     cotangents[name] = a * 0
@@ -292,7 +355,7 @@ class Op:
             directions = [tangents.get(name) for name in inputs]
             directions += [more.get(name) for name in cotangents]
             values, slopes = along(both, [*inputs.values(), *cotangents.values()], directions)
-            return tensors_of([*slopes[:k], *values[k:], *slopes[k:]])
+            return tensors_of([*slopes[:k], *values[k:], *slopes[k:]], args[0])
 
         return _where(args[0], run)
 
@@ -362,11 +425,22 @@ class Op:
 
 
 def _where(t: torch.Tensor, run: Callable[[], _R]) -> _R:
-    """Run what an op does where a tensor is."""
+    """Run what an op does where a tensor is, unseen by PyTorch's compiler."""
+    if "torch._dynamo" in sys.modules:
+        return _untraced()(t, run)  # type: ignore[no-any-return]
+    return _run(t, run)
+
+
+def _run(t: torch.Tensor, run: Callable[[], _R]) -> _R:
     if not t.is_cuda:
         return run()
     with on_device_of(t):
         return run()
+
+
+@functools.cache
+def _untraced() -> Any:
+    return torch.compiler.disable(_run)
 
 
 def _wanted(ctx: Any, grads: Sequence[Any]) -> list[Any]:
@@ -428,14 +502,14 @@ def _functions(op: Op) -> _Functions:
         return results
 
     def backward_jvp(ctx: Any, *tangents: Any) -> Any:
-        kept = ctx.saved_tensors
+        kept = [_primal(t) for t in ctx.saved_tensors]
         inputs, cotangents, extras = kept[:n], kept[n + m : n + m + k], kept[n + m + k :]
         along = (*tangents[:n], *tangents[n + m : n + m + k])
         found = op.call("second", *inputs, *cotangents, *along, *extras, *ctx.attributes)
         return tuple(found[k + n :])
 
     def forward_jvp(ctx: Any, *tangents: Any) -> Any:
-        kept = ctx.saved_tensors
+        kept = [_primal(t) for t in ctx.saved_tensors]
         found = op.call("jvp", *kept[:n], *tangents[:n], *kept[n:-m], *ctx.attributes)
         return *found, *[None] * (m - k)
 
