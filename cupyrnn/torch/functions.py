@@ -492,7 +492,8 @@ def cudnn_rnn(
     check_gate(op, recurrent_activation)
     check_seeds(op, seeds)
     rate = check_dropout(op, dropout)
-    is_training = torch.is_grad_enabled() or rate > 0
+    # What is traced is checked without gradients and used with them.
+    is_training = torch.is_grad_enabled() or rate > 0 or torch._C._is_tracing()
     attributes = (
         *(rnn_mode, input_mode, direction, rate, check_integer(op, "num_proj", num_proj)),
         *(recurrent_activation, check_bool(op, "time_major", time_major), is_training),

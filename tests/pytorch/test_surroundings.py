@@ -1,0 +1,279 @@
+"""What PyTorch has around an op: compiler, autocast, tracing, files, meta tensors, optimisers."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+torch: Any
+ct: Any
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        import torch._dynamo
+        import torch.autograd.forward_ad as forward_ad
+        from torch.nn.utils import parameters_to_vector, prune, skip_init
+
+        import cupyrnn.torch as ct
+except ImportError:
+    torch = ct = None
+
+pytestmark = [
+    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+class Net(torch.nn.Module if torch else object):  # type: ignore[misc]
+    """A module whose forward returns one tensor, of whatever the layer returns."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any) -> Any:
+        out = self.layer(torch.tanh(x))
+        return out.h if hasattr(out, "h") else out[0]
+
+
+def layers() -> list[Any]:
+    torch.manual_seed(0)
+    return [ct.BlockLSTM(2, 3), ct.CudnnRNN(2, 3, 2, rnn_mode="gru", direction="bidirectional")]
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("weights", ["with a gradient", "without"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_forward_mode_in_a_compiled_graph_is_right_or_refused(
+    kind: int, weights: str, backend: str
+) -> None:
+    """It was 0.0: what PyTorch makes of an op's gradient drops tangents without a word."""
+    op = ("block_lstm", "cudnn_rnn")[kind]
+    net, x = Net(layers()[kind]), torch.randn(4, 1, 2)
+    net.requires_grad_(weights == "with a gradient")
+
+    def slope(x: Any) -> Any:
+        return torch.func.jvp(lambda y: net(y).sum(), (x,), (torch.ones_like(x),))[1]
+
+    expected = slope(x)
+    assert abs(float(expected)) > 1e-3
+    torch._dynamo.reset()
+    refused = ""
+    try:
+        found = torch.compile(slope, backend=backend)(x)
+    except NotImplementedError as error:
+        refused, found = str(error), expected
+    assert refused in ("", f"{op}: there is no forward mode in torch.compile")
+    torch.testing.assert_close(found, expected)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="there is no forward mode"):
+        torch.compile(slope, backend=backend, fullgraph=True)(x)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_backward_of_a_tangent_inside_its_level(kind: int) -> None:
+    layer, x = Net(layers()[kind]), torch.randn(4, 1, 2)
+    with forward_ad.dual_level():
+        out = layer(forward_ad.make_dual(x, torch.ones_like(x)))
+        forward_ad.unpack_dual(out).tangent.sum().backward()
+    found = [p.grad for p in layer.parameters()]
+    layer.zero_grad()
+    torch.func.jvp(lambda x: layer(x).sum(), (x,), (torch.ones_like(x),))[1].backward()
+    for a, p in zip(found, layer.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_what_asks_for_contiguous_weights(kind: int) -> None:
+    layer, x = layers()[kind], torch.randn(4, 3, 2)
+    net = Net(layer)
+    assert parameters_to_vector(net.parameters()).numel() == sum(
+        p.numel() for p in net.parameters()
+    )
+    optimiser = torch.optim.LBFGS(net.parameters())
+
+    def loss() -> Any:
+        optimiser.zero_grad()
+        value = (net(x) - 0.1).square().sum()
+        value.backward()
+        return value
+
+    before = float(optimiser.step(loss))
+    assert float(loss()) < before
+    prune.l1_unstructured(layer, "w" if kind == 0 else "params", 0.5)
+    assert torch.isfinite(net(x)).all()
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_exported_programs_are_files(kind: int) -> None:
+    layer, x, file = layers()[kind], torch.randn(4, 1, 2), io.BytesIO()
+    torch.export.save(torch.export.export(layer, (x,)), file)
+    file.seek(0)
+    found, expected = torch.export.load(file).module()(x), layer(x)
+    assert type(found) is type(expected)
+    for a, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, e, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("grad", [False, True])
+def test_jit_trace_keeps_the_op(kind: int, grad: bool) -> None:
+    net, x = Net(layers()[kind]), torch.randn(4, 1, 2)
+    with torch.set_grad_enabled(grad):
+        traced = torch.jit.trace(net, (x,))
+    assert "cupyrnn::" in str(traced.inlined_graph)
+    x = torch.randn(7, 3, 2)
+    torch.testing.assert_close(traced(x), net(x), rtol=0, atol=0)
+    if grad:
+        expected = torch.autograd.grad(net(x).sum(), list(net.parameters()))
+        for a, e in zip(torch.autograd.grad(traced(x).sum(), list(net.parameters())), expected,
+                        strict=True):  # fmt: skip
+            torch.testing.assert_close(a, e, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_autocast(kind: int) -> None:
+    net, x = Net(layers()[kind]), torch.randn(4, 3, 2, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = net(x)
+    assert out.dtype == torch.bfloat16
+    expected = net(x)
+    grads, expected_grads = (
+        torch.autograd.grad(a.float().sum(), [x, *net.parameters()]) for a in (out, expected)
+    )
+    for a, e in zip((out, *grads), (expected, *expected_grads), strict=True):
+        if a is not out:
+            assert a.dtype == torch.float32
+        a, e = a.detach().float().numpy(), e.detach().numpy()
+        assert_close(a, e, "bfloat16", "autocast", at_least=1.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Net(layers()[kind].double())(x.double()).dtype == torch.float64
+
+
+def test_meta_tensors() -> None:
+    net = ct.BlockLSTM(2, 3, device="meta")
+    out = net(torch.ones(4, 1, 2, device="meta"))
+    assert out.h.is_meta
+    assert out.h.shape == (4, 1, 3)
+    out.h.sum().backward()
+    assert net.w.grad.is_meta
+    assert not skip_init(ct.BlockLSTM, 2, 3).w.is_meta
+    assert skip_init(ct.CudnnRNN, 2, 3).params.shape == (84,)
+    with torch.device("meta"):
+        net = ct.CudnnRNN(2, 3, 2, dropout=0.5)
+        assert net(torch.ones(4, 1, 2)).output.shape == (4, 1, 3)
+
+
+def test_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert ct.BlockLSTM(2, 3).w.dtype == ct.CudnnRNN(2, 3).params.dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("order", ["icfo", "ifco"])
+def test_block_lstm_begins_with_biases_of_zero(order: Any) -> None:
+    """The op adds forget_bias itself, and BlockLSTMV2 has none."""
+    layer = ct.BlockLSTM(2, 3, gate_order=order)
+    assert not layer.b.any()
+    assert layer.w.any()
+    with torch.no_grad():
+        layer.b.fill_(2)
+    layer.reset_parameters()
+    assert not layer.b.any()
+
+
+def test_repr() -> None:
+    assert repr(ct.BlockLSTM(2, 3, use_peephole=False, cell_clip=0.5)) == (
+        "BlockLSTM(2, 3, use_peephole=False, cell_clip=0.5)"
+    )
+    assert repr(ct.CudnnRNN(2, 3, dropout=0.5, num_proj=1)) == (
+        "CudnnRNN(2, 3, 1, num_proj=1, dropout=0.5)"
+    )
+
+
+def test_bfloat16_without_ml_dtypes() -> None:
+    code = """
+import sys
+sys.modules["ml_dtypes"] = None
+import torch, cupyrnn.torch as ct
+layer = ct.BlockLSTM(2, 3, dtype=torch.bfloat16, cell_clip=0.3)
+x = torch.randn(4, 3, 2, dtype=torch.bfloat16)
+layer(x).h.sum().backward()
+assert layer.w.grad.dtype == torch.bfloat16 and layer.w.grad.any()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_clip_in_bfloat16_is_what_the_dtype_holds() -> None:
+    """Else a saved cs would be beside the clip, and the gradient would pass it."""
+    dtype = torch.bfloat16
+    x, b = torch.full((1, 1, 1), 9.0, dtype=dtype), torch.zeros(4, dtype=dtype)
+    w = torch.full((2, 4), 1.0, dtype=dtype, requires_grad=True)
+    state = torch.zeros(1, 1, dtype=dtype)
+    out = ct.block_lstm(x, state, state, w, b, cell_clip=0.3)
+    assert float(out.cs.detach()) == float(torch.tensor(0.3, dtype=dtype))
+    (grad,) = torch.autograd.grad(out.cs.sum(), w)
+    assert not grad.any()
+
+
+WRONG_LENGTHS = [
+    ([1.9], "sequence_lengths has dtype float32, expected integers"),
+    (np.array([1.9]), "sequence_lengths has dtype float64, expected integers"),
+    ([True], r"sequence_lengths is \[True\], expected integers"),
+    ([[1], [1, 2]], r"sequence_lengths is \[\[1\], \[1, 2\]\], expected a list or a tensor of int"),
+    ([10**30], "expected a list or a tensor of integers"),
+    (["a"], r"sequence_lengths is \['a'\], expected a list or a tensor of integers"),
+    ([float("nan")], "sequence_lengths has dtype float32, expected integers"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), WRONG_LENGTHS)
+def test_lengths_are_integers(value: Any, message: str) -> None:
+    x = torch.ones(4, 1, 2)
+    for layer, op in zip(layers(), ("block_lstm", "cudnn_rnn"), strict=True):
+        with pytest.raises(TypeError, match=f"^{op}: .*{message}"):
+            layer(x, sequence_lengths=value)
+        with pytest.raises(TypeError, match=f"^{op}: resets has dtype float32, expected bool"):
+            layer(x, resets=[[0.5]] * 4)
+    for dtype in (torch.bool, torch.float32, torch.bfloat16):
+        with pytest.raises(TypeError, match=r"has dtype .*, expected integers"):
+            layer(x, sequence_lengths=torch.ones(1, dtype=dtype))
+
+
+def test_arguments_are_refused_by_name() -> None:
+    x, state, w, b = torch.ones(4, 1, 2), torch.zeros(1, 3), torch.ones(5, 12), torch.zeros(12)
+    for clip in ("0.01", True, torch.tensor(1.0)):
+        with pytest.raises(TypeError, match=r"^block_lstm: cell_clip is .*, expected a real num"):
+            ct.block_lstm(x, state, state, w, b, cell_clip=clip)
+    with pytest.raises(ValueError, match=r"^block_lstm: cell_clip is an integer of 1329 bits"):
+        ct.block_lstm(x, state, state, w, b, cell_clip=10**400)
+    with pytest.raises(TypeError, match=r"^block_lstm: reverse is 1, expected a bool"):
+        ct.block_lstm(x, state, state, w, b, reverse=1)  # type: ignore[arg-type]
+    for wrong, what in ((None, "None"), (x.numpy(), "a numpy.ndarray"), ([1], "a list")):
+        with pytest.raises(TypeError, match=f"^block_lstm: x is {what}, expected a torch.Tensor"):
+            ct.block_lstm(wrong, state, state, w, b)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"^block_lstm: w is {what}, expected a torch.Tensor"):
+            ct.block_lstm(x, state, state, wrong, b)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^block_lstm: x has layout sparse_coo, expected a d"):
+        ct.block_lstm(x.to_sparse(), state, state, w, b)
+    with pytest.raises(TypeError, match=r"^block_lstm: w has dtype float32, expected bfloat16"):
+        ct.block_lstm(x.bfloat16(), state.bfloat16(), state.bfloat16(), w, b)
+    packed = torch.nn.utils.rnn.pack_sequence([x[:, 0]])
+    with pytest.raises(TypeError, match=r"^block_lstm: x is a .*PackedSequence, expected a torch"):
+        ct.BlockLSTM(2, 3)(packed)
+    with pytest.raises(TypeError, match=r"^CudnnRNN: dropout is 'x', expected a real number"):
+        ct.CudnnRNN(2, 3, dropout="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^cudnn_rnn: seeds is 3, expected a tensor of two integ"):
+        ct.cudnn_rnn(x, x[:1], x[:1], b, seeds=3)  # type: ignore[arg-type]
