@@ -11,8 +11,8 @@ refused: ``torch.autograd.functional.hessian`` works, ``torch.func.hessian``, wh
 ``torch.compile(fullgraph=True)`` and ``torch.export`` see each function as one op, whose T and B
 may be symbolic; in a compiled graph there are no transforms of ``torch.func``, and no forward mode.
 
-Float16 and bfloat16 have first derivatives only. On a CPU bfloat16 is computed on copies in float32,
-as NumPy has no such dtype; under ``torch.autocast`` the functions take its dtype.
+Float16 and bfloat16 have first derivatives only. On a CPU bfloat16 is computed on copies in
+float32, as NumPy has no such dtype; under ``torch.autocast`` the functions take its dtype.
 """
 
 from .functions import (
