@@ -250,7 +250,7 @@ def prepare_step(
         input_mode=input_mode,
         num_proj=num_proj,
     )
-    activation = activation_of(op, params, recurrent_activation)
+    activation: Any = activation_of(op, params, recurrent_activation)
     net = model.net._replace(gate=check_activation(op, model.net.rnn_mode, activation))
     if model.net.D == 2:
         raise ValueError(

@@ -131,7 +131,7 @@ def test_two_writers_of_one_file_both_end_well(tmp_path: Path) -> None:
     """No reader sees a file that is part of one's and part of the other's."""
     out = tmp_path / "x.npz"
     out.write_bytes(b"a")
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, str(out), letter], env=os.environ | {"PYTHONPATH": root}

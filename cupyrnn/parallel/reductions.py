@@ -1,0 +1,296 @@
+"""Sums and copies of arrays over all processes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+import struct
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+
+from .._arrays import check_choice, check_integer, check_real, shown
+from .communicators import PAYLOAD, Communicator, agree, wait
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+Arrays = TypeVar("Arrays", bound="Mapping[str, Array | None] | tuple[Array | None, ...]")
+
+
+class DifferentParameters(RuntimeError):
+    """Parameters that should be the same on all ranks are not."""
+
+
+def _check_comm(op: str, comm: object) -> None:
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"{op}: comm is {shown(comm)}, expected a Communicator")
+
+
+def _like(arrays: Any, values: list[Array | None]) -> Any:
+    """Return the values as arrays are: a dict of these keys, or a tuple of this kind."""
+    if isinstance(arrays, Mapping):
+        return dict(zip(arrays, values, strict=True))
+    return type(arrays)(*values) if hasattr(arrays, "_fields") else tuple(values)
+
+
+def _pieces(flat: Array, arrays: list[Array | None]) -> list[Array | None]:
+    """Cut a vector into the arrays' shapes, one after another; None for None."""
+    pieces: list[Array | None] = []
+    at = 0
+    for a in arrays:
+        if a is None:
+            pieces.append(None)
+            continue
+        pieces.append(flat[at : at + a.size].reshape(a.shape))
+        at += a.size
+    return pieces
+
+
+def _run(comm: Communicator, op: str, flat: Array, root: int | None) -> None:
+    """Sum a vector over all ranks, or overwrite it with that of the root."""
+    if comm._nccl is not None:  # on the current stream
+        if root is None:
+            comm._nccl.all_reduce(flat, flat, "sum")
+        else:
+            comm._nccl.broadcast(flat, root)
+        return
+    if comm._xp is not np:  # MPI knows nothing of streams
+        comm._xp.cuda.get_current_stream().synchronize()
+    if root is None:
+        in_place = importlib.import_module("mpi4py.MPI").IN_PLACE
+        request = comm._mpi.Iallreduce(in_place, flat)
+    else:
+        request = comm._mpi.Ibcast(flat, root)
+    wait(comm, op, request, comm.timeout, all_come=False)
+
+
+def all_reduce_gradients(
+    comm: Communicator,
+    grads: Arrays,
+    *,
+    weight: float = 1.0,
+    reduce: Literal["mean", "sum"] = "mean",
+) -> Arrays:
+    """
+    Return the mean or the sum of the gradients of all ranks, the same on every rank.
+
+    They are added in one vector, in float64 if one of them has that and else in float32, which
+    float16 and bfloat16 are converted to for that.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of `communicator`.
+    grads : dict or tuple of arrays
+        The gradients of this rank: any dict, tuple or named tuple, such as a backward function of
+        this package returns, in float16, bfloat16, float32 or float64. None stands for zeros and
+        must then be None on every rank. Not written.
+    weight : float, optional
+        What this rank's gradients count in the mean: the number of tokens, or of examples, that
+        they are the mean of, so that those of a short batch count less. A rank with weight 0 has
+        its gradients ignored, whatever they are.
+    reduce : {"mean", "sum"}, optional
+        "mean" is the sum of weight*grads over the ranks, divided by the sum of weight; "sum" adds
+        the gradients up and ignores `weight`.
+
+    Returns
+    -------
+    dict or tuple of arrays
+        The same names or places as those of `grads`. With one process these are the arrays given.
+
+    Raises
+    ------
+    TypeError
+        If `grads` has something else than arrays of `comm`'s module, of other dtypes, or None, or
+        another argument is of a wrong type.
+    ValueError
+        On every rank, if the arrays differ between ranks in name, order, shape or dtype, or if
+        `weight` is negative or not finite on one of them, or 0 on all of them.
+    TimeoutError
+        If another rank does not come within `comm.timeout` seconds, or has ended.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cupyrnn import parallel
+    >>> comm = parallel.communicator()
+    >>> grads = parallel.all_reduce_gradients(comm, {"w": np.ones((2, 3))}, weight=640)
+    >>> grads["w"].shape
+    (2, 3)
+    """
+    op = "all_reduce_gradients"
+    _check_comm(op, comm)
+    mine, failure = math.nan, None
+    try:
+        mine = check_real(op, "weight", weight)
+        check_choice(op, "reduce", reduce, ("mean", "sum"))
+    except (TypeError, ValueError) as error:
+        failure = error
+    packed, option = struct.pack("d", mine), f"reduce={shown(reduce)}"
+    named, payloads = agree(comm, op, grads, packed, option=option, failure=failure)
+    names = {name: a.dtype.name for name, a in named.items() if a is not None}
+    for name, dtype_name in names.items():  # the same on every rank
+        if dtype_name not in ("float16", "bfloat16", "float32", "float64"):
+            raise TypeError(
+                f"{op}: {name} has dtype {dtype_name}, expected a real floating-point one"
+            )
+    weights = [struct.unpack_from("d", payload)[0] for payload in payloads]
+    for rank, given in enumerate(weights):
+        if not 0 <= given < math.inf:
+            raise ValueError(f"{op}: weight is {given} on rank {rank}, expected 0 or more, finite")
+    largest = max(weights)
+    if reduce == "mean" and largest == 0:
+        raise ValueError(f"{op}: weight is 0 on every rank, expected a positive one on some rank")
+    if comm.size == 1 or not names:
+        return grads
+
+    scale = 1.0
+    if reduce == "mean":
+        # A power of two keeps the sum finite and changes no bit of the quotient.
+        down = math.ldexp(1.0, -math.frexp(largest)[1])
+        scale = (mine * down) / math.fsum(w * down for w in weights)
+    xp, arrays = comm._xp, list(named.values())
+    dtype = np.dtype("float64" if "float64" in names.values() else "float32")
+    flat = xp.empty(sum(a.size for a in arrays if a is not None), dtype)
+    with np.errstate(all="ignore"):  # what overflows is inf
+        for a, piece in zip(arrays, _pieces(flat, arrays), strict=True):
+            if a is not None and piece is not None:
+                piece[...] = a if scale else 0
+        if scale not in (0, 1):
+            flat *= dtype.type(scale)
+        _run(comm, op, flat, None)
+        summed = [
+            a if a is None or piece is None else piece.astype(a.dtype, copy=False)
+            for a, piece in zip(arrays, _pieces(flat, arrays), strict=True)
+        ]
+    reduced: Arrays = _like(grads, summed)
+    return reduced
+
+
+def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -> Arrays:
+    """
+    Return one rank's parameters on all ranks, bit by bit.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of `communicator`.
+    params : dict or tuple of arrays
+        Of this rank, of any dtype; on ranks but the root, only names, shapes and dtypes count.
+        Not written.
+    root : int, optional
+        Whose parameters.
+
+    Returns
+    -------
+    dict or tuple of arrays
+        The same names or places as those of `params`. With one process these are the arrays given.
+
+    Raises
+    ------
+    TypeError
+        If `params` has something else than arrays of `comm`'s module, of numbers, or None, or
+        another argument is of a wrong type.
+    ValueError
+        On every rank, if the arrays differ between ranks in name, order, shape or dtype, or if
+        `root` is no rank.
+    TimeoutError
+        If another rank does not come within `comm.timeout` seconds, or has ended.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cupyrnn import parallel
+    >>> params = {"w": np.random.default_rng().normal(size=(3, 4))}
+    >>> params = parallel.broadcast_parameters(parallel.communicator(), params)
+    """
+    op = "broadcast_parameters"
+    _check_comm(op, comm)
+    failure = None
+    try:
+        root = check_integer(op, "root", root)
+        if root not in range(comm.size):
+            raise ValueError(f"{op}: root is {shown(root)}, expected a rank below {comm.size}")
+    except (TypeError, ValueError) as error:
+        failure = error
+    named, _ = agree(comm, op, params, option=f"root={shown(root)}", failure=failure)
+    if comm.size == 1:
+        return params
+    xp, arrays = comm._xp, list(named.values())
+    flat = xp.empty(sum(a.nbytes for a in arrays if a is not None), np.uint8)
+    values: list[Array | None] = []
+    at = 0
+    for a in arrays:
+        if a is None:
+            values.append(None)
+            continue
+        piece = flat[at : at + a.nbytes]
+        piece[...] = xp.ascontiguousarray(a).reshape(-1).view(np.uint8)
+        at += a.nbytes
+        values.append(piece)
+    if flat.size:
+        _run(comm, op, flat, root)
+    copies = [
+        # Copied, so that each begins where its dtype asks for.
+        None if a is None or v is None else v.copy().view(a.dtype).reshape(a.shape)
+        for a, v in zip(arrays, values, strict=True)
+    ]
+    received: Arrays = _like(params, copies)
+    return received
+
+
+def check_parameters(comm: Communicator, params: Arrays) -> None:
+    """
+    Raise DifferentParameters on every rank if the parameters differ between ranks in any bit.
+
+    They should not, if all began with the same ones and made the same steps. Hashes of them are
+    compared, for which CuPy arrays are copied to the host: cheap every hundred steps.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of `communicator`.
+    params : dict or tuple of arrays
+        Of this rank.
+
+    Raises
+    ------
+    DifferentParameters
+        A RuntimeError, naming a rank and an array that differs from rank 0's.
+    TypeError
+        If `params` has something else than arrays of `comm`'s module, of numbers, or None, or
+        another argument is of a wrong type.
+    ValueError
+        On every rank, if the arrays differ between ranks in name, order, shape or dtype.
+    TimeoutError
+        If another rank does not come within `comm.timeout` seconds, or has ended.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cupyrnn import parallel
+    >>> parallel.check_parameters(parallel.communicator(), {"w": np.ones(3)})
+    """
+    op = "check_parameters"
+    _check_comm(op, comm)
+    named, _ = agree(comm, op, params)
+    if comm.size == 1:
+        return
+    digests = {name: _digest(comm._xp, a) for name, a in named.items() if a is not None}
+    together = hashlib.sha256(b"".join(digests.values())).digest()[:PAYLOAD]
+    _, payloads = agree(comm, op, {}, together)
+    if any(payload != payloads[0] for payload in payloads):
+        ranks = comm._mpi.allgather(digests)
+        rank, name = next(
+            (r, n) for r, other in enumerate(ranks) for n in other if other[n] != ranks[0][n]
+        )
+        raise DifferentParameters(f"{op}: {name} of rank {rank} is not that of rank 0")
+
+
+def _digest(xp: ModuleType, a: Array) -> bytes:
+    host = a if xp is np else xp.asnumpy(a)
+    return hashlib.sha256(np.ascontiguousarray(host).tobytes()).digest()
