@@ -1,4 +1,4 @@
-"""How the package is built: the same functions in every room, imports that go down, short files."""
+"""How the package and its tests are built: floors, imports that go down, one contract."""
 
 from __future__ import annotations
 
@@ -13,20 +13,41 @@ from new_cells.cells import indrnn
 
 import cupyrnn
 
-PACKAGE = Path(cupyrnn.__file__).parent
+PACKAGE, TESTS = Path(cupyrnn.__file__).parent, Path(__file__).parents[1]
 FILES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
+# What `ls cupyrnn` shows, from the ground up: who imports another stands on a higher floor.
+FLOORS = (
+    {"_arrays", "_typing"},
+    {"_results", "arithmetic", "derivatives", "parallel"},
+    {"cells"},
+    {"_block", "compiled", "kernels"},
+    {"driver"},
+    {"weights"},
+    {"_packed_cells", "cudnn"},
+    {"_reserve"},
+    {"cudnn_rnn", "gru", "lstm", "stacked_rnn", "stream"},
+    {"onnx_node", "raw_ops", "torch"},
+    {"cupyrnn"},
+    {"demo"},
+    {"__main__"},
+)
+MOST_ENTRIES, MOST_LINES = 28, 700
 # The functions of a cell, and the most parameters one may have.
 STEPS, MOST = ("forward_steps", "backward_steps", "add_sums"), 3
 OTHER_ROOMS = ("kernels", "compiled")
 CELLS = [p.stem for p in (PACKAGE / "cells").glob("*.py") if p.stem not in ("__init__", "contract")]
 
 
-def imports(module: str, *, types: bool = True) -> set[str]:
-    """Return the modules of the package that a module imports anywhere, those for types or not."""
-    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
+def imports(module: str, *, types: bool = True, planted: str = "") -> set[str]:
+    """
+    Return the modules of the package that a module imports anywhere, those for types or not.
+
+    `planted` are lines that it does not have.
+    """
+    tree = ast.parse(FILES[module].read_text(encoding="utf-8") + planted)
     skipped: set[ast.AST] = set()
     if not types:
         for node in ast.walk(tree):
@@ -77,6 +98,56 @@ def test_the_walk_over_imports_sees_them() -> None:
     assert {"cupyrnn.raw_ops", "cupyrnn.lstm"} <= imports("cupyrnn")
 
 
+def entries() -> set[str]:
+    """Return what `ls cupyrnn` shows."""
+    return {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+
+
+def floor_of(module: str) -> int:
+    """Return the floor of the file or the folder of the package that a module is or lies in."""
+    entry = [*module.split("."), "cupyrnn"][1]
+    (floor,) = (n for n, names in enumerate(FLOORS) if entry in names)
+    return floor
+
+
+def arrows_up(module: str, planted: str = "") -> list[str]:
+    """Return the imports of a module that do not lead to a lower floor, or stay in its folder."""
+    entry = module.split(".")[1:2]
+    return [
+        name
+        for name in sorted(imports(module, planted=planted))
+        if name.split(".")[1:2] != entry and floor_of(name) >= floor_of(module)
+    ]
+
+
+def test_the_floors_are_those_of_the_package() -> None:
+    listed = [name for names in FLOORS for name in names]
+    shown = {name.removesuffix(".py") for name in entries()} - {"__init__", "py.typed"}
+    assert sorted(listed) == sorted(shown | {"cupyrnn"})
+    assert len(entries()) <= MOST_ENTRIES
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_no_arrow_leads_up(module: str) -> None:
+    assert arrows_up(module) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "planted", "found"),
+    [
+        ("cupyrnn.arithmetic.gates", "from ..driver import layer", "cupyrnn.driver.layer"),
+        ("cupyrnn.cells.lstm", "from .. import weights", "cupyrnn.weights"),
+        ("cupyrnn.kernels.launch", "import cupyrnn.compiled.lstm", "cupyrnn.compiled.lstm"),
+        ("cupyrnn.driver.layer", "def f():\n    from .. import lstm", "cupyrnn.lstm"),
+        ("cupyrnn.driver.stack", "if 0:\n    from ..cudnn import nine", "cupyrnn.cudnn.nine"),
+        ("cupyrnn._arrays", "from . import raw_ops", "cupyrnn.raw_ops"),
+        ("cupyrnn.lstm", "import cupyrnn", "cupyrnn"),
+    ],
+)  # fmt: skip
+def test_an_arrow_up_is_found(module: str, planted: str, found: str) -> None:
+    assert found in arrows_up(module, f"\n{planted}\n")
+
+
 @pytest.mark.parametrize(
     "module", [m for m in FILES if any(f".{room}." in m for room in OTHER_ROOMS)]
 )
@@ -86,8 +157,7 @@ def test_rooms_import_nothing_but_types_from_cells(module: str) -> None:
 
 @pytest.mark.parametrize("module", FILES)
 def test_no_file_is_long(module: str) -> None:
-    lines = len(FILES[module].read_text(encoding="utf-8").splitlines())
-    assert lines <= 700
+    assert len(FILES[module].read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
 def signatures(module: str) -> dict[str, list[str]]:
@@ -122,3 +192,36 @@ def test_all_cells_have_the_same_signatures_and_cuda() -> None:
     for name in STEPS:
         assert len({tuple(functions[name]) for functions in known if name in functions}) == 1
     assert all(f"cupyrnn.kernels.{cell}" in FILES for cell in CELLS)
+
+
+def imported_tests(source: str) -> set[str]:
+    """Return the modules of tests that a source imports."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    modules = {path.stem for path in TESTS.rglob("test_*.py")}
+    return {name for name in found if name.split(".")[-1] in modules}
+
+
+@pytest.mark.parametrize("planted", ["from ops import test_lstm", "import ops.test_lstm as t"])
+def test_an_import_of_a_test_is_found(planted: str) -> None:
+    assert imported_tests(planted) == {"ops.test_lstm"}
+
+
+def test_tests_import_no_tests() -> None:
+    """What they share lies in files of its own, which no test is in."""
+    for path in TESTS.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        assert not imported_tests(source), path
+        if not path.name.startswith("test_"):
+            functions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+            assert not [f.name for f in functions if f.name.startswith("test_")], path
+
+
+def test_folders_of_tests_are_packages() -> None:
+    """Or of two test files of one name in two folders pytest would run one."""
+    for folder in {path.parent for path in TESTS.rglob("test_*.py")}:
+        assert folder.joinpath("__init__.py").exists() or folder.name == "benchmarks", folder
