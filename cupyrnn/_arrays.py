@@ -265,22 +265,22 @@ def _on_host(op: str, name: str, value: object, what: str) -> Array:
         ) from None
 
 
-def check_lengths(op: str, sequence_lengths: object, T: int, B: int) -> NDArray[np.int32] | None:
+def check_lengths(
+    op: str, sequence_lengths: object, T: int, B: int, *, name: str = "sequence_lengths"
+) -> NDArray[np.int32] | None:
     """Return sequence_lengths, B integers in [0, T] on the host, or None."""
     if sequence_lengths is None:
         return None
-    lengths = _on_host(op, "sequence_lengths", sequence_lengths, "integers")
+    lengths = _on_host(op, name, sequence_lengths, "integers")
     if isinstance(sequence_lengths, (list, tuple)) and not lengths.size:
         lengths = lengths.astype(np.int32)  # an empty list has no integers to tell
     if lengths.dtype.kind not in "iu":
-        raise TypeError(f"{op}: sequence_lengths has dtype {lengths.dtype}, expected integers")
-    expect_shape(op, "sequence_lengths", lengths, "(B,)", (B,))
+        raise TypeError(f"{op}: {name} has dtype {lengths.dtype}, expected integers")
+    expect_shape(op, name, lengths, "(B,)", (B,))
     wrong = np.flatnonzero((lengths < 0) | (lengths > T))
     if wrong.size:
         b = wrong[0]
-        raise ValueError(
-            f"{op}: sequence_lengths[{b}] is {lengths[b]}, expected in [0, T] = [0, {T}]"
-        )
+        raise ValueError(f"{op}: {name}[{b}] is {lengths[b]}, expected in [0, T] = [0, {T}]")
     return lengths.astype(np.int32)
 
 

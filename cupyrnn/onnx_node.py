@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ._arrays import (
+    cast,
+    check_arrays,
     check_choice,
     check_integer,
     check_lengths,
     check_list,
-    check_real,
+    compute_dtype,
     expect_rank,
     expect_shape,
     on_device,
@@ -26,6 +28,9 @@ from .cudnn_rnn import cudnn_rnn
 from .derivatives.traced import traceable
 from .gru import block_gru
 from .lstm import block_lstm
+from .onnx_general.attributes import GATES, Attributes, check_attributes, rounds_to
+from .onnx_general.cell import Cell
+from .onnx_general.layer import Sequences, backward, forward, reversed_sequences, sequences
 from .weights.forms import as_arrays
 from .weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
 
@@ -37,22 +42,19 @@ if TYPE_CHECKING:
 OpType: TypeAlias = Literal["LSTM", "GRU", "RNN"]
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-_DIRECTIONS = ("forward", "reverse", "bidirectional")
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-# For each operator its rnn_mode, its activations if they are left out, and the only other one that
-# is computed, in place of the first of them.
-_MATH: dict[str, tuple[Any, tuple[str, ...], str]] = {
-    "LSTM": ("lstm", ("Sigmoid", "Tanh", "Tanh"), "HardSigmoid"),
-    "GRU": ("gru", ("Sigmoid", "Tanh"), "HardSigmoid"),
-    "RNN": ("rnn_tanh", ("Tanh",), "Relu"),
+
+
+# The attributes but hidden_size of a node that has none.
+_LEFT_OUT = {
+    "direction": "forward",
+    "layout": 0,
+    "linear_before_reset": 0,
+    "activations": None,
+    "activation_alpha": None,
+    "activation_beta": None,
+    "clip": None,
+    "input_forget": 0,
 }
-
-
-class _Math(NamedTuple):
-    """What a node computes, in the words of `cudnn_rnn`."""
-
-    rnn_mode: Any
-    recurrent_activation: Any = "sigmoid"
 
 
 class OnnxOutputs(NamedTuple):
@@ -74,18 +76,58 @@ class OnnxOutputs(NamedTuple):
     Y_c: Array | None
 
 
+class OnnxGrads(NamedTuple):
+    """
+    The gradients of a node's inputs, in ONNX's order, each of the shape of its input.
+
+    Attributes
+    ----------
+    X_grad, W_grad, R_grad : array
+        The gradients of X, W and R.
+    B_grad, initial_h_grad, initial_c_grad, P_grad : array or None
+        The gradients of what may be left out; None where it was.
+    """
+
+    X_grad: Array
+    W_grad: Array
+    R_grad: Array
+    B_grad: Array | None
+    initial_h_grad: Array | None
+    initial_c_grad: Array | None
+    P_grad: Array | None
+
+
+class _Fast(NamedTuple):
+    """What a node computes, in the words of `cudnn_rnn`."""
+
+    rnn_mode: Any
+    recurrent_activation: Any
+
+
 class _Call(NamedTuple):
     """A node after its checks, with the time axis first."""
 
     xp: ModuleType
+    op_type: str
     tensors: dict[str, Array]
     lengths: NDArray[np.int32] | None
-    direction: str
+    attributes: Attributes
+    given: frozenset[str]  # the inputs that were not left out
 
     @property
     def weights(self) -> list[Array | None]:
         """W, R and B."""
         return [self.tensors.get(name) for name in ("W", "R", "B")]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of inputs and outputs."""
+        dtype: np.dtype[Any] = self.tensors["X"].dtype
+        return dtype
+
+    def backwards(self, d: int) -> bool:
+        """Whether a direction reads its sequences from their ends."""
+        return d == 1 or self.attributes.direction == "reverse"
 
 
 @traceable
@@ -131,16 +173,17 @@ def run_onnx_node(
     linear_before_reset : int
         Whether a GRU resets after the product with R (1) or before it (0).
     activations : sequence of str, optional
-        Those of all directions. Computed are ONNX's defaults, Sigmoid, Tanh, Tanh for an LSTM,
-        Sigmoid, Tanh for a GRU and Tanh for an RNN; HardSigmoid in place of Sigmoid, and Relu in
-        place of an RNN's Tanh.
+        Those of all directions, one after the other: f, g and h of an LSTM, f and g of a GRU, f
+        of an RNN. Any of Relu, Tanh, Sigmoid, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh,
+        HardSigmoid, Elu, Softsign and Softplus, in capitals or not. Sigmoid, Tanh, Tanh; Sigmoid,
+        Tanh; Tanh if left out.
     activation_alpha, activation_beta : sequence of float, optional
-        Slope and offset of the HardSigmoid of each direction: 0.2, as if left out, or 1/6, and
-        0.5. The other activations have no parameters.
+        The parameters of those activations that have them, in their order; at the end of the list
+        the rest have their defaults, see Notes.
     clip : float, optional
-        Refused if given: a bound for what goes into the activations is not computed.
+        The input of every activation is bounded to [-clip, clip].
     input_forget : int
-        Refused if not 0: coupled input and forget gates are not computed.
+        With 1 the forget gate of an LSTM is 1 - i.
 
     Returns
     -------
@@ -155,8 +198,7 @@ def run_onnx_node(
         An input is no array, or they are not of floating dtypes or not on one device, or an
         attribute is of a wrong type.
     ValueError
-        A shape does not fit the others, or an attribute is out of range or asks for what is not
-        computed.
+        A shape does not fit the others, or an attribute is out of range or not one of op_type.
 
     See Also
     --------
@@ -164,6 +206,15 @@ def run_onnx_node(
 
     Notes
     -----
+    alpha and beta are 0.2 and 0.5 for HardSigmoid and alpha is 0.01 for LeakyRelu and 1 for Elu
+    and ThresholdedRelu, as in ONNX's operators of these names. Of the other two there is no
+    operator: alpha and beta are 1 and 0 for Affine and 1 and 1 for ScaledTanh. Where the standard
+    can be read in two ways, the guide's page on ONNX says which is taken here.
+
+    Where the attributes are those of `cudnn_rnn`, `block_lstm` or `block_gru`, these run; all
+    others run step by step in a general cell, which is slower. float16 and bfloat16 are computed
+    in float32.
+
     Some exporters write a wrong ``linear_before_reset`` without a word: ``torch.onnx.export`` with
     ``dynamo=True`` has left it out [2]_ [3]_, which says 0, though torch.nn.GRU resets after the
     product. No check of the file can find that, as all shapes are the same. The outputs look
@@ -191,106 +242,114 @@ def run_onnx_node(
     [-0.0933  0.0298  0.3971  0.866 ]
     [-0.0933  0.0163  0.4057  0.7961]
     """
-    op = "run_onnx_node"
-    check_choice(op, "op_type", op_type, tuple(_GATES))
-    way = check_choice(op, "direction", _text(direction), _DIRECTIONS)
-    D = 1 + (way == "bidirectional")
-    math = _activations(op, op_type, D, activations, activation_alpha, activation_beta)
-    after = _flag(op, "linear_before_reset", linear_before_reset)
-    if after and op_type != "GRU":
-        raise ValueError(f"{op}: linear_before_reset is 1, expected 0 for {op_type}")
-    if _flag(op, "input_forget", input_forget):
-        raise ValueError(f"{op}: input_forget is 1, expected 0: coupled gates are not computed")
-    if clip is not None:
-        raise ValueError(
-            f"{op}: clip is {shown(clip)}, expected none: a bound for what goes into the"
-            " activations is not computed"
-        )
-    batch_first = bool(_flag(op, "layout", layout))
-    call = _check(op, op_type, inputs, way, hidden_size, batch_first)
+    given = {
+        "direction": direction,
+        "layout": layout,
+        "linear_before_reset": linear_before_reset,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+        "input_forget": input_forget,
+    }
+    call = _check("run_onnx_node", op_type, inputs, hidden_size, given)
     with on_device(call.xp, call.tensors["X"]):
-        if op_type == "LSTM" and "P" in call.tensors:
-            outputs = _peephole_lstm(call, math)
-        elif op_type == "GRU" and not after:
-            outputs = _reset_before_gru(call, math)
+        fast = _fast(call)
+        if fast is None:
+            outputs = _general(call)
+        elif op_type == "LSTM" and "P" in call.tensors:
+            outputs = _peephole_lstm(call, fast)
+        elif op_type == "GRU" and not call.attributes.linear_before_reset:
+            outputs = _reset_before_gru(call, fast)
         else:
-            outputs = _packed(call, math)
-        if not batch_first:
-            return outputs
-        Y, Y_h, Y_c = outputs
-        return OnnxOutputs(
-            call.xp.ascontiguousarray(Y.transpose(2, 0, 1, 3)),
-            _exchanged(call.xp, Y_h),
-            None if Y_c is None else _exchanged(call.xp, Y_c),
-        )
+            outputs = _packed(call, fast)
+        return _in_layout(call, outputs)
 
 
-def _text(value: object) -> object:
-    """Return a string; the package onnx has bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+@traceable
+def onnx_node_gradients(
+    op_type: OpType,
+    inputs: Sequence[Any],
+    Y_grad: Array | None = None,
+    Y_h_grad: Array | None = None,
+    Y_c_grad: Array | None = None,
+    *,
+    hidden_size: int | None = None,
+    **attributes: Any,
+) -> OnnxGrads:
+    """
+    Return the gradients of a node's inputs, from those of its outputs: `vjp` of `run_onnx_node`.
+
+    Of an output whose gradient is None it is zero. The general cell computes them, whatever the
+    attributes are.
+    """
+    op = "run_onnx_node"
+    call = _check(op, op_type, inputs, hidden_size, _LEFT_OUT | attributes)
+    if op_type != "LSTM" and Y_c_grad is not None:
+        raise ValueError(f"{op}: Y_c_grad is given, expected None: {op_type} has no Y_c")
+    xp, (T, B, _), (D, _, H) = call.xp, call.tensors["X"].shape, call.tensors["R"].shape
+    batch_first = call.attributes.batch_first
+    states = ("(B, D, H)", (B, D, H)) if batch_first else ("(D, B, H)", (D, B, H))
+    steps = ("(B, T, D, H)", (B, T, D, H)) if batch_first else ("(T, D, B, H)", (T, D, B, H))
+    given = {"Y_grad": Y_grad, "Y_h_grad": Y_h_grad, "Y_c_grad": Y_c_grad}
+    check_arrays(op, {"X": call.tensors["X"]}, given)
+    gradients = {}
+    with on_device(xp, call.tensors["X"]):
+        for name, a in given.items():
+            symbols, shape = steps if name == "Y_grad" else states
+            expect_shape(op, name, a, symbols, shape)
+            a = xp.zeros(shape, call.dtype) if a is None else a
+            if batch_first:
+                a = a.transpose(1, 2, 0, 3) if name == "Y_grad" else a.swapaxes(0, 1)
+            gradients[name] = cast(a, compute_dtype(call.dtype))
+        return _general_gradients(call, gradients)
 
 
-def _flag(op: str, name: str, value: object) -> int:
-    number = check_integer(op, name, value)
-    if number not in (0, 1):
-        raise ValueError(f"{op}: {name} is {shown(number)}, expected 0 or 1")
-    return number
-
-
-def _activations(op: str, op_type: str, D: int, given: Any, alpha: Any, beta: Any) -> _Math:
-    """Return what op_type and the activations of all directions stand for."""
-    mode, default, instead = _MATH[op_type]
-    if given is None:
-        return _Math(mode)
-    check_list(op, "activations", given)
-    if len(given) != len(default) * D:
-        raise ValueError(
-            f"{op}: activations has {len(given)} entries, expected {len(default) * D} for"
-            f" {op_type} in {D} direction(s)"
-        )
-    names = [_text(name) for name in given]
-    other = isinstance(names[0], str) and names[0].lower() == instead.lower()
-    expected = (instead if other else default[0], *default[1:]) * D
-    for n, (name, e) in enumerate(zip(names, expected, strict=True)):
-        if not isinstance(name, str) or name.lower() != e.lower():
-            either = "" if n else f" or {instead}"
-            raise ValueError(
-                f"{op}: activations[{n}] is {shown(name)}, expected {e}{either}: no others are"
-                " computed, and all directions alike"
-            )
-    if not other:
-        return _Math(mode)
-    if op_type == "RNN":
-        return _Math("rnn_relu")
-    slopes = _parameters(op, "activation_alpha", alpha, 0.2, D)
-    offsets = _parameters(op, "activation_beta", beta, 0.5, D)
-    for name, gate in (("hard_sigmoid_0.2", 0.2), ("hard_sigmoid_1/6", 1 / 6)):
-        # The attributes are float32.
-        if np.allclose(slopes, gate, 0, 1e-6) and np.allclose(offsets, 0.5, 0, 1e-6):
-            return _Math(mode, name)
-    raise ValueError(
-        f"{op}: HardSigmoid has activation_alpha = {slopes} and activation_beta = {offsets},"
-        " expected 0.2 or 1/6, and 0.5"
+def _in_layout(call: _Call, outputs: OnnxOutputs) -> OnnxOutputs:
+    """Return the outputs as the node's layout has them."""
+    if not call.attributes.batch_first:
+        return outputs
+    Y, Y_h, Y_c = outputs
+    return OnnxOutputs(
+        call.xp.ascontiguousarray(Y.transpose(2, 0, 1, 3)),
+        _exchanged(call.xp, Y_h),
+        None if Y_c is None else _exchanged(call.xp, Y_c),
     )
 
 
-def _parameters(op: str, name: str, given: Any, default: float, D: int) -> list[float]:
-    """Return a parameter of the HardSigmoid of each direction."""
-    if given is None or (isinstance(given, (list, tuple)) and not given):
-        return [default] * D
-    check_list(op, name, given)
-    if len(given) != D:
-        raise ValueError(
-            f"{op}: {name} has {len(given)} entries, expected {D}, one for each HardSigmoid"
-        )
-    return [check_real(op, f"{name}[{n}]", value) for n, value in enumerate(given)]
+def _fast(call: _Call) -> _Fast | None:
+    """Return what a fast cell computes of this node, None where none does."""
+    a, op_type = call.attributes, call.op_type
+    first = a.activations[0]
+    if a.clip is not None or a.input_forget or any(of != first for of in a.activations):
+        return None
+    if not all(call.tensors["W"].shape):  # no units, or no inputs
+        return None
+    f, *others = first
+    if any(other.name != "tanh" for other in others):
+        return None
+    if op_type == "RNN":
+        modes = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
+        return _Fast(modes[f.name], "sigmoid") if f.name in modes else None
+    mode = op_type.lower()
+    if f.name == "sigmoid":
+        return _Fast(mode, "sigmoid")
+    if f.name == "hardsigmoid" and f.beta == 0.5:
+        exactly = compute_dtype(call.dtype).char in "dD"
+        for name, slope in (("hard_sigmoid_0.2", 0.2), ("hard_sigmoid_1/6", 1 / 6)):
+            if f.alpha == slope or (not exactly and rounds_to(f.alpha, slope)):
+                return _Fast(mode, name)
+    return None
 
 
 def _check(
-    op: str, op_type: str, inputs: Any, direction: str, hidden_size: object, batch_first: bool
+    op: str, op_type: Any, inputs: Any, hidden_size: object, attributes: dict[str, Any]
 ) -> _Call:
-    """Check the inputs of a node."""
+    """Check a node."""
+    check_choice(op, "op_type", op_type, tuple(GATES))
+    node = check_attributes(op, op_type, attributes)
     check_list(op, "inputs", inputs)
+    batch_first = node.batch_first
     names = _INPUTS if op_type == "LSTM" else _INPUTS[:6]
     if not 3 <= len(inputs) <= len(names):
         raise ValueError(
@@ -302,7 +361,7 @@ def _check(
     xp, tensors = as_arrays(
         op, {name: a for name, a in given.items() if a is not None or name in "XWR"}
     )
-    D, G = 1 + (direction == "bidirectional"), _GATES[op_type]
+    D, G = node.D, GATES[op_type]
     gates = f"{G}*H" if G > 1 else "H"
     steps, states = ("B, T", "B, D") if batch_first else ("T, B", "D, B")
     *sizes, I = expect_rank(op, "X", tensors["X"], f"({steps}, I)")
@@ -323,7 +382,8 @@ def _check(
         ("P", "(D, 3*H)", (D, 3 * H)),
     ):
         expect_shape(op, name, tensors.get(name), symbols, shape)
-    lengths = check_lengths(op, sequence_lens, T, B)
+    lengths = check_lengths(op, sequence_lens, T, B, name="sequence_lens")
+    present = frozenset(tensors)
     with on_device(xp, tensors["X"]):
         for name in ("initial_h", "initial_c"):
             if name not in tensors:
@@ -332,7 +392,7 @@ def _check(
                 tensors[name] = _exchanged(xp, tensors[name])
         if batch_first:
             tensors["X"] = _exchanged(xp, tensors["X"])
-    return _Call(xp, tensors, lengths, direction)
+    return _Call(xp, op_type, tensors, lengths, node, present)
 
 
 def _exchanged(xp: ModuleType, a: Array) -> Array:
@@ -341,70 +401,61 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
     return result
 
 
-def _packed(call: _Call, math: _Math) -> OnnxOutputs:
+def _packed(call: _Call, fast: _Fast) -> OnnxOutputs:
     """Run a node whose math is CudnnRNN's."""
     W, R, B = call.weights
-    packed: Any = params_from_onnx(W, R, B, rnn_mode=math.rnn_mode, linear_before_reset=1)
-    packed = packed._replace(recurrent_activation=math.recurrent_activation)
+    packed: Any = params_from_onnx(W, R, B, rnn_mode=fast.rnn_mode, linear_before_reset=1)
+    packed = packed._replace(recurrent_activation=fast.recurrent_activation)
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
-    if call.direction == "reverse":
-        x = _reversed(call, x)
+    turned = call.attributes.direction == "reverse"
+    if turned:
+        x = reversed_sequences(call.xp, x, call.lengths)
     out = cudnn_rnn(x, h, c, packed, sequence_lengths=call.lengths, is_training=False)
     T, size = x.shape[:2]
     y = out.output.reshape(T, size, len(h), h.shape[2])
-    if call.direction == "reverse":
-        y = _reversed(call, y)
+    if turned:
+        y = reversed_sequences(call.xp, y, call.lengths)
     Y = call.xp.ascontiguousarray(y.transpose(0, 2, 1, 3))
-    return OnnxOutputs(Y, out.output_h, out.output_c if math.rnn_mode == "lstm" else None)
+    return OnnxOutputs(Y, out.output_h, out.output_c if fast.rnn_mode == "lstm" else None)
 
 
-def _reversed(call: _Call, a: Array) -> Array:
-    """Return every sequence of [T, B, ...] from its own last step to its first."""
-    if call.lengths is None:
-        return a[::-1]
-    t = np.arange(len(a))[:, None]
-    order = np.where(t < call.lengths, call.lengths - 1 - t, t)
-    result: Array = a[call.xp.asarray(order), call.xp.asarray(np.arange(a.shape[1]))]
-    return result
-
-
-def _peephole_lstm(call: _Call, math: _Math) -> OnnxOutputs:
+def _peephole_lstm(call: _Call, fast: _Fast) -> OnnxOutputs:
     """Run an LSTM with peepholes, direction by direction."""
     W, R, B = call.weights
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
     outputs = []
     weights = block_lstm_from_onnx(W, R, B, call.tensors["P"])
-    for d, of in enumerate(weights):
-        back = d == 1 or call.direction == "reverse"
+    for d, params in enumerate(weights):
+        back = call.backwards(d)
         out = block_lstm(
             x,
             c[d],
             h[d],
-            **of._asdict(),
+            **params._asdict(),
             forget_bias=0,
             cell_clip=0,
             sequence_lengths=call.lengths,
             reverse=back,
-            recurrent_activation=math.recurrent_activation,
+            recurrent_activation=fast.recurrent_activation,
         )
         outputs.append((out.h, _last(call, out.h, h[d], back), _last(call, out.cs, c[d], back)))
     return OnnxOutputs(*_stacked(call.xp, outputs))
 
 
-def _reset_before_gru(call: _Call, math: _Math) -> OnnxOutputs:
+def _reset_before_gru(call: _Call, fast: _Fast) -> OnnxOutputs:
     """Run a GRU with linear_before_reset=0, direction by direction."""
     W, R, B = call.weights
     x, h = call.tensors["X"], call.tensors["initial_h"]
     outputs = []
-    for d, of in enumerate(block_gru_from_onnx(W, R, B)):
-        back = d == 1 or call.direction == "reverse"
+    for d, params in enumerate(block_gru_from_onnx(W, R, B)):
+        back = call.backwards(d)
         out = block_gru(
             x,
             h[d],
-            *of,
+            *params,
             sequence_lengths=call.lengths,
             reverse=back,
-            recurrent_activation=math.recurrent_activation,
+            recurrent_activation=fast.recurrent_activation,
         )
         outputs.append((out.h, _last(call, out.h, h[d], back)))
     Y, Y_h = _stacked(call.xp, outputs)
@@ -430,3 +481,63 @@ def _stacked(xp: ModuleType, outputs: Sequence[tuple[Array, ...]]) -> list[Array
     y, *states = zip(*outputs, strict=True)
     arrays = [xp.concatenate([a[:, None] for a in y], axis=1)]
     return arrays + [xp.concatenate([a[None] for a in state]) for state in states]
+
+
+def _cells(call: _Call) -> list[tuple[Cell, Sequences]]:
+    """Return the general cell and the sequences of each direction."""
+    xp, a = call.xp, call.attributes
+    dtype = compute_dtype(call.dtype)
+    X, W, R = (cast(call.tensors[name], dtype) for name in "XWR")
+    D, GH, H = R.shape
+    B, P = (cast(call.tensors[name], dtype) if name in call.tensors else None for name in "BP")
+    if B is None:
+        B = xp.zeros((D, 2 * GH), dtype)
+    return [
+        (
+            Cell(
+                xp, W[d], R[d], B[d, :GH], B[d, GH:],
+                None if P is None else P[d].reshape(3, H),
+                a.activations[d], a.clip, a.input_forget, a.linear_before_reset,
+            ),
+            sequences(xp, X, call.lengths, call.backwards(d)),
+        )
+        for d in range(D)
+    ]  # fmt: skip
+
+
+def _states(call: _Call, d: int) -> tuple[Array, ...]:
+    """Return the initial states of a direction, in the dtype of the computation."""
+    names = ("initial_h", "initial_c") if call.op_type == "LSTM" else ("initial_h",)
+    return tuple(cast(call.tensors[name][d], compute_dtype(call.dtype)) for name in names)
+
+
+def _general(call: _Call) -> OnnxOutputs:
+    """Run a node that no fast cell computes, direction by direction."""
+    outputs = []
+    for d, (cell, x) in enumerate(_cells(call)):
+        done = forward(call.op_type, cell, x, _states(call, d))
+        outputs.append((done.Y, *done.states))
+    Y, *states = (cast(a, call.dtype) for a in _stacked(call.xp, outputs))
+    return OnnxOutputs(Y, *states) if len(states) == 2 else OnnxOutputs(Y, states[0], None)
+
+
+def _general_gradients(call: _Call, gradients: dict[str, Array]) -> OnnxGrads:
+    """Return the gradients of a node, from those of its outputs, the time axis first."""
+    xp, directions = call.xp, []
+    for d, (cell, x) in enumerate(_cells(call)):
+        steps = forward(call.op_type, cell, x, _states(call, d), keep=True).steps
+        last = tuple(gradients[n][d] for n in ("Y_h_grad", "Y_c_grad")[: len(_states(call, d))])
+        directions.append(backward(call.op_type, cell, x, steps, gradients["Y_grad"][:, d], last))
+    found: dict[str, Array] = {"X": sum(g.X for g in directions)}
+    for name in ("W", "R", "B", "P"):
+        if name in call.given:
+            found[name] = xp.concatenate([getattr(g, name)[None] for g in directions])
+    for n, name in enumerate(("initial_h", "initial_c")):
+        if name in call.given:
+            found[name] = xp.concatenate([g.states[n][None] for g in directions])
+    if call.attributes.batch_first:
+        for name in {"X", "initial_h", "initial_c"} & found.keys():
+            found[name] = _exchanged(xp, found[name])
+    names = [field.removesuffix("_grad") for field in OnnxGrads._fields]
+    every = {name: cast(found[name], call.dtype) for name in names if name in found}
+    return OnnxGrads(*(every.get(name) for name in names))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import re
 import warnings
 from typing import Any
 
 import numpy as np
+import onnx_by_the_text
 import pytest
 from checks import assert_close
 
@@ -46,53 +46,9 @@ def test_onnxs_own_node_tests() -> None:
                 assert_close(a, e, "float32", case.name)
 
 
-def sigmoid(a: Any) -> Any:
-    return 1 / (1 + np.exp(-a))
-
-
-def by_the_standard(
-    op_type: str, inputs: list[Any], direction: str, attributes: Any
-) -> tuple[Any, Any, Any]:
-    """The equations of ONNX's schemas, sequence by sequence and step by step."""
-    x, W, R, B, lengths, h0, c0, P = inputs
-    after = attributes.get("linear_before_reset", 0)
-    relu = "Relu" in attributes.get("activations", ())
-    gate = sigmoid
-    if "HardSigmoid" in attributes.get("activations", ()):
-        slope = attributes.get("activation_alpha", [0.2])[0]
-
-        def gate(z: Any) -> Any:
-            return np.clip(slope * z + 0.5, 0, 1)
-
-    T, size, _ = x.shape
-    D, H, G = len(W), R.shape[2], GATES[op_type]
-    y = np.zeros((T, D, size, H))
-    y_h, y_c = h0.copy(), c0.copy()
-    for d, b in itertools.product(range(D), range(size)):
-        length = T if lengths is None else lengths[b]
-        steps = range(length)
-        h, c = h0[d, b], c0[d, b]
-        of_w, of_r = B[d].reshape(2, G, H)
-        p_i, p_o, p_f = P[d].reshape(3, H)
-        for t in reversed(steps) if direction == "reverse" or d else steps:
-            zx = (x[t, b] @ W[d].T).reshape(G, H) + of_w
-            zh = (h @ R[d].T).reshape(G, H) + of_r
-            if op_type == "LSTM":
-                i, f = gate(zx[0] + zh[0] + p_i * c), gate(zx[2] + zh[2] + p_f * c)
-                c = f * c + i * np.tanh(zx[3] + zh[3])
-                h = gate(zx[1] + zh[1] + p_o * c) * np.tanh(c)
-            elif op_type == "GRU":
-                z, r = gate(zx[:2] + zh[:2])
-                if after:
-                    new = np.tanh(zx[2] + r * zh[2])
-                else:
-                    new = np.tanh(zx[2] + R[d].reshape(G, H, H)[2] @ (r * h) + of_r[2])
-                h = (1 - z) * new + z * h
-            else:
-                h = np.maximum(zx[0] + zh[0], 0) if relu else np.tanh(zx[0] + zh[0])
-            y[t, d, b] = h
-        y_h[d, b], y_c[d, b] = h, c
-    return y, y_h, y_c
+def by_the_standard(op_type: str, inputs: list[Any], direction: str, attributes: Any) -> Any:
+    """The text of the standard, number by number."""
+    return onnx_by_the_text.run(op_type, inputs, direction=direction, **attributes)
 
 
 KINDS = [
@@ -342,6 +298,9 @@ def zeros(*shapes: tuple[int, ...]) -> list[Any]:
     return [np.zeros(shape) for shape in shapes]
 
 
+GRU = zeros((4, 2, 3), (1, 6, 3), (1, 6, 2))
+
+
 def lstm(*more: Any, **attributes: Any) -> Any:
     """Run an LSTM with T, B, I, H = 4, 2, 3, 5."""
     inputs = zeros((4, 2, 3), (1, 20, 3), (1, 20, 5))
@@ -362,18 +321,22 @@ def lstm(*more: Any, **attributes: Any) -> Any:
         (lambda: lstm(layout=2), ValueError, "layout is 2, expected 0 or 1"),
         (lambda: lstm(layout="batch"), TypeError, "layout is 'batch', expected an integer"),
         (lambda: lstm(linear_before_reset=1), ValueError, "linear_before_reset is 1, expected 0 for LSTM"),
-        (lambda: lstm(clip=3.0), ValueError, "clip is 3.0, expected none: a bound for what goes into the activations is not computed"),
-        (lambda: lstm(input_forget=1), ValueError, "input_forget is 1, expected 0: coupled gates are not computed"),
-        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_alpha=[0.2, 0.2]), ValueError, "activation_alpha has 2 entries, expected 1, one for each HardSigmoid"),
+        (lambda: lstm(clip=-3.0), ValueError, "clip is -3.0, expected at least 0"),
+        (lambda: lstm(clip=float("nan")), ValueError, "clip is nan, expected at least 0"),
+        (lambda: lstm(clip="3"), TypeError, "clip is '3', expected a real number"),
+        (lambda: cupyrnn.run_onnx_node("GRU", GRU, input_forget=1), ValueError, "input_forget is 1, expected 0 for GRU"),
+        (lambda: lstm(input_forget=2), ValueError, "input_forget is 2, expected 0 or 1"),
+        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_alpha=[0.2, 0.2]), ValueError, "activation_alpha has 2 entries, expected at most 1, one for each activation that has alpha: hardsigmoid"),
+        (lambda: lstm(activations=["Tanh", "Elu", "Tanh"], activation_alpha=[0.2, 0.3, 0.2]), ValueError, "activation_alpha has 3 entries, expected at most 1, one for each activation that has alpha: elu"),
+        (lambda: lstm(activation_alpha="junk"), TypeError, "activation_alpha is 'junk', expected a list of real numbers"),
+        (lambda: lstm(activation_beta=[None]), TypeError, "activation_beta[0] is None, expected a real number"),
+        (lambda: lstm(activations="Tanh"), TypeError, "activations is 'Tanh', expected a list of strings"),
         (lambda: lstm(activations=["Sigmoid"]), ValueError, "activations has 1 entries, expected 3 for LSTM in 1 direction(s)"),
-        (lambda: lstm(activations=["Sigmoid", "Tanh", 3]), ValueError, "activations[2] is 3, expected Tanh: no others are computed, and all directions alike"),
-        (lambda: lstm(activations=["Elu", "Tanh", "Tanh"]), ValueError, "activations[0] is 'Elu', expected Sigmoid or HardSigmoid: no others are computed, and all directions alike"),
-        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_alpha=[0.3]), ValueError, "HardSigmoid has activation_alpha = [0.3] and activation_beta = [0.5], expected 0.2 or 1/6, and 0.5"),
-        (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=[0.4]), ValueError, "HardSigmoid has activation_alpha = [0.2] and activation_beta = [0.4], expected 0.2 or 1/6, and 0.5"),
+        (lambda: lstm(activations=["Sigmoid", "Tanh", 3]), ValueError, "activations[2] is 3, expected one of Relu, Tanh, Sigmoid, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu, Softsign, Softplus"),
         (lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=["a"]), TypeError, "activation_beta[0] is 'a', expected a real number"),
-        (lambda: cupyrnn.run_onnx_node("RNN", [], direction="bidirectional", activations=["Tanh", "Relu"]), ValueError, "activations[1] is 'Relu', expected Tanh: no others are computed, and all directions alike"),
+        (lambda: cupyrnn.run_onnx_node("RNN", [], direction="bidirectional", activations=["Tanh", "Swish"]), ValueError, "activations[1] is 'Swish', expected one of Relu, Tanh, Sigmoid, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu, Softsign, Softplus"),
         (lambda: lstm(np.zeros((1, 20))), ValueError, "B has shape (1, 20), expected (D, 8*H) = (1, 40)"),
-        (lambda: lstm(None, [4, 5]), ValueError, "sequence_lengths[1] is 5, expected in [0, T] = [0, 4]"),
+        (lambda: lstm(None, [4, 5]), ValueError, "sequence_lens[1] is 5, expected in [0, T] = [0, 4]"),
         (lambda: lstm(None, None, np.zeros((2, 1, 5))), ValueError, "initial_h has shape (2, 1, 5), expected (D, B, H) = (1, 2, 5)"),
         (lambda: lstm(None, None, None, np.zeros((1, 2, 5)), np.zeros((1, 5))), ValueError, "P has shape (1, 5), expected (D, 3*H) = (1, 15)"),
     ],
@@ -383,19 +346,19 @@ def test_errors_of_nodes(call: Any, error: Any, message: str) -> None:
         call()
 
 
-GRU = zeros((1, 6, 3), (1, 6, 2))
+GRU_WEIGHTS = GRU[1:]
 LSTM = zeros((1, 8, 3), (1, 8, 2))
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: cupyrnn.params_from_onnx(*GRU), ValueError, "params_from_onnx: linear_before_reset is 0, expected 1: a GRU that resets before the product is not the GRU of cuDNN; block_gru_from_onnx takes it"),
+        (lambda: cupyrnn.params_from_onnx(*GRU_WEIGHTS), ValueError, "params_from_onnx: linear_before_reset is 0, expected 1: a GRU that resets before the product is not the GRU of cuDNN; block_gru_from_onnx takes it"),
         (lambda: cupyrnn.params_from_onnx(*zeros((1, 2, 3), (1, 2, 2))), ValueError, "params_from_onnx: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
         (lambda: cupyrnn.params_from_onnx(*zeros((3, 8, 3), (3, 8, 2))), ValueError, "params_from_onnx: W has shape (3, 8, 3) and R (3, 8, 2), expected (D, 4*H, I) and (D, 4*H, H) with D = 1 or 2"),
         (lambda: cupyrnn.params_from_onnx(*zeros((1, 8, 3), (2, 8, 2))), ValueError, "params_from_onnx: R has shape (2, 8, 2), expected (D, 4*H, H) = (1, 8, 2)"),
         (lambda: cupyrnn.params_from_onnx(None, None), TypeError, "params_from_onnx: W is None, expected a numpy.ndarray or cupy.ndarray"),
-        (lambda: cupyrnn.params_from_onnx(*GRU, linear_before_reset=-7), ValueError, "params_from_onnx: linear_before_reset is -7, expected 0 or 1"),
+        (lambda: cupyrnn.params_from_onnx(*GRU_WEIGHTS, linear_before_reset=-7), ValueError, "params_from_onnx: linear_before_reset is -7, expected 0 or 1"),
         (lambda: cupyrnn.params_from_onnx(*LSTM, activation_alpha="junk"), TypeError, "params_from_onnx: activation_alpha is a str, expected a list of arrays"),
         (lambda: cupyrnn.params_from_onnx(*LSTM, activation_alpha=[0.2]), ValueError, "params_from_onnx: activation_alpha has 1 entries, expected 0, one for each HardSigmoid"),
         (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["Sigmoid"]), ValueError, "params_from_onnx: activations has 1 entries, expected 3 for lstm in 1 direction(s)"),
@@ -404,8 +367,8 @@ LSTM = zeros((1, 8, 3), (1, 8, 2))
         (lambda: cupyrnn.params_from_onnx(*LSTM, activations=[b"HardSigmoid", b"Tanh", b"Tanh"], activation_alpha=[0.3]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.3] and activation_beta = [0.5], expected 0.2 or 1/6, and 0.5"),
         (lambda: cupyrnn.params_from_onnx(*LSTM, activations=["HardSigmoid", "Tanh", "Tanh"], activation_beta=[0.4]), ValueError, "params_from_onnx: HardSigmoid has activation_alpha = [0.2] and activation_beta = [0.4], expected 0.2 or 1/6, and 0.5"),
         (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (8,), (2,), (2,), (2,)), zeros((5, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] is not of the shapes of weights[0]"),
-        (lambda: cupyrnn.block_lstm_from_onnx(*GRU), ValueError, "block_lstm_from_onnx: W has shape (1, 6, 3), expected (D, 4*H, I) = (1, 8, 3)"),
-        (lambda: cupyrnn.block_gru_from_onnx(*GRU, np.zeros((1, 6))), ValueError, "block_gru_from_onnx: B has shape (1, 6), expected (D, 6*H) = (1, 12)"),
+        (lambda: cupyrnn.block_lstm_from_onnx(*GRU_WEIGHTS), ValueError, "block_lstm_from_onnx: W has shape (1, 6, 3), expected (D, 4*H, I) = (1, 8, 3)"),
+        (lambda: cupyrnn.block_gru_from_onnx(*GRU_WEIGHTS, np.zeros((1, 6))), ValueError, "block_gru_from_onnx: B has shape (1, 6), expected (D, 6*H) = (1, 12)"),
         (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(num_layers=2, num_units=3, input_size=4)), ValueError, "params_to_onnx: params is of a net with L = 2, expected 1: a node is a layer"),
         (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(num_layers=1, num_units=3, input_size=4, num_proj=2)), ValueError, "params_to_onnx: params is of a net with num_proj, which ONNX does not have"),
         (lambda: cupyrnn.block_lstm_to_onnx([]), ValueError, "block_lstm_to_onnx: weights has 0 entries, expected 1 or 2, one for each direction"),

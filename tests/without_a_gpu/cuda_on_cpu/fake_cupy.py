@@ -154,6 +154,28 @@ def roll(a: ndarray, shift: int, axis: int | None = None) -> ndarray:
     return asarray(np.roll(get(a), shift, axis))
 
 
+def where(condition: Any, a: Any, b: Any) -> ndarray:
+    _expect_of_device("where", *(x for x in (condition, a, b) if isinstance(x, np.ndarray)))
+    return asarray(np.where(*(get(x) if isinstance(x, ndarray) else x for x in (condition, a, b))))
+
+
+def clip(a: ndarray, low: Any, high: Any) -> ndarray:
+    _expect_of_device("clip", a)
+    return asarray(np.clip(get(a), low, high))
+
+
+def full_like(a: ndarray, value: Any) -> ndarray:
+    return asarray(np.full_like(get(a), value))
+
+
+def zeros_like(a: ndarray) -> ndarray:
+    return asarray(np.zeros_like(get(a)))
+
+
+# Which find the arrays of this module by themselves.
+UFUNCS = (np.exp, np.expm1, np.log1p, np.maximum, np.sign, np.tanh)
+
+
 class RawModule:
     """Source compiled for the host by the runner."""
 
@@ -301,6 +323,7 @@ def module() -> types.ModuleType:
     """Return the module that stands for cupy."""
     cupy: Any = types.ModuleType("cupy_on_cpu")
     things = (ndarray, asarray, empty, zeros, ascontiguousarray, concatenate, roll, RawModule)
+    things += (where, clip, full_like, zeros_like, *UFUNCS)
     for thing in things:
         setattr(cupy, thing.__name__, thing)
     cupy.asnumpy = get

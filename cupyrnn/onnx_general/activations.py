@@ -1,0 +1,154 @@
+"""
+The eleven activation functions of ONNX's recurrent operators, with two derivatives each.
+
+::
+
+    Relu(x)            = max(x, 0)
+    Tanh(x)            = tanh(x)
+    Sigmoid(x)         = 1/(1 + exp(-x))
+    Affine(x)          = alpha*x + beta
+    LeakyRelu(x)       = x if x >= 0 else alpha*x
+    ThresholdedRelu(x) = x if x >= alpha else 0
+    ScaledTanh(x)      = alpha*tanh(beta*x)
+    HardSigmoid(x)     = min(max(alpha*x + beta, 0), 1)
+    Elu(x)             = x if x >= 0 else alpha*(exp(x) - 1)
+    Softsign(x)        = x/(1 + |x|)
+    Softplus(x)        = log(1 + exp(x))
+
+At a corner the slope is that of the side to which the value belongs, and that of a bound where
+there is one: Relu, HardSigmoid and `clip` have the slope 0 there.
+
+A complex array is values and tangents. The value of a function is f(x) and its tangent f'(x) times
+that of x; the slope, which the gradient multiplies by, has the tangent f''(x) times it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+
+class Activation(NamedTuple):
+    """A function by the lower-case name of the standard, with its parameters."""
+
+    name: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+def activate(
+    xp: ModuleType, activation: Activation, clip: float | None, z: Array
+) -> tuple[Array, Array]:
+    """Return the value and the slope of an activation, whose input is bounded by `clip`, at z."""
+    x = z.real
+    bounded = x if clip is None else xp.clip(x, -clip, clip)
+    formulas = FUNCTIONS[activation.name].formulas
+    # Of a number and a mask NumPy makes float64.
+    value, slope, curvature = (
+        a.astype(x.dtype) for a in formulas(xp, bounded, activation.alpha, activation.beta)
+    )
+    if clip is not None:
+        inside = abs(x) < clip
+        slope, curvature = slope * inside, curvature * inside
+    if z.dtype.kind != "c":
+        return value, slope
+    return _dual(xp, value, slope * z.imag), _dual(xp, slope, curvature * z.imag)
+
+
+def _dual(xp: ModuleType, value: Array, tangent: Array) -> Array:
+    """Return a complex array of its parts."""
+    a: Array = xp.empty(value.shape, np.result_type(value.dtype, np.complex64))
+    a.real, a.imag = value, tangent
+    return a
+
+
+# Each returns f(x), f'(x) and f''(x).
+
+
+def _relu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    return xp.maximum(x, 0), x > 0, xp.zeros_like(x)
+
+
+def _tanh(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    y = xp.tanh(x)
+    return y, 1 - y * y, -2 * y * (1 - y * y)
+
+
+def _sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    y = 1 / (1 + xp.exp(-x))
+    return y, y * (1 - y), y * (1 - y) * (1 - 2 * y)
+
+
+def _affine(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    return alpha * x + beta, xp.full_like(x, alpha), xp.zeros_like(x)
+
+
+def _leaky_relu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    return xp.where(x >= 0, x, alpha * x), xp.where(x >= 0, 1, alpha), xp.zeros_like(x)
+
+
+def _thresholded_relu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    # Asked this way round, NaN stays NaN.
+    return xp.where(x < alpha, 0, x), x >= alpha, xp.zeros_like(x)
+
+
+def _scaled_tanh(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    y = xp.tanh(beta * x)
+    slope = alpha * beta * (1 - y * y)
+    return alpha * y, slope, -2 * beta * y * slope
+
+
+def _hard_sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    y = xp.clip(alpha * x + beta, 0, 1)
+    return y, alpha * ((y > 0) & (y < 1)), xp.zeros_like(x)
+
+
+def _elu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    y = alpha * xp.exp(x)
+    return (
+        xp.where(x >= 0, x, alpha * xp.expm1(x)),
+        xp.where(x >= 0, 1, y),
+        xp.where(x >= 0, 0, y),
+    )
+
+
+def _softsign(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    q = 1 / (1 + abs(x))
+    return x * q, q * q, -2 * xp.sign(x) * q * q * q
+
+
+def _softplus(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+    # exp(x) itself would overflow where the value is x.
+    slope, curvature, _ = _sigmoid(xp, x, alpha, beta)
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x))), slope, curvature
+
+
+class Function(NamedTuple):
+    """One of the eleven: its formulas, and the defaults of the parameters that it has."""
+
+    formulas: Callable[..., tuple[Array, ...]]
+    alpha: float | None = None
+    beta: float | None = None
+
+
+# The defaults are those of ONNX's operators of the same names. There is no operator Affine or
+# ScaledTanh any more: Affine had 1 and 0, and ScaledTanh none; with 1 and 1 it is Tanh.
+FUNCTIONS = {
+    "relu": Function(_relu),
+    "tanh": Function(_tanh),
+    "sigmoid": Function(_sigmoid),
+    "affine": Function(_affine, 1.0, 0.0),
+    "leakyrelu": Function(_leaky_relu, 0.01),
+    "thresholdedrelu": Function(_thresholded_relu, 1.0),
+    "scaledtanh": Function(_scaled_tanh, 1.0, 1.0),
+    "hardsigmoid": Function(_hard_sigmoid, 0.2, 0.5),
+    "elu": Function(_elu, 1.0),
+    "softsign": Function(_softsign),
+    "softplus": Function(_softplus),
+}

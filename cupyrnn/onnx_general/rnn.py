@@ -1,0 +1,30 @@
+"""
+ONNX's RNN, in the standard's names.
+
+::
+
+    H = f(Xt @ Wi.T + Ht-1 @ Ri.T + Wbi + Rbi)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .cell import Cell, Deltas, Step
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+
+def step(cell: Cell, xw: Array, states: tuple[Array, ...]) -> Step:
+    """One step, from X's share, biases included."""
+    (h_prev,) = states
+    h, slope = cell.activate(0, xw + cell.product(h_prev, cell.R.T) + cell.R_bias)
+    return Step((h,), (h_prev,), (slope,))
+
+
+def step_back(cell: Cell, saved: tuple[Any, ...], gradients: tuple[Array, ...]) -> Deltas:
+    """The gradients of one step, from those of its state."""
+    (dh,), (slope,) = gradients, saved
+    dz = dh * slope
+    return Deltas((cell.product(dz, cell.R),), dz, dz)
