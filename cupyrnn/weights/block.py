@@ -93,7 +93,7 @@ def params_from_block_lstm(
     order = BLOCK[gate_order]
     with on_device(xp, w):
         w, b = cast_all(dtype, w, b)
-        params = zeros(xp, net, w)
+        params = zeros(op, xp, net, w)
         (layer,) = layers(params, net)
         layer.input[...] = by_gate(w[:I], 4)[order]
         layer.recurrent[...] = by_gate(w[I:], 4)[order]

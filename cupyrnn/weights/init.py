@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -10,7 +11,7 @@ import numpy as np
 from .._arrays import FLOATS, check_choice, check_integer, check_real, shown
 from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, own_order, side_by_side
 from .packed import PackedParams
-from .params import check_net, layers
+from .params import check_elements, check_net, layers
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -25,14 +26,16 @@ _SCHEMES = ("keras", "torch")
 
 
 class _Draw(NamedTuple):
-    """How values are drawn."""
+    """How values are drawn, and for whom."""
 
+    op: str
     scheme: str
     dtype: np.dtype[Any]
     rng: np.random.Generator
 
     def params(self, net: Net, forget_bias: float | None) -> Array:
         """Return packed parameters in float64."""
+        check_elements(self.op, net)
         params: Array = np.zeros(net.params_size)
         if self.scheme == "torch":
             bound = 1 / math.sqrt(net.H)
@@ -70,15 +73,15 @@ class _Draw(NamedTuple):
 
 def _checked(op: str, scheme: object, dtype: Any, seed: Any) -> _Draw:
     """Check what all of these functions take."""
-    try:
-        final = np.dtype(dtype)
-    except Exception:  # a TypeError, or one of a class's own
-        final = None
-    if final is None or final.name not in FLOATS:
+    final = None
+    if isinstance(dtype, (str, type, np.dtype)):  # no array or number that has one
+        with contextlib.suppress(Exception):  # a TypeError, or one of a class's own
+            final = np.dtype(dtype)
+    if final is None or final.name not in FLOATS or not final.isnative:
         raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(FLOATS)}")
     if not isinstance(seed, np.random.Generator):
         seed = np.random.default_rng(check_integer(op, "seed", seed, 0))
-    return _Draw(check_choice(op, "scheme", scheme, _SCHEMES), final, seed)
+    return _Draw(op, check_choice(op, "scheme", scheme, _SCHEMES), final, seed)
 
 
 def init_params(

@@ -139,7 +139,7 @@ def params_from_keras(
                     " a second layer; a Bidirectional one wants direction='bidirectional'"
                 )
             expect_shape(op, f"weights[{n}]", a, symbols, (K, G * H))
-    params = zeros(xp, net, arrays[0])
+    params = zeros(op, xp, net, arrays[0])
     columns = KERAS[rnn_mode]
     with on_device(xp, params):
         for n, place in enumerate(layers(params, net)):

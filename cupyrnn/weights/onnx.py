@@ -199,7 +199,7 @@ def params_from_onnx(
     node = _node(op, len(GATES[rnn_mode]), W=W, R=R, B=B)
     direction: Direction = "bidirectional" if len(node.W) == 2 else "unidirectional"
     net = check_net(op, 1, node.H, node.I, rnn_mode, "linear_input", direction, 0)
-    params = zeros(node.xp, net, node.W)
+    params = zeros(op, node.xp, net, node.W)
     order = _ONNX[rnn_mode]
     with on_device(node.xp, params):
         for d, layer in enumerate(layers(params, net)):

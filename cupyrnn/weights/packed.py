@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from .._arrays import array_kind, check_bool, check_integer, on_device, shown, type_shown
 from ..arithmetic.gates import check_gate
 from .forms import as_block_lstm, as_keras, as_torch
-from .params import DEFAULTS, check_net, check_params
+from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -115,6 +115,11 @@ class PackedParams(NamedTuple):
         places = (
             (net.L * net.D, B) if check_bool(op, "time_major", time_major) else (B, net.L * net.D)
         )
+        if net.L * net.D * B * net.H >= MOST_ELEMENTS:
+            raise ValueError(
+                f"{op}: batch_size is {shown(B)}, expected less, for states [L*D, B, H] of fewer"
+                " than 10**12 elements"
+            )
         with on_device(xp, params):
             h = xp.zeros((*places, net.P), params.dtype)
             c = xp.zeros((*places, net.H), params.dtype) if net.rnn_mode == "lstm" else None

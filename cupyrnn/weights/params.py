@@ -26,6 +26,7 @@ from .._arrays import (
     contiguous,
     expect_shape,
     on_device,
+    shown,
 )
 from .._typing import ArrayT, NamedTuple
 from ..derivatives.traced import traceable
@@ -248,18 +249,16 @@ def cudnn_rnn_params_layout(
     input_bias 10 (2,)
     recurrent_bias 12 (2,)
     """
-    return layout(
-        check_net(
-            "cudnn_rnn_params_layout",
-            num_layers,
-            num_units,
-            input_size,
-            rnn_mode,
-            input_mode,
-            direction,
-            num_proj,
-        )
+    op = "cudnn_rnn_params_layout"
+    net = check_net(
+        op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
+    if net.L > _MOST_LAYERS:
+        raise ValueError(
+            f"{op}: num_layers is {net.L}, expected at most {_MOST_LAYERS}, for a list of all"
+            " pieces"
+        )
+    return layout(net)
 
 
 def cudnn_rnn_params_size(
@@ -333,8 +332,24 @@ class CanonicalParams(NamedTuple, Generic[ArrayT]):
     biases: list[ArrayT]
 
 
-def zeros(xp: ModuleType, net: Net, like: Array) -> Array:
+# No array has as many elements: asked for one, NumPy would raise errors that name nothing, or take
+# memory until there is none.
+MOST_ELEMENTS = 10**12
+_MOST_LAYERS = 100_000  # of a layout, a list of at least 4 entries a layer
+
+
+def check_elements(op: str, net: Net) -> None:
+    """Check that there can be a packed vector of this net."""
+    if net.params_size >= MOST_ELEMENTS:
+        raise ValueError(
+            f"{op}: num_layers, num_units and input_size are {net.L}, {net.H} and {net.I}, a net of"
+            f" {shown(net.params_size)} parameters, expected fewer than 10**12"
+        )
+
+
+def zeros(op: str, xp: ModuleType, net: Net, like: Array) -> Array:
     """Return a packed vector of zeros where `like` is, of its dtype."""
+    check_elements(op, net)
     with on_device(xp, like):
         params: Array = xp.zeros(net.params_size, like.dtype)
     return params

@@ -385,7 +385,7 @@ def params_from_tf1(
                 f"{op}: {cell.path} is a cell with I = {size[0]} and H = {size[1]}, expected"
                 f" {expected[0]} and {expected[1]}"
             )
-    params = zeros(xp, net, next(iter(ordered[0].arrays.values())))
+    params = zeros(op, xp, net, next(iter(ordered[0].arrays.values())))
     with on_device(xp, params):
         for cell, layer_params in zip(ordered, layers(params, net), strict=True):
             _pack(cell, layer_params, rnn_mode, added)

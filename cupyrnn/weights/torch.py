@@ -103,7 +103,7 @@ def params_from_torch(
             raise ValueError(f"{op}: state_dict has no {prefix}{name}")
     if left:
         raise ValueError(f"{op}: state_dict has {next(iter(left))}, which is no part")
-    params = zeros(xp, net, next(iter(arrays.values())))
+    params = zeros(op, xp, net, next(iter(arrays.values())))
     with on_device(xp, params):
         for name, _, place in torch_places(net, params, end):
             if name in given:

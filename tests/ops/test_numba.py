@@ -247,3 +247,12 @@ def test_a_damaged_cache(compiled_loops: ModuleType, tmp_path: Path) -> None:
     again, *loops = process(code, NUMBA_CACHE_DIR=str(tmp_path))
     assert again == first
     assert loops == ["cupyrnn.compiled.lstm"]
+
+
+def test_a_numba_that_cannot_be_imported_ends_no_call(tmp_path: Path) -> None:
+    """Whatever it raises: one that does not fit this NumPy raises more than ImportError."""
+    (tmp_path / "numba.py").write_text("raise SystemError('another NumPy')")
+    root = Path(cupyrnn.__file__).parents[1]
+    code = "print(cupyrnn.block_lstm(x, x[0], x[0], w, np.zeros(20)).h.shape)"
+    words = process(code, PYTHONPATH=os.pathsep.join([str(tmp_path), str(root)]), CUPYRNN_NUMBA="1")
+    assert " ".join(words) == "(2, 3, 5)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,30 @@ def test_a_number_of_mpiexec_that_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PMI_RANK", "x")
     with pytest.raises(ValueError, match=r"^launched_rank: the environment has PMI_RANK='x', exp"):
         parallel.launched_rank()
+
+
+def test_a_gpu_for_each_process_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines with two processes and two GPUs each: rank 3 has the second of its machine."""
+    used: list[int] = []
+    local = SimpleNamespace(Get_size=lambda: 2, Get_rank=lambda: 1)
+    comm = SimpleNamespace(
+        Get_size=lambda: 4,
+        Get_rank=lambda: 3,
+        Split_type=lambda _: local,
+        allreduce=lambda value, _: value,
+    )
+    comm.Dup = lambda: comm
+    MPI = ModuleType("mpi4py.MPI")
+    MPI.__dict__.update(COMM_TYPE_SHARED=0, MAX=1, MIN=2)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", MPI)
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    cupy = ModuleType("a_cupy")
+    cupy.__dict__["cuda"] = SimpleNamespace(
+        runtime=SimpleNamespace(getDeviceCount=lambda: 2),
+        Device=lambda n: SimpleNamespace(use=lambda: used.append(n)),
+    )
+    found = parallel.communicator(cupy, comm)
+    assert (found.rank, found.size, found.engine, used) == (3, 4, "mpi", [1])
 
 
 @mpi

@@ -119,6 +119,21 @@ def test_a_relu_of_nan_is_nan() -> None:
     assert np.isnan(cupyrnn.prepare_step(packed)(x, *packed.zero_state(1)).output).all()
 
 
+@pytest.mark.cuda_on_cpu
+def test_a_step_runs_on_the_device_of_its_parameters(
+    cupy_on_cpu: Any, rng: np.random.Generator
+) -> None:
+    packed = net("lstm", {}, 2)
+    x, (h, c) = rng.standard_normal((3, packed.input_size)), packed.zero_state(3)
+    expected = cupyrnn.prepare_step(packed)(x, h, c)
+    with cupy_on_cpu.cuda.Device(1):
+        step = cupyrnn.prepare_step(packed._replace(params=cupy_on_cpu.asarray(packed.params)))
+        arrays = [cupy_on_cpu.asarray(a) for a in (x, h, c)]
+    for a, e in zip(step(*arrays), expected, strict=True):
+        assert a.device.id == 1
+        assert_close(cupy_on_cpu.asnumpy(a), e, "float64", "a step")
+
+
 LSTM = net("lstm", {}, 1)
 
 

@@ -98,6 +98,34 @@ def test_a_real_layer(
         np.testing.assert_array_equal(a, e)
 
 
+def test_a_bias_is_not_dropped() -> None:
+    """Either of the two packed ones, where Keras's layer is to have none."""
+    for packed in (cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, rnn_mode="gru"),):
+        assert len(cupyrnn.params_to_keras(packed, use_bias=False)) == 2
+        for n in (-1, -7):  # of the recurrent biases, of the input biases
+            params = packed.params.copy()
+            params[n] = 1
+            with pytest.raises(ValueError, match="use_bias is False, but params has biases"):
+                cupyrnn.params_to_keras(packed._replace(params=params), use_bias=False)
+
+
+def test_the_equations_of_a_gru_that_resets_before_the_product(rng: np.random.Generator) -> None:
+    """Keras's own, written out: its gates are z, r, h, in kernels and bias."""
+    kernel, recurrent, bias = (rng.standard_normal(s) for s in ((I, 3 * H), (H, 3 * H), 3 * H))
+    x, h = rng.standard_normal((T, B, I)), np.zeros((B, H))
+    weights = cupyrnn.block_gru_from_keras([kernel, recurrent, bias])
+    out = cupyrnn.block_gru(x, h, *weights)
+    (W_z, W_r, W_h), (U_z, U_r, U_h) = (np.split(a, 3, axis=1) for a in (kernel, recurrent))
+    b_z, b_r, b_h = np.split(bias, 3)
+    for x_t, h_t in zip(x, out.h, strict=True):
+        z = 1 / (1 + np.exp(-(x_t @ W_z + h @ U_z + b_z)))
+        r = 1 / (1 + np.exp(-(x_t @ W_r + h @ U_r + b_r)))
+        h = z * h + (1 - z) * np.tanh(x_t @ W_h + (r * h) @ U_h + b_h)
+        assert_close(h_t, h, "float64", "h")
+    for a, e in zip(cupyrnn.block_gru_to_keras(*weights), (kernel, recurrent, bias), strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_a_real_gru_that_resets_before_the_product(
     tf: Any, use_bias: bool, rng: np.random.Generator

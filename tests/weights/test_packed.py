@@ -190,6 +190,11 @@ def run(**changed: Any) -> Any:
     [
         (lambda: cupyrnn.params_to_torch(GRU, 2), ValueError, "params_to_torch: num_layers is 2, but params is of a net with 1"),
         (lambda: cupyrnn.params_to_torch(GRU, rnn_mode="lstm"), ValueError, "params_to_torch: rnn_mode is 'lstm', but params is of a net with 'gru'"),
+        (lambda: cupyrnn.params_to_torch(cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, num_proj=2), num_proj=1), ValueError, "params_to_torch: num_proj is 1, but params is of a net with 2"),
+        (lambda: GRU.zero_state(10**12), ValueError, "zero_state: batch_size is 1000000000000, expected less, for states [L*D, B, H] of fewer than 10**12 elements"),
+        (lambda: cupyrnn.params_from_torch({"weight_ih_l0": np.broadcast_to(0.0, (4, 10**12)), "weight_hh_l0": np.ones((4, 1))}), ValueError, "params_from_torch: num_layers, num_units and input_size are 1, 1 and 1000000000000, a net of 4000000000012 parameters, expected fewer than 10**12"),
+        (lambda: cupyrnn.params_to_torch(GRU._replace(recurrent_activation="hard_sigmoid_0.2")), ValueError, "params_to_torch: params is of a net with recurrent_activation = 'hard_sigmoid_0.2', which PyTorch does not have"),
+        (lambda: cupyrnn.params_from_block_lstm(np.zeros((5, 8)), np.zeros(8), forget_bias=0, cell_clip=0.5), ValueError, "params_from_block_lstm: cell_clip is 0.5, but CudnnRNN does not clip"),
         (lambda: cupyrnn.params_to_keras(GRU, 1, 4), ValueError, "params_to_keras: num_units is 4, but params is of a net with 3"),
         (lambda: cupyrnn.params_to_keras(GRU, direction="unidirectional"), ValueError, "params_to_keras: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
         (lambda: cupyrnn.params_to_keras(GRU, direction="both"), ValueError, "params_to_keras: direction is 'both', expected one of unidirectional, bidirectional"),

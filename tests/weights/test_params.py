@@ -479,6 +479,7 @@ LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
         (LAYOUT, {"num_proj": -1}, ValueError, "num_proj is -1, expected at least 0"),
         (LAYOUT, {"num_proj": 1.0}, TypeError, "num_proj is 1.0, expected an integer"),
         (LAYOUT, {"input_mode": "skip_input"}, ValueError, "input_size is 4, expected H = num_units = 3 with skip_input, which adds the input to the gates as it is"),
+        (("cudnn_rnn_params_layout", (10**6, 1, 1)), {}, ValueError, "num_layers is 1000000, expected at most 100000, for a list of all pieces"),
         (("cudnn_rnn_params_layout", (0, 3, 4)), {}, ValueError, "num_layers is 0, expected at least 1"),
         (("cudnn_rnn_params_size", (1, 0, 4)), {}, ValueError, "num_units is 0, expected at least 1"),
         (("cudnn_rnn_params_size", (1, 3, "4")), {}, TypeError, "input_size is '4', expected an integer"),

@@ -533,6 +533,14 @@ def test_the_public_functions_use_it(
     grads = backward(ops, case, inputs, out, cotangents_of(np.random.default_rng(0), case))
     np.testing.assert_array_equal(out.output_h, np.full((1, 2, 5), 2.0))
     np.testing.assert_array_equal(grads.params_backprop, np.ones(params_size(case)))
+    inference = forward(ops, case, inputs, engine="cudnn", is_training=False)
+    assert inference.reserve_space.shape == inference.host_reserved.shape == ()
+    own = forward(ops, case, inputs, engine="cupy")
+    cotangents = cotangents_of(np.random.default_rng(0), case)
+    for given_, engine_, other in ((out, "cupy", "cudnn"), (own, "cudnn", "cupy")):
+        message = f"engine is '{engine_}', but reserve_space is of '{other}'"
+        with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}$"):
+            backward(ops, case, inputs, given_, cotangents, engine=engine_)
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
     forget()
@@ -543,7 +551,6 @@ def test_the_public_functions_use_it(
     with pytest.raises(RuntimeError, match=f"^cudnn_rnn: {re.escape(message)}"):
         forward(ops, case, inputs, engine="cudnn")
     own = forward(ops, case, inputs)
-    cotangents = cotangents_of(np.random.default_rng(0), case)
     expected = backward(ops, case, inputs, own, cotangents)
     monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn")
     with pytest.raises(
@@ -579,7 +586,8 @@ def test_what_is_refused_and_why(stub: Stub) -> None:
     assert reason(gate=HardSigmoid(0.2, 0.5)) == "cuDNN has no gates but sigmoids"
     assert reason(T=65535) is None
     assert reason(T=65536) == "cuDNN does not take T = 65536, the most is 65535"
-    assert reason(I=2**30) == "cuDNN does not take sizes beyond 32 bits"
+    for changed in ({"I": 2**30}, {"L": 2**31 // 10 + 1}, {"B": 2**30}, {"H": 2**30}):
+        assert reason(**changed) == "cuDNN does not take sizes beyond 32 bits"
     for name in (
         "cudnnCreateRNNDescriptor",
         "cudnnSetDropoutDescriptor",

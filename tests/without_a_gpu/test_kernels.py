@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -185,6 +185,31 @@ def test_rnn_in_several_blocks(
     monkeypatch.setattr(_products, "_GPU_ROWS", rows)
     for dtype in ("float64", "float16", "complex128"):
         rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
+
+
+def test_the_largest_grid_is_cudas() -> None:
+    assert launch.step_grid(10**7, 33) == (2, 65535)
+
+
+@pytest.mark.cuda_on_cpu
+def test_launches_are_on_the_current_stream(
+    cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single kernels and whole loops: what was put there before is done before."""
+    start, streams = cupy_on_cpu.cuda.driver.launchKernel, set()
+
+    def noting(function: Any, *numbers: Any) -> Any:
+        streams.add(numbers[7])
+        return start(function, *numbers)
+
+    monkeypatch.setattr(cupy_on_cpu.cuda.driver, "launchKernel", noting)
+    current = SimpleNamespace(ptr=77)
+    monkeypatch.setattr(cupy_on_cpu.cuda, "get_current_stream", lambda: current)
+    inputs = {n: cupy_on_cpu.asarray(a) for n, a in lstms.problem(rng, (3, 2, 4, 5), True).items()}
+    out = cupyrnn.block_lstm(**inputs)
+    cupyrnn.block_lstm_grad(**inputs, **out._asdict(), cs_grad=None, h_grad=out.h)
+    cupyrnn.lstm_block_cell(**{**inputs, "x": inputs["x"][0]})
+    assert streams == {77}
 
 
 @pytest.mark.cuda_on_cpu
