@@ -1,4 +1,28 @@
-"""TensorFlow's fused recurrent ops, forward and backward, over NumPy and CuPy arrays."""
+"""
+LSTM, GRU and simple RNN, forward and backward, as plain functions of NumPy and CuPy arrays.
+
+They compute what TensorFlow's BlockLSTM, GRUBlockCell and CudnnRNN compute. Which to call::
+
+    an LSTM; peepholes, clip               block_lstm, block_lstm_grad
+    TensorFlow's GRU                       block_gru, block_gru_grad
+    layers, both directions of these       stacked_rnn, stacked_rnn_backprop
+    LSTM, GRU, RNN of PyTorch, Keras       cudnn_rnn, cudnn_rnn_backprop
+    lengths, packed documents              the same with sequence_lengths, resets
+    one step at a time                     prepare_step; lstm_block_cell, gru_block_cell
+    weights of PyTorch, Keras, ONNX, TF    params_from_..., block_lstm_from_..., block_gru_from_...
+    run an ONNX node                       run_onnx_node
+    initial weights                        init_params, init_block_lstm, init_block_gru
+    Hessian-vector products                jvp
+    the ops in PyTorch                     cupyrnn.torch
+    training on many processes             cupyrnn.parallel
+    TensorFlow's own signatures            cupyrnn.raw_ops
+
+The help of each function has its equations, shapes, dtypes, errors and an example, as in
+``help(cupyrnn.block_lstm)``. T is the number of time steps, B the batch, I the input size, H the
+number of units, L the layers, D the directions, P the size of a projection.
+"""
+
+from typing import TYPE_CHECKING
 
 from . import raw_ops
 from ._results import (
@@ -143,3 +167,17 @@ __all__ = [
 def __dir__() -> list[str]:
     # Without the modules, which nobody is to take for functions: cupyrnn.gru, cupyrnn.lstm.
     return [*__all__, "__version__"]
+
+
+if not TYPE_CHECKING:  # or every name would be one, for a type checker
+
+    def __getattr__(name: str) -> object:
+        """Import the two modules that are not needed by all when they are first used."""
+        if name in ("parallel", "torch"):
+            import importlib
+
+            try:
+                return importlib.import_module(f"{__name__}.{name}")
+            except ModuleNotFoundError as error:
+                raise AttributeError(f"cupyrnn.{name} needs {error.name}: {error}") from error
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

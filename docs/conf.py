@@ -42,7 +42,7 @@ numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 numpydoc_xref_param_type = False
 
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # Notebooks are shown as they are stored.
 nb_execution_mode = "off"
@@ -56,6 +56,7 @@ html_title = f"cupyrnn {version}"
 html_static_path = ["_static", f"{MATHJAX}/static/mathjax/tex-svg.js"]
 mathjax_path = "tex-svg.js"
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_copy_source = False
 html_show_sourcelink = False
 pygments_style = "friendly"

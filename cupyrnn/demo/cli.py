@@ -37,7 +37,7 @@ from .model import (
 )
 from .modules import array_module, demo_module, versions
 from .output import complain, show
-from .training import Plan, Training, train
+from .training import Plan, Training, show_step, train
 
 PROMPT = "The "
 SAMPLE = 300  # characters
@@ -85,15 +85,15 @@ def parser() -> argparse.ArgumentParser:
         type=positive,
         default=1,
         metavar="N",
-        help="threads of NumPy's matmuls; at these sizes more gain little, and lose much where"
-        " the machine has other work",
+        help="threads of NumPy's matmuls; at these sizes more threads gain little, and cost much"
+        " on a busy machine",
     )
     add("--out", type=Path, default="cupyrnn.png", metavar="PNG", help="the figure to write")
     add(
         "--checkpoint",
         type=Path,
         metavar="FILE",
-        help="save the training in this .npz; where there is one of these options, go on with it",
+        help="save the training in this .npz; if it has one with the same options, resume it",
     )
     add("--every", type=positive, default=100, metavar="N", help="steps between two checkpoints")
     add(
@@ -101,14 +101,14 @@ def parser() -> argparse.ArgumentParser:
         type=positive,
         default=300,
         metavar="S",
-        help="seconds to wait for another process, where mpiexec started several",
+        help="seconds to wait for another process under mpiexec",
     )
     return result
 
 
 def print_table(rows: dict[str, float]) -> None:
     """Print the held-out bits per character."""
-    show("\nheld-out bits per character")
+    show("\nheld-out bits per character, lower is better")
     for name, bits in rows.items():
         show(f"  {name:8} {bits:7.4f}")
 
@@ -198,7 +198,7 @@ def run_with_files(
     show(f"cupyrnn {cupyrnn.__version__}, Python {platform.python_version()}, {versions(xp)}")
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     counts = [f"{pool['num_threads']} of {pool['internal_api']}" for pool in pools]
-    show(f"threads: {', '.join(counts) or 'unknown'}; --threads sets them")
+    show(f"threads: {', '.join(counts) or 'unknown'}; --threads changes this")
     if comm.size > 1:
         show(f"processes: {comm.size}, their gradients added by {comm.engine}")
         if comm.size > B:
@@ -207,14 +207,14 @@ def run_with_files(
     N, V = len(corpus.training), len(corpus.symbols)
     if B * T >= N:
         fail(f"--batch {B} times --seq {T} is {B * T:,}: the training text has {N:,} characters")
+    show("task: predict the next character of Python's documentation, pydoc_data.topics")
     show(
-        f"text: {corpus.total:,} characters of pydoc_data.topics, the last"
-        f" {len(corpus.held_out) - 1:,} held out;\n"
-        f"  {N:,} to train on, after paragraphs that the held-out text repeats are dropped"
+        f"text: {corpus.total:,} characters, the last {len(corpus.held_out) - 1:,} held out;"
+        f" {N:,} to train on, without the paragraphs that the held-out text repeats"
     )
     show(
-        f"symbols: {V}, one of them for characters seen fewer than {text.RARE} times in training"
-        f" ({corpus.escapes} held out)"
+        f"symbols: {V}, one of them for all characters seen fewer than {text.RARE} times in"
+        f" training ({corpus.escapes} in the held-out text)"
     )
 
     count = parameter_count(cell, V, EMBEDDING, H)
@@ -239,9 +239,9 @@ def run_with_files(
     if isinstance(found, str):
         fail(found)
     elif found is not None:
-        training.go_on(*found)
-        show(f"checkpoint: going on after step {training.done:,} with {path}")
-    show(f"training: {options.steps:,} steps of {B} x {T} characters, in bits per character")
+        training.resume(*found)
+        show(f"checkpoint: resuming from step {training.done:,} of {path}")
+    show(f"training: {options.steps:,} steps of {B} x {T} characters; bits per character:")
     if path is None:
         train(training)
     else:
@@ -249,7 +249,7 @@ def run_with_files(
     if training.done < options.steps:
         show(f"stopped by Ctrl-C after {training.done:,} of {options.steps:,} steps")
         if path is not None:
-            show(f"  the same command goes on with {path}")
+            show(f"  the same command resumes from {path}")
     if comm.rank == 0:
         report(training, rng, options.out)
     comm.barrier()  # or the others would wait busily
@@ -262,10 +262,20 @@ def report(training: Training, rng: np.random.Generator, out: Path) -> None:
     xp, cell, p, corpus = training.xp, training.cell, training.p, training.corpus
     rows = text.baselines(corpus) | text.compressors(corpus)
     rows["model"] = held_out_bits(xp, cell, p, corpus)
+    show_step(training.done, training.history, rows["model"])
     show(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
     sampled = sample(xp, cell, p, corpus, PROMPT, SAMPLE, rng)
     show("\n".join(f"  | {line}".rstrip() for line in sampled.split("\n")))
     print_table(rows)
+    alone = text.compressors(corpus, with_training=False)
+    if alone:
+        without = " and ".join(f"{name} {bits:.4f}" for name, bits in alone.items())
+        numbers = sum(a.size for a in p.values())
+        show(
+            f"\nOf the text it has read, the model keeps {numbers:,} numbers;"
+            " a compressor keeps the text itself and copies phrases from it. Without the training"
+            f" text it takes more: {without}."
+        )
     draw(out, cell, training.history, rows, *gates_on_line(xp, cell, p, corpus))
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import sys
+import textwrap
 
 
 class OutputError(Exception):
@@ -23,13 +26,34 @@ def check() -> None:
 
 
 def show(text: str = "") -> None:
-    """Print text of any characters, with question marks for those the output cannot encode."""
+    """
+    Print text of any characters, with question marks for those the output cannot encode.
+
+    Lines longer than the terminal is wide are broken between words.
+    """
+    width = shutil.get_terminal_size((100, 24)).columns
+    text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
     encoding = sys.stdout.encoding or "utf-8"
     try:
         # At once: the bar's lines would come first where both go to one file.
         print(text.encode(encoding, "replace").decode(encoding), flush=True)
     except OSError as error:
         raise OutputError(error) from None
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line in lines of this width, the others indented as it is or, else, by two."""
+    if len(line) <= width:
+        return line
+    (indent,) = re.findall(r"^(?:  \| | *)", line)
+    return textwrap.fill(
+        line,
+        max(width, 20),
+        subsequent_indent=indent or "  ",
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def silence() -> None:

@@ -74,15 +74,15 @@ def baselines(corpus: Corpus) -> dict[str, float]:
     return {"uniform": float(np.log2(V)) + escape, "unigram": float(unigram) + escape}
 
 
-def compressors(corpus: Corpus) -> dict[str, float]:
+def compressors(corpus: Corpus, *, with_training: bool = True) -> dict[str, float]:
     """
-    Return the held-out bits per character of Python's compressors, of those it was built with.
+    Return the held-out bits per character of the compressors that this Python has.
 
-    They have read the training text too: what counts is by how much the held-out text makes its
-    compressed form longer. They spell out every character, so nothing is to be added.
+    They read the training text first: what counts is how much longer the held-out text makes the
+    compressed form. They spell out every character, so no bits have to be added.
     """
     rows = {}
-    training = corpus.training_text.encode()
+    training = corpus.training_text.encode() if with_training else b""
     both = training + corpus.held_out_text.encode()
     options = {
         "bz2": {"compresslevel": 9},

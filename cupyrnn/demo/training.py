@@ -182,8 +182,8 @@ class Training:
             a[..., self.streams, :] = mine
         return all_reduce_gradients(self.comm, whole, reduce="sum")
 
-    def go_on(self, history: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Become the training that these are of."""
+    def resume(self, history: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Become the training that these were saved from."""
         device = {n: self.xp.asarray(a) for n, a in arrays.items()}
         for n in self.p:
             self.p[n] = device[f"parameter {n}"]
@@ -199,8 +199,14 @@ class Training:
         self.adam.step = len(self.history.training)
 
 
+def show_step(step: int, history: History, held_out: float) -> None:
+    """Print where a training stands."""
+    training = f"{history.smoothed[-1]:.3f}" if history.smoothed else "-"
+    show(f"  step {step:5d}   training {training}   held out {held_out:.3f}")
+
+
 def train(training: Training, every: int = 0, save: Callable[[], None] = lambda: None) -> None:
-    """Make the steps that are left; Ctrl-C ends it after the current one.
+    """Make the remaining steps; Ctrl-C ends it after the current one.
 
     Every so many steps, 0 for never, and at the end the training is saved.
     """
@@ -228,7 +234,7 @@ def train(training: Training, every: int = 0, save: Callable[[], None] = lambda:
                 check_parameters(training.comm, training.p)
                 held_out = history.held_out[step] = training.held_out_bits()
                 with bar.external_write_mode():
-                    show(f"  step {step:5d}   training {smoothed:.3f}   held out {held_out:.3f}")
+                    show_step(step, history, held_out)
             if training.comm.size == 1:
                 stop = interrupt.pressed
             if every and (step % every == 0 or step == steps or stop):

@@ -39,3 +39,7 @@ __all__ = [
     "communicator",
     "launched_rank",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -35,3 +35,7 @@ __all__ = [
     "gru_block_cell",
     "lstm_block_cell",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -103,7 +103,7 @@ def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
     seconds = re.search(r"^seconds (\S+)$", expected, re.MULTILINE)
     assert seconds is not None
     output = run("killed", 20, float(seconds[1]) / 20)  # not half of the way, on the average
-    step = re.search(r"going on after step (\d+) ", output)
+    step = re.search(r"resuming from step (\d+) ", output)
     assert step is not None
     assert int(step[1]) > 0  # it got on between the kills
     assert end(output) == end(expected)
@@ -134,7 +134,7 @@ def test_after_ctrl_c_it_goes_on(
     monkeypatch.setattr(training.Adam, "update", pressing)
     assert demo.main(options("stopped")) == 0
     stopped = capsys.readouterr().out
-    assert "stopped by Ctrl-C after 16 of 40 steps\n  the same command goes on with" in stopped
+    assert "stopped by Ctrl-C after 16 of 40 steps\n  the same command resumes from" in stopped
     for marks in (["24", "32"], []):  # the second time, there is nothing left to train
         assert demo.main(options("stopped")) == 0
         output = capsys.readouterr().out

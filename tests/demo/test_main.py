@@ -75,6 +75,23 @@ def test_command(cell: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("short_text")
+def test_it_says_how_it_went(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last evaluation is that of the table, and lines are broken between words."""
+    monkeypatch.setenv("COLUMNS", "50")
+    assert demo.main(["--steps", "7", *SMALL, "--out", str(tmp_path / "x.png")]) == 0
+    output = capsys.readouterr().out
+    last = re.findall(r"^  step +7   training \d\.\d{3}   held out (.*)$", output, re.MULTILINE)
+    assert last == [f"{bits(output)['model']:.3f}"]
+    prose = [line for line in output.split("\n") if not line.startswith("  |")]
+    assert max(len(line) for line in prose if " " in line.strip()) <= 50
+    flat = " ".join(output.split())
+    assert "task: predict the next character of Python's documentation, pydoc_data.topics" in flat
+    assert re.search(r"Without the training text it takes more: bz2 \d\.\d{4} and lzma", flat)
+
+
+@pytest.mark.usefixtures("short_text")
 def test_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def output(seed: str) -> str:
         arguments = ["--steps", "20", *SMALL, "--seed", seed, "--out", str(tmp_path / "x.png")]

@@ -116,6 +116,7 @@ def test_nothing_else_looks_public() -> None:
     modules = [n for n in dir(cupyrnn) if inspect.ismodule(getattr(cupyrnn, n))]
     assert modules == ["raw_ops"]
     assert inspect.isfunction(cupyrnn.cudnn_rnn)
+    assert dir(cupyrnn.parallel) == sorted(cupyrnn.parallel.__all__)
 
 
 @pytest.mark.parametrize("dtype", ["int32", np.int32, np.dtype("int64")])

@@ -136,7 +136,7 @@ def test_all_environment_variables_are_described() -> None:
 
 def test_readme_is_short_and_its_table_names_what_there_is() -> None:
     readme = text(ROOT / "README.md")
-    assert len(readme.splitlines()) <= 150
+    assert len(readme.splitlines()) <= 130
     table = readme.split("## Which function do I want?")[1].split("\n##")[0]
     named = re.findall(r"`(?:cupyrnn\.)?([a-z_]+)`", table)
     assert len(named) > 15
@@ -151,9 +151,12 @@ def test_readme_is_short_and_its_table_names_what_there_is() -> None:
 def test_links_lead_to_files(page: Path) -> None:
     prose = _FENCED.sub("", text(page))
     links = re.findall(r"\]\(([^)\s]+)\)", prose) + re.findall(r'src="([^"]+)"', prose)
+    folders = [page.parent]
+    if page.parent == DOCS / "notebooks":  # into which the site's builder copies them
+        folders.append(ROOT / "notebooks")
     for link in links:
         if not re.match(r"https?://|#|mailto:", link):
-            assert (page.parent / link.partition("#")[0]).exists(), link
+            assert any((folder / link.partition("#")[0]).exists() for folder in folders), link
 
 
 def test_every_page_of_the_guide_is_in_the_tree() -> None:

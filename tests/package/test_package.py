@@ -17,6 +17,8 @@ import pytest
 
 import cupyrnn
 
+ROOT = Path(__file__).parents[2]
+
 _CUDNN = " rnn_mode=lstm input_mode=linear_input direction=unidirectional dropout=0 seed=0 seed2=0"
 _STATES = "input input_h input_c params"
 _BACKPROP = (
@@ -165,3 +167,37 @@ def test_the_extras_go_together() -> None:
             assert brings_cuda == (name == "nvrtc"), name
             # Nor by the way of another extra.
             assert not re.match(r"cupyrnn\[.*(nvrtc|cuda)", r), name
+
+
+def test_modules_that_few_need_are_imported_when_used() -> None:
+    code = (
+        "import sys, cupyrnn; assert 'cupyrnn.parallel' not in sys.modules;"
+        "print(cupyrnn.parallel.communicator().size); cupyrnn.nothing"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == "1\n"
+    assert "module 'cupyrnn' has no attribute 'nothing'" in run.stderr
+
+
+def test_without_pytorch_its_module_is_no_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.delattr(cupyrnn, "torch", raising=False)
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(AttributeError, match=r"^cupyrnn\.torch needs torch: No module named"):
+        _ = cupyrnn.torch
+
+
+def test_help_begins_with_the_map_of_readme() -> None:
+    """The three tables, of README, of the site and of help, name the same functions."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.split("## Which function do I want?")[1].split("\n##")[0]
+    named = {re.sub(r"^cupyrnn\.|…$", "", n) for n in re.findall(r"`([\w.]+…?)`", table)}
+    known = {*cupyrnn.__all__, "parallel", "torch", "params_from_", "block_lstm_from_"}
+    listed = re.findall(r"\w+", cupyrnn.__doc__.partition("Which to call::")[2])
+    assert named & known == {name for name in listed if name in known}
+    assert len(named & known) > 20
+    page = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    on_site = {re.sub(r"^cupyrnn\.|…$", "", n) for n in re.findall(r"`([\w.]+…?)`", page)}
+    assert named <= on_site
