@@ -54,7 +54,9 @@ def scaled(a: Array, exponent: Any) -> Array:
         # Where the power is a number of the dtype, a product is as exact, and much faster.
         product: Array = a * a.dtype.type(2.0**exponent)
         return product
-    return module_of(a).ldexp(a, exponent)  # type: ignore[no-any-return]
+    ldexp = np.ldexp if isinstance(exponent, int) else module_of(a).ldexp
+    moved: Array = ldexp(a, exponent)
+    return moved
 
 
 def dual(value: Array, tangent: Array) -> Array:

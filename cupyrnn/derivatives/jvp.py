@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from .._arrays import array_kind, check_list, module_of, on_device, shown
 from .duals import dual, exponent_of, largest_of, scaled
-from .traced import Traced, TracedOnDevice, is_dual, traced, tracing, tree_map, untraced
-
-try:
-    from numpy.exceptions import ComplexWarning
-except ImportError:  # NumPy before 1.25
-    from numpy import ComplexWarning  # type: ignore[attr-defined, no-redef]
-
-# How deep structures may be: Python's own stack ends somewhat later.
-_DEEPEST = 100
-
-
-def _leaves(name: str, tree: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield what a structure of tuples, lists and dicts holds, by the name of its place."""
-    if depth > _DEEPEST:
-        raise ValueError(f"jvp: {name.partition('[')[0]} is nested deeper than {_DEEPEST} levels")
-    if isinstance(tree, dict):
-        for key, a in tree.items():
-            yield from _leaves(f"{name}[{shown(key)}]", a, depth + 1)
-    elif isinstance(tree, tuple | list):
-        for n, a in enumerate(tree):
-            yield from _leaves(f"{name}[{n}]", a, depth + 1)
-    else:
-        yield name, tree
+from .holder import Call, TangentLost, Traced
+from .traced import check_not_under_way, traced, tracing
+from .tree import leaves_by_name, tree_map
 
 
 def _check_primal(name: str, a: Any) -> None:
     """Check an array that has a tangent."""
     is_array = array_kind(a) is not None
-    if isinstance(a, (Traced, TracedOnDevice, complex)) or (is_array and a.dtype.kind == "c"):
+    if isinstance(a, (Traced, complex)) or (is_array and a.dtype.kind == "c"):
         raise TypeError(f"jvp: {name} has a tangent already: jvp of jvp is not to be had")
     if not is_array:
         kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
@@ -83,13 +62,13 @@ def _largest(name: str, tangent: Any) -> float:
 
 def _pairs(primals: Any, tangents: Any) -> tuple[list[tuple[Any, Any]], float]:
     """Return the arrays that have a tangent, and it, after all checks; the largest tangent."""
-    pairs, places, given = [], dict(_leaves("tangents", tangents)), {}
+    pairs, places, given = [], dict(leaves_by_name("tangents", tangents)), {}
 
     def none(place: str) -> bool:
         """Whether a whole part of the structure has no tangent."""
         return any(a is None and place.startswith(name) for name, a in places.items())
 
-    for name, primal in _leaves("primals", primals):
+    for name, primal in leaves_by_name("primals", primals):
         place = name.replace("primals", "tangents", 1)
         if place not in places and not none(place):
             raise ValueError(f"jvp: there is no {place} for {name}, expected an array or None")
@@ -118,8 +97,9 @@ def jvp(
         outputs         = function(*primals)
         output_tangents = d/de function(*(primals + e*tangents)) at e = 0
 
-    The function is called once, with arrays of dual numbers: complex ones whose real part is the
-    value and whose imaginary part is a tangent, which all ops of this package take. Nothing is
+    The function is called once, with what holds a value and a tangent in place of each array. Ops
+    of this package take both as one complex array; of NumPy's functions the value is what they
+    return for the value, to the bit, and the tangent follows from their slopes. Nothing is
     subtracted, so that the derivative is as accurate as the value. Of a gradient it is the product
     of the Hessian with a vector, of a forward pass that of the Jacobian.
 
@@ -128,11 +108,10 @@ def jvp(
     function : callable
         Made of the functions of this package and of NumPy's: arithmetic, products, sums, what
         places elements, the elementary functions, maximum, minimum, abs and clip, which are
-        decided by the values. An array that it makes to write into must be of the dtype of an
-        argument, which is a complex one. Of CuPy arrays it is given what is no cupy.ndarray, but
-        has the same operators and methods: CuPy's elementwise functions and sums take it, and all
-        others by NumPy's name, as numpy.concatenate, which finds CuPy's; write into
-        numpy.zeros_like of it.
+        decided by the values. It is given no numpy.ndarray or cupy.ndarray, but what has their
+        operators and methods and is taken by NumPy's functions; of CuPy arrays by CuPy's
+        elementwise functions and sums too. Whatever would lose a tangent raises a TypeError, as
+        numpy.asarray and writing into a plain array do: write into numpy.zeros_like of an argument.
     primals : sequence
         The arguments of the function: float32 or float64 NumPy or CuPy arrays that have a tangent,
         and anything that has none. Tuples, lists and dicts of arrays are arguments too.
@@ -142,7 +121,8 @@ def jvp(
     Returns
     -------
     outputs
-        What the function returns for real arguments, but for rounding.
+        What the function returns for real arguments: to the bit where no op of this package is in
+        it, otherwise but for rounding.
     output_tangents
         In the same structure the derivatives, zeros where nothing depends on the primals, None
         where there are no floating-point numbers.
@@ -151,8 +131,9 @@ def jvp(
     ------
     TypeError
         A primal is no array that can have a tangent; the half formats cannot, as they have no
-        complex dtype. Or the function does what cannot be followed: it takes a number to pieces,
-        calls a function of NumPy that is not among those above, or writes into real arrays.
+        complex dtype. Or the function does what cannot be followed: it makes a plain array or
+        number of what has a tangent, or calls a function that is not among those above. Or jvp is
+        called within the function of a jvp.
     ValueError
         A tangent is missing, has not the shape of its primal or is not finite.
 
@@ -162,9 +143,9 @@ def jvp(
 
     Notes
     -----
-    A value that is infinite has no tangent, and is NaN where it is multiplied by what has one.
-    There is no jvp of jvp. How large a tangent is must be known on the host: one that is on a
-    device is waited for.
+    A value that is infinite has no tangent, and the tangent is NaN where it is multiplied by what
+    has one. Where equal values compete, in maximum and its like, their tangents' mean is taken. How
+    large a tangent is must be known on the host: one that is on a device is waited for.
 
     References
     ----------
@@ -188,6 +169,7 @@ def jvp(
     array([0.8875, 0.8875, 0.8875])
     """
     op = "jvp"
+    check_not_under_way()
     if not callable(function):
         raise TypeError(f"{op}: function is {shown(function)}, expected a callable")
     check_list(op, "primals", primals)
@@ -197,59 +179,73 @@ def jvp(
     pairs, largest = _pairs(primals, tangents)
     dtypes = [t.dtype for _, t in pairs if t is not None]
     exponent = int(exponent_of(largest, dtypes)) if dtypes else 0
-    rest = iter(pairs)
+    # Tangents scaled for float64 are too small for float32.
+    call, rest = Call("fd" if {d.char for d in dtypes} != {"d"} else "d"), iter(pairs)
 
     def moved(_: Any) -> Any:
         primal, tangent = next(rest)
         if tangent is None:
             return primal
         with on_device(module_of(primal), primal):
-            return traced(dual(primal, scaled(tangent, exponent)))
+            return traced(dual(primal, scaled(tangent, exponent)), call)
 
     arguments = tree_map(moved, tuple(primals))
     try:
-        with tracing(), warnings.catch_warnings():
-            warnings.simplefilter("error", ComplexWarning)
+        with tracing(call):
             result = function(*arguments)
-    except ComplexWarning as error:
-        raise TypeError(
-            f"{op}: function makes real numbers of what has a tangent, as astype does, or writes"
-            " it into a real array"
-        ) from error
+    except ValueError as error:
+        # NumPy says of what is written into an element only that it is a sequence.
+        if isinstance(error.__cause__, TangentLost):
+            raise error.__cause__ from error
+        raise
+    del arguments
+    for name, a in leaves_by_name("outputs", result):
+        _check_result(name, a, call)
     leaves: list[Any] = []
     structure = tree_map(leaves.append, result)
-    del arguments, result
+    del result
     values, along = [], []
     # What was taken apart is freed at once, and its memory good for the next.
     while leaves:
-        a = untraced(leaves.pop())
+        a = leaves.pop()
         values.append(_value(a))
         along.append(_tangent(a, exponent))
         del a
     return tuple(tree_map(lambda _, of=of: of.pop(), structure) for of in (values, along))
 
 
+def _check_result(name: str, a: Any, call: Call) -> None:
+    """Check that nothing with a tangent is hidden in what the function returns."""
+    hidden = [] if isinstance(a, Traced) else list(getattr(a, "__dict__", {}).values())
+    if isinstance(a, Iterator | Set) or any(isinstance(b, Traced) for b in hidden):
+        kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+        raise TypeError(
+            f"jvp: function returns a {kind} as {name}, expected arrays in tuples, lists and dicts"
+        )
+    if isinstance(a, Traced) and a.call is not call:
+        raise TypeError(f"jvp: {name} is an array of another call of jvp: there is no jvp of jvp")
+
+
 def _value(a: Any) -> Any:
     """Return a leaf of the result without its tangent."""
-    if isinstance(a, complex | np.complexfloating):
-        return a.real
-    if not is_dual(a):
+    if not isinstance(a, Traced):
         return a
-    with on_device(module_of(a), a):
-        return a.real.copy()
+    if isinstance(a.value, np.generic):
+        return a.value
+    with on_device(module_of(a.value), a.value):
+        return a.value.copy()
 
 
 def _tangent(a: Any, exponent: int) -> Any:
     """Return the tangent of a leaf of the result."""
-    if isinstance(a, complex | np.complexfloating):
-        with np.errstate(all="ignore"):
-            return scaled(np.asarray(a.imag), -exponent)[()]
-    if is_dual(a):
-        with np.errstate(all="ignore"), on_device(module_of(a), a):
-            return module_of(a).asarray(scaled(a.imag, -exponent))
+    if isinstance(a, Traced):
+        xp = module_of(a.value)
+        with np.errstate(all="ignore"), on_device(xp, a.value):
+            tangent = scaled(a.tangent, -exponent)
+            return tangent if isinstance(a.value, np.generic) else xp.asarray(tangent)
     if isinstance(a, float | np.floating):
         return np.zeros_like(a)
-    if array_kind(a) is not None and a.dtype.kind == "f":
+    if array_kind(a) is not None and a.dtype.kind in "fc":
         with on_device(module_of(a), a):
             return module_of(a).zeros(a.shape, a.dtype)
     return None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
+import threading
 import warnings
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -26,7 +30,9 @@ from problems.nets import BI, MODES, SKIP, Case, cases
 
 import cupyrnn
 from cupyrnn.arithmetic import dual as _dual
-from cupyrnn.derivatives import traced as _traced
+from cupyrnn.derivatives.rules import SLOPES
+from cupyrnn.derivatives.traced import _under_way
+from cupyrnn.derivatives.tree import tree_map
 
 NUMPY = Ops(np)
 
@@ -138,9 +144,9 @@ def jvp_in(ops: Ops, function: Any, primals: Any, tangents: Any) -> Any:
         assert type(a) is not np.ndarray or a.dtype == np.int8  # host_reserved
         return ops.xp.asnumpy(a) if type(a) is ops.xp.ndarray else a
 
-    there = (_traced.tree_map(ops.to_device, tree) for tree in (primals, tangents))
+    there = (tree_map(ops.to_device, tree) for tree in (primals, tangents))
     value, along = cupyrnn.jvp(function, *there)
-    return _traced.tree_map(back, value), _traced.tree_map(back, along)
+    return tree_map(back, value), tree_map(back, along)
 
 
 def assert_second_order(
@@ -711,7 +717,7 @@ def assert_slope(function: Any, x: Any, t: Any) -> None:
     np.testing.assert_allclose(along, expected, rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("ufunc", _traced._SLOPES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("ufunc", SLOPES, ids=lambda f: f.__name__)
 def test_slopes(ufunc: Any, rng: np.random.Generator) -> None:
     low, high = WHERE.get(ufunc, (0.1, 2))
     x, t = rng.uniform(low, high, (4, 5)), rng.standard_normal((4, 5))
@@ -755,7 +761,7 @@ def test_functions_of_numpy(function: Any, rng: np.random.Generator) -> None:
 
 def test_writing() -> None:
     def function(x: Any) -> Any:
-        y = np.zeros(x.shape, x.dtype)
+        y = np.zeros(x.shape, like=x)
         y[0] = 2 * x[1]
         z = np.zeros_like(x)
         z[1:] = x[1:] * x[:-1]
@@ -770,23 +776,47 @@ def test_writing() -> None:
     assert x.tolist() == [2, 3, 4]
 
 
+class Holds:
+    """What is no structure of arrays, and has one."""
+
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: np.linalg.norm(x), "numpy.linalg.norm is not among"),
-        (lambda x: np.conjugate(x), "numpy.conjugate is not among"),
-        (lambda x: x.real, "takes a complex number to pieces"),
-        (lambda x: x.conj(), "takes a complex number to pieces"),
-        (lambda x: np.vdot(x, x), "numpy.vdot is not among"),
-        (lambda x: np.sort(x), "numpy.sort is not among"),
-        (lambda x: np.var(x), "numpy.var is not among"),
-        (lambda x: np.hypot(x, x), "numpy.hypot is not among"),
+        (lambda x: np.linalg.norm(x, 1), "numpy.linalg.norm with ord=1 is not among"),
+        (lambda x: np.linalg.svd(np.outer(x, x)), "numpy.linalg.svd is not among"),
+        (lambda x: np.angle(x), "numpy.angle is not among"),
+        (lambda x: np.median(x), "numpy.median is not among"),
+        (lambda x: np.var(x, dtype="f8"), "numpy.var with dtype is not among"),
+        (lambda x: np.nextafter(x, x), "numpy.nextafter is not among"),
+        (lambda x: np.modf(x), "numpy.modf is not among"),
         (lambda x: np.exp(x, where=x > 0), "numpy.exp with where is not among"),
         (lambda x: np.maximum.accumulate(x), "numpy.maximum.accumulate is not among"),
-        (lambda x: np.max(x, initial=0), "numpy.maximum.reduce with initial"),
-        (lambda x: x.astype(float), "makes real numbers of what has a tangent"),
-        (lambda x: np.zeros(3).__setitem__(0, x[0]), "makes real numbers|complex"),
-        (lambda x: np.add(x, x, out=np.zeros(3)), "numpy.add writes what has a tangent"),
+        (lambda x: np.max(x, initial=0), "numpy.max with initial"),
+        (lambda x: np.pad(x, 1, mode="maximum"), "numpy.pad with mode='maximum'"),
+        (lambda x: x.sort(), "numpy.ndarray.sort is not among"),
+        (lambda x: x.astype("f4"), "makes numbers of dtype float32"),
+        (lambda x: x.astype("f2"), "makes numbers of dtype float16"),
+        (lambda x: x * 1j, "makes numbers of dtype complex128"),
+        (lambda x: x * np.ones(3, "g"), "makes numbers of dtype"),
+        (lambda x: np.zeros(3).__setitem__(0, x[0]), "makes a plain array or number"),
+        (lambda x: np.zeros(3).__setitem__(slice(3), x), "makes a plain array or number"),
+        (lambda x: np.add(x, x, out=np.zeros(3)), "makes a plain array or number"),
+        (lambda x: np.sum(x, 0, None, np.zeros(())), "makes a plain array or number"),
+        (lambda x: np.ptp(x, 0, np.zeros(())), "makes a plain array or number"),
+        (lambda x: x.take([0], 0, np.zeros(1)), "makes a plain array or number"),
+        (lambda x: np.copyto(np.zeros(3), x), "makes a plain array or number"),
+        (lambda x: np.zeros(3).__iadd__(x), "makes a plain array or number"),
+        (lambda x: np.asarray(x), "makes a plain array or number"),
+        (lambda x: np.array([x[0], x[1]]), "makes a plain array or number"),
+        (lambda x: float(x[0]), "makes a plain array or number"),
+        (lambda x: (a for a in x), "returns a generator as outputs"),
+        (lambda x: {1, 2}, "returns a set as outputs"),
+        (lambda x: Holds(x), "returns a [a-z_.]*Holds as outputs"),
+        (lambda x: cupyrnn.gru_block_cell(x + 0, *[np.ones(3) * 1j] * 5), "a complex array"),
     ],
     ids=FUNCTIONS,
 )
@@ -836,18 +866,16 @@ def test_functions_of_cupys_arrays(cupy_on_gpu: Any, name: str, rng: np.random.G
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda xp, x: x.real, "takes a complex number to pieces"),
-        (lambda xp, x: xp.real(x), "takes a complex number|Unsupported dtype"),
-        (lambda xp, x: x.astype("f"), "takes a complex number to pieces"),
-        (lambda xp, x: xp.asnumpy(x), "takes a complex number to pieces"),
-        (lambda xp, x: x.get(), "takes a complex number to pieces"),
-        (lambda xp, x: float(x[0]), "takes a complex number to pieces"),
+        (lambda xp, x: x.astype("f"), "makes numbers of dtype float32"),
+        (lambda xp, x: xp.asnumpy(x), "makes a plain array or number"),
+        (lambda xp, x: x.get(), "makes a plain array or number"),
+        (lambda xp, x: float(x[0]), "makes a plain array or number"),
         (lambda xp, x: xp.angle(x), "numpy.angle is not among"),
-        (lambda xp, x: np.linalg.norm(x), "numpy.linalg.norm is not among"),
-        (lambda xp, x: np.sort(x), "numpy.sort is not among"),
-        (lambda xp, x: np.add(x, x, out=xp.zeros(3)), "numpy.add writes what has a tangent"),
-        (lambda xp, x: xp.zeros(3).__setitem__(0, x[0]), "takes a complex number|not among|array"),
-        (lambda xp, x: xp.concatenate([x, x]), "TracedOnDevice"),
+        (lambda xp, x: np.linalg.norm(x, 1), "numpy.linalg.norm with ord=1 is not among"),
+        (lambda xp, x: np.median(x), "numpy.median is not among"),
+        (lambda xp, x: np.add(x, x, out=xp.zeros(3)), "makes a plain array or number"),
+        (lambda xp, x: xp.zeros(3).__setitem__(0, x[0]), "makes a plain array|not among|array"),
+        (lambda xp, x: xp.concatenate([x, x]), "Traced"),
         (lambda xp, x: xp.ElementwiseKernel("T x", "T y", "y = x", "own")(x), "own is not among"),
         (lambda xp, x: x * np.ones(3), "numpy.ndarray"),
     ],
@@ -956,12 +984,203 @@ def test_errors(function: Any, primals: Any, tangents: Any, error: Any, message:
     assert str(raised.value).startswith(f"jvp: {message}")
 
 
-def test_jvp_of_jvp_is_refused() -> None:
-    def inner(x: Any) -> Any:
-        return cupyrnn.jvp(np.exp, (x,), (X,))[1]
-
-    with pytest.raises(TypeError, match="primals\\[0\\] has a tangent already"):
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda x: cupyrnn.jvp(np.exp, (x,), (X,))[1],
+        lambda x: x * cupyrnn.jvp(lambda y: x + y, (X,), (X,))[1],
+        lambda x: cupyrnn.jvp(lambda y: x * y, (X,), (X,))[1],
+        lambda x: cupyrnn.jvp(np.exp, (X,), (X,))[1],
+    ],
+    ids=["argument", "closure", "closure alone", "neither"],
+)
+def test_jvp_of_jvp_is_refused(inner: Any) -> None:
+    with pytest.raises(TypeError, match=r"^jvp: it is called within the function of a jvp"):
         cupyrnn.jvp(inner, (X,), (X,))
+
+
+def test_arrays_of_two_calls_do_not_mix() -> None:
+    """Of one that has ended, and of one in another thread."""
+    kept: list[Any] = []
+    cupyrnn.jvp(kept.append, (X,), (X,))
+    (old,) = kept
+    refused: Any = [lambda x: x * old, lambda x: np.stack([x, old]), lambda x: old]
+    refused += [lambda x: x.__setitem__(0, old[0])]
+    for function in refused:
+        with pytest.raises(TypeError, match="another call of jvp"):
+            cupyrnn.jvp(function, (X,), (X,))
+    x = np.ones((1, 2, 3))
+
+    def op(x: Any, other: Any) -> Any:
+        return cupyrnn.cudnn_rnn(x, np.ones((1, 2, 3)), other, np.ones(96))
+
+    cupyrnn.jvp(kept.append, (x,), (x,))
+    with pytest.raises(TypeError, match=r"^jvp: cudnn_rnn is given an array of another call"):
+        cupyrnn.jvp(lambda x: op(x, kept[-1]), (x,), (x,))
+
+    def in_a_thread(x: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(cupyrnn.jvp, lambda y: x * y, (X,), (X,)).result()
+
+    with pytest.raises(TypeError, match="another call of jvp"):
+        cupyrnn.jvp(in_a_thread, (X,), (X,))
+
+
+def test_threads_do_not_meet() -> None:
+    """In another thread an op is as if nothing were under way; a write is refused in all."""
+    begun, done = threading.Event(), threading.Event()
+
+    def wait(x: Any) -> Any:
+        begun.set()
+        assert done.wait(60)
+        return 2 * x
+
+    state = cupyrnn.params_to_torch(cupyrnn.init_params(1, 2, 3))
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(cupyrnn.jvp, wait, (X,), (X,))
+        assert begun.wait(60)
+        try:
+            as_it_is = cupyrnn.params_from_torch(defaultdict(int, state))
+            assert _under_way.get() is None
+            nested: list[Any] = []
+            nested.append(nested)
+            with pytest.raises((TypeError, ValueError), match=r"^stacked_rnn: "):
+                cupyrnn.stacked_rnn(X, X, None, nested)
+        finally:
+            done.set()
+        assert (other.result()[1] == 2).all()
+    np.testing.assert_array_equal(as_it_is.params, cupyrnn.params_from_torch(state).params)
+
+    def write(x: Any) -> Any:
+        np.zeros(3)[:] = x
+
+    def try_to(_: int) -> bool:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                cupyrnn.jvp(write, (X,), (X,))
+            except TypeError:
+                return True
+            return False
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(try_to, range(400)))
+
+
+def test_structures_that_know_more_than_their_items() -> None:
+    """As arguments, of an op inside, and as results."""
+    state = cupyrnn.params_to_torch(cupyrnn.init_params(1, 2, 3, dtype="float64"))
+    primal = defaultdict(int, state)
+
+    def function(state: Any) -> Any:
+        assert type(state) is defaultdict
+        params = cupyrnn.params_from_torch(state).params
+        return Counter(), defaultdict(list, a=params), OrderedDict(b=params[:2])
+
+    (_, a, b), along = cupyrnn.jvp(function, (primal,), (primal,))
+    assert (type(a), a.default_factory, type(b)) == (defaultdict, list, OrderedDict)
+    assert type(along[0]) is Counter
+    np.testing.assert_array_equal(along[1]["a"][:2], along[2]["b"])
+    deep: Any = X
+    for _ in range(3000):
+        deep = [deep]
+    recursive: list[Any] = []
+    recursive.append(recursive)
+    for result in (deep, recursive):
+        with pytest.raises(ValueError, match=r"^jvp: outputs is nested deeper than 100 levels"):
+            cupyrnn.jvp(lambda _, result=result: result, (X,), (X,))
+
+
+def test_what_is_broadcast_ends_at_once() -> None:
+    """10**12 elements that are one: no memory for their tangents, and no loop over them."""
+    huge = np.broadcast_to(np.ones(1), (10**6, 10**6))
+    with pytest.raises(MemoryError):
+        cupyrnn.jvp(lambda a: a, (huge,), (huge,))
+    wide = np.broadcast_to(np.arange(3.0), (4, 3))
+    _, along = cupyrnn.jvp(lambda a: 2 * a, (wide,), (wide,))
+    np.testing.assert_array_equal(along, 2 * wide)
+
+
+def test_values_are_the_functions_own() -> None:
+    """To the bit, also where complex arithmetic has others."""
+    zero, tiny = np.zeros(1), np.full(1, 1e-15, np.float32)
+    for function, x, value in [
+        (lambda x: np.sqrt(x * x), zero, 0),
+        (lambda x: np.where(x * x >= 0, x, -x), zero, 0),
+        (lambda x: 1 / (1 + np.exp(x + 1000)), zero, 0),
+        (lambda x: x**0, zero, 1),
+        (lambda x: np.log(x * x), zero + 1e-100, np.log(1e-200)),
+        (lambda x: 1 / x, tiny, np.float32(1) / np.float32(1e-15)),
+        (lambda x: 1 / x, np.full(1, 1e-20, np.float32), np.float32(1) / np.float32(1e-20)),
+    ]:
+        with np.errstate(all="ignore"):
+            assert (cupyrnn.jvp(function, (x,), (x + 1,))[0] == value).all()
+    with pytest.warns(RuntimeWarning, match="divide by zero"):
+        assert cupyrnn.jvp(lambda x: 1 / x, (zero,), (zero + 1,))[0] == np.inf
+    assert cupyrnn.jvp(lambda x: x * x, (tiny,), (tiny,))[0] == tiny * tiny > 0
+    assert cupyrnn.jvp(lambda x: x**0, (zero,), (zero + 1,))[1] == 0
+    assert cupyrnn.jvp(lambda x: np.where(x * x >= 0, x, -x), (zero,), (zero + 1,))[1] == 1
+
+
+def test_equal_values_with_different_tangents() -> None:
+    """Of the largest and the smallest the mean is taken."""
+    x, t = np.array([2.0, 2, 1]), np.array([1.0, 4, 9])
+    for function, expected in [
+        (lambda x: np.maximum(x[0], x[1]), 2.5),
+        (lambda x: np.minimum(x[0], x[1]), 2.5),
+        (lambda x: x.max(), 2.5),
+        (lambda x: -(-x).min(), 2.5),
+        (np.ptp, 2.5 - 9),
+        (lambda x: np.clip(x[0], 2.0, 3.0), 0.5),
+    ]:
+        assert cupyrnn.jvp(function, (x,), (t,))[1] == expected
+
+
+def test_negative_and_mixed_tangents() -> None:
+    """The largest may be negative; those of float32 and float64 are scaled for both."""
+    x = np.ones(2)
+    t = np.array([-1e290, 1e280])
+    np.testing.assert_allclose(cupyrnn.jvp(lambda x: 3 * x, (x,), (t,))[1], 3 * t, rtol=1e-15)
+    narrow, t = np.ones(2, "f"), np.array([0.5, -2.0])
+    value, along = cupyrnn.jvp(lambda a, b: (a * a, b * b, a * b), (narrow, x), (t.astype("f"), t))
+    assert [a.dtype.char for a in along] == ["f", "d", "d"]
+    for a in along:
+        np.testing.assert_allclose(a, 2 * t, rtol=1e-6)
+    assert [a.dtype.char for a in value] == ["f", "d", "d"]
+
+
+def test_numbers_and_arrays_in_place() -> None:
+    """A number is replaced, an array is written into, its views with it."""
+
+    def function(x: Any) -> Any:
+        total = first = x[0]
+        total += x[1]
+        part = x.reshape(2, 2)[1]
+        part *= x[:2]
+        whole = np.exp(x).T
+        whole.reshape(-1)[0] = 0
+        np.copyto(whole, x, where=[False, True, False, False])
+        beside = x + np.ones(4)
+        beside -= x
+        return first, total, x, whole, copy.deepcopy(x), beside
+
+    x, t = np.arange(1.0, 5), np.ones(4)
+    value, along = cupyrnn.jvp(function, (x,), (t,))
+    assert [a.tolist() for a in value[:3]] == [1, 3, [1, 2, 3, 8]]
+    assert [a.tolist() for a in along[:3]] == [1, 2, [1, 1, 4, 6]]
+    np.testing.assert_allclose(along[3], [0, 1, 4 * np.exp(3), 6 * np.exp(8)])
+    np.testing.assert_array_equal(along[4:], [along[2], np.zeros(4)])
+
+
+@pytest.mark.parametrize("rows", [300, 1100])
+def test_lengths_and_many_rows_at_sizes_of_planes(rows: int, rng: np.random.Generator) -> None:
+    """Blocks of rows in products of dual numbers, and sequences of different length."""
+    T, B, I, H = 4, rows // 4, 20, 64
+    inputs = lstms.problem(rng, (T, B, I, H), False)
+    lengths = rng.integers(0, T + 1, B)
+    lengths[:2] = 0, T
+    cotangents = {n: rng.standard_normal((T, B, H)) for n in ("cs_grad", "h_grad")}
+    assert_second_order(block_lstm(sequence_lengths=lengths), inputs, cotangents, rng)
 
 
 def test_nothing_is_left_behind() -> None:
@@ -971,7 +1190,7 @@ def test_nothing_is_left_behind() -> None:
         with contextlib.suppress(TypeError):
             cupyrnn.jvp(function, (X,), (X,))
     assert warnings.filters == before
-    assert _traced._under_way == 0
+    assert _under_way.get() is None
 
 
 def planes(a: Any) -> Any:

@@ -16,7 +16,7 @@ from problems import grus, lstms
 
 import cupyrnn
 from cupyrnn import raw_ops
-from cupyrnn.derivatives import traced as _traced
+from cupyrnn.derivatives.tree import tree_map
 
 # Functions of sizes, names and integers.
 NO_FLOATS = {
@@ -33,7 +33,7 @@ NO_FLOATS = {
 def leaves(tree: Any) -> Iterator[Any]:
     """Yield the arrays of floating-point numbers in what a function takes or returns."""
     found: list[Any] = []
-    _traced.tree_map(found.append, tree)
+    tree_map(found.append, tree)
     yield from (a for a in found if isinstance(a, np.ndarray) and a.dtype.kind == "f")
 
 
@@ -44,11 +44,11 @@ def direction_of(tree: Any, rng: np.random.Generator) -> Any:
         is_float = isinstance(a, np.ndarray) and a.dtype.kind == "f"
         return rng.standard_normal(a.shape).astype(a.dtype) if is_float else None
 
-    return _traced.tree_map(one, tree)
+    return tree_map(one, tree)
 
 
 def moved(tree: Any, direction: Any, step: float) -> Any:
-    return _traced.tree_map(lambda a, t: a if t is None else a + step * t, tree, direction)
+    return tree_map(lambda a, t: a if t is None else a + step * t, tree, direction)
 
 
 def assert_jvp(function: Callable[..., Any], primals: Any, rng: np.random.Generator) -> Any:

@@ -1,0 +1,282 @@
+"""
+The tangents of NumPy's functions of arrays: the value is theirs, the tangent that of a rule.
+
+A function is linear in some of its arguments, or a product, or analytic, or depends on values
+alone; a few have a rule of their own. All others are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._arrays import array_kind, module_of
+from .duals import dual
+from .rules import Pair, added, clipped, extreme, refusal, value_of
+from .tree import tree_map
+
+
+def _named(names: str) -> dict[Any, str]:
+    """Return functions of NumPy and their names, those that this release has."""
+    parts = [name.rpartition(".") for name in names.split()]
+    found = {getattr(np.linalg if m else np, name, None): name for m, _, name in parts}
+    found.pop(None, None)
+    return found
+
+
+# Linear functions, by the arguments they are linear in, in their order; "_" is one that they are
+# not, "*" are all. The tangent is the function of those arguments' tangents.
+_LINEAR: dict[Any, list[str]] = {
+    function: arguments.split()
+    for arguments, names in {
+        "a": "copy cumsum diagonal expand_dims mean moveaxis permute_dims ravel repeat reshape"
+        " resize roll rollaxis squeeze swapaxes take trace transpose",
+        "a _ _ _ _ initial": "sum",
+        "a _ _ prepend append": "diff",
+        "*": "atleast_1d atleast_2d atleast_3d broadcast_arrays meshgrid",
+        "_ a": "compress",
+        "_ choices": "choose",
+        "_ choicelist default": "select",
+        "_ x y": "where",
+        "_ arr": "extract",
+        "arr": "delete take_along_axis",
+        "arr values": "append",
+        "arr _ values": "insert",
+        "array": "broadcast_to",
+        "array _ _ constant_values end_values": "pad",
+        "arrays": "block concat concatenate stack",
+        "ary": "array_split dsplit hsplit split vsplit",
+        "ary to_end to_begin": "ediff1d",
+        "A": "tile",
+        "m": "flip fliplr flipud rot90 tril triu",
+        "tup": "column_stack dstack hstack row_stack vstack",
+        "v": "diag diagflat",
+        "val": "real real_if_close",
+        "x": "cumulative_sum linalg.diagonal linalg.matrix_transpose linalg.trace matrix_transpose"
+        " unstack",
+    }.items()
+    for function in _named(names)
+}
+_LINEAR[np.lib.stride_tricks.sliding_window_view] = ["x"]
+
+# Products: linear in each of their arguments.
+_PRODUCTS = _named(
+    "convolve correlate cross dot einsum inner kron outer tensordot vdot linalg.cross linalg.matmul"
+    " linalg.outer linalg.tensordot linalg.vecdot"
+)
+# Functions whose complex arithmetic is that of dual numbers.
+_ANALYTIC = _named(
+    "average cumprod cumulative_prod gradient prod trapezoid trapz vander linalg.det linalg.inv"
+    " linalg.matrix_power linalg.multi_dot linalg.solve"
+)
+# Functions whose results depend on values alone.
+_FLAT = _named(
+    "all allclose any argmax argmin argpartition argsort argwhere around array2string array_equal"
+    " array_equiv array_repr array_str can_cast common_type count_nonzero digitize fix flatnonzero"
+    " imag in1d isclose iscomplex iscomplexobj isin isneginf isposinf isreal isrealobj lexsort"
+    " linalg.matrix_rank may_share_memory min_scalar_type ndim nonzero result_type round round_"
+    " searchsorted shape shares_memory size"
+)
+_EXTREMES = _named("amax amin max min")
+
+# How numpy.pad may place what it is linear in.
+_PAD_MODES = ("constant", "edge", "linear_ramp", "mean", "reflect", "symmetric", "wrap")
+
+
+def _zero_of(a: Any) -> Any:
+    """Return the tangent of what has none: zeros of the same dtype."""
+    if isinstance(a, np.ndarray | np.generic):
+        return np.zeros(a.shape, a.dtype)[()] if isinstance(a, np.generic) else np.zeros_like(a)
+    if array_kind(a) == "cupy":
+        return module_of(a).zeros_like(a)
+    return type(a)(0) if isinstance(a, int | float) else a
+
+
+def tangent_or_zero(a: Any) -> Any:
+    return a.tangent if isinstance(a, Pair) else _zero_of(a)
+
+
+def _linear(func: Any, names: list[str], args: Any, kwargs: Any) -> Any:
+    """Return the tangent of a linear function of some of its arguments."""
+
+    def part(name: str, a: Any) -> Any:
+        return tree_map(tangent_or_zero if name in names else value_of, a)
+
+    if names == ["*"]:
+        return func(*tree_map(tangent_or_zero, args), **tree_map(value_of, kwargs))
+    padded = [*names, *"_" * len(args)]
+    given = [part("" if n == "_" else n, a) for n, a in zip(padded, args, strict=False)]
+    return func(*given, **{n: part(n, a) for n, a in kwargs.items()})
+
+
+def _product(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the tangent of a product: the sum of one for each factor."""
+    count = 0
+
+    def number(a: Any) -> None:
+        nonlocal count
+        count += isinstance(a, Pair)
+
+    tree_map(number, (args, kwargs))
+
+    def with_tangent(n: int) -> Any:
+        seen = iter(range(count))
+
+        def part(a: Any) -> Any:
+            return a if not isinstance(a, Pair) else a.tangent if next(seen) == n else a.value
+
+        moved_args, moved_kwargs = tree_map(part, (args, kwargs))
+        return func(*moved_args, **moved_kwargs)
+
+    return added([with_tangent(n) for n in range(count)])
+
+
+def _dual_or_plain(a: Any) -> Any:
+    return dual(a.value, a.tangent) if isinstance(a, Pair) else a
+
+
+def _imaginary(a: Any) -> Any:
+    return a.imag if getattr(a, "dtype", np.dtype(bool)).kind == "c" else None
+
+
+def _analytic(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the tangent of an analytic function."""
+    found = func(*tree_map(_dual_or_plain, args), **tree_map(_dual_or_plain, kwargs))
+    return tree_map(_imaginary, found)
+
+
+def _only(func: str, kwargs: dict[str, Any], *names: str) -> None:
+    """Refuse arguments without a rule."""
+    used = [n for n, a in kwargs.items() if n not in names and a is not None]
+    if used:
+        raise refusal(f"numpy.{func} with {', '.join(used)}")
+
+
+def _clip(
+    a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, **kwargs: Any
+) -> tuple[Any, Any]:
+    a_min, a_max = kwargs.pop("min", a_min), kwargs.pop("max", a_max)
+    _only("clip", kwargs)
+    infinite = (a, -np.inf if a_min is None else a_min, np.inf if a_max is None else a_max)
+    bounds = [None if b is None else value_of(b) for b in (a_min, a_max)]
+    value = np.clip(value_of(a), *bounds)
+    t = [b.tangent if isinstance(b, Pair) else None for b in infinite]
+    with np.errstate(all="ignore"):
+        return value, clipped([value_of(b) for b in infinite], t)
+
+
+def _ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False) -> tuple[Any, Any]:
+    keepdims = keepdims is True
+    (high, along_high), (low, along_low) = (extreme(op, a, axis, keepdims) for op in ("max", "min"))
+    return high - low, along_high - along_low
+
+
+def _var(a: Any, axis: Any = None, **kwargs: Any) -> tuple[Any, Any]:
+    _only("var", kwargs, "ddof", "keepdims")
+    kwargs = {n: k for n, k in kwargs.items() if n == "ddof" or k is True}
+    v, t = a.value, a.tangent
+    value = np.var(v, axis=axis, **kwargs)
+    with np.errstate(all="ignore"):
+        mean = v.mean(axis=axis, keepdims=True)
+        count = v.size // mean.size - kwargs.pop("ddof", 0)
+        return value, 2 / count * ((v - mean) * t).sum(axis=axis, **kwargs)
+
+
+def _std(a: Any, axis: Any = None, **kwargs: Any) -> tuple[Any, Any]:
+    _, tangent = _var(a, axis, **kwargs)
+    kwargs = {n: k for n, k in kwargs.items() if n == "ddof" or k is True}
+    value = np.std(a.value, axis=axis, **kwargs)
+    with np.errstate(all="ignore"):
+        return value, tangent / (2 * value)
+
+
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> tuple[Any, Any]:
+    """Euclid's norm, of a vector, along an axis or of all elements."""
+    is_vector = isinstance(axis, int) or (axis is None and x.value.ndim == 1)
+    if not (ord is None or (ord == 2 and is_vector) or (ord == "fro" and not is_vector)):
+        raise refusal(f"numpy.linalg.norm with ord={ord!r}")
+    value = np.linalg.norm(x.value, ord, axis, keepdims)
+    with np.errstate(all="ignore"):
+        return value, (x.value * x.tangent).sum(axis=axis, keepdims=keepdims) / value
+
+
+def _nan_to_num(x: Any, copy: bool = True, **kwargs: Any) -> tuple[Any, Any]:
+    if not copy:
+        raise refusal("numpy.nan_to_num with copy")
+    value = np.nan_to_num(x.value, **kwargs)
+    return value, np.where(np.isfinite(x.value), x.tangent, 0)
+
+
+def _sort(a: Any, axis: Any = -1, **kwargs: Any) -> tuple[Any, Any]:
+    _only("sort", kwargs, "kind", "stable")
+    value = np.sort(a.value, axis=axis, **kwargs)
+    order = np.argsort(a.value, axis=axis, kind="stable")
+    t = a.tangent.ravel() if axis is None else a.tangent
+    return value, np.take_along_axis(t, order, -1 if axis is None else axis)
+
+
+def _like(func: Any) -> Callable[..., Any]:
+    """Return the rule of a function that makes an array like another one."""
+
+    def rule(a: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        value = func(value_of(a), *tree_map(value_of, args), **tree_map(value_of, kwargs))
+        tangent = np.zeros_like(value)
+        fill = kwargs.get("fill_value", args[0] if args else None)
+        if func is np.full_like and isinstance(fill, Pair):
+            tangent[...] = fill.tangent
+        return value, tangent
+
+    return rule
+
+
+_OWN: dict[Any, Callable[..., tuple[Any, Any]]] = {
+    np.clip: _clip,
+    np.ptp: _ptp,
+    np.var: _var,
+    np.std: _std,
+    np.linalg.norm: _norm,
+    np.nan_to_num: _nan_to_num,
+    np.sort: _sort,
+    **{f: _like(f) for f in (np.zeros_like, np.ones_like, np.empty_like, np.full_like)},
+}
+
+
+def _check(func: Any, args: Any, kwargs: Any) -> None:
+    """Refuse what a function is not linear in or analytic of."""
+    if func is np.pad:
+        mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
+        if not isinstance(mode, str) or mode not in _PAD_MODES:
+            raise refusal(f"numpy.pad with mode={mode!r}")
+    if func in _ANALYTIC and kwargs.get("dtype") is not None:
+        raise refusal(f"numpy.{func.__name__} with dtype")
+
+
+def apply(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """
+    Return what a function of NumPy returns and its tangent.
+
+    The tangent has the same structure, None where there is none.
+    """
+    if func in _OWN:
+        first, rest = (args[0], args[1:]) if args else (None, ())
+        if not (isinstance(first, Pair) or func in (np.clip, np.full_like)):
+            raise refusal(f"numpy.{func.__name__} of these arguments")
+        return _OWN[func](first, *rest, **kwargs)
+    if func in _EXTREMES:
+        names = ("axis", "out", "keepdims", "initial", "where")
+        given = dict(zip(names, args[1:], strict=False)) | kwargs
+        given["keepdims"] = given.get("keepdims", False) is True
+        return extreme(func.__name__, args[0], **given)
+    if not (func in _FLAT or func in _LINEAR or func in _PRODUCTS or func in _ANALYTIC):
+        module = getattr(func, "__module__", "numpy").removesuffix("._linalg")
+        raise refusal(f"{module}.{func.__name__}")
+    _check(func, args, kwargs)
+    value = func(*tree_map(value_of, args), **tree_map(value_of, kwargs))
+    if func in _FLAT:
+        return value, tree_map(lambda _: None, value)
+    with np.errstate(all="ignore"):
+        if func in _LINEAR:
+            return value, _linear(func, _LINEAR[func], args, kwargs)
+        return value, (_product if func in _PRODUCTS else _analytic)(func, args, kwargs)

@@ -1,0 +1,307 @@
+"""
+The tangents of NumPy's ufuncs: the value is the ufunc's own, the tangent its rule's.
+
+A rule is given the values of the operands, the value of the result and the operands' tangents, None
+where an operand has none, and returns the tangent of the result. It need not have the result's
+shape and dtype yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .duals import dual
+
+Rule: TypeAlias = Callable[[Sequence[Any], Any, Sequence[Any]], Any]
+
+
+class Pair:
+    """A value and its tangent, real arrays or numbers of one shape and dtype, of a call of jvp."""
+
+    __slots__ = ("call", "tangent", "value")
+
+    def __init__(self, value: Any, tangent: Any, call: Any) -> None:
+        self.value, self.tangent, self.call = value, tangent, call
+
+
+def value_of(a: Any) -> Any:
+    """Return the value of what may have a tangent."""
+    return a.value if isinstance(a, Pair) else a
+
+
+def refusal(what: str) -> TypeError:
+    """Return the error of a function without a rule."""
+    return TypeError(f"jvp: {what} is not among the functions it can follow")
+
+
+def fitted(tangent: Any, value: Any) -> Any:
+    """Return a tangent of the dtype, the shape and the memory order of its value."""
+    if not isinstance(value, np.generic) and (
+        tangent.__class__ is not value.__class__
+        or tangent.dtype != value.dtype
+        or tangent.shape != value.shape
+        or tangent.strides != value.strides
+    ):
+        # Views that are made of both must be views, or not, of both.
+        like = value.copy(order="K")
+        like[...] = tangent
+        return like
+    return value.dtype.type(tangent) if isinstance(value, np.generic) else tangent
+
+
+def added(parts: Sequence[Any]) -> Any:
+    """Return the sum of those parts of a tangent that there are."""
+    given = [p for p in parts if p is not None]
+    total = given[0]
+    for p in given[1:]:
+        total = total + p
+    return total
+
+
+def _times(a: Any, t: Any) -> Any:
+    return None if t is None else a * t
+
+
+# The slope of a function of x, whose value there is y.
+SLOPES: dict[Any, Callable[[Any, Any], Any]] = {
+    np.exp: lambda x, y: y,
+    np.exp2: lambda x, y: y * math.log(2),
+    np.expm1: lambda x, y: y + 1,
+    np.log: lambda x, y: 1 / x,
+    np.log2: lambda x, y: 1 / (x * math.log(2)),
+    np.log10: lambda x, y: 1 / (x * math.log(10)),
+    np.log1p: lambda x, y: 1 / (1 + x),
+    np.sqrt: lambda x, y: 0.5 / y,
+    np.cbrt: lambda x, y: 1 / (3 * y * y),
+    np.square: lambda x, y: 2 * x,
+    np.reciprocal: lambda x, y: -y * y,
+    np.sin: lambda x, y: np.cos(x),
+    np.cos: lambda x, y: -np.sin(x),
+    np.tan: lambda x, y: 1 + y * y,
+    np.sinh: lambda x, y: np.cosh(x),
+    np.cosh: lambda x, y: np.sinh(x),
+    np.tanh: lambda x, y: 1 - y * y,
+    np.arcsin: lambda x, y: 1 / np.sqrt(1 - x * x),
+    np.arccos: lambda x, y: -1 / np.sqrt(1 - x * x),
+    np.arctan: lambda x, y: 1 / (1 + x * x),
+    np.arcsinh: lambda x, y: 1 / np.sqrt(x * x + 1),
+    np.arccosh: lambda x, y: 1 / np.sqrt(x * x - 1),
+    np.arctanh: lambda x, y: 1 / (1 - x * x),
+    np.absolute: lambda x, y: np.sign(x),
+    np.fabs: lambda x, y: np.sign(x),
+    np.negative: lambda x, y: -1,
+    np.positive: lambda x, y: 1,
+    np.conjugate: lambda x, y: 1,
+    np.degrees: lambda x, y: 180 / math.pi,
+    np.rad2deg: lambda x, y: 180 / math.pi,
+    np.radians: lambda x, y: math.pi / 180,
+    np.deg2rad: lambda x, y: math.pi / 180,
+}
+
+# What depends on values alone and has no tangent.
+FLAT = {np.sign, np.floor, np.ceil, np.trunc, np.rint, np.floor_divide}
+FLAT |= {np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal}
+FLAT |= {np.isnan, np.isinf, np.isfinite, np.signbit}
+FLAT |= {np.logical_and, np.logical_or, np.logical_not, np.logical_xor}
+
+_LARGER = {np.maximum: np.greater, np.minimum: np.less}
+
+
+def _add(x: Any, y: Any, t: Any) -> Any:
+    return added(t)
+
+
+def _subtract(x: Any, y: Any, t: Any) -> Any:
+    return added([t[0], None if t[1] is None else -t[1]])
+
+
+def _multiply(x: Any, y: Any, t: Any) -> Any:
+    return added([_times(x[1], t[0]), _times(x[0], t[1])])
+
+
+def _divide(x: Any, y: Any, t: Any) -> Any:
+    return added([t[0], _times(-y, t[1])]) / x[1]
+
+
+def _power(x: Any, y: Any, t: Any) -> Any:
+    a, b = x
+    along_a = along_b = None
+    if t[0] is not None:
+        # Where the exponent is zero the power is one, whatever the base.
+        along_a = np.where(np.equal(b, 0), 0, b * np.power(a, b - 1)) * t[0]
+    if t[1] is not None:
+        along_b = np.where(np.equal(y, 0), 0, y * np.log(a)) * t[1]
+    return added([along_a, along_b])
+
+
+def _arctan2(x: Any, y: Any, t: Any) -> Any:
+    return added([_times(x[1], t[0]), _times(-x[0], t[1])]) / (x[0] * x[0] + x[1] * x[1])
+
+
+def _hypot(x: Any, y: Any, t: Any) -> Any:
+    return added([_times(x[0] / y, t[0]), _times(x[1] / y, t[1])])
+
+
+def _logaddexp(x: Any, y: Any, t: Any) -> Any:
+    return added([_times(np.exp(a - y), u) for a, u in zip(x, t, strict=True)])
+
+
+def _logaddexp2(x: Any, y: Any, t: Any) -> Any:
+    return added([_times(np.exp2(a - y), u) for a, u in zip(x, t, strict=True)])
+
+
+def _fmod(x: Any, y: Any, t: Any) -> Any:
+    return added([t[0], _times(-np.trunc(x[0] / x[1]), t[1])])
+
+
+def _remainder(x: Any, y: Any, t: Any) -> Any:
+    return added([t[0], _times(-np.floor_divide(x[0], x[1]), t[1])])
+
+
+def _copysign(x: Any, y: Any, t: Any) -> Any:
+    slope = np.copysign(1, x[0]) * np.copysign(1, x[1])
+    return slope * (0 if t[0] is None else t[0])
+
+
+def _ldexp(x: Any, y: Any, t: Any) -> Any:
+    return np.ldexp(t[0], x[1])
+
+
+def larger(ufunc: Any, x: Sequence[Any], t: Sequence[Any]) -> Any:
+    """Return the tangent of the maximum or the minimum; that of equal values is their mean."""
+    (a, b), (ta, tb) = x, (0 if u is None else u for u in t)
+    is_larger = _LARGER[ufunc]
+    mean = 0.5 * (ta + tb)
+    return np.where(is_larger(a, b), ta, np.where(is_larger(b, a), tb, mean))
+
+
+def clipped(x: Sequence[Any], t: Sequence[Any]) -> Any:
+    """Return the tangent of what is clipped between two bounds."""
+    inner = np.maximum(x[0], x[1])
+    return larger(np.minimum, (inner, x[2]), (larger(np.maximum, x[:2], t[:2]), t[2]))
+
+
+def bilinear(function: Callable[..., Any]) -> Rule:
+    """Return the rule of a product."""
+
+    def rule(x: Any, y: Any, t: Any) -> Any:
+        first = None if t[0] is None else function(t[0], x[1])
+        return added([first, None if t[1] is None else function(x[0], t[1])])
+
+    return rule
+
+
+_RULES: dict[Any, Rule] = {
+    np.add: _add,
+    np.subtract: _subtract,
+    np.multiply: _multiply,
+    np.divide: _divide,
+    np.power: _power,
+    np.float_power: _power,
+    np.arctan2: _arctan2,
+    np.hypot: _hypot,
+    np.logaddexp: _logaddexp,
+    np.logaddexp2: _logaddexp2,
+    np.fmod: _fmod,
+    np.remainder: _remainder,
+    np.copysign: _copysign,
+    np.ldexp: _ldexp,
+    np.maximum: lambda x, y, t: larger(np.maximum, x, t),
+    np.minimum: lambda x, y, t: larger(np.minimum, x, t),
+}
+# Products of vectors and matrices, those that this release of NumPy has.
+for _name in ("matmul", "vecdot", "matvec", "vecmat"):
+    if _ufunc := getattr(np, _name, None):
+        _RULES[_ufunc] = bilinear(_ufunc)
+
+
+def _along(ufunc: Any, x: Sequence[Any], y: Any, t: Sequence[Any]) -> Any:
+    """Return the tangent of a ufunc of elements, None where it depends on values alone."""
+    if ufunc in FLAT:
+        return None
+    if ufunc in SLOPES:
+        return SLOPES[ufunc](x[0], y) * t[0]
+    if ufunc in _RULES:
+        return _RULES[ufunc](x, y, t)
+    if ufunc.__name__ == "clip":
+        return clipped(x, t)
+    raise _refused(ufunc, "__call__", {})
+
+
+def _refused(ufunc: Any, method: str, kwargs: Any) -> TypeError:
+    name = ufunc.__name__
+    known = getattr(np, name, None) is ufunc or name == "clip"
+    name = f"numpy.{name}" if known else f"the ufunc {name}"
+    name += "" if method == "__call__" else f".{method}"
+    return refusal(name + (f" with {', '.join(kwargs)}" if kwargs else ""))
+
+
+def extreme(
+    op: str, a: Any, axis: Any = None, keepdims: bool = False, **others: Any
+) -> tuple[Any, Any]:
+    """
+    Return the largest or the smallest value along axes and its tangent.
+
+    The tangent of equal ones is their mean.
+    """
+    used = [n for n, given in others.items() if given is not None and given is not True]
+    if used or not isinstance(a, Pair):
+        raise refusal(f"numpy.{op}" + (f" with {', '.join(used)}" if used else ""))
+    x, t, method = a.value, a.tangent, "max" if "max" in op else "min"
+    value, largest = getattr(x, method)(axis), getattr(x, method)(axis, keepdims=True)
+    with np.errstate(all="ignore"):
+        which = x == largest
+        tangent = np.where(which, t, 0).sum(axis, keepdims=keepdims)
+        tangent = tangent / which.sum(axis, keepdims=keepdims)
+    return largest if keepdims else value, tangent
+
+
+def _reduced(
+    ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Return what a reduction of a ufunc gives, and its tangent."""
+    (a, *rest), run = inputs, getattr(ufunc, method)
+    if ufunc in (np.maximum, np.minimum) and method == "reduce":
+        return extreme(f"{ufunc.__name__}.reduce", a, *(rest or (kwargs.pop("axis", 0),)), **kwargs)
+    if not isinstance(a, Pair) or any(isinstance(k, Pair) for k in (*rest, *kwargs.values())):
+        raise _refused(ufunc, method, {})
+    if ufunc in FLAT and method == "reduce":
+        return run(a.value, *rest, **kwargs), None
+    complex_ = ufunc is np.multiply and method != "reduceat" and kwargs.get("dtype") is None
+    if not (ufunc is np.add or complex_):
+        raise _refused(ufunc, method, {})
+    value = run(a.value, *rest, **kwargs)
+    with np.errstate(all="ignore"):
+        if complex_:
+            # Products of complex numbers are those of dual ones, zeros among them as well.
+            return value, run(dual(a.value, a.tangent), *rest, **kwargs).imag
+        kwargs = {name: k for name, k in kwargs.items() if name != "initial"}
+        return value, run(a.tangent, *rest, **kwargs)
+
+
+def apply(
+    ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Return what a ufunc gives and its tangent, None where it has none."""
+    x = [np.asarray(a) if isinstance(a, (list, tuple)) else value_of(a) for a in inputs]
+    t = [a.tangent if isinstance(a, Pair) else None for a in inputs]
+    if method in ("reduce", "accumulate", "reduceat"):
+        return _reduced(ufunc, method, inputs, kwargs)
+    if method not in ("__call__", "outer") or kwargs or ufunc.nout > 1:
+        raise _refused(ufunc, method, kwargs)
+    if not (ufunc in FLAT or ufunc in SLOPES or ufunc in _RULES or ufunc.__name__ == "clip"):
+        raise _refused(ufunc, method, kwargs)
+    value = getattr(ufunc, method)(*x)
+    if method == "outer":
+        # The elements of the first operand beside all of the second.
+        ones = (1,) * np.ndim(x[1])
+        x, t = ([None if a is None else np.reshape(a, np.shape(a) + o) for a, o in
+                 zip(both, (ones, ()), strict=True)] for both in (x, t))  # fmt: skip
+    with np.errstate(all="ignore"):
+        tangent = _along(ufunc, x, value, t)
+    # Two arrays are not to have one memory for their tangents.
+    return value, tangent.copy() if any(tangent is u for u in t if u is not None) else tangent
