@@ -1035,7 +1035,7 @@ def test_threads_do_not_meet() -> None:
         assert done.wait(60)
         return 2 * x
 
-    state = cupyrnn.params_to_torch(cupyrnn.init_params(1, 2, 3))
+    state = cupyrnn.params_to_torch(cupyrnn.init_params(num_layers=1, num_units=2, input_size=3))
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(cupyrnn.jvp, wait, (X,), (X,))
         assert begun.wait(60)
@@ -1069,7 +1069,9 @@ def test_threads_do_not_meet() -> None:
 
 def test_structures_that_know_more_than_their_items() -> None:
     """As arguments, of an op inside, and as results."""
-    state = cupyrnn.params_to_torch(cupyrnn.init_params(1, 2, 3, dtype="float64"))
+    state = cupyrnn.params_to_torch(
+        cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="float64")
+    )
     primal = defaultdict(int, state)
 
     def function(state: Any) -> Any:
