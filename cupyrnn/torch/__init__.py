@@ -24,14 +24,19 @@ from .functions import (
     lstm_block_cell,
 )
 from .modules import BlockLSTM, CudnnRNN
+from .recurrent import GRU, LSTM, RNN, from_torch
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "BlockLSTM",
     "CudnnRNN",
     "RNNOutputs",
     "block_gru",
     "block_lstm",
     "cudnn_rnn",
+    "from_torch",
     "gru_block_cell",
     "lstm_block_cell",
 ]

@@ -147,6 +147,11 @@ class BlockLSTM(torch.nn.Module):
         """
         Return the sizes, and the attributes that are not left out.
 
+        Returns
+        -------
+        str
+            What repr has between the brackets.
+
         Examples
         --------
         >>> from cupyrnn.torch import BlockLSTM
@@ -221,10 +226,12 @@ class CudnnRNN(torch.nn.Module):
     ----------
     input_size, num_units, num_layers : int
         I, H and L.
-    rnn_mode, input_mode, direction, num_proj, recurrent_activation, time_major
+    rnn_mode, input_mode, direction
         Those of `cudnn_rnn`.
     dropout : float
         The part, in [0, 1], of the values between layers that is zeroed in training.
+    num_proj, recurrent_activation, time_major
+        Those of `cudnn_rnn`.
     device, dtype : torch.device, torch.dtype
         Those of the parameters; PyTorch's defaults if left out.
 
@@ -301,6 +308,11 @@ class CudnnRNN(torch.nn.Module):
     def extra_repr(self) -> str:
         """
         Return the sizes, and the attributes that are not left out.
+
+        Returns
+        -------
+        str
+            What repr has between the brackets.
 
         Examples
         --------

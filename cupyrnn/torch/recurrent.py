@@ -1,0 +1,486 @@
+"""`torch.nn`'s recurrent modules over `cudnn_rnn`: the same arguments, parameters and returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from ..weights.params import check_net, layout
+from .functions import cudnn_rnn, extras
+from .ops import check_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .functions import Resets
+
+    States = tuple[torch.Tensor, ...]
+    Input = torch.Tensor | PackedSequence
+
+# The cells by the `mode` of torch.nn's modules, and its names of the pieces of the packed vector.
+_MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
+_NAMES = {
+    "input": "weight_ih",
+    "recurrent": "weight_hh",
+    "projection": "weight_hr",
+    "input_bias": "bias_ih",
+    "recurrent_bias": "bias_hh",
+}
+
+_R = TypeVar("_R", bound="RecurrentNet")
+
+
+def seeds_of(rate: float) -> torch.Tensor | None:
+    """Return new seeds of dropout, which depend on torch.manual_seed."""
+    return torch.randint(2**62, (2,), device="cpu") if rate else None
+
+
+class Recurrent(torch.nn.Module):
+    """What a recurrent module of torch.nn does around its op."""
+
+    batch_first: bool
+    _count = 1  # of states
+
+    def zero_states(self, x: torch.Tensor, B: int) -> States:
+        """Return the states before the first step where none are given: [L*D, B, ·] each."""
+        raise NotImplementedError
+
+    def check_forward_args(self, input: torch.Tensor, hidden: Any, batch_sizes: Any) -> None:
+        """Check the input and the states as torch.nn does."""
+        raise NotImplementedError
+
+    def run(
+        self,
+        x: torch.Tensor,
+        states: States,
+        sequence_lengths: torch.Tensor | None,
+        resets: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, States]:
+        """Return the output and the last states of a net over x [T, B, I]."""
+        raise NotImplementedError
+
+    def forward(
+        self, input: Input, hx: Any = None, *, resets: Resets | None = None
+    ) -> tuple[Any, Any]:
+        """
+        Run the net.
+
+        Parameters
+        ----------
+        input : [T, B, I], [B, T, I] with batch_first, [T, I] without a batch, or PackedSequence
+            The sequences.
+        hx : tensor or pair of tensors, optional
+            The states before the first step, [L*D, B, ·] each and without B where input has none:
+            of an LSTM a pair of h and c, else h alone. Zeros if left out.
+        resets : list or tensor of booleans on the CPU, of the axes of input without I, optional
+            No state passes from a step t-1 to a step t that is marked, in either direction. [T, B]
+            for a PackedSequence, whose batch is in the order before packing.
+
+        Returns
+        -------
+        output, h_n or output, (h_n, c_n)
+            The output of the last layer, a PackedSequence if input is one, and the states after
+            each sequence's last step.
+
+        Raises
+        ------
+        RuntimeError, TypeError, ValueError
+            What the module of torch.nn raises, and what its op raises.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from cupyrnn.torch import GRU
+        >>> output, h = GRU(2, 3, bidirectional=True).forward(torch.ones(4, 1, 2))
+        >>> output.shape, h.shape
+        (torch.Size([4, 1, 6]), torch.Size([2, 1, 3]))
+        """
+        name = type(self).__name__
+        marks = extras(name, None, resets)[1]
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx, marks)
+        check_tensor(name, "input", input)
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        batched, axis = input.dim() == 3, 0 if self.batch_first else 1
+        if not batched:
+            input = input.unsqueeze(axis)
+            marks = None if marks is None else marks.unsqueeze(axis)
+        if hx is None:
+            states = self.zero_states(input, input.shape[axis])
+        else:
+            states = self._given(hx)
+            self._check_axes(states, batched)
+            if not batched:
+                states = tuple(s.unsqueeze(1) for s in states)
+        self._check(input, states, None)
+        if self.batch_first:
+            input = input.transpose(0, 1)
+            marks = None if marks is None else marks.t()
+        output, states = self.run(input, states, None, marks)
+        if self.batch_first:
+            output = output.transpose(0, 1)
+        if not batched:
+            output, states = output.squeeze(axis), tuple(s.squeeze(1) for s in states)
+        return output, self._returned(states)
+
+    def _forward_packed(
+        self, input: PackedSequence, hx: Any, marks: torch.Tensor | None
+    ) -> tuple[Any, Any]:
+        data, batch_sizes, order, back = input
+        T, B = len(batch_sizes), int(batch_sizes[0])
+        states = self.zero_states(data, B) if hx is None else self._given(hx)
+        if order is not None:
+            states = tuple(s.index_select(1, order) for s in states)
+            marks = None if marks is None else marks.index_select(1, order.cpu())
+        self._check(data, states, batch_sizes)
+        # The rows of [T, B, ·] that are steps of sequences, which is how PyTorch packs them.
+        there = torch.arange(B) < batch_sizes.unsqueeze(1)
+        rows = there.flatten().nonzero().squeeze(1).to(data.device)
+        x = data.new_zeros(T * B, data.shape[1]).index_copy(0, rows, data)
+        output, states = self.run(x.view(T, B, -1), states, there.sum(0), marks)
+        found = output.reshape(T * B, -1).index_select(0, rows)
+        if back is not None:
+            states = tuple(s.index_select(1, back) for s in states)
+        return PackedSequence(found, batch_sizes, order, back), self._returned(states)
+
+    def _given(self, hx: Any) -> States:
+        """Return the states that are given, one or two."""
+        name, count = type(self).__name__, self._count
+        states = hx if count > 1 else (hx,)
+        if not isinstance(states, (tuple, list)) or len(states) != count:
+            raise TypeError(
+                f"{name}: hx is a {type(hx).__name__}, expected a pair of tensors, (h_0, c_0)"
+            )
+        for n, s in enumerate(states):
+            check_tensor(name, f"hx[{n}]" if count > 1 else "hx", s)
+        return tuple(states)
+
+    def _check(self, input: torch.Tensor, states: States, batch_sizes: Any) -> None:
+        self.check_forward_args(input, self._returned(states), batch_sizes)
+
+    def _check_axes(self, states: States, batched: bool) -> None:
+        """Check, in torch.nn's words, that the states have a batch where the input has one."""
+        axes, kind = (3, "batched 3-D") if batched else (2, "unbatched 2-D")
+        if all(s.dim() == axes for s in states):
+            return
+        actual = ", ".join(f"{s.dim()}-D" for s in states)
+        what, tensors = ("hx", "tensor")
+        if len(states) > 1:
+            what, actual, tensors = "hx and cx", f"({actual})", "tensors"
+        raise RuntimeError(
+            f"For {kind} input, {what} should also be {axes}-D but got {actual} {tensors}"
+        )
+
+    def _returned(self, states: States) -> Any:
+        return states if self._count > 1 else states[0]
+
+
+class RecurrentNet(Recurrent, torch.nn.RNNBase):
+    """
+    What LSTM, GRU and RNN have in common: torch.nn's parameters, packed in every call.
+
+    Its parameters, their names, reset_parameters, repr, state_dict and checks are those of
+    `torch.nn.RNNBase`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._order = tuple(self._pieces())
+
+    check_forward_args = torch.nn.RNNBase.check_forward_args
+
+    def _pieces(self) -> Iterator[str]:
+        """Yield the names of the parameters in the order of the packed vector."""
+        direction = "bidirectional" if self.bidirectional else "unidirectional"
+        net = check_net(
+            type(self).__name__,
+            self.num_layers,
+            self.hidden_size,
+            self.input_size,
+            _MODES[self.mode],
+            "linear_input",
+            direction,
+            self.proj_size,
+        )
+        places = dict.fromkeys((p.kind, p.layer, p.direction) for p in layout(net))
+        for kind, layer, d in places:
+            if self.bias or not kind.endswith("bias"):
+                yield f"{_NAMES[kind]}_l{layer}" + "_reverse" * d
+
+    def flatten_parameters(self) -> None:
+        """
+        Do nothing: torch.nn's modules flatten for cuDNN, these pack in every call.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import LSTM
+        >>> LSTM(2, 3).flatten_parameters()
+        """
+
+    def zero_states(self, x: torch.Tensor, B: int) -> States:
+        places = self.num_layers * (1 + self.bidirectional)
+        sizes = (self.proj_size or self.hidden_size, self.hidden_size)[: self._count]
+        return tuple(x.new_zeros(places, B, size) for size in sizes)
+
+    def run(
+        self,
+        x: torch.Tensor,
+        states: States,
+        sequence_lengths: torch.Tensor | None,
+        resets: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, States]:
+        pieces = [getattr(self, name).reshape(-1) for name in self._order]
+        if not self.bias:
+            G = len(pieces[0]) // (self.hidden_size * self.input_size)
+            D = 1 + self.bidirectional
+            pieces.append(pieces[0].new_zeros(2 * G * self.hidden_size * self.num_layers * D))
+        rate = self.dropout if self.training else 0.0
+        mode: Any = _MODES[self.mode]
+        out = cudnn_rnn(
+            x,
+            states[0],
+            states[1] if len(states) > 1 else None,
+            torch.cat(pieces),
+            sequence_lengths=sequence_lengths,
+            resets=resets,
+            rnn_mode=mode,
+            direction="bidirectional" if self.bidirectional else "unidirectional",
+            dropout=rate,
+            seeds=seeds_of(rate),
+            num_proj=self.proj_size,
+        )
+        return out.output, (out.output_h, out.output_c)[: len(states)]
+
+
+class PairOfStates(RecurrentNet):
+    """A net with a cell state beside h, and torch.nn's checks of both."""
+
+    _count = 2
+    check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+
+
+class LSTM(PairOfStates):
+    """
+    `torch.nn.LSTM` by `cudnn_rnn`: in its place, with its arguments, parameters and returns.
+
+    Beyond torch.nn's: ``resets`` in a call, double backward and forward mode with any arguments,
+    and `torch.compile` in one graph. Dropout draws other masks than torch.nn's.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers : int
+        I, H and L.
+    bias : bool
+        Have bias_ih and bias_hh.
+    batch_first : bool
+        Input and output are [B, T, ·]; the states are [L*D, B, ·] all the same.
+    dropout : float
+        The part of the values between layers that is zeroed in training.
+    bidirectional : bool
+        D is 2.
+    proj_size : int
+        P, the size to which the output is projected; 0 for none.
+    device, dtype : torch.device, torch.dtype
+        Those of the parameters; PyTorch's defaults if left out.
+
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_hr_l0, weight_ih_l0_reverse, ...
+        The parameters of `torch.nn.LSTM`, of its shapes, for ``load_state_dict`` either way.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What `torch.nn.LSTM` raises.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from cupyrnn.torch import LSTM
+    >>> net = LSTM(2, 3, batch_first=True)
+    >>> net.load_state_dict(torch.nn.LSTM(2, 3).state_dict())
+    <All keys matched successfully>
+    >>> output, (h, c) = net(torch.ones(1, 4, 2))
+    >>> output.shape
+    torch.Size([1, 4, 3])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        sizes = (input_size, hidden_size, num_layers)
+        flags = (bias, batch_first, dropout, bidirectional)
+        super().__init__("LSTM", *sizes, *flags, proj_size, device, dtype)
+
+
+class GRU(RecurrentNet):
+    """
+    `torch.nn.GRU` by `cudnn_rnn`: in its place, with its arguments, parameters and returns.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
+        Those of `LSTM`.
+
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
+        The parameters of `torch.nn.GRU`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What `torch.nn.GRU` raises.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from cupyrnn.torch import GRU
+    >>> output, h = GRU(2, 3, num_layers=2)(torch.ones(4, 1, 2))
+    >>> output.shape, h.shape
+    (torch.Size([4, 1, 3]), torch.Size([2, 1, 3]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        sizes = (input_size, hidden_size, num_layers)
+        flags = (bias, batch_first, dropout, bidirectional)
+        super().__init__("GRU", *sizes, *flags, device=device, dtype=dtype)
+
+
+class RNN(RecurrentNet):
+    """
+    `torch.nn.RNN` by `cudnn_rnn`: in its place, with its arguments, parameters and returns.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers
+        I, H and L.
+    nonlinearity : {"tanh", "relu"}
+        The cell's.
+    bias, batch_first, dropout, bidirectional, device, dtype
+        Those of `LSTM`.
+
+    Attributes
+    ----------
+    weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ...
+        The parameters of `torch.nn.RNN`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What `torch.nn.RNN` raises.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from cupyrnn.torch import RNN
+    >>> output, h = RNN(2, 3, nonlinearity="relu")(torch.ones(4, 1, 2))
+    >>> output.shape
+    torch.Size([4, 1, 3])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            # In torch.nn's words.
+            raise ValueError(
+                f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'."
+            )
+        self.nonlinearity = nonlinearity
+        sizes = (input_size, hidden_size, num_layers)
+        flags = (bias, batch_first, dropout, bidirectional)
+        mode = f"RNN_{nonlinearity.upper()}"
+        super().__init__(mode, *sizes, *flags, device=device, dtype=dtype)
+
+
+def from_torch(module: torch.nn.Module) -> RecurrentNet:
+    """
+    Return a `torch.nn.LSTM`, `GRU` or `RNN` as this package's module of that name.
+
+    Parameters
+    ----------
+    module : torch.nn.LSTM, torch.nn.GRU or torch.nn.RNN
+        It is not changed. Where a parametrization, a weight_norm or a mask of pruning makes its
+        weights, what they are now is taken.
+
+    Returns
+    -------
+    LSTM, GRU or RNN
+        With copies of the parameters, on their device and of their dtype; what needed no gradient
+        needs none, and the module is in training or not as the other one was.
+
+    Raises
+    ------
+    TypeError
+        module is of another kind.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import cupyrnn.torch
+    >>> cupyrnn.torch.from_torch(torch.nn.GRU(2, 3, num_layers=2, bidirectional=True))
+    GRU(2, 3, num_layers=2, bidirectional=True)
+    """
+    given: Any = module
+    arguments: dict[str, Any]
+    if isinstance(module, torch.nn.LSTM):
+        kind: type[RecurrentNet] = LSTM
+        arguments = {"proj_size": given.proj_size}
+    elif isinstance(module, torch.nn.GRU):
+        kind, arguments = GRU, {}
+    elif isinstance(module, torch.nn.RNN):
+        kind, arguments = RNN, {"nonlinearity": given.nonlinearity}
+    else:
+        what = type(module).__name__
+        raise TypeError(f"from_torch: module is a {what}, expected a torch.nn.LSTM, GRU or RNN")
+    for name in ("num_layers", "bias", "batch_first", "dropout", "bidirectional"):
+        arguments[name] = getattr(given, name)
+    first = given.weight_ih_l0
+    net = torch.nn.utils.skip_init(
+        kind, given.input_size, given.hidden_size, **arguments, device=first.device,
+        dtype=first.dtype,
+    )  # fmt: skip
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            weight = getattr(given, name)
+            parameter.copy_(weight)
+            parameter.requires_grad_(weight.requires_grad)
+    net.train(given.training)
+    made: RecurrentNet = net
+    return made

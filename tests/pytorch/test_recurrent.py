@@ -1,0 +1,376 @@
+"""LSTM, GRU and RNN in the place of torch.nn's: PyTorch's own inputs, references and errors."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+
+torch: Any
+ct: Any
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        import torch._dynamo
+        from torch.nn.utils import parametrizations, prune
+        from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+        import cupyrnn.torch as ct
+except ImportError:
+    torch = ct = None
+
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal import common_modules
+except ImportError:  # no PyTorch, or none of what its tests need
+    common_modules = None
+
+pytestmark = [
+    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+own_tests = pytest.mark.skipif(common_modules is None, reason="needs expecttest: the extra oracle")
+
+KINDS = ["LSTM", "GRU", "RNN"]
+
+
+def infos(kind: str) -> Any:
+    theirs = getattr(torch.nn, kind)
+    return next(i for i in common_modules.module_db if i.module_cls is theirs)
+
+
+def samples(kind: str, **kwargs: Any) -> list[Any]:
+    """Return PyTorch's own inputs of a module, those with packed sequences too."""
+    info, made = infos(kind), []
+    more = [{}] if kind == "LSTM" else [{}, {"with_packed_sequence": True}]
+    for extra in more:
+        made += info.module_inputs_func(
+            info, device="cpu", dtype=torch.float64, requires_grad=True, training=True,
+            **kwargs, **extra,
+        )  # fmt: skip
+    assert len(made) >= 16
+    return made
+
+
+def build(kind: str, sample: Any, dtype: Any = None) -> Any:
+    args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
+    torch.manual_seed(0)
+    return getattr(ct, kind)(*args, **kwargs, dtype=dtype or torch.float64)
+
+
+def flat(out: Any) -> list[Any]:
+    """Return all tensors of what a module returns."""
+    if isinstance(out, PackedSequence):
+        return [out.data]
+    return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
+
+
+# What PyTorch's tests of every module (test/test_modules.py) do with these inputs. Not here:
+# the parities of devices and the multiple transfers, which need a GPU; memory formats, which these
+# modules have none of; and scripting, which is refused (below).
+
+
+@own_tests
+@pytest.mark.parametrize("kind", KINDS)
+def test_own_forward(kind: str) -> None:
+    """And the reference that comes with each input."""
+    for sample in samples(kind):
+        module, given = build(kind, sample), sample.forward_input
+        found = module(*given.args, **given.kwargs)
+        if sample.reference_fn is not None and not isinstance(given.args[0], PackedSequence):
+            expected = sample.reference_fn(module, *given.args, **given.kwargs)
+            for a, e in zip(flat(found), flat(expected), strict=True):
+                torch.testing.assert_close(a, e)
+        other = getattr(torch.nn, kind)(
+            *sample.constructor_input.args, **sample.constructor_input.kwargs, dtype=torch.float64
+        )
+        other.load_state_dict(module.state_dict())
+        expected = other(*given.args, **given.kwargs)
+        assert type(found) is type(expected)
+        for a, e in zip(flat(found), flat(expected), strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
+
+
+@own_tests
+@pytest.mark.parametrize("kind", KINDS)
+def test_own_errors(kind: str) -> None:
+    info = infos(kind)
+    wrong = info.module_error_inputs_func(
+        info, device="cpu", dtype=torch.float64, requires_grad=False, training=False
+    )
+    assert len(wrong) >= 10
+    for case in wrong:
+        sample, error = case.module_error_input, (case.error_type, case.error_regex)
+        args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
+        if case.error_on is common_modules.ModuleErrorEnum.CONSTRUCTION_ERROR:
+            with pytest.raises(error[0], match=error[1]):
+                getattr(ct, kind)(*args, **kwargs)
+        else:
+            module = getattr(ct, kind)(*args, **kwargs)
+            with pytest.raises(error[0], match=error[1]):
+                module(*sample.forward_input.args, **sample.forward_input.kwargs)
+
+
+@own_tests
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_own_gradcheck(kind: str, second: bool) -> None:
+    """PyTorch has no second derivative of an LSTM on a GPU; forward mode is beyond its tests."""
+    for sample in samples(kind)[:: 7 if second else 5]:
+        module, given = build(kind, sample), sample.forward_input.args
+        if isinstance(given[0], PackedSequence):
+            continue
+        names = [n for n, _ in module.named_parameters()]
+        inputs = flat(given)
+        count = len(inputs)
+
+        def call(*tensors: Any, module: Any = module, given: Any = given,
+                 names: Any = names, count: int = count) -> Any:  # fmt: skip
+            x, *states = tensors[:count]
+            hx = None if len(given) < 2 else tuple(states) if len(states) > 1 else states[0]
+            weights = dict(zip(names, tensors[count:], strict=True))
+            return tuple(flat(torch.func.functional_call(module, weights, (x, hx))))
+
+        tensors = (*inputs, *module.parameters())
+        check = torch.autograd.gradgradcheck if second else torch.autograd.gradcheck
+        check(call, tensors, fast_mode=True, **({} if second else {"check_forward_ad": True}))
+
+
+@own_tests
+@pytest.mark.parametrize("kind", KINDS)
+def test_own_factory_kwargs_pickle_repr_and_strides(kind: str) -> None:
+    for sample in samples(kind)[::3]:
+        assert build(kind, sample, torch.float16).weight_hh_l0.dtype == torch.float16
+        args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
+        assert getattr(ct, kind)(*args, **kwargs, device="meta").weight_hh_l0.is_meta
+        module, given = build(kind, sample), sample.forward_input
+        other = getattr(torch.nn, kind)(*args, **kwargs)
+        assert repr(module) == repr(other)
+        assert list(module.state_dict()) == list(other.state_dict())
+        expected = flat(module(*given.args, **given.kwargs))
+        buffer = io.BytesIO()
+        torch.save(module, buffer)
+        buffer.seek(0)
+        for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
+                      torch.load(buffer, weights_only=False), module.eval()):  # fmt: skip
+            for a, e in zip(flat(again(*given.args, **given.kwargs)), expected, strict=True):
+                torch.testing.assert_close(a, e, rtol=0, atol=0)
+        if not isinstance(given.args[0], PackedSequence):
+            x, *hx = given.args
+            strided = torch.stack([x, x], dim=-1)[..., 0]
+            for a, e in zip(flat(module(strided, *hx)), expected, strict=True):
+                torch.testing.assert_close(a, e, rtol=0, atol=0)
+
+
+# What a user has.
+
+
+def pair(kind: str = "LSTM", **kwargs: Any) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    other = getattr(torch.nn, kind)(3, 4, dtype=torch.float64, **kwargs)
+    return other, ct.from_torch(other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_packed_sequences(kind: str, batch_first: bool) -> None:
+    other, net = pair(kind, num_layers=2, bidirectional=True, batch_first=batch_first)
+    x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
+    states = torch.randn(2, 4, 3, 4, dtype=torch.float64).unbind()
+    hx = states if kind == "LSTM" else states[0]
+    results = []
+    for run in (other, net):
+        packed = pack_padded_sequence(x, [2, 5, 3], enforce_sorted=False)
+        output, last = run(packed, hx)
+        assert isinstance(output, PackedSequence)
+        tensors = [output.data, *flat(last)]
+        grads = torch.autograd.grad(sum((t**2).sum() for t in tensors), [x, *run.parameters()])
+        results.append((output, [*tensors, *grads]))
+    (theirs, expected), (ours, found) = results
+    for a, e in zip((*ours[1:], *found), (*theirs[1:], *expected), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_derivatives_of_packed_sequences(kind: str) -> None:
+    net = pair(kind)[1]
+    x = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
+
+    def call(x: Any) -> Any:
+        packed = pack_padded_sequence(x.cos(), [4, 2])
+        return net(packed)[0].data
+
+    torch.autograd.gradgradcheck(call, (x,), fast_mode=True)
+
+
+def test_resets_are_new_sequences() -> None:
+    """In either direction, with the batch first and without one."""
+    net = ct.LSTM(3, 4, bidirectional=True, dtype=torch.float64)
+    x = torch.randn(6, 2, 3, dtype=torch.float64)
+    marks = torch.zeros(6, 2, dtype=torch.bool)
+    marks[2] = True
+    found = net(x, resets=marks)[0]
+    expected = torch.cat([net(x[:2])[0], net(x[2:])[0]])
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-14)
+    first = ct.LSTM(3, 4, bidirectional=True, batch_first=True, dtype=torch.float64)
+    first.load_state_dict(net.state_dict())
+    found = first(x.transpose(0, 1), resets=marks.t())[0]
+    torch.testing.assert_close(found.transpose(0, 1), expected, rtol=1e-13, atol=1e-14)
+    found = net(x[:, 0], resets=marks[:, 0].tolist())[0]
+    torch.testing.assert_close(found, expected[:, 0], rtol=1e-13, atol=1e-14)
+    packed = pack_padded_sequence(x, [4, 6], enforce_sorted=False)
+    uneven = marks.clone()
+    uneven[:, 1] = False
+    found, _ = torch.nn.utils.rnn.pad_packed_sequence(net(packed, resets=uneven)[0])
+    torch.testing.assert_close(found[:2, 0], net(x[:2, :1])[0][:, 0], rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(found[:, 1], net(x[:, 1:])[0][:, 0], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_dict_goes_both_ways(kind: str) -> None:
+    other, net = pair(kind, num_layers=2, bidirectional=True, bias=kind != "GRU")
+    again = getattr(torch.nn, kind)(
+        3, 4, 2, bidirectional=True, bias=kind != "GRU", dtype=torch.float64
+    )
+    again.load_state_dict(net.state_dict(), strict=True)
+    net.load_state_dict(other.state_dict(), strict=True)
+    for a, b, c in zip(other.parameters(), net.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+def test_what_is_done_to_single_parameters() -> None:
+    """weight_norm, old and new, pruning, freezing, a learning rate of its own."""
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    for change in (
+        lambda m: parametrizations.weight_norm(m, "weight_hh_l0"),
+        lambda m: torch.nn.utils.weight_norm(m, "weight_hh_l0"),
+        lambda m: prune.random_unstructured(m, "weight_ih_l0", 0.5),
+        lambda m: m.weight_hh_l0.requires_grad_(False),
+    ):
+        results = []
+        for run in pair():
+            torch.manual_seed(1)
+            change(run)
+            run(x)[0].square().sum().backward()
+            grads = {n: p.grad for n, p in run.named_parameters()}
+            results.append((grads, run(x)[0]))
+        (expected, e), (found, a) = results
+        torch.testing.assert_close(a, e)
+        assert list(found) == list(expected)
+        for name, grad in expected.items():
+            torch.testing.assert_close(found[name], grad)
+    other, net = pair()
+    assert not ct.from_torch(other.requires_grad_(False)).weight_hh_l0.requires_grad
+    before = {n: p.clone() for n, p in net.named_parameters()}
+    groups = [{"params": [net.weight_ih_l0], "lr": 0.1}, {"params": [net.bias_ih_l0], "lr": 0.0}]
+    net(x)[0].square().sum().backward()
+    torch.optim.SGD(groups).step()
+    assert not torch.equal(net.weight_ih_l0, before["weight_ih_l0"])
+    assert torch.equal(net.bias_ih_l0, before["bias_ih_l0"])
+
+
+def test_training_takes_the_same_steps() -> None:
+    x, y = torch.randn(6, 4, 3, dtype=torch.float64), torch.randn(6, 4, 4, dtype=torch.float64)
+    histories = []
+    for run in pair(num_layers=2):
+        optimiser, losses = torch.optim.Adam(run.parameters(), lr=0.05), []
+        for _ in range(10):
+            optimiser.zero_grad()
+            loss = (run(x)[0] - y).square().mean()
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss))
+        histories.append(losses)
+    assert histories[0] == pytest.approx(histories[1], rel=1e-9)
+    assert histories[1][-1] < histories[1][0]
+
+
+def test_dropout_is_new_in_every_call_and_none_in_eval() -> None:
+    net = ct.GRU(3, 8, 2, dropout=0.5)
+    x = torch.randn(5, 2, 3)
+    torch.manual_seed(3)
+    first, other = net(x)[0], net(x)[0]
+    torch.manual_seed(3)
+    torch.testing.assert_close(net(x)[0], first, rtol=0, atol=0)
+    assert not torch.equal(first, other)
+    net.eval()
+    expected = torch.nn.GRU(3, 8, 2)
+    expected.load_state_dict(net.state_dict())
+    torch.testing.assert_close(net(x)[0], expected(x)[0])
+
+
+def test_reset_and_flatten() -> None:
+    net = ct.LSTM(3, 4)
+    torch.manual_seed(0)
+    net.reset_parameters()
+    torch.manual_seed(0)
+    other = torch.nn.LSTM(3, 4)
+    for a, b in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert net.flatten_parameters() is None
+    assert all(a is b for a, b in zip(net.all_weights[0], net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compile_and_export(kind: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    net = getattr(ct, kind)(3, 4, 2, bidirectional=True, batch_first=True)
+    x = torch.randn(2, 5, 3)
+    expected = torch.autograd.grad(net(x)[0].sum(), list(net.parameters()))
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager", dynamic=True)
+    found = torch.autograd.grad(compiled(x)[0].sum(), list(net.parameters()))
+    for a, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, e)
+    sizes = {0: torch.export.Dim("B"), 1: torch.export.Dim("T")}
+    exported = torch.export.export(net, (x,), dynamic_shapes=(sizes,))
+    for shape in ((2, 5, 3), (4, 2, 3)):
+        x = torch.randn(shape)
+        for a, e in zip(flat(exported.module()(x)), flat(net(x)), strict=True):
+            torch.testing.assert_close(a, e, rtol=0, atol=0)
+
+
+def test_autocast_and_skip_init() -> None:
+    other, net = torch.nn.LSTM(3, 4), ct.LSTM(3, 4)
+    net.load_state_dict(other.state_dict())
+    x = torch.randn(5, 2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = net(x), other(x)
+        assert found[0].dtype == torch.bfloat16
+        assert net(x.bfloat16())[0].dtype == torch.bfloat16
+    for a, e in zip(flat(found), flat(expected), strict=True):
+        torch.testing.assert_close(a.float(), e.float(), rtol=0.02, atol=0.02)
+    assert torch.nn.utils.skip_init(ct.GRU, 3, 4).weight_hh_l0.shape == (12, 4)
+
+
+def test_errors() -> None:
+    net, x = ct.LSTM(3, 4), torch.randn(5, 2, 3)
+    with pytest.raises(TypeError, match=r"^LSTM: hx is a Tensor, expected a pair of tensors"):
+        net(x, torch.zeros(1, 2, 4))
+    with pytest.raises(TypeError, match=r"^LSTM: hx\[1\] is None, expected a torch.Tensor"):
+        net(x, (torch.zeros(1, 2, 4), None))
+    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\] size \(1, 2, 4\), got \[1, 3, 4"):
+        net(x, (torch.zeros(1, 3, 4), torch.zeros(1, 3, 4)))
+    with pytest.raises(RuntimeError, match=r"For batched 3-D input, hx and cx should also be 3-D"):
+        net(x, (torch.zeros(1, 4), torch.zeros(1, 4)))
+    with pytest.raises(RuntimeError, match=r"For unbatched 2-D input, hx should also be 2-D but g"):
+        ct.GRU(3, 4)(x[:, 0], torch.zeros(1, 1, 4))
+    with pytest.raises(TypeError, match=r"^LSTM: resets has dtype int64, expected bool"):
+        net(x, resets=[[1, 0]] * 5)
+    with pytest.raises(ValueError, match=r"^cudnn_rnn: resets has shape \(4, 2\), expected \(T, B"):
+        net(x, resets=torch.zeros(4, 2, dtype=torch.bool))
+    with pytest.raises(TypeError, match=r"^from_torch: module is a Linear, expected a torch.nn.LS"):
+        ct.from_torch(torch.nn.Linear(2, 3))
+    with pytest.raises(ValueError, match=r"Unknown nonlinearity 'sigmoid'"):
+        ct.RNN(2, 3, nonlinearity="sigmoid")
+    with pytest.raises(Exception, match=r"(?s)."):
+        torch.jit.script(net)
