@@ -48,6 +48,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
+# More workers than this gain nothing: each collects all tests.
+MOST_WORKERS = 8
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """
+    Run on all cores where all tests are run, if pytest-xdist is installed.
+
+    Not where a part is chosen by a path or a mark, where output is to be seen or a debugger to be
+    used; nor where an option says how many: `-n0` is one process.
+    """
+    option = config.option
+    if (
+        config.pluginmanager.hasplugin("xdist")
+        and not hasattr(config, "workerinput")  # the worker itself
+        and option.numprocesses is None
+        and option.dist == "no"
+        and config.args_source is not pytest.Config.ArgsSource.ARGS
+        and not (option.markexpr or option.usepdb or option.capture == "no")
+        and not getattr(option, "benchmark_enable", False)
+    ):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        option.numprocesses = min(cores or 1, MOST_WORKERS) if cores != 1 else 0
+    if getattr(option, "numprocesses", None) and option.dist == "no":
+        # Neighbours share what is compiled for them; who is done takes from who is not.
+        option.dist = "worksteal"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Not in addopts: pytest would refuse the option where pytest-benchmark is not installed.
     if config.pluginmanager.hasplugin("benchmark"):

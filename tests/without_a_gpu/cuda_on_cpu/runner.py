@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -14,12 +15,17 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 SOURCE_NAME = "kernel.cu"
 """What compiler messages and sanitizer reports call the source string."""
@@ -525,23 +531,37 @@ def build(
     path = folder / (key if sanitize else f"{key}.so")
     if path.exists():
         return path
-    # Built under a name of its own and then renamed, so that parallel processes see all or nothing.
-    unfinished = folder / f"{uuid.uuid4().hex}.tmp"
-    command = ["g++", *flags, "-o", str(unfinished), "-"]
-    environment = {**os.environ, "LC_ALL": "C"}  # messages in plain ASCII
+    with locked(path):
+        if not path.exists():
+            _compile(["g++", *flags], text, names, path)
+    return path
+
+
+def _compile(command: list[str], text: str, names: tuple[str, ...], path: Path) -> None:
+    # Built under a name of its own and then renamed: who does not ask for the lock, as one that
+    # finds the file, sees all or nothing.
+    unfinished = path.with_name(f"{uuid.uuid4().hex}.tmp")
     done = subprocess.run(
-        command,
+        [*command, "-o", str(unfinished), "-"],
         input=text,
         capture_output=True,
         encoding="utf-8",
         errors="replace",
-        env=environment,
+        env={**os.environ, "LC_ALL": "C"},  # messages in plain ASCII
     )
     if done.returncode != 0:
         unfinished.unlink(missing_ok=True)
         raise CompileError(f"g++ cannot compile {', '.join(names)}:\n{done.stderr}")
     unfinished.replace(path)
-    return path
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes and threads from building a file of the cache while this one does."""
+    with open(f"{path}.lock", "w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _translation_unit(source: str, names: tuple[str, ...], sanitize: bool) -> str:

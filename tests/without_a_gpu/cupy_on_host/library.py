@@ -76,13 +76,14 @@ def build() -> Path:
     folder = cache() / key
     # The name that CuPy's extensions look for.
     path = folder / "libcuda.so.1"
-    if not path.exists():
-        folder.mkdir(exist_ok=True)
-        unfinished = folder / f"{uuid.uuid4().hex}.tmp"
-        files = [*map(str, sources), "-x", "c", "-"]
-        end = ["-o", str(unfinished), "-Wl,-soname,libcuda.so.1", "-ldl", "-lpthread"]
-        subprocess.run([*command, *files, *end], input=stubs, text=True, check=True)
-        unfinished.replace(path)
+    folder.mkdir(exist_ok=True)
+    with runner.locked(path):
+        if not path.exists():
+            unfinished = folder / f"{uuid.uuid4().hex}.tmp"
+            files = [*map(str, sources), "-x", "c", "-"]
+            end = ["-o", str(unfinished), "-Wl,-soname,libcuda.so.1", "-ldl", "-lpthread"]
+            subprocess.run([*command, *files, *end], input=stubs, text=True, check=True)
+            unfinished.replace(path)
     return path
 
 

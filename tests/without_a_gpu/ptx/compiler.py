@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.metadata
+import json
 from dataclasses import dataclass
 
-from without_a_gpu.cuda_on_cpu import nvrtc
+from without_a_gpu.cuda_on_cpu import nvrtc, runner
 
 ARCHITECTURES = ("compute_75", "compute_80", "compute_90", "compute_100", "compute_120")
 
@@ -37,13 +40,34 @@ def compile_ptx(
     NvrtcError
         With the compiler's log.
     """
+    given = repr((source, name_expressions, arch, options, _versions()))
+    key = hashlib.sha256(given.encode()).hexdigest()[:32]
+    # Shared with the other processes that run tests, as what g++ compiles is.
+    path = runner.cache_folder() / f"{key}.ptx.json"
+    with runner.locked(path):
+        if not path.exists():
+            unfinished = path.with_suffix(".tmp")
+            unfinished.write_text(json.dumps(_compiled(source, name_expressions, arch, options)))
+            unfinished.replace(path)
+    return Ptx(*json.loads(path.read_text()))
+
+
+def _compiled(
+    source: str, names: tuple[str, ...], arch: str, options: tuple[str, ...]
+) -> tuple[str, dict[str, str]]:
+    """Return the text, and the name of the entry by name expression."""
     from cuda.bindings import nvrtc as api
 
-    with nvrtc.compiled(source, name_expressions, arch, options) as (program, _):
+    with nvrtc.compiled(source, names, arch, options) as (program, _):
         text = bytearray(nvrtc._checked(api.nvrtcGetPTXSize(program)))
         nvrtc._checked(api.nvrtcGetPTX(program, text))
-        names = nvrtc.lowered_names(program, name_expressions)
-    return Ptx(text.rstrip(b"\0").decode(), names)
+        return text.rstrip(b"\0").decode(), nvrtc.lowered_names(program, names)
+
+
+@functools.cache
+def _versions() -> list[str]:
+    """Return what the text depends on besides the source and the options."""
+    return [importlib.metadata.version(w) for w in ("nvidia-cuda-nvrtc", *nvrtc._HEADERS)]
 
 
 def have_ptx() -> str | None:
