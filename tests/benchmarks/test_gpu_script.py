@@ -246,7 +246,7 @@ def test_the_float32_mode(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_timer(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock of the test's own, which goes on by what is slept and a little with each look."""
+    """With a clock of its own, which goes on by what is slept, and a little at each look."""
     now = [0.0]
 
     def pass_by(seconds: float) -> float:
