@@ -271,15 +271,17 @@ def check_model(
     sizes = {"num_layers": num_layers, "num_units": num_units, "input_size": input_size}
     given = {name: value for name, value in (sizes | attributes).items() if value is not None}
     if not isinstance(params, PackedParams):
-        if None in sizes.values():
-            _refuse_params(op, params, next(name for name, n in sizes.items() if n is None))
+        missing = [name for name, n in sizes.items() if n is None]  # of an array == is another
+        if missing:
+            _refuse_params(op, params, missing[0])
         vector: Array = params
         net = check_net(op, **{**DEFAULTS, **given})
     else:
         known: dict[str, Any] = params._asdict()
         vector = known.pop("params")
-        check_activation(op, params.rnn_mode, known.pop("recurrent_activation"))
+        activation = known.pop("recurrent_activation")
         net = check_net(op, **known)
+        check_activation(op, net.rnn_mode, activation)
         expect_known(op, net, check_net(op, **{**known, **given}))
     xp, vector = check_params(op, vector, net)
     return Model(xp, net, vector)
