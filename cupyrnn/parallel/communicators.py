@@ -255,7 +255,7 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
     """
     if not isinstance(xp, ModuleType):
         raise TypeError(f"communicator: xp is {shown(xp)}, expected the module numpy or cupy")
-    if comm is not None and not callable(getattr(comm, "Dup", None)):
+    if comm is not None and not _has_dup(comm):
         raise TypeError(f"communicator: comm is {shown(comm)}, expected an mpi4py.MPI.Comm")
     timeout = _check_seconds("communicator", timeout)
     if comm is None and launched_rank() is None:
@@ -289,6 +289,14 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
                 mpi.Get_size(), mpi.Get_rank(), backend="nccl", use_mpi=True
             )
     return Communicator(xp, mpi, nccl, timeout)
+
+
+def _has_dup(comm: Any) -> bool:
+    """Whether something is as the communicators of mpi4py are."""
+    try:
+        return callable(comm.Dup)
+    except Exception:  # an AttributeError, or one of a class's own
+        return False
 
 
 def _has_nccl(xp: ModuleType) -> bool:

@@ -1,7 +1,8 @@
-"""Every public function at random; what the fuzzer itself would notice. How it works: fuzz.py."""
+"""Every public function at random, and what the fuzzer itself would notice."""
 
 from __future__ import annotations
 
+# ruff: noqa: E501 - a case a line
 import functools
 import os
 import subprocess
@@ -14,6 +15,11 @@ from typing import Any
 import fuzz
 import numpy as np
 import pytest
+from fuzz import surroundings
+
+import cupyrnn
+from cupyrnn import parallel
+from cupyrnn.demo import checkpoint
 
 # Of all three runs together; as many as anyone wants.
 SECONDS = float(os.environ.get("CUPYRNN_FUZZ_SECONDS", "60"))
@@ -28,7 +34,7 @@ def test_random_calls(loops: str, threads: int) -> None:
     folder = Path(__file__).parents[1]
     options = {"seconds": SECONDS / 3, "seed": SEED + threads, "threads": threads}
     done = subprocess.run(
-        [sys.executable, "fuzz.py", *(f"--{n}={value}" for n, value in options.items())],
+        [sys.executable, "-m", "fuzz", *(f"--{n}={value}" for n, value in options.items())],
         cwd=folder,
         env={
             **os.environ,
@@ -165,8 +171,47 @@ def test_a_new_function_is_fuzzed(monkeypatch: pytest.MonkeyPatch) -> None:
         return x * factors
 
     monkeypatch.setitem(fuzz.FUNCTIONS, "gru_block_scaled", gru_block_scaled)
-    with pytest.raises(fuzz.Failure, match=r"say in tests/fuzz\.py how a right factors is made"):
+    with pytest.raises(fuzz.Failure, match=r"say in tests/fuzz how a right factors is made"):
         fuzz.check_case(0, 0, ["gru_block_scaled"])
+
+
+@pytest.mark.parametrize("name", surroundings.SURROUNDINGS)
+def test_what_surrounds_the_ops(name: str) -> None:
+    for case in range(20):
+        surroundings.check_surroundings(0, case, name)
+
+
+def _twice(result: Any) -> Any:
+    return result[0], [2 * a for a in result[1]]
+
+
+# What is planted, where, and what the fuzzer says of it.
+PLANTED_AROUND: list[tuple[str, Any, str, Callable[[Any], Any], str]] = [
+    ("jvp_of_a_program", cupyrnn, "jvp", _twice, "the tangent of "),
+    ("a_prepared_step", cupyrnn.PreparedStep, "__call__", lambda r: r._replace(output=r.output + 1), "output is off by"),
+    ("arguments_of_parallel", parallel, "broadcast_parameters", lambda r: dict(enumerate(r)), "something else than"),
+    ("a_damaged_checkpoint", checkpoint, "load", lambda r: ({}, r[1]), "the history is another"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "where", "function", "plant", "message"), PLANTED_AROUND)
+def test_the_fuzzer_notices_what_is_planted_around_the_ops(
+    name: str,
+    where: Any,
+    function: str,
+    plant: Any,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = getattr(where, function)
+    monkeypatch.setattr(where, function, lambda *a, **named: plant(right(*a, **named)))
+
+    def check_some() -> None:
+        for case in range(40):
+            surroundings.check_surroundings(0, case, name)
+
+    with pytest.raises(fuzz.Failure, match=message):
+        check_some()
 
 
 def test_every_kind_of_call_is_made() -> None:

@@ -1,7 +1,9 @@
 """
 Calls of every public function at random, right and malformed ones, and what must hold for each.
 
-    python tests/fuzz.py [--seconds N] [--seed N] [--case N] [--threads N] [--function NAME]
+    cd tests && python -m fuzz [--seconds N] [--calls N] [--seed N] [--case N] [--threads N]
+        [--function NAME]
+    python tests/without_a_gpu/cupy_on_host -m fuzz --cupy ...
 
 Functions are found by introspection and their arguments made by name: one that has only names known
 here is called from the day it appears, and one with an unknown required argument is an error that
@@ -10,29 +12,25 @@ share no memory with an argument, are finite and the same bits in a second call,
 those of the same call in float64. A malformed call returns, or raises an error that the function
 documents, with a short message that begins with its name. No call writes into an argument or leaves
 a warning or another error state. A failure is printed with the number of its case, which makes it
-again.
+again. What surrounds the ops stands in `surroundings`.
 """
 
 from __future__ import annotations
 
-import argparse
 import array
 import faulthandler
 import inspect
 import re
-import sys
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from checks import TOLERANCES, layouts, poisoned
+from checks import TOLERANCES, layouts
 
 import cupyrnn
 from cupyrnn import raw_ops
@@ -322,7 +320,7 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
                 values[n] = draw_attribute(rng, n, name, s)
             except KeyError:
                 if p.default is p.empty and n not in ("reserve_space", "host_reserved"):
-                    raise Failure(f"say in tests/fuzz.py how a right {n} is made") from None
+                    raise Failure(f"say in tests/fuzz how a right {n} is made") from None
     if "BlockLSTM" not in name and "LSTMBlock" not in name and rng.random() < 0.5:
         values |= dict.fromkeys(PEEPHOLES)
         values["use_peephole"] = False
@@ -629,8 +627,13 @@ def check_malformed(call: Call) -> None:
 
 def check_case(seed: int, case: int, names: list[str]) -> None:
     """Draw a case and check it."""
+    from . import surroundings
+
     rng = np.random.default_rng([seed, case])
     name = names[case % len(names)]
+    if name in surroundings.SURROUNDINGS:
+        surroundings.check_surroundings(seed, case, name)
+        return
     try:
         call = draw_call(rng, name)
     except Exception as error:
@@ -658,7 +661,7 @@ def show(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
-def run(seconds: float, seed: int, cases: Iterator[int], names: list[str]) -> int:
+def run(seconds: float, seed: int, cases: Iterable[int], names: list[str]) -> int:
     """Check cases for some time, and return how many."""
     done, end = 0, time.monotonic() + seconds
     for case in cases:
@@ -670,50 +673,3 @@ def run(seconds: float, seed: int, cases: Iterator[int], names: list[str]) -> in
         if time.monotonic() > end:
             break
     return done
-
-
-def every(start: int, step: int) -> Iterator[int]:
-    while True:
-        yield start
-        start += step
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Random calls of every public function.")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--case", type=int, help="only this one")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--function", choices=FUNCTIONS, help="only this one")
-    options = parser.parse_args()
-    names = [options.function] if options.function else list(FUNCTIONS)
-    faulthandler.enable()
-    # What is compiled is compiled before a warning of the compiler's would count.
-    for dtype in ("f4", "f8"):
-        x = np.zeros((2, 1, 1), dtype)
-        cupyrnn.block_lstm(x, x[0], x[0], np.zeros((2, 4), dtype), np.zeros(4, dtype))
-    warnings.simplefilter("error")
-    np.empty = poisoned(np.empty)
-    threads = options.threads
-    try:
-        if options.case is not None:
-            check_case(options.seed, options.case, names)
-            done = [1]
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                jobs = [
-                    pool.submit(run, options.seconds, options.seed, every(n, threads), names)
-                    for n in range(threads)
-                ]
-                done = [job.result() for job in jobs]
-    except Failure:
-        traceback.print_exc()
-        return 1
-    faulthandler.cancel_dump_traceback_later()
-    loops = "Numba's" if any(m.startswith("cupyrnn.compiled.") for m in sys.modules) else "NumPy's"
-    print(f"{sum(done)} calls of {len(names)} functions, {loops} loops: all as promised")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
