@@ -4,9 +4,8 @@ The ops as functions of PyTorch's tensors, and two modules made of them.
 What they compute is that of `cupyrnn`'s functions of the same names: on a CPU with NumPy, in the
 memory of the tensors, and on CUDA with CuPy, on PyTorch's current stream and in memory of its
 allocator. Gradients, double backward and forward mode are exact, through a clip too;
-``torch.func.grad``, ``vjp`` and ``jvp`` take the functions. ``vmap`` and third derivatives are
-refused: ``torch.autograd.functional.hessian`` works, ``torch.func.hessian``, which is made of
-``vmap``, does not.
+the transforms of ``torch.func`` take the functions, ``vmap``, ``jacrev`` and ``hessian`` among
+them. Third derivatives are refused.
 
 ``torch.compile(fullgraph=True)`` and ``torch.export`` see each function as one op, whose T and B
 may be symbolic; in a compiled graph there are no transforms of ``torch.func``, and no forward mode.

@@ -31,6 +31,12 @@ _LSTM_ATTRIBUTES = (
 )
 
 
+def _axes_of(*names: str, steps: bool) -> dict[str, int]:
+    """Return the axis B of what an op is given and returns; with steps it is one after T."""
+    axes = dict.fromkeys(names, int(steps)) | dict.fromkeys(("cs_prev", "h_prev"), 0)
+    return axes | {"x": int(steps), "sequence_lengths": 0, "resets": 1}
+
+
 def _states(inputs: Named, attributes: Named) -> tuple[Any, ...]:
     """Return (T, B, H), or of a cell (B, H)."""
     return *inputs["x"].shape[:-1], inputs["h_prev"].shape[-1]
@@ -58,6 +64,7 @@ def _lstm_of(name: str, forward: Any, backward: Any, *attributes: str) -> Op:
             forward=lambda inputs, rest: forward(**inputs, **rest)._asdict(),
             backward=gradient,
             shapes=lambda *args: dict.fromkeys(LSTMOutputs._fields, _states(*args)),
+            axes=_axes_of(*LSTMOutputs._fields, steps=bool(attributes)),
         )
     )
 
@@ -83,6 +90,7 @@ def _gru_of(name: str, forward: Any, backward: Any, *attributes: str) -> Op:
             forward=lambda inputs, rest: forward(**inputs, **rest)._asdict(),
             backward=gradient,
             shapes=lambda *args: dict.fromkeys(GRUOutputs._fields, _states(*args)),
+            axes=_axes_of(*GRUOutputs._fields, steps=bool(attributes)),
         )
     )
 

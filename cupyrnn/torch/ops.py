@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..derivatives.duals import along
 from .arrays import arrays_of, host_arrays_of, on_device_of, tensors_of
+from .batching import rule_of, under_vectorize, vectorized
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -61,6 +62,8 @@ class Function(NamedTuple):
     forward: Callable[[Named, Named], Named]  # arrays, attributes -> arrays
     backward: Callable[[Named, Named, Named, Named], Named]  # and results, cotangents -> by input
     shapes: Callable[[Named, Named], dict[str, tuple[int, ...]]]
+    # The axis B of the tensors that have one, where a longer B is the same as more calls.
+    axes: dict[str, int] | None = None
 
 
 # What has second derivatives: those that have a complex dtype beside them.
@@ -421,6 +424,8 @@ class Op:
         """Call an op in a derivative, traced by the compiler or not."""
         if torch.compiler.is_compiling():
             return getattr(self, which)(*args)  # type: ignore[no-any-return]
+        if under_vectorize(args[: self._tensors[which]]):
+            return vectorized(functools.partial(self._derivative, which), args)
         return self.call(which, *args)
 
 
@@ -480,8 +485,7 @@ def _function(op: Op, which: str, **parts: Any) -> Any:
 
     # PyTorch asks for it in every call, and to find it out takes as long as a small op.
     forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-    why = "there is no vmap, give it a batch by the axis B"
-    parts = {"forward": forward, "vmap": _refusal(op.function.name, why), **parts}
+    parts = {"forward": forward, "vmap": rule_of(op, which), **parts}
     static = {name: staticmethod(part) for name, part in parts.items()}
     return type(f"{op.function.name}_{which}", (torch.autograd.Function,), static)
 

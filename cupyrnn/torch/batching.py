@@ -1,0 +1,110 @@
+"""
+What an op is under vmap: the batch of vmap as a part of B where that is the same, else a loop.
+
+B takes the batch of vmap where no weight is batched: one call, forward or in forward mode. With
+weights that differ, and backward, where the gradient of the weights has to be one for each example,
+an op is called for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from .ops import Op
+
+    Dims = Sequence[int | None]
+    Batched = tuple[tuple[torch.Tensor, ...], tuple[int, ...]]
+
+
+def rule_of(op: Op, which: str) -> Callable[..., Batched]:
+    """Return the rule that vmap has for one of the ops of a function."""
+
+    def rule(info: Any, in_dims: Dims, *args: Any) -> Batched:
+        axes = _axes(op, which)
+        batched = [n for n, d in enumerate(in_dims) if d is not None]
+        if axes and all(axes[n] is not None for n in batched):
+            return _together(op, which, info.batch_size, in_dims, args, axes)
+        return _one_by_one(lambda *given: op.call(which, *given), info.batch_size, in_dims, args)
+
+    return rule
+
+
+def _axes(op: Op, which: str) -> list[int | None]:
+    """Return where B is in each tensor of a call, nothing if examples cannot share one."""
+    f = op.function
+    if f.axes is None or which not in ("forward", "jvp"):
+        return []
+    names = [*f.inputs, *(f.inputs if which == "jvp" else ()), *f.extras]
+    return [f.axes.get(name) for name in names]
+
+
+def _together(
+    op: Op, which: str, N: int, in_dims: Dims, args: Sequence[Any], axes: Sequence[int | None]
+) -> Batched:
+    """Call an op once, with N*B in place of B."""
+    given, B = list(args), 0
+    for n, (axis, d) in enumerate(zip(axes, in_dims, strict=False)):
+        t = args[n]
+        if t is None or axis is None:
+            continue
+        if d is None:
+            sizes = [*t.shape[:axis], N, *t.shape[axis:]]
+            whole = t.unsqueeze(axis).expand(sizes)
+        else:
+            whole = t.movedim(d, axis)
+        B = whole.shape[axis + 1]
+        given[n] = whole.flatten(axis, axis + 1)
+    f = op.function
+    outputs = f.outputs if which == "jvp" else (*f.outputs, *f.saved)
+    results, dims = [], []
+    for name, t in zip(outputs, op.call(which, *given), strict=True):
+        axis = f.axes[name]  # type: ignore[index]
+        results.append(t.unflatten(axis, (N, B)))
+        dims.append(axis)
+    return tuple(results), tuple(dims)
+
+
+def _one_by_one(
+    call: Callable[..., Sequence[Any]], N: int, in_dims: Dims, args: Sequence[Any]
+) -> Batched:
+    """Call an op for each example."""
+
+    def example(n: int) -> Sequence[Any]:
+        given = []
+        for a, d in zip(args, in_dims, strict=True):
+            if d is None:
+                given.append(a)
+            else:  # of no examples the op is called with zeros, for the shapes of its results
+                given.append(a.select(d, n) if N else a.new_zeros(a.movedim(d, 0).shape[1:]))
+        first = next(a for a in given if isinstance(a, torch.Tensor))
+        return [first.new_empty(0) if t is None else t for t in call(*given)]
+
+    examples = [example(n) for n in range(max(N, 1))]
+    results = tuple(torch.stack(parts)[:N] for parts in zip(*examples, strict=True))
+    return results, (0,) * len(results)
+
+
+def under_vectorize(tensors: Sequence[Any]) -> bool:
+    """Return whether the older vmap of ``vectorize=True`` and ``is_grads_batched`` is under way."""
+    is_batched = torch._C._functorch.is_legacy_batchedtensor
+    return any(t is not None and is_batched(t) for t in tensors)
+
+
+def vectorized(call: Callable[..., Sequence[Any]], args: Sequence[Any]) -> list[torch.Tensor]:
+    """Call an op for each example of that vmap, which asks no function for a rule."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    is_batched: Any = torch._C._functorch.is_legacy_batchedtensor
+    add: Any = torch._add_batch_dim
+    remove: Any = torch._remove_batch_dim
+    given, dims, N = list(args), [None] * len(args), 0
+    for n, a in enumerate(args):
+        if isinstance(a, torch.Tensor) and is_batched(a):
+            given[n] = remove(a, level, 1, 0)
+            dims[n], N = 0, len(given[n])  # type: ignore[call-overload]
+    results, _ = _one_by_one(call, N, dims, given)
+    return [add(t, 0, level) for t in results]
