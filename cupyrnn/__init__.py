@@ -54,6 +54,7 @@ from .lstm import (
 from .onnx_node import OnnxOutputs, run_onnx_node
 from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs, stacked_rnn, stacked_rnn_backprop
 from .stream import PreparedStep, StepOutputs, prepare_step
+from .vjp import Pullback, vjp
 from .weights.block import params_from_block_lstm, params_to_block_lstm
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .weights.init import init_block_gru, init_block_lstm, init_params
@@ -112,6 +113,7 @@ __all__ = [
     "PeepholeLSTMParams",
     "Piece",
     "PreparedStep",
+    "Pullback",
     "StackedRNNGrads",
     "StackedRNNOutputs",
     "StepOutputs",
@@ -161,6 +163,7 @@ __all__ = [
     "run_onnx_node",
     "stacked_rnn",
     "stacked_rnn_backprop",
+    "vjp",
 ]
 
 

@@ -149,6 +149,11 @@ def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder)
     return check_real(op, "forget_bias", forget_bias)
 
 
+def default_clip(gate_order: GateOrder) -> float:
+    """Return TensorFlow's default of a forward op's cell_clip, 0 for none."""
+    return _DEFAULTS[gate_order][1]
+
+
 def check_clip(
     op: str,
     cell_clip: float | None,
@@ -163,7 +168,7 @@ def check_clip(
     Left out, it is forward TensorFlow's default, and backward none.
     """
     if cell_clip is None:
-        cell_clip = _DEFAULTS[gate_order][1] if forward else 0.0
+        cell_clip = default_clip(gate_order) if forward else 0.0
     clip = check_real(op, "cell_clip", cell_clip)
     with np.errstate(over="ignore", under="ignore"):
         if real_dtype(dtype).itemsize < 8:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +20,8 @@ def _rebuilt(tree: Any, parts: Any) -> Any:
         return tree._make(parts)
     if isinstance(tree, tuple):
         return kind(parts)
+    import copy  # not above: most calls do without
+
     # A subclass may know more than its items, as a defaultdict its factory.
     other = copy.copy(tree)
     if isinstance(tree, dict):

@@ -171,7 +171,7 @@ def test_every_example_is_an_example() -> None:
     for name, function in FUNCTIONS.items():
         (test, *_) = finder.find(function, name, globs={})
         code = "".join(example.source for example in test.examples)
-        assert re.search(rf"\b{name.split('.')[-1].strip('_')}\b|step\(", code), name
+        assert re.search(rf"\b{name.split('.')[-1].strip('_')}\b|step\(|pullback\(", code), name
 
 
 def test_the_checks_find_what_is_missing() -> None:
