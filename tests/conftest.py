@@ -17,6 +17,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import needs
 import numpy as np
 import pytest
 
@@ -160,7 +161,7 @@ def cupy_on_gpu(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
 
         cupy.cuda.runtime.getDeviceCount()
     except ImportError:
-        pytest.skip("needs CuPy: one of the extras cuda12x and cuda13x")
+        pytest.skip(needs.REASONS["cupy"])
     except Exception as error:
         pytest.skip(f"needs a GPU: {error}")
     callspec = getattr(request.node, "callspec", None)
@@ -211,7 +212,7 @@ def torch() -> ModuleType:
         try:
             import torch
         except ImportError:
-            pytest.skip("needs PyTorch: pip install '.[oracle]'")
+            pytest.skip(needs.REASONS["torch"])
     return torch
 
 
@@ -227,6 +228,6 @@ def no_compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def compiled_loops(no_compiled_loops: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Have the loops be those that Numba compiles, as they are for users who have it."""
-    pytest.importorskip("numba", reason="needs Numba: the extra numba")
+    needs.module("numba")
     monkeypatch.setattr(_layer, "_compiled", _compiled)
     return importlib.import_module("cupyrnn.compiled.lstm")

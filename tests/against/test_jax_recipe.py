@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -19,7 +20,7 @@ try:
 except ImportError:
     jax = jnp = None
 
-pytestmark = pytest.mark.skipif(jax is None, reason="needs JAX: the extra oracle")
+pytestmark = pytest.mark.skipif(jax is None, reason=needs.REASONS["jax"])
 
 RECIPE = Path(__file__).parents[2] / "docs" / "jax_recipe.py"
 T, B, I, H = 7, 3, 4, 5

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import TF_FLOAT16_TOLERANCE, assert_close, assert_gradients
@@ -32,7 +33,7 @@ def tf() -> ModuleType:
         try:
             import tensorflow
         except ImportError:
-            pytest.skip("needs TensorFlow: pip install '.[oracle]'")
+            pytest.skip(needs.REASONS["tensorflow"])
     return tensorflow
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu
+import needs
 import numpy as np
 import pytest
 from on_gpu import checks, nets, problem, pytorch, report, rows, tf_style, timing
@@ -128,7 +129,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """PyTorch on the CPU as if it were on a GPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
+        torch: Any = needs.module("torch")
     monkeypatch.setattr(problem, "TORCH_DEVICE", "cpu")
     for name in ("synchronize", "reset_peak_memory_stats", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)

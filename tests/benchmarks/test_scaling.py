@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import needs
 import pytest
 import scaling
 
@@ -16,7 +17,7 @@ FOLDERS = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 @pytest.mark.skipif(
     shutil.which("mpiexec", path=FOLDERS) is None or importlib.util.find_spec("mpi4py") is None,
-    reason="needs mpi4py and mpiexec: the extra mpi",
+    reason=needs.REASONS["mpi4py"],
 )
 def test_workers() -> None:
     run = scaling.processes(2, "steps", 4, 8, 3)
@@ -35,7 +36,7 @@ def test_model() -> None:
 
 
 def test_tables_and_plot(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra: demo")
+    needs.module("matplotlib")
     found = {
         (kind, ranks): {"step": [0.1 if kind == "weak" else 0.1 / ranks], "waiting": [0.01]}
         for kind in ("strong", "weak")

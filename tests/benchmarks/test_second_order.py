@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
 import second_order
@@ -33,7 +33,7 @@ def test_jvp(op: str) -> None:
     assert (found.rounds, found.way) == (2, "jvp")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+@needs.without("torch")
 @pytest.mark.parametrize("op", second_order.OPS[2:])
 def test_products(op: str) -> None:
     with warnings.catch_warnings():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ import pytest
 def overhead() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pytest.importorskip("torch", reason="needs PyTorch: pip install 'cupyrnn[oracle]'")
+        needs.module("torch")
         import torch_overhead
     return torch_overhead
 

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -21,8 +22,8 @@ from cupyrnn import demo
 from cupyrnn.demo import checkpoint, cli, files, training
 from cupyrnn.demo import text as texts
 
-pytest.importorskip("tqdm", reason="needs the extra: demo")
-pytest.importorskip("matplotlib", reason="needs the extra: demo")
+needs.module("tqdm")
+needs.module("matplotlib")
 
 SMALL = ["--backend", "numpy", "--hidden", "6", "--batch", "4", "--seq", "12", "--seed", "3"]
 

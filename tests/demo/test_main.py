@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -19,8 +20,8 @@ from cupyrnn.demo import cells, cli, files, model, modules, training
 from cupyrnn.demo import text as texts
 from demo.device import with_model_functions
 
-pytest.importorskip("tqdm", reason="needs the extra: demo")
-imread = pytest.importorskip("matplotlib.image", reason="needs the extra: demo").imread
+needs.module("tqdm")
+imread = needs.module("matplotlib.image").imread
 
 COMMAND = [sys.executable, "-u", "-W", "error", "-m", "cupyrnn"]
 # Beside other tests, more threads than cores would make these small matmuls slow.
@@ -298,7 +299,7 @@ def test_an_output_of_few_characters(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("short_text")
 def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    threadpoolctl = pytest.importorskip("threadpoolctl", reason="needs the extra: demo")
+    threadpoolctl = needs.module("threadpoolctl")
     pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
     if not pools.info():
         pytest.skip("NumPy's BLAS is one whose threads cannot be set")

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 
 from cupyrnn.demo import files
 
-pytest.importorskip("tqdm", reason="needs the extra: demo")
-pytest.importorskip("matplotlib", reason="needs the extra: demo")
+needs.module("tqdm")
+needs.module("matplotlib")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals, links and pipes")
 
 COMMAND = [sys.executable, "-W", "error", "-m", "cupyrnn", "--backend", "numpy"]

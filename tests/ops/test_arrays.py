@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from problems import grus, lstms
@@ -215,7 +216,7 @@ def test_lstm_attributes(op: str) -> None:
         CALLS[op][0](**CALLS[op][1], **{name: 1})
         message = f"{name} is an integer of 1329 bits, expected what a float can hold"
         raises(op, ValueError, message, **{name: 10**400})
-        bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+        bfloat16 = needs.module("ml_dtypes").bfloat16
         CALLS[op][0](**CALLS[op][1], **{name: bfloat16(1)})
     for order in ("ifoc", "ICFO", None, 0, np.array("icfo"), np.array(["icfo", "x"])):
         message = f"gate_order is {order!r}, expected one of icfo, ifco"
@@ -332,7 +333,7 @@ def test_matrices_in_half_precision() -> None:
 @pytest.mark.parametrize("op", CALLS)
 def test_no_value_is_an_error(op: str, dtype: str, rng: np.random.Generator) -> None:
     """Neither warnings nor errors, forward and gradient, and what the caller has set is no use."""
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    ml_dtypes = needs.module("ml_dtypes")
     function, args = CALLS[op]
     info = ml_dtypes.finfo(dtype)
     values = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan, "max": info.max, "tiny": info.tiny}

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import Ops, assert_close, assert_gradients
@@ -31,7 +32,7 @@ from without_a_gpu.cudnn_stub.expected import (
     net_of,
 )
 from without_a_gpu.cudnn_stub.fixtures import forget
-from without_a_gpu.cudnn_stub.layouts import LAYOUTS, NEEDS_CUDNN, assert_layout
+from without_a_gpu.cudnn_stub.layouts import LAYOUTS, assert_layout
 
 import cupyrnn
 from cupyrnn.cudnn import engine
@@ -49,7 +50,7 @@ def cudnn_on_gpu(cupy_on_gpu: Any) -> Ops:
     """The public functions on a GPU that cuDNN can use."""
     reason = engine.why_not(net_of(Case("lstm", 3, 2, 4, 5)), "float64", None)
     if reason is not None:
-        pytest.skip(f"{NEEDS_CUDNN} ({reason})")
+        pytest.skip(f"{needs.REASONS['cudnn']} ({reason})")
     return Ops(cupy_on_gpu)
 
 
@@ -57,7 +58,7 @@ def needed(case: Case, dtype: str = "float64") -> None:
     """Skip what this cuDNN does not have."""
     reason = engine.why_not(net_of(case), dtype, lengths_of(case))
     if ENGINE == "cudnn" and reason is not None:
-        pytest.skip(f"{NEEDS_CUDNN} ({reason})")
+        pytest.skip(f"{needs.REASONS['cudnn']} ({reason})")
 
 
 def widened(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +217,7 @@ def test_the_bias_of_a_skipped_matrix_counts(cudnn_on_gpu: Ops, mode: str) -> No
 def nine() -> libcudnn.Library:
     library = libcudnn.find()
     if isinstance(library, str):
-        pytest.skip(f"{NEEDS_CUDNN} ({library})")
+        pytest.skip(f"{needs.REASONS['cudnn']} ({library})")
     return library
 
 

@@ -6,6 +6,7 @@ import itertools
 import re
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 import reference
@@ -515,7 +516,7 @@ def test_empty_sizes(
     ops: Any, T: int, B: int, dtype: str, mode: str, rng: np.random.Generator
 ) -> None:
     if dtype == "bfloat16":
-        dtype = pytest.importorskip("ml_dtypes").bfloat16
+        dtype = needs.module("ml_dtypes").bfloat16
     for lengths in (None, (0,) * B):
         case = Case(mode, T, B, 3, 4, 2, BI, lengths=lengths)
         inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
@@ -618,7 +619,7 @@ def host(a: Any) -> Any:
 def test_half_formats_compute_in_float32(
     ops: Any, dtype: str, dropout: float, mode: str, rng: np.random.Generator
 ) -> None:
-    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    kind = needs.dtype(dtype)
     L = 1 if dropout == 0 else 2
     case = Case(mode, 20, 5, 3, 33, L, BI, lengths=(20, 3, 0, 11, 8)).within(ops)
     inputs, cotangents = problem(rng, case, kind), cotangents_of(rng, case, kind)
@@ -642,7 +643,7 @@ def test_half_formats_compute_in_float32(
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_sums_do_not_stagnate(ops: Any, dtype: str, mode: str) -> None:
     """2**-12 in every row: a half sum stops growing at 0.5."""
-    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    kind = needs.dtype(dtype)
     case = Case(mode, 1, 16384, 1, 1)
     inputs = {n: np.zeros_like(a) for n, a in problem(np.random.default_rng(0), case, kind).items()}
     inputs["input"] += 1

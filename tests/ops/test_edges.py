@@ -6,6 +6,7 @@ import re
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import TOLERANCES, assert_close
@@ -312,7 +313,7 @@ def test_the_compute_type_that_reaches_cublas(
     monkeypatch.setattr(cublas, "gemmEx", record)
     rng = np.random.default_rng(0)
     compute = {"float16": 68, "bfloat16": 68, "float32": of_float32, "float64": 70}
-    pytest.importorskip("ml_dtypes")
+    needs.module("ml_dtypes")
     for dtype in TOLERANCES:
         arrays = {
             n: cupy_on_cpu.asarray(a) for n, a in grus.problem(rng, (3, 2, 4, 5), dtype).items()
@@ -378,7 +379,7 @@ def test_slow_gates_move_over_hundreds_of_steps(ops: Any, dtype: str) -> None:
 
     A gate of 0.9998 rounds to 1, and a state that were rounded from step to step would stop.
     """
-    half = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    half = needs.dtype(dtype)
     T, H = 500, 3
 
     def run(dtype: Any) -> list[Any]:

@@ -7,6 +7,7 @@ import re
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 import reference
@@ -63,7 +64,7 @@ def test_lstm_agrees_with_plain_loop(
     rng: np.random.Generator,
 ) -> None:
     if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes", reason="needs ml_dtypes")
+        needs.module("ml_dtypes")
     inputs = lstm_problem(rng, shape, peephole, np.dtype(dtype))
     attributes: dict[str, Any] = {"gate_order": "ifco" if peephole else "icfo"}
     out = ops.block_lstm(
@@ -103,7 +104,7 @@ def test_gru_agrees_with_plain_loop(
     ops: Any, shape: tuple[int, ...], dtype: str, activation: Any, rng: np.random.Generator
 ) -> None:
     if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes", reason="needs ml_dtypes")
+        needs.module("ml_dtypes")
     inputs = gru_problem(rng, shape, np.dtype(dtype))
     out = ops.block_gru(**inputs, recurrent_activation=activation)
     assert_all_parts(out.r, out.u)
@@ -303,7 +304,7 @@ def test_the_sigmoid_is_the_default_and_no_slower_a_way() -> None:
 
 @pytest.fixture(scope="module")
 def keras() -> ModuleType:
-    return pytest.importorskip("keras", reason="needs Keras: the extra oracle")
+    return needs.module("keras")
 
 
 @each_activation
@@ -367,7 +368,7 @@ def test_pytorch(rng: np.random.Generator) -> None:
     It is PyTorch's of relu6(z + 3)/6, as which it documents hardsigmoid: its own gradient of
     hardsigmoid has 1/6 in float32 also where all else is float64.
     """
-    torch = pytest.importorskip("torch", reason="needs PyTorch: the extra oracle")
+    torch = needs.module("torch")
     inputs = lstm_problem(rng, (6, 3, 4, 5), True, np.float64)
     t = tensors = {n: torch.tensor(a, requires_grad=True) for n, a in inputs.items()}
 

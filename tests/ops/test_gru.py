@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close, assert_gradients, layouts
@@ -167,7 +168,7 @@ def test_empty_sizes_give_zeros(
     ops: Any, shape: tuple[int, ...], dtype: str, rng: np.random.Generator
 ) -> None:
     if dtype == "bfloat16":
-        dtype = pytest.importorskip("ml_dtypes").bfloat16
+        dtype = needs.module("ml_dtypes").bfloat16
     T, B, _, H = shape
     inputs = problem(rng, shape, dtype)
     out = ops.block_gru(**inputs)
@@ -246,7 +247,7 @@ def test_inputs_are_neither_written_nor_returned(
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_formats_compute_in_float32(ops: Any, dtype: str, rng: np.random.Generator) -> None:
-    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    kind = needs.dtype(dtype)
     inputs = problem(rng, ops.shape((40, 33, 3, 33)), kind)
     wide = dict(zip(inputs, wider(inputs.values()), strict=True))
     out = ops.block_gru(**inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import needs
 import numpy as np
 import pytest
 from checks import Ops, assert_close, assert_gradients
@@ -132,7 +133,7 @@ def on_host(ops: Ops, a: Any) -> Any:
 
 
 def of(dtype: str) -> Any:
-    return pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    return needs.dtype(dtype)
 
 
 @each_extent

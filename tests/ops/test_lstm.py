@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import (
@@ -303,7 +304,7 @@ def test_empty_sizes_give_zeros(
     ops: Any, shape: tuple[int, ...], dtype: str, rng: np.random.Generator
 ) -> None:
     if dtype == "bfloat16":
-        dtype = pytest.importorskip("ml_dtypes").bfloat16
+        dtype = needs.module("ml_dtypes").bfloat16
     T, B, _, H = shape
     inputs = problem(rng, shape, True, dtype)
     out = ops.block_lstm(**inputs)
@@ -431,7 +432,7 @@ def test_inputs_are_neither_written_nor_returned(
 def test_half_formats_compute_in_float32(
     ops: Any, dtype: str, peephole: bool, rng: np.random.Generator
 ) -> None:
-    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    kind = needs.dtype(dtype)
     inputs = problem(rng, ops.shape((40, 33, 3, 33)), peephole, kind)
     wide = {n: a.astype(np.float64) for n, a in inputs.items()}
     out = ops.block_lstm(**inputs)
@@ -461,7 +462,7 @@ def test_half_formats_compute_in_float32(
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_sums_do_not_stagnate(ops: Any, dtype: str) -> None:
-    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    kind = needs.dtype(dtype)
     B = 16384
     zeros, halves = np.zeros((B, 1), kind), np.full((B, 1), 0.5, kind)
     # di = i*(1-i) * cs_grad*ci = 2**-12 in every row; a half sum stops growing at 0.5.

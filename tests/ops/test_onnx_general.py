@@ -6,6 +6,7 @@ import itertools
 import re
 from typing import Any
 
+import needs
 import numpy as np
 import onnx_by_the_text
 import pytest
@@ -194,7 +195,7 @@ def test_a_fast_cell_runs_where_it_fits(
 def test_other_dtypes(op_type: Any, dtype: str, rng: np.random.Generator) -> None:
     """Same dtype out; the halves are computed in float32."""
     if dtype == "bfloat16":
-        kind: Any = pytest.importorskip("ml_dtypes", reason="needs ml_dtypes").bfloat16
+        kind: Any = needs.module("ml_dtypes").bfloat16
     else:
         kind = np.dtype(dtype)
     names = ["HardSigmoid", "Elu", "Softsign"][: ACTIVATIONS[op_type]]

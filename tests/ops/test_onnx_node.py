@@ -7,6 +7,7 @@ import re
 import warnings
 from typing import Any
 
+import needs
 import numpy as np
 import onnx_by_the_text
 import pytest
@@ -19,7 +20,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 def node_tests() -> list[Any]:
     """Return the tests of LSTM, GRU and RNN that are part of the package onnx."""
-    pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
+    needs.module("onnx")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # All nodes' tests take 15 s to make, these three no time.
@@ -30,7 +31,7 @@ def node_tests() -> list[Any]:
 
 
 def test_onnxs_own_node_tests() -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
+    onnx = needs.module("onnx")
     cases = node_tests()
     assert len(cases) >= 12
     for case in cases:
@@ -170,9 +171,8 @@ def test_the_real_runtime(
     op_type: Any, more: Any, direction: str, rng: np.random.Generator
 ) -> None:
     """ONNX Runtime, in float32, lengths included; what it computes is padded with zeros too."""
-    reason = "needs ONNX Runtime: pip install '.[oracle]'"
-    runtime = pytest.importorskip("onnxruntime", reason=reason)
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
+    runtime = needs.module("onnxruntime")
+    onnx = needs.module("onnx")
     D = 1 + (direction == "bidirectional")
     inputs, attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
     inputs = [a if a is None else (0.5 * a).astype(np.float32) for a in inputs]

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from without_a_gpu.cuda_on_cpu import runner
@@ -29,7 +30,7 @@ MPIEXEC = shutil.which(
 )
 mpi = pytest.mark.skipif(
     MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
-    reason="needs mpi4py and mpiexec: the extra mpi",
+    reason=needs.REASONS["mpi4py"],
 )
 ENVIRONMENT = os.environ | {
     "OPENBLAS_NUM_THREADS": "1",

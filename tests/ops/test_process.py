@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -82,7 +83,7 @@ def test_calls_at_once(run: Callable[[int], list[Any]]) -> None:
 
 
 def test_the_tests_use_one_thread() -> None:
-    threadpoolctl = pytest.importorskip("threadpoolctl", reason="needs the extra: demo")
+    threadpoolctl = needs.module("threadpoolctl")
     pools = [p for p in threadpoolctl.threadpool_info() if p["internal_api"] == "openblas"]
     asked = int(os.environ["OPENBLAS_NUM_THREADS"])
     assert {pool["num_threads"] for pool in pools} <= {asked}

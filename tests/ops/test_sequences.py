@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import needs
 import numpy as np
 import pytest
 import reference
@@ -227,7 +228,7 @@ def wide(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def kind_of(dtype: str) -> Any:
-    return pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    return needs.dtype(dtype)
 
 
 def check_block(

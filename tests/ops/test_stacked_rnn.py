@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+import needs
 import numpy as np
 import pytest
 import reference
@@ -255,7 +256,7 @@ def test_is_a_chain_of_block_ops(
     ops: Any, case: Case, dtype: str, rng: np.random.Generator
 ) -> None:
     if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes", reason="needs ml_dtypes")
+        needs.module("ml_dtypes")
     inputs = problem(rng, case, np.dtype(dtype))
     cotangents = cotangents_of(rng, case, np.dtype(dtype))
     out, g = run(ops, case, inputs, cotangents)

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -23,7 +24,7 @@ PAGES = [
     *(p for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.relative_to(DOCS).parts),
 ]
 # What a page's examples import beside NumPy, and who brings it.
-NEEDS = {"torch.md": ("torch", "needs PyTorch")}
+NEEDS = {"torch.md": "torch"}
 # An example, and what it prints where that is shown.
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 _FENCED = re.compile(r"^(```+|:::+).*?^\1", re.DOTALL | re.MULTILINE)
@@ -57,10 +58,9 @@ def run(page: str) -> dict[str, Any]:
 @pytest.mark.parametrize("page", [p for p in PAGES if "```python\n" in text(p)], ids=name)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name in NEEDS:
-        module, reason = NEEDS[page.name]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pytest.importorskip(module, reason=reason)
+            needs.module(NEEDS[page.name])
     monkeypatch.chdir(tmp_path)
     run(text(page))
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import needs
 import pytest
 
 import cupyrnn
@@ -141,7 +142,7 @@ def test_examples_run(module: str) -> None:
     if module.startswith(OF_TORCH):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pytest.importorskip("torch", reason="needs PyTorch: the extra torch")
+            needs.module("torch")
     assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 

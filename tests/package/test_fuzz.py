@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fuzz
+import needs
 import numpy as np
 import pytest
 from fuzz import surroundings
@@ -30,7 +31,7 @@ SEED = int(os.environ.get("CUPYRNN_FUZZ_SEED", "0"))
 def test_random_calls(loops: str, threads: int) -> None:
     """In a process of its own, which may crash or hang without taking the other tests along."""
     if loops == "Numba":
-        pytest.importorskip("numba", reason="needs Numba: the extra numba")
+        needs.module("numba")
     folder = Path(__file__).parents[1]
     options = {"seconds": SECONDS / 3, "seed": SEED + threads, "threads": threads}
     done = subprocess.run(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import needs
 import pytest
 from new_cells.cells import indrnn
 
@@ -30,6 +32,7 @@ FLOORS = (
     {"_reserve"},
     {"cudnn_rnn", "gru", "lstm", "stacked_rnn", "stream"},
     {"onnx_node", "raw_ops", "torch"},
+    {"vjp"},
     {"vjp"},
     {"cupyrnn"},
     {"demo"},
@@ -180,7 +183,7 @@ def rooms() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("of_numpy", "other"), list(rooms()))
 def test_the_functions_of_a_cell_are_the_same_in_every_room(of_numpy: str, other: str) -> None:
     if ".compiled." in other:
-        pytest.importorskip("numba", reason="needs Numba: the extra numba")
+        needs.module("numba")
     expected = signatures(of_numpy)
     assert list(expected)[:2] == list(STEPS[:2])
     assert signatures(other) == expected
@@ -226,3 +229,20 @@ def test_folders_of_tests_are_packages() -> None:
     """Or of two test files of one name in two folders pytest would run one."""
     for folder in {path.parent for path in TESTS.rglob("test_*.py")}:
         assert folder.joinpath("__init__.py").exists() or folder.name == "benchmarks", folder
+
+
+def test_a_reason_to_skip_is_worded_once() -> None:
+    for path in TESTS.rglob("*.py"):
+        if path.name != "needs.py":
+            found = re.search(r"importorskip\(|reason=.needs \w+: pip", path.read_text("utf-8"))
+            assert found is None or path == Path(__file__), path
+
+
+def test_the_page_of_the_tree_names_all() -> None:
+    page = TESTS.parent.joinpath("docs", "how", "tree.md").read_text(encoding="utf-8")
+    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name[0] not in "_."}
+    for name in entries() - {"__init__.py", "__main__.py", "py.typed"} | folders:
+        assert name in page, name
+    floors = re.findall(r"^\d+\. (.*)$", page.split("## Floors")[1].split("##")[0], re.MULTILINE)
+    named = [{*re.findall(r"`(\w+)`", line)} for line in floors]
+    assert named[:-2] == list(FLOORS[:-3])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import needs
 import pytest
 
-from pytorch.test_functions import NAMES, Problem
+from pytorch.problem import NAMES, Problem
 
 torch: Any
 ct: Any
@@ -22,7 +23,7 @@ except ImportError:
     torch = ct = definitions = None
 
 pytestmark = [
-    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
+    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]

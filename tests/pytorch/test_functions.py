@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -20,7 +21,7 @@ import cupyrnn
 from pytorch.problem import NAMES, Problem, ct, definitions, torch
 
 pytestmark = [
-    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
+    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
     # What torch's own code warns of, which is not ours to mend.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -181,7 +182,7 @@ def test_opcheck(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_formats_have_first_derivatives(dtype: str) -> None:
     if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes")
+        needs.module("ml_dtypes")
     kind = getattr(torch, dtype)
     for name in ("block_lstm", "block_gru", "cudnn_rnn, lstm"):
         problem = Problem(name)

@@ -8,6 +8,7 @@ import pickle
 import warnings
 from typing import Any
 
+import needs
 import pytest
 
 torch: Any
@@ -32,12 +33,14 @@ except ImportError:  # no PyTorch, or none of what its tests need
     common_modules = None
 
 pytestmark = [
-    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
+    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
-own_tests = pytest.mark.skipif(common_modules is None, reason="needs expecttest: the extra oracle")
+own_tests = pytest.mark.skipif(
+    torch is not None and common_modules is None, reason=needs.REASONS["expecttest"]
+)
 
 KINDS = ["LSTM", "GRU", "RNN"]
 

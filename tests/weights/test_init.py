@@ -7,6 +7,7 @@ import re
 import warnings
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -101,7 +102,7 @@ def test_seeds() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half(dtype: str) -> None:
-    pytest.importorskip("ml_dtypes")
+    needs.module("ml_dtypes")
     for arrays in (
         [cupyrnn.init_params(num_layers=1, num_units=4, input_size=3, dtype=dtype).params],
         cupyrnn.init_block_lstm(num_units=4, input_size=3, dtype=dtype),
@@ -162,10 +163,10 @@ def test_block_gru(scheme: Any) -> None:
 
 def test_as_the_real_ones_do() -> None:
     """Statistics of each array beside those of PyTorch's modules and Keras's layers."""
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
+    torch = needs.module("torch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tf = pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
+        tf = needs.module("tensorflow")
     H, I = 64, 48
     torch.manual_seed(1)
     for mode, kind in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU), ("rnn_tanh", torch.nn.RNN)):

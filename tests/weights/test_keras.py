@@ -6,6 +6,7 @@ import re
 import warnings
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -20,7 +21,7 @@ import cupyrnn
 def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
+        return needs.module("tensorflow")
 
 
 T, B, I, H = 5, 3, 4, 2

@@ -8,6 +8,7 @@ import re
 import warnings
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -202,14 +203,14 @@ def lstm_by_layers(packed: cupyrnn.PackedParams, x: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
+    return needs.module("torch")
 
 
 @pytest.fixture(scope="module")
 def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
+        return needs.module("tensorflow")
 
 
 @pytest.fixture(scope="module")

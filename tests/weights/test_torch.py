@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -13,7 +14,7 @@ import cupyrnn
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
+    return needs.module("torch")
 
 
 class Tensor:
@@ -71,7 +72,7 @@ def test_a_tensor_that_cannot_be_read_is_named(rng: np.random.Generator) -> None
 
 @pytest.mark.parametrize("narrow", ["float16", "float32", "bfloat16"])
 def test_the_widest_dtype(narrow: str, rng: np.random.Generator) -> None:
-    pytest.importorskip("ml_dtypes")
+    needs.module("ml_dtypes")
     state = lstm_state(rng)
     state["weight_hh_l0"] = state["weight_hh_l0"].astype(narrow)
     packed = cupyrnn.params_from_torch(state)

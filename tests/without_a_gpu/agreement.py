@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import needs
 import numpy as np
-import pytest
 from checks import assert_close, with_tangents
 from problems import grus, lstms, nets
 from problems.nets import BI, SKIP, Case
@@ -32,7 +32,7 @@ WIDER = {"float32": np.float64, "complex64": np.complex128}
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+    return needs.dtype(name)
 
 
 def agrees_with_numpy(

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -570,7 +571,7 @@ def assert_same_numbers(result: np.ndarray, expected: np.ndarray) -> None:
 def narrow_dtype(name: str) -> np.dtype:
     if name == "__half":
         return np.dtype(np.float16)
-    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    return np.dtype(needs.module("ml_dtypes").bfloat16)
 
 
 @needs_gxx
@@ -619,7 +620,7 @@ def test_narrow_arithmetic_rounds_every_result(name: str) -> None:
 
 @needs_gxx
 def test_conversion_functions_by_name() -> None:
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    bfloat16 = needs.module("ml_dtypes").bfloat16
     x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     half, brain = np.empty(1000, np.float16), np.empty(1000, bfloat16)
     back = np.empty((2, 1000), np.float32)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 from problems.nets import BI, Case
 
@@ -22,7 +23,7 @@ from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn.handles import Handle
 from without_a_gpu.cuda_on_cpu import fake_cupy
 from without_a_gpu.cudnn_stub.expected import CUDNN_CASES, DTYPES, declared, given, net_of
-from without_a_gpu.cudnn_stub.layouts import LAYOUTS, NEEDS_CUDNN, assert_layout
+from without_a_gpu.cudnn_stub.layouts import LAYOUTS, assert_layout
 
 
 class HostLibrary:
@@ -184,7 +185,7 @@ def real_library() -> str | None:
 @pytest.mark.parametrize("probe", ["layout", "descriptors", "calls"])
 def test_the_host_code_of_the_real_library(probe: str) -> None:
     if real_library() is None:
-        pytest.skip(NEEDS_CUDNN)
+        pytest.skip(needs.REASONS["cudnn"])
     probing = f"from without_a_gpu import test_cudnn_library as t; t.probe_{probe}()"
     done = in_a_process(probing)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -195,6 +196,6 @@ def test_the_prototypes_of_the_real_header() -> None:
     include = Path(path or "").parent.parent / "include"
     headers = [include / f"cudnn_{part}.h" for part in ("graph", "ops", "adv")]
     if not all(h.exists() for h in headers):
-        pytest.skip(NEEDS_CUDNN)
+        pytest.skip(needs.REASONS["cudnn"])
     found = declared("".join(h.read_text(encoding="utf-8") for h in headers))
     assert found == libcudnn.PROTOTYPES

@@ -6,6 +6,7 @@ import re
 from ctypes import c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from problems.nets import CASES, Case, case_id, problem
@@ -27,7 +28,7 @@ def lengths_of(case: Case) -> Any:
 
 
 def dtype_of(name: str) -> Any:
-    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+    return needs.dtype(name)
 
 
 def given(cupy: Any, case: Case, dtype: str) -> dict[str, Any]:

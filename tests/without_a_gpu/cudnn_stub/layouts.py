@@ -11,8 +11,6 @@ import cupyrnn
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.weights.params import GATES
 
-NEEDS_CUDNN = "needs cuDNN: pip install '.[cudnn13]'"
-
 LAYOUTS = [
     Case(mode, 1, 1, I, H, L, direction, P, input_mode)
     for mode, (I, H), L, direction, P, input_mode in itertools.product(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import pytest
 
 from without_a_gpu.cupy_on_host.calls import calls
@@ -27,7 +28,7 @@ def products(host: Any, call: Any) -> list[Any]:
 def test_types_and_accumulation(host: Any, cupy: Any, dtype: str) -> None:
     """Half formats are added up in float32, also where cuBLAS splits a sum."""
     if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes")
+        needs.module("ml_dtypes")
     kind = CUDA_TYPES[dtype]
     compute = COMPUTE_64F if dtype in ("float64", "complex128") else COMPUTE_32F
     seen = rounded = 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -49,7 +50,7 @@ SOME = ["block_lstm, clip and peepholes", "gru_block_cell", "block_lstm, lengths
 def cuda(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`torch.cuda`, as it is here."""
     if torch is None:
-        pytest.skip("needs PyTorch: pip install 'cupyrnn[oracle]'")
+        pytest.skip(needs.REASONS["torch"])
     assert torch_device.installed()
     torch_device.replace(monkeypatch)
     return torch.cuda

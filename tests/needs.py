@@ -1,0 +1,43 @@
+"""What some tests need and not everyone has: a reason to skip, worded once for each."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+
+REASONS = {
+    "cudnn": "needs cuDNN: pip install '.[cudnn13]'",
+    "cupy": "needs CuPy: one of the extras cuda12x and cuda13x",
+    "expecttest": "needs expecttest: pip install '.[oracle]'",
+    "jax": "needs JAX: pip install '.[oracle]'",
+    "keras": "needs Keras: pip install '.[oracle]'",
+    "matplotlib": "needs Matplotlib: pip install '.[demo]'",
+    "ml_dtypes": "needs ml_dtypes: pip install '.[test]'",
+    "mpi4py": "needs mpi4py and mpiexec: pip install '.[mpi]'",
+    "numba": "needs Numba: pip install '.[numba]'",
+    "onnx": "needs ONNX: pip install '.[test]'",
+    "onnxruntime": "needs ONNX Runtime: pip install '.[oracle]'",
+    "tensorflow": "needs TensorFlow: pip install '.[oracle]'",
+    "threadpoolctl": "needs threadpoolctl: pip install '.[demo]'",
+    "torch": "needs PyTorch: pip install '.[oracle]'",
+    "tqdm": "needs tqdm: pip install '.[demo]'",
+}
+
+
+def module(name: str) -> Any:
+    """Import a module, or skip the test, or the file of tests, that needs it."""
+    return pytest.importorskip(name, reason=REASONS[name.partition(".")[0]])
+
+
+def dtype(name: str) -> np.dtype[Any]:
+    """Return a dtype, of ml_dtypes if it is bfloat16."""
+    return np.dtype(module("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+
+
+def without(name: str) -> pytest.MarkDecorator:
+    """Return the mark of tests that are skipped without a module."""
+    missing = importlib.util.find_spec(name) is None
+    return pytest.mark.skipif(missing, reason=REASONS[name])
