@@ -200,7 +200,22 @@ def expect_rank(op: str, name: str, a: Array, symbols: str) -> tuple[int, ...]:
 def expect_shape(op: str, name: str, a: Array | None, symbols: str, shape: tuple[int, ...]) -> None:
     """Check that `a`, unless it is None, has the shape that `symbols` stands for here."""
     if a is not None and a.shape != shape:
-        raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols} = {shape}")
+        hint = _time_first(op, name, a, symbols, shape)
+        raise ValueError(f"{op}: {name} has shape {a.shape}, expected {symbols} = {shape}{hint}")
+
+
+def _time_first(op: str, name: str, a: Array, symbols: str, shape: tuple[int, ...]) -> str:
+    """Return a hint where a state fits but for B: the input may have its axes in another order."""
+    if name in ("cs_prev", "h_prev") and "_cell" not in op:
+        batch, hint = 0, "; x is [T, B, I], time first"
+    elif name in _STATES and symbols.startswith("(L*D, B"):
+        batch, hint = 1, "; input is [T, B, I], time first, unless time_major=False"
+    else:
+        return ""
+    fits = len(a.shape) == len(shape) and all(
+        n == m for axis, (n, m) in enumerate(zip(a.shape, shape, strict=True)) if axis != batch
+    )
+    return hint if fits else ""
 
 
 def _index(value: object) -> int | None:

@@ -146,7 +146,11 @@ def test_none(op: str, name: str) -> None:
         ("block_lstm_grad", {"w": (9, 24)}, "w has shape (9, 24), expected (I+H, 4*H) = (9, 20)"),
         ("block_lstm", {"x": (6, 4)}, "x has shape (6, 4), expected (T, B, I)"),
         ("lstm_block_cell", {"x": (6, 3, 4)}, "x has shape (6, 3, 4), expected (B, I)"),
-        ("block_lstm", {"cs_prev": (2, 5)}, "cs_prev has shape (2, 5), expected (B, H) = (3, 5)"),
+        (
+            "block_lstm",
+            {"cs_prev": (2, 5)},
+            "cs_prev has shape (2, 5), expected (B, H) = (3, 5); x is [T, B, I], time first",
+        ),
         ("block_lstm", {"b": (5,)}, "b has shape (5,), expected (4*H,) = (20,)"),
         ("block_lstm", {"wcf": (6,)}, "wcf has shape (6,), expected (H,) = (5,)"),
         (

@@ -1142,7 +1142,11 @@ def test_sizes_that_are_read_off_the_states() -> None:
         ({"input_h": h[:0]}, "num_layers is 0, expected at least 1"),
         ({"input_h": h[:2, :, :0]}, "num_units is 0, expected at least 1"),
         ({"input_h": h[:2], "input": x[..., :0]}, "input_size is 0, expected at least 1"),
-        ({"input_h": h[:2, :2]}, "input_h has shape (2, 2, 5), expected (L*D, B, P) = (2, 3, 5)"),
+        (
+            {"input_h": h[:2, :2]},
+            "input_h has shape (2, 2, 5), expected (L*D, B, P) = (2, 3, 5);"
+            " input is [T, B, I], time first, unless time_major=False",
+        ),
     ):
         args = {"input": x, "input_h": h, "input_c": None, "params": params} | changed
         with pytest.raises(ValueError, match=f"^{re.escape(f'cudnn_rnn: {message}')}$"):
