@@ -199,9 +199,10 @@ def ops(request: pytest.FixtureRequest) -> Ops:
     """Run one test body on NumPy, on the CUDA source on the CPU, on a GPU and with Numba."""
     fixture = {"cuda_on_cpu": "cupy_on_cpu", "cupy": "cupy_on_gpu"}.get(request.param)
     if request.param.startswith("numba"):
-        module = request.getfixturevalue("compiled_loops")
+        request.getfixturevalue("compiled_loops")
+        module = importlib.import_module("cupyrnn.compiled.common")
         largest = {"numba": 10**9, "numba_blas": -1}[request.param]
-        request.getfixturevalue("monkeypatch").setattr(module.common, "PRODUCT_LARGEST", largest)
+        request.getfixturevalue("monkeypatch").setattr(module, "PRODUCT_LARGEST", largest)
     return Ops(np if fixture is None else request.getfixturevalue(fixture))
 
 

@@ -1,298 +1,416 @@
 """
-The steps of ``cells/lstm.py``, compiled by Numba: imported only where that is installed.
+The LSTM of ``cells/lstm.py`` in compiled loops of vectors, name by name.
 
-The equations are those of ``cells/lstm.py``, name by name.
+A row of z holds for each vector of units the vectors of i, ci, f and o, in this order.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..arithmetic.transposed import dot
-from . import common
-from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, plain, slope_at
+from . import lstm_step as _step
+from .frame import (
+    FRAME_BYTES,
+    MATRIX_BYTES,
+    Back,
+    Columns,
+    Spec,
+    address_of,
+    compiled,
+    finished,
+    input_products,
+    own_panels,
+    own_rows,
+    own_units,
+    pack_all,
+    part_end,
+    part_start,
+    plain,
+    read_frame,
+    read_matrix,
+    run_layer,
+    weight_products,
+)
+from .products import PANEL_BYTES, multiply, vectors_of
+from .simd import (
+    VECTOR_BYTES,
+    VECTORS,
+    Code,
+    Vector,
+    Word,
+    copy,
+    meet,
+    over_units,
+    read_word,
+    sigmoid,
+    size_of,
+    tanh,
+)
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import BackwardRun, ForwardRun
-    from ..cells.lstm import LSTM
+    from ..cells.contract import Gradients, States
+    from ..cells.lstm import LSTM, LSTMOutputs
+
+# The variants of the formulas: two bits.
+PEEPHOLE, HARD = 1, 2
+_GATES = 4
 
 
-def _lstm_forward(
-    lo: int,
-    hi: int,
-    z: Array,
-    w_h: Array,
-    product: Array,
-    wci: Array,
-    wcf: Array,
-    wco: Array,
-    cell_clip: Any,
-    hard: bool,
-    slope: Any,
-    offset: Any,
-    at_i: int,
-    at_ci: int,
-    at_f: int,
-    at_o: int,
-    cs_prev: Array,
-    h_prev: Array,
-    i: Array,
-    cs: Array,
-    f: Array,
-    o: Array,
-    ci: Array,
-    co: Array,
-    h: Array,
-    u: Array,
+class Table(NamedTuple):
+    """What the formulas look up: addresses, and distances in bytes."""
+
+    i: int  # what each step leaves
+    cs: int
+    f: int
+    o: int
+    ci: int
+    co: int
+    z_ci: int  # from i to the other gates in a row of z or of its gradients
+    z_f: int
+    z_o: int
+    z_step: int  # from one vector of units to the next
+    b: int
+    b_ci: int  # from i to the other gates in b
+    b_f: int
+    b_o: int
+    wci: int
+    wcf: int
+    wco: int
+    cell_clip: int
+    slope: int  # of a hard sigmoid, as the next
+    offset: int
+
+
+class _Fields:
+    """The table in the code of a formula."""
+
+    def __init__(self, c: Code, table: Word) -> None:
+        self._c, self._table = c, table
+
+    def __getattr__(self, name: str) -> Word:
+        return self._c.load_word(self._table + 8 * Table._fields.index(name))
+
+
+def _gate(c: Code, variant: int, z: Vector, table: Any) -> Vector:
+    if not variant & HARD:
+        return sigmoid(z)
+    line = z * c.everywhere(table.slope) + c.everywhere(table.offset)
+    return line.at_least(0.0).at_most(1.0)
+
+
+def _slope(c: Code, variant: int, gate: Vector, table: Any) -> Vector:
+    if not variant & HARD:
+        return gate * (1.0 - gate)
+    slope = c.everywhere(table.slope)
+    return slope.where(c.zero().below(gate), 0.0).where(gate.below(1.0), 0.0)
+
+
+def gates(
+    c: Code, variant: int, u: Word, z: Word, cs_prev: Word, at: Word, to_h: Word, address: Word
 ) -> None:
-    """
-    The steps lo..hi-1, z holding -(x @ w_x + b). A negative cell_clip is none.
-
-    Without w_h, `product` is h_prev @ w_h. u[4*H] is memory to work in.
-    """
-    B, H = cs_prev.shape
-    one, two = z.dtype.type(1), z.dtype.type(2)
-    highest = z.dtype.type(60)  # tanh is 1 long before; expm1 is not to overflow
-    peephole = wci.size > 0
-    # As slices: an index that might be negative could not be vectorized.
-    u_i, u_ci, u_f, u_o = u[:H], u[H : 2 * H], u[2 * H : 3 * H], u[3 * H :]
-    for s in range(lo, hi):
-        for r in range(B):
-            z_r, before, h_before = z[s, r], cs_prev[r], h_prev[r]
-            if s > 0:
-                before, h_before = cs[s - 1, r], h[s - 1, r]
-            if w_h.size > 0:
-                for k in range(H):
-                    h_k = h_before[k]
-                    for column in range(4 * H):
-                        z_r[column] -= h_k * w_h[k, column]
-            else:
-                for column in range(4 * H):
-                    z_r[column] -= product[r, column]
-            zi, zci = z_r[at_i : at_i + H], z_r[at_ci : at_ci + H]
-            zf, zo = z_r[at_f : at_f + H], z_r[at_o : at_o + H]
-            for j in range(H):
-                u_i[j], u_f[j], u_ci[j] = zi[j], zf[j], min(-two * zci[j], highest)
-            if peephole:
-                for j in range(H):
-                    u_i[j] -= before[j] * wci[j]
-                    u_f[j] -= before[j] * wcf[j]
-            if hard:
-                hard_gate(u_i, slope, offset)
-                hard_gate(u_f, slope, offset)
-                expm1(u_ci)
-            else:
-                expm1(u[: 3 * H])
-            for j in range(H):
-                # sigmoid(-x) = 1/(1 + exp(x)), tanh(x/2) = expm1(x)/(expm1(x) + 2)
-                i_, f_, ci_ = one / (two + u_i[j]), one / (two + u_f[j]), u_ci[j] / (two + u_ci[j])
-                cs_ = i_ * ci_ + f_ * before[j]
-                if cell_clip >= 0:
-                    if cs_ > cell_clip:
-                        cs_ = cell_clip
-                    if cs_ < -cell_clip:
-                        cs_ = -cell_clip
-                i[s, r, j], f[s, r, j], ci[s, r, j], cs[s, r, j] = i_, f_, ci_, cs_
-                u_ci[j], u_o[j] = min(two * cs_, highest), zo[j]
-            if peephole:
-                for j in range(H):
-                    u_o[j] -= cs[s, r, j] * wco[j]
-            expm1(u_ci)
-            if hard:
-                hard_gate(u_o, slope, offset)
-            else:
-                expm1(u_o)
-            for j in range(H):
-                co_, o_ = u_ci[j] / (two + u_ci[j]), one / (two + u_o[j])
-                co[s, r, j], o[s, r, j], h[s, r, j] = co_, o_, o_ * co_
-
-
-def _lstm_backward(
-    lo: int,
-    hi: int,
-    i: Array,
-    cs: Array,
-    f: Array,
-    o: Array,
-    ci: Array,
-    co: Array,
-    cs_prev: Array,
-    cs_grad: Array,
-    h_grad: Array,
-    w_h: Array,
-    wci: Array,
-    wcf: Array,
-    wco: Array,
-    cell_clip: Any,
-    hard: bool,
-    slope: Any,
-    offset: Any,
-    at_i: int,
-    at_ci: int,
-    at_f: int,
-    at_o: int,
-    dcs: Array,
-    dh: Array,
-    dz: Array,
-) -> None:
-    """
-    The steps from hi-1 down to lo and their factors, in the form of ``cells/lstm.py``.
-
-    Without w_h, dh is left for the caller to make.
-    """
-    _, B, H = i.shape
-    one, zero = i.dtype.type(1), i.dtype.type(0)
-    has_cs_grad, has_h_grad, peephole = cs_grad.size > 0, h_grad.size > 0, wci.size > 0
-    for s in range(hi - 1, lo - 1, -1):
-        for r in range(B):
-            g, dh_r = dz[s, r], dh[r]
-            di, dci = g[at_i : at_i + H], g[at_ci : at_ci + H]
-            df, do = g[at_f : at_f + H], g[at_o : at_o + H]
-            if has_h_grad:
-                for j in range(H):
-                    dh_r[j] += h_grad[s, r, j]
-            for j in range(H):
-                i_, f_, o_, ci_, co_ = i[s, r, j], f[s, r, j], o[s, r, j], ci[s, r, j], co[s, r, j]
-                k_o = slope_at(o_, hard, slope) * co_
-                k_d = (one - co_ * co_) * o_
-                k_i = slope_at(i_, hard, slope) * ci_
-                k_ci = (one - ci_ * ci_) * i_
-                k_f = slope_at(f_, hard, slope) * cs_prev[s, r, j]
-                k_next = f_
-                if peephole:
-                    k_d += k_o * wco[j]
-                    k_next += k_i * wci[j] + k_f * wcf[j]
-                dcs_ = dcs[r, j] + dh_r[j] * k_d
-                if has_cs_grad:
-                    dcs_ += cs_grad[s, r, j]
-                do[j] = dh_r[j] * k_o
-                if cell_clip >= 0 and not abs(cs[s, r, j]) < cell_clip:
-                    k_i, k_ci, k_f, k_next = zero, zero, zero, zero
-                di[j] = dcs_ * k_i
-                dci[j] = dcs_ * k_ci
-                df[j] = dcs_ * k_f
-                dcs[r, j] = dcs_ * k_next
-            if w_h.size == 0:
-                continue
-            dh_r[:] = zero
-            for k in range(H):
-                # Four rows at once: dh is read and written a quarter as often.
-                g_0, g_1, g_2, g_3 = g[k], g[H + k], g[2 * H + k], g[3 * H + k]
-                w_0, w_1, w_2, w_3 = w_h[k], w_h[H + k], w_h[2 * H + k], w_h[3 * H + k]
-                for j in range(H):
-                    dh_r[j] += g_0 * w_0[j] + g_1 * w_1[j] + g_2 * w_2[j] + g_3 * w_3[j]
-
-
-def _peephole_sums(
-    dz: Array,
-    cs_prev: Array,
-    cs: Array,
-    at_i: int,
-    at_f: int,
-    at_o: int,
-    wci_grad: Array,
-    wcf_grad: Array,
-    wco_grad: Array,
-) -> None:
-    """Add the sums over the steps and rows of dz[t, B, 4*H] times cs to sums in float64."""
-    t, B, H = cs.shape
-    for s in range(t):
-        for r in range(B):
-            g = dz[s, r]
-            di, df, do = g[at_i : at_i + H], g[at_f : at_f + H], g[at_o : at_o + H]
-            for j in range(H):
-                wci_grad[j] += di[j] * cs_prev[s, r, j]
-                wcf_grad[j] += df[j] * cs_prev[s, r, j]
-                wco_grad[j] += do[j] * cs[s, r, j]
-
-
-def _shared(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return what both loops take: wci to wco, cell_clip, the gate, where i, ci, f, o begin."""
-    vectors = nothing(dtype.char)[:1] * 3 if cell.peephole is None else plain(*cell.peephole)
-    clip = dtype.type(-1 if cell.cell_clip is None else cell.cell_clip)
-    at = [H * column for column in cell.columns]
-    return (*vectors, clip, *gate_arguments(cell.gate, dtype), *at)
-
-
-class _Loops:
-    """The compiled loops of one dtype, float32 or float64."""
-
-    def __init__(self, char: str) -> None:
-        vectors, at, state = "r1 r1 r1", "b x x n n n n", " r3" * 9
-        self.forward = compile_loop(
-            _lstm_forward, f"n n w3 r2 r2 {vectors} x {at} r2 r2{' w3' * 7} w1", char
+    """One vector of units of one row: z and what is saved."""
+    table, offset = _Fields(c, address), u * VECTOR_BYTES
+    z, b = z + u * table.z_step, table.b + offset
+    zi = c.load(z) + c.load(b)
+    zci, zf, zo = (
+        c.load(z + in_z) + c.load(b + in_b)
+        for in_z, in_b in (
+            (table.z_ci, table.b_ci),
+            (table.z_f, table.b_f),
+            (table.z_o, table.b_o),
         )
-        self.backward = compile_loop(
-            _lstm_backward, f"n n{state} r2 {vectors} x {at} w2 w2 w3", char
-        )
-        self.sums = compile_loop(_peephole_sums, "r3 r3 r3 n n n d1 d1 d1", char)
-
-
-_loops = common.working(_Loops)
-
-
-def takes(cell: LSTM, dtype: np.dtype[Any]) -> bool:
-    """Return whether a cell's steps are compiled for a dtype: all but those of a projection."""
-    return len(cell.recurrent) < 2 and _loops(dtype.char) is not None
-
-
-def forward_steps(cell: LSTM, run: ForwardRun) -> None:
-    """The recurrence over t steps."""
-    (z,), (w_h,), (h_prev, cs_prev) = run.xw, run.w, run.carried
-    (t, B, _), H, dtype = z.shape, cs_prev.shape[1], z.dtype
-    loops = _loops(dtype.char)
-    np.subtract(-cell.b, z, z)
-    whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
-    none = nothing(dtype.char)[1]
-    product = none if whole else np.empty((B, 4 * H), dtype)
-    args = (
-        z,
-        *plain(w_h if whole else none, product),
-        *_shared(cell, H, dtype),
-        *plain(cs_prev, h_prev),
-        *run.saved,
-        np.empty(4 * H, dtype),
     )
-    if whole:
-        loops.forward(0, t, *args)
-    else:
-        for s in range(t):
-            dot(run.saved.h[s - 1] if s else h_prev, w_h, product)
-            loops.forward(s, s + 1, *args)
-    run.carried.h[...], run.carried.c[...] = run.saved.h[-1], run.saved.cs[-1]
+    before = c.load(cs_prev + offset)
+    if variant & PEEPHOLE:
+        zi = before.times_plus(c.load(table.wci + offset), zi)
+        zf = before.times_plus(c.load(table.wcf + offset), zf)
+    i, f = _gate(c, variant, zi, table), _gate(c, variant, zf, table)
+    ci = tanh(zci)
+    clip = c.everywhere(table.cell_clip)
+    cs = f.times_plus(before, i * ci).at_most(clip).at_least(clip * -1.0)
+    co = tanh(cs)
+    if variant & PEEPHOLE:
+        zo = cs.times_plus(c.load(table.wco + offset), zo)
+    o = _gate(c, variant, zo, table)
+    for name, value in zip(Table._fields, (i, cs, f, o, ci, co), strict=False):
+        c.store(value, getattr(table, name) + at + offset)
+    c.store(o * co, to_h + offset)
 
 
-def backward_steps(cell: LSTM, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards."""
-    (dz,), (dh, dcs) = run.deltas, run.carried
-    (t, B, H), dtype = run.saved.i.shape, dcs.dtype
-    loops = _loops(dtype.char)
-    _, none, no_grad = nothing(dtype.char)
-    grads = [no_grad if a is None else a for a in (run.given.c, run.given.h)]
-    whole = len(run.w) > 0 and t > 1 and B * H * H <= common.PRODUCT_LARGEST
-    args = (
-        *plain(*run.saved[:6], run.before.c, *grads, run.w[0] if whole else none),
-        *_shared(cell, H, dtype),
-        dcs,
-        dh,
-        dz,
+def deltas(
+    c: Code, variant: int, u: Word, z: Word, cs_prev: Word, at: Word, to_dh: Word, dcs: Word,
+    given_h: Word, given_c: Word, clips: Word, address: Word,
+) -> None:  # fmt: skip
+    """One vector of units of one row: dz, and dcs of the step before."""
+    table, offset = _Fields(c, address), u * VECTOR_BYTES
+    i, cs, f, o, ci, co = (c.load(getattr(table, name) + at + offset) for name in Table._fields[:6])
+    before = c.load(cs_prev + offset)
+    dh = c.load(to_dh + offset) + c.load(given_h + offset)
+    k_o = _slope(c, variant, o, table) * co
+    k_d = (1.0 - co * co) * o
+    k_i = _slope(c, variant, i, table) * ci
+    k_ci = (1.0 - ci * ci) * i
+    k_f = _slope(c, variant, f, table) * before
+    k_next = f
+    if variant & PEEPHOLE:
+        wci, wcf, wco = (c.load(w + offset) for w in (table.wci, table.wcf, table.wco))
+        k_d = k_o.times_plus(wco, k_d)
+        k_next = k_f.times_plus(wcf, k_i.times_plus(wci, k_next))
+    d = dh.times_plus(k_d, c.load(dcs + offset)) + c.load(given_c + offset)
+    # With the true gradient of a clip nothing passes a cs that reached it.
+    reached = cs.absolute().not_below(c.everywhere(table.cell_clip))
+    reached = c.builder.and_(reached, c.everywhere_bit(clips.compare("!=", 0)))
+    d = d * c.zero().where(reached, 1.0)
+    z = z + u * table.z_step
+    c.store(d * k_i, z)
+    c.store(d * k_ci, z + table.z_ci)
+    c.store(d * k_f, z + table.z_f)
+    c.store(dh * k_o, z + table.z_o)
+    c.store(d * k_next, dcs + offset)
+
+
+_gates, _deltas = over_units(4, gates), over_units(4, deltas)
+
+
+def peephole_terms(
+    c: Code, _: int, u: Word, z: Word, cs_prev: Word, cs: Word, totals: Word, H_bytes: Word
+) -> None:
+    """Add di*cs_prev, df*cs_prev and do*cs of one vector of units of one row."""
+    offset = u * VECTOR_BYTES
+    di, _dci, df, do = (c.load(z + offset * _GATES + g * VECTOR_BYTES) for g in range(_GATES))
+    before, after = c.load(cs_prev + offset), c.load(cs + offset)
+    for n, (delta, state) in enumerate(((di, before), (df, before), (do, after))):
+        total = totals + H_bytes * n + offset
+        c.store(delta.times_plus(state, c.load(total)), total)
+
+
+_peephole_terms = over_units(1, peephole_terms)
+
+
+def product(c: Code, _: int, u: Word, a: Word, b: Word, to: Word) -> None:
+    """A vector of a*b."""
+    offset = u * VECTOR_BYTES
+    c.store(c.load(a + offset) * c.load(b + offset), to + offset)
+
+
+def total(c: Code, _: int, u: Word, a: Word, b: Word, to: Word) -> None:
+    """A vector of a + b, with zeros after the last number."""
+    offset = u * VECTOR_BYTES
+    c.store_all(c.load(a + offset) + c.load(b + offset), to + offset)
+
+
+_product, _total = over_units(1, product), over_units(1, total)
+
+
+def forward_loop(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units."""
+    f = read_frame(address)
+    inputs = (read_matrix(address + FRAME_BYTES),)
+    w_h = read_matrix(address + FRAME_BYTES + MATRIX_BYTES)
+    w_p = read_matrix(address + FRAME_BYTES + 2 * MATRIX_BYTES)
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row, h_row = f.H * size, f.P * size
+    rs_z = w_h.panels * PANEL_BYTES
+    p0, p1 = own_panels(u0, u1, _GATES)
+    pack_all(tid, n, one, f, (inputs[0], w_h, w_p), 0)
+    turn = meet(f.meeting, n, 1)
+    cs = read_word(f.table + 8)
+    h_prev, cs_prev, t0 = f.first_h, f.first_c, 0
+    while t0 < f.T:
+        t1 = part_end(f, t0)
+        start = read_word(f.starts + 8 * t0)
+        input_products(tid, one, f, inputs, t0, t1)
+        for t in range(t0, t1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            z = inputs[0].z + tid * inputs[0].z_stride + (first - start + r0) * rs_z
+            h = f.h + (first + r0) * h_row
+            multiply(
+                one, rows, h_prev + r0 * h_row, h_row, f.P, w_h.packed, p0, p1,
+                z, rs_z, rs_z // size, 1,
+            )  # fmt: skip
+            to_h = f.work + tid * f.work_stride if w_p.table else h
+            for r in range(rows):
+                _gates(one, (
+                    u0, u1, f.H, f.variant, z + r * rs_z, cs_prev + (r0 + r) * row,
+                    (first + r0 + r) * row, to_h + r * row, f.table,
+                ))  # fmt: skip
+            if w_p.table:  # h = (o*co) @ w_p
+                multiply(one, rows, to_h, row, f.H, w_p.packed, 0, w_p.panels, h, h_row, f.P, 0)
+            h_prev, cs_prev = f.h + first * h_row, cs + first * row
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            if tid == 0 or not f.by_units:
+                done = r0 + max(0, finished(f, t, r0))
+                ended = min(r1, read_word(f.starts + 8 * t + 8) - first) - done
+                if ended > 0:
+                    copy(one, (ended * f.P, h_prev + done * h_row, f.first_h + done * h_row))
+                    copy(one, (ended * f.H, cs_prev + done * row, f.first_c + done * row))
+        t0 = t1
+
+
+def backward_loop(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units from the last to the first, and its share of sums."""
+    f = read_frame(address)
+    inputs = (read_matrix(address + FRAME_BYTES),)
+    w_h = read_matrix(address + FRAME_BYTES + MATRIX_BYTES)
+    w_p = read_matrix(address + FRAME_BYTES + 2 * MATRIX_BYTES)
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    units = vectors_of(one, f.H)
+    row, h_row = f.H * size, f.P * size
+    rs_z, rs_p = w_h.panels * PANEL_BYTES, w_p.panels * PANEL_BYTES
+    q0, q1 = own_panels(u0, u1, 1)
+    if w_p.table:
+        q1 = (vectors_of(one, f.P) + VECTORS - 1) // VECTORS
+    pack_all(tid, n, one, f, (inputs[0], w_h, w_p), 1)
+    turn = meet(f.meeting, n, 1)
+    cs = read_word(f.table + 8)
+    o, co = read_word(f.table + 24), read_word(f.table + 40)
+    t1 = f.T
+    while t1 > 0:
+        t0 = part_start(f, t1)
+        start = read_word(f.starts + 8 * t0)
+        for t in range(t1 - 1, t0 - 1, -1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            at = first + r0
+            h_prev, cs_prev = f.first_h, f.first_c
+            if t > 0:
+                before = read_word(f.starts + 8 * t - 8)
+                h_prev, cs_prev = f.h + before * h_row, cs + before * row
+            z = w_h.z + (at - start) * rs_z
+            dm, dm_row = f.dh + r0 * f.dh_row, f.dh_row
+            given, given_row = f.given_h + at * f.given_row, f.given_row
+            if w_p.table:
+                # dm, of o*co, is dh @ w_p.T
+                dh = w_p.z + (at - start) * rs_p
+                for r in range(rows):
+                    dh_r, given_r = dm + r * dm_row, given + r * given_row
+                    _total(one, (
+                        0, w_p.panels * VECTORS, f.P, 0, dh_r, given_r, dh + r * rs_p
+                    ))  # fmt: skip
+                    o_co = w_p.a + (at - start + r) * row
+                    at_r = (at + r) * row
+                    _product(one, (0, units, f.H, 0, o + at_r, co + at_r, o_co))
+                dm, dm_row = f.work + tid * f.work_stride, w_h.panels * PANEL_BYTES
+                given, given_row = f.zeros, 0
+                multiply(
+                    one, rows, dh, rs_p, f.P, w_p.packed, 0, (units + VECTORS - 1) // VECTORS,
+                    dm, dm_row, dm_row // size, 0,
+                )  # fmt: skip
+            for r in range(rows):
+                _deltas(one, (
+                    u0, u1, f.H, f.variant, z + r * rs_z, cs_prev + (r0 + r) * row,
+                    (at + r) * row, dm + r * dm_row, f.dc + (r0 + r) * row, given + r * given_row,
+                    f.given_c + (at + r) * f.given_c_row, f.clips, f.table,
+                ))  # fmt: skip
+            if rows > 0 and (tid == 0 or not f.by_units):
+                copy(one, (rows * f.P, h_prev + r0 * h_row, f.before + (at - start) * h_row))
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            multiply(
+                one, rows, z, rs_z, units * _GATES * VECTOR_BYTES // size, w_h.packed, q0, q1,
+                f.dh + r0 * f.dh_row, f.dh_row, f.dh_row // size, 0,
+            )  # fmt: skip
+        turn = meet(f.meeting, n, turn)
+        if f.totals:
+            for t in range(t0, t1):
+                first, last = read_word(f.starts + 8 * t), read_word(f.starts + 8 * t + 8)
+                cs_prev = f.first_c if t == 0 else cs + read_word(f.starts + 8 * t - 8) * row
+                for r in range(last - first):
+                    _peephole_terms(one, (
+                        units * tid // n, units * (tid + 1) // n, f.H, 0,
+                        w_h.z + (first - start + r) * rs_z, cs_prev + r * row,
+                        cs + (first + r) * row, f.totals, row,
+                    ))  # fmt: skip
+        turn = weight_products(tid, n, one, f, inputs, (w_h, w_p), t0, t1, turn)
+        t1 = t0
+
+
+_LOOPS = {"forward_layer": forward_loop, "backward_layer": backward_loop}
+
+
+def takes(cell: LSTM, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
+    """Return whether this way through a cell is compiled for a dtype."""
+    if way in _LOOPS:
+        return compiled(_LOOPS[way], dtype.char) is not None
+    return _step.takes(cell, dtype)
+
+
+def _table(cell: LSTM, vectors: Sequence[Array], saved: LSTMOutputs, packed: bool) -> Table:
+    """Return what the formulas look up; the vectors are those of `_vectors`."""
+    numbers, b, *peepholes = vectors
+    at, size = address_of(numbers), numbers.itemsize
+    quarter = saved.i.shape[-1] * size
+    _, *columns = (quarter * column for column in cell.columns)
+    in_z = [n * VECTOR_BYTES for n in (1, 2, 3, 4)] if packed else [*columns, VECTOR_BYTES]
+    return Table._make([
+        *map(address_of, saved[:6]), *in_z, address_of(b), *columns,
+        *map(address_of, peepholes), at, at + size, at + 2 * size,
+    ])  # fmt: skip
+
+
+def _vectors(cell: LSTM, dtype: np.dtype[Any]) -> list[Array]:
+    """Return cell_clip, slope and offset; b; wci, wcf and wco."""
+    clip = np.inf if cell.cell_clip is None else cell.cell_clip
+    numbers = np.array([clip, *(cell.gate or (0, 0))], dtype)
+    return [
+        plain(a, dtype)
+        for a in (numbers, numbers if cell.b is None else cell.b, *(cell.peephole or [numbers] * 3))
+    ]
+
+
+def _variant(cell: LSTM) -> int:
+    return (PEEPHOLE if cell.peephole is not None else 0) | (HARD if cell.gate is not None else 0)
+
+
+def _spec(cell: LSTM, H: int, P: int, dtype: np.dtype[Any]) -> Spec:
+    quarters, vectors = [column * H for column in cell.columns], _vectors(cell, dtype)
+    return Spec(
+        (forward_loop, backward_loop),
+        H,
+        [Columns(quarters, H)],
+        [Columns(quarters, H, of=0), Columns([0], P)],
+        _variant(cell),
+        lambda saved: _table(cell, vectors, saved, True),
+        [[(0, gate, start) for gate, start in enumerate(quarters)]],
+        whole=len(cell.recurrent) > 1,
+        clips=cell.cell_clip is not None,
     )
-    if whole or not run.w:
-        loops.backward(0, t, *args)
-        return
-    for s in range(t - 1, -1, -1):
-        loops.backward(s, s + 1, *args)
-        dot(dz[s], run.w[0], dh)
 
 
-def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
-    """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
-    loops = _loops(totals.dtype.char)
-    H = totals.shape[1]
-    sums = np.zeros((3, H))
-    at_i, _, at_f, at_o = (H * column for column in cell.columns)
-    loops.sums(*plain(run.deltas[0], run.before.c, run.saved.cs), at_i, at_f, at_o, *sums)
-    totals += sums
+def forward_layer(cell: LSTM, x: Array, carried: States, starts: Array, saved: LSTMOutputs) -> None:
+    """All steps of a layer: see `frame.run_layer`."""
+    H, P = carried.c.shape[1], carried.h.shape[1]
+    run_layer(_spec(cell, H, P, x.dtype), cell, x, carried, starts, saved)
+
+
+def backward_layer(
+    cell: LSTM,
+    x: Array,
+    first: States,
+    starts: Array,
+    saved: LSTMOutputs,
+    given: States,
+    carried: States,
+    grads: Gradients,
+) -> None:
+    """The gradient of a layer: see `frame.run_layer`."""
+    H, P = first.c.shape[1], first.h.shape[1]
+    back = Back(first, given, grads)
+    run_layer(_spec(cell, H, P, x.dtype), cell, x, carried, starts, saved, back)
+
+
+forward_steps, backward_steps, add_sums = (
+    _step.forward_steps,
+    _step.backward_steps,
+    _step.add_sums,
+)

@@ -95,7 +95,7 @@ class _Loops:
 _loops = common.working(_Loops)
 
 
-def takes(cell: SimpleRNN, dtype: np.dtype[Any]) -> bool:
+def takes(cell: SimpleRNN, dtype: np.dtype[Any], way: str = "") -> bool:
     """Return whether a cell's steps are compiled for a dtype."""
     return _loops(dtype.char) is not None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import os
 from collections.abc import Sequence
 from types import ModuleType
@@ -47,13 +48,18 @@ class Step(NamedTuple):
     before: Any  # the states before the step
 
 
-def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any]) -> Any:
-    """Return where the recurrence of a cell is: the one choice between NumPy, Numba and CUDA."""
+def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any], way: str = "forward_steps") -> Any:
+    """
+    Return where the recurrence of a cell is: the one choice between NumPy, Numba and CUDA.
+
+    `way` is what is wanted of it: forward_steps or backward_steps, or forward_layer or
+    backward_layer, a whole layer in one call, which some of the compiled ones have.
+    """
     module = type(cell).__module__
     if xp is not np:
         return _room(module, "kernels")
     compiled = _compiled(module) if dtype.char in "fd" else None
-    if compiled is not None and compiled.takes(cell, dtype):
+    if compiled is not None and compiled.takes(cell, dtype, way):
         return compiled
     return _room(module, "cells")
 
@@ -136,7 +142,9 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     if packing.single:
         return forward_step(xp, cell, x, first, type(saved)._make([_flat(a) for a in saved]))
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    room, blocks = steps_of(xp, cell, compute), packing.blocks()
+    room, blocks = steps_of(xp, cell, compute, "forward_layer"), packing.blocks()
+    if hasattr(room, "forward_layer") and blocks and cell.widths[0]:
+        return _forward_whole(room, cell, layer, compute)
     w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
@@ -170,6 +178,73 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
         h = packing.last(first.h, _flat(saved.h))
         carried = carried._replace(h=h)
     return carried
+
+
+def _plain(a: Array, dtype: np.dtype[Any]) -> Array:
+    """Return rows [N, ·] as compiled code takes them: in C order, aligned and of this dtype."""
+    a = np.asarray(_flat(a), dtype)
+    flags = a.flags
+    return a if flags.c_contiguous and flags.aligned else a.copy()
+
+
+def _forward_whole(room: Any, cell: Cell, layer: Layer, compute: np.dtype[Any]) -> Any:
+    """Do what `forward` does where all steps are one compiled call, products included."""
+    x, first, packing, saved = layer
+    carried = _carried(first, compute)
+    *others, h = (_flat(a) for a in saved)
+    steps, row = packing.starts, 0
+    spans = [(0, len(steps) - 1)]
+    if others and len(others[0]) < len(x):
+        # In inference all but h have the rows of the largest block.
+        ends = [block.end for block in packing.blocks()]
+        bounds = [0, *np.searchsorted(steps, ends).tolist()]
+        spans = list(itertools.pairwise(bounds))
+    for t0, t1 in spans:
+        row, end = int(steps[t0]), int(steps[t1])
+        out = [*(a[: end - row] for a in others), h[row:end]]
+        # Halves are computed in float32 and rounded once.
+        ready = out[0].dtype == compute and all(a.flags.c_contiguous for a in out)
+        wide = out if ready else [np.empty(a.shape, compute) for a in out]
+        made = type(saved)._make(wide)
+        room.forward_layer(
+            cell, _plain(x[row:end], compute), carried, steps[t0 : t1 + 1] - row, made
+        )
+        if not ready:
+            for a, value in zip(out, wide, strict=True):
+                a[...] = value
+    return carried
+
+
+def _backward_whole(
+    room: Any,
+    cell: Cell,
+    layer: Layer,
+    given: Any,
+    carried: Any,
+    grads: Gradients,
+    compute: np.dtype[Any],
+) -> None:
+    """Do what `backward` does where all steps are one compiled call, products included."""
+    x, first, packing, saved = layer
+
+    def plain(a: Array) -> Array:
+        return _plain(a, compute)
+
+    x_grad = _flat(grads.x)
+    ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
+    into = x_grad if ready else np.empty(x_grad.shape, compute)
+    room.backward_layer(
+        cell,
+        plain(x),
+        each(first, plain),
+        packing.starts,
+        each(saved, plain),
+        each(given, plain),
+        carried,
+        grads._replace(x=into),
+    )
+    if not ready:
+        x_grad[...] = into
 
 
 def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
@@ -234,12 +309,15 @@ def backward(
         backward_step(xp, cell, x, step, given, carried, grads)
         return
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    room, blocks = steps_of(xp, cell, compute), packing.blocks()
+    room, blocks = steps_of(xp, cell, compute, "backward_layer"), packing.blocks()
+    if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
+        given = given._make([given.h, *(g if g is None or g.any() else None for g in given[1:])])
+    if hasattr(room, "backward_layer") and blocks and cell.widths[0]:
+        _backward_whole(room, cell, layer, given, carried, grads, compute)
+        return
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
-    if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
-        given = given._make([given.h, *(g if g is None or g.any() else None for g in given[1:])])
     after = each(cell.states(saved), _flat)
     if not blocks:
         for a in grads.weights:
@@ -379,7 +457,7 @@ def step_gradient(
     """
     B, dtype = len(step.saved[0]), step.saved[0].dtype
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
-    room = steps_of(xp, cell, compute)
+    room = steps_of(xp, cell, compute, "backward_steps")
     w, work = [weight.w.T for weight in cell.recurrent], Scratch(xp, compute)
     deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
     # Where the gradient ends at the gates one row does not depend on another: on a CPU they are

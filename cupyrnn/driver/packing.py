@@ -130,6 +130,13 @@ class Packing:
         self._lost = lost if lost.any() else None
 
     @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The first row of each step, and the end of the last."""
+        if self._segments is None:
+            return np.arange(self._T + 1, dtype=np.int64) * self._B
+        return self._starts.astype(np.int64)
+
+    @cached_property
     def _cuts(self) -> _Segments:
         assert self._segments is not None
         return self._segments

@@ -1,0 +1,178 @@
+"""
+Products of packed matrices, as compiled loops over addresses.
+
+A packed matrix is panels of 4 vectors of columns, each [K, 4 vectors] in one piece. Its columns are
+those of G gates with H units each, in the order of vectors of units: of the first units all gates,
+of the next units all gates, the last of each filled up with zeros. So what a product leaves for
+some units lies together. Backwards the rows of a matrix are in that order.
+
+An element of a product is one sum in the order of k, in pieces of _DEPTH: it does not depend on
+how many rows are computed together, nor by which thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .simd import (
+    ROWS,
+    VECTOR_BYTES,
+    VECTORS,
+    block,
+    part,
+    read_word,
+    row_of_numbers,
+    size_of,
+    tile,
+)
+
+PANEL_BYTES = VECTORS * VECTOR_BYTES
+# Rows of a panel, which stay in the fastest cache; rows of A, which stay in the next.
+_DEPTH, _HEIGHT = 256, 192
+# Panels of B that are packed together in a product with a transposed matrix.
+_PANELS = 8
+
+
+@part
+def vectors_of(one: Any, H: int) -> int:
+    """Return how many vectors H numbers fill."""
+    lanes = VECTOR_BYTES // size_of(one)
+    return (H + lanes - 1) // lanes
+
+
+@part
+def pack(
+    one: Any, table: int, gates: int, H: int, K: int, transposed: int, backward: int,
+    to: int, tid: int, threads: int,
+) -> None:  # fmt: skip
+    """
+    Pack w[K, gates*H] or, backwards, its transpose; this thread's part of it.
+
+    `table` holds for each gate the address of its w[K, H] and the bytes from row to row or, if w is
+    `transposed` in memory, from column to column.
+    """
+    size = size_of(one)
+    lanes = VECTOR_BYTES // size
+    units, rows = (H + lanes - 1) // lanes, (K + lanes - 1) // lanes
+    vectors, across = units * gates, rows
+    depth = K
+    if backward:
+        vectors, across, depth = rows, units * gates, units * gates * lanes
+    panels = (vectors + VECTORS - 1) // VECTORS
+    first, last = panels * tid // threads * VECTORS, panels * (tid + 1) // threads * VECTORS
+    for j in range(first, last):
+        for d in range(across):
+            gated, plain = (d, j) if backward else (j, d)
+            u, g = gated // gates, gated % gates
+            # The rows and columns of the block as it lies in memory.
+            r, c = plain * lanes, u * lanes
+            in_rows, in_columns = min(lanes, K - r), min(lanes, H - c)
+            if transposed:
+                r, c, in_rows, in_columns = c, r, in_columns, in_rows
+            if j >= vectors:
+                in_rows, r, c, g = 0, 0, 0, 0
+            address, stride = read_word(table + 16 * g), read_word(table + 16 * g + 8)
+            place = (j // VECTORS * depth + d * lanes) * PANEL_BYTES + j % VECTORS * VECTOR_BYTES
+            block(one, (
+                transposed ^ backward, address + r * stride + c * size, stride,
+                in_rows, in_columns,
+                to + place, PANEL_BYTES, min(lanes, depth - d * lanes), lanes,
+            ))  # fmt: skip
+
+
+@part
+def unpack(
+    one: Any, source: int, row_bytes: int, table: int, gates: int, H: int, K: int,
+    transposed: int, first: int, last: int,
+) -> None:  # fmt: skip
+    """Write the vectors first..last-1 of each row of source[K, gates*H] to what `pack` reads."""
+    size = size_of(one)
+    lanes = VECTOR_BYTES // size
+    for j in range(first, min(last, (H + lanes - 1) // lanes * gates)):
+        u, g = j // gates, j % gates
+        address, stride = read_word(table + 16 * g), read_word(table + 16 * g + 8)
+        for k in range(0, K, lanes):
+            r, c, rows, columns = k, u * lanes, min(lanes, K - k), min(lanes, H - u * lanes)
+            in_rows = rows
+            if transposed:
+                r, c, rows, columns = c, r, columns, rows
+            block(one, (
+                transposed, source + k * row_bytes + j * VECTOR_BYTES, row_bytes, in_rows, lanes,
+                address + r * stride + c * size, stride, rows, columns,
+            ))  # fmt: skip
+
+
+@part
+def multiply(
+    one: Any, M: int, a: int, rs_a: int, K: int, b: int, first: int, last: int,
+    c: int, rs_c: int, columns: int, add: int,
+) -> None:  # fmt: skip
+    """C[M, columns] (+)= A[M, K] @ B, the panels first..last-1 of B and of C."""
+    size = size_of(one)
+    width = PANEL_BYTES // size
+    for row in range(0, M, _HEIGHT):
+        end = min(M, row + _HEIGHT)
+        tiles = (end - row + ROWS - 1) // ROWS
+        for k in range(0, max(K, 1), _DEPTH):
+            depth = min(_DEPTH, K - k)
+            more = add if k == 0 else 1
+            for p in range(first, last):
+                i = row
+                for n in range(tiles, 0, -1):  # of nearly the same height
+                    m = (end - i + n - 1) // n
+                    tile(one, (
+                        m, a + i * rs_a + k * size, rs_a, size,
+                        b + (p * K + k) * PANEL_BYTES, PANEL_BYTES, VECTOR_BYTES, depth,
+                        c + i * rs_c + p * PANEL_BYTES, rs_c, columns - p * width, more,
+                    ))  # fmt: skip
+                    i += m
+
+
+@part
+def multiply_transposed(
+    one: Any, K: int, a: int, rs_a: int, M: int, b: int, rs_b: int,
+    c: int, rs_c: int, first: int, last: int, add: int, memory: int,
+) -> None:  # fmt: skip
+    """
+    C[M, ·] (+)= A[K, M].T @ B[K, ·], the panels first..last-1 of B and C; `memory` to pack them.
+    """
+    size = size_of(one)
+    tiles = (M + ROWS - 1) // ROWS
+    b_pack = memory
+    a_pack = memory + _DEPTH * _PANELS * PANEL_BYTES
+    for k in range(0, K, _DEPTH):
+        depth = min(_DEPTH, K - k)
+        more = add if k == 0 else 1
+        i = 0
+        for n in range(tiles, 0, -1):
+            m = (M - i + n - 1) // n
+            for d in range(depth):
+                row_of_numbers(
+                    one, (a + (k + d) * rs_a + i * size, m, a_pack + (i * depth + d * m) * size)
+                )
+            i += m
+        for p0 in range(first, last, _PANELS):
+            p1 = min(last, p0 + _PANELS)
+            for p in range(p0, p1):
+                for d in range(depth):
+                    for v in range(VECTORS):
+                        offset = v * VECTOR_BYTES
+                        row_of_numbers(one, (
+                            b + (k + d) * rs_b + p * PANEL_BYTES + offset, VECTOR_BYTES // size,
+                            b_pack + ((p - p0) * depth + d) * PANEL_BYTES + offset,
+                        ))  # fmt: skip
+            for p in range(p0, p1):
+                i = 0
+                for n in range(tiles, 0, -1):
+                    m = (M - i + n - 1) // n
+                    tile(one, (
+                        m, a_pack + i * depth * size, size, m * size,
+                        b_pack + (p - p0) * depth * PANEL_BYTES, PANEL_BYTES, VECTOR_BYTES, depth,
+                        c + i * rs_c + p * PANEL_BYTES, rs_c, PANEL_BYTES // size, more,
+                    ))  # fmt: skip
+                    i += m
+
+
+def memory_of_transposed(size: int, M: int) -> int:
+    """Return the bytes that `multiply_transposed` needs for A[K, M] of items of this size."""
+    return _DEPTH * (_PANELS * PANEL_BYTES + M * size) + VECTOR_BYTES

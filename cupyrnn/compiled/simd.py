@@ -1,0 +1,635 @@
+"""
+Vectors of a CPU in compiled loops: the micro-kernel, blocks that are transposed, formulas.
+
+Numba compiles loops over addresses and sizes; what such a loop calls here is written as LLVM IR on
+vectors of the host's width: 16 float32 numbers with AVX-512, 8 with AVX2, 4 with SSE and NEON. LLVM
+makes the machine's code of it, so that neither a C compiler nor a source per CPU is needed. Each
+routine is one function of the compiled module, however often it is called. All numbers that Numba
+sees are 64-bit integers, addresses among them; the first argument of a routine, a number of the
+dtype, says which dtype it is for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numba
+from llvmlite import ir
+from llvmlite.binding import get_process_triple
+from numba.core import cgutils, codegen, types
+from numba.extending import intrinsic as _intrinsic
+
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+# Of no type that could be checked.
+intrinsic: Any = _intrinsic
+alloca: Any = cgutils.alloca_once
+
+I32, I64 = ir.IntType(32), ir.IntType(64)
+POINTER = ir.PointerType()
+_VOID = ir.VoidType()
+
+_features = (getattr(numba.config, "CPU_FEATURES", None) or codegen.get_host_cpu_features()).split(
+    ","
+)
+VECTOR_BYTES = 64 if "+avx512f" in _features else 32 if "+avx2" in _features else 16
+# Of a panel, the vectors side by side; of a tile, the rows: as many as there are registers for, 32
+# with AVX-512 and NEON, 16 with AVX2 and SSE.
+VECTORS = 4
+_X86 = get_process_triple().startswith(("x86", "i386", "i686"))
+ROWS = 3 if _X86 and VECTOR_BYTES < 64 else 6
+
+_Integer: TypeAlias = "Word | int"
+
+
+def part(function: Callable[..., Any]) -> Any:
+    """Have a function compiled as part of the loops that call it."""
+    return numba.njit(function, **OPTIONS)
+
+
+class Word:
+    """A 64-bit integer of the IR, with Python's operators."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder, self.value = builder, value
+
+    def _other(self, other: _Integer) -> Any:
+        return other.value if isinstance(other, Word) else ir.Constant(I64, other)
+
+    def __add__(self, other: _Integer) -> Word:
+        return Word(self.builder, self.builder.add(self.value, self._other(other)))
+
+    def __sub__(self, other: _Integer) -> Word:
+        return Word(self.builder, self.builder.sub(self.value, self._other(other)))
+
+    def __mul__(self, other: _Integer) -> Word:
+        return Word(self.builder, self.builder.mul(self.value, self._other(other)))
+
+    def compare(self, operator: str, other: _Integer) -> Any:
+        """Return a bit of the IR."""
+        return self.builder.icmp_signed(operator, self.value, self._other(other))
+
+
+class Vector:
+    """A vector of the IR, with Python's operators."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder, self.value = builder, value
+
+    def _other(self, other: Vector | float) -> Any:
+        if isinstance(other, Vector):
+            return other.value
+        return ir.Constant(self.value.type, [float(other)] * self.value.type.count)
+
+    def _make(self, value: Any) -> Vector:
+        return Vector(self.builder, value)
+
+    def __add__(self, other: Vector | float) -> Vector:
+        return self._make(self.builder.fadd(self.value, self._other(other)))
+
+    def __sub__(self, other: Vector | float) -> Vector:
+        return self._make(self.builder.fsub(self.value, self._other(other)))
+
+    def __rsub__(self, other: float) -> Vector:
+        return self._make(self.builder.fsub(self._other(other), self.value))
+
+    def __mul__(self, other: Vector | float) -> Vector:
+        return self._make(self.builder.fmul(self.value, self._other(other)))
+
+    def __truediv__(self, other: Vector | float) -> Vector:
+        return self._make(self.builder.fdiv(self.value, self._other(other)))
+
+    def __rtruediv__(self, other: float) -> Vector:
+        return self._make(self.builder.fdiv(self._other(other), self.value))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def times_plus(self, factor: Vector | float, term: Vector | float) -> Vector:
+        """self*factor + term, rounded once where the CPU can."""
+        arguments = [self.value, self._other(factor), self._other(term)]
+        return self._make(_on_vectors(self.builder, "fmuladd", arguments))
+
+    def rounded(self) -> Vector:
+        """The nearest whole number."""
+        return self._make(_on_vectors(self.builder, "rint", [self.value]))
+
+    def absolute(self) -> Vector:
+        """Without its sign."""
+        return self._make(_on_vectors(self.builder, "fabs", [self.value]))
+
+    def at_most(self, other: Vector | float) -> Vector:
+        """The smaller of the two, or NaN where self is."""
+        return self._select("<", other)
+
+    def at_least(self, other: Vector | float) -> Vector:
+        """The larger of the two, or NaN where self is."""
+        return self._select(">", other)
+
+    def _select(self, operator: str, other: Vector | float) -> Vector:
+        limit = self._other(other)
+        kept = self.builder.fcmp_unordered(operator, self.value, limit)
+        return self._make(self.builder.select(kept, self.value, limit))
+
+    def below(self, other: Vector | float) -> Any:
+        """Return where self < other, not where either is NaN: bits."""
+        return self.builder.fcmp_ordered("<", self.value, self._other(other))
+
+    def not_below(self, other: Vector) -> Any:
+        """Return where self >= other or one of them is NaN: bits."""
+        return self.builder.fcmp_unordered(">=", self.value, other.value)
+
+    def where(self, bits: Any, otherwise: Vector | float) -> Vector:
+        """Self where a bit is set."""
+        return self._make(self.builder.select(bits, self.value, self._other(otherwise)))
+
+    def two_to_the(self) -> Vector:
+        """2**self, self a whole number within the exponents; 1 where self is NaN."""
+        count, double = self.value.type.count, isinstance(self.value.type.element, ir.DoubleType)
+        word = ir.VectorType(I64 if double else I32, count)
+        bias, shift = (1023, 52) if double else (127, 23)
+        # NaN has no integer: converting it would be undefined.
+        number = self.where(self.builder.fcmp_ordered("ord", self.value, self.value), 0.0)
+        n = self.builder.fptosi(number.value, word)
+        n = self.builder.add(n, ir.Constant(word, [bias] * count))
+        n = self.builder.shl(n, ir.Constant(word, [shift] * count))
+        return self._make(self.builder.bitcast(n, self.value.type))
+
+
+def _on_vectors(builder: Any, name: str, arguments: Sequence[Any]) -> Any:
+    """Call one of LLVM's own functions of vectors, all of one type, which it returns."""
+    vector = arguments[0].type
+    kind = "f64" if isinstance(vector.element, ir.DoubleType) else "f32"
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(vector, [vector] * len(arguments)),
+        f"llvm.{name}.v{vector.count}{kind}",
+    )
+    return builder.call(function, arguments)
+
+
+# By the size of an item: the terms of the series, ln(2) in two parts, of which n times the first is
+# exact, and the bounds of what is looked at and of n. expm1(r) for abs(r) <= ln(2)/2 by its Taylor
+# series: what is left out is less than half a unit in the last place.
+_SERIES = {4: 7, 8: 13}
+_LN2 = {4: (0.693359375, -2.12194440e-4), 8: (0.693145751953125, 1.42860682030941723212e-6)}
+_BOUNDS = {4: (-87.0, 89.0, 127.0), 8: (-708.0, 710.0, 1023.0)}
+
+
+def expm1(x: Vector) -> Vector:
+    """
+    Expm1(x), to a relative 1.2e-7 in float32 and 2.7e-16 in float64.
+
+    x = n*ln(2) + r, expm1(x) = 2**n * expm1(r) + 2**n - 1. Above 88 (709.4), where 2**n would
+    overflow, the series is used past its range and loses a digit.
+    """
+    size = 8 if isinstance(x.value.type.element, ir.DoubleType) else 4
+    lowest, highest, largest_n = _BOUNDS[size]
+    high, low = _LN2[size]
+    x = x.at_least(lowest).at_most(highest)
+    n = (x * 1.4426950408889634).rounded().at_most(largest_n)
+    r = n.times_plus(-low, n.times_plus(-high, x))
+    coefficients = [1.0]
+    for k in range(1, _SERIES[size] + 1):
+        coefficients.append(coefficients[-1] / k)
+    p = r.times_plus(coefficients[-1], coefficients[-2])
+    for coefficient in coefficients[-3:1:-1]:
+        p = p.times_plus(r, coefficient)
+    p = (p * r).times_plus(r, r)
+    scale = n.two_to_the()
+    return scale.times_plus(p, scale - 1.0)
+
+
+def sigmoid(z: Vector) -> Vector:
+    """1/(exp(-z) + 1), accurate near 0 too."""
+    return 1.0 / (expm1(z * -1.0) + 2.0)
+
+
+def tanh(z: Vector) -> Vector:
+    """expm1(2*z)/(expm1(2*z) + 2)."""
+    e = expm1((z * 2.0).at_most(60.0))  # it is 1 long before; expm1 is not to overflow
+    return e / (e + 2.0)
+
+
+class Code:
+    """The body of a routine: loads, stores and branches of one dtype."""
+
+    def __init__(self, builder: Any, dtype: Any) -> None:
+        self.builder = builder
+        self.size = dtype.bitwidth // 8
+        self.real = ir.FloatType() if self.size == 4 else ir.DoubleType()
+        self.lanes = VECTOR_BYTES // self.size
+        self.vector = ir.VectorType(self.real, self.lanes)
+        self.mask: Any = None  # the lanes that are loaded and stored; None for all
+
+    def word(self, n: int) -> Word:
+        """Return a constant."""
+        return Word(self.builder, ir.Constant(I64, n))
+
+    def pointer(self, address: Word) -> Any:
+        """Return an address as LLVM has it."""
+        return self.builder.inttoptr(address.value, POINTER)
+
+    def _on_memory(self, name: str, result: Any, operands: Sequence[Any]) -> Any:
+        kind = f"v{self.lanes}f{8 * self.size}.p0"
+        kinds = [operand.type for operand in operands]
+        function = cgutils.get_or_insert_function(
+            self.builder.module, ir.FunctionType(result, kinds), f"llvm.masked.{name}.{kind}"
+        )
+        return self.builder.call(function, operands)
+
+    def load(self, address: Word) -> Vector:
+        """Return a vector; zeros in the lanes that the mask leaves out."""
+        if self.mask is None:
+            return self.load_all(address)
+        zeros, align = ir.Constant(self.vector, None), ir.Constant(I32, self.size)
+        operands = [self.pointer(address), align, self.mask, zeros]
+        return Vector(self.builder, self._on_memory("load", self.vector, operands))
+
+    def store(self, vector: Vector, address: Word) -> None:
+        """Store a vector, but the lanes that the mask leaves out."""
+        if self.mask is None:
+            self.store_all(vector, address)
+        else:
+            operands = [vector.value, self.pointer(address), ir.Constant(I32, self.size), self.mask]
+            self._on_memory("store", _VOID, operands)
+
+    def load_all(self, address: Word) -> Vector:
+        """Return a vector of memory of our own, which has no last lanes."""
+        return Vector(
+            self.builder, self.builder.load(self.pointer(address), align=self.size, typ=self.vector)
+        )
+
+    def store_all(self, vector: Vector, address: Word) -> None:
+        """Store a vector in memory of our own."""
+        self.builder.store(vector.value, self.pointer(address), align=self.size)
+
+    def zero(self) -> Vector:
+        """Return zeros."""
+        return Vector(self.builder, ir.Constant(self.vector, None))
+
+    def everywhere_bit(self, bit: Any) -> Any:
+        """Return a mask of one bit."""
+        every = ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [1] * self.lanes)
+        return self.builder.select(bit, every, ir.Constant(every.type, None))
+
+    def load_word(self, address: Word) -> Word:
+        """Return a 64-bit integer."""
+        return Word(self.builder, self.builder.load(self.pointer(address), align=8, typ=I64))
+
+    def everywhere(self, address: Word) -> Vector:
+        """Return a vector of one number."""
+        pointer = self.pointer(address)
+        number = self.builder.load(pointer, align=self.size, typ=self.real)
+        nothing = ir.Constant(self.vector, ir.Undefined)
+        first = self.builder.insert_element(nothing, number, ir.Constant(I32, 0))
+        zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
+        return Vector(self.builder, self.builder.shuffle_vector(first, nothing, zeros))
+
+    def first_lanes(self, count: Word) -> Any:
+        """Return the mask of so many lanes, none if the count is not positive."""
+        lanes = ir.VectorType(I64, self.lanes)
+        nothing = ir.Constant(lanes, ir.Undefined)
+        first = self.builder.insert_element(nothing, count.value, ir.Constant(I32, 0))
+        zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
+        counts = self.builder.shuffle_vector(first, nothing, zeros)
+        numbers = ir.Constant(lanes, list(range(self.lanes)))
+        return self.builder.icmp_signed("<", numbers, counts)
+
+    @contextmanager
+    def loop(self, start: Word, stop: Word) -> Iterator[Word]:
+        """Repeat what stands in the context."""
+        with cgutils.for_range_slice(
+            self.builder, start.value, stop.value, ir.Constant(I64, 1), intp=I64
+        ) as (index, _):
+            yield Word(self.builder, index)
+
+
+def routine(emit: Callable[..., None]) -> Any:
+    """
+    Return a routine, called as name(one, (integers...)) where `one` is a number of the dtype.
+
+    ``emit(code, *integers)`` writes it. It becomes one function that all calls of a module share.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        dtype, integers = signature.args
+        name = f"cupyrnn_{emit.__module__.rpartition('.')[2]}_{emit.__name__}_{dtype}"
+        function = builder.module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(_VOID, [I64] * len(integers))
+            function = ir.Function(builder.module, kind, name)
+            function.linkage = "linkonce_odr"
+            function.attributes.add("noinline")
+            function.attributes.add("nounwind")
+            body = ir.IRBuilder(function.append_basic_block("entry"))
+            emit(Code(body, dtype), *(Word(body, argument) for argument in function.args))
+            body.ret_void()
+        values = cgutils.unpack_tuple(builder, args[1])
+        builder.call(function, values)
+        return context.get_dummy_value()
+
+    def typed(typingctx: Any, one: Any, integers: Any) -> Any:
+        given = types.UniTuple(types.int64, len(integers))
+        return types.void(one, given), generate
+
+    typed.__name__ = emit.__name__
+    return intrinsic(typed)
+
+
+@intrinsic
+def size_of(typingctx: Any, one: Any) -> Any:
+    """Return the bytes of a number of the dtype."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(I64, signature.args[0].bitwidth // 8)
+
+    return types.int64(one), generate
+
+
+@routine
+def tile(c: Code, *args: Word) -> None:
+    """
+    C[m, 4 vectors] (+)= A[m, K] @ B[K, 4 vectors], m from 1 to ROWS: the micro-kernel.
+
+    Addresses and strides are in bytes: a, from row to row and from column to column of A, b, from
+    row to row and from vector to vector of B, K, c, from row to row of C, the columns of C that
+    there are, whether to add to C.
+    """
+    builder = c.builder
+    m = args[0]
+    done = builder.append_basic_block("done")
+    switch = builder.switch(m.value, done)
+    for rows in range(1, ROWS + 1):
+        block = builder.append_basic_block(f"rows{rows}")
+        switch.add_case(ir.Constant(I64, rows), block)
+        builder.position_at_end(block)
+        _tile(c, rows, *args[1:])
+        builder.branch(done)
+    builder.position_at_end(done)
+
+
+def _tile(
+    c: Code, m: int, a: Word, rs: Word, cs: Word, b: Word, rs_b: Word, vs_b: Word, K: Word,
+    to: Word, rs_c: Word, columns: Word, add: Word,
+) -> None:  # fmt: skip
+    builder, zero = c.builder, ir.Constant(c.vector, None)
+    width = VECTORS * c.lanes
+    rows, vectors = [rs * i for i in range(m)], [vs_b * j for j in range(VECTORS)]
+    before = builder.block
+    body, end = builder.append_basic_block("k"), builder.append_basic_block("k.end")
+    builder.cbranch(K.compare(">", 0), body, end)
+    builder.position_at_end(body)
+    left, a_k, b_k = (Word(builder, builder.phi(I64)) for _ in range(3))
+    sums = [[builder.phi(c.vector) for _ in range(VECTORS)] for _ in range(m)]
+    new = [list(row) for row in sums]
+    if ROWS < VECTORS:  # few registers: hold what is spread out of A, one vector of B at a time
+        spread = [c.everywhere(a_k + row) for row in rows]
+        for j in range(VECTORS):
+            column = c.load(b_k + vectors[j])
+            for i in range(m):
+                new[i][j] = spread[i].times_plus(column, Vector(builder, sums[i][j])).value
+    else:
+        columns_of_b = [c.load(b_k + offset) for offset in vectors]
+        for i in range(m):
+            x = c.everywhere(a_k + rows[i])
+            for j in range(VECTORS):
+                new[i][j] = x.times_plus(columns_of_b[j], Vector(builder, sums[i][j])).value
+    fewer = left - 1
+    for phi, first, then in (
+        (left, K, fewer), (a_k, a, a_k + cs), (b_k, b, b_k + rs_b),
+    ):  # fmt: skip
+        phi.value.add_incoming(first.value, before)
+        phi.value.add_incoming(then.value, body)
+    for i in range(m):
+        for j in range(VECTORS):
+            sums[i][j].add_incoming(zero, before)
+            sums[i][j].add_incoming(new[i][j], body)
+    builder.cbranch(fewer.compare(">", 0), body, end)
+
+    builder.position_at_end(end)
+    totals = [[builder.phi(c.vector) for _ in range(VECTORS)] for _ in range(m)]
+    for i in range(m):
+        for j in range(VECTORS):
+            totals[i][j].add_incoming(zero, before)
+            totals[i][j].add_incoming(new[i][j], body)
+
+    def each(act: Callable[[Vector, Word], None]) -> None:
+        for i in range(m):
+            for j in range(VECTORS):
+                act(Vector(builder, totals[i][j]), to + rs_c * i + j * VECTOR_BYTES)
+
+    def part() -> None:
+        # In memory of its own, of which the columns that there are are copied.
+        whole = alloca(builder, ir.ArrayType(c.vector, m * VECTORS))
+        address = Word(builder, builder.ptrtoint(whole, I64))
+        for i in range(m):
+            for j in range(VECTORS):
+                place = address + (i * VECTORS + j) * VECTOR_BYTES
+                builder.store(totals[i][j], c.pointer(place), align=c.size)
+        for i in range(m):
+            with c.loop(c.word(0), columns) as n:
+                source, target = (
+                    c.pointer(start + n * c.size)
+                    for start in (address + i * width * c.size, to + rs_c * i)
+                )
+                number = builder.load(source, align=c.size, typ=c.real)
+                old = builder.load(target, align=c.size, typ=c.real)
+                total = builder.fadd(old, number)
+                number = builder.select(add.compare("!=", 0), total, number)
+                builder.store(number, target, align=c.size)
+
+    with builder.if_else(columns.compare("<", width)) as (some, all_):
+        with some:
+            part()
+        with all_, builder.if_else(add.compare("!=", 0)) as (plus, only):
+            with plus:
+                each(lambda total, place: c.store(c.load(place) + total, place))
+            with only:
+                each(lambda total, place: c.store(total, place))
+
+
+def _transposed(c: Code, rows: list[Vector]) -> list[Vector]:
+    """Return the columns of as many vectors as a vector has lanes."""
+    step = 1
+    while step < c.lanes:
+        lanes = range(c.lanes)
+        # Of two rows a and b: where a lane's bit is set the one takes of b, else the other.
+        first = [n + c.lanes - step if n & step else n for n in lanes]
+        second = [n + c.lanes if n & step else n + step for n in lanes]
+        new = list(rows)
+        for i in lanes:
+            if not i & step:
+                for place, order in ((i, first), (i + step, second)):
+                    chosen = ir.Constant(ir.VectorType(I32, c.lanes), order)
+                    a, b = rows[i].value, rows[i + step].value
+                    shuffled = c.builder.shuffle_vector(a, b, chosen)
+                    new[place] = Vector(c.builder, shuffled)
+        rows, step = new, 2 * step
+    return rows
+
+
+@routine
+def block(c: Code, *args: Word) -> None:
+    """
+    Copy a square of as many rows and columns as a vector has lanes, as it is or transposed.
+
+    Whether to transpose; the source, from row to row of it, the rows and the columns that there
+    are, what is missing being zero; the same of where it goes, what is missing being left alone.
+    """
+    transpose, source, rs, rows, columns, to, rs_to, rows_to, columns_to = args
+
+    def move(turned: bool) -> None:
+        read = []
+        for i in range(c.lanes):
+            in_row = c.builder.select(rows.compare(">", i), columns.value, ir.Constant(I64, 0))
+            c.mask = c.first_lanes(Word(c.builder, in_row))
+            read.append(c.load(source + rs * i))
+        for i, row in enumerate(_transposed(c, read) if turned else read):
+            count = ir.Constant(I64, 0)
+            in_row = c.builder.select(rows_to.compare(">", i), columns_to.value, count)
+            c.mask = c.first_lanes(Word(c.builder, in_row))
+            c.store(row, to + rs_to * i)
+        c.mask = None
+
+    with c.builder.if_else(transpose.compare("!=", 0)) as (yes, no):
+        with yes:
+            move(True)
+        with no:
+            move(False)
+
+
+@routine
+def row_of_numbers(c: Code, source: Word, columns: Word, to: Word) -> None:
+    """Copy so many numbers, at most a vector's; what follows them becomes zero."""
+    c.mask = c.first_lanes(columns)
+    row = c.load(source)
+    c.mask = None
+    c.store(row, to)
+
+
+@routine
+def copy(c: Code, count: Word, source: Word, to: Word) -> None:
+    """Copy so many numbers that lie in one piece."""
+    whole = Word(c.builder, c.builder.sdiv(count.value, ir.Constant(I64, c.lanes)))
+    with c.loop(c.word(0), whole) as n:
+        c.store(c.load(source + n * VECTOR_BYTES), to + n * VECTOR_BYTES)
+    c.mask, end = c.first_lanes(count - whole * c.lanes), whole * VECTOR_BYTES
+    c.store(c.load(source + end), to + end)
+
+
+@routine
+def add_columns(
+    c: Code, rows: Word, source: Word, rs: Word, first: Word, last: Word, to: Word
+) -> None:
+    """Add the sums over rows of the vectors first..last-1 of each row to those at `to`."""
+    with c.loop(first, last) as j:
+        place = source + j * VECTOR_BYTES
+        total = alloca(c.builder, c.vector)
+        c.builder.store(ir.Constant(c.vector, None), total)
+        with c.loop(c.word(0), rows) as row:
+            old = Vector(c.builder, c.builder.load(total, typ=c.vector))
+            c.builder.store((old + c.load(place + rs * row)).value, total)
+        sums = to + j * VECTOR_BYTES
+        c.store(c.load(sums) + Vector(c.builder, c.builder.load(total, typ=c.vector)), sums)
+
+
+def over_units(variants: int, emit: Callable[..., None]) -> Any:
+    """
+    Return a routine that applies a formula to the units of a row, a vector of them at a time.
+
+    It is called with the first and the last vector of units, their number H, the variant and what
+    the formula takes: ``emit(code, variant, u, *integers)`` of vector u. Of the last vector only
+    the lanes below H are loaded and stored.
+    """
+
+    def over(c: Code, first: Word, last: Word, H: Word, variant: Word, *integers: Word) -> None:
+        builder = c.builder
+        done = builder.append_basic_block("done")
+        switch = builder.switch(variant.value, done)
+        for n in range(variants):
+            block_ = builder.append_basic_block(f"variant{n}")
+            switch.add_case(ir.Constant(I64, n), block_)
+            builder.position_at_end(block_)
+            with c.loop(first, last) as u:
+                left = H - u * c.lanes
+                with builder.if_else(left.compare(">=", c.lanes)) as (whole, part):
+                    with whole:
+                        emit(c, n, u, *integers)
+                    with part:
+                        c.mask = c.first_lanes(left)
+                        emit(c, n, u, *integers)
+                        c.mask = None
+            builder.branch(done)
+        builder.position_at_end(done)
+
+    over.__name__, over.__module__ = emit.__name__, emit.__module__
+    return routine(over)
+
+
+@intrinsic
+def add_and_get(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the integer at an address at once; return what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], POINTER)
+        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def look_at(typingctx: Any, address: Any) -> Any:
+    """Return the integer at an address, which another thread may change."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], POINTER)
+        return builder.load_atomic(pointer, "acquire", 8, typ=I64)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def read_word(typingctx: Any, address: Any) -> Any:
+    """Return the integer at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], POINTER), align=8, typ=I64)
+
+    return types.int64(types.int64), generate
+
+
+def read_fields(kind: Any) -> Any:
+    """Return what reads a NamedTuple of integers from where they lie one after the other."""
+
+    def typed(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], POINTER)
+            fields = ir.ArrayType(I64, len(kind._fields))
+            return builder.load(pointer, align=8, typ=fields)
+
+        return types.NamedUniTuple(types.int64, len(kind._fields), kind)(types.int64), generate
+
+    return intrinsic(typed)
+
+
+# What gives the processor to another thread.
+_yield = types.ExternalFunction(
+    "SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32()
+)
+_SPINS = 4000
+
+
+@part
+def meet(counter: int, threads: int, turn: int) -> int:
+    """Wait until so many threads are here for the turn-th time; return the next turn."""
+    if threads > 1:
+        add_and_get(counter, 1)
+        spins = 0
+        while look_at(counter) < threads * turn:
+            spins += 1
+            if spins > _SPINS:
+                _yield()
+    return turn + 1
