@@ -12,6 +12,7 @@ They compute what TensorFlow's BlockLSTM, GRUBlockCell and CudnnRNN compute. Whi
     weights of PyTorch, Keras, ONNX, TF    params_from_..., block_lstm_from_..., block_gru_from_...
     run an ONNX node                       run_onnx_node
     initial weights                        init_params, init_block_lstm, init_block_gru
+    the gradient of the same call          vjp
     Hessian-vector products                jvp
     the ops in PyTorch                     cupyrnn.torch
     training on many processes             cupyrnn.parallel
