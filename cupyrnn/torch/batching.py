@@ -9,15 +9,22 @@ an op is called for each of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 if TYPE_CHECKING:
-    from .ops import Op
-
     Dims = Sequence[int | None]
     Batched = tuple[tuple[torch.Tensor, ...], tuple[int, ...]]
+
+
+class Op(Protocol):
+    """What is asked of an op here."""
+
+    function: Any
+
+    def call(self, which: str, *args: Any) -> Sequence[Any]:
+        """Call the op itself, the gradient or their tangents, with tensors and attributes."""
 
 
 def rule_of(op: Op, which: str) -> Callable[..., Batched]:
@@ -62,7 +69,7 @@ def _together(
     outputs = f.outputs if which == "jvp" else (*f.outputs, *f.saved)
     results, dims = [], []
     for name, t in zip(outputs, op.call(which, *given), strict=True):
-        axis = f.axes[name]  # type: ignore[index]
+        axis = f.axes[name]
         results.append(t.unflatten(axis, (N, B)))
         dims.append(axis)
     return tuple(results), tuple(dims)

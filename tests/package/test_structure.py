@@ -33,7 +33,6 @@ FLOORS = (
     {"cudnn_rnn", "gru", "lstm", "stacked_rnn", "stream"},
     {"onnx_node", "raw_ops", "torch"},
     {"vjp"},
-    {"vjp"},
     {"cupyrnn"},
     {"demo"},
     {"__main__"},
