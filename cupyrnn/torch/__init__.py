@@ -1,5 +1,5 @@
 """
-The ops as functions of PyTorch's tensors, and two modules made of them.
+The ops as functions of PyTorch's tensors, and modules made of them.
 
 What they compute is that of `cupyrnn`'s functions of the same names: on a CPU with NumPy, in the
 memory of the tensors, and on CUDA with CuPy, on PyTorch's current stream and in memory of its
@@ -21,16 +21,20 @@ from .functions import (
     cudnn_rnn,
     gru_block_cell,
     lstm_block_cell,
+    stacked_rnn,
 )
 from .modules import BlockLSTM, CudnnRNN
 from .recurrent import GRU, LSTM, RNN, from_torch
+from .stacked import BlockGRU, PeepholeLSTM
 
 __all__ = [
     "GRU",
     "LSTM",
     "RNN",
+    "BlockGRU",
     "BlockLSTM",
     "CudnnRNN",
+    "PeepholeLSTM",
     "RNNOutputs",
     "block_gru",
     "block_lstm",
@@ -38,6 +42,7 @@ __all__ = [
     "from_torch",
     "gru_block_cell",
     "lstm_block_cell",
+    "stacked_rnn",
 ]
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import _packed_cells
+from ..cells.contract import columns_of
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from ..driver import stack as _stack
 from ..gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
 from ..lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
+from ..stacked_rnn import stacked_rnn, stacked_rnn_backprop
+from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from .arrays import module_of
 from .ops import Function, Op
 
@@ -125,13 +130,27 @@ def _net_forward(inputs: Named, rest: Named) -> Named:
     net = _net_of(rest, inputs["input"])
     given = {"input_c": None, **inputs}
     found = cudnn_rnn(**given, **net, is_training=rest["is_training"])._asdict()
+    return _with_whole_reserve(found, inputs, rest, _reserve_size)
+
+
+def _with_whole_reserve(found: Named, inputs: Named, rest: Named, size_of: Any) -> Named:
+    """Return what a net does, with a reserve_space whose size does not depend on the lengths."""
     if rest["is_training"] and rest["sequence_lengths"] is not None:
-        # The size is not to depend on the lengths.
         reserve = found["reserve_space"]
-        whole = module_of(reserve).zeros(_reserve_size(inputs, rest), reserve.dtype)
+        whole = module_of(reserve).zeros(size_of(inputs, rest), reserve.dtype)
         whole[: reserve.size] = reserve
         found["reserve_space"] = whole
     return found
+
+
+def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
+    """Return the reserve_space that the op itself returned."""
+    reserve, lengths = results["reserve_space"], rest["sequence_lengths"]
+    if lengths is None:
+        return reserve
+    T = inputs["input"].shape[0 if rest["time_major"] else 1]
+    rows = max(T * len(lengths), 1)
+    return reserve[: reserve.size // rows * int(lengths.sum())]
 
 
 def _net_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
@@ -140,11 +159,7 @@ def _net_backward(inputs: Named, results: Named, cotangents: Named, rest: Named)
     grads = {f"{n}_backprop": cotangents.get(n) for n in names}
     if rest["rnn_mode"] != "lstm":
         grads["output_c_backprop"] = None
-    reserve, lengths = results["reserve_space"], rest["sequence_lengths"]
-    if lengths is not None:
-        T = inputs["input"].shape[0 if rest["time_major"] else 1]
-        rows = max(T * len(lengths), 1)
-        reserve = reserve[: reserve.size // rows * int(lengths.sum())]
+    reserve = _own_reserve(inputs, results, rest)
     # What the forward call returned, of which the kernels read reserve_space alone.
     arguments: Named = {**given, **dict.fromkeys(names), **grads, "reserve_space": reserve}
     found = cudnn_rnn_backprop(**arguments, **net)
@@ -164,6 +179,7 @@ def _net_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
     }
 
 
+_OF_CALL = ("bool time_major", "bool is_training")
 _NET_INPUTS = ("input", "input_h", "input_c", "params")
 CUDNN_RNN = Op(
     Function(
@@ -180,11 +196,127 @@ CUDNN_RNN = Op(
             "float dropout",
             "int num_proj",
             "str recurrent_activation",
-            "bool time_major",
-            "bool is_training",
+            *_OF_CALL,
         ),
         forward=_net_forward,
         backward=_net_backward,
         shapes=_net_shapes,
+    )
+)
+
+
+# The weights of stacked_rnn as one vector: those of layer 0 forward, layer 0 backward and so on,
+# of each those that the attribute `names` names, in this order.
+LSTM_WEIGHTS = PeepholeLSTMParams._fields
+GRU_WEIGHTS = BlockGRUParams._fields
+
+
+def block_shapes(names: Sequence[str], K: int, H: int, P: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights of a layer that reads K."""
+    shapes = {
+        **{"w": (K + P, 4 * H), "b": (4 * H,), "w_p": (H, P)},
+        **dict.fromkeys(PEEPHOLES, (H,)),
+        **{"w_ru": (K + H, 2 * H), "w_c": (K + H, H), "b_ru": (2 * H,), "b_c": (H,)},
+    }
+    return {name: shapes[name] for name in names}
+
+
+def _stacked_sizes(inputs: Named, rest: Named) -> tuple[Any, int, int, int, int]:
+    """Return T*B, L, D, H and P; T and B may be symbolic."""
+    T, B = inputs["input"].shape[:2]
+    D = 1 + (rest["direction"] == "bidirectional")
+    state = inputs["input_h"].shape
+    is_lstm = "input_c" in inputs
+    H = inputs["input_c"].shape[2] if is_lstm else state[2]
+    return T * B, state[0 if rest["time_major"] else 1] // D, D, H, state[2]
+
+
+def _stacked_reserve_size(inputs: Named, rest: Named) -> Any:
+    rows, L, D, H, P = _stacked_sizes(inputs, rest)
+    kind: Any = LSTMOutputs if "input_c" in inputs else GRUOutputs
+    columns = L * D * sum(columns_of(kind, H, P))
+    masks = (L - 1) * D * P if rest["dropout"] > 0 else 0
+    return rows * (columns + masks)
+
+
+def _block_weights(inputs: Named, rest: Named) -> list[Any]:
+    """Return the weights of all layers and directions: views of the vector."""
+    _, L, D, H, P = _stacked_sizes(inputs, rest)
+    kind: Any = PeepholeLSTMParams if "input_c" in inputs else BlockGRUParams
+    vector, start, entries = inputs["weights"], 0, []
+    for n in range(L * D):
+        K = D * P if n >= D else inputs["input"].shape[2]
+        parts = {}
+        for name, shape in block_shapes(rest["names"].split(), K, H, P).items():
+            end = start + math.prod(shape)
+            parts[name], start = vector[start:end].reshape(shape), end
+        entries.append(kind(**parts))
+    return entries
+
+
+def _stacked_of(inputs: Named, rest: Named, *others: str) -> Named:
+    """Return the arguments that both directions of stacked_rnn take."""
+    names = ["sequence_lengths", "resets", "direction", "dropout", "recurrent_activation"]
+    names += ["time_major", *others]
+    if "input_c" in inputs:
+        names += ["cell_clip", "gate_order"]
+    given = {n: inputs.get(n) for n in ("input", "input_h", "input_c")}
+    return {**given, "weights": _block_weights(inputs, rest), **{n: rest[n] for n in names}}
+
+
+def _stacked_forward(inputs: Named, rest: Named) -> Named:
+    seed, seed2 = (0, 0) if rest["seeds"] is None else rest["seeds"].tolist()
+    bias = ("forget_bias",) if "input_c" in inputs else ()
+    arguments = _stacked_of(inputs, rest, "is_training", *bias)
+    found = stacked_rnn(**arguments, seed=seed, seed2=seed2)._asdict()
+    return _with_whole_reserve(found, inputs, rest, _stacked_reserve_size)
+
+
+def _stacked_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
+    grads = {f"{n}_backprop": cotangents.get(n) for n in ("output", "output_h", "output_c")}
+    if "input_c" not in inputs:
+        grads["output_c_backprop"] = None
+    reserve = _own_reserve(inputs, results, rest)
+    arguments = {**_stacked_of(inputs, rest), **grads, "reserve_space": reserve}
+    found = stacked_rnn_backprop(**arguments)
+    parts = [
+        getattr(entry, name).reshape(-1)
+        for entry in found.weights_backprop
+        for name in rest["names"].split()
+    ]
+    of_states = {n: getattr(found, f"{n}_backprop") for n in ("input", "input_h", "input_c")}
+    return {**of_states, "weights": module_of(parts[0]).concatenate(parts)}
+
+
+def _stacked_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
+    x, h = inputs["input"].shape, inputs["input_h"].shape
+    D = 1 + (rest["direction"] == "bidirectional")
+    given = {n: t for n, t in inputs.items() if t is not None}
+    return {
+        "output": (*x[:2], D * h[2]),
+        "output_h": tuple(h),
+        "output_c": tuple(given["input_c"].shape) if "input_c" in given else (),
+        "reserve_space": (_stacked_reserve_size(given, rest),) if rest["is_training"] else (),
+    }
+
+
+STACKED_RNN = Op(
+    Function(
+        "stacked_rnn",
+        inputs=("input", "input_h", "input_c", "weights"),
+        optional=("input_c",),
+        outputs=("output", "output_h", "output_c"),
+        saved=("reserve_space",),
+        extras=(*_EXTENT, "seeds"),
+        attributes=(
+            "str names",
+            "str direction",
+            "float dropout",
+            *_LSTM_ATTRIBUTES,
+            *_OF_CALL,
+        ),
+        forward=_stacked_forward,
+        backward=_stacked_backward,
+        shapes=_stacked_shapes,
     )
 )

@@ -12,6 +12,7 @@ from .._arrays import (
     check_choice,
     check_dropout,
     check_integer,
+    check_list,
     check_real,
     shown,
 )
@@ -19,14 +20,21 @@ from .._block import COLUMNS, check_forget_bias
 from ..arithmetic.gates import check_gate
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
+from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.params import DIRECTIONS, GATES, InputMode
 from .definitions import (
     BLOCK_GRU,
     BLOCK_LSTM,
     CUDNN_RNN,
     GRU_BLOCK_CELL,
+    GRU_WEIGHTS,
     LSTM_BLOCK_CELL,
+    LSTM_WEIGHTS,
+    PEEPHOLES,
+    STACKED_RNN,
+    block_shapes,
 )
+from .ops import check_tensor
 
 if TYPE_CHECKING:
     from .._block import GateOrder
@@ -500,4 +508,150 @@ def cudnn_rnn(
     )
     inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
     output, h, c, _ = CUDNN_RNN(*inputs, *extras(op, sequence_lengths, resets), seeds, *attributes)
+    return RNNOutputs(output, h, c)
+
+
+def _check_block_weights(
+    op: str, weights: Any, I: int, D: int, H: int, P: int
+) -> tuple[list[torch.Tensor], tuple[str, ...]]:
+    """Check the tensors of all layers and directions; return them flat, and what each has."""
+    is_gru = isinstance(weights[0], BlockGRUParams)
+    kinds = (BlockGRUParams,) if is_gru else (BlockLSTMParams, PeepholeLSTMParams)
+    for n, entry in enumerate(weights):
+        if not isinstance(entry, kinds):
+            what, expected = type(entry).__name__, " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"{op}: weights[{n}] is a {what}, expected a {expected}")
+    given = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
+    required = GRU_WEIGHTS if is_gru else BlockLSTMParams._fields
+    others = () if is_gru else LSTM_WEIGHTS[len(required) :]
+    names = (*required, *(name for name in others if any(name in w for w in given)))
+    flat = []
+    for n, entry in enumerate(given):
+        K, symbol = (I, "I") if n < D else (D * P, "D*P")
+        for name, shape in block_shapes(names, K, H, P).items():
+            if name in PEEPHOLES and not any(other in entry for other in PEEPHOLES):
+                entry[name] = entry["w"].new_zeros(shape)  # which is none
+            t = entry.get(name)
+            check_tensor(op, f"weights[{n}].{name}", t)
+            if tuple(entry[name].shape) != shape:
+                found = tuple(entry[name].shape)
+                raise ValueError(
+                    f"{op}: weights[{n}].{name} has shape {found}, expected {shape} with"
+                    f" {symbol} = {K}, H = {H} and P = {P}"
+                )
+            flat.append(entry[name].reshape(-1))
+    return flat, names
+
+
+def stacked_rnn(
+    input: torch.Tensor,
+    input_h: torch.Tensor,
+    input_c: torch.Tensor | None,
+    weights: Sequence[BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams],
+    *,
+    sequence_lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    direction: Direction = "unidirectional",
+    dropout: float = 0.0,
+    seeds: torch.Tensor | None = None,
+    forget_bias: float | None = None,
+    cell_clip: float | None = None,
+    gate_order: GateOrder = "icfo",
+    recurrent_activation: RecurrentActivation = "sigmoid",
+    time_major: bool = True,
+) -> RNNOutputs:
+    """
+    `cupyrnn.stacked_rnn` of tensors: layers and directions of `block_lstm` or `block_gru`.
+
+    Parameters
+    ----------
+    input : [T, B, I]
+        The sequences; all tensors are on its device and of its dtype.
+    input_h : [L*D, B, H]
+        The outputs before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
+        and so on.
+    input_c : [L*D, B, H] or None
+        The cell states of LSTMs; None for GRUs.
+    weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
+        Of tensors, of each of the L*D layers and directions in the order of input_h; their shapes
+        are those of `cupyrnn.stacked_rnn`.
+    sequence_lengths : list or tensor of [B] integers on the CPU, optional
+        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+    resets : list or tensor of [T, B] booleans on the CPU, optional
+        No state passes from a step t-1 to a step t that is marked, in either direction.
+    direction : {"unidirectional", "bidirectional"}
+        D is 1 or 2.
+    dropout : float
+        The part, in [0, 1], of the values between layers that is zeroed; 0 for none.
+    seeds : tensor of two integers on the CPU, optional
+        What the masks depend on, as in `cudnn_rnn`; zeros if left out.
+    forget_bias : float, optional
+        Added to the forget gates of LSTMs; left out, 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(cs) of LSTMs; 0 or a negative number means none. Left out, 3 for "icfo" and
+        none for "ifco".
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b of an LSTM.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        What gives the gates of their sums; `cupyrnn.stacked_rnn` says whose each is.
+    time_major : bool
+        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
+
+    Returns
+    -------
+    RNNOutputs
+        output, output_h and output_c.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is no tensor or on another device or of another dtype than input, a shape does
+        not fit the others, or an attribute is of a wrong type or out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import cupyrnn
+    >>> import cupyrnn.torch
+    >>> x, h = torch.ones(4, 1, 2), torch.zeros(1, 1, 3)
+    >>> w, b, peephole = torch.full((5, 12), 0.1), torch.zeros(12), torch.full((3,), 0.1)
+    >>> weights = [cupyrnn.PeepholeLSTMParams(w, b, peephole, peephole, peephole)]
+    >>> cupyrnn.torch.stacked_rnn(x, h, h, weights).output.shape
+    torch.Size([4, 1, 3])
+    """
+    op = "stacked_rnn"
+    check_list(op, "weights", weights)
+    D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
+    if not weights or len(weights) % D:
+        raise ValueError(f"{op}: weights has {len(weights)} entries, expected L*D with D = {D}")
+    is_lstm = not isinstance(weights[0], BlockGRUParams)
+    states = {"input": input, "input_h": input_h} | ({"input_c": input_c} if is_lstm else {})
+    major = check_bool(op, "time_major", time_major)
+    axes, places = ("T, B", "L*D, B") if major else ("B, T", "B, L*D")
+    for name, t in states.items():
+        check_tensor(op, name, t)
+        if t.dim() != 3:  # type: ignore[union-attr]
+            symbols = f"({axes}, I)" if name == "input" else f"({places}, H)"
+            shape = tuple(t.shape)  # type: ignore[union-attr]
+            raise ValueError(f"{op}: {name} has shape {shape}, expected {symbols}")
+    if input_h.shape[0 if major else 1] != len(weights):
+        raise ValueError(
+            f"{op}: input_h has shape {tuple(input_h.shape)}, expected ({places}, H) with L*D ="
+            f" {len(weights)}"
+        )
+    H = input_c.shape[2] if is_lstm and input_c is not None else input_h.shape[2]
+    flat, names = _check_block_weights(op, weights, input.shape[2], D, H, input_h.shape[2])
+    if not is_lstm:
+        for name, value in (("forget_bias", forget_bias), ("cell_clip", cell_clip)):
+            if value is not None:
+                raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
+    attributes = lstm_attributes(op, forget_bias, cell_clip, gate_order, recurrent_activation)
+    check_seeds(op, seeds)
+    rate = check_dropout(op, dropout)
+    is_training = torch.is_grad_enabled() or rate > 0 or torch._C._is_tracing()
+    output, h, c, _ = STACKED_RNN(
+        *(input, input_h, input_c if is_lstm else None, torch.cat(flat)),
+        *(*extras(op, sequence_lengths, resets), seeds, " ".join(names), direction, rate),
+        *(*attributes, major, is_training),
+    )
     return RNNOutputs(output, h, c)

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from .functions import Lengths, Resets
 
 
-def _empty(shape: tuple[int, ...], device: Any, dtype: torch.dtype | None) -> torch.nn.Parameter:
+def parameter_of(
+    shape: tuple[int, ...], device: Any, dtype: torch.dtype | None
+) -> torch.nn.Parameter:
+    """Return a parameter without values."""
     return torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
 
-def _draw(module: torch.nn.Module, drawn: dict[str, Any]) -> None:
+def draw(module: torch.nn.Module, drawn: dict[str, Any]) -> None:
     """Set the parameters of a module to values in float64, each rounded once."""
     with torch.no_grad():
         for name, values in drawn.items():
@@ -37,7 +40,7 @@ def _draw(module: torch.nn.Module, drawn: dict[str, Any]) -> None:
                 parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
 
 
-def _generator() -> np.random.Generator:
+def generator() -> np.random.Generator:
     """Return a generator that depends on torch.manual_seed."""
     return np.random.default_rng(int(torch.randint(2**62, (), device="cpu")))
 
@@ -110,12 +113,16 @@ class BlockLSTM(torch.nn.Module):
             "reverse": check_bool("BlockLSTM", "reverse", reverse),
         }
         self.input_size, self.num_units = I, H
-        self.w, self.b = (_empty(shape, device, dtype) for shape in ((I + H, 4 * H), (4 * H,)))
+        self.w, self.b = (
+            parameter_of(shape, device, dtype) for shape in ((I + H, 4 * H), (4 * H,))
+        )
         self.wci: torch.nn.Parameter | None
         self.wcf: torch.nn.Parameter | None
         self.wco: torch.nn.Parameter | None
         for name in PEEPHOLES:
-            self.register_parameter(name, _empty((H,), device, dtype) if use_peephole else None)
+            self.register_parameter(
+                name, parameter_of((H,), device, dtype) if use_peephole else None
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -137,11 +144,11 @@ class BlockLSTM(torch.nn.Module):
             input_size=self.input_size,
             gate_order=self.attributes["gate_order"],
             forget_bias=0.0,
-            seed=_generator(),
+            seed=generator(),
             dtype=np.float64,
         )
         zeros = np.zeros(self.num_units)
-        _draw(self, {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, zeros)})
+        draw(self, {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, zeros)})
 
     def extra_repr(self) -> str:
         """
@@ -283,7 +290,7 @@ class CudnnRNN(torch.nn.Module):
         D = 1 + (direction == "bidirectional")
         net = check_net(op, num_layers, num_units, input_size, *self._net.values())
         self._states = num_layers * D, num_proj or num_units, num_units
-        self.params = _empty((net.params_size,), device, dtype)
+        self.params = parameter_of((net.params_size,), device, dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -300,10 +307,10 @@ class CudnnRNN(torch.nn.Module):
             num_units=self.num_units,
             input_size=self.input_size,
             **self._net,
-            seed=_generator(),
+            seed=generator(),
             dtype=np.float64,
         )
-        _draw(self, {"params": drawn.params})
+        draw(self, {"params": drawn.params})
 
     def extra_repr(self) -> str:
         """

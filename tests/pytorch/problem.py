@@ -38,7 +38,27 @@ NAMES = [
     *(f"cudnn_rnn, {mode}" for mode in MODES),
     "cudnn_rnn, projection",
     "cudnn_rnn, batch first",
+    "stacked_rnn, peepholes",
+    "stacked_rnn, gru",
 ]
+
+
+def stacked_inputs(rng: Any, kind: str, sizes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arrays and attributes of two layers in both directions of a block op's cell."""
+    T, B, I, H = sizes
+    attributes: dict[str, Any] = {"direction": BI, **LENGTHS, **RESETS, "dropout": 0.3}
+    shapes = {"input": (T, B, I), "input_h": (4, B, H), "input_c": (4, B, H)}
+    if kind == "gru":
+        del shapes["input_c"]
+    else:
+        attributes |= {"cell_clip": 0.5, "gate_order": "ifco"}
+    for n in range(4):
+        K = I if n < 2 else 2 * H
+        fields = {"w": (K + H, 4 * H), "b": (4 * H,), "wci": (H,), "wcf": (H,), "wco": (H,)}
+        if kind == "gru":
+            fields = {"w_ru": (K + H, 2 * H), "w_c": (K + H, H), "b_ru": (2 * H,), "b_c": (H,)}
+        shapes |= {f"{n}.{name}": shape for name, shape in fields.items()}
+    return {name: 0.5 * rng.standard_normal(shape) for name, shape in shapes.items()}, attributes
 
 
 class Problem:
@@ -49,7 +69,10 @@ class Problem:
         op, _, kind = name.partition(", ")
         T, B, I, H = 4, 3, 2, 5
         attributes: dict[str, Any] = {}
-        if "lstm" in op:
+        if op == "stacked_rnn":
+            inputs, attributes = stacked_inputs(rng, kind, (T, B, I, H))
+            self.fields = ("output", "output_h", "output_c")[: 2 if kind == "gru" else 3]
+        elif "lstm" in op:
             inputs = lstms.problem(rng, (T, B, I, H), "peepholes" in kind)
             attributes = {"cell_clip": 0.5 if "clip" in kind else 0, "gate_order": "ifco"}
             if kind == "lengths":
@@ -87,18 +110,32 @@ class Problem:
         self.op, self.attributes = op, attributes
         self.names = [n for n, a in inputs.items() if a is not None]
         self.arrays = [inputs[n].astype(dtype) for n in self.names]
-        self.missing = {"input_c": None} if op == "cudnn_rnn" else {}
+        self.missing = {"input_c": None} if op in ("cudnn_rnn", "stacked_rnn") else {}
 
     def tensors(self, requires_grad: bool = True) -> list[Any]:
         return [torch.tensor(a, requires_grad=requires_grad) for a in self.arrays]
 
+    def given(self, values: Any) -> dict[str, Any]:
+        """Return arguments by name; what is named "0.w" is of the weights of stacked_rnn."""
+        named = {**self.missing, **dict(zip(self.names, values, strict=True))}
+        entries: dict[str, Any] = {}
+        for name in [n for n in named if "." in n]:
+            place, _, field = name.partition(".")
+            entries.setdefault(place, {})[field] = named.pop(name)
+        if entries:
+            kind: Any = (
+                cupyrnn.PeepholeLSTMParams if "w" in entries["0"] else cupyrnn.BlockGRUParams
+            )
+            named["weights"] = [kind(**entry) for entry in entries.values()]
+        return named
+
     def __call__(self, *tensors: Any) -> tuple[Any, ...]:
-        given = {**self.missing, **dict(zip(self.names, tensors, strict=True))}
+        given = self.given(tensors)
         out = getattr(ct, self.op)(**given, **self.attributes)
         return tuple(getattr(out, n) for n in self.fields)
 
     def plain(self) -> tuple[Any, ...]:
-        given = {**self.missing, **dict(zip(self.names, self.arrays, strict=True))}
+        given = self.given(self.arrays)
         attributes = {n: np.array(a) if n == "resets" else a for n, a in self.attributes.items()}
         seeds = attributes.pop("seeds", None)
         if seeds is not None:

@@ -1,0 +1,291 @@
+"""Modules of the block ops' cells in layers and directions, over `stacked_rnn`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .._arrays import check_bool, check_dropout, check_integer
+from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
+from ..weights.init import init_block_gru, init_block_lstm
+from .definitions import GRU_WEIGHTS, LSTM_WEIGHTS, block_shapes
+from .functions import lstm_attributes, stacked_rnn
+from .modules import draw, generator, parameter_of
+from .recurrent import Recurrent, seeds_of
+
+if TYPE_CHECKING:
+    from .._block import GateOrder
+    from ..arithmetic.gates import RecurrentActivation
+    from .recurrent import States
+
+
+class StackedNet(Recurrent):
+    """What PeepholeLSTM and BlockGRU have in common."""
+
+    bias = True
+    proj_size = 0
+
+    # torch.nn's checks of the input and the states, and its repr.
+    check_input = torch.nn.RNNBase.check_input
+    check_hidden_size = torch.nn.RNNBase.check_hidden_size
+    check_forward_args = torch.nn.RNNBase.check_forward_args
+    get_expected_hidden_size = torch.nn.RNNBase.get_expected_hidden_size
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int],
+        flags: tuple[bool, float, bool],
+        names: tuple[str, ...],
+        attributes: dict[str, Any],
+        device: Any,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        op = type(self).__name__
+        words = ("input_size", "hidden_size", "num_layers")
+        self.input_size, self.hidden_size, self.num_layers = (
+            check_integer(op, name, size, 1) for name, size in zip(words, sizes, strict=True)
+        )
+        self.batch_first = check_bool(op, "batch_first", flags[0])
+        self.dropout = check_dropout(op, flags[1])
+        self.bidirectional = check_bool(op, "bidirectional", flags[2])
+        self.attributes, self._names = attributes, names
+        H, P = self.hidden_size, self.proj_size or self.hidden_size
+        for K, end in self._places():
+            for name, shape in block_shapes(names, K, H, P).items():
+                self.register_parameter(name + end, parameter_of(shape, device, dtype))
+        self.reset_parameters()
+
+    def _places(self) -> list[tuple[int, str]]:
+        """Return what each layer and direction reads, and how the names of its weights end."""
+        D, P = 1 + self.bidirectional, self.proj_size or self.hidden_size
+        return [
+            (D * P if n >= D else self.input_size, f"_l{n // D}" + "_reverse" * (n % D))
+            for n in range(self.num_layers * D)
+        ]
+
+    @property
+    def _flat_weights(self) -> list[torch.nn.Parameter]:
+        return list(self.parameters())
+
+    def reset_parameters(self) -> None:
+        """
+        Draw the weights anew.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import BlockGRU
+        >>> BlockGRU(2, 3).reset_parameters()
+        """
+        rng = generator()
+        for K, end in self._places():
+            draw(self, {name + end: a for name, a in self._drawn(K, rng).items()})
+
+    def _drawn(self, K: int, rng: np.random.Generator) -> dict[str, Any]:
+        """Return new values of the weights of a layer and direction."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        """
+        Return the sizes, and the arguments that are not left out.
+
+        Returns
+        -------
+        str
+            What repr has between the brackets.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import PeepholeLSTM
+        >>> PeepholeLSTM(2, 3, num_layers=2, cell_clip=0)
+        PeepholeLSTM(2, 3, num_layers=2, cell_clip=0)
+        """
+        begins = {"gate_order": "icfo", "recurrent_activation": "sigmoid"}
+        others = [f", {n}={a!r}" for n, a in self.attributes.items() if a != begins.get(n)]
+        return torch.nn.RNNBase.extra_repr(self) + "".join(others)  # type: ignore[arg-type]
+
+    def zero_states(self, x: torch.Tensor, B: int) -> States:
+        places = self.num_layers * (1 + self.bidirectional)
+        sizes = (self.proj_size or self.hidden_size, self.hidden_size)[: self._count]
+        return tuple(x.new_zeros(places, B, size) for size in sizes)
+
+    def run(
+        self,
+        x: torch.Tensor,
+        states: States,
+        sequence_lengths: torch.Tensor | None,
+        resets: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, States]:
+        kind: Any = PeepholeLSTMParams if self._count > 1 else BlockGRUParams
+        rate = self.dropout if self.training else 0.0
+        out = stacked_rnn(
+            x,
+            states[0],
+            states[1] if len(states) > 1 else None,
+            [
+                kind(**{name: getattr(self, name + end) for name in self._names})
+                for _, end in self._places()
+            ],
+            sequence_lengths=sequence_lengths,
+            resets=resets,
+            direction="bidirectional" if self.bidirectional else "unidirectional",
+            dropout=rate,
+            seeds=seeds_of(rate),
+            **self.attributes,
+        )
+        return out.output, (out.output_h, out.output_c)[: len(states)]
+
+
+class PeepholeNet(StackedNet):
+    """A net with a cell state beside h, and torch.nn's checks of both."""
+
+    _count = 2
+    check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+
+
+class PeepholeLSTM(PeepholeNet):
+    """
+    LSTMs with peepholes and a clip, in layers and directions; called like `torch.nn.LSTM`.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, batch_first, dropout, bidirectional
+        As `torch.nn.LSTM` has them.
+    use_peephole : bool
+        Have wci, wcf and wco.
+    forget_bias, cell_clip, gate_order, recurrent_activation
+        Those of `stacked_rnn`.
+    device, dtype : torch.device, torch.dtype
+        Those of the weights; PyTorch's defaults if left out.
+
+    Attributes
+    ----------
+    w_l0, b_l0, wci_l0, wcf_l0, wco_l0, w_l0_reverse, ...
+        The weights of each layer and direction, by the names of `block_lstm`'s arguments. w is
+        drawn as `init_block_lstm` does; biases, as the op adds forget_bias itself, and peepholes
+        are zero at first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from cupyrnn.torch import PeepholeLSTM
+    >>> net = PeepholeLSTM(2, 3, num_layers=2, bidirectional=True, cell_clip=1.0)
+    >>> output, (h, c) = net(torch.ones(4, 1, 2))
+    >>> output.shape, c.shape
+    (torch.Size([4, 1, 6]), torch.Size([4, 1, 3]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        use_peephole: bool = True,
+        forget_bias: float | None = None,
+        cell_clip: float | None = None,
+        gate_order: GateOrder = "icfo",
+        recurrent_activation: RecurrentActivation = "sigmoid",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        lstm_attributes("PeepholeLSTM", forget_bias, cell_clip, gate_order, recurrent_activation)
+        check_bool("PeepholeLSTM", "use_peephole", use_peephole)
+        super().__init__(
+            (input_size, hidden_size, num_layers),
+            (batch_first, dropout, bidirectional),
+            LSTM_WEIGHTS[: 5 if use_peephole else 2],
+            {
+                "forget_bias": forget_bias,
+                "cell_clip": cell_clip,
+                "gate_order": gate_order,
+                "recurrent_activation": recurrent_activation,
+            },
+            device,
+            dtype,
+        )
+
+    def _drawn(self, K: int, rng: np.random.Generator) -> dict[str, Any]:
+        w, b = init_block_lstm(
+            num_units=self.hidden_size,
+            input_size=K,
+            gate_order=self.attributes["gate_order"],
+            forget_bias=0.0,
+            seed=rng,
+            dtype=np.float64,
+        )
+        return {"w": w, "b": b, **dict.fromkeys(self._names[2:], np.zeros(self.hidden_size))}
+
+
+class BlockGRU(StackedNet):
+    """
+    GRUs that reset before the product, TensorFlow's, in layers and directions.
+
+    Called like `torch.nn.GRU`, whose own GRU resets after the product.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, batch_first, dropout, bidirectional
+        As `torch.nn.GRU` has them.
+    recurrent_activation
+        That of `stacked_rnn`.
+    device, dtype : torch.device, torch.dtype
+        Those of the weights; PyTorch's defaults if left out.
+
+    Attributes
+    ----------
+    w_ru_l0, w_c_l0, b_ru_l0, b_c_l0, w_ru_l0_reverse, ...
+        The weights of each layer and direction, by the names of `block_gru`'s arguments; drawn as
+        `init_block_gru` does.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of a wrong type or out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from cupyrnn.torch import BlockGRU
+    >>> output, h = BlockGRU(2, 3, num_layers=2)(torch.ones(4, 1, 2))
+    >>> output.shape, h.shape
+    (torch.Size([4, 1, 3]), torch.Size([2, 1, 3]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        recurrent_activation: RecurrentActivation = "sigmoid",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        lstm_attributes("BlockGRU", None, None, "icfo", recurrent_activation)
+        super().__init__(
+            (input_size, hidden_size, num_layers),
+            (batch_first, dropout, bidirectional),
+            GRU_WEIGHTS,
+            {"recurrent_activation": recurrent_activation},
+            device,
+            dtype,
+        )
+
+    def _drawn(self, K: int, rng: np.random.Generator) -> dict[str, Any]:
+        drawn = init_block_gru(num_units=self.hidden_size, input_size=K, seed=rng, dtype=np.float64)
+        return drawn._asdict()

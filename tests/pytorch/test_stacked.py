@@ -1,0 +1,189 @@
+"""PeepholeLSTM and BlockGRU: stacked_rnn as modules that are called like torch.nn's."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyrnn
+
+torch: Any
+ct: Any
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        import torch._dynamo
+        from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+        import cupyrnn.torch as ct
+except ImportError:
+    torch = ct = None
+
+pytestmark = [
+    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+KINDS = ["PeepholeLSTM", "BlockGRU"]
+
+
+def build(kind: str, **kwargs: Any) -> Any:
+    """Return a module none of whose weights is zero."""
+    torch.manual_seed(0)
+    net = getattr(ct, kind)(2, 3, dtype=torch.float64, **kwargs)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.normal_(0, 0.5)
+    return net
+
+
+def states_of(out: Any) -> list[Any]:
+    return list(out[1]) if isinstance(out[1], tuple) else [out[1]]
+
+
+def weights_of(kind: str, net: Any, places: list[str]) -> list[Any]:
+    known: Any = cupyrnn.PeepholeLSTMParams if kind == "PeepholeLSTM" else cupyrnn.BlockGRUParams
+    given = dict(net.named_parameters())
+    return [
+        known(**{n.removesuffix(end): p.detach().numpy() for n, p in given.items()
+                 if n.endswith(end) and (end.endswith("reverse") or not n.endswith("reverse"))})
+        for end in places
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_values_are_those_of_stacked_rnn(kind: str, batch_first: bool) -> None:
+    net = build(kind, num_layers=2, bidirectional=True, batch_first=batch_first)
+    x = torch.randn(5, 4, 2, dtype=torch.float64)
+    weights = weights_of(kind, net, ["_l0", "_l0_reverse", "_l1", "_l1_reverse"])
+    state = np.full((4, 4, 3), 0.5)
+    given = torch.from_numpy(state)
+    hx = (given, given) if kind == "PeepholeLSTM" else given
+    marks = np.random.default_rng(0).random((5, 4)) < 0.3
+    expected = cupyrnn.stacked_rnn(
+        x.numpy(), state, state if kind == "PeepholeLSTM" else None, weights,
+        direction="bidirectional", resets=marks,
+    )  # fmt: skip
+    resets = torch.from_numpy(marks)
+    if batch_first:
+        out = net(x.transpose(0, 1), hx, resets=resets.t())
+        output = out[0].transpose(0, 1)
+    else:
+        out = net(x, hx, resets=resets)
+        output = out[0]
+    np.testing.assert_array_equal(output.detach().numpy(), expected.output)
+    for a, e in zip(states_of(out), expected[1:], strict=False):
+        np.testing.assert_array_equal(a.detach().numpy(), e)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_and_unbatched_are_the_sequences_alone(kind: str) -> None:
+    net = build(kind, num_layers=2, bidirectional=True)
+    x, lengths = torch.randn(5, 3, 2, dtype=torch.float64), [2, 5, 3]
+    out = net(pack_padded_sequence(x, lengths, enforce_sorted=False))
+    padded, _ = pad_packed_sequence(out[0])
+    for b, n in enumerate(lengths):
+        alone = net(x[:n, b])
+        torch.testing.assert_close(padded[:n, b], alone[0], rtol=1e-13, atol=1e-14)
+        for s, e in zip(states_of(out), states_of(alone), strict=True):
+            torch.testing.assert_close(s[:, b], e, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_layer_is_the_block_op(kind: str) -> None:
+    net, x = build(kind), torch.randn(5, 4, 2, dtype=torch.float64)
+    zeros = torch.zeros(4, 3, dtype=torch.float64)
+    given = {n.removesuffix("_l0"): p for n, p in net.named_parameters()}
+    if kind == "PeepholeLSTM":
+        expected = ct.block_lstm(x, zeros, zeros, **given)
+    else:
+        expected = ct.block_gru(x, zeros, **given)
+    torch.testing.assert_close(net(x)[0], expected.h, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_surrounds_them(kind: str) -> None:
+    """compile, export, files, dropout, vmap, skip_init, repr."""
+    torch._dynamo.reset()
+    net = build(kind, num_layers=2, batch_first=True)
+    x = torch.randn(3, 4, 2, dtype=torch.float64)
+    expected = torch.autograd.grad(net(x)[0].sum(), list(net.parameters()))
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    for a, e in zip(torch.autograd.grad(compiled(x)[0].sum(), list(net.parameters())), expected,
+                    strict=True):  # fmt: skip
+        torch.testing.assert_close(a, e, rtol=1e-13, atol=1e-14)
+    sizes, file = {0: torch.export.Dim("B"), 1: torch.export.Dim("T")}, io.BytesIO()
+    torch.export.save(torch.export.export(net, (x,), dynamic_shapes=(sizes,)), file)
+    file.seek(0)
+    other = torch.randn(2, 7, 2, dtype=torch.float64)
+    found = torch.export.load(file).module()(other)
+    torch.testing.assert_close(found[0], net(other)[0], rtol=0, atol=0)
+    alone = torch.func.vmap(lambda x: net(x)[0])(x)
+    torch.testing.assert_close(alone, net(x)[0])
+    skipped = torch.nn.utils.skip_init(getattr(ct, kind), 2, 3)
+    again = getattr(ct, kind)(2, 3)
+    assert list(skipped.state_dict()) == list(again.state_dict())
+    assert repr(net) == f"{kind}(2, 3, num_layers=2, batch_first=True)"
+    dropping = getattr(ct, kind)(2, 3, 2, dropout=0.5)
+    x = torch.randn(4, 3, 2)
+    assert not torch.equal(dropping(x)[0], dropping(x)[0])
+    dropping.eval()
+    assert torch.equal(dropping(x)[0], dropping(x)[0])
+
+
+def test_first_values() -> None:
+    net = ct.PeepholeLSTM(2, 3, 2, bidirectional=True, gate_order="ifco")
+    for name, p in net.named_parameters():
+        assert p.any() == name.startswith("w_l"), name
+    assert all(p.any() == name.startswith("w") for name, p in ct.BlockGRU(2, 3).named_parameters())
+    without = ct.PeepholeLSTM(2, 3, use_peephole=False)
+    assert [n for n, _ in without.named_parameters()] == ["w_l0", "b_l0"]
+
+
+def test_training_lowers_the_loss() -> None:
+    for kind in KINDS:
+        net = build(kind, num_layers=2)
+        x, y = (torch.randn(6, 4, n, dtype=torch.float64) for n in (2, 3))
+        optimiser, losses = torch.optim.Adam(net.parameters(), lr=0.05), []
+        for _ in range(20):
+            optimiser.zero_grad()
+            loss = (net(x)[0] - y).square().mean()
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss))
+        assert losses[-1] < 0.9 * losses[0]
+
+
+def test_errors() -> None:
+    x, h = torch.ones(4, 1, 2), torch.zeros(1, 1, 3)
+    params = cupyrnn.BlockLSTMParams(torch.ones(5, 12), torch.ones(12))
+    with pytest.raises(ValueError, match=r"^stacked_rnn: weights\[0\].w has shape \(4, 12\), exp"):
+        ct.stacked_rnn(x, h, h, [params._replace(w=torch.ones(4, 12))])
+    with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[0\].b is None, expected a torch"):
+        ct.stacked_rnn(x, h, h, [params._replace(b=None)])
+    with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[1\] is a list, expected a Block"):
+        ct.stacked_rnn(x, h, h, [params, []])
+    with pytest.raises(ValueError, match=r"^stacked_rnn: weights has 1 entries, expected L\*D wi"):
+        ct.stacked_rnn(x, h, h, [params], direction="bidirectional")
+    with pytest.raises(TypeError, match=r"^stacked_rnn: input_c is None, expected a torch.Tensor"):
+        ct.stacked_rnn(x, h, None, [params])
+    with pytest.raises(ValueError, match=r"^stacked_rnn: input_h has shape \(2, 1, 3\), expected"):
+        ct.stacked_rnn(x, torch.zeros(2, 1, 3), h, [params])
+    peepholes = cupyrnn.PeepholeLSTMParams(*params, wci=torch.ones(3))
+    with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[0\].wcf is None, expected a tor"):
+        ct.stacked_rnn(x, h, h, [peepholes])
+    gru = cupyrnn.BlockGRUParams(torch.ones(5, 6), torch.ones(5, 3), torch.ones(6), torch.ones(3))
+    with pytest.raises(ValueError, match=r"^stacked_rnn: cell_clip is 1, expected None for a GRU"):
+        ct.stacked_rnn(x, h, None, [gru], cell_clip=1)
+    with pytest.raises(TypeError, match=r"^PeepholeLSTM: hidden_size is 3.0, expected an integer"):
+        ct.PeepholeLSTM(2, 3.0)
+    with pytest.raises(RuntimeError, match=r"Expected hidden size \(1, 1, 3\), got \[1, 1, 4\]"):
+        ct.BlockGRU(2, 3)(x, torch.zeros(1, 1, 4))
