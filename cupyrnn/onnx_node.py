@@ -215,7 +215,7 @@ def run_onnx_node(
     others run step by step in a general cell, which is slower. float16 and bfloat16 are computed
     in float32.
 
-    Some exporters write a wrong ``linear_before_reset`` without a word: ``torch.onnx.export`` with
+    Some exporters silently write a wrong ``linear_before_reset``: ``torch.onnx.export`` with
     ``dynamo=True`` has left it out [2]_ [3]_, which says 0, though torch.nn.GRU resets after the
     product. No check of the file can find that, as all shapes are the same. The outputs look
     plausible and are off by some hundredths to tenths; from states of zero the first step is

@@ -1,4 +1,4 @@
 """
-Steps of cells compiled by Numba, where that is installed: the file of a cell's name, with the same
-functions, and `takes`, which says whether it has a cell's steps for a dtype.
+Steps of cells compiled by Numba, if it is installed. A file is named as its cell and has the
+same functions, and `takes`, which says whether it compiles a cell's steps for a dtype.
 """

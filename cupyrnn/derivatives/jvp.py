@@ -18,7 +18,7 @@ def _check_primal(name: str, a: Any) -> None:
     """Check an array that has a tangent."""
     is_array = array_kind(a) is not None
     if isinstance(a, (Traced, complex)) or (is_array and a.dtype.kind == "c"):
-        raise TypeError(f"jvp: {name} has a tangent already: jvp of jvp is not to be had")
+        raise TypeError(f"jvp: {name} has a tangent already: jvp of jvp is not supported")
     if not is_array:
         kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
         raise TypeError(

@@ -1,7 +1,7 @@
 """
 The CUDA twins of the recurrences, and what runs them.
 
-How to read this room: `common` holds the scalar functions that all cells share, as CUDA source.
+`common` holds the scalar functions that all cells share, as CUDA source.
 Each cell has a file of the name its NumPy twin has in the package, with the gate math as plain
 scalar C++ (GATES), the kernels of one time step (STEP), and the Python functions that launch them,
 named like their NumPy twins. `dropout` is the twin of `_dropout`: a generator in place of gates.

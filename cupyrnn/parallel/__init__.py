@@ -13,13 +13,12 @@ the gradients of all are averaged, and each makes the same step with the average
 
     mpiexec -n 4 python train.py
 
-Started without `mpiexec` the same lines run in one process. What is sent, and how, is left to the
-libraries: NumPy arrays go through mpi4py; CuPy arrays through NCCL by `cupyx.distributed`, or
-through an MPI that was built for CUDA where CuPy has no NCCL.
+Without `mpiexec` the same lines run in one process. NumPy arrays go through mpi4py; CuPy arrays
+through NCCL by `cupyx.distributed`, or through an MPI built for CUDA where CuPy has no NCCL.
 
 Every call first compares what the ranks are about to do, so that arrays that differ in name, order,
-shape or dtype are an error on every rank and not a hang or a wrong sum. It waits for the others
-without taking a core from them, not for ever, and not for one that has ended.
+shape or dtype are an error on every rank and not a hang or a wrong sum. Waiting for other processes
+takes no core from them; it ends after a timeout, or when one of them has ended.
 """
 
 from .communicators import Communicator, communicator, launched_rank

@@ -190,7 +190,7 @@ def lstm_block_cell(
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives i, f and o of their sums; `cupyrnn.lstm_block_cell` says whose each is.
+        Activation of the gates i, f and o: see `cupyrnn.lstm_block_cell`.
 
     Returns
     -------
@@ -267,7 +267,7 @@ def block_lstm(
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives i, f and o of their sums; `cupyrnn.block_lstm` says whose each is.
+        Activation of the gates i, f and o: see `cupyrnn.block_lstm`.
 
     Returns
     -------
@@ -325,7 +325,7 @@ def gru_block_cell(
     b_ru, b_c : [2*H] and [H]
         The biases.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives r and u of their sums; `cupyrnn.gru_block_cell` says whose each is.
+        Activation of the gates r and u: see `cupyrnn.gru_block_cell`.
 
     Returns
     -------
@@ -388,7 +388,7 @@ def block_gru(
     resets : list or tensor of [T, B] booleans on the CPU, optional
         No state passes from a step t-1 to a step t that is marked, in either direction.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives r and u of their sums; `cupyrnn.block_gru` says whose each is.
+        Activation of the gates r and u: see `cupyrnn.block_gru`.
 
     Returns
     -------
@@ -467,7 +467,7 @@ def cudnn_rnn(
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates of their sums; `cupyrnn.cudnn_rnn` says whose each is.
+        Activation of the gates: see `cupyrnn.cudnn_rnn`.
     time_major : bool
         Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
 

@@ -459,7 +459,7 @@ def _result(tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def _refusal(name: str, why: str) -> Any:
-    """Return what a function calls that is not to be had."""
+    """Return what a function calls that is not available."""
 
     def refuse(*_: Any) -> Any:
         raise NotImplementedError(f"{name}: {why}")

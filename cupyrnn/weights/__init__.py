@@ -1,1 +1,1 @@
-"""Weights: the packed layout, first values, and converters from and to other frameworks."""
+"""Weights: the packed layout, initial values, and converters from and to other frameworks."""

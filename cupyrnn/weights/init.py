@@ -1,4 +1,4 @@
-"""First values of parameters, packed and of the block ops, as Keras or PyTorch draw them."""
+"""Initial parameters, packed and of the block ops, as Keras or PyTorch draw them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def init_params(
     dtype: DTypeLike = np.float32,
 ) -> PackedParams:
     """
-    Return packed parameters to begin training with.
+    Return packed parameters to start training from.
 
     Parameters
     ----------
