@@ -38,6 +38,7 @@ from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
 from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop, cudnn_rnn_engine
 from .derivatives.jvp import jvp
+from .device import RecurrenceKernels, recurrence_kernels
 from .gru import (
     block_gru,
     block_gru_grad,
@@ -115,6 +116,7 @@ __all__ = [
     "Piece",
     "PreparedStep",
     "Pullback",
+    "RecurrenceKernels",
     "StackedRNNGrads",
     "StackedRNNOutputs",
     "StepOutputs",
@@ -161,6 +163,7 @@ __all__ = [
     "params_to_torch",
     "prepare_step",
     "raw_ops",
+    "recurrence_kernels",
     "run_onnx_node",
     "stacked_rnn",
     "stacked_rnn_backprop",

@@ -43,6 +43,11 @@ template <typename R>
 __device__ __forceinline__ void store(Dual<R>* p, Dual<R> a) { *p = a; }
 
 template <typename R>
+__device__ __forceinline__ Dual<R> from_lane(Dual<R> a, int d)
+{
+    return Dual<R>(from_lane(a.value, d), from_lane(a.slope, d));
+}
+template <typename R>
 __device__ __forceinline__ Dual<R> operator-(Dual<R> a) { return Dual<R>(-a.value, -a.slope); }
 template <typename R>
 __device__ __forceinline__ Dual<R> operator+(Dual<R> a, Dual<R> b)
@@ -124,6 +129,8 @@ __device__ __forceinline__ float wide(float v) { return v; }
 __device__ __forceinline__ double wide(double v) { return v; }
 __device__ __forceinline__ void store(float* p, float v) { *p = v; }
 __device__ __forceinline__ void store(double* p, double v) { *p = v; }
+__device__ __forceinline__ float from_lane(float v, int d) { return __shfl_xor_sync(~0u, v, d); }
+__device__ __forceinline__ double from_lane(double v, int d) { return __shfl_xor_sync(~0u, v, d); }
 __device__ __forceinline__ float exp_(float v) { return expf(v); }
 __device__ __forceinline__ double exp_(double v) { return exp(v); }
 __device__ __forceinline__ float tanh_(float v) { return tanhf(v); }

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import persistent
 from .launch import Loop, gate_arguments
+from .rows import gru as rows
+from .rows.common import SOURCE as ROWS
+from .rows.common import Kernel
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -160,6 +164,9 @@ _FORWARD_GATES, _FORWARD_OUTPUT, _BACKWARD_OUTPUT, _BACKWARD_RESET = KERNELS = (
     "gru_backward_reset<{T}>",
 )
 SOURCE = GATES + STEP
+_ALL_STEPS = GATES + ROWS + rows.KERNELS
+FORWARD_ROWS = Kernel(_ALL_STEPS, "gru_forward_rows", rows.FORWARD)
+BACKWARD_ROWS = Kernel(_ALL_STEPS, "gru_backward_rows", rows.BACKWARD)
 
 
 def forward_steps(cell: GRU, run: ForwardRun) -> None:
@@ -167,9 +174,12 @@ def forward_steps(cell: GRU, run: ForwardRun) -> None:
     import cupy
 
     (z_ru, z_c), (w_ru, w_c), (r, u, c, h), state = run.xw, run.w, run.saved, run.carried.h
-    H, loop = np.int64(state.shape[1]), Loop(run.batches, SOURCE, KERNELS)
+    attributes = (H := np.int64(state.shape[1]), *(gate := gate_arguments(cell.gate, state.dtype)))
+    arrays = (z_ru, z_c, cell.b_ru, cell.b_c, state, *run.saved)
+    if persistent.run(FORWARD_ROWS, run.batches, state, run.w, arrays, attributes):
+        return
+    loop = Loop(run.batches, SOURCE, KERNELS)
     update, h_reset = cupy.empty(state.shape, state.dtype), cupy.empty(state.shape, h.dtype)
-    gate = gate_arguments(cell.gate, state.dtype)
     gates = (z_ru, cell.b_ru, state, r, u, update, h_reset)
     output = (z_c, cell.b_c, update, c, h, state)
     loop.run(
@@ -185,9 +195,11 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
     import cupy
 
     (d_ru, d_c), (w_ru, w_c), (r, u, c, _), dh = run.deltas, run.w, run.saved, run.carried.h
-    H, loop, h_prev = np.int64(dh.shape[1]), Loop(run.batches, SOURCE, KERNELS), run.before.h
-    d_hr, gate = cupy.empty(dh.shape, dh.dtype), gate_arguments(cell.gate, dh.dtype)
-    output = (u, c, h_prev, run.given.h, dh, d_ru, d_c)
+    H, gate, h_prev = np.int64(dh.shape[1]), gate_arguments(cell.gate, dh.dtype), run.before.h
+    output, matrices = (u, c, h_prev, run.given.h, dh, d_ru, d_c), (w_c.T, w_ru.T)
+    if persistent.run(BACKWARD_ROWS, run.batches, dh, matrices, (r, *output), (H, *gate)):
+        return
+    loop, d_hr = Loop(run.batches, SOURCE, KERNELS), cupy.empty(dh.shape, dh.dtype)
     reset = (r, u, h_prev, d_hr, dh, d_ru)
     loop.run(
         loop.pointwise(_BACKWARD_OUTPUT, d_c.dtype, output, H, *gate),

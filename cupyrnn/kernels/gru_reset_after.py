@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import persistent
 from .launch import Loop, gate_arguments
+from .rows import gru_reset_after as rows
+from .rows.common import SOURCE as ROWS
+from .rows.common import Kernel
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -120,6 +124,9 @@ __global__ void gru_reset_after_backward_step(
 KERNELS = "gru_reset_after_forward_step<{T}>", "gru_reset_after_backward_step<{T}>"
 _FORWARD, _BACKWARD = KERNELS
 SOURCE = GATES + STEP
+_ALL_STEPS = GATES + ROWS + rows.KERNELS
+FORWARD_ROWS = Kernel(_ALL_STEPS, "gru_reset_after_forward_rows", rows.FORWARD)
+BACKWARD_ROWS = Kernel(_ALL_STEPS, "gru_reset_after_backward_rows", rows.BACKWARD)
 
 
 def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
@@ -127,25 +134,32 @@ def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     import cupy
 
     (z,), (w_h,), h, state = run.xw, run.w, run.saved.h, run.carried.h
-    (B, H), loop = state.shape, Loop(run.batches, SOURCE, KERNELS)
+    (B, H), gate = state.shape, gate_arguments(cell.gate, z.dtype)
+    arrays = (z, cell.b, cell.b_hc, state, *run.saved)
+    attributes = np.int64(H), *gate
+    if persistent.run(FORWARD_ROWS, run.batches, state, run.w, arrays, attributes):
+        return
+    loop = Loop(run.batches, SOURCE, KERNELS)
     # Apart from x @ w_x: the reset comes between the two.
     hw = cupy.empty((B, 3 * H), z.dtype)
-    gate = gate_arguments(cell.gate, z.dtype)
     arrays = (z, hw, cell.b, cell.b_hc, state, *run.saved)
     loop.run(
         loop.product(h, w_h, hw, before=state),
-        loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(H), *gate),
+        loop.pointwise(_FORWARD, h.dtype, arrays, *attributes),
     )
 
 
 def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
     (dz,), (w_h,), dh = run.deltas, run.w, run.carried.h
-    H, loop = dh.shape[1], Loop(run.batches, SOURCE, KERNELS)
-    gate = gate_arguments(cell.gate, dh.dtype)
+    H, gate = dh.shape[1], gate_arguments(cell.gate, dh.dtype)
     arrays = (*run.saved[:4], run.before.h, run.given.h, dh, dz)
+    attributes = np.int64(H), *gate
+    if persistent.run(BACKWARD_ROWS, run.batches, dh, [w_h.T], arrays, attributes):
+        return
+    loop = Loop(run.batches, SOURCE, KERNELS)
     loop.run(
-        loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(H), *gate),
+        loop.pointwise(_BACKWARD, dz.dtype, arrays, *attributes),
         loop.product(dz[:, : 3 * H], w_h, dh, accumulate=True),
         backwards=True,
     )

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arithmetic.dual import real_dtype
+from . import persistent
 from .launch import SUMS, Loop, add_slices, gate_arguments, launch, sum_grid
+from .rows import lstm as rows
+from .rows.common import SOURCE as ROWS
+from .rows.common import Kernel
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -235,6 +239,9 @@ _FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE = (
     "lstm_peephole_sums<{T}>",
 )
 SOURCE = GATES + STEP
+_ALL_STEPS = GATES + ROWS + rows.KERNELS
+FORWARD_ROWS = Kernel(_ALL_STEPS, "lstm_forward_rows", rows.FORWARD)
+BACKWARD_ROWS = Kernel(_ALL_STEPS, "lstm_backward_rows", rows.BACKWARD)
 KERNELS = (_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE, *SUMS)
 
 
@@ -253,11 +260,15 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """
     import cupy
 
-    (z,), (w_h, *w_p), h = run.xw, run.w, run.saved.h
-    H, loop = run.carried.c.shape[1], Loop(run.batches, SOURCE, KERNELS)
-    o_co = cupy.empty((len(h), H), h.dtype) if w_p else h
-    arrays = (z, cell.b, *(cell.peephole or (None,) * 3), run.carried.c, *run.saved[:6], o_co)
+    (z,), (w_h, *w_p), (h, c) = run.xw, run.w, run.carried
+    H, read = c.shape[1], (z, cell.b, *(cell.peephole or (None,) * 3))
     attributes = _attributes(cell, H, z.dtype)
+    arrays: tuple[Any, ...] = (*read, h, c, *run.saved)
+    if not w_p and persistent.run(FORWARD_ROWS, run.batches, c, run.w, arrays, attributes):
+        return
+    h, loop = run.saved.h, Loop(run.batches, SOURCE, KERNELS)
+    o_co = cupy.empty((len(h), H), h.dtype) if w_p else h
+    arrays = (*read, c, *run.saved[:6], o_co)
     loop.run(
         loop.product(h, w_h, z, accumulate=True, before=run.carried.h),
         loop.pointwise(_FORWARD, h.dtype, arrays, *attributes),
@@ -276,17 +287,20 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     import cupy
 
     (dz, *dh_steps), (dh, dcs), (w_h, *w_p) = run.deltas, run.carried, run.w or (None,)
-    H, loop, stages = dcs.shape[1], Loop(run.batches, SOURCE, KERNELS), []
-    h_grad, dm = run.given.h, dh
+    H, h_grad, peephole = dcs.shape[1], run.given.h, cell.peephole or (None,) * 3
+    read, attributes = (*run.saved[:6], run.before.c, run.given.c), _attributes(cell, H, dcs.dtype)
+    arrays: tuple[Any, ...] = (*read, h_grad, *peephole, dh, dcs, dz)
+    once = [w.T for w in run.w] if len(run.w) == 1 else []
+    if once and persistent.run(BACKWARD_ROWS, run.batches, dcs, once, arrays, attributes):
+        return
+    loop, dm, stages = Loop(run.batches, SOURCE, KERNELS), dh, []
     if w_p:
         dm = cupy.empty(dcs.shape, dcs.dtype)
-        arrays: tuple[Any, ...] = (dh, h_grad, dh_steps[0])
+        arrays = (dh, h_grad, dh_steps[0])
         P, h_grad = np.int64(dh.shape[1]), None
         stages.append(loop.pointwise(_H_GRADIENT, dz.dtype, arrays, P))
         stages.append(loop.product(dh_steps[0], w_p[0], dm))
-    arrays = (*run.saved[:6], run.before.c, run.given.c, h_grad, *(cell.peephole or (None,) * 3))
-    arrays += dm, dcs, dz
-    attributes = _attributes(cell, H, dcs.dtype)
+    arrays = (*read, h_grad, *peephole, dm, dcs, dz)
     stages.append(loop.pointwise(_BACKWARD, dz.dtype, arrays, *attributes))
     if w_h is not None:
         stages.append(loop.product(dz, w_h, dh))

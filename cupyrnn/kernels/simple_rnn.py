@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import persistent
 from .launch import Loop
+from .rows import simple_rnn as rows
+from .rows.common import SOURCE as ROWS
+from .rows.common import Kernel
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -71,29 +75,34 @@ __global__ void simple_rnn_backward_step(
 
 _FORWARD, _BACKWARD = KERNELS = "simple_rnn_forward_step<{T}>", "simple_rnn_backward_step<{T}>"
 SOURCE = GATES + STEP
+_ALL_STEPS = GATES + ROWS + rows.KERNELS
+FORWARD_ROWS = Kernel(_ALL_STEPS, "simple_rnn_forward_rows", rows.FORWARD)
+BACKWARD_ROWS = Kernel(_ALL_STEPS, "simple_rnn_backward_rows", rows.BACKWARD)
 
 
 def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     """The recurrence over t steps: one product and one kernel each."""
-    (z,), (w_h,), h = run.xw, run.w, run.saved.h
+    (z,), (w_h,), h, state = run.xw, run.w, run.saved.h, run.carried.h
+    attributes, arrays = (np.int64(h.shape[1]), np.bool_(cell.relu)), (z, cell.b, state, h)
+    if persistent.run(FORWARD_ROWS, run.batches, state, run.w, arrays, attributes):
+        return
     loop = Loop(run.batches, SOURCE, KERNELS)
-    attributes = np.int64(h.shape[1]), np.bool_(cell.relu)
     loop.run(
-        loop.product(h, w_h, z, accumulate=True, before=run.carried.h),
+        loop.product(h, w_h, z, accumulate=True, before=state),
         loop.pointwise(_FORWARD, h.dtype, (z, cell.b, h), *attributes),
     )
-    loop.keep_last(h, run.carried.h)
+    loop.keep_last(h, state)
 
 
 def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
     (dz,), (w_h,), dh, h = run.deltas, run.w, run.carried.h, run.saved.h
-    loop, attributes = (
-        Loop(run.batches, SOURCE, KERNELS),
-        (np.int64(h.shape[1]), np.bool_(cell.relu)),
-    )
+    attributes, arrays = (np.int64(h.shape[1]), np.bool_(cell.relu)), (h, run.given.h, dh, dz)
+    if persistent.run(BACKWARD_ROWS, run.batches, dh, [w_h.T], arrays, attributes):
+        return
+    loop = Loop(run.batches, SOURCE, KERNELS)
     loop.run(
-        loop.pointwise(_BACKWARD, dz.dtype, (h, run.given.h, dh, dz), *attributes),
+        loop.pointwise(_BACKWARD, dz.dtype, arrays, *attributes),
         loop.product(dz, w_h, dh),
         backwards=True,
     )

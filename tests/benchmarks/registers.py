@@ -9,8 +9,12 @@ needs the `test` extra and no GPU; without_a_gpu/test_kernels.py asserts that no
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
+from itertools import product
 from pathlib import Path
+
+import numpy as np
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
@@ -18,7 +22,9 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvrtc  # noqa: E402
 
-from cupyrnn.kernels import common, compile  # noqa: E402
+from cupyrnn._arrays import compute_dtype  # noqa: E402
+from cupyrnn.kernels import common, compile, persistent  # noqa: E402
+from cupyrnn.kernels.rows.common import template_of  # noqa: E402
 
 
 def table() -> list[str]:
@@ -36,10 +42,33 @@ def table() -> list[str]:
     return lines
 
 
+def table_of_rows() -> list[str]:
+    """Return the registers of the kernels over all steps, at several H, for four sequences."""
+    os.environ["CUPYRNN_PERSISTENT"] = "rows"
+    lines = ["", "Of the kernels over all steps, four sequences a block, where they are taken:", ""]
+    lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
+    for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
+        for kernel in (CELLS[name].FORWARD_ROWS, CELLS[name].BACKWARD_ROWS):
+            for dtype, H in product(("float16", "float32", "float64", "complex64"), (32, 64, 96)):
+                compute = compute_dtype(np.dtype(dtype))
+                if persistent.choose(kernel, np.dtype(dtype), (1, H), 2, 1).kernel == "loop":
+                    continue
+                instance = compile.instance(template_of(kernel, H, 4, compute), dtype)
+                source = common.source(dtype, kernel.source)
+                used = []
+                for arch in ARCHITECTURES:
+                    cubin = nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
+                    usage = cubin.kernels[instance]
+                    spilled = f" ({usage.spill_stores} B spilled)" if usage.spill_stores else ""
+                    used.append(f"{usage.registers}{spilled}")
+                lines.append(f"| `{instance}` | {H} | " + " | ".join(used) + " |")
+    return lines
+
+
 if __name__ == "__main__":
     reason = nvrtc.have_nvrtc()
     if reason is not None:
         sys.exit(reason)
-    text = "\n".join(dict.fromkeys(table())) + "\n"
+    text = "\n".join(dict.fromkeys(table())) + "\n" + "\n".join(table_of_rows()) + "\n"
     (HERE / "results" / "registers.md").write_text(text)
     print(text)

@@ -30,7 +30,7 @@ FLOORS = (
     {"weights"},
     {"_packed_cells", "cudnn", "onnx_general"},
     {"_reserve"},
-    {"cudnn_rnn", "gru", "lstm", "stacked_rnn", "stream"},
+    {"cudnn_rnn", "device", "gru", "lstm", "stacked_rnn", "stream"},
     {"onnx_node", "raw_ops", "torch"},
     {"vjp"},
     {"cupyrnn"},

@@ -156,7 +156,7 @@ struct Entry {
 struct Launch {
   unsigned grid[3], block[3];
   unsigned long long shared_bytes;
-  int reverse;
+  int order;  // 0 forward, 1 reverse, more: the seed of a random one
 };
 
 static const Entry* entry;
@@ -202,7 +202,17 @@ static void wait(State state, int line) {
   switch_context(fiber->context, scheduler);
 }
 
-static size_t in_order(size_t i, size_t count) { return launch.reverse ? count - 1 - i : i; }
+// In a random order a block may be left after any of its warps, and passed over, as if it were slow.
+static unsigned long long random_state;
+static bool at_random() { return launch.order > 1; }
+static unsigned drawn(size_t below) {
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  return unsigned((random_state >> 32) % below);
+}
+
+static size_t in_order(size_t i, size_t count) { return launch.order == 1 ? count - 1 - i : i; }
 
 // The thread whose turn is next, if it is of the same warp and has not started: it can do with the
 // fiber of the one that has ended.
@@ -429,14 +439,17 @@ static bool drive_block(Block& block) {
   const size_t warp_count = (thread_count + warpSize - 1) / warpSize;
   make_resident(block);
   for (;;) {
+    const size_t turn = at_random() ? drawn(warp_count) : 0;
     for (size_t i = 0; i < warp_count; ++i) {
-      const size_t first = in_order(i, warp_count) * warpSize;
+      const size_t first = in_order((i + turn) % warp_count, warp_count) * warpSize;
       const size_t count = thread_count - first < warpSize ? thread_count - first : warpSize;
       if (!drive_warp(block, block.threads + first, count)) return false;
+      if (at_random() && block_count > 1 && drawn(3) == 0) break;
     }
     if (count_threads(block, State::done) == thread_count) return end_block(block);
     if (count_threads(block, State::block_barrier) == 0 ||
-        count_threads(block, State::spinning) > 0)
+        count_threads(block, State::spinning) > 0 ||
+        (at_random() && count_threads(block, State::ready) + count_threads(block, State::warp) > 0))
       return true;
     const Thread* waiting = nullptr;
     for (size_t i = 0; i < thread_count; ++i)
@@ -456,7 +469,10 @@ static bool release_grid(Block* blocks) {
   constexpr int patience = 10000;
   static size_t changes_before;
   static int idle_rounds;
-  size_t spinning = 0, waiting = 0;
+  size_t spinning = 0, waiting = 0, running = 0;
+  if (at_random())
+    for (size_t b = 0; b < block_count; ++b)
+      running += count_threads(blocks[b], State::ready) + count_threads(blocks[b], State::warp);
   const Thread* first = nullptr;
   const Block* first_block = nullptr;
   for (size_t b = 0; b < block_count; ++b) {
@@ -476,6 +492,7 @@ static bool release_grid(Block* blocks) {
     for (size_t b = 0; b < block_count; ++b) set_ready(blocks[b], State::spinning);
     return true;
   }
+  if (running) return true;
   for (size_t b = 0; b < block_count; ++b) {
     if (!blocks[b].threads)
       return fail("the grid barrier in line %d is reached by %zu of %zu threads: block (%u, %u, "
@@ -502,8 +519,10 @@ static bool run_blocks(Block* blocks) {
     for (size_t b = 0; b < block_count; ++b) alive = alive || blocks[b].threads;
     if (!alive) return true;
     if (!release_grid(blocks)) return false;
+    const size_t turn = at_random() ? drawn(block_count) : 0;
     for (size_t i = 0; i < block_count; ++i) {
-      Block& block = blocks[in_order(i, block_count)];
+      Block& block = blocks[in_order((i + turn) % block_count, block_count)];
+      if (at_random() && drawn(2) == 0) continue;
       if (block.threads && !drive_block(block)) return false;
     }
   }
@@ -519,6 +538,7 @@ static const char* run(const Entry& kernel, const Launch& how, void** values) {
   thread_count = size_t(blockDim.x) * blockDim.y * blockDim.z;
   block_count = size_t(gridDim.x) * gridDim.y * gridDim.z;
   resident = nullptr;
+  random_state = 0x9E3779B97F4A7C15ull * (unsigned long long)(how.order);
   failure[0] = 0;
   // Touching one thread-local variable makes this OS thread's image exist.
   *static_cast<volatile unsigned char*>(shared_image_anchor) = poison;

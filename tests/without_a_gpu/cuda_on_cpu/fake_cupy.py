@@ -34,6 +34,8 @@ class Device:
 
     entered: list[int] = []  # noqa: RUF012 - one stack for the process, as in CUDA
 
+    attributes = {"MultiProcessorCount": 4}  # noqa: RUF012 - CUDA's
+
     def __init__(self, id: int = 0) -> None:
         self.id = id
 

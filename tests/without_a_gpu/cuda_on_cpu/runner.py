@@ -27,6 +27,9 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+ORDERS = ("forward", "reverse")
+"""The orders of threads, warps and blocks that have a name."""
+
 SOURCE_NAME = "kernel.cu"
 """What compiler messages and sanitizer reports call the source string."""
 
@@ -166,7 +169,7 @@ def compile_module(
     *,
     options: Sequence[str] = (),
     sanitize: bool = False,
-    order: str = "forward",
+    order: str | int = "forward",
 ) -> Module:
     """Compile a CUDA source string for the host.
 
@@ -182,9 +185,9 @@ def compile_module(
         about code generation are ignored.
     sanitize : bool
         Run each launch in a child process under g++'s address sanitizer and bounds checks.
-    order : {"forward", "reverse"}
-        The order in which threads, warps and blocks get their turn. A result that depends on it
-        is wrong.
+    order : {"forward", "reverse"} or int
+        The order in which threads, warps and blocks get their turn: a number is the seed of a
+        random one of warps and blocks. A result that depends on it is wrong.
 
     Returns
     -------
@@ -195,26 +198,31 @@ def compile_module(
     CompileError
         With the compiler's message.
     """
-    if order not in ("forward", "reverse"):
-        raise ValueError(f"order must be 'forward' or 'reverse', not {order!r}")
+    if order not in ORDERS and not (isinstance(order, int) and order >= 0):
+        raise ValueError(f"order must be 'forward', 'reverse' or a seed, not {order!r}")
     if reason := have_sanitizer() if sanitize else have_gxx():
         raise CompileError(reason)
     names = tuple(name_expressions)
     path = build(source, names, tuple(options), sanitize=sanitize)
     # A sanitized program runs one launch and ends; the signatures are read from the library.
     library = build(source, names, tuple(options)) if sanitize else path
-    return Module(_load(library), path if sanitize else None, order == "reverse", source)
+    return Module(_load(library), path if sanitize else None, _number(order), source)
+
+
+def _number(order: str | int) -> int:
+    """Return an order as the C++ side has it: those with a name, then the seeds."""
+    return ORDERS.index(order) if isinstance(order, str) else len(ORDERS) + order
 
 
 class Module:
     """A compiled source string; made by :func:`compile_module`."""
 
     def __init__(
-        self, library: ctypes.PyDLL, program: Path | None, reverse: bool, source: str
+        self, library: ctypes.PyDLL, program: Path | None, order: int, source: str
     ) -> None:
         self._library = library
         self._program = program
-        self._reverse = reverse
+        self._order = order
         self._source = source
         self._parameters = {}
         for number, entry in enumerate(entries(library)):
@@ -229,7 +237,7 @@ class Module:
         if name not in self._parameters:
             raise KeyError(f"no kernel {name!r}; compiled were {list(self._parameters)}")
         number, parameters = self._parameters[name]
-        return Kernel(name, parameters, self._launcher(number, name), self._reverse)
+        return Kernel(name, parameters, self._launcher(number, name), self._order)
 
     def _launcher(self, number: int, name: str) -> Callable[[bytes, list[_Value]], None]:
         if self._program is None:
@@ -254,13 +262,13 @@ class Kernel:
         name: str,
         parameters: list[Parameter],
         launch: Callable[[bytes, list[_Value]], None],
-        reverse: bool,
+        order: int,
     ) -> None:
         self.name = name
         self.parameters = parameters
         self.max_dynamic_shared_size_bytes = _DEFAULT_SHARED_BYTES
         self._launch = launch
-        self._reverse = reverse
+        self._order = order
 
     def __call__(
         self,
@@ -313,7 +321,7 @@ class Kernel:
                 values.append(_convert(argument, parameter))
             except TypeError as error:
                 raise TypeError(f"{self.name}, argument {number}: {error}") from None
-        self._launch(_LAUNCH.pack(*sizes, shared_mem, self._reverse), values)
+        self._launch(_LAUNCH.pack(*sizes, shared_mem, self._order), values)
 
 
 @dataclass(frozen=True)

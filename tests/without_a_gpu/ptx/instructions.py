@@ -81,6 +81,7 @@ def _table() -> dict[str, Operation]:
             add(f"selp.{t}", t, f"{t} {t} pred", lambda a, b, p: np.where(p, a, b))
             add(f"mov.{t}", t, t, _same)
     add("mul.hi.u64", "u64", "u64 u64", ar.high_product)
+    add("bfi.b32", "b32", "b32 b32 u32 u32", _inserted)
     for name, function in _BITWISE.items():
         add(f"{name}.pred", "pred", "pred pred", function)
     add("not.pred", "pred", "pred", np.invert)
@@ -147,6 +148,14 @@ def _mad(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     return a * b + c
 
 
+def _inserted(a: Lanes, b: Lanes, start: Lanes, length: Lanes) -> Lanes:
+    """Return b with as many bits as `length` from `start` on replaced by the lowest ones of a."""
+    one, begin = np.uint64(1), start.astype(np.uint64)
+    mask = ((one << length.astype(np.uint64)) - one) << begin
+    inserted = a.astype(np.uint64) << begin
+    return ((b.astype(np.uint64) & ~mask) | (inserted & mask)).astype(np.uint32)
+
+
 def _cast(dtype: np.dtype[Any]) -> Callable[[Lanes], Lanes]:
     return lambda a: a.astype(dtype)
 
@@ -211,6 +220,8 @@ class Compiler:
             return self._access(instruction, *match.groups())
         if re.fullmatch(r"mov\.b(32|64)", name) and any(o.startswith("{") for o in operands):
             return self._pack(8 * TYPES[name[4:]].itemsize, operands)
+        if name == "shfl.sync.bfly.b32":
+            return self._exchange(operands)
         operation = OPERATIONS.get(name)
         if operation is None:
             raise PtxError("unknown instruction")
@@ -354,6 +365,30 @@ class Compiler:
 
         return load
 
+    def _exchange(self, operands: tuple[str, ...]) -> Step:
+        """``shfl.sync.bfly``: each lane has the value of the one whose number differs by a mask."""
+        targets, *others = operands
+        name, *arrived = targets.split("|")
+        target, _ = self._target(name, "b32")
+        value, mask, clamp, lanes = (
+            self._read(o, kind)
+            for o, kind in zip(others, ("b32", "u32", "u32", "b32"), strict=True)
+        )
+
+        def exchange(f: Frame) -> None:
+            if np.any(clamp(f) != 31) or np.any(lanes(f) != 0xFFFFFFFF):
+                raise PtxError("an exchange that is not among all lanes of a warp")
+            places = _whole_warps(f)
+            values = np.broadcast_to(value(f), f.n)
+            numbers = np.arange(32) ^ np.broadcast_to(mask(f), f.n)[places].astype(np.intp)
+            result = np.empty(f.n, values.dtype)
+            result[places] = values[np.take_along_axis(places, numbers, 1)]
+            f[target] = result
+            for predicate in arrived:
+                f[predicate] = np.ones(f.n, bool)
+
+        return exchange
+
     def _load_parameter(
         self, place: str, targets: list[tuple[str, np.dtype[Any] | None]], dtype: np.dtype[Any]
     ) -> Step:
@@ -406,6 +441,18 @@ class Compiler:
         return unpack
 
 
+def _whole_warps(f: Frame) -> Lanes:
+    """Return the places of the frame's lanes by warps, [warps, 32]: all lanes of each are here."""
+    threads = f["thread"]
+    order = np.argsort(threads, kind="stable")
+    if f.n % 32 == 0:
+        places = order.reshape(-1, 32)
+        by_warp = threads[places]
+        if np.all(by_warp == by_warp[:, :1] // 32 * 32 + np.arange(32)):
+            return places
+    raise PtxError("not all lanes of a warp are at its exchange")
+
+
 def _approximately(function: Callable[..., Lanes], how: Approximation) -> Callable[..., Lanes]:
     return lambda a: function(a, how)
 
@@ -447,6 +494,8 @@ def _computation(
             f[name] = function(a(f), b(f))
 
         return binary
+    if len(reads) == 4:
+        return lambda f: f.__setitem__(name, function(*(read(f) for read in reads)))
     a, b, c = reads
 
     def ternary(f: Frame) -> None:
