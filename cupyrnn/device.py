@@ -79,6 +79,7 @@ def recurrence_kernels(
     Returns
     -------
     RecurrenceKernels
+        What the op and its gradient would take.
 
     Raises
     ------
