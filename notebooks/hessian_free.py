@@ -93,6 +93,7 @@ class Net(NamedTuple):
             (y_grad[:, None] * w)[None],
             None,
             out.reserve_space,
+            host_reserved=out.host_reserved,
             rnn_mode=self.rnn_mode,
         )
         return np.concatenate(

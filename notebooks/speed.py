@@ -55,8 +55,9 @@ def cudnn_rnn(a: dict[str, Any]) -> Any:
     first = (a["x"], a["zero"][None], a["zero"][None], packed)
 
     def backward(out: Any) -> Any:
+        given, saved = (a["h_grad"], None, None), out.reserve_space
         return cupyrnn.cudnn_rnn_backprop(
-            *first, *out[:3], a["h_grad"], None, None, out.reserve_space
+            *first, *out[:3], *given, saved, host_reserved=out.host_reserved
         )
 
     return lambda: cupyrnn.cudnn_rnn(*first), backward

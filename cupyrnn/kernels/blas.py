@@ -7,6 +7,8 @@ tangents taken from a value, vanishes beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,9 @@ _CUDA_TYPE = {
     "complex128": 5,
 }
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
+# The default types may multiply complex numbers by three real products, by which a tangent beside a
+# value is lost in the values' rounding. These may not, nor is TF32 allowed to them.
+_COMPUTE_32F_PEDANTIC, _COMPUTE_64F_PEDANTIC = 69, 71
 _OP_N, _OP_T = 0, 1
 _GEMM_DEFAULT = -1
 # cublasMath_t: without it partial sums may be rounded to a half format before they are added.
@@ -66,6 +71,37 @@ def address(a: Any) -> int:
     return pointer
 
 
+def _compute_type(kind: str) -> int:
+    """Return how products of matrices of a dtype are computed."""
+    if kind == "complex64":
+        return _COMPUTE_32F_PEDANTIC
+    if kind == "complex128":
+        return _COMPUTE_64F_PEDANTIC
+    if kind == "float64":
+        return _COMPUTE_64F
+    # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
+    return _COMPUTE_32F_FAST_TF32 if kind == "float32" and tf32_allowed() else _COMPUTE_32F
+
+
+@contextmanager
+def without_rounding(needed: bool) -> Iterator[None]:
+    """Have partial sums not be rounded to a half format, in all products of a call."""
+    if not needed:
+        yield
+        return
+    import cupy
+
+    cublas: Any = cupy.cuda.cublas
+    # The handle is CuPy's, and so the user's: its mode is theirs again afterwards.
+    handle = cupy.cuda.device.get_cublas_handle()
+    mode = cublas.getMathMode(handle)
+    cublas.setMathMode(handle, mode | _NO_REDUCED_PRECISION_REDUCTION)
+    try:
+        yield
+    finally:
+        cublas.setMathMode(handle, mode)
+
+
 class Product:
     """
     out = a @ b, or out += a @ b, for many products of one shape but for the rows of a and out.
@@ -85,6 +121,8 @@ class Product:
     ----------
     a, out : int
         The addresses.
+    rounds : bool
+        Whether the result is of a half format, so that `run` has to be called `without_rounding`.
     """
 
     def __init__(self, a: Array, b: Array, out: Array, *, accumulate: bool) -> None:
@@ -95,18 +133,14 @@ class Product:
         b, op_b, ld_b = _operand(b)
         kind = a.dtype.name
         type_in, type_out = _CUDA_TYPE[kind], _CUDA_TYPE[out.dtype.name]
-        double = kind in ("float64", "complex128")
-        # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
-        tf32 = kind in ("float32", "complex64") and tf32_allowed()
-        compute = _COMPUTE_64F if double else _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F
+        compute = _compute_type(kind)
         scalars = _SCALARS.get(kind, _SCALARS["float32"])
         beta = scalars.ctypes.data + (scalars.itemsize if accumulate else 0)
         alpha = scalars.ctypes.data + scalars.itemsize
         b_ptr = address(b)
         ld_out = max(out.strides[0] // out.itemsize, N, 1)
         handle = cupy.cuda.device.get_cublas_handle()
-        cublas: Any = cupy.cuda.cublas
-        gemm_ex = cublas.gemmEx
+        gemm_ex = cupy.cuda.cublas.gemmEx
         self.a, self.out = address(a), address(out)
         self._alive = a, b, out
         self._nothing = None if accumulate else out
@@ -122,17 +156,8 @@ class Product:
                 compute, _GEMM_DEFAULT,
             )  # fmt: skip
 
-        def run_strictly(M: int, a_ptr: int, out_ptr: int) -> None:
-            # The handle is CuPy's, and so the user's: its mode is theirs again afterwards.
-            mode = cublas.getMathMode(handle)
-            cublas.setMathMode(handle, mode | _NO_REDUCED_PRECISION_REDUCTION)
-            try:
-                run(M, a_ptr, out_ptr)
-            finally:
-                cublas.setMathMode(handle, mode)
-
-        right = run_strictly if out.dtype.itemsize == 2 else run
-        self.run = right if N and K else self._empty
+        self.rounds = out.dtype.itemsize == 2 and N > 0 and K > 0
+        self.run = run if N and K else self._empty
 
     def _empty(self, M: int, a_ptr: int, out_ptr: int) -> None:
         """The product of no columns: zeros."""
@@ -144,4 +169,5 @@ def gemm(a: Array, b: Array, out: Array, *, accumulate: bool = False) -> None:
     """Compute out = a @ b, or out += a @ b, for device arrays of one dtype."""
     product = Product(a, b, out, accumulate=accumulate)
     if len(out):
-        product.run(len(out), product.a, product.out)
+        with without_rounding(product.rounds):
+            product.run(len(out), product.a, product.out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ..arithmetic.dual import real_dtype
-from .blas import Product, address
+from .blas import Product, address, without_rounding
 from .compile import kernel
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Loop:
         self._batches = batches
         self._starts = [0, *accumulate(batches)]
         self._kept: list[Any] = []  # what the addresses point to
+        self._rounds = False  # whether a product's result is of a half format
 
     def _offsets(self, a: Array, before: int = 0) -> list[int]:
         """Return the bytes from `a` to its part of each step, or of the step before it."""
@@ -120,6 +121,7 @@ class Loop:
         at the first step.
         """
         product = Product(a, w, out, accumulate=accumulate)
+        self._rounds |= product.rounds
         self._kept.append(product)
         lefts = [product.a + offset for offset in self._offsets(a, int(before is not None))]
         if before is not None:
@@ -171,9 +173,10 @@ class Loop:
     def run(self, *stages: Stage, backwards: bool = False) -> None:
         """Do the stages of every step."""
         steps = range(len(self._batches))
-        for s in reversed(steps) if backwards else steps:
-            for stage in stages:
-                stage(s)
+        with without_rounding(self._rounds):
+            for s in reversed(steps) if backwards else steps:
+                for stage in stages:
+                    stage(s)
 
     def keep_last(self, rows: Array, state: Array) -> None:
         """Have the state be what stands in the rows of the last step."""

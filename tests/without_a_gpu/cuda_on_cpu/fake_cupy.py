@@ -301,8 +301,8 @@ def _gemm_ex(
     """cublasGemmEx: C[m, n] = alpha * op(A) @ op(B) + beta * C, column-major."""
     assert handle == _HANDLE
     assert algo == -1
-    double, complex_ = computeType == 70, Atype in (4, 5)
-    assert computeType in (68, 70, 77)
+    double, complex_ = computeType in (70, 71), Atype in (4, 5)
+    assert computeType in ((69, 71) if complex_ else (68, 70, 77)), "three products lose a tangent"
     assert Atype == Btype
     assert (Atype in (1, 5)) == double, "compute type and operand type"
     wide = np.dtype("D" if double else "F") if complex_ else np.dtype("d" if double else "f")

@@ -179,8 +179,10 @@ static bool types_fit(cudaDataType from, cudaDataType to, cublasComputeType_t co
   const bool half = from == CUDA_R_16F || from == CUDA_R_16BF;
   const bool single = from == CUDA_R_32F || from == CUDA_C_32F;
   switch (compute) {
-    case CUBLAS_COMPUTE_64F: return (from == CUDA_R_64F || from == CUDA_C_64F) && to == from;
-    case CUBLAS_COMPUTE_32F: return (half && to == CUDA_R_32F) || ((half || single) && to == from);
+    case CUBLAS_COMPUTE_64F:
+    case CUBLAS_COMPUTE_64F_PEDANTIC: return (from == CUDA_R_64F || from == CUDA_C_64F) && to == from;
+    case CUBLAS_COMPUTE_32F:
+    case CUBLAS_COMPUTE_32F_PEDANTIC: return (half && to == CUDA_R_32F) || ((half || single) && to == from);
     case CUBLAS_COMPUTE_32F_FAST_TF32: return single && to == from;
     default: return false;
   }
@@ -217,7 +219,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!host_executes_products) return CUBLAS_STATUS_SUCCESS;
   const bool narrow = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  const cudaDataType scalar = compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F;
+  const bool wide = compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC;
+  const cudaDataType scalar = wide ? CUDA_R_64F : CUDA_R_32F;
   // Of complex matrices the scalars are complex too.
   if (parts_of(Atype) == 2 && (load(alpha, 1, scalar) != 0 || load(beta, 1, scalar) != 0))
     return host_fail(CUBLAS_STATUS_NOT_SUPPORTED, "cublasGemmEx: scalars that are not real");
