@@ -162,8 +162,8 @@ class BlockLSTM(torch.nn.Module):
         Examples
         --------
         >>> from cupyrnn.torch import BlockLSTM
-        >>> BlockLSTM(2, 3, cell_clip=0)
-        BlockLSTM(2, 3, cell_clip=0)
+        >>> BlockLSTM(2, 3, cell_clip=0).extra_repr()
+        '2, 3, cell_clip=0'
         """
         shown = {"use_peephole": self.wci is not None, **self.attributes}
         return _shown((self.input_size, self.num_units), shown, _defaults_of(BlockLSTM))
@@ -324,8 +324,8 @@ class CudnnRNN(torch.nn.Module):
         Examples
         --------
         >>> from cupyrnn.torch import CudnnRNN
-        >>> CudnnRNN(2, 3, 2, rnn_mode="gru")
-        CudnnRNN(2, 3, 2, rnn_mode='gru')
+        >>> CudnnRNN(2, 3, 2, rnn_mode="gru").extra_repr()
+        "2, 3, 2, rnn_mode='gru'"
         """
         sizes = self.input_size, self.num_units, self.num_layers
         return _shown(sizes, {**self.attributes, "dropout": self.dropout}, _defaults_of(CudnnRNN))
