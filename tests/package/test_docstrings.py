@@ -25,7 +25,9 @@ MODULES = [
     if m.name.count(".") == 1 or m.name.startswith("cupyrnn.raw_ops.")
 ]
 # Where a user reads on elsewhere for what is to be said here.
-ELSEWHERE = re.compile(r"^As (in|there|`(?!torch\.))|not listed here|no NumPy array|(?<!`)\bsee there\b")
+ELSEWHERE = re.compile(
+    r"^As (in|there|`(?!torch\.))|not listed here|no NumPy array|(?<!`)\bsee there\b"
+)
 
 Sections = dict[str, dict[str, str]]
 
