@@ -99,8 +99,8 @@ class StackedNet(Recurrent):
         Examples
         --------
         >>> from cupyrnn.torch import PeepholeLSTM
-        >>> PeepholeLSTM(2, 3, num_layers=2, cell_clip=0)
-        PeepholeLSTM(2, 3, num_layers=2, cell_clip=0)
+        >>> PeepholeLSTM(2, 3, num_layers=2, cell_clip=0).extra_repr()
+        '2, 3, num_layers=2, cell_clip=0'
         """
         begins = {"gate_order": "icfo", "recurrent_activation": "sigmoid"}
         others = [f", {n}={a!r}" for n, a in self.attributes.items() if a != begins.get(n)]
@@ -153,7 +153,7 @@ class PeepholeLSTM(PeepholeNet):
     Parameters
     ----------
     input_size, hidden_size, num_layers, batch_first, dropout, bidirectional
-        As `torch.nn.LSTM` has them.
+        Those of `torch.nn.LSTM`.
     use_peephole : bool
         Have wci, wcf and wco.
     forget_bias, cell_clip, gate_order, recurrent_activation
@@ -237,7 +237,7 @@ class BlockGRU(StackedNet):
     Parameters
     ----------
     input_size, hidden_size, num_layers, batch_first, dropout, bidirectional
-        As `torch.nn.GRU` has them.
+        Those of `torch.nn.GRU`.
     recurrent_activation
         That of `stacked_rnn`.
     device, dtype : torch.device, torch.dtype

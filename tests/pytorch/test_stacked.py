@@ -170,14 +170,14 @@ def test_errors() -> None:
     with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[0\].b is None, expected a torch"):
         ct.stacked_rnn(x, h, h, [params._replace(b=None)])
     with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[1\] is a list, expected a Block"):
-        ct.stacked_rnn(x, h, h, [params, []])
+        ct.stacked_rnn(x, torch.cat([h, h]), torch.cat([h, h]), [params, []])
     with pytest.raises(ValueError, match=r"^stacked_rnn: weights has 1 entries, expected L\*D wi"):
         ct.stacked_rnn(x, h, h, [params], direction="bidirectional")
     with pytest.raises(TypeError, match=r"^stacked_rnn: input_c is None, expected a torch.Tensor"):
         ct.stacked_rnn(x, h, None, [params])
     with pytest.raises(ValueError, match=r"^stacked_rnn: input_h has shape \(2, 1, 3\), expected"):
         ct.stacked_rnn(x, torch.zeros(2, 1, 3), h, [params])
-    peepholes = cupyrnn.PeepholeLSTMParams(*params, wci=torch.ones(3))
+    peepholes = cupyrnn.PeepholeLSTMParams(*params, torch.ones(3))
     with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[0\].wcf is None, expected a tor"):
         ct.stacked_rnn(x, h, h, [peepholes])
     gru = cupyrnn.BlockGRUParams(torch.ones(5, 6), torch.ones(5, 3), torch.ones(6), torch.ones(3))
