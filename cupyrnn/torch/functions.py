@@ -29,7 +29,6 @@ from .definitions import (
     GRU_BLOCK_CELL,
     GRU_WEIGHTS,
     LSTM_BLOCK_CELL,
-    LSTM_WEIGHTS,
     PEEPHOLES,
     STACKED_RNN,
     block_shapes,
@@ -522,9 +521,10 @@ def _check_block_weights(
             what, expected = type(entry).__name__, " or ".join(kind.__name__ for kind in kinds)
             raise TypeError(f"{op}: weights[{n}] is a {what}, expected a {expected}")
     given = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
-    required = GRU_WEIGHTS if is_gru else BlockLSTMParams._fields
-    others = () if is_gru else LSTM_WEIGHTS[len(required) :]
-    names = (*required, *(name for name in others if any(name in w for w in given)))
+    names = GRU_WEIGHTS if is_gru else BlockLSTMParams._fields
+    for group in () if is_gru else (PEEPHOLES, ("w_p",)):
+        if any(name in entry for entry in given for name in group):
+            names = (*names, *group)
     flat = []
     for n, entry in enumerate(given):
         K, symbol = (I, "I") if n < D else (D * P, "D*P")
