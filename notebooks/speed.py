@@ -28,7 +28,9 @@ from matplotlib.ticker import LogLocator, NullLocator
 import cupyrnn
 
 Shape: TypeAlias = tuple[int, int, int]  # T, B, H = I
-Contestant: TypeAlias = Callable[[dict[str, Any]], tuple[Callable[[], Any], Callable[[Any], Any]]]
+Implementation: TypeAlias = Callable[
+    [dict[str, Any]], tuple[Callable[[], Any], Callable[[Any], Any]]
+]
 Times: TypeAlias = dict[Shape, dict[str, list[float]]]  # milliseconds, forward and backward
 
 T, B, H = 50, 16, 128
@@ -94,7 +96,7 @@ def tensorflow(a: dict[str, Any]) -> Any:
 FRAMEWORKS = {"PyTorch": ("torch", pytorch), "TensorFlow": ("tensorflow", tensorflow)}
 
 
-def frameworks() -> dict[str, Contestant]:
+def frameworks() -> dict[str, Implementation]:
     """Return the frameworks that are installed."""
     there = {name: make for name, (module, make) in FRAMEWORKS.items() if installed(module)}
     for name in FRAMEWORKS:
@@ -108,7 +110,7 @@ def installed(module: str) -> bool:
 
 
 def arrays(T: int, B: int, H: int, xp: ModuleType = np) -> dict[str, Any]:
-    """Return what all contestants compute with, I = H."""
+    """Return what all implementations compute with, I = H."""
     rng = np.random.default_rng(0)
     a = {"x": rng.normal(size=(T, B, H)), "w": rng.normal(size=(2 * H, 4 * H)) / H**0.5}
     a |= {"b": np.zeros(4 * H), "zero": np.zeros((B, H)), "h_grad": rng.normal(size=(T, B, H))}
@@ -116,12 +118,12 @@ def arrays(T: int, B: int, H: int, xp: ModuleType = np) -> dict[str, Any]:
 
 
 def measure(
-    contestants: dict[str, Contestant],
+    implementations: dict[str, Implementation],
     shapes: Sequence[Shape] = SHAPES,
     xp: ModuleType = np,
     repeats: int = 10,
 ) -> Times:
-    """Return the milliseconds of forward and backward, the contestants in turn, fastest of runs."""
+    """Return the milliseconds of forward and backward, in turn, of each the fastest run."""
 
     def finished(result: Any) -> Any:
         if xp is not np:
@@ -132,7 +134,7 @@ def measure(
     for shape in shapes:
         a = arrays(*shape, xp)
         host = {name: lab.to_host(v) for name, v in a.items()}
-        calls = {n: make(host if n in FRAMEWORKS else a) for n, make in contestants.items()}
+        calls = {n: make(host if n in FRAMEWORKS else a) for n, make in implementations.items()}
         best = {name: [np.inf, np.inf] for name in calls}
         for _ in range(repeats + 1):
             for name, (forward, backward) in calls.items():

@@ -4,7 +4,7 @@
     python notebooks/data/make_framework_times.py
 
 writes framework_times.json beside this file: `about`, with the machine, the date and the versions,
-and `times`, rows of (T, B, H) and the milliseconds of each contestant's forward and backward.
+and `times`, rows of (T, B, H) and the milliseconds of each implementation's forward and backward.
 Everything else that the machine does should be stopped while this runs.
 """
 
@@ -33,10 +33,10 @@ PATH = Path(__file__).with_name("framework_times.json")
 
 
 def main() -> None:
-    contestants = {"block_lstm": speed.block_lstm, "cudnn_rnn": speed.cudnn_rnn}
-    contestants |= speed.frameworks()
+    implementations = {"block_lstm": speed.block_lstm, "cudnn_rnn": speed.cudnn_rnn}
+    implementations |= speed.frameworks()
     lab.one_thread()
-    times = speed.measure(contestants, repeats=25)
+    times = speed.measure(implementations, repeats=25)
     speed.add_numba(times)
     modules: dict[str, Any] = {"cupyrnn": cupyrnn, "NumPy": np, "Numba": numba}
     modules |= {"PyTorch": sys.modules["torch"], "TensorFlow": sys.modules["tensorflow"]}
