@@ -58,7 +58,17 @@ from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs, stacked_rnn, stacke
 from .stream import PreparedStep, StepOutputs, prepare_step
 from .vjp import Pullback, vjp
 from .weights.block import params_from_block_lstm, params_to_block_lstm
+from .weights.dynet import params_from_dynet, params_to_dynet
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from .weights.gates import (
+    Gate,
+    block_gru_from_gates,
+    block_gru_to_gates,
+    block_lstm_from_gates,
+    block_lstm_to_gates,
+    params_from_gates,
+    params_to_gates,
+)
 from .weights.init import init_block_gru, init_block_lstm, init_params
 from .weights.keras import (
     block_gru_from_keras,
@@ -66,6 +76,7 @@ from .weights.keras import (
     params_from_keras,
     params_to_keras,
 )
+from .weights.nets import join_params, reverse_update_gate, split_params
 from .weights.onnx import (
     OnnxParams,
     block_gru_from_onnx,
@@ -84,6 +95,7 @@ from .weights.params import (
     cudnn_rnn_params_size,
     cudnn_rnn_params_to_canonical,
 )
+from .weights.quantized import dequantize, params_from_quantized_onnx
 from .weights.tf1 import (
     block_gru_from_tf1,
     block_gru_to_tf1,
@@ -105,6 +117,7 @@ __all__ = [
     "GRUCellGrads",
     "GRUGrads",
     "GRUOutputs",
+    "Gate",
     "InitialState",
     "LSTMCellGrads",
     "LSTMGrads",
@@ -121,17 +134,21 @@ __all__ = [
     "StackedRNNOutputs",
     "StepOutputs",
     "block_gru",
+    "block_gru_from_gates",
     "block_gru_from_keras",
     "block_gru_from_onnx",
     "block_gru_from_tf1",
     "block_gru_grad",
+    "block_gru_to_gates",
     "block_gru_to_keras",
     "block_gru_to_onnx",
     "block_gru_to_tf1",
     "block_lstm",
+    "block_lstm_from_gates",
     "block_lstm_from_onnx",
     "block_lstm_from_tf1",
     "block_lstm_grad",
+    "block_lstm_to_gates",
     "block_lstm_to_onnx",
     "block_lstm_to_tf1",
     "cudnn_rnn",
@@ -141,22 +158,29 @@ __all__ = [
     "cudnn_rnn_params_layout",
     "cudnn_rnn_params_size",
     "cudnn_rnn_params_to_canonical",
+    "dequantize",
     "gru_block_cell",
     "gru_block_cell_backward",
     "gru_block_cell_grad",
     "init_block_gru",
     "init_block_lstm",
     "init_params",
+    "join_params",
     "jvp",
     "lstm_block_cell",
     "lstm_block_cell_backward",
     "lstm_block_cell_grad",
     "params_from_block_lstm",
+    "params_from_dynet",
+    "params_from_gates",
     "params_from_keras",
     "params_from_onnx",
+    "params_from_quantized_onnx",
     "params_from_tf1",
     "params_from_torch",
     "params_to_block_lstm",
+    "params_to_dynet",
+    "params_to_gates",
     "params_to_keras",
     "params_to_onnx",
     "params_to_tf1",
@@ -164,7 +188,9 @@ __all__ = [
     "prepare_step",
     "raw_ops",
     "recurrence_kernels",
+    "reverse_update_gate",
     "run_onnx_node",
+    "split_params",
     "stacked_rnn",
     "stacked_rnn_backprop",
     "vjp",

@@ -146,7 +146,7 @@ def _as_array(op: str, name: str, value: Any) -> Array:
 def check_names(op: str, what: str, given: Any, prefix: object) -> None:
     """Check that `given` is a mapping of names to arrays, and `prefix` the beginning of a name."""
     if not isinstance(given, Mapping):
-        hint = f"; pass its {what}()" if callable(getattr(given, what, None)) else ""
+        hint = f"; pass its {what}()" if callable(getattr(type(given), what, None)) else ""
         raise TypeError(
             f"{op}: {what} is {type_shown(given)}, expected a mapping of names to arrays{hint}"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .._arrays import check_bool, check_choice, check_list, expect_rank, expect_shape, on_device
 from ..arithmetic.gates import check_gate
@@ -24,9 +24,13 @@ from .params import DIRECTIONS, GATES, check_net, layers, zeros
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.gates import RecurrentActivation
+    from .packed import Model
     from .params import Direction, RNNMode
 
 
+MergeMode: TypeAlias = Literal["concat", "sum", "ave"]
+
+_MERGED = ("concat", "sum", "ave")
 _PARTS = ("kernel", "recurrent kernel", "bias")
 
 
@@ -38,6 +42,7 @@ def params_from_keras(
     direction: Direction = "unidirectional",
     use_bias: bool = True,
     recurrent_activation: RecurrentActivation = "sigmoid",
+    merge_mode: MergeMode = "concat",
 ) -> PackedParams:
     """
     Pack the weights of Keras LSTM, GRU or SimpleRNN layers, or of CuDNNLSTM and CuDNNGRU.
@@ -55,8 +60,8 @@ def params_from_keras(
         The cell. The shapes tell an LSTM from a GRU; a SimpleRNN's activation they do not tell,
         so that it must be said here: "rnn_tanh" is Keras's default.
     direction : {"unidirectional", "bidirectional"}
-        Whether the layers are Bidirectional, with ``merge_mode="concat"``. Where I = H the arrays
-        of such a layer would be taken for two layers without it.
+        Whether the layers are Bidirectional. Where I = H the arrays of such a layer would be taken
+        for two layers without it.
     use_bias : bool
         Whether the layers have biases; without, two arrays take the place of three. Those of a
         GRU then do not tell ``reset_after``: with False they are not for this function, which
@@ -66,6 +71,11 @@ def params_from_keras(
         does. Keras before 2.3 has ``hard_sigmoid`` by default, which is "hard_sigmoid_0.2"; in
         Keras 3 it is "hard_sigmoid_1/6". With the wrong one the outputs are off by tenths,
         without any error.
+    merge_mode : {"concat", "sum", "ave"}
+        That of Bidirectional layers. With "sum" and "ave" a layer reads [T, B, H] of the one below,
+        where CudnnRNN's reads both directions side by side: its input matrices stand twice, halved
+        with "ave", which is the same. The last output is yours to merge:
+        ``output[..., :H] + output[..., H:]``.
 
     Returns
     -------
@@ -107,6 +117,7 @@ def params_from_keras(
     D = 1 + (direction == "bidirectional")
     each = 2 + check_bool(op, "use_bias", use_bias)
     check_gate(op, recurrent_activation)
+    merged = check_choice(op, "merge_mode", merge_mode, _MERGED) != "concat"
     check_list(op, "weights", weights)
     if not weights or len(weights) % (each * D):
         parts = ", ".join(_PARTS[:each])
@@ -131,7 +142,7 @@ def params_from_keras(
         if kind == 2:
             _check_bias(op, f"weights[{n}]", a, rnn_mode, H)
         else:
-            K = H if kind else D * H if layer else I
+            K = H if kind or (layer and merged) else D * H if layer else I
             symbols = "(H, G*H)" if kind else "(K, G*H)"
             if n == each and D == 1 and a.shape == (I, G * H) != (K, G * H):
                 raise ValueError(
@@ -144,7 +155,9 @@ def params_from_keras(
     with on_device(xp, params):
         for n, place in enumerate(layers(params, net)):
             kernel, recurrent, *biases = arrays[each * n : each * (n + 1)]
-            matrices = ((place.input, kernel), (place.recurrent, recurrent))
+            twice = merged and n >= D and D == 2
+            own = xp.empty((G, H, H), params.dtype) if twice else place.input
+            matrices = ((own, kernel), (place.recurrent, recurrent))
             if biases and biases[0].shape == (2 * G * H,) and G > 1:  # of CuDNNLSTM, CuDNNGRU
                 for target, a in matrices:
                     for g, column in enumerate(columns):
@@ -153,6 +166,9 @@ def params_from_keras(
             else:
                 for target, a in matrices:
                     target[...] = by_gate(a, G)[columns]
+            if twice:
+                own *= 0.5 if merge_mode == "ave" else 1
+                place.input[..., :H] = place.input[..., H:] = own
             for b in biases:
                 place.recurrent_bias[...] = b.reshape(-1, G, H)[-1, columns]
                 if b.size == 2 * G * H:
@@ -190,6 +206,7 @@ def params_to_keras(
     direction: Direction | None = None,
     use_bias: bool = True,
     cudnn: bool = False,
+    merge_mode: MergeMode = "concat",
 ) -> list[Array]:
     """
     Return packed parameters as Keras LSTM, SimpleRNN or GRU(``reset_after=True``) layers do.
@@ -209,6 +226,9 @@ def params_to_keras(
         Whether the layers have biases; without, all of params' must be zero.
     cudnn : bool
         In the form of CuDNNLSTM and CuDNNGRU.
+    merge_mode : {"concat", "sum", "ave"}
+        That of Bidirectional layers. With "sum" and "ave" the input matrices of both directions
+        below must be equal, as `params_from_keras` makes them.
 
     Returns
     -------
@@ -236,7 +256,13 @@ def params_to_keras(
         op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
     )
     biased = check_bool(op, "use_bias", use_bias)
-    if check_bool(op, "cudnn", cudnn):
+    check_choice(op, "merge_mode", merge_mode, _MERGED)
+    in_cudnns = check_bool(op, "cudnn", cudnn)
+    if merge_mode != "concat" and model.net.D == 2:
+        if in_cudnns:
+            raise ValueError(f"{op}: cudnn is True, expected False with merge_mode = {merge_mode}")
+        return _halved(op, model, merge_mode, biased)
+    if in_cudnns:
         if model.net.rnn_mode not in ("lstm", "gru") or not biased:
             raise ValueError(
                 f"{op}: cudnn is True with rnn_mode = {model.net.rnn_mode} and use_bias = {biased},"
@@ -244,11 +270,28 @@ def params_to_keras(
             )
         return as_cudnn_keras(op, *model)
     arrays = as_keras(op, *model)
-    if biased:
-        return arrays
+    return arrays if biased else _unbiased(op, model, arrays)
+
+
+def _unbiased(op: str, model: Model, arrays: list[Array]) -> list[Array]:
+    """Return the arrays without the biases, which must be zero."""
     if any(place.input_bias.any() or place.recurrent_bias.any() for place in layers(*model[:0:-1])):
         raise ValueError(f"{op}: use_bias is False, but params has biases that are not zero")
     return [a for n, a in enumerate(arrays) if n % 3 < 2]
+
+
+def _halved(op: str, model: Model, merge_mode: str, biased: bool) -> list[Array]:
+    """Return the arrays of layers that read the sum or the mean of both directions."""
+    H, arrays = model.net.H, as_keras(op, *model)
+    for n in range(6, len(arrays), 3):  # the kernels of all layers but the first
+        below = arrays[n][:H], arrays[n][H:]
+        if (below[0] != below[1]).any():
+            raise ValueError(
+                f"{op}: merge_mode is {merge_mode!r}, but params has other input matrices for the"
+                f" two directions below, in layer {n // 6}"
+            )
+        arrays[n] = below[0] * 2 if merge_mode == "ave" else below[0].copy()
+    return arrays if biased else _unbiased(op, model, arrays)
 
 
 @traceable

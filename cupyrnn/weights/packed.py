@@ -291,7 +291,7 @@ def _refuse_params(op: str, params: object, missing: str) -> NoReturn:
     """Say what is wrong where no sizes are given, and so a PackedParams is due."""
     if array_kind(params) is None:
         hint = ""
-        if hasattr(params, "_fields"):
+        if isinstance(params, tuple) and hasattr(params, "_fields"):
             hint = "; a step of block weights is lstm_block_cell or gru_block_cell"
         raise TypeError(f"{op}: params is {type_shown(params)}, expected a PackedParams{hint}")
     raise TypeError(

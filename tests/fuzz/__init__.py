@@ -287,10 +287,67 @@ def draw_jvp(rng: np.random.Generator) -> Call:
     return Call("jvp", arguments, dtype, {"rnn_mode": "gru"}, True)
 
 
+WHOLE = ("reverse_update_gate", "join_params", "split_params", "params_to_dynet")
+
+
+def draw_whole(rng: np.random.Generator, name: str) -> Call:
+    """Return a right call of a function that takes whole nets."""
+    dtype, tame = DTYPES[rng.integers(len(DTYPES))], bool(rng.random() < 0.6)
+    s = draw_symbols(rng, "params_to_torch", {"num_layers", "direction", "params"})
+    s["rnn_mode"] = "gru" if name.startswith("reverse") else "lstm"
+    if name == "params_to_dynet":
+        s |= {"D": 1, "direction": "unidirectional"}
+    if name == "split_params":
+        s["L"] = s["num_layers"] = 1
+    s["size"] = cupyrnn.cudnn_rnn_params_size(**{n: s[n] for n in NET})
+    net = (s[n] for n in (*NET[:4], "direction", "num_proj"))
+    packed: Any = cupyrnn.PackedParams(draw_array(rng, "params", s, dtype, tame), *net)
+    if name == "join_params":
+        return Call(name, {"nets": cupyrnn.split_params(packed)}, dtype, s, tame)
+    if name == "reverse_update_gate" and rng.random() < 0.5:
+        packed = draw_weights(rng, {**s, "L": 1, "D": 1}, dtype, tame)[0]
+    first = next(iter(signature(name)))
+    return Call(name, {first: packed}, dtype, s, tame)
+
+
+def draw_quantized(rng: np.random.Generator, name: str) -> Call:
+    """Return a right call of a function of integers, whose result is of float32."""
+    D, I, H = (int(n) for n in rng.integers(1, (3, 5, 5)))
+    kind = (np.int8, np.uint8)[rng.integers(2)]
+    shape = ((D,), (D, 4 * H))[rng.integers(2)]
+    scale = rng.uniform(0.01, 0.02, shape).astype(np.float32)
+    zero = np.full(shape, 3, kind)
+    matrix = rng.integers(0, 100, (D, I, 4 * H)).astype(kind)
+    if name == "dequantize":
+        given: dict[str, Any] = {
+            "values": matrix,
+            "scale": scale[0, ...],
+            "zero_point": zero[0, ...],
+        }
+        given["axis"] = 2 if len(shape) == 2 else None
+    else:
+        other = rng.integers(0, 100, (D, H, 4 * H)).astype(kind)
+        bias = rng.standard_normal((D, 8 * H)).astype(np.float32)
+        given = {"W": matrix, "R": other, "B": bias, "W_scale": scale, "W_zero_point": zero}
+        given |= {"R_scale": scale, "R_zero_point": zero}
+    size = 4 * D * H * (I + H + 2)
+    return Call(name, given, "float32", {"rnn_mode": "lstm", "size": size}, True)
+
+
 def draw_call(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function."""
     if name == "jvp":
         return draw_jvp(rng)
+    if name in WHOLE:
+        return draw_whole(rng, name)
+    if name == "dequantize" or "quantized" in name:
+        return draw_quantized(rng, name)
+    if name == "params_from_dynet":
+        whole = draw_whole(rng, "params_to_dynet")
+        return whole._replace(
+            name=name,
+            arguments={"weights": cupyrnn.params_to_dynet(**{"params": whole.arguments["params"]})},
+        )
     if "onnx" in name and name != "params_to_onnx":
         return draw_onnx(rng, name)
     own = signature(name)
@@ -577,7 +634,7 @@ def check_right(call: Call) -> None:
             raise Failure(f"{n} has dtype {a.dtype}, not {own_dtype}")
         if call.tame and not np.isfinite(a.astype(np.float64)).all():
             raise Failure(f"{n} is not finite")
-        axes = axes_of(n)
+        axes = None if call.name.endswith("_to_gates") else axes_of(n)  # other names
         if axes is not None and (n not in WEIGHTS or not call.name.startswith("stacked")):
             shape = shape_of(axes, call.symbols)
             if n in ("output_c", "input_c_backprop") and not lstm:

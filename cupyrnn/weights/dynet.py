@@ -1,0 +1,133 @@
+"""Weights of DyNet's VanillaLSTMBuilder: packed for CudnnRNN and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._arrays import check_list, check_real, expect_rank, expect_shape, on_device, shown
+from ..derivatives.traced import traceable
+from .forms import as_arrays, refuse
+from .packed import PackedParams, check_model
+from .params import check_net, layers, zeros
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+# Where DyNet has the gates of the packed order i, f, ci, o.
+_DYNET = [0, 1, 3, 2]
+
+
+@traceable
+def params_from_dynet(
+    weights: Sequence[Sequence[Any]], *, forget_bias: float = 1.0
+) -> PackedParams:
+    """
+    Pack the weights of DyNet's VanillaLSTMBuilder.
+
+    Parameters
+    ----------
+    weights : sequence of [W_x, W_h, b]
+        For each layer, as the builder's ``get_parameters()`` has them: [4*H, K], [4*H, H] and
+        [4*H], gates in the order i, f, o, g.
+    forget_bias : float
+        What the builder adds to the forget gate when it runs, and does not save: 1 unless it was
+        told otherwise.
+
+    Returns
+    -------
+    PackedParams
+        Layers of an LSTM in one direction; the bias becomes the recurrent bias.
+
+    Raises
+    ------
+    TypeError
+        An argument is of another type, or an array is none, not of a floating dtype or on another
+        device.
+    ValueError
+        A shape does not fit the others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> layer = np.ones((8, 3)), np.ones((8, 2)), np.ones(8)
+    >>> cupyrnn.params_from_dynet([layer])[1:5]
+    (1, 2, 3, 'lstm')
+    """
+    op = "params_from_dynet"
+    added = check_real(op, "forget_bias", forget_bias)
+    check_list(op, "weights", weights)
+    given: dict[str, Any] = {}
+    for n, layer in enumerate(weights):
+        if not isinstance(layer, (list, tuple)) or len(layer) != 3:
+            raise TypeError(f"{op}: weights[{n}] is {shown(layer)}, expected W_x, W_h and b")
+        given |= {f"weights[{n}][{k}]": a for k, a in enumerate(layer)}
+    if not given:
+        raise ValueError(f"{op}: weights has 0 entries, expected one for each layer")
+    xp, arrays = as_arrays(op, given)
+    _, I = expect_rank(op, "weights[0][0]", arrays["weights[0][0]"], "(4*H, K)")
+    _, H = expect_rank(op, "weights[0][1]", arrays["weights[0][1]"], "(4*H, H)")
+    net = check_net(op, len(weights), H, I, "lstm", "linear_input", "unidirectional", 0)
+    for n in range(net.L):
+        K = H if n else I
+        shapes = ("(4*H, K)", (4 * H, K)), ("(4*H, H)", (4 * H, H)), ("(4*H,)", (4 * H,))
+        for k, (symbols, shape) in enumerate(shapes):
+            expect_shape(op, f"weights[{n}][{k}]", arrays[f"weights[{n}][{k}]"], symbols, shape)
+    params = zeros(op, xp, net, arrays["weights[0][0]"])
+    with on_device(xp, params):
+        for n, place in enumerate(layers(params, net)):
+            w_x, w_h, b = (arrays[f"weights[{n}][{k}]"] for k in range(3))
+            place.input[...] = w_x.reshape(place.input.shape)[_DYNET]
+            place.recurrent[...] = w_h.reshape(place.recurrent.shape)[_DYNET]
+            place.recurrent_bias[...] = b.reshape(4, H)[_DYNET]
+            place.recurrent_bias[1] += added
+    return PackedParams(params, net.L, H, I, "lstm", "unidirectional", 0)
+
+
+@traceable
+def params_to_dynet(params: PackedParams, *, forget_bias: float = 1.0) -> list[list[Array]]:
+    """
+    Return packed parameters as DyNet's VanillaLSTMBuilder has them.
+
+    Parameters
+    ----------
+    params : PackedParams
+        Of an LSTM in one direction without projection.
+    forget_bias : float
+        What the builder will add to the forget gate: it is subtracted here.
+
+    Returns
+    -------
+    list of [W_x, W_h, b]
+        For each layer, b the sum of the two packed biases.
+
+    Raises
+    ------
+    TypeError, ValueError
+        params is no PackedParams, or of a net that DyNet does not have.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    >>> [a.shape for a in cupyrnn.params_to_dynet(packed)[0]]
+    [(8, 3), (8, 2), (8,)]
+    """
+    op = "params_to_dynet"
+    added = check_real(op, "forget_bias", forget_bias)
+    xp, net, vector = check_model(op, params)
+    refuse(op, "DyNet", net)
+    if net.rnn_mode != "lstm" or net.D > 1:
+        raise ValueError(
+            f"{op}: params is of a net with rnn_mode = {net.rnn_mode} and D = {net.D}, expected"
+            " lstm and 1"
+        )
+    result: list[list[Array]] = []
+    with on_device(xp, vector):
+        for place in layers(vector, net):
+            b = place.input_bias + place.recurrent_bias
+            b[1] -= added
+            matrices = [a[_DYNET].reshape(4 * net.H, -1) for a in (place.input, place.recurrent)]
+            result.append([*matrices, b[_DYNET].reshape(-1)])
+    return result

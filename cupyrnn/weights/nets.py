@@ -1,0 +1,218 @@
+"""Nets made of nets: layers joined and split, and a GRU's update gate the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._arrays import check_list, contiguous, on_device, shown
+from ..derivatives.traced import traceable
+from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
+from .packed import PackedParams, check_model
+from .params import check_net, layers, zeros
+
+if TYPE_CHECKING:
+    from .params import Direction
+
+
+@traceable
+def reverse_update_gate(weights: Any) -> Any:
+    """
+    Exchange the two meanings of a GRU's update gate, exactly, in the weights.
+
+    Here and in TensorFlow, PyTorch, Keras and ONNX u says how much of the old state is kept,
+    h = u*h + (1-u)*c; in madmom, Haiku and Paddle how much of the new value is taken,
+    h = (1-u)*h + u*c. As 1 - sigmoid(z) is sigmoid(-z), with the hard sigmoids too, the other gate
+    is that of the negated weights. The function is its own way back.
+
+    Parameters
+    ----------
+    weights : PackedParams or BlockGRUParams
+        The weights of a GRU, as a converter returns them.
+
+    Returns
+    -------
+    PackedParams or BlockGRUParams
+        The same with the weights and biases of u negated: new arrays. A gradient in that form
+        changes in the same way.
+
+    Raises
+    ------
+    TypeError, ValueError
+        weights is something else, of another cell, or its shapes do not fit each other.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> weights = cupyrnn.init_block_gru(num_units=2, input_size=3)
+    >>> other = cupyrnn.reverse_update_gate(weights)
+    >>> bool((other.w_ru[:, :2] == weights.w_ru[:, :2]).all())
+    True
+    >>> bool((other.w_ru[:, 2:] == -weights.w_ru[:, 2:]).all())
+    True
+    """
+    op = "reverse_update_gate"
+    if isinstance(weights, PackedParams):
+        xp, net, vector = check_model(op, weights)
+        if net.rnn_mode != "gru":
+            raise ValueError(f"{op}: weights is of a net with {net.rnn_mode}, expected gru")
+        with on_device(xp, vector):
+            vector = vector.copy()
+            for place in layers(vector, net):
+                for part in (place.input, place.recurrent, place.input_bias, place.recurrent_bias):
+                    part[1] *= -1
+        return weights._replace(params=vector)
+    if not isinstance(weights, BlockGRUParams):
+        raise TypeError(
+            f"{op}: weights is a {type(weights).__name__}, expected a PackedParams or a"
+            " BlockGRUParams"
+        )
+    xp, _, H = check_block_gru(op, {f"weights.{n}": a for n, a in weights._asdict().items()})
+    with on_device(xp, weights.w_ru):
+        w_ru, w_c, b_ru, b_c = (contiguous(xp, a).copy() for a in weights)
+        w_ru[:, H:] *= -1
+        b_ru[H:] *= -1
+    return BlockGRUParams(w_ru, w_c, b_ru, b_c)
+
+
+@traceable
+def join_params(
+    nets: Sequence[PackedParams], *, direction: Direction | None = None
+) -> PackedParams:
+    """
+    Join nets to one, a layer above the other: ONNX nodes, Keras layers, one at a time.
+
+    Parameters
+    ----------
+    nets : sequence of PackedParams
+        From the lowest layer up, all of the same cell, H, projection and activation of the gates,
+        each with the input size that the one below it gives.
+    direction : {"bidirectional"}, optional
+        With it the nets are single layers of one direction each: layer 0 forward, layer 0
+        backward, layer 1 forward and so on. Left out, they have a direction already, the same.
+
+    Returns
+    -------
+    PackedParams
+        Of all layers: a new vector.
+
+    Raises
+    ------
+    TypeError
+        nets is no list of PackedParams, or their arrays are not of one module, device and dtype.
+    ValueError
+        The nets do not fit each other.
+
+    See Also
+    --------
+    split_params : The way back.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> below = cupyrnn.init_params(num_layers=1, num_units=3, input_size=5)
+    >>> above = cupyrnn.init_params(num_layers=1, num_units=3, input_size=3)
+    >>> cupyrnn.join_params([below, above])[1:4]
+    (2, 3, 5)
+    """
+    op = "join_params"
+    check_list(op, "nets", nets)
+    for n, packed in enumerate(nets):
+        if not isinstance(packed, PackedParams):
+            kind = type(packed).__name__
+            raise TypeError(f"{op}: nets[{n}] is a {kind}, expected a PackedParams")
+    pairs = direction is not None
+    if pairs and not (isinstance(direction, str) and direction == "bidirectional"):
+        raise ValueError(f"{op}: direction is {shown(direction)}, expected 'bidirectional' or None")
+    if not nets or (pairs and len(nets) % 2):
+        expected = "two for each layer" if pairs else "one or more"
+        raise ValueError(f"{op}: nets has {len(nets)} entries, expected {expected}")
+    models = [check_model(op, packed) for packed in nets]
+    xp, _ = as_arrays(op, {f"nets[{n}].params": model.params for n, model in enumerate(models)})
+    first = models[0].net
+    D = 2 if pairs else first.D
+    K = first.I
+    for n, (packed, (_, net, vector)) in enumerate(zip(nets, models, strict=True)):
+        same = ("rnn_mode", "num_units", "direction", "num_proj", "recurrent_activation")
+        for name in same:
+            theirs, ours = getattr(packed, name), getattr(nets[0], name)
+            if theirs != ours:
+                raise ValueError(
+                    f"{op}: nets[{n}] has {name} = {shown(theirs)}, expected {shown(ours)} like"
+                    " nets[0]"
+                )
+        if vector.dtype != models[0].params.dtype:
+            raise TypeError(
+                f"{op}: nets[{n}].params has dtype {vector.dtype}, expected"
+                f" {models[0].params.dtype} like nets[0].params"
+            )
+        if pairs and (net.D > 1 or net.L > 1):
+            raise ValueError(
+                f"{op}: nets[{n}] has L = {net.L} and D = {net.D}, expected 1 and 1: a direction"
+            )
+        if net.skip:
+            raise ValueError(f"{op}: nets[{n}] has skip_input, expected linear_input")
+        if n >= 1 + pairs:
+            K = D * first.P
+        if net.I != K:
+            raise ValueError(
+                f"{op}: nets[{n}] has input_size = {net.I}, expected {K}, what is below it gives"
+            )
+    L = len(nets) // 2 if pairs else sum(net.L for _, net, _ in models)
+    way: Direction = "bidirectional" if D == 2 else "unidirectional"
+    whole = check_net(op, L, first.H, first.I, first.rnn_mode, "linear_input", way, first.num_proj)
+    params = zeros(op, xp, whole, models[0].params)
+    parts = [place for _, net, vector in models for place in layers(vector, net)]
+    with on_device(xp, params):
+        for place, part in zip(layers(params, whole), parts, strict=True):
+            for target, a in zip(place, part, strict=True):
+                if target is not None:
+                    target[...] = a
+    return nets[0]._replace(params=params, num_layers=L, direction=way, input_mode="linear_input")
+
+
+@traceable
+def split_params(params: PackedParams) -> list[PackedParams]:
+    """
+    Return the layers of a net as nets of one layer each.
+
+    Parameters
+    ----------
+    params : PackedParams
+        Of any number of layers.
+
+    Returns
+    -------
+    list of PackedParams
+        One of one layer for each layer, from the lowest up: new vectors.
+
+    Raises
+    ------
+    TypeError, ValueError
+        params is no PackedParams, or its array is not of the right length.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> packed = cupyrnn.init_params(num_layers=3, num_units=2, input_size=4)
+    >>> [layer.input_size for layer in cupyrnn.split_params(packed)]
+    [4, 2, 2]
+    """
+    op = "split_params"
+    xp, net, vector = check_model(op, params)
+    refuse(op, "a net of several", net, projection=True)
+    places = layers(vector, net)
+    result: list[PackedParams] = []
+    with on_device(xp, vector):
+        for n in range(net.L):
+            K = net.D * net.P if n else net.I
+            one = check_net(
+                op, 1, net.H, K, net.rnn_mode, "linear_input", net.direction, net.num_proj
+            )
+            part = zeros(op, xp, one, vector)
+            for target, place in zip(layers(part, one), places[n * net.D :], strict=False):
+                for t, a in zip(target, place, strict=True):
+                    if t is not None:
+                        t[...] = a
+            result.append(params._replace(params=part, num_layers=1, input_size=K))
+    return result

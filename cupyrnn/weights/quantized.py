@@ -1,0 +1,189 @@
+"""Quantized weights as floats: those of DequantizeLinear, and of ONNX Runtime's own LSTM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._arrays import array_kind, expect_shape, shown
+from .onnx import params_from_onnx
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from .packed import PackedParams
+
+
+def _on_host(op: str, name: str, value: Any) -> Array:
+    """Return an array of numbers that is on the host."""
+    if array_kind(value) == "cupy":
+        raise TypeError(f"{op}: {name} is a cupy.ndarray, expected an array of the host")
+    try:
+        a = np.asarray(value)
+    except Exception:  # lists of different lengths, an __array__ that raises
+        a = np.empty((), object)
+    if a.dtype.kind not in "iuf" and a.dtype.name != "bfloat16":
+        raise TypeError(f"{op}: {name} is {shown(value)}, expected an array of numbers")
+    return a
+
+
+def dequantize(
+    values: Any, scale: Any, zero_point: Any = None, *, axis: int | None = None
+) -> Array:
+    """
+    Return quantized weights as floats: ``(values - zero_point) * scale``, as DequantizeLinear does.
+
+    For the QDQ form of ONNX, TensorFlow Lite's int8 and others with a scale. It is done once: what
+    follows computes in floats, and differs from a runtime that quantizes its inputs as well.
+
+    Parameters
+    ----------
+    values : array of integers on the host
+        The quantized weights, of 8, 16 or 32 bits.
+    scale : float32 scalar or vector
+        One of all, or one for each index of `axis`.
+    zero_point : integer scalar or vector, optional
+        Of the shape of scale and the dtype of values; 0 if left out.
+    axis : int, optional
+        Which axis of values a vector of scales goes along; it must be said for a vector.
+
+    Returns
+    -------
+    array
+        Of float32, or of the dtype of scale, and the shape of values.
+
+    Raises
+    ------
+    TypeError
+        values or zero_point are no integers, or scale is no float, on the host.
+    ValueError
+        A shape does not fit, a scale is not positive and finite, or axis is missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> cupyrnn.dequantize(np.array([[-2, 3]], np.int8), np.float32(0.5), np.int8(1))
+    array([[-1.5,  1. ]], dtype=float32)
+    """
+    op = "dequantize"
+    arrays = {"values": _on_host(op, "values", values), "scale": _on_host(op, "scale", scale)}
+    if zero_point is not None:
+        arrays["zero_point"] = _on_host(op, "zero_point", zero_point)
+    q, s = arrays["values"], arrays["scale"]
+    z = arrays.get("zero_point", np.zeros(s.shape, np.int32))
+    for name, a in (("values", q), ("zero_point", z)):
+        if a.dtype.kind not in "iu" or a.dtype.itemsize > 4:
+            raise TypeError(
+                f"{op}: {name} has dtype {a.dtype}, expected integers of 32 bits or fewer"
+            )
+    if s.dtype.kind != "f" or s.dtype.itemsize not in (2, 4, 8):
+        raise TypeError(f"{op}: scale has dtype {s.dtype}, expected float32")
+    if not (np.isfinite(s).all() and (s > 0).all()):
+        raise ValueError(f"{op}: scale is {shown(s)}, expected positive and finite")
+    if s.shape != z.shape:
+        raise ValueError(f"{op}: zero_point has shape {z.shape}, expected that of scale, {s.shape}")
+    if s.ndim > 1 or (s.ndim == 1 and s.size != 1 and axis is None):
+        raise ValueError(f"{op}: scale has shape {s.shape}, expected one, or a vector with an axis")
+    shape: list[int] = [1] * q.ndim
+    if s.ndim == 1 and s.size != 1:
+        if not isinstance(axis, (int, np.integer)) or not -q.ndim <= axis < q.ndim:
+            raise ValueError(f"{op}: axis is {shown(axis)}, expected one of the {q.ndim} of values")
+        if s.size != q.shape[axis]:
+            raise ValueError(
+                f"{op}: scale has shape {s.shape}, expected ({q.shape[axis]},) along axis {axis}"
+            )
+        shape[axis] = s.size
+    dtype = np.promote_types(s.dtype, np.float32)
+    difference = q.astype(np.int64) - z.astype(np.int64).reshape(shape if z.size > 1 else ())
+    result: Array = difference.astype(dtype) * s.astype(dtype).reshape(shape if s.size > 1 else ())
+    return result
+
+
+def params_from_quantized_onnx(
+    W: Any,
+    R: Any,
+    B: Any,
+    W_scale: Any,
+    W_zero_point: Any,
+    R_scale: Any,
+    R_zero_point: Any,
+) -> PackedParams:
+    """
+    Pack the weights of a DynamicQuantizeLSTM, ONNX Runtime's operator, as floats.
+
+    They are dequantized once, here. The operator quantizes its inputs and states as well while it
+    runs, which costs it some hundredths: its outputs are those of the packed net up to that.
+
+    Parameters
+    ----------
+    W : [D, I, 4*H] of int8 or uint8
+        The input matrices, transposed as the operator has them, gates in the order i, o, f, c.
+    R : [D, H, 4*H] of int8 or uint8
+        The recurrent matrices.
+    B : [D, 8*H] of float32, or None
+        The biases; zero if None.
+    W_scale, W_zero_point : [D] or [D, 4*H]
+        One for each direction, or one for each column.
+    R_scale, R_zero_point : [D] or [D, 4*H]
+        Those of R.
+
+    Returns
+    -------
+    PackedParams
+        One layer of an LSTM, of float32, or of float64 where a scale is. There is no way back.
+
+    Raises
+    ------
+    TypeError
+        An array is of another dtype, or not on the host.
+    ValueError
+        A shape does not fit the others, or a scale is not positive and finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> W, R = np.ones((1, 3, 8), np.int8), np.ones((1, 2, 8), np.int8)
+    >>> scale, zero = np.full(1, 0.01, np.float32), np.zeros(1, np.int8)
+    >>> cupyrnn.params_from_quantized_onnx(W, R, None, scale, zero, scale, zero)[1:5]
+    (1, 2, 3, 'lstm')
+    """
+    op = "params_from_quantized_onnx"
+    W, R, W_scale, W_zero_point, R_scale, R_zero_point = (
+        _on_host(op, name, a)
+        for name, a in (
+            ("W", W),
+            ("R", R),
+            ("W_scale", W_scale),
+            ("W_zero_point", W_zero_point),
+            ("R_scale", R_scale),
+            ("R_zero_point", R_zero_point),
+        )
+    )
+    shapes = {"W": W.shape, "R": R.shape}
+    D, H, width = shapes["R"] if len(shapes["R"]) == 3 else (0, 0, 1)
+    if D not in (1, 2) or not H or width != 4 * H:
+        raise ValueError(f"{op}: R has shape {shapes['R']}, expected (D, H, 4*H) with D = 1 or 2")
+    if len(shapes["W"]) != 3 or shapes["W"][::2] != (D, 4 * H) or not shapes["W"][1]:
+        raise ValueError(f"{op}: W has shape {shapes['W']}, expected (D, I, 4*H) with H = {H}")
+    if B is not None:
+        B = _on_host(op, "B", B)
+        if B.dtype.kind != "f":
+            raise TypeError(f"{op}: B has dtype {B.dtype}, expected float32")
+        expect_shape(op, "B", B, "(D, 8*H)", (D, 8 * H))
+    matrices: list[Array] = []
+    for name, q, scale, zero in (("W", W, W_scale, W_zero_point), ("R", R, R_scale, R_zero_point)):
+        for kind, a in (("scale", scale), ("zero_point", zero)):
+            if a.shape not in ((D,), (D, 4 * H)):
+                raise ValueError(
+                    f"{op}: {name}_{kind} has shape {a.shape}, expected (D,) = {(D,)} or"
+                    f" (D, 4*H) = {(D, 4 * H)}"
+                )
+        try:
+            each = [dequantize(q[d], scale[d], zero[d], axis=1) for d in range(D)]
+        except (TypeError, ValueError) as error:
+            reason = str(error).removeprefix("dequantize: ")
+            raise type(error)(f"{op}: of {name}, {reason}") from None
+        matrices.append(np.stack(each).transpose(0, 2, 1))
+    return params_from_onnx(*matrices, B, rnn_mode="lstm")

@@ -1,0 +1,367 @@
+"""Weights by gate, DyNet's, nets joined and split, quantized ones: beside loops written out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn import Gate
+
+# ruff: noqa: E501 - a case a line
+
+T, B, I, H = 5, 3, 4, 2
+GATES = {
+    "lstm": ("i", "f", "ci", "o"),
+    "gru": ("r", "u", "c"),
+    "rnn_tanh": ("h",),
+    "rnn_relu": ("h",),
+}
+
+
+def sigmoid(z: Any) -> Any:
+    return 1 / (1 + np.exp(-z))
+
+
+def gates_of(rng: np.random.Generator, mode: str, L: int, D: int, P: int = H) -> list[Any]:
+    return [
+        {
+            name: Gate(
+                rng.standard_normal((H, I if n < D else D * P)),
+                rng.standard_normal((H, P)),
+                *rng.standard_normal((2, H)),
+            )
+            for name in GATES[mode]
+        }
+        for n in range(L * D)
+    ]
+
+
+def loop(gates: dict[str, Gate], mode: str, x: Any, projection: Any = None) -> Any:
+    """One layer in one direction, a gate at a time."""
+    h, c = np.zeros((B, H if projection is None else len(projection))), np.zeros((B, H))
+    outputs = []
+    for x_t in x:
+        of_x = {n: x_t @ g.input.T + g.bias for n, g in gates.items()}
+        of_h = {n: h @ g.recurrent.T + g.recurrent_bias for n, g in gates.items()}
+        both = {n: of_x[n] + of_h[n] for n in gates}
+        if mode == "lstm":
+            c = sigmoid(both["f"]) * c + sigmoid(both["i"]) * np.tanh(both["ci"])
+            h = sigmoid(both["o"]) * np.tanh(c)
+            h = h if projection is None else h @ projection.T
+        elif mode == "gru":
+            u = sigmoid(both["u"])
+            h = u * h + (1 - u) * np.tanh(of_x["c"] + sigmoid(both["r"]) * of_h["c"])
+        else:
+            h = np.tanh(both["h"]) if mode == "rnn_tanh" else np.maximum(both["h"], 0)
+        outputs.append(h)
+    return np.array(outputs)
+
+
+def output(packed: cupyrnn.PackedParams, x: Any) -> Any:
+    return cupyrnn.cudnn_rnn(x, *packed.zero_state(x.shape[1]), packed).output
+
+
+@pytest.mark.parametrize("D", [1, 2])
+@pytest.mark.parametrize("mode", GATES)
+def test_nets_by_gate(mode: Any, D: int, rng: np.random.Generator) -> None:
+    gates = gates_of(rng, mode, 2, D)
+    told = mode if mode.startswith("rnn") else None
+    direction: Any = ("unidirectional", "bidirectional")[D - 1]
+    packed = cupyrnn.params_from_gates(gates, rnn_mode=told, direction=direction)
+    assert packed[1:7] == (2, H, I, mode, direction, 0)
+    x = expected = rng.standard_normal((T, B, I))
+    for layer in range(2):
+        ways = [loop(gates[layer * D], mode, expected)]
+        if D == 2:
+            ways.append(loop(gates[layer * D + 1], mode, expected[::-1])[::-1])
+        expected = np.concatenate(ways, axis=2)
+    assert_close(output(packed, x), expected, "float64", "output")
+    for back, given in zip(cupyrnn.params_to_gates(packed), gates, strict=True):
+        for name, gate in back.items():
+            for a, e in zip(gate[:4], given[name][:4], strict=True):
+                np.testing.assert_array_equal(a, e)
+    turned = [{n: (g[0].T, g[1].T, *g[2:4]) for n, g in of.items()} for of in gates]
+    again = cupyrnn.params_from_gates(turned, rnn_mode=told, direction=direction, transposed=True)
+    np.testing.assert_array_equal(again.params, packed.params)
+
+
+def test_a_projection_by_gate(rng: np.random.Generator) -> None:
+    (gates,), projection = gates_of(rng, "lstm", 1, 1, P=1), rng.standard_normal((1, H))
+    packed = cupyrnn.params_from_gates([gates], projections=[projection])
+    x = rng.standard_normal((T, B, I))
+    assert_close(output(packed, x), loop(gates, "lstm", x, projection), "float64", "output")
+
+
+def test_peepholes_by_gate(rng: np.random.Generator) -> None:
+    (gates,) = gates_of(rng, "lstm", 1, 1)
+    gates = {n: g._replace(peephole=rng.standard_normal(H)) for n, g in gates.items()}
+    gates["ci"] = gates["ci"]._replace(peephole=None)
+    weights = cupyrnn.block_lstm_from_gates(gates)
+    x, c, h = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
+    out = cupyrnn.block_lstm(x, c, h, **weights._asdict(), forget_bias=0, cell_clip=0)
+    for x_t, h_t in zip(x, out.h, strict=True):
+        z = {
+            n: x_t @ g.input.T + g.bias + h @ g.recurrent.T + g.recurrent_bias
+            for n, g in gates.items()
+        }
+        i, f = (sigmoid(z[n] + gates[n].peephole * c) for n in "if")
+        c = f * c + i * np.tanh(z["ci"])
+        h = sigmoid(z["o"] + gates["o"].peephole * c) * np.tanh(c)
+        assert_close(h_t, h, "float64", "h")
+    again = cupyrnn.block_lstm_from_gates(cupyrnn.block_lstm_to_gates(*weights))
+    for a, e in zip(again, weights, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) -> None:
+    """And its update gate the other way round, as madmom has it."""
+    (gates,) = gates_of(rng, "gru", 1, 1)
+    weights = cupyrnn.block_gru_from_gates(gates)
+    x, h, other = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
+    out = cupyrnn.block_gru(x, h, *weights)
+    reversed_ = cupyrnn.block_gru(x, h, *cupyrnn.reverse_update_gate(weights))
+
+    def step(x_t: Any, h: Any, keep: Any) -> Any:
+        def z(name: str, state: Any) -> Any:
+            g = gates[name]
+            return x_t @ g.input.T + g.bias + state @ g.recurrent.T + g.recurrent_bias
+
+        u, new = sigmoid(z("u", h)), np.tanh(z("c", sigmoid(z("r", h)) * h))
+        return u * h + (1 - u) * new if keep else (1 - u) * h + u * new
+
+    for t in range(T):
+        h, other = step(x[t], h, True), step(x[t], other, False)
+        assert_close(out.h[t], h, "float64", "h")
+        assert_close(reversed_.h[t], other, "float64", "h")
+    for a, e in zip(
+        cupyrnn.reverse_update_gate(cupyrnn.reverse_update_gate(weights)), weights, strict=True
+    ):
+        np.testing.assert_array_equal(a, e)
+    again = cupyrnn.block_gru_from_gates(cupyrnn.block_gru_to_gates(*weights))
+    for a, e in zip(again, weights, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"])
+def test_the_update_gate_of_a_net(activation: Any, rng: np.random.Generator) -> None:
+    """1 - gate(z) is gate(-z) for every activation: the step is h = (1-u)*h + u*c."""
+    (gates,) = gates_of(rng, "gru", 1, 1)
+    packed = cupyrnn.params_from_gates([gates], recurrent_activation=activation)
+    x, h = rng.standard_normal((1, B, I)), rng.standard_normal((1, B, H))
+    turned = cupyrnn.cudnn_rnn(x, h, None, cupyrnn.reverse_update_gate(packed)).output[0]
+    kept = cupyrnn.cudnn_rnn(x, h, None, packed).output[0]
+    slope = {"hard_sigmoid_0.2": 0.2, "hard_sigmoid_1/6": 1 / 6}.get(activation)
+    z = {
+        n: x[0] @ g.input.T + g.bias + h[0] @ g.recurrent.T + g.recurrent_bias
+        for n, g in gates.items()
+    }
+    gate = {
+        n: sigmoid(a) if slope is None else np.clip(slope * a + 0.5, 0, 1) for n, a in z.items()
+    }
+    g = gates["c"]
+    new = np.tanh(x[0] @ g.input.T + g.bias + gate["r"] * (h[0] @ g.recurrent.T + g.recurrent_bias))
+    assert_close(kept, gate["u"] * h[0] + (1 - gate["u"]) * new, "float64", "h")
+    assert_close(turned, (1 - gate["u"]) * h[0] + gate["u"] * new, "float64", "h")
+
+
+def test_dynet(rng: np.random.Generator) -> None:
+    """Gates i, f, o, g, and 1 added to the forget gate, written out."""
+    weights = [
+        (
+            rng.standard_normal((4 * H, K)),
+            rng.standard_normal((4 * H, H)),
+            rng.standard_normal(4 * H),
+        )
+        for K in (I, H)
+    ]
+    packed = cupyrnn.params_from_dynet(weights)
+    x = expected = rng.standard_normal((T, B, I))
+    for w_x, w_h, b in weights:
+        h, c, outputs = np.zeros((B, H)), np.zeros((B, H)), []
+        for x_t in expected:
+            i, f, o, g = np.split(x_t @ w_x.T + h @ w_h.T + b, 4, axis=1)
+            c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            outputs.append(h)
+        expected = np.array(outputs)
+    assert_close(output(packed, x), expected, "float64", "output")
+    for back, given in zip(cupyrnn.params_to_dynet(packed), weights, strict=True):
+        for a, e in zip(back, given, strict=True):
+            assert_close(a, e, "float64", "weights")
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_relu"])
+def test_nets_are_joined_and_split(mode: Any, direction: Any, rng: np.random.Generator) -> None:
+    packed = cupyrnn.init_params(
+        num_layers=3, num_units=H, input_size=I, rnn_mode=mode, direction=direction, scheme="torch"
+    )
+    packed = packed._replace(num_proj=0)
+    parts = cupyrnn.split_params(packed)
+    joined = cupyrnn.join_params(parts)
+    assert joined[1:] == packed[1:]
+    np.testing.assert_array_equal(joined.params, packed.params)
+    np.testing.assert_array_equal(
+        cupyrnn.join_params([cupyrnn.join_params(parts[:2]), parts[2]]).params, packed.params
+    )
+    x = rng.standard_normal((T, B, I)).astype(np.float32)
+    through = x
+    for part in parts:
+        through = output(part, through)
+    assert_close(output(packed, x), through, "float32", "output")
+
+
+def test_directions_are_joined(rng: np.random.Generator) -> None:
+    """ONNX's forward and reverse nodes, two each, to one net."""
+    nodes = [
+        (
+            rng.standard_normal((1, 4 * H, K)),
+            rng.standard_normal((1, 4 * H, H)),
+            rng.standard_normal((1, 8 * H)),
+        )
+        for K in (I, I, 2 * H, 2 * H)
+    ]
+    packed = cupyrnn.join_params(
+        [cupyrnn.params_from_onnx(*node) for node in nodes], direction="bidirectional"
+    )
+    x = expected = rng.standard_normal((T, B, I))
+    for k in (0, 2):
+        both = [
+            cupyrnn.run_onnx_node(
+                "LSTM", [expected, *nodes[k + d]], direction=("forward", "reverse")[d]
+            ).Y[:, 0]
+            for d in range(2)
+        ]
+        expected = np.concatenate(both, axis=2)
+    assert_close(output(packed, x), expected, "float64", "output")
+
+
+def test_quantized_nodes(rng: np.random.Generator) -> None:
+    """DequantizeLinear's equation; DynamicQuantizeLSTM's layout, in both directions."""
+    D = 2
+    for dtype in (np.int8, np.uint8):
+        info = np.iinfo(dtype)
+        W, R = (rng.integers(info.min, info.max + 1, (D, n, 4 * H)).astype(dtype) for n in (I, H))
+        b = rng.standard_normal((D, 8 * H)).astype(np.float32)
+        for shape in ((D,), (D, 4 * H)):
+            scales = rng.uniform(0.001, 0.02, (2, *shape)).astype(np.float32)
+            zeros = rng.integers(info.min, info.max + 1, (2, *shape)).astype(dtype)
+            packed = cupyrnn.params_from_quantized_onnx(
+                W, R, b, scales[0], zeros[0], scales[1], zeros[1]
+            )
+            floats = [
+                ((q.astype(np.float64) - z.reshape(D, 1, -1)) * s.reshape(D, 1, -1))
+                .transpose(0, 2, 1)
+                .astype(np.float32)
+                for q, s, z in zip((W, R), scales, zeros, strict=True)
+            ]
+            expected = cupyrnn.params_from_onnx(*floats, b)
+            assert packed[1:] == expected[1:]
+            assert_close(packed.params, expected.params, "float32", "params")
+    q = rng.integers(-128, 128, (3, 4)).astype(np.int8)
+    scale, zero = rng.uniform(0.1, 1, 3).astype(np.float32), np.int8([1, 0, -1])
+    by_row = cupyrnn.dequantize(q, scale, zero, axis=0)
+    np.testing.assert_array_equal(by_row, (q.astype("f4") - zero[:, None]) * scale[:, None])
+    np.testing.assert_array_equal(cupyrnn.dequantize(q.T, scale, zero, axis=-1), by_row.T)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+@pytest.mark.parametrize("merge_mode", ["sum", "ave"])
+def test_directions_merged_by_keras(mode: Any, merge_mode: Any, rng: np.random.Generator) -> None:
+    """A layer reads the sum of both directions below: each layer by itself, and all in one net."""
+    G = {"lstm": 4, "gru": 3}[mode]
+    bias = (4 * H,) if mode == "lstm" else (2, 3 * H)
+    weights = [
+        rng.standard_normal(shape)
+        for K in (I, H, H)
+        for _ in range(2)
+        for shape in ((K, G * H), (H, G * H), bias)
+    ]
+    packed = cupyrnn.params_from_keras(weights, direction="bidirectional", merge_mode=merge_mode)
+    scale = 0.5 if merge_mode == "ave" else 1
+    x = expected = rng.standard_normal((T, B, I))
+    for n in range(0, 18, 6):
+        layer = cupyrnn.params_from_keras(weights[n : n + 6], direction="bidirectional")
+        both = output(layer, expected)
+        expected = scale * (both[..., :H] + both[..., H:])
+    both = output(packed, x)
+    assert_close(scale * (both[..., :H] + both[..., H:]), expected, "float64", "output")
+    for a, e in zip(cupyrnn.params_to_keras(packed, merge_mode=merge_mode), weights, strict=True):
+        np.testing.assert_array_equal(a, e)
+    other = packed._replace(params=packed.params.copy())
+    other.params[2 * G * H * (I + H)] += 1
+    with pytest.raises(ValueError, match="for the two directions below, in layer 1"):
+        cupyrnn.params_to_keras(other, merge_mode=merge_mode)
+
+
+ONE: Any = Gate(np.ones((2, 3)), np.ones((2, 2)), np.ones(2))
+LSTM: Any = dict.fromkeys(GATES["lstm"], ONE)
+NET = cupyrnn.init_params(num_layers=1, num_units=3, input_size=3)
+INT = np.ones((1, 3, 8), np.int8)
+SCALE: Any = np.full(1, 0.1, np.float32)
+
+
+def quantized(**changed: Any) -> Any:
+    zero = np.zeros(1, np.int8)
+    given = {
+        "W": INT,
+        "R": INT[:, :2],
+        "B": None,
+        "W_scale": SCALE,
+        "W_zero_point": zero,
+        "R_scale": SCALE,
+        "R_zero_point": zero,
+    }
+    return cupyrnn.params_from_quantized_onnx(**{**given, **changed})
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: cupyrnn.params_from_gates(LSTM), TypeError, "params_from_gates: gates is a dict, expected a list of arrays"),
+        (lambda: cupyrnn.params_from_gates([]), ValueError, "params_from_gates: gates has 0 entries, expected L*D with D = 1"),
+        (lambda: cupyrnn.params_from_gates([LSTM], direction="bidirectional"), ValueError, "params_from_gates: gates has 1 entries, expected L*D with D = 2"),
+        (lambda: cupyrnn.params_from_gates([{"h": ONE}]), ValueError, "params_from_gates: rnn_mode is left out, and the gate h does not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.params_from_gates([{"i": ONE}]), ValueError, "params_from_gates: gates[0] has the gates ['i'], expected i, f, ci, o"),
+        (lambda: cupyrnn.params_from_gates([{**LSTM, "f": np.ones(3)}]), TypeError, "params_from_gates: gates[0]['f'] is array([1., 1., 1.]), expected a Gate"),
+        (lambda: cupyrnn.params_from_gates([{**LSTM, "f": ONE._replace(input=np.ones((2, 4)))}]), ValueError, "params_from_gates: gates[0]['f'].input has shape (2, 4), expected (H, K) = (2, 3)"),
+        (lambda: cupyrnn.params_from_gates([{**LSTM, "f": ONE._replace(bias=np.ones(3))}]), ValueError, "params_from_gates: gates[0]['f'].bias has shape (3,), expected (H,) = (2,)"),
+        (lambda: cupyrnn.params_from_gates([{**LSTM, "f": ONE._replace(peephole=np.ones(2))}]), ValueError, "params_from_gates: gates[0]['f'] has a peephole, which CudnnRNN does not have; block_lstm_from_gates takes it"),
+        (lambda: cupyrnn.params_from_gates([LSTM], projections=[]), ValueError, "params_from_gates: projections has 0 entries, expected L*D = 1"),
+        (lambda: cupyrnn.params_to_gates(cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, num_proj=2)), ValueError, "params_to_gates: params is of a net with num_proj, which this form does not have"),
+        (lambda: cupyrnn.block_lstm_from_gates({**LSTM, "i": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['f'] has no peephole, but gates['i'] has"),
+        (lambda: cupyrnn.block_lstm_from_gates({**LSTM, "ci": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['ci'] has a peephole, expected one in i, f and o alone"),
+        (lambda: cupyrnn.block_gru_from_gates(dict.fromkeys("ruc", ONE._replace(peephole=np.ones(2)))), ValueError, "block_gru_from_gates: gates['r'] has a peephole, which a GRU does not have"),
+        (lambda: cupyrnn.reverse_update_gate(NET), ValueError, "reverse_update_gate: weights is of a net with lstm, expected gru"),
+        (lambda: cupyrnn.reverse_update_gate(np.ones(3)), TypeError, "reverse_update_gate: weights is a ndarray, expected a PackedParams or a BlockGRUParams"),
+        (lambda: cupyrnn.params_from_dynet([]), ValueError, "params_from_dynet: weights has 0 entries, expected one for each layer"),
+        (lambda: cupyrnn.params_from_dynet([(np.ones((8, 3)), np.ones((8, 2)), np.ones(7))]), ValueError, "params_from_dynet: weights[0][2] has shape (7,), expected (4*H,) = (8,)"),
+        (lambda: cupyrnn.params_to_dynet(NET._replace(direction="bidirectional", params=np.zeros(192))), ValueError, "params_to_dynet: params is of a net with rnn_mode = lstm and D = 2, expected lstm and 1"),
+        (lambda: cupyrnn.join_params([]), ValueError, "join_params: nets has 0 entries, expected one or more"),
+        (lambda: cupyrnn.join_params([NET, 3]), TypeError, "join_params: nets[1] is a int, expected a PackedParams"),
+        (lambda: cupyrnn.join_params([NET], direction="bidirectional"), ValueError, "join_params: nets has 1 entries, expected two for each layer"),
+        (lambda: cupyrnn.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=3, input_size=4)]), ValueError, "join_params: nets[1] has input_size = 4, expected 3, what is below it gives"),
+        (lambda: cupyrnn.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=4, input_size=3)]), ValueError, "join_params: nets[1] has num_units = 4, expected 3 like nets[0]"),
+        (lambda: cupyrnn.join_params([NET, NET._replace(recurrent_activation="hard_sigmoid_0.2")]), ValueError, "join_params: nets[1] has recurrent_activation = 'hard_sigmoid_0.2', expected 'sigmoid' like nets[0]"),
+        (lambda: cupyrnn.join_params([NET, NET._replace(params=NET.params.astype("f8"))]), TypeError, "join_params: nets[1].params has dtype float64, expected float32 like nets[0].params"),
+        (lambda: cupyrnn.dequantize(np.ones(3), 1.0), TypeError, "dequantize: values has dtype float64, expected integers of 32 bits or fewer"),
+        (lambda: cupyrnn.dequantize(INT, np.zeros(1, "f4")), ValueError, "dequantize: scale is array([0.], dtype=float32), expected positive and finite"),
+        (lambda: cupyrnn.dequantize(INT, np.ones(3, "f4")), ValueError, "dequantize: scale has shape (3,), expected one, or a vector with an axis"),
+        (lambda: cupyrnn.dequantize(INT, np.ones(3, "f4"), axis=2), ValueError, "dequantize: scale has shape (3,), expected (8,) along axis 2"),
+        (lambda: cupyrnn.dequantize(INT, np.float32(1), np.ones(2, np.int8)), ValueError, "dequantize: zero_point has shape (2,), expected that of scale, ()"),
+        (lambda: quantized(R=INT), ValueError, "params_from_quantized_onnx: R has shape (1, 3, 8), expected (D, H, 4*H) with D = 1 or 2"),
+        (lambda: quantized(W=INT[0]), ValueError, "params_from_quantized_onnx: W has shape (3, 8), expected (D, I, 4*H) with H = 2"),
+        (lambda: quantized(B=np.zeros((1, 8), "f4")), ValueError, "params_from_quantized_onnx: B has shape (1, 8), expected (D, 8*H) = (1, 16)"),
+        (lambda: quantized(W_scale=np.ones(3, "f4")), ValueError, "params_from_quantized_onnx: W_scale has shape (3,), expected (D,) = (1,) or (D, 4*H) = (1, 8)"),
+        (lambda: quantized(W=INT.astype("f4")), TypeError, "params_from_quantized_onnx: of W, values has dtype float32, expected integers of 32 bits or fewer"),
+        (lambda: cupyrnn.params_from_keras([], merge_mode="mul"), ValueError, "params_from_keras: merge_mode is 'mul', expected one of concat, sum, ave"),
+    ],
+)  # fmt: skip
+def test_errors(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()
