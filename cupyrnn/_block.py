@@ -1,14 +1,13 @@
-"""The cells of the block ops, made of weights [I+H, ·], and what an LSTM asks of its arguments."""
+"""The forms of the block ops' weights [I+H, ·], and what an LSTM asks of its arguments."""
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ._arrays import (
-    aligned,
     cast,
     check_arrays,
     check_bool,
@@ -18,70 +17,165 @@ from ._arrays import (
     contiguous,
     expect_rank,
     expect_shape,
-    on_device,
+    operand_dtype,
+    shown,
 )
 from .arithmetic.dual import real_dtype
 from .arithmetic.gates import check_gate
-from .cells.contract import Weight
-from .cells.gru import GRU
-from .cells.lstm import LSTM
+from .cells.contract import Attributes, Form, Gradients, States, Weight
+from .cells.gru import GRU, GRUOutputs
+from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
 if TYPE_CHECKING:
     from ._arrays import Array
-    from .arithmetic.gates import HardSigmoid, RecurrentActivation
+    from .arithmetic.gates import HardSigmoid
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 
 # Which quarter of the columns of w, b and the gate gradients belongs to i, ci, f and o.
 COLUMNS = {"icfo": (0, 1, 2, 3), "ifco": (0, 2, 1, 3)}
+PEEPHOLES = ("wci", "wcf", "wco")
 
 # TensorFlow's defaults of (forget_bias, cell_clip): BlockLSTM's and BlockLSTMV2's.
 _DEFAULTS = {"icfo": (1.0, 3.0), "ifco": (0.0, 0.0)}
 
 
 class LSTMAttributes(NamedTuple):
-    """The attributes of a call as they are given."""
+    """The attributes of an LSTM after their checks."""
 
-    cell_clip: float | None
-    use_peephole: bool | None
-    gate_order: GateOrder
-    recurrent_activation: RecurrentActivation
-
-
-class LSTMCall(NamedTuple):
-    """The attributes of a call after their checks."""
-
-    peephole: tuple[Array, Array, Array] | None  # in the dtype of the computation, where used
     cell_clip: float | None
     gate_order: GateOrder
     gate: HardSigmoid | None
+    forget_bias: float = 0.0
+
+
+class LSTMForm(Form):
+    """
+    The weights of `block_lstm`, with peepholes and a projection where they are given.
+
+    The rows of w are those of x above those of h. With a projection h is (o*co) @ w_p.
+    """
+
+    name, States, Saved = "an LSTM", LSTMStates, LSTMOutputs
+    shapes: ClassVar = {"w": "K+P, 4*H", "b": "4*H", **dict.fromkeys(PEEPHOLES, "H"), "w_p": "H, P"}
+    together, projection = PEEPHOLES, "w_p"
+
+    def attributes(
+        self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool
+    ) -> LSTMAttributes:
+        """Check all four: backwards no cell_clip means none, and forget_bias is not asked for."""
+        bias, clip, order, activation = given
+        check_choice(op, "gate_order", order, tuple(COLUMNS))
+        return LSTMAttributes(
+            check_clip(op, clip, order, dtype, forward=forward),
+            order,
+            check_gate(op, activation),
+            check_forget_bias(op, bias, order) if forward else 0.0,
+        )
+
+    def cell(self, xp: ModuleType, weights: Any, attributes: LSTMAttributes) -> LSTM:
+        """Return the cell; backwards b may be None."""
+        clip, order, gate, forget_bias = attributes
+        w, b, *others = weights
+        wci, wcf, wco, w_p = (*others, None, None, None, None)[:4]
+        H = w.shape[1] // 4
+        P = H if w_p is None else w_p.shape[1]
+        inputs: tuple[Weight, ...] = (Weight(w[: len(w) - P], 4 * H),)
+        recurrent: tuple[Weight, ...] = (Weight(w[len(w) - P :], 4 * H),)
+        widths: tuple[int, ...] = (4 * H,)
+        if w_p is not None:
+            recurrent, widths = (*recurrent, Weight(w_p, P, of=1)), (4 * H, P)
+        if b is not None and forget_bias != 0:
+            start, b = COLUMNS[order][2] * H, b.copy()
+            b[start : start + H] += forget_bias
+        peephole = None if wci is None else (wci, wcf, wco)
+        return LSTM(inputs, recurrent, widths, b, COLUMNS[order], peephole, clip, gate)
+
+    def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
+        """Return views of w, b and w_p, and memory for the peepholes."""
+        w, b, *others = grads
+        wci, _, _, w_p = (*others, None, None, None, None)[:4]
+        H = w.shape[1] // 4
+        K = len(w) - (H if w_p is None else w_p.shape[1])
+        vectors = None if wci is None else xp.zeros((3, H), w.dtype)
+        if w_p is None:
+            return Gradients(None, (w[:K], w[K:]), (b,), vectors)
+        unused = xp.zeros(w_p.shape[1], b.dtype)  # the sum of the gradients of h
+        return Gradients(None, (w[:K], w[K:], w_p), (b, unused), vectors)
+
+    def finished(self, grads: Any, written: Gradients) -> Any:
+        """Return the gradients with those of the peepholes."""
+        if written.vectors is None:
+            return grads
+        return grads._replace(**dict(zip(PEEPHOLES, written.vectors, strict=True)))
+
+
+class GRUForm(Form):
+    """The weights of `block_gru`: of r and u together, and of c."""
+
+    name, States, Saved = "a GRU", States, GRUOutputs
+    shapes: ClassVar = {"w_ru": "K+H, 2*H", "w_c": "K+H, H", "b_ru": "2*H", "b_c": "H"}
+
+    def attributes(
+        self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool
+    ) -> HardSigmoid | None:
+        """Return the gates' activation; nothing of an LSTM alone may be given."""
+        for name in ("forget_bias", "cell_clip"):
+            if (value := getattr(given, name)) is not None:
+                raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
+        check_choice(op, "gate_order", given.gate_order, tuple(COLUMNS))
+        return check_gate(op, given.recurrent_activation)
+
+    def cell(self, xp: ModuleType, weights: Any, attributes: HardSigmoid | None) -> GRU:
+        """Return the cell; backwards the biases may be None."""
+        w_ru, w_c, b_ru, b_c = weights
+        H = w_c.shape[1]
+        K = len(w_c) - H
+        inputs = Weight(w_ru[:K], 2 * H), Weight(w_c[:K], H, 1)
+        recurrent = Weight(w_ru[K:], 2 * H), Weight(w_c[K:], H, 1)
+        return GRU(inputs, recurrent, (2 * H, H), b_ru, b_c, attributes)
+
+    def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
+        """Return views of all four."""
+        w_ru, w_c, *sums = grads
+        K = len(w_c) - w_c.shape[1]
+        return Gradients(None, (w_ru[:K], w_c[:K], w_ru[K:], w_c[K:]), sums)
+
+
+LSTM_FORM, GRU_FORM = LSTMForm(), GRUForm()
+
+
+def prepared(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
+    """Return weights as `Form.cell` takes them, for a call of this dtype."""
+    compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
+    return weights._make(
+        [
+            None if a is None else cast(contiguous(xp, a), operand if a.ndim == 2 else compute)
+            for a in weights
+        ]
+    )
+
+
+def memory_for(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
+    """Return memory for the gradients of weights: of vectors zeros, as they are added to."""
+    compute = compute_dtype(dtype)
+    return weights._make(
+        [
+            None if a is None else (xp.empty if a.ndim == 2 else xp.zeros)(a.shape, compute)
+            for a in weights
+        ]
+    )
+
+
+class LSTMCall(NamedTuple):
+    """What an LSTM call is asked beside x, w, b and states, after its checks."""
+
+    peephole: tuple[Array | None, Array | None, Array | None]  # as given, where used
+    attributes: LSTMAttributes
     dtype: np.dtype[Any]
 
 
-def lstm_cell(w: Array, b: Array | None, H: int, call: LSTMCall) -> LSTM:
-    """Return the cell of weights [I+H, 4*H] in the dtype of an operand."""
-    I = len(w) - H
-    inputs, recurrent = (Weight(w[:I], 4 * H),), (Weight(w[I:], 4 * H),)
-    columns, attributes = COLUMNS[call.gate_order], (call.peephole, call.cell_clip, call.gate)
-    return LSTM(inputs, recurrent, (4 * H,), b, columns, *attributes)
-
-
-def gru_cell(
-    w_ru: Array,
-    w_c: Array,
-    H: int,
-    gate: HardSigmoid | None,
-    biases: tuple[Array | None, Array | None] = (None, None),
-) -> GRU:
-    """Return the cell of weights [I+H, ·] in the dtype of an operand."""
-    I = len(w_c) - H
-    inputs = Weight(w_ru[:I], 2 * H), Weight(w_c[:I], H, 1)
-    recurrent = Weight(w_ru[I:], 2 * H), Weight(w_c[I:], H, 1)
-    return GRU(inputs, recurrent, (2 * H, H), *biases, gate)
-
-
-_PEEPHOLES = ("wci", "wcf", "wco")
-_INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *_PEEPHOLES)
+_INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES)
 
 
 def check_lstm(
@@ -89,7 +183,8 @@ def check_lstm(
     lead: str,
     required: dict[str, Array],
     optional: dict[str, Array | None],
-    attributes: LSTMAttributes,
+    attributes: Attributes,
+    use_peephole: bool | None,
 ) -> tuple[ModuleType, LSTMCall]:
     """
     Check every array and attribute of an LSTM call; return its module and attributes.
@@ -99,9 +194,7 @@ def check_lstm(
     """
     forward = "i" not in required
     xp, dtype = check_arrays(op, required, optional)
-    cell_clip, use_peephole, gate_order, activation = attributes
-    check_choice(op, "gate_order", gate_order, tuple(COLUMNS))
-    gate = check_gate(op, activation)
+    checked = LSTM_FORM.attributes(op, attributes, dtype, forward=forward)
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
 
     x, w, cs_prev = arrays.get("x"), arrays.get("w"), arrays["cs_prev"]
@@ -116,30 +209,23 @@ def check_lstm(
     expect_shape(op, "h_prev", arrays.get("h_prev"), "(B, H)", (leading[-1], H))
     expect_shape(op, "w", w, "(I+H, 4*H)", (I + H, 4 * H))
     expect_shape(op, "b", arrays.get("b"), "(4*H,)", (4 * H,))
-    for name in _PEEPHOLES:
+    for name in PEEPHOLES:
         expect_shape(op, name, arrays.get(name), "(H,)", (H,))
     state, state_shape = f"({lead}, H)", (*leading, H)
     for name, a in arrays.items():
         if name not in _INPUTS:
             expect_shape(op, name, a, state, state_shape)
 
-    given = [name for name in _PEEPHOLES if name in arrays]
+    given = [name for name in PEEPHOLES if name in arrays]
     wanted = bool(given)
     if use_peephole is not None:
         wanted = check_bool(op, "use_peephole", use_peephole)
     if (given and len(given) < 3) or (wanted and not given):
-        missing = next(name for name in _PEEPHOLES if name not in arrays)
+        missing = next(name for name in PEEPHOLES if name not in arrays)
         why = f"like {given[0]}" if given else "as use_peephole is True"
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
-    clip = check_clip(op, cell_clip, gate_order, dtype, forward=forward)
-    if not wanted:
-        return xp, LSTMCall(None, clip, gate_order, gate, dtype)
-    compute = compute_dtype(dtype)
-    with on_device(xp, cs_prev):
-        wci, wcf, wco = (
-            contiguous(xp, cast(aligned(xp, arrays[name]), compute)) for name in _PEEPHOLES
-        )
-    return xp, LSTMCall((wci, wcf, wco), clip, gate_order, gate, dtype)
+    peephole = tuple(arrays[name] if wanted else None for name in PEEPHOLES)
+    return xp, LSTMCall(peephole, checked, dtype)  # type: ignore[arg-type]
 
 
 def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder) -> float:

@@ -7,39 +7,43 @@ the output of one direction: num_proj, or H without a projection.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from . import _packed_cells
 from ._arrays import (
     cast,
-    check_arrays,
-    check_bool,
     check_choice,
-    check_dropout,
-    check_integer,
-    check_lengths,
-    check_resets,
     compute_dtype,
     contiguous,
     expect_rank,
-    expect_shape,
     on_device,
     operand_dtype,
 )
-from ._reserve import CUDNN, OWN, expected_size, fingerprinted, reserved_engine
+from ._net import (
+    CUDNN,
+    OWN,
+    PackedForm,
+    Run,
+    RunArguments,
+    check_run,
+    check_shapes,
+    fingerprinted,
+    reserve_size,
+    reserved_engine,
+    weights_of,
+)
 from ._results import CudnnRNNGrads, CudnnRNNOutputs
 from .cells.contract import States
+from .cells.lstm import LSTMStates
 from .derivatives.traced import traceable
 from .driver import stack as _stack
-from .driver.packing import Packing
 from .driver.stack import Stack, as_given, time_major_of
-from .weights.packed import check_activation, settled
-from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size
+from .weights.packed import NetArguments, check_activation, settled
+from .weights.params import DIRECTIONS, GATES, check_net, expect_params_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,8 +51,10 @@ if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._typing import AnyArray, ArrayT
     from .arithmetic.gates import RecurrentActivation
-    from .weights.packed import PackedParams
-    from .weights.params import Direction, InputMode, RNNMode
+    from .cudnn.descriptors import Problem
+    from .driver.stack import Sizes
+    from .weights.packed import PackedParams, Settled
+    from .weights.params import Direction, InputMode, Net, RNNMode
 
 Engine: TypeAlias = Literal["auto", "cudnn", "cupy"]
 
@@ -60,30 +66,29 @@ _ENGINES = ("auto", "cudnn", "cupy")
 class _Call(NamedTuple):
     """A call after its checks."""
 
-    xp: ModuleType
-    dtype: np.dtype[Any]
+    run: Run
     net: Net
-    lengths: NDArray[np.int32] | None
-    resets: NDArray[np.bool_] | None  # [T, B]
+    params: Array
     engine: Literal["numpy", "cupy", "cudnn"]
 
-    @property
-    def packing(self) -> Packing:
-        """The sequences without padding."""
-        return Packing(self.xp, self.net.T, self.net.B, self.lengths, self.resets)
+    def states(self, h: Any, c: Any) -> Any:
+        """Return states, or their gradients, as the cells have them."""
+        return LSTMStates(h, c) if self.net.rnn_mode == "lstm" else States(h)
 
 
-def _engine(
-    op: str,
-    xp: ModuleType,
-    engine: str,
-    net: Net,
-    input: Array,
-    lengths: NDArray[np.int32] | None,
-    reason: str | None,
-) -> Literal["numpy", "cupy", "cudnn"]:
-    """Return the engine of a call, which has a reason against cuDNN or not."""
+def _problem(net: Net, sizes: Sizes) -> Problem:
+    """Return a call as cuDNN is told of it."""
+    from .cudnn.descriptors import Problem
+
+    *of_net, gate = net
+    T, B, training, *dropout = sizes
+    return Problem._make([*of_net, T, B, gate, *dropout, training])
+
+
+def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
+    """Return the engine of a call: "numpy", "cupy" or "cudnn"."""
     check_choice(op, "engine", engine, _ENGINES)
+    xp = run.xp
     if xp is np:
         if engine != "auto":
             raise TypeError(
@@ -99,9 +104,13 @@ def _engine(
         return "cupy"
     from .cudnn import engine as _cudnn
 
-    if reason is None:
+    if run.dtype.kind == "c":
+        reason: str | None = "cuDNN does not take complex arrays"
+    elif run.resets is not None:
+        reason = "cuDNN does not take resets"
+    else:
         with on_device(xp, input):
-            reason = _cudnn.why_not(net, input.dtype.name, lengths)
+            reason = _cudnn.why_not(_problem(net, run.sizes), input.dtype.name, run.lengths)
     if reason is None:
         return "cudnn"
     if engine == "cudnn":
@@ -111,127 +120,110 @@ def _engine(
     return "cupy"
 
 
-_BACKWARD_ARRAYS = (
-    "output",
-    "output_h",
-    "output_c",
-    "output_backprop",
-    "output_h_backprop",
-    "output_c_backprop",
-)
+def _check(
+    op: str,
+    states: tuple[Any, Any, Any],
+    net: Settled,
+    run: RunArguments,
+    engine: str,
+    backward: dict[str, Any] | None = None,
+) -> _Call:
+    """
+    Check every argument of a call and choose the engine.
 
-
-def _check(op: str, given: Mapping[str, Any]) -> _Call:
-    """Check every argument of a call, by name, and choose the engine."""
-    known: Net | None = given["known"]
-    input, input_h, input_c = given["input"], given["input_h"], given["input_c"]
-    backward = "reserve_space" in given
-    rnn_mode = check_choice(op, "rnn_mode", given["rnn_mode"], tuple(GATES))
-    direction = check_choice(op, "direction", given["direction"], DIRECTIONS)
-    is_lstm = rnn_mode == "lstm"
-    required = {"input": input, "input_h": input_h, "params": given["params"]}
-    optional = {name: given[name] for name in _BACKWARD_ARRAYS if backward}
-    if backward:
-        required["reserve_space"] = given["reserve_space"]
+    `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
+    """
+    input, input_h, input_c = states
+    said, known = net.said, net.known
+    rnn_mode = check_choice(op, "rnn_mode", said.rnn_mode, tuple(GATES))
+    direction = check_choice(op, "direction", said.direction, DIRECTIONS)
+    is_lstm, D = rnn_mode == "lstm", 2 if direction == "bidirectional" else 1
+    required = {"input": input, "input_h": input_h, "params": net.params}
+    optional = dict(backward or {})
+    host_reserved = optional.pop("host_reserved", None)
+    if backward is not None:
+        required["reserve_space"] = optional.pop("reserve_space")
     # Keras gives the cells without it a plain 0.
     unused = not is_lstm and isinstance(input_c, Real)
     (required if is_lstm else optional)["input_c"] = None if unused else input_c
-    xp, dtype = check_arrays(op, required, optional)
-    training = check_bool(op, "is_training", given.get("is_training", True))
-    major = check_bool(op, "time_major", given["time_major"])
-    rate = check_dropout(op, given["dropout"])
-    seeds = [check_integer(op, name, given[name]) for name in ("seed", "seed2")]
+    call = check_run(op, required, optional, run)
 
-    steps, states = ("T, B", "L*D, B") if major else ("B, T", "B, L*D")
-    *sizes, I = expect_rank(op, "input", input, f"({steps}, I)")
-    T, B = sizes if major else sizes[::-1]
-    shape_h = expect_rank(op, "input_h", input_h, f"({states}, P)")
-    H = shape_h[2]
-    if is_lstm and input_c is not None:
-        H = expect_rank(op, "input_c", input_c, f"({states}, H)")[2]
-    L, D = shape_h[0 if major else 1], 2 if direction == "bidirectional" else 1
+    shape = expect_rank(op, "input_h", input_h, f"({call.places}, P)")
+    H = shape[2]
+    if is_lstm:
+        H = expect_rank(op, "input_c", input_c, f"({call.places}, H)")[2]
+    L = shape[0 if call.time_major else 1]
     if known is not None:
         L, H = known.L * D, known.H
-        if I != known.I:
+        if call.I != known.I:
             raise ValueError(
-                f"{op}: input has shape {input.shape}, expected ({steps}, I) with I = {known.I} as"
-                " params knows it"
+                f"{op}: input has shape {input.shape}, expected ({call.steps}, I) with I ="
+                f" {known.I} as params knows it"
             )
     if L % D:
         raise ValueError(
-            f"{op}: input_h has shape {shape_h}, expected ({states}, P) with D = 2: bidirectional"
+            f"{op}: input_h has shape {shape}, expected ({call.places}, P) with D = 2:"
+            " bidirectional"
         )
-    L //= D
-    input_mode, num_proj = given["input_mode"], given["num_proj"]
-    net = check_net(op, L, H, I, rnn_mode, input_mode, direction, num_proj)
-    P = net.P
-    leading_states = (L * D, B) if major else (B, L * D)
-    leading_steps = (T, B) if major else (B, T)
-    expect_shape(op, "input_h", input_h, f"({states}, P)", (*leading_states, P))
-    if is_lstm:
-        expect_shape(op, "input_c", input_c, f"({states}, H)", (*leading_states, H))
-    expect_params_size(op, given["params"], net)
-    for name in ("output", "output_backprop"):
-        shape = (*leading_steps, D * P)
-        expect_shape(op, name, optional.get(name), f"({steps}, D*P)", shape)
-    for name in ("output_h", "output_h_backprop"):
-        expect_shape(op, name, optional.get(name), f"({states}, P)", (*leading_states, P))
-    for name in ("output_c", "output_c_backprop"):
-        if is_lstm:
-            expect_shape(op, name, optional.get(name), f"({states}, H)", (*leading_states, H))
-
-    gate = check_activation(op, rnn_mode, given["recurrent_activation"])
-    net = net._replace(
-        gate=gate, T=T, B=B, dropout=rate, seed=seeds[0], seed2=seeds[1], is_training=training
-    )
-    lengths = check_lengths(op, given["sequence_lengths"], T, B)
-    resets = check_resets(op, given["resets"], *leading_steps, symbols=f"({steps})")
-    if resets is not None and not major:
-        resets = resets.T
-    engine = given["engine"]
-    if backward:
+    sizes = L // D, H, call.I
+    made = check_net(op, *sizes, rnn_mode, said.input_mode, direction, said.num_proj)
+    made = made._replace(gate=check_activation(op, rnn_mode, said.recurrent_activation))
+    arrays = {"input_h": input_h, "input_c": input_c, **optional}
+    if not is_lstm:
+        arrays = {n: a for n, a in arrays.items() if n not in _CELL_STATES}
+    check_shapes(op, call, made, arrays)
+    expect_params_size(op, net.params, made)
+    if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
-        if (host_reserved := given["host_reserved"]) is not None:
-            expected = fingerprinted(OWN, net, dtype, lengths, resets)
-            engine = reserved_engine(op, xp, engine, host_reserved, expected)
-    reason = None if resets is None else "cuDNN does not take resets"
-    if dtype.kind == "c":
-        reason = "cuDNN does not take complex arrays"
-    chosen = _engine(op, xp, engine, net, input, lengths, reason)
-    return _Call(xp, dtype, net, lengths, resets, chosen)
+        if host_reserved is not None:
+            expected = fingerprinted(OWN, made, call)
+            engine = reserved_engine(op, call.xp, engine, host_reserved, expected)
+    return _Call(call, made, net.params, _engine(op, engine, call, made, input))
 
 
-def _stack_of(call: _Call, params: Array) -> Stack:
+_CELL_STATES = ("input_c", "output_c", "output_c_backprop")
+
+
+def _stack_of(call: _Call) -> Stack:
     """Return the cells of packed parameters."""
-    xp, net = call.xp, call.net
-    operands = cast(contiguous(xp, params), operand_dtype(xp, call.dtype))
-    weights = _packed_cells.weights_of(operands, net)
-    cells = [_packed_cells.cell_of(xp, net, w) for w in weights]
-    return Stack(net.sizes, cells, call.packing)
+    run, net = call.run, call.net
+    operands = cast(contiguous(run.xp, call.params), operand_dtype(run.xp, run.dtype))
+    form = PackedForm(net)
+    cells = [form.cell(run.xp, w) for w in weights_of(operands, net)]
+    return Stack(net, run.sizes, cells, run.packing)
 
 
 def _backward(
     call: _Call,
-    inputs: tuple[Array, States],
-    params: Array,
+    inputs: tuple[Array, Any],
     output_grad: Array | None,
-    last_grad: States,
+    last_grad: Any,
     reserve_space: Array,
 ) -> tuple[Array, Array, Array | None, Array]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
-    xp, net, dtype = call.xp, call.net, call.dtype
-    stack = _stack_of(call, params)
-    params_grad = xp.empty(params.shape, compute_dtype(dtype))
-    weights = _packed_cells.weights_of(params_grad, net)
-    grads = [
-        _packed_cells.gradients_of(xp, c, w) for c, w in zip(stack.cells, weights, strict=True)
-    ]
+    xp, dtype, net, form = call.run.xp, call.run.dtype, call.net, PackedForm(call.net)
+    params_grad = xp.empty(call.params.shape, compute_dtype(dtype))
+    weights = weights_of(params_grad, net)
+    grads = [form.gradients(xp, w) for w in weights]
     input_grad, first = _stack.backward(
-        xp, stack, inputs, output_grad, last_grad, reserve_space, grads
+        xp, _stack_of(call), inputs, output_grad, last_grad, reserve_space, grads
     )
-    for w, gradients in zip(weights, grads, strict=True):
-        _packed_cells.finish(xp, net.rnn_mode, w, gradients.sums)
-    return input_grad, first.h, first.c, cast(params_grad, dtype)
+    for w, written in zip(weights, grads, strict=True):
+        form.finished(w, written)
+    h_grad, c_grad = (*first, None)[:2]
+    return input_grad, h_grad, c_grad, cast(params_grad, dtype)
+
+
+def _expected_size(call: _Call, input: Array) -> int:
+    """Return the number of elements of an engine's reserve_space."""
+    run = call.run
+    if call.engine != "cudnn":
+        return reserve_size(call.net, run.sizes, run.rows)
+    from .cudnn import engine as _cudnn
+
+    with on_device(run.xp, input):
+        problem = _problem(call.net, run.sizes)
+        return _cudnn.reserve_size(problem, input.dtype.name, run.lengths)
 
 
 def _contiguous(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
@@ -368,29 +360,33 @@ def cudnn_rnn(
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
     op = "cudnn_rnn"
-    given = settled(op, locals())
-    call = _check(op, given)
-    vector: Array = given["params"]
-    xp, dtype, net, lengths, _, chosen = call
+    attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
+    run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
+    states = input, input_h, input_c
+    call = _check(op, states, settled(op, params, attributes), run, engine)
+    xp, dtype, sizes, net = call.run.xp, call.run.dtype, call.run.sizes, call.net
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
         x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
-        if chosen == "cudnn":
+        output_c = None
+        if call.engine == "cudnn":
             from .cudnn import engine as _cudnn
 
-            x, h, c, packed = _contiguous(xp, (x, h, c, vector))
+            x, h, c, packed = _contiguous(xp, (x, h, c, call.params))
             output, output_h, output_c, reserve_space = _cudnn.forward(
-                net, x, h, c, packed, lengths
+                _problem(net, sizes), x, h, c, packed, call.run.lengths
             )
             if not is_training:
                 reserve_space = xp.zeros((), dtype)
         else:
-            stack = _stack_of(call, vector)
-            output, (output_h, output_c), reserve_space = _stack.forward(xp, stack, x, States(h, c))
+            first = call.states(h, c)
+            output, last, reserve_space = _stack.forward(xp, _stack_of(call), x, first)
+            output_h, *others = last
+            output_c = others[0] if others else None
         host_reserved = np.zeros((), np.int8)
         if is_training:
-            owner = CUDNN if chosen == "cudnn" else OWN
-            host_reserved = fingerprinted(owner, net, dtype, lengths, call.resets)
+            owner = CUDNN if call.engine == "cudnn" else OWN
+            host_reserved = fingerprinted(owner, net, call.run)
         return CudnnRNNOutputs(
             as_given(xp, output, time_major, dtype),
             as_given(xp, output_h, time_major, dtype),
@@ -486,7 +482,10 @@ def cudnn_rnn_engine(
     'numpy'
     """
     op = "cudnn_rnn_engine"
-    return _check(op, settled(op, locals())).engine
+    attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
+    run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
+    states = input, input_h, input_c
+    return _check(op, states, settled(op, params, attributes), run, engine).engine
 
 
 @traceable
@@ -610,31 +609,47 @@ def cudnn_rnn_backprop(
     array([0.2748, 0.2561, 0.208 , 0.1334])
     """
     op = "cudnn_rnn_backprop"
-    given = settled(op, locals())
-    call = _check(op, given)
-    vector: Array = given["params"]
-    xp, dtype, net, lengths, _, chosen = call
-    if chosen == "cudnn" and output is None:
+    attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
+    run = RunArguments(sequence_lengths, resets, dropout, True, time_major, seed, seed2)
+    given = {
+        "output": output,
+        "output_h": output_h,
+        "output_c": output_c,
+        "output_backprop": output_backprop,
+        "output_h_backprop": output_h_backprop,
+        "output_c_backprop": output_c_backprop,
+        "reserve_space": reserve_space,
+        "host_reserved": host_reserved,
+    }
+    states = input, input_h, input_c
+    call = _check(op, states, settled(op, params, attributes), run, engine, given)
+    xp, dtype, is_lstm = call.run.xp, call.run.dtype, call.net.rnn_mode == "lstm"
+    if call.engine == "cudnn" and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
-    size = expected_size(net, chosen, input, lengths)
+    size = _expected_size(call, input)
     if reserve_space.shape != (size,):
         raise ValueError(
             f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"
             " cudnn_rnn returns it for these arguments with is_training=True"
         )
     with on_device(xp, input):
-        c, dc = (input_c, output_c_backprop) if net.rnn_mode == "lstm" else (None, None)
+        c, dc = (input_c, output_c_backprop) if is_lstm else (None, None)
         arrays = (input, input_h, c, output, output_backprop, output_h_backprop, dc)
         x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, time_major, arrays)
-        if chosen == "cudnn":
+        grads: Any
+        if call.engine == "cudnn":
             from .cudnn import engine as _cudnn
 
             x, h, c, packed, y, dy, dh, dc, saved = _contiguous(
-                xp, (x, h, c, vector, y, dy, dh, dc, reserve_space)
+                xp, (x, h, c, call.params, y, dy, dh, dc, reserve_space)
             )
-            grads = _cudnn.backward(net, x, h, c, packed, lengths, y, dy, dh, dc, saved)
+            problem = _problem(call.net, call.run.sizes)
+            grads = _cudnn.backward(
+                problem, x, h, c, packed, call.run.lengths, y, dy, dh, dc, saved
+            )
         else:
-            grads = _backward(call, (x, States(h, c)), vector, dy, States(dh, dc), reserve_space)
+            inputs, last = (x, call.states(h, c)), call.states(dh, dc)
+            grads = _backward(call, inputs, dy, last, reserve_space)
         return CudnnRNNGrads(
             as_given(xp, grads[0], time_major, dtype),
             as_given(xp, grads[1], time_major, dtype),

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ._arrays import (
-    aligned,
     cast,
     cast_all,
     check_arrays,
@@ -22,9 +21,8 @@ from ._arrays import (
     expect_rank,
     expect_shape,
     on_device,
-    operand_dtype,
 )
-from ._block import gru_cell
+from ._block import GRU_FORM, memory_for, prepared
 from ._results import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
 from .cells.contract import States
@@ -34,6 +32,7 @@ from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver.layer import Step
 from .driver.padded import Extent, Padded, check_extent
+from .weights.forms import BlockGRUParams
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
@@ -52,21 +51,16 @@ def _forward(
     xp: ModuleType,
     x: Array,
     h_prev: Array,
-    weights: tuple[Array, Array],
-    biases: tuple[Array, Array],
+    weights: BlockGRUParams,
     call: _Call,
     extent: Extent | None = None,
 ) -> GRUOutputs[Any]:
     """block_gru after its checks, or without an extent gru_block_cell."""
-    compute, operand = compute_dtype(call.dtype), operand_dtype(xp, call.dtype)
     x, h_prev = cast_all(call.dtype, x, h_prev)
-    w_ru, w_c = (aligned(xp, a).astype(operand, order="C", copy=False) for a in weights)
-    b_ru, b_c = (contiguous(xp, cast(aligned(xp, a), compute)) for a in biases)
+    cell = GRU_FORM.cell(xp, prepared(xp, weights, call.dtype), call.gate)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    H = h_prev.shape[1]
-    shape = (*x.shape[:-1], H)
+    shape = (*x.shape[:-1], h_prev.shape[1])
     outputs = GRUOutputs._make([*xp.empty((3, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    cell = gru_cell(w_ru, w_c, H, call.gate, (b_ru, b_c))
     _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
     return outputs
 
@@ -74,29 +68,26 @@ def _forward(
 def _backward(
     xp: ModuleType,
     padded: Padded,
-    weights: tuple[Array, Array],
+    weights: BlockGRUParams,
     d_h: Array,
     call: _Call,
 ) -> GRUGrads[Any]:
     """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
-    I, H = padded.x.shape[-1], padded.first.h.shape[1]
-    dtype, compute = call.dtype, compute_dtype(call.dtype)
+    H, dtype, compute = padded.first.h.shape[1], call.dtype, compute_dtype(call.dtype)
     padded = _padded.of_dtype(dtype, padded)
-    w_ru, w_c = cast_all(operand_dtype(xp, dtype), *weights)
-    d_w_ru, d_w_c = xp.empty((I + H, 2 * H), compute), xp.empty((I + H, H), compute)
-    d_b_ru, d_b_c = xp.zeros(2 * H, compute), xp.zeros(H, compute)
-    matrices = d_w_ru[:I], d_w_c[:I], d_w_ru[I:], d_w_c[I:]
-    cell = gru_cell(w_ru, w_c, H, call.gate)
-    given, sums = States(*cast_all(dtype, d_h)), (d_b_ru, d_b_c)
-    d_x, first = _padded.backward(xp, cell, padded, given, matrices, sums)
-    grads = (d_x, first.h, d_w_ru, d_w_c, d_b_ru, d_b_c)
-    return GRUGrads(*(cast(g, dtype) for g in grads))
+    cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
+    grads = memory_for(xp, weights, dtype)._replace(
+        b_ru=xp.zeros(2 * H, compute), b_c=xp.zeros(H, compute)
+    )
+    given = States(*cast_all(dtype, d_h))
+    d_x, first = _padded.backward(xp, cell, padded, given, GRU_FORM.gradients(xp, grads))
+    return GRUGrads(*(cast(g, dtype) for g in (d_x, first.h, *grads)))
 
 
 def _gates_gradient(
     xp: ModuleType,
     h_prev: Array,
-    weights: tuple[Array, Array],
+    weights: BlockGRUParams,
     saved: GRUOutputs[Any],
     d_h: Array,
     call: _Call,
@@ -105,14 +96,13 @@ def _gates_gradient(
     (B, H), dtype = h_prev.shape, call.dtype
     compute = compute_dtype(dtype)
     h_prev, d_h, *gates = cast_all(dtype, h_prev, d_h, *saved)
-    w_ru, w_c = cast_all(operand_dtype(xp, dtype), *weights)
-    cell = gru_cell(w_ru, w_c, H, call.gate)
+    cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
     outputs = GRUOutputs(*(contiguous(xp, a) for a in gates))
     step = Step(outputs, States(contiguous(xp, h_prev)))
     carried = States(xp.zeros((B, H), compute))
     given = States(contiguous(xp, d_h))
     d_ru, d_c = deltas = _layer.step_gradient(xp, cell, step, given, carried)
-    d_x = xp.empty((B, len(w_c) - H), compute)
+    d_x = xp.empty((B, len(weights.w_c) - H), compute)
     _layer.input_gradient(xp, cell.inputs, deltas, d_x)
     return GRUCellGrads(*(cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)))
 
@@ -236,7 +226,7 @@ def gru_block_cell(
         recurrent_activation,
     )
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), call)
+        return _forward(xp, x, h_prev, BlockGRUParams(w_ru, w_c, b_ru, b_c), call)
 
 
 @traceable
@@ -329,7 +319,7 @@ def block_gru(
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, (w_ru, w_c), (b_ru, b_c), call, extent)
+        return _forward(xp, x, h_prev, BlockGRUParams(w_ru, w_c, b_ru, b_c), call, extent)
 
 
 @traceable
@@ -417,7 +407,7 @@ def gru_block_cell_grad(
     # h is not among the arguments: its value does not enter.
     saved: GRUOutputs[Any] = GRUOutputs(r, u, c, c)
     with on_device(xp, h_prev):
-        return _gates_gradient(xp, h_prev, (w_ru, w_c), saved, d_h, call)
+        return _gates_gradient(xp, h_prev, BlockGRUParams(w_ru, w_c, None, None), saved, d_h, call)
 
 
 @traceable
@@ -497,7 +487,7 @@ def gru_block_cell_backward(
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, States(h_prev), GRUOutputs(r, u, c, h_prev))
     with on_device(xp, x):
-        return _backward(xp, padded, (w_ru, w_c), d_h, call)
+        return _backward(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call)
 
 
 @traceable
@@ -589,4 +579,4 @@ def block_gru_grad(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, padded, (w_ru, w_c), d_h, call)
+        return _backward(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call)

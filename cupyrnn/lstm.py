@@ -9,16 +9,17 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ._arrays import aligned, cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
-from ._block import COLUMNS, LSTMAttributes, LSTMCall, check_forget_bias, check_lstm, lstm_cell
+from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device
+from ._block import COLUMNS, LSTM_FORM, LSTMCall, check_lstm, memory_for, prepared
 from ._results import LSTMCellGrads, LSTMGrads
-from .cells.contract import States
-from .cells.lstm import LSTM, LSTMOutputs
+from .cells.contract import Attributes
+from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver.layer import Step
 from .driver.padded import Extent, Padded, check_extent
+from .weights.forms import PeepholeLSTMParams
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
@@ -30,65 +31,59 @@ if TYPE_CHECKING:
 def _forward(
     xp: ModuleType,
     x: Array,
-    first: States,
+    first: LSTMStates,
     weights: tuple[Array, Array],
     call: LSTMCall,
-    forget_bias: float,
     extent: Extent | None = None,
 ) -> LSTMOutputs[Any]:
     """block_lstm after its checks, or without an extent lstm_block_cell."""
-    w, b = (aligned(xp, a) for a in cast_all(call.dtype, *weights))
     x, *states = cast_all(call.dtype, x, *first)
-    first = States(*states)
-    H, columns = first.h.shape[1], COLUMNS[call.gate_order]
-    b = b.astype(compute_dtype(x.dtype))
-    b[columns[2] * H : (columns[2] + 1) * H] += forget_bias
-    cell = lstm_cell(w.astype(operand_dtype(xp, x.dtype), order="C", copy=False), b, H, call)
+    first = LSTMStates(*states)
+    given = prepared(xp, PeepholeLSTMParams(*weights, *call.peephole), call.dtype)
+    cell = LSTM_FORM.cell(xp, given, call.attributes)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    shape = (*x.shape[:-1], H)
+    shape = (*x.shape[:-1], first.h.shape[1])
     outputs = LSTMOutputs._make([*xp.empty((6, *shape), x.dtype), xp.empty(shape, x.dtype)])
     _padded.forward(xp, cell, Padded(x, first, outputs, extent))
     return outputs
 
 
 def _backward(
-    xp: ModuleType, padded: Padded, w: Array, given: States, call: LSTMCall
+    xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: LSTMCall
 ) -> LSTMGrads[Any]:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     padded = _padded.of_dtype(call.dtype, padded)
-    given = States(*cast_all(call.dtype, *given))
-    x, first, *_ = padded
-    I, H = x.shape[-1], first.h.shape[1]
-    dtype, compute = x.dtype, compute_dtype(x.dtype)
-    (w,) = cast_all(operand_dtype(xp, dtype), w)
-    cell = lstm_cell(w, None, H, call)
-    w_grad, b_grad = xp.empty((I + H, 4 * H), compute), xp.zeros(4 * H, compute)
-    peephole_grads = xp.zeros((3, H), compute)
-    vectors = None if call.peephole is None else peephole_grads
-    x_grad, first_grad = _padded.backward(
-        xp, cell, padded, given, (w_grad[:I], w_grad[I:]), (b_grad,), vectors
-    )
-    grads = (x_grad, first_grad.c, first_grad.h, w_grad, *peephole_grads, b_grad)
-    return LSTMGrads(*(cast(g, dtype) for g in grads))
+    given = LSTMStates(*cast_all(call.dtype, *given))
+    dtype, H = padded.x.dtype, padded.first.h.shape[1]
+    weights = PeepholeLSTMParams(w, None, *call.peephole)
+    cell = LSTM_FORM.cell(xp, prepared(xp, weights, dtype), call.attributes)
+    grads = memory_for(xp, weights, dtype)._replace(b=xp.zeros(4 * H, compute_dtype(dtype)))
+    written = LSTM_FORM.gradients(xp, grads)
+    x_grad, first_grad = _padded.backward(xp, cell, padded, given, written)
+    peephole_grads = xp.zeros((3, H), dtype) if written.vectors is None else written.vectors
+    found = (x_grad, first_grad.c, first_grad.h, grads.w, *peephole_grads, grads.b)
+    return LSTMGrads(*(cast(g, dtype) for g in found))
 
 
 def _gates_gradient(
-    xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, given: States, call: LSTMCall
+    xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, given: LSTMStates, call: LSTMCall
 ) -> LSTMCellGrads[Any]:
     """lstm_block_cell_grad after its checks: a step up to its gates."""
     (B, H), dtype = cs_prev.shape, call.dtype
-    compute = compute_dtype(dtype)
+    compute, (clip, order, gate, _) = compute_dtype(dtype), call.attributes
     saved = LSTMOutputs._make(cast_all(dtype, *saved))
     cs_prev, *given_grads = cast_all(dtype, cs_prev, *given)
-    attributes = (call.peephole, call.cell_clip, call.gate)
-    cell = LSTM((), (), (4 * H,), None, COLUMNS[call.gate_order], *attributes)
+    peephole: Any = None
+    if call.peephole[0] is not None:
+        peephole = tuple(cast(contiguous(xp, a), compute) for a in call.peephole)
+    cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
     step = Step(
-        LSTMOutputs(*(contiguous(xp, a) for a in saved)), States(None, contiguous(xp, cs_prev))
+        LSTMOutputs(*(contiguous(xp, a) for a in saved)), LSTMStates(None, contiguous(xp, cs_prev))
     )
-    carried = States(xp.zeros((B, H), compute), xp.zeros((B, H), compute))
+    carried = LSTMStates(xp.zeros((B, H), compute), xp.zeros((B, H), compute))
     peephole_grads = xp.zeros((3, H), compute)
-    vectors = None if call.peephole is None else peephole_grads
-    given = States(*(None if a is None else contiguous(xp, a) for a in given_grads))
+    vectors = None if peephole is None else peephole_grads
+    given = LSTMStates(*(None if a is None else contiguous(xp, a) for a in given_grads))
     (dicfo,) = _layer.step_gradient(xp, cell, step, given, carried, vectors)
     return LSTMCellGrads(*(cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)))
 
@@ -194,11 +189,11 @@ def lstm_block_cell(
         "B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
-        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        Attributes(forget_bias, cell_clip, gate_order, recurrent_activation),
+        use_peephole,
     )
-    bias = check_forget_bias(op, forget_bias, gate_order)
     with on_device(xp, x):
-        return _forward(xp, x, States(h_prev, cs_prev), (w, b), call, bias)
+        return _forward(xp, x, LSTMStates(h_prev, cs_prev), (w, b), call)
 
 
 @traceable
@@ -329,12 +324,12 @@ def block_lstm(
         "T, B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
-        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        Attributes(forget_bias, cell_clip, gate_order, recurrent_activation),
+        use_peephole,
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    bias = check_forget_bias(op, forget_bias, gate_order)
     with on_device(xp, x):
-        return _forward(xp, x, States(h_prev, cs_prev), (w, b), call, bias, extent)
+        return _forward(xp, x, LSTMStates(h_prev, cs_prev), (w, b), call, extent)
 
 
 @traceable
@@ -446,12 +441,13 @@ def lstm_block_cell_grad(
             "wcf": wcf,
             "wco": wco,
         },
-        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        Attributes(None, cell_clip, gate_order, recurrent_activation),
+        use_peephole,
     )
     # h is not among the arguments: its value does not enter.
     saved: LSTMOutputs[Any] = LSTMOutputs(i, cs, f, o, ci, co, co)
     with on_device(xp, cs_prev):
-        return _gates_gradient(xp, saved, cs_prev, States(h_grad, cs_grad), call)
+        return _gates_gradient(xp, saved, cs_prev, LSTMStates(h_grad, cs_grad), call)
 
 
 @traceable
@@ -547,12 +543,13 @@ def lstm_block_cell_backward(
         "B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        Attributes(None, cell_clip, gate_order, recurrent_activation),
+        use_peephole,
     )
     # h is not among the arguments: the value of the last h does not enter.
-    padded = Padded(x, States(h_prev, cs_prev), LSTMOutputs(**saved, h=h_prev))
+    padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved, h=h_prev))
     with on_device(xp, x):
-        return _backward(xp, padded, w, States(h_grad, cs_grad), call)
+        return _backward(xp, padded, w, LSTMStates(h_grad, cs_grad), call)
 
 
 @traceable
@@ -661,9 +658,10 @@ def block_lstm_grad(
         "T, B",
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        LSTMAttributes(cell_clip, use_peephole, gate_order, recurrent_activation),
+        Attributes(None, cell_clip, gate_order, recurrent_activation),
+        use_peephole,
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    padded = Padded(x, States(h_prev, cs_prev), LSTMOutputs(**saved), extent)
+    padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, padded, w, States(h_grad, cs_grad), call)
+        return _backward(xp, padded, w, LSTMStates(h_grad, cs_grad), call)

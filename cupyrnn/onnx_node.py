@@ -431,7 +431,7 @@ def _peephole_lstm(call: _Call, fast: _Fast) -> OnnxOutputs:
             x,
             c[d],
             h[d],
-            **params._asdict(),
+            **params.arguments,
             forget_bias=0,
             cell_clip=0,
             sequence_lengths=call.lengths,

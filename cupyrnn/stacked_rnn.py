@@ -9,57 +9,31 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import NamedTuple as PlainTuple
 
-from ._arrays import (
-    aligned,
-    cast,
-    check_arrays,
-    check_bool,
-    check_choice,
-    check_dropout,
-    check_integer,
-    check_lengths,
-    check_list,
-    check_resets,
-    compute_dtype,
-    contiguous,
-    expect_rank,
-    expect_shape,
-    on_device,
-    operand_dtype,
-    shown,
-)
-from ._block import COLUMNS, LSTMCall, check_clip, check_forget_bias, gru_cell, lstm_cell
+from ._arrays import cast, check_choice, check_list, expect_rank, expect_shape, on_device, shown
+from ._block import memory_for, prepared
+from ._net import Run, RunArguments, check_run, check_shapes
 from ._typing import ArrayT, NamedTuple
-from .arithmetic.gates import check_gate
-from .cells.contract import Gradients, States
-from .cells.gru import GRUOutputs
-from .cells.lstm import LSTMOutputs
+from .cells.contract import Attributes, each
 from .derivatives.traced import traceable
 from .driver import stack as _stack
-from .driver.packing import Packing, count_rows
-from .driver.stack import Sizes, Stack, as_given, time_major_of
+from .driver.stack import Stack, as_given, time_major_of
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .weights.params import DIRECTIONS
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
-    from ._arrays import Array, Lengths, Resets
+    from ._arrays import Lengths, Resets
     from ._block import GateOrder
     from ._typing import AnyArray
     from .arithmetic.gates import RecurrentActivation
-    from .cells.contract import Cell
+    from .cells.contract import Form, FormedWeights
     from .weights.params import Direction
 
-BlockParams: TypeAlias = BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams
-
-_LSTM, _GRU = (BlockLSTMParams, PeepholeLSTMParams), (BlockGRUParams,)
-
-_PEEPHOLES = ("wci", "wcf", "wco")
-# How many times H wide a weight is.
-_WIDTHS = {"w": 4, "b": 4, "w_ru": 2, "w_c": 1, "b_ru": 2, "b_c": 1} | dict.fromkeys(_PEEPHOLES, 1)
+BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
+_KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
 
 
 class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
@@ -106,188 +80,209 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
     weights_backprop: list[BlockParams]
 
 
-class _Call(NamedTuple):
+class _Layers(PlainTuple):
+    """The sizes of a net."""
+
+    L: int
+    D: int
+    H: int
+    P: int
+
+
+class _Call(PlainTuple):
     """A call after its checks."""
 
-    xp: ModuleType
-    dtype: np.dtype[Any]
-    sizes: Sizes
-    is_lstm: bool
-    attributes: LSTMCall  # of all cells, without the peepholes
-    forget_bias: float
-    lengths: NDArray[np.int32] | None
-    resets: NDArray[np.bool_] | None  # [T, B]
-
-    @property
-    def packing(self) -> Packing:
-        """The sequences without padding."""
-        return Packing(self.xp, self.sizes.T, self.sizes.B, self.lengths, self.resets)
+    run: Run
+    net: _Layers
+    form: Form  # of all weights
+    attributes: Any  # what the form makes of those of the call
+    states: tuple[Any, ...]  # h and what else the cell has, before the first step
+    grads: tuple[Any, ...]  # of those after the last
 
 
-def _named(op: str, weights: object) -> dict[str, Any]:
-    """Check what `weights` is a list of; return its arrays by the names that errors show."""
+def _form_of(op: str, weights: object) -> Form:
+    """Return the form of all weights, after a check of what they are a list of."""
     check_list(op, "weights", weights)
     entries: Any = weights
     if not entries:
         raise ValueError(f"{op}: weights has 0 entries, expected L*D")
-    kinds = _GRU if isinstance(entries[0], _GRU) else _LSTM
-    arrays: dict[str, Any] = {}
+    form: Form | None = getattr(entries[0], "form", None)
     for n, entry in enumerate(entries):
-        if not isinstance(entry, kinds):
-            expected = " or ".join(kind.__name__ for kind in (kinds if n else _LSTM + _GRU))
-            like = " like weights[0]" if n else ""
-            kind = type(entry).__name__
-            raise TypeError(f"{op}: weights[{n}] is a {kind}, expected a {expected}{like}")
-        arrays |= {f"weights[{n}].{name}": a for name, a in entry._asdict().items()}
-    return arrays
+        if form is None or getattr(entry, "form", None) is not form:
+            expected = "a " + " or ".join(_KNOWN)
+            if form is not None and n > 0:
+                expected = f"the weights of {form.name} like weights[0]"
+            raise TypeError(f"{op}: weights[{n}] is a {type(entry).__name__}, expected {expected}")
+    assert form is not None
+    return form
 
 
-def _check_weights(op: str, weights: Sequence[BlockParams], I: int, H: int, D: int) -> None:
-    """Check the shapes of all weights, and that peepholes are given all or not at all."""
+def _size_of(symbols: str, sizes: Mapping[str, int]) -> int:
+    """Return what symbols such as "K+4*H" are."""
+    total = 0
+    for term in symbols.split("+"):
+        size = 1
+        for factor in term.split("*"):
+            size *= sizes[factor] if factor in sizes else int(factor)
+        total += size
+    return total
+
+
+def _check_weights(op: str, form: Form, weights: Sequence[Any], I: int, net: _Layers) -> None:
+    """Check the shapes of all weights, and that what belongs together is given all or not."""
+    _, D, H, P = net
+    projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
     for n, entry in enumerate(weights):
-        K, symbol = (I, "I") if n < D else (D * H, "D*H")
+        K, symbol = (I, "I") if n < D else (D * P, "D*P" if projects else "D*H")
+        sizes = {"K": K, "H": H, "P": P}
         arrays = entry._asdict()
+        expected = {}
         for name, a in arrays.items():
-            width = _WIDTHS[name]
-            columns = f"{width}*H" if width > 1 else "H"
-            symbols, shape = f"({columns},)", [width * H]
-            if name in ("w", "w_ru", "w_c"):
-                symbols, shape = f"({symbol}+H, {columns})", [K + H, width * H]
-            expect_shape(op, f"weights[{n}].{name}", a, symbols, tuple(shape))
-        given = [name for name in _PEEPHOLES if arrays.get(name) is not None]
-        if 0 < len(given) < 3:
-            missing = next(name for name in _PEEPHOLES if arrays[name] is None)
+            symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
+            shape = tuple(_size_of(s, sizes) for s in form.shapes[name].split(", "))
+            expected[name] = f"({symbols}{',' * (len(shape) == 1)})", shape
+            expect_shape(op, f"weights[{n}].{name}", a, *expected[name])
+        if (arrays.get(form.projection) is not None) != projects:
+            found = shown(None) if projects else "given"
             raise TypeError(
-                f"{op}: weights[{n}].{missing} is None, expected an array of shape (H,) = ({H},)"
-                f" like weights[{n}].{given[0]}"
+                f"{op}: weights[{n}].{form.projection} is {found}, expected"
+                f" {'an array' if projects else 'None'} like weights[0].{form.projection}"
+            )
+        given = [name for name in form.together if arrays.get(name) is not None]
+        if 0 < len(given) < len(form.together):
+            missing = next(name for name in form.together if arrays[name] is None)
+            symbols, shape = expected[missing]
+            raise TypeError(
+                f"{op}: weights[{n}].{missing} is None, expected an array of shape {symbols} ="
+                f" {shape} like weights[{n}].{given[0]}"
             )
 
 
-def _check_attributes(
-    op: str, given: Mapping[str, Any], dtype: np.dtype[Any], *, is_lstm: bool, forward: bool
-) -> tuple[LSTMCall, float]:
-    """Return the attributes of all cells, and forget_bias."""
-    order: Any = check_choice(op, "gate_order", given["gate_order"], tuple(COLUMNS))
-    gate = check_gate(op, given["recurrent_activation"])
-    if is_lstm:
-        clip = check_clip(op, given["cell_clip"], order, dtype, forward=forward)
-        bias = check_forget_bias(op, given["forget_bias"], order) if forward else 0.0
-        return LSTMCall(None, clip, order, gate, dtype), bias
-    for name in ("forget_bias", "cell_clip"):
-        if given.get(name) is not None:
-            raise ValueError(f"{op}: {name} is {shown(given[name])}, expected None for a GRU")
-    return LSTMCall(None, None, order, gate, dtype), 0.0
-
-
-_OUTPUT_GRADS = ("output_backprop", "output_h_backprop", "output_c_backprop")
-
-
-def _check(op: str, given: Mapping[str, Any]) -> _Call:
-    """Check every argument of a call, by name."""
-    input, input_h, input_c = given["input"], given["input_h"], given["input_c"]
-    weights, backward = given["weights"], "reserve_space" in given
-    of_weights = _named(op, weights)
-    is_lstm = isinstance(weights[0], _LSTM)
-    required = {"input": input, "input_h": input_h}
-    optional = {name: given[name] for name in _OUTPUT_GRADS if backward}
-    for name, a in of_weights.items():
-        (optional if name.endswith(_PEEPHOLES) else required)[name] = a
-    if backward:
-        required["reserve_space"] = given["reserve_space"]
-    unused = not is_lstm and isinstance(input_c, Real)
-    (required if is_lstm else optional)["input_c"] = None if unused else input_c
-    xp, dtype = check_arrays(op, required, optional)
-    D = 1 + (check_choice(op, "direction", given["direction"], DIRECTIONS) == "bidirectional")
-    training = check_bool(op, "is_training", given.get("is_training", True))
-    major = check_bool(op, "time_major", given["time_major"])
-    rate = check_dropout(op, given["dropout"])
-    seeds = [check_integer(op, name, given.get(name, 0)) for name in ("seed", "seed2")]
-    attributes, bias = _check_attributes(op, given, dtype, is_lstm=is_lstm, forward=not backward)
-    if len(weights) % D:
-        raise ValueError(
-            f"{op}: weights has {len(weights)} entries, expected L*D with D = 2: bidirectional"
+def _others(op: str, name: str, form: Form, value: Any) -> tuple[Any, ...]:
+    """Return the states of a cell beside h, or their gradients, of input_c or the like."""
+    fields = form.States._fields[1:]
+    if len(fields) < 2:
+        return (value,) * len(fields)
+    if value is None and name != "input_c":
+        return (None,) * len(fields)
+    if not isinstance(value, (tuple, list)) or len(value) != len(fields):
+        raise TypeError(
+            f"{op}: {name} is {shown(value)}, expected a tuple of {len(fields)} arrays:"
+            f" {', '.join(fields)}"
         )
-
-    axes, places = ("T, B", "L*D, B") if major else ("B, T", "B, L*D")
-    *steps, I = expect_rank(op, "input", input, f"({axes}, I)")
-    T, B = steps if major else steps[::-1]
-    H = expect_rank(op, "input_h", input_h, f"({places}, H)")[2]
-    state = (len(weights), B, H) if major else (B, len(weights), H)
-    states = {"input_h": input_h, "output_h_backprop": optional.get("output_h_backprop")}
-    if is_lstm:
-        states |= {"input_c": input_c, "output_c_backprop": optional.get("output_c_backprop")}
-    for name, a in states.items():
-        expect_shape(op, name, a, f"({places}, H)", state)
-    output = optional.get("output_backprop")
-    expect_shape(op, "output_backprop", output, f"({axes}, D*H)", (*steps, D * H))
-    _check_weights(op, weights, I, H, D)
-    lengths = check_lengths(op, given["sequence_lengths"], T, B)
-    resets = check_resets(op, given["resets"], *steps, symbols=f"({axes})")
-    if resets is not None and not major:
-        resets = resets.T
-    sizes = Sizes(T, B, len(weights) // D, D, H, H, training, rate, seeds[0], seeds[1])
-    return _Call(xp, dtype, sizes, is_lstm, attributes, bias, lengths, resets)
+    return tuple(value)
 
 
-def _cell_of(call: _Call, weights: BlockParams, dtype: np.dtype[Any], *, forward: bool) -> Cell:
-    """Return the cell of one direction of one layer; backwards without its biases."""
-    xp, H, compute = call.xp, call.sizes.H, compute_dtype(dtype)
-    operand = operand_dtype(xp, dtype)
-
-    def matrix(w: Array) -> Array:
-        return cast(contiguous(xp, w), operand)
-
-    def vector(a: Array) -> Array:
-        return contiguous(xp, cast(aligned(xp, a), compute))
-
-    if isinstance(weights, BlockGRUParams):
-        w_ru, w_c, b_ru, b_c = weights
-        biases = (vector(b_ru), vector(b_c)) if forward else (None, None)
-        return gru_cell(matrix(w_ru), matrix(w_c), H, call.attributes.gate, biases)
-    peephole: Any = weights[2:]
-    attributes = call.attributes
-    if peephole and peephole[0] is not None:
-        wci, wcf, wco = (vector(a) for a in peephole)
-        attributes = attributes._replace(peephole=(wci, wcf, wco))
-    b = None
-    if forward:
-        start = COLUMNS[attributes.gate_order][2] * H
-        b = vector(weights.b).copy()
-        b[start : start + H] += call.forget_bias
-    return lstm_cell(matrix(weights.w), b, H, attributes)
+def _by_name(name: str, others: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the states beside h by the names that errors show."""
+    if len(others) < 2:
+        return dict.fromkeys([name] * len(others), others[0] if others else None)
+    return {f"{name}[{n}]": a for n, a in enumerate(others)}
 
 
-def _stack_of(
-    call: _Call, weights: Sequence[BlockParams], dtype: np.dtype[Any], *, forward: bool
-) -> Stack:
+def _joined(xp: ModuleType, others: Sequence[Any], dtype: np.dtype[Any]) -> Any:
+    """Return the states beside h as the results have them: a tuple where there are several."""
+    if len(others) > 1:
+        return tuple(others)
+    return others[0] if others else xp.zeros((), dtype)
+
+
+def _check(
+    op: str,
+    states: tuple[Any, Any, Any],
+    weights: Sequence[BlockParams],
+    attributes: Attributes,
+    direction: object,
+    run: RunArguments,
+    backward: dict[str, Any] | None = None,
+) -> _Call:
+    """
+    Check every argument of a call.
+
+    `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
+    """
+    form, (input, input_h, input_c) = _form_of(op, weights), states
+    entries: Sequence[Any] = weights
+    others, others_grad = _others(op, "input_c", form, input_c), ()
+    arrays = {"input_h": input_h, **_by_name("input_c", others)}
+    optional: dict[str, Any] = {}
+    required = {"input": input, **arrays}
+    if not others:  # A cell with h alone may have a plain 0 there, as Keras has it.
+        optional["input_c"] = None if isinstance(input_c, Real) else input_c
+    may_lack = {*form.together, form.projection}
+    for n, entry in enumerate(entries):
+        for name, a in entry._asdict().items():
+            (optional if name in may_lack else required)[f"weights[{n}].{name}"] = a
+    if backward is not None:
+        required["reserve_space"] = backward["reserve_space"]
+        for name in ("output_backprop", "output_h_backprop"):
+            arrays[name] = optional[name] = backward[name]
+        name = "output_c_backprop"
+        others_grad = _others(op, name, form, backward[name])
+        arrays |= _by_name(name, others_grad)
+        optional |= _by_name(name, others_grad) or {name: backward[name]}
+    call = check_run(op, required, optional, run)
+    D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
+    checked = form.attributes(op, attributes, call.dtype, forward=backward is None)
+    if len(entries) % D:
+        raise ValueError(
+            f"{op}: weights has {len(entries)} entries, expected L*D with D = 2: bidirectional"
+        )
+    matrix, symbol = getattr(entries[0], form.projection or " ", None), "H"
+    if matrix is not None:
+        symbol = "P"
+    H = P = expect_rank(op, "input_h", input_h, f"({call.places}, {symbol})")[2]
+    if matrix is not None:
+        H = expect_rank(op, f"weights[0].{form.projection}", matrix, "(H, P)")[0]
+    net = _Layers(len(entries) // D, D, H, P)
+    check_shapes(op, call, net, arrays, symbol)
+    _check_weights(op, form, entries, call.I, net)
+    grads = () if backward is None else (backward["output_h_backprop"], *others_grad)
+    return _Call(call, net, form, checked, (input_h, *others), grads)
+
+
+def _stack_of(call: _Call, weights: Sequence[Any]) -> Stack:
     """Return the cells of all layers and directions."""
-    cells = [_cell_of(call, entry, dtype, forward=forward) for entry in weights]
-    return Stack(call.sizes, cells, call.packing)
+    run, form, attributes = call.run, call.form, call.attributes
+    cells = [form.cell(run.xp, prepared(run.xp, entry, run.dtype), attributes) for entry in weights]
+    return Stack(call.net, run.sizes, cells, run.packing)
 
 
-def _zeros_like(xp: ModuleType, weights: Any, compute: np.dtype[Any]) -> Any:
-    """Return memory for the gradient of some weights."""
-    return weights._make([None if a is None else xp.zeros(a.shape, compute) for a in weights])
+def _forward(call: _Call, input: Any, weights: Sequence[Any]) -> StackedRNNOutputs[Any]:
+    """stacked_rnn after its checks."""
+    xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
+    x, *given = time_major_of(xp, dtype, major, (input, *call.states))
+    stack, first = _stack_of(call, weights), call.form.States(*given)
+    output, last, reserve_space = _stack.forward(xp, stack, x, first)
+    output, h, *others = (as_given(xp, a, major, dtype) for a in (output, *last))
+    return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
 
 
-def _gradients_of(xp: ModuleType, grads: Any, H: int) -> Gradients:
-    """Return where the gradients of a cell go: views of those of its weights."""
-    if isinstance(grads, BlockGRUParams):
-        w_ru, w_c, *sums = grads
-        K = len(w_c) - H
-        return Gradients(None, (w_ru[:K], w_c[:K], w_ru[K:], w_c[K:]), sums)
-    w, b, *peephole = grads
-    K = len(w) - H
-    vectors = None if not peephole or peephole[0] is None else xp.zeros((3, H), w.dtype)
-    return Gradients(None, (w[:K], w[K:]), (b,), vectors)
-
-
-def _finished(grads: Any, vectors: Array | None, dtype: np.dtype[Any]) -> BlockParams:
-    """Return the gradients of weights, those of the peepholes included, in the dtype asked for."""
-    if vectors is not None:
-        grads = grads._make([*grads[:2], *vectors])
-    result: BlockParams = grads._make([None if a is None else cast(a, dtype) for a in grads])
-    return result
+def _backward(
+    call: _Call,
+    input: Any,
+    weights: Sequence[Any],
+    output_backprop: Any,
+    reserve_space: Any,
+) -> StackedRNNGrads[Any]:
+    """stacked_rnn_backprop after its checks."""
+    xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
+    arrays = (input, output_backprop, *call.states, *call.grads)
+    x, dy, *states = time_major_of(xp, dtype, major, arrays)
+    n = len(call.states)
+    first, last = form.States(*states[:n]), form.States(*states[n:])
+    of_weights = [memory_for(xp, entry, dtype) for entry in weights]
+    grads = [form.gradients(xp, memory) for memory in of_weights]
+    stack = _stack_of(call, weights)
+    dx, d_first = _stack.backward(xp, stack, (x, first), dy, last, reserve_space, grads)
+    finished = map(form.finished, of_weights, grads)
+    dx, dh, *others = (as_given(xp, a, major, dtype) for a in (dx, *d_first))
+    return StackedRNNGrads(
+        dx,
+        dh,
+        _joined(xp, others, dtype),
+        [each(entry, lambda a: cast(a, dtype)) for entry in finished],
+    )
 
 
 @traceable
@@ -407,19 +402,11 @@ def stacked_rnn(
     ((4, 2, 6), True)
     """
     op = "stacked_rnn"
-    call = _check(op, locals())
-    xp, dtype = call.xp, call.dtype
-    with on_device(xp, input):
-        c = input_c if call.is_lstm else None
-        x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
-        stack = _stack_of(call, weights, dtype, forward=True)
-        output, last, reserve_space = _stack.forward(xp, stack, x, States(h, c))
-        return StackedRNNOutputs(
-            as_given(xp, output, time_major, dtype),
-            as_given(xp, last.h, time_major, dtype),
-            as_given(xp, last.c, time_major, dtype),
-            reserve_space,
-        )
+    attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+    run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
+    call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
+    with on_device(call.run.xp, input):
+        return _forward(call, input, weights)
 
 
 @traceable
@@ -521,31 +508,20 @@ def stacked_rnn_backprop(
     array([0.0091, 0.0091, 0.0091])
     """
     op = "stacked_rnn_backprop"
-    call = _check(op, locals())
-    xp, sizes, dtype = call.xp, call.sizes, call.dtype
-    kind: Any = LSTMOutputs if call.is_lstm else GRUOutputs
-    size = _stack.reserve_size(sizes, kind, count_rows(sizes.T, sizes.B, call.lengths))
+    attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
+    run = RunArguments(sequence_lengths, resets, dropout, True, time_major)
+    given = {
+        "output_backprop": output_backprop,
+        "output_h_backprop": output_h_backprop,
+        "output_c_backprop": output_c_backprop,
+        "reserve_space": reserve_space,
+    }
+    call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
+    size = _stack.reserve_size(call.net, call.run.sizes, call.form.Saved, call.run.rows)
     if reserve_space.shape != (size,):
         raise ValueError(
             f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"
             " stacked_rnn returns it for these arguments with is_training=True"
         )
-    with on_device(xp, input):
-        c, dc = (input_c, output_c_backprop) if call.is_lstm else (None, None)
-        arrays = (input, input_h, c, output_backprop, output_h_backprop, dc)
-        x, h, c, dy, dh, dc = time_major_of(xp, dtype, time_major, arrays)
-        stack = _stack_of(call, weights, dtype, forward=False)
-        of_weights = [_zeros_like(xp, entry, compute_dtype(dtype)) for entry in weights]
-        grads = [_gradients_of(xp, entry, sizes.H) for entry in of_weights]
-        input_grad, first = _stack.backward(
-            xp, stack, (x, States(h, c)), dy, States(dh, dc), reserve_space, grads
-        )
-        return StackedRNNGrads(
-            as_given(xp, input_grad, time_major, dtype),
-            as_given(xp, first.h, time_major, dtype),
-            as_given(xp, first.c, time_major, dtype),
-            [
-                _finished(entry, of_cell.vectors, dtype)
-                for entry, of_cell in zip(of_weights, grads, strict=True)
-            ],
-        )
+    with on_device(call.run.xp, input):
+        return _backward(call, input, weights, output_backprop, reserve_space)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from . import _packed_cells
 from ._arrays import (
     cast,
     cast_all,
@@ -23,8 +22,9 @@ from ._arrays import (
     on_device,
     operand_dtype,
 )
+from ._net import PackedForm, weights_of
 from ._typing import ArrayT, NamedTuple
-from .cells.contract import States
+from .cells.contract import columns_of
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import step as _steps
@@ -69,7 +69,7 @@ class PreparedStep:
         self._names = ("h", "c") if net.rnn_mode == "lstm" else ("h",)
         self._steps: list[_steps.Step] = []
         if xp is np and params.dtype.kind != "c" and not net.skip:
-            self._steps = [_steps.step_of(cell) for cell in self._cells]
+            self._steps = _steps.steps_of(self._cells)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are prepared anew from the parameters."""
@@ -78,8 +78,8 @@ class PreparedStep:
     def _cells_of(self, dtype: np.dtype[Any]) -> list[Cell]:
         """Return the cells of a step in this dtype."""
         operands = cast(self._params, operand_dtype(self._xp, dtype))
-        weights = _packed_cells.weights_of(operands, self._net)
-        return [_packed_cells.cell_of(self._xp, self._net, w) for w in weights]
+        weights, form = weights_of(operands, self._net), PackedForm(self._net)
+        return [form.cell(self._xp, w) for w in weights]
 
     @traceable
     def __call__(self, x: ArrayT, h: AnyArray, c: AnyArray | None = None) -> StepOutputs[ArrayT]:
@@ -148,16 +148,17 @@ class PreparedStep:
     def _run_cells(
         self, x: Array, states: tuple[Any, ...], output_h: Array, output_c: Array | None
     ) -> None:
-        """Do the same for arrays on a device, with tangents, or whose input has no matrix."""
-        xp, dtype, H = self._xp, output_h.dtype, self._net.H
+        """Do the same by the cells' own steps, which any arrays and any cells have."""
+        xp, dtype, net = self._xp, output_h.dtype, self._net
         values, *given = cast_all(dtype, x, *states)
         values = contiguous(xp, values)
         kind = self._cells[0].Saved
-        others = xp.empty((len(kind._fields) - 1, len(x), H), dtype)
+        widths = columns_of(kind, net.H, net.P)[:-1]
+        others = [xp.empty((len(x), width), dtype) for width in widths]
         # Parameters without a tangent in a step with one.
         cells = self._cells if dtype == self._params.dtype else self._cells_of(dtype)
         for layer, cell in enumerate(cells):
-            first = States(*[contiguous(xp, s[layer]) for s in given])
+            first = PackedForm(net).States(*[contiguous(xp, s[layer]) for s in given])
             saved = kind(*others, output_h[layer])
             last = _layer.forward_step(xp, cell, values, first, saved)
             if output_c is not None:

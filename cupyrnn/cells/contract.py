@@ -6,24 +6,28 @@ projection; t the steps of one call, n their rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+from .._arrays import shown
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .._arrays import Array
     from ..arithmetic.scratch import Scratch
 
 
 class States(NamedTuple):
     """
-    The states of all sequences, or their gradients.
+    The states of all sequences, or their gradients, of a cell with h alone.
 
-    A cell with others has a NamedTuple of its own. h is the first field of each; what stands in
-    any of them may be None, where it is not wanted or the cell does not have it.
+    A cell with others has a NamedTuple of its own, whose first field is h [B, P]; the others
+    are [B, H]. A gradient that is not given is None.
     """
 
-    h: Any  # [B, P]
-    c: Any = None  # [B, H]
+    h: Any
 
 
 class Weight(NamedTuple):
@@ -122,6 +126,14 @@ def columns_of(saved: Any, H: int, P: int) -> list[int]:
     return [H] * (len(saved._fields) - 1) + [P]
 
 
+class FormedWeights(Protocol):
+    """Weights that know their form: a NamedTuple of arrays with this property."""
+
+    @property
+    def form(self) -> Form:
+        """What makes a cell of them."""
+
+
 _States = TypeVar("_States", bound=tuple[Any, ...])
 
 
@@ -131,3 +143,47 @@ def each(states: _States, change: Callable[[Array], Any]) -> _States:
         [None if s is None else change(s) for s in states]
     )
     return changed
+
+
+class Attributes(NamedTuple):
+    """The attributes of a call as they are given, for a `Form` to check those of its cell."""
+
+    forget_bias: Any = None
+    cell_clip: Any = None
+    gate_order: Any = "icfo"
+    recurrent_activation: Any = "sigmoid"
+
+
+class Form(Protocol):
+    """
+    One kind of weights, a NamedTuple of arrays: what is asked of them, and the cell they make.
+
+    The property ``form`` of the weights is where the ops find it. Symbols of `shapes` are K, the
+    size of what a layer reads, H and P.
+    """
+
+    name: ClassVar[str]  # of the cell, as errors show it: "an LSTM"
+    States: Any  # the NamedTuple of the cell's states
+    Saved: Any  # and of what its steps leave
+    shapes: ClassVar[Mapping[str, str]]  # of each of the weights, such as "K+P, 4*H"
+    together: ClassVar[Sequence[str]] = ()  # vectors that are given all or not at all
+    projection: ClassVar[str] = ""  # the matrix [H, P] which, where it is given, makes P not H
+
+    def attributes(self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool) -> Any:
+        """Check the attributes of a call; return what `cell` takes."""
+        for attribute, value in given._asdict().items():
+            expected = Attributes._field_defaults[attribute]
+            if value != expected:
+                raise ValueError(
+                    f"{op}: {attribute} is {shown(value)}, expected {expected} for {self.name}"
+                )
+
+    def cell(self, xp: ModuleType, weights: Any, attributes: Any) -> Cell:
+        """Return the cell of weights: matrices as products take them, vectors as sums do."""
+
+    def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
+        """Return where the gradients of a cell go: views of `grads`, zeros like its weights."""
+
+    def finished(self, grads: Any, written: Gradients) -> Any:
+        """Return `grads` with what `gradients` could not make a view of them."""
+        return grads

@@ -36,7 +36,7 @@ from .._typing import ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import gate_of, slope_of
 from ..arithmetic.scratch import product
-from .contract import BackwardRun, ForwardRun, States, Weight
+from .contract import BackwardRun, ForwardRun, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -65,6 +65,13 @@ class LSTMOutputs(NamedTuple, Generic[ArrayT]):
     h: ArrayT
 
 
+class LSTMStates(NamedTuple):
+    """The states of an LSTM, or their gradients; each may be None where it is not wanted."""
+
+    h: Any  # [B, P]
+    c: Any  # [B, H]
+
+
 class LSTM(NamedTuple):
     """The weights and attributes of an LSTM."""
 
@@ -82,9 +89,9 @@ class LSTM(NamedTuple):
         """What each step leaves."""
         return LSTMOutputs
 
-    def states(self, saved: LSTMOutputs) -> States:
+    def states(self, saved: LSTMOutputs) -> LSTMStates:
         """h and cs."""
-        return States(saved.h, saved.cs)
+        return LSTMStates(saved.h, saved.cs)
 
     def operands(self, saved: LSTMOutputs, h_before: Array) -> list[Array]:
         """What w_h and w_p multiplied."""

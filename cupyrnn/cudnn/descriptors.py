@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..weights.params import Net
+    from ..arithmetic.gates import HardSigmoid
 
     Lengths: TypeAlias = NDArray[np.int32] | None
 
@@ -46,6 +46,35 @@ def address(a: Any) -> int:
     return 0 if a is None else a.data.ptr
 
 
-def all_lengths(net: Net, lengths: Lengths) -> list[int]:
+class Problem(NamedTuple):
+    """A net and a call, as cuDNN is told of them."""
+
+    rnn_mode: str
+    skip: bool
+    L: int
+    H: int
+    I: int
+    D: int
+    num_proj: int  # 0 for none
+    T: int
+    B: int
+    gate: HardSigmoid | None = None  # in place of the sigmoid
+    dropout: float = 0.0
+    seed: int = 0
+    seed2: int = 0
+    is_training: bool = True
+
+    @property
+    def P(self) -> int:
+        """The size of the output of one direction."""
+        return self.num_proj or self.H
+
+    @property
+    def drops(self) -> bool:
+        """Whether values are dropped between layers."""
+        return self.is_training and self.dropout > 0 and self.L > 1
+
+
+def all_lengths(net: Problem, lengths: Lengths) -> list[int]:
     """Return the length of every sequence."""
     return [net.T] * net.B if lengths is None else lengths.tolist()

@@ -18,8 +18,7 @@ from .descriptors import address, all_lengths
 from .handles import Handles
 
 if TYPE_CHECKING:
-    from ..weights.params import Net
-    from .descriptors import Lengths, Pair, Triple
+    from .descriptors import Lengths, Pair, Problem, Triple
     from .handles import Handle
 
     Enter: TypeAlias = Callable[[AbstractContextManager[int]], int]
@@ -33,7 +32,7 @@ class Eight:
     """cuDNN 8 by the calls that CuPy 13 has."""
 
     def __init__(
-        self, cudnn: Any, handle: Handle, net: Net, dtype_name: str, lengths: Lengths
+        self, cudnn: Any, handle: Handle, net: Problem, dtype_name: str, lengths: Lengths
     ) -> None:
         self._cudnn, self._handle, self._seeded = cudnn, handle.address, handle.seeded
         self._training, self._rate = net.is_training, net.dropout
@@ -42,7 +41,7 @@ class Eight:
             self._describe(stack.enter_context, net, dtype_name, lengths)
             self._open = stack.pop_all()
 
-    def _describe(self, enter: Enter, net: Net, dtype_name: str, lengths: Lengths) -> None:
+    def _describe(self, enter: Enter, net: Problem, dtype_name: str, lengths: Lengths) -> None:
         cudnn, handle = self._cudnn, self._handle
         T, B, I, H, D = net.T, net.B, net.I, net.H, net.D
         data = library.DATA[dtype_name]
@@ -196,7 +195,7 @@ def module() -> Any:
     return cudnn
 
 
-def lacks(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
+def lacks(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     """Return what CuPy's calls of cuDNN 8 cannot do of a call."""
     import cupy
 

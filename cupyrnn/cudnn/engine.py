@@ -21,8 +21,7 @@ from .library import PATH_VARIABLE, CudnnError, Library, find
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..weights.params import Net
-    from .descriptors import Descriptors, Lengths
+    from .descriptors import Descriptors, Lengths, Problem
 
     Forward: TypeAlias = tuple[Array, Array, Array | None, Array]
     Backward: TypeAlias = tuple[Array, Array, Array | None, Array]
@@ -31,7 +30,7 @@ _LONGEST = 65535  # of a sequence, says cuDNN's manual
 _ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
 
 
-def _described(net: Net, dtype_name: str, lengths: Lengths) -> Descriptors:
+def _described(net: Problem, dtype_name: str, lengths: Lengths) -> Descriptors:
     """Return cuDNN's descriptors for a call that `why_not` allows, from an earlier one if any."""
     import cupy
 
@@ -53,7 +52,7 @@ def _described(net: Net, dtype_name: str, lengths: Lengths) -> Descriptors:
     return found
 
 
-def why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
+def why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     """
     Return None if cuDNN can be loaded and supports a call, else why not. Never raises.
 
@@ -101,7 +100,7 @@ def _level_of_caller() -> int:
     return level
 
 
-def _why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
+def _why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     for symbol in ("T", "B", "I", "H", "L"):
         if getattr(net, symbol) == 0:
             return f"cuDNN does not take {symbol} = 0"
@@ -124,7 +123,7 @@ def _why_not(net: Net, dtype_name: str, lengths: Lengths) -> str | None:
     return None
 
 
-def reserve_size(net: Net, dtype_name: str, lengths: Lengths) -> int:
+def reserve_size(net: Problem, dtype_name: str, lengths: Lengths) -> int:
     """Return the elements of the reserve of a training call."""
     training = net._replace(is_training=True)
     itemsize = {"float32": 4, "float64": 8}.get(dtype_name, 2)
@@ -166,7 +165,7 @@ def _pass_through(lengths: Lengths, pairs: list[tuple[Array | None, Array | None
 
 
 def forward(
-    net: Net,
+    net: Problem,
     input: Array,
     input_h: Array,
     input_c: Array | None,
@@ -218,7 +217,7 @@ def forward(
 
 
 def backward(
-    net: Net,
+    net: Problem,
     input: Array,
     input_h: Array,
     input_c: Array | None,

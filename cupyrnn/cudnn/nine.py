@@ -14,8 +14,7 @@ from .handles import Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD
 
 if TYPE_CHECKING:
-    from ..weights.params import Net
-    from .descriptors import Lengths, Pair, Triple
+    from .descriptors import Lengths, Pair, Problem, Triple
     from .handles import Handle
     from .library import Library
 
@@ -24,7 +23,7 @@ class Nine:
     """cuDNN 9."""
 
     def __init__(
-        self, library: Library, handle: Handle, net: Net, dtype_name: str, lengths: Lengths
+        self, library: Library, handle: Handle, net: Problem, dtype_name: str, lengths: Lengths
     ) -> None:
         import cupy
 
@@ -65,7 +64,7 @@ class Nine:
     def close(self) -> None:
         self._open.close()
 
-    def _dropout(self, net: Net) -> AbstractContextManager[int]:
+    def _dropout(self, net: Problem) -> AbstractContextManager[int]:
         if not net.drops:
             return self._library.dropout(self.handle, 0.0, 0, 0, 0)
         import cupy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,9 +119,7 @@ def backward(
     cell: Cell,
     padded: Padded,
     given: Any,
-    weights: Sequence[Array],
-    sums: Sequence[Array],
-    vectors: Array | None = None,
+    grads: Gradients,
 ) -> tuple[Array, Any]:
     """
     Return the gradients of x and of the first states, which are of the computation's dtype.
@@ -133,15 +130,15 @@ def backward(
         What `forward` read and left.
     given : [T, B, ·]
         The gradients of each step's states; each may be None.
-    weights, sums, vectors
-        As in `Gradients`.
+    grads
+        Written, but x.
     """
     x, first, outputs, extent = padded
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     if extent is None:
         carried = each(first, lambda s: xp.zeros(s.shape, compute))
         step = Step(_plain(xp, outputs), _plain(xp, first))
-        grads = Gradients(xp.empty(x.shape, dtype), weights, sums, vectors)
+        grads = grads._replace(x=xp.empty(x.shape, dtype))
         x = contiguous(xp, x)
         _layer.backward_step(xp, cell, x, step, _plain(xp, given), carried, grads)
         return grads.x, carried
@@ -159,8 +156,7 @@ def backward(
     x_grad[steps:] = 0
     rows = packing.like(x_grad[:steps], reverse)
     rows = rows if moves else packing.pack(rows)
-    grads = Gradients(rows, weights, sums, vectors)
-    _layer.backward(xp, cell, layer, each(given, packed), carried, grads)
+    _layer.backward(xp, cell, layer, each(given, packed), carried, grads._replace(x=rows))
     if moves:
         packing.unpack(rows, x_grad[:steps], reverse)
         carried = each(carried, lambda s: packing.enter_grad(s, reverse))

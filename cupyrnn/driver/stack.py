@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .._arrays import cast, cast_all, compute_dtype, contiguous
 from ..cells.contract import columns_of, each
@@ -20,30 +20,39 @@ if TYPE_CHECKING:
     from .packing import Packing
 
 
+class Layers(Protocol):
+    """The sizes of a net: layers, directions, hidden size, size of the output of a direction."""
+
+    @property
+    def L(self) -> int: ...
+    @property
+    def D(self) -> int: ...
+    @property
+    def H(self) -> int: ...
+    @property
+    def P(self) -> int: ...
+
+
 class Sizes(NamedTuple):
-    """The sizes of a net and what it drops."""
+    """The sizes of a call, and what it drops."""
 
     T: int
     B: int
-    L: int
-    D: int
-    H: int
-    P: int  # of the output of one direction
     is_training: bool
     dropout: float
     seed: int
     seed2: int
 
-    @property
-    def drops(self) -> bool:
-        """Whether values are dropped between layers."""
-        return self.is_training and self.dropout > 0 and self.L > 1
+    def drops(self, net: Layers) -> bool:
+        """Return whether values are dropped between layers."""
+        return self.is_training and self.dropout > 0 and net.L > 1
 
 
 class Stack(NamedTuple):
     """The cells of a net by layer and direction, and the sequences they run over."""
 
-    net: Sizes
+    net: Layers
+    sizes: Sizes
     cells: Sequence[Cell]
     packing: Packing
 
@@ -55,48 +64,51 @@ class _Reserve(NamedTuple):
     saved: list[Any]  # by direction, the cell's Saved
 
 
-def _reserve_layout(net: Sizes, kind: Any, rows: int) -> Iterator[tuple[int, tuple[int, int]]]:
+def _reserve_layout(
+    net: Layers, sizes: Sizes, kind: Any, rows: int
+) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the layer and the shape of every part of reserve_space."""
     columns = columns_of(kind, net.H, net.P)
     for layer in range(net.L):
-        if layer and net.drops:
+        if layer and sizes.drops(net):
             yield layer, (rows, net.D * net.P)
         for _ in range(net.D):
             yield from ((layer, (rows, width)) for width in columns)
 
 
-def reserve_size(net: Sizes, kind: Any, rows: int) -> int:
+def reserve_size(net: Layers, sizes: Sizes, kind: Any, rows: int) -> int:
     """Return the number of elements of reserve_space for cells that leave a `kind` by row."""
-    return sum(n * columns for _, (n, columns) in _reserve_layout(net, kind, rows))
+    return sum(n * columns for _, (n, columns) in _reserve_layout(net, sizes, kind, rows))
 
 
 def _reserves(reserve_space: Array, stack: Stack) -> list[_Reserve]:
     """Return the parts of reserve_space by layer."""
-    net, kind, rows = stack.net, stack.cells[0].Saved, stack.packing.rows
+    net, sizes, kind, rows = stack.net, stack.sizes, stack.cells[0].Saved, stack.packing.rows
     parts: list[list[Array]] = [[] for _ in range(net.L)]
     start = 0
-    for layer, shape in _reserve_layout(net, kind, rows):
+    for layer, shape in _reserve_layout(net, sizes, kind, rows):
         end = start + shape[0] * shape[1]
         parts[layer].append(reserve_space[start:end].reshape(shape))
         start = end
     n, result = len(kind._fields), []
     for layer, arrays in enumerate(parts):
-        mask = arrays.pop(0) if layer and net.drops else None
+        mask = arrays.pop(0) if layer and sizes.drops(net) else None
         saved = [kind._make(arrays[d * n : (d + 1) * n]) for d in range(net.D)]
         result.append(_Reserve(mask, saved))
     return result
 
 
-def _draw_mask(xp: ModuleType, net: Sizes, packing: Packing, layer: int, mask: Array) -> None:
+def _draw_mask(xp: ModuleType, sizes: Sizes, packing: Packing, layer: int, mask: Array) -> None:
     """Fill the mask of a layer's input. What it is for a value does not depend on the lengths."""
-    T, B, columns = net.T, net.B, mask.shape[1]
-    drawn = keep_mask(xp, (T * B, columns), mask.dtype, net.dropout, net.seed, net.seed2, layer)
+    T, B, _, rate, *seeds = sizes
+    columns = mask.shape[1]
+    drawn = keep_mask(xp, (T * B, columns), mask.dtype, rate, seeds[0], seeds[1], layer)
     mask[...] = packing.pack(drawn.reshape(T, B, columns))
 
 
-def _drop(values: Array, mask: Array, net: Sizes) -> Array:
+def _drop(values: Array, mask: Array, sizes: Sizes) -> Array:
     """Return the values that the mask keeps, scaled, in the dtype of the mask."""
-    scale = 1 / (1 - net.dropout) if net.dropout < 1 else 0.0
+    scale = 1 / (1 - sizes.dropout) if sizes.dropout < 1 else 0.0
     compute = compute_dtype(mask.dtype)
     return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
 
@@ -132,12 +144,12 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     reserve_space
         What `backward` needs; a scalar in inference.
     """
-    net, cells, packing = stack
+    net, sizes, cells, packing = stack
     dtype, kind = input.dtype, cells[0].Saved
     last = each(first, lambda s: xp.empty(s.shape, dtype))
     reserves: list[_Reserve] = []
-    if net.is_training:
-        reserve_space = xp.empty(reserve_size(net, kind, packing.rows), dtype)
+    if sizes.is_training:
+        reserve_space = xp.empty(reserve_size(net, sizes, kind, packing.rows), dtype)
         reserves = _reserves(reserve_space, stack)
     else:
         reserve_space = xp.zeros((), dtype)
@@ -148,8 +160,8 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     for layer in range(net.L):
         mask = reserves[layer].mask if reserves else None
         if mask is not None:
-            _draw_mask(xp, net, packing, layer, mask)
-            values = _drop(values, mask, net)
+            _draw_mask(xp, sizes, packing, layer, mask)
+            values = _drop(values, mask, sizes)
         if reserves:
             saved = reserves[layer].saved
         else:
@@ -163,7 +175,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
                 if to is not None:
                     to[pl] = packing.leave(state, d == 1)
         values = _inputs(xp, packing, saved)
-    output = xp.empty((net.T, net.B, net.D * net.P), dtype)
+    output = xp.empty((sizes.T, sizes.B, net.D * net.P), dtype)
     packing.unpack(values, output)
     return output, last, reserve_space
 
@@ -189,7 +201,7 @@ def backward(
     grads
         Of each of the cells: written, but x.
     """
-    net, cells, packing = stack
+    net, sizes, cells, packing = stack
     input, first = inputs
     dtype, D, P = input.dtype, net.D, net.P
     compute = compute_dtype(dtype)
@@ -205,7 +217,7 @@ def backward(
         if layer:
             values = _inputs(xp, packing, reserves[layer - 1].saved)
             if mask is not None:
-                values = _drop(values, mask, net)
+                values = _drop(values, mask, sizes)
         else:
             values = packing.pack(contiguous(xp, input))
         parts = []
@@ -239,7 +251,7 @@ def backward(
                     to[pl] = packing.enter_grad(state, d == 1)
             parts.append(packing.reverse(part) if d else part)
         total = parts[0] if D == 1 else parts[0] + parts[1]
-        values_grad = cast(total if mask is None else _drop(total, mask, net), dtype)
+        values_grad = cast(total if mask is None else _drop(total, mask, sizes), dtype)
     input_grad = xp.empty(input.shape, dtype)
     packing.unpack(values_grad, input_grad)
     return input_grad, each(first_grad, lambda s: cast(s, dtype))

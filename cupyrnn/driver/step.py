@@ -29,14 +29,19 @@ if TYPE_CHECKING:
     Step: TypeAlias = Callable[..., tuple[Array, Array | None]]
 
 
-def step_of(cell: Cell) -> Step:
-    """Return the step of a cell, all of whose inputs have a matrix and whose weights are real."""
-    made: dict[Any, Callable[[Any], Step]] = {
+def steps_of(cells: Sequence[Cell]) -> list[Step]:
+    """
+    Return the steps of cells, none where one of them has no faster step than its own.
+
+    All of their inputs have a matrix, and their weights are real.
+    """
+    known: dict[Any, Callable[[Any], Step]] = {
         LSTM: _lstm,
         GRUResetAfter: _gru,
         SimpleRNN: _simple_rnn,
     }
-    return made[type(cell)](cell)
+    made = [known.get(type(cell)) for cell in cells]
+    return [make(cell) for make, cell in zip(made, cells, strict=True) if make] if all(made) else []
 
 
 def _ordered(w: Array, order: Sequence[int], negated: int) -> Array:

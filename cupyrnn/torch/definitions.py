@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _packed_cells
+from .._net import reserve_size
 from ..cells.contract import columns_of
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
-from ..driver import stack as _stack
+from ..driver.stack import Sizes
 from ..gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
 from ..lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
 from ..stacked_rnn import stacked_rnn, stacked_rnn_backprop
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
+from ..weights.params import Net
 from .arrays import module_of
 from .ops import Function, Op
 
@@ -122,8 +123,9 @@ def _reserve_size(inputs: Named, rest: Named) -> Any:
     state = inputs["input_h"].shape
     H = inputs["input_c"].shape[2] if rest["rnn_mode"] == "lstm" else state[2]
     L = state[0 if major else 1] // D
-    sizes = _stack.Sizes(T, B, L, D, H, state[2], True, rest["dropout"], 0, 0)
-    return _stack.reserve_size(sizes, _packed_cells.SAVED[rest["rnn_mode"]], T * B)
+    # What the net reads does not enter.
+    net = Net(rest["rnn_mode"], False, L, H, 0, D, rest["num_proj"])
+    return reserve_size(net, Sizes(T, B, True, rest["dropout"], 0, 0), T * B)
 
 
 def _net_forward(inputs: Named, rest: Named) -> Named:

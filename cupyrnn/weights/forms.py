@@ -24,10 +24,12 @@ from .._arrays import (
     shown,
     type_shown,
 )
+from .._block import GRU_FORM, LSTM_FORM
 from .params import GATES, layers
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from ..cells.contract import Form
     from .params import Net
 
 
@@ -46,12 +48,17 @@ class BlockLSTMParams(NamedTuple):
     w: Array
     b: Array
 
+    @property
+    def form(self) -> Form:
+        """What makes a cell of the weights: see docs/how/contract.md."""
+        return LSTM_FORM
+
 
 class PeepholeLSTMParams(NamedTuple):
     """
     The weights of `block_lstm` by the names of its arguments, the peepholes among them.
 
-    ``block_lstm(x, cs_prev, h_prev, **params._asdict())`` takes them; what is None is left out.
+    ``block_lstm(x, cs_prev, h_prev, **params.arguments)`` takes them; what is None is left out.
 
     Attributes
     ----------
@@ -61,6 +68,8 @@ class PeepholeLSTMParams(NamedTuple):
         The bias.
     wci, wcf, wco : [H] or None
         The peephole weights of i, f and o: all three or none.
+    w_p : [H, P] or None
+        The matrix of a projection, which `stacked_rnn` has: h is (o*co) @ w_p, and w [I+P, 4*H].
     """
 
     w: Array
@@ -68,6 +77,29 @@ class PeepholeLSTMParams(NamedTuple):
     wci: Array | None = None
     wcf: Array | None = None
     wco: Array | None = None
+    w_p: Array | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """
+        The arguments of `block_lstm` by name.
+
+        Raises
+        ------
+        ValueError
+            There is a projection, which `block_lstm` does not have.
+        """
+        *arguments, w_p = self._asdict().items()
+        if w_p[1] is not None:
+            raise ValueError(
+                "arguments: w_p is given, but block_lstm has no projection; stacked_rnn has it"
+            )
+        return dict(arguments)
+
+    @property
+    def form(self) -> Form:
+        """What makes a cell of the weights: see docs/how/contract.md."""
+        return LSTM_FORM
 
 
 class BlockGRUParams(NamedTuple):
@@ -90,6 +122,11 @@ class BlockGRUParams(NamedTuple):
     w_c: Array
     b_ru: Array
     b_c: Array
+
+    @property
+    def form(self) -> Form:
+        """What makes a cell of the weights: see docs/how/contract.md."""
+        return GRU_FORM
 
 
 # Where others have the gates of the packed order i, f, ci, o; r, u, c; h.

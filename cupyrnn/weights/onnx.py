@@ -391,7 +391,7 @@ def block_lstm_from_onnx(
     >>> W, R, P = np.ones((1, 8, 3)), np.ones((1, 8, 2)), np.ones((1, 6))
     >>> (weights,) = cupyrnn.block_lstm_from_onnx(W, R, P=P)
     >>> x, zeros = np.ones((4, 1, 3)), np.zeros((1, 2))
-    >>> out = cupyrnn.block_lstm(x, zeros, zeros, **weights._asdict(), forget_bias=0, cell_clip=0)
+    >>> out = cupyrnn.block_lstm(x, zeros, zeros, **weights.arguments, forget_bias=0, cell_clip=0)
     >>> out.h.shape
     (4, 1, 2)
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -299,26 +298,41 @@ def _refuse_params(op: str, params: object, missing: str) -> NoReturn:
     )
 
 
-def settled(op: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return the arguments of a CudnnRNN op with params an array and all attributes said.
+class NetArguments(NamedTuple):
+    """What a call of a CudnnRNN op says of its net, with what a PackedParams knows of it."""
 
-    `known` is the net that a PackedParams is of, or None.
-    """
-    said = {name: arguments[name] for name in DEFAULTS if arguments[name] is not None}
-    params = arguments["params"]
-    gates = {"recurrent_activation": activation_of(op, params, arguments["recurrent_activation"])}
+    rnn_mode: object
+    input_mode: object
+    direction: object
+    num_proj: object
+    recurrent_activation: object
+
+
+class Settled(NamedTuple):
+    """The packed vector of a call, and all that is said of its net."""
+
+    params: Array
+    said: NetArguments
+    known: Net | None  # of a PackedParams
+
+
+def settled(op: str, params: Array | PackedParams, given: NetArguments) -> Settled:
+    """Return the vector and the attributes of a net, those left out as in TensorFlow or known."""
+    said = {name: a for name in DEFAULTS if (a := getattr(given, name)) is not None}
+    activation = activation_of(op, params, given.recurrent_activation)
     if not isinstance(params, PackedParams):
-        return {**arguments, **DEFAULTS, **said, **gates, "known": None}
+        return Settled(
+            params, NetArguments(**{**DEFAULTS, **said}, recurrent_activation=activation), None
+        )
     vector, *sizes = params[:4]
-    of = {name: getattr(params, name) for name in DEFAULTS}
-    known = check_net(op, *sizes, **of)
+    attributes = {name: getattr(params, name) for name in DEFAULTS}
+    known = check_net(op, *sizes, **attributes)
     if said:
-        expect_known(op, known, check_net(op, *sizes, **{**of, **said}))
-    return {**arguments, **of, **gates, "params": vector, "known": known}
+        expect_known(op, known, check_net(op, *sizes, **{**attributes, **said}))
+    return Settled(vector, NetArguments(**attributes, recurrent_activation=activation), known)
 
 
-def activation_of(op: str, params: object, given: object) -> object:
+def activation_of(op: str, params: object, given: object) -> Any:
     """Return the name of the gates' activation: the one given or the one a PackedParams knows."""
     if not isinstance(params, PackedParams):
         return "sigmoid" if given is None else given

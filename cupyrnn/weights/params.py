@@ -30,7 +30,6 @@ from .._arrays import (
 )
 from .._typing import ArrayT, NamedTuple
 from ..derivatives.traced import traceable
-from ..driver.stack import Sizes
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -68,30 +67,12 @@ class Net(NamedTuple):
     I: int
     D: int
     num_proj: int  # 0 for none
-    # What only a call has.
-    T: int = 0
-    B: int = 0
     gate: HardSigmoid | None = None  # in place of the sigmoid
-    dropout: float = 0.0
-    seed: int = 0
-    seed2: int = 0
-    is_training: bool = True
 
     @property
     def P(self) -> int:
         """The size of the output of one direction."""
         return self.num_proj or self.H
-
-    @property
-    def drops(self) -> bool:
-        """Whether values are dropped between layers."""
-        return self.sizes.drops
-
-    @property
-    def sizes(self) -> Sizes:
-        """What the stack of its cells is asked for."""
-        of_call = (self.is_training, self.dropout, self.seed, self.seed2)
-        return Sizes(self.T, self.B, self.L, self.D, self.H, self.P, *of_call)
 
     @property
     def direction(self) -> Direction:

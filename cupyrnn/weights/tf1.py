@@ -103,7 +103,7 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     >>> variables = {"rnn/lstm_cell/kernel": np.ones((5, 8)), "rnn/lstm_cell/bias": np.ones(8)}
     >>> weights = cupyrnn.block_lstm_from_tf1(variables)
     >>> x, zeros = np.ones((4, 1, 3)), np.zeros((1, 2))
-    >>> out = cupyrnn.block_lstm(x, zeros, zeros, **weights._asdict(), forget_bias=1, cell_clip=0)
+    >>> out = cupyrnn.block_lstm(x, zeros, zeros, **weights.arguments, forget_bias=1, cell_clip=0)
     >>> out.h.shape
     (4, 1, 2)
     """

@@ -22,7 +22,7 @@ from cupyrnn.driver import stack as _stack
 from cupyrnn.driver.layer import Layer
 from cupyrnn.driver.packing import Packing
 from cupyrnn.driver.padded import Extent, Padded
-from cupyrnn.driver.stack import Stack
+from cupyrnn.driver.stack import Sizes, Stack
 from cupyrnn.weights.params import Net
 
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
@@ -119,7 +119,7 @@ def backward(
     w_x, u, b = (xp.zeros(inputs[n].shape, compute) for n in ("w_x", "u", "b"))
     padded = padded_of(xp, inputs, extent, h)
     cell = cell_of(xp, inputs)
-    x, first = _padded.backward(xp, cell, padded, States(h_grad), (w_x,), (b,), u)
+    x, first = _padded.backward(xp, cell, padded, States(h_grad), Gradients(None, (w_x,), (b,), u))
     return dict(zip(INPUTS, (x, first.h, w_x, u, b), strict=True))
 
 
@@ -250,7 +250,7 @@ def test_two_layers_in_both_directions(
     """A stack of the new cell, with dropout between its layers."""
     T, B, I, H = 5, 4, 3, 4
     extent = extent_of(rng, T, B, kind, reverse=False)
-    net = Net("rnn_tanh", False, 2, H, I, 2, 0, T, B, dropout, seed=3)
+    net, sizes = Net("rnn_tanh", False, 2, H, I, 2, 0), Sizes(T, B, True, dropout, 3, 0)
     arrays: dict[str, Any] = {"x": rng.standard_normal((T, B, I))}
     arrays["h_first"] = rng.standard_normal((4, B, H))
     for pl, K in enumerate((I, I, 2 * H, 2 * H)):
@@ -259,7 +259,7 @@ def test_two_layers_in_both_directions(
     def stack_of(xp: ModuleType, given: dict[str, Any]) -> Stack:
         weights = [{n: given[f"{n}{pl}"] for n in INPUTS[2:]} for pl in range(4)]
         cells = [cell_of(xp, w | {"x": given["x"]}) for w in weights]
-        return Stack(net, cells, Packing(xp, T, B, extent.lengths, extent.resets))
+        return Stack(net, sizes, cells, Packing(xp, T, B, extent.lengths, extent.resets))
 
     def run(xp: ModuleType, given: dict[str, Any]) -> tuple[Any, Any, Any]:
         stack = stack_of(xp, given)

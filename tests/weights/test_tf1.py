@@ -57,7 +57,7 @@ def test_stored_lstm_cells(name: str, options: Any) -> None:
     weights = cupyrnn.block_lstm_from_tf1({**others, **golden.variables}, prefix="rnn")
     assert (weights.wco is None) == (name == "basic_lstm")
     zeros = np.zeros((3, 3))
-    out = cupyrnn.block_lstm(golden.x, zeros, zeros, **weights._asdict(), **options)
+    out = cupyrnn.block_lstm(golden.x, zeros, zeros, **weights.arguments, **options)
     assert_close(out.h, golden.y, "float64", "h")
     back = cupyrnn.block_lstm_to_tf1(*weights, prefix=path)
     assert back.keys() == golden.variables.keys()

@@ -12,15 +12,15 @@ import pytest
 from problems.nets import CASES, Case, case_id, problem
 
 from cupyrnn.cudnn import library
-from cupyrnn.weights.params import Net
+from cupyrnn.cudnn.descriptors import Problem
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def net_of(case: Case, **more: Any) -> Net:
+def net_of(case: Case, **more: Any) -> Problem:
     fields = {"dropout": 0.0, "seed": 0, "seed2": 0, "is_training": True} | more
     sizes = (case.L, case.H, case.I, case.D, case.num_proj, case.T, case.B)
-    return Net(case.rnn_mode, case.skip, *sizes, **fields)
+    return Problem(case.rnn_mode, case.skip, *sizes, **fields)
 
 
 def lengths_of(case: Case) -> Any:

@@ -1,0 +1,297 @@
+"""What the ops of nets share: checks of a call, cells of packed parameters, reserve_space.
+
+Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions, P the size of
+the output of one direction.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ._arrays import (
+    array_kind,
+    cast,
+    check_arrays,
+    check_bool,
+    check_dropout,
+    check_integer,
+    check_lengths,
+    check_resets,
+    compute_dtype,
+    expect_rank,
+    expect_shape,
+    module_of,
+    shown,
+)
+from .arithmetic.dual import real_dtype
+from .cells.contract import Form, Gradients, States, Weight
+from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
+from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
+from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
+from .driver import stack as _stack
+from .driver.packing import Packing, count_rows
+from .driver.stack import Sizes
+from .weights.params import GATES, Net, layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ._arrays import Array
+    from .cells.contract import Cell
+    from .driver.stack import Layers
+
+
+class RunArguments(NamedTuple):
+    """The arguments of a call that have nothing to do with its weights, as they are given."""
+
+    sequence_lengths: object
+    resets: object
+    dropout: object
+    is_training: object
+    time_major: object
+    seed: object = 0
+    seed2: object = 0
+
+
+class Run(NamedTuple):
+    """A call after the checks that `cudnn_rnn` and `stacked_rnn` have in common."""
+
+    xp: ModuleType
+    dtype: np.dtype[Any]
+    sizes: Sizes
+    I: int
+    time_major: bool
+    lengths: NDArray[np.int32] | None
+    resets: NDArray[np.bool_] | None  # [T, B]
+
+    @property
+    def packing(self) -> Packing:
+        """The sequences without padding."""
+        return Packing(self.xp, self.sizes.T, self.sizes.B, self.lengths, self.resets)
+
+    @property
+    def rows(self) -> int:
+        """The number of steps of all sequences."""
+        return count_rows(self.sizes.T, self.sizes.B, self.lengths)
+
+    @property
+    def steps(self) -> str:
+        """The first axes of the input, as errors show them."""
+        return "T, B" if self.time_major else "B, T"
+
+    @property
+    def places(self) -> str:
+        """The first axes of the states, as errors show them."""
+        return "L*D, B" if self.time_major else "B, L*D"
+
+
+def check_run(
+    op: str, required: Mapping[str, Any], optional: Mapping[str, Any], arguments: RunArguments
+) -> Run:
+    """Check all arrays of a call by name, input among them, and what is no weight's."""
+    xp, dtype = check_arrays(op, required, optional)
+    lengths, resets, dropout, training, time_major, seed, seed2 = arguments
+    major = check_bool(op, "time_major", time_major)
+    *steps, I = expect_rank(op, "input", required["input"], f"({'T, B' if major else 'B, T'}, I)")
+    T, B = steps if major else steps[::-1]
+    sizes = Sizes(
+        T,
+        B,
+        check_bool(op, "is_training", training),
+        check_dropout(op, dropout),
+        check_integer(op, "seed", seed),
+        check_integer(op, "seed2", seed2),
+    )
+    checked = check_lengths(op, lengths, T, B)
+    marks = check_resets(op, resets, *steps, symbols=f"({'T, B' if major else 'B, T'})")
+    if marks is not None and not major:
+        marks = marks.T
+    return Run(xp, dtype, sizes, I, major, checked, marks)
+
+
+def check_shapes(
+    op: str, run: Run, net: Layers, arrays: Mapping[str, Any], symbol: str = "P"
+) -> None:
+    """Check the shapes of states, outputs and their gradients by name, those that are not None."""
+    T, B, *_ = run.sizes
+    L, D, H, P = net.L, net.D, net.H, net.P
+    steps, places = ((T, B), (L * D, B)) if run.time_major else ((B, T), (B, L * D))
+    for name, a in arrays.items():
+        if a is None:
+            continue
+        if name.startswith(("input_h", "output_h")):
+            expect_shape(op, name, a, f"({run.places}, {symbol})", (*places, P))
+        elif name.startswith(("input_c", "output_c")):
+            expect_shape(op, name, a, f"({run.places}, H)", (*places, H))
+        else:
+            expect_shape(op, name, a, f"({run.steps}, D*{symbol})", (*steps, D * P))
+
+
+# Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
+_LSTM_ORDER = (0, 2, 1, 3)
+
+# What a step of each cell leaves.
+_SAVED: dict[str, Any] = {
+    "lstm": LSTMOutputs,
+    "gru": GRUResetAfterOutputs,
+    "rnn_tanh": SimpleRNNOutputs,
+    "rnn_relu": SimpleRNNOutputs,
+}
+
+
+class Weights(NamedTuple):
+    """The parameters of one direction of one layer, or their gradients: views of the packed."""
+
+    w_x: Array | None  # [G*H, K], None with skip_input
+    w_h: Array  # [G*H, P]
+    w_p: Array | None  # [P, H]
+    b_x: Array  # [G*H]
+    b_h: Array  # [G*H]
+
+
+def weights_of(params: Array, net: Net) -> list[Weights]:
+    """Return the parameters by layer and direction."""
+    H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
+    starts: dict[tuple[int, int, str], int] = {}
+    for p in layout(net):
+        starts.setdefault((p.layer, p.direction, p.kind), p.offset)
+
+    def part(layer: int, d: int, kind: str, rows: int, columns: int) -> Array:
+        start = starts[layer, d, kind]
+        return params[start : start + rows * columns].reshape(rows, columns)
+
+    def pseudo_layer(layer: int, d: int) -> Weights:
+        K = net.D * P if layer else net.I
+        return Weights(
+            None if net.skip and layer == 0 else part(layer, d, "input", rows, K),
+            part(layer, d, "recurrent", rows, P),
+            part(layer, d, "projection", P, H) if net.num_proj else None,
+            part(layer, d, "input_bias", 1, rows)[0],
+            part(layer, d, "recurrent_bias", 1, rows)[0],
+        )
+
+    return [pseudo_layer(layer, d) for layer in range(net.L) for d in range(net.D)]
+
+
+class PackedForm(Form):
+    """What makes the cells of a net of packed parameters."""
+
+    name, shapes = "a cell of CudnnRNN", MappingProxyType[str, str]({})
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self.States = LSTMStates if net.rnn_mode == "lstm" else States
+        self.Saved = _SAVED[net.rnn_mode]
+
+    def cell(self, xp: ModuleType, weights: Weights, attributes: Any = None) -> Cell:
+        """Return the cell of views of the packed parameters."""
+        rnn_mode, gate, rows = self._net.rnn_mode, self._net.gate, len(weights.w_h)
+        compute = compute_dtype(weights.b_x.dtype)
+        b_x, b_h = cast(weights.b_x, compute), cast(weights.b_h, compute)
+        w_x = None if weights.w_x is None else weights.w_x.T
+        if rnn_mode == "gru":
+            H = rows // 3
+            b = b_x.copy()
+            b[: 2 * H] += b_h[: 2 * H]
+            w_h = xp.roll(weights.w_h, H, axis=0).T  # columns hc, r, u in place of r, u, hc
+            return GRUResetAfter(
+                (Weight(w_x, rows, columns=slice(H, None)),),
+                (Weight(w_h, rows, columns=slice(rows)),),
+                (4 * H,),
+                b,
+                b_h[2 * H :],
+                gate,
+            )
+        inputs, recurrent = (Weight(w_x, rows),), (Weight(weights.w_h.T, rows),)
+        if rnn_mode != "lstm":
+            return SimpleRNN(inputs, recurrent, (rows,), b_x + b_h, rnn_mode == "rnn_relu")
+        if weights.w_p is None:
+            return LSTM(inputs, recurrent, (rows,), b_x + b_h, _LSTM_ORDER, gate=gate)
+        P = len(weights.w_p)
+        both = (*recurrent, Weight(weights.w_p.T, P, of=1))
+        return LSTM(inputs, both, (rows, P), b_x + b_h, _LSTM_ORDER, gate=gate)
+
+    def gradients(self, xp: ModuleType, grads: Weights) -> Gradients:
+        """Return views of the matrices, and memory for the sums."""
+        w_x, w_h, w_p, *_ = grads
+        matrices = [None if a is None else a.T for a in (w_x, w_h)]
+        widths = [len(w_h) * 4 // 3 if self._net.rnn_mode == "gru" else len(w_h)]
+        if w_p is not None:
+            matrices.append(w_p.T)
+            widths.append(len(w_p))
+        return Gradients(None, matrices, [xp.zeros(width, w_h.dtype) for width in widths])
+
+    def finished(self, grads: Weights, written: Gradients) -> Weights:
+        """Write the gradients of the biases, and have a GRU's matrix in the packed order."""
+        xp, total = module_of(grads.w_h), written.sums[0]
+        if self._net.rnn_mode == "gru":
+            H = len(grads.w_h) // 3
+            grads.w_h[...] = xp.roll(grads.w_h, -H, axis=0)
+            grads.b_x[...] = total[H:]
+            grads.b_h[...] = xp.roll(total[: 3 * H], -H)
+        else:
+            grads.b_x[...] = grads.b_h[...] = total
+        return grads
+
+
+def reserve_size(net: Net, sizes: Sizes, rows: int) -> int:
+    """Return the number of elements of this package's reserve_space of packed parameters."""
+    return _stack.reserve_size(net, sizes, _SAVED[net.rnn_mode], rows)
+
+
+# What host_reserved begins with: whose reserve_space it is. The fingerprint of its call follows.
+OWN, CUDNN = 0, 1
+_FINGERPRINT = 4  # bytes
+
+
+def fingerprinted(owner: int, net: Net, run: Run) -> NDArray[np.int8]:
+    """Return what says whose reserve_space it is, and of a call with what sizes and attributes."""
+    # Without the seeds, as the masks themselves are in reserve_space.
+    *of_net, gate = net
+    (T, B, _, dropout, *_), lengths, resets = run.sizes, run.lengths, run.resets
+    rate = dropout if run.sizes.drops(net) else 0.0
+    full = None if lengths is None or (lengths == T).all() else lengths.tolist()
+    marks = None if resets is None or not resets.any() else resets.tobytes()
+    text = repr(((*of_net, T, B, gate), rate, real_dtype(run.dtype).str, full, marks))
+    fingerprint = zlib.crc32(text.encode()).to_bytes(_FINGERPRINT, "little")
+    return np.frombuffer(bytes([owner]) + fingerprint, np.int8).copy()
+
+
+def reserved_engine(
+    op: str, xp: ModuleType, engine: str, host_reserved: object, expected: NDArray[np.int8]
+) -> str:
+    """Return the engine whose reserve_space it is; `expected` is this call's, whoever owns it."""
+    if (
+        array_kind(host_reserved) != "numpy"
+        or not isinstance(host_reserved, np.ndarray)
+        or host_reserved.dtype != np.int8
+    ):
+        raise TypeError(
+            f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
+        )
+    if host_reserved.shape != expected.shape:
+        raise ValueError(
+            f"{op}: host_reserved has shape {host_reserved.shape}, expected {expected.shape}, as a"
+            " forward call with is_training=True returns it"
+        )
+    owner = int(host_reserved[0])
+    if owner not in ((OWN,) if xp is np else (OWN, CUDNN)):
+        raise ValueError(
+            f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
+        )
+    if (host_reserved[1:] != expected[1:]).any():
+        raise ValueError(
+            f"{op}: host_reserved is {shown(host_reserved)}, expected {expected[1:].tolist()} after"
+            " the first: reserve_space is of a call with other sizes, attributes, lengths or resets"
+        )
+    if xp is np:
+        return engine
+    whose = "cudnn" if owner == CUDNN else "cupy"
+    if engine not in ("auto", whose):
+        raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {whose!r}")
+    return whose
