@@ -354,17 +354,23 @@ def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, i
     return xp, rows - H, H
 
 
-def check_block_lstm(op: str, arrays: Mapping[str, Any]) -> tuple[ModuleType, int, int]:
-    """Check w, b, wci, wcf and wco, by the names that errors show; return module, I and H."""
+def check_block_lstm(
+    op: str, arrays: Mapping[str, Any], projection: Mapping[str, Any] | None = None
+) -> tuple[ModuleType, int, int]:
+    """Check w, b, wci, wcf, wco and w_p, by the names that errors show; return module, I and H."""
     (name_w, w), (name_b, b), *peepholes = arrays.items()
-    xp, _ = check_arrays(op, {name_w: w, name_b: b}, dict(peepholes))
-    rows, columns = expect_rank(op, name_w, w, "(I+H, 4*H)")
+    ((name_p, w_p),) = (projection or {"w_p": None}).items()
+    xp, _ = check_arrays(op, {name_w: w, name_b: b}, {**dict(peepholes), name_p: w_p})
+    symbols = "(I+H, 4*H)" if w_p is None else "(I+P, 4*H)"
+    rows, columns = expect_rank(op, name_w, w, symbols)
     H = columns // 4
-    if columns % 4 or not 0 < H < rows:
-        raise ValueError(f"{op}: {name_w} has shape {w.shape}, expected (I+H, 4*H)")
+    P = H if w_p is None else expect_rank(op, name_p, w_p, "(H, P)")[1]
+    if columns % 4 or not H or not 0 < P < rows:
+        raise ValueError(f"{op}: {name_w} has shape {w.shape}, expected {symbols}")
+    expect_shape(op, name_p, w_p, "(H, P)", (H, P))
     expect_shape(op, name_b, b, "(4*H,)", (4 * H,))
     for name, a in peepholes:
         expect_shape(op, name, a, "(H,)", (H,))
         if a is None and any(other is not None for _, other in peepholes):
             raise ValueError(f"{op}: {name} is None, expected all of wci, wcf, wco or none")
-    return xp, rows - H, H
+    return xp, rows - P, H

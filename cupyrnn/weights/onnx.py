@@ -439,10 +439,15 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     ((1, 8, 3), (1, 8, 2), (1, 16), None)
     """
     op = "block_lstm_to_onnx"
-    whole = [(*of, None, None, None)[:5] for of in _directions(op, weights, (2, 5))]
-    xp, I, H = check_block_lstm(op, _shown(whole[0], PeepholeLSTMParams._fields, 0))
+    tuples = _directions(op, weights, (2, 5, 6))
+    for d, (*_, last) in enumerate(tuples):
+        if len(tuples[d]) == 6 and last is not None:
+            raise ValueError(f"{op}: weights[{d}].w_p is given, but ONNX has no projection")
+    whole = [(*of, None, None, None)[:5] for of in tuples]
+    names = PeepholeLSTMParams._fields[:5]
+    xp, I, H = check_block_lstm(op, _shown(whole[0], names, 0))
     for d, of in enumerate(whole):
-        given = _shown(of, PeepholeLSTMParams._fields, d)
+        given = _shown(of, names, d)
         if check_block_lstm(op, given)[1:] != (I, H) or (of[2] is None) != (whole[0][2] is None):
             raise ValueError(f"{op}: weights[{d}] is not of the shapes of weights[0]")
     _one_dtype(op, whole)

@@ -62,8 +62,8 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     """
     Return the variables of an LSTM cell of TensorFlow 1 as `block_lstm` takes them.
 
-    These are BasicLSTMCell, LSTMCell with peepholes or without, LSTMBlockCell, LSTMBlockFusedCell
-    and CudnnCompatibleLSTMCell.
+    These are BasicLSTMCell, LSTMCell with or without peepholes and projection, LSTMBlockCell,
+    LSTMBlockFusedCell and CudnnCompatibleLSTMCell.
 
     Parameters
     ----------
@@ -80,20 +80,22 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     -------
     PeepholeLSTMParams
         w [I+H, 4*H], b [4*H] and wci, wcf, wco [H] or None, of the widest of the dtypes. The
-        gates are in block_lstm's own order, "icfo".
+        gates are in block_lstm's own order, "icfo". With a projection w is [I+P, 4*H], w_p [H, P],
+        and `stacked_rnn` runs it, which `block_lstm` does not.
 
     Raises
     ------
     TypeError
         variables is no mapping of strings to arrays, or they are not of floating dtypes.
     ValueError
-        There is no cell or more than one, a variable is missing, there twice or of another shape,
-        or the cell has a projection, which block_lstm has not.
+        There is no cell or more than one, or a variable is missing, there twice or of another
+        shape.
 
     Notes
     -----
     What is not in a checkpoint: ``forget_bias``, which all these cells add when they run, 1 unless
-    they were told otherwise and 0 in CudnnCompatibleLSTMCell; and ``cell_clip``, none unless told.
+    they were told otherwise and 0 in CudnnCompatibleLSTMCell; ``cell_clip``, none unless told; and
+    ``proj_clip``, which nothing here has.
     `block_lstm` clips at 3 by default: give it ``cell_clip=0``.
 
     Examples
@@ -109,19 +111,19 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     """
     op = "block_lstm_from_tf1"
     xp, cell = one_cell(op, variables, prefix)
+    P, others = 0, {}
     if PROJECTION in cell.names:
-        raise ValueError(
-            f"{op}: variables has {cell.names[PROJECTION]}, but block_lstm has no"
-            " projection; params_from_tf1 takes it"
-        )
-    _, H = kernel_sizes(op, cell, 4)
-    cell.only(op, "kernel", "bias", *PEEPHOLES.values())
-    peepholes = {}
+        others["w_p"] = cell.arrays[PROJECTION]
+        P = expect_rank(op, cell.names[PROJECTION], others["w_p"], "(H, P)")[1]
+    _, H = kernel_sizes(op, cell, 4, P)
+    cell.only(op, "kernel", "bias", *PEEPHOLES.values(), PROJECTION)
+    if P:
+        cell.expect(op, PROJECTION, "(H, P)", (H, P))
     if set(PEEPHOLES.values()) & cell.names.keys():
         for name, leaf in PEEPHOLES.items():
-            (peepholes[name],) = cell.need(op, leaf)
+            (others[name],) = cell.need(op, leaf)
             cell.expect(op, leaf, "(H,)", (H,))
-    arrays = {"w": cell.arrays["kernel"], "b": cell.arrays["bias"], **peepholes}
+    arrays = {"w": cell.arrays["kernel"], "b": cell.arrays["bias"], **others}
     with on_device(xp, arrays["w"]):
         return PeepholeLSTMParams(**{name: a.copy() for name, a in arrays.items()})
 
@@ -133,6 +135,7 @@ def block_lstm_to_tf1(
     wci: Array | None = None,
     wcf: Array | None = None,
     wco: Array | None = None,
+    w_p: Array | None = None,
     *,
     prefix: str = "",
     old_names: bool = False,
@@ -143,9 +146,11 @@ def block_lstm_to_tf1(
     Parameters
     ----------
     w, b : [I+H, 4*H], [4*H]
-        The weights and the bias, gates in the order "icfo".
+        The weights and the bias, gates in the order "icfo"; w [I+P, 4*H] with a projection.
     wci, wcf, wco : [H], optional
         The peepholes: all or none.
+    w_p : [H, P], optional
+        The matrix of a projection, which `stacked_rnn` has.
     prefix : str
         The path of the cell.
     old_names : bool
@@ -154,7 +159,8 @@ def block_lstm_to_tf1(
     Returns
     -------
     dict of str to array
-        kernel, bias, and with peepholes w_i_diag, w_f_diag and w_o_diag: copies.
+        kernel, bias, with peepholes w_i_diag, w_f_diag and w_o_diag, and with a projection
+        projection/kernel: copies.
 
     Raises
     ------
@@ -170,8 +176,10 @@ def block_lstm_to_tf1(
     """
     op = "block_lstm_to_tf1"
     diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
-    xp, _, _ = check_block_lstm(op, {"w": w, "b": b, **diagonals})
+    xp, _, _ = check_block_lstm(op, {"w": w, "b": b, **diagonals}, {"w_p": w_p})
     given = {PEEPHOLES[name]: a for name, a in diagonals.items() if a is not None}
+    if w_p is not None:
+        given[PROJECTION] = w_p
     arrays = {"kernel": w, "bias": b, **given}
     return _named(op, xp, prefix, arrays, old_names)
 

@@ -204,7 +204,9 @@ def draw_weights(rng: np.random.Generator, s: Mapping[str, Any], dtype: str, tam
         of = {**s, "I": s["I"] if pl < s["D"] else s["D"] * s["H"]}
         kinds = [cupyrnn.BlockLSTMParams, cupyrnn.PeepholeLSTMParams]
         kind = cupyrnn.BlockGRUParams if s["rnn_mode"] == "gru" else kinds[rng.integers(2)]
-        weights.append(kind(*(draw_array(rng, n, of, dtype, tame) for n in kind._fields)))
+        weights.append(
+            kind(*(draw_array(rng, n, of, dtype, tame) for n in kind._fields if n != "w_p"))
+        )
     return weights
 
 

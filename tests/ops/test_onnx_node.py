@@ -372,7 +372,7 @@ LSTM = zeros((1, 8, 3), (1, 8, 2))
         (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(num_layers=2, num_units=3, input_size=4)), ValueError, "params_to_onnx: params is of a net with L = 2, expected 1: a node is a layer"),
         (lambda: cupyrnn.params_to_onnx(cupyrnn.init_params(num_layers=1, num_units=3, input_size=4, num_proj=2)), ValueError, "params_to_onnx: params is of a net with num_proj, which ONNX does not have"),
         (lambda: cupyrnn.block_lstm_to_onnx([]), ValueError, "block_lstm_to_onnx: weights has 0 entries, expected 1 or 2, one for each direction"),
-        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8))]), ValueError, "block_lstm_to_onnx: weights[0] has 1 arrays, expected 2 or 5"),
+        (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8))]), ValueError, "block_lstm_to_onnx: weights[0] has 1 arrays, expected 2 or 5 or 6"),
         (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (8,)), zeros((6, 8), (8,))]), ValueError, "block_lstm_to_onnx: weights[1] is not of the shapes of weights[0]"),
         (lambda: cupyrnn.block_lstm_to_onnx([zeros((5, 8), (7,))]), ValueError, "block_lstm_to_onnx: weights[0].b has shape (7,), expected (4*H,) = (8,)"),
         (lambda: cupyrnn.block_lstm_to_onnx([[*zeros((5, 8), (8,)), None, np.zeros(2), None]]), ValueError, "block_lstm_to_onnx: weights[0].wci is None, expected all of wci, wcf, wco or none"),
