@@ -66,8 +66,8 @@ class Run(NamedTuple):
     sizes: Sizes
     I: int
     time_major: bool
-    lengths: NDArray[np.int32] | None
-    resets: NDArray[np.bool_] | None  # [T, B]
+    lengths: NDArray[np.int32] | None = None
+    resets: NDArray[np.bool_] | None = None  # [T, B]
 
     @property
     def packing(self) -> Packing:
@@ -93,9 +93,9 @@ class Run(NamedTuple):
 def check_run(
     op: str, required: Mapping[str, Any], optional: Mapping[str, Any], arguments: RunArguments
 ) -> Run:
-    """Check all arrays of a call by name, input among them, and what is no weight's."""
+    """Check all arrays of a call by name, input among them, and its attributes and sizes."""
     xp, dtype = check_arrays(op, required, optional)
-    lengths, resets, dropout, training, time_major, seed, seed2 = arguments
+    _, _, dropout, training, time_major, seed, seed2 = arguments
     major = check_bool(op, "time_major", time_major)
     *steps, I = expect_rank(op, "input", required["input"], f"({'T, B' if major else 'B, T'}, I)")
     T, B = steps if major else steps[::-1]
@@ -107,11 +107,19 @@ def check_run(
         check_integer(op, "seed", seed),
         check_integer(op, "seed2", seed2),
     )
-    checked = check_lengths(op, lengths, T, B)
-    marks = check_resets(op, resets, *steps, symbols=f"({'T, B' if major else 'B, T'})")
-    if marks is not None and not major:
+    return Run(xp, dtype, sizes, I, major)
+
+
+def check_sequences(op: str, run: Run, arguments: RunArguments) -> Run:
+    """Return the call with its lengths and resets."""
+    (T, B, *_), (lengths, resets, *_) = run.sizes, arguments
+    if lengths is resets is None:
+        return run
+    steps = (T, B) if run.time_major else (B, T)
+    marks = check_resets(op, resets, *steps, symbols=f"({run.steps})")
+    if marks is not None and not run.time_major:
         marks = marks.T
-    return Run(xp, dtype, sizes, I, major, checked, marks)
+    return run._replace(lengths=check_lengths(op, lengths, T, B), resets=marks)
 
 
 def check_shapes(

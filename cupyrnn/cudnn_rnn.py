@@ -30,6 +30,7 @@ from ._net import (
     Run,
     RunArguments,
     check_run,
+    check_sequences,
     check_shapes,
     fingerprinted,
     reserve_size,
@@ -168,20 +169,17 @@ def _check(
     sizes = L // D, H, call.I
     made = check_net(op, *sizes, rnn_mode, said.input_mode, direction, said.num_proj)
     made = made._replace(gate=check_activation(op, rnn_mode, said.recurrent_activation))
-    arrays = {"input_h": input_h, "input_c": input_c, **optional}
-    if not is_lstm:
-        arrays = {n: a for n, a in arrays.items() if n not in _CELL_STATES}
-    check_shapes(op, call, made, arrays)
+    check_shapes(op, call, made, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
     expect_params_size(op, net.params, made)
+    unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")
+    check_shapes(op, call, made, {n: a for n, a in optional.items() if n not in unchecked})
+    call = check_sequences(op, call, run)
     if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
         if host_reserved is not None:
             expected = fingerprinted(OWN, made, call)
             engine = reserved_engine(op, call.xp, engine, host_reserved, expected)
     return _Call(call, made, net.params, _engine(op, engine, call, made, input))
-
-
-_CELL_STATES = ("input_c", "output_c", "output_c_backprop")
 
 
 def _stack_of(call: _Call) -> Stack:

@@ -13,7 +13,7 @@ from typing import NamedTuple as PlainTuple
 
 from ._arrays import cast, check_choice, check_list, expect_rank, expect_shape, on_device, shown
 from ._block import memory_for, prepared
-from ._net import Run, RunArguments, check_run, check_shapes
+from ._net import Run, RunArguments, check_run, check_sequences, check_shapes
 from ._typing import ArrayT, NamedTuple
 from .cells.contract import Attributes, each
 from .derivatives.traced import traceable
@@ -236,6 +236,7 @@ def _check(
         H = expect_rank(op, f"weights[0].{form.projection}", matrix, "(H, P)")[0]
     net = _Layers(len(entries) // D, D, H, P)
     check_shapes(op, call, net, arrays, symbol)
+    call = check_sequences(op, call, run)
     _check_weights(op, form, entries, call.I, net)
     grads = () if backward is None else (backward["output_h_backprop"], *others_grad)
     return _Call(call, net, form, checked, (input_h, *others), grads)
