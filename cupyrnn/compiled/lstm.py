@@ -52,8 +52,8 @@ from .simd import (
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import Gradients, States
-    from ..cells.lstm import LSTM, LSTMOutputs
+    from ..cells.contract import Gradients
+    from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
 # The variants of the formulas: two bits.
 PEEPHOLE, HARD = 1, 2
@@ -387,7 +387,9 @@ def _spec(cell: LSTM, H: int, P: int, dtype: np.dtype[Any]) -> Spec:
     )
 
 
-def forward_layer(cell: LSTM, x: Array, carried: States, starts: Array, saved: LSTMOutputs) -> None:
+def forward_layer(
+    cell: LSTM, x: Array, carried: LSTMStates, starts: Array, saved: LSTMOutputs
+) -> None:
     """All steps of a layer: see `frame.run_layer`."""
     H, P = carried.c.shape[1], carried.h.shape[1]
     run_layer(_spec(cell, H, P, x.dtype), cell, x, carried, starts, saved)
@@ -396,11 +398,11 @@ def forward_layer(cell: LSTM, x: Array, carried: States, starts: Array, saved: L
 def backward_layer(
     cell: LSTM,
     x: Array,
-    first: States,
+    first: LSTMStates,
     starts: Array,
     saved: LSTMOutputs,
-    given: States,
-    carried: States,
+    given: LSTMStates,
+    carried: LSTMStates,
     grads: Gradients,
 ) -> None:
     """The gradient of a layer: see `frame.run_layer`."""
