@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -42,7 +43,8 @@ OTHER_ROOMS = ("kernels", "compiled")
 CELLS = [p.stem for p in (PACKAGE / "cells").glob("*.py") if p.stem not in ("__init__", "contract")]
 
 
-def imports(module: str, *, types: bool = True, planted: str = "") -> set[str]:
+@functools.cache
+def imports(module: str, *, types: bool = True, planted: str = "") -> frozenset[str]:
     """
     Return the modules of the package that a module imports anywhere, those for types or not.
 
@@ -68,7 +70,7 @@ def imports(module: str, *, types: bool = True, planted: str = "") -> set[str]:
             base = ".".join(above + ([node.module] if node.module else []))
             parts = {f"{base}.{alias.name}" for alias in node.names}
             found |= {part if part in FILES else base for part in parts}
-    return {name for name in found if name in FILES}
+    return frozenset(name for name in found if name in FILES)
 
 
 def circle_from(module: str) -> list[str] | None:

@@ -6,6 +6,7 @@ import io
 import warnings
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -25,7 +26,7 @@ except ImportError:
     torch = ct = None
 
 pytestmark = [
-    pytest.mark.skipif(torch is None, reason="needs PyTorch: pip install '.[oracle]'"),
+    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
