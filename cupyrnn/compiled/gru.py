@@ -1,274 +1,299 @@
 """
-The steps of ``cells/gru.py``, compiled by Numba, name by name.
+The GRU of ``cells/gru.py`` in compiled loops of vectors, name by name.
 
-A step has two products, the second with what the first leads to: so it has two parts each way.
+It has two recurrent products in each step, the second with what the first leads to. A row of z_ru
+holds for each vector of units the vectors of r and u. w_ru and w_c are the rows for x of the
+matrices, u_ru and u_c those for h.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..arithmetic.transposed import dot
-from . import common
-from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, part, plain, slope_at
+from . import gru_step as _step
+from .frame import (
+    FRAME_BYTES,
+    MATRIX_BYTES,
+    Back,
+    Columns,
+    Spec,
+    address_of,
+    compiled,
+    finished,
+    input_products,
+    own_panels,
+    own_rows,
+    own_units,
+    pack_all,
+    part_end,
+    part_start,
+    plain,
+    read_frame,
+    read_matrix,
+    run_layer,
+    weight_products,
+)
+from .products import PANEL_BYTES, multiply, vectors_of
+from .simd import (
+    VECTOR_BYTES,
+    Code,
+    Fields,
+    Word,
+    copy,
+    gate,
+    meet,
+    over_units,
+    read_word,
+    size_of,
+    slope,
+    tanh,
+)
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import BackwardRun, ForwardRun
-    from ..cells.gru import GRU
+    from ..cells.contract import Gradients, States
+    from ..cells.gru import GRU, GRUOutputs
 
 
-@part
-def _add_product(a: Array, w: Array, out: Array) -> None:
-    """Add a[K] @ w[K, N] to out[N]."""
-    for k in range(a.size):
-        a_k = a[k]
-        for column in range(out.size):
-            out[column] += a_k * w[k, column]
+_GATES = 2
 
 
-def _gru_gates(
-    s: int,
-    z_ru: Array,
-    b_ru: Array,
-    product: Array,
-    hard: bool,
-    slope: Any,
-    offset: Any,
-    h_prev: Array,
-    r: Array,
-    u: Array,
-    h: Array,
-    h_reset: Array,
-    e: Array,
+class Table(NamedTuple):
+    """What the formulas look up: addresses."""
+
+    r: int
+    u: int
+    c: int
+    h: int
+    b_r: int
+    b_u: int
+    b_c: int
+    slope: int
+    offset: int
+
+
+def gates(
+    c: Code, hard: int, u: Word, z: Word, h_prev: Word, at: Word, h_reset: Word, address: Word
 ) -> None:
-    """r, u and h_prev*r of step s; z_ru holds x @ w, `product` h_prev @ w_ru, e[2*H] memory."""
-    B, H = h_prev.shape
-    one, two = z_ru.dtype.type(1), z_ru.dtype.type(2)
-    for n in range(B):
-        z, p, before = z_ru[s, n], product[n], h_prev[n]
-        if s > 0:
-            before = h[s - 1, n]
-        # sigmoid(x) = 1/(2 + expm1(-x))
-        for j in range(2 * H):
-            e[j] = -(z[j] + b_ru[j] + p[j])
-        if hard:
-            hard_gate(e, slope, offset)
-        else:
-            expm1(e)
-        e_r, e_u = e[:H], e[H:]
-        for j in range(H):
-            r_ = one / (two + e_r[j])
-            r[s, n, j], u[s, n, j] = r_, one / (two + e_u[j])
-            h_reset[n, j] = before[j] * r_
+    """One vector of units of one row: r, u and h_prev*r."""
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
+    z = z + offset * _GATES
+    r = gate(c, hard, c.load(z) + c.load(table.b_r + offset), table)
+    u_ = gate(c, hard, c.load(z + VECTOR_BYTES) + c.load(table.b_u + offset), table)
+    c.store(r, table.r + at + offset)
+    c.store(u_, table.u + at + offset)
+    c.store(c.load(h_prev + offset) * r, h_reset + offset)
 
 
-def _gru_state(
-    s: int,
-    z_c: Array,
-    b_c: Array,
-    product: Array,
-    h_prev: Array,
-    u: Array,
-    c: Array,
-    h: Array,
-    e: Array,
+def state(c: Code, _: int, u: Word, z: Word, h_prev: Word, at: Word, address: Word) -> None:
+    """One vector of units of one row: c and h."""
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
+    c_ = tanh(c.load(z + offset) + c.load(table.b_c + offset))
+    u_, before = c.load(table.u + at + offset), c.load(h_prev + offset)
+    c.store(c_, table.c + at + offset)
+    c.store(u_.times_plus(before - c_, c_), table.h + at + offset)
+
+
+def deltas_to_c(
+    c: Code, hard: int, u: Word, z_ru: Word, z_c: Word, h_prev: Word, at: Word, dh: Word,
+    given: Word, address: Word,
+) -> None:  # fmt: skip
+    """One vector of units of one row: d_u and d_c, and dh with what is given."""
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
+    u_, c_ = c.load(table.u + at + offset), c.load(table.c + at + offset)
+    total = c.load(dh + offset) + c.load(given + offset)
+    k_c = (1.0 - u_) * (1.0 - c_ * c_)
+    k_u = (c.load(h_prev + offset) - c_) * slope(c, hard, u_, table)
+    c.store(total * k_u, z_ru + offset * _GATES + VECTOR_BYTES)
+    c.store(total * k_c, z_c + offset)
+    c.store(total, dh + offset)
+
+
+def deltas_to_r(
+    c: Code, hard: int, u: Word, z_ru: Word, h_prev: Word, at: Word, dh: Word, d_hr: Word,
+    h_reset: Word, address: Word,
+) -> None:  # fmt: skip
+    """One vector of units of one row: d_r, in place of dh what goes past, and h_prev*r."""
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
+    r, u_ = c.load(table.r + at + offset), c.load(table.u + at + offset)
+    before, back = c.load(h_prev + offset), c.load(d_hr + offset)
+    k_r = before * slope(c, hard, r, table)
+    c.store(back * k_r, z_ru + offset * _GATES)
+    c.store(back.times_plus(r, c.load(dh + offset) * u_), dh + offset)
+    c.store(before * r, h_reset + offset)
+
+
+_gates, _state = over_units(2, gates), over_units(1, state)
+_deltas_to_c, _deltas_to_r = over_units(2, deltas_to_c), over_units(2, deltas_to_r)
+
+
+def forward_loop(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units."""
+    f = read_frame(address)
+    w_ru, w_c, u_ru, u_c = (
+        read_matrix(address + FRAME_BYTES),
+        read_matrix(address + FRAME_BYTES + MATRIX_BYTES),
+        read_matrix(address + FRAME_BYTES + 2 * MATRIX_BYTES),
+        read_matrix(address + FRAME_BYTES + 3 * MATRIX_BYTES),
+    )
+    rs_ru, rs_c = w_ru.panels * PANEL_BYTES, w_c.panels * PANEL_BYTES
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row = f.H * size
+    pack_all(tid, n, one, f, (w_ru, w_c, u_ru, u_c), 0)
+    turn = meet(f.meeting, n, 1)
+    h_prev, t0 = f.first_h, 0
+    while t0 < f.T:
+        t1 = part_end(f, t0)
+        start = read_word(f.starts + 8 * t0)
+        input_products(tid, one, f, (w_ru, w_c), t0, t1)
+        for t in range(t0, t1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            before, at = h_prev + r0 * row, first + r0
+            z_ru = w_ru.z + tid * w_ru.z_stride + (at - start) * rs_ru
+            z_c = w_c.z + tid * w_c.z_stride + (at - start) * rs_c
+            # Of all units, which are multiplied: with shared units it is the threads' together.
+            h_reset = f.work if f.by_units else f.work + tid * f.work_stride
+            p0, p1 = own_panels(u0, u1, _GATES)
+            multiply(
+                one, rows, before, row, f.H, u_ru.packed, p0, p1, z_ru, rs_ru, rs_ru // size, 1
+            )
+            for r in range(rows):
+                _gates(one, (
+                    u0, u1, f.H, f.variant, z_ru + r * rs_ru, before + r * row, (at + r) * row,
+                    h_reset + r * row, f.table,
+                ))  # fmt: skip
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            p0, p1 = own_panels(u0, u1, 1)
+            multiply(one, rows, h_reset, row, f.H, u_c.packed, p0, p1, z_c, rs_c, rs_c // size, 1)
+            for r in range(rows):
+                _state(one, (
+                    u0, u1, f.H, 0, z_c + r * rs_c, before + r * row, (at + r) * row, f.table
+                ))  # fmt: skip
+            h_prev = f.h + first * row
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            if tid == 0 or not f.by_units:
+                done = r0 + max(0, finished(f, t, r0))
+                ended = min(r1, read_word(f.starts + 8 * t + 8) - first) - done
+                if ended > 0:
+                    copy(one, (ended * f.H, h_prev + done * row, f.first_h + done * row))
+        t0 = t1
+
+
+def backward_loop(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units from the last to the first, and its share of sums."""
+    f = read_frame(address)
+    w_ru, w_c, u_ru, u_c = (
+        read_matrix(address + FRAME_BYTES),
+        read_matrix(address + FRAME_BYTES + MATRIX_BYTES),
+        read_matrix(address + FRAME_BYTES + 2 * MATRIX_BYTES),
+        read_matrix(address + FRAME_BYTES + 3 * MATRIX_BYTES),
+    )
+    rs_ru, rs_c = w_ru.panels * PANEL_BYTES, w_c.panels * PANEL_BYTES
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row = f.H * size
+    q0, q1 = own_panels(u0, u1, 1)
+    pack_all(tid, n, one, f, (w_ru, w_c, u_ru, u_c), 1)
+    turn = meet(f.meeting, n, 1)
+    t1 = f.T
+    while t1 > 0:
+        t0 = part_start(f, t1)
+        start = read_word(f.starts + 8 * t0)
+        for t in range(t1 - 1, t0 - 1, -1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            at = first + r0
+            h_prev = f.first_h
+            if t > 0:
+                h_prev = f.h + read_word(f.starts + 8 * t - 8) * row
+            before, dh = h_prev + r0 * row, f.dh + r0 * f.dh_row
+            given = f.given_h + at * f.given_row
+            if rows > 0 and (tid == 0 or not f.by_units):
+                copy(one, (rows * f.H, before, f.before + (at - start) * row))
+            z_ru, z_c = u_ru.z + (at - start) * rs_ru, u_c.z + (at - start) * rs_c
+            for r in range(rows):
+                _deltas_to_c(one, (
+                    u0, u1, f.H, f.variant, z_ru + r * rs_ru, z_c + r * rs_c, before + r * row,
+                    (at + r) * row, dh + r * f.dh_row, given + r * f.given_row, f.table,
+                ))  # fmt: skip
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            # d_hr = d_c @ u_c.T
+            depth, d_hr = vectors_of(one, f.H) * VECTOR_BYTES // size, f.work + tid * f.work_stride
+            multiply(one, rows, z_c, rs_c, depth, u_c.packed, q0, q1, d_hr, rs_c, rs_c // size, 0)
+            for r in range(rows):
+                _deltas_to_r(one, (
+                    u0, u1, f.H, f.variant, z_ru + r * rs_ru, before + r * row, (at + r) * row,
+                    dh + r * f.dh_row, d_hr + r * rs_c, u_c.a + (at - start + r) * row, f.table,
+                ))  # fmt: skip
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            # dh = dh*u + d_hr*r + d_ru @ u_ru.T
+            multiply(
+                one, rows, z_ru, rs_ru, depth * _GATES, u_ru.packed, q0, q1, dh, f.dh_row,
+                f.dh_row // size, 1,
+            )  # fmt: skip
+        turn = meet(f.meeting, n, turn)
+        turn = weight_products(tid, n, one, f, (w_ru, w_c), (u_ru, u_c), t0, t1, turn)
+        t1 = t0
+
+
+_LOOPS = {"forward_layer": forward_loop, "backward_layer": backward_loop}
+
+
+def takes(cell: GRU, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
+    """Return whether this way through a cell is compiled for a dtype."""
+    if way in _LOOPS:
+        return compiled(_LOOPS[way], dtype.char) is not None
+    return _step.takes(cell, dtype)
+
+
+def _spec(cell: GRU, H: int, dtype: np.dtype[Any]) -> Spec:
+    numbers = np.array(cell.gate or (0, 0), dtype)
+    b_ru, b_c = (numbers if b is None else plain(b, dtype) for b in (cell.b_ru, cell.b_c))
+
+    def table(saved: Any) -> Table:
+        at, b_r = address_of(numbers), address_of(b_ru)
+        biases = [b_r, b_r + H * b_ru.itemsize, address_of(b_c)]
+        return Table._make([*map(address_of, saved), *biases, at, at + b_ru.itemsize])
+
+    return Spec(
+        (forward_loop, backward_loop),
+        H,
+        [Columns([0, H], H), Columns([0], H)],
+        [Columns([0, H], H, of=0), Columns([0], H, of=1)],
+        cell.gate is not None,
+        table,
+        [[(0, 0, 0), (0, 1, H)], [(1, 0, 0)]],
+    )
+
+
+def forward_layer(cell: GRU, x: Array, carried: States, starts: Array, saved: GRUOutputs) -> None:
+    """All steps of a layer: see `frame.run_layer`."""
+    run_layer(_spec(cell, carried.h.shape[1], x.dtype), cell, x, carried, starts, saved)
+
+
+def backward_layer(
+    cell: GRU,
+    x: Array,
+    first: States,
+    starts: Array,
+    saved: GRUOutputs,
+    given: States,
+    carried: States,
+    grads: Gradients,
 ) -> None:
-    """c and h of step s; z_c holds x @ w, `product` (h_prev*r) @ w_c, e[2*H] is memory."""
-    B, H = h_prev.shape
-    two, highest = z_c.dtype.type(2), z_c.dtype.type(60)
-    e_c = e[:H]
-    for n in range(B):
-        z, p, before = z_c[s, n], product[n], h_prev[n]
-        if s > 0:
-            before = h[s - 1, n]
-        # tanh(x) = expm1(2*x)/(expm1(2*x) + 2)
-        for j in range(H):
-            e_c[j] = min(two * (z[j] + b_c[j] + p[j]), highest)
-        expm1(e_c)
-        for j in range(H):
-            c_ = e_c[j] / (two + e_c[j])
-            c[s, n, j] = c_
-            h[s, n, j] = u[s, n, j] * (before[j] - c_) + c_
+    """The gradient of a layer: see `frame.run_layer`."""
+    spec, back = _spec(cell, first.h.shape[1], x.dtype), Back(first, given, grads)
+    run_layer(spec, cell, x, carried, starts, saved, back)
 
 
-_gates, _state = part(_gru_gates), part(_gru_state)
-
-
-def _gru_forward(
-    t: int,
-    z_ru: Array,
-    z_c: Array,
-    b_ru: Array,
-    b_c: Array,
-    w_ru: Array,
-    w_c: Array,
-    hard: bool,
-    slope: Any,
-    offset: Any,
-    h_prev: Array,
-    r: Array,
-    u: Array,
-    c: Array,
-    h: Array,
-    product_ru: Array,
-    product_c: Array,
-    h_reset: Array,
-    e: Array,
-) -> None:
-    """All t steps, their products included."""
-    B, zero = len(h_prev), z_c.dtype.type(0)
-    for s in range(t):
-        product_ru[:], product_c[:] = zero, zero
-        for n in range(B):
-            before = h_prev[n]
-            if s > 0:
-                before = h[s - 1, n]
-            _add_product(before, w_ru, product_ru[n])
-        _gates(s, z_ru, b_ru, product_ru, hard, slope, offset, h_prev, r, u, h, h_reset, e)
-        for n in range(B):
-            _add_product(h_reset[n], w_c, product_c[n])
-        _state(s, z_c, b_c, product_c, h_prev, u, c, h, e)
-
-
-def _gru_back_to_c(
-    s: int,
-    u: Array,
-    c: Array,
-    h_prev: Array,
-    h_grad: Array,
-    hard: bool,
-    slope: Any,
-    dh: Array,
-    d_ru: Array,
-    d_c: Array,
-) -> None:
-    """d_u and d_c of step s; dh becomes dh*u."""
-    _, B, H = u.shape
-    one = u.dtype.type(1)
-    for n in range(B):
-        dh_n, d_u = dh[n], d_ru[s, n, H:]
-        if h_grad.size > 0:
-            for j in range(H):
-                dh_n[j] += h_grad[s, n, j]
-        for j in range(H):
-            u_, c_ = u[s, n, j], c[s, n, j]
-            k_u = (h_prev[s, n, j] - c_) * slope_at(u_, hard, slope)
-            k_c = (one - u_) * (one - c_ * c_)
-            d_u[j] = dh_n[j] * k_u
-            d_c[s, n, j] = dh_n[j] * k_c
-            dh_n[j] = dh_n[j] * u_
-
-
-def _gru_back_to_r(
-    s: int,
-    r: Array,
-    h_prev: Array,
-    hard: bool,
-    slope: Any,
-    d_hr: Array,
-    dh: Array,
-    d_ru: Array,
-) -> None:
-    """d_r of step s, from the gradient of h_prev*r; dh is given what goes through that."""
-    _, B, H = r.shape
-    for n in range(B):
-        d_r, dh_n, d_hr_n = d_ru[s, n, :H], dh[n], d_hr[n]
-        for j in range(H):
-            r_ = r[s, n, j]
-            d_r[j] = d_hr_n[j] * (h_prev[s, n, j] * slope_at(r_, hard, slope))
-            dh_n[j] += d_hr_n[j] * r_
-
-
-_back_to_c, _back_to_r = part(_gru_back_to_c), part(_gru_back_to_r)
-
-
-def _gru_backward(
-    t: int,
-    r: Array,
-    u: Array,
-    c: Array,
-    h_prev: Array,
-    h_grad: Array,
-    w_ru: Array,
-    w_c: Array,
-    hard: bool,
-    slope: Any,
-    dh: Array,
-    d_ru: Array,
-    d_c: Array,
-    d_hr: Array,
-) -> None:
-    """All t steps from the last on, their products included."""
-    B = len(dh)
-    for s in range(t - 1, -1, -1):
-        _back_to_c(s, u, c, h_prev, h_grad, hard, slope, dh, d_ru, d_c)
-        d_hr[:] = d_c.dtype.type(0)
-        for n in range(B):
-            _add_product(d_c[s, n], w_c, d_hr[n])
-        _back_to_r(s, r, h_prev, hard, slope, d_hr, dh, d_ru)
-        for n in range(B):
-            _add_product(d_ru[s, n], w_ru, dh[n])
-
-
-class _Loops:
-    """The compiled loops of one dtype, float32 or float64."""
-
-    def __init__(self, char: str) -> None:
-        self.gates = compile_loop(_gru_gates, "n r3 r1 r2 b x x r2 w3 w3 r3 w2 w1", char)
-        self.state = compile_loop(_gru_state, "n r3 r1 r2 r2 r3 w3 w3 w1", char)
-        self.forward = compile_loop(
-            _gru_forward, f"n r3 r3 r1 r1 r2 r2 b x x r2{' w3' * 4} w2 w2 w2 w1", char
-        )
-        self.back_to_c = compile_loop(_gru_back_to_c, "n r3 r3 r3 r3 b x w2 w3 w3", char)
-        self.back_to_r = compile_loop(_gru_back_to_r, "n r3 r3 b x r2 w2 w3", char)
-        self.backward = compile_loop(_gru_backward, "n r3 r3 r3 r3 r3 r2 r2 b x w2 w3 w3 w2", char)
-
-
-_loops = common.working(_Loops)
-
-
-def takes(cell: GRU, dtype: np.dtype[Any], way: str = "") -> bool:
-    """Return whether a cell's steps are compiled for a dtype."""
-    return _loops(dtype.char) is not None
-
-
-def forward_steps(cell: GRU, run: ForwardRun) -> None:
-    """The recurrence over t steps."""
-    (z_ru, z_c), (w_ru, w_c), (r, u, c, h) = run.xw, run.w, run.saved
-    (t, B, H), dtype, loops = z_c.shape, z_c.dtype, _loops(z_c.dtype.char)
-    b_ru, b_c, h_prev = plain(cell.b_ru, cell.b_c, run.carried.h)
-    product_ru, product_c, h_reset = (np.empty((B, n * H), dtype) for n in (2, 1, 1))
-    gate, e = gate_arguments(cell.gate, dtype), np.empty(2 * H, dtype)
-    if t > 1 and B * H * H <= common.PRODUCT_LARGEST:
-        matrices, memory = plain(w_ru, w_c), (product_ru, product_c, h_reset, e)
-        loops.forward(t, z_ru, z_c, b_ru, b_c, *matrices, *gate, h_prev, *run.saved, *memory)
-    else:
-        for s in range(t):
-            dot(h[s - 1] if s else h_prev, w_ru, product_ru)
-            loops.gates(s, z_ru, b_ru, product_ru, *gate, h_prev, r, u, h, h_reset, e)
-            dot(h_reset, w_c, product_c)
-            loops.state(s, z_c, b_c, product_c, h_prev, u, c, h, e)
-    run.carried.h[...] = h[-1]
-
-
-def backward_steps(cell: GRU, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards."""
-    (d_ru, d_c), (w_ru, w_c), dh = run.deltas, run.w, run.carried.h
-    (t, B, H), dtype, loops = d_c.shape, dh.dtype, _loops(dh.dtype.char)
-    h_grad = nothing(dtype.char)[2] if run.given.h is None else run.given.h
-    r, u, c, h_prev, h_grad = plain(*run.saved[:3], run.before.h, h_grad)
-    gate, d_hr = gate_arguments(cell.gate, dtype)[:2], np.empty((B, H), dtype)
-    if t > 1 and B * H * H <= common.PRODUCT_LARGEST:
-        matrices = plain(w_ru, w_c)
-        loops.backward(t, r, u, c, h_prev, h_grad, *matrices, *gate, dh, d_ru, d_c, d_hr)
-        return
-    through = np.empty((B, H), dtype)
-    for s in range(t - 1, -1, -1):
-        loops.back_to_c(s, u, c, h_prev, h_grad, *gate, dh, d_ru, d_c)
-        dot(d_c[s], w_c, d_hr)
-        loops.back_to_r(s, r, h_prev, *gate, d_hr, dh, d_ru)
-        dot(d_ru[s], w_ru, through)
-        np.add(dh, through, dh)  # dh = dh*u + d_hr*r + d_ru @ w_ru.T
+forward_steps, backward_steps = _step.forward_steps, _step.backward_steps

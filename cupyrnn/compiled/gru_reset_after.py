@@ -1,191 +1,260 @@
-"""The steps of ``cells/gru_reset_after.py``, compiled by Numba, name by name."""
+"""
+The GRU of ``cells/gru_reset_after.py`` in compiled loops of vectors, name by name.
+
+A row of z holds for each vector of units the vectors of r, u and c; one of what the recurrent
+matrix gives, zh, those of hc, r and u.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..arithmetic.transposed import dot
-from . import common
-from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, plain, slope_at
+from . import gru_reset_after_step as _step
+from .frame import (
+    FRAME_BYTES,
+    MATRIX_BYTES,
+    Back,
+    Columns,
+    Spec,
+    address_of,
+    compiled,
+    finished,
+    input_products,
+    own_panels,
+    own_rows,
+    own_units,
+    pack_all,
+    part_end,
+    part_start,
+    plain,
+    read_frame,
+    read_matrix,
+    run_layer,
+    weight_products,
+)
+from .products import PANEL_BYTES, multiply, vectors_of
+from .simd import (
+    VECTOR_BYTES,
+    Code,
+    Fields,
+    Word,
+    copy,
+    gate,
+    meet,
+    over_units,
+    read_word,
+    size_of,
+    slope,
+    tanh,
+)
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import BackwardRun, ForwardRun
-    from ..cells.gru_reset_after import GRUResetAfter
+    from ..cells.contract import Gradients, States
+    from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 
 
-def _gru_reset_after_forward(
-    lo: int,
-    hi: int,
-    z: Array,
-    b: Array,
-    b_hc: Array,
-    w_h: Array,
-    product: Array,
-    hard: bool,
-    slope: Any,
-    offset: Any,
-    h_prev: Array,
-    r: Array,
-    u: Array,
-    c: Array,
-    hc: Array,
-    h: Array,
-    e: Array,
+_GATES = 3
+
+
+class Table(NamedTuple):
+    """What the formulas look up: addresses."""
+
+    r: int
+    u: int
+    c: int
+    hc: int
+    h: int
+    b_r: int
+    b_u: int
+    b_c: int
+    b_hc: int
+    slope: int
+    offset: int
+
+
+def state(
+    c: Code, hard: int, u: Word, z: Word, zh: Word, h_prev: Word, at: Word, address: Word
 ) -> None:
-    """
-    The steps lo..hi-1, z holding x @ w_x.
-
-    Without w_h, `product` is h_prev @ w_h; else it is memory to work in, as is e[3*H].
-    """
-    B, H = h_prev.shape
-    zero, one, two, highest = z.dtype.type(0), z.dtype.type(1), z.dtype.type(2), z.dtype.type(60)
-    b_r, b_u, b_c = b[:H], b[H : 2 * H], b[2 * H :]
-    e_r, e_u, e_c = e[:H], e[H : 2 * H], e[2 * H :]
-    for s in range(lo, hi):
-        for n in range(B):
-            p, before = product[n], h_prev[n]
-            if s > 0:
-                before = h[s - 1, n]
-            if w_h.size > 0:
-                p[:] = zero
-                for k in range(H):
-                    h_k = before[k]
-                    for column in range(3 * H):
-                        p[column] += h_k * w_h[k, column]
-            zr, zu, zc = z[s, n, :H], z[s, n, H : 2 * H], z[s, n, 2 * H :]
-            p_hc, p_r, p_u = p[:H], p[H : 2 * H], p[2 * H :]
-            # sigmoid(x) = 1/(2 + expm1(-x)), tanh(x) = expm1(2*x)/(expm1(2*x) + 2)
-            for j in range(H):
-                e_r[j], e_u[j] = -(zr[j] + b_r[j] + p_r[j]), -(zu[j] + b_u[j] + p_u[j])
-            if hard:
-                hard_gate(e[: 2 * H], slope, offset)
-            else:
-                expm1(e[: 2 * H])
-            for j in range(H):
-                hc_, r_ = p_hc[j] + b_hc[j], one / (two + e_r[j])
-                e_c[j] = min(two * (zc[j] + b_c[j] + r_ * hc_), highest)
-                hc[s, n, j], r[s, n, j] = hc_, r_
-            expm1(e_c)
-            for j in range(H):
-                u_, c_ = one / (two + e_u[j]), e_c[j] / (two + e_c[j])
-                u[s, n, j], c[s, n, j] = u_, c_
-                h[s, n, j] = u_ * (before[j] - c_) + c_
+    """One vector of units of one row."""
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
+    z, zh = z + offset * _GATES, zh + offset * _GATES
+    zr, zu, zc = (
+        c.load(z + g * VECTOR_BYTES) + c.load(b + offset)
+        for g, b in enumerate((table.b_r, table.b_u, table.b_c))
+    )
+    hc = c.load(zh) + c.load(table.b_hc + offset)
+    r = gate(c, hard, zr + c.load(zh + VECTOR_BYTES), table)
+    u_ = gate(c, hard, zu + c.load(zh + 2 * VECTOR_BYTES), table)
+    c_ = tanh(r.times_plus(hc, zc))
+    before = c.load(h_prev + offset)
+    h = u_.times_plus(before - c_, c_)
+    for to, value in ((table.r, r), (table.u, u_), (table.c, c_), (table.hc, hc), (table.h, h)):
+        c.store(value, to + at + offset)
 
 
-def _gru_reset_after_backward(
-    lo: int,
-    hi: int,
-    r: Array,
-    u: Array,
-    c: Array,
-    hc: Array,
-    h_prev: Array,
-    h_grad: Array,
-    w_h: Array,
-    hard: bool,
-    slope: Any,
-    dh: Array,
-    dz: Array,
+def deltas(
+    c: Code, hard: int, u: Word, z: Word, zh: Word, h_prev: Word, at: Word, dh: Word, given: Word,
+    address: Word,
+) -> None:  # fmt: skip
+    """One vector of units of one row: the deltas, and in place of dh what goes past them."""
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
+    z, zh = z + offset * _GATES, zh + offset * _GATES
+    r, u_, c_, hc = (c.load(a + at + offset) for a in (table.r, table.u, table.c, table.hc))
+    before = c.load(h_prev + offset)
+    total = c.load(dh + offset) + c.load(given + offset)
+    k_c = (1.0 - u_) * (1.0 - c_ * c_)
+    k_r = k_c * hc * slope(c, hard, r, table)
+    k_u = (before - c_) * slope(c, hard, u_, table)
+    dr, du = total * k_r, total * k_u
+    for g, delta in enumerate((dr, du, total * k_c)):
+        c.store(delta, z + g * VECTOR_BYTES)
+    for g, delta in enumerate((total * (k_c * r), dr, du)):
+        c.store(delta, zh + g * VECTOR_BYTES)
+    c.store(total * u_, dh + offset)
+
+
+_state, _deltas = over_units(2, state), over_units(2, deltas)
+
+
+def forward_loop(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units."""
+    f = read_frame(address)
+    w_x, w_h = read_matrix(address + FRAME_BYTES), read_matrix(address + FRAME_BYTES + MATRIX_BYTES)
+    rs_z = w_x.panels * PANEL_BYTES
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row = f.H * size
+    pack_all(tid, n, one, f, (w_x, w_h), 0)
+    turn = meet(f.meeting, n, 1)
+    h_prev, t0 = f.first_h, 0
+    while t0 < f.T:
+        t1 = part_end(f, t0)
+        start = read_word(f.starts + 8 * t0)
+        input_products(tid, one, f, (w_x,), t0, t1)
+        for t in range(t0, t1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            before, at = h_prev + r0 * row, first + r0
+            z = w_x.z + tid * w_x.z_stride + (at - start) * rs_z
+            zh = f.work + tid * f.work_stride
+            p0, p1 = own_panels(u0, u1, _GATES)
+            multiply(one, rows, before, row, f.H, w_h.packed, p0, p1, zh, rs_z, rs_z // size, 0)
+            for r in range(rows):
+                _state(one, (
+                    u0, u1, f.H, f.variant, z + r * rs_z, zh + r * rs_z, before + r * row,
+                    (at + r) * row, f.table,
+                ))  # fmt: skip
+            h_prev = f.h + first * row
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            if tid == 0 or not f.by_units:
+                done = r0 + max(0, finished(f, t, r0))
+                ended = min(r1, read_word(f.starts + 8 * t + 8) - first) - done
+                if ended > 0:
+                    copy(one, (ended * f.H, h_prev + done * row, f.first_h + done * row))
+        t0 = t1
+
+
+def backward_loop(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units from the last to the first, and its share of sums."""
+    f = read_frame(address)
+    w_x, w_h = read_matrix(address + FRAME_BYTES), read_matrix(address + FRAME_BYTES + MATRIX_BYTES)
+    rs_z = w_x.panels * PANEL_BYTES
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row = f.H * size
+    q0, q1 = own_panels(u0, u1, 1)
+    pack_all(tid, n, one, f, (w_x, w_h), 1)
+    turn = meet(f.meeting, n, 1)
+    t1 = f.T
+    while t1 > 0:
+        t0 = part_start(f, t1)
+        start = read_word(f.starts + 8 * t0)
+        for t in range(t1 - 1, t0 - 1, -1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            at = first + r0
+            h_prev = f.first_h
+            if t > 0:
+                h_prev = f.h + read_word(f.starts + 8 * t - 8) * row
+            before, dh = h_prev + r0 * row, f.dh + r0 * f.dh_row
+            given = f.given_h + at * f.given_row
+            if rows > 0 and (tid == 0 or not f.by_units):
+                copy(one, (rows * f.H, before, f.before + (at - start) * row))
+            z, zh = w_x.z + (at - start) * rs_z, w_h.z + (at - start) * rs_z
+            for r in range(rows):
+                _deltas(one, (
+                    u0, u1, f.H, f.variant, z + r * rs_z, zh + r * rs_z, before + r * row,
+                    (at + r) * row, dh + r * f.dh_row, given + r * f.given_row, f.table,
+                ))  # fmt: skip
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            depth = vectors_of(one, f.H) * _GATES * VECTOR_BYTES // size
+            # dh = dh*u + [dhc, dr, du] @ w_h.T
+            multiply(
+                one, rows, zh, rs_z, depth, w_h.packed, q0, q1, dh, f.dh_row, f.dh_row // size, 1
+            )
+        turn = meet(f.meeting, n, turn)
+        turn = weight_products(tid, n, one, f, (w_x,), (w_h,), t0, t1, turn)
+        t1 = t0
+
+
+_LOOPS = {"forward_layer": forward_loop, "backward_layer": backward_loop}
+
+
+def takes(cell: GRUResetAfter, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
+    """Return whether this way through a cell is compiled for a dtype."""
+    if way in _LOOPS:
+        return compiled(_LOOPS[way], dtype.char) is not None
+    return _step.takes(cell, dtype)
+
+
+def _spec(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> Spec:
+    numbers = np.array(cell.gate or (0, 0), dtype)
+    b, b_hc, starts = plain(cell.b, dtype), plain(cell.b_hc, dtype), [0, H, 2 * H]
+
+    def table(saved: Any) -> Table:
+        biases = [address_of(b) + start * b.itemsize for start in starts]
+        at = address_of(numbers)
+        addresses = [*map(address_of, saved), *biases, address_of(b_hc), at, at + b.itemsize]
+        return Table._make(addresses)
+
+    return Spec(
+        (forward_loop, backward_loop),
+        H,
+        [Columns(starts, H)],
+        [Columns(starts, H)],
+        cell.gate is not None,
+        table,
+        [[(1, 0, 0), (0, 0, H), (0, 1, 2 * H), (0, 2, 3 * H)]],
+    )
+
+
+def forward_layer(
+    cell: GRUResetAfter, x: Array, carried: States, starts: Array, saved: GRUResetAfterOutputs
 ) -> None:
-    """
-    The steps from hi-1 down to lo and their factors.
-
-    Without w_h, dh*u is left in dh, to which the caller adds the product.
-    """
-    _, B, H = r.shape
-    one, has_h_grad = r.dtype.type(1), h_grad.size > 0
-    for s in range(hi - 1, lo - 1, -1):
-        for n in range(B):
-            g, dh_n = dz[s, n], dh[n]
-            dhc, dr, du, dc = g[:H], g[H : 2 * H], g[2 * H : 3 * H], g[3 * H :]
-            if has_h_grad:
-                for j in range(H):
-                    dh_n[j] += h_grad[s, n, j]
-            for j in range(H):
-                r_, u_, c_ = r[s, n, j], u[s, n, j], c[s, n, j]
-                k_c = (one - u_) * (one - c_ * c_)
-                k_u = (h_prev[s, n, j] - c_) * slope_at(u_, hard, slope)
-                k_r = k_c * slope_at(r_, hard, slope) * hc[s, n, j]
-                dhc[j] = dh_n[j] * (k_c * r_)
-                dr[j] = dh_n[j] * k_r
-                du[j] = dh_n[j] * k_u
-                dc[j] = dh_n[j] * k_c
-                dh_n[j] = dh_n[j] * u_
-            if w_h.size == 0:
-                continue
-            for k in range(H):
-                # Three rows at once: dh is read and written a third as often.
-                g_0, g_1, g_2 = g[k], g[H + k], g[2 * H + k]
-                w_0, w_1, w_2 = w_h[k], w_h[H + k], w_h[2 * H + k]
-                for j in range(H):
-                    dh_n[j] += g_0 * w_0[j] + g_1 * w_1[j] + g_2 * w_2[j]
+    """All steps of a layer: see `frame.run_layer`."""
+    run_layer(_spec(cell, carried.h.shape[1], x.dtype), cell, x, carried, starts, saved)
 
 
-class _Loops:
-    """The compiled loops of one dtype, float32 or float64."""
-
-    def __init__(self, char: str) -> None:
-        self.forward = compile_loop(
-            _gru_reset_after_forward, f"n n r3 r1 r1 r2 w2 b x x r2{' w3' * 5} w1", char
-        )
-        self.backward = compile_loop(
-            _gru_reset_after_backward, f"n n{' r3' * 6} r2 b x w2 w3", char
-        )
-
-
-_loops = common.working(_Loops)
-
-
-def takes(cell: GRUResetAfter, dtype: np.dtype[Any], way: str = "") -> bool:
-    """Return whether a cell's steps are compiled for a dtype."""
-    return _loops(dtype.char) is not None
+def backward_layer(
+    cell: GRUResetAfter,
+    x: Array,
+    first: States,
+    starts: Array,
+    saved: GRUResetAfterOutputs,
+    given: States,
+    carried: States,
+    grads: Gradients,
+) -> None:
+    """The gradient of a layer: see `frame.run_layer`."""
+    spec, back = _spec(cell, first.h.shape[1], x.dtype), Back(first, given, grads)
+    run_layer(spec, cell, x, carried, starts, saved, back)
 
 
-def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
-    """The recurrence over t steps."""
-    (z,), (w_h,), h_prev, h = run.xw, run.w, run.carried.h, run.saved.h
-    (t, B, _), H, dtype = z.shape, h_prev.shape[1], z.dtype
-    loops, product = _loops(dtype.char), np.empty((B, 3 * H), dtype)
-    whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
-    args = (
-        z,
-        *plain(cell.b, cell.b_hc, w_h if whole else nothing(dtype.char)[1]),
-        product,
-        *gate_arguments(cell.gate, dtype),
-        *plain(h_prev),
-        *run.saved,
-        np.empty(3 * H, dtype),
-    )
-    if whole:
-        loops.forward(0, t, *args)
-    else:
-        for s in range(t):
-            dot(h[s - 1] if s else h_prev, w_h, product)
-            loops.forward(s, s + 1, *args)
-    run.carried.h[...] = h[-1]
-
-
-def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards."""
-    (dz,), (w_h,), dh = run.deltas, run.w, run.carried.h
-    (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
-    loops, (_, none, no_grad) = _loops(dtype.char), nothing(dtype.char)
-    whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
-    h_grad = no_grad if run.given.h is None else run.given.h
-    args = (
-        *plain(*run.saved[:4], run.before.h, h_grad, w_h if whole else none),
-        *gate_arguments(cell.gate, dtype)[:2],
-        dh,
-        dz,
-    )
-    if whole:
-        loops.backward(0, t, *args)
-        return
-    through, recurrent = np.empty((B, H), dtype), dz[:, :, : 3 * H]
-    for s in range(t - 1, -1, -1):
-        loops.backward(s, s + 1, *args)
-        dot(recurrent[s], w_h, through)
-        np.add(dh, through, dh)  # dh = dh*u + [dhc, dr, du] @ w_h.T
+forward_steps, backward_steps = _step.forward_steps, _step.backward_steps

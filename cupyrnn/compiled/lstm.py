@@ -39,14 +39,15 @@ from .simd import (
     VECTOR_BYTES,
     VECTORS,
     Code,
-    Vector,
+    Fields,
     Word,
     copy,
+    gate,
     meet,
     over_units,
     read_word,
-    sigmoid,
     size_of,
+    slope,
     tanh,
 )
 
@@ -85,35 +86,11 @@ class Table(NamedTuple):
     offset: int
 
 
-class _Fields:
-    """The table in the code of a formula."""
-
-    def __init__(self, c: Code, table: Word) -> None:
-        self._c, self._table = c, table
-
-    def __getattr__(self, name: str) -> Word:
-        return self._c.load_word(self._table + 8 * Table._fields.index(name))
-
-
-def _gate(c: Code, variant: int, z: Vector, table: Any) -> Vector:
-    if not variant & HARD:
-        return sigmoid(z)
-    line = z * c.everywhere(table.slope) + c.everywhere(table.offset)
-    return line.at_least(0.0).at_most(1.0)
-
-
-def _slope(c: Code, variant: int, gate: Vector, table: Any) -> Vector:
-    if not variant & HARD:
-        return gate * (1.0 - gate)
-    slope = c.everywhere(table.slope)
-    return slope.where(c.zero().below(gate), 0.0).where(gate.below(1.0), 0.0)
-
-
 def gates(
     c: Code, variant: int, u: Word, z: Word, cs_prev: Word, at: Word, to_h: Word, address: Word
 ) -> None:
     """One vector of units of one row: z and what is saved."""
-    table, offset = _Fields(c, address), u * VECTOR_BYTES
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
     z, b = z + u * table.z_step, table.b + offset
     zi = c.load(z) + c.load(b)
     zci, zf, zo = (
@@ -128,14 +105,14 @@ def gates(
     if variant & PEEPHOLE:
         zi = before.times_plus(c.load(table.wci + offset), zi)
         zf = before.times_plus(c.load(table.wcf + offset), zf)
-    i, f = _gate(c, variant, zi, table), _gate(c, variant, zf, table)
+    i, f = gate(c, variant & HARD, zi, table), gate(c, variant & HARD, zf, table)
     ci = tanh(zci)
     clip = c.everywhere(table.cell_clip)
     cs = f.times_plus(before, i * ci).at_most(clip).at_least(clip * -1.0)
     co = tanh(cs)
     if variant & PEEPHOLE:
         zo = cs.times_plus(c.load(table.wco + offset), zo)
-    o = _gate(c, variant, zo, table)
+    o = gate(c, variant & HARD, zo, table)
     for name, value in zip(Table._fields, (i, cs, f, o, ci, co), strict=False):
         c.store(value, getattr(table, name) + at + offset)
     c.store(o * co, to_h + offset)
@@ -146,15 +123,15 @@ def deltas(
     given_h: Word, given_c: Word, clips: Word, address: Word,
 ) -> None:  # fmt: skip
     """One vector of units of one row: dz, and dcs of the step before."""
-    table, offset = _Fields(c, address), u * VECTOR_BYTES
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
     i, cs, f, o, ci, co = (c.load(getattr(table, name) + at + offset) for name in Table._fields[:6])
     before = c.load(cs_prev + offset)
     dh = c.load(to_dh + offset) + c.load(given_h + offset)
-    k_o = _slope(c, variant, o, table) * co
+    k_o = slope(c, variant & HARD, o, table) * co
     k_d = (1.0 - co * co) * o
-    k_i = _slope(c, variant, i, table) * ci
+    k_i = slope(c, variant & HARD, i, table) * ci
     k_ci = (1.0 - ci * ci) * i
-    k_f = _slope(c, variant, f, table) * before
+    k_f = slope(c, variant & HARD, f, table) * before
     k_next = f
     if variant & PEEPHOLE:
         wci, wcf, wco = (c.load(w + offset) for w in (table.wci, table.wcf, table.wco))

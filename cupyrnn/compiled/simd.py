@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numba
+import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_process_triple
 from numba.core import cgutils, codegen, types
@@ -339,6 +340,32 @@ def routine(emit: Callable[..., None]) -> Any:
     return intrinsic(typed)
 
 
+class Fields:
+    """The table of a cell in the code of its formulas: integers by name."""
+
+    def __init__(self, c: Code, kind: Any, table: Word) -> None:
+        self._c, self._kind, self._table = c, kind, table
+
+    def __getattr__(self, name: str) -> Word:
+        return self._c.load_word(self._table + 8 * self._kind._fields.index(name))
+
+
+def gate(c: Code, hard: int, z: Vector, table: Fields) -> Vector:
+    """The sigmoid, or a straight line in its place."""
+    if not hard:
+        return sigmoid(z)
+    line = z * c.everywhere(table.slope) + c.everywhere(table.offset)
+    return line.at_least(0.0).at_most(1.0)
+
+
+def slope(c: Code, hard: int, gate: Vector, table: Fields) -> Vector:
+    """The slope of a gate by its value."""
+    if not hard:
+        return gate * (1.0 - gate)
+    inside = c.everywhere(table.slope).where(c.zero().below(gate), 0.0)
+    return inside.where(gate.below(1.0), 0.0)
+
+
 @intrinsic
 def size_of(typingctx: Any, one: Any) -> Any:
     """Return the bytes of a number of the dtype."""
@@ -376,7 +403,6 @@ def _tile(
     to: Word, rs_c: Word, columns: Word, add: Word,
 ) -> None:  # fmt: skip
     builder, zero = c.builder, ir.Constant(c.vector, None)
-    width = VECTORS * c.lanes
     rows, vectors = [rs * i for i in range(m)], [vs_b * j for j in range(VECTORS)]
     before = builder.block
     body, end = builder.append_basic_block("k"), builder.append_basic_block("k.end")
@@ -416,39 +442,28 @@ def _tile(
             totals[i][j].add_incoming(zero, before)
             totals[i][j].add_incoming(new[i][j], body)
 
-    def each(act: Callable[[Vector, Word], None]) -> None:
-        for i in range(m):
-            for j in range(VECTORS):
-                act(Vector(builder, totals[i][j]), to + rs_c * i + j * VECTOR_BYTES)
+    def add_or_store(some: bool) -> None:
+        masks = [c.first_lanes(columns - j * c.lanes) for j in range(VECTORS)] if some else []
 
-    def part() -> None:
-        # In memory of its own, of which the columns that there are are copied.
-        whole = alloca(builder, ir.ArrayType(c.vector, m * VECTORS))
-        address = Word(builder, builder.ptrtoint(whole, I64))
-        for i in range(m):
-            for j in range(VECTORS):
-                place = address + (i * VECTORS + j) * VECTOR_BYTES
-                builder.store(totals[i][j], c.pointer(place), align=c.size)
-        for i in range(m):
-            with c.loop(c.word(0), columns) as n:
-                source, target = (
-                    c.pointer(start + n * c.size)
-                    for start in (address + i * width * c.size, to + rs_c * i)
-                )
-                number = builder.load(source, align=c.size, typ=c.real)
-                old = builder.load(target, align=c.size, typ=c.real)
-                total = builder.fadd(old, number)
-                number = builder.select(add.compare("!=", 0), total, number)
-                builder.store(number, target, align=c.size)
+        def each(plus: bool) -> None:
+            for i in range(m):
+                for j in range(VECTORS):
+                    c.mask = masks[j] if some else None
+                    value, place = Vector(builder, totals[i][j]), to + rs_c * i + j * VECTOR_BYTES
+                    c.store(c.load(place) + value if plus else value, place)
+            c.mask = None
 
-    with builder.if_else(columns.compare("<", width)) as (some, all_):
+        with builder.if_else(add.compare("!=", 0)) as (yes, no):
+            with yes:
+                each(True)
+            with no:
+                each(False)
+
+    with builder.if_else(columns.compare("<", VECTORS * c.lanes)) as (some, all_):
         with some:
-            part()
-        with all_, builder.if_else(add.compare("!=", 0)) as (plus, only):
-            with plus:
-                each(lambda total, place: c.store(c.load(place) + total, place))
-            with only:
-                each(lambda total, place: c.store(total, place))
+            add_or_store(True)
+        with all_:
+            add_or_store(False)
 
 
 def _transposed(c: Code, rows: list[Vector]) -> list[Vector]:
@@ -602,15 +617,14 @@ def read_word(typingctx: Any, address: Any) -> Any:
 
 
 def read_fields(kind: Any) -> Any:
-    """Return what reads a NamedTuple of integers from where they lie one after the other."""
+    """Return what finds a NamedTuple of integers where they lie one after the other."""
+    record = numba.from_dtype(np.dtype([(name, np.int64) for name in kind._fields]))
 
     def typed(typingctx: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], POINTER)
-            fields = ir.ArrayType(I64, len(kind._fields))
-            return builder.load(pointer, align=8, typ=fields)
+            return builder.inttoptr(args[0], context.get_value_type(record))
 
-        return types.NamedUniTuple(types.int64, len(kind._fields), kind)(types.int64), generate
+        return record(types.int64), generate
 
     return intrinsic(typed)
 

@@ -1,133 +1,211 @@
-"""The steps of ``cells/simple_rnn.py``, compiled by Numba, name by name."""
+"""The RNN of ``cells/simple_rnn.py`` in compiled loops of vectors, name by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..arithmetic.transposed import dot
-from . import common
-from .common import compile_loop, expm1, nothing, plain
+from . import simple_rnn_step as _step
+from .frame import (
+    FRAME_BYTES,
+    MATRIX_BYTES,
+    Back,
+    Columns,
+    Spec,
+    address_of,
+    compiled,
+    finished,
+    input_products,
+    own_panels,
+    own_rows,
+    own_units,
+    pack_all,
+    part_end,
+    part_start,
+    plain,
+    read_frame,
+    read_matrix,
+    run_layer,
+    weight_products,
+)
+from .products import PANEL_BYTES, multiply, vectors_of
+from .simd import (
+    VECTOR_BYTES,
+    Code,
+    Fields,
+    Word,
+    copy,
+    meet,
+    over_units,
+    read_word,
+    size_of,
+    tanh,
+)
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import BackwardRun, ForwardRun
-    from ..cells.simple_rnn import SimpleRNN
+    from ..cells.contract import Gradients, States
+    from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 
 
-def _simple_rnn_forward(
-    lo: int,
-    hi: int,
-    z: Array,
-    b: Array,
-    w_h: Array,
-    product: Array,
-    relu: bool,
-    h_prev: Array,
-    h: Array,
-    e: Array,
+_TANH, _RELU = 0, 1
+
+
+class Table(NamedTuple):
+    """What the formulas look up: addresses."""
+
+    h: int
+    b: int
+
+
+def state(c: Code, variant: int, u: Word, z: Word, at: Word, address: Word) -> None:
+    """One vector of units of one row."""
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
+    z_ = c.load(z + offset) + c.load(table.b + offset)
+    h = z_.at_least(0.0) if variant == _RELU else tanh(z_)
+    c.store(h, table.h + at + offset)
+
+
+def deltas(
+    c: Code, variant: int, u: Word, z: Word, at: Word, dh: Word, given: Word, address: Word
 ) -> None:
-    """
-    The steps lo..hi-1, z holding x @ w_x.
-
-    Without w_h, `product` is h_prev @ w_h; else it is memory to work in, as is e[H].
-    """
-    B, H = h_prev.shape
-    zero, two, highest = z.dtype.type(0), z.dtype.type(2), z.dtype.type(60)
-    for s in range(lo, hi):
-        for n in range(B):
-            z_n, p, before, h_n = z[s, n], product[n], h_prev[n], h[s, n]
-            if s > 0:
-                before = h[s - 1, n]
-            if w_h.size > 0:
-                p[:] = zero
-                for k in range(H):
-                    h_k = before[k]
-                    for j in range(H):
-                        p[j] += h_k * w_h[k, j]
-            if relu:
-                for j in range(H):
-                    z_ = z_n[j] + b[j] + p[j]
-                    h_n[j] = zero if z_ < zero else z_  # NaN stays NaN
-            else:
-                for j in range(H):
-                    e[j] = min(two * (z_n[j] + b[j] + p[j]), highest)
-                expm1(e)
-                for j in range(H):
-                    h_n[j] = e[j] / (two + e[j])
+    """One vector of units of one row: dz."""
+    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
+    h = c.load(table.h + at + offset)
+    total = c.load(dh + offset) + c.load(given + offset)
+    k = 1.0 - h * h
+    if variant == _RELU:
+        k = (c.zero() + 1.0).where(c.zero().below(h), 0.0)
+    c.store(k * total, z + offset)
 
 
-def _simple_rnn_backward(
-    lo: int, hi: int, h: Array, h_grad: Array, w_h: Array, relu: bool, dh: Array, dz: Array
+_state, _deltas = over_units(2, state), over_units(2, deltas)
+
+
+def forward_loop(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units."""
+    f = read_frame(address)
+    w_x, w_h = read_matrix(address + FRAME_BYTES), read_matrix(address + FRAME_BYTES + MATRIX_BYTES)
+    rs_z = w_x.panels * PANEL_BYTES
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row = f.H * size
+    pack_all(tid, n, one, f, (w_x, w_h), 0)
+    turn = meet(f.meeting, n, 1)
+    h_prev, t0 = f.first_h, 0
+    while t0 < f.T:
+        t1 = part_end(f, t0)
+        start = read_word(f.starts + 8 * t0)
+        input_products(tid, one, f, (w_x,), t0, t1)
+        for t in range(t0, t1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            before, at = h_prev + r0 * row, first + r0
+            z = w_x.z + tid * w_x.z_stride + (at - start) * rs_z
+            p0, p1 = own_panels(u0, u1, 1)
+            multiply(one, rows, before, row, f.H, w_h.packed, p0, p1, z, rs_z, rs_z // size, 1)
+            for r in range(rows):
+                _state(one, (u0, u1, f.H, f.variant, z + r * rs_z, (at + r) * row, f.table))
+            h_prev = f.h + first * row
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            if tid == 0 or not f.by_units:
+                done = r0 + max(0, finished(f, t, r0))
+                ended = min(r1, read_word(f.starts + 8 * t + 8) - first) - done
+                if ended > 0:
+                    copy(one, (ended * f.H, h_prev + done * row, f.first_h + done * row))
+        t0 = t1
+
+
+def backward_loop(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units from the last to the first, and its share of sums."""
+    f = read_frame(address)
+    w_x, w_h = read_matrix(address + FRAME_BYTES), read_matrix(address + FRAME_BYTES + MATRIX_BYTES)
+    rs_z = w_x.panels * PANEL_BYTES
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row = f.H * size
+    q0, q1 = own_panels(u0, u1, 1)
+    pack_all(tid, n, one, f, (w_x, w_h), 1)
+    turn = meet(f.meeting, n, 1)
+    t1 = f.T
+    while t1 > 0:
+        t0 = part_start(f, t1)
+        start = read_word(f.starts + 8 * t0)
+        for t in range(t1 - 1, t0 - 1, -1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            at = first + r0
+            h_prev = f.first_h
+            if t > 0:
+                h_prev = f.h + read_word(f.starts + 8 * t - 8) * row
+            before, dh = h_prev + r0 * row, f.dh + r0 * f.dh_row
+            given = f.given_h + at * f.given_row
+            if rows > 0 and (tid == 0 or not f.by_units):
+                copy(one, (rows * f.H, before, f.before + (at - start) * row))
+            z = w_h.z + (at - start) * rs_z
+            for r in range(rows):
+                _deltas(one, (
+                    u0, u1, f.H, f.variant, z + r * rs_z, (at + r) * row, dh + r * f.dh_row,
+                    given + r * f.given_row, f.table,
+                ))  # fmt: skip
+            if f.by_units:
+                turn = meet(f.meeting, n, turn)
+            depth = vectors_of(one, f.H) * VECTOR_BYTES // size
+            multiply(
+                one, rows, z, rs_z, depth, w_h.packed, q0, q1, dh, f.dh_row, f.dh_row // size, 0
+            )
+        turn = meet(f.meeting, n, turn)
+        turn = weight_products(tid, n, one, f, (w_x,), (w_h,), t0, t1, turn)
+        t1 = t0
+
+
+_LOOPS = {"forward_layer": forward_loop, "backward_layer": backward_loop}
+
+
+def takes(cell: SimpleRNN, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
+    """Return whether this way through a cell is compiled for a dtype."""
+    if way in _LOOPS:
+        return compiled(_LOOPS[way], dtype.char) is not None
+    return _step.takes(cell, dtype)
+
+
+def _spec(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> Spec:
+    b = plain(cell.b, dtype)
+    return Spec(
+        (forward_loop, backward_loop),
+        H,
+        [Columns([0], H)],
+        [Columns([0], H, of=0)],
+        _RELU if cell.relu else _TANH,
+        lambda saved: Table(address_of(saved.h), address_of(b)),
+        [[(0, 0, 0)]],
+    )
+
+
+def forward_layer(
+    cell: SimpleRNN, x: Array, carried: States, starts: Array, saved: SimpleRNNOutputs
 ) -> None:
-    """The steps from hi-1 down to lo. Without w_h, dh is left for the caller to make."""
-    B, H = dh.shape
-    zero, one = h.dtype.type(0), h.dtype.type(1)
-    has_h_grad = h_grad.size > 0
-    for s in range(hi - 1, lo - 1, -1):
-        for n in range(B):
-            g, dh_n, h_n = dz[s, n], dh[n], h[s, n]
-            if has_h_grad:
-                for j in range(H):
-                    dh_n[j] += h_grad[s, n, j]
-            if relu:
-                for j in range(H):
-                    g[j] = dh_n[j] * (one if h_n[j] > zero else zero)
-            else:
-                for j in range(H):
-                    g[j] = (one - h_n[j] * h_n[j]) * dh_n[j]
-            if w_h.size > 0:
-                dh_n[:] = zero
-                for k in range(H):
-                    for j in range(H):
-                        dh_n[j] += g[k] * w_h[k, j]
+    """All steps of a layer: see `frame.run_layer`."""
+    run_layer(_spec(cell, carried.h.shape[1], x.dtype), cell, x, carried, starts, saved)
 
 
-class _Loops:
-    """The compiled loops of one dtype, float32 or float64."""
-
-    def __init__(self, char: str) -> None:
-        self.forward = compile_loop(_simple_rnn_forward, "n n r3 r1 r2 w2 b r2 w3 w1", char)
-        self.backward = compile_loop(_simple_rnn_backward, "n n r3 r3 r2 b w2 w3", char)
-
-
-_loops = common.working(_Loops)
-
-
-def takes(cell: SimpleRNN, dtype: np.dtype[Any], way: str = "") -> bool:
-    """Return whether a cell's steps are compiled for a dtype."""
-    return _loops(dtype.char) is not None
-
-
-def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
-    """The recurrence over t steps."""
-    (z,), (w_h,), h_prev, h = run.xw, run.w, run.carried.h, run.saved.h
-    (t, B, H), dtype = z.shape, z.dtype
-    loops, product = _loops(dtype.char), np.empty((B, H), dtype)
-    whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
-    matrix = plain(w_h)[0] if whole else nothing(dtype.char)[1]
-    args = z, *plain(cell.b), matrix, product, cell.relu, *plain(h_prev), h, np.empty(H, dtype)
-    if whole:
-        loops.forward(0, t, *args)
-    else:
-        for s in range(t):
-            dot(h[s - 1] if s else h_prev, w_h, product)
-            loops.forward(s, s + 1, *args)
-    run.carried.h[...] = h[-1]
+def backward_layer(
+    cell: SimpleRNN,
+    x: Array,
+    first: States,
+    starts: Array,
+    saved: SimpleRNNOutputs,
+    given: States,
+    carried: States,
+    grads: Gradients,
+) -> None:
+    """The gradient of a layer: see `frame.run_layer`."""
+    spec, back = _spec(cell, first.h.shape[1], x.dtype), Back(first, given, grads)
+    run_layer(spec, cell, x, carried, starts, saved, back)
 
 
-def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards."""
-    (dz,), (w_h,), dh = run.deltas, run.w, run.carried.h
-    (t, B, H), char = dz.shape, dz.dtype.char
-    loops, (_, none, no_grad) = _loops(char), nothing(char)
-    whole = t > 1 and B * H * H <= common.PRODUCT_LARGEST
-    h_grad = no_grad if run.given.h is None else run.given.h
-    args = *plain(run.saved.h, h_grad, w_h if whole else none), cell.relu, dh, dz
-    if whole:
-        loops.backward(0, t, *args)
-        return
-    for s in range(t - 1, -1, -1):
-        loops.backward(s, s + 1, *args)
-        dot(dz[s], w_h, dh)
+forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
