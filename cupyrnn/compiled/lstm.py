@@ -279,8 +279,9 @@ def backward_loop(tid: int, n: int, one: Any, address: int) -> None:
                     _product(one, (0, units, f.H, 0, o + at_r, co + at_r, o_co))
                 dm, dm_row = f.work + tid * f.work_stride, w_h.panels * PANEL_BYTES
                 given, given_row = f.zeros, 0
+                depth = vectors_of(one, f.P) * VECTOR_BYTES // size
                 multiply(
-                    one, rows, dh, rs_p, f.P, w_p.packed, 0, (units + VECTORS - 1) // VECTORS,
+                    one, rows, dh, rs_p, depth, w_p.packed, 0, (units + VECTORS - 1) // VECTORS,
                     dm, dm_row, dm_row // size, 0,
                 )  # fmt: skip
             for r in range(rows):
