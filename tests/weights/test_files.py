@@ -1,0 +1,201 @@
+"""The recipes of docs/guide/files.md, run on files of each kind that are made here."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+
+PAGE = Path(__file__).parents[2] / "docs/guide/files.md"
+I, H = 3, 2
+NET = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, scheme="torch", seed=3)
+
+
+def recipe(heading: str, **names: Any) -> cupyrnn.PackedParams:
+    """Run the lines below a heading and return the net that they end in."""
+    _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    assert found, heading
+    match = re.search(r"^```py\n(.*?)^```", rest.partition("\n## ")[0], re.DOTALL | re.MULTILINE)
+    assert match is not None, heading
+    lines = [line for line in match[1].splitlines() if line and not line.startswith("import ")]
+    assert len([line for line in lines if not line.startswith("from ")]) <= 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the frameworks
+        scope: dict[str, Any] = {"np": np, "cupyrnn": cupyrnn, **names}
+        exec(match[1], scope)
+    packed: cupyrnn.PackedParams = scope["packed"]
+    return packed
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def torch_state() -> dict[str, Any]:
+    state = cupyrnn.params_to_torch(NET)
+    return {"decoder.weight": np.ones(3, np.float32)} | {
+        f"encoder.rnn.{n}": a for n, a in state.items()
+    }
+
+
+def same_outputs(packed: cupyrnn.PackedParams) -> None:
+    """Two biases may have become one."""
+    assert packed[1:] == NET[1:]
+    x = np.random.default_rng(0).standard_normal((4, 2, I)).astype(np.float32)
+    outputs = [cupyrnn.cudnn_rnn(x, *net.zero_state(2), net).output for net in (packed, NET)]
+    assert_close(*outputs, "float32", "output")
+
+
+def test_npz() -> None:
+    np.savez("model.npz", **torch_state())
+    same_outputs(recipe(".npz"))
+
+
+def test_safetensors() -> None:
+    numpy = pytest.importorskip("safetensors.numpy", reason="needs safetensors")
+    numpy.save_file(torch_state(), "model.safetensors")
+    same_outputs(recipe(".safetensors"))
+
+
+def test_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
+    torch.save({n: torch.from_numpy(a) for n, a in torch_state().items()}, "model.pt")
+    same_outputs(recipe("PyTorch: .pt, .pth"))
+
+
+@pytest.mark.parametrize(
+    ("heading", "name"),
+    [("Keras 3: .keras", "model.keras"), ("Keras 3: .weights.h5", "model.weights.h5")],
+)
+def test_keras_3(heading: str, name: str) -> None:
+    pytest.importorskip("h5py", reason="needs h5py")
+    keras = pytest.importorskip("keras", reason="needs TensorFlow: pip install '.[oracle]'")
+    layer = keras.layers.LSTM(H, name="lstm")
+    model = keras.Sequential([keras.Input((4, I)), layer])
+    layer.set_weights(cupyrnn.params_to_keras(NET))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (model.save if name.endswith(".keras") else model.save_weights)(name)
+    same_outputs(recipe(heading))
+
+
+def test_keras_2() -> None:
+    """As Keras 1 and 2 lay it out: groups with the names of the arrays in an attribute."""
+    h5py = pytest.importorskip("h5py", reason="needs h5py")
+    with h5py.File("model.h5", "w") as file:
+        file.attrs["model_config"] = json.dumps({"class_name": "Sequential"})
+        layer = file.create_group("model_weights/lstm")
+        names = [f"lstm/{part}:0" for part in ("kernel", "recurrent_kernel", "bias")]
+        for name, a in zip(names, cupyrnn.params_to_keras(NET), strict=True):
+            layer[name] = a
+        layer.attrs["weight_names"] = [name.encode() for name in names]
+    same_outputs(recipe("Keras 1 and 2: .h5"))
+
+
+@pytest.fixture
+def tf() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
+
+
+def tf1_variables() -> dict[str, Any]:
+    arrays = cupyrnn.params_to_tf1(NET)
+    renamed = {n.replace("cudnn_compatible_lstm", "lstm"): a for n, a in arrays.items()}
+    for name, a in renamed.items():
+        if name.endswith("bias"):
+            a[2 * H : 3 * H] -= 1  # which the cell adds
+    return renamed
+
+
+def test_a_tf1_checkpoint(tf: Any) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name, a in tf1_variables().items():
+            tf.compat.v1.get_variable(name, initializer=a)
+        tf.compat.v1.get_variable("global_step", initializer=np.int64(3))
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, "./model.ckpt")
+    same_outputs(recipe("TensorFlow 1: a checkpoint"))
+
+
+def test_a_frozen_graph(tf: Any) -> None:
+    with tf.Graph().as_default() as graph:
+        for name, a in tf1_variables().items():
+            tf.constant(a, name=name)
+        tf.constant(3, name="axis")
+        Path("model.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    same_outputs(recipe("TensorFlow 1: a frozen graph"))
+
+
+def test_onnx() -> None:
+    """Two nodes, one above the other, become one net."""
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
+    nets = [NET, cupyrnn.init_params(num_layers=1, num_units=H, input_size=H, seed=5)]
+    nodes, initializers, before = [], [], "X"
+    for n, net in enumerate(nets):
+        names = []
+        for name, a in zip("WRB", cupyrnn.params_to_onnx(net), strict=False):
+            names.append(f"{name}{n}")
+            initializers.append(onnx.numpy_helper.from_array(a, names[-1]))
+        nodes.append(onnx.helper.make_node("LSTM", [before, *names], [f"Y{n}"], hidden_size=H))
+        nodes.append(onnx.helper.make_node("Squeeze", [f"Y{n}"], [f"h{n}"]))
+        before = f"h{n}"
+    value = onnx.helper.make_tensor_value_info
+    kind = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        nodes, "net", [value("X", kind, None)], [value("h1", kind, None)], initializers
+    )
+    onnx.save(onnx.helper.make_model(graph), "model.onnx")
+    packed = recipe(".onnx")
+    np.testing.assert_array_equal(packed.params, cupyrnn.join_params(nets).params)
+
+
+def test_tensorflow_lite() -> None:
+    """By the operator's list of inputs, as TensorFlow Lite documents it."""
+    (gates,) = cupyrnn.params_to_gates(NET)
+    tensors: dict[int, Any] = {}
+    for k, name in enumerate(("i", "f", "ci", "o")):
+        gate = gates[name]
+        tensors |= {1 + k: gate.input, 5 + k: gate.recurrent, 12 + k: gate.bias + gate[3]}
+    operator = {"op_name": "UNIDIRECTIONAL_SEQUENCE_LSTM", "inputs": list(range(24))}
+    same_outputs(recipe("TensorFlow Lite", operator=operator, get=tensors.__getitem__))
+
+
+def test_dynet() -> None:
+    """DyNet itself is not there: objects with its two methods."""
+    layers = [
+        [SimpleNamespace(as_array=lambda a=a: a) for a in layer]
+        for layer in cupyrnn.params_to_dynet(NET)
+    ]
+    builder = SimpleNamespace(get_parameters=lambda: layers)
+    same_outputs(recipe("DyNet", builder=builder))
+
+
+def test_core_ml() -> None:
+    """By the names of its specification: each matrix is one row of numbers."""
+    (gates,) = cupyrnn.params_to_gates(NET)
+    names = {"i": "inputGate", "f": "forgetGate", "ci": "blockInput", "o": "outputGate"}
+    w = SimpleNamespace()
+    for g, name in names.items():
+        gate = gates[g]
+        parts = {"WeightMatrix": gate.input, "RecursionMatrix": gate.recurrent}
+        parts["BiasVector"] = gate.bias + gate[3]
+        for part, a in parts.items():
+            setattr(w, name + part, SimpleNamespace(floatValue=a.ravel()))
+    same_outputs(recipe("Core ML", w=w, H=H, I=I))
+
+
+def test_every_recipe_is_run() -> None:
+    headings = re.findall(r"^## (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [h for h in headings if f'"{h}"' not in source] == []
