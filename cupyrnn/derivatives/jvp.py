@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from .._arrays import array_kind, check_list, module_of, on_device, shown
-from .duals import dual, exponent_of, largest_of, scaled
+from .duals import exponent_of, largest_of, scaled
 from .holder import Call, TangentLost, Traced
-from .traced import check_not_under_way, traced, tracing
+from .rules import fitted
+from .traced import check_not_under_way, tracing
 from .tree import leaves_by_name, tree_map
 
 
@@ -186,8 +187,15 @@ def jvp(
         primal, tangent = next(rest)
         if tangent is None:
             return primal
-        with on_device(module_of(primal), primal):
-            return traced(dual(primal, scaled(tangent, exponent)), call)
+        try:
+            with on_device(module_of(primal), primal):
+                # In the memory order of the primal, which decides the order of NumPy's sums.
+                value = primal.copy(order="K")
+                return Traced(value, fitted(scaled(tangent, exponent), value), call)
+        except MemoryError as error:
+            raise MemoryError(
+                f"jvp: there is no memory for primals of shape {primal.shape} and their tangents"
+            ) from error
 
     arguments = tree_map(moved, tuple(primals))
     try:
