@@ -20,6 +20,7 @@ REASONS = {
     "numba": "needs Numba: pip install '.[numba]'",
     "onnx": "needs ONNX: pip install '.[test]'",
     "onnxruntime": "needs ONNX Runtime: pip install '.[oracle]'",
+    "scipy": "needs SciPy: pip install '.[oracle]'",
     "tensorflow": "needs TensorFlow: pip install '.[oracle]'",
     "threadpoolctl": "needs threadpoolctl: pip install '.[demo]'",
     "torch": "needs PyTorch: pip install '.[oracle]'",

@@ -8,7 +8,6 @@ the slope of central differences; what is refused raises an error.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import math
 import operator
@@ -16,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -294,14 +294,12 @@ def test_refused_transforms(name: str) -> None:
 @pytest.mark.parametrize("expression", SCIPY.split())
 def test_scipy_is_refused(expression: str) -> None:
     module = expression.partition("(")[0].rpartition(".")[0]
-    scipy = pytest.importorskip("scipy")
-    pytest.importorskip(f"scipy.{module}")
+    scipy = needs.module("scipy")
+    needs.module(f"scipy.{module}")
     assert_refused(f"scipy.{expression}", scipy=scipy)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("numba") is None, reason="needs Numba: the extra numba"
-)
+@needs.without("numba")
 def test_a_function_of_numba_is_refused() -> None:
     import numba
 
