@@ -158,7 +158,9 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     dtype: str,
 ) -> None:
     """One, two and four sequences a block, alone, and in another order."""
-    call = calls(4, 7, 17, dtype)[cell]
+    function, ((x, *others), weights) = calls(4, 7, 17, dtype)[cell]
+    # The product with x is not made by these kernels, and may depend on the batch.
+    call = function, ((np.zeros_like(x), *others), weights)
     has_processors(monkeypatch, 100)
     expected = on(cupy_on_cpu, call)
     order = np.array([3, 0, 6, 5, 1, 4, 2])
