@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -62,13 +63,13 @@ def test_npz() -> None:
 
 
 def test_safetensors() -> None:
-    numpy = pytest.importorskip("safetensors.numpy", reason="needs safetensors")
+    numpy = needs.module("safetensors.numpy")
     numpy.save_file(torch_state(), "model.safetensors")
     same_outputs(recipe(".safetensors"))
 
 
 def test_pytorch() -> None:
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[oracle]'")
+    torch = needs.module("torch")
     torch.save({n: torch.from_numpy(a) for n, a in torch_state().items()}, "model.pt")
     same_outputs(recipe("PyTorch: .pt, .pth"))
 
@@ -78,8 +79,8 @@ def test_pytorch() -> None:
     [("Keras 3: .keras", "model.keras"), ("Keras 3: .weights.h5", "model.weights.h5")],
 )
 def test_keras_3(heading: str, name: str) -> None:
-    pytest.importorskip("h5py", reason="needs h5py")
-    keras = pytest.importorskip("keras", reason="needs TensorFlow: pip install '.[oracle]'")
+    needs.module("h5py")
+    keras = needs.module("keras")
     layer = keras.layers.LSTM(H, name="lstm")
     model = keras.Sequential([keras.Input((4, I)), layer])
     layer.set_weights(cupyrnn.params_to_keras(NET))
@@ -91,7 +92,7 @@ def test_keras_3(heading: str, name: str) -> None:
 
 def test_keras_2() -> None:
     """As Keras 1 and 2 lay it out: groups with the names of the arrays in an attribute."""
-    h5py = pytest.importorskip("h5py", reason="needs h5py")
+    h5py = needs.module("h5py")
     with h5py.File("model.h5", "w") as file:
         file.attrs["model_config"] = json.dumps({"class_name": "Sequential"})
         layer = file.create_group("model_weights/lstm")
@@ -106,7 +107,7 @@ def test_keras_2() -> None:
 def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install '.[oracle]'")
+        return needs.module("tensorflow")
 
 
 def tf1_variables() -> dict[str, Any]:
@@ -139,7 +140,7 @@ def test_a_frozen_graph(tf: Any) -> None:
 
 def test_onnx() -> None:
     """Two nodes, one above the other, become one net."""
-    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
+    onnx = needs.module("onnx")
     nets = [NET, cupyrnn.init_params(num_layers=1, num_units=H, input_size=H, seed=5)]
     nodes, initializers, before = [], [], "X"
     for n, net in enumerate(nets):
