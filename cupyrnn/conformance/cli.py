@@ -1,0 +1,127 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+import cupyrnn
+
+_OPERATORS = ("LSTM", "GRU", "RNN")
+
+
+def _fail(message: str) -> NoReturn:
+    """End with a line on standard error and status 2."""
+    print(f"conformance: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _fail(f"{message} (--help tells more)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m cupyrnn.conformance",
+        description="Cases of ONNX's LSTM, GRU and RNN with what is right, and who has it right.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="write | run")
+    write = commands.add_parser("write", help="write all cases into a folder")
+    write.add_argument("folder", type=Path, help="a folder that is empty or not there yet")
+    run = commands.add_parser("run", help="run the cases and tell what is right, by attribute")
+    run.add_argument(
+        "runtime", help="onnxruntime, onnx-reference, cupyrnn, or MODULE:FUNCTION, a function of"
+        " the path of model.onnx and the inputs by name that returns the list of outputs",
+    )  # fmt: skip
+    run.add_argument(
+        "folder", type=Path, nargs="?", help="what `write` has written; new cases if left out"
+    )
+    run.add_argument(
+        "--gradients", metavar="MODULE:FUNCTION", help="a function of the path, the inputs and the"
+        " gradients of the outputs by name that returns those of the inputs by name",
+    )  # fmt: skip
+    run.add_argument("--out", type=Path, metavar="FILE", help="write the report there as well")
+    for command in (write, run):
+        command.add_argument("--op", choices=_OPERATORS, help="the cases of one operator alone")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status: of `run` 1 if anything is not right."""
+    given = _parser().parse_args(arguments)
+    for package in ("onnx", "ml_dtypes"):
+        try:
+            __import__(package)
+        except ImportError:
+            _fail(f"{package} is not installed: pip install 'cupyrnn[conformance]'")
+    try:
+        return _write(given.folder, given.op) if given.command == "write" else _run(given)
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted")
+
+
+def _write(folder: Path, op_type: str | None) -> int:
+    from . import cases, files
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        _fail(f"{folder} is not empty")
+    count = gradients = 0
+    for case in cases.cases(op_type):
+        files.write(case, folder)
+        count, gradients = count + 1, gradients + bool(case.gradients)
+    print(f"{count} cases in {folder}, {gradients} of them with gradients")
+    return 0
+
+
+@contextmanager
+def _cases(folder: Path | None, op_type: str | None) -> Iterator[Path]:
+    """The folder of cases, or a new one that is gone afterwards."""
+    if folder is not None:
+        if not any(folder.glob("*/case.json")):
+            _fail(f"{folder} has no cases: python -m cupyrnn.conformance write {folder}")
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as made:
+        _write(Path(made), op_type)
+        yield Path(made)
+
+
+def _run(given: argparse.Namespace) -> int:
+    import onnx
+
+    from . import files, report
+    from .runtimes import runtime_of
+
+    try:
+        run, gradients, about = runtime_of(given.runtime, given.gradients)
+    except ValueError as error:
+        _fail(str(error))
+    forward, backward = [], []
+    with _cases(given.folder, given.op) as folder:
+        chosen = (case for case in files.read(folder) if given.op in (None, case.features[0]))
+        for outcome, back in report.run_all(chosen, run, gradients):
+            forward.append(outcome)
+            backward += [] if back is None else [back]
+    versions = {"cupyrnn": cupyrnn.__version__, "onnx": onnx.__version__, "NumPy": np.__version__}
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [report.text(about, forward)]
+    if backward:
+        lines.append(report.text(f"Gradients of {about}", backward))
+    lines.append(f"Cases of {told}; Python {platform.python_version()}, {platform.machine()}.\n")
+    text = "\n".join(lines)
+    print(text, end="")
+    if given.out is not None:
+        given.out.write_text(text, encoding="utf-8")
+    return int(any(outcome.verdict != report.RIGHT for outcome in forward + backward))

@@ -1,0 +1,164 @@
+"""
+Cases as files, in the layout of onnx's backend tests::
+
+    lstm_0123/model.onnx
+    lstm_0123/test_data_set_0/input_0.pb, output_0.pb, ...    in the dtype of the case
+    lstm_0123/test_data_set_0/truth_0.pb, ...                 the outputs in float64
+    lstm_0123/gradient/cotangent_0.pb, ...                    of the outputs, where there are any
+    lstm_0123/gradient/input_0.pb, ...                        what is right for inputs, in float64
+    lstm_0123/case.json                                       attributes, features, tolerances
+
+The same bytes are written every time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx
+from ml_dtypes import bfloat16
+
+from .cases import Case
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_KINDS: dict[str, tuple[Any, int]] = {
+    "float16": (np.float16, onnx.TensorProto.FLOAT16),
+    "bfloat16": (bfloat16, onnx.TensorProto.BFLOAT16),
+    "float32": (np.float32, onnx.TensorProto.FLOAT),
+    "float64": (np.float64, onnx.TensorProto.DOUBLE),
+    "int32": (np.int32, onnx.TensorProto.INT32),
+}
+# The oldest operator set with all attributes; bfloat16 came later. With their versions of the IR.
+_OPSET, _OPSET_OF_BFLOAT16 = (14, 8), (22, 10)
+
+
+class Stored(NamedTuple):
+    """A case as its files tell it."""
+
+    name: str
+    path: Path  # of model.onnx
+    dtype: str
+    features: tuple[str, ...]
+    inputs: dict[str, NDArray[Any]]  # in the dtype of the case
+    truth: dict[str, NDArray[Any]]  # of outputs, float64
+    tolerance: dict[str, float]
+    cotangents: dict[str, NDArray[Any]]  # in the dtype of the case
+    gradients: dict[str, NDArray[Any]]  # of inputs, float64
+    gradient_tolerance: dict[str, float]
+
+    @property
+    def size(self) -> int:
+        """The count of all numbers in its inputs."""
+        return sum(a.size for a in self.inputs.values())
+
+
+def _tensor(name: str, a: NDArray[Any], dtype: str) -> onnx.TensorProto:
+    kind, code = _KINDS[dtype]
+    data = a.astype(kind)
+    tensor = onnx.TensorProto(name=name, data_type=code, dims=a.shape)
+    tensor.raw_data = (data.byteswap() if sys.byteorder == "big" else data).tobytes()
+    return tensor
+
+
+def _array(path: Path) -> tuple[str, NDArray[Any]]:
+    """Return the name and the values of a tensor's file."""
+    tensor = onnx.TensorProto.FromString(path.read_bytes())
+    kind = {code: kind for kind, code in _KINDS.values()}[tensor.data_type]
+    data = np.frombuffer(tensor.raw_data, kind).reshape(tuple(tensor.dims))
+    return tensor.name, data.byteswap() if sys.byteorder == "big" else data.copy()
+
+
+def model_of(case: Case) -> onnx.ModelProto:
+    """Return a case's node as a model."""
+    plan, helper = case.plan, onnx.helper
+    slots = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
+    slots += ["initial_c", "P"] if plan.op_type == "LSTM" else []
+    names = [name if name in case.inputs else "" for name in slots]
+    while not names[-1]:
+        names.pop()
+    H = case.inputs["R"].shape[2]
+    attributes = {"hidden_size": H} | plan.attributes
+    node = helper.make_node(plan.op_type, names, list(case.outputs), **attributes)
+
+    def info(name: str, a: NDArray[Any]) -> onnx.ValueInfoProto:
+        dtype = "int32" if name == "sequence_lens" else plan.dtype
+        return helper.make_tensor_value_info(name, _KINDS[dtype][1], a.shape)
+
+    graph = helper.make_graph(
+        [node],
+        case.name,
+        [info(name, a) for name, a in case.inputs.items()],
+        [info(name, a) for name, a in case.outputs.items()],
+    )
+    opset, ir = _OPSET_OF_BFLOAT16 if plan.dtype == "bfloat16" else _OPSET
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=ir,
+        producer_name="cupyrnn.conformance",
+    )
+
+
+def write(case: Case, folder: Path) -> None:
+    """Write a case into a folder of its name."""
+    place, dtype = folder / case.name, case.plan.dtype
+    data = place / "test_data_set_0"
+    data.mkdir(parents=True)
+    (place / "model.onnx").write_bytes(model_of(case).SerializeToString(deterministic=True))
+    for n, (name, a) in enumerate(case.inputs.items()):
+        kind = "int32" if name == "sequence_lens" else dtype
+        _save(data / f"input_{n}.pb", name, a, kind)
+        if name in case.gradients:
+            _save(place / "gradient" / f"input_{n}.pb", name, case.gradients[name], "float64")
+    for n, (name, a) in enumerate(case.outputs.items()):
+        _save(data / f"output_{n}.pb", name, a, dtype)
+        _save(data / f"truth_{n}.pb", name, a, "float64")
+        if name in case.cotangents:
+            _save(place / "gradient" / f"cotangent_{n}.pb", name, case.cotangents[name], dtype)
+    about = {
+        "op_type": case.plan.op_type,
+        "dtype": dtype,
+        "attributes": case.plan.attributes,
+        "features": case.features,
+        "tolerance": case.tolerance,
+        "gradient_tolerance": case.gradient_tolerance,
+    }
+    text = json.dumps(about, indent=1, sort_keys=True)
+    (place / "case.json").write_text(text + "\n", encoding="utf-8", newline="\n")
+
+
+def _save(path: Path, name: str, a: NDArray[Any], dtype: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(_tensor(name, a, dtype).SerializeToString(deterministic=True))
+
+
+def read(folder: Path) -> Iterator[Stored]:
+    """Yield the cases of a folder, by name."""
+    for about in sorted(folder.glob("*/case.json")):
+        place, told = about.parent, json.loads(about.read_text(encoding="utf-8"))
+        data, gradient = place / "test_data_set_0", place / "gradient"
+        yield Stored(
+            place.name,
+            place / "model.onnx",
+            told["dtype"],
+            tuple(told["features"]),
+            _arrays(data, "input"),
+            _arrays(data, "truth"),
+            told["tolerance"],
+            _arrays(gradient, "cotangent"),
+            _arrays(gradient, "input"),
+            told["gradient_tolerance"],
+        )
+
+
+def _arrays(folder: Path, kind: str) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a kind by their names, in their order."""
+    paths = sorted(folder.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.split("_")[1]))
+    return dict(_array(path) for path in paths)

@@ -1,0 +1,176 @@
+"""What a runtime has right, by attribute, and which attributes its errors come with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .files import Stored
+from .runtimes import Gradients, Run
+from .standard import decided_by
+
+RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
+
+
+class Outcome(NamedTuple):
+    """What came of a case."""
+
+    name: str
+    size: int
+    features: tuple[str, ...]
+    verdict: str
+    why: str  # of what is not right, in one line
+
+
+class Cause(NamedTuple):
+    """Features that come with one verdict, in every case that has all of them."""
+
+    features: tuple[str, ...]
+    verdict: str
+    outcomes: tuple[Outcome, ...]
+
+
+def judge(
+    truth: Mapping[str, Any], tolerance: Mapping[str, float], found: Mapping[str, Any], dtype: str
+) -> str:
+    """Return what is wrong with outputs or gradients, an empty string if nothing is."""
+    for name, expected in truth.items():
+        if found.get(name) is None:
+            return f"{name} is missing"
+        a = np.asarray(found[name])
+        if a.shape != expected.shape:
+            return f"{name} has shape {a.shape}, expected {expected.shape}"
+        if a.dtype.name != dtype:
+            return f"{name} has dtype {a.dtype.name}, expected {dtype}"
+        error = np.abs(a.astype(np.float64) - expected)
+        if not (error <= tolerance[name]).all():
+            worst = np.unravel_index(np.argmax(np.nan_to_num(error, nan=np.inf)), error.shape)
+            place = ", ".join(str(n) for n in worst)
+            return (
+                f"{name}[{place}] is {float(a[worst]):.6g}, expected {expected[worst]:.6g}"
+                f" within {tolerance[name]:.1g}"
+            )
+    return ""
+
+
+def run_all(
+    cases: Iterable[Stored], run: Run, gradients: Gradients | None
+) -> Iterator[tuple[Outcome, Outcome | None]]:
+    """Yield what comes of each case, and of its gradients where it and the runtime have them."""
+    for case in cases:
+        try:
+            outputs = run(case.path, case.inputs)
+            if not isinstance(outputs, (list, tuple)) or len(outputs) != len(case.truth):
+                outcome = WRONG, f"{len(case.truth)} outputs expected, as a list or a tuple"
+            else:
+                found = dict(zip(case.truth, outputs, strict=True))
+                why = judge(case.truth, case.tolerance, found, case.dtype)
+                outcome = WRONG if why else RIGHT, why
+        except Exception as error:
+            outcome = REFUSED, _line(error)
+        back = None
+        if gradients is not None and case.gradients:
+            try:
+                found = dict(gradients(case.path, case.inputs, case.cotangents))
+                why = judge(case.gradients, case.gradient_tolerance, found, case.dtype)
+                back = WRONG if why else RIGHT, why
+            except Exception as error:
+                back = REFUSED, _line(error)
+        about = case.name, case.size, case.features
+        yield Outcome(*about, *outcome), None if back is None else Outcome(*about, *back)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:
+    """
+    Return what explains all cases that are not right, and those that nothing explains.
+
+    A feature, or two or three together, explains a verdict if every case that has it has that
+    verdict, those aside that are explained already: refused ones first, as what is refused tells
+    nothing of its numbers; single features before pairs; those with most cases before others.
+    """
+    found, rest = [], list(outcomes)
+    for verdict in (REFUSED, WRONG):
+        for count in (1, 2, 3):
+            while cause := _best(rest, verdict, count):
+                found.append(cause)
+                explained = {o.name for o in cause.outcomes}
+                rest = [o for o in rest if o.name not in explained]
+    return found, [o for o in rest if o.verdict != RIGHT]
+
+
+def _best(outcomes: Sequence[Outcome], verdict: str, count: int) -> Cause | None:
+    """Return the features, so many, that explain most cases."""
+    having: dict[tuple[str, ...], list[Outcome]] = {}
+    right: set[tuple[str, ...]] = set()
+    for outcome in outcomes:
+        for features in itertools.combinations(outcome.features, count):
+            if outcome.verdict == verdict:
+                having.setdefault(features, []).append(outcome)
+            else:
+                right.add(features)
+    explaining = {f: o for f, o in having.items() if f not in right and len(o) > (count > 1)}
+    if not explaining:
+        return None
+    features = max(explaining, key=lambda f: (len(explaining[f]), f))
+    return Cause(features, verdict, tuple(explaining[features]))
+
+
+def smallest(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the case with the fewest numbers."""
+    return min(outcomes, key=lambda o: (o.size, len(o.features), o.name))
+
+
+def text(title: str, outcomes: Sequence[Outcome]) -> str:
+    """Return the report, a page in Markdown."""
+    lines = [f"## {title}", "", *_counts(outcomes), ""]
+    if all(outcome.verdict == RIGHT for outcome in outcomes):
+        return "\n".join(lines)
+    explained, rest = causes(outcomes)
+    lines += [
+        "| what is not right | | cases | smallest | | decided by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for cause in explained:
+        least = smallest(cause.outcomes)
+        row = (
+            " and ".join(cause.features), cause.verdict, len(cause.outcomes), least.name,
+            least.why, "" if cause.verdict == REFUSED else decided_by(cause.features),
+        )  # fmt: skip
+        lines.append(_row(*row))
+    for outcome in sorted(rest, key=lambda o: o.size)[:20]:
+        lines.append(_row("no feature alone", outcome.verdict, 1, outcome.name, outcome.why, ""))
+    if len(rest) > 20:
+        lines.append(_row("no feature alone", "", len(rest) - 20, "and more", "", ""))
+    lines += ["", *_by_feature(outcomes), ""]
+    return "\n".join(lines)
+
+
+def _counts(outcomes: Sequence[Outcome]) -> list[str]:
+    counts = {v: sum(o.verdict == v for o in outcomes) for v in (RIGHT, WRONG, REFUSED)}
+    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    return [f"{len(outcomes)} cases: {told}."]
+
+
+def _by_feature(outcomes: Sequence[Outcome]) -> list[str]:
+    """The table by attribute."""
+    lines = ["| attribute | cases | right | wrong | refused | smallest failing case |"]
+    lines.append("|---|---|---|---|---|---|")
+    every = {feature for outcome in outcomes for feature in outcome.features}
+    for feature in sorted(every, key=str.lower):
+        having = [o for o in outcomes if feature in o.features]
+        counts = [sum(o.verdict == v for o in having) for v in (RIGHT, WRONG, REFUSED)]
+        failing = [o for o in having if o.verdict != RIGHT]
+        least = smallest(failing).name if failing else ""
+        lines.append(_row(feature, len(having), *counts, least))
+    return lines
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,272 @@
+"""
+The outputs and gradients of a node in float64, from the text of the standard.
+
+Every sequence goes through every step by itself, in loops, with nothing of the package's own ops.
+Gradients are made by complex step: a tangent of 1e-100 is carried beside the numbers, so that they
+are derivatives of these very loops to the last digits, and nobody derived them by hand. All arrays
+have one more axis in front, for as many tangents at once; a plain run has one, of size 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+STEP = 1e-100
+GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "i"}
+DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+# alpha and beta of the activations that have them, where they are left out: those of ONNX's
+# operators of these names. There is none of Affine and ScaledTanh.
+PARAMETERS: dict[str, tuple[float | None, float | None]] = {
+    "Affine": (1.0, 0.0),
+    "LeakyRelu": (0.01, None),
+    "ThresholdedRelu": (1.0, None),
+    "ScaledTanh": (1.0, 1.0),
+    "HardSigmoid": (0.2, 0.5),
+    "Elu": (1.0, None),
+}
+ACTIVATIONS = (
+    "Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh",
+    "HardSigmoid", "Elu", "Softsign", "Softplus",
+)  # fmt: skip
+
+
+class Truth(NamedTuple):
+    """What a node returns, and how near it came to where a function jumps or bends."""
+
+    outputs: Arrays  # Y, Y_h and, of an LSTM, Y_c
+    jump: float  # the least distance of what went into a ThresholdedRelu from its alpha
+    bend: float  # and of what went into any function from a corner
+    largest: float  # of what went into any function
+
+
+class _Watch:
+    """What `Truth` says of all that goes into activations."""
+
+    def __init__(self) -> None:
+        self.jump = self.bend = np.inf
+        self.largest = 0.0
+
+    def corner(self, x: Any, *places: float, jump: bool = False) -> None:
+        for place in places:
+            distance = float(np.abs(x.real - place).min(initial=np.inf))
+            self.bend = min(self.bend, distance)
+            if jump:
+                self.jump = min(self.jump, distance)
+
+
+def _activation(watch: _Watch, clip: float | None, name: str, alpha: Any, beta: Any, x: Any) -> Any:
+    """Return one of the eleven functions, by the real part where it has cases."""
+    watch.largest = max(watch.largest, float(np.abs(x.real).max(initial=0)))
+    if clip is not None:
+        watch.corner(x, -clip, clip)
+        x = np.where(x.real > clip, clip, np.where(x.real < -clip, -clip, x))
+    if name == "Relu":
+        watch.corner(x, 0)
+        return np.where(x.real > 0, x, 0)
+    if name == "Tanh":
+        return np.tanh(x)
+    if name == "Sigmoid":
+        return 1 / (1 + np.exp(-x))
+    if name == "Affine":
+        return alpha * x + beta
+    if name == "LeakyRelu":
+        watch.corner(x, 0)
+        return np.where(x.real >= 0, x, alpha * x)
+    if name == "ThresholdedRelu":
+        watch.corner(x, alpha, jump=True)
+        return np.where(x.real >= alpha, x, 0)
+    if name == "ScaledTanh":
+        return alpha * np.tanh(beta * x)
+    if name == "HardSigmoid":
+        y = alpha * x + beta
+        watch.corner(y, 0, 1)
+        return np.where(y.real <= 0, 0, np.where(y.real >= 1, 1, y))
+    if name == "Elu":
+        watch.corner(x, 0)
+        return np.where(x.real >= 0, x, alpha * np.expm1(np.where(x.real >= 0, 0, x)))
+    if name == "Softsign":
+        return x / (1 + np.where(x.real >= 0, x, -x))
+    # Softplus: log(1 + exp(x)), as x + log(1 + exp(-x)) above zero, where exp(x) may overflow.
+    far = np.where(x.real >= 0, -x, x)
+    return np.where(x.real >= 0, x, 0) + np.log1p(np.exp(far))
+
+
+def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[tuple[Any, ...]]]:
+    """Return name, alpha and beta of each direction's activations."""
+    names = {name.lower(): name for name in ACTIVATIONS}
+    alphas = iter(attributes.get("activation_alpha", ()))
+    betas = iter(attributes.get("activation_beta", ()))
+    found: list[tuple[Any, ...]] = []
+    for given in attributes.get("activations", DEFAULTS[op_type] * D):
+        name = names[given.lower()]
+        alpha, beta = PARAMETERS.get(name, (None, None))
+        alpha = None if alpha is None else next(alphas, alpha)
+        beta = None if beta is None else next(betas, beta)
+        found.append((name, alpha, beta))
+    count = len(found) // D
+    return [found[d * count : (d + 1) * count] for d in range(D)]
+
+
+def run(op_type: str, inputs: Arrays, attributes: dict[str, Any]) -> Truth:
+    """
+    Return what a node computes.
+
+    Parameters
+    ----------
+    op_type
+        LSTM, GRU or RNN.
+    inputs
+        By their names in the standard, what is left out is not there. All but sequence_lens are
+        [N, ...], float64 or complex128.
+    attributes
+        By their names.
+    """
+    watch = _Watch()
+    with np.errstate(all="ignore"):
+        outputs = _run(watch, op_type, inputs, attributes)
+    return Truth(outputs, watch.jump, watch.bend, watch.largest)
+
+
+def _run(watch: _Watch, op_type: str, inputs: Arrays, attributes: dict[str, Any]) -> Arrays:
+    batch_first = attributes.get("layout", 0) == 1
+    X = inputs["X"].swapaxes(1, 2) if batch_first else inputs["X"]
+    N, T, B, _ = X.shape
+    _, D, _, H = inputs["R"].shape
+    dtype = X.dtype
+    Y = np.zeros((N, T, D, B, H), dtype)
+    Y_h, Y_c = np.zeros((N, D, B, H), dtype), np.zeros((N, D, B, H), dtype)
+    lengths = inputs.get("sequence_lens", np.full(B, T))
+    for d, b in itertools.product(range(D), range(B)):
+        place = (slice(None), b, d) if batch_first else (slice(None), d, b)
+        h, c = (
+            inputs[name][place] if name in inputs else np.zeros((N, H), dtype)
+            for name in ("initial_h", "initial_c")
+        )
+        clip = attributes.get("clip")
+        f = [
+            functools.partial(_activation, watch, clip, name, alpha, beta)
+            for name, alpha, beta in functions(op_type, D, attributes)[d]
+        ]
+        steps = range(lengths[b])
+        backwards = d == 1 or attributes.get("direction") == "reverse"
+        for t in reversed(steps) if backwards else steps:
+            h, c = _step(op_type, f, _Weights(op_type, inputs, d), attributes, X[:, t, b], h, c)
+            Y[:, t, d, b] = h
+        Y_h[:, d, b], Y_c[:, d, b] = h, c
+    if batch_first:
+        Y, Y_h, Y_c = Y.transpose(0, 3, 1, 2, 4), Y_h.swapaxes(1, 2), Y_c.swapaxes(1, 2)
+    return {"Y": Y, "Y_h": Y_h} | ({"Y_c": Y_c} if op_type == "LSTM" else {})
+
+
+class _Weights:
+    """The weights of one direction by gate."""
+
+    def __init__(self, op_type: str, inputs: Arrays, d: int) -> None:
+        self.inputs, self.d, self.gates = inputs, d, GATES[op_type]
+        self.H = inputs["R"].shape[3]
+
+    def rows(self, name: str, gate: str, half: int = 0) -> Any:
+        k = (half * len(self.gates) + self.gates.index(gate)) * self.H
+        return self.inputs[name][:, self.d, k : k + self.H]
+
+    def product(self, name: str, gate: str, v: Any) -> Any:
+        """W or R of a gate times a vector."""
+        return np.einsum("nhk,nk->nh", self.rows(name, gate), v)
+
+    def bias(self, gate: str, half: int) -> Any:
+        """Wb (0) or Rb (1) of a gate."""
+        return self.rows("B", gate, half) if "B" in self.inputs else 0
+
+    def peephole(self, gate: str) -> Any:
+        if "P" not in self.inputs:
+            return 0
+        k = "iof".index(gate) * self.H
+        return self.inputs["P"][:, self.d, k : k + self.H]
+
+
+def _step(
+    op_type: str, f: list[Any], w: _Weights, attributes: dict[str, Any], x: Any, h: Any, c: Any
+) -> tuple[Any, Any]:
+    """One step of one sequence."""
+
+    def total(gate: str) -> Any:
+        sums = w.product("W", gate, x) + w.product("R", gate, h)
+        return sums + w.bias(gate, 0) + w.bias(gate, 1)
+
+    if op_type == "LSTM":
+        i = f[0](total("i") + w.peephole("i") * c)
+        forget = f[0](total("f") + w.peephole("f") * c)
+        if attributes.get("input_forget"):
+            forget = 1 - i
+        C = forget * c + i * f[1](total("c"))
+        o = f[0](total("o") + w.peephole("o") * C)
+        return o * f[2](C), C
+    if op_type == "RNN":
+        return f[0](total("i")), c
+    z, r = f[0](total("z")), f[0](total("r"))
+    if attributes.get("linear_before_reset"):
+        recurrent = r * (w.product("R", "h", h) + w.bias("h", 1))
+    else:
+        recurrent = w.product("R", "h", r * h) + w.bias("h", 1)
+    new = f[1](w.product("W", "h", x) + recurrent + w.bias("h", 0))
+    return (1 - z) * new + z * h, c
+
+
+def outputs_of(op_type: str, inputs: Arrays, attributes: dict[str, Any]) -> Truth:
+    """Return what a node computes from inputs without the axis in front."""
+    found = run(op_type, _in_front(inputs, 1), attributes)
+    return found._replace(outputs={name: a[0] for name, a in found.outputs.items()})
+
+
+def _in_front(inputs: Arrays, N: int) -> Arrays:
+    return {
+        name: a if name == "sequence_lens" else np.repeat(a[None].astype(np.float64), N, 0)
+        for name, a in inputs.items()
+    }
+
+
+def sensitivity(
+    op_type: str, inputs: Arrays, attributes: dict[str, Any], rng: np.random.Generator
+) -> dict[str, float]:
+    """
+    Return how far each output moves, in units of e, where every number in the inputs does by e.
+
+    By e times itself up or down, at random, in 16 ways: the largest change of any element.
+    """
+    moved = _in_front(inputs, 16)
+    for name, a in moved.items():
+        if name != "sequence_lens":
+            moved[name] = a * (1 + 1j * STEP * (2 * rng.integers(0, 2, a.shape) - 1))
+    found = run(op_type, moved, attributes).outputs
+    return {name: float(np.abs(a.imag).max(initial=0) / STEP) for name, a in found.items()}
+
+
+def gradients(
+    op_type: str, inputs: Arrays, attributes: dict[str, Any], cotangents: Arrays
+) -> Arrays:
+    """Return the gradients of sum(outputs * cotangents): for every element of the inputs a run."""
+    found = {}
+    for name, a in inputs.items():
+        if name == "sequence_lens":
+            continue
+        every = _in_front(inputs, a.size)
+        moved = every[name].astype(np.complex128).reshape(a.size, a.size)
+        moved[np.arange(a.size), np.arange(a.size)] += 1j * STEP
+        for n in every.keys() - {"sequence_lens"}:
+            every[n] = every[n].astype(np.complex128)
+        every[name] = moved.reshape(a.size, *a.shape)
+        outputs = run(op_type, every, attributes).outputs
+        slope: Any = sum(
+            (outputs[n].imag * g).reshape(a.size, -1).sum(1) for n, g in cotangents.items()
+        )
+        found[name] = (slope / STEP).reshape(a.shape)
+    return found
