@@ -53,7 +53,7 @@ from .lstm import (
     lstm_block_cell_backward,
     lstm_block_cell_grad,
 )
-from .onnx_node import OnnxOutputs, run_onnx_node
+from .onnx_node import OnnxGrads, OnnxOutputs, run_onnx_node
 from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs, stacked_rnn, stacked_rnn_backprop
 from .stream import PreparedStep, StepOutputs, prepare_step
 from .vjp import Pullback, vjp
@@ -122,6 +122,7 @@ __all__ = [
     "LSTMCellGrads",
     "LSTMGrads",
     "LSTMOutputs",
+    "OnnxGrads",
     "OnnxOutputs",
     "OnnxParams",
     "PackedParams",

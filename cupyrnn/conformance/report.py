@@ -84,7 +84,7 @@ def run_all(
 
 
 def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
 
 
 def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:

@@ -65,12 +65,13 @@ def cupyrnn(path: Path, inputs: Mapping[str, Any]) -> Sequence[Any]:
 def cupyrnn_gradients(
     path: Path, inputs: Mapping[str, Any], cotangents: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The gradients of `run_onnx_node`, as `vjp` has them."""
-    from ..onnx_node import onnx_node_gradients
+    """The gradients of `run_onnx_node`, by `vjp`."""
+    from ..onnx_node import run_onnx_node
+    from ..vjp import vjp
 
     op_type, arrays, attributes = _node(path, inputs)
-    given = {f"{name}_grad": a for name, a in cotangents.items()}
-    found = onnx_node_gradients(op_type, arrays, **given, **attributes)  # type: ignore[arg-type]
+    _, pullback = vjp(run_onnx_node, op_type, arrays, **attributes)  # type: ignore[arg-type]
+    found = pullback(**{f"{name}_grad": a for name, a in cotangents.items()})
     return {n.removesuffix("_grad"): a for n, a in found._asdict().items() if a is not None}
 
 

@@ -9,6 +9,7 @@ _SENTENCES = {
     "sequence_lens with a 0": (
         "nothing: that no step was done is read as the states that were given, and Y of zeros"
     ),
+    "clip of C": ('"Ht = ot (.) h(Ct)", and clipping "is applied to the input of activations"'),
     "clip": (
         '"Clipping bounds the elements of a tensor in the range of [-threshold, +threshold] and is'
         ' applied to the input of activations"'
@@ -36,6 +37,9 @@ _SENTENCES = {
     "float16": 'T: "tensor(bfloat16), tensor(float16), tensor(float), tensor(double)"',
     "bfloat16": 'T: "tensor(bfloat16), tensor(float16), tensor(float), tensor(double)"',
     "float64": 'T: "tensor(bfloat16), tensor(float16), tensor(float), tensor(double)"',
+    "activations": (
+        '"The activation functions must be one of the activation functions specified above"'
+    ),
     "f=": '"The activation functions must be one of the activation functions specified above"',
     "g=": '"The activation functions must be one of the activation functions specified above"',
     "h=": '"The activation functions must be one of the activation functions specified above"',

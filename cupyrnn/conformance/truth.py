@@ -116,7 +116,9 @@ def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[tup
     return [found[d * count : (d + 1) * count] for d in range(D)]
 
 
-def run(op_type: str, inputs: Arrays, attributes: dict[str, Any]) -> Truth:
+def run(
+    op_type: str, inputs: Arrays, attributes: dict[str, Any], *, unclipped: int | None = None
+) -> Truth:
     """
     Return what a node computes.
 
@@ -129,14 +131,22 @@ def run(op_type: str, inputs: Arrays, attributes: dict[str, Any]) -> Truth:
         [N, ...], float64 or complex128.
     attributes
         By their names.
+    unclipped
+        The place of an activation whose input is not bounded, to see what difference it makes.
     """
     watch = _Watch()
     with np.errstate(all="ignore"):
-        outputs = _run(watch, op_type, inputs, attributes)
+        outputs = _run(watch, op_type, inputs, attributes, unclipped)
     return Truth(outputs, watch.jump, watch.bend, watch.largest)
 
 
-def _run(watch: _Watch, op_type: str, inputs: Arrays, attributes: dict[str, Any]) -> Arrays:
+def _run(
+    watch: _Watch,
+    op_type: str,
+    inputs: Arrays,
+    attributes: dict[str, Any],
+    unclipped: int | None,
+) -> Arrays:
     batch_first = attributes.get("layout", 0) == 1
     X = inputs["X"].swapaxes(1, 2) if batch_first else inputs["X"]
     N, T, B, _ = X.shape
@@ -153,8 +163,8 @@ def _run(watch: _Watch, op_type: str, inputs: Arrays, attributes: dict[str, Any]
         )
         clip = attributes.get("clip")
         f = [
-            functools.partial(_activation, watch, clip, name, alpha, beta)
-            for name, alpha, beta in functions(op_type, D, attributes)[d]
+            functools.partial(_activation, watch, None if n == unclipped else clip, *function)
+            for n, function in enumerate(functions(op_type, D, attributes)[d])
         ]
         steps = range(lengths[b])
         backwards = d == 1 or attributes.get("direction") == "reverse"
@@ -221,9 +231,11 @@ def _step(
     return (1 - z) * new + z * h, c
 
 
-def outputs_of(op_type: str, inputs: Arrays, attributes: dict[str, Any]) -> Truth:
+def outputs_of(
+    op_type: str, inputs: Arrays, attributes: dict[str, Any], *, unclipped: int | None = None
+) -> Truth:
     """Return what a node computes from inputs without the axis in front."""
-    found = run(op_type, _in_front(inputs, 1), attributes)
+    found = run(op_type, _in_front(inputs, 1), attributes, unclipped=unclipped)
     return found._replace(outputs={name: a[0] for name, a in found.outputs.items()})
 
 

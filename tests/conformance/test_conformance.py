@@ -1,0 +1,342 @@
+"""The conformance kit: cases that can fail, the standard's truth, reports that name the cause."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_by_the_text
+import pytest
+from checks import assert_close
+
+import cupyrnn
+
+onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
+pytest.importorskip("ml_dtypes", reason="needs ml_dtypes: pip install '.[test]'")
+
+# ruff: noqa: E402, E501 - what may not be there comes first; a case a line
+from cupyrnn.conformance import cases, cli, files, report, runtimes, truth
+
+PLANS = list(cases.plans())
+
+
+def drawn(plans: Any) -> list[cases.Case]:
+    found = [cases.draw(n, PLANS[n]) for n in plans]
+    return [case for case in found if case is not None]
+
+
+@pytest.fixture(scope="module")
+def some() -> list[cases.Case]:
+    """Every 23rd case."""
+    found = drawn(range(0, len(PLANS), 23))
+    assert len(found) > 85
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(some: list[cases.Case], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place: Path = tmp_path_factory.mktemp("cases")
+    for case in some:
+        files.write(case, place)
+    return place
+
+
+def test_there_are_enough_of_everything() -> None:
+    assert len(PLANS) >= 2000
+    assert sum(plan.gradients for plan in PLANS) > 400
+    every = {feature for plan in PLANS for feature in cases.features(plan)}
+    for name in truth.ACTIVATIONS:
+        assert {f"f={name}", f"g={name}", f"h={name}"} <= every | {"f=Sigmoid", "g=Tanh", "h=Tanh"}
+    assert every >= {
+        "LSTM", "GRU", "RNN", "direction=reverse", "direction=bidirectional", "layout=1", "clip",
+        "input_forget", "linear_before_reset=1", "peepholes", "sequence_lens", "initial_h",
+        "initial_c", "sequence_lens with a 0", "T=1", "B=1", "H=33", "saturated", "float16",
+        "bfloat16", "float64", "no bias", "ThresholdedRelu with default alpha",
+        "HardSigmoid with default alpha and beta", "directions with other activations",
+    }  # fmt: skip
+
+
+def test_the_truth_by_another_reading(some: list[cases.Case]) -> None:
+    """Both were written from the text alone, one over arrays, one number by number."""
+    for case in some:
+        inputs = [case.inputs.get(name) for name in (
+            "X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"
+        )]  # fmt: skip
+        expected = onnx_by_the_text.run(case.plan.op_type, inputs, **case.plan.attributes)
+        for (name, a), e in zip(case.outputs.items(), expected, strict=False):
+            assert_close(a, e, "float64", f"{name} of {case.features}", at_least=1)
+
+
+def test_the_truth_of_onnxs_own_cases() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        node = importlib.import_module("onnx.backend.test.case.node")
+        for name in ("lstm", "gru", "rnn"):
+            importlib.import_module(f"onnx.backend.test.case.node.{name}")
+    count = 0
+    for case in node._NodeTestCases:
+        (made,) = case.model.graph.node
+        if made.op_type not in truth.GATES:
+            continue
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in made.attribute}
+        for name in ("direction", "activations"):
+            if isinstance(attributes.get(name), bytes):
+                attributes[name] = attributes[name].decode()
+        slots = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+        for given, expected in case.data_sets:
+            arrays = dict(zip((n for n in made.input if n), given, strict=True))
+            inputs = {s: arrays[n] for s, n in zip(slots, made.input, strict=False) if n}
+            found = truth.outputs_of(made.op_type, inputs, attributes).outputs
+            wanted = [a for name, a in zip(made.output, found.values(), strict=False) if name]
+            for a, e in zip(wanted, expected, strict=True):
+                assert_close(a, e, "float32", case.name)
+            count += 1
+    assert count >= 12
+
+
+def test_gradients_are_those_of_vjp(some: list[cases.Case]) -> None:
+    """Complex step through the loops of the truth, beside gradients derived by hand."""
+    found = [case for case in some if case.gradients and case.plan.dtype == "float64"]
+    for case in found or drawn([n for n, p in enumerate(PLANS) if p.dtype == "float64"][:30:6]):
+        names = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+        inputs = [case.inputs.get(name) for name in names]
+        inputs = inputs if case.plan.op_type == "LSTM" else inputs[:6]
+        _, pullback = cupyrnn.vjp(
+            cupyrnn.run_onnx_node, case.plan.op_type, inputs, **case.plan.attributes
+        )
+        grads = pullback(**{f"{name}_grad": a for name, a in case.cotangents.items()})._asdict()
+        for name, e in case.gradients.items():
+            assert_close(grads[f"{name}_grad"], e, "float64", name, at_least=10)
+
+
+def test_the_same_bytes_every_time(tmp_path: Path, some: list[cases.Case], folder: Path) -> None:
+    again = drawn(range(0, len(PLANS), 23 * 9))
+    for case in again:
+        files.write(case, tmp_path)
+    written = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert len(written) > 50
+    for path in written:
+        assert path.read_bytes() == (folder / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_what_is_written_is_read_and_valid(some: list[cases.Case], folder: Path) -> None:
+    read = {case.name: case for case in files.read(folder)}
+    assert read.keys() == {case.name for case in some}
+    for case in some:
+        stored = read[case.name]
+        onnx.checker.check_model(onnx.load(str(stored.path)), full_check=True)
+        assert stored.features == case.features
+        assert stored.features[: len(cases.features(case.plan))] == cases.features(case.plan)
+        for name, a in case.inputs.items():
+            assert (stored.inputs[name].astype(np.float64) == a).all()  # in every dtype
+            assert stored.inputs[name].dtype.name in (case.plan.dtype, "int32")
+        for name, a in case.outputs.items():
+            np.testing.assert_array_equal(stored.truth[name], a)
+        assert stored.gradients.keys() == case.gradients.keys()
+    # In the layout of onnx's backend tests.
+    outputs = sorted((stored.path.parent / "test_data_set_0").glob("output_*.pb"))
+    for path, (name, a) in zip(outputs, stored.truth.items(), strict=True):
+        tensor = onnx.load_tensor(str(path))
+        assert tensor.name == name
+        expected = a.astype(stored.dtype) if stored.dtype != "bfloat16" else a
+        np.testing.assert_allclose(onnx.numpy_helper.to_array(tensor), expected)
+
+
+def test_cupyrnn_is_right(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "report.md"
+    assert cli.main(["run", "cupyrnn", str(folder), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert out.read_text() == printed
+    assert "## Gradients of cupyrnn" in printed
+    assert printed.count(" 0 wrong, 0 refused") == 2
+    assert cupyrnn.__version__ in printed
+
+
+WRONG = '''
+"""Runtimes with errors in them."""
+
+from cupyrnn.conformance import runtimes
+import cupyrnn
+
+
+def run(path, inputs):
+    """One that refuses layouts, and does not know what `clip` is."""
+    op_type, arrays, attributes = runtimes._node(path, inputs)
+    if attributes.pop("layout", 0):
+        raise NotImplementedError("no layouts")
+    attributes.pop("clip", None)
+    return [a for a in cupyrnn.run_onnx_node(op_type, arrays, **attributes) if a is not None]
+
+
+def gradients(path, inputs, cotangents):
+    """Without the gradient of the recurrent matrix of an LSTM."""
+    found = dict(runtimes.cupyrnn_gradients(path, inputs, cotangents))
+    if path.parent.name.startswith("lstm"):
+        found["R"] = 0 * found["R"]
+    return found
+
+
+not_a_function = 3
+'''
+
+
+def test_a_wrong_runtime_is_found_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """By MODULE:FUNCTION, out of the current folder."""
+    (tmp_path / "planted.py").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    options = ["--gradients", "planted:gradients"]
+    assert cli.main(["run", "planted:run", str(folder), *options]) == 1
+    forward, backward = capsys.readouterr().out.split("## Gradients of")
+    assert "| LSTM | wrong |" in backward
+    assert "R[" in backward
+    rows = [line for line in forward.splitlines() if line.startswith("| ")]
+    (layout,) = [row for row in rows if row.startswith("| layout=1 | refused")]
+    assert "NotImplementedError: no layouts" in layout
+    (clip,) = [row for row in rows if row.startswith("| clip | wrong")]
+    assert "applied to the input of activations" in clip
+    assert not [row for row in rows if "no feature alone" in row]
+    assert len([row for row in rows if "| wrong |" in row and "decided" not in row]) == 2
+    monkeypatch.delitem(sys.modules, "planted")
+
+
+@pytest.mark.parametrize(
+    ("feature", "attribute"),
+    [
+        ("clip", "clip"),
+        ("input_forget", "input_forget"),
+        ("linear_before_reset=1", "linear_before_reset"),
+        ("direction=reverse", "direction"),
+        ("ThresholdedRelu with default alpha", "activation_alpha"),
+        ("peepholes", "P"),
+        ("initial_h", "initial_h"),
+        ("sequence_lens", "sequence_lens"),
+    ],
+)
+def test_whoever_ignores_an_attribute_is_found_out(
+    feature: str, attribute: str, tmp_path: Path
+) -> None:
+    """In every case that has it."""
+    having = [n for n, p in enumerate(PLANS) if feature in cases.features(p) and p.sizes[0] > 1]
+    for case in drawn(having[:: max(1, len(having) // 12)]):
+        files.write(case, tmp_path)
+
+    def ignoring(path: Path, inputs: Any) -> Any:
+        op_type, arrays, attributes = runtimes._node(path, inputs)
+        if attribute in inputs:
+            names = list(onnx.load(str(path)).graph.node[0].input)
+            arrays[names.index(attribute)] = None
+        attributes.pop(attribute, None)
+        if attribute == "activation_alpha":
+            taken = [n for n in attributes["activations"] if n.decode() in truth.PARAMETERS]
+            attributes["activation_alpha"] = [0.0] * len(taken)
+        outputs = cupyrnn.run_onnx_node(op_type, arrays, **attributes)  # type: ignore[arg-type]
+        return [a for a in outputs if a is not None]
+
+    outcomes = [o for o, _ in report.run_all(files.read(tmp_path), ignoring, None)]
+    assert len(outcomes) > 4
+    assert {o.verdict for o in outcomes} == {report.WRONG}
+
+
+def outcome(n: int, verdict: str, *features: str) -> report.Outcome:
+    return report.Outcome(f"case_{n}", 10 + n, features, verdict, "")
+
+
+def test_causes() -> None:
+    """A single feature before a pair; what is refused aside; the rest by itself."""
+    right, wrong, refused = report.RIGHT, report.WRONG, report.REFUSED
+    outcomes = [
+        outcome(0, right, "a"), outcome(1, wrong, "a", "b"), outcome(2, wrong, "a", "b", "c"),
+        outcome(3, right, "b"), outcome(4, refused, "b", "d"), outcome(5, refused, "d"),
+        outcome(6, wrong, "a"), outcome(7, wrong, "e"), outcome(8, wrong, "e", "b"),
+    ]  # fmt: skip
+    found, rest = report.causes(outcomes)
+    assert [(c.features, c.verdict, len(c.outcomes)) for c in found] == [
+        (("d",), refused, 2), (("e",), wrong, 2), (("c",), wrong, 1),
+    ]  # fmt: skip
+    assert [o.name for o in rest] == ["case_1", "case_6"]
+    assert report.smallest(outcomes).name == "case_0"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda a: {}, "Y is missing"),
+        (lambda a: {"Y": a[0]}, "Y has shape (3,), expected (2, 3)"),
+        (lambda a: {"Y": a.astype(np.float64)}, "Y has dtype float64, expected float32"),
+        (
+            lambda a: {"Y": a + np.float32(0.002) * (a == 1)},
+            "Y[0, 0] is 1.002, expected 1 within 0.001",
+        ),
+        (lambda a: {"Y": np.where(a == 5, np.nan, a)}, "Y[1, 2] is nan, expected 5 within 0.001"),
+    ],
+)
+def test_what_is_not_right(change: Callable[..., Any], why: str) -> None:
+    expected = np.array([[1.0, 2, 3], [3, 4, 5]])
+    given = expected.astype(np.float32)
+    assert report.judge({"Y": expected}, {"Y": 1e-3}, {"Y": given}, "float32") == ""
+    found = {n: np.asarray(a) for n, a in change(given).items()}
+    found = {n: a.astype(np.float32) if "nan" in why else a for n, a in found.items()}
+    assert report.judge({"Y": expected}, {"Y": 1e-3}, found, "float32") == why
+
+
+def test_outputs_that_are_none(folder: Path) -> None:
+    for returned in (None, [], 3):
+        outcomes = report.run_all(files.read(folder), lambda *_, r=returned: r, None)
+        assert next(outcomes)[0].verdict == report.WRONG
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: write | run (--help tells more)"),
+        (["write"], "the following arguments are required: folder (--help tells more)"),
+        (["write", "FULL"], "FULL is not empty"),
+        (["run", "cupyrnn", "EMPTY"], "EMPTY has no cases: python -m cupyrnn.conformance write EMPTY"),
+        (["run", "caffe", "FULL"], "'caffe' is none of onnxruntime, onnx-reference, cupyrnn and not of the form MODULE:FUNCTION"),
+        (["run", "no_module_of_that_name:f", "FULL"], "no_module_of_that_name:f: ModuleNotFoundError: No module named 'no_module_of_that_name'"),
+        (["run", "math:no", "FULL"], "math:no: AttributeError: module 'math' has no attribute 'no'"),
+        (["run", "math:pi", "FULL"], "math:pi is a float, expected a function"),
+        (["run", "cupyrnn", "FULL", "--gradients", "pi"], "'pi' is none of onnxruntime, onnx-reference, cupyrnn and not of the form MODULE:FUNCTION"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_end_in_a_line(
+    arguments: list[str], message: str, folder: Path, tmp_path: Path, capsys: Any
+) -> None:
+    places = {"FULL": str(folder), "EMPTY": str(tmp_path)}
+    with pytest.raises(SystemExit) as ended:
+        cli.main([places.get(a, a) for a in arguments])
+    assert ended.value.code == 2
+    for name, place in places.items():
+        message = message.replace(name, place)
+    assert capsys.readouterr().err == f"conformance: {message}\n"
+
+
+def test_write_by_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(cases, "plans", lambda: iter(PLANS[:3] + PLANS[-3:]))
+    assert cli.main(["write", str(tmp_path / "new")]) == 0
+    assert "cases in" in capsys.readouterr().out
+    assert cli.main(["run", "cupyrnn", str(tmp_path / "new"), "--op", "LSTM"]) == 0
+    assert cli.main(["run", "cupyrnn"]) == 0  # cases of its own
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        cli.main(["write", str(tmp_path / "file")])
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_import_cupyrnn_does_not_bring_it() -> None:
+    code = (
+        "import sys, cupyrnn; print([m for m in sys.modules if 'conformance' in m or m == 'onnx'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
