@@ -92,33 +92,35 @@ def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:
     Return what explains all cases that are not right, and those that nothing explains.
 
     A feature, or two or three together, explains a verdict if every case that has it has that
-    verdict, those aside that are explained already: refused ones first, as what is refused tells
-    nothing of its numbers; single features before pairs; those with most cases before others.
+    verdict, those aside that are explained already. Refused cases come first, as what is refused
+    tells nothing of its numbers. Then what explains most cases, where a pair counts a third, and
+    three together only where nothing else is left.
     """
     found, rest = [], list(outcomes)
     for verdict in (REFUSED, WRONG):
-        for count in (1, 2, 3):
-            while cause := _best(rest, verdict, count):
-                found.append(cause)
-                explained = {o.name for o in cause.outcomes}
-                rest = [o for o in rest if o.name not in explained]
+        while cause := _best(rest, verdict, 1, 2) or _best(rest, verdict, 3):
+            found.append(cause)
+            explained = {o.name for o in cause.outcomes}
+            rest = [o for o in rest if o.name not in explained]
     return found, [o for o in rest if o.verdict != RIGHT]
 
 
-def _best(outcomes: Sequence[Outcome], verdict: str, count: int) -> Cause | None:
+def _best(outcomes: Sequence[Outcome], verdict: str, *counts: int) -> Cause | None:
     """Return the features, so many, that explain most cases."""
     having: dict[tuple[str, ...], list[Outcome]] = {}
-    right: set[tuple[str, ...]] = set()
+    others: set[tuple[str, ...]] = set()
     for outcome in outcomes:
-        for features in itertools.combinations(outcome.features, count):
+        for features in (f for n in counts for f in itertools.combinations(outcome.features, n)):
             if outcome.verdict == verdict:
                 having.setdefault(features, []).append(outcome)
             else:
-                right.add(features)
-    explaining = {f: o for f, o in having.items() if f not in right and len(o) > (count > 1)}
+                others.add(features)
+    explaining = {
+        f: o for f, o in having.items() if f not in others and (len(f) == 1 or len(o) > 1)
+    }
     if not explaining:
         return None
-    features = max(explaining, key=lambda f: (len(explaining[f]), f))
+    features = max(explaining, key=lambda f: (len(explaining[f]) / 3 ** (len(f) - 1), f))
     return Cause(features, verdict, tuple(explaining[features]))
 
 
