@@ -42,12 +42,13 @@ class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
 
     Attributes
     ----------
-    output : [T, B, D*H]
+    output : [T, B, D*P]
         The output of the last layer.
-    output_h : [L*D, B, H]
+    output_h : [L*D, B, P]
         The outputs after each sequence's last step.
     output_c : [L*D, B, H]
-        The cell states after each sequence's last step; a scalar zero for GRUs.
+        The cell states after each sequence's last step; a scalar zero for GRUs, a tuple for a
+        cell with several states beside h.
     reserve_space : vector
         What the gradient needs; a scalar zero if is_training was False.
     """
@@ -66,10 +67,10 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
     ----------
     input_backprop : [T, B, I]
         Of the sequences.
-    input_h_backprop : [L*D, B, H]
+    input_h_backprop : [L*D, B, P]
         Of the outputs before the first step.
     input_c_backprop : [L*D, B, H]
-        Of the cell states before the first step; a scalar zero for GRUs.
+        Of the cell states before the first step; a scalar zero for GRUs, a tuple like input_c.
     weights_backprop : list of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         Of the weights, with None where these have None.
     """
@@ -310,9 +311,11 @@ def stacked_rnn(
     Layers of `block_lstm` or `block_gru` in one or both directions, as CudnnRNN has its own.
 
     What `cudnn_rnn` does for the cells of cuDNN, for those that cuDNN does not have: LSTMs with
-    peepholes and a clip, and GRUs that reset before the product. TensorFlow has no such op; the
-    names are those of CudnnRNN. A layer reads h of the layer below, of both directions side by
-    side.
+    peepholes, a clip or both and a projection, as TensorFlow 1's LSTMCell has them, and GRUs that
+    reset before the product. TensorFlow has no such op; the names are those of CudnnRNN. A layer
+    reads h of the layer below, of both directions side by side.
+
+    P is the size of h: that of a projection, or H without one.
 
     Parameters
     ----------
@@ -320,16 +323,18 @@ def stacked_rnn(
         The sequences; float16, bfloat16, float32 or float64, and all other arrays alike. Half
         formats are computed in float32. Arrays may be complex64 or complex128, a value and
         a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
-    input_h : [L*D, B, H]
+    input_h : [L*D, B, P]
         The outputs before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
         and so on.
     input_c : [L*D, B, H]
-        The cell states before the first step; None for GRUs.
+        The cell states before the first step; None for GRUs. A cell of one's own that has several
+        states beside h takes a tuple of them.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         Those of each of the L*D layers and directions, in the order of input_h, all LSTMs or all
-        GRUs. K is I in the first layer and D*H in the others. An LSTM has w [K+H, 4*H], b [4*H]
-        and, with peepholes, wci, wcf and wco [H]; a GRU has w_ru [K+H, 2*H], w_c [K+H, H],
-        b_ru [2*H] and b_c [H].
+        GRUs. K is I in the first layer and D*P in the others. An LSTM has w [K+P, 4*H], b [4*H],
+        with peepholes wci, wcf and wco [H], and with a projection w_p [H, P]; a GRU has
+        w_ru [K+H, 2*H], w_c [K+H, H], b_ru [2*H] and b_c [H]. Other weights that have a ``form``
+        make a cell of one's own.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence, in [0, T] and in any order; all T if left out. What lies past
         a sequence's end is not read, and output is zero there. The backward direction begins at
@@ -365,7 +370,7 @@ def stacked_rnn(
     Returns
     -------
     StackedRNNOutputs
-        output [T, B, D*H]; output_h and output_c, the states after each sequence's last step, of
+        output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, of
         the shapes of input_h and input_c; reserve_space, a vector for `stacked_rnn_backprop`.
         output_c is a scalar zero for GRUs, and reserve_space if is_training is False.
 
@@ -439,17 +444,19 @@ def stacked_rnn_backprop(
     ----------
     input : [T, B, I]
         The sequences of the forward call; all other arrays are of its dtype.
-    input_h : [L*D, B, H]
+    input_h : [L*D, B, P]
         The outputs before the first step.
     input_c : [L*D, B, H]
-        The cell states before the first step; None for GRUs.
+        The cell states before the first step; None for GRUs. A tuple where there are several, as
+        in the forward call.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         Those of the forward call, of each of the L*D layers and directions.
-    output_backprop : [T, B, D*H] or None
+    output_backprop : [T, B, D*P] or None
         The gradient of output; None stands for zeros, in the next two as well. It is not read
         past a sequence's end.
-    output_h_backprop, output_c_backprop : [L*D, B, H] or None
-        The gradients of output_h and output_c; the latter is ignored for GRUs.
+    output_h_backprop, output_c_backprop : [L*D, B, P] and [L*D, B, H] or None
+        The gradients of output_h and output_c; the latter is ignored for GRUs, and a tuple where
+        output_c is one.
     reserve_space : vector
         What the forward call returned. The dropout masks are taken from here.
     sequence_lengths : [B] integers on the host, optional
