@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -175,4 +176,5 @@ def _by_feature(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _row(*cells: object) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+    """Return a row of a table, in which nothing else is Markdown."""
+    return "| " + " | ".join(re.sub(r"([|<*])", r"\\\1", str(cell)) for cell in cells) + " |"

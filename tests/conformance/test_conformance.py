@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 import warnings
@@ -264,6 +265,19 @@ def test_causes() -> None:
     ]  # fmt: skip
     assert [o.name for o in rest] == ["case_1", "case_6"]
     assert report.smallest(outcomes).name == "case_0"
+
+
+def test_the_page_has_the_counts_of_the_stored_reports() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs/guide/conformance.md").read_text(encoding="utf-8")
+    for name in ("onnxruntime", "onnx_reference", "cupyrnn"):
+        stored = root / f"tests/benchmarks/results/conformance_{name}.md"
+        found = re.search(
+            r"(\d+) cases: (\d+) right, (\d+) wrong, (\d+) refused", stored.read_text("utf-8")
+        )
+        assert found is not None
+        assert int(found[1]) >= 2000
+        assert "| {} | {} | {} |".format(*found.groups()[1:]) in page
 
 
 @pytest.mark.parametrize(
