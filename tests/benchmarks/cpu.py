@@ -46,30 +46,30 @@ NOTES = """\
   TensorFlow, one for those beside PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
   two pools and PyTorch are all given that number of threads. OPENBLAS_CORETYPE and
   OPENBLAS_L2_SIZE, which some machines set for an older OpenBLAS, are unset.
-* The contestants take turns; a round is a block of each, who begins changes. A block is as many
-  repetitions as take 30 ms, or one; with more than one thread everyone first waits 30 ms, as
-  OpenBLAS's threads and OpenMP's spin on after their last work and would slow the next contestant.
+* The implementations take turns; a round is a block of each, and the first one changes. A block is
+  as many repetitions as take 30 ms, or one; with more than one thread each first waits 30 ms, as
+  OpenBLAS's threads and OpenMP's spin on after their last work and would slow the next one.
   Short calls get one untimed repetition then.
 * A repetition is forward, then backward on what it returned; forward+backward is their sum. A block
-  counts by its median, a contestant by the median of its blocks, in ms. What a call returns is
-  freed outside the time. `n`: repetitions of cupyrnn. A peer that takes over 6 s is timed once.
-* ratio: the peer's time over cupyrnn's, above 1 cupyrnn is ahead: the median over the rounds, and
-  its 95% interval by their order, whatever their distribution: nine rounds, six where a round takes
-  over a second. It says what this run knows of itself: another start of the same process, with its
-  memory in other places, can lie outside.
-* The peers get the same numbers and give the gradient of the same inputs. TensorFlow: the op of
-  tf.raw_ops, eager and as a tf.function, the better one in each row; only eager where that takes
-  over 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
+  counts by its median, an implementation by the median of its blocks, in ms. What a call returns is
+  freed outside the time. `n`: repetitions of cupyrnn. What takes over 6 s is timed once.
+* ratio: the other library's time divided by cupyrnn's; above 1, cupyrnn is faster. It is the median
+  over nine rounds, six where a round takes over a second, with its 95% interval by their order,
+  whatever their distribution. Another start of the same process, with its memory in other places,
+  can lie outside this interval.
+* The other libraries get the same numbers and give the gradient of the same inputs. TensorFlow:
+  the op of tf.raw_ops, eager and as a tf.function, the better one in each row; only eager where
+  that takes over 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
   retain_graph; packed sequences are packed and padded inside the time. TensorFlow has no float64
-  LSTM: PyTorch's counts there, which has no peepholes. A dash: nobody computes the same.
+  LSTM: PyTorch's counts there, which has no peepholes. A dash: no other library computes the same.
 * cupyrnn is NumPy alone. "with Numba" is the same call where Numba is installed and compiles a loop
   of it; its first call, which compiles, is not timed.
-* aim: of gradients of the block ops 1 in NumPy alone, 2.4 with Numba; of their sequences forward
-  0.9 with Numba, but at the smallest shape. **short**: all of the interval lies below; "within the
-  spread": its median does, not all of it.
+* target: for gradients of the block ops 1 in NumPy alone, 2.4 with Numba; for their sequences
+  forward 0.9 with Numba, except at the smallest shape. **short**: all of the interval lies below;
+  "within the spread": its median does, but not all of it.
 * floor: the products alone with np.dot on contiguous arrays, in float32 for float16; measured in
-  turn with the rest where there is an aim, else once for all cases with the same products. The aim
-  of single steps of cudnn_rnn is on their time over the floor and 25 µs.
+  turn with the rest where there is a target, else once for all cases with the same products. The
+  target of single steps of cudnn_rnn is on their time over the floor and 25 µs.
 * MiB: the most that NumPy holds at once during the call beyond before, results included
   (tracemalloc). Memory of processes is in a table of its own.
 * BlockLSTMV2 is BlockLSTM with the gates in another order.
@@ -191,10 +191,10 @@ def markdown(columns: list[str], lines: list[list[str]]) -> str:
 def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
     """Return the table of the cases of one op, dtype and number of threads."""
     sizes = "(T, B, I, H)" if found[0][0].sequence else "(B, I, H)"
-    columns = [sizes, "", "pass", peer or "peer", "cupyrnn", "ratio", "aim"]
+    columns = [sizes, "", "pass", peer or "other", "cupyrnn", "ratio", "target"]
     compiled = any(row.numba is not None for _, case_rows in found for row in case_rows)
-    columns += ["with Numba", "ratio", "aim"] * compiled
-    columns += ["floor", "over floor", "aim", "MiB", "n"]
+    columns += ["with Numba", "ratio", "target"] * compiled
+    columns += ["floor", "over floor", "target", "MiB", "n"]
     lines = [
         [
             str(case.shape),
@@ -276,11 +276,8 @@ def report(
 ) -> str:
     """Return everything that was measured, as markdown."""
     count, short = short_lines(results)
-    parts = ["# cupyrnn on a CPU", "\n".join(header), NOTES]
-    parts.append(f"Rows with an aim: {count}, of them short of it: {len(short)}.")
-    if short:
-        columns = ["threads", "case", "pass", "of", "measured", "aim"]
-        parts.append(markdown(columns, short))
+    parts = ["# cupyrnn on a CPU", "\n".join(header)]
+    parts.append("What the columns mean, and how the times were taken, is said at the end.")
     for threads, found in results.items():
         parts.append(f"## {threads} thread{'s' * (threads > 1)}")
         ordered = [case for case in selected if case in found]
@@ -298,13 +295,19 @@ def report(
     if errors := error_lines(results):
         parts.append("## Error of gradients in float16")
         parts.append("Against float64 from the same outputs, as a part of the largest magnitude.")
-        columns = ["op", "(T, B, I, H) or (B, I, H)", "", "cupyrnn", "TensorFlow", "aim: less"]
+        columns = ["op", "(T, B, I, H) or (B, I, H)", "", "cupyrnn", "TensorFlow", "target: less"]
         parts.append(markdown(columns, errors))
     if memory:
         parts.append("## Memory of one backward call")
         parts.append("By how much a fresh process grows at most, MiB, results included, 1 thread.")
-        columns = ["op", "(T, B, I, H)", "cupyrnn", "peer", "aim"]
+        columns = ["op", "(T, B, I, H)", "cupyrnn", "other", "target"]
         parts.append(markdown(columns, memory_lines(memory)))
+    parts.append("## Missed targets")
+    parts.append(f"{len(short)} of {count} rows with a target miss it.")
+    if short:
+        columns = ["threads", "case", "pass", "of", "measured", "target"]
+        parts.append(markdown(columns, short))
+    parts += ["## How this was measured", NOTES]
     return "\n\n".join(parts) + "\n"
 
 

@@ -130,7 +130,7 @@ def test_report() -> None:
     peaks = {(case, CUPYRNN): 41.0, (case, cases.TENSORFLOW): 30.0}
     text = cpu.report(["the machine"], results, peaks, [half, case])
     assert "the machine" in text
-    assert "Rows with an aim: 4, of them short of it: 2." in text
+    assert "2 of 4 rows with a target miss it." in text
     # What lacks most comes first.
     first, second = lines_of(text, "| backward | ratio")
     assert "| 2 | BlockLSTM float16 (100, 1, 32, 32) peephole | backward | ratio |" in first
