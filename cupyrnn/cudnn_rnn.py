@@ -170,7 +170,7 @@ def _check(
     made = check_net(op, *sizes, rnn_mode, said.input_mode, direction, said.num_proj)
     made = made._replace(gate=check_activation(op, rnn_mode, said.recurrent_activation))
     check_shapes(op, call, made, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
-    expect_params_size(op, net.params, made)
+    expect_params_size(op, net.params, made, alone=known is None)
     unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")
     check_shapes(op, call, made, {n: a for n, a in optional.items() if n not in unchecked})
     call = check_sequences(op, call, run)
@@ -303,7 +303,7 @@ def cudnn_rnn(
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none, as if left out.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates i, f, o and r, u of their sums: the sigmoid, as in TensorFlow's op
+        Activation of the gates i, f, o and r, u: the sigmoid, as in TensorFlow's op
         and if left out, or a straight line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras
         1 and 2, TensorFlow 1 and ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A
         model's arrays do not tell which of the three it was trained with; its configuration does.
@@ -446,7 +446,7 @@ def cudnn_rnn_engine(
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none, as if left out.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates of their sums. cuDNN has the sigmoid only.
+        Activation of the gates. cuDNN has the sigmoid only.
     is_training : bool
         Whether values are dropped and what the backward pass needs is kept.
     time_major : bool
@@ -567,7 +567,7 @@ def cudnn_rnn_backprop(
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none, as if left out.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gave the gates of their sums. Of a hard sigmoid the slope stands in place of i*(1-i)
+        Activation of the gates. With a hard sigmoid, its slope stands in place of i*(1-i)
         and the like: 0.2 or 1/6 where the gate is within (0, 1), else 0.
     time_major : bool
         Otherwise input, output and their gradients are [B, T, ·] and the states and theirs

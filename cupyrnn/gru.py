@@ -181,7 +181,7 @@ def gru_block_cell(
     b_c : [H]
         The bias of c.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives r and u of their sums: the sigmoid, as in TensorFlow's op, or a straight line.
+        Activation of the gates r and u: the sigmoid, as in TensorFlow's op, or a hard sigmoid.
         clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX,
         clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A model's arrays do not tell which of
         the three it was trained with; its configuration does.
@@ -278,7 +278,7 @@ def block_gru(
         ``reverse=False`` the state before a marked step is zero. Marks are where episodes or
         packed documents begin.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives r and u of their sums: the sigmoid, or clip(0.2*z + 0.5, 0, 1), the hard
+        Activation of the gates r and u: the sigmoid, or clip(0.2*z + 0.5, 0, 1), the hard
         sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or clip(z/6 + 0.5, 0, 1), that of Keras
         3 and PyTorch.
 
@@ -364,9 +364,9 @@ def gru_block_cell_grad(
     d_h : [B, H]
         The gradient of h.
     x, b_ru, b_c : [B, I], [2*H], [H], optional
-        The other inputs of the step. Their values do not enter; they are checked if given.
+        The other inputs of the step. Their values are not used; they are checked if given.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gave r and u of their sums in the forward call. Of a hard sigmoid the slope stands
+        Activation of r and u in the forward call. With a hard sigmoid, its slope stands
         in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
@@ -447,9 +447,9 @@ def gru_block_cell_backward(
     d_h : [B, H]
         The gradient of h.
     b_ru, b_c : [2*H], [H], optional
-        Their values do not enter; they are checked if given.
+        Their values are not used; they are checked if given.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gave r and u of their sums in the forward call. Of a hard sigmoid the slope stands
+        Activation of r and u in the forward call. With a hard sigmoid, its slope stands
         in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
@@ -529,7 +529,7 @@ def block_gru_grad(
     d_h : [T, B, H]
         The gradient of h of every step.
     b_ru, b_c : [2*H], [H], optional
-        Their values do not enter; they are checked if given.
+        Their values are not used; they are checked if given.
     seq_len_max : int, optional
         Number of steps that were computed; all T if left out. What lies past it is not read, and
         d_x is zero there.
@@ -540,7 +540,7 @@ def block_gru_grad(
     resets : [T, B] booleans on the host, optional
         The steps marked in the forward call: no gradient passes from them to the one before.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gave r and u of their sums in the forward call. Of a hard sigmoid the slope stands
+        Activation of r and u in the forward call. With a hard sigmoid, its slope stands
         in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns

@@ -144,8 +144,8 @@ def lstm_block_cell(
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives i, f and o of their sums: the sigmoid, as in TensorFlow's op, or a straight
-        line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and
+        Activation of the gates i, f and o: the sigmoid, as in TensorFlow's op, or a hard
+        sigmoid. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and
         ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A model's arrays do not tell
         which of the three it was trained with; its configuration does.
 
@@ -236,7 +236,7 @@ def block_lstm(
     wci, wcf, wco : [H], optional
         The peephole weights of i, f and o: all three or none.
     seq_len_max : int, optional
-        Number of steps to compute, within [0, T]; all T if left out. What lies past it is not
+        Number of steps to compute, within [0, T]; all T if left out. Later steps are not
         read, and all seven outputs are zero there.
     sequence_lengths : [B] integers on the host, optional
         Instead of seq_len_max, the length of each sequence, in [0, T] and in any order. What
@@ -258,7 +258,7 @@ def block_lstm(
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives i, f and o of their sums: the sigmoid, as in TensorFlow's ops, or
+        Activation of the gates i, f and o: the sigmoid, as in TensorFlow's ops, or
         clip(0.2*z + 0.5, 0, 1), the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or
         clip(z/6 + 0.5, 0, 1), that of Keras 3 and PyTorch.
 
@@ -382,17 +382,17 @@ def lstm_block_cell_grad(
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     x, h_prev, w, b : [B, I], [B, H], [I+H, 4*H], [4*H], optional
-        The other inputs of the step. Their values do not enter; they are checked if given.
+        The other inputs of the step. Their values are not used; they are checked if given.
     cell_clip : float, optional
-        Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
-        does. Given the value of the forward call, it is the true gradient: zero where
-        abs(cs) reached the clip.
+        Left out, the gradient treats a clipped cs as if no clipping had happened, as TensorFlow's
+        does. With the value of the forward call it is the true gradient: zero where abs(cs)
+        reached the clip.
     use_peephole : bool, optional
         Left out, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}
         The order of the gates in dicfo.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gave i, f and o of their sums in the forward call. Of a hard sigmoid the slope
+        Activation of i, f and o in the forward call. With a hard sigmoid, its slope
         stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
         (0, 1), else 0.
 
@@ -498,7 +498,7 @@ def lstm_block_cell_backward(
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     b : [4*H], optional
-        Its value does not enter; it is checked if given.
+        Its value is not used; it is checked if given.
     cell_clip : float, optional
         Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
         does. Given the value of the forward call, it is the true gradient.
@@ -507,7 +507,7 @@ def lstm_block_cell_backward(
     gate_order : {"icfo", "ifco"}
         The order of the gates in w, and in w_grad and b_grad.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gave i, f and o of their sums in the forward call. Of a hard sigmoid the slope
+        Activation of i, f and o in the forward call. With a hard sigmoid, its slope
         stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
         (0, 1), else 0.
 
@@ -602,9 +602,9 @@ def block_lstm_grad(
     wci, wcf, wco : [H], optional
         The peephole weights: all three or none.
     b : [4*H], optional
-        Its value does not enter; it is checked if given.
+        Its value is not used; it is checked if given.
     seq_len_max : int, optional
-        Number of steps that were computed; all T if left out. What lies past it is not read, and
+        Number of steps that were computed; all T if left out. Later steps are not read, and
         x_grad is zero there.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence in the forward call; x_grad is zero past its end.
@@ -613,15 +613,15 @@ def block_lstm_grad(
     resets : [T, B] booleans on the host, optional
         The steps marked in the forward call: no gradient passes from them to the one before.
     cell_clip : float, optional
-        Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
-        does. Given the value of the forward call, it is the true gradient: zero where
-        abs(cs) reached the clip.
+        Left out, the gradient treats a clipped cs as if no clipping had happened, as TensorFlow's
+        does. With the value of the forward call it is the true gradient: zero where abs(cs)
+        reached the clip.
     use_peephole : bool, optional
         Left out, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w, and in w_grad and b_grad.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gave i, f and o of their sums in the forward call. Of a hard sigmoid the slope
+        Activation of i, f and o in the forward call. With a hard sigmoid, its slope
         stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
         (0, 1), else 0.
 

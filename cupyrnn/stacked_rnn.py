@@ -103,7 +103,7 @@ class _Call(PlainTuple):
 
 def _form_of(op: str, weights: object) -> Form:
     """Return the form of all weights, after a check of what they are a list of."""
-    check_list(op, "weights", weights)
+    check_list(op, "weights", weights, "weight tuples")
     entries: Any = weights
     if not entries:
         raise ValueError(f"{op}: weights has 0 entries, expected L*D")
@@ -359,7 +359,7 @@ def stacked_rnn(
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates i, f and o or r and u of their sums: the sigmoid, or
+        Activation of the gates i, f and o or r and u: the sigmoid, or
         clip(0.2*z + 0.5, 0, 1), the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or
         clip(z/6 + 0.5, 0, 1), that of Keras 3 and PyTorch.
     is_training : bool
@@ -476,7 +476,7 @@ def stacked_rnn_backprop(
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM, and in their gradients.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gave the gates of their sums in the forward call. Of a hard sigmoid the slope stands
+        Activation of the gates in the forward call. With a hard sigmoid, its slope stands
         in place of i*(1-i) and the like: 0.2 or 1/6 where the gate is within (0, 1), else 0.
     time_major : bool
         Otherwise input, output_backprop and input_backprop are [B, T, ·] and the states and their

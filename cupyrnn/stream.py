@@ -211,7 +211,7 @@ def prepare_step(
     num_proj : int, optional
         P, the size to which an LSTM projects its output; 0 for none, as if left out.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}, optional
-        What gives the gates of an LSTM or GRU of their sums; the sigmoid if left out. See
+        Activation of the gates of an LSTM or GRU; the sigmoid if left out. See
         `cudnn_rnn` for which hard sigmoid is whose.
 
     Returns

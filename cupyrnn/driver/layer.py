@@ -73,7 +73,7 @@ def _room(module: str, folder: str) -> Any:
 
 @functools.cache
 def _compiled(module: str) -> Any:
-    """Return a cell's compiled steps, None where there are none or Numba is not to be had."""
+    """Return a cell's compiled steps, None where there are none or Numba is not installed."""
     if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
         return None
     try:

@@ -57,7 +57,7 @@ class PackedParams(NamedTuple):
     input_mode : {"linear_input", "skip_input", "auto_select"}
         With skip_input the first layer has no input matrices.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates of an LSTM or GRU of their sums: see `cudnn_rnn`.
+        Activation of the gates of an LSTM or GRU: see `cudnn_rnn`.
 
     Examples
     --------

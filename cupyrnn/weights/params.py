@@ -272,7 +272,7 @@ def cudnn_rnn_params_size(
     Returns
     -------
     int
-        What params of `cudnn_rnn` has to be long.
+        The length of params of `cudnn_rnn`.
 
     Raises
     ------
@@ -343,15 +343,19 @@ def check_params(op: str, params: Array, net: Net) -> tuple[ModuleType, Array]:
     return xp, contiguous(xp, params)
 
 
-def expect_params_size(op: str, params: Array, net: Net) -> None:
-    """Check the length of the packed vector; the error says what it follows from."""
+def expect_params_size(op: str, params: Array, net: Net, *, alone: bool = False) -> None:
+    """
+    Check the length of the packed vector; the error says what it follows from.
+
+    If the vector came alone, its net follows from the shapes and attributes of the call.
+    """
     if params.shape != (net.params_size,):
         I = "0 (skip_input)" if net.skip else str(net.I)
         more = f", P = {net.num_proj}" if net.num_proj else ""
         raise ValueError(
             f"{op}: params has shape {params.shape}, expected (params_size,) ="
             f" {(net.params_size,)} for {net.rnn_mode} with L = {net.L}, D = {net.D}, H = {net.H},"
-            f" I = {I}{more}"
+            f" I = {I}{more}{'; a PackedParams knows these itself' if alone else ''}"
         )
 
 

@@ -59,9 +59,10 @@ NOTES = """\
   can lie outside this interval.
 * The other libraries get the same numbers and give the gradient of the same inputs. TensorFlow:
   the op of tf.raw_ops, eager and as a tf.function, the better one in each row; only eager where
-  that takes over 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then torch.autograd.grad with
-  retain_graph; packed sequences are packed and padded inside the time. TensorFlow has no float64
-  LSTM: PyTorch's counts there, which has no peepholes. A dash: no other library computes the same.
+  that takes over 0.1 s. PyTorch: torch.nn.LSTM, GRU or RNN with gradients on, then
+  torch.autograd.grad with retain_graph; packed sequences are packed and padded inside the time.
+  TensorFlow has no float64 LSTM: PyTorch's counts there, which has no peepholes. A dash: no other
+  library computes the same.
 * cupyrnn is NumPy alone. "with Numba" is the same call where Numba is installed and compiles a loop
   of it; its first call, which compiles, is not timed.
 * target: for gradients of the block ops 1 in NumPy alone, 2.4 with Numba; for their sequences
