@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import onnx_by_the_text
 import pytest
@@ -18,8 +19,8 @@ from checks import assert_close
 
 import cupyrnn
 
-onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[test]'")
-pytest.importorskip("ml_dtypes", reason="needs ml_dtypes: pip install '.[test]'")
+onnx = needs.module("onnx")
+needs.module("ml_dtypes")
 
 # ruff: noqa: E402, E501 - what may not be there comes first; a case a line
 from cupyrnn.conformance import cases, cli, files, report, runtimes, truth
