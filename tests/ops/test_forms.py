@@ -1,8 +1,8 @@
 """
 Forms of weights through the public `stacked_rnn`, beside plain loops and complex steps.
 
-The sLSTM is a cell that the package does not have: nothing but its files makes it one. The LSTM
-with peepholes and a projection is TensorFlow 1's ``LSTMCell(use_peepholes=True, num_proj=P)``.
+The sLSTM and the LSTM with layer normalization are cells that the package does not have: nothing
+but their files makes them some. The LSTM with peepholes and a projection is TensorFlow 1's ``LSTMCell(use_peepholes=True, num_proj=P)``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from checks import Ops, assert_close, assert_gradients
 from new_cells.cells import slstm
+from new_cells.cells.layer_norm_lstm import LayerNormLSTMParams
 from new_cells.cells.slstm import SLSTMParams
 
 import cupyrnn
@@ -37,6 +38,26 @@ def slstm_step(weights: SLSTMParams, x: Any, states: list[Any]) -> list[Any]:
     wide_c, wide_n = f * c * np.exp(m) + i * np.tanh(zc), f * n * np.exp(m) + i
     m = np.maximum(zi, zf + m)
     return [wide_c / wide_n / (1 + np.exp(-zo)), wide_c * np.exp(-m), wide_n * np.exp(-m), m]
+
+
+def layer_norm_weights(rng: np.random.Generator, K: int, H: int) -> LayerNormLSTMParams:
+    shapes = [(K + H, 4 * H), (4 * H,), (H,), (4 * H,), (4 * H,), (H,)]
+    return LayerNormLSTMParams(*(0.5 + 0.5 * rng.standard_normal(s) for s in shapes))
+
+
+def norm(a: Any) -> Any:
+    return (a - a.mean()) / np.sqrt(((a - a.mean()) ** 2).mean() + 1e-5)
+
+
+def layer_norm_step(weights: LayerNormLSTMParams, x: Any, states: list[Any]) -> list[Any]:
+    """Equations (20) to (22) of the paper."""
+    h, c = states
+    w, b, b_c, g_x, g_h, g_c = weights
+    K = len(x)
+    a = norm(h @ w[K:]) * g_h + norm(x @ w[:K]) * g_x + b
+    i, f, g, o = np.split(a, 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return [sigmoid(o) * np.tanh(norm(c) * g_c + b_c), c]
 
 
 def lstm_weights(rng: np.random.Generator, K: int, H: int) -> PeepholeLSTMParams:
@@ -70,6 +91,7 @@ class Cell(NamedTuple):
 
 CELLS = {
     "sLSTM": Cell(slstm_weights, slstm_step, (SIZES[3],) * 4, {}),
+    "layer-norm LSTM": Cell(layer_norm_weights, layer_norm_step, (SIZES[3],) * 2, {}),
     "LSTM, peepholes, projection": Cell(
         lstm_weights, lstm_step, (P, SIZES[3]), {"cell_clip": CLIP}
     ),
