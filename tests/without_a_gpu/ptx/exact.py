@@ -180,6 +180,15 @@ def reference(name: str, operation: Operation) -> Callable[..., Number] | None:
     return with_flush
 
 
+def _inserted(a: Number, b: Number, start: Number, length: Number) -> Number:
+    """Return b, bit by bit, with the lowest ones of a from `start` on: PTX reads a byte of each."""
+    start, length = int(start) & 255, int(length) & 255
+    for n in range(length):
+        if start + n < 32:
+            b = int(b) & ~(1 << (start + n)) | (int(a) >> n & 1) << (start + n)
+    return b
+
+
 def _of_integers(op: str, modifiers: list[str], operation: Operation) -> Callable[..., Number]:
     to, bits = operation.result, 8 * TYPES[operation.operands[0]].itemsize
     if op == "setp":
@@ -192,7 +201,7 @@ def _of_integers(op: str, modifiers: list[str], operation: Operation) -> Callabl
         "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
         "shl": lambda a, n: a << min(n, bits), "shr": lambda a, n: a >> min(n, bits),
         "mov": lambda a: a, "cvta": lambda a: a, "cvt": lambda a: a,
-        "selp": lambda a, b, p: a if p else b,
+        "selp": lambda a, b, p: a if p else b, "bfi": _inserted,
     }  # fmt: skip
     function = exact[op]
     if to == "pred":

@@ -150,8 +150,10 @@ def _mad(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 def _inserted(a: Lanes, b: Lanes, start: Lanes, length: Lanes) -> Lanes:
     """Return b with as many bits as `length` from `start` on replaced by the lowest ones of a."""
-    one, begin = np.uint64(1), start.astype(np.uint64)
-    mask = ((one << length.astype(np.uint64)) - one) << begin
+    one, bits, byte = np.uint64(1), np.uint64(32), np.uint64(255)
+    begin = np.minimum(start.astype(np.uint64) & byte, bits)
+    count = np.minimum(length.astype(np.uint64) & byte, bits - begin)
+    mask = ((one << count) - one) << begin
     inserted = a.astype(np.uint64) << begin
     return ((b.astype(np.uint64) & ~mask) | (inserted & mask)).astype(np.uint32)
 
