@@ -57,9 +57,13 @@ from .onnx_node import OnnxGrads, OnnxOutputs, run_onnx_node
 from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs, stacked_rnn, stacked_rnn_backprop
 from .stream import PreparedStep, StepOutputs, prepare_step
 from .vjp import Pullback, vjp
-from .weights.block import params_from_block_lstm, params_to_block_lstm
+from .weights.block import (
+    gradient_to_block_lstm,
+    params_from_block_lstm,
+    params_to_block_lstm,
+)
 from .weights.dynet import params_from_dynet, params_to_dynet
-from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from .weights.forms import BlockGRUParams, BlockLSTMParams, LSTMState, PeepholeLSTMParams
 from .weights.gates import (
     Gate,
     block_gru_from_gates,
@@ -73,6 +77,7 @@ from .weights.init import init_block_gru, init_block_lstm, init_params
 from .weights.keras import (
     block_gru_from_keras,
     block_gru_to_keras,
+    gradient_to_keras,
     params_from_keras,
     params_to_keras,
 )
@@ -104,7 +109,7 @@ from .weights.tf1 import (
     params_from_tf1,
     params_to_tf1,
 )
-from .weights.torch import params_from_torch, params_to_torch
+from .weights.torch import gradient_to_torch, params_from_torch, params_to_torch
 
 __version__ = "0.1.0"
 
@@ -122,6 +127,7 @@ __all__ = [
     "LSTMCellGrads",
     "LSTMGrads",
     "LSTMOutputs",
+    "LSTMState",
     "OnnxGrads",
     "OnnxOutputs",
     "OnnxParams",
@@ -160,6 +166,9 @@ __all__ = [
     "cudnn_rnn_params_size",
     "cudnn_rnn_params_to_canonical",
     "dequantize",
+    "gradient_to_block_lstm",
+    "gradient_to_keras",
+    "gradient_to_torch",
     "gru_block_cell",
     "gru_block_cell_backward",
     "gru_block_cell_grad",

@@ -14,14 +14,16 @@ from .._arrays import (
     on_device,
 )
 from ..derivatives.traced import traceable
-from .forms import BLOCK, as_block_lstm, by_gate
-from .packed import PackedParams, check_model
+from .forms import BLOCK, BlockLSTMParams, by_gate, own_order, refuse, side_by_side
+from .packed import PackedParams, check_model, gradient_model
 from .params import check_net, layers, zeros
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from .._arrays import Array
     from .._block import GateOrder
-    from .forms import BlockLSTMParams
+    from .params import Net
 
 
 @traceable
@@ -119,7 +121,7 @@ def params_to_block_lstm(
     ----------
     params : [params_size] or PackedParams
         The packed parameters of one unidirectional layer without projection. A gradient of them
-        wants ``PackedParams.gradient_to_block_lstm``: here its two equal biases would be added up.
+        wants `gradient_to_block_lstm`: here its two equal biases would be added up.
     num_units, input_size : int
         H and I; a PackedParams knows them.
     gate_order : {"icfo", "ifco"}
@@ -148,4 +150,73 @@ def params_to_block_lstm(
     op = "params_to_block_lstm"
     one = None if isinstance(params, PackedParams) else 1
     model = check_model(op, params, one, num_units, input_size)
-    return as_block_lstm(op, *model, gate_order)
+    return _as_block_lstm(op, *model, gate_order)
+
+
+@traceable
+def gradient_to_block_lstm(
+    params: PackedParams, params_backprop: Array, *, gate_order: GateOrder = "icfo"
+) -> BlockLSTMParams:
+    """
+    Return a gradient of the packed parameters of one LSTM layer as that of w and b.
+
+    As in `gradient_to_keras`, the gradients of the two biases, which are equal, count once.
+
+    Parameters
+    ----------
+    params : PackedParams
+        The net: one layer of an LSTM in one direction.
+    params_backprop : [params_size]
+        The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in the result.
+
+    Returns
+    -------
+    BlockLSTMParams
+        The gradients of w [I+H, 4*H] and b [4*H].
+
+    Raises
+    ------
+    TypeError, ValueError
+        params is no PackedParams or of another net, or the gradient no array of the length of the
+        parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    >>> w_grad, b_grad = cupyrnn.gradient_to_block_lstm(packed, np.ones(56))
+    >>> w_grad.shape, b_grad.shape
+    ((5, 8), (8,))
+    """
+    op = "gradient_to_block_lstm"
+    model = gradient_model(op, params, params_backprop)
+    return _as_block_lstm(op, *model, gate_order, sum_biases=False)
+
+
+def _as_block_lstm(
+    op: str,
+    xp: ModuleType,
+    net: Net,
+    params: Array,
+    gate_order: object,
+    *,
+    sum_biases: bool = True,
+) -> BlockLSTMParams:
+    """Return the packed parameters of one LSTM layer as `block_lstm` takes them."""
+    order = own_order(BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))])
+    refuse(op, "block_lstm", net)
+    if net.rnn_mode != "lstm" or net.L > 1 or net.D > 1:
+        raise ValueError(
+            f"{op}: params is of a net with rnn_mode = {net.rnn_mode}, L = {net.L} and"
+            f" D = {net.D}, expected lstm, 1 and 1: block_lstm is one layer in one direction"
+        )
+    (layer,) = layers(params, net)
+    with on_device(xp, params):
+        parts = [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
+        b = layer.recurrent_bias[order]
+        if sum_biases:
+            b = layer.input_bias[order] + b
+        return BlockLSTMParams(xp.concatenate(parts), b.reshape(-1))

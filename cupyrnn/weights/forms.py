@@ -6,7 +6,7 @@ of a layer in orders of their own, side by side or above each other, and most of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from .._arrays import (
     array_kind,
     cast,
     check_arrays,
-    check_choice,
+    check_integer,
     expect_rank,
     expect_shape,
     on_device,
@@ -25,12 +25,42 @@ from .._arrays import (
     type_shown,
 )
 from .._block import GRU_FORM, LSTM_FORM
-from .params import GATES, layers
+from .params import GATES
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..cells.contract import Form
     from .params import Net
+
+
+class LSTMState(NamedTuple):
+    """
+    The states before the first step, as `block_lstm` takes them.
+
+    Attributes
+    ----------
+    cs_prev, h_prev : [B, H]
+        Of zeros.
+    """
+
+    cs_prev: Array
+    h_prev: Array
+
+
+def _zeros(name: str, b: Array, G: int, batch_size: object, P: int | None = None) -> LSTMState:
+    """Return states of zeros, where a bias [G*H] is and of its dtype."""
+    op = "zero_state"
+    xp, dtype = check_arrays(op, {name: b})
+    if b.ndim != 1 or len(b) % G:
+        raise ValueError(f"{op}: {name} has shape {b.shape}, expected ({f'{G}*' * (G > 1)}H,)")
+    B, H = check_integer(op, "batch_size", batch_size, 0), len(b) // G
+    if B * H >= 10**12:
+        raise ValueError(
+            f"{op}: batch_size is {shown(B)}, expected less, for states [B, H] of fewer than 10**12"
+            " elements"
+        )
+    with on_device(xp, b):
+        return LSTMState(xp.zeros((B, H), dtype), xp.zeros((B, H if P is None else P), dtype))
 
 
 class BlockLSTMParams(NamedTuple):
@@ -47,6 +77,36 @@ class BlockLSTMParams(NamedTuple):
 
     w: Array
     b: Array
+
+    def zero_state(self, batch_size: int) -> LSTMState:
+        """
+        Return states of zeros, where the weights are and of their dtype.
+
+        Parameters
+        ----------
+        batch_size : int
+            B.
+
+        Returns
+        -------
+        LSTMState
+            cs_prev and h_prev [B, H].
+
+        Raises
+        ------
+        TypeError, ValueError
+            batch_size is no integer, negative or too large, or b is no vector.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> weights = cupyrnn.init_block_lstm(num_units=3, input_size=2)
+        >>> x = np.ones((4, 5, 2), np.float32)
+        >>> cupyrnn.block_lstm(x, *weights.zero_state(5), *weights).h.shape
+        (4, 5, 3)
+        """
+        return _zeros("b", self.b, 4, batch_size)
 
     @property
     def form(self) -> Form:
@@ -96,6 +156,36 @@ class PeepholeLSTMParams(NamedTuple):
             )
         return dict(arguments)
 
+    def zero_state(self, batch_size: int) -> LSTMState:
+        """
+        Return states of zeros, where the weights are and of their dtype.
+
+        Parameters
+        ----------
+        batch_size : int
+            B.
+
+        Returns
+        -------
+        LSTMState
+            cs_prev [B, H] and h_prev [B, H], or [B, P] with a projection.
+
+        Raises
+        ------
+        TypeError, ValueError
+            batch_size is no integer, negative or too large, or b is no vector.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> weights = cupyrnn.init_block_lstm(num_units=3, input_size=2)
+        >>> peepholes = np.zeros((3, 3), np.float32)
+        >>> cupyrnn.PeepholeLSTMParams(*weights, *peepholes).zero_state(5).h_prev.shape
+        (5, 3)
+        """
+        return _zeros("b", self.b, 4, batch_size, None if self.w_p is None else self.w_p.shape[-1])
+
     @property
     def form(self) -> Form:
         """What makes a cell of the weights: see docs/how/contract.md."""
@@ -123,14 +213,43 @@ class BlockGRUParams(NamedTuple):
     b_ru: Array
     b_c: Array
 
+    def zero_state(self, batch_size: int) -> Array:
+        """
+        Return a state of zeros, where the weights are and of their dtype.
+
+        Parameters
+        ----------
+        batch_size : int
+            B.
+
+        Returns
+        -------
+        h_prev : [B, H]
+            The state before the first step.
+
+        Raises
+        ------
+        TypeError, ValueError
+            batch_size is no integer, negative or too large, or b_c is no vector.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import cupyrnn
+        >>> weights = cupyrnn.init_block_gru(num_units=3, input_size=2)
+        >>> x = np.ones((4, 5, 2), np.float32)
+        >>> cupyrnn.block_gru(x, weights.zero_state(5), *weights).h.shape
+        (4, 5, 3)
+        """
+        return _zeros("b_c", self.b_c, 1, batch_size).h_prev
+
     @property
     def form(self) -> Form:
         """What makes a cell of the weights: see docs/how/contract.md."""
         return GRU_FORM
 
 
-# Where others have the gates of the packed order i, f, ci, o; r, u, c; h.
-KERAS = {"lstm": [0, 1, 2, 3], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
+# Where the block ops have the gates of the packed order i, f, ci, o.
 BLOCK = {"icfo": [0, 2, 1, 3], "ifco": [0, 1, 2, 3]}
 
 
@@ -241,104 +360,6 @@ def refuse(op: str, whose: str, net: Net, *, projection: bool = False) -> None:
         raise ValueError(f"{op}: params is of a net with skip_input, which {whose} does not have")
     if net.num_proj and not projection:
         raise ValueError(f"{op}: params is of a net with num_proj, which {whose} does not have")
-
-
-def torch_places(net: Net, params: Array, end: str = "_l0") -> Iterator[tuple[str, str, Array]]:
-    """
-    Yield PyTorch's name of each array, the symbols of its shape, and its place: a view.
-
-    A cell's names end in nothing where those of layers end in "_l0", "_l0_reverse", "_l1", ...
-    """
-    for pl, layer in enumerate(layers(params, net)):
-        if end:
-            end = f"_l{pl // net.D}" + "_reverse" * (pl % net.D)
-        G, H, K = layer.input.shape
-        yield "weight_ih" + end, "(G*H, K)", layer.input.reshape(G * H, K)
-        yield "weight_hh" + end, "(G*H, P or H)", layer.recurrent.reshape(G * H, net.P)
-        yield "bias_ih" + end, "(G*H,)", layer.input_bias.reshape(G * H)
-        yield "bias_hh" + end, "(G*H,)", layer.recurrent_bias.reshape(G * H)
-        if layer.projection is not None:
-            yield "weight_hr" + end, "(P, H)", layer.projection
-
-
-def as_torch(
-    op: str, xp: ModuleType, net: Net, params: Array, end: str = "_l0"
-) -> dict[str, Array]:
-    """Return packed parameters as a state_dict has them."""
-    refuse(op, "PyTorch", net, projection=True)
-    with on_device(xp, params):
-        return {name: place.copy() for name, _, place in torch_places(net, params, end)}
-
-
-def as_keras(
-    op: str, xp: ModuleType, net: Net, params: Array, *, sum_biases: bool = True
-) -> list[Array]:
-    """
-    Return packed parameters as ``layer.get_weights()`` has them.
-
-    Where Keras has one bias for two it is their sum, or the recurrent one.
-    """
-    refuse(op, "Keras", net)
-    order = own_order(KERAS[net.rnn_mode])
-    arrays: list[Array] = []
-    with on_device(xp, params):
-        for layer in layers(params, net):
-            arrays.append(side_by_side(layer.input[order]))
-            arrays.append(side_by_side(layer.recurrent[order]))
-            of_input = layer.input_bias[order].reshape(1, -1)
-            recurrent = layer.recurrent_bias[order].reshape(1, -1)
-            if net.rnn_mode == "gru":
-                arrays.append(xp.concatenate([of_input, recurrent]))
-            else:
-                arrays.append((of_input + recurrent if sum_biases else recurrent)[0])
-    return arrays
-
-
-def as_cudnn_keras(op: str, xp: ModuleType, net: Net, params: Array) -> list[Array]:
-    """
-    Return packed parameters as the weights of Keras's CuDNNLSTM and CuDNNGRU.
-
-    Their kernels are as large as the others' but a gate's [K, H] holds cuDNN's [H, K] in
-    row-major order.
-    """
-    refuse(op, "Keras", net)
-    order = own_order(KERAS[net.rnn_mode])
-    arrays: list[Array] = []
-    with on_device(xp, params):
-        for layer in layers(params, net):
-            for matrices in (layer.input, layer.recurrent):
-                _, H, K = matrices.shape
-                gates = [matrices[g].reshape(K, H) for g in order]
-                arrays.append(xp.concatenate(gates, axis=1))
-            biases = [b[order].reshape(-1) for b in (layer.input_bias, layer.recurrent_bias)]
-            arrays.append(xp.concatenate(biases))
-    return arrays
-
-
-def as_block_lstm(
-    op: str,
-    xp: ModuleType,
-    net: Net,
-    params: Array,
-    gate_order: object,
-    *,
-    sum_biases: bool = True,
-) -> BlockLSTMParams:
-    """Return the packed parameters of one LSTM layer as `block_lstm` takes them."""
-    order = own_order(BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))])
-    refuse(op, "block_lstm", net)
-    if net.rnn_mode != "lstm" or net.L > 1 or net.D > 1:
-        raise ValueError(
-            f"{op}: params is of a net with rnn_mode = {net.rnn_mode}, L = {net.L} and"
-            f" D = {net.D}, expected lstm, 1 and 1: block_lstm is one layer in one direction"
-        )
-    (layer,) = layers(params, net)
-    with on_device(xp, params):
-        parts = [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
-        b = layer.recurrent_bias[order]
-        if sum_biases:
-            b = layer.input_bias[order] + b
-        return BlockLSTMParams(xp.concatenate(parts), b.reshape(-1))
 
 
 def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, int, int]:

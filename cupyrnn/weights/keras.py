@@ -9,27 +9,31 @@ from .._arrays import check_bool, check_choice, check_list, expect_rank, expect_
 from ..arithmetic.gates import check_gate
 from ..derivatives.traced import traceable
 from .forms import (
-    KERAS,
     BlockGRUParams,
     as_arrays,
-    as_cudnn_keras,
-    as_keras,
     by_gate,
     check_block_gru,
     mode_of,
+    own_order,
+    refuse,
+    side_by_side,
 )
-from .packed import PackedParams, check_activation, check_model
+from .packed import PackedParams, check_activation, check_model, gradient_model
 from .params import DIRECTIONS, GATES, check_net, layers, zeros
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from .._arrays import Array
     from ..arithmetic.gates import RecurrentActivation
     from .packed import Model
-    from .params import Direction, RNNMode
+    from .params import Direction, Net, RNNMode
 
 
 MergeMode: TypeAlias = Literal["concat", "sum", "ave"]
 
+# Where Keras has the gates of the packed order i, f, ci, o; r, u, c; h.
+_KERAS = {"lstm": [0, 1, 2, 3], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
 _MERGED = ("concat", "sum", "ave")
 _PARTS = ("kernel", "recurrent kernel", "bias")
 
@@ -151,7 +155,7 @@ def params_from_keras(
                 )
             expect_shape(op, f"weights[{n}]", a, symbols, (K, G * H))
     params = zeros(op, xp, net, arrays[0])
-    columns = KERAS[rnn_mode]
+    columns = _KERAS[rnn_mode]
     with on_device(xp, params):
         for n, place in enumerate(layers(params, net)):
             kernel, recurrent, *biases = arrays[each * n : each * (n + 1)]
@@ -214,7 +218,7 @@ def params_to_keras(
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters. A gradient of them wants ``PackedParams.gradient_to_keras``: here
+        The packed parameters. A gradient of them wants `gradient_to_keras`: here
         its two equal biases would be added up, to twice the gradient of Keras's one.
     num_layers, num_units, input_size : int
         L, H and I; a PackedParams knows them and the next two.
@@ -268,8 +272,8 @@ def params_to_keras(
                 f"{op}: cudnn is True with rnn_mode = {model.net.rnn_mode} and use_bias = {biased},"
                 " expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"
             )
-        return as_cudnn_keras(op, *model)
-    arrays = as_keras(op, *model)
+        return _as_cudnn_keras(op, *model)
+    arrays = _as_keras(op, *model)
     return arrays if biased else _unbiased(op, model, arrays)
 
 
@@ -282,7 +286,7 @@ def _unbiased(op: str, model: Model, arrays: list[Array]) -> list[Array]:
 
 def _halved(op: str, model: Model, merge_mode: str, biased: bool) -> list[Array]:
     """Return the arrays of layers that read the sum or the mean of both directions."""
-    H, arrays = model.net.H, as_keras(op, *model)
+    H, arrays = model.net.H, _as_keras(op, *model)
     for n in range(6, len(arrays), 3):  # the kernels of all layers but the first
         below = arrays[n][:H], arrays[n][H:]
         if (below[0] != below[1]).any():
@@ -292,6 +296,91 @@ def _halved(op: str, model: Model, merge_mode: str, biased: bool) -> list[Array]
             )
         arrays[n] = below[0] * 2 if merge_mode == "ave" else below[0].copy()
     return arrays if biased else _unbiased(op, model, arrays)
+
+
+def _as_keras(
+    op: str, xp: ModuleType, net: Net, params: Array, *, sum_biases: bool = True
+) -> list[Array]:
+    """
+    Return packed parameters as ``layer.get_weights()`` has them.
+
+    Where Keras has one bias for two it is their sum, or the recurrent one.
+    """
+    refuse(op, "Keras", net)
+    order = own_order(_KERAS[net.rnn_mode])
+    arrays: list[Array] = []
+    with on_device(xp, params):
+        for layer in layers(params, net):
+            arrays.append(side_by_side(layer.input[order]))
+            arrays.append(side_by_side(layer.recurrent[order]))
+            of_input = layer.input_bias[order].reshape(1, -1)
+            recurrent = layer.recurrent_bias[order].reshape(1, -1)
+            if net.rnn_mode == "gru":
+                arrays.append(xp.concatenate([of_input, recurrent]))
+            else:
+                arrays.append((of_input + recurrent if sum_biases else recurrent)[0])
+    return arrays
+
+
+def _as_cudnn_keras(op: str, xp: ModuleType, net: Net, params: Array) -> list[Array]:
+    """
+    Return packed parameters as the weights of Keras's CuDNNLSTM and CuDNNGRU.
+
+    Their kernels are as large as the others' but a gate's [K, H] holds cuDNN's [H, K] in
+    row-major order.
+    """
+    refuse(op, "Keras", net)
+    order = own_order(_KERAS[net.rnn_mode])
+    arrays: list[Array] = []
+    with on_device(xp, params):
+        for layer in layers(params, net):
+            for matrices in (layer.input, layer.recurrent):
+                _, H, K = matrices.shape
+                gates = [matrices[g].reshape(K, H) for g in order]
+                arrays.append(xp.concatenate(gates, axis=1))
+            biases = [b[order].reshape(-1) for b in (layer.input_bias, layer.recurrent_bias)]
+            arrays.append(xp.concatenate(biases))
+    return arrays
+
+
+@traceable
+def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Array]:
+    """
+    Return a gradient of packed parameters as Keras has that of its weights.
+
+    Keras's LSTM and SimpleRNN have one bias where cuDNN has two, whose gradients are equal and
+    each that of Keras's: it counts once here. `params_to_keras` of a gradient would add them up,
+    and give twice the right one.
+
+    Parameters
+    ----------
+    params : PackedParams
+        The net.
+    params_backprop : [params_size]
+        The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
+
+    Returns
+    -------
+    list of arrays
+        In the order of ``layer.trainable_weights``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        params is no PackedParams or of an LSTM with projection, which Keras has not, or the
+        gradient no array of the length of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    >>> d_kernel, d_recurrent, d_bias = cupyrnn.gradient_to_keras(packed, np.ones(56))
+    >>> d_bias
+    array([1., 1., 1., 1., 1., 1., 1., 1.])
+    """
+    op = "gradient_to_keras"
+    return _as_keras(op, *gradient_model(op, params, params_backprop), sum_biases=False)
 
 
 @traceable

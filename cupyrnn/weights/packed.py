@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .._arrays import array_kind, check_bool, check_integer, on_device, shown, type_shown
 from ..arithmetic.gates import check_gate
-from .forms import as_block_lstm, as_keras, as_torch
-from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params
+from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params, checked_layout
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .._block import GateOrder
     from ..arithmetic.gates import HardSigmoid, RecurrentActivation
-    from .forms import BlockLSTMParams
-    from .params import Direction, InputMode, Net, RNNMode
+    from .params import Direction, InputMode, Net, Piece, RNNMode
 
 
 class InitialState(NamedTuple):
@@ -124,126 +121,29 @@ class PackedParams(NamedTuple):
             c = xp.zeros((*places, net.H), params.dtype) if net.rnn_mode == "lstm" else None
         return InitialState(h, c)
 
-    def gradient_to_torch(self, params_backprop: Array) -> dict[str, Array]:
+    def params_layout(self) -> list[Piece]:
         """
-        Return a gradient of the packed parameters as PyTorch has that of its own.
-
-        PyTorch has cuDNN's two biases, so this is `params_to_torch` of the gradient.
-
-        Parameters
-        ----------
-        params_backprop : [params_size]
-            What `cudnn_rnn_backprop` returns.
+        Return where every matrix and bias lies in the vector.
 
         Returns
         -------
-        dict of str to array
-            By the names of the parameters, as each one's ``grad`` in PyTorch.
+        list of Piece
+            kind, layer, direction, gate, offset and shape of each, in order.
 
         Raises
         ------
         TypeError, ValueError
-            The gradient is no array of the length of the parameters.
+            What the net is said to be is out of range or does not go together.
 
         Examples
         --------
-        >>> import numpy as np
-        >>> import cupyrnn
-        >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="float64")
-        >>> x, dy = np.ones((4, 1, 3)), np.ones((4, 1, 2))
-        >>> h, c = packed.zero_state(1)
-        >>> out = cupyrnn.cudnn_rnn(x, h, c, packed)
-        >>> g = cupyrnn.cudnn_rnn_backprop(
-        ...     x, h, c, packed, *out[:3], dy, None, None, out.reserve_space
-        ... )
-        >>> for name, a in packed.gradient_to_torch(g.params_backprop).items():
-        ...     print(name, a.shape)
-        weight_ih_l0 (8, 3)
-        weight_hh_l0 (8, 2)
-        bias_ih_l0 (8,)
-        bias_hh_l0 (8,)
-        """
-        op = "gradient_to_torch"
-        return as_torch(op, *self._gradient(op, params_backprop))
-
-    def gradient_to_keras(self, params_backprop: Array) -> list[Array]:
-        """
-        Return a gradient of the packed parameters as Keras has that of its weights.
-
-        Keras's LSTM and SimpleRNN have one bias where cuDNN has two, whose gradients are equal
-        and each that of Keras's: it counts once here. `params_to_keras` of a gradient would add
-        them up, and give twice the right one.
-
-        Parameters
-        ----------
-        params_backprop : [params_size]
-            What `cudnn_rnn_backprop` returns.
-
-        Returns
-        -------
-        list of arrays
-            In the order of ``layer.trainable_weights``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The gradient is no array of the length of the parameters, or of an LSTM with
-            projection, which Keras has not.
-
-        Examples
-        --------
-        >>> import numpy as np
         >>> import cupyrnn
         >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
-        >>> d_kernel, d_recurrent_kernel, d_bias = packed.gradient_to_keras(np.ones(56))
-        >>> d_bias
-        array([1., 1., 1., 1., 1., 1., 1., 1.])
+        >>> [(piece.gate, piece.offset) for piece in packed.params_layout()][:3]
+        [('i', 0), ('f', 6), ('ci', 12)]
         """
-        op = "gradient_to_keras"
-        return as_keras(op, *self._gradient(op, params_backprop), sum_biases=False)
-
-    def gradient_to_block_lstm(
-        self, params_backprop: Array, *, gate_order: GateOrder = "icfo"
-    ) -> BlockLSTMParams:
-        """
-        Return a gradient of the packed parameters of one LSTM layer as that of w and b.
-
-        As in `gradient_to_keras`, the gradients of the two biases, which are equal, count once.
-
-        Parameters
-        ----------
-        params_backprop : [params_size]
-            What `cudnn_rnn_backprop` returns.
-        gate_order : {"icfo", "ifco"}
-            The order of the gates in the result.
-
-        Returns
-        -------
-        BlockLSTMParams
-            The gradients of w [I+H, 4*H] and b [4*H].
-
-        Raises
-        ------
-        TypeError, ValueError
-            The gradient is no array of the length of the parameters, or the net is not one layer
-            of an LSTM in one direction.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import cupyrnn
-        >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
-        >>> w_grad, b_grad = packed.gradient_to_block_lstm(np.ones(56))
-        >>> w_grad.shape, b_grad.shape
-        ((5, 8), (8,))
-        """
-        op = "gradient_to_block_lstm"
-        model = self._gradient(op, params_backprop)
-        return as_block_lstm(op, *model, gate_order, sum_biases=False)
-
-    def _gradient(self, op: str, params_backprop: Array) -> Model:
-        """Check a gradient of the parameters, which has their form."""
-        return check_model(op, self._replace(params=params_backprop))
+        _, L, H, I, mode, direction, P, input_mode, _ = self
+        return checked_layout("params_layout", L, H, I, mode, input_mode, direction, P)
 
 
 class Model(NamedTuple):
@@ -284,6 +184,13 @@ def check_model(
         expect_known(op, net, check_net(op, **{**known, **given}))
     xp, vector = check_params(op, vector, net)
     return Model(xp, net, vector)
+
+
+def gradient_model(op: str, params: object, params_backprop: Any) -> Model:
+    """Check a gradient of the parameters of a net, which has their form."""
+    if not isinstance(params, PackedParams):
+        raise TypeError(f"{op}: params is {type_shown(params)}, expected a PackedParams")
+    return check_model(op, params._replace(params=params_backprop))
 
 
 def _refuse_params(op: str, params: object, missing: str) -> NoReturn:

@@ -182,6 +182,17 @@ def layout(net: Net) -> list[Piece]:
     return pieces
 
 
+def checked_layout(op: str, num_layers: object, *net: object) -> list[Piece]:
+    """Check a net, that it is not too large for a list of its pieces; return these."""
+    checked = check_net(op, num_layers, *net)
+    if checked.L > _MOST_LAYERS:
+        raise ValueError(
+            f"{op}: num_layers is {checked.L}, expected at most {_MOST_LAYERS}, for a list of all"
+            " pieces"
+        )
+    return layout(checked)
+
+
 def cudnn_rnn_params_layout(
     num_layers: int,
     num_units: int,
@@ -231,15 +242,9 @@ def cudnn_rnn_params_layout(
     recurrent_bias 12 (2,)
     """
     op = "cudnn_rnn_params_layout"
-    net = check_net(
+    return checked_layout(
         op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     )
-    if net.L > _MOST_LAYERS:
-        raise ValueError(
-            f"{op}: num_layers is {net.L}, expected at most {_MOST_LAYERS}, for a list of all"
-            " pieces"
-        )
-    return layout(net)
 
 
 def cudnn_rnn_params_size(

@@ -186,4 +186,5 @@ def params_from_quantized_onnx(
             reason = str(error).removeprefix("dequantize: ")
             raise type(error)(f"{op}: of {name}, {reason}") from None
         matrices.append(np.stack(each).transpose(0, 2, 1))
-    return params_from_onnx(*matrices, B, rnn_mode="lstm")
+    W, R = matrices
+    return params_from_onnx(W, R, B, rnn_mode="lstm")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device, shown
 from ..derivatives.traced import traceable
-from .forms import as_arrays, as_torch, check_names, mode_of, torch_places
-from .packed import PackedParams, check_model, refuse_gates
-from .params import GATES, check_net, zeros
+from .forms import as_arrays, check_names, mode_of, refuse
+from .packed import PackedParams, check_model, gradient_model, refuse_gates
+from .params import GATES, check_net, layers, zeros
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from .._arrays import Array
-    from .params import Direction, RNNMode
+    from .params import Direction, Net, RNNMode
 
 _FIRST = ("weight_ih_l0", "weight_ih")
 
@@ -96,7 +98,7 @@ def params_from_torch(
     biased = any(name.startswith("bias") for name in given)
     left = dict(arrays)
     without_memory: Array = np.broadcast_to(np.float32(0), net.params_size)
-    for name, symbols, place in torch_places(net, without_memory, end):
+    for name, symbols, place in _places(net, without_memory, end):
         if name in given:
             expect_shape(op, prefix + name, left.pop(prefix + name), symbols, place.shape)
         elif biased or not name.startswith("bias"):
@@ -105,7 +107,7 @@ def params_from_torch(
         raise ValueError(f"{op}: state_dict has {next(iter(left))}, which is no part")
     params = zeros(op, xp, net, next(iter(arrays.values())))
     with on_device(xp, params):
-        for name, _, place in torch_places(net, params, end):
+        for name, _, place in _places(net, params, end):
             if name in given:
                 place[...] = arrays[prefix + name]
     return PackedParams(params, L, H, I, rnn_mode, direction, P)
@@ -188,10 +190,80 @@ def params_to_torch(
     net = model.net
     refuse_gates(op, "PyTorch", params)
     if not check_bool(op, "cell", cell):
-        return as_torch(op, *model)
+        return _as_torch(op, *model)
     if net.L > 1 or net.D > 1 or net.num_proj:
         raise ValueError(
             f"{op}: cell is True, but params is of a net with L = {net.L}, D = {net.D} and"
             f" num_proj = {net.num_proj}, expected 1, 1 and 0"
         )
-    return as_torch(op, *model, end="")
+    return _as_torch(op, *model, end="")
+
+
+@traceable
+def gradient_to_torch(params: PackedParams, params_backprop: Array) -> dict[str, Array]:
+    """
+    Return a gradient of packed parameters as PyTorch has that of its own.
+
+    PyTorch has cuDNN's two biases, so this is `params_to_torch` of the gradient.
+
+    Parameters
+    ----------
+    params : PackedParams
+        The net.
+    params_backprop : [params_size]
+        The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
+
+    Returns
+    -------
+    dict of str to array
+        By the names of the parameters, as each one's ``grad`` in PyTorch.
+
+    Raises
+    ------
+    TypeError, ValueError
+        params is no PackedParams, or the gradient no array of the length of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import cupyrnn
+    >>> packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, dtype="float64")
+    >>> x, dy = np.ones((4, 1, 3)), np.ones((4, 1, 2))
+    >>> out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, x, *packed.zero_state(1), packed)
+    >>> g = pullback(output_backprop=dy)
+    >>> for name, a in cupyrnn.gradient_to_torch(packed, g.params_backprop).items():
+    ...     print(name, a.shape)
+    weight_ih_l0 (8, 3)
+    weight_hh_l0 (8, 2)
+    bias_ih_l0 (8,)
+    bias_hh_l0 (8,)
+    """
+    op = "gradient_to_torch"
+    return _as_torch(op, *gradient_model(op, params, params_backprop))
+
+
+def _places(net: Net, params: Array, end: str = "_l0") -> Iterator[tuple[str, str, Array]]:
+    """
+    Yield PyTorch's name of each array, the symbols of its shape, and its place: a view.
+
+    A cell's names end in nothing where those of layers end in "_l0", "_l0_reverse", "_l1", ...
+    """
+    for pl, layer in enumerate(layers(params, net)):
+        if end:
+            end = f"_l{pl // net.D}" + "_reverse" * (pl % net.D)
+        G, H, K = layer.input.shape
+        yield "weight_ih" + end, "(G*H, K)", layer.input.reshape(G * H, K)
+        yield "weight_hh" + end, "(G*H, P or H)", layer.recurrent.reshape(G * H, net.P)
+        yield "bias_ih" + end, "(G*H,)", layer.input_bias.reshape(G * H)
+        yield "bias_hh" + end, "(G*H,)", layer.recurrent_bias.reshape(G * H)
+        if layer.projection is not None:
+            yield "weight_hr" + end, "(P, H)", layer.projection
+
+
+def _as_torch(
+    op: str, xp: ModuleType, net: Net, params: Array, end: str = "_l0"
+) -> dict[str, Array]:
+    """Return packed parameters as a state_dict has them."""
+    refuse(op, "PyTorch", net, projection=True)
+    with on_device(xp, params):
+        return {name: place.copy() for name, _, place in _places(net, params, end)}

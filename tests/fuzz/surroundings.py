@@ -318,7 +318,7 @@ def _on_a_device(rng: np.random.Generator, name: str) -> None:
             return value
         if type(value) is np.ndarray and value.dtype.kind in "fc" and value.dtype.isnative:
             return cupy.asarray(value)
-        if hasattr(value, "_make"):
+        if isinstance(value, tuple) and hasattr(value, "_make"):
             return value._make(moved(v) for v in value)
         if type(value) in (list, tuple):
             return type(value)([moved(v) for v in value])

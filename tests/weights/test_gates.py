@@ -103,7 +103,7 @@ def test_peepholes_by_gate(rng: np.random.Generator) -> None:
     gates["ci"] = gates["ci"]._replace(peephole=None)
     weights = cupyrnn.block_lstm_from_gates(gates)
     x, c, h = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
-    out = cupyrnn.block_lstm(x, c, h, **weights._asdict(), forget_bias=0, cell_clip=0)
+    out = cupyrnn.block_lstm(x, c, h, **weights.arguments, forget_bias=0, cell_clip=0)
     for x_t, h_t in zip(x, out.h, strict=True):
         z = {
             n: x_t @ g.input.T + g.bias + h @ g.recurrent.T + g.recurrent_bias
@@ -113,7 +113,7 @@ def test_peepholes_by_gate(rng: np.random.Generator) -> None:
         c = f * c + i * np.tanh(z["ci"])
         h = sigmoid(z["o"] + gates["o"].peephole * c) * np.tanh(c)
         assert_close(h_t, h, "float64", "h")
-    again = cupyrnn.block_lstm_from_gates(cupyrnn.block_lstm_to_gates(*weights))
+    again = cupyrnn.block_lstm_from_gates(cupyrnn.block_lstm_to_gates(**weights.arguments))
     for a, e in zip(again, weights, strict=True):
         np.testing.assert_array_equal(a, e)
 

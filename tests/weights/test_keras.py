@@ -89,7 +89,7 @@ def test_a_real_layer(
     out = cupyrnn.cudnn_rnn(x, h, c, packed)
     assert_close(out.output, expected, "float64", "output")
     g = cupyrnn.cudnn_rnn_backprop(x, h, c, packed, *out[:3], dy, None, None, out[3])
-    ours = packed.gradient_to_keras(g.params_backprop)
+    ours = cupyrnn.gradient_to_keras(packed, g.params_backprop)
     if not use_bias:
         ours = [a for n, a in enumerate(ours) if n % 3 < 2]
     for a, e in zip(ours, gradients, strict=True):

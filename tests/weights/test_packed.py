@@ -53,11 +53,11 @@ def test_a_bias_counts_once(gate_order: Any, rng: np.random.Generator) -> None:
     options: dict[str, Any] = {"gate_order": gate_order}
     saved = cupyrnn.block_lstm(x, c, h, w, b, forget_bias=0, cell_clip=0, **options)
     expected = cupyrnn.block_lstm_grad(x, c, h, w, *saved, None, dy, **options)
-    w_grad, b_grad = packed.gradient_to_block_lstm(g, gate_order=gate_order)
+    w_grad, b_grad = cupyrnn.gradient_to_block_lstm(packed, g, gate_order=gate_order)
     assert_close(w_grad, expected.w_grad, "float64", "w_grad")
     assert_close(b_grad, expected.b_grad, "float64", "b_grad")
     if gate_order == "ifco":  # Keras's own
-        kernel, recurrent, bias = packed.gradient_to_keras(g)
+        kernel, recurrent, bias = cupyrnn.gradient_to_keras(packed, g)
         assert_close(np.concatenate([kernel, recurrent]), w_grad, "float64", "kernels")
         assert_close(bias, b_grad, "float64", "bias")
         assert_close(cupyrnn.params_to_keras(packed._replace(params=g))[2], 2 * bias, "float64", "")
@@ -137,7 +137,7 @@ def test_every_form_stays_on_its_device(
     def forms(packed: cupyrnn.PackedParams) -> Any:
         told = {"rnn_mode": mode}
         yield packed.zero_state(2)
-        yield packed.gradient_to_keras(packed.params)
+        yield cupyrnn.gradient_to_keras(packed, packed.params)
         for state in (cupyrnn.params_to_torch(packed), cupyrnn.params_to_torch(packed, cell=True)):
             yield state
             yield cupyrnn.params_from_torch(state, **told)
@@ -147,7 +147,7 @@ def test_every_form_stays_on_its_device(
         yield cupyrnn.params_from_onnx(*node[:3], **told, linear_before_reset=1)
         if mode == "lstm":
             weights: Any = cupyrnn.params_to_block_lstm(packed)
-            yield packed.gradient_to_block_lstm(packed.params)
+            yield cupyrnn.gradient_to_block_lstm(packed, packed.params)
             yield cupyrnn.params_from_block_lstm(*weights, forget_bias=0, cell_clip=0)
             yield cupyrnn.params_from_keras(cupyrnn.params_to_keras(packed, cudnn=True))
             weights = cupyrnn.block_lstm_from_tf1(cupyrnn.block_lstm_to_tf1(*weights))
@@ -204,9 +204,9 @@ def run(**changed: Any) -> Any:
         (lambda: cupyrnn.params_to_block_lstm(cupyrnn.init_params(num_layers=2, num_units=3, input_size=4)), ValueError, "params_to_block_lstm: params is of a net with rnn_mode = lstm, L = 2 and D = 1, expected lstm, 1 and 1: block_lstm is one layer in one direction"),
         (lambda: cupyrnn.params_to_tf1(SKIP), ValueError, "params_to_tf1: params is of a net with skip_input, which TensorFlow 1 does not have"),
         (lambda: cupyrnn.params_to_torch(SKIP), ValueError, "params_to_torch: params is of a net with skip_input, which PyTorch does not have"),
-        (lambda: SKIP.gradient_to_keras(SKIP.params), ValueError, "gradient_to_keras: params is of a net with skip_input, which Keras does not have"),
-        (lambda: GRU.gradient_to_keras(np.zeros(83)), ValueError, "gradient_to_keras: params has shape (83,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
-        (lambda: SKIP.gradient_to_torch(np.zeros(3)), ValueError, "gradient_to_torch: params has shape (3,), expected (params_size,) = (60,) for lstm with L = 1, D = 1, H = 3, I = 0 (skip_input)"),
+        (lambda: cupyrnn.gradient_to_keras(SKIP, SKIP.params), ValueError, "gradient_to_keras: params is of a net with skip_input, which Keras does not have"),
+        (lambda: cupyrnn.gradient_to_keras(GRU, np.zeros(83)), ValueError, "gradient_to_keras: params has shape (83,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
+        (lambda: cupyrnn.gradient_to_torch(SKIP, np.zeros(3)), ValueError, "gradient_to_torch: params has shape (3,), expected (params_size,) = (60,) for lstm with L = 1, D = 1, H = 3, I = 0 (skip_input)"),
         (lambda: run(rnn_mode="lstm"), ValueError, "cudnn_rnn: rnn_mode is 'lstm', but params is of a net with 'gru'"),
         (lambda: run(direction="unidirectional"), ValueError, "cudnn_rnn: direction is 'unidirectional', but params is of a net with 'bidirectional'"),
         (lambda: run(num_proj=1), ValueError, "cudnn_rnn: num_proj is 1, expected 0 for gru: only lstm projects"),
@@ -226,3 +226,30 @@ def run(**changed: Any) -> Any:
 def test_errors(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_zero_states_of_block_weights(dtype: str) -> None:
+    lstm_ = cupyrnn.init_block_lstm(num_units=3, input_size=2, dtype=dtype)
+    gru = cupyrnn.init_block_gru(num_units=3, input_size=2, dtype=dtype)
+    peepholes = cupyrnn.PeepholeLSTMParams(*lstm_, w_p=np.zeros((3, 2), dtype))
+    x = np.ones((4, 5, 2), dtype)
+    assert cupyrnn.block_lstm(x, *lstm_.zero_state(5), *lstm_).h.shape == (4, 5, 3)
+    assert cupyrnn.block_gru(x, gru.zero_state(5), *gru).h.dtype == dtype
+    assert [a.shape for a in peepholes.zero_state(0)] == [(0, 3), (0, 2)]
+    for weights in (lstm_, gru, peepholes):
+        for size, error in ((-1, ValueError), (2.0, TypeError), (10**12, ValueError)):
+            with pytest.raises(error, match=r"^zero_state: batch_size is "):
+                weights.zero_state(size)
+
+
+def test_a_net_knows_its_layout() -> None:
+    for packed in (GRU, SKIP):
+        pieces = packed.params_layout()
+        assert sum(piece.size for piece in pieces) == len(packed.params)
+    sizes = {"num_layers": 1, "num_units": 3, "input_size": 2, "rnn_mode": "gru"}
+    assert GRU.params_layout() == cupyrnn.cudnn_rnn_params_layout(
+        **sizes, direction="bidirectional"
+    )
+    with pytest.raises(ValueError, match=r"^params_layout: rnn_mode is 'x', expected one of"):
+        GRU._replace(rnn_mode="x").params_layout()
