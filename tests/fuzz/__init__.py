@@ -37,7 +37,9 @@ from cupyrnn import raw_ops
 
 # Those of raw_ops have a capital.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    n: getattr(cupyrnn, n) for n in cupyrnn.__all__ if inspect.isfunction(getattr(cupyrnn, n))
+    n: getattr(cupyrnn, n)
+    for n in cupyrnn.__all__
+    if inspect.isfunction(getattr(cupyrnn, n)) and n != "vjp"  # it is among the surroundings
 } | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
 
 # The axes of arrays by the names of arguments and results. S is T, B for a sequence and B for one
@@ -171,7 +173,7 @@ def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, 
         "name": [None, "any"],
         "engine": ["auto"],
         "prefix": ["", "encoder.rnn."],
-        "cell": ["lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru"],
+        "cell": ["lstm", "gru", "block_gru"] if name == "recurrence_kernels" else [False],
         "batch_size": [s["B"]],
         "num_steps": [s["T"]],
         "processors": [132],
@@ -294,6 +296,7 @@ def draw_jvp(rng: np.random.Generator) -> Call:
 
 
 WHOLE = ("reverse_update_gate", "join_params", "split_params", "params_to_dynet")
+WHOLE += ("gradient_to_torch", "gradient_to_keras", "gradient_to_block_lstm")
 
 
 def draw_whole(rng: np.random.Generator, name: str) -> Call:
@@ -303,7 +306,11 @@ def draw_whole(rng: np.random.Generator, name: str) -> Call:
     s["rnn_mode"] = "gru" if name.startswith("reverse") else "lstm"
     if name == "params_to_dynet":
         s |= {"D": 1, "direction": "unidirectional"}
-    if name == "split_params":
+    if name == "gradient_to_block_lstm":
+        s |= {"D": 1, "direction": "unidirectional"}
+    if name.startswith("gradient") and not name.endswith("torch"):
+        s |= {"num_proj": 0, "P": s["H"]}
+    if name in ("split_params", "gradient_to_block_lstm"):
         s["L"] = s["num_layers"] = 1
     s["size"] = cupyrnn.cudnn_rnn_params_size(**{n: s[n] for n in NET})
     net = (s[n] for n in (*NET[:4], "direction", "num_proj"))
@@ -312,8 +319,10 @@ def draw_whole(rng: np.random.Generator, name: str) -> Call:
         return Call(name, {"nets": cupyrnn.split_params(packed)}, dtype, s, tame)
     if name == "reverse_update_gate" and rng.random() < 0.5:
         packed = draw_weights(rng, {**s, "L": 1, "D": 1}, dtype, tame)[0]
-    first = next(iter(signature(name)))
-    return Call(name, {first: packed}, dtype, s, tame)
+    given = {next(iter(signature(name))): packed}
+    if name.startswith("gradient"):
+        given["params_backprop"] = draw_array(rng, "params", s, dtype, tame)
+    return Call(name, given, dtype, s, tame)
 
 
 def draw_quantized(rng: np.random.Generator, name: str) -> Call:

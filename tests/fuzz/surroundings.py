@@ -129,6 +129,22 @@ def jvp_of_a_program(rng: np.random.Generator) -> None:
         expect_close(f"the tangent {what}", tangents[k], np.imag(stepped[k]) / h, "float64")
 
 
+def vjp_of_an_op(rng: np.random.Generator) -> None:
+    """The pullback is the gradient op, told what the forward call was given."""
+    call = draw_call(rng, "block_gru")
+    out, pullback = cupyrnn.vjp(cupyrnn.block_gru, **call.arguments)
+    with np.errstate(all="ignore"):
+        d_h = (rng.standard_normal(out.h.shape) / 4).astype(out.h.dtype)
+    takes = inspect.signature(cupyrnn.block_gru_grad).parameters
+    given = {n: a for n, a in {**call.arguments, **out._asdict()}.items() if n in takes}
+    expected = cupyrnn.block_gru_grad(**{**given, "d_h": d_h})
+    for (n, a), (_, e) in zip(leaves(pullback(d_h=d_h)), leaves(expected), strict=True):
+        if a.tobytes() != e.tobytes():
+            raise Failure(f"{n} is another by the pullback")
+    bad = malform(rng, call).arguments
+    expect_documented(("block_gru: ", "vjp: "), lambda: cupyrnn.vjp(cupyrnn.block_gru, **bad))
+
+
 def a_prepared_step(rng: np.random.Generator) -> None:
     """A step is the net over one step; malformed calls are refused by name."""
     mode = ("lstm", "gru", "rnn_tanh", "rnn_relu")[rng.integers(4)]
@@ -345,6 +361,7 @@ SURROUNDINGS: dict[str, Callable[[np.random.Generator], None]] = {
     function.__name__: function
     for function in (
         jvp_of_a_program,
+        vjp_of_an_op,
         a_prepared_step,
         a_torch_function,
         arguments_of_parallel,
