@@ -26,6 +26,7 @@ from .functions import (
 from .modules import BlockLSTM, CudnnRNN
 from .recurrent import GRU, LSTM, RNN, from_torch
 from .stacked import BlockGRU, PeepholeLSTM
+from .translations import onnx_translations
 
 __all__ = [
     "GRU",
@@ -42,6 +43,7 @@ __all__ = [
     "from_torch",
     "gru_block_cell",
     "lstm_block_cell",
+    "onnx_translations",
     "stacked_rnn",
 ]
 

@@ -83,6 +83,24 @@ def test_first_and_second_derivatives(recipe: Any, dtype: str, jit: bool) -> Non
             assert_close(np.asarray(a), np.asarray(e), dtype, str(n), at_least=1.0)
 
 
+def test_hessian(recipe: Any) -> None:
+    args = arguments("float32", 0, (3, 2, 2, 2))
+    found, expected = (
+        jax.hessian(lambda b, f=function: loss(f)(*args[:4], b))(args[4])
+        for function in (recipe.lstm, in_jax)
+    )
+    assert_close(np.asarray(found), np.asarray(expected), "float32", "hessian", at_least=1.0)
+
+
+def test_what_jax_does_not_allow(recipe: Any) -> None:
+    args = arguments("float32", 0, (3, 2, 2, 2))
+    with pytest.raises(TypeError, match=r"forward-mode .*custom_vjp"):
+        jax.jvp(recipe.lstm, args, args)
+    slope = jax.grad(lambda x: loss(recipe.lstm)(x, *args[1:]))
+    with pytest.raises(Exception, match="Linearization|Pure callbacks do not support transpose"):
+        jax.grad(lambda x: slope(x).sum())(args[0])
+
+
 def test_vmap(recipe: Any) -> None:
     args = arguments("float32", 0)
     many = jnp.stack([args[3], 2 * args[3]])

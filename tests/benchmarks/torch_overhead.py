@@ -13,12 +13,16 @@ OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1 on a machine with nothing else to d
 the same numbers. "autograd alone" is the same with a function of PyTorch's own in place of the op,
 as many tensors in and out, that computes nothing: what no function of Python's in PyTorch can be
 without.
+
+A second table, of milliseconds, has `cupyrnn.torch.LSTM` and `GRU` beside torch.nn's, which have
+the same weights; ``python tests/benchmarks/torch_overhead.py modules`` prints it alone.
 """
 
 from __future__ import annotations
 
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -35,17 +39,20 @@ COLUMNS = ("NumPy, inference", "torch, no gradient", "added", "NumPy", "torch, r
            "NumPy, gradient", "torch, gradient", "added", "autograd alone")  # fmt: skip
 
 
-def median_times(calls: list[Callable[[], Any]]) -> list[float]:
+def median_times(
+    calls: list[Callable[[], Any]], repetitions: int | None = None, count: int | None = None
+) -> list[float]:
     """Return the median time of each call in microseconds; they take turns."""
     times: list[list[float]] = [[] for _ in calls]
+    repetitions, count = repetitions or REPETITIONS, count or CALLS
     for call in calls:
         call()
-    for _ in range(REPETITIONS):
+    for _ in range(repetitions):
         for call, of in zip(calls, times, strict=True):
             start = time.perf_counter()
-            for _ in range(CALLS):
+            for _ in range(count):
                 call()
-            of.append(1e6 * (time.perf_counter() - start) / CALLS)
+            of.append(1e6 * (time.perf_counter() - start) / count)
     return [statistics.median(of) for of in times]
 
 
@@ -147,9 +154,41 @@ def row(op: str, T: int) -> list[float]:
     )
 
 
+def module_row(kind: str, sizes: tuple[int, int, int, int]) -> list[float]:
+    """Return the milliseconds of a call of a module and of its gradient, torch.nn's after ours."""
+    T, B, I, H = sizes
+    theirs = getattr(torch.nn, kind)(I, H)
+    x, calls = torch.randn(T, B, I), []
+    for net in (ct.from_torch(theirs), theirs):
+        weights = list(net.parameters())
+
+        def both(net: Any = net, weights: Any = weights) -> Any:
+            return torch.autograd.grad(net(x)[0].sum(), weights)
+
+        calls += [lambda net=net: net(x), both]
+    return [t / 1000 for t in median_times(calls, 31, 2)]
+
+
+def print_modules() -> None:
+    """Print the table of the modules beside torch.nn's."""
+    print(
+        "\n| module, (T, B, I, H) | call | torch.nn's | ratio | and gradient | torch.nn's | ratio |"
+    )
+    print(f"|---|{'--:|' * 6}")
+    for kind in ("LSTM", "GRU"):
+        for sizes in ((20, 1, 32, 32), (50, 16, 128, 128)):
+            call, both, other, other_both = module_row(kind, sizes)
+            cells = [call, other, call / other, both, other_both, both / other_both]
+            shown = " | ".join(f"{a:.2f}" for a in cells)
+            print(f"| {kind}, {sizes} | {shown} |", flush=True)
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, or with the argument "modules" that of the modules alone."""
     torch.set_num_threads(1)
+    if sys.argv[1:] == ["modules"]:
+        print_modules()
+        return
     row("block_lstm", 2)  # until the processor has its speed
     print(f"PyTorch {torch.__version__}, NumPy {np.__version__}, Python"
           f" {platform.python_version()}\n")  # fmt: skip
@@ -164,6 +203,7 @@ def main() -> None:
         shown.append(alone)
         what = op if op.endswith("cell") else f"{op}, T = {T}"
         print(f"| {what} | {' | '.join(f'{t:.0f}' for t in shown)} |", flush=True)
+    print_modules()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,135 @@
+"""Nets out of PyTorch as nodes of ONNX, run by ONNX Runtime beside the modules."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any
+ct: Any
+onnxruntime: Any
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import onnxruntime
+        import onnxscript  # noqa: F401
+        import torch
+
+        import cupyrnn.torch as ct
+except ImportError:
+    torch = ct = onnxruntime = None
+
+pytestmark = [
+    pytest.mark.skipif(
+        onnxruntime is None, reason="needs PyTorch, onnxscript and ONNX Runtime: the extra oracle"
+    ),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+BOTH = {"num_layers": 2, "bidirectional": True}
+NETS: list[tuple[str, dict[str, Any], str]] = [
+    ("LSTM", BOTH, "LSTM"),
+    ("LSTM", {"batch_first": True, "bias": False}, "LSTM"),
+    ("GRU", {**BOTH, "dropout": 0.3}, "GRU"),
+    ("RNN", {"num_layers": 2}, "RNN"),
+    ("RNN", {"nonlinearity": "relu", "bidirectional": True}, "RNN"),
+    ("PeepholeLSTM", {**BOTH, "cell_clip": 0}, "LSTM"),
+    ("PeepholeLSTM", {"gate_order": "ifco", "recurrent_activation": "hard_sigmoid_0.2"}, "LSTM"),
+    ("BlockGRU", {**BOTH, "recurrent_activation": "hard_sigmoid_1/6"}, "GRU"),
+    ("BlockGRU", {"batch_first": True}, "GRU"),
+]
+
+
+def export(net: Any, *args: Any, sizes: Any = None) -> Any:
+    return torch.onnx.export(
+        net.eval(), args, dynamo=True, custom_translation_table=ct.onnx_translations(),
+        dynamic_shapes=sizes, verbose=False,
+    )  # fmt: skip
+
+
+def session_of(program: Any) -> Any:
+    return onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+
+
+def flat(out: Any) -> list[Any]:
+    return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "node"), NETS)
+def test_nodes_with_any_t_and_b(kind: str, arguments: dict[str, Any], node: str) -> None:
+    torch.manual_seed(0)
+    net = getattr(ct, kind)(2, 3, **arguments)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.normal_(0, 0.5)
+    T, B = torch.export.Dim("T"), torch.export.Dim("B")
+    axes = {0: B, 1: T} if net.batch_first else {0: T, 1: B}
+    program = export(net, torch.randn(4, 3, 2), sizes=(axes,))
+    nodes = [n.op_type for n in program.model.graph]
+    assert nodes.count(node) == net.num_layers
+    session = session_of(program)
+    name = session.get_inputs()[0].name
+    for shape in ((4, 3, 2), (7, 5, 2), (1, 1, 2)):
+        x = torch.randn(shape)
+        for a, e in zip(session.run(None, {name: x.numpy()}), flat(net(x)), strict=True):
+            np.testing.assert_allclose(a, e.detach().numpy(), rtol=0, atol=1e-6)
+
+
+def test_states_and_lengths_are_inputs() -> None:
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = ct.CudnnRNN(2, 3, 2, rnn_mode="gru", direction="bidirectional")
+
+        def forward(self, x: Any, h: Any, lengths: Any) -> Any:
+            return tuple(self.net(x, (h, None), sequence_lengths=lengths))[:2]
+
+    torch.manual_seed(0)
+    net = Net()
+    given = torch.randn(5, 3, 2), torch.randn(4, 3, 3), torch.tensor([5, 2, 3])
+    session = session_of(export(net, *given))
+    names = [i.name for i in session.get_inputs()]
+    found = session.run(None, {n: t.numpy() for n, t in zip(names, given, strict=True)})
+    for a, e in zip(found, net(*given), strict=True):
+        np.testing.assert_allclose(a, e.detach().numpy(), rtol=0, atol=1e-6)
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return what all the errors say of which one is the cause of the next."""
+    return "" if error is None else f"{error}\n{reason_of(error.__cause__)}"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ct.LSTM(2, 3, proj_size=2), "cudnn_rnn: num_proj is 2, but no node"),
+        (lambda: ct.PeepholeLSTM(2, 3), "stacked_rnn: cell_clip is 3.0, but ONNX's clip"),
+        (lambda: ct.BlockLSTM(2, 3), "block_lstm: a node of ONNX does not return the gates"),
+        (lambda: ct.CudnnRNN(3, 3, input_mode="skip_input"), "cudnn_rnn: input_mode is 'skip_in"),
+    ],
+)
+def test_what_the_standard_cannot_say(build: Any, message: str) -> None:
+    net = build()
+    size = 3 if isinstance(net, ct.CudnnRNN) else 2
+    with pytest.raises(Exception, match="Failed to convert") as caught:
+        export(net, torch.randn(4, 1, size))
+    assert message in reason_of(caught.value)
+
+
+def test_resets_are_refused() -> None:
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = ct.GRU(2, 3)
+
+        def forward(self, x: Any, marks: Any) -> Any:
+            return self.net(x, resets=marks)[0]
+
+    with pytest.raises(Exception, match="Failed to convert") as caught:
+        export(Net(), torch.randn(4, 1, 2), torch.zeros(4, 1, dtype=torch.bool))
+    assert "cudnn_rnn: resets is 'given', which no node of ONNX has" in reason_of(caught.value)
