@@ -97,7 +97,7 @@ def test_what_jax_does_not_allow(recipe: Any) -> None:
     with pytest.raises(TypeError, match=r"forward-mode .*custom_vjp"):
         jax.jvp(recipe.lstm, args, args)
     slope = jax.grad(lambda x: loss(recipe.lstm)(x, *args[1:]))
-    with pytest.raises(Exception, match="Linearization|Pure callbacks do not support transpose"):
+    with pytest.raises(Exception, match=r"Linearization|Pure callbacks do not support transpose"):
         jax.grad(lambda x: slope(x).sum())(args[0])
 
 
