@@ -36,7 +36,7 @@ FLOORS = (
     {"conformance", "demo"},
     {"__main__"},
 )
-MOST_ENTRIES, MOST_LINES = 29, 700
+MOST_ENTRIES, MOST_LINES = 30, 700
 # The functions of a cell, and the most parameters one may have.
 STEPS, MOST = ("forward_steps", "backward_steps", "add_sums"), 3
 OTHER_ROOMS = ("kernels", "compiled")
