@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -50,24 +50,35 @@ _GRADIENTS: dict[Any, Callable[..., Any]] = {
 }
 
 
-class _Signature(NamedTuple):
-    """What a function takes."""
+class _Plan(NamedTuple):
+    """What of a call its gradient is given."""
 
-    names: tuple[str, ...]
-    defaults: dict[str, Any]
-    others: bool  # any more by name
+    positional: tuple[str, ...]  # the op's arguments
+    inputs: frozenset[str]  # those that the gradient has too
+    every: bool  # whether it takes all others as well
+    due: dict[str, Any]  # the op's defaults of what the gradient has none for
+    saved: tuple[str, ...]  # the outputs that the gradient takes
+    cotangents: tuple[str, ...]
 
 
 @functools.cache
-def _signature(function: Any) -> _Signature:
+def _plan(function: Any, outputs: Any) -> _Plan:
+    """Return the plan of an op whose outputs are of this type."""
     # Not above: it takes a while to import.
     import inspect
 
-    given = inspect.signature(function).parameters.values()
-    return _Signature(
-        tuple(p.name for p in given if p.kind is not p.VAR_KEYWORD),
-        {p.name: p.default for p in given if p.default is not p.empty},
-        any(p.kind is p.VAR_KEYWORD for p in given),
+    forward, gradient = (
+        inspect.signature(f).parameters.values() for f in (function, _GRADIENTS[function])
+    )
+    known = {p.name: p.default for p in forward if p.kind is not p.VAR_KEYWORD}
+    names = [p.name for p in gradient if p.kind is not p.VAR_KEYWORD]
+    return _Plan(
+        tuple(known),
+        frozenset(names) & frozenset(known),
+        len(names) < len(gradient),
+        {p.name: known[p.name] for p in gradient if p.name in known and p.default is p.empty},
+        tuple(n for n in outputs._fields if n in names),
+        tuple(n for n in names if n not in known and n not in outputs._fields),
     )
 
 
@@ -82,8 +93,8 @@ def _arrays_in(values: Any) -> Iterator[Any]:
 
 
 def _marks(arrays: list[Any]) -> list[Any]:
-    """Return a few elements of each array."""
-    return [a.item(k) for a in arrays for k in (0, a.size // 3, 2 * a.size // 3, a.size - 1)]
+    """Return two elements of each array."""
+    return [a.item(k) for a in arrays for k in (a.size // 3, a.size - 1)]
 
 
 class Pullback(Generic[G]):
@@ -98,29 +109,25 @@ class Pullback(Generic[G]):
         What it takes: the gradients of the outputs.
     """
 
-    def __init__(self, function: Any, given: Mapping[str, Any], outputs: Any) -> None:
-        gradient = _GRADIENTS[function]
-        signature, forward = _signature(gradient), _signature(function)
-        known = {**forward.defaults, **given}
-        saved = {n: a for n, a in outputs._asdict().items() if n in signature.names}
-        self._op: str = function.__name__
-        self._gradient = gradient
-        self._given = {
-            n: a for n, a in known.items() if n in signature.names or signature.others
-        } | saved
-        self.names = tuple(n for n in signature.names if n not in known and n not in saved)
-        self._like = None if "d_h" not in self.names else outputs.h
+    def __init__(self, function: Any, plan: _Plan, given: dict[str, Any], outputs: Any) -> None:
+        self._function, self.names = function, plan.cotangents
+        kept = {n: a for n, a in given.items() if n in plan.inputs or plan.every}
+        for name, default in plan.due.items():
+            kept.setdefault(name, default)
+        for name in plan.saved:
+            kept[name] = getattr(outputs, name)
+        self._like = outputs.h if "d_h" in plan.cotangents else None
         self._clip = None
-        if "cell_clip" in self._given:
-            order = known["gate_order"]
-            is_gru = self._op == "stacked_rnn" and len(outputs.output_c.shape) == 0
-            clip = self._given.pop("cell_clip")
-            self._clip = default_clip(order) if clip is None and not is_gru else clip
-        self._arrays = list(_arrays_in(self._given.values()))
+        if "cell_clip" in plan.inputs:
+            self._clip = kept.pop("cell_clip", None)
+            if self._clip is None and not (function is stacked_rnn and not outputs.output_c.shape):
+                self._clip = default_clip(given.get("gate_order", "icfo"))
+        self._given = kept
+        self._arrays = list(_arrays_in(kept.values()))
         self._marks = _marks(self._arrays)
 
     def __repr__(self) -> str:
-        return f"<pullback of {self._op}, of {', '.join(self.names)}>"
+        return f"<pullback of {self._function.__name__}, of {', '.join(self.names)}>"
 
     def __call__(self, *, through_clip: bool = False, **gradients: AnyArray | None) -> G:
         """
@@ -159,36 +166,45 @@ class Pullback(Generic[G]):
         >>> pullback(output_backprop=np.ones((4, 1, 3))).input_backprop[:, 0, 0].round(4)
         array([0.2748, 0.2561, 0.208 , 0.1334])
         """
-        op = f"pullback of {self._op}"
-        expected = f"expected {'' if len(self.names) == 1 else 'some of '}{', '.join(self.names)}"
-        for name in gradients:
-            if name not in self.names:
-                raise TypeError(f"{op}: there is no {name}, {expected}")
-        if not gradients:
-            raise TypeError(f"{op}: no gradient is given, {expected}")
-        through_clip = check_bool(op, "through_clip", through_clip)
+        if not gradients or not gradients.keys() <= set(self.names):
+            raise self._unknown(gradients)
         clip = {}
+        if through_clip is not False:
+            op = self._op
+            if check_bool(op, "through_clip", through_clip) and self._clip is None:
+                raise TypeError(f"{op}: through_clip is True, and the call has no cell_clip")
         if self._clip is not None and not through_clip:
             clip["cell_clip"] = self._clip
-        elif through_clip and self._clip is None:
-            raise TypeError(f"{op}: through_clip is True, and the call has no cell_clip to choose")
-        self._check_unchanged(op)
+        self._check_unchanged()
         given = dict.fromkeys(self.names) | gradients
         if self._like is not None and given["d_h"] is None:
             with on_device(module_of(self._like), self._like):
                 given["d_h"] = zeros = self._like.copy()
                 zeros.fill(0)
-        result: G = self._gradient(**self._given, **given, **clip)
+        result: G = _GRADIENTS[self._function](**self._given, **given, **clip)
         return result
 
-    def _check_unchanged(self, op: str) -> None:
+    @property
+    def _op(self) -> str:
+        return f"pullback of {self._function.__name__}"
+
+    def _unknown(self, gradients: dict[str, Any]) -> TypeError:
+        """Return the error of gradients that are missing or have other names."""
+        what = [f"there is no {n}" for n in gradients if n not in self.names]
+        some = "" if len(self.names) == 1 else "some of "
+        return TypeError(
+            f"{self._op}: {(*what, 'no gradient is given')[0]}, expected {some}"
+            f"{', '.join(self.names)}"
+        )
+
+    def _check_unchanged(self) -> None:
         now = _marks(self._arrays)
         # NaN is equal to nothing.
         if now != self._marks and any(
             p != q and not (p != p and q != q) for p, q in zip(now, self._marks, strict=True)
         ):
             raise ValueError(
-                f"{op}: an input or output of the call was written into since; call pullback"
+                f"{self._op}: an input or output of the call was written into since; call pullback"
                 " first, or write into a copy"
             )
 
@@ -271,7 +287,7 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     package if cell_clip is left out. The functions of `raw_ops` have TensorFlow's gradient.
 
     **Memory.** The arrays of the call and its outputs are kept, not copied, until the pullback is
-    freed. They must not be written into before it is called. Of NumPy arrays a few elements are
+    freed. They must not be written into before it is called. Of NumPy arrays two elements each are
     compared, so that an update of all weights is noticed and raises a ValueError, but not that of
     one element; CuPy arrays are not looked at.
 
@@ -300,10 +316,12 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
             " any function"
         )
     outputs = function(*args, **kwargs)
-    given = dict(zip(_signature(function).names, args, strict=False)) | kwargs
+    kind: Any = type(outputs)
+    plan = _plan(function, kind)
+    given = dict(zip(plan.positional, args, strict=False)) | kwargs
     if not given.get("is_training", True):
         raise ValueError(
             f"{op}: is_training is {shown(given['is_training'])}, expected True: what the gradient"
             f" of {function.__name__} needs is not kept"
         )
-    return outputs, Pullback(function, given, outputs)
+    return outputs, Pullback(function, plan, given, outputs)

@@ -1140,9 +1140,16 @@ def test_equal_values_with_different_tangents() -> None:
 
 def test_negative_and_mixed_tangents() -> None:
     """The largest may be negative; those of float32 and float64 are scaled for both."""
+    x, h, w = np.ones((1, 2)), np.ones((1, 3)), np.full((5, 6), 0.1)
+
+    def op(x: Any) -> Any:
+        return cupyrnn.gru_block_cell(x, h, w, w[:, :3], np.zeros(6), np.zeros(3))
+
+    for t in (-np.ones((1, 2)), np.array([[-1.0, 1e-10]])):
+        (value, along), (_, small) = (cupyrnn.jvp(op, (x,), (scale * t,)) for scale in (1e290, 1))
+        assert_close(value.h, op(x).h, "float64", "value")
+        assert_close(along.h / 1e290, small.h, "float64", "tangent")
     x = np.ones(2)
-    t = np.array([-1e290, 1e280])
-    np.testing.assert_allclose(cupyrnn.jvp(lambda x: 3 * x, (x,), (t,))[1], 3 * t, rtol=1e-15)
     narrow, t = np.ones(2, "f"), np.array([0.5, -2.0])
     value, along = cupyrnn.jvp(lambda a, b: (a * a, b * b, a * b), (narrow, x), (t.astype("f"), t))
     assert [a.dtype.char for a in along] == ["f", "d", "d"]

@@ -27,6 +27,7 @@ NO_FLOATS = {
     "init_block_lstm",
     "init_params",
     "jvp",
+    "recurrence_kernels",
     "vjp",  # tests/ops/test_vjp.py
 }
 

@@ -46,7 +46,13 @@ def lstm() -> NDArray[np.floating[Any]]:
         out.hidden  # type: ignore[attr-defined] # noqa: B018
         cupyrnn.block_lstm([[[1.0]]], state, state, w, b)  # type: ignore[type-var]
         cupyrnn.block_lstm(x, state, state, [[1.0]], b)  # type: ignore[arg-type]
-    return w - 0.1 * grads.w_grad
+    out, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w, b, cell_clip=0)
+    true = pullback(h_grad=dy)
+    if TYPE_CHECKING:
+        assert_type(out.h, NDArray[Any])
+        assert_type(true, cupyrnn.LSTMGrads[NDArray[Any]])
+        cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w)  # type: ignore[call-arg]
+    return w - 0.1 * grads.w_grad - 0.1 * true.w_grad
 
 
 def gru() -> tuple[int, ...]:
