@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ NO_FLOATS = {
     "init_params",
     "jvp",
     "recurrence_kernels",
+    # Of integers: their scales are constants.
+    "dequantize",
+    "params_from_quantized_onnx",
     "vjp",  # tests/ops/test_vjp.py
 }
 
@@ -145,6 +149,24 @@ def conversions(rng: np.random.Generator) -> dict[str, tuple[Callable[..., Any],
             lambda p: cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, p),
             one.params,
         ),
+        "block_gru_from_gates": (cupyrnn.block_gru_from_gates, cupyrnn.block_gru_to_gates(*gru)),
+        "block_gru_to_gates": (lambda a: cupyrnn.block_gru_to_gates(*a), gru),
+        "block_lstm_from_gates": (
+            cupyrnn.block_lstm_from_gates,
+            cupyrnn.block_lstm_to_gates(*lstm[:5]),
+        ),
+        "block_lstm_to_gates": (lambda a: cupyrnn.block_lstm_to_gates(*a[:5]), lstm),
+        **{
+            name: (partial(getattr(cupyrnn, name), one), random(rng, one.params.size))
+            for name in ("gradient_to_block_lstm", "gradient_to_keras", "gradient_to_torch")
+        },
+        "join_params": (cupyrnn.join_params, cupyrnn.split_params(packed(rng, 2, I=4))),
+        "split_params": (cupyrnn.split_params, packed(rng, 2)),
+        "params_from_dynet": (cupyrnn.params_from_dynet, cupyrnn.params_to_dynet(one)),
+        "params_to_dynet": (cupyrnn.params_to_dynet, one),
+        "params_from_gates": (cupyrnn.params_from_gates, cupyrnn.params_to_gates(one)),
+        "params_to_gates": (cupyrnn.params_to_gates, packed(rng, 2, rnn_mode="gru", **BI)),
+        "reverse_update_gate": (cupyrnn.reverse_update_gate, gru),
         "cudnn_rnn_canonical_to_params": (
             lambda a: cupyrnn.cudnn_rnn_canonical_to_params(1, 4, 3, a.weights, a.biases),
             canonical,
