@@ -6,6 +6,7 @@ the output of one direction.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
@@ -162,12 +163,19 @@ class Weights(NamedTuple):
     b_h: Array  # [G*H]
 
 
-def weights_of(params: Array, net: Net) -> list[Weights]:
-    """Return the parameters by layer and direction."""
-    H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
+@functools.lru_cache(maxsize=256)
+def _starts(net: Net) -> dict[tuple[int, int, str], int]:
+    """Return where the parts of a net's parameters begin, by layer, direction and kind."""
     starts: dict[tuple[int, int, str], int] = {}
     for p in layout(net):
         starts.setdefault((p.layer, p.direction, p.kind), p.offset)
+    return starts
+
+
+def weights_of(params: Array, net: Net) -> list[Weights]:
+    """Return the parameters by layer and direction."""
+    H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
+    starts = _starts(net)
 
     def part(layer: int, d: int, kind: str, rows: int, columns: int) -> Array:
         start = starts[layer, d, kind]

@@ -351,7 +351,9 @@ class Share(NamedTuple):
 _LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 2_000_000, 2, 3 << 20
 
 
-def share(batches: Any, H: int, recurrent_bytes: int, work: int, size: int, whole: bool) -> Share:
+def share(
+    batches: Any, H: int, recurrent_bytes: int, work: int, size: int, whole: bool, most: int
+) -> Share:
     """
     Return how the rows or the units of a layer are shared among threads.
 
@@ -363,9 +365,11 @@ def share(batches: Any, H: int, recurrent_bytes: int, work: int, size: int, whol
         Of the matrix of each step; in all, in multiplications.
     whole
         Whether each thread has to have all units of its rows.
+    most
+        The threads there are.
     """
     B, groups = int(batches[0]), -(-H * size // PANEL_BYTES)
-    n = threads.count() if work >= _LEAST_WORK else 1
+    n = most if work >= _LEAST_WORK else 1
     by_rows = min(n, B // _LEAST_ROWS) if B >= 2 * _LEAST_ROWS else 1
     by_units = 1 if whole else min(n, groups)
     if by_units > 1 and (by_units > by_rows or recurrent_bytes >= _LARGE_MATRIX):
@@ -466,6 +470,15 @@ def run_layer(
     saved
         The cell's Saved, [N, ·] each.
     """
+    # What the threads compute is settled for as many as there are.
+    with threads.claimed() as most:
+        _run_layer(spec, cell, x, carried, starts, saved, back, most)
+
+
+def _run_layer(
+    spec: Spec, cell: Any, x: Array, carried: Any, starts: Any, saved: Any, back: Back | None,
+    most: int,
+) -> None:  # fmt: skip
     (rows, I), dtype, H = x.shape, x.dtype, spec.H
     size, T = dtype.itemsize, len(starts) - 1
     batches = starts[1:] - starts[:-1]
@@ -478,7 +491,7 @@ def run_layer(
     row_bytes = [n * PANEL_BYTES for n in panels]
     work = sum(rows * K * width for K, width in zip(depths, gated, strict=True))
     recurrent = len(spec.inputs)
-    parts = share(batches, H, P * gated[recurrent] * size, work, size, spec.whole)
+    parts = share(batches, H, P * gated[recurrent] * size, work, size, spec.whole, most)
     n = parts.threads
     part_bytes = sum(row_bytes[:recurrent])
     if back is None:

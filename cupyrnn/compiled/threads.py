@@ -12,7 +12,8 @@ import functools
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # What NumPy's BLAS reads, in its order.
@@ -117,20 +118,29 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+@contextmanager
+def claimed() -> Iterator[int]:
+    """Hold the threads, if they are free; gives how many a call may have."""
+    crew = _crew
+    if not crew.busy.acquire(blocking=False):
+        yield 1
+        return
+    try:
+        yield count()
+    finally:
+        crew.busy.release()
+
+
 def run(n: int, function: Callable[..., None], meeting: Any, *args: Any) -> None:
     """
-    Call function(k, n, *args) for all k < n, in threads if they are free.
+    Call function(k, n, *args) for all k < n; more than one thread has to be claimed.
 
     Parameters
     ----------
     meeting
         The array of integers at which they wait for each other, zeros.
     """
-    crew = _crew
-    if n > 1 and crew.busy.acquire(blocking=False):
-        try:
-            crew.run(n, function, meeting, *args)
-        finally:
-            crew.busy.release()
+    if n > 1:
+        _crew.run(n, function, meeting, *args)
     else:
         function(0, 1, *args)

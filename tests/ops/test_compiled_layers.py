@@ -1,0 +1,170 @@
+"""Layers in compiled vectors: threads, tails of vectors, values that are no numbers, the cache."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn.driver import layer as _layer
+
+MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru")
+
+
+def run(
+    mode: str, shape: tuple[int, ...], dtype: str = "float64", z: float | None = None
+) -> list[Any]:
+    """Return the outputs and gradients of a layer; `z` is the first number of x."""
+    T, B, I, H = shape
+    I = I if mode == "block_gru" else max(I, 1)  # cuDNN's have no empty input
+    rng = np.random.default_rng(0)
+
+    def draw(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(dtype)
+
+    x, given, h = draw(T, B, I), draw(T, B, H), draw(B, H)
+    if z is not None:
+        x[0, 0, 0] = z
+    if mode == "block_gru":
+        weights = (draw(I + H, 2 * H) / 4, draw(I + H, H) / 4, draw(2 * H), draw(H))
+        out = cupyrnn.block_gru(x, h, *weights)
+        return [*out, *cupyrnn.block_gru_grad(x, h, *weights[:2], *out, given)]
+    options: Any = {"rnn_mode": mode}
+    params = draw(cupyrnn.cudnn_rnn_params_size(1, H, I, **options)) / 4
+    states = (h[None], draw(1, B, H) if mode == "lstm" else None)
+    out = cupyrnn.cudnn_rnn(x, *states, params, **options)
+    rest = (given, None, None, out.reserve_space)
+    grads = cupyrnn.cudnn_rnn_backprop(x, *states, params, *out[:3], *rest, **options)
+    return [*out[:4], *grads]
+
+
+def beside_numpy(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what a call gives compiled and what it gives in NumPy."""
+    actual = call()
+    with monkeypatch.context() as patch:
+        patch.setattr(_layer, "_compiled", lambda _: None)
+        return actual, call()
+
+
+@pytest.fixture
+def with_threads(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], None]:
+    """A function that sets how many threads a call has, however little it computes."""
+    frame = importlib.import_module("cupyrnn.compiled.frame")
+    monkeypatch.setattr(frame, "_LEAST_WORK", 0)
+    return lambda n: monkeypatch.setattr(frame.threads, "count", lambda: n)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shape", [(3, 1, 1, 1), (2, 3, 3, 3), (4, 33, 33, 33), (5, 2, 0, 17)])
+def test_tails_of_vectors(
+    compiled_loops: ModuleType, mode: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actual, expected = beside_numpy(lambda: run(mode, shape), monkeypatch)
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e, "float64", mode, at_least=1.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shape", [(9, 9, 5, 40), (9, 1, 5, 150), (9, 3, 130, 129)])
+def test_any_number_of_threads_gives_the_same_bits(
+    with_threads: Callable[[int], None], mode: str, shape: tuple[int, ...]
+) -> None:
+    results = []
+    for n in (1, 2, 3):
+        with_threads(n)
+        results.append(run(mode, shape))
+    for other in results[1:]:
+        for a, e in zip(other, results[0], strict=True):
+            np.testing.assert_array_equal(a, e)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("z", [np.nan, np.inf, -np.inf, 1e30, -1e4, 300.0, 1e-310])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_that_are_no_numbers_go_where_numpys_go(
+    compiled_loops: ModuleType, mode: str, z: float, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tanh of 50 and more must not become NaN, and no bound may swallow a NaN."""
+    actual, expected = beside_numpy(lambda: run(mode, (3, 2, 4, 19), dtype, z), monkeypatch)
+    outputs = len(actual) - 4
+    for a, e in zip(actual[:outputs], expected[:outputs], strict=True):
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(e))
+        finite = np.isfinite(e)
+        np.testing.assert_array_equal(a[~finite & ~np.isnan(e)], e[~finite & ~np.isnan(e)])
+        scale = np.abs(e[finite]).max(initial=1)
+        assert_close(a[finite] / scale, e[finite] / scale, dtype, mode, at_least=1.0)
+
+
+def test_a_gradient_that_is_not_given_is_zero(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    x, h = rng.standard_normal((4, 3, 5)), rng.standard_normal((3, 6))
+    weights = rng.standard_normal((11, 12)), rng.standard_normal((11, 6))
+    out = cupyrnn.block_gru(x, h, *weights, np.zeros(12), np.zeros(6))
+    for g in cupyrnn.block_gru_grad(x, h, *weights, *out, np.zeros((4, 3, 6))):
+        np.testing.assert_array_equal(g, 0)
+
+
+def test_calls_at_once_and_after_a_fork(with_threads: Callable[[int], None]) -> None:
+    with_threads(2)
+    shape = (30, 8, 20, 40)
+    expected = run("lstm", shape)
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(lambda _: run("lstm", shape), range(9)):
+            for a, e in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(a, e)
+    if not hasattr(os, "fork"):
+        return
+    child = os.fork()
+    if child == 0:
+        same = all(map(np.array_equal, run("lstm", shape), expected))
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_threads_that_an_exception_interrupts(compiled_loops: ModuleType) -> None:
+    threads = importlib.import_module("cupyrnn.compiled.threads")
+    meeting, seen = np.zeros(1, np.int64), []
+
+    def part(k: int, n: int) -> None:
+        if k == 0:
+            raise KeyboardInterrupt
+        while meeting[0] < 1:  # as at a meeting where the first one never comes
+            pass
+        seen.append(k)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.run(3, part, meeting)
+    assert sorted(seen) == [1, 2]
+
+
+def test_a_cache_that_cannot_be_written(compiled_loops: ModuleType, tmp_path: Path) -> None:
+    """It costs the compilation: no error, no warning."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    code = (
+        "import numpy as np, cupyrnn; x = np.ones((2, 3, 5), 'f');"
+        "out = cupyrnn.cudnn_rnn(x, x[:1, :, :4], None, np.ones(44, 'f'), rnn_mode='rnn_tanh');"
+        "print(out.output.sum() > 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(blocked / "below")},
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
