@@ -34,20 +34,20 @@ def _check_primal(name: str, a: Any) -> None:
         raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected float32 or float64")
 
 
-def _check_tangent(name: str, a: Any, primal: Any, of: str) -> None:
+def _check_tangent(name: str, a: Any, primal: Any, like: str) -> None:
     """Check the tangent of an array."""
     kind = array_kind(primal)
     if array_kind(a) != kind:
         actual = shown(a) if array_kind(a) is None else f"a {array_kind(a)}.ndarray"
-        raise TypeError(f"jvp: {name} is {actual}, expected a {kind}.ndarray like {of}, or None")
+        raise TypeError(f"jvp: {name} is {actual}, expected a {kind}.ndarray like {like}, or None")
     if kind == "cupy" and a.device != primal.device:
         raise TypeError(
-            f"jvp: {name} is on device {a.device.id}, expected {primal.device.id} like {of}"
+            f"jvp: {name} is on device {a.device.id}, expected {primal.device.id} like {like}"
         )
     if a.dtype != primal.dtype:
-        raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected {primal.dtype} like {of}")
+        raise TypeError(f"jvp: {name} has dtype {a.dtype}, expected {primal.dtype} like {like}")
     if a.shape != primal.shape:
-        raise ValueError(f"jvp: {name} has shape {a.shape}, expected {primal.shape} like {of}")
+        raise ValueError(f"jvp: {name} has shape {a.shape}, expected {primal.shape} like {like}")
 
 
 def _largest(name: str, tangent: Any) -> float:
@@ -81,9 +81,9 @@ def _pairs(primals: Any, tangents: Any) -> tuple[list[tuple[Any, Any]], float]:
             _check_tangent(place, tangent, primal, name)
             given[place] = tangent
         pairs.append((primal, tangent))
-    left = [name for name, a in places.items() if a is not None]
-    if left:
-        raise ValueError(f"jvp: {left[0]} has no counterpart in primals")
+    unmatched = [name for name, a in places.items() if a is not None]
+    if unmatched:
+        raise ValueError(f"jvp: {unmatched[0]} has no counterpart in primals")
     return pairs, max((_largest(*item) for item in given.items()), default=0.0)
 
 

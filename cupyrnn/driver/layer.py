@@ -57,15 +57,15 @@ def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any], way: str = "forwa
     """
     module = type(cell).__module__
     if xp is not np:
-        return _room(module, "kernels")
+        return _twin(module, "kernels")
     compiled = _compiled(module) if dtype.char in "fd" else None
     if compiled is not None and compiled.takes(cell, dtype, way):
         return compiled
-    return _room(module, "cells")
+    return _twin(module, "cells")
 
 
 @functools.cache
-def _room(module: str, folder: str) -> Any:
+def _twin(module: str, folder: str) -> Any:
     """Return the module of a cell's name in a folder beside the one the cell is in."""
     package, _, name = module.rpartition(".cells.")
     return importlib.import_module(f"{package}.{folder}.{name}")
@@ -77,19 +77,19 @@ def _compiled(module: str) -> Any:
     if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
         return None
     try:
-        return _room(module, "compiled")
+        return _twin(module, "compiled")
     except Exception:  # Numba is not installed, or does not work with this NumPy.
         return None
 
 
-def _rows(xp: ModuleType, a: Array, run: Run, of: int) -> Array:
-    """Return the rows of a run, of an array that begins at row `of`: [t, B, ·] in NumPy."""
+def _rows(xp: ModuleType, a: Array, run: Run, start: int) -> Array:
+    """Return the rows of a run, of an array that begins at row `start`: [t, B, ·] in NumPy."""
     if a.ndim == 3:
         if len(a) > len(run.batches):
             B = a.shape[1]
-            a = a[(run.row - of) // B : (run.end - of) // B]
+            a = a[(run.row - start) // B : (run.end - start) // B]
         return a if xp is np else a.reshape(run.end - run.row, a.shape[2])
-    rows = a[run.row - of : run.end - of]
+    rows = a[run.row - start : run.end - start]
     if xp is np:
         return rows.reshape(len(run.batches), run.batches[0], rows.shape[1])
     return rows
@@ -142,9 +142,9 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     if packing.single:
         return forward_step(xp, cell, x, first, type(saved)._make([_flat(a) for a in saved]))
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    room, blocks = steps_of(xp, cell, compute, "forward_layer"), packing.blocks()
-    if hasattr(room, "forward_layer") and blocks and cell.widths[0]:
-        return _forward_whole(room, cell, layer, compute)
+    recurrence, blocks = steps_of(xp, cell, compute, "forward_layer"), packing.blocks()
+    if hasattr(recurrence, "forward_layer") and blocks and cell.widths[0]:
+        return _forward_whole(recurrence, cell, layer, compute)
     w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
@@ -169,7 +169,9 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
                 made = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
                 wide = type(saved)._make(made)
             z = [_rows(xp, a, run, block.row) for a in xw]
-            room.forward_steps(cell, ForwardRun(w, z, _running(carried, run), wide, run.batches))
+            recurrence.forward_steps(
+                cell, ForwardRun(w, z, _running(carried, run), wide, run.batches)
+            )
             if rounds:
                 for a, value in zip(out, wide, strict=True):
                     a[...] = value
@@ -187,7 +189,7 @@ def _plain(a: Array, dtype: np.dtype[Any]) -> Array:
     return a if flags.c_contiguous and flags.aligned else a.copy()
 
 
-def _forward_whole(room: Any, cell: Cell, layer: Layer, compute: np.dtype[Any]) -> Any:
+def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[Any]) -> Any:
     """Do what `forward` does where all steps are one compiled call, products included."""
     x, first, packing, saved = layer
     carried = _carried(first, compute)
@@ -206,7 +208,7 @@ def _forward_whole(room: Any, cell: Cell, layer: Layer, compute: np.dtype[Any]) 
         ready = out[0].dtype == compute and all(a.flags.c_contiguous for a in out)
         wide = out if ready else [np.empty(a.shape, compute) for a in out]
         made = type(saved)._make(wide)
-        room.forward_layer(
+        recurrence.forward_layer(
             cell, _plain(x[row:end], compute), carried, steps[t0 : t1 + 1] - row, made
         )
         if not ready:
@@ -216,7 +218,7 @@ def _forward_whole(room: Any, cell: Cell, layer: Layer, compute: np.dtype[Any]) 
 
 
 def _backward_whole(
-    room: Any,
+    recurrence: Any,
     cell: Cell,
     layer: Layer,
     given: Any,
@@ -233,7 +235,7 @@ def _backward_whole(
     x_grad = _flat(grads.x)
     ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
     into = x_grad if ready else np.empty(x_grad.shape, compute)
-    room.backward_layer(
+    recurrence.backward_layer(
         cell,
         plain(x),
         each(first, plain),
@@ -309,11 +311,11 @@ def backward(
         backward_step(xp, cell, x, step, given, carried, grads)
         return
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    room, blocks = steps_of(xp, cell, compute, "backward_layer"), packing.blocks()
+    recurrence, blocks = steps_of(xp, cell, compute, "backward_layer"), packing.blocks()
     if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
         given = given._make([given.h, *(g if g is None or g.any() else None for g in given[1:])])
-    if hasattr(room, "backward_layer") and blocks and cell.widths[0]:
-        _backward_whole(room, cell, layer, given, carried, grads, compute)
+    if hasattr(recurrence, "backward_layer") and blocks and cell.widths[0]:
+        _backward_whole(recurrence, cell, layer, given, carried, grads, compute)
         return
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
@@ -349,9 +351,9 @@ def backward(
                     [_rows(xp, d, part, block.row) for d in deltas],
                     work,
                 )
-                room.backward_steps(cell, steps)
+                recurrence.backward_steps(cell, steps)
                 if grads.vectors is not None:
-                    room.add_sums(cell, steps, grads.vectors)
+                    recurrence.add_sums(cell, steps, grads.vectors)
         skips = cell.inputs[0].w is None
         if skips:  # no product
             input_gradient(xp, cell.inputs, deltas, grads.x[rows])
@@ -457,7 +459,7 @@ def step_gradient(
     """
     B, dtype = len(step.saved[0]), step.saved[0].dtype
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
-    room = steps_of(xp, cell, compute, "backward_steps")
+    recurrence = steps_of(xp, cell, compute, "backward_steps")
     w, work = [weight.w.T for weight in cell.recurrent], Scratch(xp, compute)
     deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
     # Where the gradient ends at the gates one row does not depend on another: on a CPU they are
@@ -479,9 +481,9 @@ def step_gradient(
             [d[rows][None] if xp is np else d for d in deltas],
             work,
         )
-        room.backward_steps(cell, run)
+        recurrence.backward_steps(cell, run)
         if vectors is not None:
-            room.add_sums(cell, run, vectors)
+            recurrence.add_sums(cell, run, vectors)
     return deltas
 
 

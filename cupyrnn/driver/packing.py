@@ -195,9 +195,9 @@ class Packing:
         if lost is not None:
             index = np.where(lost, -1, index)
         if not back:
-            there = np.full(self.sequences, -1)
-            there[index[index >= 0]] = np.flatnonzero(index >= 0)
-            index = there
+            segments = np.full(self.sequences, -1)
+            segments[index[index >= 0]] = np.flatnonzero(index >= 0)
+            index = segments
         missing = np.flatnonzero(index < 0)
         taken = self._xp.asarray(np.maximum(index, 0))
         return taken, self._xp.asarray(missing) if missing.size else None

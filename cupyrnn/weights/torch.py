@@ -96,15 +96,15 @@ def params_from_torch(
     direction: Direction = "bidirectional" if D == 2 else "unidirectional"
     net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, P)
     biased = any(name.startswith("bias") for name in given)
-    left = dict(arrays)
+    remaining = dict(arrays)
     without_memory: Array = np.broadcast_to(np.float32(0), net.params_size)
     for name, symbols, place in _places(net, without_memory, end):
         if name in given:
-            expect_shape(op, prefix + name, left.pop(prefix + name), symbols, place.shape)
+            expect_shape(op, prefix + name, remaining.pop(prefix + name), symbols, place.shape)
         elif biased or not name.startswith("bias"):
             raise ValueError(f"{op}: state_dict has no {prefix}{name}")
-    if left:
-        raise ValueError(f"{op}: state_dict has {next(iter(left))}, which is no part")
+    if remaining:
+        raise ValueError(f"{op}: state_dict has {next(iter(remaining))}, which is no part")
     params = zeros(op, xp, net, next(iter(arrays.values())))
     with on_device(xp, params):
         for name, _, place in _places(net, params, end):

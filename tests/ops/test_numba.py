@@ -129,10 +129,10 @@ def test_with_and_without_numba(
         monkeypatch.delattr(cupyrnn.compiled, name.rpartition(".")[2], raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     _layer._compiled.cache_clear()
-    _layer._room.cache_clear()
+    _layer._twin.cache_clear()
     plain = every_cell()
     _layer._compiled.cache_clear()
-    _layer._room.cache_clear()
+    _layer._twin.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}
     for a, e in zip(compiled, plain, strict=True):
         assert_close(a, e, dtype, "")
