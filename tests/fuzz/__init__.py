@@ -232,6 +232,12 @@ def signature(name: str) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(FUNCTIONS[name]).parameters) if name in FUNCTIONS else {}
 
 
+ONNX_ACTIVATIONS = (
+    "Relu", "Tanh", "Sigmoid", "LeakyRelu", "ThresholdedRelu", "hardsigmoid", "elu", "SOFTSIGN",
+    "Softplus",
+)  # fmt: skip
+
+
 def draw_onnx(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function of ONNX's forms, whose arrays are by direction."""
     dtype, tame = DTYPES[rng.integers(len(DTYPES))], bool(rng.random() < 0.6)
@@ -271,6 +277,16 @@ def draw_onnx(rng: np.random.Generator, name: str) -> Call:
     options: dict[str, Any] = {"direction": ways[rng.integers(len(ways))]}
     if kind == "GRU":
         options["linear_before_reset"] = int(rng.integers(2))
+    if kind == "LSTM":
+        options["input_forget"] = int(rng.integers(2))
+    if rng.random() < 0.4:
+        options["clip"] = float(rng.choice([0, 0.5, np.inf]))
+    if rng.random() < 0.5:
+        count = D * {"LSTM": 3, "GRU": 2, "RNN": 1}[kind]
+        options["activations"] = [str(n) for n in rng.choice(ONNX_ACTIVATIONS, count)]
+        with_alpha = ("LeakyRelu", "ThresholdedRelu", "hardsigmoid", "elu")
+        takers = sum(n in with_alpha for n in options["activations"])
+        options["activation_alpha"] = [0.3] * int(rng.integers(takers + 1))
     given = {"op_type": kind, "inputs": list(arrays.values()), **options}
     return Call(name, given, dtype, s, tame)
 
