@@ -1,6 +1,7 @@
 """Layers of the block ops' cells in one or both directions, forward and backward.
 
-Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions.
+Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions, P the size of h,
+which is H without a projection.
 """
 
 from __future__ import annotations
