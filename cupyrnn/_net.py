@@ -131,14 +131,15 @@ def check_shapes(
     L, D, H, P = net.L, net.D, net.H, net.P
     steps, places = ((T, B), (L * D, B)) if run.time_major else ((B, T), (B, L * D))
     for name, a in arrays.items():
-        if a is None:
-            continue
         if name.startswith(("input_h", "output_h")):
-            expect_shape(op, name, a, f"({run.places}, {symbol})", (*places, P))
+            shape, symbols = (*places, P), symbol
         elif name.startswith(("input_c", "output_c")):
-            expect_shape(op, name, a, f"({run.places}, H)", (*places, H))
+            shape, symbols = (*places, H), "H"
         else:
-            expect_shape(op, name, a, f"({run.steps}, D*{symbol})", (*steps, D * P))
+            shape, symbols = (*steps, D * P), ""
+        if a is not None and a.shape != shape:
+            expected = f"{run.places}, {symbols}" if symbols else f"{run.steps}, D*{symbol}"
+            expect_shape(op, name, a, f"({expected})", shape)
 
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.

@@ -22,7 +22,7 @@ from ._arrays import (
     expect_shape,
     on_device,
 )
-from ._block import GRU_FORM, memory_for, prepared
+from ._block import GRU_FORM, prepared
 from ._results import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
 from .cells.contract import States
@@ -76,9 +76,8 @@ def _backward(
     H, dtype, compute = padded.first.h.shape[1], call.dtype, compute_dtype(call.dtype)
     padded = _padded.of_dtype(dtype, padded)
     cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
-    grads = memory_for(xp, weights, dtype)._replace(
-        b_ru=xp.zeros(2 * H, compute), b_c=xp.zeros(H, compute)
-    )
+    matrices = xp.empty(weights.w_ru.shape, compute), xp.empty(weights.w_c.shape, compute)
+    grads = BlockGRUParams(*matrices, xp.zeros(2 * H, compute), xp.zeros(H, compute))
     given = States(*cast_all(dtype, d_h))
     d_x, first = _padded.backward(xp, cell, padded, given, GRU_FORM.gradients(xp, grads))
     return GRUGrads(*(cast(g, dtype) for g in (d_x, first.h, *grads)))

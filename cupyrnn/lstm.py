@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device
-from ._block import COLUMNS, LSTM_FORM, LSTMCall, check_lstm, memory_for, prepared
+from ._block import COLUMNS, LSTM_FORM, LSTMCall, check_lstm, prepared
 from ._results import LSTMCellGrads, LSTMGrads
 from .cells.contract import Attributes
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
@@ -57,7 +57,9 @@ def _backward(
     dtype, H = padded.x.dtype, padded.first.h.shape[1]
     weights = PeepholeLSTMParams(w, None, *call.peephole)
     cell = LSTM_FORM.cell(xp, prepared(xp, weights, dtype), call.attributes)
-    grads = memory_for(xp, weights, dtype)._replace(b=xp.zeros(4 * H, compute_dtype(dtype)))
+    compute = compute_dtype(dtype)
+    memory = xp.empty(w.shape, compute), xp.zeros(4 * H, compute)
+    grads = PeepholeLSTMParams(*memory, *call.peephole)
     written = LSTM_FORM.gradients(xp, grads)
     x_grad, first_grad = _padded.backward(xp, cell, padded, given, written)
     peephole_grads = xp.zeros((3, H), dtype) if written.vectors is None else written.vectors

@@ -1,12 +1,14 @@
 """Layers of the block ops' cells in one or both directions, forward and backward.
 
-Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions, P the size of h,
-which is H without a projection.
+Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions, P the size of
+h, which is H without a projection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import math
+from collections.abc import Sequence
 from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
@@ -119,15 +121,15 @@ def _form_of(op: str, weights: object) -> Form:
     return form
 
 
-def _size_of(symbols: str, sizes: Mapping[str, int]) -> int:
-    """Return what symbols such as "K+4*H" are."""
-    total = 0
-    for term in symbols.split("+"):
-        size = 1
-        for factor in term.split("*"):
-            size *= sizes[factor] if factor in sizes else int(factor)
-        total += size
-    return total
+@functools.cache
+def _shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
+    """Return the shape that symbols such as "K+P, 4*H" stand for."""
+    sizes = {"K": K, "H": H, "P": P}
+
+    def size_of(term: str) -> int:
+        return math.prod(sizes[f] if f in sizes else int(f) for f in term.split("*"))
+
+    return tuple(sum(map(size_of, axis.split("+"))) for axis in symbols.split(", "))
 
 
 def _check_weights(op: str, form: Form, weights: Sequence[Any], I: int, net: _Layers) -> None:
@@ -136,14 +138,16 @@ def _check_weights(op: str, form: Form, weights: Sequence[Any], I: int, net: _La
     projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
     for n, entry in enumerate(weights):
         K, symbol = (I, "I") if n < D else (D * P, "D*P" if projects else "D*H")
-        sizes = {"K": K, "H": H, "P": P}
         arrays = entry._asdict()
-        expected = {}
-        for name, a in arrays.items():
+
+        def expected(name: str, K: int = K, symbol: str = symbol) -> tuple[str, tuple[int, ...]]:
+            shape = _shape_of(form.shapes[name], K, H, P)
             symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
-            shape = tuple(_size_of(s, sizes) for s in form.shapes[name].split(", "))
-            expected[name] = f"({symbols}{',' * (len(shape) == 1)})", shape
-            expect_shape(op, f"weights[{n}].{name}", a, *expected[name])
+            return f"({symbols}{',' * (len(shape) == 1)})", shape
+
+        for name, a in arrays.items():
+            if a is not None and a.shape != _shape_of(form.shapes[name], K, H, P):
+                expect_shape(op, f"weights[{n}].{name}", a, *expected(name))
         if (arrays.get(form.projection) is not None) != projects:
             found = shown(None) if projects else "given"
             raise TypeError(
@@ -153,7 +157,7 @@ def _check_weights(op: str, form: Form, weights: Sequence[Any], I: int, net: _La
         given = [name for name in form.together if arrays.get(name) is not None]
         if 0 < len(given) < len(form.together):
             missing = next(name for name in form.together if arrays[name] is None)
-            symbols, shape = expected[missing]
+            symbols, shape = expected(missing)
             raise TypeError(
                 f"{op}: weights[{n}].{missing} is None, expected an array of shape {symbols} ="
                 f" {shape} like weights[{n}].{given[0]}"

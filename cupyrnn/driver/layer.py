@@ -468,8 +468,9 @@ def step_gradient(
     for start in range(0, B, n):
         rows = slice(start, min(start + n, B))
 
-        def part(a: Array, rows: slice = rows) -> Array:
-            return cast(a[rows], compute)[None] if xp is np else a[rows]
+        def part(a: Array, rows: slice | None = None if n >= B else rows) -> Array:
+            a = a if rows is None else a[rows]
+            return cast(a, compute)[None] if xp is np else a
 
         run = BackwardRun(
             w,
@@ -477,7 +478,7 @@ def step_gradient(
             each(step.before, part),
             [rows.stop - rows.start],
             each(given, part),
-            each(carried, lambda s, rows=rows: s[rows]),  # type: ignore[misc]
+            carried if n >= B else each(carried, lambda s, rows=rows: s[rows]),  # type: ignore[misc]
             [d[rows][None] if xp is np else d for d in deltas],
             work,
         )

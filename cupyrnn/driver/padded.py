@@ -82,7 +82,7 @@ def check_extent(
 
 def _plain(xp: ModuleType, states: Any) -> Any:
     """Return states as the kernels need them."""
-    return each(states, lambda s: contiguous(xp, s))
+    return each(states, np.asarray if xp is np else lambda s: contiguous(xp, s))
 
 
 def _layer_of(
@@ -138,7 +138,7 @@ def backward(
     if extent is None:
         carried = each(first, lambda s: xp.zeros(s.shape, compute))
         step = Step(_plain(xp, outputs), _plain(xp, first))
-        grads = grads._replace(x=xp.empty(x.shape, dtype))
+        grads = Gradients(xp.empty(x.shape, dtype), *grads[1:])
         x = contiguous(xp, x)
         _layer.backward_step(xp, cell, x, step, _plain(xp, given), carried, grads)
         return grads.x, carried
