@@ -567,7 +567,7 @@ def stacked_rnn(
     ----------
     input : [T, B, I]
         The sequences; all tensors are on its device and of its dtype.
-    input_h : [L*D, B, H]
+    input_h : [L*D, B, H], or [L*D, B, P] of LSTMs with a projection
         The outputs before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
         and so on.
     input_c : [L*D, B, H] or None

@@ -10,7 +10,7 @@ import torch
 from .._arrays import check_bool, check_dropout, check_integer
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru, init_block_lstm
-from .definitions import GRU_WEIGHTS, LSTM_WEIGHTS, block_shapes
+from .definitions import GRU_WEIGHTS, PEEPHOLES, block_shapes
 from .functions import lstm_attributes, stacked_rnn
 from .modules import draw, generator, parameter_of
 from .recurrent import Recurrent, seeds_of
@@ -25,7 +25,6 @@ class StackedNet(Recurrent):
     """What PeepholeLSTM and BlockGRU have in common."""
 
     bias = True
-    proj_size = 0
 
     # torch.nn's checks of the input and the states, and its repr.
     check_input = torch.nn.RNNBase.check_input
@@ -36,7 +35,7 @@ class StackedNet(Recurrent):
     def __init__(
         self,
         sizes: tuple[int, int, int],
-        flags: tuple[bool, float, bool],
+        flags: tuple[bool, float, bool, int],
         names: tuple[str, ...],
         attributes: dict[str, Any],
         device: Any,
@@ -51,6 +50,12 @@ class StackedNet(Recurrent):
         self.batch_first = check_bool(op, "batch_first", flags[0])
         self.dropout = check_dropout(op, flags[1])
         self.bidirectional = check_bool(op, "bidirectional", flags[2])
+        self.proj_size = check_integer(op, "proj_size", flags[3], 0)
+        if self.proj_size >= self.hidden_size:
+            raise ValueError(
+                f"{op}: proj_size is {self.proj_size}, expected less than hidden_size ="
+                f" {self.hidden_size}"
+            )
         self.attributes, self._names = attributes, names
         H, P = self.hidden_size, self.proj_size or self.hidden_size
         for K, end in self._places():
@@ -152,7 +157,7 @@ class PeepholeLSTM(PeepholeNet):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers, batch_first, dropout, bidirectional
+    input_size, hidden_size, num_layers, batch_first, dropout, bidirectional, proj_size
         Those of `torch.nn.LSTM`.
     use_peephole : bool
         Have wci, wcf and wco.
@@ -163,10 +168,10 @@ class PeepholeLSTM(PeepholeNet):
 
     Attributes
     ----------
-    w_l0, b_l0, wci_l0, wcf_l0, wco_l0, w_l0_reverse, ...
-        The weights of each layer and direction, by the names of `block_lstm`'s arguments. w is
-        drawn as `init_block_lstm` does; biases, as the op adds forget_bias itself, and peepholes
-        are zero at first.
+    w_l0, b_l0, wci_l0, wcf_l0, wco_l0, w_p_l0, w_l0_reverse, ...
+        The weights of each layer and direction, by the names of `PeepholeLSTMParams`. w is drawn
+        as `init_block_lstm` does and w_p within sqrt(6 / (H+P)) of zero; biases, as the op adds
+        forget_bias itself, and peepholes are zero at first.
 
     Raises
     ------
@@ -191,6 +196,7 @@ class PeepholeLSTM(PeepholeNet):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        proj_size: int = 0,
         *,
         use_peephole: bool = True,
         forget_bias: float | None = None,
@@ -204,8 +210,8 @@ class PeepholeLSTM(PeepholeNet):
         check_bool("PeepholeLSTM", "use_peephole", use_peephole)
         super().__init__(
             (input_size, hidden_size, num_layers),
-            (batch_first, dropout, bidirectional),
-            LSTM_WEIGHTS[: 5 if use_peephole else 2],
+            (batch_first, dropout, bidirectional, proj_size),
+            ("w", "b", *PEEPHOLES * use_peephole, *("w_p",) * bool(proj_size)),
             {
                 "forget_bias": forget_bias,
                 "cell_clip": cell_clip,
@@ -225,7 +231,12 @@ class PeepholeLSTM(PeepholeNet):
             seed=rng,
             dtype=np.float64,
         )
-        return {"w": w, "b": b, **dict.fromkeys(self._names[2:], np.zeros(self.hidden_size))}
+        H, P = self.hidden_size, self.proj_size
+        drawn = {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, np.zeros(H))}
+        if P:  # the first rows of an orthogonal matrix are orthonormal too
+            bound = (6 / (H + P)) ** 0.5
+            drawn |= {"w": w[: K + P], "w_p": rng.uniform(-bound, bound, (H, P))}
+        return {name: drawn[name] for name in self._names}
 
 
 class BlockGRU(StackedNet):
@@ -279,7 +290,7 @@ class BlockGRU(StackedNet):
         lstm_attributes("BlockGRU", None, None, "icfo", recurrent_activation)
         super().__init__(
             (input_size, hidden_size, num_layers),
-            (batch_first, dropout, bidirectional),
+            (batch_first, dropout, bidirectional, 0),
             GRU_WEIGHTS,
             {"recurrent_activation": recurrent_activation},
             device,

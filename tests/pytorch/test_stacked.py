@@ -140,6 +140,37 @@ def test_what_surrounds_them(kind: str) -> None:
     assert torch.equal(dropping(x)[0], dropping(x)[0])
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_projection(bidirectional: bool) -> None:
+    """Against torch.nn's, of the same weights without peepholes; derivatives by gradcheck."""
+    torch.manual_seed(0)
+    other = torch.nn.LSTM(2, 4, 2, bidirectional=bidirectional, proj_size=3, dtype=torch.float64)
+    net = ct.PeepholeLSTM(2, 4, 2, bidirectional=bidirectional, proj_size=3, gate_order="ifco",
+                          use_peephole=False, dtype=torch.float64)  # fmt: skip
+    given = dict(other.named_parameters())
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            kind, _, end = name.rpartition("_l")
+            if kind == "w_p":
+                p.copy_(given[f"weight_hr_l{end}"].t())
+                continue
+            words = ("weight_ih", "weight_hh") if kind == "w" else ("bias_ih", "bias_hh")
+            parts = [given[f"{word}_l{end}"] for word in words]
+            whole = torch.cat([a.t() for a in parts]) if kind == "w" else parts[0] + parts[1]
+            i, f, c, o = whole.chunk(4, -1)
+            p.copy_(torch.cat([i, f, c, o], -1))
+    x = torch.randn(5, 3, 2, dtype=torch.float64, requires_grad=True)
+    (found, (h, c)), (expected, states) = net(x), other(x)
+    for a, e in zip((found, h, c), (expected, *states), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
+    peepholes = build("PeepholeLSTM", num_layers=2, bidirectional=bidirectional, proj_size=1)
+    torch.autograd.gradcheck(lambda x: peepholes(x)[0], (x,), fast_mode=True)
+    torch.autograd.gradgradcheck(lambda x: peepholes(x)[0], (x,), fast_mode=True)
+    assert ct.PeepholeLSTM(2, 4, proj_size=3).w_p_l0.any()
+    with pytest.raises(ValueError, match=r"^PeepholeLSTM: proj_size is 4, expected less than hid"):
+        ct.PeepholeLSTM(2, 4, proj_size=4)
+
+
 def test_first_values() -> None:
     net = ct.PeepholeLSTM(2, 3, 2, bidirectional=True, gate_order="ifco")
     for name, p in net.named_parameters():
