@@ -22,7 +22,6 @@ from ._arrays import (
     expect_shape,
     on_device,
 )
-from ._block import GRU_FORM, prepared
 from ._results import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
 from .cells.contract import States
@@ -32,6 +31,7 @@ from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver.layer import Step
 from .driver.padded import Extent, Padded, check_extent
+from .weights.block_forms import GRU_FORM, prepared
 from .weights.forms import BlockGRUParams
 
 if TYPE_CHECKING:

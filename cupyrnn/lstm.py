@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device
-from ._block import COLUMNS, LSTM_FORM, LSTMCall, check_lstm, prepared
 from ._results import LSTMCellGrads, LSTMGrads
 from .cells.contract import Attributes
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
@@ -19,13 +18,14 @@ from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver.layer import Step
 from .driver.padded import Extent, Padded, check_extent
+from .weights.block_forms import COLUMNS, LSTM_FORM, LSTMCall, check_lstm, prepared
 from .weights.forms import PeepholeLSTMParams
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
-    from ._block import GateOrder
     from ._typing import AnyArray, ArrayT
     from .arithmetic.gates import RecurrentActivation
+    from .weights.block_forms import GateOrder
 
 
 def _forward(

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from typing import NamedTuple as PlainTuple
 
 from ._arrays import cast, check_choice, check_list, expect_rank, expect_shape, on_device, shown
-from ._block import memory_for, prepared
 from ._net import Run, RunArguments, check_run, check_sequences, check_shapes
 from ._typing import ArrayT, NamedTuple
 from .cells.contract import Attributes, each
 from .derivatives.traced import traceable
 from .driver import stack as _stack
 from .driver.stack import Stack, as_given, time_major_of
+from .weights.block_forms import memory_for, prepared
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .weights.params import DIRECTIONS
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ._arrays import Lengths, Resets
-    from ._block import GateOrder
     from ._typing import AnyArray
     from .arithmetic.gates import RecurrentActivation
     from .cells.contract import Form, FormedWeights
+    from .weights.block_forms import GateOrder
     from .weights.params import Direction
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"

@@ -10,12 +10,12 @@ import numpy as np
 
 from . import raw_ops
 from ._arrays import check_bool, module_of, on_device, shown
-from ._block import default_clip
 from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from .gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
 from .lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
 from .onnx_node import onnx_node_gradients, run_onnx_node
 from .stacked_rnn import stacked_rnn, stacked_rnn_backprop
+from .weights.block_forms import default_clip
 
 if TYPE_CHECKING:
     from typing import ParamSpec

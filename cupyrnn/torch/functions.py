@@ -16,10 +16,10 @@ from .._arrays import (
     check_real,
     shown,
 )
-from .._block import COLUMNS, check_forget_bias
 from ..arithmetic.gates import check_gate
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
+from ..weights.block_forms import COLUMNS, check_forget_bias
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.params import DIRECTIONS, GATES, InputMode
 from .definitions import (
@@ -36,8 +36,8 @@ from .definitions import (
 from .ops import check_tensor
 
 if TYPE_CHECKING:
-    from .._block import GateOrder
     from ..arithmetic.gates import RecurrentActivation
+    from ..weights.block_forms import GateOrder
     from ..weights.params import Direction, RNNMode
 
     Lengths: TypeAlias = torch.Tensor | Sequence[int]

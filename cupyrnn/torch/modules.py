@@ -17,9 +17,9 @@ from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes
 from .ops import check_tensor
 
 if TYPE_CHECKING:
-    from .._block import GateOrder
     from ..arithmetic.gates import RecurrentActivation
     from ..cells.lstm import LSTMOutputs
+    from ..weights.block_forms import GateOrder
     from ..weights.params import Direction, InputMode, RNNMode
     from .functions import Lengths, Resets
 

@@ -16,8 +16,8 @@ from .modules import draw, generator, parameter_of
 from .recurrent import Recurrent, seeds_of
 
 if TYPE_CHECKING:
-    from .._block import GateOrder
     from ..arithmetic.gates import RecurrentActivation
+    from ..weights.block_forms import GateOrder
     from .recurrent import States
 
 

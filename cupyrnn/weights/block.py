@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from .._arrays import Array
-    from .._block import GateOrder
+    from .block_forms import GateOrder
     from .params import Net
 
 

@@ -24,7 +24,7 @@ from .._arrays import (
     shown,
     type_shown,
 )
-from .._block import GRU_FORM, LSTM_FORM
+from .block_forms import GRU_FORM, LSTM_FORM
 from .params import GATES
 
 if TYPE_CHECKING:

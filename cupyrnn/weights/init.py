@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from .._arrays import Array
-    from .._block import GateOrder
+    from .block_forms import GateOrder
     from .params import Direction, InputMode, Net, RNNMode
 
 Scheme: TypeAlias = Literal["keras", "torch"]

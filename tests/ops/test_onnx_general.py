@@ -14,7 +14,7 @@ from checks import TANGENT, assert_close, assert_gradients
 
 import cupyrnn
 from cupyrnn import onnx_node
-from cupyrnn.onnx_general.activations import FUNCTIONS, Activation, activate
+from cupyrnn.onnx_node.activations import FUNCTIONS, Activation, activate
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}

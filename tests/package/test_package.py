@@ -137,7 +137,7 @@ def test_the_script_for_type_checkers_runs() -> None:
 
 def test_typing_marker_is_shipped() -> None:
     assert importlib.resources.files("cupyrnn").joinpath("py.typed").is_file()
-    assert typing.get_args(cupyrnn._block.GateOrder) == ("icfo", "ifco")
+    assert typing.get_args(cupyrnn.weights.block_forms.GateOrder) == ("icfo", "ifco")
 
 
 def test_the_version_is_the_same_everywhere() -> None:

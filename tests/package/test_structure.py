@@ -26,9 +26,9 @@ FLOORS = (
     {"_arrays", "_typing"},
     {"_results", "arithmetic", "derivatives", "parallel"},
     {"cells"},
-    {"_block", "compiled", "kernels"},
+    {"compiled", "kernels"},
     {"driver", "weights"},
-    {"_net", "cudnn", "onnx_general"},
+    {"_net", "cudnn"},
     {"cudnn_rnn", "device", "gru", "lstm", "stacked_rnn", "stream"},
     {"onnx_node", "raw_ops", "torch"},
     {"vjp"},
@@ -36,7 +36,7 @@ FLOORS = (
     {"conformance", "demo"},
     {"__main__"},
 )
-MOST_ENTRIES, MOST_LINES = 30, 700
+MOST_ENTRIES, MOST_LINES = 28, 700
 # The functions of a cell, and the most parameters one may have.
 STEPS, MOST = ("forward_steps", "backward_steps", "add_sums"), 3
 OTHER_ROOMS = ("kernels", "compiled")

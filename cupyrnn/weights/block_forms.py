@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ._arrays import (
+from .._arrays import (
     cast,
     check_arrays,
     check_bool,
@@ -20,15 +20,15 @@ from ._arrays import (
     operand_dtype,
     shown,
 )
-from .arithmetic.dual import real_dtype
-from .arithmetic.gates import check_gate
-from .cells.contract import Attributes, Form, Gradients, States, Weight
-from .cells.gru import GRU, GRUOutputs
-from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
+from ..arithmetic.dual import real_dtype
+from ..arithmetic.gates import check_gate
+from ..cells.contract import Attributes, Form, Gradients, States, Weight
+from ..cells.gru import GRU, GRUOutputs
+from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
 if TYPE_CHECKING:
-    from ._arrays import Array
-    from .arithmetic.gates import HardSigmoid
+    from .._arrays import Array
+    from ..arithmetic.gates import HardSigmoid
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 

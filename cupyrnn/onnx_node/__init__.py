@@ -1,5 +1,9 @@
 """ONNX's LSTM, GRU and RNN: a node's outputs from its inputs and attributes, as the standard says.
 
+What no fast cell computes runs in the files beside this one, one direction, step by step, over
+NumPy and CuPy: `lstm`, `gru` and `rnn` are a page of equations each, in the standard's names;
+`activations` has the eleven functions, `layer` runs the steps, and `attributes` reads a node.
+
 Symbols: T time steps, B batch, I input size, H hidden_size, D directions.
 """
 
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ._arrays import (
+from .._arrays import (
     cast,
     check_arrays,
     check_choice,
@@ -24,20 +28,20 @@ from ._arrays import (
     on_device,
     shown,
 )
-from .cudnn_rnn import cudnn_rnn
-from .derivatives.traced import traceable
-from .gru import block_gru
-from .lstm import block_lstm
-from .onnx_general.attributes import GATES, Attributes, check_attributes, rounds_to
-from .onnx_general.cell import Cell
-from .onnx_general.layer import Sequences, backward, forward, reversed_sequences, sequences
-from .weights.forms import as_arrays
-from .weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
+from ..cudnn_rnn import cudnn_rnn
+from ..derivatives.traced import traceable
+from ..gru import block_gru
+from ..lstm import block_lstm
+from ..weights.forms import as_arrays
+from ..weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
+from .attributes import GATES, Attributes, check_attributes, rounds_to
+from .cell import Cell
+from .layer import Sequences, backward, forward, reversed_sequences, sequences
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ._arrays import Array
+    from .._arrays import Array
 
 OpType: TypeAlias = Literal["LSTM", "GRU", "RNN"]
 
