@@ -12,6 +12,7 @@ import pytest
 from checks import assert_close, layouts
 
 import cupyrnn
+from cupyrnn.driver import step as _steps
 
 NETS = [
     ("lstm", {}),
@@ -156,3 +157,19 @@ LSTM = net("lstm", {}, 1)
 def test_errors(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=f"^{re.escape(f'prepare_step: {message}')}$"):
         call()
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
+def test_a_cell_without_a_faster_step_runs_its_own(
+    rnn_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = cupyrnn.init_params(
+        num_layers=2, num_units=3, input_size=4, rnn_mode=rnn_mode, dtype="float64"
+    )
+    x, (h, c) = np.ones((1, 4)), packed.zero_state(1)
+    expected = cupyrnn.prepare_step(packed)(x, h, c)
+    for name in ("LSTM", "GRUResetAfter", "SimpleRNN"):
+        monkeypatch.setattr(_steps, name, None)
+    step = cupyrnn.prepare_step(packed)
+    assert not step._steps
+    np.testing.assert_allclose(step(x, h, c).output_h, expected.output_h, rtol=1e-14)

@@ -286,3 +286,33 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
 def test_errors(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         call()
+
+
+def test_peepholes_and_a_projection(rng: np.random.Generator) -> None:
+    """LSTMCell(use_peepholes=True, num_proj=P), and the way back."""
+    K, H, P = 3, 4, 2
+    shapes = {"kernel": (K + P, 4 * H), "bias": (4 * H,), "projection/kernel": (H, P)}
+    shapes |= {f"w_{gate}_diag": (H,) for gate in "ifo"}
+    variables = {f"rnn/lstm_cell/{n}": rng.standard_normal(s) for n, s in shapes.items()}
+    weights = cupyrnn.block_lstm_from_tf1(variables)
+    np.testing.assert_array_equal(weights.w_p, variables["rnn/lstm_cell/projection/kernel"])
+    back = cupyrnn.block_lstm_to_tf1(*weights, prefix="rnn/lstm_cell")
+    assert back.keys() == variables.keys()
+    for name, a in back.items():
+        np.testing.assert_array_equal(a, variables[name])
+    x, h, c = rng.standard_normal((5, 1, K)), np.zeros((1, 1, P)), np.zeros((1, 1, H))
+    out = cupyrnn.stacked_rnn(x, h, c, [weights], cell_clip=0)
+    assert out.output.shape == (5, 1, P)
+    with pytest.raises(ValueError, match="w_p is given, but block_lstm has no projection"):
+        _ = weights.arguments
+    with pytest.raises(ValueError, match=r"weights\[0\].w_p is given, but ONNX has no projection"):
+        cupyrnn.block_lstm_to_onnx([weights])
+
+
+def test_a_projection_of_another_shape() -> None:
+    path = "rnn/lstm_cell"
+    variables = {f"{path}/kernel": np.ones((5, 16)), f"{path}/bias": np.ones(16)}
+    variables[f"{path}/projection/kernel"] = np.ones((5, 2))
+    message = r"projection/kernel has shape \(5, 2\), expected \(H, P\) = \(4, 2\)"
+    with pytest.raises(ValueError, match=message):
+        cupyrnn.block_lstm_from_tf1(variables)
