@@ -348,6 +348,11 @@ def check_real(op: str, name: str, value: object) -> float:
         ) from None
 
 
+def unless_zero(value: object) -> object:
+    """Return None for a plain 0, as Keras gives it for a state that a cell does not have."""
+    return None if type(value) in (int, float) and value == 0 else value
+
+
 def check_dropout(op: str, dropout: object) -> float:
     """Return the dropout rate as a Python float in [0, 1]."""
     rate = check_real(op, "dropout", dropout)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -22,6 +21,7 @@ from ._arrays import (
     expect_rank,
     on_device,
     operand_dtype,
+    unless_zero,
 )
 from ._net import (
     CUDNN,
@@ -145,8 +145,10 @@ def _check(
     if backward is not None:
         required["reserve_space"] = optional.pop("reserve_space")
     # Keras gives the cells without it a plain 0.
-    unused = not is_lstm and isinstance(input_c, Real)
-    (required if is_lstm else optional)["input_c"] = None if unused else input_c
+    if is_lstm:
+        required["input_c"] = input_c
+    else:
+        optional["input_c"] = unless_zero(input_c)
     call = check_run(op, required, optional, run)
 
     shape = expect_rank(op, "input_h", input_h, f"({call.places}, P)")

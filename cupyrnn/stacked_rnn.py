@@ -9,12 +9,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from typing import NamedTuple as PlainTuple
 
-from ._arrays import cast, check_choice, check_list, expect_rank, expect_shape, on_device, shown
+from ._arrays import (
+    cast,
+    check_choice,
+    check_list,
+    expect_rank,
+    expect_shape,
+    on_device,
+    shown,
+    unless_zero,
+)
 from ._net import Run, RunArguments, check_run, check_sequences, check_shapes
 from ._typing import ArrayT, NamedTuple
 from .cells.contract import Attributes, each
@@ -214,7 +222,7 @@ def _check(
     optional: dict[str, Any] = {}
     required = {"input": input, **arrays}
     if not others:  # A cell with h alone may have a plain 0 there, as Keras has it.
-        optional["input_c"] = None if isinstance(input_c, Real) else input_c
+        optional["input_c"] = unless_zero(input_c)
     may_lack = {*form.together, form.projection}
     for n, entry in enumerate(entries):
         for name, a in entry._asdict().items():

@@ -310,12 +310,13 @@ def _edited(rng: np.random.Generator, configuration: Any, history: Any, arrays: 
 
 
 # What takes arrays and is no gradient of a net, whose reserve_space is of its own engine.
-_NO_ARRAYS = ("init_", "jvp", "cudnn_rnn_params_", "vjp")
+_NO_ARRAYS = ("init_", "jvp", "cudnn_rnn_params_", "vjp", "dequantize", "recurrence")
 
 
 def device_functions() -> list[str]:
     """Return the functions that are called with CuPy's arrays."""
     names = [n for n in FUNCTIONS if n[0].islower() and not n.startswith(_NO_ARRAYS)]
+    names = [n for n in names if "quantized" not in n]
     for name in names:
         SURROUNDINGS[name] = functools.partial(_on_a_device, name=name)
     return names

@@ -445,6 +445,9 @@ def test_a_gru_takes_a_plain_zero_for_its_cell_states(zero: Any, rng: np.random.
     one = [cupyrnn.init_block_gru(num_units=5, input_size=3, dtype="float64")]
     out = cupyrnn.stacked_rnn(x, h, zero, one)
     assert out.output_c.shape == ()
+    for other in (5.0, True, 1):
+        with pytest.raises(TypeError, match=r"^stacked_rnn: input_c is "):
+            cupyrnn.stacked_rnn(x, h, other, one)
     grads = cupyrnn.stacked_rnn_backprop(x, h, zero, one, out.output, None, None, out.reserve_space)
     assert grads.input_c_backprop.shape == ()
 
