@@ -136,7 +136,7 @@ def test_after_ctrl_c_it_goes_on(
     assert demo.main(options("stopped")) == 0
     stopped = capsys.readouterr().out
     assert "stopped by Ctrl-C after 16 of 40 steps\n  the same command resumes from" in stopped
-    for marks in (["24", "32"], []):  # the second time, there is nothing left to train
+    for marks in (["24", "32", "40"], ["40"]):  # the second time, there is nothing left to train
         assert demo.main(options("stopped")) == 0
         output = capsys.readouterr().out
         assert end(output) == end(expected)
