@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 # The checkout that this file lies in is what is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import against
 import cases
+import checkouts
 import numpy as np
 import processes
 import timing
@@ -531,7 +531,7 @@ def main(argv: list[str] | None = None) -> int:
         print(*chosen, sep="\n")
         return 0
     if args.against is not None:
-        return against.Run(args, header(args.threads), chosen).run()
+        return checkouts.Run(args, header(args.threads), chosen).run()
     return Run(args, chosen).run()
 
 

@@ -537,7 +537,7 @@ def test_a_fault_ends_the_main_job_and_the_checkpoint_is_whole(
 
     done = train(1, tmp_path, *options)  # with another number of ranks
     assert (done.returncode, done.stderr) == (0, "")
-    assert "checkpoint: going on after step 28 with x.npz" in done.stdout
+    assert "checkpoint: resuming from step 28 of x.npz" in done.stdout
     np.testing.assert_allclose(losses(tmp_path), never_stopped, rtol=2e-5)
 
 

@@ -91,16 +91,18 @@ def test_the_tests_use_one_thread() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux to count threads")
 def test_no_threads_are_left() -> None:
-    """The threads of NumPy's BLAS are all there are, Python's or not."""
+    """Beside those of NumPy's BLAS there is at most the second one of the compiled layers."""
     code = """
-import os, numpy as np
+import os, threading, numpy as np
 from ops import test_process as t
 a = np.ones((500, 500))
 a @ a
 before = len(os.listdir("/proc/self/task"))
 for run in t.RUNS.values():
     run(0)
-assert len(os.listdir("/proc/self/task")) == before
+others = [thread for thread in threading.enumerate() if thread.name == "cupyrnn"]
+assert len(others) <= 1
+assert len(os.listdir("/proc/self/task")) == before + len(others)
 """
     check_in_a_process(code)
 

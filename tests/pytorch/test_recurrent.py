@@ -29,6 +29,9 @@ try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal import common_modules
+
+        # That forbids to set PyTorch's flags, in other tests of the process too.
+        torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 except ImportError:  # no PyTorch, or none of what its tests need
     common_modules = None
 

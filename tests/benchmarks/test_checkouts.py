@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import against
 import cases
+import checkouts
 import cpu
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_compare() -> None:
     """A slow spell hits both of a pair; a single slow call of a block does not count."""
     quiet = ([(0.002, 0.006)] * 3, [(0.001, 0.006)] * 3)
     loud = ([(0.02, 0.06), (0.02, 0.06), (9.0, 9.0)], [(0.01, 0.06)] * 3)
-    rows = against.compare(CASE, against.NUMPY, 1, [[quiet, loud, quiet]] * 7)
+    rows = checkouts.compare(CASE, checkouts.NUMPY, 1, [[quiet, loud, quiet]] * 7)
     found = {row.what: row for row in rows}
     assert list(found) == [*PASSES]
     assert found[FORWARD].ratio == pytest.approx(2)
@@ -55,14 +55,14 @@ def test_compare() -> None:
     assert found[BACKWARD].verdict == ""
     assert found[BOTH].ratio == pytest.approx(8 / 7)
     # Where one process of seven differs, that is no difference.
-    other = against.compare(CASE, against.NUMPY, 1, [[quiet]] * 6 + [[quiet[::-1]]])
+    other = checkouts.compare(CASE, checkouts.NUMPY, 1, [[quiet]] * 6 + [[quiet[::-1]]])
     assert other[0].ratio == pytest.approx(2)
     assert other[0].verdict == ""
     # Fewer than six say nothing for sure.
-    assert against.compare(CASE, against.NUMPY, 1, [[quiet]] * 5)[0].verdict == ""
+    assert checkouts.compare(CASE, checkouts.NUMPY, 1, [[quiet]] * 5)[0].verdict == ""
     (swapped,) = (
         row.verdict
-        for row in against.compare(CASE, against.NUMPY, 1, [[quiet[::-1]]] * 8)
+        for row in checkouts.compare(CASE, checkouts.NUMPY, 1, [[quiet[::-1]]] * 8)
         if row.what == FORWARD
     )
     assert swapped == "faster"
@@ -70,7 +70,7 @@ def test_compare() -> None:
 
 def test_report_has_what_is_slower_first() -> None:
     pairs = [[([(0.002, 0.006)], [(0.001, 0.006)])]] * 6
-    text = against.report(["the machine"], against.compare(CASE, against.NUMBA, 2, pairs))
+    text = checkouts.report(["the machine"], checkouts.compare(CASE, checkouts.NUMBA, 2, pairs))
     slower, every = text.split("## All rows")
     assert "the machine" in slower
     assert "Rows: 3, of them slower than the other: 2." in slower
@@ -103,7 +103,7 @@ def test_command(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "cupyrnn", slow / "cupyrnn")
     with (slow / "cupyrnn" / "__init__.py").open("a", encoding="utf-8") as file:
         file.write(SLOWER)
-    out = tmp_path / "against.md"
+    out = tmp_path / "checkouts.md"
     done = command(slow, "--out", out, "--starts", "6")
     assert done.returncode == 0, done.stderr
     assert done.stdout == out.read_text() + "\n"

@@ -7,7 +7,7 @@ pair to pair. So what slows the machine for a while slows both. All of that is d
 each with new processes, as where the memory of one happens to lie can make a few percent for as
 long as it runs.
 
-    python tests/benchmarks/against.py CHECKOUT
+    python tests/benchmarks/checkouts.py CHECKOUT
 
 is one of these processes. It reads a line of JSON for everything it is to do and answers with one.
 """
