@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -14,18 +15,22 @@ onnxruntime: Any
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import onnxruntime
-        import onnxscript  # noqa: F401
         import torch
 
         import cupyrnn.torch as ct
 except ImportError:
-    torch = ct = onnxruntime = None
+    torch = ct = None
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import onnxruntime
+        import onnxscript  # noqa: F401
+except ImportError:
+    onnxruntime = None
 
 pytestmark = [
-    pytest.mark.skipif(
-        onnxruntime is None, reason="needs PyTorch, onnxscript and ONNX Runtime: the extra oracle"
-    ),
+    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
+    pytest.mark.skipif(onnxruntime is None, reason=needs.REASONS["onnxruntime"]),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
