@@ -311,7 +311,7 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
     import cupy
 
-    (dz,), n, H = run.deltas, len(run.deltas[0]), totals.shape[1]
+    (dz, *_), n, H = run.deltas, len(run.deltas[0]), totals.shape[1]
     if n == 0 or H == 0:
         return
     grid = sum_grid(n, H)

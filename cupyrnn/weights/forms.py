@@ -114,7 +114,16 @@ class BlockLSTMParams(NamedTuple):
         return LSTM_FORM
 
 
-class PeepholeLSTMParams(NamedTuple):
+class _PeepholeLSTM(NamedTuple):
+    w: Array
+    b: Array
+    wci: Array | None = None
+    wcf: Array | None = None
+    wco: Array | None = None
+    w_p: Array | None = None
+
+
+class PeepholeLSTMParams(_PeepholeLSTM):
     """
     The weights of `block_lstm` by the names of its arguments, the peepholes among them.
 
@@ -132,12 +141,14 @@ class PeepholeLSTMParams(NamedTuple):
         The matrix of a projection, which `stacked_rnn` has: h is (o*co) @ w_p, and w [I+P, 4*H].
     """
 
-    w: Array
-    b: Array
-    wci: Array | None = None
-    wcf: Array | None = None
-    wco: Array | None = None
-    w_p: Array | None = None
+    __slots__ = ()
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the arrays by name, without a projection where there is none."""
+        arrays = super()._asdict()
+        if self.w_p is None:
+            del arrays["w_p"]
+        return arrays
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -149,12 +160,11 @@ class PeepholeLSTMParams(NamedTuple):
         ValueError
             There is a projection, which `block_lstm` does not have.
         """
-        *arguments, w_p = self._asdict().items()
-        if w_p[1] is not None:
+        if self.w_p is not None:
             raise ValueError(
                 "arguments: w_p is given, but block_lstm has no projection; stacked_rnn has it"
             )
-        return dict(arguments)
+        return self._asdict()
 
     def zero_state(self, batch_size: int) -> LSTMState:
         """
