@@ -36,7 +36,7 @@ def short_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end(output: str) -> str:
     """Return what is printed after the training, without its time."""
-    return re.sub(r"\d+ s; figure: .*|seconds .*", "", output[output.index("\nsample") :])
+    return re.sub(r"(?s:\d+ s; figure:.*)|seconds .*", "", output[output.index("\nsample") :])
 
 
 # Forks a run at a time, all imports made, and kills it at a random moment of its training, or,

@@ -904,7 +904,9 @@ def test_rank(op: str, name: str) -> None:
         else:
             message += f"{SYMBOLS[name]} = {right.shape}"
         if name == "params":
-            message += " for lstm with L = 2, D = 2, H = 5, I = 4"
+            message += (
+                " for lstm with L = 2, D = 2, H = 5, I = 4; a PackedParams knows these itself"
+            )
         raises(op, ValueError, message, **{name: wrong})
 
 

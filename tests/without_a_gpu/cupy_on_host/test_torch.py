@@ -30,6 +30,7 @@ try:
 
         import cupyrnn.torch as ct
         from cupyrnn.torch import arrays as _torch_arrays
+        from cupyrnn.torch import definitions
 except ImportError:
     torch = ct = None
 
@@ -188,7 +189,7 @@ def test_a_copy_is_seen(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_arrays_are_the_memory_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, seen = Problem("block_lstm"), []
-    op = ct.BLOCK_LSTM
+    op = definitions.BLOCK_LSTM
     real = op.function.forward
 
     def spy(inputs: Any, rest: Any) -> Any:
