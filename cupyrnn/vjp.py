@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 G = TypeVar("G")
-R = TypeVar("R")
 
 # The op that has the gradients of all inputs of another one. Their arguments have the same names,
 # and so have the outputs that it is given.
@@ -229,10 +228,6 @@ def vjp(
 def vjp(
     function: Callable[P, OnnxOutputs], /, *args: P.args, **kwargs: P.kwargs
 ) -> tuple[OnnxOutputs, Pullback[OnnxGrads]]: ...
-@overload
-def vjp(
-    function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
-) -> tuple[R, Pullback[Any]]: ...
 def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Pullback[Any]]:
     """
     An op's outputs, and the function from gradients of these to the gradients of its inputs.

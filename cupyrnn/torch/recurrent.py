@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from .functions import Resets
 
-    States = tuple[torch.Tensor, ...]
-    Input = torch.Tensor | PackedSequence
+    States: TypeAlias = tuple[torch.Tensor, ...]
+    Input: TypeAlias = torch.Tensor | PackedSequence
 
 # The cells by the `mode` of torch.nn's modules, and its names of the pieces of the packed vector.
 _MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}

@@ -51,7 +51,7 @@ def lstm() -> NDArray[np.floating[Any]]:
     if TYPE_CHECKING:
         assert_type(out.h, NDArray[Any])
         assert_type(true, cupyrnn.LSTMGrads[NDArray[Any]])
-        cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w)  # type: ignore[call-arg]
+        cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w)  # type: ignore[call-overload]
     return w - 0.1 * grads.w_grad - 0.1 * true.w_grad
 
 
