@@ -202,7 +202,10 @@ def ops(request: pytest.FixtureRequest) -> Ops:
         request.getfixturevalue("compiled_loops")
         module = importlib.import_module("cupyrnn.compiled.common")
         largest = {"numba": 10**9, "numba_blas": -1}[request.param]
-        request.getfixturevalue("monkeypatch").setattr(module, "PRODUCT_LARGEST", largest)
+        patch = request.getfixturevalue("monkeypatch")
+        patch.setattr(module, "PRODUCT_LARGEST", largest)
+        if request.param == "numba_blas":  # step by step, whatever the size
+            patch.setattr(_layer, "LEAST_WORK_OF_LAYER", 2**62)
     return Ops(np if fixture is None else request.getfixturevalue(fixture))
 
 
@@ -228,7 +231,8 @@ def no_compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiled_loops(no_compiled_loops: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Have the loops be those that Numba compiles, as they are for users who have it."""
+    """Have the loops be those that Numba compiles, whole layers of any size in one call."""
     needs.module("numba")
     monkeypatch.setattr(_layer, "_compiled", _compiled)
+    monkeypatch.setattr(_layer, "LEAST_WORK_OF_LAYER", 0)
     return importlib.import_module("cupyrnn.compiled.lstm")

@@ -64,6 +64,17 @@ def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any], way: str = "forwa
     return _twin(module, "cells")
 
 
+# A whole layer in one call costs 70 microseconds more than its steps: with less work, counted in
+# multiplications, that is more than it saves.
+LEAST_WORK_OF_LAYER = 2_500_000
+
+
+def _way(cell: Cell, rows: int, direction: str) -> str:
+    """Return whether so many rows are worth a layer in one call: what `steps_of` is asked for."""
+    wide = sum(w.w.size for w in (*cell.inputs, *cell.recurrent) if w.w is not None)
+    return f"{direction}_layer" if rows * wide >= LEAST_WORK_OF_LAYER else f"{direction}_steps"
+
+
 @functools.cache
 def _twin(module: str, folder: str) -> Any:
     """Return the module of a cell's name in a folder beside the one the cell is in."""
@@ -142,8 +153,9 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     if packing.single:
         return forward_step(xp, cell, x, first, type(saved)._make([_flat(a) for a in saved]))
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    recurrence, blocks = steps_of(xp, cell, compute, "forward_layer"), packing.blocks()
-    if hasattr(recurrence, "forward_layer") and blocks and cell.widths[0]:
+    way, blocks = _way(cell, len(x), "forward"), packing.blocks()
+    recurrence = steps_of(xp, cell, compute, way)
+    if way == "forward_layer" and hasattr(recurrence, way) and blocks and cell.widths[0]:
         return _forward_whole(recurrence, cell, layer, compute)
     w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
@@ -311,10 +323,11 @@ def backward(
         backward_step(xp, cell, x, step, given, carried, grads)
         return
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    recurrence, blocks = steps_of(xp, cell, compute, "backward_layer"), packing.blocks()
+    way, blocks = _way(cell, len(x), "backward"), packing.blocks()
+    recurrence = steps_of(xp, cell, compute, way)
     if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
         given = given._make([given.h, *(g if g is None or g.any() else None for g in given[1:])])
-    if hasattr(recurrence, "backward_layer") and blocks and cell.widths[0]:
+    if way == "backward_layer" and hasattr(recurrence, way) and blocks and cell.widths[0]:
         _backward_whole(recurrence, cell, layer, given, carried, grads, compute)
         return
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]

@@ -442,7 +442,7 @@ with parallel.communicator(timeout={timeout}) as comm:
 def test_a_fault_on_one_rank_ends_all(fault: str, message: str, status: int) -> None:
     timeout = 2 if "has waited" in message else 300
     done = mpiexec(2, FAULT.format(fault=fault, timeout=timeout), timeout=60)
-    assert done.returncode == status, done.stderr
+    assert done.returncode in np.atleast_1d(status), done.stderr
     assert re.search(message, done.stderr, re.DOTALL)
 
 
@@ -519,7 +519,8 @@ def test_a_fault_ends_the_main_job_and_the_checkpoint_is_whole(
         "KILL": ("os.kill(os.getpid(), signal.SIGKILL)", 9, ""),
         "raise": ("raise ZeroDivisionError('planted')", 1, r"rank 1: Traceback.*planted"),
         "memory": ("raise MemoryError('planted')", 1, r"rank 1: not enough memory: planted"),
-        "hang": ("time.sleep(1000)", 1, r"rank 0: .* has waited 3 s for the others"),
+        # mpiexec returns the status of the rank that ends all, or the signal that ends the other.
+        "hang": ("time.sleep(1000)", (1, 9), r"rank 0: .* has waited 3 s for the others"),
         "different": (
             "p['w'][0, 0] += 1e-7",
             1,
@@ -529,7 +530,7 @@ def test_a_fault_ends_the_main_job_and_the_checkpoint_is_whole(
     timeout = "3" if faults == "hang" else "300"
     options = ["--steps", "60", "--every", "7", "--timeout", timeout]
     done = train(2, tmp_path, *options, fault=fault)
-    assert done.returncode == status, done.stderr
+    assert done.returncode in np.atleast_1d(status), done.stderr
     assert re.search(message, done.stderr, re.DOTALL), done.stderr
     # What a killed one leaves is removed by the next.
     assert {name for name in os.listdir(tmp_path) if not name.startswith(".")} == {"x.npz"}
