@@ -84,7 +84,8 @@ def recurrence_kernels(
     Raises
     ------
     ValueError, TypeError
-        An argument is not as described, or CUPYRNN_PERSISTENT is none of the three.
+        An argument is not as described, CUPYRNN_PERSISTENT is none of the three, or processors is
+        left out where CuPy has no device.
 
     Examples
     --------
@@ -109,7 +110,12 @@ def recurrence_kernels(
     kernels: Any = import_module(f".kernels.{_CELLS[cell]}", __package__)
     persistent: Any = import_module(".kernels.persistent", __package__)
     if processors is None:
-        processors = persistent.processors_of_device()
+        try:
+            processors = persistent.processors_of_device()
+        except Exception as error:  # CuPy is not installed, or finds no GPU
+            raise ValueError(
+                f"{op}: processors is None, expected an integer, as there is no GPU to ask"
+            ) from error
     processors = check_integer(op, "processors", processors, 1)
     directions = kernels.FORWARD_ROWS, kernels.BACKWARD_ROWS
     found = [persistent.choose(k, kind, (B, H), T, processors) for k in directions]

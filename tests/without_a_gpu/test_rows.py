@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -389,6 +390,9 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             ask(**{"cell": "lstm", "H": 4, **changed})
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(ValueError, match="processors is None, expected an integer, as there is no"):
+        ask("lstm", 4, processors=None)
     with pytest.raises(TypeError, match="recurrence_kernels: dtype is 'int8', expected one of"):
         ask("lstm", 4, dtype="int8")
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "tile")
