@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import array_kind, expect_shape, shown
+from .._arrays import array_kind, check_arrays, expect_shape, shown
 from .onnx import params_from_onnx
 
 if TYPE_CHECKING:
@@ -169,8 +169,7 @@ def params_from_quantized_onnx(
         raise ValueError(f"{op}: W has shape {shapes['W']}, expected (D, I, 4*H) with H = {H}")
     if B is not None:
         B = _on_host(op, "B", B)
-        if B.dtype.kind != "f":
-            raise TypeError(f"{op}: B has dtype {B.dtype}, expected float32")
+        check_arrays(op, {"B": B})
         expect_shape(op, "B", B, "(D, 8*H)", (D, 8 * H))
     matrices: list[Array] = []
     for name, q, scale, zero in (("W", W, W_scale, W_zero_point), ("R", R, R_scale, R_zero_point)):
