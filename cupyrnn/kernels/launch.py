@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from math import isqrt
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 # Columns of H by rows of B. The sums have the same shape: COLUMN_THREADS and ROW_THREADS.
 BLOCK = (32, 8)
 _LARGEST_GRID_Y = 65535
+# Slices of a sum over rows, and blocks that keep every multiprocessor of a large device busy.
 _SLICES = 64
+_BUSY = 512
 
 
 def step_grid(rows: int, columns: int) -> tuple[int, int]:
@@ -33,7 +36,10 @@ def step_grid(rows: int, columns: int) -> tuple[int, int]:
 
 def sum_grid(rows: int, columns: int) -> tuple[int, int]:
     """Return the grid of a sum over the rows, in slices that do not depend on the device."""
-    return -(-columns // BLOCK[0]), max(1, min(_SLICES, rows // (8 * BLOCK[1])))
+    blocks = -(-columns // BLOCK[0])
+    # Few columns make up for it by more slices, until adding up these takes as long as a slice.
+    slices = max(_SLICES, min(_BUSY // max(blocks, 1), isqrt(rows)))
+    return blocks, max(1, min(slices, rows // (8 * BLOCK[1])))
 
 
 def _addresses(values: Sequence[Any]) -> tuple[Any, Any]:
@@ -45,6 +51,14 @@ def _addresses(values: Sequence[Any]) -> tuple[Any, Any]:
         elif value is not None:  # None is a null pointer.
             places[n] = address(value)
     return places, places.ctypes.data + 8 * np.arange(len(values), dtype=np.uint64)
+
+
+def make_context_current() -> None:
+    """Have the current device's context be that of this thread, for what asks the driver."""
+    import cupy
+
+    # A thread has none before its first call of the runtime, and CuPy's pool may spare it that.
+    cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
 
 
 def launch(
@@ -59,6 +73,7 @@ def launch(
     """Launch a kernel once, on the current stream; for the first four see `kernel`."""
     import cupy
 
+    make_context_current()
     kept, addresses = _addresses(args)
     function = kernel(cell, kernels, dtype.name, name).kernel.ptr
     stream = cupy.cuda.get_current_stream().ptr
@@ -89,8 +104,7 @@ class Loop:
         self._module = cell, kernels
 
         self._driver = cupy.cuda.driver
-        # A thread that has made no call of the runtime yet has no context.
-        cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
+        make_context_current()
         self._stream = cupy.cuda.get_current_stream().ptr
         self._batches = batches
         self._starts = [0, *accumulate(batches)]

@@ -97,8 +97,15 @@ __device__ __forceinline__ LSTMGateGradients<A> lstm_gate_gradients(
 """
 
 STEP = r"""
+// Blocks that a multiprocessor is to hold, so many that ptxas spills nothing on any architecture.
+// Left alone it takes more registers for this kernel; for those of the other steps it does not.
+const int STEP_THREADS = COLUMN_THREADS * ROW_THREADS;
 template <typename T>
-__global__ void lstm_forward_step(
+constexpr int STEP_BLOCKS =
+    sizeof(T) == 2 ? 6 : sizeof(typename Acc<T>::real) == 4 ? 4 : sizeof(T) == 8 ? 3 : 2;
+
+template <typename T>
+__global__ void __launch_bounds__(STEP_THREADS, STEP_BLOCKS<T>) lstm_forward_step(
     const typename Acc<T>::type* z,    // [n, 4*H], read: x @ w_x + h_prev @ w_h
     const typename Acc<T>::type* b,    // [4*H], read: the bias, forget_bias included
     const typename Acc<T>::type* wci,  // [H], read, as the next two; all three null: no peepholes

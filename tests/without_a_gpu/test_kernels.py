@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -39,9 +41,9 @@ from without_a_gpu.agreement import (
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
 from without_a_gpu.ptx.parser import PtxError
 
-# With this many, three blocks of 256 threads still fit on a multiprocessor, and two where each
-# number is two of float64.
-MOST_REGISTERS = dict.fromkeys(common.TYPES, 80) | {"complex128": 128}
+# With this many, four blocks of 256 threads fit on a multiprocessor, three of float64, and two
+# where each number is two of float64.
+MOST_REGISTERS = dict.fromkeys(common.TYPES, 64) | {"float64": 80, "complex128": 128}
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -213,6 +215,41 @@ def test_launches_are_on_the_current_stream(
 
 
 @pytest.mark.cuda_on_cpu
+def test_a_new_thread_has_a_context_before_its_first_launch(
+    cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA's driver launches nothing in a thread that no call of the runtime has given one."""
+    start, has_context = cupy_on_cpu.cuda.driver.launchKernel, threading.local()
+    chosen = []
+
+    def set_device(device: int) -> None:
+        chosen.append(device)
+        has_context.now = True
+
+    def refusing(function: Any, *numbers: Any) -> Any:
+        assert getattr(has_context, "now", False), "CUDA_ERROR_INVALID_CONTEXT"
+        return start(function, *numbers)
+
+    monkeypatch.setattr(cupy_on_cpu.cuda.runtime, "setDevice", set_device)
+    monkeypatch.setattr(cupy_on_cpu.cuda.driver, "launchKernel", refusing)
+    g = cupy_on_cpu.asarray(rng.standard_normal((5, 3)))
+    inputs = lstms.problem(rng, (1, 2, 4, 5), False)
+    one = {n: cupy_on_cpu.asarray(a[0] if n == "x" else a) for n, a in inputs.items()}
+    calls: list[Callable[[], Any]] = [
+        lambda: launch.add_column_sums(g, cupy_on_cpu.zeros(3)),
+        lambda: dropout.keep_mask((3, 4), np.dtype("float32"), 2**31, (1, 2), 1),
+        lambda: cupyrnn.lstm_block_cell(**one),
+    ]
+    for call in calls:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(call).result()
+    with cupy_on_cpu.cuda.Device(1), ThreadPoolExecutor(1) as thread:
+        thread.submit(calls[0]).result()
+    assert chosen[-1] == 1
+    assert 0 in chosen
+
+
+@pytest.mark.cuda_on_cpu
 def test_more_rows_than_the_largest_grid(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,10 +263,26 @@ def test_more_rows_than_the_largest_grid(
 @pytest.mark.cuda_on_cpu
 def test_sums_over_many_slices(cupy_on_cpu: ModuleType, rng: np.random.Generator) -> None:
     g = rng.standard_normal((5000, 33))
-    assert launch.sum_grid(*g.shape) == (2, 64)
+    assert launch.sum_grid(*g.shape) == (2, 70)
     sums = cupy_on_cpu.zeros(33)
     launch.add_column_sums(cupy_on_cpu.asarray(g), sums)
     assert_close(cupy_on_cpu.asnumpy(sums), g.sum(0), "float64", "sums", at_least=70.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid"),
+    [
+        ((1, 1), (1, 1)),
+        ((100, 32), (1, 1)),
+        ((1000, 33), (2, 15)),
+        ((16_000, 32), (1, 126)),  # T = 1000, B = 16, a simple RNN: most of a large device
+        ((16_000, 256), (8, 64)),
+        ((10**6, 32), (1, 512)),
+        ((10**6, 4096), (128, 64)),
+    ],
+)
+def test_sums_of_few_columns_take_more_slices(shape: Any, grid: Any) -> None:
+    assert launch.sum_grid(*shape) == grid
 
 
 @pytest.mark.cuda_on_cpu
