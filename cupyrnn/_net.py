@@ -261,8 +261,10 @@ def reserve_size(net: Net, sizes: Sizes, rows: int) -> int:
     return _stack.reserve_size(net, sizes, _SAVED[net.rnn_mode], rows)
 
 
-# What host_reserved begins with: whose reserve_space it is. The fingerprint of its call follows.
-OWN, CUDNN = 0, 1
+# Whose reserve_space it is, by what host_reserved begins with; the fingerprint of the call follows.
+# Each algorithm of cuDNN has its own.
+OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic")
+OWN = OWNERS.index("cupy")
 _FINGERPRINT = 4  # bytes
 
 
@@ -297,7 +299,7 @@ def reserved_engine(
             " forward call with is_training=True returns it"
         )
     owner = int(host_reserved[0])
-    if owner not in ((OWN,) if xp is np else (OWN, CUDNN)):
+    if owner not in ((OWN,) if xp is np else range(len(OWNERS))):
         raise ValueError(
             f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
         )
@@ -308,7 +310,7 @@ def reserved_engine(
         )
     if xp is np:
         return engine
-    whose = "cudnn" if owner == CUDNN else "cupy"
+    whose = OWNERS[owner]
     if engine not in ("auto", whose):
         raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {whose!r}")
     return whose

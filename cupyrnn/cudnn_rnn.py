@@ -24,8 +24,8 @@ from ._arrays import (
     unless_zero,
 )
 from ._net import (
-    CUDNN,
     OWN,
+    OWNERS,
     PackedForm,
     Run,
     RunArguments,
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from .weights.packed import PackedParams, Settled
     from .weights.params import Direction, InputMode, Net, RNNMode
 
-Engine: TypeAlias = Literal["auto", "cudnn", "cupy"]
+Engine: TypeAlias = Literal["auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"]
 
 # The environment variable that says what engine "auto" is for CuPy arrays.
 ENGINE_VARIABLE = "CUPYRNN_ENGINE"
-_ENGINES = ("auto", "cudnn", "cupy")
+_ENGINES = ("auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic")
 
 
 class _Call(NamedTuple):
@@ -70,24 +70,34 @@ class _Call(NamedTuple):
     run: Run
     net: Net
     params: Array
-    engine: Literal["numpy", "cupy", "cudnn"]
+    engine: Literal["numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"]
+
+    @property
+    def by_cudnn(self) -> bool:
+        """Whether cuDNN computes it, by whatever algorithm."""
+        return self.engine not in ("numpy", "cupy")
+
+    @property
+    def problem(self) -> Problem:
+        """The call as cuDNN is told of it."""
+        return _problem(self.net, self.run.sizes, self.engine)
 
     def states(self, h: Any, c: Any) -> Any:
         """Return states, or their gradients, as the cells have them."""
         return LSTMStates(h, c) if self.net.rnn_mode == "lstm" else States(h)
 
 
-def _problem(net: Net, sizes: Sizes) -> Problem:
-    """Return a call as cuDNN is told of it."""
+def _problem(net: Net, sizes: Sizes, engine: str) -> Problem:
+    """Return a call as cuDNN is told of it, by the algorithm of an engine."""
     from .cudnn.descriptors import Problem
 
     *of_net, gate = net
     T, B, training, *dropout = sizes
-    return Problem._make([*of_net, T, B, gate, *dropout, training])
+    return Problem._make([*of_net, T, B, gate, *dropout, training, engine])
 
 
 def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
-    """Return the engine of a call: "numpy", "cupy" or "cudnn"."""
+    """Return the engine of a call: "numpy", "cupy", or "cudnn" or one by its algorithm."""
     check_choice(op, "engine", engine, _ENGINES)
     xp = run.xp
     if xp is np:
@@ -105,17 +115,19 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
         return "cupy"
     from .cudnn import engine as _cudnn
 
+    by = "cudnn" if engine == "auto" else engine
     if run.dtype.kind == "c":
         reason: str | None = "cuDNN does not take complex arrays"
     elif run.resets is not None:
         reason = "cuDNN does not take resets"
     else:
         with on_device(xp, input):
-            reason = _cudnn.why_not(_problem(net, run.sizes), input.dtype.name, run.lengths)
+            problem = _problem(net, run.sizes, by)
+            reason = _cudnn.why_not(problem, input.dtype.name, run.lengths)
     if reason is None:
-        return "cudnn"
-    if engine == "cudnn":
-        raise RuntimeError(f"{op}: {source} is 'cudnn', but {reason}")
+        return by
+    if engine != "auto":
+        raise RuntimeError(f"{op}: {source} is {engine!r}, but {reason}")
     if isinstance(reason, _cudnn.Fault):
         _cudnn.warn_once(op, reason)
     return "cupy"
@@ -217,13 +229,12 @@ def _backward(
 def _expected_size(call: _Call, input: Array) -> int:
     """Return the number of elements of an engine's reserve_space."""
     run = call.run
-    if call.engine != "cudnn":
+    if not call.by_cudnn:
         return reserve_size(call.net, run.sizes, run.rows)
     from .cudnn import engine as _cudnn
 
     with on_device(run.xp, input):
-        problem = _problem(call.net, run.sizes)
-        return _cudnn.reserve_size(problem, input.dtype.name, run.lengths)
+        return _cudnn.reserve_size(call.problem, input.dtype.name, run.lengths)
 
 
 def _contiguous(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
@@ -314,12 +325,15 @@ def cudnn_rnn(
         Drop values, and keep what the backward pass needs.
     time_major : bool
         Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
-    engine : {"auto", "cudnn", "cupy"}
+    engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What computes CuPy arrays: cuDNN or this package's kernels. "auto" is cuDNN where its
         library is found and supports the call, which it does of no complex arrays, unless the
-        environment variable CUPYRNN_ENGINE is set to one of the other two; where the library is
-        there and fails, a RuntimeWarning says so once. NumPy arrays are computed by NumPy. See
-        `cudnn_rnn_engine`.
+        environment variable CUPYRNN_ENGINE is set to one of the others; where the library is
+        there and fails, a RuntimeWarning says so once. NumPy arrays are computed by NumPy. The
+        last two are cuDNN 9 by another algorithm than its standard one: SMALL_H for an H of up
+        to 192 in inference and 128 in training (384 and 256 for the rnn modes), not in float64;
+        PERSIST_DYNAMIC for B = 1, not in bfloat16, which compiles its kernels at the first call.
+        Both need sequences of one length and no projection. See `cudnn_rnn_engine`.
 
     Returns
     -------
@@ -337,7 +351,7 @@ def cudnn_rnn(
     ValueError
         A shape does not fit the others, or an attribute is out of range.
     RuntimeError
-        engine is "cudnn", and its library is not found or does not support the call.
+        engine is one of cuDNN's, and its library is not found or does not support the call.
 
     See Also
     --------
@@ -364,17 +378,17 @@ def cudnn_rnn(
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
     states = input, input_h, input_c
     call = _check(op, states, settled(op, params, attributes), run, engine)
-    xp, dtype, sizes, net = call.run.xp, call.run.dtype, call.run.sizes, call.net
+    xp, dtype, net = call.run.xp, call.run.dtype, call.net
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
         x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
         output_c = None
-        if call.engine == "cudnn":
+        if call.by_cudnn:
             from .cudnn import engine as _cudnn
 
             x, h, c, packed = _contiguous(xp, (x, h, c, call.params))
             output, output_h, output_c, reserve_space = _cudnn.forward(
-                _problem(net, sizes), x, h, c, packed, call.run.lengths
+                call.problem, x, h, c, packed, call.run.lengths
             )
             if not is_training:
                 reserve_space = xp.zeros((), dtype)
@@ -385,7 +399,7 @@ def cudnn_rnn(
             output_c = others[0] if others else None
         host_reserved = np.zeros((), np.int8)
         if is_training:
-            owner = CUDNN if call.engine == "cudnn" else OWN
+            owner = OWNERS.index(call.engine) if call.by_cudnn else OWN
             host_reserved = fingerprinted(owner, net, call.run)
         return CudnnRNNOutputs(
             as_given(xp, output, time_major, dtype),
@@ -415,7 +429,7 @@ def cudnn_rnn_engine(
     is_training: bool = True,
     time_major: bool = True,
     engine: Engine = "auto",
-) -> Literal["numpy", "cupy", "cudnn"]:
+) -> Literal["numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"]:
     """
     Return what would compute a call of `cudnn_rnn` with these arguments, without computing it.
 
@@ -453,14 +467,15 @@ def cudnn_rnn_engine(
         Whether values are dropped and what the backward pass needs is kept.
     time_major : bool
         Otherwise input is [B, T, I] and the states [B, L*D, ·].
-    engine : {"auto", "cudnn", "cupy"}
+    engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What is asked for: for CuPy arrays "auto" is cuDNN where its library is found and supports
-        the call, unless the environment variable CUPYRNN_ENGINE is set to one of the other two.
+        the call, unless the environment variable CUPYRNN_ENGINE is set to one of the others.
 
     Returns
     -------
-    {"numpy", "cupy", "cudnn"}
-        NumPy, this package's kernels on CuPy arrays, or cuDNN.
+    {"numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"}
+        NumPy, this package's kernels on CuPy arrays, or cuDNN, by its standard algorithm or one
+        of the others.
 
     Raises
     ------
@@ -470,7 +485,7 @@ def cudnn_rnn_engine(
     ValueError
         A shape does not fit the others, or an attribute is out of range.
     RuntimeError
-        engine is "cudnn", and its library is not found or does not support the call.
+        engine is one of cuDNN's, and its library is not found or does not support the call.
 
     Examples
     --------
@@ -574,7 +589,7 @@ def cudnn_rnn_backprop(
     time_major : bool
         Otherwise input, output and their gradients are [B, T, ·] and the states and theirs
         [B, L*D, ·].
-    engine : {"auto", "cudnn", "cupy"}
+    engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What computes CuPy arrays. With host_reserved, "auto" is the engine of the forward call,
         and another one is an error.
 
@@ -593,7 +608,7 @@ def cudnn_rnn_backprop(
         A shape does not fit the others, an attribute is out of range, or reserve_space is not of
         the size that the forward call with these arguments returns.
     RuntimeError
-        engine is "cudnn", and its library is not found or does not support the call.
+        engine is one of cuDNN's, and its library is not found or does not support the call.
 
     Examples
     --------
@@ -624,7 +639,7 @@ def cudnn_rnn_backprop(
     states = input, input_h, input_c
     call = _check(op, states, settled(op, params, attributes), run, engine, given)
     xp, dtype, is_lstm = call.run.xp, call.run.dtype, call.net.rnn_mode == "lstm"
-    if call.engine == "cudnn" and output is None:
+    if call.by_cudnn and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
     size = _expected_size(call, input)
     if reserve_space.shape != (size,):
@@ -637,15 +652,14 @@ def cudnn_rnn_backprop(
         arrays = (input, input_h, c, output, output_backprop, output_h_backprop, dc)
         x, h, c, y, dy, dh, dc = time_major_of(xp, dtype, time_major, arrays)
         grads: Any
-        if call.engine == "cudnn":
+        if call.by_cudnn:
             from .cudnn import engine as _cudnn
 
             x, h, c, packed, y, dy, dh, dc, saved = _contiguous(
                 xp, (x, h, c, call.params, y, dy, dh, dc, reserve_space)
             )
-            problem = _problem(call.net, call.run.sizes)
             grads = _cudnn.backward(
-                problem, x, h, c, packed, call.run.lengths, y, dy, dh, dc, saved
+                call.problem, x, h, c, packed, call.run.lengths, y, dy, dh, dc, saved
             )
         else:
             inputs, last = (x, call.states(h, c)), call.states(dh, dc)

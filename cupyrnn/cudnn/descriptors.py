@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     Lengths: TypeAlias = NDArray[np.int32] | None
 
+# cudnnRNNAlgo_t by the names of the engines. A reserve is of one of them.
+ALGORITHMS = {"cudnn": 0, "cudnn_persist_dynamic": 2, "cudnn_small_h": 3}
+
 Pair: TypeAlias = tuple[int, int]
 Triple: TypeAlias = tuple[int, int, int]
 
@@ -63,6 +66,7 @@ class Problem(NamedTuple):
     seed: int = 0
     seed2: int = 0
     is_training: bool = True
+    engine: str = "cudnn"  # of ALGORITHMS
 
     @property
     def P(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._arrays import tf32_allowed
 from . import library
-from .descriptors import address, all_lengths
+from .descriptors import ALGORITHMS, address, all_lengths
 from .handles import Handles
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Eight:
             *(handle, rnn, H, net.L, dropout),
             library.SKIP_INPUT if net.skip else library.LINEAR_INPUT,
             library.BIDIRECTIONAL if D == 2 else library.UNIDIRECTIONAL,
-            *(library.CELL[net.rnn_mode], library.ALGO_STANDARD, math),
+            *(library.CELL[net.rnn_mode], ALGORITHMS[net.engine], math),
         )
         cudnn.setRNNPaddingMode(rnn, library.PADDED_IO_ENABLED)
         self._x, self._y = sequences(I), sequences(D * H)
@@ -200,7 +200,9 @@ def lacks(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     import cupy
 
     lack = None
-    if net.num_proj:
+    if net.engine != "cudnn":
+        lack = "an algorithm of one's choice"
+    elif net.num_proj:
         lack = f"num_proj = {net.num_proj}"
     elif dtype_name == "bfloat16":
         lack = "bfloat16"

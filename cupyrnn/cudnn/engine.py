@@ -112,15 +112,46 @@ def _why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
         return f"cuDNN does not take T = {net.T}, the most is {_LONGEST}"
     if net.B * max(net.I, net.D * net.H) * net.L >= 2**31:
         return "cuDNN does not take sizes beyond 32 bits"
+    reason = _beyond_the_algorithm(net, dtype_name, lengths)
+    if reason is not None:
+        return reason
     library = find()
     if not isinstance(library, Library):
         legacy = eight.module()
         if isinstance(legacy, str):
-            reason = f"{library}; {legacy}"
-            return Fault(reason) if os.environ.get(PATH_VARIABLE) else reason
+            missing = f"{library}; {legacy}"
+            return Fault(missing) if os.environ.get(PATH_VARIABLE) else missing
         return eight.lacks(net, dtype_name, lengths)
     _described(net, dtype_name, lengths)
     return None
+
+
+# The largest H that cuDNN's kernels for a small one take, in inference and in training.
+_SMALL_H = {"lstm": (192, 128), "gru": (192, 128), "rnn_tanh": (384, 256), "rnn_relu": (384, 256)}
+
+
+def _beyond_the_algorithm(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
+    """Return what of a call the algorithm that was asked for cannot do."""
+    if net.engine == "cudnn":
+        return None
+    lack = None
+    if net.num_proj:
+        lack = f"num_proj = {net.num_proj}"
+    elif lengths is not None and (lengths != net.T).any():
+        lack = "sequences of different lengths"
+    elif net.engine == "cudnn_persist_dynamic":
+        if net.B != 1:
+            lack = f"B = {net.B}, only 1"
+        elif dtype_name == "bfloat16":
+            lack = "bfloat16"
+    elif dtype_name == "float64":
+        lack = "float64"
+    else:
+        most, what = _SMALL_H[net.rnn_mode][net.is_training], ("inference", "training")
+        if most < net.H:
+            lack = f"H = {net.H} for {net.rnn_mode!r} in {what[net.is_training]}, at most {most}"
+    algorithm = net.engine.removeprefix("cudnn_").upper()
+    return None if lack is None else f"cuDNN's {algorithm} does not take {lack}"
 
 
 def reserve_size(net: Problem, dtype_name: str, lengths: Lengths) -> int:

@@ -24,7 +24,6 @@ INSTALL = (
     " in a clone of cupyrnn"
 )
 
-ALGO_STANDARD = 0
 CELL = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 DOUBLE_BIAS = 2
 UNIDIRECTIONAL, BIDIRECTIONAL = 0, 1
@@ -60,6 +59,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cudnnSetRNNDataDescriptor": (c_void_p, *(c_int,) * 5, c_void_p, c_void_p),
     "cudnnSetTensorNdDescriptor": (c_void_p, c_int, c_int, c_void_p, c_void_p),
     "cudnnGetTensorNdDescriptor": (c_void_p, c_int, *(c_void_p,) * 4),
+    "cudnnBuildRNNDynamic": (c_void_p, c_void_p, c_int),
     "cudnnGetRNNWeightSpaceSize": (c_void_p,) * 3,
     "cudnnGetRNNTempSpaceSizes": (c_void_p, c_void_p, c_int, *(c_void_p,) * 3),
     "cudnnGetRNNWeightParams": (
@@ -177,6 +177,7 @@ class Library:
         dtype_name: str,
         cell: str,
         *,
+        algorithm: int,
         skip: bool,
         bidirectional: bool,
         input_size: int,
@@ -194,7 +195,7 @@ class Library:
             self.call(
                 "cudnnSetRNNDescriptor_v8",
                 rnn,
-                ALGO_STANDARD,
+                algorithm,
                 CELL[cell],
                 DOUBLE_BIAS,
                 BIDIRECTIONAL if bidirectional else UNIDIRECTIONAL,

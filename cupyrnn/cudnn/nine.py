@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._arrays import tf32_allowed
-from .descriptors import address, all_lengths
+from .descriptors import ALGORITHMS, address, all_lengths
 from .handles import Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD
 
@@ -39,6 +39,7 @@ class Nine:
                 library.rnn(
                     dtype_name,
                     net.rnn_mode,
+                    algorithm=ALGORITHMS[net.engine],
                     skip=net.skip,
                     bidirectional=net.D == 2,
                     input_size=net.I,
@@ -49,6 +50,9 @@ class Nine:
                     tf32=tf32_allowed(),
                 )
             )
+            if net.engine == "cudnn_persist_dynamic":
+                # Its kernels are compiled for this net, device and batch, and stay with `rnn`.
+                self._call("cudnnBuildRNNDynamic", self.handle, self.rnn, net.B)
             self._x = enter(library.data(dtype_name, net.T, net.I, steps))
             self._y = enter(library.data(dtype_name, net.T, net.D * out, steps))
             self._h = enter(library.tensor(dtype_name, (*rows, out)))

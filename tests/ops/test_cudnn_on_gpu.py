@@ -114,6 +114,25 @@ def test_cudnn_agrees_with_numpy(cudnn_on_gpu: Ops, case: Case, dtype: str) -> N
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cudnn_small_h", "cudnn_persist_dynamic"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("mode", GATES)
+def test_other_algorithms_of_cudnn_agree_with_numpy(
+    cudnn_on_gpu: Ops, monkeypatch: pytest.MonkeyPatch, mode: str, dtype: str, name: str
+) -> None:
+    for case in (
+        Case(mode, 9, 1, 8, 32),
+        Case(mode, 5, 1, 64, 128),
+        Case(mode, 5, 1, 4, 64, 2, BI),
+    ):
+        reason = engine.why_not(net_of(case, engine=name), dtype, None)
+        if reason is not None:
+            pytest.skip(f"{needs.REASONS['cudnn']} ({reason})")
+        monkeypatch.setattr(f"{__name__}.ENGINE", name)
+        agrees(cudnn_on_gpu, case, dtype)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("mode", GATES)
 def test_cudnn_drops_all_with_a_rate_of_one(cudnn_on_gpu: Ops, mode: str) -> None:
     agrees(cudnn_on_gpu, Case(mode, 5, 3, 4, 6, 3, BI, lengths=(5, 2, 4)), "float64", dropout=1.0)

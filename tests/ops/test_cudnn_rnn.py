@@ -1021,7 +1021,7 @@ def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
         ({"direction": UNI}, ValueError, "params has shape (1120,), expected (params_size,) = (940,) for lstm with L = 4, D = 1, H = 5, I = 4; a PackedParams knows these itself"),
         ({"time_major": 1}, TypeError, "time_major is 1, expected a bool"),
         ({"time_major": False}, ValueError, "input_h has shape (4, 3, 5), expected (B, L*D, P) with D = 2: bidirectional"),
-        ({"engine": "gpu"}, ValueError, "engine is 'gpu', expected one of auto, cudnn, cupy"),
+        ({"engine": "gpu"}, ValueError, "engine is 'gpu', expected one of auto, cudnn, cupy, cudnn_small_h, cudnn_persist_dynamic"),
         ({"engine": "cudnn"}, TypeError, "engine is 'cudnn', but input is a numpy.ndarray, expected a cupy.ndarray"),
         ({"sequence_lengths": [2, 6]}, ValueError, "sequence_lengths has shape (2,), expected (B,) = (3,)"),
         ({"sequence_lengths": 6}, ValueError, "sequence_lengths has shape (), expected (B,) = (3,)"),
@@ -1187,7 +1187,10 @@ def test_the_engine_of_cupy_arrays(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     assert cupyrnn.cudnn_rnn_engine(**args) == "cupy"
     monkeypatch.setenv("CUPYRNN_ENGINE", "gpu")
-    message = "the environment variable CUPYRNN_ENGINE is 'gpu', expected one of auto, cudnn, cupy"
+    message = (
+        "the environment variable CUPYRNN_ENGINE is 'gpu', expected one of auto, cudnn, cupy,"
+        " cudnn_small_h, cudnn_persist_dynamic"
+    )
     for op in OPS:
         arguments = on_device(cupy_on_cpu, CALLS[op])
         arguments.pop("host_reserved", None)  # which would say the engine itself

@@ -141,6 +141,7 @@ def test_what_cudnn_8_does_not_have(
 
     assert lack() is None
     assert lack(num_proj=3) == "num_proj = 3"
+    assert lack(engine="cudnn_small_h") == "an algorithm of one's choice"
     assert lack("bfloat16") == "bfloat16"
     assert lack(lengths=np.array([3, 0], np.int32)) == "sequences of length 0"
     assert lack(lengths=np.array([3, 1], np.int32)) is None

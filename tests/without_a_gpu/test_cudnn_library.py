@@ -16,9 +16,9 @@ from typing import Any
 
 import needs
 import pytest
-from problems.nets import BI, Case
+from problems.nets import BI, Case, params_size
 
-from cupyrnn.cudnn import engine, nine
+from cupyrnn.cudnn import descriptors, engine, nine
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn.handles import Handle
 from without_a_gpu.cuda_on_cpu import fake_cupy
@@ -57,13 +57,19 @@ class HostLibrary:
         vars(nine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
 
     @contextlib.contextmanager
-    def net(self, case: Case, dtype: str) -> Iterator[int]:
+    def net(self, case: Case, dtype: str, algorithm: int = 0) -> Iterator[int]:
         sizes = {"input_size": case.I, "hidden_size": case.H, "proj_size": case.P}
         flags = {"skip": case.skip, "bidirectional": case.D == 2, "tf32": False}
         with (
             self.library.dropout(self.handle, 0.0, 0, 0, 0) as dropout,
             self.library.rnn(
-                dtype, case.rnn_mode, **sizes, **flags, num_layers=case.L, dropout=dropout
+                dtype,
+                case.rnn_mode,
+                algorithm=algorithm,
+                **sizes,
+                **flags,
+                num_layers=case.L,
+                dropout=dropout,
             ) as net,
         ):
             yield net
@@ -104,6 +110,56 @@ def probe_descriptors() -> None:
     assert status(real.library.data("float32", 65536, 4, [1])) != 0
     with pytest.raises(libcudnn.CudnnError, match=r"^cudnnCreate .*_NOT_INITIALIZED"):
         libcudnn.Library(real.library.path).create("cudnnCreate")
+
+
+def probe_algorithms() -> None:
+    """
+    What the library says of its other algorithms before it has seen a device.
+
+    Which H they take it asks the device for.
+    """
+    real = HostLibrary()
+    numbers = {
+        name: descriptors.ALGORITHMS[name] for name in ("cudnn_small_h", "cudnn_persist_dynamic")
+    }
+
+    def said(case: Case, dtype: str, name: str) -> int:
+        try:
+            with real.net(case, dtype, numbers[name]) as net:
+                # The parameters are packed alike, so that a net can go from one to the other.
+                itemsize = 8 if dtype == "float64" else 4 if dtype == "float32" else 2
+                assert (
+                    real.library.weight_space_size(real.handle, net) == params_size(case) * itemsize
+                )
+                if name == "cudnn_persist_dynamic":
+                    real.library.call("cudnnBuildRNNDynamic", real.handle, net, case.B)
+                return 0
+        except libcudnn.CudnnError as error:
+            return error.status
+
+    every = itertools.product(("lstm", "gru", "rnn_tanh", "rnn_relu"), DTYPES, numbers)
+    for mode, dtype, name in every:
+        for case in (Case(mode, 5, 1, 4, 6), Case(mode, 5, 1, 4, 6, 2, BI)):
+            status, reason = (
+                said(case, dtype, name),
+                engine.why_not(net_of(case, engine=name), dtype, None),
+            )
+            refused = (name, dtype) == ("cudnn_small_h", "float64")
+            # It goes as far as to look for NVRTC, but for bfloat16, for which it compiles nothing.
+            looks = name == "cudnn_persist_dynamic" and dtype != "bfloat16"
+            assert status == (3000 if refused else 3008 if looks else 0), (
+                mode,
+                dtype,
+                name,
+                status,
+            )
+            if refused or (name, dtype) == ("cudnn_persist_dynamic", "bfloat16"):
+                assert str(reason).endswith(f"does not take {dtype}")
+    for name in numbers:
+        projected = Case("lstm", 5, 1, 4, 6, num_proj=3)
+        assert said(projected, "float32", name) == 3000
+        reason = engine.why_not(net_of(projected, engine=name), "float32", None)
+        assert str(reason).endswith("does not take num_proj = 3")
 
 
 def both_passes(case: Case, args: dict[str, Any]) -> None:
@@ -182,7 +238,7 @@ def real_library() -> str | None:
     return done.stdout.strip() or None
 
 
-@pytest.mark.parametrize("probe", ["layout", "descriptors", "calls"])
+@pytest.mark.parametrize("probe", ["layout", "descriptors", "algorithms", "calls"])
 def test_the_host_code_of_the_real_library(probe: str) -> None:
     if real_library() is None:
         pytest.skip(needs.REASONS["cudnn"])

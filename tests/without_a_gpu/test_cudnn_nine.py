@@ -562,6 +562,99 @@ def test_the_public_functions_use_it(
     np.testing.assert_array_equal(again.params_backprop, expected.params_backprop)
 
 
+# The engines that are cuDNN, the numbers of their algorithms in its manual, and what host_reserved
+# begins with.
+ALGORITHMS = {"cudnn": (0, 1), "cudnn_small_h": (3, 2), "cudnn_persist_dynamic": (2, 3)}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any) -> None:
+    """It is that of both passes, and the gradient finds it in host_reserved."""
+    number, owner = ALGORITHMS[name]
+    case, ops = Case(mode, 3, 1, 4, 5, 2, BI), Ops(cupy_on_cpu)
+    inputs, rng = problem(np.random.default_rng(0), case, np.dtype("f4")), np.random.default_rng(1)
+    arguments = {"input_c": None} | {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    assert cupyrnn.cudnn_rnn_engine(**arguments, **case.attributes, engine=name) == name
+    out = forward(ops, case, inputs, engine=name)
+    expected = rnn_text(case, "float32", algorithm=number)
+    assert stub.last("cudnnRNNForward")["rnn"] == expected
+    assert out.host_reserved[0] == owner
+    cotangents = cotangents_of(rng, case, np.dtype("f4"))
+    for engine_ in ("auto", name):
+        backward(ops, case, inputs, out, cotangents, engine=engine_)
+        assert stub.last("cudnnRNNBackwardData_v8")["rnn"] == expected
+    for other in {*ALGORITHMS, "cupy"} - {name}:
+        message = f"engine is '{other}', but reserve_space is of '{name}'"
+        with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}$"):
+            backward(ops, case, inputs, out, cotangents, engine=other)
+    # Compiled once for a net: forward, backward and the question for the engine share it.
+    built = [c["miniBatch"] for c in stub.calls() if c["call"] == "cudnnBuildRNNDynamic"]
+    assert built == ([1] if number == 2 else [])
+
+
+@pytest.mark.cuda_on_cpu
+def test_auto_takes_no_algorithm_but_the_standard_one(
+    cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case("lstm", 3, 1, 4, 5)
+    inputs = problem(np.random.default_rng(0), case, np.dtype("f4"))
+    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn"
+    assert stub.names().count("cudnnBuildRNNDynamic") == 0
+    monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn_small_h")
+    assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn_small_h"
+    arguments = {n: cupy_on_cpu.asarray(a.astype("f8")) for n, a in inputs.items()}
+    message = "cuDNN's SMALL_H does not take float64"
+    source = "the environment variable CUPYRNN_ENGINE is 'cudnn_small_h'"
+    with pytest.raises(RuntimeError, match=f"^cudnn_rnn: {source}, but {message}$"):
+        cupyrnn.cudnn_rnn(**arguments)
+
+
+@pytest.mark.cuda_on_cpu
+def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
+    plain = net_of(Case("lstm", 5, 1, 4, 6))
+
+    def reason(dtype: str = "float32", lengths: Any = None, **changed: Any) -> str | None:
+        given_ = None if lengths is None else np.array(lengths, np.int32)
+        return engine.why_not(plain._replace(**changed), dtype, given_)
+
+    for name in ("cudnn_small_h", "cudnn_persist_dynamic"):
+        start = f"cuDNN's {name.removeprefix('cudnn_').upper()} does not take "
+        assert reason(engine=name) is reason(engine=name, lengths=[5]) is None
+        assert reason(engine=name, num_proj=3) == start + "num_proj = 3"
+        assert reason(engine=name, lengths=[4]) == start + "sequences of different lengths"
+    start = "cuDNN's PERSIST_DYNAMIC does not take "
+    assert reason(engine="cudnn_persist_dynamic", B=2) == start + "B = 2, only 1"
+    assert reason("bfloat16", engine="cudnn_persist_dynamic") == start + "bfloat16"
+    assert reason("float64", engine="cudnn_persist_dynamic") is None
+    assert reason(engine="cudnn_persist_dynamic", H=2048) is None
+    start = "cuDNN's SMALL_H does not take "
+    assert reason("float64", engine="cudnn_small_h") == start + "float64"
+    assert reason("bfloat16", engine="cudnn_small_h", B=33) is None
+    for mode, inference, training in (
+        ("gru", 192, 128),
+        ("lstm", 192, 128),
+        ("rnn_relu", 384, 256),
+    ):
+        for most, trains in ((inference, False), (training, True)):
+            changed = {"engine": "cudnn_small_h", "rnn_mode": mode, "is_training": trains}
+            assert reason(**changed, H=most) is None
+            what = "training" if trains else "inference"
+            expected = f"H = {most + 1} for '{mode}' in {what}, at most {most}"
+            assert reason(**changed, H=most + 1) == start + expected
+    inputs = problem(np.random.default_rng(0), Case("lstm", 3, 2, 4, 5))
+    there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    message = "engine is 'cudnn_persist_dynamic', but cuDNN's PERSIST_DYNAMIC does not take B = 2"
+    for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
+        with pytest.raises(RuntimeError, match=f"^{op.__name__}: {message}, only 1$"):
+            op(**there, engine="cudnn_persist_dynamic")
+    # What it needs to compile may be missing.
+    stub.dll.stub_fail(b"cudnnBuildRNNDynamic", 3008)
+    assert str(reason(engine="cudnn_persist_dynamic", T=4)).startswith("cudnnBuildRNNDynamic of ")
+
+
 @pytest.mark.cuda_on_cpu
 def test_params_of_another_size_are_refused(cupy_on_cpu: Any, stub: Stub) -> None:
     case = Case("lstm", 3, 2, 4, 5)
@@ -645,6 +738,7 @@ def test_where_the_weights_are(stub: Stub) -> None:
             library.rnn(
                 "float32",
                 "gru",
+                algorithm=0,
                 skip=False,
                 bidirectional=False,
                 input_size=2,

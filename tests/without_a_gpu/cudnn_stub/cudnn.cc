@@ -10,6 +10,7 @@
 
 struct Descriptor { std::string kind, text; int type = 0, T = 0, B = 0, V = 0, lengths[64] = {};
                     int dims[3] = {}; int sizes[4] = {}; size_t bytes = 0;
+                    int algo = 0, built = 0;
                     unsigned char* states = nullptr; Descriptor* dropout = nullptr; };
 typedef Descriptor* cudnnDropoutDescriptor_t;
 typedef Descriptor* cudnnRNNDescriptor_t;
@@ -113,7 +114,7 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t d, int algo, int cel
       << " input " << inputMode << " data " << dataType << " prec " << mathPrec << " math "
       << mathType << " I " << inputSize << " H " << hiddenSize << " P " << projSize << " L "
       << numLayers << " dropout " << dropoutDesc->text << " flags " << auxFlags;
-    d->text = s.str(); d->dropout = dropoutDesc; d->type = dataType;
+    d->text = s.str(); d->dropout = dropoutDesc; d->type = dataType; d->algo = algo;
     size_t G = cellMode == 2 ? 4 : cellMode == 3 ? 3 : 1, D = 1 + dirMode, H = hiddenSize;
     size_t P = projSize, size = 0;
     for (int l = 0; l < numLayers; l++) {
@@ -125,6 +126,11 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t d, int algo, int cel
     memcpy(d->sizes, sizes, sizeof sizes);
     d->bytes = size * (dataType == 0 ? 4 : dataType == 1 ? 8 : 2);
     return record("cudnnSetRNNDescriptor_v8", "rnn", d);
+}
+cudnnStatus_t cudnnBuildRNNDynamic(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, int miniBatch) {
+    if (rnn->kind != "RNN" || rnn->algo != 2) return BAD_PARAM;
+    rnn->built = miniBatch;
+    return record("cudnnBuildRNNDynamic", "handle rnn miniBatch", handle, rnn, miniBatch);
 }
 cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t d, int dataType, int layout,
         int maxT, int B, int V, const int seqLengths[], void* paddingFill) {
@@ -207,6 +213,7 @@ static std::string read(const int32_t* lengths, Descriptor* d) {
         || xDesc->type != rnn->type || yDesc->type != rnn->type || hDesc->type != rnn->type \
         || xDesc->V != rnn->sizes[0] || yDesc->V != rnn->sizes[1] \
         || hDesc->dims[2] != rnn->sizes[2] || wSize != rnn->bytes || workSize < WORK || !workSize || !work \
+        || (rnn->algo == 2 && rnn->built != xDesc->B) \
         || resSize != (reserve)) return BAD_PARAM; \
     dev.text = read(devSeqLengths, xDesc);
 

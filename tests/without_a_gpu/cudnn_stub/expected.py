@@ -44,11 +44,12 @@ CELLS = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 TYPES = {"float32": (0, 0, 3), "float64": (1, 1, 0), "float16": (2, 0, 1), "bfloat16": (9, 0, 1)}
 
 
-def rnn_text(case: Case, dtype: str, dropout: str = "rate 0") -> str:
+def rnn_text(case: Case, dtype: str, dropout: str = "rate 0", algorithm: int = 0) -> str:
     data, precision, math = TYPES[dtype]
     return (
-        f"algo 0 cell {CELLS[case.rnn_mode]} bias 2 dir {case.D - 1} input {int(case.skip)}"
-        f" data {data} prec {precision} math {math} I {case.I} H {case.H} P {case.P} L {case.L}"
+        f"algo {algorithm} cell {CELLS[case.rnn_mode]} bias 2 dir {case.D - 1}"
+        f" input {int(case.skip)} data {data} prec {precision} math {math}"
+        f" I {case.I} H {case.H} P {case.P} L {case.L}"
         f" dropout {dropout} flags 1"
     )
 
