@@ -287,6 +287,15 @@ class Packing:
         backwards = self._xp.ascontiguousarray(by_step[::-1])
         return backwards.reshape(rows.shape)
 
+    def add_reversed(self, rows: Array, out: Array) -> None:
+        """Add to out[N, K] what `reverse` returns of rows [N, K]."""
+        if self._segments is not None:
+            out += rows.take(self._mirrored, 0)
+            return
+        shape = self._T, self._B, rows.shape[1]
+        by_step = out.reshape(shape)
+        by_step += rows.reshape(shape)[::-1]
+
     def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
         """
         Return the states before the rows row..end-1 of whole steps, a view where it can be.

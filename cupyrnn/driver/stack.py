@@ -212,6 +212,7 @@ def backward(
     values_grad: Any = None
     if output_grad is not None:
         values_grad = packing.pack(contiguous(xp, output_grad))
+    input_grad = xp.empty(input.shape, dtype)
     for layer in reversed(range(net.L)):
         mask, saved = reserves[layer]
         if layer:
@@ -220,13 +221,17 @@ def backward(
                 values = _drop(values, mask, sizes)
         else:
             values = packing.pack(contiguous(xp, input))
-        parts = []
+        # What two directions give is added, and what is dropped scaled, before it is rounded.
+        wide = compute if D > 1 or mask is not None else dtype
+        # Of the input it is made where it is returned, if it can be.
+        in_place = layer == 0 and wide == dtype and not packing.moves()
+        total: Any = None
         for d in range(D):
             pl = layer * D + d
             given = None
             if values_grad is not None:
-                given = xp.ascontiguousarray(values_grad[:, d * P : (d + 1) * P])
-                given = packing.reverse(given) if d else given
+                given = values_grad[:, d * P : (d + 1) * P]
+                given = packing.reverse(given) if d else xp.ascontiguousarray(given)
             x = packing.reverse(values) if d else values
             entered = _enter(xp, packing, first, pl, d)
             carried = first._make(
@@ -237,7 +242,8 @@ def backward(
                     for s, g in zip(entered, last_grad, strict=True)
                 ]
             )
-            part = xp.empty(values.shape, compute)
+            into_result = in_place and d == 0
+            part = packing.pack(input_grad) if into_result else xp.empty(values.shape, wide)
             _layer.backward(
                 xp,
                 cells[pl],
@@ -249,11 +255,14 @@ def backward(
             for to, state in zip(first_grad, carried, strict=True):
                 if to is not None:
                     to[pl] = packing.enter_grad(state, d == 1)
-            parts.append(packing.reverse(part) if d else part)
-        total = parts[0] if D == 1 else parts[0] + parts[1]
+            del given, x  # not to have these of both directions at once
+            if d:
+                packing.add_reversed(part, total)
+            else:
+                total = part
         values_grad = cast(total if mask is None else _drop(total, mask, sizes), dtype)
-    input_grad = xp.empty(input.shape, dtype)
-    packing.unpack(values_grad, input_grad)
+    if not in_place:
+        packing.unpack(values_grad, input_grad)
     return input_grad, each(first_grad, lambda s: cast(s, dtype))
 
 

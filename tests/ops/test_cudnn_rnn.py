@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tracemalloc
 from typing import Any
 
 import needs
@@ -1211,3 +1212,21 @@ def test_the_reserve_of_one_module_is_that_of_the_other(cupy_on_cpu: Any) -> Non
         arrays = on_device(cupy_on_cpu, back | saved)
         g = cupyrnn.cudnn_rnn_backprop(**arrays, **dropout, engine="cupy")
         assert_grads(CudnnRNNGrads(*(host(a) for a in g)), expected, "float64")
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_gradient_takes_little_more_memory_than_it_returns(mode: str) -> None:
+    """The gradient of the input is made where it is returned."""
+    T, B, H = 4000, 8, 32
+    params = np.full(cupyrnn.cudnn_rnn_params_size(1, H, H, rnn_mode=mode), 0.1, np.float32)
+    x, h = np.ones((T, B, H), np.float32), np.zeros((1, B, H), np.float32)
+    out = cupyrnn.cudnn_rnn(x, h, h, params, rnn_mode=mode)
+    args = (x, h, h, params, None, None, None, x, None, None, out.reserve_space)
+    cupyrnn.cudnn_rnn_backprop(*args, rnn_mode=mode)
+    tracemalloc.start()
+    try:
+        grads = cupyrnn.cudnn_rnn_backprop(*args, rnn_mode=mode)
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * grads.input_backprop.nbytes
+    finally:
+        tracemalloc.stop()
