@@ -20,9 +20,9 @@ class LSTMCellGrads(NamedTuple, Generic[ArrayT]):
     cs_prev_grad : [B, H]
         The gradient of the cell state before the step.
     dicfo : [B, 4*H]
-        The gradients of the gates' sums, in the order of `gate_order`.
+        The gradients of the gates' inputs, in the order of `gate_order`.
     wci_grad, wcf_grad, wco_grad : [H]
-        The gradients of the peephole weights; zeros without them.
+        The gradients of the peephole weights; zeros without peepholes.
     """
 
     cs_prev_grad: ArrayT
@@ -41,11 +41,11 @@ class LSTMGrads(NamedTuple, Generic[ArrayT]):
     x_grad : [B, I] or [T, B, I]
         Of the input.
     cs_prev_grad, h_prev_grad : [B, H]
-        Of the states before the first step.
+        The gradients of the states before the first step.
     w_grad : [I+H, 4*H]
         Of the weights.
     wci_grad, wcf_grad, wco_grad : [H]
-        Of the peephole weights; zeros without them.
+        The gradients of the peephole weights; zeros without peepholes.
     b_grad : [4*H]
         Of the bias.
     """
@@ -69,11 +69,11 @@ class GRUCellGrads(NamedTuple, Generic[ArrayT]):
     d_x : [B, I]
         The gradient of the input.
     d_h_prev : [B, H]
-        The gradient of the output of the step before.
+        The gradient of the output of the previous step.
     d_c_bar : [B, H]
-        The gradient of the sum that c is the tanh of.
+        The gradient of the input of c's tanh.
     d_r_bar_u_bar : [B, 2*H]
-        The gradients of the sums that r and u are the sigmoids of.
+        The gradients of the inputs of r's and u's sigmoids.
     """
 
     d_x: ArrayT
@@ -91,15 +91,15 @@ class GRUGrads(NamedTuple, Generic[ArrayT]):
     d_x : [B, I] or [T, B, I]
         Of the input.
     d_h_prev : [B, H]
-        Of the output before the first step.
+        The gradient of the output before the first step.
     d_w_ru : [I+H, 2*H]
-        Of the weights of r and u.
+        The gradient of the weights of r and u.
     d_w_c : [I+H, H]
-        Of the weights of c.
+        The gradient of the weights of c.
     d_b_ru : [2*H]
-        Of the biases of r and u.
+        The gradient of the biases of r and u.
     d_b_c : [H]
-        Of the bias of c.
+        The gradient of the bias of c.
     """
 
     d_x: ArrayT
@@ -147,8 +147,8 @@ class CudnnRNNOutputs(NamedTuple, Generic[ArrayT]):
     reserve_space : vector
         What the gradient needs; a scalar if is_training was False.
     host_reserved : [5] int8 on the host
-        Whose reserve_space it is, and of a call with what sizes, attributes, lengths and resets;
-        a scalar if is_training was False.
+        Identifies the engine, sizes, attributes, lengths and resets of the call; a scalar if
+        is_training was False.
     """
 
     output: ArrayT
@@ -167,11 +167,11 @@ class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
     input_backprop : [T, B, I]
         Of the sequences.
     input_h_backprop : [L*D, B, P]
-        Of the states before the first step.
+        The gradients of the states before the first step.
     input_c_backprop : [L*D, B, H]
-        Of the cell states before the first step; a scalar zero for cells without them.
+        The gradient of the cell states before the first step; a scalar zero for cells without them.
     params_backprop : [params_size]
-        Of all weights and biases, packed.
+        The gradient of all weights and biases, packed.
     """
 
     input_backprop: ArrayT

@@ -279,52 +279,52 @@ def cudnn_rnn(
     Parameters
     ----------
     input : [T, B, I]
-        The sequences; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. Arrays may be complex64 or complex128, a value and
-        a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
+        The sequences; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
+        Half formats are computed in float32. A complex64 or complex128 array holds values and
+        tangents, see `cupyrnn.jvp`; real arrays of the same precision beside it have no tangents.
     input_h : [L*D, B, P]
-        The states before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
-        and so on. P is num_proj, or H without a projection; the number of layers is taken from
-        here.
+        The states before the first step, in the order layer 0 forward, layer 0 backward, layer 1
+        forward and so on. P is num_proj, or H without a projection. Its shape determines L.
     input_c : [L*D, B, H] or None
         The cell states of an LSTM. The other cells ignore it.
     params : [params_size] or PackedParams
         All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams, as
-        `params_from_torch`, `init_params` and others return it, also stands for rnn_mode,
-        input_mode, direction and num_proj, and to say something else of them is an error.
+        returned by `params_from_torch`, `init_params` and others, also determines rnn_mode,
+        input_mode, direction, num_proj and recurrent_activation; a contradicting argument is an
+        error.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence, in [0, T] and in any order; all T if left out. What lies
-        past a sequence's end is not read, and output is zero there. The backward direction begins
-        at each sequence's own end. What a length of 0 leaves are the states it was given.
+        The length of each sequence, in [0, T] and in any order; T by default. Steps past a
+        sequence's end are not read, and output is zero there. The backward direction begins at each
+        sequence's own end. A sequence of length 0 returns its initial states.
     resets : [T, B] booleans on the host, optional
-        No state passes from a step t-1 to a step t that is marked, in either direction: the
-        forward direction has zero states before a marked step, the backward direction before
-        the one that precedes it. [B, T] if time_major is False. cuDNN does not have it.
+        Marks the steps at which an episode or a packed document begins. No state passes between a
+        marked step t and step t-1: the forward direction enters step t with zero states, the
+        backward direction enters step t-1 with zero states. [B, T] if time_major is False. cuDNN
+        does not have it.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell; "lstm" if left out.
+        The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        "linear_input" if left out. With skip_input the first layer has no W: x, of size H, is
-        added to every gate. auto_select is skip_input if I equals H and linear_input if not.
+        "linear_input" by default. With skip_input the first layer has no W: x, of size H, is added
+        to every gate. auto_select means skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
-        D is 1, which it is if left out, or 2.
+        D is 1, the default, or 2.
     dropout : float
-        The part, in [0, 1], of the values between layers that is zeroed in training; the others
-        are divided by one minus it.
+        The fraction, in [0, 1], of the values between layers that is zeroed in training; the others
+        are divided by 1 - dropout.
     seed, seed2 : int
-        What the dropout masks depend on: the same two integers give the same masks, (0, 0)
-        included. Change one of them from call to call.
+        The seeds of the dropout masks: the same two integers give the same masks, (0, 0) included.
+        Change one of them from call to call.
     num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+        P, the size to which an LSTM projects its output; 0, the default, for none.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates i, f, o and r, u: the sigmoid, as in TensorFlow's op
-        and if left out, or a straight line. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras
-        1 and 2, TensorFlow 1 and ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A
-        model's arrays do not tell which of the three it was trained with; its configuration does.
-        cuDNN has the sigmoid only.
+        Activation of the gates i, f, o and r, u: the sigmoid, which is the default and
+        TensorFlow's, or a hard sigmoid. Keras 1 and 2, TensorFlow 1 and ONNX use clip(0.2*z + 0.5,
+        0, 1); Keras 3 and PyTorch use clip(z/6 + 0.5, 0, 1). A model's configuration says which of
+        the three it was trained with; its arrays do not. cuDNN has the sigmoid only.
     is_training : bool
-        Drop values, and keep what the backward pass needs.
+        Whether to apply dropout and to keep what the backward pass needs.
     time_major : bool
-        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
+        If False, input and output are [B, T, ·] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What computes CuPy arrays: cuDNN or this package's kernels. "auto" is cuDNN where its
         library is found and supports the call, which it does of no complex arrays, unless the
@@ -338,16 +338,16 @@ def cudnn_rnn(
     Returns
     -------
     CudnnRNNOutputs
-        output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, of
-        the shapes of input_h and input_c; reserve_space, a vector for `cudnn_rnn_backprop`, and
-        host_reserved, five int8 on the host. output_c is a scalar zero for cells without it, and
-        the last two are scalars if is_training is False.
+        output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, with
+        the shapes of input_h and input_c; reserve_space, a vector for `cudnn_rnn_backprop`; and
+        host_reserved, five int8 on the host. output_c is a scalar zero for cells without it. The
+        last two are scalars if is_training is False.
 
     Raises
     ------
     TypeError
-        An argument is no array or of another module, device or dtype than input, or an attribute
-        is of a wrong type.
+        An argument is not an array, its module, device or dtype differs from input's, or an
+        attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
     RuntimeError
@@ -356,8 +356,8 @@ def cudnn_rnn(
     See Also
     --------
     cudnn_rnn_backprop : The gradient of every input.
-    params_from_torch, params_from_keras, params_from_tf1 : Parameters of models made elsewhere.
-    init_params : Parameters to begin with.
+    params_from_torch, params_from_keras, params_from_tf1 : Parameters of other frameworks' models.
+    init_params : Initial parameters.
 
     References
     ----------
@@ -431,7 +431,7 @@ def cudnn_rnn_engine(
     engine: Engine = "auto",
 ) -> Literal["numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"]:
     """
-    Return what would compute a call of `cudnn_rnn` with these arguments, without computing it.
+    Return which engine would compute a call of `cudnn_rnn` with these arguments.
 
     Parameters
     ----------
@@ -442,31 +442,32 @@ def cudnn_rnn_engine(
     input_c : [L*D, B, H] or None
         The cell states of an LSTM. The other cells ignore it.
     params : [params_size] or PackedParams
-        All weights and biases; a PackedParams also knows rnn_mode, input_mode, direction,
+        All weights and biases. A PackedParams also determines rnn_mode, input_mode, direction,
         num_proj and recurrent_activation.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence. cuDNN 8 has none of 0.
+        The length of each sequence. cuDNN 8 does not support a length of 0.
     resets : [T, B] booleans on the host, optional
-        Steps into which no state passes; [B, T] if time_major is False. cuDNN does not have them.
+        Marks the steps at which a sequence begins anew; [B, T] if time_major is False. cuDNN does
+        not have them.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell; "lstm" if left out.
+        The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        "linear_input" if left out. With skip_input the first layer has no W; auto_select is
-        skip_input if I equals H and linear_input if not.
+        "linear_input" by default. With skip_input the first layer has no W. auto_select means
+        skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
-        D is 1, which it is if left out, or 2.
+        D is 1, the default, or 2.
     dropout : float
-        The part, in [0, 1], of the values between layers that is zeroed in training.
+        The fraction, in [0, 1], of the values between layers that is zeroed in training.
     seed, seed2 : int
-        What the dropout masks depend on.
+        The seeds of the dropout masks.
     num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+        P, the size to which an LSTM projects its output; 0, the default, for none.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of the gates. cuDNN has the sigmoid only.
     is_training : bool
-        Whether values are dropped and what the backward pass needs is kept.
+        Whether to apply dropout and to keep what the backward pass needs.
     time_major : bool
-        Otherwise input is [B, T, I] and the states [B, L*D, ·].
+        If False, input is [B, T, I] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What is asked for: for CuPy arrays "auto" is cuDNN where its library is found and supports
         the call, unless the environment variable CUPYRNN_ENGINE is set to one of the others.
@@ -480,8 +481,8 @@ def cudnn_rnn_engine(
     Raises
     ------
     TypeError
-        An argument is no array or of another module, device or dtype than input, or an attribute
-        is of a wrong type.
+        An argument is not an array, its module, device or dtype differs from input's, or an
+        attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
     RuntimeError
@@ -534,79 +535,78 @@ def cudnn_rnn_backprop(
     """
     The gradient of every input of `cudnn_rnn`, as TensorFlow's CudnnRNNBackprop, V2 and V3.
 
-    Nothing is written but the results: a second call with the same arguments gives the same.
+    The call changes none of its arguments, so a second call with them returns the same results.
 
     Parameters
     ----------
     input : [T, B, I]
-        The sequences of the forward call; all other arrays are of its dtype.
+        The sequences of the forward call. All other arrays have the same dtype.
     input_h : [L*D, B, P]
         The states before the first step.
     input_c : [L*D, B, H] or None
         The cell states of an LSTM. The other cells ignore it.
     params : [params_size] or PackedParams
-        All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams also knows
-        rnn_mode, input_mode, direction, num_proj and recurrent_activation.
+        All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams also
+        determines rnn_mode, input_mode, direction, num_proj and recurrent_activation.
     output : [T, B, D*P] or None
-        What the forward call returned. Only cuDNN reads it; otherwise it may be None.
+        The output of the forward call. Only cuDNN reads it; otherwise it may be None.
     output_h, output_c : [L*D, B, P] and [L*D, B, H], or None
-        What the forward call returned. Their values are not read.
+        The states that the forward call returned. Their values are not read.
     output_backprop : [T, B, D*P] or None
-        The gradient of output; None stands for zeros, in the next two as well. It is not read
-        past a sequence's end.
+        The gradient of output. It is not read past a sequence's end. None stands for zeros, here
+        and in the next arguments.
     output_h_backprop : [L*D, B, P] or None
         The gradient of output_h.
     output_c_backprop : [L*D, B, H] or None
         The gradient of output_c; ignored by cells without it.
     reserve_space : vector
-        What the forward call returned. The dropout masks are taken from here.
+        The reserve_space of the forward call. It also holds the dropout masks.
     host_reserved : [5] int8 on the host, optional
-        What the forward call returned: which engine reserve_space belongs to, and to what sizes,
-        attributes, lengths and resets. Left out, it is the engine that `engine` stands for, and
-        only the size of reserve_space is checked.
+        The host_reserved of the forward call. It identifies the engine, sizes, attributes, lengths
+        and resets that reserve_space belongs to, and all of these are checked. Without it, `engine`
+        determines the engine, and only the size of reserve_space is checked.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence in the forward call; all T if left out. input_backprop is zero
-        past a sequence's end.
+        The length of each sequence in the forward call; T by default. input_backprop is zero past a
+        sequence's end.
     resets : [T, B] booleans on the host, optional
-        The steps marked in the forward call, into which no state has passed. [B, T] if time_major
-        is False.
+        The marks of the forward call. [B, T] if time_major is False.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell; "lstm" if left out.
+        The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        "linear_input" if left out. With skip_input the first layer has no W; auto_select is
-        skip_input if I equals H and linear_input if not.
+        "linear_input" by default. With skip_input the first layer has no W. auto_select means
+        skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
-        D is 1, which it is if left out, or 2.
+        D is 1, the default, or 2.
     dropout : float
-        The part of the values between layers that was zeroed.
+        The fraction of the values between layers that was zeroed.
     seed, seed2 : int
-        Not used: the masks are in reserve_space.
+        Not used, since reserve_space holds the masks.
     num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+        P, the size to which an LSTM projects its output; 0, the default, for none.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates. With a hard sigmoid, its slope stands in place of i*(1-i)
-        and the like: 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        Activation of the gates in the forward call. The slope of a hard sigmoid replaces i*(1-i)
+        and the like: it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
     time_major : bool
-        Otherwise input, output and their gradients are [B, T, ·] and the states and theirs
-        [B, L*D, ·].
+        If False, input, output and their gradients are [B, T, ·], and the states and their
+        gradients [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
-        What computes CuPy arrays. With host_reserved, "auto" is the engine of the forward call,
-        and another one is an error.
+        What computes CuPy arrays. With host_reserved, "auto" means the engine of the forward call,
+        and another engine is an error.
 
     Returns
     -------
     CudnnRNNGrads
-        input_backprop, input_h_backprop, input_c_backprop and params_backprop, each of the shape
-        of its input; input_c_backprop is a scalar zero for cells without it.
+        input_backprop, input_h_backprop, input_c_backprop and params_backprop, each with the shape
+        of its input. input_c_backprop is a scalar zero for cells without it.
 
     Raises
     ------
     TypeError
-        An argument is no array or of another module, device or dtype than input, or an attribute
-        is of a wrong type.
+        An argument is not an array, its module, device or dtype differs from input's, or an
+        attribute has a wrong type.
     ValueError
-        A shape does not fit the others, an attribute is out of range, or reserve_space is not of
-        the size that the forward call with these arguments returns.
+        A shape does not fit the others, an attribute is out of range, or reserve_space does not
+        have the size that the forward call with these arguments returns.
     RuntimeError
         engine is one of cuDNN's, and its library is not found or does not support the call.
 

@@ -53,7 +53,7 @@ def recurrence_kernels(
     processors: int | None = None,
 ) -> RecurrenceKernels:
     """
-    Return which kernels a GPU would run the time steps of a call with, and why not others.
+    Return which kernels a GPU would use for the time steps of a call, and why not others.
 
     The environment variable CUPYRNN_PERSISTENT decides: "rows" takes one launch for all steps
     wherever the recurrent matrix fits into the registers of a block, and the loop elsewhere;
@@ -74,18 +74,18 @@ def recurrence_kernels(
         Of the arrays: float16, bfloat16, float32 or float64, or complex64 or complex128 for dual
         numbers.
     processors : int, optional
-        The multiprocessors of the GPU; left out, those of CuPy's current device.
+        The number of multiprocessors of the GPU; by default that of CuPy's current device.
 
     Returns
     -------
     RecurrenceKernels
-        What the op and its gradient would take.
+        The kernels of the op and of its gradient.
 
     Raises
     ------
     ValueError, TypeError
-        An argument is not as described, CUPYRNN_PERSISTENT is none of the three, or processors is
-        left out where CuPy has no device.
+        An argument is not as described, CUPYRNN_PERSISTENT has an unknown value, or processors is
+        missing and CuPy has no device.
 
     Examples
     --------

@@ -166,11 +166,11 @@ def gru_block_cell(
     Parameters
     ----------
     x : [B, I]
-        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. Arrays may be complex64 or complex128, a value and
-        a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
+        The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
+        formats are computed in float32. A complex64 or complex128 array holds values and tangents,
+        see `cupyrnn.jvp`; real arrays of the same precision beside it have no tangents.
     h_prev : [B, H]
-        The output of the step before.
+        The output of the previous step.
     w_ru : [I+H, 2*H]
         The weights of r and u, rows for x above rows for h_prev.
     w_c : [I+H, H]
@@ -181,9 +181,9 @@ def gru_block_cell(
         The bias of c.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of the gates r and u: the sigmoid, as in TensorFlow's op, or a hard sigmoid.
-        clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX,
-        clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A model's arrays do not tell which of
-        the three it was trained with; its configuration does.
+        Keras 1 and 2, TensorFlow 1 and ONNX use clip(0.2*z + 0.5, 0, 1); Keras 3 and PyTorch use
+        clip(z/6 + 0.5, 0, 1). A model's configuration says which of the three it was trained with;
+        its arrays do not.
 
     Returns
     -------
@@ -193,8 +193,8 @@ def gru_block_cell(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
@@ -251,8 +251,8 @@ def block_gru(
     Parameters
     ----------
     x : [T, B, I]
-        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. Complex arrays carry a tangent: see `cupyrnn.jvp`.
+        The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
+        formats are computed in float32. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     h_prev : [B, H]
         The output before the first step.
     w_ru : [I+H, 2*H]
@@ -264,22 +264,22 @@ def block_gru(
     b_c : [H]
         The bias of c.
     seq_len_max : int, optional
-        Number of steps to compute, within [0, T]; all T if left out. What lies past it is not
-        read, and all four outputs are zero there.
+        Number of steps to compute, within [0, T]; T by default. Later steps are not read, and all
+        four outputs are zero there.
     sequence_lengths : [B] integers on the host, optional
-        Instead of seq_len_max, the length of each sequence, in [0, T] and in any order. What
-        lies past a sequence's end is not read, and all four outputs are zero there.
+        The length of each sequence, in [0, T] and in any order; it replaces seq_len_max. Steps past
+        a sequence's end are not read, and all four outputs are zero there.
     reverse : bool
-        Run each sequence from its own last step to its first: h_prev is then the output before
-        its last step, and every output stands at its own time.
+        Run each sequence from its own last step to its first. h_prev is then the state at its end,
+        and ``h[t]`` still belongs to ``x[t]``.
     resets : [T, B] booleans on the host, optional
-        No state passes from a step t-1 to a step t that is marked, in either direction: with
-        ``reverse=False`` the state before a marked step is zero. Marks are where episodes or
-        packed documents begin.
+        Marks the steps at which an episode or a packed document begins. No state passes between a
+        marked step t and step t-1, in either direction: with ``reverse=False`` the state before a
+        marked step is zero.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates r and u: the sigmoid, or clip(0.2*z + 0.5, 0, 1), the hard
-        sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or clip(z/6 + 0.5, 0, 1), that of Keras
-        3 and PyTorch.
+        Activation of the gates r and u: the sigmoid, the hard sigmoid clip(0.2*z + 0.5, 0, 1) of
+        Keras 1 and 2, TensorFlow 1 and ONNX, or the hard sigmoid clip(z/6 + 0.5, 0, 1) of Keras 3
+        and PyTorch.
 
     Returns
     -------
@@ -289,8 +289,8 @@ def block_gru(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, an attribute is out of range, a length lies outside
         [0, T], or both seq_len_max and sequence_lengths are given.
@@ -349,13 +349,13 @@ def gru_block_cell_grad(
         d_x = d_x1 + d_x2
         d_h_prev = d_h1 + d_hr*r + d_h*u
 
-    `gru_block_cell_backward` goes on to the gradients of the weights and biases.
+    `gru_block_cell_backward` also returns the gradients of the weights and biases.
 
     Parameters
     ----------
     h_prev : [B, H]
-        The output of the step before; float16, bfloat16, float32 or float64, and all other arrays
-        alike.
+        The output of the previous step; float16, bfloat16, float32 or float64. All other arrays
+        have the same dtype.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c : [B, H]
@@ -365,8 +365,8 @@ def gru_block_cell_grad(
     x, b_ru, b_c : [B, I], [2*H], [H], optional
         The other inputs of the step. Their values are not used; they are checked if given.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of r and u in the forward call. With a hard sigmoid, its slope stands
-        in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        Activation of r and u in the forward call. The slope of a hard sigmoid replaces r*(1-r) and
+        u*(1-u): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -376,15 +376,15 @@ def gru_block_cell_grad(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
     Notes
     -----
-    These are the equations TensorFlow computes. Its documentation of the op differs from them
-    in four places, which are misprints.
+    These are the equations that TensorFlow computes. Its documentation of the op has misprints in
+    four places.
 
     Examples
     --------
@@ -427,7 +427,7 @@ def gru_block_cell_backward(
     """
     The gradient of every input of one GRU step.
 
-    `gru_block_cell_grad` and what TensorFlow leaves to the caller::
+    This is `gru_block_cell_grad` and the products that TensorFlow leaves to the caller::
 
         d_w_ru = [x, h_prev].T @ d_r_bar_u_bar
         d_w_c = [x, h_prev*r].T @ d_c_bar
@@ -436,9 +436,10 @@ def gru_block_cell_backward(
     Parameters
     ----------
     x : [B, I]
-        The input of the step; float16, bfloat16, float32 or float64, and all other arrays alike.
+        The input of the step; float16, bfloat16, float32 or float64. All other arrays have the same
+        dtype.
     h_prev : [B, H]
-        The output of the step before.
+        The output of the previous step.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c : [B, H]
@@ -448,8 +449,8 @@ def gru_block_cell_backward(
     b_ru, b_c : [2*H], [H], optional
         Their values are not used; they are checked if given.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of r and u in the forward call. With a hard sigmoid, its slope stands
-        in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        Activation of r and u in the forward call. The slope of a hard sigmoid replaces r*(1-r) and
+        u*(1-u): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -459,8 +460,8 @@ def gru_block_cell_backward(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
@@ -512,13 +513,13 @@ def block_gru_grad(
     """
     The gradient of every input of `block_gru`.
 
-    The equations of `gru_block_cell_grad` for every step from the last to the first, where each
-    step's d_h is the one given plus the one that the step after it passes back.
+    The equations are those of `gru_block_cell_grad`, for every step from the last to the first.
+    Each step's d_h is the one given plus the one passed back by the next step.
 
     Parameters
     ----------
     x : [T, B, I]
-        The input; float16, bfloat16, float32 or float64, and all other arrays alike.
+        The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
     h_prev : [B, H]
         The output before the first step.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
@@ -530,17 +531,18 @@ def block_gru_grad(
     b_ru, b_c : [2*H], [H], optional
         Their values are not used; they are checked if given.
     seq_len_max : int, optional
-        Number of steps that were computed; all T if left out. What lies past it is not read, and
+        Number of steps that the forward call computed; T by default. Later steps are not read, and
         d_x is zero there.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence in the forward call; d_x is zero past its end.
     reverse : bool
         Each sequence was run from its own last step to its first.
     resets : [T, B] booleans on the host, optional
-        The steps marked in the forward call: no gradient passes from them to the one before.
+        The marks of the forward call. No gradient passes between a marked step and the step before
+        it.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of r and u in the forward call. With a hard sigmoid, its slope stands
-        in place of r*(1-r) and u*(1-u): 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        Activation of r and u in the forward call. The slope of a hard sigmoid replaces r*(1-r) and
+        u*(1-u): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -550,8 +552,8 @@ def block_gru_grad(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, an attribute is out of range, a length lies outside
         [0, T], or both seq_len_max and sequence_lengths are given.

@@ -124,11 +124,11 @@ def lstm_block_cell(
     Parameters
     ----------
     x : [B, I]
-        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. Arrays may be complex64 or complex128, a value and
-        a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
+        The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
+        formats are computed in float32. A complex64 or complex128 array holds values and tangents,
+        see `cupyrnn.jvp`; real arrays of the same precision beside it have no tangents.
     cs_prev, h_prev : [B, H]
-        The cell state and the output of the step before.
+        The cell state and the output of the previous step.
     w : [I+H, 4*H]
         The weights, rows for x above rows for h_prev, columns by gate in `gate_order`.
     b : [4*H]
@@ -136,20 +136,20 @@ def lstm_block_cell(
     wci, wcf, wco : [H], optional
         The peephole weights of i, f and o: all three or none.
     forget_bias : float, optional
-        Added to the forget gate. Left out, it is TensorFlow's default for the gate order: 1 for
-        "icfo" (LSTMBlockCell, BlockLSTM), 0 for "ifco" (BlockLSTMV2).
+        Added to the forget gate. The default is TensorFlow's for the gate order: 1 for "icfo"
+        (LSTMBlockCell, BlockLSTM), 0 for "ifco" (BlockLSTMV2).
     cell_clip : float, optional
-        Bound of abs(cs); 0, a negative number or NaN mean none. Left out, it is TensorFlow's
-        default for the gate order: 3 for "icfo", none for "ifco".
+        Bound of abs(cs); 0, a negative number or NaN mean none. The default is TensorFlow's for the
+        gate order: 3 for "icfo", none for "ifco".
     use_peephole : bool, optional
-        Left out, peepholes are used if they are given. With False they are checked, not used.
+        By default, peepholes are used if they are given. With False they are checked but not used.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates i, f and o: the sigmoid, as in TensorFlow's op, or a hard
-        sigmoid. clip(0.2*z + 0.5, 0, 1) is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and
-        ONNX, clip(z/6 + 0.5, 0, 1) that of Keras 3 and PyTorch. A model's arrays do not tell
-        which of the three it was trained with; its configuration does.
+        Activation of the gates i, f and o: the sigmoid, as in TensorFlow's op, or a hard sigmoid.
+        Keras 1 and 2, TensorFlow 1 and ONNX use clip(0.2*z + 0.5, 0, 1); Keras 3 and PyTorch use
+        clip(z/6 + 0.5, 0, 1). A model's configuration says which of the three it was trained with;
+        its arrays do not.
 
     Returns
     -------
@@ -159,8 +159,8 @@ def lstm_block_cell(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, some but not all peepholes are given, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, some but not all peepholes are given, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
@@ -227,8 +227,8 @@ def block_lstm(
     Parameters
     ----------
     x : [T, B, I]
-        The input; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. Complex arrays carry a tangent: see `cupyrnn.jvp`.
+        The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
+        formats are computed in float32. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     cs_prev, h_prev : [B, H]
         The cell state and the output before the first step.
     w : [I+H, 4*H]
@@ -238,31 +238,31 @@ def block_lstm(
     wci, wcf, wco : [H], optional
         The peephole weights of i, f and o: all three or none.
     seq_len_max : int, optional
-        Number of steps to compute, within [0, T]; all T if left out. Later steps are not
-        read, and all seven outputs are zero there.
+        Number of steps to compute, within [0, T]; T by default. Later steps are not read, and all
+        seven outputs are zero there.
     sequence_lengths : [B] integers on the host, optional
-        Instead of seq_len_max, the length of each sequence, in [0, T] and in any order. What
-        lies past a sequence's end is not read, and all seven outputs are zero there.
+        The length of each sequence, in [0, T] and in any order; it replaces seq_len_max. Steps past
+        a sequence's end are not read, and all seven outputs are zero there.
     reverse : bool
-        Run each sequence from its own last step to its first: cs_prev and h_prev are then the
-        states before its last step, and every output stands at its own time.
+        Run each sequence from its own last step to its first. cs_prev and h_prev are then the
+        states at its end, and ``h[t]`` still belongs to ``x[t]``.
     resets : [T, B] booleans on the host, optional
-        No state passes from a step t-1 to a step t that is marked, in either direction: with
-        ``reverse=False`` the state before a marked step is zero. Marks are where episodes or
-        packed documents begin.
+        Marks the steps at which an episode or a packed document begins. No state passes between a
+        marked step t and step t-1, in either direction: with ``reverse=False`` the state before a
+        marked step is zero.
     forget_bias : float, optional
-        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+        Added to the forget gate. The default is 1 for "icfo" and 0 for "ifco".
     cell_clip : float, optional
-        Bound of abs(cs); 0, a negative number or NaN mean none. Left out, 3 for "icfo" and none
-        for "ifco".
+        Bound of abs(cs); 0, a negative number or NaN mean none. The default is 3 for "icfo" and
+        none for "ifco".
     use_peephole : bool, optional
-        Left out, peepholes are used if they are given. With False they are checked, not used.
+        By default, peepholes are used if they are given. With False they are checked but not used.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates i, f and o: the sigmoid, as in TensorFlow's ops, or
-        clip(0.2*z + 0.5, 0, 1), the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or
-        clip(z/6 + 0.5, 0, 1), that of Keras 3 and PyTorch.
+        Activation of the gates i, f and o: the sigmoid, as in TensorFlow's ops, the hard sigmoid
+        clip(0.2*z + 0.5, 0, 1) of Keras 1 and 2, TensorFlow 1 and ONNX, or the hard sigmoid
+        clip(z/6 + 0.5, 0, 1) of Keras 3 and PyTorch.
 
     Returns
     -------
@@ -272,8 +272,8 @@ def block_lstm(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, some but not all peepholes are given, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, some but not all peepholes are given, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, an attribute is out of range, a length lies outside
         [0, T], or both seq_len_max and sequence_lengths are given.
@@ -370,13 +370,13 @@ def lstm_block_cell_grad(
         dci = (1-ci²) * dcs*i
         cs_prev_grad = dcs*f + di*wci + df*wcf
 
-    `lstm_block_cell_backward` goes on to the gradients of x, h_prev, w and b.
+    `lstm_block_cell_backward` also returns the gradients of x, h_prev, w and b.
 
     Parameters
     ----------
     cs_prev : [B, H]
-        The cell state before the step; float16, bfloat16, float32 or float64, and all other arrays
-        alike.
+        The cell state before the step; float16, bfloat16, float32 or float64. All other arrays have
+        the same dtype.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
     cs_grad, h_grad : [B, H] or None
@@ -386,17 +386,16 @@ def lstm_block_cell_grad(
     x, h_prev, w, b : [B, I], [B, H], [I+H, 4*H], [4*H], optional
         The other inputs of the step. Their values are not used; they are checked if given.
     cell_clip : float, optional
-        Left out, the gradient treats a clipped cs as if no clipping had happened, as TensorFlow's
-        does. With the value of the forward call it is the true gradient: zero where abs(cs)
-        reached the clip.
+        With the value of the forward call, the gradient is the true one: zero where abs(cs) reached
+        the clip. By default, the gradient treats a clipped cs as if no clipping had happened, as
+        TensorFlow's does.
     use_peephole : bool, optional
-        Left out, peepholes are used if they are given.
+        By default, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}
         The order of the gates in dicfo.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of i, f and o in the forward call. With a hard sigmoid, its slope
-        stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
-        (0, 1), else 0.
+        Activation of i, f and o in the forward call. The slope of a hard sigmoid replaces i*(1-i),
+        f*(1-f) and o*(1-o): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -407,15 +406,15 @@ def lstm_block_cell_grad(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, some but not all peepholes are given, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, some but not all peepholes are given, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
     Notes
     -----
-    TensorFlow's own kernel has two defects with peepholes that are not repeated here: on a CPU
-    it may overwrite wci, wcf and wco, on a GPU it adds their terms to cs_prev_grad twice.
+    TensorFlow's own kernel has two defects with peepholes, which this function does not repeat: on
+    a CPU it may overwrite wci, wcf and wco, and on a GPU it adds their terms to cs_prev_grad twice.
 
     Examples
     --------
@@ -479,7 +478,7 @@ def lstm_block_cell_backward(
     """
     The gradient of every input of one LSTM step.
 
-    `lstm_block_cell_grad` and what TensorFlow leaves to the caller::
+    This is `lstm_block_cell_grad` and the products that TensorFlow leaves to the caller::
 
         x_grad, h_prev_grad = split(dicfo @ w.T)
         w_grad = [x, h_prev].T @ dicfo
@@ -488,7 +487,8 @@ def lstm_block_cell_backward(
     Parameters
     ----------
     x : [B, I]
-        The input of the step; float16, bfloat16, float32 or float64, and all other arrays alike.
+        The input of the step; float16, bfloat16, float32 or float64. All other arrays have the same
+        dtype.
     cs_prev, h_prev : [B, H]
         The states before the step.
     w : [I+H, 4*H]
@@ -502,16 +502,15 @@ def lstm_block_cell_backward(
     b : [4*H], optional
         Its value is not used; it is checked if given.
     cell_clip : float, optional
-        Left out, the gradient passes a clipped cs as if it had not been clipped, as TensorFlow's
-        does. Given the value of the forward call, it is the true gradient.
+        With the value of the forward call, the gradient is the true one. By default, it treats a
+        clipped cs as if no clipping had happened, as TensorFlow's does.
     use_peephole : bool, optional
-        Left out, peepholes are used if they are given.
+        By default, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w, and in w_grad and b_grad.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of i, f and o in the forward call. With a hard sigmoid, its slope
-        stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
-        (0, 1), else 0.
+        Activation of i, f and o in the forward call. The slope of a hard sigmoid replaces i*(1-i),
+        f*(1-f) and o*(1-o): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -522,8 +521,8 @@ def lstm_block_cell_backward(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, some but not all peepholes are given, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, some but not all peepholes are given, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
@@ -586,13 +585,13 @@ def block_lstm_grad(
     """
     The gradient of every input of `block_lstm`, as TensorFlow's BlockLSTMGrad and V2.
 
-    The equations of `lstm_block_cell_grad` for every step from the last to the first, where each
-    step's cs_grad and h_grad are those given plus those that the step after it passes back.
+    The equations are those of `lstm_block_cell_grad`, for every step from the last to the first.
+    Each step's cs_grad and h_grad are those given plus those passed back by the next step.
 
     Parameters
     ----------
     x : [T, B, I]
-        The input; float16, bfloat16, float32 or float64, and all other arrays alike.
+        The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
     cs_prev, h_prev : [B, H]
         The states before the first step.
     w : [I+H, 4*H]
@@ -606,26 +605,26 @@ def block_lstm_grad(
     b : [4*H], optional
         Its value is not used; it is checked if given.
     seq_len_max : int, optional
-        Number of steps that were computed; all T if left out. Later steps are not read, and
+        Number of steps that the forward call computed; T by default. Later steps are not read, and
         x_grad is zero there.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence in the forward call; x_grad is zero past its end.
     reverse : bool
         Each sequence was run from its own last step to its first.
     resets : [T, B] booleans on the host, optional
-        The steps marked in the forward call: no gradient passes from them to the one before.
+        The marks of the forward call. No gradient passes between a marked step and the step before
+        it.
     cell_clip : float, optional
-        Left out, the gradient treats a clipped cs as if no clipping had happened, as TensorFlow's
-        does. With the value of the forward call it is the true gradient: zero where abs(cs)
-        reached the clip.
+        With the value of the forward call, the gradient is the true one: zero where abs(cs) reached
+        the clip. By default, the gradient treats a clipped cs as if no clipping had happened, as
+        TensorFlow's does.
     use_peephole : bool, optional
-        Left out, peepholes are used if they are given.
+        By default, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w, and in w_grad and b_grad.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of i, f and o in the forward call. With a hard sigmoid, its slope
-        stands in place of i*(1-i), f*(1-f) and o*(1-o): 0.2 or 1/6 where the gate is within
-        (0, 1), else 0.
+        Activation of i, f and o in the forward call. The slope of a hard sigmoid replaces i*(1-i),
+        f*(1-f) and o*(1-o): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
 
     Returns
     -------
@@ -636,8 +635,8 @@ def block_lstm_grad(
     Raises
     ------
     TypeError
-        An argument is neither a NumPy nor a CuPy array or of another module, device or dtype than
-        the first, some but not all peepholes are given, or an attribute is of a wrong type.
+        An argument is not a NumPy or CuPy array, its module, device or dtype differs from the first
+        one's, some but not all peepholes are given, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, an attribute is out of range, a length lies outside
         [0, T], or both seq_len_max and sequence_lengths are given.

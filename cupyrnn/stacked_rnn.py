@@ -79,11 +79,12 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
     input_backprop : [T, B, I]
         Of the sequences.
     input_h_backprop : [L*D, B, P]
-        Of the outputs before the first step.
+        The gradient of the outputs before the first step.
     input_c_backprop : [L*D, B, H]
-        Of the cell states before the first step; a scalar zero for GRUs, a tuple like input_c.
+        The gradient of the cell states before the first step; a scalar zero for GRUs, a tuple if
+        input_c is one.
     weights_backprop : list of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
-        Of the weights, with None where these have None.
+        The gradients of the weights, with None where the weights have None.
     """
 
     input_backprop: ArrayT
@@ -323,85 +324,85 @@ def stacked_rnn(
     """
     Layers of `block_lstm` or `block_gru` in one or both directions, as CudnnRNN has its own.
 
-    What `cudnn_rnn` does for the cells of cuDNN, for those that cuDNN does not have: LSTMs with
-    peepholes, a clip or both and a projection, as TensorFlow 1's LSTMCell has them, and GRUs that
-    reset before the product. TensorFlow has no such op; the names are those of CudnnRNN. A layer
-    reads h of the layer below, of both directions side by side.
+    `stacked_rnn` does for the cells of the block ops what `cudnn_rnn` does for cuDNN's: LSTMs with
+    peepholes, a clip and a projection, as in TensorFlow 1's LSTMCell, and GRUs that reset before
+    the product. TensorFlow has no such op; the names are those of CudnnRNN. A layer reads h of the
+    layer below, both directions side by side.
 
-    P is the size of h: that of a projection, or H without one.
+    P is the size of h: the size of the projection, or H without one.
 
     Parameters
     ----------
     input : [T, B, I]
-        The sequences; float16, bfloat16, float32 or float64, and all other arrays alike. Half
-        formats are computed in float32. Arrays may be complex64 or complex128, a value and
-        a tangent: see `cupyrnn.jvp`; real ones of the same precision beside them have no tangent.
+        The sequences; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
+        Half formats are computed in float32. A complex64 or complex128 array holds values and
+        tangents, see `cupyrnn.jvp`; real arrays of the same precision beside it have no tangents.
     input_h : [L*D, B, P]
-        The outputs before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
-        and so on.
+        The outputs before the first step, in the order layer 0 forward, layer 0 backward, layer 1
+        forward and so on.
     input_c : [L*D, B, H]
-        The cell states before the first step; None for GRUs. A cell of one's own that has several
-        states beside h takes a tuple of them.
+        The cell states before the first step; None for GRUs. A user's own cell with several states
+        beside h takes a tuple of them.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
-        Those of each of the L*D layers and directions, in the order of input_h, all LSTMs or all
-        GRUs. K is I in the first layer and D*P in the others. An LSTM has w [K+P, 4*H], b [4*H],
-        with peepholes wci, wcf and wco [H], and with a projection w_p [H, P]; a GRU has
-        w_ru [K+H, 2*H], w_c [K+H, H], b_ru [2*H] and b_c [H]. Other weights that have a ``form``
-        make a cell of one's own.
+        The weights of each of the L*D layers and directions, in the order of input_h: all LSTMs or
+        all GRUs. K is I in the first layer and D*P in the others. An LSTM has w [K+P, 4*H], b
+        [4*H], with peepholes wci, wcf and wco [H], and with a projection w_p [H, P]. A GRU has w_ru
+        [K+H, 2*H], w_c [K+H, H], b_ru [2*H] and b_c [H]. Other weights that have a ``form`` make a
+        user's own cell.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence, in [0, T] and in any order; all T if left out. What lies past
-        a sequence's end is not read, and output is zero there. The backward direction begins at
-        each sequence's own end. What a length of 0 leaves are the states it was given.
+        The length of each sequence, in [0, T] and in any order; T by default. Steps past a
+        sequence's end are not read, and output is zero there. The backward direction begins at each
+        sequence's own end. A sequence of length 0 returns its initial states.
     resets : [T, B] booleans on the host, optional
-        No state passes from a step t-1 to a step t that is marked, in either direction. [B, T] if
-        time_major is False.
+        Marks the steps at which an episode or a packed document begins: no state passes between a
+        marked step t and step t-1, in either direction. [B, T] if time_major is False.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
-        The part, in [0, 1], of the values between layers that is zeroed in training; the others
-        are divided by one minus it.
+        The fraction, in [0, 1], of the values between layers that is zeroed in training; the others
+        are divided by 1 - dropout.
     seed, seed2 : int
-        What the dropout masks depend on: the same two integers give the same masks, which are
-        those of `cudnn_rnn`.
+        The seeds of the dropout masks: the same two integers give the same masks, which are those
+        of `cudnn_rnn`.
     forget_bias : float, optional
-        Added to the forget gates of LSTMs; left out, 1 for "icfo" and 0 for "ifco". GRUs have
+        Added to the forget gates of LSTMs. The default is 1 for "icfo" and 0 for "ifco". GRUs have
         none.
     cell_clip : float, optional
-        Bound of abs(cs) of LSTMs; 0, a negative number or NaN mean none. Left out, 3 for "icfo"
-        and none for "ifco". GRUs have none.
+        Bound of abs(cs) of LSTMs; 0, a negative number or NaN mean none. The default is 3 for
+        "icfo" and none for "ifco". GRUs have none.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates i, f and o or r and u: the sigmoid, or
-        clip(0.2*z + 0.5, 0, 1), the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, or
-        clip(z/6 + 0.5, 0, 1), that of Keras 3 and PyTorch.
+        Activation of the gates i, f and o or r and u: the sigmoid, the hard sigmoid clip(0.2*z +
+        0.5, 0, 1) of Keras 1 and 2, TensorFlow 1 and ONNX, or the hard sigmoid clip(z/6 + 0.5, 0,
+        1) of Keras 3 and PyTorch.
     is_training : bool
-        Drop values, and keep what the backward pass needs.
+        Whether to apply dropout and to keep what the backward pass needs.
     time_major : bool
-        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
+        If False, input and output are [B, T, ·] and the states [B, L*D, ·].
 
     Returns
     -------
     StackedRNNOutputs
-        output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, of
-        the shapes of input_h and input_c; reserve_space, a vector for `stacked_rnn_backprop`.
-        output_c is a scalar zero for GRUs, and reserve_space if is_training is False.
+        output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, with
+        the shapes of input_h and input_c; and reserve_space, a vector for `stacked_rnn_backprop`.
+        output_c is a scalar zero for GRUs; reserve_space is one if is_training is False.
 
     Raises
     ------
     TypeError
-        An argument is no array or of another module, device or dtype than input, an entry of
-        weights is not of the kind of the first, or an attribute is of a wrong type.
+        An argument is not an array, its module, device or dtype differs from input's, an entry of
+        weights is of another kind than the first, or an attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
     See Also
     --------
     stacked_rnn_backprop : The gradient of every input.
-    block_lstm, block_gru : One layer in one direction, with all that its steps leave.
+    block_lstm, block_gru : One layer in one direction, which also returns the gates of every step.
     block_gru_from_keras, block_lstm_from_tf1, block_lstm_from_onnx : Weights of models made
         elsewhere.
-    init_block_lstm, init_block_gru : Weights to begin with.
+    init_block_lstm, init_block_gru : Initial weights.
 
     Examples
     --------
@@ -451,65 +452,62 @@ def stacked_rnn_backprop(
     """
     The gradient of every input of `stacked_rnn`.
 
-    Nothing is written but the results: a second call with the same arguments gives the same.
+    The call changes none of its arguments, so a second call with them returns the same results.
 
     Parameters
     ----------
     input : [T, B, I]
-        The sequences of the forward call; all other arrays are of its dtype.
+        The sequences of the forward call. All other arrays have the same dtype.
     input_h : [L*D, B, P]
         The outputs before the first step.
     input_c : [L*D, B, H]
-        The cell states before the first step; None for GRUs. A tuple where there are several, as
-        in the forward call.
+        The cell states before the first step, as in the forward call; None for GRUs.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
-        Those of the forward call, of each of the L*D layers and directions.
+        The weights of the forward call.
     output_backprop : [T, B, D*P] or None
-        The gradient of output; None stands for zeros, in the next two as well. It is not read
-        past a sequence's end.
+        The gradient of output. It is not read past a sequence's end. None stands for zeros, here
+        and in the next arguments.
     output_h_backprop, output_c_backprop : [L*D, B, P] and [L*D, B, H] or None
         The gradients of output_h and output_c; the latter is ignored for GRUs, and a tuple where
         output_c is one.
     reserve_space : vector
-        What the forward call returned. The dropout masks are taken from here.
+        The reserve_space of the forward call. It also holds the dropout masks.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence in the forward call; all T if left out. input_backprop is zero
-        past a sequence's end.
+        The length of each sequence in the forward call; T by default. input_backprop is zero past a
+        sequence's end.
     resets : [T, B] booleans on the host, optional
-        The steps marked in the forward call, into which no state has passed. [B, T] if time_major
-        is False.
+        The marks of the forward call. [B, T] if time_major is False.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
-        The part of the values between layers that was zeroed.
+        The fraction of the values between layers that was zeroed.
     cell_clip : float, optional
-        Left out, the gradient passes a clipped cell state of an LSTM as if it had not been
-        clipped, as TensorFlow's does. Given the value of the forward call, it is the true
-        gradient.
+        With the value of the forward call, the gradient is the true one. By default, it treats a
+        clipped cell state of an LSTM as if no clipping had happened, as TensorFlow's does.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM, and in their gradients.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates in the forward call. With a hard sigmoid, its slope stands
-        in place of i*(1-i) and the like: 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        Activation of the gates in the forward call. The slope of a hard sigmoid replaces i*(1-i)
+        and the like: it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
     time_major : bool
-        Otherwise input, output_backprop and input_backprop are [B, T, ·] and the states and their
+        If False, input, output_backprop and input_backprop are [B, T, ·], and the states and their
         gradients [B, L*D, ·].
 
     Returns
     -------
     StackedRNNGrads
-        input_backprop, input_h_backprop, input_c_backprop, each of the shape of its input, and
-        weights_backprop, a list like weights, with None where these have None. input_c_backprop
-        is a scalar zero for GRUs.
+        input_backprop, input_h_backprop and input_c_backprop, each with the shape of its input, and
+        weights_backprop, a list like weights, with None where weights has None. input_c_backprop is
+        a scalar zero for GRUs.
 
     Raises
     ------
     TypeError
-        An argument is no array or of another module, device or dtype than input, an entry of
-        weights is not of the kind of the first, or an attribute is of a wrong type.
+        An argument is not an array, its module, device or dtype differs from input's, an entry of
+        weights is of another kind than the first, or an attribute has a wrong type.
     ValueError
-        A shape does not fit the others, an attribute is out of range, or reserve_space is not of
-        the size that the forward call with these arguments returns.
+        A shape does not fit the others, an attribute is out of range, or reserve_space does not
+        have the size that the forward call with these arguments returns.
 
     Examples
     --------

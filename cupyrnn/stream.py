@@ -1,5 +1,5 @@
 """
-One step of a CudnnRNN net after another, with everything but the step itself done beforehand.
+Single steps of a CudnnRNN net, with everything but the step itself done beforehand.
 
 Symbols: B batch, I input size, H num_units, L layers, P the size of the output: num_proj, or H
 without a projection.
@@ -47,9 +47,9 @@ class StepOutputs(NamedTuple, Generic[ArrayT]):
     output : [B, P]
         The output of the last layer.
     output_h : [L, B, P]
-        The states to go on with.
+        The states for the next step.
     output_c : [L, B, H] or None
-        The cell states of an LSTM to go on with.
+        The cell states of an LSTM for the next step.
     """
 
     output: ArrayT
@@ -89,7 +89,7 @@ class PreparedStep:
         Parameters
         ----------
         x : [B, I]
-            The input, of the dtype of the parameters, as all.
+            The input. All arrays have the dtype of the parameters.
         h : [L, B, P]
             The states before the step.
         c : [L, B, H], optional
@@ -98,14 +98,14 @@ class PreparedStep:
         Returns
         -------
         StepOutputs
-            output [B, P], output_h and output_c: the states to go on with. All are new arrays,
-            but output is a view of the last of output_h.
+            output [B, P], and output_h and output_c, the states for the next step. output is a view
+            of the last layer of output_h; the others are new arrays.
 
         Raises
         ------
         TypeError, ValueError
-            An argument is no array of the module, device and dtype of the parameters, or a shape
-            does not fit.
+            An argument is not an array with the module, device and dtype of the parameters, or a
+            shape does not fit.
 
         Examples
         --------
@@ -193,40 +193,39 @@ def prepare_step(
     """
     Return one step of a net as a function, for streams and decoders.
 
-    `cudnn_rnn` over a sequence of one step gives the same, but checks and unpacks the parameters in
-    every call, which at a batch of one takes several times as long as the step.
+    `cudnn_rnn` over a sequence of one step returns the same, but checks and unpacks the parameters
+    in every call. At a batch of one this takes several times as long as the step itself.
 
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters of layers in one direction: a copy of them is kept.
+        The packed parameters of layers in one direction. The step keeps a copy of them.
     num_layers, num_units, input_size : int, optional
-        L, H and I; a PackedParams knows them and all the others.
+        L, H and I; a PackedParams determines them and all arguments below.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" if left out.
+        The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}, optional
-        "linear_input" if left out. With skip_input the first layer has no input matrices: x, of
-        size H, is added to every gate. auto_select is skip_input if I equals H and linear_input if
-        not.
+        "linear_input" by default. With skip_input the first layer has no input matrices: x, of size
+        H, is added to every gate. auto_select means skip_input if I equals H, else linear_input.
     num_proj : int, optional
-        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+        P, the size to which an LSTM projects its output; 0, the default, for none.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}, optional
-        Activation of the gates of an LSTM or GRU; the sigmoid if left out. See
-        `cudnn_rnn` for which hard sigmoid is whose.
+        Activation of the gates of an LSTM or GRU; the sigmoid by default. `cudnn_rnn` explains
+        which framework uses which hard sigmoid.
 
     Returns
     -------
     PreparedStep
         ``step(x, h, c)`` takes x [B, I], h [L, B, P] and, for an LSTM, c [L, B, H], and returns
-        output [B, P], output_h and output_c. It keeps no state of its own: one step can serve any
-        number of streams, and threads, and can be copied and pickled.
+        output [B, P], output_h and output_c. It keeps no state, so that one step can serve any
+        number of streams and threads. It can be copied and pickled.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or out of range, something given contradicts what a
-        PackedParams knows, or params is no array of the right length, or the net
-        is bidirectional: its backward direction begins at the end.
+        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
+        params is not an array of the right length, or the net is bidirectional, which cannot run
+        step by step.
 
     Examples
     --------

@@ -135,11 +135,11 @@ class Pullback(Generic[G]):
         Parameters
         ----------
         through_clip : bool
-            Have the gradient pass a cell state at the clip as if it had not been clipped, as
-            TensorFlow's gradient does. Otherwise it is the true gradient, which is zero there.
+            If True, the gradient treats a clipped cell state as if no clipping had happened, as
+            TensorFlow's does. Otherwise it is the true gradient, which is zero there.
         gradients : array or None
-            The gradients of the outputs by the names that the gradient op has for them; one that
-            is left out or None is zero.
+            The gradients of the outputs by the gradient op's names. A missing one, or None, stands
+            for zeros.
 
         Returns
         -------
@@ -149,10 +149,10 @@ class Pullback(Generic[G]):
         Raises
         ------
         TypeError
-            No gradient is given, one of another name, or through_clip for an op without cell_clip;
-            and what the gradient op raises.
+            No gradient is given, a name is unknown, or through_clip is given for an op without
+            cell_clip; also the gradient op's own errors.
         ValueError
-            An array of the call was written into since; and what the gradient op raises.
+            An array of the call has changed since; also the gradient op's own errors.
 
         Examples
         --------
@@ -230,17 +230,17 @@ def vjp(
 ) -> tuple[OnnxOutputs, Pullback[OnnxGrads]]: ...
 def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Pullback[Any]]:
     """
-    An op's outputs, and the function from gradients of these to the gradients of its inputs.
+    Return an op's outputs and a function that computes the gradients of its inputs.
 
     ::
 
         outputs, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, cs_prev, h_prev, w, b)
         grads = pullback(h_grad=h_grad)
 
-    This is the forward op, then its gradient op with the same arguments: `block_lstm_grad`,
-    `lstm_block_cell_backward`, `block_gru_grad`, `gru_block_cell_backward`, `cudnn_rnn_backprop`,
-    `stacked_rnn_backprop`. The lengths, resets, gate order, clip, dropout and what else the first
-    call was given cannot be forgotten in the second.
+    `vjp` calls the forward op; the function that it returns calls the op's gradient
+    (`block_lstm_grad`, `lstm_block_cell_backward`, `block_gru_grad`, `gru_block_cell_backward`,
+    `cudnn_rnn_backprop` or `stacked_rnn_backprop`) with the same arguments. So no lengths, resets,
+    gate order, clip or dropout can be forgotten in the second call.
 
     Parameters
     ----------
@@ -251,40 +251,41 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     args : tuple
         Its arguments.
     kwargs : dict
-        Its arguments by name.
+        Its keyword arguments.
 
     Returns
     -------
     outputs : named tuple
         What the function returns.
     pullback : callable
-        Takes the gradients of the outputs by the gradient op's names: cs_grad and h_grad of LSTMs,
-        d_h of GRUs, output_backprop, output_h_backprop and output_c_backprop of `cudnn_rnn` and
-        `stacked_rnn`, Y_grad, Y_h_grad and Y_c_grad of `run_onnx_node`. One that is left out is
-        zero. Returns the gradient op's named tuple. ``pullback.names`` are these names.
+        Takes the gradients of the outputs as keyword arguments, by the gradient op's names: cs_grad
+        and h_grad for LSTMs, d_h for GRUs, output_backprop, output_h_backprop and output_c_backprop
+        for `cudnn_rnn` and `stacked_rnn`, Y_grad, Y_h_grad and Y_c_grad for `run_onnx_node`. A
+        missing one stands for zeros. Returns the gradient op's named tuple. ``pullback.names``
+        lists the names.
 
     Raises
     ------
     TypeError
-        The function is none of those above; use `jvp` of a function of your own.
+        The function is not one of those above. For your own functions use `jvp`.
     ValueError
-        is_training is False: what the gradient needs is not kept.
+        is_training is False, so that nothing is kept for the gradient.
 
     See Also
     --------
-    jvp : Derivatives along a direction, of any function, and of what pullback returns.
+    jvp : Derivatives along a direction, of any function, the pullback included.
 
     Notes
     -----
-    **Clip.** The gradient is the true one: it is zero where cs reached cell_clip, the given one or
-    the default of 3 of the gate order "icfo". ``pullback(h_grad=..., through_clip=True)`` passes a
-    clipped state as if it had not been clipped, which TensorFlow does, and the gradient ops of this
-    package if cell_clip is left out. The functions of `raw_ops` have TensorFlow's gradient.
+    **Clip.** The gradient is the true one: it is zero where cs reached cell_clip, also the default
+    clip of 3 of the gate order "icfo". ``pullback(h_grad=..., through_clip=True)`` treats a clipped
+    state as if no clipping had happened. TensorFlow does the same, and so do the gradient ops of
+    this package without cell_clip, and the functions of `raw_ops`.
 
-    **Memory.** The arrays of the call and its outputs are kept, not copied, until the pullback is
-    freed. They must not be written into before it is called. Of NumPy arrays two elements each are
-    compared, so that an update of all weights is noticed and raises a ValueError, but not that of
-    one element; CuPy arrays are not looked at.
+    **Memory.** The pullback keeps the arrays of the call and its outputs, without a copy, until it
+    is freed. Do not write into them before you call it. It compares two elements of each NumPy
+    array, so that an update of all weights raises a ValueError; the change of a single element, or
+    of a CuPy array, is not noticed.
 
     Examples
     --------

@@ -91,52 +91,53 @@ def jvp(
     function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
     """
-    The value of a function and its derivative along a direction, both exact, in one call.
+    Return a function's value and its exact derivative along a direction, in one call.
 
     ::
 
         outputs         = function(*primals)
         output_tangents = d/de function(*(primals + e*tangents)) at e = 0
 
-    The function is called once, with what holds a value and a tangent in place of each array. Ops
-    of this package take both as one complex array; of NumPy's functions the value is what they
-    return for the value, to the bit, and the tangent follows from their slopes. Nothing is
-    subtracted, so that the derivative is as accurate as the value. Of a gradient it is the product
-    of the Hessian with a vector, of a forward pass that of the Jacobian.
+    `jvp` calls the function once, with objects that hold values and tangents in place of arrays.
+    Ops of this package take both as one complex array. NumPy's functions return exactly the values
+    that they return without tangents, and their slopes give the tangents. Nothing is subtracted, so
+    that the derivative is as accurate as the value. The derivative of a gradient is a
+    Hessian-vector product; the derivative of a forward pass is a Jacobian-vector product.
 
     Parameters
     ----------
     function : callable
-        Made of the functions of this package and of NumPy's: arithmetic, products, sums, what
-        places elements, the elementary functions, maximum, minimum, abs and clip, which are
-        decided by the values. It is given no numpy.ndarray or cupy.ndarray, but what has their
-        operators and methods and is taken by NumPy's functions; of CuPy arrays by CuPy's
-        elementwise functions and sums too. Whatever would lose a tangent raises a TypeError, as
-        numpy.asarray and writing into a plain array do: write into numpy.zeros_like of an argument.
+        Made of this package's and NumPy's functions: arithmetic, products, sums, indexing and
+        reshaping, the elementary functions, and maximum, minimum, abs and clip, which the values
+        decide. Its arguments are not of type numpy.ndarray or cupy.ndarray, but have their
+        operators and methods, and NumPy's functions accept them; in place of CuPy arrays also
+        CuPy's elementwise functions and sums. An operation that would lose a tangent raises a
+        TypeError, for instance numpy.asarray, or writing into a plain array: write into
+        numpy.zeros_like of an argument instead.
     primals : sequence
         The arguments of the function: float32 or float64 NumPy or CuPy arrays that have a tangent,
         and anything that has none. Tuples, lists and dicts of arrays are arguments too.
     tangents : sequence
-        The direction: for each array of primals one of its module, shape and dtype, None for zeros.
+        The direction: for each array of primals an array of the same module, shape and dtype; None
+        stands for zeros.
 
     Returns
     -------
     outputs
-        What the function returns for real arguments: to the bit where no op of this package is in
-        it, otherwise but for rounding.
+        What the function returns for real arguments: bit by bit if it calls no op of this package,
+        otherwise up to rounding.
     output_tangents
-        In the same structure the derivatives, zeros where nothing depends on the primals, None
-        where there are no floating-point numbers.
+        The derivatives, in the same structure: zeros for what does not depend on the primals, None
+        for what is not a floating-point number.
 
     Raises
     ------
     TypeError
-        A primal is no array that can have a tangent; the half formats cannot, as they have no
-        complex dtype. Or the function does what cannot be followed: it makes a plain array or
-        number of what has a tangent, or calls a function that is not among those above. Or jvp is
-        called within the function of a jvp.
+        A primal cannot have a tangent, for instance an array of a half format, which has no complex
+        dtype; the function makes a plain array or number from something with a tangent, or calls a
+        function that is not among those above; or the function itself calls jvp.
     ValueError
-        A tangent is missing, has not the shape of its primal or is not finite.
+        A tangent is missing, is not finite, or its shape differs from its primal's.
 
     See Also
     --------
@@ -144,9 +145,9 @@ def jvp(
 
     Notes
     -----
-    A value that is infinite has no tangent, and the tangent is NaN where it is multiplied by what
-    has one. Where equal values compete, in maximum and its like, their tangents' mean is taken. How
-    large a tangent is must be known on the host: one that is on a device is waited for.
+    An infinite value has no tangent: a product with it has a tangent of NaN. Where maximum and
+    similar functions find equal values, they take the mean of the tangents. `jvp` waits for
+    tangents on a device, since the host must know how large they are.
 
     References
     ----------

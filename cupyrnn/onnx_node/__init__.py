@@ -89,7 +89,7 @@ class OnnxGrads(NamedTuple):
     X_grad, W_grad, R_grad : array
         The gradients of X, W and R.
     B_grad, initial_h_grad, initial_c_grad, P_grad : array or None
-        The gradients of what may be left out; None where it was.
+        The gradients of the optional inputs; None for a missing input.
     """
 
     X_grad: Array
@@ -152,8 +152,8 @@ def run_onnx_node(
     """
     Return the outputs of an ONNX LSTM, GRU or RNN node.
 
-    The attributes are those of the node, by their names; what it does not have is left out. With
-    the package ``onnx``, where `arrays` are the tensors by their names::
+    Pass the node's attributes by their names. With the package ``onnx``, where `arrays` is a dict
+    of the tensors::
 
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         inputs = [arrays.get(name) for name in node.input]
@@ -164,69 +164,68 @@ def run_onnx_node(
     op_type : {"LSTM", "GRU", "RNN"}
         The operator.
     inputs : sequence of arrays or None
-        In ONNX's order, None for what the node does not have, and short of what would be None at
-        the end: X [T, B, I], W [D, G*H, I], R [D, G*H, H], B [D, 2*G*H], sequence_lens, B
-        integers on the host, initial_h [D, B, H], and of an LSTM initial_c [D, B, H] and
-        P [D, 3*H].
+        The node's inputs in ONNX's order: X [T, B, I], W [D, G*H, I], R [D, G*H, H], B [D, 2*G*H],
+        sequence_lens, B integers on the host, initial_h [D, B, H], and for an LSTM initial_c [D, B,
+        H] and P [D, 3*H]. Missing inputs are None, and can be omitted at the end.
     direction : {"forward", "reverse", "bidirectional"}
         D is 2 for "bidirectional" and 1 for the others.
     hidden_size : int, optional
-        H, which the shape of R tells as well.
+        H; by default it follows from the shape of R.
     layout : int
         With 1 the batch is first: X [B, T, I], Y [B, T, D, H], all states [B, D, H].
     linear_before_reset : int
         Whether a GRU resets after the product with R (1) or before it (0).
     activations : sequence of str, optional
-        Those of all directions, one after the other: f, g and h of an LSTM, f and g of a GRU, f
-        of an RNN. Any of Relu, Tanh, Sigmoid, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh,
-        HardSigmoid, Elu, Softsign and Softplus, in capitals or not. Sigmoid, Tanh, Tanh; Sigmoid,
-        Tanh; Tanh if left out.
+        The activations of all directions, one after the other: f, g and h of an LSTM (by default
+        Sigmoid, Tanh, Tanh), f and g of a GRU (Sigmoid, Tanh), f of an RNN (Tanh). Each is one of
+        Relu, Tanh, Sigmoid, Affine, LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu,
+        Softsign and Softplus; case does not matter.
     activation_alpha, activation_beta : sequence of float, optional
-        The parameters of those activations that have them, in their order; at the end of the list
-        the rest have their defaults, see Notes.
+        The parameters of those activations that have them, in order. Activations after the end of
+        the list use the defaults, see Notes.
     clip : float, optional
-        The input of every activation is bounded to [-clip, clip].
+        Every activation's input is clipped to [-clip, clip].
     input_forget : int
         With 1 the forget gate of an LSTM is 1 - i.
 
     Returns
     -------
     OnnxOutputs
-        Y [T, D, B, H], Y_h [D, B, H], the states after each sequence's last step, and Y_c
-        [D, B, H] or None, of the widest of the dtypes. Y is zero past a sequence's end. The
-        states of a sequence of length 0 are those it was given, where ONNX Runtime has zeros.
+        Y [T, D, B, H], Y_h [D, B, H], the states after each sequence's last step, and Y_c [D, B, H]
+        or None, in the widest of the dtypes. Y is zero past a sequence's end. A sequence of length
+        0 returns its initial states, whereas ONNX Runtime returns zeros.
 
     Raises
     ------
     TypeError
-        An input is no array, or they are not of floating dtypes or not on one device, or an
-        attribute is of a wrong type.
+        An input is not an array, the inputs do not have floating dtypes or are not on one device,
+        or an attribute has a wrong type.
     ValueError
-        A shape does not fit the others, or an attribute is out of range or not one of op_type.
+        A shape does not fit the others, or an attribute is out of range or does not belong to
+        op_type.
 
     See Also
     --------
-    params_from_onnx, block_lstm_from_onnx, block_gru_from_onnx : The weights alone, to train on.
+    params_from_onnx, block_lstm_from_onnx, block_gru_from_onnx : Only the weights, for training.
 
     Notes
     -----
-    alpha and beta are 0.2 and 0.5 for HardSigmoid and alpha is 0.01 for LeakyRelu and 1 for Elu
-    and ThresholdedRelu, as in ONNX's operators of these names. Of the other two there is no
-    operator: alpha and beta are 1 and 0 for Affine and 1 and 1 for ScaledTanh. Where the standard
-    can be read in two ways, the guide's page on ONNX says which is taken here.
+    By default, alpha and beta are 0.2 and 0.5 for HardSigmoid, and alpha is 0.01 for LeakyRelu and
+    1 for Elu and ThresholdedRelu, as in ONNX's operators of these names. There is no operator
+    Affine or ScaledTanh; their defaults here are 1 and 0, and 1 and 1. Where the standard can be
+    read in two ways, the guide's page on ONNX says which reading this function follows.
 
-    Where the attributes are those of `cudnn_rnn`, `block_lstm` or `block_gru`, these run; all
-    others run step by step in a general cell, which is slower. float16 and bfloat16 are computed
-    in float32.
+    If `cudnn_rnn`, `block_lstm` or `block_gru` can compute the node, they do. All other nodes run
+    step by step in a general cell, which is slower. float16 and bfloat16 are computed in float32.
 
-    Some exporters silently write a wrong ``linear_before_reset``: ``torch.onnx.export`` with
-    ``dynamo=True`` has left it out [2]_ [3]_, which says 0, though torch.nn.GRU resets after the
-    product. No check of the file can find that, as all shapes are the same. The outputs look
-    plausible and are off by some hundredths to tenths; from states of zero the first step is
-    still right if the recurrent bias of the last gate is zero. So compare several steps with the
-    outputs of the original model; where they agree better with ``linear_before_reset=1`` given
-    in place of the node's own, the file is wrong. Without the original's outputs, do not believe
-    a 0 in a file whose ``producer_name`` is "pytorch".
+    Some exporters silently write a wrong ``linear_before_reset``. ``torch.onnx.export`` with
+    ``dynamo=True`` has omitted it [2]_ [3]_, which means 0, although torch.nn.GRU resets after the
+    product. No check of the file can detect this, as all shapes are the same. The outputs look
+    plausible but are wrong by hundredths to tenths; from zero states the first step is still right
+    if the recurrent bias of the last gate is zero. Compare several steps with the outputs of the
+    original model. If ``linear_before_reset=1`` agrees better than the node's own value, the file
+    is wrong. Without the original's outputs, do not trust a 0 in a file whose ``producer_name`` is
+    "pytorch".
 
     References
     ----------

@@ -1,7 +1,7 @@
-"""Data-parallel training: one gradient out of those of many processes, by MPI or NCCL.
+"""Data-parallel training: gradients averaged over many processes, by MPI or NCCL.
 
-Each process, called a rank, has all parameters and a part of the batch. After its backward pass
-the gradients of all are averaged, and each makes the same step with the average::
+Each process, called a rank, holds all parameters and a part of the batch. After the backward pass
+the ranks average their gradients, and each makes the same step::
 
     from cupyrnn import parallel
 
@@ -16,9 +16,9 @@ the gradients of all are averaged, and each makes the same step with the average
 Without `mpiexec` the same lines run in one process. NumPy arrays go through mpi4py; CuPy arrays
 through NCCL by `cupyx.distributed`, or through an MPI built for CUDA where CuPy has no NCCL.
 
-Every call first compares what the ranks are about to do, so that arrays that differ in name, order,
-shape or dtype are an error on every rank and not a hang or a wrong sum. Waiting for other processes
-takes no core from them; it ends after a timeout, or when one of them has ended.
+Every call first compares what the ranks are about to do: arrays that differ in name, order, shape
+or dtype raise an error on every rank, where other libraries hang or return a wrong sum. A waiting
+process does not occupy a core. It stops waiting after a timeout, or when another process has ended.
 """
 
 from .communicators import Communicator, communicator, launched_rank

@@ -1,4 +1,4 @@
-"""The processes that train together, and how they find out what the others do."""
+"""The processes that train together, and how each learns what the others do."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Communicator:
     """
     The processes that train together; made by `communicator`.
 
-    As a context manager it ends all of them if an exception leaves it on one, which would
-    otherwise have the others wait for it.
+    As a context manager it ends all processes if an exception leaves it on one of them; otherwise
+    the others would wait for that one.
 
     Attributes
     ----------
@@ -82,14 +82,14 @@ class Communicator:
         Parameters
         ----------
         status : int
-            What each process leaves to its shell.
+            The exit status of each process.
 
         Raises
         ------
         TypeError
-            If the status is no integer.
+            If the status is not an integer.
         SystemExit
-            With one process, which it ends as `sys.exit` does.
+            With one process: it ends like `sys.exit`.
 
         Examples
         --------
@@ -109,20 +109,20 @@ class Communicator:
 
     def barrier(self, timeout: float | None = None) -> None:
         """
-        Wait until all ranks have come here.
+        Wait until all ranks have called this function.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most, 0 for none at all; without end if left out.
+            The most seconds to wait; 0 does not wait. By default there is no limit.
 
         Raises
         ------
         TypeError, ValueError
-            On every rank, if a timeout is no real number, negative or NaN, or if another rank is
-            in another call.
+            On every rank, if a timeout is not a real number, is negative or NaN, or if another rank
+            is in another call.
         TimeoutError
-            If another rank does not come within `timeout` seconds, or has ended.
+            If another rank does not arrive within `timeout` seconds, or has ended.
 
         Examples
         --------
@@ -144,12 +144,12 @@ class Communicator:
         Parameters
         ----------
         value : object
-            Anything that can be pickled; on ranks but 0 it does not count.
+            Anything that can be pickled. Only rank 0's is used.
 
         Returns
         -------
         object
-            Rank 0's value, with one process the one given.
+            Rank 0's value.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class Communicator:
         ValueError
             On every rank, if another one is in another call.
         TimeoutError
-            If another rank does not come within the communicator's `timeout` seconds, or has
+            If another rank does not arrive within the communicator's `timeout` seconds, or has
             ended.
 
         Examples
@@ -196,7 +196,7 @@ def launched_rank() -> int | None:
     Raises
     ------
     ValueError
-        If the environment's number, such as ``PMI_RANK``, is none.
+        If the environment variable, such as ``PMI_RANK``, does not hold a number.
 
     Examples
     --------
@@ -222,29 +222,30 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
     Parameters
     ----------
     xp : module, optional
-        The arrays' module, `numpy` or `cupy`. With `cupy`, each process gets a GPU of its own:
-        the one that has its number among the processes of its machine is made the current device.
+        The arrays' module, `numpy` or `cupy`. With `cupy`, each process gets its own GPU: the call
+        makes the GPU current whose number is that of the process among those of its machine.
     comm : mpi4py.MPI.Comm, optional
-        Of which processes. Left out, of all that `mpiexec` has started; without `mpiexec`, of this
-        one, and mpi4py is not imported.
+        The processes. By default, all that `mpiexec` has started; without `mpiexec`, this one, and
+        mpi4py is not imported.
     timeout : float, optional
         Seconds that a rank waits for the others in each call before it raises TimeoutError.
 
     Returns
     -------
     Communicator
-        Its attribute `engine` says what was chosen: "nccl" for CuPy arrays where CuPy has NCCL,
-        "mpi", or "one process". CuPy arrays with "mpi" ask for an MPI built for CUDA.
+        Its attribute `engine` says what was chosen: "nccl" for CuPy arrays if CuPy has NCCL, "mpi",
+        or "one process". CuPy arrays with "mpi" need an MPI built for CUDA.
 
     Raises
     ------
     ImportError
         If `mpiexec` started the process and mpi4py, or its MPI, is missing.
     TypeError
-        If `xp` is no such module, `comm` no communicator of mpi4py or `timeout` no real number.
+        If `xp` is not such a module, `comm` not a communicator of mpi4py, or `timeout` not a real
+        number.
     ValueError
-        If `timeout` is not positive, a machine has more processes than GPUs, or `comm` is not of
-        all processes with NCCL.
+        If `timeout` is not positive, a machine has more processes than GPUs, or `comm` does not
+        include all processes with NCCL.
 
     Examples
     --------

@@ -78,21 +78,21 @@ def all_reduce_gradients(
     """
     Return the mean or the sum of the gradients of all ranks, the same on every rank.
 
-    They are added in one vector, in float64 if one of them has that and else in float32, which
-    float16 and bfloat16 are converted to for that.
+    The sum is computed over one vector: in float64 if one of the gradients is float64, else in
+    float32, to which float16 and bfloat16 are converted.
 
     Parameters
     ----------
     comm : Communicator
         Of `communicator`.
     grads : dict or tuple of arrays
-        The gradients of this rank: any dict, tuple or named tuple, such as a backward function of
-        this package returns, in float16, bfloat16, float32 or float64. None stands for zeros and
-        must then be None on every rank. Not written.
+        The gradients of this rank: a dict, tuple or named tuple, such as the gradient functions of
+        this package return, in float16, bfloat16, float32 or float64. None stands for zeros; it
+        must then be None on every rank. The arrays are not changed.
     weight : float, optional
-        What this rank's gradients count in the mean: the number of tokens, or of examples, that
-        they are the mean of, so that those of a short batch count less. A rank with weight 0 has
-        its gradients ignored, whatever they are.
+        The weight of this rank's gradients in the mean: the number of tokens, or of examples, that
+        they are the mean of, so that a short batch counts less. The gradients of a rank with weight
+        0 are ignored, whatever they are.
     reduce : {"mean", "sum"}, optional
         "mean" is the sum of weight*grads over the ranks, divided by the sum of weight; "sum" adds
         the gradients up and ignores `weight`.
@@ -100,18 +100,19 @@ def all_reduce_gradients(
     Returns
     -------
     dict or tuple of arrays
-        The same names or places as those of `grads`. With one process these are the arrays given.
+        The results, with the names or in the order of `grads`. With one process these are the
+        arrays given.
 
     Raises
     ------
     TypeError
-        If `grads` has something else than arrays of `comm`'s module, of other dtypes, or None, or
-        another argument is of a wrong type.
+        If an entry of `grads` is not None or an array of `comm`'s module with one of these dtypes,
+        or another argument has a wrong type.
     ValueError
-        On every rank, if the arrays differ between ranks in name, order, shape or dtype, or if
-        `weight` is negative or not finite on one of them, or 0 on all of them.
+        On every rank, if the arrays differ between ranks in name, order, shape or dtype, if
+        `weight` is negative or not finite on one of them, or if it is 0 on all of them.
     TimeoutError
-        If another rank does not come within `comm.timeout` seconds, or has ended.
+        If another rank does not arrive within `comm.timeout` seconds, or has ended.
 
     Examples
     --------
@@ -180,26 +181,27 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     comm : Communicator
         Of `communicator`.
     params : dict or tuple of arrays
-        Of this rank, of any dtype; on ranks but the root, only names, shapes and dtypes count.
-        Not written.
+        The parameters of this rank, of any dtype. Only the root's values are used; the other ranks'
+        names, shapes and dtypes are checked. The arrays are not changed.
     root : int, optional
         Whose parameters.
 
     Returns
     -------
     dict or tuple of arrays
-        The same names or places as those of `params`. With one process these are the arrays given.
+        The results, with the names or in the order of `params`. With one process these are the
+        arrays given.
 
     Raises
     ------
     TypeError
-        If `params` has something else than arrays of `comm`'s module, of numbers, or None, or
-        another argument is of a wrong type.
+        If an entry of `params` is not None or a numeric array of `comm`'s module, or another
+        argument has a wrong type.
     ValueError
         On every rank, if the arrays differ between ranks in name, order, shape or dtype, or if
-        `root` is no rank.
+        `root` is not a rank.
     TimeoutError
-        If another rank does not come within `comm.timeout` seconds, or has ended.
+        If another rank does not arrive within `comm.timeout` seconds, or has ended.
 
     Examples
     --------
@@ -247,8 +249,9 @@ def check_parameters(comm: Communicator, params: Arrays) -> None:
     """
     Raise DifferentParameters on every rank if the parameters differ between ranks in any bit.
 
-    They should not, if all began with the same ones and made the same steps. Hashes of them are
-    compared, for which CuPy arrays are copied to the host: cheap every hundred steps.
+    They are equal if all ranks began with the same parameters and made the same steps. The call
+    compares hashes, for which it copies CuPy arrays to the host: cheap enough for every hundredth
+    step.
 
     Parameters
     ----------
@@ -262,12 +265,12 @@ def check_parameters(comm: Communicator, params: Arrays) -> None:
     DifferentParameters
         A RuntimeError, naming a rank and an array that differs from rank 0's.
     TypeError
-        If `params` has something else than arrays of `comm`'s module, of numbers, or None, or
-        another argument is of a wrong type.
+        If an entry of `params` is not None or a numeric array of `comm`'s module, or another
+        argument has a wrong type.
     ValueError
         On every rank, if the arrays differ between ranks in name, order, shape or dtype.
     TimeoutError
-        If another rank does not come within `comm.timeout` seconds, or has ended.
+        If another rank does not arrive within `comm.timeout` seconds, or has ended.
 
     Examples
     --------

@@ -65,12 +65,12 @@ def CudnnRNNParamsSize(
     Parameters
     ----------
     T : dtype
-        That of the parameters, as a NumPy dtype, a scalar type or a name. The size does not depend
-        on it.
+        The dtype of the parameters: a NumPy dtype, a scalar type or a name. The size does not
+        depend on it.
     S : dtype
-        That of the result, [1]: int32 or int64. A size that it cannot hold is a ValueError.
+        The dtype of the result [1]: int32 or int64. A size that it cannot hold is a ValueError.
     dropout, seed, seed2 : float, int, int
-        Checked, but without influence on parameters.
+        Checked, but without effect.
 
     Examples
     --------
@@ -110,9 +110,9 @@ def CudnnRNNParamsToCanonical(
     Parameters
     ----------
     num_params : int
-        The number of matrices, which is that of biases: checked.
+        The number of matrices and of biases; it is checked.
     dropout, seed, seed2 : float, int, int
-        Checked, but without influence on parameters.
+        Checked, but without effect.
 
     Examples
     --------
@@ -154,9 +154,9 @@ def CudnnRNNParamsToCanonicalV2(
     Parameters
     ----------
     num_params_weights, num_params_biases : int
-        The numbers of matrices and of biases: checked.
+        The numbers of matrices and of biases; they are checked.
     dropout, seed, seed2 : float, int, int
-        Checked, but without influence on parameters.
+        Checked, but without effect.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def CudnnRNNCanonicalToParams(
     Parameters
     ----------
     dropout, seed, seed2 : float, int, int
-        Checked, but without influence on parameters.
+        Checked, but without effect.
 
     Examples
     --------
@@ -236,7 +236,7 @@ def CudnnRNNCanonicalToParamsV2(
     Parameters
     ----------
     dropout, seed, seed2 : float, int, int
-        Checked, but without influence on parameters.
+        Checked, but without effect.
 
     Examples
     --------

@@ -1,17 +1,18 @@
 """
 The ops as functions of PyTorch's tensors, and modules made of them.
 
-What they compute is that of `cupyrnn`'s functions of the same names: on a CPU with NumPy, in the
-memory of the tensors, and on CUDA with CuPy, on PyTorch's current stream and in memory of its
-allocator. Gradients, double backward and forward mode are exact, through a clip too;
-the transforms of ``torch.func`` take the functions, ``vmap``, ``jacrev`` and ``hessian`` among
-them. Third derivatives are refused.
+They compute the same as `cupyrnn`'s functions of the same names: on a CPU with NumPy, in the
+tensors' own memory; on CUDA with CuPy, on PyTorch's current stream and with memory of its
+allocator. Gradients, double backward and forward mode are exact, through a clip too. The transforms
+of ``torch.func`` accept the functions, ``vmap``, ``jacrev`` and ``hessian`` included. Third
+derivatives are refused.
 
 ``torch.compile(fullgraph=True)`` and ``torch.export`` see each function as one op, whose T and B
-may be symbolic; in a compiled graph there are no transforms of ``torch.func``, and no forward mode.
+may be symbolic. A compiled graph supports neither the transforms of ``torch.func`` nor forward
+mode.
 
-Float16 and bfloat16 have first derivatives only. On a CPU bfloat16 is computed on copies in
-float32, as NumPy has no such dtype; under ``torch.autocast`` the functions take its dtype.
+Float16 and bfloat16 have first derivatives only. On a CPU, bfloat16 is computed on copies in
+float32, as NumPy has no such dtype. Under ``torch.autocast`` the functions take its dtype.
 """
 
 from .functions import (

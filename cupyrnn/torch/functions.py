@@ -172,7 +172,7 @@ def lstm_block_cell(
     Parameters
     ----------
     x : [B, I]
-        The input; all tensors are on its device and of its dtype.
+        The input. All tensors have its device and dtype.
     cs_prev, h_prev : [B, H]
         The cell state and the output before the step.
     w : [I+H, 4*H]
@@ -182,10 +182,10 @@ def lstm_block_cell(
     wci, wcf, wco : [H], optional
         The peephole weights of i, f and o: all three or none.
     forget_bias : float, optional
-        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+        Added to the forget gate. The default is 1 for "icfo" and 0 for "ifco".
     cell_clip : float, optional
-        Bound of abs(cs); 0 or a negative number means none. Left out, 3 for "icfo" and none for
-        "ifco".
+        Bound of abs(cs); 0 or a negative number means none. The default is 3 for "icfo" and none
+        for "ifco".
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -194,14 +194,14 @@ def lstm_block_cell(
     Returns
     -------
     LSTMOutputs
-        i, cs, f, o, ci, co and h, [B, H] each. cs and h have gradients: through a clip, the true
-        one.
+        i, cs, f, o, ci, co and h, [B, H] each. cs and h have gradients, through a clip the true
+        ones.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is no tensor or on another device or of another dtype than x, a shape does not
-        fit the others, or an attribute is of a wrong type or out of range.
+        An argument is not a tensor, its device or dtype differs from x's, a shape does not fit the
+        others, or an attribute has a wrong type or is out of range.
 
     Examples
     --------
@@ -243,7 +243,7 @@ def block_lstm(
     Parameters
     ----------
     x : [T, B, I]
-        The input; all tensors are on its device and of its dtype.
+        The input. All tensors have its device and dtype.
     cs_prev, h_prev : [B, H]
         The cell state and the output before the first step.
     w : [I+H, 4*H]
@@ -253,16 +253,16 @@ def block_lstm(
     wci, wcf, wco : [H], optional
         The peephole weights of i, f and o: all three or none.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
-        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+        The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     reverse : bool
         Run each sequence from its own last step to its first.
     resets : list or tensor of [T, B] booleans on the CPU, optional
-        No state passes from a step t-1 to a step t that is marked, in either direction.
+        No state passes between a marked step t and step t-1, in either direction.
     forget_bias : float, optional
-        Added to the forget gate; left out, 1 for "icfo" and 0 for "ifco".
+        Added to the forget gate. The default is 1 for "icfo" and 0 for "ifco".
     cell_clip : float, optional
-        Bound of abs(cs); 0 or a negative number means none. Left out, 3 for "icfo" and none for
-        "ifco".
+        Bound of abs(cs); 0 or a negative number means none. The default is 3 for "icfo" and none
+        for "ifco".
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -271,14 +271,14 @@ def block_lstm(
     Returns
     -------
     LSTMOutputs
-        i, cs, f, o, ci, co and h, [T, B, H] each. cs and h have gradients: through a clip, the
-        true one.
+        i, cs, f, o, ci, co and h, [T, B, H] each. cs and h have gradients, through a clip the true
+        ones.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is no tensor or on another device or of another dtype than x, a shape does not
-        fit the others, or an attribute is of a wrong type or out of range.
+        An argument is not a tensor, its device or dtype differs from x's, a shape does not fit the
+        others, or an attribute has a wrong type or is out of range.
 
     Examples
     --------
@@ -314,7 +314,7 @@ def gru_block_cell(
     Parameters
     ----------
     x : [B, I]
-        The input; all tensors are on its device and of its dtype.
+        The input. All tensors have its device and dtype.
     h_prev : [B, H]
         The output before the step.
     w_ru : [I+H, 2*H]
@@ -334,8 +334,8 @@ def gru_block_cell(
     Raises
     ------
     TypeError, ValueError
-        An argument is no tensor or on another device or of another dtype than x, a shape does not
-        fit the others, or an attribute is of a wrong type or out of range.
+        An argument is not a tensor, its device or dtype differs from x's, a shape does not fit the
+        others, or an attribute has a wrong type or is out of range.
 
     Examples
     --------
@@ -371,7 +371,7 @@ def block_gru(
     Parameters
     ----------
     x : [T, B, I]
-        The input; all tensors are on its device and of its dtype.
+        The input. All tensors have its device and dtype.
     h_prev : [B, H]
         The output before the first step.
     w_ru : [I+H, 2*H]
@@ -381,11 +381,11 @@ def block_gru(
     b_ru, b_c : [2*H] and [H]
         The biases.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
-        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+        The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     reverse : bool
         Run each sequence from its own last step to its first.
     resets : list or tensor of [T, B] booleans on the CPU, optional
-        No state passes from a step t-1 to a step t that is marked, in either direction.
+        No state passes between a marked step t and step t-1, in either direction.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of the gates r and u: see `cupyrnn.block_gru`.
 
@@ -397,8 +397,8 @@ def block_gru(
     Raises
     ------
     TypeError, ValueError
-        An argument is no tensor or on another device or of another dtype than x, a shape does not
-        fit the others, or an attribute is of a wrong type or out of range.
+        An argument is not a tensor, its device or dtype differs from x's, a shape does not fit the
+        others, or an attribute has a wrong type or is out of range.
 
     Examples
     --------
@@ -434,41 +434,41 @@ def cudnn_rnn(
     time_major: bool = True,
 ) -> RNNOutputs:
     """
-    `cupyrnn.cudnn_rnn` of tensors: on CUDA by this package's kernels, not by cuDNN.
+    `cupyrnn.cudnn_rnn` of tensors; on CUDA computed by this package's kernels, not by cuDNN.
 
     Parameters
     ----------
     input : [T, B, I]
-        The sequences; all tensors are on its device and of its dtype.
+        The sequences. All tensors have its device and dtype.
     input_h : [L*D, B, P]
-        The states before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
-        and so on. The number of layers is taken from here.
+        The states before the first step, in the order layer 0 forward, layer 0 backward, layer 1
+        forward and so on. Its shape determines L.
     input_c : [L*D, B, H] or None
         The cell states of an LSTM. The other cells ignore it.
     params : [params_size]
         All weights and biases, packed as `cupyrnn.cudnn_rnn_params_layout` says.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
-        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+        The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     resets : list or tensor of [T, B] booleans on the CPU, optional
-        No state passes from a step t-1 to a step t that is marked, in either direction.
+        No state passes between a marked step t and step t-1, in either direction.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
         With skip_input the first layer has no input matrices: input, of size H, is added to every
-        gate. auto_select is skip_input if I equals H and linear_input if not.
+        gate. auto_select means skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
-        The part, in [0, 1], of the values between layers that is zeroed; 0 for none.
+        The fraction, in [0, 1], of the values between layers that is zeroed; 0 for none.
     seeds : tensor of two integers on the CPU, optional
-        What the masks depend on, for instance ``torch.randint(2**62, (2,))``: new ones in every
-        call. Zeros if left out.
+        The seeds of the masks; zeros by default. Draw new ones for every call, for instance
+        ``torch.randint(2**62, (2,))``.
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of the gates: see `cupyrnn.cudnn_rnn`.
     time_major : bool
-        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
+        If False, input and output are [B, T, ·] and the states [B, L*D, ·].
 
     Returns
     -------
@@ -478,8 +478,8 @@ def cudnn_rnn(
     Raises
     ------
     TypeError, ValueError
-        An argument is no tensor or on another device or of another dtype than input, a shape does
-        not fit the others, or an attribute is of a wrong type or out of range.
+        An argument is not a tensor, its device or dtype differs from input's, a shape does not fit
+        the others, or an attribute has a wrong type or is out of range.
 
     Examples
     --------
@@ -566,36 +566,36 @@ def stacked_rnn(
     Parameters
     ----------
     input : [T, B, I]
-        The sequences; all tensors are on its device and of its dtype.
+        The sequences. All tensors have its device and dtype.
     input_h : [L*D, B, H], or [L*D, B, P] of LSTMs with a projection
-        The outputs before the first step: of layer 0 forward, layer 0 backward, layer 1 forward
-        and so on.
+        The outputs before the first step, in the order layer 0 forward, layer 0 backward, layer 1
+        forward and so on.
     input_c : [L*D, B, H] or None
         The cell states of LSTMs; None for GRUs.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
-        Of tensors, of each of the L*D layers and directions in the order of input_h; their shapes
-        are those of `cupyrnn.stacked_rnn`.
+        The tensors of each of the L*D layers and directions, in the order of input_h, with the
+        shapes of `cupyrnn.stacked_rnn`.
     sequence_lengths : list or tensor of [B] integers on the CPU, optional
-        The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+        The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     resets : list or tensor of [T, B] booleans on the CPU, optional
-        No state passes from a step t-1 to a step t that is marked, in either direction.
+        No state passes between a marked step t and step t-1, in either direction.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
-        The part, in [0, 1], of the values between layers that is zeroed; 0 for none.
+        The fraction, in [0, 1], of the values between layers that is zeroed; 0 for none.
     seeds : tensor of two integers on the CPU, optional
-        What the masks depend on, as in `cudnn_rnn`; zeros if left out.
+        The seeds of the masks, as in `cudnn_rnn`; zeros by default.
     forget_bias : float, optional
-        Added to the forget gates of LSTMs; left out, 1 for "icfo" and 0 for "ifco".
+        Added to the forget gates of LSTMs. The default is 1 for "icfo" and 0 for "ifco".
     cell_clip : float, optional
-        Bound of abs(cs) of LSTMs; 0 or a negative number means none. Left out, 3 for "icfo" and
-        none for "ifco".
+        Bound of abs(cs) of LSTMs; 0 or a negative number means none. The default is 3 for "icfo"
+        and none for "ifco".
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates of their sums; `cupyrnn.stacked_rnn` says whose each is.
+        Activation of the gates: see `cupyrnn.stacked_rnn`.
     time_major : bool
-        Otherwise input and output are [B, T, ·] and the states [B, L*D, ·].
+        If False, input and output are [B, T, ·] and the states [B, L*D, ·].
 
     Returns
     -------
@@ -605,8 +605,8 @@ def stacked_rnn(
     Raises
     ------
     TypeError, ValueError
-        An argument is no tensor or on another device or of another dtype than input, a shape does
-        not fit the others, or an attribute is of a wrong type or out of range.
+        An argument is not a tensor, its device or dtype differs from input's, a shape does not fit
+        the others, or an attribute has a wrong type or is out of range.
 
     Examples
     --------

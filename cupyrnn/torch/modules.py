@@ -65,16 +65,16 @@ class BlockLSTM(torch.nn.Module):
     input_size, num_units : int
         I and H.
     use_peephole : bool
-        Have wci, wcf and wco, which are zero at first.
+        Whether to have wci, wcf and wco, which are zero at first.
     forget_bias, cell_clip, gate_order, recurrent_activation, reverse
         Those of `block_lstm`.
     device, dtype : torch.device, torch.dtype
-        Those of the weights; PyTorch's defaults if left out.
+        The device and dtype of the weights; PyTorch's defaults by default.
 
     Attributes
     ----------
     w, b, wci, wcf, wco
-        The weights, by the names of `block_lstm`'s arguments; drawn as `init_block_lstm` does.
+        The weights, by the names of `block_lstm`'s arguments, drawn as in `init_block_lstm`.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class BlockLSTM(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """
-        Draw the weights anew, as `init_block_lstm` does.
+        Draw new weights, as `init_block_lstm` does.
 
         The biases are zero, as the op adds forget_bias itself, and so are the peepholes.
 
@@ -184,11 +184,11 @@ class BlockLSTM(torch.nn.Module):
         x : [T, B, I]
             The input.
         state : (cs_prev, h_prev), optional
-            The states before the first step, [B, H] each; zeros if left out.
+            The states before the first step, [B, H] each; zeros by default.
         sequence_lengths : list or tensor of [B] integers on the CPU, optional
-            The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+            The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
         resets : list or tensor of [T, B] booleans on the CPU, optional
-            No state passes from a step t-1 to a step t that is marked, in either direction.
+            No state passes between a marked step t and step t-1, in either direction.
 
         Returns
         -------
@@ -198,7 +198,7 @@ class BlockLSTM(torch.nn.Module):
         Raises
         ------
         TypeError, ValueError
-            A tensor is on another device or of another dtype than x, or a shape does not fit.
+            A tensor's device or dtype differs from x's, or a shape does not fit.
 
         Examples
         --------
@@ -236,16 +236,16 @@ class CudnnRNN(torch.nn.Module):
     rnn_mode, input_mode, direction
         Those of `cudnn_rnn`.
     dropout : float
-        The part, in [0, 1], of the values between layers that is zeroed in training.
+        The fraction, in [0, 1], of the values between layers that is zeroed in training.
     num_proj, recurrent_activation, time_major
         Those of `cudnn_rnn`.
     device, dtype : torch.device, torch.dtype
-        Those of the parameters; PyTorch's defaults if left out.
+        The device and dtype of the parameters; PyTorch's defaults by default.
 
     Attributes
     ----------
     params : [params_size]
-        As `cupyrnn.cudnn_rnn_params_layout` says; drawn as `init_params` does.
+        The parameters in the order of `cupyrnn.cudnn_rnn_params_layout`, drawn as in `init_params`.
 
     Examples
     --------
@@ -295,7 +295,7 @@ class CudnnRNN(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """
-        Draw the parameters anew, as `init_params` does.
+        Draw new parameters, as `init_params` does.
 
         Examples
         --------
@@ -346,11 +346,11 @@ class CudnnRNN(torch.nn.Module):
         input : [T, B, I]
             The input.
         state : (input_h, input_c), optional
-            The states before the first step; zeros if left out.
+            The states before the first step; zeros by default.
         sequence_lengths : list or tensor of [B] integers on the CPU, optional
-            The length of each sequence, in [0, T]; all T if left out. Outputs are zero past it.
+            The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
         resets : list or tensor of [T, B] booleans on the CPU, optional
-            No state passes from a step t-1 to a step t that is marked, in either direction.
+            No state passes between a marked step t and step t-1, in either direction.
 
         Returns
         -------
@@ -360,7 +360,7 @@ class CudnnRNN(torch.nn.Module):
         Raises
         ------
         TypeError, ValueError
-            A tensor is on another device or of another dtype than input, or a shape does not fit.
+            A tensor's device or dtype differs from input's, or a shape does not fit.
 
         Examples
         --------

@@ -72,11 +72,11 @@ class Recurrent(torch.nn.Module):
         input : [T, B, I], [B, T, I] with batch_first, [T, I] without a batch, or PackedSequence
             The sequences.
         hx : tensor or pair of tensors, optional
-            The states before the first step, [L*D, B, ·] each and without B where input has none:
-            of an LSTM a pair of h and c, else h alone. Zeros if left out.
+            The states before the first step, [L*D, B, ·] each, or [L*D, ·] if input has no batch:
+            for an LSTM the pair of h and c, else h. Zeros by default.
         resets : list or tensor of booleans on the CPU, of the axes of input without I, optional
-            No state passes from a step t-1 to a step t that is marked, in either direction. [T, B]
-            for a PackedSequence, whose batch is in the order before packing.
+            No state passes between a marked step t and step t-1, in either direction. For a
+            PackedSequence they are [T, B], the batch in the order before packing.
 
         Returns
         -------
@@ -87,7 +87,7 @@ class Recurrent(torch.nn.Module):
         Raises
         ------
         RuntimeError, TypeError, ValueError
-            What the module of torch.nn raises, and what its op raises.
+            The errors of torch.nn's module, and those of the op.
 
         Examples
         --------
@@ -265,32 +265,32 @@ class PairOfStates(RecurrentNet):
 
 class LSTM(PairOfStates):
     """
-    `torch.nn.LSTM` by `cudnn_rnn`: in its place, with its arguments, parameters and returns.
+    A drop-in `torch.nn.LSTM`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
-    Beyond torch.nn's: ``resets`` in a call, double backward and forward mode with any arguments,
-    and `torch.compile` in one graph. Dropout draws other masks than torch.nn's.
+    It adds ``resets`` in a call, double backward and forward mode with any arguments, and
+    `torch.compile` in one graph. Its dropout masks differ from torch.nn's.
 
     Parameters
     ----------
     input_size, hidden_size, num_layers : int
         I, H and L.
     bias : bool
-        Have bias_ih and bias_hh.
+        Whether to have bias_ih and bias_hh.
     batch_first : bool
-        Input and output are [B, T, ·]; the states are [L*D, B, ·] all the same.
+        If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
     dropout : float
-        The part of the values between layers that is zeroed in training.
+        The fraction of the values between layers that is zeroed in training.
     bidirectional : bool
         D is 2.
     proj_size : int
         P, the size to which the output is projected; 0 for none.
     device, dtype : torch.device, torch.dtype
-        Those of the parameters; PyTorch's defaults if left out.
+        The device and dtype of the parameters; PyTorch's defaults by default.
 
     Attributes
     ----------
     weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_hr_l0, weight_ih_l0_reverse, ...
-        The parameters of `torch.nn.LSTM`, of its shapes, for ``load_state_dict`` either way.
+        The parameters of `torch.nn.LSTM`, with its shapes: ``load_state_dict`` works both ways.
 
     Raises
     ------
@@ -329,7 +329,7 @@ class LSTM(PairOfStates):
 
 class GRU(RecurrentNet):
     """
-    `torch.nn.GRU` by `cudnn_rnn`: in its place, with its arguments, parameters and returns.
+    A drop-in `torch.nn.GRU`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
     Parameters
     ----------
@@ -374,7 +374,7 @@ class GRU(RecurrentNet):
 
 class RNN(RecurrentNet):
     """
-    `torch.nn.RNN` by `cudnn_rnn`: in its place, with its arguments, parameters and returns.
+    A drop-in `torch.nn.RNN`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
     Parameters
     ----------
@@ -431,24 +431,24 @@ class RNN(RecurrentNet):
 
 def from_torch(module: torch.nn.Module) -> RecurrentNet:
     """
-    Return a `torch.nn.LSTM`, `GRU` or `RNN` as this package's module of that name.
+    Convert a `torch.nn.LSTM`, `GRU` or `RNN` to this package's module of the same name.
 
     Parameters
     ----------
     module : torch.nn.LSTM, torch.nn.GRU or torch.nn.RNN
-        It is not changed. Where a parametrization, a weight_norm or a mask of pruning makes its
-        weights, what they are now is taken.
+        The module, which is not changed. Of weights made by a parametrization, a weight_norm or a
+        pruning mask, the current values are copied.
 
     Returns
     -------
     LSTM, GRU or RNN
-        With copies of the parameters, on their device and of their dtype; what needed no gradient
-        needs none, and the module is in training or not as the other one was.
+        A module with copies of the parameters on the same device, with the same dtype,
+        requires_grad and training mode.
 
     Raises
     ------
     TypeError
-        module is of another kind.
+        module is of another type.
 
     Examples
     --------

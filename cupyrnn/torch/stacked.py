@@ -77,7 +77,7 @@ class StackedNet(Recurrent):
 
     def reset_parameters(self) -> None:
         """
-        Draw the weights anew.
+        Draw new weights.
 
         Examples
         --------
@@ -160,18 +160,18 @@ class PeepholeLSTM(PeepholeNet):
     input_size, hidden_size, num_layers, batch_first, dropout, bidirectional, proj_size
         Those of `torch.nn.LSTM`.
     use_peephole : bool
-        Have wci, wcf and wco.
+        Whether to have wci, wcf and wco.
     forget_bias, cell_clip, gate_order, recurrent_activation
         Those of `stacked_rnn`.
     device, dtype : torch.device, torch.dtype
-        Those of the weights; PyTorch's defaults if left out.
+        The device and dtype of the weights; PyTorch's defaults by default.
 
     Attributes
     ----------
     w_l0, b_l0, wci_l0, wcf_l0, wco_l0, w_p_l0, w_l0_reverse, ...
-        The weights of each layer and direction, by the names of `PeepholeLSTMParams`. w is drawn
-        as `init_block_lstm` does and w_p within sqrt(6 / (H+P)) of zero; biases, as the op adds
-        forget_bias itself, and peepholes are zero at first.
+        The weights of each layer and direction, by the names of `PeepholeLSTMParams`. w is drawn as
+        in `init_block_lstm`, w_p uniformly within sqrt(6 / (H+P)) of zero. Peepholes are zero at
+        first, and so are biases, as the op itself adds forget_bias.
 
     Raises
     ------
@@ -252,13 +252,13 @@ class BlockGRU(StackedNet):
     recurrent_activation
         That of `stacked_rnn`.
     device, dtype : torch.device, torch.dtype
-        Those of the weights; PyTorch's defaults if left out.
+        The device and dtype of the weights; PyTorch's defaults by default.
 
     Attributes
     ----------
     w_ru_l0, w_c_l0, b_ru_l0, b_c_l0, w_ru_l0_reverse, ...
-        The weights of each layer and direction, by the names of `block_gru`'s arguments; drawn as
-        `init_block_gru` does.
+        The weights of each layer and direction, by the names of `block_gru`'s arguments, drawn as
+        in `init_block_gru`.
 
     Raises
     ------

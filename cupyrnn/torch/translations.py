@@ -240,14 +240,13 @@ def _gates(name: str) -> Callable[..., Any]:
 
 def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """
-    Return what makes `torch.onnx.export` write the functions and modules as nodes of ONNX.
+    Return the table with which `torch.onnx.export` writes the functions and modules as ONNX nodes.
 
-    Nets leave as LSTM, GRU and RNN nodes, one for each layer, with T and B as symbolic as the
-    export has them, lengths, both directions, peepholes and hard sigmoids; a GRU of `cudnn_rnn`
-    with linear_before_reset = 1, one of `stacked_rnn` with 0. What the standard cannot say, a
-    projection, resets, a clip of the cell state (``cell_clip=0`` has none), dropout, skip_input
-    and what the single block ops return, is refused by name in the error that the export ends
-    with.
+    Nets become LSTM, GRU and RNN nodes, one for each layer, with dynamic T and B where the export
+    has them, with lengths, both directions, peepholes and hard sigmoids. A GRU of `cudnn_rnn` has
+    linear_before_reset = 1, one of `stacked_rnn` 0. The standard cannot express a projection,
+    resets, a clip of the cell state (``cell_clip=0`` means none), dropout, skip_input and the
+    outputs of the single block ops: with these, the export ends with an error that names them.
 
     Returns
     -------

@@ -39,16 +39,17 @@ def params_from_block_lstm(
     wco: Array | None = None,
 ) -> PackedParams:
     """
-    Pack the weights of `block_lstm`, where its math is that of CudnnRNN.
+    Pack the weights of a `block_lstm` without peepholes and clip, which computes the same as
+    CudnnRNN.
 
     Parameters
     ----------
     w : [I+H, 4*H]
         The weights.
     b : [4*H]
-        The bias; with `forget_bias` it becomes the recurrent bias, the input bias is zero.
+        The bias. Together with `forget_bias` it becomes the recurrent bias; the input bias is zero.
     forget_bias, cell_clip : float
-        Those of the block op, which have defaults there; here they must be said.
+        The arguments of the block op. Unlike there, they have no defaults.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     wci, wcf, wco : optional
@@ -62,9 +63,9 @@ def params_from_block_lstm(
     Raises
     ------
     TypeError
-        w or b is no array, or their dtypes differ.
+        w or b is not an array, or their dtypes differ.
     ValueError
-        A shape does not fit, or CudnnRNN cannot do the same: with peepholes or with a clip.
+        A shape does not fit, or there are peepholes or a clip, which CudnnRNN does not have.
 
     Examples
     --------
@@ -120,10 +121,10 @@ def params_to_block_lstm(
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters of one unidirectional layer without projection. A gradient of them
-        wants `gradient_to_block_lstm`: here its two equal biases would be added up.
+        The packed parameters of one unidirectional layer without projection. For a gradient of them
+        use `gradient_to_block_lstm`: this function would add its two equal biases.
     num_units, input_size : int
-        H and I; a PackedParams knows them.
+        H and I; a PackedParams determines them.
     gate_order : {"icfo", "ifco"}
         The order of the gates in the result.
 
@@ -135,9 +136,9 @@ def params_to_block_lstm(
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or out of range, something given contradicts what a
-        PackedParams knows, or params is no array of the right length, or is not of
-        one layer of an LSTM in one direction without projection.
+        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
+        params is not an array of the right length, or the net is not one unidirectional LSTM layer
+        without projection.
 
     Examples
     --------
@@ -158,14 +159,14 @@ def gradient_to_block_lstm(
     params: PackedParams, params_backprop: Array, *, gate_order: GateOrder = "icfo"
 ) -> BlockLSTMParams:
     """
-    Return a gradient of the packed parameters of one LSTM layer as that of w and b.
+    Return a gradient of the packed parameters of one LSTM layer as the gradients of w and b.
 
-    As in `gradient_to_keras`, the gradients of the two biases, which are equal, count once.
+    The gradients of the two biases are equal; b gets one of them, as in `gradient_to_keras`.
 
     Parameters
     ----------
     params : PackedParams
-        The net: one layer of an LSTM in one direction.
+        The net: one unidirectional LSTM layer.
     params_backprop : [params_size]
         The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
     gate_order : {"icfo", "ifco"}
@@ -179,8 +180,8 @@ def gradient_to_block_lstm(
     Raises
     ------
     TypeError, ValueError
-        params is no PackedParams or of another net, or the gradient no array of the length of the
-        parameters.
+        params is not a PackedParams of such a net, or the gradient is not an array of the length of
+        the parameters.
 
     Examples
     --------

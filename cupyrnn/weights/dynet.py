@@ -28,22 +28,22 @@ def params_from_dynet(
     Parameters
     ----------
     weights : sequence of [W_x, W_h, b]
-        For each layer, as the builder's ``get_parameters()`` has them: [4*H, K], [4*H, H] and
+        For each layer, as returned by the builder's ``get_parameters()``: [4*H, K], [4*H, H] and
         [4*H], gates in the order i, f, o, g.
     forget_bias : float
-        What the builder adds to the forget gate when it runs, and does not save: 1 unless it was
-        told otherwise.
+        The value that the builder adds to the forget gate when it runs, and does not save; 1 is
+        DyNet's default.
 
     Returns
     -------
     PackedParams
-        Layers of an LSTM in one direction; the bias becomes the recurrent bias.
+        An LSTM in one direction. The bias becomes the recurrent bias.
 
     Raises
     ------
     TypeError
-        An argument is of another type, or an array is none, not of a floating dtype or on another
-        device.
+        An argument has a wrong type, or an array is not an array, does not have a floating dtype,
+        or is on another device than the first.
     ValueError
         A shape does not fit the others.
 
@@ -88,24 +88,24 @@ def params_from_dynet(
 @traceable
 def params_to_dynet(params: PackedParams, *, forget_bias: float = 1.0) -> list[list[Array]]:
     """
-    Return packed parameters as DyNet's VanillaLSTMBuilder has them.
+    Return packed parameters in the form of DyNet's VanillaLSTMBuilder.
 
     Parameters
     ----------
     params : PackedParams
-        Of an LSTM in one direction without projection.
+        An LSTM in one direction without projection.
     forget_bias : float
-        What the builder will add to the forget gate: it is subtracted here.
+        The value that the builder will add to the forget gate; it is subtracted here.
 
     Returns
     -------
     list of [W_x, W_h, b]
-        For each layer, b the sum of the two packed biases.
+        For each layer; b is the sum of the two packed biases.
 
     Raises
     ------
     TypeError, ValueError
-        params is no PackedParams, or of a net that DyNet does not have.
+        params is not a PackedParams, or DyNet does not have such a net.
 
     Examples
     --------

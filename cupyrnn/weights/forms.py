@@ -80,7 +80,7 @@ class BlockLSTMParams(NamedTuple):
 
     def zero_state(self, batch_size: int) -> LSTMState:
         """
-        Return states of zeros, where the weights are and of their dtype.
+        Return states of zeros, on the device and of the dtype of the weights.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class BlockLSTMParams(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            batch_size is no integer, negative or too large, or b is no vector.
+            batch_size is not an integer, is negative or too large, or b is not a vector.
 
         Examples
         --------
@@ -127,7 +127,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
     """
     The weights of `block_lstm` by the names of its arguments, the peepholes among them.
 
-    ``block_lstm(x, cs_prev, h_prev, **params.arguments)`` takes them; what is None is left out.
+    Call ``block_lstm(x, cs_prev, h_prev, **params.arguments)``; `arguments` omits what is None.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
     wci, wcf, wco : [H] or None
         The peephole weights of i, f and o: all three or none.
     w_p : [H, P] or None
-        The matrix of a projection, which `stacked_rnn` has: h is (o*co) @ w_p, and w [I+P, 4*H].
+        The matrix of a projection, as in `stacked_rnn`: h is (o*co) @ w_p, and w is [I+P, 4*H].
     """
 
     __slots__ = ()
@@ -158,7 +158,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
         Raises
         ------
         ValueError
-            There is a projection, which `block_lstm` does not have.
+            The weights have a projection, which `block_lstm` does not have.
         """
         if self.w_p is not None:
             raise ValueError(
@@ -168,7 +168,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
 
     def zero_state(self, batch_size: int) -> LSTMState:
         """
-        Return states of zeros, where the weights are and of their dtype.
+        Return states of zeros, on the device and of the dtype of the weights.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
         Raises
         ------
         TypeError, ValueError
-            batch_size is no integer, negative or too large, or b is no vector.
+            batch_size is not an integer, is negative or too large, or b is not a vector.
 
         Examples
         --------
@@ -225,7 +225,7 @@ class BlockGRUParams(NamedTuple):
 
     def zero_state(self, batch_size: int) -> Array:
         """
-        Return a state of zeros, where the weights are and of their dtype.
+        Return a state of zeros, on the device and of the dtype of the weights.
 
         Parameters
         ----------
@@ -240,7 +240,7 @@ class BlockGRUParams(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            batch_size is no integer, negative or too large, or b_c is no vector.
+            batch_size is not an integer, is negative or too large, or b_c is not a vector.
 
         Examples
         --------

@@ -1,8 +1,9 @@
 """
-Weights with arrays of their own for each gate: packed for CudnnRNN, for the block ops, and back.
+Weights with separate arrays for each gate: conversion to packed parameters and block weights, and
+back.
 
-Core ML, TensorFlow Lite, madmom and Haiku have them so, and what has no converter can be brought
-into this form by hand.
+Core ML, TensorFlow Lite, madmom and Haiku store them in this form. Weights for which there is no
+converter can be brought into it by hand.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ class Gate(NamedTuple):
     Attributes
     ----------
     input : [H, K]
-        What multiplies the input.
+        The matrix of the input.
     recurrent : [H, P]
-        What multiplies the state; P is H without a projection.
+        The matrix of the state; P is H without a projection.
     bias : [H] or None
-        What is added to the input's product.
+        The bias of the input's product.
     recurrent_bias : [H] or None
-        What is added to the state's product: in a GRU's gate c it is among what r multiplies.
+        The bias of the state's product. In a GRU's gate c, r multiplies it too.
     peephole : [H] or None
-        What multiplies the cell state, in i, f and o of an LSTM with peepholes.
+        The peephole weights: they multiply the cell state in i, f and o of an LSTM.
     """
 
     input: Array
@@ -120,44 +121,45 @@ def params_from_gates(
     transposed: bool = False,
 ) -> PackedParams:
     """
-    Pack weights that come with arrays of their own for each gate.
+    Pack weights that have separate arrays for each gate.
 
     Parameters
     ----------
     gates : sequence of mappings of str to Gate
-        For each of the L*D layers and directions, in the order layer 0 forward, layer 0 backward,
-        layer 1 forward and so on: the gates i, f, ci and o of an LSTM, r, u and c of a GRU, or h
-        of an RNN. A Gate, or a plain tuple, is input [H, K], recurrent [H, P], and, each of them
-        left out or None for zeros, bias [H] and recurrent_bias [H]. K is I in the first layer and
+        One mapping for each of the L*D layers and directions, in the order layer 0 forward, layer 0
+        backward, layer 1 forward and so on. Its keys are i, f, ci and o for an LSTM, r, u and c for
+        a GRU, h for an RNN. A Gate, or a plain tuple, holds input [H, K], recurrent [H, P], bias
+        [H] and recurrent_bias [H]; a missing bias, or None, is zero. K is I in the first layer and
         D*P in the others.
     projections : sequence of [P, H], optional
-        Those of LSTMs, of each layer and direction; P is H without.
+        The projection of each layer and direction of an LSTM. Without projections, P is H.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; the names of the gates tell it, but for an RNN's activation.
+        The cell. It follows from the names of the gates, except an RNN's activation.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        What gives the gates of their sums: see `cudnn_rnn`.
+        Activation of the gates: see `cudnn_rnn`.
     transposed : bool
-        The matrices are [K, H], [P, H] and [H, P].
+        If True, the matrices are [K, H], [P, H] and [H, P].
 
     Returns
     -------
     PackedParams
-        The packed vector, of the widest of the dtypes, and the configuration read off the shapes.
+        The packed vector, in the widest of the dtypes, and the configuration that follows from the
+        shapes.
 
     Raises
     ------
     TypeError
-        An argument is of another type, or an array is none, not of a floating dtype or on another
-        device.
+        An argument has a wrong type, or an array is not an array, does not have a floating dtype,
+        or is on another device than the first.
     ValueError
         A gate is missing or unknown, a shape does not fit the others, or there are peepholes, which
         CudnnRNN does not have.
 
     See Also
     --------
-    params_to_gates : The way back.
+    params_to_gates : The inverse.
     block_lstm_from_gates : With peepholes.
     reverse_update_gate : GRUs whose u says how much of the new value is taken.
 
@@ -248,31 +250,31 @@ def params_to_gates(
     direction: Direction | None = None,
 ) -> list[dict[str, Gate]]:
     """
-    Return packed parameters with arrays of their own for each gate.
+    Return packed parameters as separate arrays for each gate.
 
     Parameters
     ----------
     params : [params_size] or PackedParams
         The packed parameters of a net without projection, or a gradient of them.
     num_layers, num_units, input_size : int, optional
-        L, H and I; a PackedParams knows them and the next two.
+        L, H and I; a PackedParams determines them and the next two.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" if left out.
+        The cell; "lstm" by default.
     direction : {"unidirectional", "bidirectional"}, optional
-        D is 1, which it is if left out, or 2.
+        D is 1, the default, or 2.
 
     Returns
     -------
     list of dict of str to Gate
-        For each of the L*D layers and directions its gates by name, with both biases: copies, in
-        the form that `params_from_gates` takes.
+        The gates of each of the L*D layers and directions by name, with both biases. They are
+        copies, in the form that `params_from_gates` takes.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or out of range, something given contradicts what a
-        PackedParams knows, params is no array of the right length, or the net has a projection or
-        skip_input: `cudnn_rnn_params_to_canonical` takes these.
+        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
+        params is not an array of the right length, or the net has a projection or skip_input; for
+        these use `cudnn_rnn_params_to_canonical`.
 
     Examples
     --------
@@ -350,29 +352,31 @@ def block_lstm_from_gates(
     gates: Mapping[str, Sequence[Any]], *, transposed: bool = False
 ) -> PeepholeLSTMParams:
     """
-    Return the weights of an LSTM with arrays of their own for each gate as `block_lstm` takes them.
+    Return the weights of an LSTM, given as separate arrays for each gate, as `block_lstm` takes
+    them.
 
     Parameters
     ----------
     gates : mapping of str to Gate
-        i, ci, f and o, each with input [H, I], recurrent [H, H], and None or nothing for what it
-        does not have of bias, recurrent_bias and peephole [H]. i, f and o have peepholes, or none
-        of them; ci has none.
+        The gates i, ci, f and o. Each holds input [H, I], recurrent [H, H], bias, recurrent_bias
+        and peephole [H]; a missing one of the last three, or None, is zero. Either i, f and o all
+        have peepholes or none has; ci never has one.
     transposed : bool
-        The matrices are [I, H] and [H, H] transposed, as madmom has them.
+        If True, the matrices are transposed, [I, H] and [H, H], as in madmom.
 
     Returns
     -------
     PeepholeLSTMParams
-        w [I+H, 4*H], b [4*H], the sums of the biases, and wci, wcf, wco [H] or None, of the widest
-        of the dtypes; gates in the order "icfo". A forget bias that the framework adds must be in
-        a bias: call `block_lstm` with ``forget_bias=0``, and ``cell_clip=0`` where it has no clip.
+        w [I+H, 4*H], b [4*H], the sums of the biases, and wci, wcf, wco [H] or None, in the widest
+        of the dtypes; gates in the order "icfo". If the framework adds a forget bias when it runs,
+        add it to a bias. Call `block_lstm` with ``forget_bias=0``, and with ``cell_clip=0`` if the
+        framework does not clip.
 
     Raises
     ------
     TypeError
-        An argument is of another type, or an array is none, not of a floating dtype or on another
-        device.
+        An argument has a wrong type, or an array is not an array, does not have a floating dtype,
+        or is on another device than the first.
     ValueError
         A gate or a peephole is missing or unknown, or a shape does not fit the others.
 
@@ -410,7 +414,7 @@ def block_lstm_to_gates(
     wco: Array | None = None,
 ) -> dict[str, Gate]:
     """
-    Return the weights of `block_lstm` with arrays of their own for each gate.
+    Return the weights of `block_lstm` as separate arrays for each gate.
 
     Parameters
     ----------
@@ -422,12 +426,12 @@ def block_lstm_to_gates(
     Returns
     -------
     dict of str to Gate
-        i, ci, f and o, with peepholes where there are any: copies.
+        i, ci, f and o, with peepholes if there are any. They are copies.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is no array or a shape does not fit.
+        An argument is not an array, or a shape does not fit.
 
     Examples
     --------
@@ -461,17 +465,17 @@ def block_gru_from_gates(
     gates: Mapping[str, Sequence[Any]], *, transposed: bool = False
 ) -> BlockGRUParams:
     """
-    Return the weights of a GRU with arrays of their own for each gate as `block_gru` takes them.
+    Return the weights of a GRU, given as separate arrays for each gate, as `block_gru` takes them.
 
-    It is a GRU that resets before the product; `params_from_gates` takes one that resets after.
+    This GRU resets before the product. For one that resets after it, use `params_from_gates`.
 
     Parameters
     ----------
     gates : mapping of str to Gate
-        r, u and c, each with input [H, I], recurrent [H, H] and, or None, bias and recurrent_bias
-        [H].
+        The gates r, u and c. Each holds input [H, I], recurrent [H, H], bias and recurrent_bias
+        [H]; a missing bias, or None, is zero.
     transposed : bool
-        The matrices are [I, H] and [H, H] transposed.
+        If True, the matrices are transposed, [I, H] and [H, H].
 
     Returns
     -------
@@ -481,8 +485,8 @@ def block_gru_from_gates(
     Raises
     ------
     TypeError
-        An argument is of another type, or an array is none, not of a floating dtype or on another
-        device.
+        An argument has a wrong type, or an array is not an array, does not have a floating dtype,
+        or is on another device than the first.
     ValueError
         A gate is missing or unknown, has a peephole, or a shape does not fit the others.
 
@@ -508,7 +512,7 @@ def block_gru_from_gates(
 @traceable
 def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict[str, Gate]:
     """
-    Return the weights of `block_gru` with arrays of their own for each gate.
+    Return the weights of `block_gru` as separate arrays for each gate.
 
     Parameters
     ----------
@@ -518,12 +522,12 @@ def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict
     Returns
     -------
     dict of str to Gate
-        r, u and c, each with one bias: copies.
+        r, u and c, each with one bias. They are copies.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is no array or a shape does not fit.
+        An argument is not an array, or a shape does not fit.
 
     Examples
     --------

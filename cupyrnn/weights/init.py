@@ -99,7 +99,7 @@ def init_params(
     dtype: DTypeLike = np.float32,
 ) -> PackedParams:
     """
-    Return packed parameters to start training from.
+    Return initial packed parameters.
 
     Parameters
     ----------
@@ -108,37 +108,38 @@ def init_params(
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
-        skip_input if I equals H and linear_input if not.
+        With skip_input the first layer has no input matrices, and I must equal H. auto_select means
+        skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
         Bidirectional layers have a second set of everything, for the sequence read backwards.
     num_proj : int
         P, the size to which an LSTM projects its output; 0 for none.
     scheme : {"keras", "torch"}
-        "keras" draws as Keras's layers do by default: the input matrices of a layer and direction
-        uniformly within sqrt(6 / (K + G*H)) of zero (Glorot), its recurrent matrices side by side,
-        [P, G*H], with orthonormal rows, a projection like input matrices; biases are zero but for
-        an LSTM's forget gate, where they are 1. "torch" draws all, biases included, uniformly
-        within 1 / sqrt(H) of zero, as torch.nn.LSTM, GRU and RNN do.
+        "keras" draws as Keras's layers do by default: input matrices and projections uniformly
+        within sqrt(6 / (K + G*H)) of zero (Glorot), recurrent matrices such that, side by side as
+        [P, G*H], their rows are orthonormal; biases are zero, but 1 for an LSTM's forget gate.
+        "torch" draws everything, biases included, uniformly within 1 / sqrt(H) of zero, as
+        torch.nn.LSTM, GRU and RNN do.
     forget_bias : float, optional
-        The bias of an LSTM's forget gates, in place of the scheme's: the recurrent bias is this
-        and the input bias zero.
+        The bias of an LSTM's forget gates; it replaces the scheme's. The recurrent bias gets this
+        value, the input bias is zero.
     seed : int or numpy.random.Generator
-        The same integer gives the same values, in every dtype up to its rounding. They are not
-        those that Keras or PyTorch draw with that seed, but of the same distribution.
+        The same integer gives the same values, rounded to the dtype. They follow Keras's or
+        PyTorch's distribution, but are not the values that these draw with the same seed.
     dtype : dtype
-        That of the result: float16, bfloat16, float32 or float64.
+        The dtype of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------
     PackedParams
-        Of NumPy; ``packed._replace(params=cupy.asarray(packed.params))`` takes it to a device.
+        NumPy arrays; ``packed._replace(params=cupy.asarray(packed.params))`` copies them to a
+        device.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type, out of range, not one of its choices or does not go with
-        the others, or forget_bias is given for a cell without that gate.
+        An argument has a wrong type, is out of range, is not one of its choices or contradicts the
+        others, or forget_bias is given for a cell without that gate.
 
     See Also
     --------
@@ -196,7 +197,7 @@ def init_block_lstm(
     dtype: DTypeLike = np.float32,
 ) -> BlockLSTMParams:
     """
-    Return weights of `block_lstm` to begin training with.
+    Return initial weights of `block_lstm`.
 
     Parameters
     ----------
@@ -208,22 +209,22 @@ def init_block_lstm(
         The distribution of the weights, as in `init_params`. With "torch" b is the sum of two
         biases, as PyTorch has them.
     forget_bias : float, optional
-        What the forget gate's part of b is. Left out, it is drawn with "torch"; with "keras" it
-        is 1, but 0 where gate_order is "icfo", since `block_lstm` adds 1 by itself there.
+        The forget gate's part of b. By default, "torch" draws it; with "keras" it is 1, but 0 if
+        gate_order is "icfo", since `block_lstm` itself adds 1 then.
     seed : int or numpy.random.Generator
         The same integer gives the same values.
     dtype : dtype
-        That of the result: float16, bfloat16, float32 or float64.
+        The dtype of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------
     BlockLSTMParams
-        w [I+H, 4*H] and b [4*H], of NumPy.
+        w [I+H, 4*H] and b [4*H], NumPy arrays.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or not one of its choices.
+        An argument has a wrong type or is not one of its choices.
 
     Examples
     --------
@@ -256,7 +257,7 @@ def init_block_gru(
     dtype: DTypeLike = np.float32,
 ) -> BlockGRUParams:
     """
-    Return weights of `block_gru` to begin training with.
+    Return initial weights of `block_gru`.
 
     Parameters
     ----------
@@ -268,17 +269,17 @@ def init_block_gru(
     seed : int or numpy.random.Generator
         The same integer gives the same values.
     dtype : dtype
-        That of the result: float16, bfloat16, float32 or float64.
+        The dtype of the result: float16, bfloat16, float32 or float64.
 
     Returns
     -------
     BlockGRUParams
-        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], of NumPy.
+        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], NumPy arrays.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or not one of its choices.
+        An argument has a wrong type or is not one of its choices.
 
     Examples
     --------

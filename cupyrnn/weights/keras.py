@@ -54,47 +54,48 @@ def params_from_keras(
     Parameters
     ----------
     weights : sequence of arrays
-        What ``layer.get_weights()`` gives, one layer after the other: kernel [K, G*H], recurrent
-        kernel [H, G*H] and bias; of a Bidirectional layer the forward three and then the backward
-        three. The bias is [4*H] for an LSTM, [2, 3*H] for a GRU, [H] for a SimpleRNN; [8*H] and
-        [6*H] for CuDNNLSTM and CuDNNGRU, whose kernels hold the same numbers in another order, as
-        in files of Keras 2 written on a GPU. Variables will do for arrays, as will all with
-        ``numpy()`` or ``__array__``.
+        The result of ``layer.get_weights()`` of each layer, one after the other: kernel [K, G*H],
+        recurrent kernel [H, G*H] and bias; for a Bidirectional layer the forward three, then the
+        backward three. The bias is [4*H] for an LSTM, [2, 3*H] for a GRU and [H] for a SimpleRNN.
+        CuDNNLSTM and CuDNNGRU, as in files of Keras 2 written on a GPU, have biases [8*H] and
+        [6*H], and kernels in another order, which is converted. Variables are accepted too, as is
+        everything with ``numpy()`` or ``__array__``.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell. The shapes tell an LSTM from a GRU; a SimpleRNN's activation they do not tell,
-        so that it must be said here: "rnn_tanh" is Keras's default.
+        The cell. The shapes identify LSTMs and GRUs. For a SimpleRNN this argument must give the
+        activation: "rnn_tanh" is Keras's default.
     direction : {"unidirectional", "bidirectional"}
-        Whether the layers are Bidirectional. Where I = H the arrays of such a layer would be taken
-        for two layers without it.
+        "bidirectional" for Bidirectional layers. If I = H, the arrays of such a layer look the same
+        as those of two layers in one direction.
     use_bias : bool
-        Whether the layers have biases; without, two arrays take the place of three. Those of a
-        GRU then do not tell ``reset_after``: with False they are not for this function, which
-        would be off by tenths without any error.
+        Whether the layers have biases; without them there are two arrays in place of three. The
+        arrays of a GRU without biases do not show ``reset_after``: if it is False, do not use this
+        function, whose results would be wrong by tenths without an error.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        The layers' own, as in `cudnn_rnn`: the arrays do not tell it, the layer's configuration
-        does. Keras before 2.3 has ``hard_sigmoid`` by default, which is "hard_sigmoid_0.2"; in
-        Keras 3 it is "hard_sigmoid_1/6". With the wrong one the outputs are off by tenths,
-        without any error.
+        That of the layers, as in `cudnn_rnn`. The layer's configuration says which it is; the
+        arrays do not. The default before Keras 2.3 is ``hard_sigmoid``, which is
+        "hard_sigmoid_0.2"; the ``hard_sigmoid`` of Keras 3 is "hard_sigmoid_1/6". With a wrong one
+        the outputs are wrong by tenths, without an error.
     merge_mode : {"concat", "sum", "ave"}
-        That of Bidirectional layers. With "sum" and "ave" a layer reads [T, B, H] of the one below,
-        where CudnnRNN's reads both directions side by side: its input matrices stand twice, halved
-        with "ave", which is the same. The last output is yours to merge:
-        ``output[..., :H] + output[..., H:]``.
+        That of Bidirectional layers. With "sum" and "ave" a Keras layer reads [T, B, H] from the
+        layer below, whereas CudnnRNN reads both directions side by side. The packed input matrices
+        therefore appear twice, halved for "ave", which computes the same. Merge the last layer's
+        output yourself: ``output[..., :H] + output[..., H:]``.
 
     Returns
     -------
     PackedParams
-        The packed vector, of the widest of the dtypes, and the configuration read off the shapes.
-        One bias where cuDNN has two becomes the recurrent bias; the input bias is zero.
+        The packed vector, in the widest of the dtypes, and the configuration that follows from the
+        shapes. Where Keras has one bias and cuDNN two, it becomes the recurrent bias; the input
+        bias is zero.
 
     Raises
     ------
     TypeError
-        weights is no list, an entry is no array, or they are not of floating dtypes or not on one
-        device.
+        weights is not a list, an entry is not an array, or the arrays do not have floating dtypes
+        or are not on one device.
     ValueError
-        The number of arrays or a shape does not fit, a GRU's bias is that of
-        ``reset_after=False``, or the shapes are those of a SimpleRNN and rnn_mode is left out.
+        The number of arrays or a shape does not fit, a GRU's bias is that of ``reset_after=False``,
+        or the shapes are those of a SimpleRNN and rnn_mode is missing.
 
     See Also
     --------
@@ -103,8 +104,8 @@ def params_from_keras(
 
     Notes
     -----
-    CuDNNLSTM and CuDNNGRU have the sigmoid. ``activation`` must be "tanh" but for a SimpleRNN's
-    "relu"; other ones `cudnn_rnn` does not have.
+    CuDNNLSTM and CuDNNGRU always use the sigmoid. ``activation`` must be "tanh", or for a SimpleRNN
+    "tanh" or "relu": `cudnn_rnn` has no others.
 
     Examples
     --------
@@ -218,21 +219,21 @@ def params_to_keras(
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters. A gradient of them wants `gradient_to_keras`: here
-        its two equal biases would be added up, to twice the gradient of Keras's one.
+        The packed parameters. For a gradient of them use `gradient_to_keras`: this function would
+        add its two equal biases, and so return twice the gradient of Keras's bias.
     num_layers, num_units, input_size : int
-        L, H and I; a PackedParams knows them and the next two.
+        L, H and I; a PackedParams determines them and the next two.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     direction : {"unidirectional", "bidirectional"}
         Whether the layers are Bidirectional.
     use_bias : bool
-        Whether the layers have biases; without, all of params' must be zero.
+        Whether the layers have biases. If not, all biases in params must be zero.
     cudnn : bool
-        In the form of CuDNNLSTM and CuDNNGRU.
+        Whether to return them in the form of CuDNNLSTM and CuDNNGRU.
     merge_mode : {"concat", "sum", "ave"}
-        That of Bidirectional layers. With "sum" and "ave" the input matrices of both directions
-        below must be equal, as `params_from_keras` makes them.
+        That of Bidirectional layers. With "sum" and "ave" the input matrices for the two directions
+        of the layer below must be equal, as `params_from_keras` makes them.
 
     Returns
     -------
@@ -244,9 +245,8 @@ def params_to_keras(
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or out of range, something given contradicts what a
-        PackedParams knows, or params is no array of the right length, or Keras cannot
-        have such a net.
+        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
+        params is not an array of the right length, or Keras cannot have such a net.
 
     Examples
     --------
@@ -346,11 +346,11 @@ def _as_cudnn_keras(op: str, xp: ModuleType, net: Net, params: Array) -> list[Ar
 @traceable
 def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Array]:
     """
-    Return a gradient of packed parameters as Keras has that of its weights.
+    Return a gradient of packed parameters as the gradient of Keras's weights.
 
-    Keras's LSTM and SimpleRNN have one bias where cuDNN has two, whose gradients are equal and
-    each that of Keras's: it counts once here. `params_to_keras` of a gradient would add them up,
-    and give twice the right one.
+    Keras's LSTM and SimpleRNN have one bias where cuDNN has two. The gradients of these two are
+    equal, and each is the gradient of Keras's bias, so this function returns it once.
+    `params_to_keras` would add the two and return twice the gradient.
 
     Parameters
     ----------
@@ -367,8 +367,8 @@ def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Arra
     Raises
     ------
     TypeError, ValueError
-        params is no PackedParams or of an LSTM with projection, which Keras has not, or the
-        gradient no array of the length of the parameters.
+        params is not a PackedParams or has a projection, which Keras does not have, or the gradient
+        is not an array of the length of the parameters.
 
     Examples
     --------
@@ -388,35 +388,36 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     """
     Return the weights of a Keras GRU with ``reset_after=False`` as `block_gru` takes them.
 
-    That is the GRU of Keras 1 and of TensorFlow 1's Keras by default: the state is reset before
-    the product, as `block_gru` does it and cuDNN does not.
+    This is the default GRU of Keras 1 and of TensorFlow 1's Keras: the reset comes before the
+    product, as in `block_gru` and unlike cuDNN.
 
     Parameters
     ----------
     weights : sequence of arrays
-        What ``layer.get_weights()`` gives: kernel [I, 3*H], recurrent kernel [H, 3*H] and bias
-        [3*H]. Of a Bidirectional layer these are the first half of the weights and the second.
+        The result of ``layer.get_weights()``: kernel [I, 3*H], recurrent kernel [H, 3*H] and bias
+        [3*H]. For a Bidirectional layer call this function for the first half of its weights and
+        for the second.
     use_bias : bool
-        Whether there is a bias; without, it is zero.
+        Whether the layer has a bias. If not, the biases are zero.
 
     Returns
     -------
     BlockGRUParams
-        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H]: copies.
+        Copies: w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H].
 
     Raises
     ------
     TypeError
-        An entry of weights is neither an array nor says how it becomes one, the arrays are not of
-        one module and device, or use_bias is not a bool.
+        An entry of weights cannot be converted to an array, the arrays differ in module or device,
+        or use_bias is not a bool.
     ValueError
         The number of arrays or a shape does not fit, or the bias is that of ``reset_after=True``.
 
     Notes
     -----
-    The recurrent activation of such old layers is ``hard_sigmoid`` unless they were told
-    otherwise: look for ``recurrent_activation`` in the layer's configuration, and give `block_gru`
-    ``recurrent_activation="hard_sigmoid_0.2"``.
+    The default recurrent activation of such old layers is ``hard_sigmoid``. Look for
+    ``recurrent_activation`` in the layer's configuration; if it is ``hard_sigmoid``, pass
+    ``recurrent_activation="hard_sigmoid_0.2"`` to `block_gru`.
 
     Examples
     --------
@@ -473,7 +474,7 @@ def block_gru_to_keras(
     w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
         The weights and biases, or the gradients of them.
     use_bias : bool
-        Whether the layer has a bias; without, b_ru and b_c must be zero.
+        Whether the layer has a bias. If not, b_ru and b_c must be zero.
 
     Returns
     -------
@@ -483,7 +484,7 @@ def block_gru_to_keras(
     Raises
     ------
     TypeError, ValueError
-        An argument is no array, a shape does not fit, or a bias would be lost.
+        An argument is not an array, a shape does not fit, or a bias would be lost.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Nets made of nets: layers joined and split, and a GRU's update gate the other way round."""
+"""Joining and splitting nets, and the two conventions of a GRU's update gate."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 @traceable
 def reverse_update_gate(weights: Any) -> Any:
     """
-    Exchange the two meanings of a GRU's update gate, exactly, in the weights.
+    Convert a GRU's weights between the two conventions of the update gate, exactly.
 
-    Here and in TensorFlow, PyTorch, Keras and ONNX u says how much of the old state is kept,
-    h = u*h + (1-u)*c; in madmom, Haiku and Paddle how much of the new value is taken,
-    h = (1-u)*h + u*c. As 1 - sigmoid(z) is sigmoid(-z), with the hard sigmoids too, the other gate
-    is that of the negated weights. The function is its own way back.
+    In this package, TensorFlow, PyTorch, Keras and ONNX, u is the fraction of the old state that is
+    kept: h = u*h + (1-u)*c. In madmom, Haiku and Paddle, u is the fraction of the new value that is
+    taken: h = (1-u)*h + u*c. Since 1 - sigmoid(z) = sigmoid(-z), also for the hard sigmoids,
+    negating the weights of u converts one into the other. The function is its own inverse.
 
     Parameters
     ----------
@@ -33,13 +33,13 @@ def reverse_update_gate(weights: Any) -> Any:
     Returns
     -------
     PackedParams or BlockGRUParams
-        The same with the weights and biases of u negated: new arrays. A gradient in that form
-        changes in the same way.
+        A copy with the weights and biases of u negated. A gradient in this form converts in the
+        same way.
 
     Raises
     ------
     TypeError, ValueError
-        weights is something else, of another cell, or its shapes do not fit each other.
+        weights is of another type or of another cell, or its shapes do not fit each other.
 
     Examples
     --------
@@ -80,32 +80,32 @@ def join_params(
     nets: Sequence[PackedParams], *, direction: Direction | None = None
 ) -> PackedParams:
     """
-    Join nets to one, a layer above the other: ONNX nodes, Keras layers, one at a time.
+    Stack nets into one net, for instance ONNX nodes or Keras layers that were converted one by one.
 
     Parameters
     ----------
     nets : sequence of PackedParams
-        From the lowest layer up, all of the same cell, H, projection and activation of the gates,
-        each with the input size that the one below it gives.
+        From the lowest layer up. All have the same cell, H, projection and activation of the gates,
+        and the input size of each is the output size of the one below.
     direction : {"bidirectional"}, optional
-        With it the nets are single layers of one direction each: layer 0 forward, layer 0
-        backward, layer 1 forward and so on. Left out, they have a direction already, the same.
+        If given, the nets are single layers of one direction each: layer 0 forward, layer 0
+        backward, layer 1 forward and so on. By default, all nets have the same direction already.
 
     Returns
     -------
     PackedParams
-        Of all layers: a new vector.
+        The whole net, a new vector.
 
     Raises
     ------
     TypeError
-        nets is no list of PackedParams, or their arrays are not of one module, device and dtype.
+        nets is not a list of PackedParams, or their arrays differ in module, device or dtype.
     ValueError
         The nets do not fit each other.
 
     See Also
     --------
-    split_params : The way back.
+    split_params : The inverse.
 
     Examples
     --------
@@ -179,17 +179,17 @@ def split_params(params: PackedParams) -> list[PackedParams]:
     Parameters
     ----------
     params : PackedParams
-        Of any number of layers.
+        A net of any number of layers.
 
     Returns
     -------
     list of PackedParams
-        One of one layer for each layer, from the lowest up: new vectors.
+        One net for each layer, from the lowest up: new vectors.
 
     Raises
     ------
     TypeError, ValueError
-        params is no PackedParams, or its array is not of the right length.
+        params is not a PackedParams, or its array does not have the right length.
 
     Examples
     --------

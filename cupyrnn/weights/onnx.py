@@ -1,5 +1,6 @@
 """
-Weights of ONNX's LSTM, GRU and RNN nodes: packed for CudnnRNN, for the block ops, and back.
+Weights of ONNX's LSTM, GRU and RNN nodes: conversion to packed parameters and block weights, and
+back.
 
 A node is one layer, in D directions: W [D, G*H, I], R [D, G*H, H], B [D, 2*G*H] with the biases of
 W and then those of R, and an LSTM's peepholes P [D, 3*H]. The gates are in the orders i, o, f, c;
@@ -58,9 +59,9 @@ class OnnxParams(NamedTuple):
     Attributes
     ----------
     W : [D, G*H, I]
-        What multiplies the input.
+        The matrix of the input.
     R : [D, G*H, H]
-        What multiplies the state.
+        The matrix of the state.
     B : [D, 2*G*H] or None
         The biases of W and of R.
     P : [D, 3*H] or None
@@ -137,33 +138,35 @@ def params_from_onnx(
     R : [D, G*H, H]
         The recurrent matrices.
     B : [D, 2*G*H], optional
-        The biases; zero if left out.
+        The biases; zero by default.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell. The shapes tell an LSTM from a GRU; an RNN's activation they do not tell, so
-        that it must be said here or by `activations`: "rnn_tanh" is ONNX's default.
+        The cell. The shapes identify LSTMs and GRUs. For an RNN, this argument or `activations`
+        must give the activation: "rnn_tanh" is ONNX's default.
     linear_before_reset : {0, 1}
-        The GRU's attribute of that name, which is 0 if the node does not have it: such a GRU
-        resets before the product, as cuDNN's does not, and is refused.
+        The GRU's attribute of that name; a node without it has 0. A GRU with 0 resets before the
+        product, unlike cuDNN's, and is refused.
     activations : sequence of str, optional
-        The node's attribute of that name, if it has one: Sigmoid or HardSigmoid and then Tanh,
-        of an LSTM once more Tanh; of an RNN Tanh or Relu; all of it again for a second direction.
+        The node's attribute of that name: for a GRU Sigmoid or HardSigmoid, then Tanh; for an LSTM
+        the same and another Tanh; for an RNN Tanh or Relu; all of this again for a second
+        direction.
     activation_alpha, activation_beta : sequence of float, optional
-        The slope and the offset of each direction's HardSigmoid: 0.2, as if left out, or 1/6, and
-        0.5.
+        The slope of each direction's HardSigmoid, 0.2 (the default) or 1/6, and its offset, 0.5.
 
     Returns
     -------
     PackedParams
-        One layer, whose `recurrent_activation` is what the activations say. A "reverse" node is
-        one direction that reads its sequences backwards: the net does not know it.
+        One layer, whose `recurrent_activation` follows from the activations. A "reverse" node
+        becomes a net of one direction, which does not know that its sequences must be reversed:
+        reverse them yourself.
 
     Raises
     ------
     TypeError
-        An argument is no array, or they are not of floating dtypes or not on one device.
+        An argument is not an array, or the arrays do not have floating dtypes or are not on one
+        device.
     ValueError
-        A shape does not fit, linear_before_reset is 0 for a GRU, the activations are others than
-        CudnnRNN has, or the shapes are those of an RNN whose activation is not said.
+        A shape does not fit, linear_before_reset is 0 for a GRU, CudnnRNN does not have the
+        activations, or the shapes are those of an RNN whose activation is not given.
 
     See Also
     --------
@@ -297,28 +300,27 @@ def params_to_onnx(
     ----------
     params : [params_size] or PackedParams
         The packed parameters of one layer without projection, or a gradient of them: ONNX has both
-        biases, too.
+        biases as well.
     num_units, input_size : int, optional
-        H and I; a PackedParams knows them and the next two.
+        H and I; a PackedParams determines them and the next two.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" if left out.
+        The cell; "lstm" by default.
     direction : {"unidirectional", "bidirectional"}, optional
-        D is 1, which it is if left out, or 2.
+        D is 1, the default, or 2.
 
     Returns
     -------
     OnnxParams
-        W, R and B. A GRU's node needs the attribute ``linear_before_reset=1``, an RNN of rnn_relu
-        ``activations=["Relu"]``, one for each direction, and a net with hard sigmoids
-        ``activations=["HardSigmoid", "Tanh", "Tanh"]``, of a GRU without the last, with
+        W, R and B. The node of a GRU needs the attribute ``linear_before_reset=1``, that of an
+        rnn_relu ``activations=["Relu"]``, once per direction. A net with hard sigmoids needs
+        ``activations=["HardSigmoid", "Tanh", "Tanh"]`` (for a GRU without the last),
         ``activation_alpha=[0.2]`` or ``[1/6]`` and ``activation_beta=[0.5]``.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or out of range, something given contradicts what a
-        PackedParams knows, or params is no array of the right length, or ONNX cannot
-        have such a net in one node.
+        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
+        params is not an array of the right length, or no single ONNX node can hold the net.
 
     Examples
     --------
@@ -365,22 +367,24 @@ def block_lstm_from_onnx(
     W, R : [D, 4*H, I], [D, 4*H, H]
         The input and the recurrent matrices.
     B : [D, 8*H], optional
-        The biases; zero if left out.
+        The biases; zero by default.
     P : [D, 3*H], optional
-        The peepholes; none if left out.
+        The peepholes; none by default.
 
     Returns
     -------
     list of PeepholeLSTMParams
-        One for each direction: w [I+H, 4*H], b [4*H], the sum of the two biases, and wci, wcf, wco
-        [H] or None. The gates are in block_lstm's own order, "icfo". Call it with
-        ``forget_bias=0`` and ``cell_clip=0``: ONNX has neither; and of a node whose activations
-        begin with HardSigmoid with its ``recurrent_activation``.
+        One entry for each direction: w [I+H, 4*H], b [4*H], the sum of the two biases, and wci,
+        wcf, wco [H] or None. The gates are in block_lstm's default order, "icfo". Call `block_lstm`
+        with ``forget_bias=0`` and ``cell_clip=0``, as ONNX has no forget bias and no clip of the
+        cell state. If the node's activations begin with HardSigmoid, also pass
+        ``recurrent_activation``.
 
     Raises
     ------
     TypeError
-        An argument is no array, or they are not of floating dtypes or not on one device.
+        An argument is not an array, or the arrays do not have floating dtypes or are not on one
+        device.
     ValueError
         A shape does not fit.
 
@@ -415,20 +419,20 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     Parameters
     ----------
     weights : sequence of PeepholeLSTMParams, BlockLSTMParams or other tuples
-        For each of one or two directions w [I+H, 4*H], b [4*H], gates in the order "icfo", and
-        wci, wcf, wco [H] or None: peepholes in all directions or in none. A ``forget_bias`` must
-        have been added to b.
+        For each of one or two directions w [I+H, 4*H], b [4*H], gates in the order "icfo", and wci,
+        wcf, wco [H] or None. Either all directions have peepholes or none has. Add a
+        ``forget_bias`` to b first.
 
     Returns
     -------
     OnnxParams
-        W, R, B, whose second half is zero, and P or None.
+        W, R, B and P. The second half of B is zero; P is None without peepholes.
 
     Raises
     ------
     TypeError, ValueError
-        weights is no list of one or two such tuples, an entry is no array, or a shape does not
-        fit the others.
+        weights is not a list of one or two such tuples, an entry is not an array, or a shape does
+        not fit the others.
 
     Examples
     --------
@@ -480,19 +484,20 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
     W, R : [D, 3*H, I], [D, 3*H, H]
         The input and the recurrent matrices.
     B : [D, 6*H], optional
-        The biases; zero if left out.
+        The biases; zero by default.
 
     Returns
     -------
     list of BlockGRUParams
-        One for each direction: w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H], sums of two
-        biases. A node whose activations begin with HardSigmoid wants `block_gru` called with its
-        ``recurrent_activation``.
+        One entry for each direction: w_ru [I+H, 2*H], w_c [I+H, H], and the sums of the two biases,
+        b_ru [2*H] and b_c [H]. If the node's activations begin with HardSigmoid, pass
+        ``recurrent_activation`` to `block_gru`.
 
     Raises
     ------
     TypeError
-        An argument is no array, or they are not of floating dtypes or not on one device.
+        An argument is not an array, or the arrays do not have floating dtypes or are not on one
+        device.
     ValueError
         A shape does not fit.
 
@@ -541,13 +546,13 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     Returns
     -------
     OnnxParams
-        W, R and B, whose second half is zero.
+        W, R and B. The second half of B is zero.
 
     Raises
     ------
     TypeError, ValueError
-        weights is no list of one or two such tuples, an entry is no array, or a shape does not
-        fit the others.
+        weights is not a list of one or two such tuples, an entry is not an array, or a shape does
+        not fit the others.
 
     Examples
     --------

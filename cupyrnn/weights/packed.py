@@ -24,7 +24,7 @@ class InitialState(NamedTuple):
     input_h : [L*D, B, P]
         Of zeros.
     input_c : [L*D, B, H] or None
-        Of zeros, for an LSTM.
+        Zeros for an LSTM, else None.
     """
 
     input_h: Array
@@ -36,8 +36,9 @@ class PackedParams(NamedTuple):
     Packed parameters and the configuration they belong to.
 
     `cudnn_rnn`, `cudnn_rnn_backprop` and the ``params_to_...`` functions take it in place of
-    `params` and of the attributes it knows. ``packed._replace(params=...)`` is the same net with
-    other values, for instance on another device: ``packed._replace(params=cupy.asarray(...))``.
+    `params` and of the attributes that it holds. ``packed._replace(params=...)`` is the same net
+    with other values, for instance on another device:
+    ``packed._replace(params=cupy.asarray(...))``.
 
     Attributes
     ----------
@@ -79,24 +80,24 @@ class PackedParams(NamedTuple):
 
     def zero_state(self, batch_size: int, *, time_major: bool = True) -> InitialState:
         """
-        Return states of zeros for `cudnn_rnn`, where the parameters are and of their dtype.
+        Return states of zeros for `cudnn_rnn`, on the device and of the dtype of the parameters.
 
         Parameters
         ----------
         batch_size : int
             B.
         time_major : bool
-            Otherwise the states are [B, L*D, ·].
+            If False, the states are [B, L*D, ·].
 
         Returns
         -------
         InitialState
-            input_h [L*D, B, P], and input_c [L*D, B, H] or, if the cell has none, None.
+            input_h [L*D, B, P], and input_c [L*D, B, H], or None for cells without it.
 
         Raises
         ------
         TypeError, ValueError
-            batch_size is no integer or negative, or the parameters are not those of this net.
+            batch_size is not an integer or is negative, or the parameters do not fit this net.
 
         Examples
         --------
@@ -133,7 +134,7 @@ class PackedParams(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            What the net is said to be is out of range or does not go together.
+            An attribute of the net is out of range or contradicts another one.
 
         Examples
         --------

@@ -1,5 +1,5 @@
 """
-The packed parameters of TensorFlow's CudnnRNN, which are cuDNN's own, and the ways in and out.
+The packed parameters of TensorFlow's CudnnRNN, which are cuDNN's own, and their conversion.
 
 All weights and biases of a recurrent net of L layers and D directions lie in one vector. First
 come, for every layer and direction, the G input matrices [H, K], the G recurrent matrices [H, P]
@@ -136,9 +136,9 @@ class Piece(NamedTuple):
     direction : int
         0 forward in time, 1 backward.
     gate : str
-        Whose, such as "i" or "r"; "" for a projection.
+        The gate, such as "i" or "r"; "" for a projection.
     offset : int
-        Where its first element is.
+        The index of its first element.
     shape : tuple of int
         [H, K], [H, P], [P, H] or [H].
     """
@@ -213,8 +213,8 @@ def cudnn_rnn_params_layout(
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
-        skip_input if I equals H and linear_input if not.
+        With skip_input the first layer has no input matrices, and I must equal H. auto_select means
+        skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
         Bidirectional layers have a second set of everything, for the sequence read backwards.
     num_proj : int
@@ -228,7 +228,7 @@ def cudnn_rnn_params_layout(
     Raises
     ------
     TypeError, ValueError
-        An argument is no integer, out of range, or does not go with the others.
+        An argument is not an integer, is out of range, or contradicts the others.
 
     Examples
     --------
@@ -267,8 +267,8 @@ def cudnn_rnn_params_size(
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
-        skip_input if I equals H and linear_input if not.
+        With skip_input the first layer has no input matrices, and I must equal H. auto_select means
+        skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
         Bidirectional layers have a second set of everything, for the sequence read backwards.
     num_proj : int
@@ -282,7 +282,7 @@ def cudnn_rnn_params_size(
     Raises
     ------
     TypeError, ValueError
-        An argument is no integer, out of range, or does not go with the others.
+        An argument is not an integer, is out of range, or contradicts the others.
 
     Examples
     --------
@@ -406,7 +406,8 @@ def cudnn_rnn_params_to_canonical(
     num_proj: int = 0,
 ) -> CanonicalParams[ArrayT]:
     """
-    Take packed parameters apart, as TensorFlow's CudnnRNNParamsToCanonical and V2.
+    Split packed parameters into matrices and biases, as TensorFlow's CudnnRNNParamsToCanonical and
+    V2.
 
     Parameters
     ----------
@@ -417,8 +418,8 @@ def cudnn_rnn_params_to_canonical(
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
-        skip_input if I equals H and linear_input if not.
+        With skip_input the first layer has no input matrices, and I must equal H. auto_select means
+        skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
         Bidirectional layers have a second set of everything, for the sequence read backwards.
     num_proj : int
@@ -427,15 +428,15 @@ def cudnn_rnn_params_to_canonical(
     Returns
     -------
     CanonicalParams
-        weights, a list of L*D*(2*G) matrices, one more per layer and direction with a projection,
-        and biases, a list of L*D*2*G vectors [H]: copies, in the order of
+        weights, a list of L*D*(2*G) matrices (with a projection, one more per layer and direction),
+        and biases, a list of L*D*2*G vectors [H]. They are copies, in the order of
         `cudnn_rnn_params_layout`. With skip_input the matrices that do not exist are [H, 0].
 
     Raises
     ------
     TypeError, ValueError
-        An argument is no integer, out of range, or does not go with the others, or params
-        is no array of the right length.
+        An argument is not an integer, is out of range or contradicts the others, or params is not
+        an array of the right length.
 
     Examples
     --------
@@ -483,14 +484,13 @@ def cudnn_rnn_canonical_to_params(
     num_layers, num_units, input_size : int
         L, H and I.
     weights, biases : sequences of arrays
-        In the order of `cudnn_rnn_params_layout`, all of one dtype: matrices [H, K], [H, P] and,
-        of a projection, [P, H], where K is I in the first layer and D*P in the others; vectors
-        [H].
+        In the order of `cudnn_rnn_params_layout`, all of one dtype. Matrices are [H, K] and [H, P],
+        a projection is [P, H], and biases are [H]. K is I in the first layer and D*P in the others.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices, and I must equal H; auto_select is
-        skip_input if I equals H and linear_input if not.
+        With skip_input the first layer has no input matrices, and I must equal H. auto_select means
+        skip_input if I equals H, else linear_input.
     direction : {"unidirectional", "bidirectional"}
         Bidirectional layers have a second set of everything, for the sequence read backwards.
     num_proj : int
@@ -504,8 +504,8 @@ def cudnn_rnn_canonical_to_params(
     Raises
     ------
     TypeError, ValueError
-        An argument is no integer, out of range, or does not go with the others, or a
-        matrix or bias is missing or has another shape than its place.
+        An argument is not an integer, is out of range or contradicts the others, or a matrix or
+        bias is missing or has a wrong shape.
 
     Examples
     --------

@@ -31,31 +31,33 @@ def dequantize(
     values: Any, scale: Any, zero_point: Any = None, *, axis: int | None = None
 ) -> Array:
     """
-    Return quantized weights as floats: ``(values - zero_point) * scale``, as DequantizeLinear does.
+    Return quantized weights as floats, ``(values - zero_point) * scale``, as DequantizeLinear does.
 
-    For the QDQ form of ONNX, TensorFlow Lite's int8 and others with a scale. It is done once: what
-    follows computes in floats, and differs from a runtime that quantizes its inputs as well.
+    Use it for ONNX's QDQ form, TensorFlow Lite's int8 and other formats with a scale. Computation
+    with the result is in floats, so the outputs differ slightly from those of a runtime that also
+    quantizes its inputs.
 
     Parameters
     ----------
     values : array of integers on the host
         The quantized weights, of 8, 16 or 32 bits.
     scale : float32 scalar or vector
-        One of all, or one for each index of `axis`.
+        One scale for all values, or one for each index along `axis`.
     zero_point : integer scalar or vector, optional
-        Of the shape of scale and the dtype of values; 0 if left out.
+        The shape of scale and the dtype of values; 0 by default.
     axis : int, optional
-        Which axis of values a vector of scales goes along; it must be said for a vector.
+        The axis of values that a vector of scales belongs to; required for a vector.
 
     Returns
     -------
     array
-        Of float32, or of the dtype of scale, and the shape of values.
+        An array with the shape of values, in float32 or the dtype of scale.
 
     Raises
     ------
     TypeError
-        values or zero_point are no integers, or scale is no float, on the host.
+        values or zero_point are not integers, scale is not a float, or one of them is not on the
+        host.
     ValueError
         A shape does not fit, a scale is not positive and finite, or axis is missing.
 
@@ -110,33 +112,33 @@ def params_from_quantized_onnx(
     R_zero_point: Any,
 ) -> PackedParams:
     """
-    Pack the weights of a DynamicQuantizeLSTM, ONNX Runtime's operator, as floats.
+    Pack the weights of ONNX Runtime's operator DynamicQuantizeLSTM, as floats.
 
-    They are dequantized once, here. The operator quantizes its inputs and states as well while it
-    runs, which costs it some hundredths: its outputs are those of the packed net up to that.
+    This function dequantizes the weights once. The operator also quantizes its inputs and states
+    while it runs, so its outputs differ from those of the packed net by some hundredths.
 
     Parameters
     ----------
     W : [D, I, 4*H] of int8 or uint8
-        The input matrices, transposed as the operator has them, gates in the order i, o, f, c.
+        The input matrices, transposed as in the operator, gates in the order i, o, f, c.
     R : [D, H, 4*H] of int8 or uint8
         The recurrent matrices.
     B : [D, 8*H] of float32, or None
         The biases; zero if None.
     W_scale, W_zero_point : [D] or [D, 4*H]
-        One for each direction, or one for each column.
+        One value for each direction, or for each column.
     R_scale, R_zero_point : [D] or [D, 4*H]
-        Those of R.
+        The same for R.
 
     Returns
     -------
     PackedParams
-        One layer of an LSTM, of float32, or of float64 where a scale is. There is no way back.
+        One layer of an LSTM in float32, or in float64 if a scale is. There is no inverse.
 
     Raises
     ------
     TypeError
-        An array is of another dtype, or not on the host.
+        An array has another dtype, or is not on the host.
     ValueError
         A shape does not fit the others, or a scale is not positive and finite.
 

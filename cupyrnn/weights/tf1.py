@@ -1,9 +1,11 @@
-"""Recurrent cells of TensorFlow 1 by the names in its checkpoints: packed, for the block ops, back.
+"""Recurrent cells of TensorFlow 1 by the names in its checkpoints: conversion to packed parameters
+and block weights, and back.
 
-A cell's variables lie under its path, "rnn/basic_lstm_cell" say: kernel [I+H, 4*H] with the gates
-i, ci, f, o as in BlockLSTM, bias, w_i_diag, w_f_diag, w_o_diag with peepholes, projection/kernel;
-of GRUs gates/kernel, gates/bias, candidate/kernel, candidate/bias. In the path stand the layer,
-"cell_1", and the direction, "fw" or "bw".
+A cell's variables lie under its path, for instance "rnn/basic_lstm_cell". An LSTM has kernel [I+H,
+4*H], with the gates i, ci, f, o as in BlockLSTM, bias, with peepholes w_i_diag, w_f_diag and
+w_o_diag, and with a projection projection/kernel. A GRU has gates/kernel, gates/bias,
+candidate/kernel and candidate/bias. The path contains the layer, "cell_1", and the direction, "fw"
+or "bw".
 """
 
 from __future__ import annotations
@@ -62,41 +64,42 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     """
     Return the variables of an LSTM cell of TensorFlow 1 as `block_lstm` takes them.
 
-    These are BasicLSTMCell, LSTMCell with or without peepholes and projection, LSTMBlockCell,
+    Accepted are BasicLSTMCell, LSTMCell with or without peepholes and projection, LSTMBlockCell,
     LSTMBlockFusedCell and CudnnCompatibleLSTMCell.
 
     Parameters
     ----------
     variables : mapping of str to array
-        By their names in the checkpoint, as ``reader = tf.train.load_checkpoint(path)`` gives
-        them: ``{n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}``. Those of
-        an optimiser and of other layers are passed over. Names from before TensorFlow 1.2, which
-        end in weights and biases, are read too.
+        The variables by their names in the checkpoint. With ``reader =
+        tf.train.load_checkpoint(path)`` they are ``{n: reader.get_tensor(n) for n in
+        reader.get_variable_to_shape_map()}``. Variables of optimizers and of other layers are
+        ignored. Names from before TensorFlow 1.2, which end in weights and biases, are accepted
+        too.
     prefix : str
-        The path of the cell, such as "rnn/basic_lstm_cell", or the beginning of the path, if
-        there is no other cell below it.
+        The path of the cell, such as "rnn/basic_lstm_cell", or its beginning, if no other cell lies
+        below it.
 
     Returns
     -------
     PeepholeLSTMParams
-        w [I+H, 4*H], b [4*H] and wci, wcf, wco [H] or None, of the widest of the dtypes. The
-        gates are in block_lstm's own order, "icfo". With a projection w is [I+P, 4*H], w_p [H, P],
-        and `stacked_rnn` runs it, which `block_lstm` does not.
+        w [I+H, 4*H], b [4*H] and wci, wcf, wco [H] or None, in the widest of the dtypes. The gates
+        are in block_lstm's default order, "icfo". With a projection w is [I+P, 4*H] and w_p [H, P];
+        use `stacked_rnn` then, as `block_lstm` has no projection.
 
     Raises
     ------
     TypeError
-        variables is no mapping of strings to arrays, or they are not of floating dtypes.
+        variables is not a mapping of strings to arrays, or the arrays do not have floating dtypes.
     ValueError
-        There is no cell or more than one, or a variable is missing, there twice or of another
+        There is no cell or more than one, or a variable is missing, appears twice or has a wrong
         shape.
 
     Notes
     -----
-    What is not in a checkpoint: ``forget_bias``, which all these cells add when they run, 1 unless
-    they were told otherwise and 0 in CudnnCompatibleLSTMCell; ``cell_clip``, none unless told; and
-    ``proj_clip``, which nothing here has.
-    `block_lstm` clips at 3 by default: give it ``cell_clip=0``.
+    A checkpoint does not hold ``forget_bias``, which all these cells add when they run (the default
+    is 1, but 0 in CudnnCompatibleLSTMCell), ``cell_clip`` (none by default) and ``proj_clip``,
+    which this package does not have. `block_lstm` clips at 3 by default: pass ``cell_clip=0`` if
+    the cell had no clip.
 
     Examples
     --------
@@ -146,26 +149,27 @@ def block_lstm_to_tf1(
     Parameters
     ----------
     w, b : [I+H, 4*H], [4*H]
-        The weights and the bias, gates in the order "icfo"; w [I+P, 4*H] with a projection.
+        The weights and the bias, gates in the order "icfo"; with a projection w is [I+P, 4*H].
     wci, wcf, wco : [H], optional
         The peepholes: all or none.
     w_p : [H, P], optional
-        The matrix of a projection, which `stacked_rnn` has.
+        The matrix of a projection, as in `stacked_rnn`.
     prefix : str
         The path of the cell.
     old_names : bool
-        As before TensorFlow 1.2: weights and biases in place of kernel and bias.
+        Whether to use the names from before TensorFlow 1.2: weights and biases in place of kernel
+        and bias.
 
     Returns
     -------
     dict of str to array
-        kernel, bias, with peepholes w_i_diag, w_f_diag and w_o_diag, and with a projection
-        projection/kernel: copies.
+        Copies: kernel, bias, with peepholes w_i_diag, w_f_diag and w_o_diag, and with a projection
+        projection/kernel.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is no array or a shape does not fit.
+        An argument is not an array, or a shape does not fit.
 
     Examples
     --------
@@ -206,28 +210,28 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
     """
     Return the variables of a GRU cell of TensorFlow 1 as `block_gru` takes them.
 
-    These are GRUCell, GRUBlockCell and GRUBlockCellV2.
+    Accepted are GRUCell, GRUBlockCell and GRUBlockCellV2.
 
     Parameters
     ----------
     variables : mapping of str to array
-        By their names in the checkpoint, as in `block_lstm_from_tf1`: gates/kernel, gates/bias,
-        candidate/kernel and candidate/bias, or GRUBlockCell's w_ru, b_ru, w_c and b_c.
+        The variables by their names in the checkpoint, as in `block_lstm_from_tf1`: gates/kernel,
+        gates/bias, candidate/kernel and candidate/bias, or GRUBlockCell's w_ru, b_ru, w_c and b_c.
     prefix : str
-        The path of the cell, or the beginning of the path, if there is no other cell below it.
+        The path of the cell, or its beginning, if no other cell lies below it.
 
     Returns
     -------
     BlockGRUParams
-        w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H]: copies, of the widest of the dtypes.
+        Copies, in the widest of the dtypes: w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H].
 
     Raises
     ------
     TypeError
-        variables is no mapping of strings to arrays, or they are not of floating dtypes.
+        variables is not a mapping of strings to arrays, or the arrays do not have floating dtypes.
     ValueError
-        There is no cell or more than one, a variable is missing, there twice or of another shape,
-        or the cell is a CudnnCompatibleGRUCell, whose math is cuDNN's.
+        There is no cell or more than one, a variable is missing, appears twice or has a wrong
+        shape, or the cell is a CudnnCompatibleGRUCell, whose math is cuDNN's.
 
     Examples
     --------
@@ -277,17 +281,18 @@ def block_gru_to_tf1(
     prefix : str
         The path of the cell.
     old_names : bool
-        As before TensorFlow 1.2: weights and biases in place of kernel and bias.
+        Whether to use the names from before TensorFlow 1.2: weights and biases in place of kernel
+        and bias.
 
     Returns
     -------
     dict of str to array
-        gates/kernel, gates/bias, candidate/kernel and candidate/bias: copies.
+        Copies: gates/kernel, gates/bias, candidate/kernel and candidate/bias.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is no array or a shape does not fit.
+        An argument is not an array, or a shape does not fit.
 
     Examples
     --------
@@ -315,38 +320,38 @@ def params_from_tf1(
     """
     Pack cells of TensorFlow 1 whose math is CudnnRNN's, in layers and directions.
 
-    These are LSTM cells without peepholes, with a projection or without, CudnnCompatibleLSTMCell,
-    CudnnCompatibleGRUCell and BasicRNNCell; and the checkpoints of CudnnLSTM, GRUResetAfter,
-    CudnnRNNTanh and CudnnRNNRelu, which are saved as such cells.
+    Accepted are LSTM cells without peepholes, with or without a projection,
+    CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell and BasicRNNCell; also checkpoints of CudnnLSTM,
+    CudnnGRU, CudnnRNNTanh and CudnnRNNRelu, which TensorFlow saves as such cells.
 
     Parameters
     ----------
     variables : mapping of str to array
-        By their names in the checkpoint, as in `block_lstm_from_tf1`. The layer is read off
-        "cell_0", "cell_1" in the path, the direction off "fw" and "bw".
+        The variables by their names in the checkpoint, as in `block_lstm_from_tf1`. "cell_0",
+        "cell_1" in the path give the layer, "fw" and "bw" the direction.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell. The names tell a GRU, and all others are taken for LSTMs but for a
-        basic_rnn_cell, whose activation they do not tell.
+        The cell. The names identify GRUs; all other cells are taken for LSTMs. For a basic_rnn_cell
+        this argument must give the activation.
     forget_bias : float, optional
-        What the LSTM cells add when they run, which no checkpoint holds: 1 unless they were told
-        otherwise. It must be said, but for CudnnCompatibleLSTMCell, where it is 0.
+        The value that the LSTM cells add when they run, which no checkpoint holds; TensorFlow's
+        default is 1. It is required, except for CudnnCompatibleLSTMCell, where it is 0.
     prefix : str
         The beginning of the paths of all cells.
 
     Returns
     -------
     PackedParams
-        The packed vector, of the widest of the dtypes, and the configuration read off the names
-        and shapes. One bias where cuDNN has two becomes the recurrent bias.
+        The packed vector, in the widest of the dtypes, and the configuration that follows from the
+        names and shapes. Where the cell has one bias and cuDNN two, it becomes the recurrent bias.
 
     Raises
     ------
     TypeError
-        variables is no mapping of strings to arrays, or they are not of floating dtypes.
+        variables is not a mapping of strings to arrays, or the arrays do not have floating dtypes.
     ValueError
-        A cell or variable is missing or there twice, a shape does not fit the others, or CudnnRNN
-        cannot do the same: with peepholes, with a GRUCell, or with layers in each direction by
-        itself.
+        A cell or variable is missing or appears twice, a shape does not fit the others, or CudnnRNN
+        cannot compute the same: it has no peepholes, no GRUCell, and no stacks of layers that run
+        in one direction each.
 
     Examples
     --------
@@ -521,36 +526,36 @@ def params_to_tf1(
     prefix: str = "",
 ) -> dict[str, Array]:
     """
-    Return packed parameters as TensorFlow 1 saves a CudnnLSTM, GRUResetAfter or CudnnRNN.
+    Return packed parameters as TensorFlow 1 saves a CudnnLSTM, CudnnGRU or CudnnRNN.
 
     Parameters
     ----------
     params : [params_size] or PackedParams
         The packed parameters.
     num_layers, num_units, input_size : int, optional
-        L, H and I; a PackedParams knows them and the next three.
+        L, H and I; a PackedParams determines them and the next three.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" if left out.
+        The cell; "lstm" by default.
     direction : {"unidirectional", "bidirectional"}, optional
-        D is 1, which it is if left out, or 2.
+        D is 1, the default, or 2.
     num_proj : int, optional
-        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+        P, the size to which an LSTM projects its output; 0, the default, for none.
     prefix : str
-        What the names are to begin with, such as "cudnn_lstm".
+        The beginning of all names, such as "cudnn_lstm".
 
     Returns
     -------
     dict of str to array
-        The variables of CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell or BasicRNNCell, whose
-        ``forget_bias`` is 0, of every layer and direction. Of an LSTM's two biases, of a GRU's but
-        for its candidate, and of an RNN's it is the sum.
+        The variables of CudnnCompatibleLSTMCell, CudnnCompatibleGRUCell or BasicRNNCell, for every
+        layer and direction. Their ``forget_bias`` is 0. A bias is the sum of the two packed ones,
+        except those of a GRU's candidate.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or out of range, something given contradicts what a
-        PackedParams knows, or params is no array of the right length, or the net
-        has skip_input, which the cells do not have.
+        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
+        params is not an array of the right length, or the net has skip_input, which the cells do
+        not have.
 
     Examples
     --------

@@ -33,36 +33,37 @@ def params_from_torch(
     Parameters
     ----------
     state_dict : mapping of str to array
-        By PyTorch's names, ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``,
-        with ``_reverse`` for the second direction, and ``weight_hr_l0`` with a projection; of a
-        cell without ``_l0``. Arrays, or tensors on the host: what has ``numpy()`` or
-        ``__array__``; PyTorch's bfloat16 becomes float32. Without biases (``bias=False``) they are
-        zero. PyTorch has the gates in the same order.
+        PyTorch's names, ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0`` and ``bias_hh_l0``, with
+        ``_reverse`` for the second direction, and ``weight_hr_l0`` with a projection; the names of
+        a cell have no ``_l0``. The values are arrays, or tensors on the host, or anything with
+        ``numpy()`` or ``__array__``. PyTorch's bfloat16 becomes float32. Missing biases
+        (``bias=False``) are zero. PyTorch's order of the gates is the same.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell. The shapes tell an LSTM from a GRU; an RNN's nonlinearity they do not tell, so
-        that it must be said here.
+        The cell. The shapes identify LSTMs and GRUs. For an RNN this argument must give the
+        nonlinearity.
     prefix : str
-        What the names begin with inside a larger model, such as "encoder.rnn", with its last dot
-        or without.
+        The beginning of the names inside a larger model, such as "encoder.rnn"; a dot at its end
+        may be left out.
 
     Returns
     -------
     PackedParams
-        The packed vector, of the widest of the dtypes, and the configuration read off the shapes.
+        The packed vector, in the widest of the dtypes, and the configuration that follows from the
+        shapes.
 
     Raises
     ------
     TypeError
-        state_dict is no mapping of strings to arrays, or they are not of floating dtypes or not
-        on one device.
+        state_dict is not a mapping of strings to arrays, or the arrays do not have floating dtypes
+        or are not on one device.
     ValueError
-        A name is missing or unknown, a shape does not fit the others, or the shapes are those of
-        an RNN and rnn_mode is left out.
+        A name is missing or unknown, a shape does not fit the others, or the shapes are those of an
+        RNN and rnn_mode is missing.
 
     Notes
     -----
-    With ``batch_first=True`` PyTorch has input and output as [B, T, ·] but the states still as
-    [L*D, B, H]; `cudnn_rnn` with ``time_major=False`` has them as [B, L*D, H].
+    With ``batch_first=True``, PyTorch's input and output are [B, T, ·], but its states are still
+    [L*D, B, H]. With ``time_major=False``, the states of `cudnn_rnn` are [B, L*D, H].
 
     Examples
     --------
@@ -144,17 +145,18 @@ def params_to_torch(
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters, or a gradient of them: PyTorch has both biases, too.
+        The packed parameters, or a gradient of them: PyTorch has both biases as well.
     num_layers, num_units, input_size : int, optional
-        L, H and I; a PackedParams knows them and the next three.
+        L, H and I; a PackedParams determines them and the next three.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
-        The cell; "lstm" if left out.
+        The cell; "lstm" by default.
     direction : {"unidirectional", "bidirectional"}, optional
-        D is 1, which it is if left out, or 2.
+        D is 1, the default, or 2.
     num_proj : int, optional
-        P, the size to which an LSTM projects its output; 0 for none, as if left out.
+        P, the size to which an LSTM projects its output; 0, the default, for none.
     cell : bool
-        Name them as an LSTMCell, GRUCell or RNNCell does, which is one layer in one direction.
+        Whether to use the names of an LSTMCell, GRUCell or RNNCell, which is one layer in one
+        direction.
 
     Returns
     -------
@@ -164,9 +166,9 @@ def params_to_torch(
     Raises
     ------
     TypeError, ValueError
-        An argument is of a wrong type or out of range, something given contradicts what a
-        PackedParams knows, or params is no array of the right length, the net has
-        skip_input or hard sigmoids, which PyTorch does not have, or a cell cannot be of that net.
+        An argument has a wrong type or is out of range, an argument contradicts a PackedParams,
+        params is not an array of the right length, the net has skip_input or hard sigmoids, which
+        PyTorch does not have, or the net is not a single cell.
 
     Examples
     --------
@@ -202,7 +204,7 @@ def params_to_torch(
 @traceable
 def gradient_to_torch(params: PackedParams, params_backprop: Array) -> dict[str, Array]:
     """
-    Return a gradient of packed parameters as PyTorch has that of its own.
+    Return a gradient of packed parameters as the gradients of PyTorch's parameters.
 
     PyTorch has cuDNN's two biases, so this is `params_to_torch` of the gradient.
 
@@ -216,12 +218,13 @@ def gradient_to_torch(params: PackedParams, params_backprop: Array) -> dict[str,
     Returns
     -------
     dict of str to array
-        By the names of the parameters, as each one's ``grad`` in PyTorch.
+        The ``grad`` of each of PyTorch's parameters, by name.
 
     Raises
     ------
     TypeError, ValueError
-        params is no PackedParams, or the gradient no array of the length of the parameters.
+        params is not a PackedParams, or the gradient is not an array of the length of the
+        parameters.
 
     Examples
     --------
