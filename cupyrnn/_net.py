@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +28,7 @@ from ._arrays import (
     expect_shape,
     module_of,
     shown,
+    type_shown,
 )
 from .arithmetic.dual import real_dtype
 from .cells.contract import Form, Gradients, States, Weight
@@ -90,6 +91,11 @@ class Run(NamedTuple):
         """The first axes of the states, as errors show them."""
         return "L*D, B" if self.time_major else "B, L*D"
 
+    @property
+    def directions(self) -> str:
+        """The first axes of the states of one layer, as errors show them."""
+        return "D, B" if self.time_major else "B, D"
+
 
 def check_run(
     op: str, required: Mapping[str, Any], optional: Mapping[str, Any], arguments: RunArguments
@@ -126,20 +132,48 @@ def check_sequences(op: str, run: Run, arguments: RunArguments) -> Run:
 def check_shapes(
     op: str, run: Run, net: Layers, arrays: Mapping[str, Any], symbol: str = "P"
 ) -> None:
-    """Check the shapes of states, outputs and their gradients by name, those that are not None."""
+    """
+    Check the shapes of states, outputs and their gradients by name, those that are not None.
+
+    A state is an array of all layers or a list of one for each.
+    """
     T, B, *_ = run.sizes
-    L, D, H, P = net.L, net.D, net.H, net.P
+    L, D, widths = net.L, net.D, net.widths
     steps, places = ((T, B), (L * D, B)) if run.time_major else ((B, T), (B, L * D))
     for name, a in arrays.items():
         if name.startswith(("input_h", "output_h")):
-            shape, symbols = (*places, P), symbol
+            of, symbols = 1, symbol
         elif name.startswith(("input_c", "output_c")):
-            shape, symbols = (*places, H), "H"
+            of, symbols = 0, "H"
         else:
-            shape, symbols = (*steps, D * P), ""
-        if a is not None and a.shape != shape:
-            expected = f"{run.places}, {symbols}" if symbols else f"{run.steps}, D*{symbol}"
-            expect_shape(op, name, a, f"({expected})", shape)
+            if a is not None and a.shape != (shape := (*steps, D * widths[-1][1])):
+                expect_shape(op, name, a, f"({run.steps}, D*{symbol})", shape)
+            continue
+        if isinstance(a, (list, tuple)):
+            _check_layers(op, run, net, name, a, of, symbols)
+        elif a is not None and a.shape != (shape := (*places, widths[0][of])):
+            expect_shape(op, name, a, f"({run.places}, {symbols})", shape)
+        elif a is not None and len(sizes := sorted({width[of] for width in widths})) > 1:
+            raise ValueError(
+                f"{op}: {name} is {type_shown(a)}, expected a list of L = {L} arrays"
+                f" ({run.directions}, {symbols}), one for each layer, as {symbols} is"
+                f" {' and '.join(map(str, sizes))}"
+            )
+
+
+def _check_layers(
+    op: str, run: Run, net: Layers, name: str, states: Sequence[Any], of: int, symbols: str
+) -> None:
+    """Check the shapes of a state that is a list of an array for each layer."""
+    if len(states) != net.L:
+        raise ValueError(
+            f"{op}: {name} has {len(states)} entries, expected L = {net.L}, an array"
+            f" ({run.directions}, {symbols}) for each layer"
+        )
+    for layer, (a, width) in enumerate(zip(states, net.widths, strict=True)):
+        B = run.sizes.B
+        shape = (net.D, B, width[of]) if run.time_major else (B, net.D, width[of])
+        expect_shape(op, f"{name}[{layer}]", a, f"({run.directions}, {symbols})", shape)
 
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.

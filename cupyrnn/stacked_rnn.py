@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from .weights.params import Direction
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
+# A state of layers of different H: an array [D, B, ·] for each.
+LayerStates: TypeAlias = "Sequence[AnyArray]"
 _KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
 
 
@@ -56,10 +58,10 @@ class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
     output : [T, B, D*P]
         The output of the last layer.
     output_h : [L*D, B, P]
-        The outputs after each sequence's last step.
+        The outputs after each sequence's last step; a tuple of layers where input_h is a list.
     output_c : [L*D, B, H]
         The cell states after each sequence's last step; a scalar zero for GRUs, a tuple for a
-        cell with several states beside h.
+        cell with several states beside h, and where input_c is a list.
     reserve_space : vector
         What the gradient needs; a scalar zero if is_training was False.
     """
@@ -79,7 +81,8 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
     input_backprop : [T, B, I]
         Of the sequences.
     input_h_backprop : [L*D, B, P]
-        The gradient of the outputs before the first step.
+        The gradient of the outputs before the first step; a tuple with an array for each layer if
+        input_h is a list.
     input_c_backprop : [L*D, B, H]
         The gradient of the cell states before the first step; a scalar zero for GRUs, a tuple if
         input_c is one.
@@ -98,8 +101,7 @@ class _Layers(PlainTuple):
 
     L: int
     D: int
-    H: int
-    P: int
+    widths: tuple[tuple[int, int], ...]  # H and P of each layer
 
 
 class _Call(PlainTuple):
@@ -141,28 +143,74 @@ def _shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
     return tuple(sum(map(size_of, axis.split("+"))) for axis in symbols.split(", "))
 
 
-def _check_weights(op: str, form: Form, weights: Sequence[Any], I: int, net: _Layers) -> None:
-    """Check the shapes of all weights, and that what belongs together is given all or not."""
-    _, D, H, P = net
+def _size_of(form: Form, weights: Any) -> int | None:
+    """Return the H of a layer that its weights agree on, by the axes that are a multiple of H."""
+    sizes = set()
+    for name, a in weights._asdict().items():
+        axes = form.shapes[name].split(", ")
+        for term, size in zip(axes, () if a is None else a.shape, strict=False):
+            factor, _, last = term.rpartition("*")
+            if last == "H" and "+" not in term:
+                sizes.add(size / int(factor or 1))
+    return int(sizes.pop()) if len(sizes) == 1 else None
+
+
+def _check_projections(op: str, form: Form, weights: Sequence[Any]) -> bool:
+    """Return whether there are projections, which all layers and directions have or none."""
     projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
     for n, entry in enumerate(weights):
-        K, symbol = (I, "I") if n < D else (D * P, "D*P" if projects else "D*H")
-        arrays = entry._asdict()
-
-        def expected(name: str, K: int = K, symbol: str = symbol) -> tuple[str, tuple[int, ...]]:
-            shape = _shape_of(form.shapes[name], K, H, P)
-            symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
-            return f"({symbols}{',' * (len(shape) == 1)})", shape
-
-        for name, a in arrays.items():
-            if a is not None and a.shape != _shape_of(form.shapes[name], K, H, P):
-                expect_shape(op, f"weights[{n}].{name}", a, *expected(name))
-        if (arrays.get(form.projection) is not None) != projects:
+        if (getattr(entry, form.projection or " ", None) is not None) != projects:
             found = shown(None) if projects else "given"
             raise TypeError(
                 f"{op}: weights[{n}].{form.projection} is {found}, expected"
                 f" {'an array' if projects else 'None'} like weights[0].{form.projection}"
             )
+    return projects
+
+
+def _check_weights(
+    op: str, form: Form, weights: Sequence[Any], I: int, net: _Layers, layered: bool
+) -> None:
+    """
+    Check the shapes of all weights, and that what belongs together is given all or not.
+
+    `layered` says that each layer has the H of its own states.
+    """
+    projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
+    for n, entry in enumerate(weights):
+        layer = n // net.D
+        H, P = net.widths[layer]
+        K, symbol = I, "I"
+        if layer:
+            K, symbol = net.D * net.widths[layer - 1][1], "D*P" if projects else "D*H"
+            if net.widths[layer - 1] != net.widths[layer]:
+                symbol = "K"
+        arrays = entry._asdict()
+
+        def expected(
+            name: str, K: int = K, symbol: str = symbol, H: int = H, P: int = P
+        ) -> tuple[str, tuple[int, ...]]:
+            shape = _shape_of(form.shapes[name], K, H, P)
+            symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
+            return f"({symbols}{',' * (len(shape) == 1)})", shape
+
+        for name, a in arrays.items():
+            if a is None or a.shape == _shape_of(form.shapes[name], K, H, P):
+                continue
+            sizes = {_size_of(form, other) for other in weights}
+            if not (layered or projects) and len(sizes) > 1 and None not in sizes:
+                each_size = " and ".join(str(size) for size in sorted(sizes))  # type: ignore[type-var]
+                raise ValueError(
+                    f"{op}: input_h is an array, and the layers have H = {each_size}: pass input_h"
+                    " and input_c as lists of an array (D, B, H) for each layer"
+                )
+            symbols, shape = expected(name)
+            if symbol == "K":
+                raise ValueError(
+                    f"{op}: weights[{n}].{name} has shape {a.shape}, expected {symbols} = {shape}"
+                    f" with K = {K}, what layer {layer - 1} gives, and H = {H}"
+                )
+            expect_shape(op, f"weights[{n}].{name}", a, symbols, shape)
         given = [name for name in form.together if arrays.get(name) is not None]
         if 0 < len(given) < len(form.together):
             missing = next(name for name in form.together if arrays[name] is None)
@@ -195,6 +243,22 @@ def _by_name(name: str, others: tuple[Any, ...]) -> dict[str, Any]:
     return {f"{name}[{n}]": a for n, a in enumerate(others)}
 
 
+def _is_layered(state: object) -> bool:
+    """Return whether a state is a list of an array for each layer."""
+    return isinstance(state, (list, tuple))
+
+
+def _one_by_one(states: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays by name, those of each layer of a state by a name of their own."""
+    arrays: dict[str, Any] = {}
+    for name, state in states.items():
+        if _is_layered(state) and name not in ("output", "output_backprop"):
+            arrays |= {f"{name}[{layer}]": a for layer, a in enumerate(state)}
+        else:
+            arrays[name] = state
+    return arrays
+
+
 def _joined(xp: ModuleType, others: Sequence[Any], dtype: np.dtype[Any]) -> Any:
     """Return the states beside h as the results have them: a tuple where there are several."""
     if len(others) > 1:
@@ -221,21 +285,25 @@ def _check(
     others, others_grad = _others(op, "input_c", form, input_c), ()
     arrays = {"input_h": input_h, **_by_name("input_c", others)}
     optional: dict[str, Any] = {}
-    required = {"input": input, **arrays}
+    required = {"input": input, **_one_by_one(arrays)}
     if not others:  # A cell with h alone may have a plain 0 there, as Keras has it.
-        optional["input_c"] = unless_zero(input_c)
+        optional |= _one_by_one({"input_c": unless_zero(input_c)})
     may_lack = {*form.together, form.projection}
     for n, entry in enumerate(entries):
         for name, a in entry._asdict().items():
             (optional if name in may_lack else required)[f"weights[{n}].{name}"] = a
     if backward is not None:
         required["reserve_space"] = backward["reserve_space"]
-        for name in ("output_backprop", "output_h_backprop"):
-            arrays[name] = optional[name] = backward[name]
-        name = "output_c_backprop"
-        others_grad = _others(op, name, form, backward[name])
-        arrays |= _by_name(name, others_grad)
-        optional |= _by_name(name, others_grad) or {name: backward[name]}
+        for name in ("output", "output_h", "output_backprop", "output_h_backprop"):
+            arrays[name] = backward[name]
+        for name in ("output_c", "output_c_backprop"):
+            if others:
+                given = _others(op, name, form, backward[name])
+                arrays |= _by_name(name, given)
+                others_grad = given
+            else:
+                optional |= _one_by_one({name: unless_zero(backward[name])})
+        optional |= _one_by_one({n: a for n, a in arrays.items() if n.startswith("output")})
     call = check_run(op, required, optional, run)
     D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
     checked = form.attributes(op, attributes, call.dtype, forward=backward is None)
@@ -243,16 +311,30 @@ def _check(
         raise ValueError(
             f"{op}: weights has {len(entries)} entries, expected L*D with D = 2: bidirectional"
         )
-    matrix, symbol = getattr(entries[0], form.projection or " ", None), "H"
-    if matrix is not None:
-        symbol = "P"
-    H = P = expect_rank(op, "input_h", input_h, f"({call.places}, {symbol})")[2]
-    if matrix is not None:
-        H = expect_rank(op, f"weights[0].{form.projection}", matrix, "(H, P)")[0]
-    net = _Layers(len(entries) // D, D, H, P)
+    projects = _check_projections(op, form, entries)
+    symbol = "P" if projects else "H"
+    layered, L = _is_layered(input_h), len(entries) // D
+    if layered and len(input_h) != L:
+        raise ValueError(
+            f"{op}: input_h has {len(input_h)} entries, expected L = {L}, an array"
+            f" ({call.directions}, {symbol}) for each layer"
+        )
+    widths = []
+    for layer in range(L):
+        if layered:
+            name, a, axes = f"input_h[{layer}]", input_h[layer], call.directions
+        else:
+            name, a, axes = "input_h", input_h, call.places
+        H = P = expect_rank(op, name, a, f"({axes}, {symbol})")[2]
+        if projects:
+            name = f"weights[{layer * D}].{form.projection}"
+            matrix = getattr(entries[layer * D], form.projection)
+            H = expect_rank(op, name, matrix, "(H, P)")[0]
+        widths.append((H, P))
+    net = _Layers(L, D, tuple(widths))
     check_shapes(op, call, net, arrays, symbol)
     call = check_sequences(op, call, run)
-    _check_weights(op, form, entries, call.I, net)
+    _check_weights(op, form, entries, call.I, net, layered)
     grads = () if backward is None else (backward["output_h_backprop"], *others_grad)
     return _Call(call, net, form, checked, (input_h, *others), grads)
 
@@ -264,13 +346,35 @@ def _stack_of(call: _Call, weights: Sequence[Any]) -> Stack:
     return Stack(call.net, run.sizes, cells, run.packing)
 
 
+def _of_driver(call: _Call, states: Sequence[Any]) -> list[Any]:
+    """Return states, time-major: arrays [L*D, B, ·], or lists of L*D arrays [B, ·]."""
+    xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
+
+    def of_layers(state: Any) -> Any:
+        if not _is_layered(state):
+            return time_major_of(xp, dtype, major, (state,))[0]
+        return [a for layer in time_major_of(xp, dtype, major, state) for a in layer]
+
+    return [of_layers(state) for state in states]
+
+
+def _as_given(call: _Call, state: Any) -> Any:
+    """Return a state of the driver as the caller has its own: a tuple for a list."""
+    xp, dtype, major, D = call.run.xp, call.run.dtype, call.run.time_major, call.net.D
+    if not isinstance(state, list):
+        return as_given(xp, state, major, dtype)
+    joined = (xp.concatenate([a[None] for a in state[n : n + D]]) for n in range(0, len(state), D))
+    return tuple(as_given(xp, layer, major, dtype) for layer in joined)
+
+
 def _forward(call: _Call, input: Any, weights: Sequence[Any]) -> StackedRNNOutputs[Any]:
     """stacked_rnn after its checks."""
     xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
-    x, *given = time_major_of(xp, dtype, major, (input, *call.states))
-    stack, first = _stack_of(call, weights), call.form.States(*given)
+    (x,) = time_major_of(xp, dtype, major, (input,))
+    stack, first = _stack_of(call, weights), call.form.States(*_of_driver(call, call.states))
     output, last, reserve_space = _stack.forward(xp, stack, x, first)
-    output, h, *others = (as_given(xp, a, major, dtype) for a in (output, *last))
+    h, *others = (_as_given(call, state) for state in last)
+    output = as_given(xp, output, major, dtype)
     return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
 
 
@@ -283,18 +387,17 @@ def _backward(
 ) -> StackedRNNGrads[Any]:
     """stacked_rnn_backprop after its checks."""
     xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
-    arrays = (input, output_backprop, *call.states, *call.grads)
-    x, dy, *states = time_major_of(xp, dtype, major, arrays)
-    n = len(call.states)
-    first, last = form.States(*states[:n]), form.States(*states[n:])
+    x, dy = time_major_of(xp, dtype, major, (input, output_backprop))
+    first = form.States(*_of_driver(call, call.states))
+    last = form.States(*_of_driver(call, call.grads))
     of_weights = [memory_for(xp, entry, dtype) for entry in weights]
     grads = [form.gradients(xp, memory) for memory in of_weights]
     stack = _stack_of(call, weights)
     dx, d_first = _stack.backward(xp, stack, (x, first), dy, last, reserve_space, grads)
     finished = map(form.finished, of_weights, grads)
-    dx, dh, *others = (as_given(xp, a, major, dtype) for a in (dx, *d_first))
+    dh, *others = (_as_given(call, state) for state in d_first)
     return StackedRNNGrads(
-        dx,
+        as_given(xp, dx, major, dtype),
         dh,
         _joined(xp, others, dtype),
         [each(entry, lambda a: cast(a, dtype)) for entry in finished],
@@ -304,8 +407,8 @@ def _backward(
 @traceable
 def stacked_rnn(
     input: ArrayT,
-    input_h: AnyArray,
-    input_c: AnyArray | None,
+    input_h: AnyArray | LayerStates,
+    input_c: AnyArray | LayerStates | None,
     weights: Sequence[BlockParams],
     *,
     sequence_lengths: Lengths | None = None,
@@ -329,7 +432,8 @@ def stacked_rnn(
     the product. TensorFlow has no such op; the names are those of CudnnRNN. A layer reads h of the
     layer below, both directions side by side.
 
-    P is the size of h: the size of the projection, or H without one.
+    P is the size of h: the size of the projection, or H without one. Layers may have different H
+    and P: then a state is a list with an array [D, B, ·] for each layer.
 
     Parameters
     ----------
@@ -339,16 +443,16 @@ def stacked_rnn(
         tangents, see `cupyrnn.jvp`; real arrays of the same precision beside it have no tangents.
     input_h : [L*D, B, P]
         The outputs before the first step, in the order layer 0 forward, layer 0 backward, layer 1
-        forward and so on.
+        forward and so on. Or a list with an array [D, B, P] for each layer, whose P may differ.
     input_c : [L*D, B, H]
-        The cell states before the first step; None for GRUs. A user's own cell with several states
-        beside h takes a tuple of them.
+        The cell states before the first step, or a list with an array [D, B, H] for each layer;
+        None for GRUs. A user's own cell with several states beside h takes a tuple of them.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The weights of each of the L*D layers and directions, in the order of input_h: all LSTMs or
-        all GRUs. K is I in the first layer and D*P in the others. An LSTM has w [K+P, 4*H], b
-        [4*H], with peepholes wci, wcf and wco [H], and with a projection w_p [H, P]. A GRU has w_ru
-        [K+H, 2*H], w_c [K+H, H], b_ru [2*H] and b_c [H]. Other weights that have a ``form`` make a
-        user's own cell.
+        all GRUs. K is I in the first layer, and D*P of the layer below in the others. An LSTM has w
+        [K+P, 4*H], b [4*H], with peepholes wci, wcf and wco [H], and with a projection w_p [H, P].
+        A GRU has w_ru [K+H, 2*H], w_c [K+H, H], b_ru [2*H] and b_c [H]. Other weights that have a
+        ``form`` make a user's own cell.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence, in [0, T] and in any order; T by default. Steps past a
         sequence's end are not read, and output is zero there. The backward direction begins at each
@@ -385,8 +489,9 @@ def stacked_rnn(
     -------
     StackedRNNOutputs
         output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, with
-        the shapes of input_h and input_c; and reserve_space, a vector for `stacked_rnn_backprop`.
-        output_c is a scalar zero for GRUs; reserve_space is one if is_training is False.
+        the shapes of input_h and input_c, tuples if these are lists; and reserve_space, a vector
+        for `stacked_rnn_backprop`. output_c is a scalar zero for GRUs; reserve_space is one if
+        is_training is False.
 
     Raises
     ------
@@ -420,6 +525,17 @@ def stacked_rnn(
     ... )
     >>> out.output.shape, bool((out.output[2:, 1] == 0).all())
     ((4, 2, 6), True)
+
+    Layers of different H.
+
+    >>> weights = [
+    ...     cupyrnn.init_block_lstm(num_units=H, input_size=K, dtype=x.dtype)
+    ...     for K, H in ((2, 5), (5, 3))
+    ... ]
+    >>> states = [np.zeros((1, 2, 5)), np.zeros((1, 2, 3))]
+    >>> out = cupyrnn.stacked_rnn(x, states, states, weights)
+    >>> [h.shape for h in out.output_h]
+    [(1, 2, 5), (1, 2, 3)]
     """
     op = "stacked_rnn"
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
@@ -432,12 +548,15 @@ def stacked_rnn(
 @traceable
 def stacked_rnn_backprop(
     input: ArrayT,
-    input_h: AnyArray,
-    input_c: AnyArray | None,
+    input_h: AnyArray | LayerStates,
+    input_c: AnyArray | LayerStates | None,
     weights: Sequence[BlockParams],
+    output: AnyArray | None,
+    output_h: AnyArray | LayerStates | None,
+    output_c: AnyArray | LayerStates | None,
     output_backprop: AnyArray | None,
-    output_h_backprop: AnyArray | None,
-    output_c_backprop: AnyArray | None,
+    output_h_backprop: AnyArray | LayerStates | None,
+    output_c_backprop: AnyArray | LayerStates | None,
     reserve_space: AnyArray,
     *,
     sequence_lengths: Lengths | None = None,
@@ -459,11 +578,15 @@ def stacked_rnn_backprop(
     input : [T, B, I]
         The sequences of the forward call. All other arrays have the same dtype.
     input_h : [L*D, B, P]
-        The outputs before the first step.
+        The outputs before the first step. A list of layers here, and in all other states and
+        their gradients, if it was one in the forward call.
     input_c : [L*D, B, H]
         The cell states before the first step, as in the forward call; None for GRUs.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The weights of the forward call.
+    output, output_h, output_c : arrays or None
+        The results of the forward call, as `cudnn_rnn_backprop` takes them. Their values are not
+        read, and they may be None.
     output_backprop : [T, B, D*P] or None
         The gradient of output. It is not read past a sequence's end. None stands for zeros, here
         and in the next arguments.
@@ -498,7 +621,7 @@ def stacked_rnn_backprop(
     StackedRNNGrads
         input_backprop, input_h_backprop and input_c_backprop, each with the shape of its input, and
         weights_backprop, a list like weights, with None where weights has None. input_c_backprop is
-        a scalar zero for GRUs.
+        a scalar zero for GRUs. The gradient of a list of states is a tuple.
 
     Raises
     ------
@@ -521,7 +644,7 @@ def stacked_rnn_backprop(
     ... ]
     >>> out = cupyrnn.stacked_rnn(x, h, c, weights)
     >>> grads = cupyrnn.stacked_rnn_backprop(
-    ...     x, h, c, weights, np.ones((4, 1, 3)), None, None, out.reserve_space
+    ...     x, h, c, weights, *out[:3], np.ones((4, 1, 3)), None, None, out.reserve_space
     ... )
     >>> grads.weights_backprop[0].wco.round(4)
     array([0.0091, 0.0091, 0.0091])
@@ -530,6 +653,9 @@ def stacked_rnn_backprop(
     attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
     run = RunArguments(sequence_lengths, resets, dropout, True, time_major)
     given = {
+        "output": output,
+        "output_h": output_h,
+        "output_c": output_c,
         "output_backprop": output_backprop,
         "output_h_backprop": output_h_backprop,
         "output_c_backprop": output_c_backprop,

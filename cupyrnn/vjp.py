@@ -15,7 +15,7 @@ from .gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backw
 from .lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
 from .onnx_node import onnx_node_gradients, run_onnx_node
 from .stacked_rnn import stacked_rnn, stacked_rnn_backprop
-from .weights.block_forms import default_clip
+from .weights.block_forms import LSTM_FORM, default_clip
 
 if TYPE_CHECKING:
     from typing import ParamSpec
@@ -96,6 +96,11 @@ def _marks(arrays: list[Any]) -> list[Any]:
     return [a.item(k) for a in arrays for k in (a.size // 3, a.size - 1)]
 
 
+def _clips(function: Any, given: dict[str, Any]) -> bool:
+    """Return whether the cells of a call have a cell_clip."""
+    return function is not stacked_rnn or given["weights"][0].form is LSTM_FORM
+
+
 class Pullback(Generic[G]):
     """
     The gradient of one call of an op, as `vjp` returns it: call it with the outputs' gradients.
@@ -119,7 +124,7 @@ class Pullback(Generic[G]):
         self._clip = None
         if "cell_clip" in plan.inputs:
             self._clip = kept.pop("cell_clip", None)
-            if self._clip is None and not (function is stacked_rnn and not outputs.output_c.shape):
+            if self._clip is None and _clips(function, given):
                 self._clip = default_clip(given.get("gate_order", "icfo"))
         self._given = kept
         self._arrays = list(_arrays_in(kept.values()))

@@ -167,9 +167,14 @@ class Ops:
     def to_device(self, a: Any) -> Any:
         if isinstance(a, list) and a and hasattr(a[0], "_make"):  # weights of layers
             return [entry._make(map(self.to_device, entry)) for entry in a]
-        return self.xp.asarray(a) if isinstance(a, np.ndarray) and a.ndim else a
+        if type(a) is list and a and isinstance(a[0], np.ndarray):  # a state of layers
+            return [self.to_device(layer) for layer in a]
+        return self.xp.asarray(a) if isinstance(a, np.ndarray) else a
 
     def _from_device(self, a: Any) -> Any:
+        if type(a) is tuple:
+            return tuple(map(self._from_device, a))
+        assert a is None or type(a) is self.xp.ndarray
         return None if a is None else self.xp.asnumpy(a)
 
     def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -181,6 +186,6 @@ class Ops:
             if isinstance(a, list):
                 back[name] = [entry._make(map(self._from_device, entry)) for entry in a]
                 continue
-            assert type(a) is (np.ndarray if name in ON_HOST else self.xp.ndarray), name
-            back[name] = a if name in ON_HOST else self.xp.asnumpy(a)
+            assert name not in ON_HOST or type(a) is np.ndarray, name
+            back[name] = a if name in ON_HOST else self._from_device(a)
         return type(results)(**back)

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 
 
 class Layers(Protocol):
-    """The sizes of a net: layers, directions, hidden size, size of the output of a direction."""
+    """The sizes of a net: layers and directions, and H and P of each layer."""
 
     @property
     def L(self) -> int: ...
     @property
     def D(self) -> int: ...
     @property
-    def H(self) -> int: ...
-    @property
-    def P(self) -> int: ...
+    def widths(self) -> Sequence[tuple[int, int]]: ...
 
 
 class Sizes(NamedTuple):
@@ -68,12 +66,13 @@ def _reserve_layout(
     net: Layers, sizes: Sizes, kind: Any, rows: int
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the layer and the shape of every part of reserve_space."""
-    columns = columns_of(kind, net.H, net.P)
-    for layer in range(net.L):
+    below = 0
+    for layer, (H, P) in enumerate(net.widths):
         if layer and sizes.drops(net):
-            yield layer, (rows, net.D * net.P)
+            yield layer, (rows, net.D * below)
         for _ in range(net.D):
-            yield from ((layer, (rows, width)) for width in columns)
+            yield from ((layer, (rows, width)) for width in columns_of(kind, H, P))
+        below = P
 
 
 def reserve_size(net: Layers, sizes: Sizes, kind: Any, rows: int) -> int:
@@ -113,8 +112,15 @@ def _drop(values: Array, mask: Array, sizes: Sizes) -> Array:
     return cast(cast(values, compute) * cast(mask, compute) * scale, mask.dtype)
 
 
+def _like(xp: ModuleType, state: Any, dtype: Any) -> Any:
+    """Return memory for a state of all pseudo-layers."""
+    if isinstance(state, list):
+        return [xp.empty(a.shape, dtype) for a in state]
+    return xp.empty(state.shape, dtype)
+
+
 def _enter(xp: ModuleType, packing: Packing, states: Any, pl: int, d: int) -> Any:
-    """Return the first states of a pseudo-layer, of those [L*D, B, ·] of all."""
+    """Return the first states of a pseudo-layer, of those of all."""
     return each(states, lambda s: packing.enter(contiguous(xp, s[pl]), d == 1))
 
 
@@ -133,20 +139,20 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     ----------
     input : [T, B, I]
         Time-major.
-    first : [L*D, B, ·]
+    first : [L*D, B, ·], or lists of L*D arrays [B, ·]
         The states before the first step.
 
     Returns
     -------
     output : [T, B, D*P]
-    last : [L*D, B, ·]
+    last : like first
         The states after the last step.
     reserve_space
         What `backward` needs; a scalar in inference.
     """
     net, sizes, cells, packing = stack
     dtype, kind = input.dtype, cells[0].Saved
-    last = each(first, lambda s: xp.empty(s.shape, dtype))
+    last = each(first, lambda s: _like(xp, s, dtype))
     reserves: list[_Reserve] = []
     if sizes.is_training:
         reserve_space = xp.empty(reserve_size(net, sizes, kind, packing.rows), dtype)
@@ -154,10 +160,9 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     else:
         reserve_space = xp.zeros((), dtype)
         most = max((block.end - block.row for block in packing.blocks()), default=0)
-        others = columns_of(kind, net.H, net.P)[:-1]
-        scratch = [xp.empty((most, width), dtype) for width in others]
+        scratch: dict[tuple[int, int], list[Array]] = {}  # by H and P, for all layers in turn
     values = packing.pack(contiguous(xp, input))
-    for layer in range(net.L):
+    for layer, widths in enumerate(net.widths):
         mask = reserves[layer].mask if reserves else None
         if mask is not None:
             _draw_mask(xp, sizes, packing, layer, mask)
@@ -165,7 +170,13 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
         if reserves:
             saved = reserves[layer].saved
         else:
-            saved = [kind(*scratch, xp.empty((packing.rows, net.P), dtype)) for _ in range(net.D)]
+            if widths not in scratch:
+                others = columns_of(kind, *widths)[:-1]
+                scratch[widths] = [xp.empty((most, width), dtype) for width in others]
+            saved = [
+                kind(*scratch[widths], xp.empty((packing.rows, widths[1]), dtype))
+                for _ in range(net.D)
+            ]
         for d in range(net.D):
             pl = layer * net.D + d
             x = packing.reverse(values) if d else values
@@ -173,9 +184,9 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
             states = _layer.forward(xp, cells[pl], Layer(x, entered, packing, saved[d]))
             for to, state in zip(last, states, strict=True):
                 if to is not None:
-                    to[pl] = packing.leave(state, d == 1)
+                    to[pl][...] = packing.leave(state, d == 1)
         values = _inputs(xp, packing, saved)
-    output = xp.empty((sizes.T, sizes.B, net.D * net.P), dtype)
+    output = xp.empty((sizes.T, sizes.B, values.shape[1]), dtype)
     packing.unpack(values, output)
     return output, last, reserve_space
 
@@ -203,17 +214,17 @@ def backward(
     """
     net, sizes, cells, packing = stack
     input, first = inputs
-    dtype, D, P = input.dtype, net.D, net.P
+    dtype, D = input.dtype, net.D
     compute = compute_dtype(dtype)
     (reserve_space,) = cast_all(dtype, reserve_space)
     reserves = _reserves(contiguous(xp, reserve_space), stack)
-    first_grad = each(first, lambda s: xp.empty(s.shape, compute))
+    first_grad = each(first, lambda s: _like(xp, s, compute))
     nothing = [None] * (len(first) - 1)
     values_grad: Any = None
     if output_grad is not None:
         values_grad = packing.pack(contiguous(xp, output_grad))
     input_grad = xp.empty(input.shape, dtype)
-    for layer in reversed(range(net.L)):
+    for layer, (_, P) in reversed([*enumerate(net.widths)]):
         mask, saved = reserves[layer]
         if layer:
             values = _inputs(xp, packing, reserves[layer - 1].saved)
@@ -254,7 +265,7 @@ def backward(
             )
             for to, state in zip(first_grad, carried, strict=True):
                 if to is not None:
-                    to[pl] = packing.enter_grad(state, d == 1)
+                    to[pl][...] = packing.enter_grad(state, d == 1)
             del given, x  # not to have these of both directions at once
             if d:
                 packing.add_reversed(part, total)
@@ -263,7 +274,11 @@ def backward(
         values_grad = cast(total if mask is None else _drop(total, mask, sizes), dtype)
     if not in_place:
         packing.unpack(values_grad, input_grad)
-    return input_grad, each(first_grad, lambda s: cast(s, dtype))
+    return input_grad, each(first_grad, lambda s: _rounded(s, dtype))
+
+
+def _rounded(state: Any, dtype: Any) -> Any:
+    return [cast(a, dtype) for a in state] if isinstance(state, list) else cast(state, dtype)
 
 
 def _carried(

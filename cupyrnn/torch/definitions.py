@@ -275,7 +275,8 @@ def _stacked_forward(inputs: Named, rest: Named) -> Named:
 
 
 def _stacked_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-    grads = {f"{n}_backprop": cotangents.get(n) for n in ("output", "output_h", "output_c")}
+    names = ("output", "output_h", "output_c")
+    grads = dict.fromkeys(names) | {f"{n}_backprop": cotangents.get(n) for n in names}
     if "input_c" not in inputs:
         grads["output_c_backprop"] = None
     reserve = _own_reserve(inputs, results, rest)

@@ -75,6 +75,11 @@ class Net(NamedTuple):
         return self.num_proj or self.H
 
     @property
+    def widths(self) -> tuple[tuple[int, int], ...]:
+        """H and P of each layer."""
+        return ((self.H, self.P),) * self.L
+
+    @property
     def direction(self) -> Direction:
         """TensorFlow's name for D."""
         return "bidirectional" if self.D == 2 else "unidirectional"

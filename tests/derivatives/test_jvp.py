@@ -352,7 +352,7 @@ def test_stacked_rnn_and_its_gradient(ops: Ops, kind: str, rng: np.random.Genera
     def backward(inputs: Any, out: Any, given: Any) -> Any:
         given = {"output_c_backprop": None, **given}
         g = cupyrnn.stacked_rnn_backprop(
-            *arguments(inputs), **given, reserve_space=out.reserve_space, **same
+            *arguments(inputs), *out[:3], **given, reserve_space=out.reserve_space, **same
         )
         found = {n: getattr(g, f"{n}_backprop") for n in ("input", "input_h", "input_c")}
         for n, entry in enumerate(g.weights_backprop):

@@ -98,6 +98,9 @@ def promised(name: str) -> tuple[str, tuple[type[Exception], ...]]:
     return name, (TypeError, ValueError, *([RuntimeError] if "RuntimeError" in doc else []))
 
 
+# Of nets, an array of all layers or a list of one for each.
+STATES = {f"{n}_{s}{end}" for n in ("input", "output") for s in "hc" for end in ("", "_backprop")}
+
 # Right calls.
 
 
@@ -429,12 +432,22 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
         values["is_training"] = True
         outputs = FUNCTIONS[forward](**{n: values[n] for n in first if n in values})
         values |= outputs._asdict()
+    if name.startswith("stacked") and rng.random() < 0.3:
+        for n in [n for n in values if n in STATES and np.ndim(values[n]) == 3]:
+            values[n] = of_layers(values[n], s)
     given = {n: values[n] for n in own if n in values}
     for n, p in own.items():
         optional = p.default is None and n in AXES and n not in PEEPHOLES  # values never matter
         if n in given and (optional or n in MAY_BE_NONE) and rng.random() < 0.3:
             given[n] = None
     return Call(name, given, dtype, s, tame)
+
+
+def of_layers(state: Any, symbols: Mapping[str, Any]) -> list[Any]:
+    """Return a state as a list of those of each layer."""
+    D, major = symbols["D"], symbols["time_major"]
+    starts = range(0, symbols["L"] * D, D)
+    return [state[n : n + D] if major else state[:, n : n + D] for n in starts]
 
 
 # Malformed calls.

@@ -237,7 +237,8 @@ def run(ops: Any, case: Case, inputs: dict[str, Any], cotangents: Any, **more: A
     attributes.pop("forget_bias", None)
     names = ("output_backprop", "output_h_backprop", "output_c_backprop")
     given = dict(zip(names, cotangents, strict=True))
-    g = ops.stacked_rnn_backprop(**inputs, **given, reserve_space=out.reserve_space, **attributes)
+    given |= out._asdict()
+    g = ops.stacked_rnn_backprop(**inputs, **given, **attributes)
     return out, g
 
 
@@ -331,7 +332,7 @@ def test_an_lstm_is_cudnns(
         x, h, c, params, *theirs[:3], *d, theirs.reserve_space, **shared
     )
     shared = {n: v for n, v in shared.items() if n not in SEEDS}
-    g = ops.stacked_rnn_backprop(x, h, c, weights, *d, out.reserve_space, **shared, **own)
+    g = ops.stacked_rnn_backprop(x, h, c, weights, *out[:3], *d, out.reserve_space, **shared, **own)
     for name in ("input_backprop", "input_h_backprop", "input_c_backprop"):
         assert_close(getattr(g, name), getattr(expected, name), "float64", name)
     for n, (w, b, _) in enumerate(blocks(expected.params_backprop)):
@@ -448,7 +449,10 @@ def test_a_gru_takes_a_plain_zero_for_its_cell_states(zero: Any, rng: np.random.
     for other in (5.0, True, 1):
         with pytest.raises(TypeError, match=r"^stacked_rnn: input_c is "):
             cupyrnn.stacked_rnn(x, h, other, one)
-    grads = cupyrnn.stacked_rnn_backprop(x, h, zero, one, out.output, None, None, out.reserve_space)
+    dy = out.output
+    grads = cupyrnn.stacked_rnn_backprop(
+        x, h, zero, one, *out[:3], dy, None, None, out.reserve_space
+    )
     assert grads.input_c_backprop.shape == ()
 
 
@@ -500,6 +504,7 @@ ERRORS: list[Any] = [
 def test_errors(changed: dict[str, Any], error: Any, message: str) -> None:
     out = cupyrnn.stacked_rnn(**small())
     given = {"output_backprop": out.output, "output_h_backprop": None, "output_c_backprop": None}
+    given |= dict.fromkeys(("output", "output_h", "output_c"))
     given |= {"reserve_space": out.reserve_space}
     with pytest.raises(error, match=f"^{re.escape(f'stacked_rnn: {message}')}$"):
         cupyrnn.stacked_rnn(**small(**changed))
@@ -520,6 +525,7 @@ def test_errors_of_one_direction() -> None:
         with pytest.raises(ValueError, match=f"^{re.escape(f'stacked_rnn_backprop: {message}')}$"):
             cupyrnn.stacked_rnn_backprop(
                 **small(),
+                **dict.fromkeys(("output", "output_h", "output_c")),
                 output_backprop=dy,
                 output_h_backprop=None,
                 output_c_backprop=None,

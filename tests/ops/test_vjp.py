@@ -120,7 +120,8 @@ def stacked(rng: np.random.Generator, kind: str) -> Problem:
     def explicit(inputs: Any, out: Any, given: Any) -> Any:
         del inputs["seed"]
         given = {"output_c_backprop": None, **given}
-        return cupyrnn.stacked_rnn_backprop(**inputs, **given, reserve_space=out.reserve_space)
+        given |= {n: getattr(out, n) for n in ("output", "output_h", "output_c", "reserve_space")}
+        return cupyrnn.stacked_rnn_backprop(**inputs, **given)
 
     given = {"output_backprop": rng.standard_normal((T, B, H))}
     given["output_h_backprop"] = rng.standard_normal((2, B, H))
