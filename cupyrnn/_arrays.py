@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from numbers import Real
 from types import ModuleType
@@ -52,6 +52,48 @@ def array_kind(a: object) -> str | None:
     ):
         return "numpy"
     return None
+
+
+# The types of attributes that say with their values all that checks read of them.
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+# How many calls are remembered of each kind.
+_MOST_SETTLED = 512
+
+
+def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[Any, ...] | None:
+    """
+    Return all that the checks of a call read of attributes and NumPy arrays, to be looked up by.
+
+    Of arrays, which may be None, that is their shapes and dtypes. None where there is something
+    else, of which more is read.
+    """
+    key = [*attributes]
+    for value in attributes:
+        kind = type(value)
+        if kind not in _PLAIN:
+            return None
+        key.append(kind)
+    for a in arrays:
+        if type(a) is np.ndarray:
+            key.append(a.shape)
+            key.append(a.dtype)
+        elif a is None:
+            key.append(None)
+        else:
+            return None
+    return tuple(key)
+
+
+class Settled(dict[Any, Any]):
+    """What the checks of calls found, by the signature of a call: a bounded number of them."""
+
+    def keep(self, key: tuple[Any, ...] | None, found: Any) -> None:
+        """Have it for the next call of this signature, unless there is none."""
+        if key is not None:
+            if len(self) >= _MOST_SETTLED:
+                self.clear()
+            self[key] = found
 
 
 def module_of(a: Array) -> ModuleType:

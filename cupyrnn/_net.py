@@ -10,7 +10,7 @@ import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -198,35 +198,43 @@ class Weights(NamedTuple):
     b_h: Array  # [G*H]
 
 
+_Place: TypeAlias = tuple[slice, tuple[int, int]]
+
+
 @functools.lru_cache(maxsize=256)
-def _starts(net: Net) -> dict[tuple[int, int, str], int]:
-    """Return where the parts of a net's parameters begin, by layer, direction and kind."""
+def _places(net: Net) -> list[tuple[_Place | None, ...]]:
+    """Return, by layer and direction, where the `Weights` lie in a net's parameters."""
+    H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
     starts: dict[tuple[int, int, str], int] = {}
     for p in layout(net):
         starts.setdefault((p.layer, p.direction, p.kind), p.offset)
-    return starts
+
+    def place(layer: int, d: int, kind: str, rows: int, columns: int) -> _Place:
+        start = starts[layer, d, kind]
+        return slice(start, start + rows * columns), (rows, columns)
+
+    return [
+        (
+            None
+            if net.skip and layer == 0
+            else place(layer, d, "input", rows, net.D * P if layer else net.I),
+            place(layer, d, "recurrent", rows, P),
+            place(layer, d, "projection", P, H) if net.num_proj else None,
+            place(layer, d, "input_bias", 1, rows),
+            place(layer, d, "recurrent_bias", 1, rows),
+        )
+        for layer in range(net.L)
+        for d in range(net.D)
+    ]
 
 
 def weights_of(params: Array, net: Net) -> list[Weights]:
     """Return the parameters by layer and direction."""
-    H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
-    starts = _starts(net)
-
-    def part(layer: int, d: int, kind: str, rows: int, columns: int) -> Array:
-        start = starts[layer, d, kind]
-        return params[start : start + rows * columns].reshape(rows, columns)
-
-    def pseudo_layer(layer: int, d: int) -> Weights:
-        K = net.D * P if layer else net.I
-        return Weights(
-            None if net.skip and layer == 0 else part(layer, d, "input", rows, K),
-            part(layer, d, "recurrent", rows, P),
-            part(layer, d, "projection", P, H) if net.num_proj else None,
-            part(layer, d, "input_bias", 1, rows)[0],
-            part(layer, d, "recurrent_bias", 1, rows)[0],
-        )
-
-    return [pseudo_layer(layer, d) for layer in range(net.L) for d in range(net.D)]
+    found = []
+    for *matrices, (at_b_x, _), (at_b_h, _) in _places(net):  # type: ignore[misc]
+        parts = [None if m is None else params[m[0]].reshape(m[1]) for m in matrices]
+        found.append(Weights(*parts, params[at_b_x], params[at_b_h]))  # type: ignore[arg-type]
+    return found
 
 
 class PackedForm(Form):

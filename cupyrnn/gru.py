@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ._arrays import (
+    Settled,
     cast,
     cast_all,
     check_arrays,
@@ -21,6 +22,7 @@ from ._arrays import (
     expect_rank,
     expect_shape,
     on_device,
+    signature,
 )
 from ._results import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
@@ -107,6 +109,7 @@ def _gates_gradient(
 
 
 _INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
+_SETTLED = Settled()
 
 
 def _check(
@@ -122,6 +125,22 @@ def _check(
     `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
     input of the forward op is a state of shape (lead, H).
     """
+    key = signature((op, recurrent_activation), (*required.values(), *optional.values()))
+    found: tuple[ModuleType, _Call] | None = _SETTLED.get(key)
+    if found is None:
+        found = _check_all(op, lead, required, optional, recurrent_activation)
+        _SETTLED.keep(key, found)
+    return found
+
+
+def _check_all(
+    op: str,
+    lead: str,
+    required: dict[str, Array],
+    optional: dict[str, Array | None],
+    recurrent_activation: RecurrentActivation,
+) -> tuple[ModuleType, _Call]:
+    """Do what `_check` says."""
     xp, dtype = check_arrays(op, required, optional)
     gate = check_gate(op, recurrent_activation)
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from .._arrays import (
+    Settled,
     cast,
     check_arrays,
     check_bool,
@@ -19,6 +20,7 @@ from .._arrays import (
     expect_shape,
     operand_dtype,
     shown,
+    signature,
 )
 from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import check_gate
@@ -176,6 +178,7 @@ class LSTMCall(NamedTuple):
 
 
 _INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES)
+_SETTLED = Settled()
 
 
 def check_lstm(
@@ -192,6 +195,25 @@ def check_lstm(
     `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
     input of the forward op is a state of shape (lead, H).
     """
+    key = signature((op, use_peephole, *attributes), (*required.values(), *optional.values()))
+    found = _SETTLED.get(key)
+    if found is None:
+        found = _check_lstm(op, lead, required, optional, attributes, use_peephole)
+        _SETTLED.keep(key, found)
+    xp, wanted, checked, dtype = found
+    peephole = (optional["wci"], optional["wcf"], optional["wco"]) if wanted else (None,) * 3
+    return xp, LSTMCall(peephole, checked, dtype)  # type: ignore[arg-type]
+
+
+def _check_lstm(
+    op: str,
+    lead: str,
+    required: dict[str, Array],
+    optional: dict[str, Array | None],
+    attributes: Attributes,
+    use_peephole: bool | None,
+) -> tuple[ModuleType, bool, LSTMAttributes, np.dtype[Any]]:
+    """Do what `check_lstm` says; return the module, whether peepholes are used, the rest."""
     forward = "i" not in required
     xp, dtype = check_arrays(op, required, optional)
     checked = LSTM_FORM.attributes(op, attributes, dtype, forward=forward)
@@ -224,8 +246,7 @@ def check_lstm(
         missing = next(name for name in PEEPHOLES if name not in arrays)
         why = f"like {given[0]}" if given else "as use_peephole is True"
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
-    peephole = tuple(arrays[name] if wanted else None for name in PEEPHOLES)
-    return xp, LSTMCall(peephole, checked, dtype)  # type: ignore[arg-type]
+    return xp, wanted, checked, dtype
 
 
 def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder) -> float:
