@@ -7,6 +7,7 @@ the output of one direction.
 from __future__ import annotations
 
 import functools
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
@@ -198,7 +199,7 @@ class Weights(NamedTuple):
     b_h: Array  # [G*H]
 
 
-_Place: TypeAlias = tuple[slice, tuple[int, int]]
+_Place: TypeAlias = tuple[slice, tuple[int, ...]]
 
 
 @functools.lru_cache(maxsize=256)
@@ -209,9 +210,9 @@ def _places(net: Net) -> list[tuple[_Place | None, ...]]:
     for p in layout(net):
         starts.setdefault((p.layer, p.direction, p.kind), p.offset)
 
-    def place(layer: int, d: int, kind: str, rows: int, columns: int) -> _Place:
+    def place(layer: int, d: int, kind: str, *shape: int) -> _Place:
         start = starts[layer, d, kind]
-        return slice(start, start + rows * columns), (rows, columns)
+        return slice(start, start + math.prod(shape)), shape
 
     return [
         (
@@ -220,8 +221,8 @@ def _places(net: Net) -> list[tuple[_Place | None, ...]]:
             else place(layer, d, "input", rows, net.D * P if layer else net.I),
             place(layer, d, "recurrent", rows, P),
             place(layer, d, "projection", P, H) if net.num_proj else None,
-            place(layer, d, "input_bias", 1, rows),
-            place(layer, d, "recurrent_bias", 1, rows),
+            place(layer, d, "input_bias", rows),
+            place(layer, d, "recurrent_bias", rows),
         )
         for layer in range(net.L)
         for d in range(net.D)
@@ -231,9 +232,11 @@ def _places(net: Net) -> list[tuple[_Place | None, ...]]:
 def weights_of(params: Array, net: Net) -> list[Weights]:
     """Return the parameters by layer and direction."""
     found = []
-    for *matrices, (at_b_x, _), (at_b_h, _) in _places(net):  # type: ignore[misc]
-        parts = [None if m is None else params[m[0]].reshape(m[1]) for m in matrices]
-        found.append(Weights(*parts, params[at_b_x], params[at_b_h]))  # type: ignore[arg-type]
+    for places in _places(net):
+        w_x, w_h, w_p, b_x, b_h = (
+            None if place is None else params[place[0]].reshape(place[1]) for place in places
+        )
+        found.append(Weights(w_x, w_h, w_p, b_x, b_h))
     return found
 
 

@@ -100,8 +100,11 @@ def _gates_gradient(
     cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
     outputs = GRUOutputs(*(contiguous(xp, a) for a in gates))
     step = Step(outputs, States(contiguous(xp, h_prev)))
-    carried = States(xp.zeros((B, H), compute))
     given = States(contiguous(xp, d_h))
+    if xp is np:
+        carried, given = States(np.array(d_h, compute, order="C")), States(None)
+    else:
+        carried = States(xp.zeros((B, H), compute))
     d_ru, d_c = deltas = _layer.step_gradient(xp, cell, step, given, carried)
     d_x = xp.empty((B, len(weights.w_c) - H), compute)
     _layer.input_gradient(xp, cell.inputs, deltas, d_x)

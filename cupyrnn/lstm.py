@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device
 from ._results import LSTMCellGrads, LSTMGrads
 from .cells.contract import Attributes
@@ -82,10 +84,14 @@ def _gates_gradient(
     step = Step(
         LSTMOutputs(*(contiguous(xp, a) for a in saved)), LSTMStates(None, contiguous(xp, cs_prev))
     )
-    carried = LSTMStates(xp.zeros((B, H), compute), xp.zeros((B, H), compute))
+    given = LSTMStates(*(None if a is None else contiguous(xp, a) for a in given_grads))
+    if xp is np:
+        carried = _padded.carried_of(LSTMStates(cs_prev, cs_prev), given, compute)
+        given = LSTMStates(None, None)
+    else:
+        carried = LSTMStates(xp.zeros((B, H), compute), xp.zeros((B, H), compute))
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if peephole is None else peephole_grads
-    given = LSTMStates(*(None if a is None else contiguous(xp, a) for a in given_grads))
     (dicfo,) = _layer.step_gradient(xp, cell, step, given, carried, vectors)
     return LSTMCellGrads(*(cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)))
 

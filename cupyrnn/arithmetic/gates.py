@@ -11,6 +11,7 @@ So what a step leaves is all that the gradient needs of either.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -53,6 +54,13 @@ def check_gate(op: str, recurrent_activation: object) -> HardSigmoid | None:
     return _ACTIVATIONS[check_choice(op, "recurrent_activation", recurrent_activation, choices)]
 
 
+@functools.lru_cache(maxsize=64)
+def unity_of(dtype: np.dtype[Any]) -> Array:
+    """Return 1 as an array to read, which ufuncs take faster than Python's."""
+    return np.array(1, dtype)
+
+
+@functools.lru_cache(maxsize=64)
 def gate_of(
     gate: HardSigmoid | None, dtype: np.dtype[Any]
 ) -> tuple[Callable[..., Any], Array, Callable[..., Any]]:
@@ -74,6 +82,7 @@ def gate_of(
     )
 
 
+@functools.lru_cache(maxsize=64)
 def slope_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Callable[..., Any]:
     """Return NumPy's way to the slope at gates g, called with g, 1-g and where it goes."""
     if gate is None:

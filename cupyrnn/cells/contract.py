@@ -69,6 +69,16 @@ class BackwardRun(NamedTuple):
     work: Scratch  # memory that one call after the other may have for what it makes
 
 
+class BackwardStep(NamedTuple):
+    """One step, as `backward_step` takes it: [B, ·] all, in the dtype of the computation."""
+
+    saved: Any  # the cell's Saved, as the forward pass left it
+    before: Any  # the states before the step
+    carried: Any  # the gradients of the states after it; overwritten with those before it
+    deltas: Sequence[Any]  # written
+    totals: Any = None  # of the gradients of the cell's own vectors, added to
+
+
 class Gradients(NamedTuple):
     """Where the driver writes the gradients of a layer."""
 
@@ -88,6 +98,11 @@ class Cell(Protocol):
         forward_steps(cell, run)
         backward_steps(cell, run)
         add_sums(cell, run, totals)
+
+    For a single step in NumPy, which is mostly calls, there may be two more, products included::
+
+        forward_step(cell, x, first, saved)
+        backward_step(cell, step)
 
     A cell may also have a method ``operands(saved, h_before)``: what each of the recurrent matrices
     multiplied, [N, ·], of N rows. Without it this is h of the step before for all of them.

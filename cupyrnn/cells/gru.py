@@ -27,9 +27,9 @@ import numpy as np
 
 from .._typing import ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import gate_of, slope_of
+from ..arithmetic.gates import gate_of, slope_of, unity_of
 from ..arithmetic.scratch import product
-from .contract import BackwardRun, ForwardRun, States, Weight
+from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -145,3 +145,52 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
         np.multiply(d_hr, r_s, d_hr)
         np.add(dh, d_hr, dh)
         np.add(dh, through, dh)  # dh = dh*u + d_hr*r + d_ru @ w_ru.T
+
+
+def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
+    """One step with all its products, in as few calls as it takes."""
+    (w_ru, w_c), (u_ru, u_c), h_prev, (r, u, c, h) = cell.inputs, cell.recurrent, first.h, saved
+    H = h_prev.shape[1]
+    inner, shift, outer = gate_of(cell.gate, x.dtype)
+    z = np.dot(x, w_ru.w)
+    z += np.dot(h_prev, u_ru.w)
+    z += cell.b_ru
+    np.negative(z, z)
+    inner(z, z)
+    z += shift
+    outer(z[:, :H], r)  # r = sigmoid(zr)
+    outer(z[:, H:], u)  # u = sigmoid(zu)
+    z = np.dot(x, w_c.w)
+    z += np.dot(h_prev * r, u_c.w)
+    z += cell.b_c
+    np.tanh(z, c)  # c = tanh(zc)
+    np.subtract(h_prev, c, h)
+    h *= u
+    h += c  # h = u*(h_prev - c) + c
+
+
+def backward_step(cell: GRU, step: BackwardStep) -> None:
+    """One step backwards, in as few calls as it takes."""
+    (r, u, c, _), h_prev, dh, (d_ru, d_c) = step.saved, step.before.h, step.carried.h, step.deltas
+    w_ru, w_c = cell.recurrent
+    H, dtype = dh.shape[1], dh.dtype
+    unity, slope = unity_of(dtype), slope_of(cell.gate, dtype)
+    d_r, d_u = d_ru[:, :H], d_ru[:, H:]
+    not_u = unity - u
+    np.multiply(c, c, d_c)
+    np.subtract(unity, d_c, d_c)
+    d_c *= not_u
+    d_c *= dh  # d_c = dh*(1-u) * (1-c²)
+    slope(u, not_u, not_u)
+    not_u *= dh
+    np.subtract(h_prev, c, d_u)
+    d_u *= not_u  # d_u = dh*(h_prev-c) * u*(1-u)
+    d_hr = np.dot(d_c, w_c.w.T)
+    k = unity - r
+    slope(r, k, k)
+    k *= h_prev
+    np.multiply(d_hr, k, d_r)  # d_r = d_hr*h_prev * r*(1-r)
+    dh *= u
+    d_hr *= r
+    dh += d_hr
+    dh += np.dot(d_ru, w_ru.w.T)  # dh = dh*u + d_hr*r + d_ru @ w_ru.T

@@ -34,9 +34,9 @@ import numpy as np
 
 from .._typing import ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import gate_of, slope_of
+from ..arithmetic.gates import gate_of, slope_of, unity_of
 from ..arithmetic.scratch import product
-from .contract import BackwardRun, ForwardRun, Weight
+from .contract import BackwardRun, BackwardStep, ForwardRun, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -230,6 +230,97 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
         np.multiply(dcs, k_next, dcs)
         if w_h is not None:
             dot(dz_s, w_h, dh)
+
+
+def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) -> None:
+    """One step with all its products, in as few calls as it takes."""
+    (w_x,), (w_h, *w_p) = cell.inputs, cell.recurrent
+    (h_prev, cs_prev), (i, cs, f, o, ci, co, h) = first, saved
+    H = cs_prev.shape[1]
+    inner, shift, outer = gate_of(cell.gate, x.dtype)
+    z = np.dot(x, w_x.w)
+    z += np.dot(h_prev, w_h.w)
+    z += cell.b
+    zi, zci, zf, zo = (z[:, column * H : (column + 1) * H] for column in cell.columns)
+    np.tanh(zci, ci)  # ci = tanh(zci)
+    early = z
+    if cell.peephole is not None:
+        wci, wcf, wco = cell.peephole
+        zi += cs_prev * wci
+        zf += cs_prev * wcf
+        early = z[:, : 3 * H]  # o comes last
+    np.negative(early, early)
+    inner(early, early)
+    early += shift
+    outer(zi, i)  # i = sigmoid(zi + cs_prev*wci)
+    outer(zf, f)  # f = sigmoid(zf + cs_prev*wcf)
+    np.multiply(f, cs_prev, cs)
+    cs += np.multiply(i, ci, co)  # cs = i*ci + f*cs_prev
+    if cell.cell_clip is not None:
+        np.minimum(cs, cell.cell_clip, out=cs)
+        np.maximum(cs, -cell.cell_clip, out=cs)
+    np.tanh(cs, co)  # co = tanh(cs)
+    if cell.peephole is not None:
+        zo += cs * wco
+        np.negative(zo, zo)
+        inner(zo, zo)
+        zo += shift
+    outer(zo, o)  # o = sigmoid(zo + cs*wco)
+    if not w_p:
+        np.multiply(o, co, h)  # h = o*co
+    else:
+        np.dot(o * co, w_p[0].w, h)
+
+
+def backward_step(cell: LSTM, step: BackwardStep) -> None:
+    """One step backwards, in as few calls as it takes."""
+    (i, cs, f, o, ci, co, _), cs_prev, (dh, dcs) = step.saved, step.before.c, step.carried
+    (dz, *dh_step), (w_h, w_p) = step.deltas, (*cell.recurrent, None, None)[:2]
+    H, dtype = dcs.shape[1], dcs.dtype
+    unity, slope = unity_of(dtype), slope_of(cell.gate, dtype)
+    di, dci, df, do = (dz[:, column * H : (column + 1) * H] for column in cell.columns)
+    dm = dh  # of o*co
+    if w_p is not None:
+        dh_step[0][...] = dh
+        dm = np.dot(dh, w_p.w.T)
+    k = unity - o
+    slope(o, k, k)
+    k *= co
+    np.multiply(dm, k, do)  # do = dh*co * o*(1-o)
+    np.multiply(co, co, k)
+    np.subtract(unity, k, k)
+    k *= o
+    k *= dm
+    dcs += k  # dcs += dh*o * (1-co²)
+    if cell.peephole is not None:
+        wci, wcf, wco = cell.peephole
+        dcs += np.multiply(do, wco, k)
+    if cell.cell_clip is not None:
+        dcs *= np.abs(cs) < cell.cell_clip
+    np.subtract(unity, i, k)
+    slope(i, k, k)
+    k *= ci
+    np.multiply(dcs, k, di)  # di = dcs*ci * i*(1-i)
+    np.multiply(ci, ci, k)
+    np.subtract(unity, k, k)
+    k *= i
+    np.multiply(dcs, k, dci)  # dci = dcs*i * (1-ci²)
+    np.subtract(unity, f, k)
+    slope(f, k, k)
+    k *= cs_prev
+    np.multiply(dcs, k, df)  # df = dcs*cs_prev * f*(1-f)
+    dcs *= f
+    if cell.peephole is not None:
+        dcs += np.multiply(di, wci, k)
+        dcs += np.multiply(df, wcf, k)
+        if step.totals is not None:
+            for total, delta, state in zip(
+                step.totals, (di, df, do), (cs_prev, cs_prev, cs), strict=True
+            ):
+                np.multiply(delta, state, k)
+                total += k[0] if len(k) == 1 else np.dot(np.ones(len(k), dtype), k)
+    if w_h is not None:
+        np.dot(dz, w_h.w.T, dh)
 
 
 def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:

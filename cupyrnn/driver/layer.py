@@ -22,7 +22,7 @@ import numpy as np
 
 from .._arrays import cast, compute_dtype, operand_dtype
 from ..arithmetic.scratch import CHUNK, Scratch
-from ..cells.contract import BackwardRun, ForwardRun, each
+from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, each
 from .products import add_column_sums, add_matmul, factor, for_products, matmul
 
 if TYPE_CHECKING:
@@ -265,6 +265,10 @@ def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -
     """Do what `forward` does for one step: x[B, K], saved [B, ·] each, without rows and runs."""
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     x, B, xw = cast(x, operand), len(x), []
+    if xp is np and B and compute.kind == "f" and cell.inputs[0].w is not None:
+        recurrence = steps_of(xp, cell, compute, "forward_step")
+        if hasattr(recurrence, "forward_step"):
+            return _forward_step(recurrence, cell, x, first, saved)
     for weight in cell.inputs:
         product = xp.empty((B, weight.width), compute)
         _input_product(xp, x, weight, product)
@@ -282,6 +286,19 @@ def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -
         for a, value in zip(saved, out, strict=True):
             a[...] = value[0]
     return carried
+
+
+def _forward_step(recurrence: Any, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
+    """Do what `forward_step` does where the recurrence has a way of its own for one step."""
+    compute = x.dtype
+    if saved[0].dtype == compute:
+        recurrence.forward_step(cell, x, first, saved)
+        return cell.states(saved)
+    made = each(saved, lambda a: np.empty(a.shape, compute))
+    recurrence.forward_step(cell, x, each(first, lambda s: cast(s, compute)), made)
+    for a, value in zip(saved, made, strict=True):
+        a[...] = value
+    return cell.states(made)
 
 
 def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None:
@@ -472,7 +489,9 @@ def step_gradient(
     """
     B, dtype = len(step.saved[0]), step.saved[0].dtype
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
-    recurrence = steps_of(xp, cell, compute, "backward_steps")
+    recurrence = steps_of(xp, cell, compute, "backward_step")
+    if xp is np and B and compute.kind == "f" and hasattr(recurrence, "backward_step"):
+        return _step_gradient(recurrence, cell, step, given, carried, vectors)
     w, work = [weight.w.T for weight in cell.recurrent], Scratch(xp, compute)
     deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
     # Where the gradient ends at the gates one row does not depend on another: on a CPU they are
@@ -498,6 +517,32 @@ def step_gradient(
         recurrence.backward_steps(cell, run)
         if vectors is not None:
             recurrence.add_sums(cell, run, vectors)
+    return deltas
+
+
+def _step_gradient(
+    recurrence: Any, cell: Cell, step: Step, given: Any, carried: Any, vectors: Array | None
+) -> list[Array]:
+    """Do what `step_gradient` does where the recurrence has a way of its own for one step."""
+    compute, (B, H) = carried.h.dtype, step.saved[0].shape
+    saved, before = step
+    if saved[0].dtype != compute:
+        saved, before = (each(arrays, lambda a: cast(a, compute)) for arrays in step)
+    for state, g in zip(carried, given, strict=True):
+        if g is not None:
+            state += g
+    deltas: list[Array] = [np.empty((B, width), compute) for width in cell.widths]
+    if cell.recurrent or B * H <= CHUNK:
+        recurrence.backward_step(cell, BackwardStep(saved, before, carried, deltas, vectors))
+        return deltas
+    # Where the gradient ends at the gates one row does not depend on another: they are taken as
+    # many as the caches hold.
+    n = max(1, CHUNK // H)
+    for start in range(0, B, n):
+        rows = slice(start, start + n)
+        states = [each(arrays, lambda a, rows=rows: a[rows]) for arrays in (saved, before, carried)]  # type: ignore[misc]
+        part = BackwardStep._make([*states, [d[rows] for d in deltas], vectors])
+        recurrence.backward_step(cell, part)
     return deltas
 
 

@@ -114,6 +114,16 @@ def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
         packing.unpack(rows, a, reverse)
 
 
+def carried_of(first: Any, given: Any, compute: np.dtype[Any]) -> Any:
+    """Return new NumPy memory with the gradients of the states after a step, zeros for None."""
+    return type(first)._make(
+        [
+            np.zeros(s.shape, compute) if g is None else np.array(g, compute, order="C")
+            for s, g in zip(first, given, strict=True)
+        ]
+    )
+
+
 def backward(
     xp: ModuleType,
     cell: Cell,
@@ -136,7 +146,11 @@ def backward(
     x, first, outputs, extent = padded
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     if extent is None:
-        carried = each(first, lambda s: xp.zeros(s.shape, compute))
+        if xp is np:
+            carried = carried_of(first, given, compute)
+            given = type(first)._make([None] * len(first))
+        else:
+            carried = each(first, lambda s: xp.zeros(s.shape, compute))
         step = Step(_plain(xp, outputs), _plain(xp, first))
         grads = Gradients(xp.empty(x.shape, dtype), *grads[1:])
         x = contiguous(xp, x)

@@ -60,7 +60,10 @@ def matmul(xp: ModuleType, a: Array | Planes, b: Array | Planes, out: Array) -> 
     elif isinstance(a, dual.Planes) or isinstance(b, dual.Planes) or out.dtype.kind == "c":
         dual.dot(a, b, out)
     elif out.dtype == a.dtype:
-        np.matmul(a, b, out=out)
+        if a.shape[1] == 1:  # an outer product
+            np.multiply(a, b, out)
+        else:
+            np.matmul(a, b, out)
     else:
         out[...] = a @ b
 
@@ -83,6 +86,8 @@ def column_sums(g: Array | Planes) -> Array:
     """Return, for NumPy, the sums of the columns of g[N, M]: as a matmul, faster than a sum."""
     if isinstance(g, dual.Planes):
         return dual.column_sums(g)
+    if g.shape[0] == 1:
+        return g[0]
     sums: Array = np.ones(g.shape[0], g.dtype) @ g
     return sums
 

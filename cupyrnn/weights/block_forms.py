@@ -202,7 +202,7 @@ def check_lstm(
         _SETTLED.keep(key, found)
     xp, wanted, checked, dtype = found
     peephole = (optional["wci"], optional["wcf"], optional["wco"]) if wanted else (None,) * 3
-    return xp, LSTMCall(peephole, checked, dtype)  # type: ignore[arg-type]
+    return xp, LSTMCall(peephole, checked, dtype)
 
 
 def _check_lstm(

@@ -189,6 +189,19 @@ def test_the_functions_of_a_cell_are_the_same_in_every_room(of_numpy: str, other
     assert max(map(len, expected.values())) <= MOST
 
 
+def test_a_way_of_its_own_for_one_step_is_the_same_in_every_room() -> None:
+    needs.module("numba")
+    for name, most in (("forward_step", 4), ("backward_step", 2)):
+        found = set()
+        for cell in CELLS:
+            for room in ("cells", "compiled"):
+                module = importlib.import_module(f"cupyrnn.{room}.{cell}")
+                if hasattr(module, name):
+                    found.add(tuple(inspect.signature(getattr(module, name)).parameters))
+        assert len(found) == 1
+        assert len(found.pop()) == most
+
+
 def test_all_cells_have_the_same_signatures_and_cuda() -> None:
     assert CELLS
     known = [signatures(f"cupyrnn.cells.{cell}") for cell in CELLS]

@@ -1,0 +1,202 @@
+"""What the checks of a call found is looked up: by all that they read, and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import grus, lstms
+
+import cupyrnn
+from cupyrnn import _arrays, _net
+
+T, B, I, H = 1, 3, 4, 5
+
+
+def _calls() -> dict[str, dict[str, Any]]:
+    """Return by name the ops that remember their calls, and right arguments of each."""
+    rng = np.random.default_rng(0)
+    lstm, gru = lstms.problem(rng, (T, B, I, H), True), grus.problem(rng, (T, B, I, H))
+    saved, gates = cupyrnn.block_lstm(**lstm)._asdict(), cupyrnn.block_gru(**gru)._asdict()
+    steps = [{**a, "x": a["x"][0]} for a in (lstm, gru)]
+    of_steps = [{name: a[0] for name, a in s.items() if name != "h"} for s in (saved, gates)]
+    grads, d_h = {"cs_grad": np.ones((B, H)), "h_grad": None}, np.ones((B, H))
+    packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, dtype="float64")
+    net = {"input": lstm["x"], "input_h": d_h[None], "input_c": d_h[None], "params": packed.params}
+    out = cupyrnn.cudnn_rnn(**net)._asdict()
+    for name in ("output", "output_h", "output_c"):
+        out[f"{name}_backprop"] = out[name]
+    return {
+        "lstm_block_cell": steps[0],
+        "lstm_block_cell_grad": steps[0] | of_steps[0] | grads,
+        "lstm_block_cell_backward": steps[0] | of_steps[0] | grads,
+        "block_lstm": lstm,
+        "gru_block_cell": steps[1],
+        "gru_block_cell_grad": steps[1] | of_steps[1] | {"d_h": d_h},
+        "gru_block_cell_backward": steps[1] | of_steps[1] | {"d_h": d_h},
+        "block_gru": gru,
+        "cudnn_rnn": net,
+        "cudnn_rnn_backprop": net | out,
+    }
+
+
+CALLS = _calls()
+
+
+def _wrong(a: np.ndarray) -> list[Any]:
+    """Return what is like an array, but for one thing that checks read."""
+    return [
+        a.tolist(),
+        a.astype(np.float32),
+        a.astype(np.float16),
+        a.astype(a.dtype.newbyteorder()),
+        a.astype(object),
+        np.ma.masked_array(a),
+        a[..., :-1],
+        a[:-1],
+        a[None],
+        np.concatenate([a, a]),
+        None,
+    ]
+
+
+ATTRIBUTES: dict[str, list[Any]] = {
+    "forget_bias": [True, "1", np.bool_(True), [1.0], 1 + 0j],
+    "cell_clip": [True, "3", None, np.zeros(2), 1j],
+    "use_peephole": [1, 0, 1.0, "yes"],
+    "gate_order": ["icof", 0, None, ["icfo"]],
+    "recurrent_activation": ["hard_sigmoid", 1, True],
+    "is_training": [1, 0.0, "no"],
+    "time_major": [1, 0.0],
+    "dropout": [True, 2.0, "0"],
+    "seed": [0.0, False, "0"],
+    "rnn_mode": ["LSTM", 0],
+    "direction": ["both", 1],
+    "num_proj": [-1, 1.0, H, True],
+    "engine": ["cudnn", "numpy", None],
+}
+RIGHT: dict[str, Any] = {
+    "forget_bias": 1.0,
+    "cell_clip": 3.0,
+    "use_peephole": True,
+    "recurrent_activation": "sigmoid",
+    "is_training": True,
+    "time_major": True,
+    "dropout": 0.0,
+    "seed": 0,
+}
+
+
+def _said(op: str, args: dict[str, Any]) -> str:
+    """Return the error of a call, "" if there is none."""
+    try:
+        getattr(cupyrnn, op)(**args)
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _errors(op: str, before: Callable[[], Any]) -> list[str]:
+    args, found = CALLS[op], []
+    function = getattr(cupyrnn, op).__wrapped__
+    known = function.__kwdefaults__ or {}
+    changes = [(name, value) for name, a in args.items() if a is not None for value in _wrong(a)]
+    changes += [(name, value) for name in ATTRIBUTES if name in known for value in ATTRIBUTES[name]]
+    right = {name: value for name, value in RIGHT.items() if name in known}
+    for name, value in changes:
+        for given in (args, args | right):
+            before()
+            found.append(_said(op, {**given, name: value}))
+    return found
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_a_call_is_refused_in_the_same_words_after_a_right_one(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = CALLS[op]
+
+    def right_calls() -> None:
+        known = getattr(cupyrnn, op).__wrapped__.__kwdefaults__ or {}
+        assert not _said(op, args)
+        assert not _said(op, args | {name: v for name, v in RIGHT.items() if name in known})
+
+    after = _errors(op, right_calls)
+    monkeypatch.setattr(_arrays.Settled, "get", lambda *_: None)
+    assert after == _errors(op, lambda: None)
+    assert sum(map(bool, after)) > len(args)
+
+
+def test_neither_values_nor_identity_are_remembered() -> None:
+    args = CALLS["lstm_block_cell"]
+    first = cupyrnn.lstm_block_cell(**args)
+    other = cupyrnn.lstm_block_cell(**{name: a * 0.5 for name, a in args.items()})
+    halves = {name: a * 0.5 for name, a in args.items()}
+    expected = cupyrnn.block_lstm(**halves | {"x": halves["x"][None]})
+    np.testing.assert_allclose(other.h, expected.h[0], rtol=1e-12)
+    assert (first.h != other.h).all()
+    for name in args:  # in place, and another layout
+        halves[name] = np.asfortranarray(halves[name])
+    again = cupyrnn.lstm_block_cell(**halves)
+    np.testing.assert_allclose(again.h, other.h, rtol=1e-12)
+
+
+def test_attributes_of_equal_value_keep_their_meaning() -> None:
+    args = {name: a for name, a in CALLS["lstm_block_cell"].items() if name[:2] != "wc"}
+    for clip in (0.01, 0, -0.0, float("nan"), 0.01):
+        found = np.abs(cupyrnn.lstm_block_cell(**args, cell_clip=clip).cs).max()
+        assert (found == 0.01) == (clip == 0.01)
+    with pytest.raises(TypeError, match="forget_bias is True"):
+        cupyrnn.lstm_block_cell(**args, forget_bias=True)
+
+
+def test_the_number_of_calls_that_are_remembered_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_arrays, "_MOST_SETTLED", 10)
+    settled = _arrays.Settled()
+    for n in range(35):
+        settled.keep((n,), n)
+        assert len(settled) <= 10
+        assert settled.get((n,)) == n
+    settled.keep(None, 0)
+    assert None not in settled
+
+
+def test_threads_share_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_arrays, "_MOST_SETTLED", 3)
+    rng = np.random.default_rng(1)
+    problems = [grus.problem(rng, (1, B, I, n)) for n in range(1, 9)]
+    expected = [cupyrnn.block_gru(**a).h[0] for a in problems]
+
+    def run(n: int) -> None:
+        for k in range(100):
+            at = (n + k) % len(problems)
+            args = problems[at] | {"x": problems[at]["x"][0]}
+            assert cupyrnn.gru_block_cell(**args).h.tolist() == expected[at].tolist()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_relu"])
+def test_where_packed_weights_lie(mode: Any) -> None:
+    """As `cudnn_rnn_params_layout` says, part by part, and as views."""
+    sizes: dict[str, Any] = {"num_layers": 2, "num_units": 3, "input_size": 2, "rnn_mode": mode}
+    pieces = cupyrnn.cudnn_rnn_params_layout(**sizes, direction="bidirectional")
+    vector = np.arange(pieces[-1].offset + 3.0)
+    net = cupyrnn.weights.params.check_net("op", 2, 3, 2, mode, "linear_input", "bidirectional", 0)
+    weights = _net.weights_of(vector, net)
+    assert len(weights) == 4
+    for kind, name in (("input", "w_x"), ("recurrent", "w_h"), ("input_bias", "b_x")):
+        for at, w in enumerate(weights):
+            parts = [p for p in pieces if (p.layer * 2 + p.direction, p.kind) == (at, kind)]
+            expected = np.concatenate(
+                [vector[p.offset : p.offset + int(np.prod(p.shape))] for p in parts]
+            )
+            found = getattr(w, name)
+            assert found.base is vector or found.base.base is vector
+            assert found.ravel().tolist() == expected.tolist()
