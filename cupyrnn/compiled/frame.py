@@ -282,7 +282,7 @@ def weight_products(
 
 
 @functools.cache
-def _stamp() -> str:
+def stamp() -> str:
     """Return what tells these files from those of another version."""
     try:
         return f"{max(p.stat().st_mtime_ns for p in Path(__file__).parent.glob('*.py')):x}"
@@ -298,7 +298,7 @@ def compiled(loop: Callable[..., None], char: str) -> Any:
     one = numba.from_dtype(np.dtype(char))
     # A name of its own: processes that compile for two dtypes at once would mix up their files, and
     # what was compiled with other functions of these files is not to be taken.
-    name = f"{loop.__name__}_{char}_{_stamp()}"
+    name = f"{loop.__name__}_{char}_{stamp()}"
     named = FunctionType(loop.__code__, loop.__globals__, name)
     named.__qualname__ = named.__name__
     try:

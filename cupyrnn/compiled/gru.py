@@ -8,11 +8,16 @@ matrices, u_ru and u_c those for h.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import gru_step as _step
+from .formulas import DELTAS_TO_C as _deltas_to_c
+from .formulas import DELTAS_TO_R as _deltas_to_r
+from .formulas import GATES_OF_GRU as _gates
+from .formulas import STATE_OF_GRU as _state
+from .formulas import GRUTable as Table
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
@@ -38,17 +43,10 @@ from .frame import (
 from .products import PANEL_BYTES, multiply, vectors_of
 from .simd import (
     VECTOR_BYTES,
-    Code,
-    Fields,
-    Word,
     copy,
-    gate,
     meet,
-    over_units,
     read_word,
     size_of,
-    slope,
-    tanh,
 )
 
 if TYPE_CHECKING:
@@ -58,75 +56,6 @@ if TYPE_CHECKING:
 
 
 _GATES = 2
-
-
-class Table(NamedTuple):
-    """What the formulas look up: addresses."""
-
-    r: int
-    u: int
-    c: int
-    h: int
-    b_r: int
-    b_u: int
-    b_c: int
-    slope: int
-    offset: int
-
-
-def gates(
-    c: Code, hard: int, u: Word, z: Word, h_prev: Word, at: Word, h_reset: Word, address: Word
-) -> None:
-    """One vector of units of one row: r, u and h_prev*r."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    z = z + offset * _GATES
-    r = gate(c, hard, c.load(z) + c.load(table.b_r + offset), table)
-    u_ = gate(c, hard, c.load(z + VECTOR_BYTES) + c.load(table.b_u + offset), table)
-    c.store(r, table.r + at + offset)
-    c.store(u_, table.u + at + offset)
-    c.store(c.load(h_prev + offset) * r, h_reset + offset)
-
-
-def state(c: Code, _: int, u: Word, z: Word, h_prev: Word, at: Word, address: Word) -> None:
-    """One vector of units of one row: c and h."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    c_ = tanh(c.load(z + offset) + c.load(table.b_c + offset))
-    u_, before = c.load(table.u + at + offset), c.load(h_prev + offset)
-    c.store(c_, table.c + at + offset)
-    c.store(u_.times_plus(before - c_, c_), table.h + at + offset)
-
-
-def deltas_to_c(
-    c: Code, hard: int, u: Word, z_ru: Word, z_c: Word, h_prev: Word, at: Word, dh: Word,
-    given: Word, address: Word,
-) -> None:  # fmt: skip
-    """One vector of units of one row: d_u and d_c, and dh with what is given."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    u_, c_ = c.load(table.u + at + offset), c.load(table.c + at + offset)
-    total = c.load(dh + offset) + c.load(given + offset)
-    k_c = (1.0 - u_) * (1.0 - c_ * c_)
-    k_u = (c.load(h_prev + offset) - c_) * slope(c, hard, u_, table)
-    c.store(total * k_u, z_ru + offset * _GATES + VECTOR_BYTES)
-    c.store(total * k_c, z_c + offset)
-    c.store(total, dh + offset)
-
-
-def deltas_to_r(
-    c: Code, hard: int, u: Word, z_ru: Word, h_prev: Word, at: Word, dh: Word, d_hr: Word,
-    h_reset: Word, address: Word,
-) -> None:  # fmt: skip
-    """One vector of units of one row: d_r, in place of dh what goes past, and h_prev*r."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    r, u_ = c.load(table.r + at + offset), c.load(table.u + at + offset)
-    before, back = c.load(h_prev + offset), c.load(d_hr + offset)
-    k_r = before * slope(c, hard, r, table)
-    c.store(back * k_r, z_ru + offset * _GATES)
-    c.store(back.times_plus(r, c.load(dh + offset) * u_), dh + offset)
-    c.store(before * r, h_reset + offset)
-
-
-_gates, _state = over_units(2, gates), over_units(1, state)
-_deltas_to_c, _deltas_to_r = over_units(2, deltas_to_c), over_units(2, deltas_to_r)
 
 
 def forward_loop(tid: int, n: int, one: Any, address: int) -> None:
@@ -263,7 +192,8 @@ def _spec(cell: GRU, H: int, dtype: np.dtype[Any]) -> Spec:
     def table(saved: Any) -> Table:
         at, b_r = address_of(numbers), address_of(b_ru)
         biases = [b_r, b_r + H * b_ru.itemsize, address_of(b_c)]
-        return Table._make([*map(address_of, saved), *biases, at, at + b_ru.itemsize])
+        in_z = [VECTOR_BYTES, _GATES * VECTOR_BYTES]
+        return Table._make([*map(address_of, saved), *in_z, *biases, at, at + b_ru.itemsize])
 
     return Spec(
         (forward_loop, backward_loop),

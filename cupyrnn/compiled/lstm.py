@@ -7,11 +7,15 @@ A row of z holds for each vector of units the vectors of i, ci, f and o, in this
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import lstm_step as _step
+from .formulas import DELTAS_OF_LSTM as _deltas
+from .formulas import GATES_OF_LSTM as _gates
+from .formulas import HARD, PEEPHOLE
+from .formulas import LSTMTable as Table
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
@@ -39,16 +43,12 @@ from .simd import (
     VECTOR_BYTES,
     VECTORS,
     Code,
-    Fields,
     Word,
     copy,
-    gate,
     meet,
     over_units,
     read_word,
     size_of,
-    slope,
-    tanh,
 )
 
 if TYPE_CHECKING:
@@ -56,101 +56,7 @@ if TYPE_CHECKING:
     from ..cells.contract import Gradients
     from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
-# The variants of the formulas: two bits.
-PEEPHOLE, HARD = 1, 2
 _GATES = 4
-
-
-class Table(NamedTuple):
-    """What the formulas look up: addresses, and distances in bytes."""
-
-    i: int  # what each step leaves
-    cs: int
-    f: int
-    o: int
-    ci: int
-    co: int
-    z_ci: int  # from i to the other gates in a row of z or of its gradients
-    z_f: int
-    z_o: int
-    z_step: int  # from one vector of units to the next
-    b: int
-    b_ci: int  # from i to the other gates in b
-    b_f: int
-    b_o: int
-    wci: int
-    wcf: int
-    wco: int
-    cell_clip: int
-    slope: int  # of a hard sigmoid, as the next
-    offset: int
-
-
-def gates(
-    c: Code, variant: int, u: Word, z: Word, cs_prev: Word, at: Word, to_h: Word, address: Word
-) -> None:
-    """One vector of units of one row: z and what is saved."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    z, b = z + u * table.z_step, table.b + offset
-    zi = c.load(z) + c.load(b)
-    zci, zf, zo = (
-        c.load(z + in_z) + c.load(b + in_b)
-        for in_z, in_b in (
-            (table.z_ci, table.b_ci),
-            (table.z_f, table.b_f),
-            (table.z_o, table.b_o),
-        )
-    )
-    before = c.load(cs_prev + offset)
-    if variant & PEEPHOLE:
-        zi = before.times_plus(c.load(table.wci + offset), zi)
-        zf = before.times_plus(c.load(table.wcf + offset), zf)
-    i, f = gate(c, variant & HARD, zi, table), gate(c, variant & HARD, zf, table)
-    ci = tanh(zci)
-    clip = c.everywhere(table.cell_clip)
-    cs = f.times_plus(before, i * ci).at_most(clip).at_least(clip * -1.0)
-    co = tanh(cs)
-    if variant & PEEPHOLE:
-        zo = cs.times_plus(c.load(table.wco + offset), zo)
-    o = gate(c, variant & HARD, zo, table)
-    for name, value in zip(Table._fields, (i, cs, f, o, ci, co), strict=False):
-        c.store(value, getattr(table, name) + at + offset)
-    c.store(o * co, to_h + offset)
-
-
-def deltas(
-    c: Code, variant: int, u: Word, z: Word, cs_prev: Word, at: Word, to_dh: Word, dcs: Word,
-    given_h: Word, given_c: Word, clips: Word, address: Word,
-) -> None:  # fmt: skip
-    """One vector of units of one row: dz, and dcs of the step before."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    i, cs, f, o, ci, co = (c.load(getattr(table, name) + at + offset) for name in Table._fields[:6])
-    before = c.load(cs_prev + offset)
-    dh = c.load(to_dh + offset) + c.load(given_h + offset)
-    k_o = slope(c, variant & HARD, o, table) * co
-    k_d = (1.0 - co * co) * o
-    k_i = slope(c, variant & HARD, i, table) * ci
-    k_ci = (1.0 - ci * ci) * i
-    k_f = slope(c, variant & HARD, f, table) * before
-    k_next = f
-    if variant & PEEPHOLE:
-        wci, wcf, wco = (c.load(w + offset) for w in (table.wci, table.wcf, table.wco))
-        k_d = k_o.times_plus(wco, k_d)
-        k_next = k_f.times_plus(wcf, k_i.times_plus(wci, k_next))
-    d = dh.times_plus(k_d, c.load(dcs + offset)) + c.load(given_c + offset)
-    # With the true gradient of a clip nothing passes a cs that reached it.
-    reached = cs.absolute().not_below(c.everywhere(table.cell_clip))
-    reached = c.builder.and_(reached, c.everywhere_bit(clips.compare("!=", 0)))
-    d = d * c.zero().where(reached, 1.0)
-    z = z + u * table.z_step
-    c.store(d * k_i, z)
-    c.store(d * k_ci, z + table.z_ci)
-    c.store(d * k_f, z + table.z_f)
-    c.store(dh * k_o, z + table.z_o)
-    c.store(d * k_next, dcs + offset)
-
-
-_gates, _deltas = over_units(4, gates), over_units(4, deltas)
 
 
 def peephole_terms(
