@@ -25,7 +25,7 @@ from ._arrays import (
 from ._net import PackedForm, weights_of
 from ._typing import ArrayT, NamedTuple
 from .cells.contract import columns_of
-from .derivatives.traced import traceable
+from .derivatives.traced import call_around, traceable
 from .driver import layer as _layer
 from .driver import step as _steps
 from .weights.packed import Model, PackedParams, activation_of, check_activation, check_model
@@ -66,6 +66,7 @@ class PreparedStep:
         with on_device(xp, params):
             self._params = params.copy()  # what is made of it must not change with it
             self._cells = self._cells_of(params.dtype)
+        self._call = call_around() if params.dtype.kind == "c" else None
         self._names = ("h", "c") if net.rnn_mode == "lstm" else ("h",)
         self._steps: list[_steps.Step] = []
         if xp is np and params.dtype.kind != "c" and not net.skip:
@@ -117,6 +118,11 @@ class PreparedStep:
         >>> output.shape, h.shape
         ((1, 3), (2, 1, 3))
         """
+        if self._params.dtype.kind == "c" and self._call is not call_around():
+            raise TypeError(
+                "prepare_step: the tangents of the step's parameters are of another call of jvp,"
+                " prepare the step in the function that jvp calls"
+            )
         states: tuple[Any, ...] = (h, c)[: len(self._names)]
         if len(states) == 1 and c is not None:
             kind = f"{type(c).__module__}.{type(c).__qualname__}".removeprefix("builtins.")

@@ -15,6 +15,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 # The call of `jvp` that this thread, or this context, is within.
 _under_way: ContextVar[Call | None] = ContextVar("jvp", default=None)
+# The same, also for the ops that the user's function calls.
+_around: ContextVar[Call | None] = ContextVar("around", default=None)
+
+
+def call_around() -> Call | None:
+    """Return the call of `jvp` that the user's function is in, None outside."""
+    return _around.get()
 
 
 def check_not_under_way() -> None:
@@ -31,8 +38,10 @@ class tracing:
 
     def __enter__(self) -> None:
         self._token = _under_way.set(self._call)
+        self._around = _around.set(self._call or _around.get())
 
     def __exit__(self, *_: object) -> None:
+        _around.reset(self._around)
         _under_way.reset(self._token)
 
 

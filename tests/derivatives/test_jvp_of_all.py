@@ -234,6 +234,24 @@ def test_prepare_step(mode: str, L: int, rng: np.random.Generator) -> None:
     assert_jvp(steps, (net, x, h, c), rng)
 
 
+def test_a_step_of_another_jvp(rng: np.random.Generator) -> None:
+    """Its parameters have tangents of that call, scaled as they were there."""
+    net, x = packed(rng, 1, rnn_mode="gru"), random(rng, 3, 3)
+    h, kept = random(rng, 1, 3, 4), []
+
+    def first(net: Any) -> Any:
+        kept.append(cupyrnn.prepare_step(net))
+        return kept[0](x, h).output
+
+    along = net._replace(params=random(rng, *net.params.shape))
+    _, tangent = cupyrnn.jvp(first, (net,), (along,))
+    assert tangent.any()
+    with pytest.raises(TypeError, match=r"prepare_step: .* of another call of jvp"):
+        cupyrnn.jvp(lambda x: kept[0](x, h).output, (x,), (1e6 * x,))
+    with pytest.raises(TypeError, match=r"prepare_step: .* of another call of jvp"):
+        kept[0](x, h)
+
+
 RAW_LSTM = ("x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b")
 
 
