@@ -85,6 +85,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU and CuPy")
     config.addinivalue_line("markers", "compiled: runs with the loops that Numba compiles too")
     config.addinivalue_line("markers", "cuda_on_cpu: runs the CUDA source on the CPU, with g++")
+    config.addinivalue_line("markers", "slow: takes minutes, and is run by -m slow alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "slow" not in config.option.markexpr:
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
 
 
 @pytest.fixture(autouse=True)

@@ -467,8 +467,8 @@ def test_a_zero_size_counts_as_one_and_a_list_is_refused() -> None:
 
 
 @needs_gxx
-@pytest.mark.parametrize("sanitize", [False, pytest.param(True, marks=needs_sanitizer)])
-def test_views_and_offsets(sanitize: bool) -> None:
+@pytest.mark.parametrize("sanitize", [None, pytest.param("address", marks=needs_sanitizer)])
+def test_views_and_offsets(sanitize: str | None) -> None:
     x = np.ones(10, np.float32)
     run = plain("scale<float>", sanitize=sanitize)
     run((1,), (32,), (x[2:5], np.float32(3), np.int32(3)))
@@ -478,7 +478,7 @@ def test_views_and_offsets(sanitize: bool) -> None:
 
 @needs_sanitizer
 def test_sanitizer_names_the_line_of_a_write_out_of_bounds() -> None:
-    run = plain("write_at", sanitize=True)
+    run = plain("write_at", sanitize="address")
     x = np.zeros(7, np.float32)
     run((1,), (1,), (x, 6))
     np.testing.assert_array_equal(x, [0] * 6 + [1])
@@ -488,7 +488,7 @@ def test_sanitizer_names_the_line_of_a_write_out_of_bounds() -> None:
         assert caught.value.line == line_of(PLAIN, "// write_at")
         assert "WRITE of size 4" in caught.value.report
     with pytest.raises(SanitizerError):
-        plain("write_byte_at", sanitize=True)((1,), (1,), (np.zeros(7, np.uint8), 7))
+        plain("write_byte_at", sanitize="address")((1,), (1,), (np.zeros(7, np.uint8), 7))
     # A view is as long as it says, whatever lies behind it.
     with pytest.raises(SanitizerError):
         run((1,), (1,), (x[:3], 3))
@@ -498,9 +498,9 @@ def test_sanitizer_names_the_line_of_a_write_out_of_bounds() -> None:
 def test_sanitizer_watches_shared_memory() -> None:
     x = np.zeros(1, np.float32)
     with pytest.raises(SanitizerError, match="index 8 out of bounds") as caught:
-        plain("write_shared_at", sanitize=True)((1,), (1,), (x, np.int32(8)))
+        plain("write_shared_at", sanitize="address")((1,), (1,), (x, np.int32(8)))
     assert caught.value.line == line_of(PLAIN, "// write_shared_at")
-    run = plain("write_dynamic", sanitize=True)
+    run = plain("write_dynamic", sanitize="address")
     run((1,), (1,), (np.int32(5),), shared_mem=20)
     with pytest.raises(SanitizerError, match="heap-buffer-overflow"):
         run((1,), (1,), (np.int32(6),), shared_mem=20)
@@ -512,7 +512,7 @@ def test_sanitized_launch_keeps_what_arrays_share() -> None:
     expected = base.copy()
     for i in range(8):
         expected[4 + i] += expected[i]
-    run = plain("add_into", sanitize=True)
+    run = plain("add_into", sanitize="address")
     run((1,), (1,), (base[:8], base[4:], np.int32(8)))
     np.testing.assert_array_equal(base, expected)
     # Views that only touch are apart.
@@ -526,10 +526,10 @@ def test_sanitized_launch_keeps_what_arrays_share() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_sanitized_threads_wait_for_one_another(order: str) -> None:
     x, out = np.full(5, np.nan, np.float32), np.full(5, np.nan, np.float32)
-    together("mirror", sanitize=True, order=order)((5,), (40,), (x, out, np.int32(1)))
+    together("mirror", sanitize="address", order=order)((5,), (40,), (x, out, np.int32(1)))
     np.testing.assert_array_equal(out, [4, 3, 2, 1, 0])
     with pytest.raises(KernelError, match="has left the kernel") as caught:
-        together("leave_early", sanitize=True, order=order)((1,), (64,), ())
+        together("leave_early", sanitize="address", order=order)((1,), (64,), ())
     assert not isinstance(caught.value, SanitizerError)
 
 
@@ -737,3 +737,57 @@ def test_nvrtc_finds_cooperative_groups_and_agrees_on_the_other_sources() -> Non
 def test_nvrtc_errors_name_the_line() -> None:
     with pytest.raises(nvrtc.NvrtcError, match=r"kernel\.cu\(2\): error: .*missing"):
         compile_cubin("__global__ void broken(int* x) {\n  x[0] = missing;\n}", ["broken"], "sm_90")
+
+
+needs_thread_sanitizer = pytest.mark.skipif(
+    runner.have_sanitizer("thread") is not None, reason=str(runner.have_sanitizer("thread"))
+)
+RACES = r"""
+template <int distance>
+__global__ void exchange(float* x) {
+  __shared__ float part[64];
+  part[threadIdx.x] = x[threadIdx.x];
+#ifdef BARRIER
+  BARRIER
+#endif
+  x[blockIdx.x * 64 + threadIdx.x] = part[threadIdx.x ^ distance];
+}
+
+__global__ void count(int* sum) {
+  if (blockIdx.x < 2) atomicAdd(sum, 1);
+  else *sum += 1;
+}
+"""
+
+
+@needs_thread_sanitizer
+@pytest.mark.parametrize(
+    ("barrier", "distance", "races"),
+    [("", 0, False), ("", 1, True), ("__syncwarp();", 1, False), ("__syncwarp();", 32, True),
+     ("__syncthreads();", 32, False)],
+)  # fmt: skip
+def test_thread_sanitizer_knows_barriers(barrier: str, distance: int, races: bool) -> None:
+    name = f"exchange<{distance}>"
+    compiled = runner.compile_module(
+        RACES, (name,), options=(f"-DBARRIER={barrier}",), sanitize="thread"
+    )
+    x = np.arange(64, dtype=np.float32)
+    if races:
+        with pytest.raises(runner.SanitizerError, match="data race"):
+            compiled.get_function(name)((1,), (64,), (x,))
+    else:
+        compiled.get_function(name)((1,), (64,), (x,))
+        np.testing.assert_array_equal(x, np.arange(64) ^ distance)
+
+
+@needs_thread_sanitizer
+def test_thread_sanitizer_knows_blocks_and_atomic_operations() -> None:
+    compiled = runner.compile_module(RACES, ("count", "exchange<0>"), sanitize="thread")
+    total = np.zeros(1, np.int32)
+    compiled.get_function("count")((2,), (3,), (total,))
+    assert total[0] == 6
+    with pytest.raises(runner.SanitizerError, match="data race"):
+        compiled.get_function("count")((3,), (1,), (total,))
+    # What the second block reads, the first one writes.
+    with pytest.raises(runner.SanitizerError, match="data race"):
+        compiled.get_function("exchange<0>")((2,), (64,), (np.zeros(128, np.float32),))

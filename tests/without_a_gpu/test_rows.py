@@ -16,9 +16,12 @@ from problems.nets import BI, Case
 import cupyrnn
 from cupyrnn._arrays import compute_dtype
 from cupyrnn.kernels import common, compile, gru, gru_reset_after, lstm, persistent, simple_rnn
+from cupyrnn.kernels.rows import common as rows_common
+from cupyrnn.kernels.rows import gru as rows_gru
 from cupyrnn.kernels.rows.common import template_of, threads_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
+from without_a_gpu.ptx.compiler import ARCHITECTURES
 from without_a_gpu.ptx.executor import Executor
 from without_a_gpu.ptx.parser import PtxError
 
@@ -235,27 +238,55 @@ def test_as_many_launches_whatever_the_number_of_steps(
 
 
 BARRIER = "__syncthreads();"
+# The tools, each with what it notices: orders of threads, other values; the interpreter of PTX and
+# g++'s thread sanitizer, accesses that no barrier orders.
+ORDERS, INTERPRETER, SANITIZER = "orders", "races in the PTX", "thread sanitizer"
+ALL = {ORDERS, INTERPRETER, SANITIZER}
 
-# By the name of an error: the cell, the source before it and after. Without a new source, the
-# barrier that the old one ends with is left out; the interpreter of PTX sees those as races.
-PLANTED: dict[str, tuple[str, str, str | None]] = {
-    "no barrier between zeros and the first state": ("lstm", f"2 * SIZE);\n    {BARRIER}", None),
-    "no barrier before the first step": ("lstm", f"fetch(from + me.row);\n    {BARRIER}", None),
-    "no barrier after a step": ("lstm", f"(last);\n        }}\n        {BARRIER}", None),
-    "no barrier in a step back": ("lstm", f"if (any) {{\n            {BARRIER}", None),
-    "no barrier before the output": ("gru", f"(r_ * h_prev);\n        }}\n        {BARRIER}", None),
-    "no barrier after the output": ("gru", f"(h_prev);\n        }}\n        {BARRIER}", None),
-    "no barrier after the deltas of c": ("gru", f"(!any) continue;\n        {BARRIER}", None),
-    "no barrier after those of the gates": ("gru", f"(d_u);\n        }}\n        {BARRIER}", None),
-    "one place for two states": ("lstm", "state[((s + 1) & 1) * SIZE", "state[(s & 1) * SIZE"),
-    "one place for two deltas": ("lstm", "here = deltas + (s & 1) * SIZE", "here = deltas"),
-    "a wrong lane": ("simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)"),
-    "a wrong slice": ("gru_reset_after", "lane * SLICE + k, n /", "lane * SLICE + k + 1, n /"),
-    "another sequence": ("gru_reset_after", "vectors + r * LENGTH", "vectors"),
-    "a step too early": ("simple_rnn", "to = starts[s + 2];", "to = starts[s + 1];"),
-}
-# What only the interpreter sees as a race beside the missing barriers.
-RACES = ("one place for two states", "one place for two deltas")
+# By the name of an error: the cell, the source before it and after, and what catches it. Without a
+# new source, the barrier in the old one is left out.
+PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
+    "no barrier between zeros and the first state": (
+        "lstm", f"2 * SIZE);\n    {BARRIER}", None, ALL,
+    ),
+    "no barrier before the first step": (
+        "lstm", f"fetch(from + me.row);\n    {BARRIER}", None, ALL,
+    ),
+    "no barrier after a step": ("lstm", f"(last);\n        }}\n        {BARRIER}", None, ALL),
+    "no barrier between zeros and the first deltas": (
+        "lstm", f"cell.factors();\n    }}\n    {BARRIER}", None, ALL,
+    ),
+    "no barrier in a step back": ("lstm", f"if (any) {{\n            {BARRIER}", None, ALL),
+    "no barrier between zeros and a GRU's first state": (
+        "gru", f"2 * SIZE);\n    {BARRIER}", None, ALL,
+    ),
+    "no barrier before a GRU's first step": (
+        "gru", f"fetch();\n    {BARRIER}\n    for (int s = 0;", None, ALL,
+    ),
+    "no barrier between zeros and a GRU's first deltas": (
+        "gru", f"fetch();\n    {BARRIER}\n    for (int s = int(steps)", None, ALL,
+    ),
+    "no barrier before the output": (
+        "gru", f"(r_ * h_prev);\n        }}\n        {BARRIER}", None, ALL,
+    ),
+    "no barrier after the output": ("gru", f"(h_prev);\n        }}\n        {BARRIER}", None, ALL),
+    "no barrier after the deltas of c": ("gru", f"(!any) continue;\n        {BARRIER}", None, ALL),
+    "no barrier after those of the gates": (
+        "gru", f"(d_u);\n        }}\n        {BARRIER}", None, ALL,
+    ),
+    "one place for two states": (
+        "lstm", "state[((s + 1) & 1) * SIZE", "state[(s & 1) * SIZE", ALL,
+    ),
+    "one place for two deltas": ("lstm", "here = deltas + (s & 1) * SIZE", "here = deltas", ALL),
+    "a wrong lane": (
+        "simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)", {ORDERS},
+    ),
+    "a wrong slice": (
+        "gru_reset_after", "lane * SLICE + k, n /", "lane * SLICE + k + 1, n /", {ORDERS},
+    ),
+    "another sequence": ("gru_reset_after", "vectors + r * LENGTH", "vectors", {ORDERS}),
+    "a step too early": ("simple_rnn", "to = starts[s + 2];", "to = starts[s + 1];", {ORDERS}),
+}  # fmt: skip
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, cell: str, old: str, new: str) -> None:
@@ -267,37 +298,108 @@ def planted(monkeypatch: pytest.MonkeyPatch, cell: str, old: str, new: str) -> N
     forget()
 
 
-def seen_by_orders(cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any, expected: Any) -> bool:
-    """Return whether any order of threads gives other values."""
-    for order in ("forward", "reverse", *range(5)):
-        use_order(monkeypatch, order)
-        found = on(cupy, call)
-        if not all(np.array_equal(a, e) for a, e in zip(found, expected, strict=True)):
-            return True
+def use_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what takes all steps run under the thread sanitizer."""
+
+    def compiled(source: str, names: Any, **kwargs: Any) -> Any:
+        if any("_rows<" in name for name in names):
+            kwargs["sanitize"] = "thread"
+        return runner.compile_module(source, names, **kwargs)
+
+    monkeypatch.setattr(fake_cupy, "compile_module", compiled)
+    forget()
+
+
+def use_interpreter(monkeypatch: pytest.MonkeyPatch, arch: str, order: str = "together") -> None:
+    monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch, order).compile_module)
+    forget()
+
+
+def same(found: list[np.ndarray], expected: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, e) for a, e in zip(found, expected, strict=True))
+
+
+def caught_by(
+    tool: str, cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any, expected: Any
+) -> bool:
+    """Return whether a tool finds something."""
+    if tool == ORDERS:
+        for order in ("forward", "reverse", *range(5)):
+            use_order(monkeypatch, order)
+            if not same(on(cupy, call), expected):
+                return True
+        return False
+    if tool == INTERPRETER:
+        use_interpreter(monkeypatch, "compute_90")
+        try:
+            on(cupy, call)
+        except PtxError as error:
+            return "race" in str(error)
+    else:
+        use_sanitizer(monkeypatch)
+        try:
+            on(cupy, call)
+        except runner.SanitizerError as error:
+            return "data race" in str(error)
     return False
 
 
+@pytest.mark.parametrize(
+    "tool", [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_error_is_caught(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
+    tool: str,
 ) -> None:
-    cell, old, new = PLANTED[name]
+    """By each of the tools that stand beside it, and by no other."""
+    needs_tool(tool)
+    cell, old, new, tools = PLANTED[name]
     has_processors(monkeypatch, 2)
     call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
     expected = on(cupy_on_cpu, call)
-    assert not seen_by_orders(cupy_on_cpu, monkeypatch, call, expected)
-    planted(monkeypatch, cell, old, old.removesuffix(BARRIER) if new is None else new)
-    assert seen_by_orders(cupy_on_cpu, monkeypatch, call, expected)
-    if new is None or name in RACES:
-        assert nvrtc.have_nvrtc() is None or pytest.skip("needs NVRTC: the extra nvrtc")
-        executor = Executor("compute_90", "together")
-        monkeypatch.setattr(fake_cupy, "compile_module", executor.compile_module)
-        forget()
-        with pytest.raises(PtxError, match="race"):
-            on(cupy_on_cpu, call)
+    planted(monkeypatch, cell, old, old.replace(BARRIER, "") if new is None else new)
+    assert caught_by(tool, cupy_on_cpu, monkeypatch, call, expected) == (tool in tools)
+
+
+def test_every_barrier_is_left_out_once() -> None:
+    sources = {"lstm": rows_common.SOURCE, "gru": rows_gru.KERNELS}
+    for cell, source in sources.items():
+        names = [n for n, (c, _, new, _) in PLANTED.items() if c == cell and new is None]
+        assert len(names) == source.count(BARRIER)
+
+
+def needs_tool(tool: str) -> None:
+    """Skip a test where a tool is missing."""
+    reasons = {
+        ORDERS: runner.have_gxx,
+        INTERPRETER: nvrtc.have_nvrtc,
+        SANITIZER: lambda: runner.have_sanitizer("thread"),
+    }
+    if reason := reasons[tool]():
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize(
+    "tool", [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("cell", CELLS)
+def test_nothing_is_caught_where_nothing_is_wrong(
+    cupy_on_cpu: ModuleType,
+    taken: dict[str, list[bool]],
+    monkeypatch: pytest.MonkeyPatch,
+    cell: str,
+    tool: str,
+) -> None:
+    needs_tool(tool)
+    has_processors(monkeypatch, 2)
+    call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
+    expected = on(cupy_on_cpu, call)
+    assert not caught_by(tool, cupy_on_cpu, monkeypatch, call, expected)
+    assert all(all(found) for found in taken.values())
 
 
 def largest(kernel: Any, dtype: str) -> int:
@@ -333,9 +435,19 @@ def test_what_is_taken_fits_into_the_registers(
         assert usage.registers * -(-threads_of(kernel.size, H) // 128) * 128 <= 65536
 
 
+# One of each; what is left is slow.
+QUICK = {
+    ("lstm", "compute_75"), ("gru", "compute_80"), ("gru_reset_after", "compute_90"),
+    ("lstm", "compute_100"), ("simple_rnn", "compute_120"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("cell", "arch"),
-    list(zip(CELLS, ["compute_75", "compute_80", "compute_90", "compute_120"], strict=True)),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow)
+        for pair in itertools.product(CELLS, ARCHITECTURES)
+    ],
 )
 @pytest.mark.parametrize("order", ["together", "backward"])
 def test_the_ptx_agrees(
@@ -353,8 +465,7 @@ def test_the_ptx_agrees(
     has_processors(monkeypatch, 2)
     call = calls(3, 3, 9, lengths=(1, 3, 2))[cell]
     expected = on(cupy_on_cpu, call)
-    monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch, order).compile_module)
-    forget()
+    use_interpreter(monkeypatch, arch, order)
     for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
     assert all(all(found) for found in taken.values())

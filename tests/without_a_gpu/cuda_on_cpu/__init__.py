@@ -9,7 +9,7 @@ mask names a lane that has returned; a Python int for a 32-bit parameter.
 
 What the runner does not see: memory ordering between blocks, since one OS thread runs everything;
 whether all blocks of a cooperative launch fit on the GPU; ``__launch_bounds__``; misaligned vector
-loads; the flushing of subnormal floats that CuPy compiles with. Without ``sanitize=True`` a kernel
+loads; the flushing of subnormal floats that CuPy compiles with. Without ``sanitize`` a kernel
 that writes out of bounds may crash Python. A spin loop must call ``__nanosleep``, and inline PTX
 needs a plain variant under ``#ifdef CUDA_ON_CPU``.
 """

@@ -5,6 +5,10 @@
 // Together with shared memory poisoned before each block, a forgotten barrier gives wrong results
 // instead of being hidden by a fair schedule.
 //
+// Under g++'s thread sanitizer every fiber is a thread to it, and what orders two accesses is only
+// what CUDA says does: a barrier, or a release that an acquire has seen. So it finds a race where the
+// schedule happens to give the right values, too. A shuffle and a fence alone order nothing.
+//
 // This header is included once, in front of the source string, by runner.py.
 #pragma once
 
@@ -24,6 +28,17 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #endif
+#ifdef __SANITIZE_THREAD__
+extern "C" {
+void* __tsan_get_current_fiber();
+void* __tsan_create_fiber(unsigned flags);
+void __tsan_switch_to_fiber(void* fiber, unsigned flags);
+void __tsan_acquire(void* address);
+void __tsan_release(void* address);
+}
+#endif
+// What the scheduler does is no access of a CUDA thread.
+#define CUDA_ON_CPU_UNSEEN __attribute__((no_sanitize("thread")))
 
 static_assert(sizeof(long) == 8 && sizeof(size_t) == 8, "type sizes must be those of CUDA");
 
@@ -87,23 +102,35 @@ constexpr size_t page_bytes = 4096;
 // A place to switch from and to: a fiber, or the scheduler.
 struct Context {
   ucontext_t machine;
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__)
   void* fake_stack = nullptr;
   const void* stack = nullptr;
   size_t stack_size = 0;
+#elif defined(__SANITIZE_THREAD__)
+  void* fiber = nullptr;
 #else
   jmp_buf registers;
   bool entered = false;  // has been left at least once, so that registers is valid
 #endif
 };
 
-// The sanitizer has to be told about the stacks; elsewhere longjmp spares the system call that
+#ifdef __SANITIZE_THREAD__
+// From here on accesses are those of another fiber, which this alone puts in no order.
+CUDA_ON_CPU_UNSEEN
+static void enter(Context& context) { __tsan_switch_to_fiber(context.fiber, 1); }
+#endif
+
+// The sanitizers have to be told; elsewhere longjmp spares the system call that
 // swapcontext makes to keep the signal mask.
-__attribute__((noinline)) static void switch_context(Context& from, Context& to) {
-#ifdef __SANITIZE_ADDRESS__
+CUDA_ON_CPU_UNSEEN __attribute__((noinline))
+static void switch_context(Context& from, Context& to) {
+#if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_size);
   swapcontext(&from.machine, &to.machine);
   __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
+#elif defined(__SANITIZE_THREAD__)
+  enter(to);
+  swapcontext(&from.machine, &to.machine);
 #else
   from.entered = true;
   if (_setjmp(from.registers)) return;
@@ -136,7 +163,7 @@ struct Block {
   uint3 index;
   Thread* threads;  // null once all have ended
   unsigned char* dynamic_shared;
-  unsigned char* static_shared;  // kept here while another block is resident
+  unsigned char* static_shared;  // kept here while another block is resident, or always
 };
 
 struct Parameter {
@@ -184,7 +211,8 @@ constexpr size_t guard_bytes = 1024;
 #endif
 constexpr unsigned char guard = 0xA5, poison = 0xFF;
 
-__attribute__((format(printf, 1, 2))) static bool fail(const char* format, ...) {
+CUDA_ON_CPU_UNSEEN __attribute__((format(printf, 1, 2)))
+static bool fail(const char* format, ...) {
   va_list values;
   va_start(values, format);
   vsnprintf(failure, sizeof failure, format, values);
@@ -195,6 +223,7 @@ __attribute__((format(printf, 1, 2))) static bool fail(const char* format, ...) 
 inline void* dynamic_shared() { return resident->dynamic_shared; }
 
 // Hands control back to the scheduler, which may resume this thread later.
+CUDA_ON_CPU_UNSEEN
 static void wait(State state, int line) {
   Fiber* fiber = current->fiber;
   current->state = state;
@@ -204,7 +233,9 @@ static void wait(State state, int line) {
 
 // In a random order a block may be left after any of its warps, and passed over, as if it were slow.
 static unsigned long long random_state;
+CUDA_ON_CPU_UNSEEN
 static bool at_random() { return launch.order > 1; }
+CUDA_ON_CPU_UNSEEN
 static unsigned drawn(size_t below) {
   random_state ^= random_state << 13;
   random_state ^= random_state >> 7;
@@ -212,17 +243,23 @@ static unsigned drawn(size_t below) {
   return unsigned((random_state >> 32) % below);
 }
 
+CUDA_ON_CPU_UNSEEN
 static size_t in_order(size_t i, size_t count) { return launch.order == 1 ? count - 1 - i : i; }
 
 // The thread whose turn is next, if it is of the same warp and has not started: it can do with the
 // fiber of the one that has ended.
+CUDA_ON_CPU_UNSEEN
 static Thread* next_to_start() {
+#ifdef __SANITIZE_THREAD__
+  return nullptr;  // a stack that two threads use would look like memory that they share
+#endif
   const size_t turn = in_order(current - warp_lanes, warp_lane_count) + 1;
   if (turn >= warp_lane_count) return nullptr;
   Thread* next = &warp_lanes[in_order(turn, warp_lane_count)];
   return next->state == State::ready && !next->fiber ? next : nullptr;
 }
 
+CUDA_ON_CPU_UNSEEN
 static void fiber_main() {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.stack_size);
@@ -230,6 +267,9 @@ static void fiber_main() {
   // A fiber whose thread has ended is used again for the next thread.
   for (;;) {
     entry->call(entry->kernel, arguments);
+#ifdef __SANITIZE_THREAD__
+    __tsan_release(&launch);
+#endif
     if (Thread* next = next_to_start()) {
       current->state = State::done;
       next->fiber = current->fiber;
@@ -243,6 +283,7 @@ static void fiber_main() {
   }
 }
 
+CUDA_ON_CPU_UNSEEN
 static Fiber* new_fiber() {
   void* memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -255,13 +296,17 @@ static Fiber* new_fiber() {
   machine.uc_stack.ss_sp = fiber->memory + page_bytes;
   machine.uc_stack.ss_size = stack_bytes - page_bytes;
   makecontext(&machine, fiber_main, 0);
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__)
   fiber->context.stack = machine.uc_stack.ss_sp;
   fiber->context.stack_size = machine.uc_stack.ss_size;
+#elif defined(__SANITIZE_THREAD__)
+  // It comes after what the scheduler did, which never comes after a thread before all have ended.
+  fiber->context.fiber = __tsan_create_fiber(0);
 #endif
   return fiber;
 }
 
+CUDA_ON_CPU_UNSEEN
 static bool resume(Thread& thread) {
   if (!thread.fiber) {
     thread.fiber = free_fibers ? free_fibers : new_fiber();
@@ -275,14 +320,17 @@ static bool resume(Thread& thread) {
   // It may be another thread by now that comes back.
   if (current->state != State::spinning) ++state_changes;
   if (current->state == State::done) {
+#ifndef __SANITIZE_THREAD__
     current->fiber->next_free = free_fibers;
     free_fibers = current->fiber;
+#endif
     current->fiber = nullptr;
   }
   return failure[0] == 0;
 }
 
 // Finds the thread-local image of this module.
+CUDA_ON_CPU_UNSEEN
 static int find_shared_image(dl_phdr_info* info, size_t, void*) {
   const char* base = reinterpret_cast<const char*>(info->dlpi_addr);
   const char* here = reinterpret_cast<const char*>(&launch);
@@ -302,8 +350,10 @@ static int find_shared_image(dl_phdr_info* info, size_t, void*) {
 }
 
 // Makes the block's static shared memory the one that kernels see.
+CUDA_ON_CPU_UNSEEN
 static void make_resident(Block& block) {
   if (resident == &block) return;
+#ifndef __SANITIZE_THREAD__
   if (resident && resident->threads) {
     if (!resident->static_shared)
       resident->static_shared = static_cast<unsigned char*>(malloc(shared_image_bytes));
@@ -311,10 +361,32 @@ static void make_resident(Block& block) {
   }
   if (block.static_shared) memcpy(shared_image, block.static_shared, shared_image_bytes);
   else memset(shared_image, poison, shared_image_bytes);
+#endif
   resident = &block;
   blockIdx = block.index;
 }
 
+#ifdef __SANITIZE_THREAD__
+// Each block has static shared memory of its own here: where blocks follow each other in the same
+// memory, their accesses would look like races. runner.py asks for it in the place of `__shared__`.
+constexpr size_t static_shared_bytes = 48 * 1024;
+
+CUDA_ON_CPU_UNSEEN
+static void* static_shared(const void* variable, size_t bytes) {
+  static const void* variables[64];
+  static size_t ends[64];
+  size_t n = 0, start = 0;
+  for (; variables[n] && variables[n] != variable; ++n) start = ends[n];
+  if (!variables[n]) {
+    variables[n] = variable;
+    ends[n] = start + (bytes + 127) / 128 * 128;
+    if (n == 62 || ends[n] > static_shared_bytes) fail("too much static shared memory");
+  }
+  return resident->static_shared + start;
+}
+#endif
+
+CUDA_ON_CPU_UNSEEN
 static bool start_block(Block& block, size_t number) {
   block.index = {unsigned(number % gridDim.x), unsigned(number / gridDim.x % gridDim.y),
                  unsigned(number / gridDim.x / gridDim.y)};
@@ -325,16 +397,23 @@ static bool start_block(Block& block, size_t number) {
   block.dynamic_shared = static_cast<unsigned char*>(memory);
   memset(block.dynamic_shared, poison, launch.shared_bytes);
   memset(block.dynamic_shared + launch.shared_bytes, guard, guard_bytes);
+#ifdef __SANITIZE_THREAD__
+  if (posix_memalign(&memory, 128, static_shared_bytes)) return fail("out of memory");
+  block.static_shared = static_cast<unsigned char*>(memory);
+  memset(block.static_shared, poison, static_shared_bytes);
+#endif
   for (size_t i = 0; i < thread_count; ++i)
     block.threads[i].index = {unsigned(i % blockDim.x), unsigned(i / blockDim.x % blockDim.y),
                               unsigned(i / blockDim.x / blockDim.y)};
   return true;
 }
 
+CUDA_ON_CPU_UNSEEN
 static bool end_block(Block& block) {
   bool intact = true;
   for (size_t i = 0; block.dynamic_shared && i < guard_bytes; ++i)
     intact = intact && block.dynamic_shared[launch.shared_bytes + i] == guard;
+#ifndef __SANITIZE_THREAD__  // there nothing is to be used again, and the program ends soon
   for (size_t i = 0; block.threads && i < thread_count; ++i)
     if (Fiber* fiber = block.threads[i].fiber) {  // stopped by a failure
       munmap(fiber->memory, stack_bytes);
@@ -343,6 +422,7 @@ static bool end_block(Block& block) {
   free(block.threads);
   free(block.dynamic_shared);
   free(block.static_shared);
+#endif
   block.threads = nullptr;
   block.dynamic_shared = block.static_shared = nullptr;
   if (!intact && failure[0] == 0)
@@ -351,6 +431,7 @@ static bool end_block(Block& block) {
   return failure[0] == 0;
 }
 
+CUDA_ON_CPU_UNSEEN
 static void describe(const Thread& thread, char* text, size_t size) {
   switch (thread.state) {
     case State::done: snprintf(text, size, "has left the kernel"); break;
@@ -368,6 +449,7 @@ static void describe(const Thread& thread, char* text, size_t size) {
   }
 }
 
+CUDA_ON_CPU_UNSEEN
 static bool fail_apart(const Block& block, const Thread& waiting, const Thread& other,
                        const Block& other_block) {
   char here[128], there[128];
@@ -379,7 +461,38 @@ static bool fail_apart(const Block& block, const Thread& waiting, const Thread& 
               other_block.index.x, other_block.index.y, other_block.index.z, there);
 }
 
+// What any thread that waits in these blocks did so far comes before what any of them does next.
+CUDA_ON_CPU_UNSEEN
+static void order_blocks(Block* blocks, size_t count, State waiting) {
+#ifdef __SANITIZE_THREAD__
+  for (int acquire = 0; acquire < 2; ++acquire)
+    for (size_t b = 0; b < count; ++b)
+      for (size_t i = 0; blocks[b].threads && i < thread_count; ++i) {
+        if (blocks[b].threads[i].state != waiting) continue;
+        enter(blocks[b].threads[i].fiber->context);
+        (acquire ? __tsan_acquire : __tsan_release)(blocks);
+      }
+  enter(scheduler);
+#endif
+}
+
+// The same for lanes of a warp. It is noted by the first of them, who knows all that is noted there.
+CUDA_ON_CPU_UNSEEN
+static void order_lanes(Thread* lanes, size_t count, unsigned mask) {
+#ifdef __SANITIZE_THREAD__
+  Thread* const first = lanes + __builtin_ctz(mask);
+  for (int acquire = 0; acquire < 2; ++acquire)
+    for (size_t i = 0; i < count; ++i) {
+      if (!(mask >> i & 1)) continue;
+      enter(lanes[i].fiber->context);
+      (acquire ? __tsan_acquire : __tsan_release)(&first->line);
+    }
+  enter(scheduler);
+#endif
+}
+
 // Lets a group of lanes go on when all of them have come to the same operation.
+CUDA_ON_CPU_UNSEEN
 static bool release_lanes(const Block& block, Thread* lanes, size_t count, Thread& waiting,
                           bool& released) {
   const unsigned mask = waiting.mask;
@@ -393,6 +506,7 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
       return fail_apart(block, waiting, lane, block);
     ballot |= (unsigned long long)(lane.value != 0) << i;
   }
+  if (!strcmp(waiting.operation, "__syncwarp")) order_lanes(lanes, count, mask);
   for (size_t i = 0; i < count; ++i) {
     if (!(mask >> i & 1)) continue;
     const int source = lanes[i].source;
@@ -406,6 +520,7 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
   return true;
 }
 
+CUDA_ON_CPU_UNSEEN
 static bool drive_warp(const Block& block, Thread* lanes, size_t count) {
   warp_lanes = lanes;
   warp_lane_count = count;
@@ -422,6 +537,7 @@ static bool drive_warp(const Block& block, Thread* lanes, size_t count) {
   return true;
 }
 
+CUDA_ON_CPU_UNSEEN
 static size_t count_threads(const Block& block, State state) {
   size_t count = 0;
   for (size_t i = 0; block.threads && i < thread_count; ++i)
@@ -429,12 +545,14 @@ static size_t count_threads(const Block& block, State state) {
   return count;
 }
 
+CUDA_ON_CPU_UNSEEN
 static void set_ready(Block& block, State from) {
   for (size_t i = 0; block.threads && i < thread_count; ++i)
     if (block.threads[i].state == from) block.threads[i].state = State::ready;
 }
 
 // Runs a block until all its threads have ended or wait for other blocks.
+CUDA_ON_CPU_UNSEEN
 static bool drive_block(Block& block) {
   const size_t warp_count = (thread_count + warpSize - 1) / warpSize;
   make_resident(block);
@@ -459,12 +577,14 @@ static bool drive_block(Block& block) {
       if (other.state != State::block_barrier || other.line != waiting->line)
         return fail_apart(block, *waiting, other, block);
     }
+    order_blocks(&block, 1, State::block_barrier);
     set_ready(block, State::block_barrier);
     ++state_changes;
   }
 }
 
 // Lets threads go on that wait for other blocks.
+CUDA_ON_CPU_UNSEEN
 static bool release_grid(Block* blocks) {
   constexpr int patience = 10000;
   static size_t changes_before;
@@ -504,11 +624,13 @@ static bool release_grid(Block* blocks) {
         return fail_apart(*first_block, *first, other, blocks[b]);
     }
   }
+  order_blocks(blocks, block_count, State::grid_barrier);
   for (size_t b = 0; b < block_count; ++b) set_ready(blocks[b], State::grid_barrier);
   ++state_changes;
   return true;
 }
 
+CUDA_ON_CPU_UNSEEN
 static bool run_blocks(Block* blocks) {
   for (size_t i = 0; i < block_count; ++i) {
     const size_t number = in_order(i, block_count);
@@ -529,10 +651,14 @@ static bool run_blocks(Block* blocks) {
 }
 
 // Returns null, or what went wrong.
+CUDA_ON_CPU_UNSEEN
 static const char* run(const Entry& kernel, const Launch& how, void** values) {
   entry = &kernel;
   launch = how;
   arguments = values;
+#ifdef __SANITIZE_THREAD__
+  scheduler.fiber = __tsan_get_current_fiber();
+#endif
   gridDim = dim3(how.grid[0], how.grid[1], how.grid[2]);
   blockDim = dim3(how.block[0], how.block[1], how.block[2]);
   thread_count = size_t(blockDim.x) * blockDim.y * blockDim.z;
@@ -546,6 +672,9 @@ static const char* run(const Entry& kernel, const Launch& how, void** values) {
   Block* blocks = static_cast<Block*>(calloc(block_count, sizeof(Block)));
   if (!blocks) fail("out of memory: too many blocks");
   else run_blocks(blocks);
+#ifdef __SANITIZE_THREAD__
+  __tsan_acquire(&launch);
+#endif
   for (size_t b = 0; blocks && b < block_count; ++b) end_block(blocks[b]);
   free(blocks);
   return failure[0] ? failure : nullptr;
@@ -647,11 +776,39 @@ T reciprocal_root(T x) {
   return T(1) / sqrt(x);
 }
 
+// Atomic operations that order nothing, and are no race with each other.
 template <class T, class F>
 T exchange(T* address, F update) {
-  T old = *address;
-  *address = update(old);
+  T old;
+  __atomic_load(address, &old, __ATOMIC_RELAXED);
+  T updated = update(old);
+  __atomic_store(address, &updated, __ATOMIC_RELAXED);
   return old;
+}
+
+// What `red.release.gpu.global.add` and `ld.acquire.gpu.global` do, and the second without acquire.
+template <class T>
+void add_release(T* address, T value) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_release(address);
+#endif
+  exchange(address, [&](T old) { return T(old + value); });
+}
+
+template <class T>
+T load_relaxed(const T* address) {
+  T value;
+  __atomic_load(address, &value, __ATOMIC_RELAXED);
+  return value;
+}
+
+template <class T>
+T load_acquire(const T* address) {
+  const T value = load_relaxed(address);
+#ifdef __SANITIZE_THREAD__
+  __tsan_acquire(const_cast<T*>(address));
+#endif
+  return value;
 }
 
 }  // namespace cuda_on_cpu
@@ -716,7 +873,8 @@ inline void __trap(int line = __builtin_LINE()) {
   cuda_on_cpu::wait(cuda_on_cpu::State::spinning, line);
 }
 
-// One OS thread runs everything, so memory is always coherent and every operation atomic.
+// One OS thread runs everything, so memory is always coherent and every operation atomic. Fences
+// order nothing for the thread sanitizer: who waits for other blocks says release and acquire.
 inline void __threadfence_block() {}
 inline void __threadfence() {}
 inline void __threadfence_system() {}

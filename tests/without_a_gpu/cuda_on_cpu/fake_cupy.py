@@ -181,7 +181,7 @@ UFUNCS = (np.exp, np.expm1, np.log1p, np.maximum, np.sign, np.tanh)
 class RawModule:
     """Source compiled for the host by the runner."""
 
-    sanitize = False
+    sanitize: str | None = None
 
     def __init__(self, *, code: str, options: tuple[str, ...], name_expressions: Any) -> None:
         self._module = compile_module(

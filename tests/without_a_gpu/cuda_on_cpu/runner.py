@@ -44,15 +44,23 @@ _FLAGS = (
 # Modules must not share the statics of their templates.
 _LIBRARY_FLAGS = ("-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
 _SANITIZED_FLAGS = (
-    *("-fsanitize=address,bounds-strict", "-fno-sanitize-recover=all"),
     *("-g1", "-fno-omit-frame-pointer"),
     # With address randomisation the program could land where the sanitizer allocates.
     *("-no-pie", "-fno-pie"),
 )
+_SANITIZERS = {
+    "address": ("-fsanitize=address,bounds-strict", "-fno-sanitize-recover=all"),
+    "thread": ("-fsanitize=thread",),
+}
 
 _DYNAMIC_SHARED = re.compile(
     r"\bextern\s+__shared__\s+(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"
     r"([\w:<>, ]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
+)
+
+_STATIC_SHARED = re.compile(
+    r"(?<!extern )\b__shared__\s+(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"
+    r"([\w:<>, ]+?)\s*\b(\w+)\s*((?:\[[^\[\];]+\]\s*)*);"
 )
 
 _MAX_BLOCK = (1024, 1024, 64)
@@ -151,15 +159,21 @@ def have_gxx() -> str | None:
 
 
 @functools.cache
-def have_sanitizer() -> str | None:
-    """Return None if ``sanitize=True`` can work here, else why not."""
+def have_sanitizer(sanitize: str = "address") -> str | None:
+    """Return None if a sanitizer can work here, else why not."""
     if reason := have_gxx():
         return reason
-    for library in ("libasan.so", "libubsan.so"):
+    for library in {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}[sanitize]:
         command = ["g++", f"-print-file-name={library}"]
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         if not os.path.isabs(found):
             return f"g++ has no {library}"
+    if sanitize == "thread":
+        # Whether it may lay out its memory is a matter of the system, too.
+        program = build("__global__ void nothing() {}", ("nothing",), (), sanitize="thread")
+        done = subprocess.run([program], capture_output=True, text=True)
+        if "ThreadSanitizer" in done.stderr:
+            return f"g++'s thread sanitizer does not start: {done.stderr.splitlines()[0]}"
     return None
 
 
@@ -168,7 +182,7 @@ def compile_module(
     name_expressions: Sequence[str],
     *,
     options: Sequence[str] = (),
-    sanitize: bool = False,
+    sanitize: str | None = None,
     order: str | int = "forward",
 ) -> Module:
     """Compile a CUDA source string for the host.
@@ -183,8 +197,9 @@ def compile_module(
     options : sequence of str
         NVRTC options. Definitions, include folders and the language standard are obeyed, options
         about code generation are ignored.
-    sanitize : bool
-        Run each launch in a child process under g++'s address sanitizer and bounds checks.
+    sanitize : {"address", "thread"}, optional
+        Run each launch in a child process under a sanitizer of g++: that of addresses and bounds,
+        or that of threads, which finds accesses that no barrier orders, in whatever order they run.
     order : {"forward", "reverse"} or int
         The order in which threads, warps and blocks get their turn: a number is the seed of a
         random one of warps and blocks. A result that depends on it is wrong.
@@ -200,7 +215,7 @@ def compile_module(
     """
     if order not in ORDERS and not (isinstance(order, int) and order >= 0):
         raise ValueError(f"order must be 'forward', 'reverse' or a seed, not {order!r}")
-    if reason := have_sanitizer() if sanitize else have_gxx():
+    if reason := have_sanitizer(sanitize) if sanitize else have_gxx():
         raise CompileError(reason)
     names = tuple(name_expressions)
     path = build(source, names, tuple(options), sanitize=sanitize)
@@ -300,7 +315,7 @@ class Kernel:
         KernelError
             If the kernel waits for threads that never come, or traps.
         SanitizerError
-            In a module compiled with ``sanitize=True``, if a sanitizer stopped the kernel.
+            In a module compiled with ``sanitize``, if a sanitizer stopped the kernel.
         """
         sizes = (*_dimensions("grid", grid, _MAX_GRID), *_dimensions("block", block, _MAX_BLOCK))
         threads = sizes[3] * sizes[4] * sizes[5]
@@ -451,6 +466,7 @@ def _launch_sanitized(
             **os.environ,
             "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:print_legend=0",
             "UBSAN_OPTIONS": "print_stacktrace=1",
+            "TSAN_OPTIONS": "halt_on_error=1:report_thread_leaks=0:report_signal_unsafe=0",
         }
         done = subprocess.run(
             [program, request, result],
@@ -516,7 +532,7 @@ def build(
     names: tuple[str, ...],
     options: tuple[str, ...],
     *,
-    sanitize: bool = False,
+    sanitize: str | None = None,
     flags: tuple[str, ...] = (),
 ) -> Path:
     """
@@ -532,7 +548,7 @@ def build(
         f"-I{_HERE / 'stubs'}",
         *_gxx_options(options),
         *_FLAGS,
-        *(_SANITIZED_FLAGS if sanitize else _LIBRARY_FLAGS),
+        *((*_SANITIZERS[sanitize], *_SANITIZED_FLAGS) if sanitize else _LIBRARY_FLAGS),
     )
     key = hashlib.sha256(repr((text, flags, _fingerprint())).encode()).hexdigest()[:32]
     folder = cache_folder()
@@ -572,7 +588,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _translation_unit(source: str, names: tuple[str, ...], sanitize: bool) -> str:
+def _translation_unit(source: str, names: tuple[str, ...], sanitize: str | None) -> str:
     def declare_pointer(match: re.Match[str]) -> str:
         lines = "\n" * match[0].count("\n")  # keep the line numbers
         # At namespace scope the address would be taken before the launch. The first
@@ -582,7 +598,18 @@ def _translation_unit(source: str, names: tuple[str, ...], sanitize: bool) -> st
             f"{match[2]} = static_cast<{match[1]}*>(cuda_on_cpu::dynamic_shared());{lines}"
         )
 
+    def declare_reference(match: re.Match[str]) -> str:
+        kind, name, sizes = match.groups()
+        lines = "\n" * match[0].count("\n")
+        return (
+            f"typedef {kind} type_of_{name}{sizes}; static char key_of_{name}; type_of_{name}& "
+            f"{name} = *static_cast<type_of_{name}*>("
+            f"cuda_on_cpu::static_shared(&key_of_{name}, sizeof(type_of_{name})));{lines}"
+        )
+
     rewritten = _DYNAMIC_SHARED.sub(declare_pointer, source)
+    if sanitize == "thread":
+        rewritten = _STATIC_SHARED.sub(declare_reference, rewritten)
     entries = "".join(f'  cuda_on_cpu::make_entry("{name}", {name}),\n' for name in names)
     exported = '__attribute__((visibility("default")))'
     text = (
@@ -599,7 +626,8 @@ def _translation_unit(source: str, names: tuple[str, ...], sanitize: bool) -> st
     if sanitize:
         text += (
             '#include "sanitized_main.h"\n'
-            "int main(int, char** argv) {\n"
+            "int main(int count, char** argv) {\n"
+            "  if (count < 3) return 0;\n"
             "  return cuda_on_cpu::run_request(cuda_on_cpu_entries, argv[1], argv[2]);\n"
             "}\n"
         )
