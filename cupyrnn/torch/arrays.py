@@ -65,7 +65,7 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
         elif kind is not first_kind and torch.bfloat16 in (kind, first_kind):
             # Of the others the op itself says so.
             raise TypeError(
-                f"{op}: {name} has dtype {_name_of(kind)}, expected {_name_of(first_kind)}"
+                f"{op}: {name} has dtype {name_of(kind)}, expected {name_of(first_kind)}"
                 f" like {first}"
             )
         if not on_host:
@@ -126,7 +126,7 @@ def tensors_of(arrays: Sequence[Array | None], like: torch.Tensor) -> list[torch
     return found
 
 
-def _name_of(dtype: torch.dtype) -> str:
+def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

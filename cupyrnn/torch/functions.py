@@ -123,6 +123,12 @@ def check_seeds(op: str, seeds: Any) -> None:
         raise TypeError(f"{op}: seeds is {shown(seeds)}, expected a tensor of two integers")
 
 
+def keeps(rate: float) -> bool:
+    """Return whether a net keeps what its gradient needs."""
+    # What is traced is checked without gradients and used with them.
+    return torch.is_grad_enabled() or rate > 0 or torch._C._is_tracing()
+
+
 def lstm_attributes(
     op: str,
     forget_bias: float | None,
@@ -499,11 +505,9 @@ def cudnn_rnn(
     check_gate(op, recurrent_activation)
     check_seeds(op, seeds)
     rate = check_dropout(op, dropout)
-    # What is traced is checked without gradients and used with them.
-    is_training = torch.is_grad_enabled() or rate > 0 or torch._C._is_tracing()
     attributes = (
         *(rnn_mode, input_mode, direction, rate, check_integer(op, "num_proj", num_proj)),
-        *(recurrent_activation, check_bool(op, "time_major", time_major), is_training),
+        *(recurrent_activation, check_bool(op, "time_major", time_major), keeps(rate)),
     )
     inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
     output, h, c, _ = CUDNN_RNN(*inputs, *extras(op, sequence_lengths, resets), seeds, *attributes)
@@ -513,7 +517,7 @@ def cudnn_rnn(
 def _check_block_weights(
     op: str, weights: Any, I: int, D: int, H: int, P: int
 ) -> tuple[list[torch.Tensor], tuple[str, ...]]:
-    """Check the tensors of all layers and directions; return them flat, and what each has."""
+    """Check the tensors of all layers and directions; return them, and what each has."""
     is_gru = isinstance(weights[0], BlockGRUParams)
     kinds = (BlockGRUParams,) if is_gru else (BlockLSTMParams, PeepholeLSTMParams)
     for n, entry in enumerate(weights):
@@ -539,7 +543,7 @@ def _check_block_weights(
                     f"{op}: weights[{n}].{name} has shape {found}, expected {shape} with"
                     f" {symbol} = {K}, H = {H} and P = {P}"
                 )
-            flat.append(entry[name].reshape(-1))
+            flat.append(entry[name])
     return flat, names
 
 
@@ -648,10 +652,10 @@ def stacked_rnn(
     attributes = lstm_attributes(op, forget_bias, cell_clip, gate_order, recurrent_activation)
     check_seeds(op, seeds)
     rate = check_dropout(op, dropout)
-    is_training = torch.is_grad_enabled() or rate > 0 or torch._C._is_tracing()
-    output, h, c, _ = STACKED_RNN(
-        *(input, input_h, input_c if is_lstm else None, torch.cat(flat)),
-        *(*extras(op, sequence_lengths, resets), seeds, " ".join(names), direction, rate),
-        *(*attributes, major, is_training),
+    rest = (*extras(op, sequence_lengths, resets), seeds, " ".join(names), direction, rate)
+    output, h, c, _ = STACKED_RNN.of_pieces(
+        (input, input_h, input_c if is_lstm else None),
+        flat,
+        (*rest, *attributes, major, keeps(rate)),
     )
     return RNNOutputs(output, h, c)

@@ -31,11 +31,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..derivatives.duals import along
-from .arrays import arrays_of, host_arrays_of, on_device_of, tensors_of
+from .arrays import arrays_of, host_arrays_of, name_of, on_device_of, tensors_of
 from .batching import rule_of, under_vectorize, vectorized
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ class Op:
         # Past what looks for a transform in every call: there is none where this is called.
         base: type[Any] = torch.autograd.Function
         self._record: Any = super(base, self.functions.recorded).apply  # type: ignore[misc]
+        self._record_pieces: Any = super(base, self.functions.of_pieces).apply  # type: ignore[misc]
 
     def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
         """Return the outputs and what is saved."""
@@ -183,6 +185,34 @@ class Op:
             return self._record(*args)  # type: ignore[no-any-return]
         found: Sequence[Any] = self._forward(*args)
         return found
+
+    def of_pieces(
+        self, inputs: Sequence[Any], pieces: Sequence[torch.Tensor], rest: Sequence[Any]
+    ) -> Sequence[torch.Tensor]:
+        """
+        Call it with the last of its inputs in pieces, which it has flat and joined.
+
+        Where autograd records the call, it is one node, and arrays are joined and split, not
+        tensors: to join and split by PyTorch's ops takes a good part of a small net's time.
+        """
+        kind = pieces[0].dtype
+        for n, piece in enumerate(pieces):
+            if piece.dtype is not kind:
+                name = self.function.inputs[-1]
+                raise TypeError(
+                    f"{self.function.name}: {name}[{n}] has dtype {name_of(piece.dtype)}, expected"
+                    f" {name_of(kind)} like {name}[0]"
+                )
+        tensors = (*inputs, *pieces, *rest[: len(self.function.extras)])
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._is_any_autocast_enabled()
+            or not _plain(tensors)
+            or _in_a_transform()
+            or not _requires_grad(tensors)
+        ):
+            return self(*inputs, joined(pieces), *rest)
+        return self._record_pieces(*inputs, *rest, *pieces)  # type: ignore[no-any-return]
 
     def call(self, which: str, *args: Any) -> Sequence[Any]:
         """Call an op as a part of a derivative, which may have one itself."""
@@ -311,6 +341,47 @@ class Op:
 
         return _where(args[0], run)
 
+    def _forward_of_pieces(
+        self, inputs: Sequence[Any], pieces: Sequence[torch.Tensor], rest: Sequence[Any]
+    ) -> list[torch.Tensor | None]:
+        """Do what `_forward` does, with the last input in pieces."""
+        f, first = self.function, inputs[0]
+
+        def run() -> list[torch.Tensor | None]:
+            arrays = self._with_joined(inputs, pieces)
+            found = f.forward(arrays, self._rest(first, rest))
+            return tensors_of([found[name] for name in self._results], first)
+
+        return _where(first, run)
+
+    def _backward_of_pieces(
+        self, inputs: Any, pieces: Any, results: Any, cotangents: Any, rest: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the gradients of the whole inputs, and of the pieces of the last one."""
+        f, first = self.function, inputs[0]
+
+        def run() -> tuple[list[Any], list[Any]]:
+            arrays = self._with_joined(inputs, pieces)
+            saved = arrays_of(f.name, self._results, results)
+            given = arrays_of(f.name, f.outputs, cotangents)
+            grads = f.backward(arrays, saved, given, self._rest(first, rest))
+            whole = [grads[name] if name in arrays else None for name in f.inputs[:-1]]
+            parts = _split(grads[f.inputs[-1]], pieces)
+            return tensors_of(whole, first), tensors_of(parts, first)
+
+        return _where(first, run)
+
+    def _with_joined(self, inputs: Any, pieces: Any) -> dict[str, Array]:
+        """Return the inputs as arrays by name, the last one joined of its pieces."""
+        f = self.function
+        arrays = arrays_of(f.name, f.inputs[:-1], inputs)
+        names = _places(f.inputs[-1], len(pieces))
+        if pieces[0].is_cuda:
+            names, pieces = f.inputs[-1:], [joined(pieces)]
+        parts = [a.reshape(-1) for a in arrays_of(f.name, names, pieces).values()]
+        arrays[f.inputs[-1]] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return arrays
+
     def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
         f, n = self.function, len(self.function.inputs)
         self._check_second(args[0])
@@ -394,6 +465,22 @@ class Op:
         )
         return *_wanted(ctx, found), *[None] * (len(extras) + len(ctx.attributes))
 
+    def _vjp_of_pieces(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        (n, m, k), kept = self._sizes, ctx.saved_tensors
+        e = len(self.function.extras)
+        inputs, extras = kept[: n - 1], kept[n - 1 : n - 1 + e]
+        results, pieces = kept[n - 1 + e : n - 1 + e + m], kept[n - 1 + e + m :]
+        rest = (*extras, *ctx.attributes)
+        given = (inputs[0], *grads[:k])
+        if torch.is_grad_enabled() or not _plain(given) or under_vectorize(given):
+            found = self._derivative(
+                "backward", *inputs, joined(pieces), *results, *grads[:k], *rest
+            )
+            of_pieces = _split(found[n - 1], pieces)
+        else:
+            found, of_pieces = self._backward_of_pieces(inputs, pieces, results, grads[:k], rest)
+        return *_wanted(ctx, found[: n - 1]), *[None] * len(rest), *of_pieces
+
     def _vjp_backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
         (n, m, k), kept = self._sizes, ctx.saved_tensors
         inputs, cotangents, extras = kept[:n], kept[n + m : n + m + k], kept[n + m + k :]
@@ -427,6 +514,27 @@ class Op:
         if under_vectorize(args[: self._tensors[which]]):
             return vectorized(functools.partial(self._derivative, which), args)
         return self.call(which, *args)
+
+
+def joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return tensors flat, one after the other."""
+    return torch.cat([piece.reshape(-1) for piece in pieces])
+
+
+def _split(whole: Any, pieces: Sequence[torch.Tensor]) -> list[Any]:
+    """Return the parts of a flat tensor or array that belong to pieces, in their shapes."""
+    parts, start = [], 0
+    for piece in pieces:
+        end = start + piece.numel()
+        parts.append(whole[start:end].reshape(tuple(piece.shape)))
+        start = end
+    return parts
+
+
+@functools.cache
+def _places(name: str, count: int) -> tuple[str, ...]:
+    """Return the names of the pieces of an input."""
+    return tuple(f"{name}[{n}]" for n in range(count))
 
 
 def _where(t: torch.Tensor, run: Callable[[], _R]) -> _R:
@@ -471,6 +579,7 @@ class _Functions(NamedTuple):
     """The ops of a function for autograd: forward mode and torch.func's transforms included."""
 
     recorded: type[torch.autograd.Function]  # the forward op without these, which takes less
+    of_pieces: type[torch.autograd.Function]  # the same, with the last input in pieces
     forward: type[torch.autograd.Function]
     backward: type[torch.autograd.Function]
     jvp: type[torch.autograd.Function]
@@ -505,6 +614,17 @@ def _functions(op: Op) -> _Functions:
         ctx.mark_non_differentiable(*results[k:])
         return results
 
+    def of_pieces(ctx: Any, *args: Any) -> Any:
+        tensors = n - 1 + len(op.function.extras)
+        last = tensors + len(op._attributes)
+        pieces = args[last:]
+        results: Any = tuple(op._forward_of_pieces(args[: n - 1], pieces, args[n - 1 : last]))
+        ctx.save_for_backward(*args[:tensors], *results, *pieces)
+        ctx.attributes = args[tensors:last]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*results[k:])
+        return results
+
     def backward_jvp(ctx: Any, *tangents: Any) -> Any:
         kept = [_primal(t) for t in ctx.saved_tensors]
         inputs, cotangents, extras = kept[:n], kept[n + m : n + m + k], kept[n + m + k :]
@@ -522,6 +642,7 @@ def _functions(op: Op) -> _Functions:
     again = _refusal(name, "there is no forward mode of forward mode")
     return _Functions(
         recorded=_function(op, "forward", forward=recorded, backward=op._vjp_forward),
+        of_pieces=_function(op, "forward", forward=of_pieces, backward=op._vjp_of_pieces),
         forward=_function(
             op, "forward", setup_context=op._keep_forward, backward=op._vjp_forward, jvp=forward_jvp
         ),

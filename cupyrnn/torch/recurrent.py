@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from .._arrays import check_dropout
 from ..weights.params import check_net, layout
-from .functions import cudnn_rnn, extras
+from .definitions import CUDNN_RNN
+from .functions import extras, keeps
 from .ops import check_tensor
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ class Recurrent(torch.nn.Module):
         (torch.Size([4, 1, 6]), torch.Size([2, 1, 3]))
         """
         name = type(self).__name__
-        marks = extras(name, None, resets)[1]
+        marks = None if resets is None else extras(name, None, resets)[1]
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx, marks)
         check_tensor(name, "input", input)
@@ -232,27 +234,25 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         sequence_lengths: torch.Tensor | None,
         resets: torch.Tensor | None,
     ) -> tuple[torch.Tensor, States]:
-        pieces = [getattr(self, name).reshape(-1) for name in self._order]
+        known = self._parameters  # where a parametrization or pruning has left it
+        pieces: Any = [known[n] if n in known else getattr(self, n) for n in self._order]
         if not self.bias:
-            G = len(pieces[0]) // (self.hidden_size * self.input_size)
-            D = 1 + self.bidirectional
-            pieces.append(pieces[0].new_zeros(2 * G * self.hidden_size * self.num_layers * D))
-        rate = self.dropout if self.training else 0.0
-        mode: Any = _MODES[self.mode]
-        out = cudnn_rnn(
-            x,
-            states[0],
-            states[1] if len(states) > 1 else None,
-            torch.cat(pieces),
-            sequence_lengths=sequence_lengths,
-            resets=resets,
-            rnn_mode=mode,
-            direction="bidirectional" if self.bidirectional else "unidirectional",
-            dropout=rate,
-            seeds=seeds_of(rate),
-            num_proj=self.proj_size,
+            rows, D = len(pieces[0]), 1 + self.bidirectional
+            pieces.append(pieces[0].new_zeros(2 * rows * self.num_layers * D))
+        rate = check_dropout(type(self).__name__, self.dropout) if self.training else 0.0
+        direction = "bidirectional" if self.bidirectional else "unidirectional"
+        rest = (
+            sequence_lengths,
+            resets,
+            seeds_of(rate),
+            _MODES[self.mode],
+            "linear_input",
+            direction,
         )
-        return out.output, (out.output_h, out.output_c)[: len(states)]
+        attributes = (rate, self.proj_size, "sigmoid", True, keeps(rate))
+        inputs = states if len(states) > 1 else (*states, None)
+        output, h, c, _ = CUDNN_RNN.of_pieces((x, *inputs), pieces, (*rest, *attributes))
+        return output, (h, c)[: len(states)]
 
 
 class PairOfStates(RecurrentNet):

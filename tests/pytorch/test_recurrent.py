@@ -380,3 +380,22 @@ def test_errors() -> None:
         ct.RNN(2, 3, nonlinearity="sigmoid")
     with pytest.raises(Exception, match=r"(?s)."):
         torch.jit.script(net)
+
+
+@pytest.mark.parametrize("which", ["LSTM", "GRU", "PeepholeLSTM", "BlockGRU"])
+def test_autograd_has_one_node_for_a_module(which: str) -> None:
+    """Its weights go into the op themselves: no join of them, and no split of their gradient."""
+    net = getattr(ct, which)(3, 4, num_layers=2, bidirectional=True)
+    output, _ = net(torch.randn(5, 2, 3))
+    leaves = [node for node, _ in output.grad_fn.next_functions if node is not None]
+    assert {type(node).__name__ for node in leaves} == {"AccumulateGrad"}
+    found = {id(node.variable) for node in leaves}
+    assert found == {id(p) for p in net.parameters()}
+
+
+def test_a_weight_of_another_dtype_is_refused() -> None:
+    net = ct.LSTM(3, 4)
+    net.weight_hh_l0 = torch.nn.Parameter(net.weight_hh_l0.detach().double())
+    message = r"^cudnn_rnn: params\[1\] has dtype float64, expected float32 like params\[0\]$"
+    with pytest.raises(TypeError, match=message):
+        net(torch.randn(5, 2, 3))
