@@ -105,9 +105,8 @@ def _gates_gradient(
         carried, given = States(np.array(d_h, compute, order="C")), States(None)
     else:
         carried = States(xp.zeros((B, H), compute))
-    d_ru, d_c = deltas = _layer.step_gradient(xp, cell, step, given, carried)
     d_x = xp.empty((B, len(weights.w_c) - H), compute)
-    _layer.input_gradient(xp, cell.inputs, deltas, d_x)
+    d_ru, d_c = _layer.step_gradient(xp, cell, step, given, carried, x_grad=d_x)
     return GRUCellGrads(*(cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)))
 
 

@@ -77,6 +77,7 @@ class BackwardStep(NamedTuple):
     carried: Any  # the gradients of the states after it; overwritten with those before it
     deltas: Sequence[Any]  # written
     totals: Any = None  # of the gradients of the cell's own vectors, added to
+    x: Any = None  # the gradient of the input, written; None where it is not wanted
 
 
 class Gradients(NamedTuple):

@@ -172,7 +172,7 @@ def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
 def backward_step(cell: GRU, step: BackwardStep) -> None:
     """One step backwards, in as few calls as it takes."""
     (r, u, c, _), h_prev, dh, (d_ru, d_c) = step.saved, step.before.h, step.carried.h, step.deltas
-    w_ru, w_c = cell.recurrent
+    u_ru, u_c = cell.recurrent
     H, dtype = dh.shape[1], dh.dtype
     unity, slope = unity_of(dtype), slope_of(cell.gate, dtype)
     d_r, d_u = d_ru[:, :H], d_ru[:, H:]
@@ -185,7 +185,7 @@ def backward_step(cell: GRU, step: BackwardStep) -> None:
     not_u *= dh
     np.subtract(h_prev, c, d_u)
     d_u *= not_u  # d_u = dh*(h_prev-c) * u*(1-u)
-    d_hr = np.dot(d_c, w_c.w.T)
+    d_hr = np.dot(d_c, u_c.w.T)
     k = unity - r
     slope(r, k, k)
     k *= h_prev
@@ -193,4 +193,8 @@ def backward_step(cell: GRU, step: BackwardStep) -> None:
     dh *= u
     d_hr *= r
     dh += d_hr
-    dh += np.dot(d_ru, w_ru.w.T)  # dh = dh*u + d_hr*r + d_ru @ w_ru.T
+    dh += np.dot(d_ru, u_ru.w.T)  # dh = dh*u + d_hr*r + d_ru @ w_ru.T
+    if step.x is not None:
+        (w_ru, w_c), dx = cell.inputs, step.x
+        np.dot(d_ru, w_ru.w.T, dx)
+        dx += np.dot(d_c, w_c.w.T)

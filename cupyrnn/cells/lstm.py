@@ -321,6 +321,8 @@ def backward_step(cell: LSTM, step: BackwardStep) -> None:
                 total += k[0] if len(k) == 1 else np.dot(np.ones(len(k), dtype), k)
     if w_h is not None:
         np.dot(dz, w_h.w.T, dh)
+    if step.x is not None:
+        np.dot(dz, cell.inputs[0].w.T, step.x)
 
 
 def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:

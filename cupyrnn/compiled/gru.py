@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import gru_single as _single
 from . import gru_step as _step
 from .formulas import DELTAS_TO_C as _deltas_to_c
 from .formulas import DELTAS_TO_R as _deltas_to_r
@@ -182,6 +183,8 @@ def takes(cell: GRU, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
     """Return whether this way through a cell is compiled for a dtype."""
     if way in _LOOPS:
         return compiled(_LOOPS[way], dtype.char) is not None
+    if way in ("forward_step", "backward_step"):
+        return _single.takes(cell, dtype, way)
     return _step.takes(cell, dtype)
 
 
@@ -227,3 +230,4 @@ def backward_layer(
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
+forward_step, backward_step = _single.forward_step, _single.backward_step

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import lstm_single as _single
 from . import lstm_step as _step
 from .formulas import DELTAS_OF_LSTM as _deltas
 from .formulas import GATES_OF_LSTM as _gates
@@ -226,6 +227,8 @@ def takes(cell: LSTM, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
     """Return whether this way through a cell is compiled for a dtype."""
     if way in _LOOPS:
         return compiled(_LOOPS[way], dtype.char) is not None
+    if way in ("forward_step", "backward_step"):
+        return _single.takes(cell, dtype, way)
     return _step.takes(cell, dtype)
 
 
@@ -300,3 +303,4 @@ forward_steps, backward_steps, add_sums = (
     _step.backward_steps,
     _step.add_sums,
 )
+forward_step, backward_step = _single.forward_step, _single.backward_step

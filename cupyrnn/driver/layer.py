@@ -472,6 +472,7 @@ def step_gradient(
     given: Any,
     carried: Any,
     vectors: Array | None = None,
+    x_grad: Array | None = None,
 ) -> list[Array]:
     """
     Return the deltas of one step, [B, ·] each.
@@ -486,12 +487,17 @@ def step_gradient(
         As in `backward`.
     vectors
         As in `Gradients`.
+    x_grad
+        The gradient of the input, written where it is wanted.
     """
     B, dtype = len(step.saved[0]), step.saved[0].dtype
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
     recurrence = steps_of(xp, cell, compute, "backward_step")
     if xp is np and B and compute.kind == "f" and hasattr(recurrence, "backward_step"):
-        return _step_gradient(recurrence, cell, step, given, carried, vectors)
+        for state, g in zip(carried, given, strict=True):
+            if g is not None:
+                state += g
+        return _step_gradient(recurrence, cell, step, carried, vectors, x_grad)
     w, work = [weight.w.T for weight in cell.recurrent], Scratch(xp, compute)
     deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
     # Where the gradient ends at the gates one row does not depend on another: on a CPU they are
@@ -517,23 +523,36 @@ def step_gradient(
         recurrence.backward_steps(cell, run)
         if vectors is not None:
             recurrence.add_sums(cell, run, vectors)
+    if x_grad is not None:
+        input_gradient(xp, cell.inputs, deltas, x_grad)
     return deltas
 
 
 def _step_gradient(
-    recurrence: Any, cell: Cell, step: Step, given: Any, carried: Any, vectors: Array | None
+    recurrence: Any,
+    cell: Cell,
+    step: Step,
+    carried: Any,
+    vectors: Array | None,
+    x_grad: Array | None,
 ) -> list[Array]:
     """Do what `step_gradient` does where the recurrence has a way of its own for one step."""
     compute, (B, H) = carried.h.dtype, step.saved[0].shape
     saved, before = step
     if saved[0].dtype != compute:
         saved, before = (each(arrays, lambda a: cast(a, compute)) for arrays in step)
-    for state, g in zip(carried, given, strict=True):
-        if g is not None:
-            state += g
     deltas: list[Array] = [np.empty((B, width), compute) for width in cell.widths]
     if cell.recurrent or B * H <= CHUNK:
-        recurrence.backward_step(cell, BackwardStep(saved, before, carried, deltas, vectors))
+        into = None
+        if x_grad is not None and cell.inputs[0].w is not None:
+            ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
+            into = x_grad if ready else np.empty(x_grad.shape, compute)
+        recurrence.backward_step(cell, BackwardStep(saved, before, carried, deltas, vectors, into))
+        if x_grad is not None and into is not x_grad:
+            if into is None:
+                input_gradient(np, cell.inputs, deltas, x_grad)
+            else:
+                x_grad[...] = into
         return deltas
     # Where the gradient ends at the gates one row does not depend on another: they are taken as
     # many as the caches hold.
@@ -541,7 +560,7 @@ def _step_gradient(
     for start in range(0, B, n):
         rows = slice(start, start + n)
         states = [each(arrays, lambda a, rows=rows: a[rows]) for arrays in (saved, before, carried)]  # type: ignore[misc]
-        part = BackwardStep._make([*states, [d[rows] for d in deltas], vectors])
+        part = BackwardStep._make([*states, [d[rows] for d in deltas], vectors, None])
         recurrence.backward_step(cell, part)
     return deltas
 
@@ -556,6 +575,5 @@ def backward_step(
     grads: Gradients,
 ) -> None:
     """Do what `backward` does for one step: x[B, K], the rest as in `step_gradient`."""
-    deltas = step_gradient(xp, cell, step, given, carried, grads.vectors)
-    input_gradient(xp, cell.inputs, deltas, grads.x)
+    deltas = step_gradient(xp, cell, step, given, carried, grads.vectors, grads.x)
     _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads)

@@ -1,0 +1,172 @@
+"""A single step of ``cells/gru.py`` in one compiled call, its products included."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .formulas import DELTAS_TO_C, DELTAS_TO_R, GATES_OF_GRU, STATE_OF_GRU
+from .products import vectors_of
+from .simd import VECTOR_BYTES, meet, size_of
+from .single import (
+    PRODUCT_BYTES,
+    address_in,
+    at,
+    compiled_step,
+    lying,
+    multiply_columns,
+    multiply_in_place,
+    nothing,
+    own_vectors,
+    plain,
+    run,
+)
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..arithmetic.gates import HardSigmoid
+    from ..cells.contract import BackwardStep, States
+    from ..cells.gru import GRU, GRUOutputs
+
+
+def gru_forward(
+    tid: int, n: int, x: Array, w_ru: Array, ru_turned: int, w_c: Array, c_turned: int,
+    h_prev: Array, u_ru: Array, u_ru_turned: int, u_c: Array, u_c_turned: int, b_ru: Array,
+    b_c: Array, numbers: Array, hard: int, meeting: int, r: Array, u: Array, c: Array, h: Array,
+    z_ru: Array, z_c: Array, h_reset: Array,
+) -> None:  # fmt: skip
+    """One step of a thread's units; `numbers` are slope and offset, z and h_reset memory."""
+    one = z_c.dtype.type(1)
+    size = size_of(one)
+    (B, H), I = h_prev.shape, x.shape[1]
+    memory = np.empty(PRODUCT_BYTES, np.uint8)
+    to, row = address_in(memory), H * size
+    u0, u1 = own_vectors(one, tid, n, H)
+    table = np.empty(11, np.int64)
+    table[:6] = at(r), at(u), at(c), at(h), row, VECTOR_BYTES
+    table[6:9] = at(b_ru), at(b_ru) + row, at(b_c)
+    table[9:] = at(numbers), at(numbers) + size
+    place = np.int64(table.ctypes.data)
+    # One call for all four, as each is compiled anew.
+    for which in range(4):
+        a, rs_a, K, w, turned, gates = at(x), I * size, I, at(w_ru), ru_turned, 2
+        z = at(z_ru)
+        if which == 1:
+            a, rs_a, K, w, turned = at(h_prev), row, H, at(u_ru), u_ru_turned
+        elif which == 2:
+            w, turned, gates, z = at(w_c), c_turned, 1, at(z_c)
+        elif which == 3:
+            for k in range(B):
+                GATES_OF_GRU(one, (
+                    u0, u1, H, hard, at(z_ru) + 2 * k * row, at(h_prev) + k * row, k * row,
+                    at(h_reset) + k * row, place,
+                ))  # fmt: skip
+            if n > 1:
+                meet(meeting, n, 1)
+            a, rs_a, K, w, turned, gates = at(h_reset), row, H, at(u_c), u_c_turned, 1
+            z = at(z_c)
+        multiply_columns(one, n, u0, u1, gates, H, B, a, rs_a, K, w, turned, z, which % 2, to)
+    for k in range(B):
+        STATE_OF_GRU(one, (
+            u0, u1, H, 0, at(z_c) + k * row, at(h_prev) + k * row, k * row, place
+        ))  # fmt: skip
+
+
+def gru_backward(
+    r: Array, u: Array, c: Array, h_prev: Array, dh: Array, numbers: Array, hard: int,
+    u_ru: Array, u_ru_turned: int, u_c: Array, u_c_turned: int, w_ru: Array, ru_turned: int,
+    w_c: Array, c_turned: int, d_ru: Array, d_c: Array, dx: Array, d_hr: Array,
+) -> None:  # fmt: skip
+    """One step backwards; a dx without a number is not wanted. d_hr is memory."""
+    one = d_c.dtype.type(1)
+    size = size_of(one)
+    (B, H), I = h_prev.shape, dx.shape[1]
+    memory = np.empty(PRODUCT_BYTES, np.uint8)
+    to, row, units = address_in(memory), H * size, vectors_of(one, H)
+    zeros, unused = np.zeros(H, d_c.dtype), np.empty(H, d_c.dtype)
+    table = np.empty(11, np.int64)
+    table[:6] = at(r), at(u), at(c), 0, row, VECTOR_BYTES
+    table[6:9] = 0
+    table[9:] = at(numbers), at(numbers) + size
+    place = np.int64(table.ctypes.data)
+    for k in range(B):
+        DELTAS_TO_C(one, (
+            0, units, H, hard, at(d_ru) + 2 * k * row, at(d_c) + k * row, at(h_prev) + k * row,
+            k * row, at(dh) + k * row, np.int64(zeros.ctypes.data), place,
+        ))  # fmt: skip
+    # One call for all four, as each is compiled anew.
+    for which in range(4 if dx.size > 0 else 2):
+        a, K, w, turned, width, into, add = at(d_c), H, at(u_c), u_c_turned, H, at(d_hr), 0
+        if which == 1:
+            for k in range(B):
+                DELTAS_TO_R(one, (
+                    0, units, H, hard, at(d_ru) + 2 * k * row, at(h_prev) + k * row, k * row,
+                    at(dh) + k * row, at(d_hr) + k * row, np.int64(unused.ctypes.data), place,
+                ))  # fmt: skip
+            a, K, w, turned, into, add = at(d_ru), 2 * H, at(u_ru), u_ru_turned, at(dh), 1
+        elif which == 2:
+            a, K, w, turned, width, into = at(d_ru), 2 * H, at(w_ru), ru_turned, I, at(dx)
+        elif which == 3:
+            w, turned, width, into, add = at(w_c), c_turned, I, at(dx), 1
+        rs_w = width * size if turned else K * size
+        multiply_in_place(
+            one, B, a, K * size, K, w, 1 - turned, rs_w, 0, width, into, width * size, add, to
+        )
+
+
+@functools.cache
+def _forward(char: str) -> Any:
+    kinds = f"n n r2 r2 n r2 n r2 r2 n r2 n r1 r1 r1 n n{' w2' * 7}"
+    return compiled_step(gru_forward, kinds, char)
+
+
+@functools.cache
+def _backward(char: str) -> Any:
+    kinds = "r2 r2 r2 r2 w2 r1 n r2 n r2 n r2 n r2 n w2 w2 w2 w2"
+    return compiled_step(gru_backward, kinds, char)
+
+
+@functools.lru_cache(maxsize=64)
+def _numbers(gate: HardSigmoid | None, char: str) -> Array:
+    """Return slope and offset, to be read."""
+    return np.array(gate or (0, 0), char)
+
+
+def takes(cell: GRU, dtype: np.dtype[Any], way: str) -> bool:
+    """Return whether a cell's single step is compiled."""
+    return (_forward if way == "forward_step" else _backward)(dtype.char) is not None
+
+
+def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
+    """One step with all its products."""
+    (w_ru, w_c), (u_ru, u_c), dtype = cell.inputs, cell.recurrent, x.dtype
+    h_prev = plain(first.h)
+    B, H = h_prev.shape
+    run(
+        _forward(dtype.char), x.shape[1] + H, 3 * H, B, H,
+        (
+            plain(x), *lying(w_ru.w), *lying(w_c.w), h_prev, *lying(u_ru.w), *lying(u_c.w),
+            plain(cell.b_ru), plain(cell.b_c), _numbers(cell.gate, dtype.char),
+            cell.gate is not None,
+        ),
+        (
+            *saved, np.empty((B, 2 * H), dtype), np.empty((B, H), dtype), np.empty((B, H), dtype),
+        ),
+    )  # fmt: skip
+
+
+def backward_step(cell: GRU, step: BackwardStep) -> None:
+    """One step backwards."""
+    dh, (u_ru, u_c) = step.carried.h, cell.recurrent
+    dtype = dh.dtype
+    dx = none = nothing(dtype.char)
+    w_ru = w_c = none, 0
+    if step.x is not None:
+        dx, (w_ru, w_c) = step.x, (lying(weight.w) for weight in cell.inputs)
+    _backward(dtype.char)(
+        *map(plain, step.saved[:3]), plain(step.before.h), dh, _numbers(cell.gate, dtype.char),
+        cell.gate is not None, *lying(u_ru.w), *lying(u_c.w), *w_ru, *w_c, *step.deltas, dx,
+        np.empty(dh.shape, dtype),
+    )  # fmt: skip

@@ -1,0 +1,181 @@
+"""A single step of ``cells/lstm.py`` in one compiled call, its products included."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .formulas import DELTAS_OF_LSTM, GATES_OF_LSTM, HARD, PEEPHOLE
+from .products import vectors_of
+from .simd import VECTOR_BYTES, size_of
+from .single import (
+    PRODUCT_BYTES,
+    address_in,
+    at,
+    compiled_step,
+    lying,
+    multiply_columns,
+    multiply_in_place,
+    nothing,
+    own_vectors,
+    plain,
+    run,
+)
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..arithmetic.gates import HardSigmoid
+    from ..cells.contract import BackwardStep
+    from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
+
+
+def lstm_forward(
+    tid: int, n: int, x: Array, w_x: Array, x_turned: int, h_prev: Array, cs_prev: Array,
+    w_h: Array, h_turned: int, b: Array, wci: Array, wcf: Array, wco: Array, numbers: Array,
+    variant: int, to_ci: int, to_f: int, to_o: int, i: Array, cs: Array, f: Array, o: Array,
+    ci: Array, co: Array, h: Array, z: Array,
+) -> None:  # fmt: skip
+    """One step of a thread's units; `numbers` are cell_clip, slope and offset, z is memory."""
+    one = z.dtype.type(1)
+    size = size_of(one)
+    (B, H), I, P = cs_prev.shape, x.shape[1], h_prev.shape[1]
+    memory = np.empty(PRODUCT_BYTES, np.uint8)
+    to = address_in(memory)
+    rs_z, row = 4 * H * size, H * size
+    u0, u1 = own_vectors(one, tid, n, H)
+    multiply_columns(one, n, u0, u1, 4, H, B, at(x), I * size, I, at(w_x), x_turned, at(z), 0, to)
+    multiply_columns(
+        one, n, u0, u1, 4, H, B, at(h_prev), P * size, P, at(w_h), h_turned, at(z), 1, to
+    )
+    table = np.empty(20, np.int64)
+    table[:6] = at(i), at(cs), at(f), at(o), at(ci), at(co)
+    table[6:10] = to_ci * row, to_f * row, to_o * row, VECTOR_BYTES
+    table[10:14] = at(b), to_ci * row, to_f * row, to_o * row
+    table[14:17] = at(wci), at(wcf), at(wco)
+    table[17:] = at(numbers), at(numbers) + size, at(numbers) + 2 * size
+    for r in range(B):
+        GATES_OF_LSTM(one, (
+            u0, u1, H, variant, at(z) + r * rs_z, at(cs_prev) + r * row, r * row,
+            at(h) + r * row, np.int64(table.ctypes.data),
+        ))  # fmt: skip
+
+
+def lstm_backward(
+    i: Array, cs: Array, f: Array, o: Array, ci: Array, co: Array, cs_prev: Array, dh: Array,
+    dcs: Array, wci: Array, wcf: Array, wco: Array, numbers: Array, variant: int, clips: int,
+    to_ci: int, to_f: int, to_o: int, w_h: Array, h_turned: int, w_x: Array, x_turned: int,
+    dz: Array, dx: Array, totals: Array,
+) -> None:  # fmt: skip
+    """One step backwards; dh, dx and totals without a number are not wanted."""
+    one = dz.dtype.type(1)
+    size = size_of(one)
+    B, H = cs_prev.shape
+    rs_z, row = 4 * H * size, H * size
+    zeros = np.zeros(H, dz.dtype)
+    units = vectors_of(one, H)
+    table = np.empty(20, np.int64)
+    table[:6] = at(i), at(cs), at(f), at(o), at(ci), at(co)
+    table[6:10] = to_ci * row, to_f * row, to_o * row, VECTOR_BYTES
+    table[10:14] = 0
+    table[14:17] = at(wci), at(wcf), at(wco)
+    table[17:] = at(numbers), at(numbers) + size, at(numbers) + 2 * size
+    none = np.int64(zeros.ctypes.data)
+    for r in range(B):
+        DELTAS_OF_LSTM(one, (
+            0, units, H, variant, at(dz) + r * rs_z, at(cs_prev) + r * row, r * row,
+            at(dh) + r * row, at(dcs) + r * row, none, none, clips, np.int64(table.ctypes.data),
+        ))  # fmt: skip
+    if totals.size > 0:
+        sums = np.zeros((3, H))
+        for r in range(B):
+            di, df, do = dz[r, :H], dz[r, to_f * H : (to_f + 1) * H], dz[r, to_o * H :]
+            before, after = cs_prev[r], cs[r]
+            for j in range(H):
+                sums[0, j] += di[j] * before[j]
+                sums[1, j] += df[j] * before[j]
+                sums[2, j] += do[j] * after[j]
+        for k in range(3):
+            for j in range(H):
+                totals[k, j] += sums[k, j]
+    if w_h.size + w_x.size == 0:
+        return
+    memory = np.empty(PRODUCT_BYTES, np.uint8)
+    to = address_in(memory)
+    # One call for both, as each is compiled anew.
+    for which in range(2):
+        w, turned, into, width = at(w_h), h_turned, at(dh), dh.shape[1]
+        if which == 1:
+            w, turned, into, width = at(w_x), x_turned, at(dx), dx.shape[1]
+        if (which == 0 and w_h.size > 0) or (which == 1 and w_x.size > 0):
+            rs_w = width * size if turned else rs_z
+            multiply_in_place(
+                one, B, at(dz), rs_z, 4 * H, w, 1 - turned, rs_w, 0, width, into, width * size, 0,
+                to,
+            )  # fmt: skip
+
+
+@functools.cache
+def _forward(char: str) -> Any:
+    kinds = f"n n r2 r2 n r2 r2 r2 n r1 r1 r1 r1 r1 n n n n{' w2' * 8}"
+    return compiled_step(lstm_forward, kinds, char)
+
+
+@functools.cache
+def _backward(char: str) -> Any:
+    kinds = f"{'r2 ' * 7}w2 w2 r1 r1 r1 r1 n n n n n r2 n r2 n w2 w2 w2"
+    return compiled_step(lstm_backward, kinds, char)
+
+
+@functools.lru_cache(maxsize=64)
+def _numbers(cell_clip: float | None, gate: HardSigmoid | None, char: str) -> Array:
+    """Return cell_clip, slope and offset, to be read."""
+    return np.array([np.inf if cell_clip is None else cell_clip, *(gate or (0, 0))], char)
+
+
+def _shared(cell: LSTM, char: str) -> tuple[Any, ...]:
+    """Return what both ways take: peepholes, numbers, the variant."""
+    numbers = _numbers(cell.cell_clip, cell.gate, char)
+    variant = HARD if cell.gate is not None else 0
+    if cell.peephole is None:
+        return numbers, numbers, numbers, numbers, variant
+    return (*map(plain, cell.peephole), numbers, variant | PEEPHOLE)
+
+
+def takes(cell: LSTM, dtype: np.dtype[Any], way: str) -> bool:
+    """Return whether a cell's single step is compiled: not that of a projection."""
+    found = _forward if way == "forward_step" else _backward
+    return len(cell.recurrent) < 2 and found(dtype.char) is not None
+
+
+def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) -> None:
+    """One step with all its products."""
+    (w_x,), (w_h,), dtype = cell.inputs, cell.recurrent, x.dtype
+    cs_prev = plain(first.c)
+    B, H = cs_prev.shape
+    run(
+        _forward(dtype.char), x.shape[1] + H, 4 * H, B, H,
+        (
+            plain(x), *lying(w_x.w), plain(first.h), cs_prev, *lying(w_h.w), plain(cell.b),
+            *_shared(cell, dtype.char), *cell.columns[1:], *saved, np.empty((B, 4 * H), dtype),
+        ),
+    )  # fmt: skip
+
+
+def backward_step(cell: LSTM, step: BackwardStep) -> None:
+    """One step backwards."""
+    (dz,), (dh, dcs), dtype = step.deltas, step.carried, step.carried.c.dtype
+    none = nothing(dtype.char)
+    w_h = w_x = none, 0
+    dx = totals = none
+    if cell.recurrent:
+        w_h = lying(cell.recurrent[0].w)
+    if step.x is not None:
+        dx, w_x = step.x, lying(cell.inputs[0].w)
+    if step.totals is not None:
+        totals = step.totals
+    _backward(dtype.char)(
+        *map(plain, step.saved[:6]), plain(step.before.c), dh, dcs, *_shared(cell, dtype.char),
+        cell.cell_clip is not None, *cell.columns[1:], *w_h, *w_x, dz, dx, totals,
+    )  # fmt: skip

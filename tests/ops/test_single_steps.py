@@ -1,0 +1,143 @@
+"""Single steps by their own ways, in NumPy and compiled: the same numbers as in the loops over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+from checks import assert_close
+from problems import grus, lstms
+
+import cupyrnn
+from cupyrnn.driver import layer
+
+SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (20, 17, 65), (1, 128, 130), (5, 3, 16)]
+ATTRIBUTES: list[dict[str, Any]] = [
+    {},
+    {"cell_clip": 0.2, "gate_order": "ifco"},
+    {"recurrent_activation": "hard_sigmoid_0.2"},
+]
+LAYOUTS = {
+    "C": np.ascontiguousarray,
+    "F": np.asfortranarray,
+    "strided": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+}
+
+
+def _lstm(problem: dict[str, Any], attributes: dict[str, Any]) -> list[np.ndarray]:
+    """Every number of a step and of its gradients."""
+    x = problem["x"][0]
+    out = cupyrnn.lstm_block_cell(**problem | {"x": x}, **attributes)
+    saved = {name: a for name, a in out._asdict().items() if name != "h"}
+    given = {"cs_grad": out.co, "h_grad": out.f}
+    args = {name: a for name, a in problem.items() if name != "b"} | {"x": x} | saved | given
+    whole = cupyrnn.lstm_block_cell_backward(**args, **attributes)
+    gates = cupyrnn.lstm_block_cell_grad(**args, **attributes)
+    return [*out, *whole, *gates]
+
+
+def _gru(problem: dict[str, Any], attributes: dict[str, Any]) -> list[np.ndarray]:
+    attributes = {n: a for n, a in attributes.items() if n == "recurrent_activation"}
+    problem = problem | {"x": problem["x"][0]}
+    r, u, c, h = cupyrnn.gru_block_cell(**problem, **attributes)
+    args = {name: a for name, a in problem.items() if name[0] != "b"}
+    args |= {"r": r, "u": u, "c": c, "d_h": h}
+    whole = cupyrnn.gru_block_cell_backward(**args, **attributes)
+    return [r, u, c, h, *whole, *cupyrnn.gru_block_cell_grad(**args, **attributes)]
+
+
+def _packed(problem: dict[str, Any], attributes: dict[str, Any]) -> list[np.ndarray]:
+    """A step of CudnnRNN, whose matrices lie transposed."""
+    (_, B, I), H = problem["x"].shape, problem["h_prev"].shape[1]
+    packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=max(I, 1), seed=1)
+    packed = packed._replace(params=packed.params.astype(problem["x"].dtype))
+    x = np.resize(problem["x"], (1, B, max(I, 1))).astype(problem["x"].dtype)
+    h = problem["h_prev"][None]
+    out = cupyrnn.cudnn_rnn(x, h, h, packed)
+    grads = cupyrnn.cudnn_rnn_backprop(
+        x, h, h, packed, *out[:3], out.output, None, h, out.reserve_space
+    )
+    return [*out[:4], *grads]
+
+
+WAYS = {"lstm": _lstm, "peepholes": _lstm, "gru": _gru, "packed": _packed}
+
+
+def _problem(way: str, size: tuple[int, int, int], dtype: Any, layout: str) -> dict[str, Any]:
+    rng = np.random.default_rng(3)
+    if way == "gru":
+        problem = grus.problem(rng, (1, *size), dtype)
+    else:
+        problem = lstms.problem(rng, (1, *size), way == "peepholes", dtype)
+    return {name: LAYOUTS[layout](a) for name, a in problem.items()}
+
+
+class _OverTime:
+    """Steps without a way of their own for one step."""
+
+    def __init__(self, module: Any) -> None:
+        self.forward_steps, self.backward_steps = module.forward_steps, module.backward_steps
+        self.add_sums = getattr(module, "add_sums", None)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("room", ["cells", "compiled"])
+def test_one_step_is_that_of_the_loops(
+    room: str, way: str, size: tuple[int, int, int], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if room == "compiled":
+        needs.module("numba")
+    found = []
+    layouts = ["C", "F", "strided"]
+    attributes = ATTRIBUTES if dtype == "float64" else ATTRIBUTES[:2]
+    cases = [(_problem(way, size, dtype, n), a) for n in layouts for a in attributes]
+    if room == "cells":
+        monkeypatch.setattr(layer, "_compiled", lambda _: None)
+    for case in cases:
+        found.append(WAYS[way](*case))
+    twin = layer._twin
+    monkeypatch.setattr(layer, "_compiled", lambda _: None)
+    monkeypatch.setattr(layer, "_twin", lambda *name: _OverTime(twin(*name)))
+    for case, numbers in zip(cases, found, strict=True):
+        for a, b in zip(numbers, WAYS[way](*case), strict=True):
+            assert a.dtype == b.dtype
+            assert_close(a, b, dtype, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_threads_give_the_same_bits(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs.module("numba")
+    from cupyrnn.compiled import threads
+
+    problem, found = _problem(way, (40, 130, 200), np.float32, "C"), []
+    for n in (1, 2, 3):
+        monkeypatch.setattr(threads, "count", lambda n=n: n)
+        found.append([a.tobytes() for a in WAYS[way](problem, {})])
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("room", ["cells", "compiled"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("way", ["lstm", "gru"])
+def test_what_is_not_finite_goes_through(
+    way: str, value: float, room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if room == "compiled":
+        needs.module("numba")
+    problem = _problem(way, (3, 4, 20), np.float64, "C")
+    problem["x"][0, 1, 2] = value
+    if room == "cells":
+        monkeypatch.setattr(layer, "_compiled", lambda _: None)
+    found = WAYS[way](problem, {})
+    twin = layer._twin
+    monkeypatch.setattr(layer, "_compiled", lambda _: None)
+    monkeypatch.setattr(layer, "_twin", lambda *name: _OverTime(twin(*name)))
+    for a, b in zip(found, WAYS[way](problem, {}), strict=True):
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+        np.testing.assert_array_equal(np.isinf(a), np.isinf(b))
+    assert np.isfinite(found[0][0]).all()
+    assert np.isnan(found[0][1]).any() == np.isnan(value)
