@@ -1,16 +1,29 @@
 """
-The recurrent ops on a GPU: checked against float64 first, then timed beside their peers.
+The recurrent ops on a GPU: tested, timed by every kernel there is, and beside their peers.
 
-    python tests/benchmarks/gpu.py            # all shapes and dtypes, at most about eight minutes
+    python tests/benchmarks/gpu.py            # everything, in twenty minutes at most
+    python tests/benchmarks/gpu.py --minutes 9 --sections tests,recurrence
     python tests/benchmarks/gpu.py --quick    # the two small shapes, at most a minute and a half
-    python tests/benchmarks/gpu.py --dry      # a tiny shape, to see that everything runs: no times
+    python tests/benchmarks/gpu.py --dry      # tiny shapes, to see that everything runs: no times
 
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
-results are written after every row as gpu-<device>-<date>.json and .md. Exit code: 0 if all went
-well, 1 if a check or a row failed, 2 if there is nothing to run on.
+results are written after every row as gpu-<device>.json and .md. Exit code: 0 if all went well, 1
+if a test, a check or a row failed, 2 if there is nothing to run on.
 
-The contestants compute the same function of the same numbers, gates in the order ifco, no forget
-bias and no clip:
+Four sections, each with a share of the time; what one does not use the next one has, and what no
+time is left for is printed at the end:
+
+tests         python -m pytest -m gpu.
+recurrence    the time steps of every cell by the loop, by rows (1, 2 and 4 sequences a block; 2 and
+              4 lanes a unit), by tiles, by each algorithm of cuDNN, through this package and
+              through PyTorch, and by TorchRL's kernel in Triton; what differs from the loop is
+              an error. Of these follow the table for kernels/persistent.py and whether what was
+              estimated was right.
+block_lstm    block_lstm and its gradient beside cuDNN and TensorFlow's way.
+cudnn_rnn     nets by both engines, beside PyTorch's.
+
+In the last two, the contestants compute the same function of the same numbers, gates in the order
+ifco, no forget bias and no clip:
 
 cupyrnn     block_lstm and block_lstm_grad.
 cuDNN       torch.nn.LSTM, one layer. It has no peepholes.
@@ -42,13 +55,38 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from on_gpu import nets, problem, pytorch, rows
+from on_gpu import nets, problem, pytorch, recurrence, rows, suite
 from on_gpu.checks import Checks, Refused
-from on_gpu.problem import BLOCK_LSTM, CUDNN_RNN, CUPYRNN, MODES, OPS, numpy_dtype
-from on_gpu.report import NOTES, Report, costs_table, lstm_table, nets_table
+from on_gpu.problem import (
+    BLOCK_LSTM,
+    CUDNN_RNN,
+    CUPYRNN,
+    MODES,
+    OPS,
+    RECURRENCE,
+    SECTIONS,
+    TESTS,
+    numpy_dtype,
+)
+from on_gpu.report import (
+    NOTES,
+    Report,
+    costs_table,
+    lstm_table,
+    nets_table,
+    recurrence_page,
+    skipped,
+)
 from on_gpu.timing import FULL, ONCE, QUICK, Limits, Timer, describe
 
 import cupyrnn
+
+# The seconds of each section in the twenty minutes of a whole run, and in a quick one.
+SECONDS = {TESTS: 270, RECURRENCE: 540, BLOCK_LSTM: 210, CUDNN_RNN: 120}
+QUICK_SECONDS = {TESTS: 0, RECURRENCE: 20, BLOCK_LSTM: 45, CUDNN_RNN: 25}
+MINUTES = 20.0
+# The part of them that sections begin rows in; what has begun ends in the rest.
+PART = 0.95
 
 
 def import_cupy() -> tuple[Any, str | None]:
@@ -116,7 +154,7 @@ def available(report: Report, args: argparse.Namespace) -> list[str]:
         try:
             numpy_dtype(mode)
         except ImportError:
-            for op in args.ops:
+            for op in [op for op in OPS if op in args.sections]:
                 key = {"op": op, "shape": "", "T": 0, "mode": mode, "variant": "", "pass": "all"}
                 report.add({**key, "who": CUPYRNN, "status": "ml_dtypes not installed"})
         else:
@@ -144,7 +182,17 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     how.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
     how.add_argument("--dry", action="store_true", help="a tiny shape, everything once, no times")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--ops", type=names(OPS), default=list(OPS), help=",".join(OPS))
+    parser.add_argument(
+        "--sections",
+        type=names(SECTIONS),
+        help=f"{','.join(SECTIONS)}; default: all of them, quick: all but {TESTS}",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=MINUTES,
+        help="for the sections of a whole run, if they are all there are; default 20",
+    )
     shapes = ",".join(problem.SHAPES)
     parser.add_argument(
         "--shapes",
@@ -158,11 +206,40 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds",
         type=float,
-        help="start no row of an op later than so long after the one before it;"
-        " default 270 and 150, quick 45 and 25",
+        help="of each section in place of its share: start no row of it later than that",
     )
     parser.add_argument("--force", action="store_true", help="time also what failed its check")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.sections is None:
+        args.sections = [name for name in SECTIONS if name != TESTS or not args.quick]
+    return args
+
+
+class Budget:
+    """When each section has to be at its end; what one leaves over is the next one's."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        shares = QUICK_SECONDS if args.quick else SECONDS
+        whole = sum(shares[name] for name in args.sections)
+        self.factor = 1.0 if args.quick else min(1.0, 60 * PART * args.minutes / max(whole, 1))
+        self.shares, self.seconds, self.endless = shares, args.seconds, args.dry
+        self.over = time.perf_counter()
+
+    def end(self, section: str) -> float:
+        """Return the time, as time.perf_counter() tells it, at which a section is to end."""
+        if self.endless:
+            return math.inf
+        if self.seconds is not None:
+            return time.perf_counter() + self.seconds
+        self.over += self.factor * self.shares[section]
+        return self.over
+
+
+def run_tests(report: Report, end: float, dry: bool) -> None:
+    """Run the tests that need a GPU."""
+    seconds = 300.0 if dry else end - time.perf_counter()
+    found = suite.run(seconds, collect_only=dry)
+    report.check(f"pytest -m gpu: {found.text}", found.problem)
 
 
 def run(args: argparse.Namespace, report: Report, cupy: Any, found_torch: Any) -> None:
@@ -176,26 +253,34 @@ def run(args: argparse.Namespace, report: Report, cupy: Any, found_torch: Any) -
         lstm_shapes = net_shapes = ["dry"]
     modes = available(report, args)
     refused: Refused = set()
+    budget = Budget(args)
 
-    def bench(seconds: float, limits: Limits) -> rows.Bench:
-        limit = math.inf if args.dry else seconds
-        deadline = time.perf_counter() + (limit if args.seconds is None else args.seconds)
-        timer = Timer(cupy, limits._replace(deadline=deadline))
+    def bench(end: float, limits: Limits) -> rows.Bench:
+        timer = Timer(cupy, limits._replace(deadline=end))
         return rows.Bench(report, timer, torch, no_torch, set() if args.force else refused)
 
+    if TESTS in args.sections:
+        run_tests(report, budget.end(TESTS), args.dry)
+    if RECURRENCE in args.sections:
+        every = recurrence.dry_cases() if args.dry else recurrence.cases()
+        wanted = [case for case in every if case.mode in (*args.dtypes, "float64")]
+        steps = bench(budget.end(RECURRENCE), recurrence.limits_of_steps(limits))
+        recurrence.time_recurrences(steps, wanted)
     checks = Checks(report, cupy, torch, args.quick or args.dry)
-    if BLOCK_LSTM in args.ops:
+    if BLOCK_LSTM in args.sections:
+        end = budget.end(BLOCK_LSTM)
         print("checks of block_lstm", flush=True)
         checks.lstm(modes)
         refused |= checks.refused
-        rows.time_lstm(bench(45 if args.quick else 270, limits), args.shapes or lstm_shapes, modes)
-    if CUDNN_RNN in args.ops:
+        rows.time_lstm(bench(end, limits), args.shapes or lstm_shapes, modes)
+    if CUDNN_RNN in args.sections:
+        end = budget.end(CUDNN_RNN)
         no_cudnn = nets.no_cudnn(cupy)
         print(f"checks of cudnn_rnn; engine cudnn: {no_cudnn or 'found'}", flush=True)
         checks.nets(modes, args.cells, no_cudnn)
         refused |= checks.refused
         shapes = args.shapes or net_shapes
-        nets_bench = bench(25 if args.quick else 150, rows.limits_of_nets(limits))
+        nets_bench = bench(end, rows.limits_of_nets(limits))
         rows.time_nets(nets_bench, shapes, modes, args.cells, no_cudnn)
 
 
@@ -211,16 +296,18 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in found.items():
         print(f"{name}: {value}")
     device = re.sub(r"[^a-z0-9]+", "-", found["device"].lower()).strip("-")
-    date = re.sub(r"[^0-9]+", "-", found["date"].removesuffix(" UTC"))
-    stem = args.out / f"gpu-{device}-{date}{'-quick' if args.quick else '-dry' if args.dry else ''}"
+    stem = args.out / f"gpu-{device}{'-quick' if args.quick else '-dry' if args.dry else ''}"
     report = Report(stem, found, timed=not args.dry)
     run(args, report, cupy, found_torch)
     found["seconds"] = f"{time.perf_counter() - begin:.0f}"
     report.data["finished"] = True
     report.save()
     results = report.data["rows"]
-    tables = (lstm_table(results), nets_table(results), costs_table(results), NOTES)
-    print("", *(() if args.dry else tables), "", sep="\n\n")
+    if not args.dry:
+        print("", lstm_table(results), nets_table(results), costs_table(results), sep="\n\n")
+        print("", NOTES, *recurrence_page(report.data), sep="\n")
+    left = skipped(report.data)
+    print("", *(["no time was left for", *left, ""] if left else []), sep="\n")
     print(
         f"written: {stem}.json and .md; {'something FAILED' if report.failed else 'all went well'}"
     )

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import sys
 import time
-import types
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gpu
-import needs
 import numpy as np
 import pytest
 from on_gpu import checks, nets, problem, pytorch, report, rows, tf_style, timing
@@ -27,8 +23,8 @@ from cupyrnn.kernels import common, compile
 
 pytestmark = pytest.mark.cuda_on_cpu
 
-LSTM = ("--ops", "block_lstm")
-NETS = ("--ops", "cudnn_rnn")
+LSTM = ("--sections", "block_lstm")
+NETS = ("--sections", "cudnn_rnn")
 
 
 @pytest.fixture(autouse=True)
@@ -47,105 +43,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "ONCE", limits)
 
 
-class Clock:
-    """The device's clock: the host's, and ahead of it by the waits that were enqueued."""
-
-    ahead = 0.0
-
-    def now(self) -> float:
-        return time.perf_counter() + self.ahead
-
-
-class Pool:
-    def malloc(self, size: int) -> None: ...
-
-    def total_bytes(self) -> int:
-        return 3000
-
-    def used_bytes(self) -> int:
-        return 2000
-
-    def free_all_blocks(self) -> None: ...
-
-
-@contextlib.contextmanager
-def using_allocator(allocator: Callable[[int], None]) -> Iterator[None]:
-    yield
-
-
-@pytest.fixture
-def cupy(cupy_on_cpu: Any) -> Any:
-    """The stand-in with what only the script uses of CuPy."""
-    clock = Clock()
-
-    class Event:
-        at = 0.0
-
-        def record(self) -> None:
-            self.at = clock.now()
-
-        def synchronize(self) -> None: ...
-
-    class RawKernel:
-        def __init__(self, code: str, name: str) -> None:
-            assert name in code
-
-        def __call__(self, grid: Any, block: Any, args: Any) -> None:
-            (cycles,) = args
-            assert type(cycles) is np.int64
-            clock.ahead += cycles / 2e9
-
-    properties = {
-        "name": b"A CPU",
-        "major": 9,
-        "minor": 0,
-        "multiProcessorCount": 1,
-        "totalGlobalMem": 2**30,
-        "l2CacheSize": 2**10,
-    }
-    cupy_on_cpu.__version__ = "0"
-    cupy_on_cpu.RawKernel = RawKernel
-    cupy_on_cpu.get_default_memory_pool = Pool
-    cuda = cupy_on_cpu.cuda
-    cuda.Event = Event
-    cuda.get_elapsed_time = lambda start, stop: 1e3 * (stop.at - start.at)
-    cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0)
-    cuda.MemoryPool = Pool
-    cuda.using_allocator = using_allocator
-    cuda.cublas.getVersion = lambda handle: 130000
-    vars(cuda.runtime).update(
-        getDeviceCount=lambda: 1,
-        getDevice=lambda: 0,
-        getDeviceProperties=lambda device: properties,
-        driverGetVersion=lambda: 13010,
-        runtimeGetVersion=lambda: 12090,
-        deviceSynchronize=lambda: None,
-    )
-    return cupy_on_cpu
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """PyTorch on the CPU as if it were on a GPU."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch: Any = needs.module("torch")
-    monkeypatch.setattr(problem, "TORCH_DEVICE", "cpu")
-    for name in ("synchronize", "reset_peak_memory_stats", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    for name, size in (("memory_allocated", 1000), ("max_memory_allocated", 5000)):
-        monkeypatch.setattr(torch.cuda, name, lambda size=size: size)
-    stream = types.SimpleNamespace(cuda_stream=0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(pytorch, "import_torch", lambda: (torch, None))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # many only wait for each other here
-    flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    yield torch
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = flags
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out PyTorch, and what takes longest here; the whole run below has both."""
@@ -161,7 +58,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def results(folder: Path) -> tuple[dict[str, Any], str]:
-    (data,), (page,) = folder.glob("gpu-a-cpu-*.json"), folder.glob("gpu-a-cpu-*.md")
+    (data,), (page,) = folder.glob("gpu-a-cpu*.json"), folder.glob("gpu-a-cpu*.md")
     assert not list(folder.glob("*.part"))
     return json.loads(data.read_text()), page.read_text()
 
@@ -486,6 +383,7 @@ def test_a_dry_run_has_no_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     args = ["--out", str(tmp_path), "--dry", "--dtypes", "float32"]
+    args += ["--sections", "block_lstm,cudnn_rnn"]
     assert gpu.main(args) == 0
     data, page = results(tmp_path)
     assert data["finished"]

@@ -1,1 +1,1 @@
-"""What gpu.py is made of: the problem, the contestants, the clock, the checks, the report."""
+"""What gpu.py is made of: problem, contestants, clock, checks, report, and what follows from it."""

@@ -30,7 +30,7 @@ PEER_SHAPE = (12, 16, 128, 128)
 # A mode is a dtype and, for float32, whether products may be computed in TF32.
 MODES = ("float16", "bfloat16", "float32", "tf32")
 # TF32 has the mantissa of float16.
-TOLERANCE_OF = {mode: mode for mode in MODES} | {"tf32": "float16"}
+TOLERANCE_OF = {mode: mode for mode in (*MODES, "float64")} | {"tf32": "float16"}
 # Peers round more often than cupyrnn does; they only have to compute the same function.
 PEER_FACTOR = 10
 PASSES = ("forward", "backward", "forward+backward")
@@ -40,6 +40,8 @@ PEEPHOLES = ("wci", "wcf", "wco")
 CUPYRNN, CUDNN, TF_STYLE, GEMMS = "cupyrnn", "cuDNN", "TF-style", "GEMMs"
 # The ops, and the variant of the first; those of the second are nets.
 OPS = BLOCK_LSTM, CUDNN_RNN = ("block_lstm", "cudnn_rnn")
+# What a run does, in this order.
+SECTIONS = TESTS, RECURRENCE, *_ = ("tests", "recurrence", *OPS)
 PEEPHOLE = "peepholes"
 LAUNCHES_A_STEP = 2  # of cupyrnn: the kernel of the step and a matrix product
 TF_SAMPLE = 40  # steps: their launches fit into the queue of a stream, which holds about 1000

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from . import dispatch, estimates
 from .nets import CUDNN_ENGINE, CUPY_ENGINE, PYTORCH
 from .problem import (
     BLOCK_LSTM,
     CUDNN,
+    CUDNN_RNN,
     CUPYRNN,
     GEMMS,
     LAUNCHES_A_STEP,
@@ -42,6 +44,18 @@ NOTES = """\
 * memory: what the call took from an empty memory pool at its peak (results, and scratch freed by
   its end); for cuDNN PyTorch's peak above what was allocated before forward and backward.
 * host: time of Python's launch loop per step of the sequence, without what a call costs once."""
+
+
+STEPS_NOTES = """\
+* Whole ops: the products over whole sequences are in eager and queued, but not in us/step, which is
+  the device's own time for the steps alone.
+* rows n and tiles n: one launch for all steps, n sequences a block; four lanes share a unit if
+  nothing else is said. loop: a product and a kernel in every step.
+* cudnn, cudnn_small_h, cudnn_persist_dynamic: `cudnn_rnn` with that engine. PyTorch has its weights
+  in one piece. "arrays": sequences of one length; "packed": a PackedSequence. The algorithm in
+  brackets is the one that PyTorch's own rule asks cuDNN for.
+* TorchRL's kernel takes resets; "tf32" is its default precision, "ieee" is float32 as the others.
+* loop / this: of the eager times; above 1 it is faster than the loop."""
 
 
 def mode_title(mode: str) -> str:
@@ -194,7 +208,7 @@ def nets_table(rows: list[dict[str, Any]]) -> str:
         titles += [f'PyTorch / "{engine}" eager', "queued"]
     lines = []
     for (op, shape, mode, variant, what), found in by_key(rows).items():
-        if op == BLOCK_LSTM:
+        if not op.startswith(CUDNN_RNN):
             continue
         cells = [op, shape, mode_title(mode), variant, what]
         for who in (*engines, PYTORCH):
@@ -204,6 +218,73 @@ def nets_table(rows: list[dict[str, Any]]) -> str:
             cells += [ratio_text(peer, ours, kind) for kind in ("eager_ms", "queued_ms")]
         lines.append(cells)
     return table(titles, lines)
+
+
+def of_recurrence(row: dict[str, Any]) -> bool:
+    """Return whether a row is of the time steps by one of the ways."""
+    return row["op"] in dispatch.KERNELS
+
+
+def steps_table(rows: list[dict[str, Any]]) -> str:
+    """Return the times of the time steps by every way that was taken."""
+    titles = ["cell", "(T, B, H)", "dtype", "", "by"]
+    for what in PASSES[:2]:
+        titles += [f"{what} eager", "queued", "us/step", "loop / this"]
+    lines, timed = [], [row for row in rows if of_recurrence(row) and "eager_ms" in row]
+    by_case: dict[tuple[Any, ...], dict[tuple[str, str], dict[str, Any]]] = {}
+    for row in timed:
+        case = by_case.setdefault(tuple(row[n] for n in ("op", "shape", "mode", "variant")), {})
+        case[row["who"], row["pass"]] = row
+    for key, case in by_case.items():
+        for who in dict.fromkeys(name for name, _ in case):
+            passes = [case.get((who, what)) for what in PASSES[:2]]
+            algorithms = {row["algorithm"]: None for row in passes if row and "algorithm" in row}
+            cells = [*key, f"{who} ({', '.join(algorithms)})" if algorithms else who]
+            for what, row in zip(PASSES[:2], passes, strict=True):
+                step = row.get("step_us") if row else None
+                loop = case.get(("loop", what))
+                cells += [*pair(row), "–" if step is None else f"{step:.2f}"]
+                cells.append(ratio_text(loop, row, "eager_ms"))
+            lines.append(cells)
+    return table(titles, lines)
+
+
+def recurrence_page(data: dict[str, Any]) -> list[str]:
+    """Return what the time steps took, the table that follows, and what became of estimates."""
+    rows = [row for row in data["rows"] if of_recurrence(row)]
+    if not rows:
+        return []
+    lines = ["", "## The time steps by every way, in ms", "", steps_table(rows), "", STEPS_NOTES]
+    major, _, minor = data["environment"].get("compute capability", "").partition(".")
+    if major.isdigit() and minor.isdigit():
+        found = dispatch.source(rows, 10 * int(major) + int(minor))
+        lines += ["", "## The dispatch table that follows", "", "For `kernels/persistent.py`:", ""]
+        lines += ["```python", found, "```"]
+    compared = estimates.comparison(rows)
+    lines += ["", "## Estimates, microseconds per step", ""]
+    if compared:
+        titles = ["(T, B, H)", "dtype", "what", "pass", "estimated", "measured", "the estimate is"]
+        right = sum(line[-1] == "right" for line in compared)
+        margin = f"within {100 * estimates.MARGIN:.0f} per cent"
+        lines += [table(titles, compared), "", f"{right} of {len(compared)} are right {margin}."]
+    else:
+        lines.append("Nothing was measured that was estimated.")
+    reasons: dict[str, None] = {}
+    for row in rows:
+        if row.get("status", "").startswith("not taken"):
+            reasons[f"* {row['op']}, {row['mode']}, {row['who']}: {short(row['status'])}"] = None
+    return lines + (["", "## Ways that were not taken", "", *reasons] if reasons else [])
+
+
+def skipped(data: dict[str, Any]) -> list[str]:
+    """Return what there was no time for, a line for each shape."""
+    found: dict[str, list[str]] = {}
+    for row in data["rows"]:
+        if row.get("status", "").startswith("skipped"):
+            parts = (row[name] for name in ("op", "shape", "mode", "variant"))
+            whose = found.setdefault(" ".join(filter(None, parts)), [])
+            whose += [row["who"]] if row["who"] not in whose else []
+    return [f"* {what}: {', '.join(whose)}" for what, whose in found.items()]
 
 
 def costs_table(rows: list[dict[str, Any]]) -> str:
@@ -237,6 +318,9 @@ def markdown(data: dict[str, Any]) -> str:
     lines += [f"* {c['what']}: FAILED: {c['problem']}" for c in failed]
     if not data["finished"]:
         lines += ["", "The run did not come to its end."]
+    lines += recurrence_page(data)
+    left = skipped(data)
+    lines += ["", "## No time was left for", "", *left] if left else []
     lines += ["", "## Times in ms: block_lstm and its gradient", "", lstm_table(data["rows"])]
     lines += ["", "## Times in ms: cudnn_rnn and its gradient", "", nets_table(data["rows"])]
     lines += [

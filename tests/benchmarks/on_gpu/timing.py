@@ -71,7 +71,12 @@ class Timer:
     def synchronize(self) -> None:
         self.cupy.cuda.runtime.deviceSynchronize()
 
-    def _elapsed(self, start: Any, stop: Any) -> float:
+    def keep_busy(self, seconds: float) -> None:
+        """Have the device wait, so that what is enqueued next is there before its turn comes."""
+        cycles = min(seconds, _LONGEST_SPIN) * _CYCLES_PER_SECOND
+        self.spin((1,), (1,), (np.int64(cycles),))
+
+    def elapsed(self, start: Any, stop: Any) -> float:
         stop.synchronize()
         return float(self.cupy.cuda.get_elapsed_time(start, stop))
 
@@ -98,7 +103,7 @@ class Timer:
             result = run.call(state)
             host.append(1e3 * (time.perf_counter() - begin))
             self.stop.record()
-            times.append(self._elapsed(self.start, self.stop))
+            times.append(self.elapsed(self.start, self.stop))
             del result, state
             if k >= 4 and time.perf_counter() > end:
                 break
@@ -129,13 +134,13 @@ class Timer:
             self.synchronize()
             begin = time.perf_counter()
             self.idle.record()
-            self.spin((1,), (1,), (np.int64(min(wait, _LONGEST_SPIN) * _CYCLES_PER_SECOND),))
+            self.keep_busy(wait)
             self.start.record()
             result = run.call(state)
             self.stop.record()
             host = 1e3 * (time.perf_counter() - begin)
-            time_ms = self._elapsed(self.start, self.stop) * job.scale
-            if host < self._elapsed(self.idle, self.start):
+            time_ms = self.elapsed(self.start, self.stop) * job.scale
+            if host < self.elapsed(self.idle, self.start):
                 ahead.append(time_ms)
             else:
                 behind.append(time_ms)

@@ -1,0 +1,70 @@
+"""The tests that need a GPU, run as one program with an end."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[3]
+# What pytest says of a test, with -v; and of all, with --collect-only.
+_OUTCOME = re.compile(r"^(\S.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b", re.MULTILINE)
+_COLLECTED = re.compile(r"^.*\btests? collected\b.*$|^.*/\d+ tests collected.*$", re.MULTILINE)
+
+
+class Outcome(NamedTuple):
+    """What became of the tests: in a sentence, and the problem if there is one."""
+
+    text: str
+    problem: str | None
+
+
+def run(seconds: float, *, collect_only: bool) -> Outcome:
+    """Run the tests that need a GPU, and stop them when their time is over."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--tb=line"]
+    command += ["--collect-only", "-q"] if collect_only else ["-v"]
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            status: int | None = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            status = None
+        log.seek(0)
+        return outcome(log.read(), status, seconds)
+
+
+def outcome(output: str, status: int | None, seconds: float) -> Outcome:
+    """
+    Return what pytest's output means.
+
+    Parameters
+    ----------
+    output
+        All that it printed.
+    status
+        Its exit code, None where it was stopped.
+    seconds
+        The time that it had.
+    """
+    collected = _COLLECTED.search(output)
+    if collected and status == 0:
+        return Outcome(f"not run, as this is no GPU: {collected[0].strip(' =')}", None)
+    found = _OUTCOME.findall(output)
+    counts: dict[str, int] = {}
+    for _, said in found:
+        counts[said] = counts.get(said, 0) + 1
+    text = ", ".join(f"{n} {said.lower()}" for said, n in sorted(counts.items())) or "no test ran"
+    failed = [name for name, said in found if said in ("FAILED", "ERROR")]
+    if status is None:
+        text = f"stopped after {seconds:.0f} s: {text}"
+    last = (output.strip().splitlines() or ["no output"])[-1]
+    if failed:
+        return Outcome(text, f"{text}; {', '.join(failed[:10])}")
+    if status not in (0, None):
+        return Outcome(text, f"{text}; pytest ended with {status}: {last}")
+    return Outcome(text, None)
