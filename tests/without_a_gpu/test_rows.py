@@ -32,8 +32,6 @@ DIRECTIONS = ("FORWARD_ROWS", "BACKWARD_ROWS")
 # By the multiprocessors of a device: one, two or four sequences a block, for B = 9.
 PROCESSORS = {1: 100, 2: 5, 4: 1}
 
-pytestmark = pytest.mark.cuda_on_cpu
-
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[bool]]]:
@@ -55,11 +53,15 @@ def has_processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(persistent, "processors_of_device", lambda: count)
 
 
-@pytest.mark.parametrize(
+EACH_DTYPE = pytest.mark.parametrize(
     ("dtype", "sequences"),
     [("float32", 1), ("float32", 2), ("float32", 4), ("float64", 4), ("float16", 2),
      ("bfloat16", 1), ("complex64", 4), ("complex128", 2)],
 )  # fmt: skip
+
+
+@EACH_DTYPE
+@pytest.mark.cuda_on_cpu
 def test_rows_agree_with_numpy(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -67,18 +69,36 @@ def test_rows_agree_with_numpy(
     dtype: str,
     sequences: int,
 ) -> None:
-    """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
     has_processors(monkeypatch, PROCESSORS[sequences])
+    rows_agree_with_numpy(cupy_on_cpu, taken, dtype)
+
+
+@EACH_DTYPE
+@pytest.mark.gpu
+def test_rows_on_a_gpu_agree_with_numpy(
+    cupy_on_gpu: ModuleType,
+    taken: dict[str, list[bool]],
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    sequences: int,
+) -> None:
+    has_processors(monkeypatch, PROCESSORS[sequences])
+    rows_agree_with_numpy(cupy_on_gpu, taken, dtype)
+
+
+def rows_agree_with_numpy(cupy: Any, taken: dict[str, list[bool]], dtype: str) -> None:
+    """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
     H = 9 if dtype == "complex128" else 33  # what fits
-    agrees_with_numpy(cupy_on_cpu, dtype, (4, 9, 3, H), 3)
+    agrees_with_numpy(cupy, dtype, (4, 9, 3, H), 3)
     for mode in nets.MODES:
         lengths = (4, 1, 0, 2, 3, 4, 2, 1, 4)
-        rnn_agrees_with_numpy(cupy_on_cpu, Case(mode, 4, 9, 2, 5, 2, BI, lengths=lengths), dtype)
+        rnn_agrees_with_numpy(cupy, Case(mode, 4, 9, 2, 5, 2, BI, lengths=lengths), dtype)
     assert len(taken) == 2 * len(CELLS)
     # Where a step is alone, the loop has no more launches.
     assert all(any(found) for found in taken.values())
 
 
+@pytest.mark.cuda_on_cpu
 def test_what_does_not_fit_is_the_loops(
     cupy_on_cpu: ModuleType, taken: dict[str, list[bool]]
 ) -> None:
@@ -154,6 +174,7 @@ def on(cupy: Any, call: Any, order: Any = slice(None)) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.cuda_on_cpu
 def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -183,6 +204,7 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
 
 
 @pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.cuda_on_cpu
 def test_the_order_of_threads_does_not_matter(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -213,6 +235,7 @@ def forget() -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.cuda_on_cpu
 def test_as_many_launches_whatever_the_number_of_steps(
     cupy_on_cpu: Any, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch, cell: str
 ) -> None:
@@ -348,6 +371,7 @@ def caught_by(
     "tool", [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.cuda_on_cpu
 def test_a_planted_error_is_caught(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -387,6 +411,7 @@ def needs_tool(tool: str) -> None:
     "tool", [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.cuda_on_cpu
 def test_nothing_is_caught_where_nothing_is_wrong(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -450,6 +475,7 @@ QUICK = {
     ],
 )
 @pytest.mark.parametrize("order", ["together", "backward"])
+@pytest.mark.cuda_on_cpu
 def test_the_ptx_agrees(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],

@@ -6,14 +6,12 @@ Each is called twice: the first call compiles, and makes the handle of cuBLAS.
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from without_a_gpu.cupy_on_host.calls import calls, rnn_calls
+from without_a_gpu.cupy_on_host.calls import calls, calls_made, rnn_calls
 
 pytestmark = pytest.mark.gpu
 
@@ -91,23 +89,6 @@ def test_one_launch_and_one_product_a_step(host: Any, cupy: Any) -> None:
         per_step = 2 if name.startswith("block_gru") else 1
         assert step.launches == step.products == per_step, (name, step)
         assert step.allocations == step.memsets == step.copies_on_device == 0, (name, step)
-
-
-def calls_made(call: Any) -> int:
-    """Return how many functions of Python and C are called: the host's work, but no time."""
-    made = 0
-
-    def see(_: FrameType, event: str, __: Any) -> None:
-        nonlocal made
-        made += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(see)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return made
 
 
 def test_the_arguments_of_a_step_are_packed_before_the_loop(cupy: Any) -> None:

@@ -1,0 +1,78 @@
+"""
+One launch for all steps, as real CuPy makes it: what a call asks of a device, and of the host.
+
+What is counted are events of the driver and of cuBLAS, and functions that Python calls, for every
+op over whole sequences and its gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from without_a_gpu.cupy_on_host.calls import calls, calls_made, rnn_calls
+
+pytestmark = pytest.mark.gpu
+
+OPS = (
+    *("block_lstm", "block_lstm_grad", "block_gru", "block_gru_grad"),
+    *(f"{op} {mode}" for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+      for op in ("cudnn_rnn", "cudnn_rnn_backprop")),
+)  # fmt: skip
+STEPS = (2, 3, 40)
+
+
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+
+
+def events(host: Any, call: Any) -> Any:
+    """Return the counts of a second call, which compiles nothing."""
+    call()
+    before = host.counts()
+    call()
+    return host.counts() - before
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_call_asks_as_much_of_a_device_whatever_the_number_of_steps(
+    host: Any, cupy: Any, name: str
+) -> None:
+    found = [events(host, calls(cupy, (T, 3, 4, 9))[name]) for T in STEPS]
+    assert found[0] == found[1] == found[2]
+    assert found[0].launches > 0
+    assert found[0].copies_to_host == found[0].synchronisations == found[0].waits == 0
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_sequences_of_different_lengths_cost_no_more_a_step(
+    host: Any, cupy: Any, mode: str
+) -> None:
+    counted = []
+    for T in STEPS:
+        lengths = np.array([T, 1, T // 2])
+        both = rnn_calls(cupy, (T, 3, 4, 9), "float32", mode, lengths)
+        counted.append([events(host, call) for call in both])
+    assert counted[0] == counted[1] == counted[2]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_host_does_nothing_for_a_step(cupy: Any, name: str) -> None:
+    made = []
+    for T in STEPS:
+        call = calls(cupy, (T, 3, 4, 9))[name]
+        call()
+        made.append(calls_made(call))
+    assert made[0] == made[1] == made[2]
+
+
+def test_the_loop_is_seen_to_cost_more(
+    host: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+    few, many = (calls(cupy, (T, 3, 4, 9))["block_lstm_grad"] for T in (3, 4))
+    assert events(host, few) != events(host, many)
+    assert calls_made(few) < calls_made(many)
