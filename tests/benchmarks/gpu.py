@@ -268,13 +268,13 @@ def run(args: argparse.Namespace, report: Report, cupy: Any, found_torch: Any) -
         recurrence.time_recurrences(steps, wanted)
     checks = Checks(report, cupy, torch, args.quick or args.dry)
     if BLOCK_LSTM in args.sections:
-        end = budget.end(BLOCK_LSTM)
+        checks.end = end = budget.end(BLOCK_LSTM)
         print("checks of block_lstm", flush=True)
         checks.lstm(modes)
         refused |= checks.refused
         rows.time_lstm(bench(end, limits), args.shapes or lstm_shapes, modes)
     if CUDNN_RNN in args.sections:
-        end = budget.end(CUDNN_RNN)
+        checks.end = end = budget.end(CUDNN_RNN)
         no_cudnn = nets.no_cudnn(cupy)
         print(f"checks of cudnn_rnn; engine cudnn: {no_cudnn or 'found'}", flush=True)
         checks.nets(modes, args.cells, no_cudnn)

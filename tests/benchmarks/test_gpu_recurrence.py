@@ -305,6 +305,11 @@ def test_what_became_of_the_tests() -> None:
     good = SOME.replace("FAILED", "PASSED")
     assert suite.outcome(good, 0, 270) == ("2 passed, 1 skipped", None)
     assert suite.outcome(good, None, 270) == ("stopped after 270 s: 2 passed, 1 skipped", None)
+    several = (
+        "a.py::test_x[a b] \n[gw0] [ 50%] PASSED a.py::test_x[a b] \n[gw1] [100%] FAILED a.py::t \n"
+        "FAILED a.py::t - assert 0\n"
+    )
+    assert suite.outcome(several, 1, 9) == ("1 failed, 1 passed", "1 failed, 1 passed; a.py::t")
     broken = suite.outcome("No module named pytest\n", 1, 270)
     assert broken.problem == "no test ran; pytest ended with 1: No module named pytest"
     dry = suite.outcome("a\n5/9 tests collected (4 deselected) in 1.00s\n", 0, 270)
@@ -341,6 +346,15 @@ def test_the_time_of_the_sections(monkeypatch: pytest.MonkeyPatch) -> None:
         np.isinf(gpu.Budget(argparse.Namespace(**{**vars(given), "dry": True})).end(n))
         for n in problem.SECTIONS
     )
+
+
+@pytest.mark.cuda_on_cpu
+def test_checks_have_an_end_too(cupy: Any, tmp_path: Path) -> None:
+    args = ["--sections", "block_lstm", "--seconds", "0", "--out", str(tmp_path)]
+    assert gpu.main([*args, "--dtypes", "float32", "--shapes", "A"]) == 0
+    page = (tmp_path / "gpu-a-cpu.md").read_text()
+    assert "0 checks, 0 failed, " in page
+    assert "* check of block_lstm cupyrnn, float32 awkward shapes" in page
 
 
 def test_the_tests_are_a_section(

@@ -71,6 +71,7 @@ class Report:
             "environment": environment,
             "finished": False,
             "checks": [],
+            "skipped checks": [],
             "rows": [],
         }
         self.failed = False
@@ -79,6 +80,12 @@ class Report:
         self.failed |= problem is not None
         self.data["checks"].append({"what": what, "problem": problem})
         print(f"  {what}: {'ok' if problem is None else f'FAILED: {problem}'}", flush=True)
+        self.save()
+
+    def skip_check(self, what: str) -> None:
+        """Take a check that there was no time for; nor is there for what it is of."""
+        self.data["skipped checks"].append(what)
+        print(f"  {what}: skipped: out of time", flush=True)
         self.save()
 
     def add(self, row: dict[str, Any]) -> None:
@@ -277,14 +284,15 @@ def recurrence_page(data: dict[str, Any]) -> list[str]:
 
 
 def skipped(data: dict[str, Any]) -> list[str]:
-    """Return what there was no time for, a line for each shape."""
+    """Return what there was no time for, a line for each check and shape."""
     found: dict[str, list[str]] = {}
     for row in data["rows"]:
         if row.get("status", "").startswith("skipped"):
             parts = (row[name] for name in ("op", "shape", "mode", "variant"))
             whose = found.setdefault(" ".join(filter(None, parts)), [])
             whose += [row["who"]] if row["who"] not in whose else []
-    return [f"* {what}: {', '.join(whose)}" for what, whose in found.items()]
+    checks = [f"* check of {what}" for what in data["skipped checks"]]
+    return checks + [f"* {what}: {', '.join(whose)}" for what, whose in found.items()]
 
 
 def costs_table(rows: list[dict[str, Any]]) -> str:
@@ -314,7 +322,9 @@ def markdown(data: dict[str, Any]) -> str:
     failed = [c for c in data["checks"] if c["problem"] is not None]
     lines = [f"# Recurrent ops on {data['environment'].get('device', '?')}", ""]
     lines += [f"* {name}: {value}" for name, value in data["environment"].items()]
-    lines += ["", f"{len(data['checks'])} checks, {len(failed)} failed."]
+    left_out = len(data["skipped checks"])
+    skips = f", {left_out} skipped" if left_out else ""
+    lines += ["", f"{len(data['checks'])} checks, {len(failed)} failed{skips}."]
     lines += [f"* {c['what']}: FAILED: {c['problem']}" for c in failed]
     if not data["finished"]:
         lines += ["", "The run did not come to its end."]
