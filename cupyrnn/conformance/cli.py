@@ -49,6 +49,10 @@ def _parser() -> argparse.ArgumentParser:
         "--gradients", metavar="MODULE:FUNCTION", help="a function of the path, the inputs and the"
         " gradients of the outputs by name that returns those of the inputs by name",
     )  # fmt: skip
+    run.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS",
+        help="how long a case may take, 60 if left out; one that takes longer counts as crashed",
+    )  # fmt: skip
     run.add_argument("--out", type=Path, metavar="FILE", help="write the report there as well")
     for command in (write, run):
         command.add_argument("--op", choices=_OPERATORS, help="the cases of one operator alone")
@@ -102,18 +106,25 @@ def _run(given: argparse.Namespace) -> int:
     import onnx
 
     from . import files, report
-    from .runtimes import runtime_of
+    from .worker import Worker
 
+    forward, backward = [], []
     try:
-        run, gradients, about = runtime_of(given.runtime, given.gradients)
+        worker = Worker(given.runtime, given.gradients, given.timeout)
     except ValueError as error:
         _fail(str(error))
-    forward, backward = [], []
-    with _cases(given.folder, given.op) as folder:
-        chosen = (case for case in files.read(folder) if given.op in (None, case.features[0]))
-        for outcome, back in report.run_all(chosen, run, gradients):
-            forward.append(outcome)
-            backward += [] if back is None else [back]
+    try:
+        with _cases(given.folder, given.op) as folder:
+            chosen = (case for case in files.read(folder) if given.op in (None, case.features[0]))
+            gradients = worker.gradients if worker.has_gradients else None
+            for outcome, back in report.run_all(chosen, worker.outputs, gradients):
+                forward.append(outcome)
+                backward += [] if back is None else [back]
+    except ValueError as error:  # it could not be started again
+        _fail(str(error))
+    finally:
+        worker.close()
+    about = worker.about
     versions = {"cupyrnn": cupyrnn.__version__, "onnx": onnx.__version__, "NumPy": np.__version__}
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [report.text(about, forward)]

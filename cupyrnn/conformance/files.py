@@ -142,20 +142,25 @@ def _save(path: Path, name: str, a: NDArray[Any], dtype: str) -> None:
 def read(folder: Path) -> Iterator[Stored]:
     """Yield the cases of a folder, by name."""
     for about in sorted(folder.glob("*/case.json")):
-        place, told = about.parent, json.loads(about.read_text(encoding="utf-8"))
-        data, gradient = place / "test_data_set_0", place / "gradient"
-        yield Stored(
-            place.name,
-            place / "model.onnx",
-            told["dtype"],
-            tuple(told["features"]),
-            _arrays(data, "input"),
-            _arrays(data, "truth"),
-            told["tolerance"],
-            _arrays(gradient, "cotangent"),
-            _arrays(gradient, "input"),
-            told["gradient_tolerance"],
-        )
+        yield read_case(about.parent)
+
+
+def read_case(place: Path) -> Stored:
+    """Return the case of a folder of its own."""
+    told = json.loads((place / "case.json").read_text(encoding="utf-8"))
+    data, gradient = place / "test_data_set_0", place / "gradient"
+    return Stored(
+        place.name,
+        place / "model.onnx",
+        told["dtype"],
+        tuple(told["features"]),
+        _arrays(data, "input"),
+        _arrays(data, "truth"),
+        told["tolerance"],
+        _arrays(gradient, "cotangent"),
+        _arrays(gradient, "input"),
+        told["gradient_tolerance"],
+    )
 
 
 def _arrays(folder: Path, kind: str) -> dict[str, NDArray[Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,10 @@ from .files import Stored
 from .runtimes import Gradients, Run
 from .standard import decided_by
 
-RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
+RIGHT, WRONG, REFUSED, CRASHED = "right", "wrong", "refused", "crashed"
+
+# A verdict on a case, and why it is not right.
+Judge: TypeAlias = Callable[[Stored], tuple[str, str]]
 
 
 class Outcome(NamedTuple):
@@ -57,31 +60,38 @@ def judge(
     return ""
 
 
+def of_outputs(case: Stored, run: Run) -> tuple[str, str]:
+    """Run a case; return a verdict on its outputs, and why."""
+    try:
+        outputs = run(case.path, case.inputs)
+        if not isinstance(outputs, (list, tuple)) or len(outputs) != len(case.truth):
+            return WRONG, f"{len(case.truth)} outputs expected, as a list or a tuple"
+        found = dict(zip(case.truth, outputs, strict=True))
+        why = judge(case.truth, case.tolerance, found, case.dtype)
+    except Exception as error:
+        return REFUSED, _line(error)
+    return WRONG if why else RIGHT, why
+
+
+def of_gradients(case: Stored, gradients: Gradients) -> tuple[str, str]:
+    """Run the gradient of a case; return a verdict, and why."""
+    try:
+        found = dict(gradients(case.path, case.inputs, case.cotangents))
+        why = judge(case.gradients, case.gradient_tolerance, found, case.dtype)
+    except Exception as error:
+        return REFUSED, _line(error)
+    return WRONG if why else RIGHT, why
+
+
 def run_all(
-    cases: Iterable[Stored], run: Run, gradients: Gradients | None
+    cases: Iterable[Stored], outputs: Judge, gradients: Judge | None
 ) -> Iterator[tuple[Outcome, Outcome | None]]:
     """Yield what comes of each case, and of its gradients where it and the runtime have them."""
     for case in cases:
-        try:
-            outputs = run(case.path, case.inputs)
-            if not isinstance(outputs, (list, tuple)) or len(outputs) != len(case.truth):
-                outcome = WRONG, f"{len(case.truth)} outputs expected, as a list or a tuple"
-            else:
-                found = dict(zip(case.truth, outputs, strict=True))
-                why = judge(case.truth, case.tolerance, found, case.dtype)
-                outcome = WRONG if why else RIGHT, why
-        except Exception as error:
-            outcome = REFUSED, _line(error)
-        back = None
-        if gradients is not None and case.gradients:
-            try:
-                found = dict(gradients(case.path, case.inputs, case.cotangents))
-                why = judge(case.gradients, case.gradient_tolerance, found, case.dtype)
-                back = WRONG if why else RIGHT, why
-            except Exception as error:
-                back = REFUSED, _line(error)
         about = case.name, case.size, case.features
-        yield Outcome(*about, *outcome), None if back is None else Outcome(*about, *back)
+        outcome = Outcome(*about, *outputs(case))
+        wanted = gradients is not None and case.gradients
+        yield outcome, Outcome(*about, *gradients(case)) if gradients and wanted else None
 
 
 def _line(error: Exception) -> str:
@@ -98,7 +108,7 @@ def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:
     three together only where nothing else is left.
     """
     found, rest = [], list(outcomes)
-    for verdict in (REFUSED, WRONG):
+    for verdict in (CRASHED, REFUSED, WRONG):
         while cause := _best(rest, verdict, 1, 2) or _best(rest, verdict, 3):
             found.append(cause)
             explained = {o.name for o in cause.outcomes}
@@ -156,19 +166,26 @@ def text(title: str, outcomes: Sequence[Outcome]) -> str:
 
 
 def _counts(outcomes: Sequence[Outcome]) -> list[str]:
-    counts = {v: sum(o.verdict == v for o in outcomes) for v in (RIGHT, WRONG, REFUSED)}
+    counts = {v: sum(o.verdict == v for o in outcomes) for v in _verdicts(outcomes)}
     told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
     return [f"{len(outcomes)} cases: {told}."]
 
 
+def _verdicts(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what is counted: crashes where there are any."""
+    crashed = any(o.verdict == CRASHED for o in outcomes)
+    return [RIGHT, WRONG, REFUSED, *([CRASHED] if crashed else [])]
+
+
 def _by_feature(outcomes: Sequence[Outcome]) -> list[str]:
     """The table by attribute."""
-    lines = ["| attribute | cases | right | wrong | refused | smallest failing case |"]
-    lines.append("|---|---|---|---|---|---|")
+    verdicts = _verdicts(outcomes)
+    lines = [f"| attribute | cases | {' | '.join(verdicts)} | smallest failing case |"]
+    lines.append("|---" * (3 + len(verdicts)) + "|")
     every = {feature for outcome in outcomes for feature in outcome.features}
     for feature in sorted(every, key=str.lower):
         having = [o for o in outcomes if feature in o.features]
-        counts = [sum(o.verdict == v for o in having) for v in (RIGHT, WRONG, REFUSED)]
+        counts = [sum(o.verdict == v for o in having) for v in verdicts]
         failing = [o for o in having if o.verdict != RIGHT]
         least = smallest(failing).name if failing else ""
         lines.append(_row(feature, len(having), *counts, least))

@@ -207,7 +207,64 @@ def test_a_wrong_runtime_is_found_out(
     assert "applied to the input of activations" in clip
     assert not [row for row in rows if "no feature alone" in row]
     assert len([row for row in rows if "| wrong |" in row and "decided" not in row]) == 2
-    monkeypatch.delitem(sys.modules, "planted")
+
+
+CRASHING = '''
+"""A runtime that kills its process where there is a clip, hangs with a layout, prints a lot."""
+
+import os
+import time
+
+from cupyrnn.conformance import runtimes
+
+
+def run(path, inputs):
+    print("a line that is no answer")
+    _, _, attributes = runtimes._node(path, inputs)
+    if "clip" in attributes:
+        os.abort()
+    if attributes.get("layout"):
+        time.sleep(1000)
+    return runtimes.cupyrnn(path, inputs)
+
+
+def gradients(path, inputs, cotangents):
+    os._exit(7)
+
+
+if os.environ.get("CRASH_AT_IMPORT"):
+    os.abort()
+'''
+
+
+def test_a_runtime_that_crashes_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A signal, a hang and an exit are counted, with the case, and all other cases are run."""
+    features = [cases.features(plan) for plan in PLANS]
+    clips = [n for n, f in enumerate(features) if "clip" in f and "layout=1" not in f][:4]
+    layouts = [n for n, f in enumerate(features) if "layout=1" in f and "clip" not in f][:1]
+    plain = [
+        n for n, f in enumerate(features) if PLANS[n].gradients and not {"clip", "layout=1"} & {*f}
+    ]
+    for case in drawn([*plain[:2], *clips, *layouts]):
+        files.write(case, tmp_path / "cases")
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    monkeypatch.chdir(tmp_path)
+    options = ["--gradients", "crashing:gradients", "--timeout", "20"]
+    assert cli.main(["run", "crashing:run", "cases", *options]) == 1
+    forward, backward = capsys.readouterr().out.split("## Gradients of")
+    assert f"2 right, 0 wrong, 0 refused, {len(clips) + 1} crashed." in forward
+    assert "its process ended by SIGABRT" in forward
+    assert "its process gave no answer within 20 s" in forward
+    assert "| attribute | cases | right | wrong | refused | crashed |" in forward
+    assert " crashed." in backward
+    assert "its process ended with status 7" in backward
+    monkeypatch.setenv("CRASH_AT_IMPORT", "1")
+    with pytest.raises(SystemExit):
+        cli.main(["run", "crashing:run", "cases"])
+    message = "conformance: crashing:run is imported by a process that ended by SIGABRT\n"
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize(
@@ -243,7 +300,10 @@ def test_whoever_ignores_an_attribute_is_found_out(
         outputs = cupyrnn.run_onnx_node(op_type, arrays, **attributes)  # type: ignore[arg-type]
         return [a for a in outputs if a is not None]
 
-    outcomes = [o for o, _ in report.run_all(files.read(tmp_path), ignoring, None)]
+    stored = files.read(tmp_path)
+    outcomes = [
+        o for o, _ in report.run_all(stored, lambda c: report.of_outputs(c, ignoring), None)
+    ]
     assert len(outcomes) > 4
     assert {o.verdict for o in outcomes} == {report.WRONG}
 
@@ -305,8 +365,8 @@ def test_what_is_not_right(change: Callable[..., Any], why: str) -> None:
 
 def test_outputs_that_are_none(folder: Path) -> None:
     for returned in (None, [], 3):
-        outcomes = report.run_all(files.read(folder), lambda *_, r=returned: r, None)
-        assert next(outcomes)[0].verdict == report.WRONG
+        verdict, _ = report.of_outputs(next(files.read(folder)), lambda *_, r=returned: r)
+        assert verdict == report.WRONG
 
 
 @pytest.mark.parametrize(
