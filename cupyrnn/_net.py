@@ -32,7 +32,8 @@ from ._arrays import (
     type_shown,
 )
 from .arithmetic.dual import real_dtype
-from .cells.contract import Form, Gradients, States, Weight
+from .arithmetic.norms import norm_of_rows, together
+from .cells.contract import Form, Gradients, States, Weight, each
 from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
@@ -230,11 +231,12 @@ def _places(net: Net) -> list[tuple[_Place | None, ...]]:
 
 
 def weights_of(params: Array, net: Net) -> list[Weights]:
-    """Return the parameters by layer and direction."""
-    found = []
+    """Return the parameters by layer and direction; there may be an axis in front."""
+    found, axes = [], params.shape[:-1]
     for places in _places(net):
         w_x, w_h, w_p, b_x, b_h = (
-            None if place is None else params[place[0]].reshape(place[1]) for place in places
+            None if place is None else params[..., place[0]].reshape(*axes, *place[1])
+            for place in places
         )
         found.append(Weights(w_x, w_h, w_p, b_x, b_h))
     return found
@@ -281,24 +283,68 @@ class PackedForm(Form):
     def gradients(self, xp: ModuleType, grads: Weights) -> Gradients:
         """Return views of the matrices, and memory for the sums."""
         w_x, w_h, w_p, *_ = grads
-        matrices = [None if a is None else a.T for a in (w_x, w_h)]
-        widths = [len(w_h) * 4 // 3 if self._net.rnn_mode == "gru" else len(w_h)]
+        matrices = [None if a is None else a.swapaxes(-1, -2) for a in (w_x, w_h)]
+        *axes, rows, _ = w_h.shape
+        widths = [rows * 4 // 3 if self._net.rnn_mode == "gru" else rows]
         if w_p is not None:
-            matrices.append(w_p.T)
-            widths.append(len(w_p))
-        return Gradients(None, matrices, [xp.zeros(width, w_h.dtype) for width in widths])
+            matrices.append(w_p.swapaxes(-1, -2))
+            widths.append(w_p.shape[-2])
+        return Gradients(None, matrices, [xp.zeros((*axes, width), w_h.dtype) for width in widths])
 
     def finished(self, grads: Weights, written: Gradients) -> Weights:
         """Write the gradients of the biases, and have a GRU's matrix in the packed order."""
         xp, total = module_of(grads.w_h), written.sums[0]
         if self._net.rnn_mode == "gru":
-            H = len(grads.w_h) // 3
-            grads.w_h[...] = xp.roll(grads.w_h, -H, axis=0)
-            grads.b_x[...] = total[H:]
-            grads.b_h[...] = xp.roll(total[: 3 * H], -H)
+            H = grads.w_h.shape[-2] // 3
+            grads.w_h[...] = xp.roll(grads.w_h, -H, axis=-2)
+            grads.b_x[...] = total[..., H:]
+            grads.b_h[...] = xp.roll(total[..., : 3 * H], -H, axis=-1)
         else:
             grads.b_x[...] = grads.b_h[...] = total
         return grads
+
+
+class OfPacked:
+    """The gradients of packed parameters, while they are made: as `weights.gradients.OfWeights`."""
+
+    def __init__(
+        self, xp: ModuleType, net: Net, dtype: np.dtype[Any], params: Array, by: str, B: int
+    ) -> None:
+        self._xp, self._form, self._dtype, self._by = xp, PackedForm(net), dtype, by
+        compute = compute_dtype(dtype)
+        if by == "none":
+            self.written = [Gradients(None, (), (), by=by)] * (net.L * net.D)
+            return
+        if by == "norms":
+            self._norms = [xp.zeros(B, compute)]
+            # Nothing is kept of a matrix.
+            self._weights = [
+                each(w, lambda a: xp.zeros((B, len(a), 0)[: a.ndim + 1], compute))
+                for w in weights_of(params, net)
+            ]
+        else:
+            axes = () if by == "sum" else (B,)
+            self._memory = xp.empty((*axes, *params.shape), compute)
+            self._weights = weights_of(self._memory, net)
+        made = [self._form.gradients(xp, w)._replace(by=by) for w in self._weights]
+        if by == "norms":
+            made = [
+                g._replace(weights=[None if a is None else self._norms for a in g.weights])
+                for g in made
+            ]
+        self.written = made
+
+    def finished(self) -> Any:
+        """Return what has been written, packed; or the norms, or None."""
+        if self._by == "none":
+            return None
+        for w, written in zip(self._weights, self.written, strict=True):
+            self._form.finished(w, written)
+        if self._by != "norms":
+            return cast(self._memory, self._dtype)
+        with np.errstate(all="ignore"):
+            biases = [norm_of_rows(self._xp, b) for w in self._weights for b in (w.b_x, w.b_h)]
+            return together(self._xp, [*self._norms, *biases])
 
 
 def reserve_size(net: Net, sizes: Sizes, rows: int) -> int:

@@ -16,7 +16,6 @@ import numpy as np
 from ._arrays import (
     cast,
     check_choice,
-    compute_dtype,
     contiguous,
     expect_rank,
     on_device,
@@ -26,6 +25,7 @@ from ._arrays import (
 from ._net import (
     OWN,
     OWNERS,
+    OfPacked,
     PackedForm,
     Run,
     RunArguments,
@@ -43,6 +43,7 @@ from .cells.lstm import LSTMStates
 from .derivatives.traced import traceable
 from .driver import stack as _stack
 from .driver.stack import Stack, as_given, time_major_of
+from .weights.gradients import check_weight_gradients
 from .weights.packed import NetArguments, check_activation, settled
 from .weights.params import DIRECTIONS, GATES, check_net, expect_params_size
 
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from .arithmetic.gates import RecurrentActivation
     from .cudnn.descriptors import Problem
     from .driver.stack import Sizes
+    from .weights.gradients import WeightGradients
     from .weights.packed import PackedParams, Settled
     from .weights.params import Direction, InputMode, Net, RNNMode
 
@@ -211,19 +213,16 @@ def _backward(
     output_grad: Array | None,
     last_grad: Any,
     reserve_space: Array,
-) -> tuple[Array, Array, Array | None, Array]:
+    by: str,
+) -> tuple[Array, Array, Array | None, Any]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
-    xp, dtype, net, form = call.run.xp, call.run.dtype, call.net, PackedForm(call.net)
-    params_grad = xp.empty(call.params.shape, compute_dtype(dtype))
-    weights = weights_of(params_grad, net)
-    grads = [form.gradients(xp, w) for w in weights]
+    xp, run = call.run.xp, call.run
+    of_params = OfPacked(xp, call.net, run.dtype, call.params, by, run.sizes.B)
     input_grad, first = _stack.backward(
-        xp, _stack_of(call), inputs, output_grad, last_grad, reserve_space, grads
+        xp, _stack_of(call), inputs, output_grad, last_grad, reserve_space, of_params.written
     )
-    for w, written in zip(weights, grads, strict=True):
-        form.finished(w, written)
     h_grad, c_grad = (*first, None)[:2]
-    return input_grad, h_grad, c_grad, cast(params_grad, dtype)
+    return input_grad, h_grad, c_grad, of_params.finished()
 
 
 def _expected_size(call: _Call, input: Array) -> int:
@@ -530,6 +529,7 @@ def cudnn_rnn_backprop(
     num_proj: int | None = None,
     recurrent_activation: RecurrentActivation | None = None,
     time_major: bool = True,
+    weight_gradients: WeightGradients = "sum",
     engine: Engine = "auto",
 ) -> CudnnRNNGrads[ArrayT]:
     """
@@ -589,6 +589,10 @@ def cudnn_rnn_backprop(
     time_major : bool
         If False, input, output and their gradients are [B, T, ·], and the states and their
         gradients [B, L*D, ·].
+    weight_gradients : {"sum", "examples", "norms", "none"}
+        What params_backprop is: the gradient of params; those of each example of the batch, [B,
+        params_size]; the Euclidean norms [B] of these, of float16 and bfloat16 in float32; or None.
+        cuDNN computes the sum only.
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
         What computes CuPy arrays. With host_reserved, "auto" means the engine of the forward call,
         and another engine is an error.
@@ -597,7 +601,8 @@ def cudnn_rnn_backprop(
     -------
     CudnnRNNGrads
         input_backprop, input_h_backprop, input_c_backprop and params_backprop, each with the shape
-        of its input. input_c_backprop is a scalar zero for cells without it.
+        of its input, the last as `weight_gradients` says. input_c_backprop is a scalar zero for
+        cells without it.
 
     Raises
     ------
@@ -639,6 +644,12 @@ def cudnn_rnn_backprop(
     states = input, input_h, input_c
     call = _check(op, states, settled(op, params, attributes), run, engine, given)
     xp, dtype, is_lstm = call.run.xp, call.run.dtype, call.net.rnn_mode == "lstm"
+    by = check_weight_gradients(op, weight_gradients)
+    if call.by_cudnn and by != "sum":
+        raise ValueError(
+            f"{op}: weight_gradients is {by!r}, expected 'sum' where reserve_space is cuDNN's;"
+            " cudnn_rnn with engine='cupy' leaves one that any can be computed of"
+        )
     if call.by_cudnn and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
     size = _expected_size(call, input)
@@ -663,7 +674,7 @@ def cudnn_rnn_backprop(
             )
         else:
             inputs, last = (x, call.states(h, c)), call.states(dh, dc)
-            grads = _backward(call, inputs, dy, last, reserve_space)
+            grads = _backward(call, inputs, dy, last, reserve_space, by)
         return CudnnRNNGrads(
             as_given(xp, grads[0], time_major, dtype),
             as_given(xp, grads[1], time_major, dtype),

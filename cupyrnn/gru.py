@@ -35,11 +35,13 @@ from .driver.layer import Step
 from .driver.padded import Extent, Padded, check_extent
 from .weights.block_forms import GRU_FORM, prepared
 from .weights.forms import BlockGRUParams
+from .weights.gradients import OfWeights, check_weight_gradients
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._typing import AnyArray, ArrayT
     from .arithmetic.gates import HardSigmoid, RecurrentActivation
+    from .weights.gradients import WeightGradients
 
 
 class _Call(NamedTuple):
@@ -73,16 +75,18 @@ def _backward(
     weights: BlockGRUParams,
     d_h: Array,
     call: _Call,
+    by: str = "sum",
 ) -> GRUGrads[Any]:
     """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
-    H, dtype, compute = padded.first.h.shape[1], call.dtype, compute_dtype(call.dtype)
+    (B, H), dtype = padded.first.h.shape, call.dtype
     padded = _padded.of_dtype(dtype, padded)
     cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
-    matrices = xp.empty(weights.w_ru.shape, compute), xp.empty(weights.w_c.shape, compute)
-    grads = BlockGRUParams(*matrices, xp.zeros(2 * H, compute), xp.zeros(H, compute))
+    biases = xp.empty(2 * H, dtype), xp.empty(H, dtype)
+    weights = BlockGRUParams(*weights[:2], *biases)
+    of_weights = OfWeights(xp, GRU_FORM, dtype, weights, by, B)
     given = States(*cast_all(dtype, d_h))
-    d_x, first = _padded.backward(xp, cell, padded, given, GRU_FORM.gradients(xp, grads))
-    return GRUGrads(*(cast(g, dtype) for g in (d_x, first.h, *grads)))
+    d_x, first = _padded.backward(xp, cell, padded, given, of_weights.written)
+    return GRUGrads(d_x, cast(first.h, dtype), *of_weights.finished())
 
 
 def _gates_gradient(
@@ -530,6 +534,7 @@ def block_gru_grad(
     reverse: bool = False,
     resets: Resets | None = None,
     recurrent_activation: RecurrentActivation = "sigmoid",
+    weight_gradients: WeightGradients = "sum",
 ) -> GRUGrads[ArrayT]:
     """
     The gradient of every input of `block_gru`.
@@ -564,11 +569,16 @@ def block_gru_grad(
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of r and u in the forward call. The slope of a hard sigmoid replaces r*(1-r) and
         u*(1-u): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
+    weight_gradients : {"sum", "examples", "norms", "none"}
+        What is returned of the weights: their gradients; those of each example of the batch, with
+        an axis B in front; for each weight the Euclidean norms [B] of these, of float16 and
+        bfloat16 in float32; or None.
 
     Returns
     -------
     GRUGrads
-        d_x, d_h_prev, d_w_ru, d_w_c, d_b_ru and d_b_c, each of the shape of its input.
+        d_x, d_h_prev, d_w_ru, d_w_c, d_b_ru and d_b_c, each of the shape of its input, those
+        of weights as `weight_gradients` says.
 
     Raises
     ------
@@ -598,7 +608,8 @@ def block_gru_grad(
         {"b_ru": b_ru, "b_c": b_c},
         recurrent_activation,
     )
+    by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call)
+        return _backward(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call, by)

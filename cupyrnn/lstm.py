@@ -22,12 +22,14 @@ from .driver.layer import Step
 from .driver.padded import Extent, Padded, check_extent
 from .weights.block_forms import COLUMNS, LSTM_FORM, LSTMCall, check_lstm, prepared
 from .weights.forms import PeepholeLSTMParams
+from .weights.gradients import OfWeights, check_weight_gradients
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._typing import AnyArray, ArrayT
     from .arithmetic.gates import RecurrentActivation
     from .weights.block_forms import GateOrder
+    from .weights.gradients import WeightGradients
 
 
 def _forward(
@@ -51,22 +53,22 @@ def _forward(
 
 
 def _backward(
-    xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: LSTMCall
+    xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: LSTMCall, by: str = "sum"
 ) -> LSTMGrads[Any]:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     padded = _padded.of_dtype(call.dtype, padded)
     given = LSTMStates(*cast_all(call.dtype, *given))
-    dtype, H = padded.x.dtype, padded.first.h.shape[1]
+    dtype, (B, H) = padded.x.dtype, padded.first.h.shape
     weights = PeepholeLSTMParams(w, None, *call.peephole)
     cell = LSTM_FORM.cell(xp, prepared(xp, weights, dtype), call.attributes)
-    compute = compute_dtype(dtype)
-    memory = xp.empty(w.shape, compute), xp.zeros(4 * H, compute)
-    grads = PeepholeLSTMParams(*memory, *call.peephole)
-    written = LSTM_FORM.gradients(xp, grads)
-    x_grad, first_grad = _padded.backward(xp, cell, padded, given, written)
-    peephole_grads = xp.zeros((3, H), dtype) if written.vectors is None else written.vectors
-    found = (x_grad, first_grad.c, first_grad.h, grads.w, *peephole_grads, grads.b)
-    return LSTMGrads(*(cast(g, dtype) for g in found))
+    weights = weights._replace(b=xp.empty(4 * H, dtype))
+    of_weights = OfWeights(xp, LSTM_FORM, dtype, weights, by, B)
+    x_grad, first = _padded.backward(xp, cell, padded, given, of_weights.written)
+    w_grad, b_grad, *peephole_grads, _ = of_weights.finished()
+    if call.peephole[0] is None:
+        peephole_grads = [of_weights.zeros(H, B) for _ in range(3)]
+    states = (cast(g, dtype) for g in (first.c, first.h))
+    return LSTMGrads(x_grad, *states, w_grad, *peephole_grads, b_grad)
 
 
 def _gates_gradient(
@@ -587,6 +589,7 @@ def block_lstm_grad(
     use_peephole: bool | None = None,
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
+    weight_gradients: WeightGradients = "sum",
 ) -> LSTMGrads[ArrayT]:
     """
     The gradient of every input of `block_lstm`, as TensorFlow's BlockLSTMGrad and V2.
@@ -631,12 +634,17 @@ def block_lstm_grad(
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         Activation of i, f and o in the forward call. The slope of a hard sigmoid replaces i*(1-i),
         f*(1-f) and o*(1-o): it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
+    weight_gradients : {"sum", "examples", "norms", "none"}
+        What is returned of the weights: their gradients; those of each example of the batch, with
+        an axis B in front; for each weight the Euclidean norms [B] of these, of float16 and
+        bfloat16 in float32; or None.
 
     Returns
     -------
     LSTMGrads
         x_grad, cs_prev_grad, h_prev_grad, w_grad, wci_grad, wcf_grad, wco_grad and b_grad, each
-        of the shape of its input; the peephole gradients are zeros without peepholes.
+        of the shape of its input, those of weights as `weight_gradients` says; the peephole
+        gradients are zeros without peepholes.
 
     Raises
     ------
@@ -668,7 +676,8 @@ def block_lstm_grad(
         Attributes(None, cell_clip, gate_order, recurrent_activation),
         use_peephole,
     )
+    by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, padded, w, LSTMStates(h_grad, cs_grad), call)
+        return _backward(xp, padded, w, LSTMStates(h_grad, cs_grad), call, by)

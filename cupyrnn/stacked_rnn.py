@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from typing import NamedTuple as PlainTuple
 
 from ._arrays import (
-    cast,
     check_choice,
     check_list,
     expect_rank,
@@ -25,12 +24,13 @@ from ._arrays import (
 )
 from ._net import Run, RunArguments, check_run, check_sequences, check_shapes
 from ._typing import ArrayT, NamedTuple
-from .cells.contract import Attributes, each
+from .cells.contract import Attributes
 from .derivatives.traced import traceable
 from .driver import stack as _stack
 from .driver.stack import Stack, as_given, time_major_of
-from .weights.block_forms import memory_for, prepared
+from .weights.block_forms import prepared
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from .weights.gradients import OfWeights, check_weight_gradients
 from .weights.params import DIRECTIONS
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .arithmetic.gates import RecurrentActivation
     from .cells.contract import Form, FormedWeights
     from .weights.block_forms import GateOrder
+    from .weights.gradients import WeightGradients
     from .weights.params import Direction
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
@@ -384,23 +385,24 @@ def _backward(
     weights: Sequence[Any],
     output_backprop: Any,
     reserve_space: Any,
+    by: str,
 ) -> StackedRNNGrads[Any]:
     """stacked_rnn_backprop after its checks."""
     xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
     x, dy = time_major_of(xp, dtype, major, (input, output_backprop))
     first = form.States(*_of_driver(call, call.states))
     last = form.States(*_of_driver(call, call.grads))
-    of_weights = [memory_for(xp, entry, dtype) for entry in weights]
-    grads = [form.gradients(xp, memory) for memory in of_weights]
+    B = call.run.sizes.B
+    of_weights = [OfWeights(xp, form, dtype, entry, by, B) for entry in weights]
+    grads = [of_entry.written for of_entry in of_weights]
     stack = _stack_of(call, weights)
     dx, d_first = _stack.backward(xp, stack, (x, first), dy, last, reserve_space, grads)
-    finished = map(form.finished, of_weights, grads)
     dh, *others = (_as_given(call, state) for state in d_first)
     return StackedRNNGrads(
         as_given(xp, dx, major, dtype),
         dh,
         _joined(xp, others, dtype),
-        [each(entry, lambda a: cast(a, dtype)) for entry in finished],
+        [of_entry.finished() for of_entry in of_weights],
     )
 
 
@@ -567,6 +569,7 @@ def stacked_rnn_backprop(
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
     time_major: bool = True,
+    weight_gradients: WeightGradients = "sum",
 ) -> StackedRNNGrads[ArrayT]:
     """
     The gradient of every input of `stacked_rnn`.
@@ -615,6 +618,10 @@ def stacked_rnn_backprop(
     time_major : bool
         If False, input, output_backprop and input_backprop are [B, T, ·], and the states and their
         gradients [B, L*D, ·].
+    weight_gradients : {"sum", "examples", "norms", "none"}
+        What is returned of the weights: their gradients; those of each example of the batch, with
+        an axis B in front; for each weight the Euclidean norms [B] of these, of float16 and
+        bfloat16 in float32; or None.
 
     Returns
     -------
@@ -668,5 +675,6 @@ def stacked_rnn_backprop(
             f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"
             " stacked_rnn returns it for these arguments with is_training=True"
         )
+    by = check_weight_gradients(op, weight_gradients)
     with on_device(call.run.xp, input):
-        return _backward(call, input, weights, output_backprop, reserve_space)
+        return _backward(call, input, weights, output_backprop, reserve_space, by)

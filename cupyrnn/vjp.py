@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .cells.lstm import LSTMOutputs
     from .onnx_node import OnnxGrads, OnnxOutputs
     from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs
+    from .weights.gradients import WeightGradients
 
     P = ParamSpec("P")
 
@@ -47,6 +48,9 @@ _GRADIENTS: dict[Any, Callable[..., Any]] = {
     raw_ops.CudnnRNNV2: raw_ops.CudnnRNNBackpropV2,
     raw_ops.CudnnRNNV3: raw_ops.CudnnRNNBackpropV3,
 }
+
+# Those whose gradients take weight_gradients.
+_BY_EXAMPLE = (block_lstm, block_gru, cudnn_rnn, stacked_rnn)
 
 
 class _Plan(NamedTuple):
@@ -70,11 +74,14 @@ def _plan(function: Any, outputs: Any) -> _Plan:
         inspect.signature(f).parameters.values() for f in (function, _GRADIENTS[function])
     )
     known = {p.name: p.default for p in forward if p.kind is not p.VAR_KEYWORD}
-    names = [p.name for p in gradient if p.kind is not p.VAR_KEYWORD]
+    every = any(p.kind is p.VAR_KEYWORD for p in gradient)
+    # The pullback is given weight_gradients when it is called.
+    no_input = ("weight_gradients",)
+    names = [p.name for p in gradient if p.kind is not p.VAR_KEYWORD and p.name not in no_input]
     return _Plan(
         tuple(known),
         frozenset(names) & frozenset(known),
-        len(names) < len(gradient),
+        every,
         {p.name: known[p.name] for p in gradient if p.name in known and p.default is p.empty},
         tuple(n for n in outputs._fields if n in names),
         tuple(n for n in names if n not in known and n not in outputs._fields),
@@ -133,7 +140,13 @@ class Pullback(Generic[G]):
     def __repr__(self) -> str:
         return f"<pullback of {self._function.__name__}, of {', '.join(self.names)}>"
 
-    def __call__(self, *, through_clip: bool = False, **gradients: AnyArray | None) -> G:
+    def __call__(
+        self,
+        *,
+        through_clip: bool = False,
+        weight_gradients: WeightGradients = "sum",
+        **gradients: AnyArray | None,
+    ) -> G:
         """
         Return the gradient of every input.
 
@@ -142,6 +155,10 @@ class Pullback(Generic[G]):
         through_clip : bool
             If True, the gradient treats a clipped cell state as if no clipping had happened, as
             TensorFlow's does. Otherwise it is the true gradient, which is zero there.
+        weight_gradients : {"sum", "examples", "norms", "none"}
+            What is returned of the weights: their gradients; those of each example of the batch,
+            with an axis B in front; the norms [B] of these; or None. Of `block_lstm`, `block_gru`,
+            `cudnn_rnn` and `stacked_rnn`.
         gradients : array or None
             The gradients of the outputs by the gradient op's names. A missing one, or None, stands
             for zeros.
@@ -154,8 +171,8 @@ class Pullback(Generic[G]):
         Raises
         ------
         TypeError
-            No gradient is given, a name is unknown, or through_clip is given for an op without
-            cell_clip; also the gradient op's own errors.
+            No gradient is given, a name is unknown, or through_clip or weight_gradients is given
+            for an op that does not have it; also the gradient op's own errors.
         ValueError
             An array of the call has changed since; also the gradient op's own errors.
 
@@ -172,13 +189,20 @@ class Pullback(Generic[G]):
         """
         if not gradients or not gradients.keys() <= set(self.names):
             raise self._unknown(gradients)
-        clip = {}
+        clip: dict[str, Any] = {}
         if through_clip is not False:
             op = self._op
             if check_bool(op, "through_clip", through_clip) and self._clip is None:
                 raise TypeError(f"{op}: through_clip is True, and the call has no cell_clip")
         if self._clip is not None and not through_clip:
             clip["cell_clip"] = self._clip
+        if weight_gradients != "sum":
+            if self._function not in _BY_EXAMPLE:
+                raise TypeError(
+                    f"{self._op}: weight_gradients is {shown(weight_gradients)}, expected 'sum':"
+                    f" {_GRADIENTS[self._function].__name__} has no other"
+                )
+            clip["weight_gradients"] = weight_gradients
         self._check_unchanged()
         given = dict.fromkeys(self.names) | gradients
         if self._like is not None and given["d_h"] is None:

@@ -81,12 +81,19 @@ class BackwardStep(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Where the driver writes the gradients of a layer."""
+    """
+    Where the driver writes the gradients of a layer.
+
+    By "examples" what belongs to weights has an axis B in front of the others. By "norms" the
+    weights are lists, one for all the matrices of a weight, to which norms [B] are appended. By
+    "none" there is x alone.
+    """
 
     x: Any  # [N, K], rounded to its dtype
     weights: Sequence[Any]  # like those of cell.inputs and cell.recurrent; None: not wanted
     sums: Sequence[Any]  # of the rows of each of the deltas
     vectors: Any = None  # of the cell's own vectors, added to
+    by: str = "sum"
 
 
 class Cell(Protocol):
@@ -106,7 +113,9 @@ class Cell(Protocol):
         backward_step(cell, step)
 
     A cell may also have a method ``operands(saved, h_before)``: what each of the recurrent matrices
-    multiplied, [N, ·], of N rows. Without it this is h of the step before for all of them.
+    multiplied, [N, ·], of N rows. Without it this is h of the step before for all of them. One with
+    vectors of its own has a method ``terms(saved, before, deltas)``: what `add_sums` sums, a list
+    of [N, ·] in the order of the totals, of N rows.
     """
 
     @property
@@ -198,7 +207,11 @@ class Form(Protocol):
         """Return the cell of weights: matrices as products take them, vectors as sums do."""
 
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
-        """Return where the gradients of a cell go: views of `grads`, zeros like its weights."""
+        """
+        Return where the gradients of a cell go: views of `grads`, zeros like its weights.
+
+        Each of `grads` may have an axis in front, the same for all; so has then what is returned.
+        """
 
     def finished(self, grads: Any, written: Gradients) -> Any:
         """Return `grads` with what `gradients` could not make a view of them."""

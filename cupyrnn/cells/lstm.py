@@ -99,6 +99,12 @@ class LSTM(NamedTuple):
             return [h_before]
         return [h_before, product(saved.o, saved.co, h_before.dtype)]
 
+    def terms(self, saved: LSTMOutputs, before: LSTMStates, deltas: list[Array]) -> list[Array]:
+        """di*cs_prev, df*cs_prev and do*cs."""
+        gates = deltas[0].reshape(len(saved.cs), 4, saved.cs.shape[1])
+        di, _, df, do = (gates[:, column] for column in self.columns)
+        return [di * before.c, df * before.c, do * saved.cs]
+
 
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     """The recurrence over t steps."""

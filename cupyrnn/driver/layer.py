@@ -14,7 +14,7 @@ import functools
 import importlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ import numpy as np
 from .._arrays import cast, compute_dtype, operand_dtype
 from ..arithmetic.scratch import CHUNK, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, each
+from . import by_example
 from .products import add_column_sums, add_matmul, factor, for_products, matmul
 
 if TYPE_CHECKING:
@@ -341,6 +342,11 @@ def backward(
         return
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     way, blocks = _way(cell, len(x), "backward"), packing.blocks()
+    kept = grads.by in ("examples", "norms")
+    if kept:
+        way = "backward_steps"
+    if grads.by == "none":
+        grads = grads._replace(weights=[None] * (len(cell.inputs) + len(cell.recurrent)))
     recurrence = steps_of(xp, cell, compute, way)
     if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
         given = given._make([given.h, *(g if g is None or g.any() else None for g in given[1:])])
@@ -351,13 +357,17 @@ def backward(
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
     after = each(cell.states(saved), _flat)
-    if not blocks:
+    if not blocks and grads.by != "norms":
         for a in grads.weights:
             if a is not None:
                 a[...] = 0
+    # Those of all blocks are needed at once where examples are taken one by one.
+    whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
     for block in reversed(blocks):
         rows = slice(block.row, block.end)
-        deltas = [m(block.end - block.row, k) for m, k in zip(memory, cell.widths, strict=True)]
+        deltas = [d[rows] for d in whole] or [
+            m(block.end - block.row, k) for m, k in zip(memory, cell.widths, strict=True)
+        ]
         dtype = compute if xp is np else x.dtype
         h_before = packing.before(block.row, block.end, first.h, after.h, dtype)
         for run in reversed(block.runs):
@@ -382,19 +392,60 @@ def backward(
                     work,
                 )
                 recurrence.backward_steps(cell, steps)
-                if grads.vectors is not None:
+                if grads.vectors is not None and not kept:
                     recurrence.add_sums(cell, steps, grads.vectors)
         skips = cell.inputs[0].w is None
         if skips:  # no product
             input_gradient(xp, cell.inputs, deltas, grads.x[rows])
-        right = [for_products(xp, d) for d in deltas]
+        right = deltas if kept else [for_products(xp, d) for d in deltas]
         if not skips:
             input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
+        if grads.by != "sum":
+            continue
         of_block = saved
         if hasattr(cell, "operands"):
             of_block = type(saved)._make([_flat(a)[rows] for a in saved])
         added = None if block is blocks[-1] else product
         _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
+    if kept and blocks:
+        dtype = compute if xp is np else x.dtype
+        before = [
+            None if a is None else packing.before(0, len(x), s, a, dtype)
+            for s, a in zip(first, after, strict=True)
+        ]
+        states = after._make(before)
+        _take_by_example(xp, cell, x, states, each(saved, _flat), whole, packing.padded, grads)
+
+
+def _take_by_example(
+    xp: ModuleType,
+    cell: Cell,
+    x: Array,
+    before: Any,
+    saved: Any,
+    deltas: Sequence[Array],
+    padded: Callable[[Array], Array],
+    grads: Gradients,
+) -> None:
+    """Write the gradients of the weights by example, of all rows; `padded` makes them [T, B, ·]."""
+    compute, terms = compute_dtype(x.dtype), []
+    if grads.vectors is not None:
+        wide = [each(a, lambda s: cast(s, compute)) for a in (saved, before)]
+        terms = cell.terms(*wide, [cast(d, compute) for d in deltas])  # type: ignore[attr-defined]
+    operands = _operands(xp, cell, x, before.h, saved)
+    parts = ([padded(a) for a in arrays] for arrays in (operands, deltas, terms))
+    by_example.write(xp, cell, by_example.Rows(*parts), grads)
+
+
+def _operands(xp: ModuleType, cell: Cell, x: Array, h_before: Array, saved: Any) -> list[Array]:
+    """Return what the inputs and the recurrent matrices multiplied, of some rows."""
+    operand = operand_dtype(xp, x.dtype)
+    h_before = cast(h_before, operand)
+    if hasattr(cell, "operands"):
+        operands = cell.operands(saved, h_before)
+    else:
+        operands = [h_before] * len(cell.recurrent)
+    return [cast(x, operand)] * len(cell.inputs) + operands
 
 
 def _weight_gradients(
@@ -408,13 +459,7 @@ def _weight_gradients(
     scratch: Scratch | None = None,
 ) -> None:
     """Write the gradients of matrices and biases of some rows or, with memory for it, add them."""
-    operand = operand_dtype(xp, x.dtype)
-    h_before = cast(h_before, operand)
-    if hasattr(cell, "operands"):
-        operands = cell.operands(saved, h_before)
-    else:
-        operands = [h_before] * len(cell.recurrent)
-    operands = [cast(x, operand)] * len(cell.inputs) + operands
+    operands = _operands(xp, cell, x, h_before, saved)
     weights = (*cell.inputs, *cell.recurrent)
     for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
         if grad is not None:
@@ -575,5 +620,9 @@ def backward_step(
     grads: Gradients,
 ) -> None:
     """Do what `backward` does for one step: x[B, K], the rest as in `step_gradient`."""
-    deltas = step_gradient(xp, cell, step, given, carried, grads.vectors, grads.x)
-    _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads)
+    vectors = grads.vectors if grads.by == "sum" else None
+    deltas = step_gradient(xp, cell, step, given, carried, vectors, grads.x)
+    if grads.by in ("examples", "norms"):
+        _take_by_example(xp, cell, x, step.before, step.saved, deltas, lambda a: a[None], grads)
+    elif grads.by == "sum":
+        _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads)

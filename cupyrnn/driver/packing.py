@@ -261,6 +261,14 @@ class Packing:
         flat = out.reshape(self._T * self._B, out.shape[2])
         flat[self._padded] = values
 
+    def padded(self, rows: Array) -> Array:
+        """Return rows [N, K] as [T, B, K], each with its sequence, zeros where there is none."""
+        if self._segments is None:
+            return rows.reshape(self._T, self._B, rows.shape[1])
+        out: Array = self._xp.empty((self._T, self._B, rows.shape[1]), rows.dtype)
+        self.unpack(rows, out)
+        return out
+
     @property
     def single(self) -> bool:
         """Whether there is just one step of all sequences."""

@@ -43,9 +43,9 @@ _SCALARS = {
 
 
 def _layout(a: Array) -> tuple[int, int] | None:
-    """Return cuBLAS's operation and leading dimension of a[M, N], None where it has none."""
-    rows, columns = a.strides
-    M, N = a.shape
+    """Return cuBLAS's operation and leading dimension of a[..., M, N], None where it has none."""
+    rows, columns = a.strides[-2:]
+    M, N = a.shape[-2:]
     if (columns == a.itemsize or N == 1) and rows >= max(N, 1) * a.itemsize:
         return _OP_N, rows // a.itemsize
     if (rows == a.itemsize or M == 1) and columns >= max(M, 1) * a.itemsize:
@@ -61,7 +61,7 @@ def _operand(a: Array) -> tuple[Array, int, int]:
     layout = _layout(a)
     if layout is None:
         a = a.copy(order="C")
-        layout = (_OP_N, max(a.shape[1], 1))
+        layout = (_OP_N, max(a.shape[-1], 1))
     return a, *layout
 
 
@@ -163,6 +163,38 @@ class Product:
         """The product of no columns: zeros."""
         if self._nothing is not None:
             self._nothing[...] = 0
+
+
+def gemm_each(a: Array, b: Array, out: Array) -> None:
+    """
+    Compute out[n] = a[n] @ b[n] in one call, for a[n, M, K] and b[n, K, N] of one dtype.
+
+    `out` is of that dtype or, for the half formats, of float32; its rows are contiguous.
+    """
+    import cupy
+
+    (n, M, N), K = out.shape, a.shape[2]
+    if 0 in (n, M, N):
+        return
+    if K == 0:
+        out[...] = 0
+        return
+    a, op_a, ld_a = _operand(a)
+    b, op_b, ld_b = _operand(b)
+    kind = a.dtype.name
+    scalars = _SCALARS.get(kind, _SCALARS["float32"])
+    zero, type_in = scalars.ctypes.data, _CUDA_TYPE[kind]
+    ld_out = max(out.strides[1] // out.itemsize, N)
+    # The next matrix of an array of one may lie anywhere.
+    skip_a, skip_b, skip_out = (x.strides[0] // x.itemsize if n > 1 else 0 for x in (a, b, out))
+    cupy.cuda.cublas.gemmStridedBatchedEx(
+        cupy.cuda.device.get_cublas_handle(), op_b, op_a, N, M, K, zero + scalars.itemsize,
+        address(b), type_in, ld_b, skip_b,
+        address(a), type_in, ld_a, skip_a,
+        zero,
+        address(out), _CUDA_TYPE[out.dtype.name], ld_out, skip_out,
+        n, _compute_type(kind), _GEMM_DEFAULT,
+    )  # fmt: skip
 
 
 def gemm(a: Array, b: Array, out: Array, *, accumulate: bool = False) -> None:

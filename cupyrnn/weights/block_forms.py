@@ -97,19 +97,22 @@ class LSTMForm(Form):
         """Return views of w, b and w_p, and memory for the peepholes."""
         w, b, *others = grads
         wci, _, _, w_p = (*others, None, None, None, None)[:4]
-        H = w.shape[1] // 4
-        K = len(w) - (H if w_p is None else w_p.shape[1])
-        vectors = None if wci is None else xp.zeros((3, H), w.dtype)
+        *axes, rows, width = w.shape
+        H = width // 4
+        K = rows - (H if w_p is None else w_p.shape[-1])
+        vectors = None if wci is None else xp.zeros((*axes, 3, H), w.dtype)
+        parts = w[..., :K, :], w[..., K:, :]
         if w_p is None:
-            return Gradients(None, (w[:K], w[K:]), (b,), vectors)
-        unused = xp.zeros(w_p.shape[1], b.dtype)  # the sum of the gradients of h
-        return Gradients(None, (w[:K], w[K:], w_p), (b, unused), vectors)
+            return Gradients(None, parts, (b,), vectors)
+        unused = xp.zeros((*axes, w_p.shape[-1]), b.dtype)  # the sum of the gradients of h
+        return Gradients(None, (*parts, w_p), (b, unused), vectors)
 
     def finished(self, grads: Any, written: Gradients) -> Any:
         """Return the gradients with those of the peepholes."""
         if written.vectors is None:
             return grads
-        return grads._replace(**dict(zip(PEEPHOLES, written.vectors, strict=True)))
+        vectors = {name: written.vectors[..., n, :] for n, name in enumerate(PEEPHOLES)}
+        return grads._replace(**vectors)
 
 
 class GRUForm(Form):
@@ -140,8 +143,11 @@ class GRUForm(Form):
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
         """Return views of all four."""
         w_ru, w_c, *sums = grads
-        K = len(w_c) - w_c.shape[1]
-        return Gradients(None, (w_ru[:K], w_c[:K], w_ru[K:], w_c[K:]), sums)
+        K = w_c.shape[-2] - w_c.shape[-1]
+        inputs, recurrent = (
+            [w[..., rows, :] for w in (w_ru, w_c)] for rows in (slice(K), slice(K, None))
+        )
+        return Gradients(None, (*inputs, *recurrent), sums)
 
 
 LSTM_FORM, GRU_FORM = LSTMForm(), GRUForm()
@@ -153,17 +159,6 @@ def prepared(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
     return weights._make(
         [
             None if a is None else cast(contiguous(xp, a), operand if a.ndim == 2 else compute)
-            for a in weights
-        ]
-    )
-
-
-def memory_for(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
-    """Return memory for the gradients of weights: of vectors zeros, as they are added to."""
-    compute = compute_dtype(dtype)
-    return weights._make(
-        [
-            None if a is None else (xp.empty if a.ndim == 2 else xp.zeros)(a.shape, compute)
             for a in weights
         ]
     )

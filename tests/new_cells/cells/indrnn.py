@@ -53,6 +53,10 @@ class IndRNN(NamedTuple):
         """h."""
         return States(saved.h)
 
+    def terms(self, saved: IndRNNOutputs, before: States, deltas: list[Array]) -> list[Array]:
+        """dz*h_prev."""
+        return [deltas[0] * before.h]
+
 
 def forward_steps(cell: IndRNN, run: ForwardRun) -> None:
     """The recurrence over t steps."""

@@ -84,6 +84,13 @@ class LayerNormLSTM(NamedTuple):
         """h and c."""
         return LSTMStates(saved.h, saved.c)
 
+    def terms(
+        self, saved: LayerNormLSTMOutputs, before: LSTMStates, deltas: list[Array]
+    ) -> list[Array]:
+        """da*xn, da*hn and du*cn."""
+        _, _, da, du = deltas
+        return [da * saved.xn, da * saved.hn, du * saved.cn]
+
 
 def _mean(a: Array) -> Any:
     return a.sum(-1, keepdims=True) / a.shape[-1]
@@ -176,14 +183,17 @@ class LayerNormLSTMForm(Form):
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
         """Return views of w, b and b_c, and memory for what else there is."""
         w, b, b_c, *_ = grads
-        H = len(b_c)
-        K, unused = len(w) - H, xp.zeros(4 * H, w.dtype)  # the sums of dx and dr
-        return Gradients(None, (w[:K], w[K:]), (unused, unused, b, b_c), xp.zeros(9 * H, w.dtype))
+        *axes, H = b_c.shape
+        K, unused = w.shape[-2] - H, xp.zeros((*axes, 4 * H), w.dtype)  # the sums of dx and dr
+        vectors = xp.zeros((*axes, 9 * H), w.dtype)
+        parts = w[..., :K, :], w[..., K:, :]
+        return Gradients(None, parts, (unused, unused, b, b_c), vectors)
 
     def finished(self, grads: Any, written: Gradients) -> Any:
         """Return the gradients with those of g_x, g_h and g_c."""
-        H, v = len(grads.b_c), written.vectors
-        return grads._replace(g_x=v[: 4 * H], g_h=v[4 * H : 8 * H], g_c=v[8 * H :])
+        H, v = grads.b_c.shape[-1], written.vectors
+        g_x, g_h, g_c = v[..., : 4 * H], v[..., 4 * H : 8 * H], v[..., 8 * H :]
+        return grads._replace(g_x=g_x, g_h=g_h, g_c=g_c)
 
 
 _FORM = LayerNormLSTMForm()

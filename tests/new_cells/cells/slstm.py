@@ -149,8 +149,8 @@ class SLSTMForm(Form):
 
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
         """Return views of both."""
-        (w, b), K = grads, len(grads.w) - grads.w.shape[1] // 4
-        return Gradients(None, (w[:K], w[K:]), (b,))
+        (w, b), K = grads, grads.w.shape[-2] - grads.w.shape[-1] // 4
+        return Gradients(None, (w[..., :K, :], w[..., K:, :]), (b,))
 
 
 _FORM = SLSTMForm()

@@ -321,6 +321,27 @@ def _gemm_ex(
     c[...] = result if zero_or_one == 0 else result + zero_or_one * c.astype(wide)
 
 
+def _gemm_strided_batched_ex(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, A: int, Atype: int, lda: int, strideA: int,
+    B: int, Btype: int, ldb: int, strideB: int,
+    beta: int, C: int, Ctype: int, ldc: int, strideC: int,
+    batchCount: int, computeType: int, algo: int,
+) -> None:  # fmt: skip
+    """cublasGemmStridedBatchedEx: as many products, each so many elements behind the one before."""
+    sizes = [np.dtype(_TYPES[t]).itemsize if t != 14 else 2 for t in (Atype, Btype, Ctype)]
+    assert batchCount > 0
+    for i in range(batchCount):
+        a, b, c = (
+            p + i * stride * size
+            for p, stride, size in zip((A, B, C), (strideA, strideB, strideC), sizes, strict=True)
+        )
+        _gemm_ex(
+            handle, transa, transb, m, n, k, alpha, a, Atype, lda, b, Btype, ldb,
+            beta, c, Ctype, ldc, computeType, algo,
+        )  # fmt: skip
+
+
 def module() -> types.ModuleType:
     """Return the module that stands for cupy."""
     cupy: Any = types.ModuleType("cupy_on_cpu")
@@ -335,7 +356,10 @@ def module() -> types.ModuleType:
         get_current_stream=lambda: types.SimpleNamespace(ptr=0),
         Device=Device,
         cublas=types.SimpleNamespace(
-            gemmEx=_gemm_ex, getMathMode=lambda _: 0, setMathMode=lambda _, mode: None
+            gemmEx=_gemm_ex,
+            gemmStridedBatchedEx=_gemm_strided_batched_ex,
+            getMathMode=lambda _: 0,
+            setMathMode=lambda _, mode: None,
         ),
         device=types.SimpleNamespace(get_cublas_handle=lambda: _HANDLE),
     )

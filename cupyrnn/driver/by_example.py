@@ -1,0 +1,169 @@
+"""
+The gradients of weights for each example of the batch, or their norms.
+
+B examples, T steps; a is what a matrix w[K, M] multiplied, d the gradient of the product. Each
+example's gradient is the sum over its steps of outer(a, d). Its squared norm is also the sum over
+all pairs of steps of (a·a')(d·d'): where the steps are few beside K and M that takes less time and
+memory than the matrix, and matrices that share d share the half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._arrays import compute_dtype
+from ..arithmetic.norms import largest, norm_of, together
+from .products import add_column_sums
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..cells.contract import Cell, Gradients
+
+# Bytes of what is made at once of the pairs of steps or of the gradients of some examples, and
+# steps that are paired with those before them at once.
+_CPU_BYTES, _GPU_BYTES, _STEPS = 1 << 20, 1 << 26, 256
+# A pair of steps is counted this often: most products of two equal factors are made by half.
+_PAIRS = 0.7
+
+
+class Rows(NamedTuple):
+    """What a layer leaves for the gradients of its weights, [T, B, ·], zeros in the padding."""
+
+    operands: Sequence[Array]  # what each of the inputs and of the recurrent matrices multiplied
+    deltas: Sequence[Array]
+    terms: Sequence[Array]  # of the cell's own vectors; of the computation's dtype
+
+
+def write(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
+    """Write the gradients of a layer's weights as `grads.by` says: "examples" or "norms"."""
+    for delta, sums in zip(rows.deltas, grads.sums, strict=True):
+        _sum_steps(xp, delta, sums)
+    if grads.vectors is not None:
+        start, vectors = 0, grads.vectors.reshape(len(grads.vectors), -1)
+        for term in rows.terms:
+            sums = xp.zeros(term.shape[1:], term.dtype)
+            _sum_steps(xp, term, sums)
+            vectors[:, start : start + term.shape[2]] = sums
+            start += term.shape[2]
+    if grads.by == "norms":
+        with np.errstate(all="ignore"):
+            _write_norms(xp, cell, rows, grads)
+        return
+    weights = (*cell.inputs, *cell.recurrent)
+    for weight, a, grad in zip(weights, rows.operands, grads.weights, strict=True):
+        if grad is not None:
+            _products(xp, a, rows.deltas[weight.of][:, :, weight.columns], grad)
+
+
+def _sum_steps(xp: ModuleType, a: Array, sums: Array) -> None:
+    """Add the sums over the steps of a[T, B, M] to sums[B, M]."""
+    T, B, M = a.shape
+    add_column_sums(xp, a.reshape(T, B * M), sums.reshape(B * M))
+
+
+def _matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
+    """Compute out[n] = a[n] @ b[n]; a and b are of one dtype, out may be of a wider one."""
+    if xp is not np:
+        from ..kernels.blas import gemm_each
+
+        gemm_each(a, b, out)
+    elif out.dtype.kind == "c":
+        # Of dual numbers: as the tangents are small, three real products are exact.
+        planes = [[np.ascontiguousarray(p) for p in (x.real, x.imag)] for x in (a, b)]
+        (value, tangent), (other, its) = planes
+        out.real = value @ other
+        out.imag = value @ its + tangent @ other
+    elif out.size:
+        np.matmul(a, b, out=out)
+
+
+def _products(xp: ModuleType, a: Array, d: Array, out: Array) -> None:
+    """Write out[b] = a[:, b].T @ d[:, b]."""
+    if out.shape[1] > 0 and out.shape[2] > 0 and out.strides[1] < out.strides[2]:
+        a, d, out = d, a, out.swapaxes(1, 2)  # a view of transposed matrices
+    _matmul(xp, a.transpose(1, 2, 0), d.transpose(1, 0, 2), out)
+
+
+def _write_norms(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
+    """Append the norms of the matrices of each weight to its list."""
+    alike: dict[Any, list[int]] = {}
+    weights = (*cell.inputs, *cell.recurrent)
+    for k, weight in enumerate(weights):
+        if grads.weights[k] is not None:
+            key = id(grads.weights[k]), weight.of, *weight.columns.indices(cell.widths[weight.of])
+            alike.setdefault(key, []).append(k)
+    for places in alike.values():
+        weight = weights[places[0]]
+        d = rows.deltas[weight.of][:, :, weight.columns]
+        grads.weights[places[0]].append(_norms(xp, [rows.operands[k] for k in places], d))
+
+
+def _examples(xp: ModuleType, B: int, bytes_of_each: int) -> Iterator[slice]:
+    """Yield the examples in parts of bounded memory."""
+    n = max(1, (_CPU_BYTES if xp is np else _GPU_BYTES) // max(bytes_of_each, 1))
+    yield from (slice(b, min(b + n, B)) for b in range(0, B, n))
+
+
+def _norms(xp: ModuleType, operands: Sequence[Array], d: Array) -> Array:
+    """Return the norms [B] of the gradients of matrices that share the deltas d."""
+    (T, B, M), K = d.shape, sum(a.shape[2] for a in operands)
+    compute = compute_dtype(d.dtype)
+    norms = xp.zeros(B, compute)
+    if 0 in (T, K, M):
+        return norms
+    by_pairs = compute.kind != "c" and _PAIRS * T * (K + M) <= K * M
+    rows = min(T, _STEPS)
+    each = (2 * rows * T if by_pairs else max(a.shape[2] for a in operands) * M) + T * (K + M)
+    for part in _examples(xp, B, each * compute.itemsize):
+        scale_d, delta = _scaled(xp, d[:, part], compute)
+        found = []
+        if by_pairs:
+            scaled = [_scaled(xp, a[:, part], compute) for a in operands]
+            # Matrices of one scale can be added.
+            scale = scaled[0][0]
+            for s, _ in scaled[1:]:
+                scale = xp.maximum(scale, s)
+            parts = [a if len(scaled) == 1 else a * (s / scale)[:, None, None] for s, a in scaled]
+            found.append(scale * _norm_by_pairs(xp, parts, delta))
+        else:
+            for a in operands:
+                if a.shape[2]:
+                    scale, a = _scaled(xp, a[:, part], compute)
+                    product = xp.empty((len(a), a.shape[2], M), compute)
+                    _matmul(xp, a.swapaxes(1, 2), delta, product)
+                    found.append(scale * norm_of(xp, product))
+        norms[part] = scale_d * together(xp, found)
+    return norms
+
+
+def _scaled(xp: ModuleType, a: Array, compute: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the largest value of each example of a[T, n, K], and [n, T, K] divided by it."""
+    a = xp.ascontiguousarray(a.swapaxes(0, 1)).astype(compute, copy=False)
+    scale = largest(xp, a)
+    return scale, a / scale[:, None, None]
+
+
+def _norm_by_pairs(xp: ModuleType, operands: Sequence[Array], delta: Array) -> Array:
+    """Return the norms [n] of gradients, of operands and deltas [n, T, ·]."""
+    n, T, _ = delta.shape
+    total = xp.zeros(n, delta.dtype)
+    for start in range(0, T, _STEPS):
+        end = min(start + _STEPS, T)
+        # The steps with themselves, and with those before, which count twice.
+        for first, last, count in ((start, end, 1), (0, start, 2)):
+            if last == first:
+                continue
+            pairs, both = (xp.empty((n, end - start, last - first), delta.dtype) for _ in "ab")
+            _matmul(xp, delta[:, start:end], delta[:, first:last].swapaxes(1, 2), pairs)
+            for k, a in enumerate(operands):
+                product = both if k == 0 else xp.empty(both.shape, both.dtype)
+                _matmul(xp, a[:, start:end], a[:, first:last].swapaxes(1, 2), product)
+                if k:
+                    both += product
+            both *= pairs
+            total += count * both.sum(axis=(1, 2))
+    return xp.maximum(total, 0) ** 0.5
