@@ -441,10 +441,9 @@ def _operands(xp: ModuleType, cell: Cell, x: Array, h_before: Array, saved: Any)
     """Return what the inputs and the recurrent matrices multiplied, of some rows."""
     operand = operand_dtype(xp, x.dtype)
     h_before = cast(h_before, operand)
+    operands = [h_before] * len(cell.recurrent)
     if hasattr(cell, "operands"):
         operands = cell.operands(saved, h_before)
-    else:
-        operands = [h_before] * len(cell.recurrent)
     return [cast(x, operand)] * len(cell.inputs) + operands
 
 

@@ -51,9 +51,9 @@ class OfWeights:
         def memory(a: Array) -> Array:
             # Vectors are added to. Of a matrix whose norms are made nothing is kept.
             if a.ndim == 1:
-                return xp.zeros((*axes, *a.shape), compute)  # type: ignore[no-any-return]
+                return xp.zeros((*axes, *a.shape), compute)
             K = 0 if by == "norms" else a.shape[0]
-            return xp.empty((*axes, K, a.shape[1]), compute)  # type: ignore[no-any-return]
+            return xp.empty((*axes, K, a.shape[1]), compute)
 
         self._memory = each(weights, memory)
         self.written = form.gradients(xp, self._memory)._replace(by=by)
