@@ -252,7 +252,7 @@ def test_torchrl_is_given_the_same_problem(torch: Any, resets: bool) -> None:
     """By a function that does in plain PyTorch what TorchRL says of its own."""
     case = LSTM._replace(T=6, B=3, variant=recurrence.RESETS if resets else "")
     marks = np.zeros((6, 3), bool)
-    marks[[2, 4, 5], [0, 1, 1]] = resets
+    marks[[0, 2, 4, 5], [2, 0, 1, 1]] = resets
     seen = []
 
     def plain(x: Any, h: Any, c: Any, *given: Any, input_precision: str) -> Any:

@@ -43,6 +43,8 @@ class TritonLSTM:
             # A state for each step: that of the first one, and zeros for the resets.
             steps = torch.zeros(B, T, state.shape[1], device=problem.TORCH_DEVICE)
             steps[:, 0] = copied(state)
+            if resets is not None:
+                steps[:, 0][tensor(torch, resets[0], torch.bool)] = 0
             return steps
 
         values = inputs["w"][:I].T, inputs["w"][I:].T, inputs["b"], 0 * inputs["b"]
