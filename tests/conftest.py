@@ -213,7 +213,7 @@ def ops(request: pytest.FixtureRequest) -> Ops:
         patch = request.getfixturevalue("monkeypatch")
         patch.setattr(module, "PRODUCT_LARGEST", largest)
         if request.param == "numba_blas":  # step by step, whatever the size
-            patch.setattr(_layer, "LEAST_WORK_OF_LAYER", 2**62)
+            patch.setattr(_layer, "_way", lambda _cell, _rows, direction: f"{direction}_steps")
     return Ops(np if fixture is None else request.getfixturevalue(fixture))
 
 
@@ -242,5 +242,5 @@ def compiled_loops(no_compiled_loops: None, monkeypatch: pytest.MonkeyPatch) -> 
     """Have the loops be those that Numba compiles, whole layers of any size in one call."""
     needs.module("numba")
     monkeypatch.setattr(_layer, "_compiled", _compiled)
-    monkeypatch.setattr(_layer, "LEAST_WORK_OF_LAYER", 0)
+    monkeypatch.setattr(_layer, "_way", lambda _cell, _rows, direction: f"{direction}_layer")
     return importlib.import_module("cupyrnn.compiled.lstm")

@@ -8,25 +8,21 @@ matrices, u_ru and u_c those for h.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import gru_single as _single
 from . import gru_step as _step
+from .call import At, Back, Columns, Spec, compiled, line_of, plain, run_layer
 from .formulas import DELTAS_TO_C as _deltas_to_c
 from .formulas import DELTAS_TO_R as _deltas_to_r
 from .formulas import GATES_OF_GRU as _gates
 from .formulas import STATE_OF_GRU as _state
-from .formulas import GRUTable as Table
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
-    Back,
-    Columns,
-    Spec,
-    address_of,
-    compiled,
     finished,
     input_products,
     own_panels,
@@ -35,10 +31,8 @@ from .frame import (
     pack_all,
     part_end,
     part_start,
-    plain,
     read_frame,
     read_matrix,
-    run_layer,
     weight_products,
 )
 from .products import PANEL_BYTES, multiply, vectors_of
@@ -188,30 +182,38 @@ def takes(cell: GRU, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
     return _step.takes(cell, dtype)
 
 
-def _spec(cell: GRU, H: int, dtype: np.dtype[Any]) -> Spec:
-    numbers = np.array(cell.gate or (0, 0), dtype)
-    b_ru, b_c = (numbers if b is None else plain(b, dtype) for b in (cell.b_ru, cell.b_c))
-
-    def table(saved: Any) -> Table:
-        at, b_r = address_of(numbers), address_of(b_ru)
-        biases = [b_r, b_r + H * b_ru.itemsize, address_of(b_c)]
-        in_z = [VECTOR_BYTES, _GATES * VECTOR_BYTES]
-        return Table._make([*map(address_of, saved), *in_z, *biases, at, at + b_ru.itemsize])
-
+@functools.lru_cache(maxsize=64)
+def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
+    size = dtype.itemsize
+    # What is saved is r, u, c and h.
+    numbers, b_ru, b_c = range(4, 7)
+    in_z = [VECTOR_BYTES, _GATES * VECTOR_BYTES]
+    biases = [At(b_ru), At(b_ru, H * size), At(b_c)]
     return Spec(
         (forward_loop, backward_loop),
+        dtype,
         H,
         [Columns([0, H], H), Columns([0], H)],
         [Columns([0, H], H, of=0), Columns([0], H, of=1)],
-        cell.gate is not None,
-        table,
+        hard,
+        [*map(At, range(4)), *in_z, *biases, At(numbers), At(numbers, size)],
         [[(0, 0, 0), (0, 1, H)], [(1, 0, 0)]],
     )
 
 
+def _run(
+    cell: GRU, x: Array, carried: States, starts: Array, saved: GRUOutputs, back: Back | None = None
+) -> None:
+    dtype = x.dtype
+    numbers = line_of(cell.gate, dtype)
+    biases = [numbers if b is None else plain(b, dtype) for b in (cell.b_ru, cell.b_c)]
+    spec = _spec(cell.gate is not None, saved.h.shape[1], dtype)
+    run_layer(spec, [numbers, *biases], cell, x, carried, starts, saved, back)
+
+
 def forward_layer(cell: GRU, x: Array, carried: States, starts: Array, saved: GRUOutputs) -> None:
-    """All steps of a layer: see `frame.run_layer`."""
-    run_layer(_spec(cell, carried.h.shape[1], x.dtype), cell, x, carried, starts, saved)
+    """All steps of a layer: see `call.run_layer`."""
+    _run(cell, x, carried, starts, saved)
 
 
 def backward_layer(
@@ -224,9 +226,8 @@ def backward_layer(
     carried: States,
     grads: Gradients,
 ) -> None:
-    """The gradient of a layer: see `frame.run_layer`."""
-    spec, back = _spec(cell, first.h.shape[1], x.dtype), Back(first, given, grads)
-    run_layer(spec, cell, x, carried, starts, saved, back)
+    """The gradient of a layer: see `call.run_layer`."""
+    _run(cell, x, carried, starts, saved, Back(first, given, grads))
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps

@@ -7,19 +7,16 @@ matrix gives, zh, those of hc, r and u.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import gru_reset_after_step as _step
+from .call import At, Back, Columns, Spec, compiled, line_of, plain, run_layer
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
-    Back,
-    Columns,
-    Spec,
-    address_of,
-    compiled,
     finished,
     input_products,
     own_panels,
@@ -28,10 +25,8 @@ from .frame import (
     pack_all,
     part_end,
     part_start,
-    plain,
     read_frame,
     read_matrix,
-    run_layer,
     weight_products,
 )
 from .products import PANEL_BYTES, multiply, vectors_of
@@ -214,32 +209,39 @@ def takes(cell: GRUResetAfter, dtype: np.dtype[Any], way: str = "forward_steps")
     return _step.takes(cell, dtype)
 
 
-def _spec(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> Spec:
-    numbers = np.array(cell.gate or (0, 0), dtype)
-    b, b_hc, starts = plain(cell.b, dtype), plain(cell.b_hc, dtype), [0, H, 2 * H]
-
-    def table(saved: Any) -> Table:
-        biases = [address_of(b) + start * b.itemsize for start in starts]
-        at = address_of(numbers)
-        addresses = [*map(address_of, saved), *biases, address_of(b_hc), at, at + b.itemsize]
-        return Table._make(addresses)
-
+@functools.lru_cache(maxsize=64)
+def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
+    size, starts = dtype.itemsize, [0, H, 2 * H]
+    # What is saved is r, u, c, hc and h.
+    numbers, b, b_hc = range(5, 8)
+    biases = [*(At(b, start * size) for start in starts), At(b_hc)]
     return Spec(
         (forward_loop, backward_loop),
+        dtype,
         H,
         [Columns(starts, H)],
         [Columns(starts, H)],
-        cell.gate is not None,
-        table,
+        hard,
+        [*map(At, range(5)), *biases, At(numbers), At(numbers, size)],
         [[(1, 0, 0), (0, 0, H), (0, 1, 2 * H), (0, 2, 3 * H)]],
     )
+
+
+def _run(
+    cell: GRUResetAfter, x: Array, carried: States, starts: Array, saved: GRUResetAfterOutputs,
+    back: Back | None = None,
+) -> None:  # fmt: skip
+    dtype = x.dtype
+    vectors = [line_of(cell.gate, dtype), plain(cell.b, dtype), plain(cell.b_hc, dtype)]
+    spec = _spec(cell.gate is not None, saved.h.shape[1], dtype)
+    run_layer(spec, vectors, cell, x, carried, starts, saved, back)
 
 
 def forward_layer(
     cell: GRUResetAfter, x: Array, carried: States, starts: Array, saved: GRUResetAfterOutputs
 ) -> None:
-    """All steps of a layer: see `frame.run_layer`."""
-    run_layer(_spec(cell, carried.h.shape[1], x.dtype), cell, x, carried, starts, saved)
+    """All steps of a layer: see `call.run_layer`."""
+    _run(cell, x, carried, starts, saved)
 
 
 def backward_layer(
@@ -252,9 +254,8 @@ def backward_layer(
     carried: States,
     grads: Gradients,
 ) -> None:
-    """The gradient of a layer: see `frame.run_layer`."""
-    spec, back = _spec(cell, first.h.shape[1], x.dtype), Back(first, given, grads)
-    run_layer(spec, cell, x, carried, starts, saved, back)
+    """The gradient of a layer: see `call.run_layer`."""
+    _run(cell, x, carried, starts, saved, Back(first, given, grads))
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps

@@ -6,25 +6,20 @@ A row of z holds for each vector of units the vectors of i, ci, f and o, in this
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import lstm_single as _single
 from . import lstm_step as _step
+from .call import At, Back, Columns, Spec, compiled, plain, run_layer
 from .formulas import DELTAS_OF_LSTM as _deltas
 from .formulas import GATES_OF_LSTM as _gates
 from .formulas import HARD, PEEPHOLE
-from .formulas import LSTMTable as Table
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
-    Back,
-    Columns,
-    Spec,
-    address_of,
-    compiled,
     finished,
     input_products,
     own_panels,
@@ -33,10 +28,8 @@ from .frame import (
     pack_all,
     part_end,
     part_start,
-    plain,
     read_frame,
     read_matrix,
-    run_layer,
     weight_products,
 )
 from .products import PANEL_BYTES, multiply, vectors_of
@@ -54,6 +47,7 @@ from .simd import (
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from ..arithmetic.gates import HardSigmoid
     from ..cells.contract import Gradients
     from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
@@ -232,54 +226,68 @@ def takes(cell: LSTM, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
     return _step.takes(cell, dtype)
 
 
-def _table(cell: LSTM, vectors: Sequence[Array], saved: LSTMOutputs, packed: bool) -> Table:
-    """Return what the formulas look up; the vectors are those of `_vectors`."""
-    numbers, b, *peepholes = vectors
-    at, size = address_of(numbers), numbers.itemsize
-    quarter = saved.i.shape[-1] * size
-    _, *columns = (quarter * column for column in cell.columns)
-    in_z = [n * VECTOR_BYTES for n in (1, 2, 3, 4)] if packed else [*columns, VECTOR_BYTES]
-    return Table._make([
-        *map(address_of, saved[:6]), *in_z, address_of(b), *columns,
-        *map(address_of, peepholes), at, at + size, at + 2 * size,
-    ])  # fmt: skip
-
-
 def _vectors(cell: LSTM, dtype: np.dtype[Any]) -> list[Array]:
     """Return cell_clip, slope and offset; b; wci, wcf and wco."""
-    clip = np.inf if cell.cell_clip is None else cell.cell_clip
-    numbers = np.array([clip, *(cell.gate or (0, 0))], dtype)
+    numbers = _numbers(cell.cell_clip, cell.gate, dtype)
     return [
-        plain(a, dtype)
-        for a in (numbers, numbers if cell.b is None else cell.b, *(cell.peephole or [numbers] * 3))
+        numbers,
+        *(
+            plain(a, dtype)
+            for a in (numbers if cell.b is None else cell.b, *(cell.peephole or [numbers] * 3))
+        ),
     ]
 
 
-def _variant(cell: LSTM) -> int:
-    return (PEEPHOLE if cell.peephole is not None else 0) | (HARD if cell.gate is not None else 0)
+@functools.lru_cache(maxsize=64)
+def _numbers(cell_clip: float | None, gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
+    return np.array([np.inf if cell_clip is None else cell_clip, *(gate or (0, 0))], dtype)
 
 
-def _spec(cell: LSTM, H: int, P: int, dtype: np.dtype[Any]) -> Spec:
-    quarters, vectors = [column * H for column in cell.columns], _vectors(cell, dtype)
+@functools.lru_cache(maxsize=64)
+def _spec(
+    columns: tuple[int, ...], variant: int, projects: bool, clips: bool, H: int, P: int,
+    dtype: np.dtype[Any],
+) -> Spec:  # fmt: skip
+    size, quarters = dtype.itemsize, [column * H for column in columns]
+    in_z = [n * VECTOR_BYTES for n in (1, 2, 3, 4)]
+    # What is saved is i, cs, f, o, ci, co and h.
+    numbers, b, *peepholes = range(7, 12)
+    table: list[int | At] = [
+        *map(At, range(6)), *in_z, At(b), *(quarter * size for quarter in quarters[1:]),
+        *map(At, peepholes), *(At(numbers, n * size) for n in range(3)),
+    ]  # fmt: skip
     return Spec(
         (forward_loop, backward_loop),
+        dtype,
         H,
         [Columns(quarters, H)],
         [Columns(quarters, H, of=0), Columns([0], P)],
-        _variant(cell),
-        lambda saved: _table(cell, vectors, saved, True),
+        variant,
+        table,
         [[(0, gate, start) for gate, start in enumerate(quarters)]],
-        whole=len(cell.recurrent) > 1,
-        clips=cell.cell_clip is not None,
+        whole=projects,
+        clips=clips,
     )
+
+
+def _run(
+    cell: LSTM, x: Array, carried: LSTMStates, starts: Array, saved: LSTMOutputs,
+    back: Back | None = None,
+) -> None:  # fmt: skip
+    variant = (PEEPHOLE if cell.peephole is not None else 0) | (
+        HARD if cell.gate is not None else 0
+    )
+    projects, clips = len(cell.recurrent) > 1, cell.cell_clip is not None
+    H, P = saved.cs.shape[1], saved.h.shape[1]
+    spec = _spec(tuple(cell.columns), variant, projects, clips, H, P, x.dtype)
+    run_layer(spec, _vectors(cell, x.dtype), cell, x, carried, starts, saved, back)
 
 
 def forward_layer(
     cell: LSTM, x: Array, carried: LSTMStates, starts: Array, saved: LSTMOutputs
 ) -> None:
-    """All steps of a layer: see `frame.run_layer`."""
-    H, P = carried.c.shape[1], carried.h.shape[1]
-    run_layer(_spec(cell, H, P, x.dtype), cell, x, carried, starts, saved)
+    """All steps of a layer: see `call.run_layer`."""
+    _run(cell, x, carried, starts, saved)
 
 
 def backward_layer(
@@ -292,10 +300,8 @@ def backward_layer(
     carried: LSTMStates,
     grads: Gradients,
 ) -> None:
-    """The gradient of a layer: see `frame.run_layer`."""
-    H, P = first.c.shape[1], first.h.shape[1]
-    back = Back(first, given, grads)
-    run_layer(_spec(cell, H, P, x.dtype), cell, x, carried, starts, saved, back)
+    """The gradient of a layer: see `call.run_layer`."""
+    _run(cell, x, carried, starts, saved, Back(first, given, grads))
 
 
 forward_steps, backward_steps, add_sums = (

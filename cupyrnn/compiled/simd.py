@@ -51,6 +51,14 @@ def part(function: Callable[..., Any]) -> Any:
     return numba.njit(function, **OPTIONS)
 
 
+def compiled_for(function: Callable[..., Any], signature: Any) -> Any:
+    """Return a function compiled for arguments of these types, of the cache where there is one."""
+    try:
+        return numba.njit(signature, cache=True, **OPTIONS)(function)
+    except Exception:  # no folder to keep it in, no room, or what lies there is damaged
+        return numba.njit(signature, **OPTIONS)(function)
+
+
 class Word:
     """A 64-bit integer of the IR, with Python's operators."""
 
@@ -629,11 +637,44 @@ def read_fields(kind: Any) -> Any:
     return intrinsic(typed)
 
 
+@intrinsic
+def write_word(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write an integer to an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], POINTER), align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def call_loop(typingctx: Any, loop: Any, tid: Any, n: Any, one: Any, argument: Any) -> Any:
+    """Call a compiled loop(tid, n, one, argument) by its address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_VOID, [I64, I64, args[3].type, I64])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    integer = types.int64
+    return types.void(integer, integer, integer, one, integer), generate
+
+
 # What gives the processor to another thread.
-_yield = types.ExternalFunction(
+give_way: Any = types.ExternalFunction(
     "SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32()
 )
 _SPINS = 4000
+
+
+@part
+def came_to(address: int, value: int) -> bool:
+    """Wait for an integer that another thread raises; return whether it did so soon."""
+    for _ in range(_SPINS):
+        if look_at(address) >= value:
+            return True
+    return bool(look_at(address) >= value)
 
 
 @part
@@ -641,9 +682,6 @@ def meet(counter: int, threads: int, turn: int) -> int:
     """Wait until so many threads are here for the turn-th time; return the next turn."""
     if threads > 1:
         add_and_get(counter, 1)
-        spins = 0
-        while look_at(counter) < threads * turn:
-            spins += 1
-            if spins > _SPINS:
-                _yield()
+        while not came_to(counter, threads * turn):
+            give_way()
     return turn + 1

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import simple_rnn_step as _step
+from .call import At, Back, Columns, Spec, compiled, plain, run_layer
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
-    Back,
-    Columns,
-    Spec,
-    address_of,
-    compiled,
     finished,
     input_products,
     own_panels,
@@ -23,10 +20,8 @@ from .frame import (
     pack_all,
     part_end,
     part_start,
-    plain,
     read_frame,
     read_matrix,
-    run_layer,
     weight_products,
 )
 from .products import PANEL_BYTES, multiply, vectors_of
@@ -55,8 +50,8 @@ _TANH, _RELU = 0, 1
 class Table(NamedTuple):
     """What the formulas look up: addresses."""
 
-    h: int
-    b: int
+    h: Any
+    b: Any
 
 
 def state(c: Code, variant: int, u: Word, z: Word, at: Word, address: Word) -> None:
@@ -173,24 +168,34 @@ def takes(cell: SimpleRNN, dtype: np.dtype[Any], way: str = "forward_steps") -> 
     return _step.takes(cell, dtype)
 
 
-def _spec(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> Spec:
-    b = plain(cell.b, dtype)
+@functools.lru_cache(maxsize=64)
+def _spec(variant: int, H: int, dtype: np.dtype[Any]) -> Spec:
+    h, b = range(2)
     return Spec(
         (forward_loop, backward_loop),
+        dtype,
         H,
         [Columns([0], H)],
         [Columns([0], H, of=0)],
-        _RELU if cell.relu else _TANH,
-        lambda saved: Table(address_of(saved.h), address_of(b)),
+        variant,
+        Table(At(h), At(b)),
         [[(0, 0, 0)]],
     )
+
+
+def _run(
+    cell: SimpleRNN, x: Array, carried: States, starts: Array, saved: SimpleRNNOutputs,
+    back: Back | None = None,
+) -> None:  # fmt: skip
+    spec = _spec(_RELU if cell.relu else _TANH, saved.h.shape[1], x.dtype)
+    run_layer(spec, [plain(cell.b, x.dtype)], cell, x, carried, starts, saved, back)
 
 
 def forward_layer(
     cell: SimpleRNN, x: Array, carried: States, starts: Array, saved: SimpleRNNOutputs
 ) -> None:
-    """All steps of a layer: see `frame.run_layer`."""
-    run_layer(_spec(cell, carried.h.shape[1], x.dtype), cell, x, carried, starts, saved)
+    """All steps of a layer: see `call.run_layer`."""
+    _run(cell, x, carried, starts, saved)
 
 
 def backward_layer(
@@ -203,9 +208,8 @@ def backward_layer(
     carried: States,
     grads: Gradients,
 ) -> None:
-    """The gradient of a layer: see `frame.run_layer`."""
-    spec, back = _spec(cell, first.h.shape[1], x.dtype), Back(first, given, grads)
-    run_layer(spec, cell, x, carried, starts, saved, back)
+    """The gradient of a layer: see `call.run_layer`."""
+    _run(cell, x, carried, starts, saved, Back(first, given, grads))
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps

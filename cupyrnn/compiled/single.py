@@ -18,7 +18,7 @@ import numpy as np
 from llvmlite import ir
 
 from . import threads
-from .frame import address_of, panels_of, stamp
+from .call import address_of, panels_of, stamp
 from .products import PANEL_BYTES, vectors_of
 from .simd import (
     I32,
@@ -224,8 +224,9 @@ def run(
     meeting = np.zeros(1, np.int64)
     if after is not None:
         before = (*before, address_of(meeting), *after)
-    with threads.claimed() as most:
-        threads.run(min(most, panels_of(H, before[0].itemsize)), step, meeting, *before)
+    with threads.Claim() as claim:
+        n = min(claim.most(), panels_of(H, before[0].itemsize))
+        claim.share(n, step, meeting, *before)
 
 
 @functools.cache
@@ -250,7 +251,7 @@ def compiled_step(function: Callable[..., None], arguments: str, char: str) -> A
         types[f"r{rank}"] = numba.types.Array(dtype, rank, "C", readonly=True)
         types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")
     signature = numba.void(*(types[a] for a in arguments.split()))
-    # A name of its own, as in frame.py.
+    # A name of its own, as in call.py.
     name = f"{function.__name__}_{char}_{stamp()}"
     named = FunctionType(function.__code__, function.__globals__, name)
     named.__qualname__ = named.__name__

@@ -62,9 +62,10 @@ def with_threads(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int], None]:
     """A function that sets how many threads a call has, however little it computes."""
-    frame = importlib.import_module("cupyrnn.compiled.frame")
-    monkeypatch.setattr(frame, "_LEAST_WORK", 0)
-    return lambda n: monkeypatch.setattr(frame.threads, "count", lambda: n)
+    call = importlib.import_module("cupyrnn.compiled.call")
+    monkeypatch.setattr(call, "_LEAST_WORK", 0)
+    call._kept_plan.cache_clear()
+    return lambda n: monkeypatch.setattr(call.threads, "count", lambda: n)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -136,20 +137,33 @@ def test_calls_at_once_and_after_a_fork(with_threads: Callable[[int], None]) -> 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_threads_that_an_exception_interrupts(compiled_loops: ModuleType) -> None:
+def test_threads_that_an_exception_leaves_awake(with_threads: Callable[[int], None]) -> None:
+    """They wait for a part that never comes: the next call has them all the same."""
     threads = importlib.import_module("cupyrnn.compiled.threads")
-    meeting, seen = np.zeros(1, np.int64), []
+    with_threads(3)
+    expected = run("gru", (9, 9, 5, 40))
 
-    def part(k: int, n: int) -> None:
-        if k == 0:
+    def interrupted() -> None:
+        with threads.Claim() as claim:
+            claim.wake(3)
             raise KeyboardInterrupt
-        while meeting[0] < 1:  # as at a meeting where the first one never comes
-            pass
-        seen.append(k)
 
     with pytest.raises(KeyboardInterrupt):
-        threads.run(3, part, meeting)
-    assert sorted(seen) == [1, 2]
+        interrupted()
+    for a, e in zip(run("gru", (9, 9, 5, 40)), expected, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+def test_the_interpreter_ends_while_threads_wait(compiled_loops: ModuleType) -> None:
+    code = (
+        "import threading, numpy as np, cupyrnn; from cupyrnn.compiled import threads;"
+        "threads.count = lambda: 2; x = np.ones((40, 16, 64), 'f');"
+        "n = cupyrnn.cudnn_rnn_params_size(1, 64, 64, rnn_mode='rnn_tanh');"
+        "out = cupyrnn.cudnn_rnn(x, x[:1], None, np.ones(n, 'f'), rnn_mode='rnn_tanh');"
+        "print([t.name for t in threading.enumerate()][1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr, done.returncode) == ("['cupyrnn']\n", "", 0)
 
 
 def test_a_cache_that_cannot_be_written(compiled_loops: ModuleType, tmp_path: Path) -> None:

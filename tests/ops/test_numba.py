@@ -144,7 +144,7 @@ def test_where_nothing_can_be_kept(
 ) -> None:
     """There is no folder for what Numba compiles, no room, or what lies there is damaged."""
     numba = importlib.import_module("numba")
-    njit, signatures = numba.njit, []
+    cfunc, signatures = numba.cfunc, []
 
     def without_a_folder(signature: Any, cache: bool = False, **options: Any) -> Any:
         if cache:
@@ -152,25 +152,26 @@ def test_where_nothing_can_be_kept(
         signatures.append(signature)
         return lambda function: function
 
-    monkeypatch.setattr(numba, "njit", without_a_folder)
-    frame = importlib.import_module("cupyrnn.compiled.frame")
-    frame.compiled.cache_clear()
-    assert frame.compiled(compiled_loops.forward_loop, "f").__name__.startswith("forward_loop_f")
+    monkeypatch.setattr(numba, "cfunc", without_a_folder)
+    call = importlib.import_module("cupyrnn.compiled.call")
+    call.compiled.cache_clear()
+    assert call.compiled(compiled_loops.forward_loop, "f").__name__.startswith("forward_loop_f")
     assert len(signatures) == 1
-    monkeypatch.setattr(numba, "njit", njit)
-    frame.compiled.cache_clear()
+    monkeypatch.setattr(numba, "cfunc", cfunc)
+    call.compiled.cache_clear()
 
 
 def test_a_numba_that_does_not_work_is_none(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
 ) -> None:
     """As after Ctrl-C while it was imported."""
-    monkeypatch.setattr(importlib.import_module("numba"), "njit", None)
-    frame = importlib.import_module("cupyrnn.compiled.frame")
-    frame.compiled.cache_clear()
+    for name in ("njit", "cfunc"):
+        monkeypatch.setattr(importlib.import_module("numba"), name, None)
+    call = importlib.import_module("cupyrnn.compiled.call")
+    call.compiled.cache_clear()
     importlib.import_module("cupyrnn.compiled.lstm_step")._loops.cache_clear()
     run(2, 1, 2)
-    frame.compiled.cache_clear()
+    call.compiled.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}
 
 
