@@ -35,8 +35,8 @@ class RecurrenceKernels(NamedTuple):
     ----------
     forward, backward : KernelChoice
         What takes the steps of the op and of its gradient: ``kernel`` is "loop", a product and
-        a kernel in every step, or "rows", one launch for all steps; ``sequences`` is how many
-        sequences a block of that launch takes, and 0 for "loop"; ``reason`` says why.
+        a kernel in every step, or "rows" or "tiles", one launch for all steps; ``sequences`` is
+        how many sequences a block of that launch takes, and 0 for "loop"; ``reason`` says why.
     """
 
     forward: KernelChoice
@@ -51,13 +51,16 @@ def recurrence_kernels(
     num_steps: int,
     dtype: DTypeLike = np.float32,
     processors: int | None = None,
+    architecture: int | None = None,
 ) -> RecurrenceKernels:
     """
     Return which kernels a GPU would use for the time steps of a call, and why not others.
 
     The environment variable CUPYRNN_PERSISTENT decides: "rows" takes one launch for all steps
     wherever the recurrent matrix fits into the registers of a block, and the loop elsewhere;
-    "loop" takes the loop; "auto", the default, takes what was timed on a GPU, which is the loop.
+    "tiles" does so by tensor cores, for float16 and bfloat16, the LSTM and the GRU of `cudnn_rnn`
+    and H up to 128, on GPUs of architecture sm_80 and later; "loop" takes the loop; "auto", the
+    default, takes what was timed on a GPU, which is the loop.
 
     Parameters
     ----------
@@ -75,6 +78,8 @@ def recurrence_kernels(
         numbers.
     processors : int, optional
         The number of multiprocessors of the GPU; by default that of CuPy's current device.
+    architecture : int, optional
+        90 for a GPU of compute capability 9.0; by default that of CuPy's current device.
 
     Returns
     -------
@@ -84,14 +89,14 @@ def recurrence_kernels(
     Raises
     ------
     ValueError, TypeError
-        An argument is not as described, CUPYRNN_PERSISTENT has an unknown value, or processors is
-        missing and CuPy has no device.
+        An argument is not as described, CUPYRNN_PERSISTENT has an unknown value, or processors or
+        architecture is missing and CuPy has no device.
 
     Examples
     --------
     >>> import cupyrnn
     >>> found = cupyrnn.recurrence_kernels(
-    ...     "lstm", batch_size=16, num_units=64, num_steps=1000, processors=132
+    ...     "lstm", batch_size=16, num_units=64, num_steps=1000, processors=132, architecture=90
     ... )
     >>> found.forward.kernel
     'loop'
@@ -109,14 +114,17 @@ def recurrence_kernels(
     # Imported here, as a computation in NumPy needs no kernels.
     kernels: Any = import_module(f".kernels.{_CELLS[cell]}", __package__)
     persistent: Any = import_module(".kernels.persistent", __package__)
-    if processors is None:
+    device = {"processors": processors, "architecture": architecture}
+    missing = [name for name, value in device.items() if value is None]
+    if missing:
         try:
-            processors = persistent.processors_of_device()
+            found = persistent.current_device()._asdict()
         except Exception as error:  # CuPy is not installed, or finds no GPU
             raise ValueError(
-                f"{op}: processors is None, expected an integer, as there is no GPU to ask"
+                f"{op}: {missing[0]} is None, expected an integer, as there is no GPU to ask"
             ) from error
-    processors = check_integer(op, "processors", processors, 1)
-    directions = kernels.FORWARD_ROWS, kernels.BACKWARD_ROWS
-    found = [persistent.choose(k, kind, (B, H), T, processors) for k in directions]
-    return RecurrenceKernels(*found)
+        device |= {name: found[name] for name in missing}
+    checked = {name: check_integer(op, name, value, 1) for name, value in device.items()}
+    given = kind, (B, H), T, persistent.Device(**checked)
+    directions = kernels.FORWARD_KERNELS, kernels.BACKWARD_KERNELS
+    return RecurrenceKernels(*(persistent.choose(k, *given) for k in directions))

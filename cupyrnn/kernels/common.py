@@ -107,11 +107,13 @@ __device__ __forceinline__ Dual<R> tanh_(Dual<R> z)
 
 _TRAITS = {
     "float16": r"""
+#define MMA_TYPE "f16"  // what mma.sync calls it
 template <> struct Acc<__half> { typedef float type; typedef float real; };
 __device__ __forceinline__ float wide(__half v) { return __half2float(v); }
 __device__ __forceinline__ void store(__half* p, float v) { *p = __float2half_rn(v); }
 """,
     "bfloat16": r"""
+#define MMA_TYPE "bf16"
 template <> struct Acc<__nv_bfloat16> { typedef float type; typedef float real; };
 __device__ __forceinline__ float wide(__nv_bfloat16 v) { return __bfloat162float(v); }
 __device__ __forceinline__ void store(__nv_bfloat16* p, float v) { *p = __float2bfloat16(v); }

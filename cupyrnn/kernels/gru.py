@@ -164,9 +164,9 @@ _FORWARD_GATES, _FORWARD_OUTPUT, _BACKWARD_OUTPUT, _BACKWARD_RESET = KERNELS = (
     "gru_backward_reset<{T}>",
 )
 SOURCE = GATES + STEP
-_ALL_STEPS = GATES + ROWS + rows.KERNELS
-FORWARD_ROWS = Kernel(_ALL_STEPS, "gru_forward_rows", rows.FORWARD)
-BACKWARD_ROWS = Kernel(_ALL_STEPS, "gru_backward_rows", rows.BACKWARD)
+_BY_ROWS = GATES + ROWS + rows.KERNELS
+FORWARD_KERNELS = persistent.Kernels(Kernel(_BY_ROWS, "gru_forward_rows", rows.FORWARD))
+BACKWARD_KERNELS = persistent.Kernels(Kernel(_BY_ROWS, "gru_backward_rows", rows.BACKWARD))
 
 
 def forward_steps(cell: GRU, run: ForwardRun) -> None:
@@ -176,7 +176,7 @@ def forward_steps(cell: GRU, run: ForwardRun) -> None:
     (z_ru, z_c), (w_ru, w_c), (r, u, c, h), state = run.xw, run.w, run.saved, run.carried.h
     attributes = (H := np.int64(state.shape[1]), *(gate := gate_arguments(cell.gate, state.dtype)))
     arrays = (z_ru, z_c, cell.b_ru, cell.b_c, state, *run.saved)
-    if persistent.run(FORWARD_ROWS, run.batches, state, run.w, arrays, attributes):
+    if persistent.run(FORWARD_KERNELS, run.batches, state, run.w, arrays, attributes):
         return
     loop = Loop(run.batches, SOURCE, KERNELS)
     update, h_reset = cupy.empty(state.shape, state.dtype), cupy.empty(state.shape, h.dtype)
@@ -197,7 +197,7 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
     (d_ru, d_c), (w_ru, w_c), (r, u, c, _), dh = run.deltas, run.w, run.saved, run.carried.h
     H, gate, h_prev = np.int64(dh.shape[1]), gate_arguments(cell.gate, dh.dtype), run.before.h
     output, matrices = (u, c, h_prev, run.given.h, dh, d_ru, d_c), (w_c.T, w_ru.T)
-    if persistent.run(BACKWARD_ROWS, run.batches, dh, matrices, (r, *output), (H, *gate)):
+    if persistent.run(BACKWARD_KERNELS, run.batches, dh, matrices, (r, *output), (H, *gate)):
         return
     loop, d_hr = Loop(run.batches, SOURCE, KERNELS), cupy.empty(dh.shape, dh.dtype)
     reset = (r, u, h_prev, d_hr, dh, d_ru)

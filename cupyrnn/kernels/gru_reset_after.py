@@ -11,6 +11,9 @@ from .launch import Loop, gate_arguments
 from .rows import gru_reset_after as rows
 from .rows.common import SOURCE as ROWS
 from .rows.common import Kernel
+from .tiles import gru_reset_after as tiles
+from .tiles.common import SOURCE as TILES
+from .tiles.common import Kernel as TileKernel
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -124,9 +127,16 @@ __global__ void gru_reset_after_backward_step(
 KERNELS = "gru_reset_after_forward_step<{T}>", "gru_reset_after_backward_step<{T}>"
 _FORWARD, _BACKWARD = KERNELS
 SOURCE = GATES + STEP
-_ALL_STEPS = GATES + ROWS + rows.KERNELS
-FORWARD_ROWS = Kernel(_ALL_STEPS, "gru_reset_after_forward_rows", rows.FORWARD)
-BACKWARD_ROWS = Kernel(_ALL_STEPS, "gru_reset_after_backward_rows", rows.BACKWARD)
+_BY_ROWS = GATES + ROWS + rows.KERNELS
+_BY_TILES = GATES + TILES + tiles.KERNELS
+FORWARD_KERNELS = persistent.Kernels(
+    Kernel(_BY_ROWS, "gru_reset_after_forward_rows", rows.FORWARD),
+    TileKernel(_BY_TILES, "gru_reset_after_forward_tiles", vectors=1),
+)
+BACKWARD_KERNELS = persistent.Kernels(
+    Kernel(_BY_ROWS, "gru_reset_after_backward_rows", rows.BACKWARD),
+    TileKernel(_BY_TILES, "gru_reset_after_backward_tiles", vectors=3),
+)
 
 
 def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
@@ -137,7 +147,7 @@ def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
     (B, H), gate = state.shape, gate_arguments(cell.gate, z.dtype)
     arrays = (z, cell.b, cell.b_hc, state, *run.saved)
     attributes = np.int64(H), *gate
-    if persistent.run(FORWARD_ROWS, run.batches, state, run.w, arrays, attributes):
+    if persistent.run(FORWARD_KERNELS, run.batches, state, run.w, arrays, attributes):
         return
     loop = Loop(run.batches, SOURCE, KERNELS)
     # Apart from x @ w_x: the reset comes between the two.
@@ -155,7 +165,7 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     H, gate = dh.shape[1], gate_arguments(cell.gate, dh.dtype)
     arrays = (*run.saved[:4], run.before.h, run.given.h, dh, dz)
     attributes = np.int64(H), *gate
-    if persistent.run(BACKWARD_ROWS, run.batches, dh, [w_h.T], arrays, attributes):
+    if persistent.run(BACKWARD_KERNELS, run.batches, dh, [w_h.T], arrays, attributes):
         return
     loop = Loop(run.batches, SOURCE, KERNELS)
     loop.run(

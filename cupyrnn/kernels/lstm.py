@@ -12,6 +12,9 @@ from .launch import SUMS, Loop, add_slices, gate_arguments, launch, sum_grid
 from .rows import lstm as rows
 from .rows.common import SOURCE as ROWS
 from .rows.common import Kernel
+from .tiles import lstm as tiles
+from .tiles.common import SOURCE as TILES
+from .tiles.common import Kernel as TileKernel
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -246,9 +249,16 @@ _FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE = (
     "lstm_peephole_sums<{T}>",
 )
 SOURCE = GATES + STEP
-_ALL_STEPS = GATES + ROWS + rows.KERNELS
-FORWARD_ROWS = Kernel(_ALL_STEPS, "lstm_forward_rows", rows.FORWARD)
-BACKWARD_ROWS = Kernel(_ALL_STEPS, "lstm_backward_rows", rows.BACKWARD)
+_BY_ROWS = GATES + ROWS + rows.KERNELS
+_BY_TILES = GATES + TILES + tiles.KERNELS
+FORWARD_KERNELS = persistent.Kernels(
+    Kernel(_BY_ROWS, "lstm_forward_rows", rows.FORWARD),
+    TileKernel(_BY_TILES, "lstm_forward_tiles", vectors=1),
+)
+BACKWARD_KERNELS = persistent.Kernels(
+    Kernel(_BY_ROWS, "lstm_backward_rows", rows.BACKWARD),
+    TileKernel(_BY_TILES, "lstm_backward_tiles", vectors=4),
+)
 KERNELS = (_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE, *SUMS)
 
 
@@ -271,7 +281,7 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     H, read = c.shape[1], (z, cell.b, *(cell.peephole or (None,) * 3))
     attributes = _attributes(cell, H, z.dtype)
     arrays: tuple[Any, ...] = (*read, h, c, *run.saved)
-    if not w_p and persistent.run(FORWARD_ROWS, run.batches, c, run.w, arrays, attributes):
+    if not w_p and persistent.run(FORWARD_KERNELS, run.batches, c, run.w, arrays, attributes):
         return
     h, loop = run.saved.h, Loop(run.batches, SOURCE, KERNELS)
     o_co = cupy.empty((len(h), H), h.dtype) if w_p else h
@@ -298,7 +308,7 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     read, attributes = (*run.saved[:6], run.before.c, run.given.c), _attributes(cell, H, dcs.dtype)
     arrays: tuple[Any, ...] = (*read, h_grad, *peephole, dh, dcs, dz)
     once = [w.T for w in run.w] if len(run.w) == 1 else []
-    if once and persistent.run(BACKWARD_ROWS, run.batches, dcs, once, arrays, attributes):
+    if once and persistent.run(BACKWARD_KERNELS, run.batches, dcs, once, arrays, attributes):
         return
     loop, dm, stages = Loop(run.batches, SOURCE, KERNELS), dh, []
     if w_p:

@@ -1,27 +1,30 @@
 """
 Which kernel takes a device through the time steps, decided in one place.
 
-``loop`` is a product and a kernel in every step, and does everything. ``rows`` is one launch, for
-what fits into the registers of a block: see ``rows/__init__.py``.
+``loop`` is a product and a kernel in every step, and does everything. ``rows`` and ``tiles`` are
+one launch, for what fits into the registers of a block: see their ``__init__.py``.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._arrays import compute_dtype
+from .blas import address
 from .launch import launch
-from .rows.common import Kernel, registers_of, template_of, threads_of
+from .rows import common as rows
+from .tiles import common as tiles
 
 if TYPE_CHECKING:
     from .._arrays import Array
 
-_MODES = ("auto", "loop", "rows")
+_MODES = ("auto", "loop", "rows", "tiles")
 
 # Registers that a thread needs beside its part of the matrices, by the bytes of a number, so that
 # ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
@@ -30,6 +33,22 @@ _BESIDE = {2: 96, 4: 64, 8: 112, 16: 192}
 # at a time.
 _MOST, _ALL, _AT_ONCE = 255, 65536, 128
 _MOST_THREADS = 1024
+# The first architecture with the tiles of ``tiles``, and what they may be of.
+_TILES_FROM, _HALVES = 80, ("float16", "bfloat16")
+
+
+class Kernels(NamedTuple):
+    """The kernels over all steps that a cell has for one direction."""
+
+    rows: rows.Kernel
+    tiles: tiles.Kernel | None = None
+
+
+class Device(NamedTuple):
+    """What the choice depends on: how many multiprocessors, and 90 for compute capability 9.0."""
+
+    processors: int
+    architecture: int
 
 
 class KernelChoice(NamedTuple):
@@ -38,12 +57,13 @@ class KernelChoice(NamedTuple):
 
     Attributes
     ----------
-    kernel : {"loop", "rows"}
-        Products and kernels in every step, or one launch for all steps.
+    kernel : {"loop", "rows", "tiles"}
+        Products and kernels in every step, or one launch for all steps, with the matrix in
+        registers by rows or, for tensor cores, by tiles.
     sequences : int
         How many sequences a block takes; 0 for "loop".
     reason : str
-        Why this one, and not the other.
+        Why this one, and not another.
     """
 
     kernel: str
@@ -60,18 +80,28 @@ def _asked() -> str:
 
 
 def choose(
-    kernel: Kernel, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, processors: int
+    kernels: Kernels, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, device: Device
 ) -> KernelChoice:
     """Return what takes this many steps with states of `shape` = (B, H)."""
-    asked, (B, H), compute = _asked(), shape, compute_dtype(dtype)
+    asked, (B, H) = _asked(), shape
     if asked == "loop":
         return KernelChoice("loop", 0, "CUPYRNN_PERSISTENT is 'loop'")
     if asked == "auto":
-        why = "'auto' takes what was timed on a GPU, and rows was not: CUPYRNN_PERSISTENT=rows asks"
-        return KernelChoice("loop", 0, f"{why} for it")
+        why = "'auto' takes what was timed on a GPU, and neither rows nor tiles was"
+        return KernelChoice("loop", 0, f"{why}: CUPYRNN_PERSISTENT=rows or tiles asks for one")
     if steps < 2 or not B or not H:
-        return KernelChoice("loop", 0, "rows needs two steps at least, and B and H above 0")
-    threads, matrix = threads_of(kernel.size, H), registers_of(kernel.size, H, compute)
+        return KernelChoice("loop", 0, f"{asked} needs two steps at least, and B and H above 0")
+    if asked == "rows":
+        return _by_rows(kernels.rows, dtype, B, H, device)
+    return _by_tiles(kernels.tiles, dtype, H, device)
+
+
+def _by_rows(
+    kernel: rows.Kernel, dtype: np.dtype[Any], B: int, H: int, device: Device
+) -> KernelChoice:
+    """Return rows if they fit, else the loop."""
+    compute = compute_dtype(dtype)
+    threads, matrix = rows.threads_of(kernel.size, H), rows.registers_of(kernel.size, H, compute)
     if threads > _MOST_THREADS:
         why = f"rows needs {threads} threads for H = {H}, and a block has {_MOST_THREADS} at most"
         return KernelChoice("loop", 0, why)
@@ -80,16 +110,44 @@ def choose(
     if matrix + beside > most:
         why = f"rows needs {matrix} registers a thread for the matrix and {beside} beside"
         return KernelChoice("loop", 0, f"{why} for H = {H}, and {threads} threads have {most} each")
-    sequences = next((n for n in (1, 2) if -(-B // n) <= processors), 4)
+    sequences = next((n for n in (1, 2) if -(-B // n) <= device.processors), 4)
     return KernelChoice("rows", sequences, f"{matrix} registers a thread hold the matrix")
 
 
-def processors_of_device() -> int:
-    """Return how many multiprocessors the current device has."""
+def _by_tiles(
+    kernel: tiles.Kernel | None, dtype: np.dtype[Any], H: int, device: Device
+) -> KernelChoice:
+    """Return tiles if they fit, else the loop."""
+    why = None
+    if kernel is None:
+        why = "tiles has only the LSTM and the GRU that resets after the product"
+    elif dtype.name not in _HALVES:
+        why = f"tiles multiplies {' and '.join(_HALVES)}, and the dtype is {dtype.name}"
+    elif device.architecture < _TILES_FROM:
+        why = f"tiles needs sm_{_TILES_FROM} or later, and the GPU is sm_{device.architecture}"
+    elif H > tiles.MOST_UNITS:
+        why = f"tiles takes H up to {tiles.MOST_UNITS}, and H is {H}"
+    if why is not None:
+        return KernelChoice("loop", 0, why)
+    why = f"the registers of {tiles.threads_of(H)} threads hold the matrix"
+    return KernelChoice("tiles", tiles.SEQUENCES, why)
+
+
+def current_device() -> Device:
+    """Return what the current device is."""
     import cupy
 
-    attributes: dict[str, int] = cupy.cuda.Device().attributes
-    return attributes["MultiProcessorCount"]
+    return _device(cupy.cuda.runtime.getDevice())
+
+
+@cache
+def _device(number: int) -> Device:
+    import cupy
+
+    # CuPy asks the driver for every attribute that there is.
+    found: dict[str, int] = cupy.cuda.Device(number).attributes
+    major, minor = found["ComputeCapabilityMajor"], found["ComputeCapabilityMinor"]
+    return Device(found["MultiProcessorCount"], 10 * major + minor)
 
 
 def _starts(batches: Sequence[int]) -> Array | None:
@@ -103,7 +161,7 @@ def _starts(batches: Sequence[int]) -> Array | None:
 
 
 def run(
-    kernel: Kernel,
+    kernels: Kernels,
     batches: Sequence[int],
     state: Array,
     weights: Sequence[Array],
@@ -115,6 +173,8 @@ def run(
 
     Parameters
     ----------
+    kernels
+        Those that there are.
     batches
         The rows of each step.
     state : [B, H]
@@ -126,17 +186,26 @@ def run(
     attributes
         Its last arguments: H first.
     """
-    if _asked() != "rows":
+    if _asked() not in ("rows", "tiles"):
         return False
     dtype, (B, H) = weights[0].dtype, state.shape
-    choice = choose(kernel, dtype, (B, H), len(batches), processors_of_device())
+    choice = choose(kernels, dtype, (B, H), len(batches), current_device())
     if choice.kernel == "loop":
         return False
     args: list[Any] = []
     for w in weights:
         args += [w, *(np.int64(n // w.itemsize) for n in w.strides)]
     args += [*arrays, _starts(batches), np.int64(len(batches)), np.int64(B), *attributes]
-    name = template_of(kernel, H, choice.sequences, compute_dtype(dtype))
-    grid, block = (-(-B // choice.sequences), 1), (threads_of(kernel.size, H), 1)
+    kernel: rows.Kernel | tiles.Kernel = kernels.rows
+    if choice.kernel == "tiles":
+        assert kernels.tiles is not None
+        kernel, threads = kernels.tiles, tiles.threads_of(H)
+        # Two numbers are read at once where all arrays begin at a multiple of two.
+        pairs = all(a is None or address(a) % (2 * a.itemsize) == 0 for a in arrays)
+        name = tiles.template_of(kernel, H, pairs and H % 2 == 0)
+    else:
+        threads = rows.threads_of(kernels.rows.size, H)
+        name = rows.template_of(kernels.rows, H, choice.sequences, compute_dtype(dtype))
+    grid, block = (-(-B // choice.sequences), 1), (threads, 1)
     launch(kernel.source, (name,), name, dtype, grid, args, block)
     return True

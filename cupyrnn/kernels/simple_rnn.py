@@ -75,16 +75,16 @@ __global__ void simple_rnn_backward_step(
 
 _FORWARD, _BACKWARD = KERNELS = "simple_rnn_forward_step<{T}>", "simple_rnn_backward_step<{T}>"
 SOURCE = GATES + STEP
-_ALL_STEPS = GATES + ROWS + rows.KERNELS
-FORWARD_ROWS = Kernel(_ALL_STEPS, "simple_rnn_forward_rows", rows.FORWARD)
-BACKWARD_ROWS = Kernel(_ALL_STEPS, "simple_rnn_backward_rows", rows.BACKWARD)
+_BY_ROWS = GATES + ROWS + rows.KERNELS
+FORWARD_KERNELS = persistent.Kernels(Kernel(_BY_ROWS, "simple_rnn_forward_rows", rows.FORWARD))
+BACKWARD_KERNELS = persistent.Kernels(Kernel(_BY_ROWS, "simple_rnn_backward_rows", rows.BACKWARD))
 
 
 def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
     """The recurrence over t steps: one product and one kernel each."""
     (z,), (w_h,), h, state = run.xw, run.w, run.saved.h, run.carried.h
     attributes, arrays = (np.int64(h.shape[1]), np.bool_(cell.relu)), (z, cell.b, state, h)
-    if persistent.run(FORWARD_ROWS, run.batches, state, run.w, arrays, attributes):
+    if persistent.run(FORWARD_KERNELS, run.batches, state, run.w, arrays, attributes):
         return
     loop = Loop(run.batches, SOURCE, KERNELS)
     loop.run(
@@ -98,7 +98,7 @@ def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
     (dz,), (w_h,), dh, h = run.deltas, run.w, run.carried.h, run.saved.h
     attributes, arrays = (np.int64(h.shape[1]), np.bool_(cell.relu)), (h, run.given.h, dh, dz)
-    if persistent.run(BACKWARD_ROWS, run.batches, dh, [w_h.T], arrays, attributes):
+    if persistent.run(BACKWARD_KERNELS, run.batches, dh, [w_h.T], arrays, attributes):
         return
     loop = Loop(run.batches, SOURCE, KERNELS)
     loop.run(

@@ -45,13 +45,15 @@ def table() -> list[str]:
 def table_of_rows() -> list[str]:
     """Return the registers of the kernels over all steps, at several H, for four sequences."""
     os.environ["CUPYRNN_PERSISTENT"] = "rows"
+    device = persistent.Device(processors=1, architecture=75)
     lines = ["", "Of the kernels over all steps, four sequences a block, where they are taken:", ""]
     lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
     for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
-        for kernel in (CELLS[name].FORWARD_ROWS, CELLS[name].BACKWARD_ROWS):
+        for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
+            kernel = kernels.rows
             for dtype, H in product(("float16", "float32", "float64", "complex64"), (32, 64, 96)):
                 compute = compute_dtype(np.dtype(dtype))
-                if persistent.choose(kernel, np.dtype(dtype), (1, H), 2, 1).kernel == "loop":
+                if persistent.choose(kernels, np.dtype(dtype), (1, H), 2, device).kernel == "loop":
                     continue
                 instance = compile.instance(template_of(kernel, H, 4, compute), dtype)
                 source = common.source(dtype, kernel.source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -15,42 +14,41 @@ from problems.nets import BI, Case
 
 import cupyrnn
 from cupyrnn._arrays import compute_dtype
-from cupyrnn.kernels import common, compile, gru, gru_reset_after, lstm, persistent, simple_rnn
+from cupyrnn.kernels import common, compile, persistent
 from cupyrnn.kernels.rows import common as rows_common
 from cupyrnn.kernels.rows import gru as rows_gru
 from cupyrnn.kernels.rows.common import template_of, threads_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
-from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
+from without_a_gpu.all_steps import (
+    ALL,
+    BARRIER,
+    CELLS,
+    DIRECTIONS,
+    INTERPRETER,
+    ORDERS,
+    SANITIZER,
+    calls,
+    caught_by,
+    has_device,
+    launches,
+    needs_tool,
+    on,
+    plant,
+    taken_by,
+    use_interpreter,
+    use_order,
+)
+from without_a_gpu.cuda_on_cpu import nvrtc
 from without_a_gpu.ptx.compiler import ARCHITECTURES
-from without_a_gpu.ptx.executor import Executor
-from without_a_gpu.ptx.parser import PtxError
 
-CELLS: dict[str, Any] = {
-    "lstm": lstm, "gru": gru, "gru_reset_after": gru_reset_after, "simple_rnn": simple_rnn,
-}  # fmt: skip
-DIRECTIONS = ("FORWARD_ROWS", "BACKWARD_ROWS")
 # By the multiprocessors of a device: one, two or four sequences a block, for B = 9.
 PROCESSORS = {1: 100, 2: 5, 4: 1}
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[bool]]]:
-    """Whether each kernel took the steps it was asked to take, by its name."""
-    found: dict[str, list[bool]] = {}
-    run = persistent.run
-
-    def counted(kernel: Any, *args: Any) -> bool:
-        done = run(kernel, *args)
-        found.setdefault(kernel.name, []).append(done)
-        return done
-
-    monkeypatch.setattr(persistent, "run", counted)
-    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
-    return found
-
-
-def has_processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(persistent, "processors_of_device", lambda: count)
+def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
+    """Whether each cell's kernels took the steps they were asked to take."""
+    return taken_by(monkeypatch, "rows")
 
 
 EACH_DTYPE = pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_rows_agree_with_numpy(
     dtype: str,
     sequences: int,
 ) -> None:
-    has_processors(monkeypatch, PROCESSORS[sequences])
+    has_device(monkeypatch, PROCESSORS[sequences])
     rows_agree_with_numpy(cupy_on_cpu, taken, dtype)
 
 
@@ -82,7 +80,7 @@ def test_rows_on_a_gpu_agree_with_numpy(
     dtype: str,
     sequences: int,
 ) -> None:
-    has_processors(monkeypatch, PROCESSORS[sequences])
+    has_device(monkeypatch, PROCESSORS[sequences])
     rows_agree_with_numpy(cupy_on_gpu, taken, dtype)
 
 
@@ -111,67 +109,6 @@ def test_what_does_not_fit_is_the_loops(
     assert taken
 
 
-def calls(
-    T: int, B: int, H: int, dtype: str = "float32", lengths: tuple[int, ...] | None = None
-) -> dict[str, tuple[Any, Any]]:
-    """Return, by cell, an op with its gradient as a function of arrays, and these."""
-    rng = np.random.default_rng(3)
-    more: dict[str, Any] = {} if lengths is None else {"sequence_lengths": np.array(lengths)}
-
-    def draw(*shape: int) -> np.ndarray:
-        values = 0.5 * rng.standard_normal(shape)
-        if np.dtype(dtype).kind == "c":
-            values = values + 1e-20j * rng.standard_normal(shape)
-        return values.astype(dtype)
-
-    def block_lstm(sequences: Any, weights: Any) -> list[Any]:
-        x, cs, h, grad = sequences
-        w, b, wci, wcf, wco = weights
-        peepholes = {"wci": wci, "wcf": wcf, "wco": wco, "cell_clip": 0.6, **more}
-        out = cupyrnn.block_lstm(x, cs[0], h[0], w, b, **peepholes)
-        g = cupyrnn.block_lstm_grad(x, cs[0], h[0], w, *out, grad, grad, **peepholes)
-        return [*out, g.cs_prev_grad[None], g.h_prev_grad[None], g.x_grad]
-
-    def block_gru(sequences: Any, weights: Any) -> list[Any]:
-        x, _, h, grad = sequences
-        w_ru, w_c, b_ru, b_c = weights
-        out = cupyrnn.block_gru(x, h[0], w_ru, w_c, b_ru, b_c, **more)
-        g = cupyrnn.block_gru_grad(x, h[0], w_ru, w_c, *out, grad, **more)
-        return [*out, g.d_h_prev[None], g.d_x]
-
-    def cudnn_rnn(rnn_mode: str) -> Any:
-        def call(sequences: Any, weights: Any) -> list[Any]:
-            x, _, h, grad = sequences
-            (params,) = weights
-            out = cupyrnn.cudnn_rnn(x, h, None, params, rnn_mode=rnn_mode, **more)
-            back = cupyrnn.cudnn_rnn_backprop(
-                x, h, None, params, *out[:2], None, grad, None, None, out.reserve_space,
-                host_reserved=out.host_reserved, rnn_mode=rnn_mode, **more,
-            )  # fmt: skip
-            return [out.output, out.output_h, back.input_backprop, back.input_h_backprop]
-
-        return call
-
-    I = 3
-    sequences = draw(T, B, I), draw(1, B, H), draw(1, B, H), draw(T, B, H)
-    lstm_weights = draw(I + H, 4 * H), draw(4 * H), draw(H), draw(H), draw(H)
-    size = {m: cupyrnn.cudnn_rnn_params_size(1, H, I, rnn_mode=m) for m in ("gru", "rnn_tanh")}
-    gru_weights = draw(I + H, 2 * H), draw(I + H, H), draw(2 * H), draw(H)
-    return {
-        "lstm": (block_lstm, (sequences, lstm_weights)),
-        "gru": (block_gru, (sequences, gru_weights)),
-        "gru_reset_after": (cudnn_rnn("gru"), (sequences, (draw(size["gru"]),))),
-        "simple_rnn": (cudnn_rnn("rnn_tanh"), (sequences, (draw(size["rnn_tanh"]),))),
-    }
-
-
-def on(cupy: Any, call: Any, order: Any = slice(None)) -> list[np.ndarray]:
-    """Return what a call gives for some of its sequences, on the device."""
-    function, (sequences, weights) = call
-    part = [cupy.asarray(np.ascontiguousarray(a[:, order])) for a in sequences]
-    return [cupy.asnumpy(a) for a in function(part, [cupy.asarray(w) for w in weights])]
-
-
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 @pytest.mark.cuda_on_cpu
@@ -186,11 +123,11 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     function, ((x, *others), weights) = calls(4, 7, 17, dtype)[cell]
     # The product with x is not made by these kernels, and may depend on the batch.
     call = function, ((np.zeros_like(x), *others), weights)
-    has_processors(monkeypatch, 100)
+    has_device(monkeypatch, 100)
     expected = on(cupy_on_cpu, call)
     order = np.array([3, 0, 6, 5, 1, 4, 2])
     for count in (4, 1):
-        has_processors(monkeypatch, count)
+        has_device(monkeypatch, count)
         for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
             np.testing.assert_array_equal(a, e)
         for a, e in zip(on(cupy_on_cpu, call, order), expected, strict=True):
@@ -213,7 +150,7 @@ def test_the_order_of_threads_does_not_matter(
 ) -> None:
     """In reverse, and in twenty random orders of warps and blocks."""
     call = calls(4, 5, 17)[cell]
-    has_processors(monkeypatch, 3)
+    has_device(monkeypatch, 3)
     expected = on(cupy_on_cpu, call)
     for order in ("reverse", *range(20)):
         use_order(monkeypatch, order)
@@ -221,50 +158,15 @@ def test_the_order_of_threads_does_not_matter(
             np.testing.assert_array_equal(a, e)
 
 
-def use_order(monkeypatch: pytest.MonkeyPatch, order: str | int) -> None:
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        return runner.compile_module(*args, **{**kwargs, "order": order})
-
-    monkeypatch.setattr(fake_cupy, "compile_module", compiled)
-    forget()
-
-
-def forget() -> None:
-    compile.kernel.cache_clear()
-    compile._module.cache_clear()
-
-
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_as_many_launches_whatever_the_number_of_steps(
     cupy_on_cpu: Any, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch, cell: str
 ) -> None:
-    counted: list[str] = []
-    for owner, name in (
-        (cupy_on_cpu.cuda.driver, "launchKernel"),
-        (cupy_on_cpu.cuda.cublas, "gemmEx"),
-    ):
-        call = getattr(owner, name)
-
-        def noted(*args: Any, call: Any = call, name: str = name) -> Any:
-            counted.append(name)
-            return call(*args)
-
-        monkeypatch.setattr(owner, name, noted)
-    found = []
-    for T in (2, 3, 20):
-        counted.clear()
-        on(cupy_on_cpu, calls(T, 2, 5)[cell])
-        found.append(sorted(counted))
+    found = [launches(cupy_on_cpu, monkeypatch, calls(T, 2, 5)[cell]) for T in (2, 3, 20)]
     assert found[0] == found[1] == found[2]
     assert "gemmEx" in found[0]
 
-
-BARRIER = "__syncthreads();"
-# The tools, each with what it notices: orders of threads, other values; the interpreter of PTX and
-# g++'s thread sanitizer, accesses that no barrier orders.
-ORDERS, INTERPRETER, SANITIZER = "orders", "races in the PTX", "thread sanitizer"
-ALL = {ORDERS, INTERPRETER, SANITIZER}
 
 # By the name of an error: the cell, the source before it and after, and what catches it. Without a
 # new source, the barrier in the old one is left out.
@@ -312,61 +214,6 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
 }  # fmt: skip
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, cell: str, old: str, new: str) -> None:
-    for direction in DIRECTIONS:
-        kernel = getattr(CELLS[cell], direction)
-        assert kernel.source.count(old), old
-        changed = kernel._replace(source=kernel.source.replace(old, new))
-        monkeypatch.setattr(CELLS[cell], direction, changed)
-    forget()
-
-
-def use_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have what takes all steps run under the thread sanitizer."""
-
-    def compiled(source: str, names: Any, **kwargs: Any) -> Any:
-        if any("_rows<" in name for name in names):
-            kwargs["sanitize"] = "thread"
-        return runner.compile_module(source, names, **kwargs)
-
-    monkeypatch.setattr(fake_cupy, "compile_module", compiled)
-    forget()
-
-
-def use_interpreter(monkeypatch: pytest.MonkeyPatch, arch: str, order: str = "together") -> None:
-    monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch, order).compile_module)
-    forget()
-
-
-def same(found: list[np.ndarray], expected: list[np.ndarray]) -> bool:
-    return all(np.array_equal(a, e) for a, e in zip(found, expected, strict=True))
-
-
-def caught_by(
-    tool: str, cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any, expected: Any
-) -> bool:
-    """Return whether a tool finds something."""
-    if tool == ORDERS:
-        for order in ("forward", "reverse", *range(5)):
-            use_order(monkeypatch, order)
-            if not same(on(cupy, call), expected):
-                return True
-        return False
-    if tool == INTERPRETER:
-        use_interpreter(monkeypatch, "compute_90")
-        try:
-            on(cupy, call)
-        except PtxError as error:
-            return "race" in str(error)
-    else:
-        use_sanitizer(monkeypatch)
-        try:
-            on(cupy, call)
-        except runner.SanitizerError as error:
-            return "data race" in str(error)
-    return False
-
-
 @pytest.mark.parametrize(
     "tool", [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
 )
@@ -382,10 +229,10 @@ def test_a_planted_error_is_caught(
     """By each of the tools that stand beside it, and by no other."""
     needs_tool(tool)
     cell, old, new, tools = PLANTED[name]
-    has_processors(monkeypatch, 2)
+    has_device(monkeypatch, 2)
     call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
     expected = on(cupy_on_cpu, call)
-    planted(monkeypatch, cell, old, old.replace(BARRIER, "") if new is None else new)
+    plant(monkeypatch, cell, "rows", old, old.replace(BARRIER, "") if new is None else new)
     assert caught_by(tool, cupy_on_cpu, monkeypatch, call, expected) == (tool in tools)
 
 
@@ -394,17 +241,6 @@ def test_every_barrier_is_left_out_once() -> None:
     for cell, source in sources.items():
         names = [n for n, (c, _, new, _) in PLANTED.items() if c == cell and new is None]
         assert len(names) == source.count(BARRIER)
-
-
-def needs_tool(tool: str) -> None:
-    """Skip a test where a tool is missing."""
-    reasons = {
-        ORDERS: runner.have_gxx,
-        INTERPRETER: nvrtc.have_nvrtc,
-        SANITIZER: lambda: runner.have_sanitizer("thread"),
-    }
-    if reason := reasons[tool]():
-        pytest.skip(reason)
 
 
 @pytest.mark.parametrize(
@@ -420,18 +256,20 @@ def test_nothing_is_caught_where_nothing_is_wrong(
     tool: str,
 ) -> None:
     needs_tool(tool)
-    has_processors(monkeypatch, 2)
+    has_device(monkeypatch, 2)
     call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
     expected = on(cupy_on_cpu, call)
     assert not caught_by(tool, cupy_on_cpu, monkeypatch, call, expected)
     assert all(all(found) for found in taken.values())
 
 
-def largest(kernel: Any, dtype: str) -> int:
+def largest(kernels: Any, dtype: str) -> int:
     """Return the largest H that is taken."""
     kind = numpy_dtype(dtype)
     fits = [
-        H for H in range(1, 300) if persistent.choose(kernel, kind, (9, H), 2, 1).kernel == "rows"
+        H
+        for H in range(1, 300)
+        if persistent.choose(kernels, kind, (9, H), 2, persistent.Device(1, 75)).kernel == "rows"
     ]
     assert fits == [*range(1, len(fits) + 1)]
     return fits[-1]
@@ -450,8 +288,8 @@ def test_what_is_taken_fits_into_the_registers(
         pytest.skip(reason)
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
     for direction in DIRECTIONS:
-        kernel = getattr(CELLS[cell], direction)
-        H = largest(kernel, dtype)
+        kernels = getattr(CELLS[cell], direction)
+        kernel, H = kernels.rows, largest(kernels, dtype)
         assert (96 if dtype == "float32" else 32) <= H
         name = compile.instance(template_of(kernel, H, 4, compute_dtype(numpy_dtype(dtype))), dtype)
         source = common.source(dtype, kernel.source)
@@ -488,7 +326,7 @@ def test_the_ptx_agrees(
     reason = nvrtc.have_nvrtc()
     if reason is not None:
         pytest.skip(reason)
-    has_processors(monkeypatch, 2)
+    has_device(monkeypatch, 2)
     call = calls(3, 3, 9, lengths=(1, 3, 2))[cell]
     expected = on(cupy_on_cpu, call)
     use_interpreter(monkeypatch, arch, order)
@@ -498,7 +336,7 @@ def test_the_ptx_agrees(
 
 
 def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"batch_size": 300, "num_steps": 10, "processors": 132}
+    sizes = {"batch_size": 300, "num_steps": 10, "processors": 132, "architecture": 90}
 
     def ask(cell: Any, H: int, **changed: Any) -> Any:
         return cupyrnn.recurrence_kernels(cell, num_units=H, **{**sizes, **changed})
@@ -530,8 +368,10 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(ValueError, match="processors is None, expected an integer, as there is no"):
         ask("lstm", 4, processors=None)
+    with pytest.raises(ValueError, match="architecture is None, expected an integer, as there is"):
+        ask("lstm", 4, architecture=None)
     with pytest.raises(TypeError, match="recurrence_kernels: dtype is 'int8', expected one of"):
         ask("lstm", 4, dtype="int8")
-    monkeypatch.setenv("CUPYRNN_PERSISTENT", "tile")
-    with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'tile', expected one of auto, "):
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "columns")
+    with pytest.raises(ValueError, match="CUPYRNN_PERSISTENT is 'columns', expected one of auto, "):
         ask("lstm", 4)

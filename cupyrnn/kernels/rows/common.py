@@ -6,7 +6,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-SOURCE = r"""
+# For the kernels of ``tiles`` too.
+STEPS = r"""
+// The first row of each step, and after the last one: as given or, if null, B rows each.
+struct Starts {
+    const long long* starts;
+    long long B;
+    __device__ __forceinline__ long long operator[](int s) const
+    {
+        return starts ? starts[s] : s * B;
+    }
+};
+
+template <typename A> __device__ __forceinline__ void clear(A* memory, int count)
+{
+    for (int n = threadIdx.x; n < count; n += blockDim.x) memory[n] = A(0.f);
+}
+"""
+
+SOURCE = (
+    STEPS
+    + r"""
 template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
 
 // A number as its storage type holds it.
@@ -104,21 +124,6 @@ template <typename A, int SPLIT, int SLICE, int UNITS, int WIDTH> struct Matrix 
         for (int c = 0; c < WIDTH; ++c) sums[c] = all[0][c];
     }
 };
-
-// The first row of each step, and after the last one: as given or, if null, B rows each.
-struct Starts {
-    const long long* starts;
-    long long B;
-    __device__ __forceinline__ long long operator[](int s) const
-    {
-        return starts ? starts[s] : s * B;
-    }
-};
-
-template <typename A> __device__ __forceinline__ void clear(A* memory, int count)
-{
-    for (int n = threadIdx.x; n < count; n += blockDim.x) memory[n] = A(0);
-}
 
 // All steps of a cell with one product, forwards. A cell has
 //   Next fetch(long long n)          what is read of row n before its turn comes
@@ -242,6 +247,7 @@ __device__ __forceinline__ void backward_rows(
     if (me.owner) dh[me.row * (long long)H + me.unit] = grad;
 }
 """
+)
 
 # Lanes that share a unit: more of them take a larger matrix, fewer make shorter sums.
 SPLIT = 4

@@ -157,6 +157,9 @@ struct Thread {
   unsigned mask;
   int source;
   unsigned long long value, result;
+  // Of an operation on all lanes together: what does it, on the words of each.
+  void (*together)(Thread* lanes);
+  unsigned words[10];
 };
 
 struct Block {
@@ -507,6 +510,7 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
     ballot |= (unsigned long long)(lane.value != 0) << i;
   }
   if (!strcmp(waiting.operation, "__syncwarp")) order_lanes(lanes, count, mask);
+  if (waiting.together) waiting.together(lanes);
   for (size_t i = 0; i < count; ++i) {
     if (!(mask >> i & 1)) continue;
     const int source = lanes[i].source;
@@ -726,12 +730,14 @@ inline int lane_number() {
 
 // source: the lane to read from, or -1 for the ballot of all values.
 inline unsigned long long warp_operation(const char* operation, unsigned mask,
-                                         unsigned long long value, int source, int line) {
+                                         unsigned long long value, int source, int line,
+                                         void (*together)(Thread*) = nullptr) {
   Thread& self = *current;
   self.operation = operation;
   self.mask = mask;
   self.value = value;
   self.source = source;
+  self.together = together;
   if (!(mask >> lane_number() & 1))
     fail("lane %d is not in the mask 0x%08x that it passes to %s in line %d", lane_number(), mask,
          operation, line);
@@ -971,3 +977,5 @@ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+
+#include "mma.h"

@@ -176,6 +176,11 @@ def to_half(a: Lanes) -> Lanes:
     return np.where(np.isnan(a), np.uint16(0x7FFF), a.astype(np.float16).view(np.uint16))
 
 
+def from_half(bits: Lanes) -> Lanes:
+    """Return the float32 of the bits of float16."""
+    return bits.view(np.float16).astype(np.float32)
+
+
 def to_bfloat16(a: Lanes) -> Lanes:
     """Round float32 to the bits of bfloat16; there is one NaN."""
     bits = a.view(np.uint32)

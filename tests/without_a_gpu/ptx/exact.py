@@ -189,6 +189,16 @@ def _inserted(a: Number, b: Number, start: Number, length: Number) -> Number:
     return b
 
 
+def _permuted(a: Number, b: Number, selector: Number) -> Number:
+    chosen = (int(a) % 2**32).to_bytes(4, "little") + (int(b) % 2**32).to_bytes(4, "little")
+    result = bytearray()
+    for n in range(4):
+        which = int(selector) >> 4 * n & 15
+        byte = chosen[which % 8]
+        result.append(byte if which < 8 else 255 * (byte > 127))
+    return int.from_bytes(result, "little")
+
+
 def _of_integers(op: str, modifiers: list[str], operation: Operation) -> Callable[..., Number]:
     to, bits = operation.result, 8 * TYPES[operation.operands[0]].itemsize
     if op == "setp":
@@ -201,7 +211,7 @@ def _of_integers(op: str, modifiers: list[str], operation: Operation) -> Callabl
         "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
         "shl": lambda a, n: a << min(n, bits), "shr": lambda a, n: a >> min(n, bits),
         "mov": lambda a: a, "cvta": lambda a: a, "cvt": lambda a: a,
-        "selp": lambda a, b, p: a if p else b, "bfi": _inserted,
+        "selp": lambda a, b, p: a if p else b, "bfi": _inserted, "prmt": _permuted,
     }  # fmt: skip
     function = exact[op]
     if to == "pred":

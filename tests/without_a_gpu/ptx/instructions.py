@@ -82,6 +82,7 @@ def _table() -> dict[str, Operation]:
             add(f"mov.{t}", t, t, _same)
     add("mul.hi.u64", "u64", "u64 u64", ar.high_product)
     add("bfi.b32", "b32", "b32 b32 u32 u32", _inserted)
+    add("prmt.b32", "b32", "b32 b32 b32", _permuted)
     for name, function in _BITWISE.items():
         add(f"{name}.pred", "pred", "pred pred", function)
     add("not.pred", "pred", "pred", np.invert)
@@ -133,7 +134,7 @@ def _table() -> dict[str, Operation]:
         add(f"cvt.rn{ftz}.f32.f64", "f32", "f64", _cast(TYPES["f32"]), **how)
         add(f"cvt{ftz}.sat.f32.f32", "f32", "f32", ar.saturate, **how)
         add(f"cvt.rni{ftz}.f32.f32", "f32", "f32", np.rint, **how)
-        add(f"cvt{ftz}.f32.f16", "f32", "f16", lambda a: a.view(np.float16).astype(np.float32))
+        add(f"cvt{ftz}.f32.f16", "f32", "f16", ar.from_half)
         add(f"cvt.rn{ftz}.f16.f32", "f16", "f32", ar.to_half, **how)
     add("cvt.f32.bf16", "f32", "bf16", ar.from_bfloat16)
     add("cvt.rn.bf16.f32", "bf16", "f32", ar.to_bfloat16)
@@ -156,6 +157,20 @@ def _inserted(a: Lanes, b: Lanes, start: Lanes, length: Lanes) -> Lanes:
     mask = ((one << count) - one) << begin
     inserted = a.astype(np.uint64) << begin
     return ((b.astype(np.uint64) & ~mask) | (inserted & mask)).astype(np.uint32)
+
+
+def _permuted(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
+    """Return four bytes of a and b, the lowest first: which, and if only its sign, by four bits."""
+    eight, ones = np.uint64(8), np.uint64(0xFF)
+    both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
+    chosen, result = selector.astype(np.uint64), np.uint64(0)
+    for n in range(4):
+        which = chosen >> np.uint64(4 * n)
+        byte = both >> eight * (which & np.uint64(7)) & ones
+        sign = np.where(byte >> np.uint64(7), ones, np.uint64(0))
+        byte = np.where(which & np.uint64(8), sign, byte)
+        result = result | byte << np.uint64(8 * n)
+    return result.astype(np.uint32)
 
 
 def _cast(dtype: np.dtype[Any]) -> Callable[[Lanes], Lanes]:
@@ -192,7 +207,16 @@ _BITWISE: dict[str, Callable[..., Lanes]] = {
 OPERATIONS = _table()
 
 _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\d+)\s*)?\]")
+_PRODUCT = re.compile(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32")
 _ACCESS = re.compile(r"(ld|st)\.(global|shared|param)(\.nc)?(?:\.(v2|v4))?\.(\w+)")
+# Of mma.sync.m16n8k16, by the number of an element: its row and column in each lane, as the manual
+# of PTX has them.
+_GROUP, _IN_GROUP = np.arange(32) // 4, np.arange(32) % 4
+_FRAGMENT_OF_A = [
+    (_GROUP + 8 * (i % 4 >= 2), 2 * _IN_GROUP + (i & 1) + 8 * (i >= 4)) for i in range(8)
+]
+_FRAGMENT_OF_B = [(2 * _IN_GROUP + (i & 1) + 8 * (i >= 2), _GROUP) for i in range(4)]
+_FRAGMENT_OF_D = [(_GROUP + 8 * (i >= 2), 2 * _IN_GROUP + (i & 1)) for i in range(4)]
 SPECIAL = tuple(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz")
 
 
@@ -224,6 +248,8 @@ class Compiler:
             return self._pack(8 * TYPES[name[4:]].itemsize, operands)
         if name == "shfl.sync.bfly.b32":
             return self._exchange(operands)
+        if match := _PRODUCT.fullmatch(name):
+            return self._product(operands, match[1])
         operation = OPERATIONS.get(name)
         if operation is None:
             raise PtxError("unknown instruction")
@@ -390,6 +416,40 @@ class Compiler:
                 f[predicate] = np.ones(f.n, bool)
 
         return exchange
+
+    def _product(self, operands: tuple[str, ...], kind: str) -> Step:
+        """``mma.sync``: d = a @ b + c of each warp, added up in float64 and rounded once."""
+        d, a, b, c = ([part.strip() for part in o.strip("{}").split(",")] for o in operands)
+        if [len(d), len(a), len(b), len(c)] != [4, 4, 2, 4]:
+            raise PtxError("fragments that are not of m16n8k16")
+        targets = [self._target(name, "f32")[0] for name in d]
+        numbers = [self._read(name, "b32") for name in (*a, *b)]
+        added = [self._read(name, "f32") for name in c]
+        widen = ar.from_bfloat16 if kind == "bf16" else ar.from_half
+
+        def product(f: Frame) -> None:
+            places = _whole_warps(f)
+            warps = len(places)
+            words = [np.broadcast_to(read(f), f.n)[places] for read in numbers]
+            halves = [
+                np.stack([w & np.uint32(0xFFFF), w >> np.uint32(16)], axis=-1).astype(np.uint16)
+                for w in words
+            ]
+            A, B = np.zeros((warps, 16, 16)), np.zeros((warps, 16, 8))
+            D = np.zeros((warps, 16, 8))
+            for n, (row, column) in enumerate(_FRAGMENT_OF_A):
+                A[:, row, column] = widen(halves[n // 2][..., n % 2])
+            for n, (row, column) in enumerate(_FRAGMENT_OF_B):
+                B[:, row, column] = widen(halves[4 + n // 2][..., n % 2])
+            for n, (row, column) in enumerate(_FRAGMENT_OF_D):
+                D[:, row, column] = np.broadcast_to(added[n](f), f.n)[places]
+            D = (D + A @ B).astype(np.float32)
+            for n, (row, column) in enumerate(_FRAGMENT_OF_D):
+                result = np.empty(f.n, np.float32)
+                result[places] = D[:, row, column]
+                f[targets[n]] = result
+
+        return product
 
     def _load_parameter(
         self, place: str, targets: list[tuple[str, np.dtype[Any] | None]], dtype: np.dtype[Any]

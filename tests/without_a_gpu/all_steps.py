@@ -1,0 +1,206 @@
+"""What the tests of kernels over all steps share: ops with their gradients, orders of threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyrnn
+from cupyrnn.kernels import compile, gru, gru_reset_after, lstm, persistent, simple_rnn
+from without_a_gpu.agreement import numpy_dtype
+from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
+from without_a_gpu.ptx.executor import Executor
+from without_a_gpu.ptx.parser import PtxError
+
+BARRIER = "__syncthreads();"
+# The tools, each with what it notices: orders of threads, other values; the interpreter of PTX and
+# g++'s thread sanitizer, accesses that no barrier orders.
+ORDERS, INTERPRETER, SANITIZER = "orders", "races in the PTX", "thread sanitizer"
+ALL = {ORDERS, INTERPRETER, SANITIZER}
+
+CELLS: dict[str, Any] = {
+    "lstm": lstm, "gru": gru, "gru_reset_after": gru_reset_after, "simple_rnn": simple_rnn,
+}  # fmt: skip
+DIRECTIONS = ("FORWARD_KERNELS", "BACKWARD_KERNELS")
+
+
+def taken_by(monkeypatch: pytest.MonkeyPatch, mode: str) -> dict[str, list[bool]]:
+    """Ask for kernels, and return whether they took steps, by the name of the cell's first one."""
+    found: dict[str, list[bool]] = {}
+    run = persistent.run
+
+    def counted(kernels: Any, *args: Any) -> bool:
+        done = run(kernels, *args)
+        found.setdefault(kernels.rows.name, []).append(done)
+        return done
+
+    monkeypatch.setattr(persistent, "run", counted)
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", mode)
+    return found
+
+
+def has_device(monkeypatch: pytest.MonkeyPatch, processors: int, architecture: int = 90) -> None:
+    """Have the kernels be chosen for a device like this."""
+    device = persistent.Device(processors, architecture)
+    monkeypatch.setattr(persistent, "current_device", lambda: device)
+
+
+def calls(
+    T: int, B: int, H: int, dtype: str = "float32", lengths: tuple[int, ...] | None = None
+) -> dict[str, tuple[Any, Any]]:
+    """Return, by cell, an op with its gradient as a function of arrays, and these."""
+    rng = np.random.default_rng(3)
+    more: dict[str, Any] = {} if lengths is None else {"sequence_lengths": np.array(lengths)}
+
+    def draw(*shape: int) -> np.ndarray:
+        values = 0.5 * rng.standard_normal(shape)
+        if numpy_dtype(dtype).kind == "c":
+            values = values + 1e-20j * rng.standard_normal(shape)
+        return values.astype(numpy_dtype(dtype))
+
+    def block_lstm(sequences: Any, weights: Any) -> list[Any]:
+        x, cs, h, grad = sequences
+        w, b, wci, wcf, wco = weights
+        peepholes = {"wci": wci, "wcf": wcf, "wco": wco, "cell_clip": 0.6, **more}
+        out = cupyrnn.block_lstm(x, cs[0], h[0], w, b, **peepholes)
+        g = cupyrnn.block_lstm_grad(x, cs[0], h[0], w, *out, grad, grad, **peepholes)
+        return [*out, g.cs_prev_grad[None], g.h_prev_grad[None], g.x_grad]
+
+    def block_gru(sequences: Any, weights: Any) -> list[Any]:
+        x, _, h, grad = sequences
+        w_ru, w_c, b_ru, b_c = weights
+        out = cupyrnn.block_gru(x, h[0], w_ru, w_c, b_ru, b_c, **more)
+        g = cupyrnn.block_gru_grad(x, h[0], w_ru, w_c, *out, grad, **more)
+        return [*out, g.d_h_prev[None], g.d_x]
+
+    def cudnn_rnn(rnn_mode: str) -> Any:
+        def call(sequences: Any, weights: Any) -> list[Any]:
+            x, _, h, grad = sequences
+            (params,) = weights
+            out = cupyrnn.cudnn_rnn(x, h, None, params, rnn_mode=rnn_mode, **more)
+            back = cupyrnn.cudnn_rnn_backprop(
+                x, h, None, params, *out[:2], None, grad, None, None, out.reserve_space,
+                host_reserved=out.host_reserved, rnn_mode=rnn_mode, **more,
+            )  # fmt: skip
+            return [out.output, out.output_h, back.input_backprop, back.input_h_backprop]
+
+        return call
+
+    I = 3
+    sequences = draw(T, B, I), draw(1, B, H), draw(1, B, H), draw(T, B, H)
+    lstm_weights = draw(I + H, 4 * H), draw(4 * H), draw(H), draw(H), draw(H)
+    size = {m: cupyrnn.cudnn_rnn_params_size(1, H, I, rnn_mode=m) for m in ("gru", "rnn_tanh")}
+    gru_weights = draw(I + H, 2 * H), draw(I + H, H), draw(2 * H), draw(H)
+    return {
+        "lstm": (block_lstm, (sequences, lstm_weights)),
+        "gru": (block_gru, (sequences, gru_weights)),
+        "gru_reset_after": (cudnn_rnn("gru"), (sequences, (draw(size["gru"]),))),
+        "simple_rnn": (cudnn_rnn("rnn_tanh"), (sequences, (draw(size["rnn_tanh"]),))),
+    }
+
+
+def on(cupy: Any, call: Any, order: Any = slice(None)) -> list[np.ndarray]:
+    """Return what a call gives for some of its sequences, on the device."""
+    function, (sequences, weights) = call
+    part = [cupy.asarray(np.ascontiguousarray(a[:, order])) for a in sequences]
+    return [cupy.asnumpy(a) for a in function(part, [cupy.asarray(w) for w in weights])]
+
+
+def use_order(monkeypatch: pytest.MonkeyPatch, order: str | int) -> None:
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return runner.compile_module(*args, **{**kwargs, "order": order})
+
+    monkeypatch.setattr(fake_cupy, "compile_module", compiled)
+    forget()
+
+
+def forget() -> None:
+    compile.kernel.cache_clear()
+    compile._module.cache_clear()
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, cell: str, kind: str, old: str, new: str) -> None:
+    """Replace a part of the source of a cell's rows or tiles."""
+    for direction in DIRECTIONS:
+        kernels = getattr(CELLS[cell], direction)
+        kernel = getattr(kernels, kind)
+        assert kernel.source.count(old), old
+        changed = kernel._replace(source=kernel.source.replace(old, new))
+        monkeypatch.setattr(CELLS[cell], direction, kernels._replace(**{kind: changed}))
+    forget()
+
+
+def launches(cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any) -> list[str]:
+    """Return the launches and products of a call, in the order of the alphabet."""
+    counted: list[str] = []
+    places = (cupy.cuda.driver, "launchKernel"), (cupy.cuda.cublas, "gemmEx")
+    with monkeypatch.context() as patch:
+        for owner, name in places:
+            function = getattr(owner, name)
+
+            def noted(*args: Any, function: Any = function, name: str = name) -> Any:
+                counted.append(name)
+                return function(*args)
+
+            patch.setattr(owner, name, noted)
+        on(cupy, call)
+    return sorted(counted)
+
+
+def use_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what takes all steps run under the thread sanitizer."""
+
+    def compiled(source: str, names: Any, **kwargs: Any) -> Any:
+        if any("_rows<" in name or "_tiles<" in name for name in names):
+            kwargs["sanitize"] = "thread"
+        return runner.compile_module(source, names, **kwargs)
+
+    monkeypatch.setattr(fake_cupy, "compile_module", compiled)
+    forget()
+
+
+def use_interpreter(monkeypatch: pytest.MonkeyPatch, arch: str, order: str = "together") -> None:
+    monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch, order).compile_module)
+    forget()
+
+
+def same(found: list[np.ndarray], expected: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, e) for a, e in zip(found, expected, strict=True))
+
+
+def caught_by(
+    tool: str, cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any, expected: Any
+) -> bool:
+    """Return whether a tool finds something."""
+    if tool == ORDERS:
+        for order in ("forward", "reverse", *range(5)):
+            use_order(monkeypatch, order)
+            if not same(on(cupy, call), expected):
+                return True
+        return False
+    if tool == INTERPRETER:
+        use_interpreter(monkeypatch, "compute_90")
+        try:
+            on(cupy, call)
+        except PtxError as error:
+            return "race" in str(error)
+    else:
+        use_sanitizer(monkeypatch)
+        try:
+            on(cupy, call)
+        except runner.SanitizerError as error:
+            return "data race" in str(error)
+    return False
+
+
+def needs_tool(tool: str) -> None:
+    """Skip a test where a tool is missing."""
+    reasons = {
+        ORDERS: runner.have_gxx,
+        INTERPRETER: nvrtc.have_nvrtc,
+        SANITIZER: lambda: runner.have_sanitizer("thread"),
+    }
+    if reason := reasons[tool]():
+        pytest.skip(reason)
