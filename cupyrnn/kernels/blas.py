@@ -8,7 +8,7 @@ tangents taken from a value, vanishes beside it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,12 +83,16 @@ def _compute_type(kind: str) -> int:
     return _COMPUTE_32F_FAST_TF32 if kind == "float32" and tf32_allowed() else _COMPUTE_32F
 
 
-@contextmanager
-def without_rounding(needed: bool) -> Iterator[None]:
+_AS_IT_IS = nullcontext()
+
+
+def without_rounding(needed: bool) -> AbstractContextManager[None]:
     """Have partial sums not be rounded to a half format, in all products of a call."""
-    if not needed:
-        yield
-        return
+    return _without_rounding() if needed else _AS_IT_IS
+
+
+@contextmanager
+def _without_rounding() -> Iterator[None]:
     import cupy
 
     cublas: Any = cupy.cuda.cublas

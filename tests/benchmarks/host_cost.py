@@ -10,7 +10,8 @@ a device. It says nothing about how long a device takes for it. CuPy's memory po
 for users.
 
 us/step is the slope between a short sequence and a long one, so that what a call takes once is
-not in it; us/call is that rest. In the rows of equal and different lengths us/call is the whole
+not in it; us/call is that rest. "in one launch" are the kernels over all steps, which
+CUPYRNN_PERSISTENT=rows asks for. In the rows of equal and different lengths us/call is the whole
 call, the copies in it included, which the host does here. CPU time of the calling thread, medians
 of calls that take turns. The counts are those of one call on the long sequence: kernels, products,
 memsets, copies to the device and on it, copies to the host and synchronisations, allocations from
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import platform
 import statistics
 import sys
@@ -71,17 +73,21 @@ def counted(call: Any) -> str:
 
 
 def equal_lengths(T: int, repetitions: int) -> list[str]:
-    """Return the rows of the ops on T steps."""
+    """Return the rows of the ops on T steps, by the loop and in one launch."""
     import cupy
     from without_a_gpu.cupy_on_host.calls import calls
 
     short, long = (calls(cupy, (t, B, I, H)) for t in (T // 10, T))
     rows = []
-    for name in (*OPS, *RNN):
-        few, many = seconds([short[name], long[name]], repetitions)
-        step = (many - few) / (T - T // 10)
-        once = many - step * T
-        rows.append(f"| {name} | {step * 1e6:.2f} | {once * 1e6:.0f} | {counted(long[name])} |")
+    for kernel, suffix in (("loop", ""), ("rows", ", in one launch")):
+        os.environ["CUPYRNN_PERSISTENT"] = kernel
+        for name in (*OPS, *RNN):
+            few, many = seconds([short[name], long[name]], repetitions)
+            step = (many - few) / (T - T // 10)
+            once = (many - step * T) * 1e6
+            slope = f"{round(step * 1e6, 2) + 0:.2f}"  # no minus in front of 0.00
+            rows.append(f"| {name}{suffix} | {slope} | {once:.0f} | {counted(long[name])} |")
+    os.environ["CUPYRNN_PERSISTENT"] = "loop"
     return rows
 
 
