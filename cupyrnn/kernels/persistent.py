@@ -51,6 +51,20 @@ class Device(NamedTuple):
     architecture: int
 
 
+class Timed(NamedTuple):
+    """What was the fastest, for sizes up to H and B that no entry before it has room for."""
+
+    H: int
+    B: int
+    kernel: str  # as in `KernelChoice`, as the next one
+    sequences: int
+
+
+# What "auto" takes, by architecture, kernel and dtype, as tests/benchmarks/gpu.py prints it; the
+# loop where it has no entry. Nothing was timed on a GPU so far.
+TIMED: dict[tuple[int, str, str], tuple[Timed, ...]] = {}
+
+
 class KernelChoice(NamedTuple):
     """
     What takes a device through the time steps of a call.
@@ -86,14 +100,30 @@ def choose(
     asked, (B, H) = _asked(), shape
     if asked == "loop":
         return KernelChoice("loop", 0, "CUPYRNN_PERSISTENT is 'loop'")
+    timed = None
     if asked == "auto":
-        why = "'auto' takes what was timed on a GPU, and neither rows nor tiles was"
-        return KernelChoice("loop", 0, f"{why}: CUPYRNN_PERSISTENT=rows or tiles asks for one")
+        timed = _timed(kernels, dtype, B, H, device)
+        if timed is None:
+            why = "'auto' takes what was timed on a GPU, and neither rows nor tiles was"
+            return KernelChoice("loop", 0, f"{why}: CUPYRNN_PERSISTENT=rows or tiles asks for one")
+        asked = timed.kernel
+        if asked == "loop":
+            why = f"the loop was the fastest up to H = {timed.H} and B = {timed.B}"
+            return KernelChoice("loop", 0, why)
     if steps < 2 or not B or not H:
         return KernelChoice("loop", 0, f"{asked} needs two steps at least, and B and H above 0")
-    if asked == "rows":
-        return _by_rows(kernels.rows, dtype, B, H, device)
-    return _by_tiles(kernels.tiles, dtype, H, device)
+    if asked == "tiles":
+        return _by_tiles(kernels.tiles, dtype, H, device)
+    choice = _by_rows(kernels.rows, dtype, B, H, device)
+    if timed is not None and choice.kernel == "rows":
+        return choice._replace(sequences=timed.sequences)
+    return choice
+
+
+def _timed(kernels: Kernels, dtype: np.dtype[Any], B: int, H: int, device: Device) -> Timed | None:
+    """Return what was the fastest at a size, None where nothing of it was timed."""
+    key = device.architecture, kernels.rows.name.removesuffix("_rows"), dtype.name
+    return next((t for t in TIMED.get(key, ()) if H <= t.H and B <= t.B), None)
 
 
 def _by_rows(
@@ -186,7 +216,8 @@ def run(
     attributes
         Its last arguments: H first.
     """
-    if _asked() not in ("rows", "tiles"):
+    asked = _asked()
+    if asked == "loop" or (asked == "auto" and not TIMED):
         return False
     dtype, (B, H) = weights[0].dtype, state.shape
     choice = choose(kernels, dtype, (B, H), len(batches), current_device())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from on_gpu import dispatch, estimates, problem, pytorch, recurrence, report, su
 from on_gpu.recurrence import Case
 
 import cupyrnn
+from cupyrnn.kernels import persistent
 from cupyrnn.kernels.rows import common as rows_common
 
 LSTM = Case("lstm", 3, 2, 5, "float32")
@@ -213,6 +215,25 @@ def test_the_dispatch_table() -> None:
         '    (90, "lstm_forward", "float16"): (',
         '        Timed(64, 16, "tiles", 8),  # 2.00 times as fast as the loop',
     ]
+    names: dict[str, Any] = {"Timed": persistent.Timed}
+    exec(dispatch.source(rows, 90), names)
+    assert names["TIMED"] == {
+        (90, "lstm_forward", "float16"): (persistent.Timed(64, 16, "tiles", 8),),
+        (90, "lstm_forward", "float32"): (
+            persistent.Timed(64, 16, "rows", 2),
+            persistent.Timed(128, 1, "rows", 1),
+            persistent.Timed(128, 1024, "loop", 0),
+        ),
+    }
+
+
+def test_the_kernels_of_a_table_are_those_of_the_package() -> None:
+    """Each cell of a row has kernels by the name that its entries are looked up by."""
+    for cell in dispatch.KERNELS.values():
+        module: Any = importlib.import_module(f"cupyrnn.kernels.{cell}")
+        pairs = zip(recurrence.WAYS, (module.FORWARD_KERNELS, module.BACKWARD_KERNELS), strict=True)
+        for what, kernels in pairs:
+            assert kernels.rows.name.removesuffix("_rows") == f"{cell}_{what}"
 
 
 def test_sizes_that_the_next_one_covers_are_no_entries() -> None:
