@@ -27,7 +27,7 @@ from ._arrays import (
 from ._results import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
 from .cells.contract import States
-from .cells.gru import GRUOutputs
+from .cells.gru import GRU, GRUOutputs
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
@@ -49,6 +49,7 @@ class _Call(NamedTuple):
 
     gate: HardSigmoid | None
     dtype: np.dtype[Any]
+    plain: bool = False  # whether all arrays are NumPy's own
 
 
 def _forward(
@@ -134,7 +135,8 @@ def _check(
     key = signature((op, recurrent_activation), (*required.values(), *optional.values()))
     found: tuple[ModuleType, _Call] | None = _SETTLED.get(key)
     if found is None:
-        found = _check_all(op, lead, required, optional, recurrent_activation)
+        xp, call = _check_all(op, lead, required, optional, recurrent_activation)
+        found = xp, call._replace(plain=key is not None)
         _SETTLED.keep(key, found)
     return found
 
@@ -249,8 +251,11 @@ def gru_block_cell(
         {},
         recurrent_activation,
     )
+    weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
+    if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
+        return GRUOutputs._make(step(x, h_prev, weights, call.gate))
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, BlockGRUParams(w_ru, w_c, b_ru, b_c), call)
+        return _forward(xp, x, h_prev, weights, call)
 
 
 @traceable
@@ -430,8 +435,11 @@ def gru_block_cell_grad(
     )
     # h is not among the arguments: its value does not enter.
     saved: GRUOutputs[Any] = GRUOutputs(r, u, c, c)
+    weights = BlockGRUParams(w_ru, w_c, None, None)
+    if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_grad")):
+        return GRUCellGrads._make(step(h_prev, weights, saved, d_h, call.gate))
     with on_device(xp, h_prev):
-        return _gates_gradient(xp, h_prev, BlockGRUParams(w_ru, w_c, None, None), saved, d_h, call)
+        return _gates_gradient(xp, h_prev, weights, saved, d_h, call)
 
 
 @traceable

@@ -202,8 +202,12 @@ def lstm_block_cell(
         Attributes(forget_bias, cell_clip, gate_order, recurrent_activation),
         use_peephole,
     )
+    first = LSTMStates(h_prev, cs_prev)
+    if call.plain and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
+        columns = COLUMNS[call.attributes.gate_order]
+        return LSTMOutputs._make(step(x, first, w, b, columns, call))
     with on_device(xp, x):
-        return _forward(xp, x, LSTMStates(h_prev, cs_prev), (w, b), call)
+        return _forward(xp, x, first, (w, b), call)
 
 
 @traceable
@@ -455,8 +459,12 @@ def lstm_block_cell_grad(
     )
     # h is not among the arguments: its value does not enter.
     saved: LSTMOutputs[Any] = LSTMOutputs(i, cs, f, o, ci, co, co)
+    given = LSTMStates(h_grad, cs_grad)
+    if call.plain and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_grad")):
+        columns = COLUMNS[call.attributes.gate_order]
+        return LSTMCellGrads._make(step(saved, cs_prev, given, columns, call))
     with on_device(xp, cs_prev):
-        return _gates_gradient(xp, saved, cs_prev, LSTMStates(h_grad, cs_grad), call)
+        return _gates_gradient(xp, saved, cs_prev, given, call)
 
 
 @traceable

@@ -232,3 +232,4 @@ def backward_layer(
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
 forward_step, backward_step = _single.forward_step, _single.backward_step
+cell_forward, cell_grad = _single.cell_forward, _single.cell_grad

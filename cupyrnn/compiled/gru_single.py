@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,17 +12,18 @@ from .formulas import DELTAS_TO_C, DELTAS_TO_R, GATES_OF_GRU, STATE_OF_GRU
 from .products import vectors_of
 from .simd import VECTOR_BYTES, meet, size_of
 from .single import (
-    PRODUCT_BYTES,
-    address_in,
     at,
     compiled_step,
     lying,
+    memory_of_step,
     multiply_columns,
     multiply_in_place,
     nothing,
     own_vectors,
     plain,
+    product_memory,
     run,
+    vectors_in,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 
 def gru_forward(
-    tid: int, n: int, x: Array, w_ru: Array, ru_turned: int, w_c: Array, c_turned: int,
+    tid: int, n: int, work: Array, table: Array,
+    x: Array, w_ru: Array, ru_turned: int, w_c: Array, c_turned: int,
     h_prev: Array, u_ru: Array, u_ru_turned: int, u_c: Array, u_c_turned: int, b_ru: Array,
     b_c: Array, numbers: Array, hard: int, meeting: int, r: Array, u: Array, c: Array, h: Array,
     z_ru: Array, z_c: Array, h_reset: Array,
@@ -41,14 +44,12 @@ def gru_forward(
     one = z_c.dtype.type(1)
     size = size_of(one)
     (B, H), I = h_prev.shape, x.shape[1]
-    memory = np.empty(PRODUCT_BYTES, np.uint8)
-    to, row = address_in(memory), H * size
+    to, row = product_memory(work, tid), H * size
     u0, u1 = own_vectors(one, tid, n, H)
-    table = np.empty(11, np.int64)
     table[:6] = at(r), at(u), at(c), at(h), row, VECTOR_BYTES
     table[6:9] = at(b_ru), at(b_ru) + row, at(b_c)
-    table[9:] = at(numbers), at(numbers) + size
-    place = np.int64(table.ctypes.data)
+    table[9:11] = at(numbers), at(numbers) + size
+    place = at(table)
     # One call for all four, as each is compiled anew.
     for which in range(4):
         a, rs_a, K, w, turned, gates = at(x), I * size, I, at(w_ru), ru_turned, 2
@@ -75,6 +76,7 @@ def gru_forward(
 
 
 def gru_backward(
+    work: Array, table: Array,
     r: Array, u: Array, c: Array, h_prev: Array, dh: Array, numbers: Array, hard: int,
     u_ru: Array, u_ru_turned: int, u_c: Array, u_c_turned: int, w_ru: Array, ru_turned: int,
     w_c: Array, c_turned: int, d_ru: Array, d_c: Array, dx: Array, d_hr: Array,
@@ -83,18 +85,17 @@ def gru_backward(
     one = d_c.dtype.type(1)
     size = size_of(one)
     (B, H), I = h_prev.shape, dx.shape[1]
-    memory = np.empty(PRODUCT_BYTES, np.uint8)
-    to, row, units = address_in(memory), H * size, vectors_of(one, H)
-    zeros, unused = np.zeros(H, d_c.dtype), np.empty(H, d_c.dtype)
-    table = np.empty(11, np.int64)
+    to, row, units = product_memory(work, 0), H * size, vectors_of(one, H)
+    _, zeros, unused = vectors_in(work, H)
+    zeros[:] = 0
     table[:6] = at(r), at(u), at(c), 0, row, VECTOR_BYTES
     table[6:9] = 0
-    table[9:] = at(numbers), at(numbers) + size
-    place = np.int64(table.ctypes.data)
+    table[9:11] = at(numbers), at(numbers) + size
+    place = at(table)
     for k in range(B):
         DELTAS_TO_C(one, (
             0, units, H, hard, at(d_ru) + 2 * k * row, at(d_c) + k * row, at(h_prev) + k * row,
-            k * row, at(dh) + k * row, np.int64(zeros.ctypes.data), place,
+            k * row, at(dh) + k * row, at(zeros), place,
         ))  # fmt: skip
     # One call for all four, as each is compiled anew.
     for which in range(4 if dx.size > 0 else 2):
@@ -103,7 +104,7 @@ def gru_backward(
             for k in range(B):
                 DELTAS_TO_R(one, (
                     0, units, H, hard, at(d_ru) + 2 * k * row, at(h_prev) + k * row, k * row,
-                    at(dh) + k * row, at(d_hr) + k * row, np.int64(unused.ctypes.data), place,
+                    at(dh) + k * row, at(d_hr) + k * row, at(unused), place,
                 ))  # fmt: skip
             a, K, w, turned, into, add = at(d_ru), 2 * H, at(u_ru), u_ru_turned, at(dh), 1
         elif which == 2:
@@ -118,13 +119,13 @@ def gru_backward(
 
 @functools.cache
 def _forward(char: str) -> Any:
-    kinds = f"n n r2 r2 n r2 n r2 r2 n r2 n r1 r1 r1 n n{' w2' * 7}"
+    kinds = f"n n w1 t r2 r2 n r2 n r2 r2 n r2 n r1 r1 r1 n n{' w2' * 7}"
     return compiled_step(gru_forward, kinds, char)
 
 
 @functools.cache
 def _backward(char: str) -> Any:
-    kinds = "r2 r2 r2 r2 w2 r1 n r2 n r2 n r2 n r2 n w2 w2 w2 w2"
+    kinds = "w1 t r2 r2 r2 r2 w2 r1 n r2 n r2 n r2 n r2 n w2 w2 w2 w2"
     return compiled_step(gru_backward, kinds, char)
 
 
@@ -166,7 +167,61 @@ def backward_step(cell: GRU, step: BackwardStep) -> None:
     if step.x is not None:
         dx, (w_ru, w_c) = step.x, (lying(weight.w) for weight in cell.inputs)
     _backward(dtype.char)(
+        *memory_of_step(1, dh.shape[1], dtype.char),
         *map(plain, step.saved[:3]), plain(step.before.h), dh, _numbers(cell.gate, dtype.char),
         cell.gate is not None, *lying(u_ru.w), *lying(u_c.w), *w_ru, *w_c, *step.deltas, dx,
         np.empty(dh.shape, dtype),
     )  # fmt: skip
+
+
+@functools.cache
+def cell_forward(char: str) -> Any:
+    """Return `gru_block_cell` after its checks for a dtype, None where it is not compiled."""
+    step = _forward(char)
+    if step is None:
+        return None
+
+    def forward(
+        x: Array, h_prev: Array, weights: Sequence[Array], gate: HardSigmoid | None
+    ) -> list[Array]:
+        (B, I), H, (w_ru, w_c, b_ru, b_c) = x.shape, h_prev.shape[1], weights
+        # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
+        saved = [*np.empty((3, B, H), char), np.empty((B, H), char)]
+        run(
+            step, I + H, 3 * H, B, H,
+            (
+                plain(x), *lying(w_ru[:I]), *lying(w_c[:I]), plain(h_prev), *lying(w_ru[I:]),
+                *lying(w_c[I:]), plain(b_ru), plain(b_c), _numbers(gate, char), gate is not None,
+            ),
+            (
+                *saved, np.empty((B, 2 * H), char), np.empty((B, H), char), np.empty((B, H), char),
+            ),
+        )  # fmt: skip
+        return saved
+
+    return forward
+
+
+@functools.cache
+def cell_grad(char: str) -> Any:
+    """Return `gru_block_cell_grad` after its checks for a dtype, None where it is not compiled."""
+    step = _backward(char)
+    if step is None:
+        return None
+
+    def grad(
+        h_prev: Array, weights: Sequence[Array], saved: GRUOutputs, d_h: Array,
+        gate: HardSigmoid | None,
+    ) -> list[Array]:  # fmt: skip
+        (B, H), (w_ru, w_c, *_) = h_prev.shape, weights
+        I, dh = len(w_c) - H, d_h.copy(order="C")
+        d_ru, d_c, d_x = np.empty((B, 2 * H), char), np.empty((B, H), char), np.empty((B, I), char)
+        step(
+            *memory_of_step(1, H, char),
+            *map(plain, saved[:3]), plain(h_prev), dh, _numbers(gate, char), gate is not None,
+            *lying(w_ru[I:]), *lying(w_c[I:]), *lying(w_ru[:I]), *lying(w_c[:I]), d_ru, d_c, d_x,
+            np.empty((B, H), char),
+        )  # fmt: skip
+        return [d_x, dh, d_c, d_ru]
+
+    return grad

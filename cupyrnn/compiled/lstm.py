@@ -310,3 +310,4 @@ forward_steps, backward_steps, add_sums = (
     _step.add_sums,
 )
 forward_step, backward_step = _single.forward_step, _single.backward_step
+cell_forward, cell_grad = _single.cell_forward, _single.cell_grad

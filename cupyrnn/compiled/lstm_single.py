@@ -11,17 +11,18 @@ from .formulas import DELTAS_OF_LSTM, GATES_OF_LSTM, HARD, PEEPHOLE
 from .products import vectors_of
 from .simd import VECTOR_BYTES, size_of
 from .single import (
-    PRODUCT_BYTES,
-    address_in,
     at,
     compiled_step,
     lying,
+    memory_of_step,
     multiply_columns,
     multiply_in_place,
     nothing,
     own_vectors,
     plain,
+    product_memory,
     run,
+    vectors_in,
 )
 
 if TYPE_CHECKING:
@@ -32,37 +33,45 @@ if TYPE_CHECKING:
 
 
 def lstm_forward(
-    tid: int, n: int, x: Array, w_x: Array, x_turned: int, h_prev: Array, cs_prev: Array,
+    tid: int, n: int, work: Array, table: Array,
+    x: Array, w_x: Array, x_turned: int, h_prev: Array, cs_prev: Array,
     w_h: Array, h_turned: int, b: Array, wci: Array, wcf: Array, wco: Array, numbers: Array,
     variant: int, to_ci: int, to_f: int, to_o: int, i: Array, cs: Array, f: Array, o: Array,
     ci: Array, co: Array, h: Array, z: Array,
 ) -> None:  # fmt: skip
-    """One step of a thread's units; `numbers` are cell_clip, slope and offset, z is memory."""
+    """
+    One step of a thread's units.
+
+    `numbers` are cell_clip, slope, offset and what is added to the bias of f; z is memory.
+    """
     one = z.dtype.type(1)
     size = size_of(one)
     (B, H), I, P = cs_prev.shape, x.shape[1], h_prev.shape[1]
-    memory = np.empty(PRODUCT_BYTES, np.uint8)
-    to = address_in(memory)
+    to = product_memory(work, tid)
+    bias, _, _ = vectors_in(work, H)
     rs_z, row = 4 * H * size, H * size
     u0, u1 = own_vectors(one, tid, n, H)
     multiply_columns(one, n, u0, u1, 4, H, B, at(x), I * size, I, at(w_x), x_turned, at(z), 0, to)
     multiply_columns(
         one, n, u0, u1, 4, H, B, at(h_prev), P * size, P, at(w_h), h_turned, at(z), 1, to
     )
-    table = np.empty(20, np.int64)
     table[:6] = at(i), at(cs), at(f), at(o), at(ci), at(co)
     table[6:10] = to_ci * row, to_f * row, to_o * row, VECTOR_BYTES
-    table[10:14] = at(b), to_ci * row, to_f * row, to_o * row
+    # Every thread writes all of these, each number once and the same.
+    for j in range(4 * H):
+        bias[j] = b[j] + numbers[3] if to_f * H <= j < (to_f + 1) * H else b[j]
+    table[10:14] = at(bias), to_ci * row, to_f * row, to_o * row
     table[14:17] = at(wci), at(wcf), at(wco)
     table[17:] = at(numbers), at(numbers) + size, at(numbers) + 2 * size
     for r in range(B):
         GATES_OF_LSTM(one, (
             u0, u1, H, variant, at(z) + r * rs_z, at(cs_prev) + r * row, r * row,
-            at(h) + r * row, np.int64(table.ctypes.data),
+            at(h) + r * row, at(table),
         ))  # fmt: skip
 
 
 def lstm_backward(
+    work: Array, table: Array,
     i: Array, cs: Array, f: Array, o: Array, ci: Array, co: Array, cs_prev: Array, dh: Array,
     dcs: Array, wci: Array, wcf: Array, wco: Array, numbers: Array, variant: int, clips: int,
     to_ci: int, to_f: int, to_o: int, w_h: Array, h_turned: int, w_x: Array, x_turned: int,
@@ -73,19 +82,19 @@ def lstm_backward(
     size = size_of(one)
     B, H = cs_prev.shape
     rs_z, row = 4 * H * size, H * size
-    zeros = np.zeros(H, dz.dtype)
+    _, zeros, _ = vectors_in(work, H)
+    zeros[:] = 0
     units = vectors_of(one, H)
-    table = np.empty(20, np.int64)
     table[:6] = at(i), at(cs), at(f), at(o), at(ci), at(co)
     table[6:10] = to_ci * row, to_f * row, to_o * row, VECTOR_BYTES
     table[10:14] = 0
     table[14:17] = at(wci), at(wcf), at(wco)
     table[17:] = at(numbers), at(numbers) + size, at(numbers) + 2 * size
-    none = np.int64(zeros.ctypes.data)
+    none = at(zeros)
     for r in range(B):
         DELTAS_OF_LSTM(one, (
             0, units, H, variant, at(dz) + r * rs_z, at(cs_prev) + r * row, r * row,
-            at(dh) + r * row, at(dcs) + r * row, none, none, clips, np.int64(table.ctypes.data),
+            at(dh) + r * row, at(dcs) + r * row, none, none, clips, at(table),
         ))  # fmt: skip
     if totals.size > 0:
         sums = np.zeros((3, H))
@@ -99,16 +108,15 @@ def lstm_backward(
         for k in range(3):
             for j in range(H):
                 totals[k, j] += sums[k, j]
-    if w_h.size + w_x.size == 0:
+    if w_h.size + dx.size == 0:
         return
-    memory = np.empty(PRODUCT_BYTES, np.uint8)
-    to = address_in(memory)
+    to = product_memory(work, 0)
     # One call for both, as each is compiled anew.
     for which in range(2):
         w, turned, into, width = at(w_h), h_turned, at(dh), dh.shape[1]
         if which == 1:
             w, turned, into, width = at(w_x), x_turned, at(dx), dx.shape[1]
-        if (which == 0 and w_h.size > 0) or (which == 1 and w_x.size > 0):
+        if (which == 0 and w_h.size > 0) or (which == 1 and dx.size > 0):
             rs_w = width * size if turned else rs_z
             multiply_in_place(
                 one, B, at(dz), rs_z, 4 * H, w, 1 - turned, rs_w, 0, width, into, width * size, 0,
@@ -118,29 +126,36 @@ def lstm_backward(
 
 @functools.cache
 def _forward(char: str) -> Any:
-    kinds = f"n n r2 r2 n r2 r2 r2 n r1 r1 r1 r1 r1 n n n n{' w2' * 8}"
+    kinds = f"n n w1 t r2 r2 n r2 r2 r2 n r1 r1 r1 r1 r1 n n n n{' w2' * 8}"
     return compiled_step(lstm_forward, kinds, char)
 
 
 @functools.cache
 def _backward(char: str) -> Any:
-    kinds = f"{'r2 ' * 7}w2 w2 r1 r1 r1 r1 n n n n n r2 n r2 n w2 w2 w2"
+    kinds = f"w1 t {'r2 ' * 7}w2 w2 r1 r1 r1 r1 n n n n n r2 n r2 n w2 w2 w2"
     return compiled_step(lstm_backward, kinds, char)
 
 
 @functools.lru_cache(maxsize=64)
-def _numbers(cell_clip: float | None, gate: HardSigmoid | None, char: str) -> Array:
-    """Return cell_clip, slope and offset, to be read."""
-    return np.array([np.inf if cell_clip is None else cell_clip, *(gate or (0, 0))], char)
+def _numbers(clip: float | None, gate: HardSigmoid | None, forget_bias: float, char: str) -> Array:
+    """Return cell_clip, slope, offset and forget_bias, to be read."""
+    return np.array([np.inf if clip is None else clip, *(gate or (0, 0)), forget_bias], char)
 
 
-def _shared(cell: LSTM, char: str) -> tuple[Any, ...]:
+def _shared(
+    peephole: tuple[Array, Array, Array] | tuple[None, None, None] | None,
+    numbers: Array,
+    gate: HardSigmoid | None,
+) -> tuple[Any, ...]:
     """Return what both ways take: peepholes, numbers, the variant."""
-    numbers = _numbers(cell.cell_clip, cell.gate, char)
-    variant = HARD if cell.gate is not None else 0
-    if cell.peephole is None:
+    variant = 0 if gate is None else HARD
+    if peephole is None or peephole[0] is None:
         return numbers, numbers, numbers, numbers, variant
-    return (*map(plain, cell.peephole), numbers, variant | PEEPHOLE)
+    return (*map(plain, peephole), numbers, variant | PEEPHOLE)
+
+
+def _shared_of(cell: LSTM, char: str) -> tuple[Any, ...]:
+    return _shared(cell.peephole, _numbers(cell.cell_clip, cell.gate, 0.0, char), cell.gate)
 
 
 def takes(cell: LSTM, dtype: np.dtype[Any], way: str) -> bool:
@@ -158,7 +173,7 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
         _forward(dtype.char), x.shape[1] + H, 4 * H, B, H,
         (
             plain(x), *lying(w_x.w), plain(first.h), cs_prev, *lying(w_h.w), plain(cell.b),
-            *_shared(cell, dtype.char), *cell.columns[1:], *saved, np.empty((B, 4 * H), dtype),
+            *_shared_of(cell, dtype.char), *cell.columns[1:], *saved, np.empty((B, 4 * H), dtype),
         ),
     )  # fmt: skip
 
@@ -176,6 +191,69 @@ def backward_step(cell: LSTM, step: BackwardStep) -> None:
     if step.totals is not None:
         totals = step.totals
     _backward(dtype.char)(
-        *map(plain, step.saved[:6]), plain(step.before.c), dh, dcs, *_shared(cell, dtype.char),
+        *memory_of_step(1, dcs.shape[1], dtype.char),
+        *map(plain, step.saved[:6]), plain(step.before.c), dh, dcs, *_shared_of(cell, dtype.char),
         cell.cell_clip is not None, *cell.columns[1:], *w_h, *w_x, dz, dx, totals,
     )  # fmt: skip
+
+
+@functools.cache
+def cell_forward(char: str) -> Any:
+    """
+    Return `lstm_block_cell` after its checks for a dtype, None where it is not compiled.
+
+    What it is called with last is the LSTMCall that the checks return.
+    """
+    step = _forward(char)
+    if step is None:
+        return None
+
+    def forward(
+        x: Array, first: LSTMStates, w: Array, b: Array, columns: tuple[int, ...], call: Any
+    ) -> list[Array]:
+        (B, I), cs_prev, (clip, _, gate, forget_bias) = x.shape, plain(first.c), call.attributes
+        H = cs_prev.shape[1]
+        # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
+        saved = [*np.empty((6, B, H), char), np.empty((B, H), char)]
+        numbers = _numbers(clip, gate, forget_bias, char)
+        run(
+            step, I + H, 4 * H, B, H,
+            (
+                plain(x), *lying(w[:I]), plain(first.h), cs_prev, *lying(w[I:]), plain(b),
+                *_shared(call.peephole, numbers, gate), *columns[1:], *saved,
+                np.empty((B, 4 * H), char),
+            ),
+        )  # fmt: skip
+        return saved
+
+    return forward
+
+
+@functools.cache
+def cell_grad(char: str) -> Any:
+    """
+    Return `lstm_block_cell_grad` after its checks for a dtype, None where it is not compiled.
+
+    What it is called with last is the LSTMCall that the checks return.
+    """
+    step, none = _backward(char), nothing(char)
+    if step is None:
+        return None
+
+    def grad(
+        saved: LSTMOutputs, cs_prev: Array, given: LSTMStates, columns: tuple[int, ...],
+        call: Any,
+    ) -> list[Array]:  # fmt: skip
+        (B, H), (clip, _, gate, _) = cs_prev.shape, call.attributes
+        dh, dcs = (np.zeros((B, H), char) if a is None else a.copy(order="C") for a in given)
+        dz, totals = np.empty((B, 4 * H), char), np.zeros((3, H), char)
+        shared = _shared(call.peephole, _numbers(clip, gate, 0.0, char), gate)
+        step(
+            *memory_of_step(1, H, char),
+            *map(plain, saved[:6]), plain(cs_prev), dh, dcs, *shared, clip is not None,
+            *columns[1:], none, 0, none, 0, dz, none,
+            none if call.peephole[0] is None else totals,
+        )  # fmt: skip
+        return [dcs, dz, *totals]
+
+    return grad

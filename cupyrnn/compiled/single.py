@@ -122,12 +122,6 @@ def sums_along_rows(
 
 
 @part
-def address_in(memory: Array) -> Any:
-    """Return where memory begins, from a multiple of a vector's bytes on."""
-    return (np.int64(memory.ctypes.data) + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
-
-
-@part
 def multiply_in_place(
     one: Any, M: int, a: int, rs_a: int, K: int, b: int, transposed: int, rs_b: int,
     first: int, last: int, c: int, rs_c: int, add: int, memory: int,
@@ -205,6 +199,30 @@ def multiply_columns(
         multiply_in_place(one, M, a, rs_a, K, w, turned, rs_w, first, last, c, row, add, memory)
 
 
+@part
+def product_memory(work: Array, tid: int) -> Any:
+    """Return where a thread may pack what its products need."""
+    first = (np.int64(work.ctypes.data) + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
+    return first + tid * PRODUCT_BYTES
+
+
+@part
+def vectors_in(work: Array, H: int) -> Any:
+    """Return memory for 4*H, H and H numbers, behind that of the products."""
+    end = work.size
+    return work[end - 6 * H : end - 2 * H], work[end - 2 * H : end - H], work[end - H :]
+
+
+def memory_of_step(n: int, H: int, char: str) -> tuple[Array, Array]:
+    """
+    Return the memory of a step, numbers and integers.
+
+    Compiled code has addresses of it, which do not keep it: it is to be Python's.
+    """
+    size = 4 if char == "f" else 8
+    return np.empty((n + 1) * PRODUCT_BYTES // size + 6 * H, char), np.empty(20, np.int64)
+
+
 # Multiplications from which on a step is worth a second thread.
 _LEAST_WORK = 2_000_000
 
@@ -218,15 +236,17 @@ def run(
 
     Its products are [B, K] @ [K, width]. With `after`, where the threads meet stands between.
     """
+    char = before[0].dtype.char
     if B * K * width < _LEAST_WORK:
-        step(0, 1, *before, *(() if after is None else (0, *after)))
+        memory = memory_of_step(1, H, char)
+        step(0, 1, *memory, *before, *(() if after is None else (0, *after)))
         return
     meeting = np.zeros(1, np.int64)
     if after is not None:
         before = (*before, address_of(meeting), *after)
     with threads.Claim() as claim:
         n = min(claim.most(), panels_of(H, before[0].itemsize))
-        claim.share(n, step, meeting, *before)
+        claim.share(n, step, meeting, *memory_of_step(n, H, char), *before)
 
 
 @functools.cache
@@ -246,7 +266,7 @@ def compiled_step(function: Callable[..., None], arguments: str, char: str) -> A
     if getattr(numba.config, "DISABLE_JIT", False):  # Not compiled it would be of no use.
         return None
     dtype = numba.from_dtype(np.dtype(char))
-    types: dict[str, Any] = {"n": numba.int64}
+    types: dict[str, Any] = {"n": numba.int64, "t": numba.types.Array(numba.int64, 1, "C")}
     for rank in (1, 2):
         types[f"r{rank}"] = numba.types.Array(dtype, rank, "C", readonly=True)
         types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")

@@ -65,6 +65,17 @@ def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any], way: str = "forwa
     return _twin(module, "cells")
 
 
+def compiled_cell(cell: type, dtype: np.dtype[Any], way: str) -> Any:
+    """
+    Return one step of plain NumPy arrays from checks to results, None where it is not compiled.
+
+    `way` is cell_forward or cell_grad: what a block op's cell computes.
+    """
+    compiled = _compiled(cell.__module__) if dtype.char in "fd" else None
+    found = getattr(compiled, way, None)
+    return None if found is None else found(dtype.char)
+
+
 # A whole layer in one call packs its matrices first. Measured, that pays from so many rows on, or
 # where all matrices together have no more elements than this.
 _LEAST_ROWS_OF_LAYER = {"forward": 12, "backward": 40}

@@ -13,7 +13,7 @@ from problems import grus, lstms
 import cupyrnn
 from cupyrnn.driver import layer
 
-SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (20, 17, 65), (1, 128, 130), (5, 3, 16)]
+SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 17, 65), (1, 128, 130)]
 ATTRIBUTES: list[dict[str, Any]] = [
     {},
     {"cell_clip": 0.2, "gate_order": "ifco"},
@@ -49,8 +49,10 @@ def _gru(problem: dict[str, Any], attributes: dict[str, Any]) -> list[np.ndarray
 
 
 def _packed(problem: dict[str, Any], attributes: dict[str, Any]) -> list[np.ndarray]:
-    """A step of CudnnRNN, whose matrices lie transposed."""
+    """A step of CudnnRNN, whose matrices lie transposed and which has no H of 0."""
     (_, B, I), H = problem["x"].shape, problem["h_prev"].shape[1]
+    if H == 0:
+        return []
     packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=max(I, 1), seed=1)
     packed = packed._replace(params=packed.params.astype(problem["x"].dtype))
     x = np.resize(problem["x"], (1, B, max(I, 1))).astype(problem["x"].dtype)
