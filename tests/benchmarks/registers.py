@@ -20,11 +20,12 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
-from without_a_gpu.cuda_on_cpu import nvrtc  # noqa: E402
+from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
 from cupyrnn._arrays import compute_dtype  # noqa: E402
 from cupyrnn.kernels import common, compile, persistent  # noqa: E402
-from cupyrnn.kernels.rows.common import template_of  # noqa: E402
+from cupyrnn.kernels.rows import common as rows  # noqa: E402
+from cupyrnn.kernels.tiles import common as tiles  # noqa: E402
 
 
 def table() -> list[str]:
@@ -55,7 +56,7 @@ def table_of_rows() -> list[str]:
                 compute = compute_dtype(np.dtype(dtype))
                 if persistent.choose(kernels, np.dtype(dtype), (1, H), 2, device).kernel == "loop":
                     continue
-                instance = compile.instance(template_of(kernel, H, 4, compute), dtype)
+                instance = compile.instance(rows.template_of(kernel, H, 4, compute), dtype)
                 source = common.source(dtype, kernel.source)
                 used = []
                 for arch in ARCHITECTURES:
@@ -67,10 +68,46 @@ def table_of_rows() -> list[str]:
     return lines
 
 
+def table_of_loops() -> list[str]:
+    """Return what stands between the two ends of the loop over the steps, some sizes of it."""
+    lines = [
+        "",
+        "Registers; instructions of the loop over the steps, both sides of each branch counted;",
+    ]
+    lines += ["and how many of these read or write a spilled register, from the machine code:", ""]
+    lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
+    found = []
+    for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
+        for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
+            for H, sequences in product((64, 96), (1, 4)):
+                template = rows.template_of(kernels.rows, H, sequences, np.dtype(np.float32))
+                found.append((kernels.rows, template, "float32", H))
+            for H in (64, 128) if kernels.tiles else ():
+                template = tiles.template_of(kernels.tiles, H, pairs=True)
+                found.append((kernels.tiles, template, "float16", H))
+    for kernel, template, dtype, H in found:
+        instance, source = compile.instance(template, dtype), common.source(dtype, kernel.source)
+        counts = []
+        for arch in ARCHITECTURES:
+            if dtype == "float16" and arch == "sm_75":  # has no such tiles
+                counts.append("")
+                continue
+            cubin = nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
+            steps, used = nvdisasm.loops(cubin)[instance][0], cubin.kernels[instance].registers
+            counts.append(f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}")
+        lines.append(f"| `{instance}` | {H} | " + " | ".join(counts) + " |")
+    return lines
+
+
 if __name__ == "__main__":
-    reason = nvrtc.have_nvrtc()
+    reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
     if reason is not None:
         sys.exit(reason)
-    text = "\n".join(dict.fromkeys(table())) + "\n" + "\n".join(table_of_rows()) + "\n"
+    text = (
+        "\n".join(dict.fromkeys(table()))
+        + "\n"
+        + "\n".join([*table_of_rows(), *table_of_loops()])
+        + "\n"
+    )
     (HERE / "results" / "registers.md").write_text(text)
     print(text)

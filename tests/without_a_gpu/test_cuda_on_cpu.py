@@ -11,7 +11,7 @@ import needs
 import numpy as np
 import pytest
 
-from without_a_gpu.cuda_on_cpu import nvrtc, runner
+from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc, runner
 from without_a_gpu.cuda_on_cpu.nvrtc import compile_cubin
 from without_a_gpu.cuda_on_cpu.runner import (
     CompileError,
@@ -791,3 +791,25 @@ def test_thread_sanitizer_knows_blocks_and_atomic_operations() -> None:
     # What the second block reads, the first one writes.
     with pytest.raises(runner.SanitizerError, match="data race"):
         compiled.get_function("exchange<0>")((2,), (64,), (np.zeros(128, np.float32),))
+
+
+# Of 1,024 threads none has the registers for 96 numbers.
+SPILLS = r"""
+__global__ void __launch_bounds__(1024) spills(float* x, int n) {
+  float v[96];
+  for (int i = 0; i < 96; ++i) v[i] = x[i];
+  for (int s = 0; s < n; ++s)
+    for (int i = 0; i < 96; ++i) v[i] = v[i] * v[(i * 7 + 3) % 96] + x[i + s];
+  for (int i = 0; i < 96; ++i) x[i] = v[i];
+}
+"""
+
+
+def test_the_disassembler_shows_what_a_loop_reloads() -> None:
+    if reason := nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm():
+        pytest.skip(reason)
+    for body, reloads in ((SPILLS, True), (SPILLS.replace("96", "6"), False)):
+        cubin = nvrtc.compile_cubin(body, ("spills",), "sm_90")
+        loop = nvdisasm.loops(cubin)["spills"][0]
+        assert loop["FFMA"] > 0
+        assert (loop["LDL"] > 0) == reloads == (cubin.kernels["spills"].spill_loads > 0)

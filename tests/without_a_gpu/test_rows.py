@@ -38,7 +38,7 @@ from without_a_gpu.all_steps import (
     use_interpreter,
     use_order,
 )
-from without_a_gpu.cuda_on_cpu import nvrtc
+from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc
 from without_a_gpu.ptx.compiler import ARCHITECTURES
 
 # By the multiprocessors of a device: one, two or four sequences a block, for B = 9.
@@ -137,6 +137,29 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     for a, e in zip(on(cupy_on_cpu, call, slice(4, 5)), expected, strict=True):
         if a.shape[2] != 3:
             np.testing.assert_array_equal(a, e[:, 4:5])
+    assert all(all(found) for found in taken.values())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.cuda_on_cpu
+def test_nor_do_they_where_lengths_differ(
+    cupy_on_cpu: ModuleType,
+    taken: dict[str, list[bool]],
+    monkeypatch: pytest.MonkeyPatch,
+    cell: str,
+) -> None:
+    """In another order, and beside fewer: each sequence is then in another block and row."""
+    lengths = np.array([3, 4, 2, 4, 1, 3, 2])
+    function, ((x, *others), weights) = calls(4, 7, 17, lengths=tuple(lengths))[cell]
+    sequences = np.zeros_like(x), *others
+    has_device(monkeypatch, 4)
+    expected = on(cupy_on_cpu, (function, (sequences, weights)))
+    for part in (np.array([3, 0, 6, 5, 1, 4, 2]), np.array([4, 1]), np.array([5])):
+        some, _ = calls(4, 7, 17, lengths=tuple(lengths[part]))[cell]
+        found = on(cupy_on_cpu, (some, (sequences, weights)), part)
+        for a, e in zip(found, expected, strict=True):
+            if a.shape[2] != 3:
+                np.testing.assert_array_equal(a, e[:, part])
     assert all(all(found) for found in taken.values())
 
 
@@ -283,7 +306,8 @@ def largest(kernels: Any, dtype: str) -> int:
 def test_what_is_taken_fits_into_the_registers(
     monkeypatch: pytest.MonkeyPatch, cell: str, dtype: str, arch: str
 ) -> None:
-    reason = nvrtc.have_nvrtc()
+    """No register is spilled, and so none read again within the loop over the steps."""
+    reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
     if reason is not None:
         pytest.skip(reason)
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
@@ -293,8 +317,11 @@ def test_what_is_taken_fits_into_the_registers(
         assert (96 if dtype == "float32" else 32) <= H
         name = compile.instance(template_of(kernel, H, 4, compute_dtype(numpy_dtype(dtype))), dtype)
         source = common.source(dtype, kernel.source)
-        usage = nvrtc.compile_cubin(source, (name,), arch, compile.OPTIONS).kernels[name]
+        cubin = nvrtc.compile_cubin(source, (name,), arch, compile.OPTIONS)
+        usage, (steps, *_) = cubin.kernels[name], nvdisasm.loops(cubin)[name]
         assert usage.spill_stores == usage.spill_loads == usage.stack == 0
+        assert steps["BAR"] > 0
+        assert steps["LDL"] == steps["STL"] == 0
         assert usage.registers * -(-threads_of(kernel.size, H) // 128) * 128 <= 65536
 
 

@@ -44,10 +44,17 @@ class Cubin:
     """Machine code for one architecture."""
 
     arch: str
-    size: int
+    code: bytes
     kernels: dict[str, KernelUsage]
     """Keyed by name expression."""
+    lowered: dict[str, str]
+    """The names in the code, keyed likewise."""
     log: str
+
+    @property
+    def size(self) -> int:
+        """The bytes of the code."""
+        return len(self.code)
 
 
 def have_nvrtc() -> str | None:
@@ -96,11 +103,12 @@ def compile_cubin(
 
     more = ["--ptxas-options=-v", *options]
     with compiled(source, name_expressions, arch, more) as (program, log):
-        size = _checked(nvrtc.nvrtcGetCUBINSize(program))
+        code = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
+        _checked(nvrtc.nvrtcGetCUBIN(program, code))
         usage = _usage(log)
         names = lowered_names(program, name_expressions)
     kernels = {name: usage[lowered] for name, lowered in names.items()}
-    return Cubin(arch=arch, size=size, kernels=kernels, log=log)
+    return Cubin(arch=arch, code=bytes(code), kernels=kernels, lowered=names, log=log)
 
 
 @contextmanager
