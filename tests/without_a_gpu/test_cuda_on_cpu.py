@@ -743,13 +743,14 @@ needs_thread_sanitizer = pytest.mark.skipif(
     runner.have_sanitizer("thread") is not None, reason=str(runner.have_sanitizer("thread"))
 )
 RACES = r"""
-template <int distance>
+enum Barrier { none, warp, block };
+
+template <Barrier barrier, int distance>
 __global__ void exchange(float* x) {
   __shared__ float part[64];
   part[threadIdx.x] = x[threadIdx.x];
-#ifdef BARRIER
-  BARRIER
-#endif
+  if (barrier == warp) __syncwarp();
+  if (barrier == block) __syncthreads();
   x[blockIdx.x * 64 + threadIdx.x] = part[threadIdx.x ^ distance];
 }
 
@@ -760,37 +761,39 @@ __global__ void count(int* sum) {
 """
 
 
+EXCHANGES = {
+    name: f"exchange<{name}>" for name in ("none, 0", "none, 1", "warp, 1", "warp, 32", "block, 32")
+}
+
+
+def races(name: str) -> Any:
+    """Return a kernel under the thread sanitizer; all are compiled at once."""
+    names = ("count", *EXCHANGES.values())
+    return runner.compile_module(RACES, names, sanitize="thread").get_function(name)
+
+
 @needs_thread_sanitizer
-@pytest.mark.parametrize(
-    ("barrier", "distance", "races"),
-    [("", 0, False), ("", 1, True), ("__syncwarp();", 1, False), ("__syncwarp();", 32, True),
-     ("__syncthreads();", 32, False)],
-)  # fmt: skip
-def test_thread_sanitizer_knows_barriers(barrier: str, distance: int, races: bool) -> None:
-    name = f"exchange<{distance}>"
-    compiled = runner.compile_module(
-        RACES, (name,), options=(f"-DBARRIER={barrier}",), sanitize="thread"
-    )
+def test_thread_sanitizer_knows_barriers() -> None:
     x = np.arange(64, dtype=np.float32)
-    if races:
+    for name, distance in (("none, 0", 0), ("warp, 1", 1), ("block, 32", 32)):
+        changed = x.copy()
+        races(EXCHANGES[name])((1,), (64,), (changed,))
+        np.testing.assert_array_equal(changed, np.arange(64) ^ distance)
+    for name in ("none, 1", "warp, 32"):
         with pytest.raises(runner.SanitizerError, match="data race"):
-            compiled.get_function(name)((1,), (64,), (x,))
-    else:
-        compiled.get_function(name)((1,), (64,), (x,))
-        np.testing.assert_array_equal(x, np.arange(64) ^ distance)
+            races(EXCHANGES[name])((1,), (64,), (x.copy(),))
 
 
 @needs_thread_sanitizer
 def test_thread_sanitizer_knows_blocks_and_atomic_operations() -> None:
-    compiled = runner.compile_module(RACES, ("count", "exchange<0>"), sanitize="thread")
     total = np.zeros(1, np.int32)
-    compiled.get_function("count")((2,), (3,), (total,))
+    races("count")((2,), (3,), (total,))
     assert total[0] == 6
     with pytest.raises(runner.SanitizerError, match="data race"):
-        compiled.get_function("count")((3,), (1,), (total,))
+        races("count")((3,), (1,), (total,))
     # What the second block reads, the first one writes.
     with pytest.raises(runner.SanitizerError, match="data race"):
-        compiled.get_function("exchange<0>")((2,), (64,), (np.zeros(128, np.float32),))
+        races("exchange<none, 0>")((2,), (64,), (np.zeros(128, np.float32),))
 
 
 # Of 1,024 threads none has the registers for 96 numbers.

@@ -106,6 +106,7 @@ PLANTED: dict[str, tuple[str, str, set[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_error_is_caught(name: str) -> None:
     old, new, tools = PLANTED[name]

@@ -53,8 +53,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
 
 @pytest.mark.parametrize(
     ("dtype", "sequences"),
-    [("float32", 1), ("float32", 2), ("float32", 4), ("float64", 4), ("float16", 2),
-     ("bfloat16", 1), ("complex64", 4), ("complex128", 2)],
+    [
+        ("float32", 2), ("float32", 4), ("float16", 2), ("bfloat16", 1), ("complex64", 4),
+        *(pytest.param(*more, marks=pytest.mark.slow)
+          for more in (("float32", 1), ("float64", 4), ("complex128", 2))),
+    ],
 )  # fmt: skip
 @pytest.mark.cuda_on_cpu
 def test_rows_agree_with_numpy(
