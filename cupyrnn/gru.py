@@ -49,7 +49,7 @@ class _Call(NamedTuple):
 
     gate: HardSigmoid | None
     dtype: np.dtype[Any]
-    plain: bool = False  # whether all arrays are NumPy's own
+    plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
 
 
 def _forward(
@@ -61,12 +61,17 @@ def _forward(
     extent: Extent | None = None,
 ) -> GRUOutputs[Any]:
     """block_gru after its checks, or without an extent gru_block_cell."""
-    x, h_prev = cast_all(call.dtype, x, h_prev)
-    cell = GRU_FORM.cell(xp, prepared(xp, weights, call.dtype), call.gate)
+    if not call.plain:
+        x, h_prev = cast_all(call.dtype, x, h_prev)
+        weights = prepared(xp, weights, call.dtype)
+    cell = GRU_FORM.cell(xp, weights, call.gate)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     shape = (*x.shape[:-1], h_prev.shape[1])
     outputs = GRUOutputs._make([*xp.empty((3, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
+    if extent is None and call.plain:
+        _layer.forward_step(xp, cell, x, States(h_prev), outputs)
+    else:
+        _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
     return outputs
 
 
@@ -101,18 +106,19 @@ def _gates_gradient(
     """gru_block_cell_grad after its checks: a step up to its gates, and through the weights."""
     (B, H), dtype = h_prev.shape, call.dtype
     compute = compute_dtype(dtype)
-    h_prev, d_h, *gates = cast_all(dtype, h_prev, d_h, *saved)
-    cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
-    outputs = GRUOutputs(*(contiguous(xp, a) for a in gates))
-    step = Step(outputs, States(contiguous(xp, h_prev)))
-    given = States(contiguous(xp, d_h))
+    if not call.plain:
+        arrays = cast_all(dtype, h_prev, d_h, *saved)
+        h_prev, d_h, *gates = (contiguous(xp, a) for a in arrays)
+        saved, weights = GRUOutputs._make(gates), prepared(xp, weights, dtype)
+    cell = GRU_FORM.cell(xp, weights, call.gate)
+    step, given = Step(saved, States(h_prev)), States(d_h)
     if xp is np:
         carried, given = States(np.array(d_h, compute, order="C")), States(None)
     else:
         carried = States(xp.zeros((B, H), compute))
     d_x = xp.empty((B, len(weights.w_c) - H), compute)
     d_ru, d_c = _layer.step_gradient(xp, cell, step, given, carried, x_grad=d_x)
-    return GRUCellGrads(*(cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)))
+    return GRUCellGrads._make([cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)])
 
 
 _INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
@@ -136,7 +142,7 @@ def _check(
     found: tuple[ModuleType, _Call] | None = _SETTLED.get(key)
     if found is None:
         xp, call = _check_all(op, lead, required, optional, recurrent_activation)
-        found = xp, call._replace(plain=key is not None)
+        found = xp, call._replace(plain=key is not None and call.dtype.char in "fd")
         _SETTLED.keep(key, found)
     return found
 

@@ -41,14 +41,19 @@ def _forward(
     extent: Extent | None = None,
 ) -> LSTMOutputs[Any]:
     """block_lstm after its checks, or without an extent lstm_block_cell."""
-    x, *states = cast_all(call.dtype, x, *first)
-    first = LSTMStates(*states)
-    given = prepared(xp, PeepholeLSTMParams(*weights, *call.peephole), call.dtype)
+    given = PeepholeLSTMParams(*weights, *call.peephole)
+    if not call.plain:
+        x, *states = cast_all(call.dtype, x, *first)
+        first = LSTMStates(*states)
+        given = prepared(xp, given, call.dtype)
     cell = LSTM_FORM.cell(xp, given, call.attributes)
     # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
     shape = (*x.shape[:-1], first.h.shape[1])
     outputs = LSTMOutputs._make([*xp.empty((6, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    _padded.forward(xp, cell, Padded(x, first, outputs, extent))
+    if extent is None and call.plain:
+        _layer.forward_step(xp, cell, x, first, outputs)
+    else:
+        _padded.forward(xp, cell, Padded(x, first, outputs, extent))
     return outputs
 
 
@@ -77,16 +82,15 @@ def _gates_gradient(
     """lstm_block_cell_grad after its checks: a step up to its gates."""
     (B, H), dtype = cs_prev.shape, call.dtype
     compute, (clip, order, gate, _) = compute_dtype(dtype), call.attributes
-    saved = LSTMOutputs._make(cast_all(dtype, *saved))
-    cs_prev, *given_grads = cast_all(dtype, cs_prev, *given)
-    peephole: Any = None
-    if call.peephole[0] is not None:
-        peephole = tuple(cast(contiguous(xp, a), compute) for a in call.peephole)
+    peephole: Any = None if call.peephole[0] is None else call.peephole
+    if not call.plain:
+        arrays = cast_all(dtype, *saved, cs_prev, *given)
+        *ready, cs_prev, dh, dcs = (None if a is None else contiguous(xp, a) for a in arrays)
+        saved, given = LSTMOutputs._make(ready), LSTMStates(dh, dcs)
+        if peephole is not None:
+            peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
-    step = Step(
-        LSTMOutputs(*(contiguous(xp, a) for a in saved)), LSTMStates(None, contiguous(xp, cs_prev))
-    )
-    given = LSTMStates(*(None if a is None else contiguous(xp, a) for a in given_grads))
+    step = Step(saved, LSTMStates(None, cs_prev))
     if xp is np:
         carried = _padded.carried_of(LSTMStates(cs_prev, cs_prev), given, compute)
         given = LSTMStates(None, None)
@@ -95,7 +99,7 @@ def _gates_gradient(
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if peephole is None else peephole_grads
     (dicfo,) = _layer.step_gradient(xp, cell, step, given, carried, vectors)
-    return LSTMCellGrads(*(cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)))
+    return LSTMCellGrads._make([cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)])
 
 
 @traceable

@@ -170,7 +170,7 @@ class LSTMCall(NamedTuple):
     peephole: tuple[Array | None, Array | None, Array | None]  # as given, where used
     attributes: LSTMAttributes
     dtype: np.dtype[Any]
-    plain: bool = False  # whether all arrays are NumPy's own
+    plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
 
 
 _INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES)
@@ -198,7 +198,7 @@ def check_lstm(
         _SETTLED.keep(key, found)
     xp, wanted, checked, dtype = found
     peephole = (optional["wci"], optional["wcf"], optional["wco"]) if wanted else (None,) * 3
-    return xp, LSTMCall(peephole, checked, dtype, key is not None)
+    return xp, LSTMCall(peephole, checked, dtype, key is not None and dtype.char in "fd")
 
 
 def _check_lstm(
