@@ -268,7 +268,8 @@ def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) ->
     np.tanh(cs, co)  # co = tanh(cs)
     if cell.peephole is not None:
         zo += cs * wco
-        np.negative(zo, zo)
+        # Not np.negative, which NumPy 2.4 gets wrong in place over every fourth number of float32.
+        zo *= -1
         inner(zo, zo)
         zo += shift
     outer(zo, o)  # o = sigmoid(zo + cs*wco)

@@ -143,3 +143,13 @@ def test_what_is_not_finite_goes_through(
         np.testing.assert_array_equal(np.isinf(a), np.isinf(b))
     assert np.isfinite(found[0][0]).all()
     assert np.isnan(found[0][1]).any() == np.isnan(value)
+
+
+@pytest.mark.parametrize("B", [2, 9])
+def test_one_unit_in_float32(B: int, rng: np.random.Generator) -> None:
+    """The gate after the peephole, which is every fourth number of what was multiplied."""
+    inputs = lstms.problem(rng, (1, B, 3, 1), True, np.dtype(np.float32))
+    expected = cupyrnn.block_lstm(**{n: a.astype(np.float64) for n, a in inputs.items()})
+    found = cupyrnn.lstm_block_cell(**{**inputs, "x": inputs["x"][0]})
+    for a, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, e[0], rtol=1e-5, atol=1e-6)
