@@ -86,7 +86,8 @@ class Gradients(NamedTuple):
 
     By "examples" what belongs to weights has an axis B in front of the others. By "norms" the
     weights are lists, one for all the matrices of a weight, to which norms [B] are appended. By
-    "none" there is x alone.
+    "none" there is x alone. By "deltas" a compiled layer writes, in place of the gradients of
+    weights, those of their products, [N, ·] each.
     """
 
     x: Any  # [N, K], rounded to its dtype

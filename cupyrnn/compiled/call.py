@@ -277,6 +277,7 @@ class _Shapes(NamedTuple):
     """What a plan is made for: all that can be compared of a call."""
 
     backward: bool
+    keeps: bool  # whether the deltas are written in place of the gradients of the weights
     rows: int
     I: int
     P: int
@@ -298,7 +299,7 @@ class Plan:
     """What is the same in all calls of a cell with the same shapes, layout and threads."""
 
     def __init__(self, spec: Spec, shapes: _Shapes, most: int) -> None:
-        backward, rows, I, P, sequences, starts, saved, kept, weights, grads, given = shapes
+        backward, keeps, rows, I, P, sequences, starts, saved, kept, weights, grads, given = shapes
         self._starts = np.frombuffer(starts, np.int64)  # the loops read it
         H, size = spec.H, spec.dtype.itemsize
         T, B = len(self._starts) - 1, int(self._starts[1] - self._starts[0])
@@ -335,7 +336,7 @@ class Plan:
         at_before = memory.take(part * P * size if backward else 0)
         at_a = [memory.take(part * H * size if backward else 0) for _ in spec.recurrent[1:]]
         at_dw = [
-            memory.take(K * across if backward else 0)
+            memory.take(K * across if backward and not keeps else 0)
             for K, across in zip(depths, row_bytes, strict=True)
         ]
         zeroed = memory.bytes
@@ -411,7 +412,7 @@ class Plan:
             At(_GIVEN_C) if has_c_grad else here(at_zeros),
             P * size if has_h_grad else 0, H * size if has_c_grad else 0,
             here(at_before), here(at_work), work_bytes, here(at_zeros), spec.variant, spec.clips,
-            At(_TOTALS) if has_totals else 0,
+            At(_TOTALS) if has_totals else 0, keeps,
         ])  # fmt: skip
         words[: len(frame) + len(matrices)] = [*frame, *matrices]
         self.block = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
@@ -475,6 +476,7 @@ def run_layer(
     grads: list[Any] = []
     given: list[Any] = [None] * 5
     grads_layout: tuple[tuple[bool, int] | None, ...] = ()
+    keeps = back is not None and back.grads.by == "deltas"
     if back is not None:
         grads, grads_layout = _oriented(back.grads.weights, dtype)
         given = [back.grads.x, None, back.given.h, None, back.grads.vectors]
@@ -484,8 +486,8 @@ def run_layer(
     kept = [*saved, *vectors]
     N, I = x.shape
     shapes = _Shapes(
-        back is not None, N, I, saved.h.shape[1], len(carried.h), starts.tobytes(), len(saved),
-        len(kept), layout, grads_layout,
+        back is not None, keeps, N, I, saved.h.shape[1], len(carried.h), starts.tobytes(),
+        len(saved), len(kept), layout, grads_layout,
         (first_c is not None, given_h is not None, given_c is not None, totals is not None),
     )  # fmt: skip
     loop = compiled(spec.loops[back is not None], dtype.char).address

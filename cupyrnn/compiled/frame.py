@@ -93,6 +93,7 @@ class Frame(NamedTuple):
     variant: int
     clips: int  # whether the gradient of the clip is the true one
     totals: int  # of the gradients of peepholes; 0 without
+    keeps: int  # whether the deltas are written, where else the gradients of the weights are
 
 
 def sum_of_gates(c: Code, _: int, u: Word, z: Word, gates: Word, to: Word) -> None:
@@ -250,16 +251,20 @@ def weight_products(
         m = inputs[k] if k < len(inputs) else recurrent[k - len(inputs)]
         rs = m.panels * PANEL_BYTES
         p0, p1 = m.panels * tid // n, m.panels * (tid + 1) // n
-        if m.sums:
+        if m.sums and not f.keeps:
             add_columns(one, (rows, m.z, rs, p0 * VECTORS, p1 * VECTORS, m.sums))
         if m.dw_table:
-            a = m.a
-            if k < len(inputs):
-                a += start * m.rs_a
-            multiply_transposed(one, rows, a, m.rs_a, m.K, m.z, rs, m.dw, rs, p0, p1, add, memory)
-            if t0 == 0 and f.finishes:
+            a, made, depth, skip = m.a, m.z, rows, start
+            if not f.keeps:
+                if k < len(inputs):
+                    a += start * m.rs_a
+                multiply_transposed(
+                    one, rows, a, m.rs_a, m.K, m.z, rs, m.dw, rs, p0, p1, add, memory
+                )
+                made, depth, skip = m.dw, m.K, 0
+            if f.keeps or (t0 == 0 and f.finishes):
                 unpack(
-                    one, m.dw, rs, m.dw_table, m.gates, m.H, m.K, m.dw_transposed,
-                    p0 * VECTORS, p1 * VECTORS,
+                    one, made, rs, m.dw_table, m.gates, m.H, depth, m.dw_transposed,
+                    p0 * VECTORS, p1 * VECTORS, skip,
                 )  # fmt: skip
     return meet(f.meeting, n, turn)

@@ -83,9 +83,12 @@ def pack(
 @part
 def unpack(
     one: Any, source: int, row_bytes: int, table: int, gates: int, H: int, K: int,
-    transposed: int, first: int, last: int,
+    transposed: int, first: int, last: int, skip: int,
 ) -> None:  # fmt: skip
-    """Write the vectors first..last-1 of each row of source[K, gates*H] to what `pack` reads."""
+    """
+    Write the vectors first..last-1 of each row of source[K, gates*H] to what `pack` reads, from its
+    row `skip` on.
+    """
     size = size_of(one)
     lanes = VECTOR_BYTES // size
     for j in range(first, min(last, (H + lanes - 1) // lanes * gates)):
@@ -98,7 +101,7 @@ def unpack(
                 r, c, rows, columns = c, r, columns, rows
             block(one, (
                 transposed, source + k * row_bytes + j * VECTOR_BYTES, row_bytes, in_rows, lanes,
-                address + r * stride + c * size, stride, rows, columns,
+                address + (skip + r) * stride + c * size, stride, rows, columns,
             ))  # fmt: skip
 
 

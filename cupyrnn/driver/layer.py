@@ -22,14 +22,14 @@ import numpy as np
 
 from .._arrays import cast, compute_dtype, operand_dtype
 from ..arithmetic.scratch import CHUNK, Scratch
-from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, each
+from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, Gradients, each
 from . import by_example
 from .products import add_column_sums, add_matmul, factor, for_products, matmul
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.dual import Planes
-    from ..cells.contract import Cell, Gradients, Weight
+    from ..cells.contract import Cell, Weight
     from .packing import Packing, Run
 
 
@@ -263,6 +263,18 @@ def _backward_whole(
     x_grad = _flat(grads.x)
     ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
     into = x_grad if ready else np.empty(x_grad.shape, compute)
+    deltas: list[Array] = []
+    written = grads._replace(x=into)
+    if grads.by in ("examples", "norms"):
+        deltas = [np.empty((len(into), k), compute) for k in cell.widths]
+        weights = (*cell.inputs, *cell.recurrent)
+        # Several matrices may have the same: those are written once.
+        places = [(weight.of, weight.columns) for weight in weights]
+        parts = [
+            deltas[of][:, columns] if places.index((of, columns)) == k else None
+            for k, (of, columns) in enumerate(places)
+        ]
+        written = Gradients(into, parts, (), by="deltas")
     recurrence.backward_layer(
         cell,
         plain(x),
@@ -271,10 +283,12 @@ def _backward_whole(
         each(saved, plain),
         each(given, plain),
         carried,
-        grads._replace(x=into),
+        written,
     )
     if not ready:
         x_grad[...] = into
+    if deltas:
+        _take_from_rows(np, cell, layer, deltas, grads)
 
 
 def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
@@ -358,8 +372,6 @@ def backward(
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     way, blocks = _way(cell, len(x), "backward"), packing.blocks()
     kept = grads.by in ("examples", "norms")
-    if kept:
-        way = "backward_steps"
     if grads.by == "none":
         grads = grads._replace(weights=[None] * (len(cell.inputs) + len(cell.recurrent)))
     recurrence = steps_of(xp, cell, compute, way)
@@ -423,13 +435,25 @@ def backward(
         added = None if block is blocks[-1] else product
         _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
     if kept and blocks:
-        dtype = compute if xp is np else x.dtype
-        before = [
-            None if a is None else packing.before(0, len(x), s, a, dtype)
-            for s, a in zip(first, after, strict=True)
-        ]
-        states = after._make(before)
-        _take_by_example(xp, cell, x, states, each(saved, _flat), whole, packing.padded, grads)
+        _take_from_rows(xp, cell, layer, whole, grads)
+
+
+def _take_from_rows(
+    xp: ModuleType, cell: Cell, layer: Layer, deltas: Sequence[Array], grads: Gradients
+) -> None:
+    """Write the gradients of the weights by example, of the deltas of all steps."""
+    x, first, packing, saved = layer
+    saved = each(saved, _flat)
+    dtype, after = compute_dtype(x.dtype) if xp is np else x.dtype, cell.states(saved)
+    before = [
+        # Beside h a cell's own vectors alone ask for them.
+        None
+        if a is None or (n and grads.vectors is None)
+        else packing.before(0, len(x), s, a, dtype)
+        for n, (s, a) in enumerate(zip(first, after, strict=True))
+    ]
+    states = after._make(before)
+    _take_by_example(xp, cell, x, states, saved, deltas, packing.padded, grads)
 
 
 def _take_by_example(

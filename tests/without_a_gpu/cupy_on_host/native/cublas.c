@@ -188,15 +188,18 @@ static bool types_fit(cudaDataType from, cudaDataType to, cublasComputeType_t co
   }
 }
 
-cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
-                            cublasOperation_t transb, int m, int n, int k, const void* alpha,
-                            const void* A, cudaDataType Atype, int lda, const void* B,
-                            cudaDataType Btype, int ldb, const void* beta, void* C,
-                            cudaDataType Ctype, int ldc, cublasComputeType_t compute,
-                            cublasGemmAlgo_t algo) {
-  // Eight bits each: what went in, what comes out, how it is computed, the mode of the handle.
-  host_note(PRODUCT, "cublasGemmEx", handle->stream,
-            Atype | Ctype << 8 | compute << 16 | (size_t)handle->math << 24);
+// Eight bits each: what went in, what comes out, how it is computed, the mode of the handle.
+static void note(const char* name, cublasHandle_t handle, cudaDataType from, cudaDataType to,
+                 cublasComputeType_t compute) {
+  host_note(PRODUCT, name, handle->stream,
+            from | to << 8 | compute << 16 | (size_t)handle->math << 24);
+}
+
+static cublasStatus_t product(cublasHandle_t handle, cublasOperation_t transa,
+                              cublasOperation_t transb, int m, int n, int k, const void* alpha,
+                              const void* A, cudaDataType Atype, int lda, const void* B,
+                              cudaDataType Btype, int ldb, const void* beta, void* C,
+                              cudaDataType Ctype, int ldc, cublasComputeType_t compute) {
   if (m < 0 || n < 0 || k < 0) return host_fail(CUBLAS_STATUS_INVALID_VALUE, "cublasGemmEx: m, n, k");
   if (!m || !n || !k) return CUBLAS_STATUS_SUCCESS;
   if (Atype != Btype || !types_fit(Atype, Ctype, compute))
@@ -233,6 +236,34 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
   for (int part = 0; part < 2; ++part) {
     free(a[part]);
     free(b[part]);
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
+                            cublasOperation_t transb, int m, int n, int k, const void* alpha,
+                            const void* A, cudaDataType Atype, int lda, const void* B,
+                            cudaDataType Btype, int ldb, const void* beta, void* C,
+                            cudaDataType Ctype, int ldc, cublasComputeType_t compute,
+                            cublasGemmAlgo_t algo) {
+  note("cublasGemmEx", handle, Atype, Ctype, compute);
+  return product(handle, transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb, beta, C,
+                 Ctype, ldc, compute);
+}
+
+cublasStatus_t cublasGemmStridedBatchedEx(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,
+    const void* alpha, const void* A, cudaDataType Atype, int lda, long long strideA, const void* B,
+    cudaDataType Btype, int ldb, long long strideB, const void* beta, void* C, cudaDataType Ctype,
+    int ldc, long long strideC, int count, cublasComputeType_t compute, cublasGemmAlgo_t algo) {
+  note("cublasGemmStridedBatchedEx", handle, Atype, Ctype, compute);
+  for (int i = 0; i < count; ++i) {
+    const cublasStatus_t status = product(
+        handle, transa, transb, m, n, k, alpha,
+        (const char*)A + i * strideA * (long long)size_of(Atype), Atype, lda,
+        (const char*)B + i * strideB * (long long)size_of(Btype), Btype, ldb, beta,
+        (char*)C + i * strideC * (long long)size_of(Ctype), Ctype, ldc, compute);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
   }
   return CUBLAS_STATUS_SUCCESS;
 }
