@@ -72,8 +72,8 @@ def _backward(
     w_grad, b_grad, *peephole_grads, _ = of_weights.finished()
     if call.peephole[0] is None:
         peephole_grads = [of_weights.zeros(H, B) for _ in range(3)]
-    states = (cast(g, dtype) for g in (first.c, first.h))
-    return LSTMGrads(x_grad, *states, w_grad, *peephole_grads, b_grad)
+    states = [cast(g, dtype) for g in (first.c, first.h)]
+    return LSTMGrads._make([x_grad, *states, w_grad, *peephole_grads, b_grad])
 
 
 def _gates_gradient(

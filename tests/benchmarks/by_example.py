@@ -3,10 +3,10 @@ What the gradients of weights by example cost, beside their sum.
 
     OPENBLAS_NUM_THREADS=1 python tests/benchmarks/by_example.py
 
-block_lstm_grad and cudnn_rnn_backprop in float32 with one thread, by every weight_gradients. The
-calls take turns; times are medians in milliseconds. "less what writing takes" is without the time to
-fill memory of the size of what "examples" returns. Memory is what NumPy holds at most during a call,
-its arguments included, over that of the sum. `CUPYRNN_NUMBA=0` measures NumPy alone.
+block_lstm_grad and cudnn_rnn_backprop in float32 with one thread, by every weight_gradients. Calls
+take turns; times are medians in milliseconds. "less what writing takes" is without the time to fill
+memory of the size of what "examples" returns. Memory is what NumPy holds at most during a call, its
+arguments included, over that of the sum. `CUPYRNN_NUMBA=0` measures NumPy alone.
 """
 
 from __future__ import annotations
