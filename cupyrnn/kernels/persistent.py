@@ -174,10 +174,9 @@ def current_device() -> Device:
 def _device(number: int) -> Device:
     import cupy
 
-    # CuPy asks the driver for every attribute that there is.
-    found: dict[str, int] = cupy.cuda.Device(number).attributes
-    major, minor = found["ComputeCapabilityMajor"], found["ComputeCapabilityMinor"]
-    return Device(found["MultiProcessorCount"], 10 * major + minor)
+    device: Any = cupy.cuda.Device(number)
+    # CuPy asks the driver for every attribute that there is, which are not quite all of CUDA's.
+    return Device(device.attributes["MultiProcessorCount"], int(device.compute_capability))
 
 
 def _starts(batches: Sequence[int]) -> Array | None:

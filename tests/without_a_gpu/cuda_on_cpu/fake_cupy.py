@@ -34,11 +34,8 @@ class Device:
 
     entered: list[int] = []  # noqa: RUF012 - one stack for the process, as in CUDA
 
-    attributes = {  # noqa: RUF012 - CUDA's
-        "MultiProcessorCount": 4,
-        "ComputeCapabilityMajor": 9,
-        "ComputeCapabilityMinor": 0,
-    }
+    attributes = {"MultiProcessorCount": 4}  # noqa: RUF012 - CUDA's
+    compute_capability = "90"
 
     def __init__(self, id: int = 0) -> None:
         self.id = id
