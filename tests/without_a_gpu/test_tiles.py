@@ -12,7 +12,7 @@ from checks import TOLERANCES
 from problems.nets import BI, Case
 
 import cupyrnn
-from cupyrnn.kernels import common, compile
+from cupyrnn.kernels import common, compile, persistent
 from cupyrnn.kernels.tiles import common as tiles
 from cupyrnn.kernels.tiles.common import MOST_UNITS, template_of, threads_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
@@ -44,8 +44,6 @@ TILED = ("lstm", "gru_reset_after")
 HALVES = ("float16", "bfloat16")
 ARCHITECTURES = ("80", "90", "100", "120")
 
-pytestmark = pytest.mark.cuda_on_cpu
-
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
@@ -55,14 +53,32 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("B", "H"), [(9, 33), (17, 36), (3, 1), (1, 128)])
+@pytest.mark.cuda_on_cpu
 def test_tiles_agree_with_numpy(
     cupy_on_cpu: ModuleType, taken: dict[str, list[bool]], dtype: str, B: int, H: int
 ) -> None:
+    tiles_agree_with_numpy(cupy_on_cpu, taken, dtype, B, H)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("B", "H"), [(9, 33), (17, 36), (3, 1), (1, 128), (1100, 64)])
+@pytest.mark.gpu
+def test_tiles_on_a_gpu_agree_with_numpy(
+    cupy_on_gpu: ModuleType, taken: dict[str, list[bool]], dtype: str, B: int, H: int
+) -> None:
+    if persistent.current_device().architecture < 80:
+        pytest.skip("needs a GPU of sm_80 or later")
+    tiles_agree_with_numpy(cupy_on_gpu, taken, dtype, B, H)
+
+
+def tiles_agree_with_numpy(
+    cupy: Any, taken: dict[str, list[bool]], dtype: str, B: int, H: int
+) -> None:
     """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
-    agrees_with_numpy(cupy_on_cpu, dtype, (3, B, 3, H), 2)
+    agrees_with_numpy(cupy, dtype, (3, B, 3, H), 2)
     lengths = tuple(np.resize([3, 1, 0, 2], B).tolist())
     for mode in ("lstm", "gru"):
-        rnn_agrees_with_numpy(cupy_on_cpu, Case(mode, 3, B, 2, H, 2, BI, lengths=lengths), dtype)
+        rnn_agrees_with_numpy(cupy, Case(mode, 3, B, 2, H, 2, BI, lengths=lengths), dtype)
     for cell in TILED:
         for direction in ("forward", "backward"):
             # Where a step is alone, the loop has no more launches.
@@ -70,6 +86,7 @@ def test_tiles_agree_with_numpy(
     assert not any(taken["gru_forward_rows"])
 
 
+@pytest.mark.cuda_on_cpu
 def test_what_does_not_fit_is_the_loops(
     cupy_on_cpu: ModuleType, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +104,7 @@ def test_what_does_not_fit_is_the_loops(
 
 @pytest.mark.parametrize("cell", TILED)
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.cuda_on_cpu
 def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     cupy_on_cpu: ModuleType, taken: dict[str, list[bool]], cell: str, dtype: str
 ) -> None:
@@ -103,6 +121,7 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
 
 
 @pytest.mark.parametrize("cell", TILED)
+@pytest.mark.cuda_on_cpu
 def test_the_order_of_threads_does_not_matter(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -120,6 +139,7 @@ def test_the_order_of_threads_does_not_matter(
 
 
 @pytest.mark.parametrize("cell", TILED)
+@pytest.mark.cuda_on_cpu
 def test_as_many_launches_whatever_the_number_of_steps(
     cupy_on_cpu: Any, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch, cell: str
 ) -> None:
@@ -129,6 +149,7 @@ def test_as_many_launches_whatever_the_number_of_steps(
 
 
 @pytest.mark.parametrize("cell", TILED)
+@pytest.mark.cuda_on_cpu
 def test_arrays_that_begin_anywhere(
     cupy_on_cpu: Any, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch, cell: str
 ) -> None:
@@ -172,6 +193,7 @@ template <typename T> __global__ void one_product(const unsigned* a, const unsig
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.cuda_on_cpu
 def test_the_two_products_of_a_warp_agree(dtype: str) -> None:
     """That of the g++ executor and that of the PTX interpreter, with each other and with NumPy."""
     rng = np.random.default_rng(5)
@@ -256,6 +278,7 @@ TOOLS = [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.cuda_on_cpu
 def test_a_planted_error_is_caught(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -272,6 +295,7 @@ def test_a_planted_error_is_caught(
     assert caught_by(tool, cupy_on_cpu, monkeypatch, call, expected) == (tool in tools)
 
 
+@pytest.mark.cuda_on_cpu
 def test_every_barrier_is_left_out_once() -> None:
     names = [n for n, (_, _, new, _) in PLANTED.items() if new is None]
     assert len(names) == tiles.SOURCE.count(BARRIER)
@@ -279,6 +303,7 @@ def test_every_barrier_is_left_out_once() -> None:
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("cell", TILED)
+@pytest.mark.cuda_on_cpu
 def test_nothing_is_caught_where_nothing_is_wrong(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -295,6 +320,7 @@ def test_nothing_is_caught_where_nothing_is_wrong(
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("cell", TILED)
+@pytest.mark.cuda_on_cpu
 def test_what_is_taken_fits_into_the_registers(cell: str, arch: str) -> None:
     """At the largest H, and at one that is odd."""
     reason = nvrtc.have_nvrtc()
@@ -319,6 +345,7 @@ def test_what_is_taken_fits_into_the_registers(cell: str, arch: str) -> None:
     [("80", "together", "bfloat16"), ("90", "backward", "float16"),
      ("100", "together", "float16"), ("120", "forward", "bfloat16")],
 )  # fmt: skip
+@pytest.mark.cuda_on_cpu
 def test_the_ptx_agrees(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
@@ -344,6 +371,7 @@ def test_the_ptx_agrees(
     assert all(all(found) for found in taken.values())
 
 
+@pytest.mark.cuda_on_cpu
 def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "tiles")
 
