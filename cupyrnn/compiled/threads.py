@@ -1,9 +1,8 @@
 """
 Threads that compute parts of one call: how many, and how they are handed their parts.
 
-As many as the BLAS of NumPy has, so that whoever limits that limits these: threadpoolctl, where it
-is installed, says how many it has now; otherwise the environment says how many it began with. A
-call that comes while another one has the threads is computed in its own.
+As many as the BLAS of NumPy has, so that whoever limits that limits these. A call that comes while
+another one has the threads is computed in its own.
 
 A thread lives in compiled code, without the interpreter's lock: it sleeps until it is woken, waits
 for its part, computes it, says so and sleeps again. It is woken when a call begins, as waking takes
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.core import types
 
+from ..arithmetic.blas import cores, count
 from .simd import (
     add_and_get,
     call_loop,
@@ -37,49 +37,6 @@ from .simd import (
 
 if TYPE_CHECKING:
     from .._arrays import Array
-
-# What NumPy's BLAS reads, in its order.
-_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-
-
-@functools.cache
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))  # those this process may use
-    except AttributeError:  # not on this system
-        return os.cpu_count() or 1
-
-
-@functools.cache
-def _blas() -> Callable[[], int | None] | None:
-    """Return what tells the threads of NumPy's BLAS, None without threadpoolctl."""
-    try:
-        from threadpoolctl import ThreadpoolController
-
-        found = ThreadpoolController().select(user_api="blas").lib_controllers
-    except Exception:  # It is not installed, or does not work here.
-        return None
-    # NumPy's is loaded first; SciPy may bring another one.
-    chosen = [lib for lib in found if "numpy" in lib.filepath] or found
-    get: Callable[[], int | None] | None = chosen[0].get_num_threads if chosen else None
-    return get
-
-
-@functools.cache
-def _from_environment() -> int:
-    for name in _VARIABLES:
-        text = os.environ.get(name, "")
-        if text.isdigit() and int(text):
-            return min(int(text), _cores())
-    return _cores()
-
-
-def count() -> int:
-    """Return how many threads a call may have."""
-    get = _blas()
-    found = None if get is None else get()
-    return max(1, found or _from_environment())
-
 
 # ---- compiled: words that threads share, by their addresses
 
@@ -229,7 +186,7 @@ class _Crew:
     def grow(self, size: int) -> None:
         """Have so many threads besides the caller's."""
         if size > self._capacity:  # Those there are go on sleeping by their own memory.
-            self.size, self._capacity = 0, max(size, _cores())
+            self.size, self._capacity = 0, max(size, cores())
             self._memory = np.zeros((self._capacity + 2) * _SLEEPER // 8, np.int64)
             self.job = -(-self._memory.__array_interface__["data"][0] // 64) * 64
             _compiled(_prepare)(self.job, self._capacity)

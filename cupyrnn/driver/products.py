@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arithmetic import dual, transposed
-from ..arithmetic.transposed import Transposed
+from ..arithmetic.transposed import Blocks, Transposed
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -26,7 +26,7 @@ def block_rows(xp: ModuleType) -> int:
     return _CPU_ROWS if xp is np else _GPU_ROWS
 
 
-def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes | Transposed:
+def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes | Blocks | Transposed:
     """
     Return w[K, N] for a product of as many rows with it in each of these steps.
 
@@ -37,6 +37,8 @@ def factor(xp: ModuleType, w: Array, rows: int, steps: int) -> Array | Planes | 
         return w
     if w.dtype.kind == "c":
         return dual.factor(w, rows, steps)
+    if transposed.blocks_pay(w, rows, steps):
+        return Blocks(w, rows)
     if transposed.pays(w, rows, steps):
         return Transposed(w, rows)
     if w.flags.f_contiguous and (rows == 1 or steps < 16):

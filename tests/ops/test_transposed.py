@@ -9,8 +9,9 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
+from cupyrnn.arithmetic import blas
 from cupyrnn.arithmetic import transposed as _transposed
-from cupyrnn.arithmetic.transposed import Transposed
+from cupyrnn.arithmetic.transposed import Blocks, Transposed
 from cupyrnn.driver.products import factor
 
 
@@ -43,7 +44,45 @@ def test_product(rng: np.random.Generator, rows: int, K: int, N: int, order: Any
             assert_close(out, a.astype(float) @ w, "float32", "product")
 
 
-def test_where_it_is_chosen() -> None:
+@pytest.mark.parametrize(("rows", "K", "N"), [(3, 40, 10_007), (8, 256, 1024), (1, 3, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_product_by_blocks(rng: np.random.Generator, rows: int, K: int, N: int, dtype: str) -> None:
+    """With as many rows as were said and with fewer, of operands in any order."""
+    w = of(rng, K, N).astype(dtype)
+    blocks = Blocks(w, rows)
+    for n in (rows, rows - 1, rows):
+        for a in (of(rng, n, K), of(rng, K, n).T, of(rng, n, 2 * K)[:, ::2]):
+            out = np.full((n, N), np.nan, dtype)
+            _transposed.dot(a.astype(dtype), blocks, out)
+            assert_close(out, a.astype(float) @ w, "float32", "product")
+
+
+def test_where_blocks_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, small = np.zeros((512, 1024), np.float32), np.zeros((256, 1024))
+    chosen = _transposed.blocks_pay
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
+    monkeypatch.setattr(blas, "count", lambda: 1)
+    assert isinstance(factor(np, large, 8, 16), Blocks)
+    assert chosen(small, 16, 16)
+    assert not chosen(large, 9, 16)
+    assert not chosen(large, 8, 15)
+    assert not chosen(large, 1, 16)
+    assert not chosen(np.zeros((128, 512), np.float32), 8, 16)
+    monkeypatch.setattr(blas, "count", lambda: 2)
+    assert chosen(small, 4, 16)
+    assert not chosen(small, 5, 16)
+    assert not chosen(large, 4, 16)
+    monkeypatch.setattr(blas, "count", lambda: 3)
+    assert not chosen(small, 4, 16)
+
+
+def test_small_kernels_are_known_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert not blas.has_small_kernels.__wrapped__()
+
+
+def test_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     large, small = np.zeros((256, 1024), np.float32), np.zeros((256, 768), np.float32)
     assert isinstance(factor(np, large, 32, 16), Transposed)
     assert isinstance(factor(np, small, 16, 16), Transposed)

@@ -1,0 +1,154 @@
+"""What compiled vectors compute: accuracy, values that are no numbers, the smallest numbers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn.driver import layer as _layer
+
+# In units in the last place, over all numbers drawn: the series of expm1 and the division each
+# leave one or two.
+ULPS = {"expm1": 2.5, "sigmoid": 2.5, "tanh": 3.5}
+
+
+def exact(name: str, x: Any) -> Any:
+    """Return a function in a wider dtype."""
+    wide = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
+    if name == "sigmoid":
+        return 1 / (1 + np.exp(-wide))
+    return {"expm1": np.expm1, "tanh": np.tanh}[name](wide)
+
+
+@pytest.fixture(scope="module")
+def functions() -> Callable[[str, Any], Any]:
+    """What applies a formula of the vectors to an array."""
+    numba = pytest.importorskip("numba")
+    simd = importlib.import_module("cupyrnn.compiled.simd")
+    common = importlib.import_module("cupyrnn.compiled.common")
+
+    def routine_of(name: str) -> Any:
+        formula = getattr(simd, name)
+
+        def emit(c: Any, _: int, u: Any, a: Any, to: Any) -> None:
+            offset = u * simd.VECTOR_BYTES
+            c.store(formula(c.load(a + offset)), to + offset)
+
+        emit.__name__ = f"apply_{name}"
+        return simd.over_units(1, emit)
+
+    def loop_of(name: str) -> Any:
+        routine = routine_of(name)
+
+        @numba.njit
+        def loop(one: Any, vectors: int, H: int, a: int, to: int) -> None:
+            routine(one, (0, vectors, H, 0, a, to))
+
+        return loop
+
+    loops = {name: loop_of(name) for name in ULPS}
+    scalar = numba.njit(lambda u: common.expm1(u))
+
+    def apply(name: str, x: Any) -> Any:
+        out = np.empty_like(x)
+        if name == "scalar expm1":
+            out[...] = x
+            scalar(out)
+            return out
+        vectors = -(-x.nbytes // simd.VECTOR_BYTES)
+        loops[name](x.dtype.type(1), vectors, x.size, x.ctypes.data, out.ctypes.data)
+        return out
+
+    return apply
+
+
+@pytest.mark.parametrize("name", ["expm1", "scalar expm1", "sigmoid", "tanh"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_accuracy_in_units_in_the_last_place(
+    functions: Callable[[str, Any], Any], name: str, dtype: str
+) -> None:
+    rng = np.random.default_rng(0)
+    kind, plain = np.finfo(dtype), name.removeprefix("scalar ")
+    # All magnitudes down to the smallest number, and the range in which the value changes.
+    lowest = np.log10(float(kind.smallest_subnormal))
+    sizes = 10.0 ** rng.uniform(max(lowest, -320), 1.9, 20_000)
+    x = np.concatenate([sizes, -sizes, rng.uniform(-40, 40, 20_003)]).astype(dtype)
+    got, expected = functions(name, x), exact(plain, x)
+    unit = np.maximum(np.spacing(np.abs(expected).astype(dtype)), kind.smallest_subnormal)
+    # expm1 may leave its range by a digit just below the overflow, and a sigmoid that is no normal
+    # number is zero in NumPy.
+    inside = (x < 88) & ((np.abs(expected) > kind.tiny) | (plain != "sigmoid"))
+    errors = np.abs(got.astype(expected.dtype) - expected)[inside] / unit[inside]
+    assert errors.max() <= ULPS[plain]
+    assert np.abs(got[~inside & (x < 0)]).max(initial=0) <= 2 * kind.tiny
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_limits(functions: Callable[[str, Any], Any], dtype: str) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, 1e30, -1e30], dtype)
+    tiny = float(np.finfo(dtype).tiny)
+    np.testing.assert_array_equal(functions("tanh", x), np.array([np.nan, 1, -1, 0, 1, -1], dtype))
+    sigmoid = functions("sigmoid", x)
+    assert np.isnan(sigmoid[0])
+    np.testing.assert_allclose(sigmoid[1:], [1, 0, 0.5, 1, 0], rtol=0, atol=tiny)
+    for name in ("expm1", "scalar expm1"):
+        found = functions(name, x)
+        assert np.isnan(found[0]) or name.startswith("scalar")
+        assert found[1] > 1e38
+        np.testing.assert_array_equal(found[[2, 3, 5]], np.array([-1, 0, -1], dtype))
+
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("mode", "gate"), [(mode, gate) for mode, gates in GATES.items() for gate in range(gates)]
+)
+def test_a_value_that_is_no_number_in_each_gate(
+    compiled_loops: ModuleType, mode: str, gate: int, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one unit: forward and backward it reaches what it reaches in NumPy."""
+    T, B, I, H, unit = 3, 2, 4, 19, 17
+    rng = np.random.default_rng(0)
+    options: dict[str, Any] = {"rnn_mode": mode}
+    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, I, **options)) / 4
+    params[-2 * GATES[mode] * H + gate * H + unit] = value
+    x, given, h = (rng.standard_normal(shape) for shape in ((T, B, I), (T, B, H), (1, B, H)))
+    states = (h, h if mode == "lstm" else None)
+
+    def call() -> list[Any]:
+        out = cupyrnn.cudnn_rnn(x, *states, params, **options)
+        rest = (given, None, None, out.reserve_space)
+        grads = cupyrnn.cudnn_rnn_backprop(x, *states, params, *out[:3], *rest, **options)
+        return [*out[:4], *grads]
+
+    actual = call()
+    with monkeypatch.context() as patch:
+        patch.setattr(_layer, "_compiled", lambda _: None)
+        expected = call()
+    for a, e in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(e))
+        same = np.isfinite(e)
+        np.testing.assert_array_equal(a[~same & ~np.isnan(e)], e[~same & ~np.isnan(e)])
+        assert_close(a[same], e[same], "float64", mode, at_least=1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_smallest_numbers_stay(compiled_loops: ModuleType, dtype: str) -> None:
+    """States that are no normal numbers are not made zeros, in the layer or after it."""
+    smallest = np.finfo(dtype).tiny / 8
+    c = np.full((1, 2, 19), smallest, dtype)
+    zeros = np.zeros((1, 2, 19), dtype)
+    params = np.zeros(cupyrnn.cudnn_rnn_params_size(1, 19, 19), dtype)
+    out = cupyrnn.cudnn_rnn(np.zeros((2, 2, 19), dtype), zeros, c, params)
+    # With all gates 1/2: f*c twice.
+    np.testing.assert_array_equal(out.output_c, c / 4)
+    assert (c * np.ones_like(c)).all()
