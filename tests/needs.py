@@ -27,6 +27,7 @@ REASONS = {
     "threadpoolctl": "needs threadpoolctl: pip install '.[demo]'",
     "torch": "needs PyTorch: pip install '.[oracle]'",
     "tqdm": "needs tqdm: pip install '.[demo]'",
+    "x86": "needs a processor of the x86 family",
 }
 
 

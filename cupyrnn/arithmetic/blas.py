@@ -8,6 +8,7 @@ says how many it began with.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Callable
 
@@ -63,12 +64,17 @@ def has_small_kernels() -> bool:
     if os.environ.get("OPENBLAS_CORETYPE", "SkylakeX").lower() != "skylakex":
         return False
     try:
-        from numpy._core._multiarray_umath import __cpu_features__ as features
-
+        features = importlib.import_module("numpy._core._multiarray_umath").__cpu_features__
         blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         version = tuple(int(number) for number in blas["version"].split(".")[:3])
         dynamic = "DYNAMIC_ARCH" in blas.get("openblas configuration", "")
         openblas = "openblas" in blas["name"]
-    except (ImportError, KeyError, TypeError, ValueError):  # another NumPy or another BLAS
+    except (
+        AttributeError,
+        ImportError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # another NumPy or another BLAS
         return False
     return bool(openblas and dynamic and version >= (0, 3, 17) and features.get("AVX512_SKX"))

@@ -140,6 +140,7 @@ def multiply_transposed(
     C[M, ·] (+)= A[K, M].T @ B[K, ·], the panels first..last-1 of B and C; `memory` to pack them.
     """
     size = size_of(one)
+    lanes = VECTOR_BYTES // size
     tiles = (M + ROWS - 1) // ROWS
     b_pack = memory
     a_pack = memory + _DEPTH * _PANELS * PANEL_BYTES
@@ -150,9 +151,10 @@ def multiply_transposed(
         for n in range(tiles, 0, -1):
             m = (M - i + n - 1) // n
             for d in range(depth):
-                row_of_numbers(
-                    one, (a + (k + d) * rs_a + i * size, m, a_pack + (i * depth + d * m) * size)
-                )
+                row, to = a + (k + d) * rs_a + i * size, a_pack + (i * depth + d * m) * size
+                for row0 in range(0, m, lanes):  # A tile may have more rows than lanes.
+                    offset = row0 * size
+                    row_of_numbers(one, (row + offset, min(lanes, m - row0), to + offset))
             i += m
         for p0 in range(first, last, _PANELS):
             p1 = min(last, p0 + _PANELS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -152,6 +154,45 @@ def test_threads_that_an_exception_leaves_awake(with_threads: Callable[[int], No
         interrupted()
     for a, e in zip(run("gru", (9, 9, 5, 40)), expected, strict=True):
         np.testing.assert_array_equal(a, e)
+
+
+OF_NARROW_VECTORS = """
+import numpy as np
+from cupyrnn.compiled import simd
+assert simd.VECTOR_BYTES == 16
+simd.ROWS = 6
+import cupyrnn
+from cupyrnn.driver import layer
+layer._way = lambda cell, rows, direction: direction + "_layer"
+rng, compiled = np.random.default_rng(0), layer._compiled
+x, h, given = (rng.standard_normal(shape) for shape in ((3, 7, 7), (1, 7, 7), (3, 7, 7)))
+params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, 7, 7, rnn_mode="rnn_tanh")) / 4
+results = []
+for layer._compiled in compiled, lambda _: None:
+    out = cupyrnn.cudnn_rnn(x, h, None, params, rnn_mode="rnn_tanh")
+    rest = (given, None, None, out.reserve_space)
+    grads = cupyrnn.cudnn_rnn_backprop(
+        x, h, None, params, *out[:3], *rest, rnn_mode="rnn_tanh"
+    )
+    results.append((*out[:3], *grads))
+for a, e in zip(*results):
+    np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason=needs.REASONS["x86"])
+def test_narrow_vectors(compiled_loops: ModuleType, tmp_path: Path) -> None:
+    """Of SSE, with tiles as high as NEON's: they have more rows than a vector has lanes."""
+    names = "sse sse2 sse3 ssse3 sse4.1 sse4.2 popcnt cx16"
+    features = ",".join(f"+{name}" for name in names.split())
+    variables = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": features}
+    done = subprocess.run(
+        [sys.executable, "-c", OF_NARROW_VECTORS],
+        capture_output=True,
+        text=True,
+        env=os.environ | variables | {"NUMBA_CACHE_DIR": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_interpreter_ends_while_threads_wait(compiled_loops: ModuleType) -> None:
