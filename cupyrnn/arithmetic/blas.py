@@ -75,6 +75,6 @@ def has_small_kernels() -> bool:
         KeyError,
         TypeError,
         ValueError,
-    ):  # another NumPy or another BLAS
+    ):  # not this one
         return False
     return bool(openblas and dynamic and version >= (0, 3, 17) and features.get("AVX512_SKX"))

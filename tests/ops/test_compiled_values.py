@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -30,7 +31,7 @@ def exact(name: str, x: Any) -> Any:
 @pytest.fixture(scope="module")
 def functions() -> Callable[[str, Any], Any]:
     """What applies a formula of the vectors to an array."""
-    numba = pytest.importorskip("numba")
+    numba = needs.module("numba")
     simd = importlib.import_module("cupyrnn.compiled.simd")
     common = importlib.import_module("cupyrnn.compiled.common")
 
