@@ -43,7 +43,8 @@ class LSTMGrads(NamedTuple, Generic[ArrayT]):
     cs_prev_grad, h_prev_grad : [B, H]
         The gradients of the states before the first step.
     w_grad : [I+H, 4*H]
-        Of the weights.
+        Of the weights. This and what follows are by example, norms or None where
+        `weight_gradients` says so.
     wci_grad, wcf_grad, wco_grad : [H]
         The gradients of the peephole weights; zeros without peepholes.
     b_grad : [4*H]
@@ -93,7 +94,8 @@ class GRUGrads(NamedTuple, Generic[ArrayT]):
     d_h_prev : [B, H]
         The gradient of the output before the first step.
     d_w_ru : [I+H, 2*H]
-        The gradient of the weights of r and u.
+        The gradient of the weights of r and u. This and what follows are by example, norms or None
+        where `weight_gradients` says so.
     d_w_c : [I+H, H]
         The gradient of the weights of c.
     d_b_ru : [2*H]
@@ -171,7 +173,8 @@ class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
     input_c_backprop : [L*D, B, H]
         The gradient of the cell states before the first step; a scalar zero for cells without them.
     params_backprop : [params_size]
-        The gradient of all weights and biases, packed.
+        The gradient of all weights and biases, packed; by example [B, params_size], norms [B] or
+        None where `weight_gradients` says so.
     """
 
     input_backprop: ArrayT

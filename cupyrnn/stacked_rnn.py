@@ -88,7 +88,8 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
         The gradient of the cell states before the first step; a scalar zero for GRUs, a tuple if
         input_c is one.
     weights_backprop : list of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
-        The gradients of the weights, with None where the weights have None.
+        The gradients of the weights, with None where the weights have None; by example, norms or
+        None where `weight_gradients` says so.
     """
 
     input_backprop: ArrayT
