@@ -14,7 +14,7 @@ They compute what TensorFlow's BlockLSTM, GRUBlockCell and CudnnRNN compute. Whi
     initial weights                        init_params, init_block_lstm, init_block_gru
     the gradient of the same call          vjp
     Hessian-vector products                jvp
-    the ops in PyTorch                     cupyrnn.torch
+    the ops in PyTorch, in JAX             cupyrnn.torch, cupyrnn.jax
     training on many processes             cupyrnn.parallel
     TensorFlow's own signatures            cupyrnn.raw_ops
 
@@ -215,8 +215,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # or every name would be one, for a type checker
 
     def __getattr__(name: str) -> object:
-        """Import the two modules that are not needed by all when they are first used."""
-        if name in ("parallel", "torch"):
+        """Import the modules that are not needed by all when they are first used."""
+        if name in ("jax", "parallel", "torch"):
             import importlib
 
             try:

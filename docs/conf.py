@@ -34,7 +34,14 @@ exclude_patterns = ["_build"]
 default_role = "py:obj"
 
 # The package is described without PyTorch, and its operators, and what else it can do without.
-autodoc_mock_imports = ["cupy", "cupyrnn.torch.definitions", "cupyrnn.torch.ops", "mpi4py", "torch"]
+autodoc_mock_imports = [
+    "cupy",
+    "cupyrnn.torch.definitions",
+    "cupyrnn.torch.ops",
+    "jax",
+    "mpi4py",
+    "torch",
+]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autosummary_generate = False

@@ -13,7 +13,7 @@ REASONS = {
     "cupy": "needs CuPy: one of the extras cuda12x and cuda13x",
     "expecttest": "needs expecttest: pip install '.[oracle]'",
     "h5py": "needs h5py: pip install '.[oracle]'",
-    "jax": "needs JAX: pip install '.[oracle]'",
+    "jax": "needs JAX: pip install '.[jax]'",
     "keras": "needs Keras: pip install '.[oracle]'",
     "matplotlib": "needs Matplotlib: pip install '.[demo]'",
     "ml_dtypes": "needs ml_dtypes: pip install '.[test]'",

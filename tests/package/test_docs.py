@@ -24,7 +24,7 @@ PAGES = [
     *(p for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.relative_to(DOCS).parts),
 ]
 # What a page's examples import beside NumPy, and who brings it.
-NEEDS = {"torch.md": "torch"}
+NEEDS = {"torch.md": "torch", "jax.md": "jax"}
 # An example, and what it prints where that is shown.
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 _FENCED = re.compile(r"^(```+|:::+).*?^\1", re.DOTALL | re.MULTILINE)
@@ -117,11 +117,10 @@ def test_the_reference_is_complete() -> None:
     public = {f"cupyrnn.{n}" for n in cupyrnn.__all__ if n != "raw_ops"}
     for module in modules:
         public |= {f"{module}.{n}" for n in importlib.import_module(module).__all__}
-    # PyTorch need not be here to know what the module offers.
-    (offered,) = re.findall(
-        r"__all__ = \[(.*?)\]", text(ROOT / "cupyrnn/torch/__init__.py"), re.DOTALL
-    )
-    public |= {f"cupyrnn.torch.{n}" for n in re.findall(r'"(\w+)"', offered)}
+    # PyTorch and JAX need not be here to know what the modules offer.
+    for module, path in (("torch", "torch/__init__.py"), ("jax", "jax.py")):
+        (offered,) = re.findall(r"__all__ = \[(.*?)\]", text(ROOT / "cupyrnn" / path), re.DOTALL)
+        public |= {f"cupyrnn.{module}.{n}" for n in re.findall(r'"(\w+)"', offered)}
     assert in_reference() == public
 
 

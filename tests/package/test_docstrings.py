@@ -64,10 +64,11 @@ def names(entries: dict[str, str]) -> list[str]:
 def public() -> Iterator[tuple[str, Any]]:
     """Yield what the package, raw_ops, parallel and torch offer, by its name."""
     modules = [cupyrnn, raw_ops, parallel]
-    if importlib.util.find_spec("torch") is not None:
-        with warnings.catch_warnings():  # of PyTorch's own
-            warnings.simplefilter("ignore")
-            modules.append(importlib.import_module("cupyrnn.torch"))
+    for framework in ("torch", "jax"):
+        if importlib.util.find_spec(framework) is not None:
+            with warnings.catch_warnings():  # of PyTorch's own
+                warnings.simplefilter("ignore")
+                modules.append(importlib.import_module(f"cupyrnn.{framework}"))
     for module in modules:
         for name in module.__all__:
             thing = getattr(module, name)
@@ -142,6 +143,8 @@ def complaints_of_op(op: Callable[..., Any]) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module: str) -> None:
+    if module == "cupyrnn.jax":
+        needs.module("jax")
     if module.startswith(OF_TORCH):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

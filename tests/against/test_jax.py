@@ -1,0 +1,220 @@
+"""cupyrnn.jax beside the same nets written in JAX: every transform, every op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+
+import cupyrnn
+
+try:
+    import jax
+    import jax.numpy as jnp
+
+    import cupyrnn.jax as cj
+except ImportError:
+    jax = jnp = cj = None  # type: ignore[assignment]
+
+pytestmark = pytest.mark.skipif(jax is None, reason=needs.REASONS["jax"])
+
+T, B, I, H = 4, 2, 3, 3
+LENGTHS = np.array([4, 2], np.int32)
+EVERY = tuple(range(5))
+
+
+@pytest.fixture(autouse=True)
+def wide() -> Any:
+    # Everywhere, as JAX calls the host from threads of its own.
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def lstm(*args: Any) -> Any:
+    return tuple(cj.block_lstm(*args, cell_clip=0))
+
+
+def in_jax(x: Any, cs: Any, h: Any, w: Any, b: Any) -> Any:
+    def step(state: Any, x: Any) -> Any:
+        cs, h = state
+        i, ci, f, o = jnp.split(jnp.concatenate([x, h], 1) @ w + b, 4, 1)
+        cs = jax.nn.sigmoid(f + 1) * cs + jax.nn.sigmoid(i) * jnp.tanh(ci)
+        h = jax.nn.sigmoid(o) * jnp.tanh(cs)
+        return (cs, h), (cs, h)
+
+    return jax.lax.scan(step, (cs, h), x)[1]
+
+
+def drawn(*shape: int, seed: int = 0) -> Any:
+    return jnp.asarray(0.5 * np.random.default_rng([seed, *shape]).standard_normal(shape))
+
+
+ARGS = ((T, B, I), (B, H), (B, H), (I + H, 4 * H), (4 * H,))
+
+
+def args(seed: int = 0) -> tuple[Any, ...]:
+    return tuple(drawn(*shape, seed=seed) for shape in ARGS)
+
+
+def loss(function: Any) -> Any:
+    def call(*args: Any) -> Any:
+        cs, h = function(*args)
+        return jnp.sum(jnp.sin(cs) * drawn(T, B, H, seed=2) + h**2)
+
+    return call
+
+
+def inner(function: Any) -> Any:
+    """The gradient along a direction: a function to take the gradient of."""
+    slopes = jax.grad(loss(function), EVERY)
+    return lambda *p: sum(jnp.sum(g * d) for g, d in zip(slopes(*p), args(1), strict=True))
+
+
+def several(x: Any) -> Any:
+    return jnp.stack([x, 2 * x, -x])
+
+
+OF_X = (0, None, None, None, None)
+TRANSFORMS: dict[str, Any] = {
+    "call": lambda f: f(*args()),
+    "jit": lambda f: jax.jit(f)(*args()),
+    "jvp": lambda f: jax.jvp(f, args(), args(1)),
+    "linearize": lambda f: jax.linearize(f, *args())[1](*args(1)),
+    "grad": lambda f: jax.grad(loss(f), EVERY)(*args()),
+    "jit of grad": lambda f: jax.jit(jax.grad(loss(f), EVERY))(*args()),
+    "jacfwd": lambda f: jax.jacfwd(f, (1, 4))(*args()),
+    "jacrev": lambda f: jax.jacrev(f, (1, 4))(*args()),
+    "vmap of x": lambda f: jax.vmap(f, OF_X)(several(args()[0]), *args()[1:]),
+    "vmap of w, axis 1": lambda f: jax.vmap(f, (None, None, None, 1, None))(
+        *args()[:3], jnp.stack([args()[3], args(1)[3]], 1), args()[4]
+    ),
+    "vmap of grad": lambda f: jax.vmap(jax.grad(loss(f), EVERY), OF_X)(several(args()[0]), *args()[1:]),
+    "grad of vmap": lambda f: jax.grad(
+        lambda *p: jnp.sum(jax.vmap(f, OF_X)(several(p[0]), *p[1:])[1] ** 2), EVERY
+    )(*args()),
+    "hessian": lambda f: jax.hessian(loss(f), (1, 4))(*args()),
+    "jit of hessian": lambda f: jax.jit(jax.hessian(loss(f), 4))(*args()),
+    "Hessian times a direction": lambda f: jax.jvp(jax.grad(loss(f), EVERY), args(), args(1)),
+    "grad of grad": lambda f: jax.grad(inner(f), EVERY)(*args()),
+    "jit of grad of grad": lambda f: jax.jit(jax.grad(inner(f), EVERY))(*args()),
+    "grad of jvp": lambda f: jax.grad(lambda *p: jax.jvp(loss(f), p, args(1))[1], EVERY)(*args()),
+    "checkpoint": lambda f: jax.grad(jax.checkpoint(loss(f)), EVERY)(*args()),
+}  # fmt: skip
+# ruff: noqa: E501 - a transform a line
+
+
+def assert_alike(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, e, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_are_those_of_jax(name: str) -> None:
+    assert_alike(TRANSFORMS[name](lstm), TRANSFORMS[name](in_jax))
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (
+            lambda p: jax.jvp(lambda *p: jax.jvp(loss(lstm), p, args(1))[1], p, p),
+            "block_lstm: there is no forward mode of forward mode",
+        ),
+        (
+            lambda p: jax.grad(lambda b: jax.hessian(loss(lstm), 4)(*p[:4], b).sum())(p[4]),
+            "block_lstm: there are no third derivatives",
+        ),
+    ],
+)
+def test_what_is_refused(transform: Any, message: str) -> None:
+    with pytest.raises(NotImplementedError, match=f"^{message}"):
+        transform(args())
+
+
+def calls() -> dict[str, Any]:
+    """A function of each op for JAX, the same of NumPy's gradient op, and its inputs."""
+    size = cupyrnn.cudnn_rnn_params_size(2, H, I, rnn_mode="gru", direction="bidirectional")
+    both: dict[str, Any] = {"direction": "bidirectional"}
+    gru = [drawn(4, B, H), drawn(size)]
+    weights = [
+        cupyrnn.PeepholeLSTMParams(drawn(K + P, 4 * n), drawn(4 * n), *drawn(3, n), drawn(n, P))
+        for K, n, P in ((I, 5, 2), (2, 4, 3))
+    ]
+    h, c = [drawn(1, B, 2), drawn(1, B, 3)], [drawn(1, B, 5), drawn(1, B, 4)]
+    block = [drawn(B, H), drawn(I + H, 2 * H), drawn(I + H, H), drawn(2 * H), drawn(H)]
+    return {
+        "block_lstm": ([*args()[1:]], {"reverse": True}),
+        "block_gru": (block, {}),
+        "cudnn_rnn": (
+            [gru[0], None, gru[1]],
+            {**both, "rnn_mode": "gru", "dropout": 0.3, "seed": 3},
+        ),
+        "stacked_rnn": ([h, c, weights], {"dropout": 0.4, "cell_clip": 0.5}),
+    }
+
+
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn", "stacked_rnn"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
+    """Gradients with traced lengths are those of vjp; so is the derivative along a direction."""
+    (rest, attributes), x = calls()[name], drawn(T, B, I)
+    wrap = jax.jit if jit else lambda f: f
+
+    def run(lengths: Any, *inputs: Any) -> Any:
+        return getattr(cj, name)(*inputs, sequence_lengths=lengths, **attributes)
+
+    out, back = jax.vjp(lambda *p: wrap(run)(LENGTHS, *p), x, *rest)
+    ones = jax.tree.map(lambda a: 0.5 + jnp.cos(a), out)
+    found = wrap(back)(ones)
+    host = jax.tree.map(np.asarray, (x, *rest))
+    expected, pullback = cupyrnn.vjp(
+        getattr(cupyrnn, name), *host, sequence_lengths=LENGTHS, **attributes
+    )
+    if name == "block_gru":
+        given = {"d_h": np.asarray(ones)}
+        assert_alike(out, expected.h)
+    else:
+        end = "_grad" if name == "block_lstm" else "_backprop"
+        given = {
+            n + end: jax.tree.map(np.asarray, a) for n, a in ones._asdict().items() if a is not None
+        }
+        for n, a in out._asdict().items():
+            if a is not None:
+                assert_alike(
+                    tuple(jax.tree.leaves(a)), tuple(jax.tree.leaves(getattr(expected, n)))
+                )
+    grads = list(pullback(**given))
+    if name == "block_lstm":  # TensorFlow's order has b last, and the peepholes, which are zero
+        grads = [*grads[:4], grads[-1]]
+    leaves = [a for a in jax.tree.leaves(grads) if np.ndim(a)]
+    assert_alike(jax.tree.leaves(found), leaves)
+    direction = jax.tree.map(lambda a: jnp.sin(3 * a), (x, *rest))
+    _, moved = jax.jvp(lambda *p: wrap(run)(LENGTHS, *p), (x, *rest), direction)
+    terms = zip(jax.tree.leaves(moved), jax.tree.leaves(ones), strict=True)
+    slope = sum(float(jnp.sum(a * b)) for a, b in terms)
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(direction), strict=True)
+    assert abs(slope - sum(float(jnp.sum(a * b)) for a, b in pairs)) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_dtypes(dtype: str) -> None:
+    """Half formats have first derivatives; the second are refused by the op's own error."""
+    given = [a.astype(dtype) for a in args()]
+    if dtype != "float32":
+        message = f"^block_lstm: an input has dtype {dtype}, expected float32 or float64: half"
+        with pytest.raises(TypeError, match=message):
+            jax.jvp(lambda x: cj.block_lstm(x, *given[1:]).h, given[:1], given[:1])
+    g = jax.grad(lambda *p: cj.block_lstm(*p).h.sum().astype("float32"), EVERY)(*given)
+    assert {a.dtype.name for a in g} == {dtype}
+
+
+def test_errors_come_while_a_call_is_traced() -> None:
+    x, cs, h, w, b = args()
+    message = r"^block_lstm: w has shape \(5, 12\), expected \(I\+H, 4\*H\) = \(6, 12\)"
+    with pytest.raises(ValueError, match=message):
+        jax.jit(lstm).lower(x, cs, h, w[1:], b)
