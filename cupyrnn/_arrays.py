@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any] | Any
     Lengths: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
     Resets: TypeAlias = NDArray[np.bool_] | Sequence[Sequence[bool]]
+    Save: TypeAlias = Literal["all", "states"] | int
 
 # A real dtype and that of the same numbers with a tangent, by their characters.
 _WITH_TANGENTS = {"f", "F"}, {"d", "D"}
@@ -367,6 +368,20 @@ def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> s
     return value
 
 
+def check_save(op: str, save: object) -> int | None:
+    """Return every how many steps the states are kept; None if all that the steps save is."""
+    if isinstance(save, str):
+        if save in ("all", "states"):
+            return 1 if save == "states" else None
+    else:
+        every = _index(save)
+        if every is None:
+            raise TypeError(f"{op}: save is {shown(save)}, expected 'all', 'states' or an integer")
+        if 1 <= every < 2**63:
+            return every
+    raise ValueError(f"{op}: save is {shown(save)}, expected 'all', 'states' or k in [1, 2**63)")
+
+
 def check_bool(op: str, name: str, value: object) -> bool:
     """Return the attribute `value` as a Python bool."""
     if not isinstance(value, (bool, np.bool_)):
@@ -433,6 +448,11 @@ def aligned(xp: ModuleType, a: Array) -> Array:
 def contiguous(xp: ModuleType, a: Array) -> Array:
     """Return `a` as the kernels need it, aligned and in C order; NumPy's ufuncs take any layout."""
     return np.asarray(a) if xp is np else xp.ascontiguousarray(aligned(xp, a))
+
+
+def contiguous_all(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
+    """Return arrays in C order, None for None."""
+    return [None if a is None else contiguous(xp, a) for a in arrays]
 
 
 def cast(a: Array, dtype: np.dtype[Any]) -> Array:

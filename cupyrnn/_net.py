@@ -24,6 +24,7 @@ from ._arrays import (
     check_integer,
     check_lengths,
     check_resets,
+    check_save,
     compute_dtype,
     expect_rank,
     expect_shape,
@@ -37,9 +38,8 @@ from .cells.contract import Form, Gradients, States, Weight, each
 from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
-from .driver import stack as _stack
-from .driver.packing import Packing, count_rows
-from .driver.stack import Sizes
+from .driver.packing import Packing
+from .driver.reserve import Leaves, Sizes
 from .weights.params import GATES, Net, layout
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
     from ._arrays import Array
     from .cells.contract import Cell
-    from .driver.stack import Layers
+    from .driver.packing import Rows
+    from .driver.reserve import Layers
 
 
 class RunArguments(NamedTuple):
@@ -60,6 +61,7 @@ class RunArguments(NamedTuple):
     time_major: object
     seed: object = 0
     seed2: object = 0
+    save: object = "all"
 
 
 class Run(NamedTuple):
@@ -72,16 +74,12 @@ class Run(NamedTuple):
     time_major: bool
     lengths: NDArray[np.int32] | None = None
     resets: NDArray[np.bool_] | None = None  # [T, B]
+    every: int | None = None  # whether the steps leave all or every k-th state
 
     @property
     def packing(self) -> Packing:
         """The sequences without padding."""
         return Packing(self.xp, self.sizes.T, self.sizes.B, self.lengths, self.resets)
-
-    @property
-    def rows(self) -> int:
-        """The number of steps of all sequences."""
-        return count_rows(self.sizes.T, self.sizes.B, self.lengths)
 
     @property
     def steps(self) -> str:
@@ -104,7 +102,7 @@ def check_run(
 ) -> Run:
     """Check all arrays of a call by name, input among them, and its attributes and sizes."""
     xp, dtype = check_arrays(op, required, optional)
-    _, _, dropout, training, time_major, seed, seed2 = arguments
+    _, _, dropout, training, time_major, seed, seed2, save = arguments
     major = check_bool(op, "time_major", time_major)
     *steps, I = expect_rank(op, "input", required["input"], f"({'T, B' if major else 'B, T'}, I)")
     T, B = steps if major else steps[::-1]
@@ -116,7 +114,8 @@ def check_run(
         check_integer(op, "seed", seed),
         check_integer(op, "seed2", seed2),
     )
-    return Run(xp, dtype, sizes, I, major)
+    every = check_save(op, save)
+    return Run(xp, dtype, sizes, I, major, every=every if sizes.is_training else None)
 
 
 def check_sequences(op: str, run: Run, arguments: RunArguments) -> Run:
@@ -347,35 +346,55 @@ class OfPacked:
             return together(self._xp, [*self._norms, *biases])
 
 
-def reserve_size(net: Net, sizes: Sizes, rows: int) -> int:
-    """Return the number of elements of this package's reserve_space of packed parameters."""
-    return _stack.reserve_size(net, sizes, _SAVED[net.rnn_mode], rows)
+def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> Leaves:
+    """Return what these steps of a net of packed parameters leave in our reserve_space."""
+    states = LSTMStates if net.rnn_mode == "lstm" else States
+    return Leaves(net, sizes, _SAVED[net.rnn_mode], states, rows, every)
+
+
+def leaves_of(net: Net, run: Run) -> Leaves:
+    """Return what the steps of a call leave."""
+    return leaves_of_rows(net, run.sizes, run.packing, run.every)
 
 
 # Whose reserve_space it is, by what host_reserved begins with; the fingerprint of the call follows.
 # Each algorithm of cuDNN has its own.
 OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic")
 OWN = OWNERS.index("cupy")
-_FINGERPRINT = 4  # bytes
+_FINGERPRINT, _EVERY = 4, 8  # bytes
 
 
-def fingerprinted(owner: int, net: Net, run: Run) -> NDArray[np.int8]:
-    """Return what says whose reserve_space it is, and of a call with what sizes and attributes."""
+def fingerprint(run: Run, drops: bool, *net: object) -> int:
+    """Return a number that tells a call from those with other sizes, attributes or lengths."""
     # Without the seeds, as the masks themselves are in reserve_space.
-    *of_net, gate = net
-    (T, B, _, dropout, *_), lengths, resets = run.sizes, run.lengths, run.resets
-    rate = dropout if run.sizes.drops(net) else 0.0
+    lengths, resets, (T, B, _, dropout, *_) = run.lengths, run.resets, run.sizes
+    rate = dropout if drops else 0.0
     full = None if lengths is None or (lengths == T).all() else lengths.tolist()
     marks = None if resets is None or not resets.any() else resets.tobytes()
-    text = repr(((*of_net, T, B, gate), rate, real_dtype(run.dtype).str, full, marks))
-    fingerprint = zlib.crc32(text.encode()).to_bytes(_FINGERPRINT, "little")
-    return np.frombuffer(bytes([owner]) + fingerprint, np.int8).copy()
+    return zlib.crc32(repr(((*net, T, B), rate, real_dtype(run.dtype).str, full, marks)).encode())
+
+
+def packed_fingerprint(net: Net, run: Run) -> int:
+    """Return the fingerprint of a call with packed parameters."""
+    return fingerprint(run, run.sizes.drops(net), *net)
+
+
+def host_reserved_of(owner: int, net: Net, run: Run) -> NDArray[np.int8]:
+    """Return whose reserve_space it is, of what call, and k if it has every k-th state only."""
+    text = bytes([owner]) + packed_fingerprint(net, run).to_bytes(_FINGERPRINT, "little")
+    if run.every is not None:
+        text += run.every.to_bytes(_EVERY, "little")
+    return np.frombuffer(text, np.int8).copy()
 
 
 def reserved_engine(
     op: str, xp: ModuleType, engine: str, host_reserved: object, expected: NDArray[np.int8]
-) -> str:
-    """Return the engine whose reserve_space it is; `expected` is this call's, whoever owns it."""
+) -> tuple[str, int | None]:
+    """
+    Return the engine whose reserve_space it is, and of how many states it has one.
+
+    `expected` is what host_reserved of this call would be, whoever owns it and all saved.
+    """
     if (
         array_kind(host_reserved) != "numpy"
         or not isinstance(host_reserved, np.ndarray)
@@ -384,24 +403,27 @@ def reserved_engine(
         raise TypeError(
             f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
         )
-    if host_reserved.shape != expected.shape:
+    n, every = len(expected), None
+    if host_reserved.shape == (n + _EVERY,):
+        every = int.from_bytes(host_reserved[n:].tobytes(), "little")
+    elif host_reserved.shape != expected.shape:
         raise ValueError(
             f"{op}: host_reserved has shape {host_reserved.shape}, expected {expected.shape}, as a"
             " forward call with is_training=True returns it"
         )
     owner = int(host_reserved[0])
-    if owner not in ((OWN,) if xp is np else range(len(OWNERS))):
+    if owner not in ((OWN,) if xp is np or every is not None else range(len(OWNERS))):
         raise ValueError(
             f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
         )
-    if (host_reserved[1:] != expected[1:]).any():
+    if every == 0 or (host_reserved[1:n] != expected[1:]).any():
         raise ValueError(
             f"{op}: host_reserved is {shown(host_reserved)}, expected {expected[1:].tolist()} after"
             " the first: reserve_space is of a call with other sizes, attributes, lengths or resets"
         )
     if xp is np:
-        return engine
+        return engine, every
     whose = OWNERS[owner]
     if engine not in ("auto", whose):
         raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {whose!r}")
-    return whose
+    return whose, every

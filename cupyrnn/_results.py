@@ -148,7 +148,7 @@ class CudnnRNNOutputs(NamedTuple, Generic[ArrayT]):
         The cell states after each sequence's last step; a scalar zero for cells without them.
     reserve_space : vector
         What the gradient needs; a scalar if is_training was False.
-    host_reserved : [5] int8 on the host
+    host_reserved : [5] or [13] int8 on the host
         Identifies the engine, sizes, attributes, lengths and resets of the call; a scalar if
         is_training was False.
     """

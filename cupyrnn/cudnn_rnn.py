@@ -7,8 +7,7 @@ the output of one direction: num_proj, or H without a projection.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from types import ModuleType
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ from ._arrays import (
     cast,
     check_choice,
     contiguous,
+    contiguous_all,
     expect_rank,
     on_device,
     operand_dtype,
@@ -32,8 +32,9 @@ from ._net import (
     check_run,
     check_sequences,
     check_shapes,
-    fingerprinted,
-    reserve_size,
+    host_reserved_of,
+    leaves_of,
+    packed_fingerprint,
     reserved_engine,
     weights_of,
 )
@@ -42,6 +43,7 @@ from .cells.contract import States
 from .cells.lstm import LSTMStates
 from .derivatives.traced import traceable
 from .driver import stack as _stack
+from .driver.reserve import Note, check_reserve, check_size
 from .driver.stack import Stack, as_given, time_major_of
 from .weights.gradients import check_weight_gradients
 from .weights.packed import NetArguments, check_activation, settled
@@ -50,11 +52,11 @@ from .weights.params import DIRECTIONS, GATES, check_net, expect_params_size
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ._arrays import Array, Lengths, Resets
+    from ._arrays import Array, Lengths, Resets, Save
     from ._typing import AnyArray, ArrayT
     from .arithmetic.gates import RecurrentActivation
     from .cudnn.descriptors import Problem
-    from .driver.stack import Sizes
+    from .driver.reserve import Leaves, Sizes
     from .weights.gradients import WeightGradients
     from .weights.packed import PackedParams, Settled
     from .weights.params import Direction, InputMode, Net, RNNMode
@@ -122,6 +124,8 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
         reason: str | None = "cuDNN does not take complex arrays"
     elif run.resets is not None:
         reason = "cuDNN does not take resets"
+    elif run.every is not None:
+        reason = "cuDNN keeps all that its gradient needs, whatever save is"
     else:
         with on_device(xp, input):
             problem = _problem(net, run.sizes, by)
@@ -193,18 +197,19 @@ def _check(
     if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
         if host_reserved is not None:
-            expected = fingerprinted(OWN, made, call)
-            engine = reserved_engine(op, call.xp, engine, host_reserved, expected)
+            expected = host_reserved_of(OWN, made, call)
+            engine, every = reserved_engine(op, call.xp, engine, host_reserved, expected)
+            call = call._replace(every=every)
     return _Call(call, made, net.params, _engine(op, engine, call, made, input))
 
 
-def _stack_of(call: _Call) -> Stack:
+def _stack_of(call: _Call, leaves: Leaves) -> Stack:
     """Return the cells of packed parameters."""
     run, net = call.run, call.net
     operands = cast(contiguous(run.xp, call.params), operand_dtype(run.xp, run.dtype))
     form = PackedForm(net)
     cells = [form.cell(run.xp, w) for w in weights_of(operands, net)]
-    return Stack(net, run.sizes, cells, run.packing)
+    return Stack(cells, leaves, again=cells)
 
 
 def _backward(
@@ -212,33 +217,32 @@ def _backward(
     inputs: tuple[Array, Any],
     output_grad: Array | None,
     last_grad: Any,
-    reserve_space: Array,
+    reserve: tuple[Array, Leaves],
     by: str,
 ) -> tuple[Array, Array, Array | None, Any]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
-    xp, run = call.run.xp, call.run
+    xp, run, (reserve_space, leaves) = call.run.xp, call.run, reserve
     of_params = OfPacked(xp, call.net, run.dtype, call.params, by, run.sizes.B)
+    stack = _stack_of(call, leaves)
     input_grad, first = _stack.backward(
-        xp, _stack_of(call), inputs, output_grad, last_grad, reserve_space, of_params.written
+        xp, stack, inputs, output_grad, last_grad, reserve_space, of_params.written
     )
     h_grad, c_grad = (*first, None)[:2]
     return input_grad, h_grad, c_grad, of_params.finished()
 
 
-def _expected_size(call: _Call, input: Array) -> int:
-    """Return the number of elements of an engine's reserve_space."""
-    run = call.run
-    if not call.by_cudnn:
-        return reserve_size(call.net, run.sizes, run.rows)
-    from .cudnn import engine as _cudnn
+def _check_reserve(op: str, call: _Call, reserve_space: Array) -> Leaves:
+    """Check that reserve_space is that of a call; return what is in it."""
+    (xp, *_), leaves = call.run, leaves_of(call.net, call.run)
+    with on_device(xp, reserve_space):
+        if not call.by_cudnn:
+            told = partial(packed_fingerprint, call.net, call.run)
+            return check_reserve(op, xp, reserve_space, leaves, told)[0]
+        from .cudnn import engine as _cudnn
 
-    with on_device(run.xp, input):
-        return _cudnn.reserve_size(call.problem, input.dtype.name, run.lengths)
-
-
-def _contiguous(xp: ModuleType, arrays: Sequence[Array | None]) -> list[Any]:
-    """Return the arrays in C order."""
-    return [None if a is None else contiguous(xp, a) for a in arrays]
+        size = _cudnn.reserve_size(call.problem, call.run.dtype.name, call.run.lengths)
+    check_size(op, reserve_space, size)
+    return leaves
 
 
 @traceable
@@ -259,6 +263,7 @@ def cudnn_rnn(
     num_proj: int | None = None,
     recurrent_activation: RecurrentActivation | None = None,
     is_training: bool = True,
+    save: Save = "all",
     time_major: bool = True,
     engine: Engine = "auto",
 ) -> CudnnRNNOutputs[ArrayT]:
@@ -322,6 +327,10 @@ def cudnn_rnn(
         the three it was trained with; its arrays do not. cuDNN has the sigmoid only.
     is_training : bool
         Whether to apply dropout and to keep what the backward pass needs.
+    save : {"all", "states"} or int
+        What to keep for the gradient: all that the steps compute, or only their states, h and for
+        LSTMs c; with an integer k those of every k-th step. The gradient computes the rest again,
+        in blocks of steps. Layers below the last keep h of every step. cuDNN always keeps all.
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
@@ -339,7 +348,7 @@ def cudnn_rnn(
     CudnnRNNOutputs
         output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, with
         the shapes of input_h and input_c; reserve_space, a vector for `cudnn_rnn_backprop`; and
-        host_reserved, five int8 on the host. output_c is a scalar zero for cells without it. The
+        host_reserved, 5 or 13 int8 on the host. output_c is a scalar zero for cells without it. The
         last two are scalars if is_training is False.
 
     Raises
@@ -374,7 +383,8 @@ def cudnn_rnn(
     """
     op = "cudnn_rnn"
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
-    run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
+    extent = sequence_lengths, resets
+    run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save)
     states = input, input_h, input_c
     call = _check(op, states, settled(op, params, attributes), run, engine)
     xp, dtype, net = call.run.xp, call.run.dtype, call.net
@@ -385,7 +395,7 @@ def cudnn_rnn(
         if call.by_cudnn:
             from .cudnn import engine as _cudnn
 
-            x, h, c, packed = _contiguous(xp, (x, h, c, call.params))
+            x, h, c, packed = contiguous_all(xp, (x, h, c, call.params))
             output, output_h, output_c, reserve_space = _cudnn.forward(
                 call.problem, x, h, c, packed, call.run.lengths
             )
@@ -393,13 +403,16 @@ def cudnn_rnn(
                 reserve_space = xp.zeros((), dtype)
         else:
             first = call.states(h, c)
-            output, last, reserve_space = _stack.forward(xp, _stack_of(call), x, first)
+            stack = _stack_of(call, leaves_of(net, call.run))
+            if (every := call.run.every) is not None:
+                stack = stack._replace(note=Note(every, packed_fingerprint(net, call.run)))
+            output, last, reserve_space = _stack.forward(xp, stack, x, first)
             output_h, *others = last
             output_c = others[0] if others else None
         host_reserved = np.zeros((), np.int8)
         if is_training:
             owner = OWNERS.index(call.engine) if call.by_cudnn else OWN
-            host_reserved = fingerprinted(owner, net, call.run)
+            host_reserved = host_reserved_of(owner, net, call.run)
         return CudnnRNNOutputs(
             as_given(xp, output, time_major, dtype),
             as_given(xp, output_h, time_major, dtype),
@@ -426,6 +439,7 @@ def cudnn_rnn_engine(
     num_proj: int | None = None,
     recurrent_activation: RecurrentActivation | None = None,
     is_training: bool = True,
+    save: Save = "all",
     time_major: bool = True,
     engine: Engine = "auto",
 ) -> Literal["numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"]:
@@ -465,6 +479,8 @@ def cudnn_rnn_engine(
         Activation of the gates. cuDNN has the sigmoid only.
     is_training : bool
         Whether to apply dropout and to keep what the backward pass needs.
+    save : {"all", "states"} or int
+        What to keep for the gradient. cuDNN always keeps all.
     time_major : bool
         If False, input is [B, T, I] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
@@ -498,7 +514,8 @@ def cudnn_rnn_engine(
     """
     op = "cudnn_rnn_engine"
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
-    run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
+    extent = sequence_lengths, resets
+    run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save)
     states = input, input_h, input_c
     return _check(op, states, settled(op, params, attributes), run, engine).engine
 
@@ -561,7 +578,7 @@ def cudnn_rnn_backprop(
         The gradient of output_c; ignored by cells without it.
     reserve_space : vector
         The reserve_space of the forward call. It also holds the dropout masks.
-    host_reserved : [5] int8 on the host, optional
+    host_reserved : [5] or [13] int8 on the host, optional
         The host_reserved of the forward call. It identifies the engine, sizes, attributes, lengths
         and resets that reserve_space belongs to, and all of these are checked. Without it, `engine`
         determines the engine, and only the size of reserve_space is checked.
@@ -652,12 +669,7 @@ def cudnn_rnn_backprop(
         )
     if call.by_cudnn and output is None:
         raise TypeError(f"{op}: output is None, which cuDNN reads, expected a cupy.ndarray")
-    size = _expected_size(call, input)
-    if reserve_space.shape != (size,):
-        raise ValueError(
-            f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"
-            " cudnn_rnn returns it for these arguments with is_training=True"
-        )
+    leaves = _check_reserve(op, call, reserve_space)
     with on_device(xp, input):
         c, dc = (input_c, output_c_backprop) if is_lstm else (None, None)
         arrays = (input, input_h, c, output, output_backprop, output_h_backprop, dc)
@@ -666,7 +678,7 @@ def cudnn_rnn_backprop(
         if call.by_cudnn:
             from .cudnn import engine as _cudnn
 
-            x, h, c, packed, y, dy, dh, dc, saved = _contiguous(
+            x, h, c, packed, y, dy, dh, dc, saved = contiguous_all(
                 xp, (x, h, c, call.params, y, dy, dh, dc, reserve_space)
             )
             grads = _cudnn.backward(
@@ -674,7 +686,7 @@ def cudnn_rnn_backprop(
             )
         else:
             inputs, last = (x, call.states(h, c)), call.states(dh, dc)
-            grads = _backward(call, inputs, dy, last, reserve_space, by)
+            grads = _backward(call, inputs, dy, last, (reserve_space, leaves), by)
         return CudnnRNNGrads(
             as_given(xp, grads[0], time_major, dtype),
             as_given(xp, grads[1], time_major, dtype),

@@ -6,8 +6,6 @@ h, which is H without a projection.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
@@ -17,18 +15,18 @@ from ._arrays import (
     check_choice,
     check_list,
     expect_rank,
-    expect_shape,
     on_device,
     shown,
     unless_zero,
 )
-from ._net import Run, RunArguments, check_run, check_sequences, check_shapes
+from ._net import Run, RunArguments, check_run, check_sequences, check_shapes, fingerprint
 from ._typing import ArrayT, NamedTuple
 from .cells.contract import Attributes
 from .derivatives.traced import traceable
 from .driver import stack as _stack
+from .driver.reserve import Leaves, Note, check_reserve
 from .driver.stack import Stack, as_given, time_major_of
-from .weights.block_forms import prepared
+from .weights.block_forms import check_projections, check_weights, prepared
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .weights.gradients import OfWeights, check_weight_gradients
 from .weights.params import DIRECTIONS
@@ -36,7 +34,7 @@ from .weights.params import DIRECTIONS
 if TYPE_CHECKING:
     import numpy as np
 
-    from ._arrays import Lengths, Resets
+    from ._arrays import Lengths, Resets, Save
     from ._typing import AnyArray
     from .arithmetic.gates import RecurrentActivation
     from .cells.contract import Form, FormedWeights
@@ -134,95 +132,6 @@ def _form_of(op: str, weights: object) -> Form:
     return form
 
 
-@functools.cache
-def _shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
-    """Return the shape that symbols such as "K+P, 4*H" stand for."""
-    sizes = {"K": K, "H": H, "P": P}
-
-    def size_of(term: str) -> int:
-        return math.prod(sizes[f] if f in sizes else int(f) for f in term.split("*"))
-
-    return tuple(sum(map(size_of, axis.split("+"))) for axis in symbols.split(", "))
-
-
-def _size_of(form: Form, weights: Any) -> int | None:
-    """Return the H of a layer that its weights agree on, by the axes that are a multiple of H."""
-    sizes = set()
-    for name, a in weights._asdict().items():
-        axes = form.shapes[name].split(", ")
-        for term, size in zip(axes, () if a is None else a.shape, strict=False):
-            factor, _, last = term.rpartition("*")
-            if last == "H" and "+" not in term:
-                sizes.add(size / int(factor or 1))
-    return int(sizes.pop()) if len(sizes) == 1 else None
-
-
-def _check_projections(op: str, form: Form, weights: Sequence[Any]) -> bool:
-    """Return whether there are projections, which all layers and directions have or none."""
-    projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
-    for n, entry in enumerate(weights):
-        if (getattr(entry, form.projection or " ", None) is not None) != projects:
-            found = shown(None) if projects else "given"
-            raise TypeError(
-                f"{op}: weights[{n}].{form.projection} is {found}, expected"
-                f" {'an array' if projects else 'None'} like weights[0].{form.projection}"
-            )
-    return projects
-
-
-def _check_weights(
-    op: str, form: Form, weights: Sequence[Any], I: int, net: _Layers, layered: bool
-) -> None:
-    """
-    Check the shapes of all weights, and that what belongs together is given all or not.
-
-    `layered` says that each layer has the H of its own states.
-    """
-    projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
-    for n, entry in enumerate(weights):
-        layer = n // net.D
-        H, P = net.widths[layer]
-        K, symbol = I, "I"
-        if layer:
-            K, symbol = net.D * net.widths[layer - 1][1], "D*P" if projects else "D*H"
-            if net.widths[layer - 1] != net.widths[layer]:
-                symbol = "K"
-        arrays = entry._asdict()
-
-        def expected(
-            name: str, K: int = K, symbol: str = symbol, H: int = H, P: int = P
-        ) -> tuple[str, tuple[int, ...]]:
-            shape = _shape_of(form.shapes[name], K, H, P)
-            symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
-            return f"({symbols}{',' * (len(shape) == 1)})", shape
-
-        for name, a in arrays.items():
-            if a is None or a.shape == _shape_of(form.shapes[name], K, H, P):
-                continue
-            sizes = {_size_of(form, other) for other in weights}
-            if not (layered or projects) and len(sizes) > 1 and None not in sizes:
-                each_size = " and ".join(str(size) for size in sorted(sizes))  # type: ignore[type-var]
-                raise ValueError(
-                    f"{op}: input_h is an array, and the layers have H = {each_size}: pass input_h"
-                    " and input_c as lists of an array (D, B, H) for each layer"
-                )
-            symbols, shape = expected(name)
-            if symbol == "K":
-                raise ValueError(
-                    f"{op}: weights[{n}].{name} has shape {a.shape}, expected {symbols} = {shape}"
-                    f" with K = {K}, what layer {layer - 1} gives, and H = {H}"
-                )
-            expect_shape(op, f"weights[{n}].{name}", a, symbols, shape)
-        given = [name for name in form.together if arrays.get(name) is not None]
-        if 0 < len(given) < len(form.together):
-            missing = next(name for name in form.together if arrays[name] is None)
-            symbols, shape = expected(missing)
-            raise TypeError(
-                f"{op}: weights[{n}].{missing} is None, expected an array of shape {symbols} ="
-                f" {shape} like weights[{n}].{given[0]}"
-            )
-
-
 def _others(op: str, name: str, form: Form, value: Any) -> tuple[Any, ...]:
     """Return the states of a cell beside h, or their gradients, of input_c or the like."""
     fields = form.States._fields[1:]
@@ -313,7 +222,7 @@ def _check(
         raise ValueError(
             f"{op}: weights has {len(entries)} entries, expected L*D with D = 2: bidirectional"
         )
-    projects = _check_projections(op, form, entries)
+    projects = check_projections(op, form, entries)
     symbol = "P" if projects else "H"
     layered, L = _is_layered(input_h), len(entries) // D
     if layered and len(input_h) != L:
@@ -336,16 +245,29 @@ def _check(
     net = _Layers(L, D, tuple(widths))
     check_shapes(op, call, net, arrays, symbol)
     call = check_sequences(op, call, run)
-    _check_weights(op, form, entries, call.I, net, layered)
+    check_weights(op, form, entries, call.I, D, widths, layered)
     grads = () if backward is None else (backward["output_h_backprop"], *others_grad)
     return _Call(call, net, form, checked, (input_h, *others), grads)
 
 
-def _stack_of(call: _Call, weights: Sequence[Any]) -> Stack:
+def _leaves_of(call: _Call) -> Leaves:
+    """Return what the steps leave for the gradient."""
+    run, form = call.run, call.form
+    return Leaves(call.net, run.sizes, form.Saved, form.States, run.packing, run.every)
+
+
+def _cells_of(call: _Call, weights: Sequence[Any], attributes: Any) -> list[Any]:
     """Return the cells of all layers and directions."""
-    run, form, attributes = call.run, call.form, call.attributes
-    cells = [form.cell(run.xp, prepared(run.xp, entry, run.dtype), attributes) for entry in weights]
-    return Stack(call.net, run.sizes, cells, run.packing)
+    xp, dtype = call.run.xp, call.run.dtype
+    return [call.form.cell(xp, prepared(xp, entry, dtype), attributes) for entry in weights]
+
+
+def _fingerprint_of(call: _Call, weights: Sequence[Any], given: Attributes) -> int:
+    """Return what tells a call from those with other sizes, attributes, lengths or resets."""
+    run, net = call.run, call.net
+    shapes = [[None if a is None else a.shape for a in entry] for entry in weights]
+    named = given.gate_order, given.recurrent_activation
+    return fingerprint(run, run.sizes.drops(net), net, call.form.name, shapes, named)
 
 
 def _of_driver(call: _Call, states: Sequence[Any]) -> list[Any]:
@@ -369,11 +291,19 @@ def _as_given(call: _Call, state: Any) -> Any:
     return tuple(as_given(xp, layer, major, dtype) for layer in joined)
 
 
-def _forward(call: _Call, input: Any, weights: Sequence[Any]) -> StackedRNNOutputs[Any]:
+def _forward(
+    call: _Call, input: Any, weights: Sequence[Any], given: Attributes
+) -> StackedRNNOutputs[Any]:
     """stacked_rnn after its checks."""
     xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
     (x,) = time_major_of(xp, dtype, major, (input,))
-    stack, first = _stack_of(call, weights), call.form.States(*_of_driver(call, call.states))
+    note, every = None, call.run.every
+    if every is not None:
+        # What the gradient is not told, and the steps computed again have to know.
+        known = (None if a is None else float(a) for a in (given.forget_bias, given.cell_clip))
+        note = Note(every, _fingerprint_of(call, weights, given), *known)
+    stack = Stack(_cells_of(call, weights, call.attributes), _leaves_of(call), note)
+    first = call.form.States(*_of_driver(call, call.states))
     output, last, reserve_space = _stack.forward(xp, stack, x, first)
     h, *others = (_as_given(call, state) for state in last)
     output = as_given(xp, output, major, dtype)
@@ -386,17 +316,23 @@ def _backward(
     weights: Sequence[Any],
     output_backprop: Any,
     reserve_space: Any,
+    left: tuple[Leaves, Any],
     by: str,
 ) -> StackedRNNGrads[Any]:
-    """stacked_rnn_backprop after its checks."""
+    """
+    stacked_rnn_backprop after its checks.
+
+    `left` is what is in reserve_space and, if these are states, the attributes of the forward call.
+    """
     xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
     x, dy = time_major_of(xp, dtype, major, (input, output_backprop))
     first = form.States(*_of_driver(call, call.states))
     last = form.States(*_of_driver(call, call.grads))
-    B = call.run.sizes.B
+    B, (leaves, attributes) = call.run.sizes.B, left
     of_weights = [OfWeights(xp, form, dtype, entry, by, B) for entry in weights]
     grads = [of_entry.written for of_entry in of_weights]
-    stack = _stack_of(call, weights)
+    again = _cells_of(call, weights, attributes) if leaves.every is not None else []
+    stack = Stack(_cells_of(call, weights, call.attributes), leaves, None, again)
     dx, d_first = _stack.backward(xp, stack, (x, first), dy, last, reserve_space, grads)
     dh, *others = (_as_given(call, state) for state in d_first)
     return StackedRNNGrads(
@@ -425,6 +361,7 @@ def stacked_rnn(
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
     is_training: bool = True,
+    save: Save = "all",
     time_major: bool = True,
 ) -> StackedRNNOutputs[ArrayT]:
     """
@@ -485,6 +422,10 @@ def stacked_rnn(
         1) of Keras 3 and PyTorch.
     is_training : bool
         Whether to apply dropout and to keep what the backward pass needs.
+    save : {"all", "states"} or int
+        What to keep for the gradient: all that the steps compute, or only their states, h and for
+        LSTMs c; with an integer k those of every k-th step. The gradient computes the rest again,
+        in blocks of steps. Layers below the last keep h of every step.
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
 
@@ -543,9 +484,10 @@ def stacked_rnn(
     op = "stacked_rnn"
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
+    run = run._replace(save=save)
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
     with on_device(call.run.xp, input):
-        return _forward(call, input, weights)
+        return _forward(call, input, weights, attributes)
 
 
 @traceable
@@ -670,12 +612,14 @@ def stacked_rnn_backprop(
         "reserve_space": reserve_space,
     }
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
-    size = _stack.reserve_size(call.net, call.run.sizes, call.form.Saved, call.run.rows)
-    if reserve_space.shape != (size,):
-        raise ValueError(
-            f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},), as"
-            " stacked_rnn returns it for these arguments with is_training=True"
-        )
     by = check_weight_gradients(op, weight_gradients)
     with on_device(call.run.xp, input):
-        return _backward(call, input, weights, output_backprop, reserve_space, by)
+        leaves, note = check_reserve(
+            op, call.run.xp, reserve_space, _leaves_of(call),
+            lambda: _fingerprint_of(call, weights, attributes),
+        )  # fmt: skip
+        known = None
+        if note is not None:
+            known = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
+            known = call.form.attributes(op, known, call.run.dtype, forward=True)
+        return _backward(call, input, weights, output_backprop, reserve_space, (leaves, known), by)

@@ -95,6 +95,7 @@ class Gradients(NamedTuple):
     sums: Sequence[Any]  # of the rows of each of the deltas
     vectors: Any = None  # of the cell's own vectors, added to
     by: str = "sum"
+    adds: bool = False  # whether those of the weights are added to, too
 
 
 class Cell(Protocol):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.dual import Planes
     from ..cells.contract import Cell, Weight
-    from .packing import Packing, Run
+    from .packing import Run
 
 
 class Layer(NamedTuple):
@@ -38,7 +38,7 @@ class Layer(NamedTuple):
 
     x: Array  # [N, K]
     first: Any  # the states before the first step of each of the S sequences
-    packing: Packing
+    packing: Any  # a Packing, or the Rows of some of its steps
     saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
 
 
@@ -89,6 +89,12 @@ def _way(cell: Cell, rows: int, direction: str) -> str:
         if sum(w.w.size for w in weights if w.w is not None) > _SMALL_MATRICES:
             return f"{direction}_steps"
     return f"{direction}_layer"
+
+
+def is_one_call(xp: ModuleType, cell: Cell, rows: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether so many rows of all steps forward are one compiled call."""
+    way = _way(cell, rows, "forward")
+    return way == "forward_layer" and hasattr(steps_of(xp, cell, compute_dtype(dtype), way), way)
 
 
 @functools.cache
@@ -275,6 +281,10 @@ def _backward_whole(
             for k, (of, columns) in enumerate(places)
         ]
         written = Gradients(into, parts, (), by="deltas")
+    elif grads.adds:
+        written = written._replace(
+            weights=[a if a is None else np.empty_like(a) for a in grads.weights]
+        )
     recurrence.backward_layer(
         cell,
         plain(x),
@@ -289,6 +299,10 @@ def _backward_whole(
         x_grad[...] = into
     if deltas:
         _take_from_rows(np, cell, layer, deltas, grads)
+    elif grads.adds:
+        for total, part in zip(grads.weights, written.weights, strict=True):
+            if total is not None:
+                total += part
 
 
 def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
@@ -386,7 +400,7 @@ def backward(
     after = each(cell.states(saved), _flat)
     if not blocks and grads.by != "norms":
         for a in grads.weights:
-            if a is not None:
+            if a is not None and not grads.adds:
                 a[...] = 0
     # Those of all blocks are needed at once where examples are taken one by one.
     whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
@@ -432,7 +446,7 @@ def backward(
         of_block = saved
         if hasattr(cell, "operands"):
             of_block = type(saved)._make([_flat(a)[rows] for a in saved])
-        added = None if block is blocks[-1] else product
+        added = None if block is blocks[-1] and not grads.adds else product
         _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
     if kept and blocks:
         _take_from_rows(xp, cell, layer, whole, grads)
@@ -663,4 +677,5 @@ def backward_step(
     if grads.by in ("examples", "norms"):
         _take_by_example(xp, cell, x, step.before, step.saved, deltas, lambda a: a[None], grads)
     elif grads.by == "sum":
-        _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads)
+        added = Scratch(xp, compute_dtype(x.dtype)) if grads.adds else None
+        _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads, added)

@@ -86,7 +86,142 @@ def _cut(T: int, B: int, lengths: NDArray[Any], resets: NDArray[np.bool_] | None
     return _Segments(sequence[order], start[order], length[order], place[first], place[last])
 
 
-class Packing:
+class Rows:
+    """
+    The rows of steps that follow each other, each step's those of the sequences still running.
+
+    Parameters
+    ----------
+    xp
+        The array module.
+    steps, sequences
+        The steps of the longest, and how many run side by side.
+    lengths
+        The length of each, not rising; None if all are `steps`.
+    """
+
+    def __init__(
+        self, xp: ModuleType, steps: int, sequences: int, lengths: NDArray[Any] | None = None
+    ) -> None:
+        self._xp, self._lengths = xp, lengths
+        self.steps, self.sequences, self.rows = steps, sequences, steps * sequences
+        if lengths is not None:
+            # Step t has a row for each of the sequences longer than t.
+            batches = np.searchsorted(-lengths, -np.arange(steps), side="left")
+            self._batches: list[int] = batches.tolist()
+            self._starts = np.concatenate([[0], np.cumsum(batches)])
+            self.rows = int(self._starts[-1])
+
+    def part(self, start: int, end: int) -> Rows:
+        """Return the rows of the steps start..end-1, counted from the first of them."""
+        lengths, steps = self._lengths, end - start
+        if lengths is None:
+            return Rows(self._xp, steps, self.sequences)
+        lengths = np.minimum(lengths[: self._batches[start]] - start, steps)
+        return Rows(self._xp, steps, len(lengths), None if lengths[-1] == steps else lengths)
+
+    @property
+    def single(self) -> bool:
+        """Whether there is just one step of all sequences."""
+        return self.steps == 1 and self._lengths is None
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The first row of each step, and the end of the last."""
+        if self._lengths is None:
+            return np.arange(self.steps + 1, dtype=np.int64) * self.sequences
+        return self._starts.astype(np.int64)
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The step and the sequence of each row."""
+        # Not by a mask of steps by segments: one long document among many short ones makes it huge.
+        t = np.repeat(np.arange(self.steps), self._batches)
+        return t, np.arange(self.rows) - self._starts[t]
+
+    @cached_property
+    def _before(self) -> Array:
+        """The row before each row, itself at the first step."""
+        t, s = self._places
+        index: Array = self._xp.asarray(self._starts[np.maximum(t - 1, 0)] + s)
+        return index
+
+    @cached_property
+    def _last(self) -> Array:
+        """The last row of each sequence but the empty ones."""
+        assert self._lengths is not None
+        running = self._batches[0] if self._batches else 0
+        lengths = self._lengths[:running]
+        index: Array = self._xp.asarray(self._starts[lengths - 1] + np.arange(running))
+        return index
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks in order."""
+        most = block_rows(self._xp)
+        if self._lengths is None:
+            return self._uniform_blocks(most)
+        blocks: list[Block] = []
+        row, t, longest = 0, 0, len(self._batches)
+        while t < longest:
+            first, start = row, t
+            while t < longest and row - first < most:
+                row, t = row + self._batches[t], t + 1
+            batches = self._batches[start:t]
+            runs = [Run(first, row, batches)]
+            if self._xp is np:
+                runs = list(_equal(first, batches))
+            blocks.append(Block(first, row, runs))
+        return blocks
+
+    def _uniform_blocks(self, most: int) -> list[Block]:
+        T, B = self.steps, self.sequences
+        if B == 0:
+            return []
+        n, blocks = -(-most // B), []
+        for lo in range(0, T, n):
+            hi = min(lo + n, T)
+            run = Run(lo * B, hi * B, [B] * (hi - lo))
+            blocks.append(Block(run.row, run.end, [run]))
+        return blocks
+
+    def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
+        """
+        Return the states before the rows row..end-1 of whole steps, a view where it can be.
+
+        Parameters
+        ----------
+        first : [S, K]
+            Before the first step.
+        after : [N, K]
+            After each row.
+        dtype
+            Of the result.
+        """
+        B, xp = self.sequences, self._xp
+        if self._lengths is None and row > 0:
+            return after[row - B : end - B].astype(dtype, copy=False)
+        if self._lengths is None and end == B:
+            return first.astype(dtype, copy=False)
+        out: Array = xp.empty((end - row, after.shape[1]), dtype)
+        if self._lengths is None:
+            out[:B], out[B:] = first, after[: end - B]
+            return out
+        out[...] = after.take(self._before[row:end], 0)
+        if row == 0:
+            running = len(self._last)
+            out[:running] = first[:running]
+        return out
+
+    def last(self, first: Array, after: Array) -> Array:
+        """Return the states after the last row of each sequence, of what `before` takes."""
+        if self._lengths is None:
+            return after[self.rows - self.sequences :] if self.rows else first
+        last = first.astype(after.dtype)
+        last[: len(self._last)] = after.take(self._last, 0)
+        return last
+
+
+class Packing(Rows):
     """
     The way from padded arrays [T, B, ·] to packed rows [N, ·] and back.
 
@@ -111,30 +246,18 @@ class Packing:
         lengths: NDArray[Any] | None = None,
         resets: NDArray[np.bool_] | None = None,
     ) -> None:
-        self._xp, self._T, self._B = xp, T, B
-        self.rows = count_rows(T, B, lengths)
-        self.sequences, self.steps = B, T  # as many as run side by side, and the longest's
+        self._T, self._B = T, B
         self._segments: _Segments | None = None
-        if (lengths is None or self.rows == T * B) and resets is None:
+        if (lengths is None or count_rows(T, B, lengths) == T * B) and resets is None:
+            super().__init__(xp, T, B)
             return
         full = np.full(B, T) if lengths is None else lengths
         segments = self._segments = _cut(T, B, full, resets)
-        self.sequences = len(segments.length)
-        self.steps = longest = int(segments.length.max(initial=0))
-        # Step t has a row for each of the segments longer than t.
-        batches = np.searchsorted(-segments.length, -np.arange(longest), side="left")
-        self._batches: list[int] = batches.tolist()
-        self._starts = np.concatenate([[0], np.cumsum(batches)])
+        longest = int(segments.length.max(initial=0))
+        super().__init__(xp, longest, len(segments.length), segments.length)
         # States that enter at a marked step are lost.
         lost = np.zeros(B, np.bool_) if resets is None or not T else resets[0] & (full > 0)
         self._lost = lost if lost.any() else None
-
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """The first row of each step, and the end of the last."""
-        if self._segments is None:
-            return np.arange(self._T + 1, dtype=np.int64) * self._B
-        return self._starts.astype(np.int64)
 
     @cached_property
     def _cuts(self) -> _Segments:
@@ -142,13 +265,6 @@ class Packing:
         return self._segments
 
     # The indices are made when they are asked for: most calls need some of them only.
-
-    @cached_property
-    def _places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The step and the segment of each row."""
-        # Not by a mask of steps by segments: one long document among many short ones makes it huge.
-        t = np.repeat(np.arange(self.steps), self._batches)
-        return t, np.arange(self.rows) - self._starts[t]
 
     @cached_property
     def _padded(self) -> Array:
@@ -163,21 +279,6 @@ class Packing:
         """Which row each is when time runs backwards."""
         t, s = self._places
         index: Array = self._xp.asarray(self._starts[self._cuts.length[s] - 1 - t] + s)
-        return index
-
-    @cached_property
-    def _before(self) -> Array:
-        """The row before each row, itself at the first step."""
-        t, s = self._places
-        index: Array = self._xp.asarray(self._starts[np.maximum(t - 1, 0)] + s)
-        return index
-
-    @cached_property
-    def _last(self) -> Array:
-        """The last row of each segment but the empty ones."""
-        running = self._batches[0] if self._batches else 0
-        lengths = self._cuts.length[:running]
-        index: Array = self._xp.asarray(self._starts[lengths - 1] + np.arange(running))
         return index
 
     def _route(self, at_first: bool, lost: NDArray[np.bool_] | None, back: bool) -> _Route:
@@ -212,35 +313,6 @@ class Packing:
             taken[..., missing, :] = 0
         return taken
 
-    def blocks(self) -> list[Block]:
-        """Return all blocks in order."""
-        most = block_rows(self._xp)
-        if self._segments is None:
-            return self._uniform_blocks(most)
-        blocks: list[Block] = []
-        row, t, longest = 0, 0, len(self._batches)
-        while t < longest:
-            first, start = row, t
-            while t < longest and row - first < most:
-                row, t = row + self._batches[t], t + 1
-            batches = self._batches[start:t]
-            runs = [Run(first, row, batches)]
-            if self._xp is np:
-                runs = list(_equal(first, batches))
-            blocks.append(Block(first, row, runs))
-        return blocks
-
-    def _uniform_blocks(self, most: int) -> list[Block]:
-        T, B = self._T, self._B
-        if B == 0:
-            return []
-        n, blocks = -(-most // B), []
-        for lo in range(0, T, n):
-            hi = min(lo + n, T)
-            run = Run(lo * B, hi * B, [B] * (hi - lo))
-            blocks.append(Block(run.row, run.end, [run]))
-        return blocks
-
     def pack(self, a: Array, reverse: bool = False) -> Array:
         """Return the rows [N, K] of a[T, B, K], a view where it can be."""
         if self._segments is None:
@@ -268,11 +340,6 @@ class Packing:
         out: Array = self._xp.empty((self._T, self._B, rows.shape[1]), rows.dtype)
         self.unpack(rows, out)
         return out
-
-    @property
-    def single(self) -> bool:
-        """Whether there is just one step of all sequences."""
-        return self.steps == 1 and self._segments is None
 
     def moves(self, reverse: bool = False) -> bool:
         """Return whether rows lie elsewhere than in the padded array."""
@@ -303,42 +370,6 @@ class Packing:
         shape = self._T, self._B, rows.shape[1]
         by_step = out.reshape(shape)
         by_step += rows.reshape(shape)[::-1]
-
-    def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
-        """
-        Return the states before the rows row..end-1 of whole steps, a view where it can be.
-
-        Parameters
-        ----------
-        first : [S, K]
-            Before the first step.
-        after : [N, K]
-            After each row.
-        dtype
-            Of the result.
-        """
-        B, xp = self._B, self._xp
-        if self._segments is None and row > 0:
-            return after[row - B : end - B].astype(dtype, copy=False)
-        if self._segments is None and end == B:
-            return first.astype(dtype, copy=False)
-        out: Array = xp.empty((end - row, after.shape[1]), dtype)
-        if self._segments is None:
-            out[:B], out[B:] = first, after[: end - B]
-            return out
-        out[...] = after.take(self._before[row:end], 0)
-        if row == 0:
-            running = len(self._last)
-            out[:running] = first[:running]
-        return out
-
-    def last(self, first: Array, after: Array) -> Array:
-        """Return the states after the last row of each segment, of what `before` takes."""
-        if self._segments is None:
-            return after[self.rows - self._B :] if self.rows else first
-        last = first.astype(after.dtype)
-        last[: len(self._last)] = after.take(self._last, 0)
-        return last
 
     def enter(self, states: Array, reverse: bool = False) -> Array:
         """Return the first states [..., S, K] of the segments, of those [..., B, K] given."""

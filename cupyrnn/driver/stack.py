@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._arrays import cast, cast_all, compute_dtype, contiguous
 from ..cells.contract import columns_of, each
 from . import layer as _layer
+from . import recompute
 from .dropout import keep_mask
 from .layer import Layer
+from .reserve import Reserved, Sizes, reserve_size, write_note
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,83 +20,40 @@ if TYPE_CHECKING:
     from .._arrays import Array
     from ..cells.contract import Cell, Gradients
     from .packing import Packing
-
-
-class Layers(Protocol):
-    """The sizes of a net: layers and directions, and H and P of each layer."""
-
-    @property
-    def L(self) -> int: ...
-    @property
-    def D(self) -> int: ...
-    @property
-    def widths(self) -> Sequence[tuple[int, int]]: ...
-
-
-class Sizes(NamedTuple):
-    """The sizes of a call, and what it drops."""
-
-    T: int
-    B: int
-    is_training: bool
-    dropout: float
-    seed: int
-    seed2: int
-
-    def drops(self, net: Layers) -> bool:
-        """Return whether values are dropped between layers."""
-        return self.is_training and self.dropout > 0 and net.L > 1
+    from .reserve import Leaves, Note
 
 
 class Stack(NamedTuple):
-    """The cells of a net by layer and direction, and the sequences they run over."""
+    """The cells of a net by layer and direction, and what they leave."""
 
-    net: Layers
-    sizes: Sizes
     cells: Sequence[Cell]
-    packing: Packing
+    leaves: Leaves
+    note: Note | None = None  # forward, where the steps leave states only
+    again: Sequence[Cell] = ()  # backwards, where they have: the cells of the forward pass
 
 
-class _Reserve(NamedTuple):
-    """What a layer leaves for the backward pass: views of reserve_space."""
+class _Memory:
+    """Memory for what some steps save, for all layers of the same H and P in turn."""
 
-    mask: Array | None  # [N, D*P], of its input, where there is dropout
-    saved: list[Any]  # by direction, the cell's Saved
+    def __init__(self, xp: ModuleType, stack: Stack, dtype: Any, *, with_h: bool) -> None:
+        self._xp, self._stack, self._dtype = xp, stack, dtype
+        self._last = None if with_h else -1
+        self._arrays: dict[tuple[int, ...], list[Array]] = {}
 
-
-def _reserve_layout(
-    net: Layers, sizes: Sizes, kind: Any, rows: int
-) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the layer and the shape of every part of reserve_space."""
-    below = 0
-    for layer, (H, P) in enumerate(net.widths):
-        if layer and sizes.drops(net):
-            yield layer, (rows, net.D * below)
-        for _ in range(net.D):
-            yield from ((layer, (rows, width)) for width in columns_of(kind, H, P))
-        below = P
-
-
-def reserve_size(net: Layers, sizes: Sizes, kind: Any, rows: int) -> int:
-    """Return the number of elements of reserve_space for cells that leave a `kind` by row."""
-    return sum(n * columns for _, (n, columns) in _reserve_layout(net, sizes, kind, rows))
-
-
-def _reserves(reserve_space: Array, stack: Stack) -> list[_Reserve]:
-    """Return the parts of reserve_space by layer."""
-    net, sizes, kind, rows = stack.net, stack.sizes, stack.cells[0].Saved, stack.packing.rows
-    parts: list[list[Array]] = [[] for _ in range(net.L)]
-    start = 0
-    for layer, shape in _reserve_layout(net, sizes, kind, rows):
-        end = start + shape[0] * shape[1]
-        parts[layer].append(reserve_space[start:end].reshape(shape))
-        start = end
-    n, result = len(kind._fields), []
-    for layer, arrays in enumerate(parts):
-        mask = arrays.pop(0) if layer and sizes.drops(net) else None
-        saved = [kind._make(arrays[d * n : (d + 1) * n]) for d in range(net.D)]
-        result.append(_Reserve(mask, saved))
-    return result
+    def __call__(self, pl: int) -> list[Array]:
+        """Return an array for each of what the steps of a layer in one direction save."""
+        net, _, saved, _, packing, every = self._stack.leaves
+        widths = net.widths[pl // net.D]
+        if every is None:
+            most = max((block.end - block.row for block in packing.blocks()), default=0)
+        else:
+            cell = self._stack.cells[pl]
+            most = recompute.largest(self._xp, cell, packing, every, self._dtype)
+        key = most, *widths
+        if key not in self._arrays:
+            columns = columns_of(saved, *widths)[: self._last]
+            self._arrays[key] = [self._xp.empty((most, n), self._dtype) for n in columns]
+        return self._arrays[key]
 
 
 def _draw_mask(xp: ModuleType, sizes: Sizes, packing: Packing, layer: int, mask: Array) -> None:
@@ -124,9 +83,9 @@ def _enter(xp: ModuleType, packing: Packing, states: Any, pl: int, d: int) -> An
     return each(states, lambda s: packing.enter(contiguous(xp, s[pl]), d == 1))
 
 
-def _inputs(xp: ModuleType, packing: Packing, below: list[Any]) -> Array:
-    """Return the input of a layer: what the directions below left, side by side."""
-    h = [packing.reverse(saved.h) if d else saved.h for d, saved in enumerate(below)]
+def _inputs(xp: ModuleType, packing: Packing, below: Sequence[Array]) -> Array:
+    """Return the input of a layer: h of the directions below, side by side."""
+    h = [packing.reverse(a) if d else a for d, a in enumerate(below)]
     values: Array = h[0] if len(h) == 1 else xp.concatenate(h, axis=1)
     return values
 
@@ -150,44 +109,44 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     reserve_space
         What `backward` needs; a scalar in inference.
     """
-    net, sizes, cells, packing = stack
-    dtype, kind = input.dtype, cells[0].Saved
+    cells, leaves, note, _ = stack
+    net, sizes, kind, _, packing, every = leaves
+    dtype, memory = input.dtype, _Memory(xp, stack, input.dtype, with_h=False)
     last = each(first, lambda s: _like(xp, s, dtype))
-    reserves: list[_Reserve] = []
+    reserves = [Reserved(None, [], [])] * net.L
+    reserve_space = xp.zeros((), dtype)
     if sizes.is_training:
-        reserve_space = xp.empty(reserve_size(net, sizes, kind, packing.rows), dtype)
-        reserves = _reserves(reserve_space, stack)
-    else:
-        reserve_space = xp.zeros((), dtype)
-        most = max((block.end - block.row for block in packing.blocks()), default=0)
-        scratch: dict[tuple[int, int], list[Array]] = {}  # by H and P, for all layers in turn
-    values = packing.pack(contiguous(xp, input))
-    for layer, widths in enumerate(net.widths):
-        mask = reserves[layer].mask if reserves else None
+        reserve_space = xp.empty(reserve_size(leaves), dtype)
+        reserves = leaves.parts(reserve_space)
+        if note is not None:
+            write_note(xp, reserve_space, note)
+    output = xp.empty((sizes.T, sizes.B, net.D * net.widths[-1][1]), dtype)
+    values, made = packing.pack(contiguous(xp, input)), False
+    for layer, (widths, (mask, saved, h)) in enumerate(zip(net.widths, reserves, strict=True)):
         if mask is not None:
             _draw_mask(xp, sizes, packing, layer, mask)
             values = _drop(values, mask, sizes)
-        if reserves:
-            saved = reserves[layer].saved
-        else:
-            if widths not in scratch:
-                others = columns_of(kind, *widths)[:-1]
-                scratch[widths] = [xp.empty((most, width), dtype) for width in others]
-            saved = [
-                kind(*scratch[widths], xp.empty((packing.rows, widths[1]), dtype))
-                for _ in range(net.D)
-            ]
+        if not h:
+            # Of the last layer it is made where it is returned, if it can be.
+            made = layer == net.L - 1 and net.D == 1 and not packing.moves()
+            shape = packing.rows, widths[1]
+            h = [packing.pack(output) if made else xp.empty(shape, dtype) for _ in range(net.D)]
         for d in range(net.D):
             pl = layer * net.D + d
             x = packing.reverse(values) if d else values
             entered = _enter(xp, packing, first, pl, d)
-            states = _layer.forward(xp, cells[pl], Layer(x, entered, packing, saved[d]))
+            if saved and every is not None:
+                of_layer = Layer(x, entered, packing, saved[d])
+                states = recompute.forward(xp, cells[pl], of_layer, memory(pl), h[d])
+            else:
+                into = saved[d] if saved else kind(*memory(pl), h[d])
+                states = _layer.forward(xp, cells[pl], Layer(x, entered, packing, into))
             for to, state in zip(last, states, strict=True):
                 if to is not None:
                     to[pl][...] = packing.leave(state, d == 1)
-        values = _inputs(xp, packing, saved)
-    output = xp.empty((sizes.T, sizes.B, values.shape[1]), dtype)
-    packing.unpack(values, output)
+        values = _inputs(xp, packing, h)
+    if not made:
+        packing.unpack(values, output)
     return output, last, reserve_space
 
 
@@ -212,22 +171,24 @@ def backward(
     grads
         Of each of the cells: written, but x.
     """
-    net, sizes, cells, packing = stack
+    cells, leaves, _, again = stack
+    net, sizes, _, _, packing, every = leaves
     input, first = inputs
     dtype, D = input.dtype, net.D
     compute = compute_dtype(dtype)
     (reserve_space,) = cast_all(dtype, reserve_space)
-    reserves = _reserves(contiguous(xp, reserve_space), stack)
+    reserves = leaves.parts(contiguous(xp, reserve_space))
+    memory = _Memory(xp, stack, dtype, with_h=True)
     first_grad = each(first, lambda s: _like(xp, s, compute))
     nothing = [None] * (len(first) - 1)
     values_grad: Any = None
     if output_grad is not None:
         values_grad = packing.pack(contiguous(xp, output_grad))
     input_grad = xp.empty(input.shape, dtype)
-    for layer, (_, P) in reversed([*enumerate(net.widths)]):
-        mask, saved = reserves[layer]
+    for layer, widths in reversed([*enumerate(net.widths)]):
+        P, (mask, saved, _) = widths[1], reserves[layer]
         if layer:
-            values = _inputs(xp, packing, reserves[layer - 1].saved)
+            values = _inputs(xp, packing, reserves[layer - 1].h)
             if mask is not None:
                 values = _drop(values, mask, sizes)
         else:
@@ -255,18 +216,17 @@ def backward(
             )
             into_result = in_place and d == 0
             part = packing.pack(input_grad) if into_result else xp.empty(values.shape, wide)
-            _layer.backward(
-                xp,
-                cells[pl],
-                Layer(x, entered, packing, saved[d]),
-                first._make([given, *nothing]),
-                carried,
-                grads[pl]._replace(x=part),
-            )
+            of_layer, into = Layer(x, entered, packing, saved[d]), grads[pl]._replace(x=part)
+            given = first._make([given, *nothing])
+            if every is None:
+                _layer.backward(xp, cells[pl], of_layer, given, carried, into)
+            else:
+                both, of_steps = (cells[pl], again[pl]), memory(pl)
+                recompute.backward(xp, both, of_layer, given, carried, into, of_steps)
             for to, state in zip(first_grad, carried, strict=True):
                 if to is not None:
                     to[pl][...] = packing.enter_grad(state, d == 1)
-            del given, x  # not to have these of both directions at once
+            del given, x, of_layer  # not to have these of both directions at once
             if d:
                 packing.add_reversed(part, total)
             else:

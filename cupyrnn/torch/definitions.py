@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._net import reserve_size
+from .._net import leaves_of_rows
 from ..cells.contract import columns_of
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
-from ..driver.stack import Sizes
+from ..driver.packing import Rows
+from ..driver.reserve import Sizes
 from ..gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
 from ..lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
 from ..stacked_rnn import stacked_rnn, stacked_rnn_backprop
@@ -125,7 +126,8 @@ def _reserve_size(inputs: Named, rest: Named) -> Any:
     L = state[0 if major else 1] // D
     # What the net reads does not enter.
     net = Net(rest["rnn_mode"], False, L, H, 0, D, rest["num_proj"])
-    return reserve_size(net, Sizes(T, B, True, rest["dropout"], 0, 0), T * B)
+    sizes = Sizes(T, B, True, rest["dropout"], 0, 0)
+    return leaves_of_rows(net, sizes, Rows(np, T, B)).size
 
 
 def _net_forward(inputs: Named, rest: Named) -> Named:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -277,3 +280,98 @@ def check_clip(
         if real_dtype(dtype).itemsize < 8:
             clip = float(np.float32(clip))  # which TensorFlow's attribute is
         return float(dtype.type(clip).real) if clip > 0 else None
+
+
+@functools.cache
+def _shape_of(symbols: str, K: int, H: int, P: int) -> tuple[int, ...]:
+    """Return the shape that symbols such as "K+P, 4*H" stand for."""
+    sizes = {"K": K, "H": H, "P": P}
+
+    def size_of(term: str) -> int:
+        return math.prod(sizes[f] if f in sizes else int(f) for f in term.split("*"))
+
+    return tuple(sum(map(size_of, axis.split("+"))) for axis in symbols.split(", "))
+
+
+def _size_of(form: Form, weights: Any) -> int | None:
+    """Return the H of a layer that its weights agree on, by the axes that are a multiple of H."""
+    sizes = set()
+    for name, a in weights._asdict().items():
+        axes = form.shapes[name].split(", ")
+        for term, size in zip(axes, () if a is None else a.shape, strict=False):
+            factor, _, last = term.rpartition("*")
+            if last == "H" and "+" not in term:
+                sizes.add(size / int(factor or 1))
+    return int(sizes.pop()) if len(sizes) == 1 else None
+
+
+def check_projections(op: str, form: Form, weights: Sequence[Any]) -> bool:
+    """Return whether there are projections, which all layers and directions have or none."""
+    projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
+    for n, entry in enumerate(weights):
+        if (getattr(entry, form.projection or " ", None) is not None) != projects:
+            found = shown(None) if projects else "given"
+            raise TypeError(
+                f"{op}: weights[{n}].{form.projection} is {found}, expected"
+                f" {'an array' if projects else 'None'} like weights[0].{form.projection}"
+            )
+    return projects
+
+
+def check_weights(
+    op: str,
+    form: Form,
+    weights: Sequence[Any],
+    I: int,
+    D: int,
+    widths: Sequence[tuple[int, int]],
+    layered: bool,
+) -> None:
+    """
+    Check the shapes of all weights, and that what belongs together is given all or not.
+
+    `widths` are H and P of each layer; `layered` says that each has the H of its own states.
+    """
+    projects = bool(form.projection) and getattr(weights[0], form.projection, None) is not None
+    for n, entry in enumerate(weights):
+        layer = n // D
+        H, P = widths[layer]
+        K, symbol = I, "I"
+        if layer:
+            K, symbol = D * widths[layer - 1][1], "D*P" if projects else "D*H"
+            if widths[layer - 1] != widths[layer]:
+                symbol = "K"
+        arrays = entry._asdict()
+
+        def expected(
+            name: str, K: int = K, symbol: str = symbol, H: int = H, P: int = P
+        ) -> tuple[str, tuple[int, ...]]:
+            shape = _shape_of(form.shapes[name], K, H, P)
+            symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
+            return f"({symbols}{',' * (len(shape) == 1)})", shape
+
+        for name, a in arrays.items():
+            if a is None or a.shape == _shape_of(form.shapes[name], K, H, P):
+                continue
+            sizes = {_size_of(form, other) for other in weights}
+            if not (layered or projects) and len(sizes) > 1 and None not in sizes:
+                each_size = " and ".join(str(size) for size in sorted(sizes))  # type: ignore[type-var]
+                raise ValueError(
+                    f"{op}: input_h is an array, and the layers have H = {each_size}: pass input_h"
+                    " and input_c as lists of an array (D, B, H) for each layer"
+                )
+            symbols, shape = expected(name)
+            if symbol == "K":
+                raise ValueError(
+                    f"{op}: weights[{n}].{name} has shape {a.shape}, expected {symbols} = {shape}"
+                    f" with K = {K}, what layer {layer - 1} gives, and H = {H}"
+                )
+            expect_shape(op, f"weights[{n}].{name}", a, symbols, shape)
+        given = [name for name in form.together if arrays.get(name) is not None]
+        if 0 < len(given) < len(form.together):
+            missing = next(name for name in form.together if arrays[name] is None)
+            symbols, shape = expected(missing)
+            raise TypeError(
+                f"{op}: weights[{n}].{missing} is None, expected an array of shape {symbols} ="
+                f" {shape} like weights[{n}].{given[0]}"
+            )

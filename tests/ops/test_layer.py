@@ -22,7 +22,8 @@ from cupyrnn.driver import stack as _stack
 from cupyrnn.driver.layer import Layer
 from cupyrnn.driver.packing import Packing
 from cupyrnn.driver.padded import Extent, Padded
-from cupyrnn.driver.stack import Sizes, Stack
+from cupyrnn.driver.reserve import Leaves, Sizes
+from cupyrnn.driver.stack import Stack
 from cupyrnn.weights.params import Net
 
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
@@ -259,7 +260,8 @@ def test_two_layers_in_both_directions(
     def stack_of(xp: ModuleType, given: dict[str, Any]) -> Stack:
         weights = [{n: given[f"{n}{pl}"] for n in INPUTS[2:]} for pl in range(4)]
         cells = [cell_of(xp, w | {"x": given["x"]}) for w in weights]
-        return Stack(net, sizes, cells, Packing(xp, T, B, extent.lengths, extent.resets))
+        packing = Packing(xp, T, B, extent.lengths, extent.resets)
+        return Stack(cells, Leaves(net, sizes, cells[0].Saved, States, packing))
 
     def run(xp: ModuleType, given: dict[str, Any]) -> tuple[Any, Any, Any]:
         stack = stack_of(xp, given)

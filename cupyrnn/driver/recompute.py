@@ -1,0 +1,218 @@
+"""
+Layers that keep some of their states only: what else the gradient needs is computed again.
+
+A layer is taken in pieces of whole steps, each of them a layer of its own. Forward, a piece leaves
+the states that are asked for. Backwards, from the last piece to the first, what its steps saved is
+computed again as in the forward pass, from the state kept before the first of them; or, where the
+states of all are kept and no compiled layer is faster, of all steps at once. What steps save is in
+memory for one piece at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .._arrays import compute_dtype
+from ..cells.contract import each
+from . import layer as _layer
+from .layer import Layer
+from .products import block_rows
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from .._arrays import Array
+    from ..cells.contract import Cell, Gradients
+    from .packing import Rows
+
+# Blocks of rows in a piece that is one compiled call, which packs the weights each time.
+_BLOCKS = 4
+# Elements [n, H] of steps computed again at once: a core's cache holds what they make.
+_CHUNK = 65536
+
+
+class Kept(NamedTuple):
+    """The states that a layer keeps: of every step, or before every k-th but the first."""
+
+    every: int  # k
+    states: Any  # the cell's States, [n, ·] each
+
+
+class _Piece(NamedTuple):
+    """Consecutive steps, their rows, and those of the kept states that they leave."""
+
+    steps: slice
+    rows: slice
+    kept: slice
+
+
+def count_kept(rows: Rows, every: int) -> int:
+    """Return how many rows of states are kept."""
+    if every == 1:
+        return rows.rows
+    starts = rows.starts
+    return int((starts[1:] - starts[:-1])[every::every].sum())
+
+
+def largest(xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]) -> int:
+    """Return the rows of the largest piece: of the memory that `forward` and `backward` take."""
+    pieces = _pieces(xp, cell, rows, every, dtype)
+    return max((p.rows.stop - p.rows.start for p in pieces), default=0)
+
+
+def _pieces(
+    xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]
+) -> Iterator[_Piece]:
+    """Yield the pieces in order: as many steps as a multiple of `every`, but the last."""
+    starts, most = rows.starts, block_rows(xp)
+    if _layer.is_one_call(xp, cell, min(rows.rows, most), dtype):
+        most *= _BLOCKS
+    batches = starts[1:] - starts[:-1]
+    t0 = kept = 0
+    while t0 < rows.steps:
+        enough = int(np.searchsorted(starts, starts[t0] + most))
+        t1 = min(rows.steps, t0 + max(1, -(-(enough - t0) // every)) * every)
+        row, end = int(starts[t0]), int(starts[t1])
+        n = end - row if every == 1 else int(batches[t0 + every : t1 + 1 : every].sum())
+        yield _Piece(slice(t0, t1), slice(row, end), slice(kept, kept + n))
+        t0, kept = t1, kept + n
+
+
+def _left(rows: Rows, piece: _Piece, every: int) -> Any:
+    """Return which rows of a piece are the states that it leaves."""
+    if every == 1:
+        return slice(None)
+    starts, t0, end = rows.starts, piece.steps.start, piece.steps.stop + 1
+    next_steps = range(t0 + every, min(end, rows.steps), every)
+    parts = [np.arange(starts[t + 1] - starts[t]) + starts[t - 1] - starts[t0] for t in next_steps]
+    return np.concatenate([np.zeros(0, np.intp), *parts])
+
+
+def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h: Array) -> Any:
+    """
+    Run a cell over all sequences.
+
+    Parameters
+    ----------
+    layer
+        Its `saved` is a Kept, whose states are written.
+    memory
+        For what the steps of the largest piece save, h not included.
+    h : [N, P]
+        Written: h of every step. If the states of every step are kept, it is theirs.
+
+    Returns
+    -------
+    NamedTuple
+        The states after the last step of each sequence.
+    """
+    x, first, rows, (every, kept) = layer
+    last = each(first, lambda s: s.astype(compute_dtype(x.dtype), order="C"))
+    for piece in _pieces(xp, cell, rows, every, x.dtype):
+        part = rows.part(piece.steps.start, piece.steps.stop)
+        saved = cell.Saved(*(a[: part.rows] for a in memory), h[piece.rows])
+        running = each(last, lambda s, n=part.sequences: s[:n])  # type: ignore[misc]
+        after = _layer.forward(xp, cell, Layer(x[piece.rows], running, part, saved))
+        for to, state in zip(running, after, strict=True):
+            if to is not None:
+                to[...] = state
+        left = _left(rows, piece, every)
+        for to, state in zip(kept, cell.states(saved), strict=True):
+            if to is not None and to is not h and piece.kept.stop > piece.kept.start:
+                to[piece.kept] = state[left if every == 1 else xp.asarray(left)]
+    return last
+
+
+def backward(
+    xp: ModuleType,
+    cells: tuple[Cell, Cell],
+    layer: Layer,
+    given: Any,
+    carried: Any,
+    grads: Gradients,
+    memory: Sequence[Array],
+) -> None:
+    """
+    The gradient of a layer: see `layer.backward`.
+
+    Parameters
+    ----------
+    cells
+        Of the gradient; and of the forward pass, which may have attributes that the other has not.
+    layer
+        What `forward` read and left.
+    memory
+        For what the steps of the largest piece save.
+    """
+    (cell, again), x = cells, layer.x
+    pieces = list(_pieces(xp, cell, layer.packing, layer.saved.every, x.dtype))
+    if not pieces:
+        nothing = layer._replace(saved=cell.Saved(*memory))
+        _layer.backward(xp, cell, nothing, given, carried, grads)
+    if grads.by in ("examples", "norms"):  # All steps are needed at once.
+        saved = cell.Saved(*(xp.empty((len(x), a.shape[1]), a.dtype) for a in memory))
+        for piece in pieces:
+            some = cell.Saved(*(a[piece.rows] for a in saved))
+            _again(xp, again, layer, piece, some)
+        _layer.backward(xp, cell, layer._replace(saved=saved), given, carried, grads)
+        return
+    for piece in reversed(pieces):
+        saved = cell.Saved(*(a[: piece.rows.stop - piece.rows.start] for a in memory))
+        of_piece = _again(xp, again, layer, piece, saved)
+        n = of_piece.packing.sequences
+        _layer.backward(
+            xp,
+            cell,
+            of_piece,
+            each(given, lambda g, p=piece: g[p.rows]),  # type: ignore[misc]
+            each(carried, lambda s, n=n: s[:n]),  # type: ignore[misc]
+            grads._replace(x=grads.x[piece.rows], adds=grads.adds or piece is not pieces[-1]),
+        )
+
+
+def _again(xp: ModuleType, cell: Cell, layer: Layer, piece: _Piece, saved: Any) -> Layer:
+    """Compute what the steps of a piece save; return the piece as a layer."""
+    x, first, rows, (every, kept) = layer
+    part = rows.part(piece.steps.start, piece.steps.stop)
+    entering = _entering(rows, piece, layer.saved, first, part.sequences)
+    of_piece = Layer(x[piece.rows], entering, part, saved)
+    if every == 1 and not _layer.is_one_call(xp, cell, part.rows, x.dtype):
+        _all_at_once(xp, cell, of_piece, each(kept, lambda s: s[piece.rows]))
+    else:
+        _layer.forward(xp, cell, of_piece)
+    return of_piece
+
+
+def _entering(rows: Rows, piece: _Piece, saved: Kept, first: Any, n: int) -> Any:
+    """Return the states before the first step of a piece, of its n sequences."""
+    t0, states, start = piece.steps.start, saved.states, piece.kept.start - n
+    if t0 == 0:
+        states, start = first, 0
+    elif saved.every == 1:
+        start = int(rows.starts[t0 - 1])
+    return each(states, lambda s: s[start : start + n])
+
+
+def _all_at_once(xp: ModuleType, cell: Cell, layer: Layer, after: Any) -> None:
+    """Compute what the steps save, of the states after each: all rows as those of one step."""
+    x, first, rows, saved = layer
+    compute = compute_dtype(x.dtype)
+    before = type(first)._make(
+        [
+            None if s is None else rows.before(0, rows.rows, s, a, compute)
+            for s, a in zip(first, after, strict=True)
+        ]
+    )
+    most = max(1, _CHUNK // max(1, saved[0].shape[1])) if xp is np else max(1, len(x))
+    for start in range(0, len(x), most):
+        some = slice(start, start + most)
+        _layer.forward_step(
+            xp,
+            cell,
+            x[some],
+            each(before, lambda s, some=some: s[some]),  # type: ignore[misc]
+            each(saved, lambda a, some=some: a[some]),  # type: ignore[misc]
+        )

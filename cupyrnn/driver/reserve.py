@@ -1,0 +1,198 @@
+"""
+reserve_space: what the forward pass of a net leaves for its gradient.
+
+By layer the dropout mask of its input, then by direction what its steps saved. Where only states
+are kept, these, and where they are of every k-th step, below the last layer also h of every step,
+which the layer above reads. What then stands last tells which steps these are and what else the
+steps need to be computed again: small whole numbers, which every dtype can hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..cells.contract import columns_of
+from . import recompute
+from .recompute import Kept
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from .._arrays import Array
+
+
+class Layers(Protocol):
+    """The sizes of a net: layers and directions, and H and P of each layer."""
+
+    @property
+    def L(self) -> int: ...
+    @property
+    def D(self) -> int: ...
+    @property
+    def widths(self) -> Sequence[tuple[int, int]]: ...
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call, and what it drops."""
+
+    T: int
+    B: int
+    is_training: bool
+    dropout: float
+    seed: int
+    seed2: int
+
+    def drops(self, net: Layers) -> bool:
+        """Return whether values are dropped between layers."""
+        return self.is_training and self.dropout > 0 and net.L > 1
+
+
+class Reserved(NamedTuple):
+    """What a layer leaves for the backward pass: views of reserve_space."""
+
+    mask: Array | None  # [N, D*P], of its input, where there is dropout
+    saved: list[Any]  # by direction, the cell's Saved or a Kept
+    h: list[Array]  # by direction, of every step; none of the last layer with every k-th state
+
+
+class Leaves(NamedTuple):
+    """What the steps of a net leave."""
+
+    net: Layers
+    sizes: Sizes
+    saved: Any  # the cells' Saved
+    states: Any  # and States
+    rows: Any  # Rows; of a call, its Packing
+    every: int | None = None  # None: all that the steps save, else every k-th state
+
+    def _shapes(self) -> Iterator[tuple[int, str, tuple[int, int]]]:
+        """Yield the layer, what it is and the shape of every part of reserve_space."""
+        net, rows = self.net, self.rows.rows
+        n = rows if self.every is None else recompute.count_kept(self.rows, self.every)
+        below = 0
+        for layer, (H, P) in enumerate(net.widths):
+            if layer and self.sizes.drops(net):
+                yield layer, "mask", (rows, net.D * below)
+            columns = [P] + [H] * (len(self.states._fields) - 1)
+            if self.every is None:
+                columns = columns_of(self.saved, H, P)
+            for _ in range(net.D):
+                yield from ((layer, "saved", (n, width)) for width in columns)
+            if self.every not in (None, 1) and layer < net.L - 1:
+                yield from ((layer, "h", (rows, P)) for _ in range(net.D))
+            below = P
+
+    @property
+    def size(self) -> int:
+        """The number of elements of reserve_space, without its note."""
+        return sum(n * columns for *_, (n, columns) in self._shapes())
+
+    def parts(self, reserve_space: Array) -> list[Reserved]:
+        """Return the parts of reserve_space by layer."""
+        result = [Reserved(None, [], []) for _ in range(self.net.L)]
+        found: list[list[Array]] = [[] for _ in range(self.net.L)]
+        start = 0
+        for layer, what, shape in self._shapes():
+            end = start + shape[0] * shape[1]
+            part = reserve_space[start:end].reshape(shape)
+            start = end
+            if what == "mask":
+                result[layer] = result[layer]._replace(mask=part)
+            else:
+                (found[layer] if what == "saved" else result[layer].h).append(part)
+        kind = self.saved if self.every is None else self.states
+        n = len(kind._fields)
+        for arrays, (_, saved, h) in zip(found, result, strict=True):
+            for d in range(self.net.D):
+                states = kind._make(arrays[d * n : (d + 1) * n])
+                saved.append(states if self.every is None else Kept(self.every, states))
+            if self.every in (None, 1):
+                h.extend(a.h if self.every is None else a.states.h for a in saved)
+        return result
+
+
+class Note(NamedTuple):
+    """What stands at the end of a reserve_space of states."""
+
+    every: int
+    call: int  # a checksum of the sizes, attributes, lengths and resets
+    forget_bias: float | None = None
+    cell_clip: float | None = None
+
+
+_FORMAT, _BEGINS = "<2sqI?d?d", b"k="
+_BYTES = struct.calcsize(_FORMAT)
+
+
+def reserve_size(leaves: Leaves) -> int:
+    """Return the number of elements of reserve_space."""
+    if leaves.every is None:
+        return leaves.size
+    size = leaves.size + _BYTES
+    # A size tells states from all that steps save.
+    return size + (size == leaves._replace(every=None).size)
+
+
+def write_note(xp: ModuleType, reserve_space: Array, note: Note) -> None:
+    """Write what stands at the end of reserve_space."""
+    given = [v for a in note[2:] for v in (a is not None, 0.0 if a is None else a)]
+    text = struct.pack(_FORMAT, _BEGINS, note.every, note.call, *given)
+    numbers = np.frombuffer(text, np.uint8).astype(reserve_space.dtype)
+    reserve_space[-_BYTES:] = xp.asarray(numbers)
+
+
+def _read_note(xp: ModuleType, reserve_space: Array) -> Note | None:
+    """Return the note at the end of reserve_space, if there is any."""
+    if len(reserve_space) < _BYTES:
+        return None
+    end = reserve_space[-_BYTES:].real
+    numbers = (end if xp is np else xp.asnumpy(end)).astype(np.float64)
+    if not ((numbers >= 0) & (numbers <= 255)).all():
+        return None
+    begins, every, call, *given = struct.unpack(_FORMAT, numbers.astype(np.uint8).tobytes())
+    if begins != _BEGINS or every < 1:
+        return None
+    return Note(every, call, *(given[k + 1] if given[k] else None for k in (0, 2)))
+
+
+def check_size(op: str, reserve_space: Array, size: int, how: str = "") -> None:
+    """Check that reserve_space has so many elements; `how` it is then saved."""
+    if reserve_space.shape != (size,):
+        raise ValueError(
+            f"{op}: reserve_space has shape {reserve_space.shape}, expected ({size},){how}, as"
+            f" {op.removesuffix('_backprop')} returns it for these arguments with is_training=True"
+        )
+
+
+def check_reserve(
+    op: str, xp: ModuleType, reserve_space: Array, leaves: Leaves, fingerprint: Callable[[], int]
+) -> tuple[Leaves, Note | None]:
+    """
+    Check that reserve_space is that of a call; return what is in it, and its note if it has one.
+
+    Parameters
+    ----------
+    leaves
+        Of the call, with `every` if it is known: else, unless all was saved, the note is read,
+        from a device by a copy to the host.
+    fingerprint
+        What tells the call from those with other sizes, attributes, lengths or resets.
+    """
+    size = reserve_size(leaves)
+    if leaves.every is None and reserve_space.ndim == 1 and len(reserve_space) != size:
+        note = _read_note(xp, reserve_space)
+        if note is not None:
+            leaves = leaves._replace(every=note.every)
+            check_size(op, reserve_space, reserve_size(leaves), f" with save={note.every}")
+            if note.call != fingerprint():
+                raise ValueError(
+                    f"{op}: reserve_space is of a call with save={note.every} and with other"
+                    " sizes, attributes, lengths or resets"
+                )
+            return leaves, note
+    check_size(op, reserve_space, size)
+    return leaves, None
