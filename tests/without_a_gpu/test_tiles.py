@@ -60,8 +60,9 @@ def test_tiles_agree_with_numpy(
     tiles_agree_with_numpy(cupy_on_cpu, taken, dtype, B, H)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(("B", "H"), [(9, 33), (17, 36), (3, 1), (1, 128), (1100, 64)])
+@pytest.mark.parametrize(
+    ("dtype", "B", "H"), [("float16", 9, 33), ("bfloat16", 3, 36), ("float16", 1, 128)]
+)
 @pytest.mark.gpu
 def test_tiles_on_a_gpu_agree_with_numpy(
     cupy_on_gpu: ModuleType, taken: dict[str, list[bool]], dtype: str, B: int, H: int
