@@ -277,8 +277,17 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
 TOOLS = [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        # Slow: the thread sanitizer, and the interpreter where it is to find nothing.
+        pytest.param(
+            name, tool, marks=[pytest.mark.slow] * (tool == SANITIZER or tool not in tools)
+        )
+        for name, (_, _, _, tools) in PLANTED.items()
+        for tool in (ORDERS, INTERPRETER, SANITIZER)
+    ],
+)
 @pytest.mark.cuda_on_cpu
 def test_a_planted_error_is_caught(
     cupy_on_cpu: ModuleType,
@@ -340,12 +349,20 @@ def test_what_is_taken_fits_into_the_registers(cell: str, arch: str) -> None:
             assert usage.shared <= 48 * 1024
 
 
-@pytest.mark.parametrize("cell", TILED)
+# Two architectures of each; the rest is slow.
 @pytest.mark.parametrize(
-    ("arch", "order", "dtype"),
-    [("80", "together", "bfloat16"), ("90", "backward", "float16"),
-     ("100", "together", "float16"), ("120", "forward", "bfloat16")],
-)  # fmt: skip
+    ("cell", "arch", "order", "dtype"),
+    [
+        ("lstm", "80", "together", "bfloat16"),
+        ("gru_reset_after", "90", "backward", "float16"),
+        ("lstm", "100", "backward", "float16"),
+        ("gru_reset_after", "120", "together", "bfloat16"),
+        pytest.param("gru_reset_after", "80", "forward", "float16", marks=pytest.mark.slow),
+        pytest.param("lstm", "90", "forward", "float16", marks=pytest.mark.slow),
+        pytest.param("gru_reset_after", "100", "together", "float16", marks=pytest.mark.slow),
+        pytest.param("lstm", "120", "forward", "bfloat16", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.cuda_on_cpu
 def test_the_ptx_agrees(
     cupy_on_cpu: ModuleType,
