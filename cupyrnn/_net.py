@@ -367,16 +367,17 @@ _FINGERPRINT, _EVERY = 4, 8  # bytes
 def fingerprint(run: Run, drops: bool, *net: object) -> int:
     """Return a number that tells a call from those with other sizes, attributes or lengths."""
     # Without the seeds, as the masks themselves are in reserve_space.
-    lengths, resets, (T, B, _, dropout, *_) = run.lengths, run.resets, run.sizes
+    lengths, resets, (T, _, _, dropout, *_) = run.lengths, run.resets, run.sizes
     rate = dropout if drops else 0.0
     full = None if lengths is None or (lengths == T).all() else lengths.tolist()
     marks = None if resets is None or not resets.any() else resets.tobytes()
-    return zlib.crc32(repr(((*net, T, B), rate, real_dtype(run.dtype).str, full, marks)).encode())
+    return zlib.crc32(repr((net, rate, real_dtype(run.dtype).str, full, marks)).encode())
 
 
 def packed_fingerprint(net: Net, run: Run) -> int:
     """Return the fingerprint of a call with packed parameters."""
-    return fingerprint(run, run.sizes.drops(net), *net)
+    (*of_net, gate), (T, B, *_) = net, run.sizes
+    return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate)
 
 
 def host_reserved_of(owner: int, net: Net, run: Run) -> NDArray[np.int8]:

@@ -267,7 +267,8 @@ def _fingerprint_of(call: _Call, weights: Sequence[Any], given: Attributes) -> i
     run, net = call.run, call.net
     shapes = [[None if a is None else a.shape for a in entry] for entry in weights]
     named = given.gate_order, given.recurrent_activation
-    return fingerprint(run, run.sizes.drops(net), net, call.form.name, shapes, named)
+    sizes = run.sizes[:2], net, shapes
+    return fingerprint(run, run.sizes.drops(net), sizes, call.form.name, named)
 
 
 def _of_driver(call: _Call, states: Sequence[Any]) -> list[Any]:
