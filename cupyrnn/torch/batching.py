@@ -1,9 +1,10 @@
 """
 What an op is under vmap: the batch of vmap as a part of B where that is the same, else a loop.
 
-B takes the batch of vmap where no weight is batched: one call, forward or in forward mode. With
-weights that differ, and backward, where the gradient of the weights has to be one for each example,
-an op is called for each of them.
+B takes the batch of vmap where no weight is batched: one call, forward or in forward mode, and
+backward of a block op over sequences with B = 1, whose gradients of weights are taken by example.
+With weights that differ, and elsewhere backward, where the gradient of the weights has to be one
+for each example, an op is called for each of them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ class Op(Protocol):
     def call(self, which: str, *args: Any) -> Sequence[Any]:
         """Call the op itself, the gradient or their tangents, with tensors and attributes."""
 
+    def by_example(self, *args: Any) -> Sequence[Any] | None:
+        """Call the gradient, of weights by example, unless that has to have a derivative."""
+
 
 def rule_of(op: Op, which: str) -> Callable[..., Batched]:
     """Return the rule that vmap has for one of the ops of a function."""
@@ -34,7 +38,9 @@ def rule_of(op: Op, which: str) -> Callable[..., Batched]:
         axes = _axes(op, which)
         batched = [n for n, d in enumerate(in_dims) if d is not None]
         if axes and all(axes[n] is not None for n in batched):
-            return _together(op, which, info.batch_size, in_dims, args, axes)
+            found = _together(op, which, info.batch_size, in_dims, args, axes)
+            if found is not None:
+                return found
         return _one_by_one(lambda *given: op.call(which, *given), info.batch_size, in_dims, args)
 
     return rule
@@ -43,16 +49,19 @@ def rule_of(op: Op, which: str) -> Callable[..., Batched]:
 def _axes(op: Op, which: str) -> list[int | None]:
     """Return where B is in each tensor of a call, nothing if examples cannot share one."""
     f = op.function
-    if f.axes is None or which not in ("forward", "jvp"):
+    if f.axes is None or which not in ("forward", "jvp", "backward"):
         return []
-    names = [*f.inputs, *(f.inputs if which == "jvp" else ()), *f.extras]
+    if which == "backward" and not f.by_example:
+        return []
+    between = {"jvp": f.inputs, "backward": (*f.outputs, *f.saved, *f.outputs)}
+    names = [*f.inputs, *between.get(which, ()), *f.extras]
     return [f.axes.get(name) for name in names]
 
 
 def _together(
     op: Op, which: str, N: int, in_dims: Dims, args: Sequence[Any], axes: Sequence[int | None]
-) -> Batched:
-    """Call an op once, with N*B in place of B."""
+) -> Batched | None:
+    """Call an op once, with N*B in place of B; None where that is not possible."""
     given, B = list(args), 0
     for n, (axis, d) in enumerate(zip(axes, in_dims, strict=False)):
         t = args[n]
@@ -66,8 +75,22 @@ def _together(
         B = whole.shape[axis + 1]
         given[n] = whole.flatten(axis, axis + 1)
     f = op.function
-    outputs = f.outputs if which == "jvp" else (*f.outputs, *f.saved)
     results, dims = [], []
+    if which == "backward":
+        grads = op.by_example(*given) if B == 1 and N else None
+        if grads is None:
+            return None
+        for name, t, a in zip(f.inputs, grads, args, strict=False):
+            # Of one example each the axis B in front, or in place, is that of vmap.
+            axis = f.axes.get(name)
+            if a is None:
+                t = t.new_empty(N, 0)
+            elif axis is not None:
+                t = t.unflatten(axis, (N, 1))
+            results.append(t)
+            dims.append(axis or 0)
+        return tuple(results), tuple(dims)
+    outputs = f.outputs if which == "jvp" else (*f.outputs, *f.saved)
     for name, t in zip(outputs, op.call(which, *given), strict=True):
         axis = f.axes[name]
         results.append(t.unflatten(axis, (N, B)))

@@ -72,6 +72,7 @@ def _lstm_of(name: str, forward: Any, backward: Any, *attributes: str) -> Op:
             backward=gradient,
             shapes=lambda *args: dict.fromkeys(LSTMOutputs._fields, _states(*args)),
             axes=_axes_of(*LSTMOutputs._fields, steps=bool(attributes)),
+            by_example=bool(attributes),
         )
     )
 
@@ -98,6 +99,7 @@ def _gru_of(name: str, forward: Any, backward: Any, *attributes: str) -> Op:
             backward=gradient,
             shapes=lambda *args: dict.fromkeys(GRUOutputs._fields, _states(*args)),
             axes=_axes_of(*GRUOutputs._fields, steps=bool(attributes)),
+            by_example=bool(attributes),
         )
     )
 

@@ -65,6 +65,7 @@ class Function(NamedTuple):
     shapes: Callable[[Named, Named], dict[str, tuple[int, ...]]]
     # The axis B of the tensors that have one, where a longer B is the same as more calls.
     axes: dict[str, int] | None = None
+    by_example: bool = False  # whether the gradient takes weight_gradients
 
 
 # What has second derivatives: those that have a complex dtype beside them.
@@ -328,14 +329,26 @@ class Op:
 
         return _where(args[0], run)
 
-    def _backward(self, *args: Any) -> list[torch.Tensor | None]:
+    def by_example(self, *args: Any) -> Sequence[Any] | None:
+        """
+        Return the gradients by example, which have no derivative; None where one may be asked for.
+
+        Those of weights have an axis B in front.
+        """
+        tensors = args[: self._tensors["backward"]]
+        if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
+            return None
+        return self._whole(args[0], self._backward(*args, weight_gradients="examples"))
+
+    def _backward(self, *args: Any, **more: str) -> list[torch.Tensor | None]:
         f, (n, m, k) = self.function, self._sizes
 
         def run() -> list[torch.Tensor | None]:
             inputs = arrays_of(f.name, f.inputs, args[:n])
             results = arrays_of(f.name, self._results, args[n : n + m])
             cotangents = arrays_of(f.name, f.outputs, args[n + m : n + m + k])
-            grads = f.backward(inputs, results, cotangents, self._rest(args[0], args[n + m + k :]))
+            rest = self._rest(args[0], args[n + m + k :]) | more
+            grads = f.backward(inputs, results, cotangents, rest)
             given = [grads[name] if name in inputs else None for name in f.inputs]
             return tensors_of(given, args[0])
 

@@ -183,3 +183,39 @@ def test_dropout_is_a_function_of_the_seeds() -> None:
     assert not torch.equal(found[0], found[1])
     for n in range(2):
         close(found[n], call(seeds[n]))
+
+
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru"])
+def test_examples_are_one_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients of the weights of each example, by vmap over sequences of B = 1."""
+    T, I, H, gates = 5, 3, 4, {"block_lstm": 4, "block_gru": 3}[name]
+    torch.manual_seed(0)
+    x, h = torch.randn(T, N, 1, I).double(), torch.randn(N, 1, H).double()
+    if name == "block_lstm":
+        weights = [torch.randn(I + H, gates * H).double(), torch.randn(gates * H).double()]
+        states = [torch.randn(N, 1, H).double(), h]
+    else:
+        shapes = [(I + H, 2 * H), (I + H, H), (2 * H,), (H,)]
+        weights = [torch.randn(s).double() for s in shapes]
+        states = [h]
+    op = getattr(definitions, name.upper())
+    calls, by_example = [], op.by_example
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return by_example(*args)
+
+    def loss(weights: Any, x: Any, *states: Any) -> Any:
+        return (getattr(ct, name)(x, *states, *weights).h ** 2).sum()
+
+    slope = torch.func.grad(loss)
+    expected = [slope(weights, x[:, n], *(s[n] for s in states)) for n in range(N)]
+    monkeypatch.setattr(op, "by_example", counted)
+    for dim in (1, 0):
+        given = x.movedim(1, dim)
+        found = torch.func.vmap(slope, in_dims=(None, dim, *[0] * len(states)))(
+            weights, given, *states
+        )
+        for a, *e in zip(found, *expected, strict=True):
+            close(a, torch.stack(e))
+    assert len(calls) == 2
