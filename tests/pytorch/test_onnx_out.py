@@ -138,3 +138,16 @@ def test_resets_are_refused() -> None:
     with pytest.raises(Exception, match="Failed to convert") as caught:
         export(Net(), torch.randn(4, 1, 2), torch.zeros(4, 1, dtype=torch.bool))
     assert "cudnn_rnn: resets is 'given', which no node of ONNX has" in reason_of(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "op"), [("LSTM", "cudnn_rnn"), ("BlockGRU", "stacked_rnn")])
+def test_dropout_is_refused(kind: str, op: str) -> None:
+    """Of a module in training; in evaluation there is none."""
+    net = getattr(ct, kind)(2, 3, num_layers=2, dropout=0.3)
+    with pytest.raises(Exception, match="Failed to convert") as caught:
+        torch.onnx.export(
+            net.train(), (torch.randn(4, 1, 2),), dynamo=True, verbose=False,
+            custom_translation_table=ct.onnx_translations(),
+        )  # fmt: skip
+    assert f"{op}: dropout is 0.3" in reason_of(caught.value)
+    assert "export the module after eval()" in reason_of(caught.value)
