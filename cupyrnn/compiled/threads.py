@@ -242,7 +242,7 @@ class Claim:
             if self._crew.size < n - 1:
                 try:
                     self._crew.grow(n - 1)
-                except RuntimeError:  # The system has no more of them.
+                except Exception:  # The system has no more of them, or not what wakes them.
                     return False
             _compiled(_wake)(n, self._crew.job)
         return True
