@@ -57,6 +57,7 @@ def gru_call(
 def net_call(ops: Any, rng: np.random.Generator, case: nets.Case, dtype: str, **more: Any) -> Call:
     inputs, engine = nets.problem(rng, case, dtype), {"engine": nets.own(ops)}
     out = nets.forward(ops, case, inputs, **more, **engine)
+    more.pop("save", None)  # which host_reserved says
     cotangents = nets.cotangents_of(rng, case, dtype)
 
     def grads(example: int | None = None, **attributes: Any) -> Any:
@@ -389,3 +390,13 @@ def test_products_on_a_device_are_not_one_per_example(
             counts.append(made.count("gemmStridedBatchedEx"))
     assert counts[:2] == counts[2:]
     assert min(counts) > 0
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("save", ["states", 3])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_where_states_alone_are_saved(
+    ops: Ops, mode: str, save: Any, rng: np.random.Generator
+) -> None:
+    case = nets.Case(mode, 7, 3, 2, 4, 2, nets.BI, lengths=(7, 0, 4))
+    check(net_call(ops, rng, case, "float64", save=save), case.B, "float64")
