@@ -194,6 +194,7 @@ class Form(Protocol):
     Saved: Any  # and of what its steps leave
     shapes: ClassVar[Mapping[str, str]]  # of each of the weights, such as "K+P, 4*H"
     together: ClassVar[Sequence[str]] = ()  # vectors that are given all or not at all
+    apart: ClassVar[Sequence[str]] = ()  # whose gradients need no memory: `finished` adds them
     projection: ClassVar[str] = ""  # the matrix [H, P] which, where it is given, makes P not H
 
     def attributes(self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool) -> Any:

@@ -63,7 +63,7 @@ class LSTMForm(Form):
 
     name, States, Saved = "an LSTM", LSTMStates, LSTMOutputs
     shapes: ClassVar = {"w": "K+P, 4*H", "b": "4*H", **dict.fromkeys(PEEPHOLES, "H"), "w_p": "H, P"}
-    together, projection = PEEPHOLES, "w_p"
+    together, apart, projection = PEEPHOLES, PEEPHOLES, "w_p"
 
     def attributes(
         self, op: str, given: Attributes, dtype: np.dtype[Any], *, forward: bool

@@ -55,7 +55,10 @@ class OfWeights:
             K = 0 if by == "norms" else a.shape[0]
             return xp.empty((*axes, K, a.shape[1]), compute)
 
-        self._memory = each(weights, memory)
+        named = zip(weights._fields, weights, strict=True)
+        self._memory = weights._make(
+            [a if a is None or name in form.apart else memory(a) for name, a in named]
+        )
         self.written = form.gradients(xp, self._memory)._replace(by=by)
         if by == "norms":
             self._norms = [[xp.zeros(B, compute)] for _ in weights]
