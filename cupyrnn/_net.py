@@ -20,6 +20,7 @@ from ._arrays import (
     cast,
     check_arrays,
     check_bool,
+    check_choice,
     check_dropout,
     check_integer,
     check_lengths,
@@ -31,6 +32,7 @@ from ._arrays import (
     module_of,
     shown,
     type_shown,
+    unless_zero,
 )
 from .arithmetic.dual import real_dtype
 from .arithmetic.norms import norm_of_rows, together
@@ -40,7 +42,8 @@ from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 from .driver.packing import Packing
 from .driver.reserve import Leaves, Sizes
-from .weights.params import GATES, Net, layout
+from .weights.packed import Settled, check_activation
+from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size, layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -175,6 +178,61 @@ def _check_layers(
         B = run.sizes.B
         shape = (net.D, B, width[of]) if run.time_major else (B, net.D, width[of])
         expect_shape(op, f"{name}[{layer}]", a, f"({run.directions}, {symbols})", shape)
+
+
+def check_packed(
+    op: str,
+    states: tuple[Any, Any, Any],
+    net: Settled,
+    run: RunArguments,
+    given: Mapping[str, Any],
+) -> tuple[Run, Net]:
+    """
+    Check a call of packed parameters; return it and its net.
+
+    `states` are input, input_h and input_c; `given`, by name, the arrays of the gradient alone.
+    """
+    input, input_h, input_c = states
+    said, known = net.said, net.known
+    rnn_mode = check_choice(op, "rnn_mode", said.rnn_mode, tuple(GATES))
+    direction = check_choice(op, "direction", said.direction, DIRECTIONS)
+    is_lstm, D = rnn_mode == "lstm", 2 if direction == "bidirectional" else 1
+    required = {"input": input, "input_h": input_h, "params": net.params}
+    optional = dict(given)
+    if "reserve_space" in optional:
+        required["reserve_space"] = optional.pop("reserve_space")
+    # Keras gives the cells without it a plain 0.
+    if is_lstm:
+        required["input_c"] = input_c
+    else:
+        optional["input_c"] = unless_zero(input_c)
+    call = check_run(op, required, optional, run)
+
+    shape = expect_rank(op, "input_h", input_h, f"({call.places}, P)")
+    H = shape[2]
+    if is_lstm:
+        H = expect_rank(op, "input_c", input_c, f"({call.places}, H)")[2]
+    L = shape[0 if call.time_major else 1]
+    if known is not None:
+        L, H = known.L * D, known.H
+        if call.I != known.I:
+            raise ValueError(
+                f"{op}: input has shape {input.shape}, expected ({call.steps}, I) with I ="
+                f" {known.I} as params knows it"
+            )
+    if L % D:
+        raise ValueError(
+            f"{op}: input_h has shape {shape}, expected ({call.places}, P) with D = 2:"
+            " bidirectional"
+        )
+    sizes = L // D, H, call.I
+    made = check_net(op, *sizes, rnn_mode, said.input_mode, direction, said.num_proj)
+    made = made._replace(gate=check_activation(op, rnn_mode, said.recurrent_activation))
+    check_shapes(op, call, made, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
+    expect_params_size(op, net.params, made, alone=known is None)
+    unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")
+    check_shapes(op, call, made, {n: a for n, a in optional.items() if n not in unchecked})
+    return check_sequences(op, call, run), made
 
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.

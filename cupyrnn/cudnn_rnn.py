@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ._arrays import Settled as Found
 from ._arrays import (
     cast,
     check_choice,
     contiguous,
     contiguous_all,
-    expect_rank,
     on_device,
     operand_dtype,
-    unless_zero,
+    signature,
 )
 from ._net import (
     OWN,
@@ -29,9 +29,7 @@ from ._net import (
     PackedForm,
     Run,
     RunArguments,
-    check_run,
-    check_sequences,
-    check_shapes,
+    check_packed,
     host_reserved_of,
     leaves_of,
     packed_fingerprint,
@@ -46,8 +44,7 @@ from .driver import stack as _stack
 from .driver.reserve import Note, check_reserve, check_size
 from .driver.stack import Stack, as_given, time_major_of
 from .weights.gradients import check_weight_gradients
-from .weights.packed import NetArguments, check_activation, settled
-from .weights.params import DIRECTIONS, GATES, check_net, expect_params_size
+from .weights.packed import NetArguments, settled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,6 +136,9 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
     return "cupy"
 
 
+_SETTLED = Found()
+
+
 def _check(
     op: str,
     states: tuple[Any, Any, Any],
@@ -152,55 +152,46 @@ def _check(
 
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
-    input, input_h, input_c = states
-    said, known = net.said, net.known
-    rnn_mode = check_choice(op, "rnn_mode", said.rnn_mode, tuple(GATES))
-    direction = check_choice(op, "direction", said.direction, DIRECTIONS)
-    is_lstm, D = rnn_mode == "lstm", 2 if direction == "bidirectional" else 1
-    required = {"input": input, "input_h": input_h, "params": net.params}
-    optional = dict(backward or {})
-    host_reserved = optional.pop("host_reserved", None)
-    if backward is not None:
-        required["reserve_space"] = optional.pop("reserve_space")
-    # Keras gives the cells without it a plain 0.
-    if is_lstm:
-        required["input_c"] = input_c
-    else:
-        optional["input_c"] = unless_zero(input_c)
-    call = check_run(op, required, optional, run)
+    lengths, resets, *attributes, seed, seed2, save = run
+    given = dict(backward or {})
+    # Any integer is a seed: not to be looked up by. Lengths, resets and host_reserved have values.
+    if (
+        not (lengths is resets is given.pop("host_reserved", None) is None)
+        or not type(seed) is type(seed2) is int
+    ):
+        return _check_all(op, states, net, run, engine, backward)
+    said = (op, engine, *net.said, *attributes, save)
+    key = signature(said, (*states, net.params, *given.values()))
+    key = None if key is None else (*key, net.known)
+    found = _SETTLED.get(key)
+    if found is None:
+        call = _check_all(op, states, net, run, engine, backward)
+        _SETTLED.keep(key, (call.run, call.net, call.engine))
+        return call
+    settled_run, made, by = found
+    sizes = settled_run.sizes._replace(seed=seed, seed2=seed2)
+    return _Call(settled_run._replace(sizes=sizes), made, net.params, by)
 
-    shape = expect_rank(op, "input_h", input_h, f"({call.places}, P)")
-    H = shape[2]
-    if is_lstm:
-        H = expect_rank(op, "input_c", input_c, f"({call.places}, H)")[2]
-    L = shape[0 if call.time_major else 1]
-    if known is not None:
-        L, H = known.L * D, known.H
-        if call.I != known.I:
-            raise ValueError(
-                f"{op}: input has shape {input.shape}, expected ({call.steps}, I) with I ="
-                f" {known.I} as params knows it"
-            )
-    if L % D:
-        raise ValueError(
-            f"{op}: input_h has shape {shape}, expected ({call.places}, P) with D = 2:"
-            " bidirectional"
-        )
-    sizes = L // D, H, call.I
-    made = check_net(op, *sizes, rnn_mode, said.input_mode, direction, said.num_proj)
-    made = made._replace(gate=check_activation(op, rnn_mode, said.recurrent_activation))
-    check_shapes(op, call, made, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
-    expect_params_size(op, net.params, made, alone=known is None)
-    unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")
-    check_shapes(op, call, made, {n: a for n, a in optional.items() if n not in unchecked})
-    call = check_sequences(op, call, run)
+
+def _check_all(
+    op: str,
+    states: tuple[Any, Any, Any],
+    net: Settled,
+    run: RunArguments,
+    engine: str,
+    backward: dict[str, Any] | None = None,
+) -> _Call:
+    """Do what `_check` says."""
+    given = dict(backward or {})
+    host_reserved = given.pop("host_reserved", None)
+    call, made = check_packed(op, states, net, run, given)
     if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
         if host_reserved is not None:
             expected = host_reserved_of(OWN, made, call)
             engine, every = reserved_engine(op, call.xp, engine, host_reserved, expected)
             call = call._replace(every=every)
-    return _Call(call, made, net.params, _engine(op, engine, call, made, input))
+    return _Call(call, made, net.params, _engine(op, engine, call, made, states[0]))
 
 
 def _stack_of(call: _Call, leaves: Leaves) -> Stack:
