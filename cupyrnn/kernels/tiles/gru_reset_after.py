@@ -73,7 +73,7 @@ template <typename T, bool PAIRS> struct GRUResetAfterBackwardTiles {
     const T *r, *u, *c, *hc, *h_prev, *h_grad;
     T* dz;
     int H;
-    Two<T> saved[2][5], given[2], kept[2];
+    Two<T> saved[2][5], given[2];
     float passed[2][2];
     GRUResetAfterGateGradients<float> k[2][2];  // of a gradient of one
 
@@ -97,7 +97,6 @@ template <typename T, bool PAIRS> struct GRUResetAfterBackwardTiles {
                 wide(saved[row][3].v[n]), wide(saved[row][4].v[n]), 1.f);
             passed[row][n] = u_;
         }
-        kept[row] = given[row];
     }
     __device__ __forceinline__ void deltas(
         int row, const float (&dh)[2], float (&d)[2][3], float (&past)[2], long long n)
@@ -105,7 +104,7 @@ template <typename T, bool PAIRS> struct GRUResetAfterBackwardTiles {
         float d_c[2];
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-            const float total = dh[m] + (h_grad ? wide(kept[row].v[m]) : 0.f);
+            const float total = dh[m] + (h_grad ? wide(given[row].v[m]) : 0.f);
             d[m][0] = total * k[row][m].dhc;
             d[m][1] = total * k[row][m].dr;
             d[m][2] = total * k[row][m].du;

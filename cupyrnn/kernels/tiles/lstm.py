@@ -96,7 +96,7 @@ template <typename T, bool PAIRS> struct LSTMBackwardTiles {
     bool peephole, clipped;
     float cell_clip;
     float dcs[2][2], wci[2], wcf[2], wco[2];
-    Two<T> saved[2][7], given_c[2], given_h[2], kept_c[2], kept_h[2];
+    Two<T> saved[2][7], given_c[2], given_h[2];
     LSTMFactors<float> k[2][2];
 
     __device__ __forceinline__ int column(int k) const
@@ -123,15 +123,14 @@ template <typename T, bool PAIRS> struct LSTMBackwardTiles {
                 wide(saved[r][3].v[u]), wide(saved[r][4].v[u]), wide(saved[r][5].v[u]),
                 wide(saved[r][6].v[u]),
                 peephole, wci[u], wcf[u], wco[u], clipped, cell_clip);
-        kept_c[r] = given_c[r], kept_h[r] = given_h[r];
     }
     __device__ __forceinline__ void deltas(
         int r, const float (&dh)[2], float (&d)[2][4], float (&past)[2], long long n)
     {
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
-            const float of_c = cs_grad ? wide(kept_c[r].v[u]) : 0.f;
-            const float of_h = h_grad ? wide(kept_h[r].v[u]) : 0.f;
+            const float of_c = cs_grad ? wide(given_c[r].v[u]) : 0.f;
+            const float of_h = h_grad ? wide(given_h[r].v[u]) : 0.f;
             const LSTMGateGradients<float> g =
                 lstm_gate_gradients<float>(k[r][u], dcs[r][u], of_c, dh[u] + of_h);
             dcs[r][u] = g.dcs;
