@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from timing import BACKWARD, FORWARD, Contestant
+from timing import BACKWARD, BOTH, FORWARD, Contestant
 
 import cupyrnn
 
@@ -140,14 +140,34 @@ def rare(case: Case) -> bool:
     return largest or case.mode == "rnn_relu"
 
 
-def ratio_aim(case: Case, what: str, name: str) -> float | None:
+# With Numba, PyTorch's LSTM forward and backward, with one thread and with more.
+_LSTM_AIMS: dict[tuple[int, ...], tuple[float, float]] = {
+    (100, 1, 32, 32): (1.8, 1.8),
+    (50, 16, 128, 128): (1.1, 1.05),
+    (1000, 8, 64, 64): (1.2, 1.3),
+    (100, 32, 256, 256): (1.1, 1.0),
+    (100, 64, 512, 512): (0.95, 0.9),
+}
+
+
+def ratio_aim(case: Case, what: str, name: str, threads: int) -> float | None:
     """Return what the peer's time over that of CUPYRNN or of NUMBA is to be at least."""
-    if case.peer != TENSORFLOW:
+    several, compiled = threads > 1, name == NUMBA
+    if case.peer == PYTORCH:
+        plain = case.mode is not None and case.dtype == "float32" and not case.variant
+        if not plain or not compiled or what != BOTH or case.shape not in _LSTM_AIMS:
+            return None
+        return _LSTM_AIMS[case.shape][several] if case.mode == "lstm" else (1.1, 1.05)[several]
+    if case.peer != TENSORFLOW or case.dtype == "float16" or what == BOTH:
         return None
-    if what == BACKWARD:
-        return {CUPYRNN: 1.0, NUMBA: 2.4}[name]
-    forward = what == FORWARD and case.sequence and case.shape != SEQUENCES[0]
-    return 0.9 if forward and name == NUMBA else None
+    if not case.sequence:
+        return 1.0 if compiled else 0.6
+    if what == FORWARD:
+        small = case.shape[-1] <= 128
+        return ((1.3, 1.2) if small else (1.0, 0.95))[several] if compiled else None
+    if compiled:
+        return 3.0
+    return (1.1, 1.0)[several] if case.shape == SEQUENCES[0] else 2.0
 
 
 # Checks, views and small calls of one step.

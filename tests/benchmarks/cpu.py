@@ -65,9 +65,12 @@ NOTES = """\
   library computes the same.
 * cupyrnn is NumPy alone. "with Numba" is the same call where Numba is installed and compiles a loop
   of it; its first call, which compiles, is not timed.
-* target: for gradients of the block ops 1 in NumPy alone, 2.4 with Numba; for their sequences
-  forward 0.9 with Numba, except at the smallest shape. **short**: all of the interval lies below;
-  "within the spread": its median does, but not all of it.
+* target, in float32: for sequences of the block ops, forward with Numba 1.3 up to H = 128 and 1
+  above, the gradient 3 with Numba and 2 in NumPy alone (1.1 at the smallest shape); for single
+  steps 1 with Numba and 0.6 in NumPy alone; for cudnn_rnn with Numba, forward and backward, 1.8,
+  1.1, 1.2, 1.1 and 0.95 for LSTMs of the first five shapes, 1.1 for the other cells. With two
+  threads some are a little lower. **short**: all of the interval lies below; "within the spread":
+  its median does, but not all of it.
 * floor: the products alone with np.dot on contiguous arrays, in float32 for float16; measured in
   turn with the rest where there is a target, else once for all cases with the same products. The
   target of single steps of cudnn_rnn is on their time over the floor and 25 µs.
@@ -131,13 +134,15 @@ class Row(NamedTuple):
         return [aim for aim in aims if aim is not None]
 
 
-def rows(case: Case, result: dict[str, Any]) -> list[Row]:
-    """Return the rows of a case, from what `measure_case` found."""
+def rows(case: Case, result: dict[str, Any], threads: int) -> list[Row]:
+    """Return the rows of a case, from what `measure_case` found with so many threads."""
     timings = {name: Timing(*found) for name, found in result["timings"].items() if found}
-    return [_row(case, what, timings, result["memory"]) for what in PASSES]
+    return [_row(case, what, timings, result["memory"], threads) for what in PASSES]
 
 
-def _row(case: Case, what: str, timings: dict[str, Timing], memory: dict[str, float]) -> Row:
+def _row(
+    case: Case, what: str, timings: dict[str, Timing], memory: dict[str, float], threads: int
+) -> Row:
     others = [found for name, found in timings.items() if name not in (CUPYRNN, NUMBA, FLOOR)]
     peer = min(others, key=lambda found: found.seconds(what), default=None)
     ratios: dict[str, Ratio | None] = dict.fromkeys((CUPYRNN, NUMBA))
@@ -145,7 +150,7 @@ def _row(case: Case, what: str, timings: dict[str, Timing], memory: dict[str, fl
     for name in ratios:
         if peer is not None and name in timings:
             found = ratios[name] = timing.ratio(peer, timings[name], what)
-            bound = cases.ratio_aim(case, what, name)
+            bound = cases.ratio_aim(case, what, name, threads)
             of = "ratio" if name == CUPYRNN else "ratio with Numba"
             aims[name] = None if bound is None else Aim(of, bound, found, True)
     ours = timings[CUPYRNN]
@@ -261,7 +266,7 @@ def short_lines(results: Results) -> tuple[int, list[list[str]]]:
         (threads, case, row, aim)
         for threads, found in results.items()
         for case, result in found.items()
-        for row in rows(case, result)
+        for row in rows(case, result, threads)
         for aim in row.aims
     ]
     short = sorted((found for found in aims if not found[3].reached), key=lambda f: f[3].lack)
@@ -284,7 +289,7 @@ def report(
         ordered = [case for case in selected if case in found]
         for op, dtype in dict.fromkeys((case.op, case.dtype) for case in ordered):
             group = [
-                (case, rows(case, found[case]))
+                (case, rows(case, found[case], threads))
                 for case in ordered
                 if (case.op, case.dtype) == (op, dtype)
             ]
