@@ -121,6 +121,11 @@ class Rows:
         return Rows(self._xp, steps, len(lengths), None if lengths[-1] == steps else lengths)
 
     @property
+    def alike(self) -> bool:
+        """Whether all sequences are as long."""
+        return self._lengths is None
+
+    @property
     def single(self) -> bool:
         """Whether there is just one step of all sequences."""
         return self.steps == 1 and self._lengths is None

@@ -53,6 +53,8 @@ def count_kept(rows: Rows, every: int) -> int:
     """Return how many rows of states are kept."""
     if every == 1:
         return rows.rows
+    if rows.alike:
+        return rows.sequences * ((max(rows.steps, 1) - 1) // every)
     starts = rows.starts
     return int((starts[1:] - starts[:-1])[every::every].sum())
 

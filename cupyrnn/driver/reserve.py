@@ -125,14 +125,14 @@ class Note(NamedTuple):
 
 
 _FORMAT, _BEGINS = "<2sqI?d?d", b"k="
-_BYTES = struct.calcsize(_FORMAT)
+NOTE_SIZE = struct.calcsize(_FORMAT)  # elements
 
 
 def reserve_size(leaves: Leaves) -> int:
     """Return the number of elements of reserve_space."""
     if leaves.every is None:
         return leaves.size
-    size = leaves.size + _BYTES
+    size = leaves.size + NOTE_SIZE
     # A size tells states from all that steps save.
     return size + (size == leaves._replace(every=None).size)
 
@@ -142,14 +142,14 @@ def write_note(xp: ModuleType, reserve_space: Array, note: Note) -> None:
     given = [v for a in note[2:] for v in (a is not None, 0.0 if a is None else a)]
     text = struct.pack(_FORMAT, _BEGINS, note.every, note.call, *given)
     numbers = np.frombuffer(text, np.uint8).astype(reserve_space.dtype)
-    reserve_space[-_BYTES:] = xp.asarray(numbers)
+    reserve_space[-NOTE_SIZE:] = xp.asarray(numbers)
 
 
 def _read_note(xp: ModuleType, reserve_space: Array) -> Note | None:
     """Return the note at the end of reserve_space, if there is any."""
-    if len(reserve_space) < _BYTES:
+    if len(reserve_space) < NOTE_SIZE:
         return None
-    end = reserve_space[-_BYTES:].real
+    end = reserve_space[-NOTE_SIZE:].real
     numbers = (end if xp is np else xp.asnumpy(end)).astype(np.float64)
     if not ((numbers >= 0) & (numbers <= 255)).all():
         return None

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._net import leaves_of_rows
-from ..cells.contract import columns_of
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
-from ..driver.packing import Rows
-from ..driver.reserve import Sizes
+from ..driver.packing import Packing, Rows, count_rows
+from ..driver.reserve import NOTE_SIZE, Leaves, Sizes, reserve_size
 from ..gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
 from ..lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
 from ..stacked_rnn import stacked_rnn, stacked_rnn_backprop
+from ..weights.block_forms import GRU_FORM, LSTM_FORM
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.params import Net
 from .arrays import module_of
@@ -113,50 +113,79 @@ BLOCK_GRU = _gru_of("block_gru", block_gru, block_gru_grad, "bool reverse")
 def _net_of(rest: Named, array: Any) -> Named:
     """Return the attributes of cudnn_rnn; on a device those of the kernels, never of cuDNN."""
     seed, seed2 = (0, 0) if rest["seeds"] is None else rest["seeds"].tolist()
-    net = {n: a for n, a in rest.items() if n not in ("seeds", "is_training")}
+    net = {n: a for n, a in rest.items() if n not in ("seeds", "is_training", "save")}
     engine = "auto" if isinstance(array, np.ndarray) else "cupy"
     return net | {"seed": seed, "seed2": seed2, "engine": engine}
 
 
-def _reserve_size(inputs: Named, rest: Named) -> Any:
-    """Return the size of reserve_space without lengths, which may be symbolic."""
-    major = rest["time_major"]
-    T, B = (inputs["input"].shape[n] for n in ((0, 1) if major else (1, 0)))
+def _leaves_of(inputs: Named, rest: Named, own: bool = False) -> Leaves:
+    """Return what the steps of sequences of length T, or of their own lengths, leave."""
+    (T, B), major = inputs["input"].shape[:2], rest["time_major"]
+    T, B = (T, B) if major else (B, T)
+    every = rest["save"] or None
+    rows = Rows(np, T, B)
+    if own:
+        lengths, resets = rest["sequence_lengths"], rest["resets"]
+        if every is None:  # however they lie
+            rows = Rows(np, 1, count_rows(T, B, lengths))
+        else:
+            marks = resets if resets is None or major else resets.T
+            rows = Packing(np, T, B, lengths, marks)
     D = 1 + (rest["direction"] == "bidirectional")
-    state = inputs["input_h"].shape
-    H = inputs["input_c"].shape[2] if rest["rnn_mode"] == "lstm" else state[2]
-    L = state[0 if major else 1] // D
+    state, c = inputs["input_h"].shape, inputs.get("input_c")
+    L, H = state[0 if major else 1] // D, state[2] if c is None else c.shape[2]
     # What the net reads does not enter.
-    net = Net(rest["rnn_mode"], False, L, H, 0, D, rest["num_proj"])
+    net = Net(rest.get("rnn_mode", "lstm"), False, L, H, 0, D, state[2])
     sizes = Sizes(T, B, True, rest["dropout"], 0, 0)
-    return leaves_of_rows(net, sizes, Rows(np, T, B)).size
+    if "rnn_mode" in rest:
+        return leaves_of_rows(net, sizes, rows, every)
+    form = GRU_FORM if c is None else LSTM_FORM
+    return Leaves(net, sizes, form.Saved, form.States, rows, every)
 
 
-def _net_forward(inputs: Named, rest: Named) -> Named:
-    net = _net_of(rest, inputs["input"])
-    given = {"input_c": None, **inputs}
-    found = cudnn_rnn(**given, **net, is_training=rest["is_training"])._asdict()
-    return _with_whole_reserve(found, inputs, rest, _reserve_size)
+def _reserve_size(inputs: Named, rest: Named) -> Any:
+    """Return the size of reserve_space whatever the lengths are; it may be symbolic."""
+    return _leaves_of(inputs, rest).size + (NOTE_SIZE if rest["save"] else 0)
 
 
-def _with_whole_reserve(found: Named, inputs: Named, rest: Named, size_of: Any) -> Named:
+def _with_whole_reserve(found: Named, inputs: Named, rest: Named) -> Named:
     """Return what a net does, with a reserve_space whose size does not depend on the lengths."""
-    if rest["is_training"] and rest["sequence_lengths"] is not None:
-        reserve = found["reserve_space"]
-        whole = module_of(reserve).zeros(size_of(inputs, rest), reserve.dtype)
-        whole[: reserve.size] = reserve
-        found["reserve_space"] = whole
+    if not rest["is_training"] or (not rest["save"] and rest["sequence_lengths"] is None):
+        return found
+    reserve, size = found["reserve_space"], _reserve_size(inputs, rest)
+    if reserve.size != size:
+        n = _leaves_of(inputs, rest, own=True).size
+        found["reserve_space"] = _moved(rest, reserve[:n], reserve[n:][-NOTE_SIZE:], size, n)
     return found
 
 
 def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
     """Return the reserve_space that the op itself returned."""
-    reserve, lengths = results["reserve_space"], rest["sequence_lengths"]
-    if lengths is None:
+    reserve = results["reserve_space"]
+    if not rest["save"] and rest["sequence_lengths"] is None:
         return reserve
-    T = inputs["input"].shape[0 if rest["time_major"] else 1]
-    rows = max(T * len(lengths), 1)
-    return reserve[: reserve.size // rows * int(lengths.sum())]
+    leaves = _leaves_of(inputs, rest, own=True)
+    n, size = leaves.size, reserve_size(leaves)
+    end = n + (NOTE_SIZE if rest["save"] else 0)
+    if size in (end, reserve.size):
+        return reserve[:size]
+    return _moved(rest, reserve[:n], reserve[n:end], size, size - NOTE_SIZE)
+
+
+def _moved(rest: Named, parts: Any, note: Any, size: int, place: int) -> Any:
+    """Return a reserve_space of this size that begins with its parts, its note at a place."""
+    whole = module_of(parts).zeros(size, parts.dtype)
+    whole[: parts.size] = parts
+    if rest["save"]:
+        whole[place : place + NOTE_SIZE] = note
+    return whole
+
+
+def _net_forward(inputs: Named, rest: Named) -> Named:
+    net = _net_of(rest, inputs["input"]) | {"save": rest["save"] or "all"}
+    given = {"input_c": None, **inputs}
+    found = cudnn_rnn(**given, **net, is_training=rest["is_training"])._asdict()
+    return _with_whole_reserve(found, inputs, rest)
 
 
 def _net_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
@@ -185,7 +214,8 @@ def _net_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
     }
 
 
-_OF_CALL = ("bool time_major", "bool is_training")
+# save is k, or 0 for all.
+_OF_CALL = ("bool time_major", "bool is_training", "int save")
 _NET_INPUTS = ("input", "input_h", "input_c", "params")
 CUDNN_RNN = Op(
     Function(
@@ -227,27 +257,18 @@ def block_shapes(names: Sequence[str], K: int, H: int, P: int) -> dict[str, tupl
     return {name: shapes[name] for name in names}
 
 
-def _stacked_sizes(inputs: Named, rest: Named) -> tuple[Any, int, int, int, int]:
-    """Return T*B, L, D, H and P; T and B may be symbolic."""
-    T, B = inputs["input"].shape[:2]
+def _stacked_sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
+    """Return L, D, H and P."""
     D = 1 + (rest["direction"] == "bidirectional")
     state = inputs["input_h"].shape
     is_lstm = "input_c" in inputs
     H = inputs["input_c"].shape[2] if is_lstm else state[2]
-    return T * B, state[0 if rest["time_major"] else 1] // D, D, H, state[2]
-
-
-def _stacked_reserve_size(inputs: Named, rest: Named) -> Any:
-    rows, L, D, H, P = _stacked_sizes(inputs, rest)
-    kind: Any = LSTMOutputs if "input_c" in inputs else GRUOutputs
-    columns = L * D * sum(columns_of(kind, H, P))
-    masks = (L - 1) * D * P if rest["dropout"] > 0 else 0
-    return rows * (columns + masks)
+    return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
 
 
 def _block_weights(inputs: Named, rest: Named) -> list[Any]:
     """Return the weights of all layers and directions: views of the vector."""
-    _, L, D, H, P = _stacked_sizes(inputs, rest)
+    L, D, H, P = _stacked_sizes(inputs, rest)
     kind: Any = PeepholeLSTMParams if "input_c" in inputs else BlockGRUParams
     vector, start, entries = inputs["weights"], 0, []
     for n in range(L * D):
@@ -274,8 +295,9 @@ def _stacked_forward(inputs: Named, rest: Named) -> Named:
     seed, seed2 = (0, 0) if rest["seeds"] is None else rest["seeds"].tolist()
     bias = ("forget_bias",) if "input_c" in inputs else ()
     arguments = _stacked_of(inputs, rest, "is_training", *bias)
-    found = stacked_rnn(**arguments, seed=seed, seed2=seed2)._asdict()
-    return _with_whole_reserve(found, inputs, rest, _stacked_reserve_size)
+    arguments |= {"seed": seed, "seed2": seed2, "save": rest["save"] or "all"}
+    found = stacked_rnn(**arguments)._asdict()
+    return _with_whole_reserve(found, inputs, rest)
 
 
 def _stacked_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
@@ -303,7 +325,7 @@ def _stacked_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
         "output": (*x[:2], D * h[2]),
         "output_h": tuple(h),
         "output_c": tuple(given["input_c"].shape) if "input_c" in given else (),
-        "reserve_space": (_stacked_reserve_size(given, rest),) if rest["is_training"] else (),
+        "reserve_space": (_reserve_size(given, rest),) if rest["is_training"] else (),
     }
 
 

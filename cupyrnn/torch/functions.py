@@ -14,6 +14,7 @@ from .._arrays import (
     check_integer,
     check_list,
     check_real,
+    check_save,
     shown,
 )
 from ..arithmetic.gates import check_gate
@@ -36,6 +37,7 @@ from .definitions import (
 from .ops import check_tensor
 
 if TYPE_CHECKING:
+    from .._arrays import Save
     from ..arithmetic.gates import RecurrentActivation
     from ..weights.block_forms import GateOrder
     from ..weights.params import Direction, RNNMode
@@ -438,6 +440,7 @@ def cudnn_rnn(
     num_proj: int = 0,
     recurrent_activation: RecurrentActivation = "sigmoid",
     time_major: bool = True,
+    save: Save = "all",
 ) -> RNNOutputs:
     """
     `cupyrnn.cudnn_rnn` of tensors; on CUDA computed by this package's kernels, not by cuDNN.
@@ -475,6 +478,9 @@ def cudnn_rnn(
         Activation of the gates: see `cupyrnn.cudnn_rnn`.
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
+    save : {"all", "states"} or int
+        What is kept for the gradient, as in `cupyrnn.cudnn_rnn`: all, the states alone, or with an
+        integer k those of every k-th step; the gradient computes the rest again.
 
     Returns
     -------
@@ -508,6 +514,7 @@ def cudnn_rnn(
     attributes = (
         *(rnn_mode, input_mode, direction, rate, check_integer(op, "num_proj", num_proj)),
         *(recurrent_activation, check_bool(op, "time_major", time_major), keeps(rate)),
+        check_save(op, save) or 0,
     )
     inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
     output, h, c, _ = CUDNN_RNN(*inputs, *extras(op, sequence_lengths, resets), seeds, *attributes)
@@ -563,6 +570,7 @@ def stacked_rnn(
     gate_order: GateOrder = "icfo",
     recurrent_activation: RecurrentActivation = "sigmoid",
     time_major: bool = True,
+    save: Save = "all",
 ) -> RNNOutputs:
     """
     `cupyrnn.stacked_rnn` of tensors: layers and directions of `block_lstm` or `block_gru`.
@@ -600,6 +608,9 @@ def stacked_rnn(
         Activation of the gates: see `cupyrnn.stacked_rnn`.
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
+    save : {"all", "states"} or int
+        What is kept for the gradient, as in `cupyrnn.cudnn_rnn`: all, the states alone, or with an
+        integer k those of every k-th step; the gradient computes the rest again.
 
     Returns
     -------
@@ -656,6 +667,6 @@ def stacked_rnn(
     output, h, c, _ = STACKED_RNN.of_pieces(
         (input, input_h, input_c if is_lstm else None),
         flat,
-        (*rest, *attributes, major, keeps(rate)),
+        (*rest, *attributes, major, keeps(rate), check_save(op, save) or 0),
     )
     return RNNOutputs(output, h, c)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer
+from .._arrays import check_bool, check_dropout, check_integer, check_save
 from ..arithmetic.gates import check_gate
 from ..weights.init import init_block_lstm, init_params
 from ..weights.params import check_net
@@ -17,6 +17,7 @@ from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes
 from .ops import check_tensor
 
 if TYPE_CHECKING:
+    from .._arrays import Save
     from ..arithmetic.gates import RecurrentActivation
     from ..cells.lstm import LSTMOutputs
     from ..weights.block_forms import GateOrder
@@ -241,6 +242,8 @@ class CudnnRNN(torch.nn.Module):
         Those of `cudnn_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
+    save
+        That of `cudnn_rnn`.
 
     Attributes
     ----------
@@ -271,6 +274,7 @@ class CudnnRNN(torch.nn.Module):
         time_major: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        save: Save = "all",
     ) -> None:
         super().__init__()
         op = "CudnnRNN"
@@ -281,11 +285,13 @@ class CudnnRNN(torch.nn.Module):
             "num_proj": num_proj,
         }
         check_gate(op, recurrent_activation)
+        check_save(op, save)
         self.input_size, self.num_units, self.num_layers = input_size, num_units, num_layers
         self.dropout = check_dropout(op, dropout)
         self.attributes: dict[str, Any] = self._net | {
             "recurrent_activation": recurrent_activation,
             "time_major": check_bool(op, "time_major", time_major),
+            "save": save,
         }
         D = 1 + (direction == "bidirectional")
         net = check_net(op, num_layers, num_units, input_size, *self._net.values())

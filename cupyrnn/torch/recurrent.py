@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from .._arrays import check_dropout
+from .._arrays import check_dropout, check_save
 from ..weights.params import check_net, layout
 from .definitions import CUDNN_RNN
 from .functions import extras, keeps
@@ -16,6 +16,7 @@ from .ops import check_tensor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .._arrays import Save
     from .functions import Resets
 
     States: TypeAlias = tuple[torch.Tensor, ...]
@@ -37,6 +38,11 @@ _R = TypeVar("_R", bound="RecurrentNet")
 def seeds_of(rate: float) -> torch.Tensor | None:
     """Return new seeds of dropout, which depend on torch.manual_seed."""
     return torch.randint(2**62, (2,), device="cpu") if rate else None
+
+
+def save_shown(save: Save) -> str:
+    """Return `save` as a module's repr ends with it."""
+    return "" if save == "all" else f", save={save!r}"
 
 
 class Recurrent(torch.nn.Module):
@@ -188,8 +194,10 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
     `torch.nn.RNNBase`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, save: Save, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        check_save(type(self).__name__, save)
+        self.save = save
         self._order = tuple(self._pieces())
 
     check_forward_args = torch.nn.RNNBase.check_forward_args
@@ -211,6 +219,23 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         for kind, layer, d in places:
             if self.bias or not kind.endswith("bias"):
                 yield f"{_NAMES[kind]}_l{layer}" + "_reverse" * d
+
+    def extra_repr(self) -> str:
+        """
+        Return what torch.nn's modules show, and `save` unless all is kept.
+
+        Returns
+        -------
+        str
+            What repr has between the brackets.
+
+        Examples
+        --------
+        >>> from cupyrnn.torch import GRU
+        >>> GRU(2, 3, save=32).extra_repr()
+        '2, 3, save=32'
+        """
+        return super().extra_repr() + save_shown(self.save)
 
     def flatten_parameters(self) -> None:
         """
@@ -249,7 +274,8 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
             "linear_input",
             direction,
         )
-        attributes = (rate, self.proj_size, "sigmoid", True, keeps(rate))
+        every = check_save(type(self).__name__, self.save) or 0
+        attributes = (rate, self.proj_size, "sigmoid", True, keeps(rate), every)
         inputs = states if len(states) > 1 else (*states, None)
         output, h, c, _ = CUDNN_RNN.of_pieces((x, *inputs), pieces, (*rest, *attributes))
         return output, (h, c)[: len(states)]
@@ -267,7 +293,7 @@ class LSTM(PairOfStates):
     """
     A drop-in `torch.nn.LSTM`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
-    It adds ``resets`` in a call, double backward and forward mode with any arguments, and
+    It adds ``resets`` in a call, ``save``, double backward and forward mode with any arguments, and
     `torch.compile` in one graph. Its dropout masks differ from torch.nn's.
 
     Parameters
@@ -286,6 +312,8 @@ class LSTM(PairOfStates):
         P, the size to which the output is projected; 0 for none.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
+    save : {"all", "states"} or int
+        What is kept for the gradient: see `cudnn_rnn`.
 
     Attributes
     ----------
@@ -321,10 +349,11 @@ class LSTM(PairOfStates):
         proj_size: int = 0,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        save: Save = "all",
     ) -> None:
         sizes = (input_size, hidden_size, num_layers)
         flags = (bias, batch_first, dropout, bidirectional)
-        super().__init__("LSTM", *sizes, *flags, proj_size, device, dtype)
+        super().__init__("LSTM", *sizes, *flags, proj_size, device, dtype, save=save)
 
 
 class GRU(RecurrentNet):
@@ -333,7 +362,9 @@ class GRU(RecurrentNet):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+        Those of `LSTM`.
+    device, dtype, save
         Those of `LSTM`.
 
     Attributes
@@ -366,10 +397,11 @@ class GRU(RecurrentNet):
         bidirectional: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        save: Save = "all",
     ) -> None:
         sizes = (input_size, hidden_size, num_layers)
         flags = (bias, batch_first, dropout, bidirectional)
-        super().__init__("GRU", *sizes, *flags, device=device, dtype=dtype)
+        super().__init__("GRU", *sizes, *flags, device=device, dtype=dtype, save=save)
 
 
 class RNN(RecurrentNet):
@@ -382,7 +414,7 @@ class RNN(RecurrentNet):
         I, H and L.
     nonlinearity : {"tanh", "relu"}
         The cell's.
-    bias, batch_first, dropout, bidirectional, device, dtype
+    bias, batch_first, dropout, bidirectional, device, dtype, save
         Those of `LSTM`.
 
     Attributes
@@ -416,6 +448,7 @@ class RNN(RecurrentNet):
         bidirectional: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        save: Save = "all",
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             # In torch.nn's words.
@@ -426,7 +459,7 @@ class RNN(RecurrentNet):
         sizes = (input_size, hidden_size, num_layers)
         flags = (bias, batch_first, dropout, bidirectional)
         mode = f"RNN_{nonlinearity.upper()}"
-        super().__init__(mode, *sizes, *flags, device=device, dtype=dtype)
+        super().__init__(mode, *sizes, *flags, device=device, dtype=dtype, save=save)
 
 
 def from_torch(module: torch.nn.Module) -> RecurrentNet:

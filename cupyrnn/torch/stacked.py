@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer
+from .._arrays import check_bool, check_dropout, check_integer, check_save
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru, init_block_lstm
 from .definitions import GRU_WEIGHTS, PEEPHOLES, block_shapes
 from .functions import lstm_attributes, stacked_rnn
 from .modules import draw, generator, parameter_of
-from .recurrent import Recurrent, seeds_of
+from .recurrent import Recurrent, save_shown, seeds_of
 
 if TYPE_CHECKING:
+    from .._arrays import Save
     from ..arithmetic.gates import RecurrentActivation
     from ..weights.block_forms import GateOrder
     from .recurrent import States
@@ -40,9 +41,12 @@ class StackedNet(Recurrent):
         attributes: dict[str, Any],
         device: Any,
         dtype: torch.dtype | None,
+        save: Save,
     ) -> None:
         super().__init__()
         op = type(self).__name__
+        check_save(op, save)
+        self.save = save
         words = ("input_size", "hidden_size", "num_layers")
         self.input_size, self.hidden_size, self.num_layers = (
             check_integer(op, name, size, 1) for name, size in zip(words, sizes, strict=True)
@@ -109,7 +113,8 @@ class StackedNet(Recurrent):
         """
         begins = {"gate_order": "icfo", "recurrent_activation": "sigmoid"}
         others = [f", {n}={a!r}" for n, a in self.attributes.items() if a != begins.get(n)]
-        return torch.nn.RNNBase.extra_repr(self) + "".join(others)  # type: ignore[arg-type]
+        shown: str = torch.nn.RNNBase.extra_repr(self)  # type: ignore[arg-type]
+        return shown + "".join(others) + save_shown(self.save)
 
     def zero_states(self, x: torch.Tensor, B: int) -> States:
         places = self.num_layers * (1 + self.bidirectional)
@@ -138,6 +143,7 @@ class StackedNet(Recurrent):
             direction="bidirectional" if self.bidirectional else "unidirectional",
             dropout=rate,
             seeds=seeds_of(rate),
+            save=self.save,
             **self.attributes,
         )
         return out.output, (out.output_h, out.output_c)[: len(states)]
@@ -165,6 +171,8 @@ class PeepholeLSTM(PeepholeNet):
         Those of `stacked_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
+    save
+        That of `stacked_rnn`.
 
     Attributes
     ----------
@@ -205,6 +213,7 @@ class PeepholeLSTM(PeepholeNet):
         recurrent_activation: RecurrentActivation = "sigmoid",
         device: Any = None,
         dtype: torch.dtype | None = None,
+        save: Save = "all",
     ) -> None:
         lstm_attributes("PeepholeLSTM", forget_bias, cell_clip, gate_order, recurrent_activation)
         check_bool("PeepholeLSTM", "use_peephole", use_peephole)
@@ -220,6 +229,7 @@ class PeepholeLSTM(PeepholeNet):
             },
             device,
             dtype,
+            save,
         )
 
     def _drawn(self, K: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -253,6 +263,8 @@ class BlockGRU(StackedNet):
         That of `stacked_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
+    save
+        That of `stacked_rnn`.
 
     Attributes
     ----------
@@ -286,6 +298,7 @@ class BlockGRU(StackedNet):
         recurrent_activation: RecurrentActivation = "sigmoid",
         device: Any = None,
         dtype: torch.dtype | None = None,
+        save: Save = "all",
     ) -> None:
         lstm_attributes("BlockGRU", None, None, "icfo", recurrent_activation)
         super().__init__(
@@ -295,6 +308,7 @@ class BlockGRU(StackedNet):
             {"recurrent_activation": recurrent_activation},
             device,
             dtype,
+            save,
         )
 
     def _drawn(self, K: int, rng: np.random.Generator) -> dict[str, Any]:

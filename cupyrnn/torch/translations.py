@@ -111,7 +111,7 @@ def _cudnn_rnn(op: Any) -> Callable[..., Any]:
     def cudnn_rnn(
         input: Any, input_h: Any, input_c: Any, params: Any, sequence_lengths: Any, resets: Any,
         seeds: Any, rnn_mode: str, input_mode: str, direction: str, dropout: float, num_proj: int,
-        recurrent_activation: str, time_major: bool, is_training: bool,
+        recurrent_activation: str, time_major: bool, is_training: bool, save: int,
     ) -> Any:  # fmt: skip
         name = "cudnn_rnn"
         _check(name, resets, dropout)
@@ -197,7 +197,7 @@ def _stacked_rnn(op: Any) -> Callable[..., Any]:
         input: Any, input_h: Any, input_c: Any, weights: Any, sequence_lengths: Any, resets: Any,
         seeds: Any, names: str, direction: str, dropout: float, forget_bias: float,
         cell_clip: float, gate_order: str, recurrent_activation: str, time_major: bool,
-        is_training: bool,
+        is_training: bool, save: int,
     ) -> Any:  # fmt: skip
         name, mode = "stacked_rnn", "gru" if input_c is None else "lstm"
         _check(name, resets, dropout, cell_clip if mode == "lstm" else 0)

@@ -41,6 +41,14 @@ NAMES = [
     "stacked_rnn, peepholes",
     "stacked_rnn, gru",
 ]
+# Calls that keep some of the states.
+SAVES = {
+    "cudnn_rnn, lstm, states": "states",
+    "cudnn_rnn, gru, 2": 2,
+    "cudnn_rnn, projection, 3": 3,
+    "stacked_rnn, peepholes, 2": 2,
+    "stacked_rnn, gru, states": "states",
+}
 
 
 def stacked_inputs(rng: Any, kind: str, sizes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -66,7 +74,8 @@ class Problem:
 
     def __init__(self, name: str, dtype: str = "float64") -> None:
         rng = np.random.default_rng(list(name.encode()))
-        op, _, kind = name.partition(", ")
+        save = SAVES.get(name)
+        op, _, kind = (name.rpartition(", ")[0] if save else name).partition(", ")
         T, B, I, H = 4, 3, 2, 5
         attributes: dict[str, Any] = {}
         if op == "stacked_rnn":
@@ -94,6 +103,8 @@ class Problem:
             self.fields = ("output", "output_h", "output_c")[: 3 if mode == "lstm" else 2]
         if op.endswith("cell"):
             inputs["x"] = inputs["x"][0]
+        if save is not None:
+            attributes["save"] = save
         self._set(op, inputs, attributes, dtype)
 
     @classmethod

@@ -18,7 +18,7 @@ from problems import grus, lstms, nets
 from problems.nets import BI, MODES
 
 import cupyrnn
-from pytorch.problem import NAMES, Problem, ct, definitions, torch
+from pytorch.problem import NAMES, SAVES, Problem, ct, definitions, torch
 
 pytestmark = [
     pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SAVES])
 def test_values_are_those_of_the_arrays(name: str) -> None:
     for dtype in ("float32", "float64"):
         problem = Problem(name, dtype)
@@ -48,13 +48,13 @@ def test_all_outputs_stand_in_tensorflows_order(name: str) -> None:
         np.testing.assert_array_equal(a.detach().numpy(), e, n)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SAVES])
 def test_gradcheck(name: str) -> None:
     problem = Problem(name)
     torch.autograd.gradcheck(problem, problem.tensors(), check_forward_ad=True, fast_mode=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SAVES])
 def test_gradgradcheck(name: str) -> None:
     problem = Problem(name)
     torch.autograd.gradgradcheck(
@@ -63,7 +63,7 @@ def test_gradgradcheck(name: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SAVES])
 def test_torch_func(name: str) -> None:
     """jvp, grad, and each of the other; the Hessian from either side."""
     problem, func = Problem(name), torch.func
@@ -100,7 +100,7 @@ def test_torch_func(name: str) -> None:
         assert_close(c.numpy(), b.numpy(), "float64", "reverse over forward", at_least=1.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SAVES])
 def test_compile_in_one_graph(name: str) -> None:
     problem = Problem(name)
     torch._dynamo.reset()
@@ -144,7 +144,7 @@ def test_export_with_symbolic_sizes(kind: str) -> None:
             torch.testing.assert_close(a, e, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *SAVES])
 def test_opcheck(name: str) -> None:
     """All four ops of each function, with real arguments of each."""
     problem, calls = Problem(name), []

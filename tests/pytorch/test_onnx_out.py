@@ -38,6 +38,8 @@ pytestmark = [
 
 BOTH = {"num_layers": 2, "bidirectional": True}
 NETS: list[tuple[str, dict[str, Any], str]] = [
+    ("LSTM", {"save": 3}, "LSTM"),
+    ("BlockGRU", {"save": "states"}, "GRU"),
     ("LSTM", BOTH, "LSTM"),
     ("LSTM", {"batch_first": True, "bias": False}, "LSTM"),
     ("GRU", {**BOTH, "dropout": 0.3}, "GRU"),

@@ -1,0 +1,154 @@
+"""`save` of cupyrnn.torch: the same derivatives of states that were kept, and fewer bytes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+from checks import assert_close
+
+from pytorch.problem import Problem, ct, torch
+
+pytestmark = [
+    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+SAVES: list[Any] = ["states", 2, 3, 1000]
+PROBLEMS = [
+    *("cudnn_rnn, lstm", "cudnn_rnn, gru", "cudnn_rnn, rnn_tanh", "cudnn_rnn, projection"),
+    *("cudnn_rnn, batch first", "stacked_rnn, peepholes", "stacked_rnn, gru"),
+]
+MODULES = ["LSTM", "GRU", "RNN", "CudnnRNN", "PeepholeLSTM", "BlockGRU"]
+
+
+def numbers(tensors: Any) -> list[Any]:
+    return [t.detach().numpy() for t in tensors]
+
+
+@pytest.mark.parametrize("given", ["lengths", "resets", "no lengths", "neither"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_derivatives_are_those_of_all(name: str, given: str) -> None:
+    """First and second; with lengths and resets, which change how many states are kept."""
+    problem = Problem(name)
+    marks = torch.tensor([[False, True, False], [True, False, False]] * 2)
+    if problem.attributes.get("time_major") is False:
+        marks = marks.t()
+    problem.attributes["resets"] = marks if given in ("resets", "no lengths") else None
+    if given in ("no lengths", "neither"):
+        problem.attributes["sequence_lengths"] = None
+
+    def derivatives(save: Any) -> list[Any]:
+        problem.attributes["save"] = save
+        tensors = problem.tensors()
+        out = problem(*tensors)
+        loss = sum((a**2).sum() for a in out)
+        first = torch.autograd.grad(loss, tensors, retain_graph=True)
+        again = torch.autograd.grad(loss, tensors, create_graph=True)
+        second = torch.autograd.grad(sum((g**2).sum() for g in again), tensors)
+        return numbers([*out, *first, *second])
+
+    expected = derivatives("all")
+    for save in SAVES:
+        for n, (a, e) in enumerate(zip(derivatives(save), expected, strict=True)):
+            assert_close(a, e, "float64", f"result {n} with save={save}", at_least=1.0)
+
+
+def build(kind: str, **given: Any) -> Any:
+    torch.manual_seed(0)
+    net = getattr(ct, kind)(4, 6, num_layers=2, dtype=torch.float64, **given)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.normal_(0, 0.5)
+    return net
+
+
+def kept_by(loss: Any) -> int:
+    """Return the bytes of the largest tensor that a node keeps beside inputs and weights."""
+    found, nodes = [0], [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        saved = getattr(node, "saved_tensors", ())
+        found += [t.nbytes for t in saved if t is not None and t.dim() == 1]
+        nodes += [n for n, _ in node.next_functions if n is not None]
+    return max(found)
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_modules(kind: str) -> None:
+    """The same gradients, fewer bytes, seen in repr; and the same when compiled."""
+    x = torch.randn(64, 3, 4, dtype=torch.float64)
+    expected, sizes = [], []
+    for save in ("all", "states", 8):
+        net = build(kind, save=save)
+        loss = net(x)[0].square().sum()
+        sizes.append(kept_by(loss))
+        grads = numbers(torch.autograd.grad(loss, list(net.parameters())))
+        expected = expected or grads
+        for a, e in zip(grads, expected, strict=True):
+            assert_close(a, e, "float64", f"save={save}", at_least=1.0)
+    assert sizes[2] < sizes[1], sizes
+    assert sizes[1] < sizes[0] or kind == "RNN", sizes  # whose steps save h alone
+    assert "save" not in repr(build(kind))
+    assert repr(net).endswith(", save=8)")
+    torch._dynamo.reset()
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    loss = compiled(x)[0].square().sum()
+    for a, e in zip(numbers(torch.autograd.grad(loss, list(net.parameters()))), expected,
+                    strict=True):  # fmt: skip
+        assert_close(a, e, "float64", "compiled", at_least=1.0)
+
+
+@pytest.mark.parametrize("save", ["states", 3])
+@pytest.mark.parametrize("kind", MODULES)
+def test_export_with_symbolic_sizes(kind: str, save: Any) -> None:
+    net = build(kind, save=save)
+    x = torch.randn(5, 3, 4, dtype=torch.float64)
+    sizes = {0: torch.export.Dim("T"), 1: torch.export.Dim("B")}
+    program = torch.export.export(net, (x,), dynamic_shapes=(sizes,))
+    for T, B in ((5, 3), (9, 2), (2, 7)):
+        x = torch.randn(T, B, 4, dtype=torch.float64)
+        found, here = program.module()(x)[0], net(x)[0]
+        torch.testing.assert_close(found, here, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("B", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_as_many_numbers_as_all(B: int, lengths: bool) -> None:
+    """Among these one keeps as many numbers as with "all": the compiler's size is right."""
+    for T in range(9):
+        x, h = torch.ones(T, B, 1, requires_grad=True), torch.zeros(1, B, 1)
+        params = torch.full((12,), 0.5, requires_grad=True)
+        given = {"sequence_lengths": [max(T - 1, 0)] + [T] * (B - 1)} if lengths else {}
+        found = []
+        for save in ("all", "states", 2):
+            out = ct.cudnn_rnn(x, h, None, params, rnn_mode="gru", save=save, **given)
+            found.append(numbers(torch.autograd.grad(out.output.sum(), [x, params])))
+        for grads in found[1:]:
+            for a, e in zip(grads, found[0], strict=True):
+                np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("save", "error", "message"),
+    [
+        (0, ValueError, "save is 0, expected 'all', 'states' or k in [1, 2**63)"),
+        ("some", ValueError, "save is 'some', expected 'all', 'states' or k in [1, 2**63)"),
+        (2.0, TypeError, "save is 2.0, expected 'all', 'states' or an integer"),
+        (True, TypeError, "save is True, expected 'all', 'states' or an integer"),
+    ],
+)
+def test_errors(save: Any, error: Any, message: str) -> None:
+    for kind in MODULES:
+        with pytest.raises(error, match=re.escape(f"{kind}: {message}")):
+            getattr(ct, kind)(2, 3, save=save)
+    for name in ("cudnn_rnn, gru", "stacked_rnn, gru"):
+        problem = Problem(name)
+        problem.attributes["save"] = save
+        with pytest.raises(error, match=re.escape(f"{problem.op}: {message}")):
+            problem(*problem.tensors())
