@@ -85,14 +85,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU and CuPy")
     config.addinivalue_line("markers", "compiled: runs with the loops that Numba compiles too")
     config.addinivalue_line("markers", "cuda_on_cpu: runs the CUDA source on the CPU, with g++")
-    config.addinivalue_line("markers", "slow: takes minutes, and is run by -m slow alone")
+    config.addinivalue_line(
+        "markers", "slow(*of): takes long, on one of these if any; is run by -m slow alone"
+    )
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    marks = list(item.iter_markers("slow"))
+    return any(not mark.args or any(of in item.name for of in mark.args) for mark in marks)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "slow" not in config.option.markexpr:
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+    wanted = "slow" in config.option.markexpr
+    others = [item for item in items if _takes_long(item) != wanted]
+    if not wanted or any(item.get_closest_marker("slow") for item in others):
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if _takes_long(item) == wanted]
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,12 @@ SIZES_OF_BLOCKS = [
     *[(products, name, getattr(products, name)) for name in ("_CPU_ROWS", "_GPU_ROWS")],
     *[(recompute, name, getattr(recompute, name)) for name in ("_BLOCKS", "_CHUNK")],
 ]
-KINDS = ["full", "lengths+resets", "dropout"]
+ON_DEVICE = pytest.mark.slow("cuda_on_cpu")
+KINDS = [
+    pytest.param("full", marks=ON_DEVICE),
+    "lengths+resets",
+    pytest.param("dropout", marks=ON_DEVICE),
+]
 # T, B, I, H, L, D
 SIZES = (7, 4, 3, 5, 2, 2)
 
@@ -176,6 +181,7 @@ def test_same_outputs_and_gradients(
 @pytest.mark.compiled
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64", "complex128"])
 @pytest.mark.parametrize("name", ["peepholes, projection", "GRU", "LSTM"])
+@ON_DEVICE
 def test_dtypes(ops: Ops, name: str, dtype: str, rng: np.random.Generator) -> None:
     if dtype == "bfloat16":
         needs.module("ml_dtypes")

@@ -184,7 +184,14 @@ def weights_of(kind: str, rng: np.random.Generator, K: int, H: int, P: int) -> A
 STATES = {"GRU": 1, "LSTM": 2, "sLSTM": 4, "layer-norm LSTM": 2}
 
 
-@pytest.mark.parametrize("cell", STATES)
+@pytest.mark.parametrize(
+    "cell",
+    # On a device those of the package are much like block_lstm and block_gru.
+    [
+        *(pytest.param(c, marks=pytest.mark.slow("cuda_on_cpu")) for c in list(STATES)[:2]),
+        *list(STATES)[2:],
+    ],
+)
 @each_extent
 def test_stacked_rnn(ops: Ops, cell: str, kind: str, rng: np.random.Generator) -> None:
     """Two layers in both directions, with dropout between them."""

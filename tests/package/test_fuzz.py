@@ -23,7 +23,7 @@ from cupyrnn import parallel
 from cupyrnn.demo import checkpoint
 
 # Of all three runs together; as many as anyone wants.
-SECONDS = float(os.environ.get("CUPYRNN_FUZZ_SECONDS", "60"))
+SECONDS = float(os.environ.get("CUPYRNN_FUZZ_SECONDS", "30"))
 SEED = int(os.environ.get("CUPYRNN_FUZZ_SEED", "0"))
 
 

@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_the_loops(
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("complex64", marks=pytest.mark.slow)])
 @pytest.mark.cuda_on_cpu
 def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     cupy_on_cpu: ModuleType,
@@ -241,7 +241,12 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
 
 
 @pytest.mark.parametrize(
-    "tool", [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
+    "tool",
+    [
+        ORDERS,
+        pytest.param(INTERPRETER, marks=pytest.mark.slow),
+        pytest.param(SANITIZER, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.cuda_on_cpu
@@ -303,7 +308,12 @@ def largest(kernels: Any, dtype: str) -> int:
 
 # The oldest architecture, and the one with most threads; the rest stands in results/registers.md.
 @pytest.mark.parametrize(
-    ("dtype", "arch"), [("float32", "sm_75"), ("float32", "sm_120"), ("float64", "sm_90")]
+    ("dtype", "arch"),
+    [
+        pytest.param("float32", "sm_75", marks=pytest.mark.slow),
+        ("float32", "sm_120"),
+        pytest.param("float64", "sm_90", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("cell", CELLS)
 def test_what_is_taken_fits_into_the_registers(

@@ -52,7 +52,15 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(("B", "H"), [(9, 33), (17, 36), (3, 1), (1, 128)])
+@pytest.mark.parametrize(
+    ("B", "H"),
+    [
+        (9, 33),
+        pytest.param(17, 36, marks=pytest.mark.slow),
+        (3, 1),
+        pytest.param(1, 128, marks=pytest.mark.slow("bfloat16")),
+    ],
+)
 @pytest.mark.cuda_on_cpu
 def test_tiles_agree_with_numpy(
     cupy_on_cpu: ModuleType, taken: dict[str, list[bool]], dtype: str, B: int, H: int
@@ -281,9 +289,7 @@ TOOLS = [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
     ("name", "tool"),
     [
         # Slow: the thread sanitizer, and the interpreter where it is to find nothing.
-        pytest.param(
-            name, tool, marks=[pytest.mark.slow] * (tool == SANITIZER or tool not in tools)
-        )
+        pytest.param(name, tool, marks=[pytest.mark.slow] * (tool != ORDERS or tool not in tools))
         for name, (_, _, _, tools) in PLANTED.items()
         for tool in (ORDERS, INTERPRETER, SANITIZER)
     ],
@@ -328,7 +334,10 @@ def test_nothing_is_caught_where_nothing_is_wrong(
     assert all(all(found) for found in taken.values())
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "arch",
+    [ARCHITECTURES[0], *(pytest.param(a, marks=pytest.mark.slow) for a in ARCHITECTURES[1:])],
+)
 @pytest.mark.parametrize("cell", TILED)
 @pytest.mark.cuda_on_cpu
 def test_what_is_taken_fits_into_the_registers(cell: str, arch: str) -> None:
