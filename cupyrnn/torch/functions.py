@@ -131,6 +131,12 @@ def keeps(rate: float) -> bool:
     return torch.is_grad_enabled() or rate > 0 or torch._C._is_tracing()
 
 
+def save_of(op: str, save: Save) -> Save:
+    """Return what a module keeps: checked, a number as a Python integer."""
+    every = check_save(op, save)
+    return save if every is None or isinstance(save, str) else every
+
+
 def lstm_attributes(
     op: str,
     forget_bias: float | None,

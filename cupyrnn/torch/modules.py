@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer, check_save
+from .._arrays import check_bool, check_dropout, check_integer
 from ..arithmetic.gates import check_gate
 from ..weights.init import init_block_lstm, init_params
 from ..weights.params import check_net
 from .definitions import PEEPHOLES
-from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes
+from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes, save_of
 from .ops import check_tensor
 
 if TYPE_CHECKING:
@@ -285,13 +285,12 @@ class CudnnRNN(torch.nn.Module):
             "num_proj": num_proj,
         }
         check_gate(op, recurrent_activation)
-        check_save(op, save)
         self.input_size, self.num_units, self.num_layers = input_size, num_units, num_layers
         self.dropout = check_dropout(op, dropout)
         self.attributes: dict[str, Any] = self._net | {
             "recurrent_activation": recurrent_activation,
             "time_major": check_bool(op, "time_major", time_major),
-            "save": save,
+            "save": save_of(op, save),
         }
         D = 1 + (direction == "bidirectional")
         net = check_net(op, num_layers, num_units, input_size, *self._net.values())

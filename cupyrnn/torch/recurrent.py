@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 from .._arrays import check_dropout, check_save
 from ..weights.params import check_net, layout
 from .definitions import CUDNN_RNN
-from .functions import extras, keeps
+from .functions import extras, keeps, save_of
 from .ops import check_tensor
 
 if TYPE_CHECKING:
@@ -196,8 +196,7 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
 
     def __init__(self, *args: Any, save: Save, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        check_save(type(self).__name__, save)
-        self.save = save
+        self.save = save_of(type(self).__name__, save)
         self._order = tuple(self._pieces())
 
     check_forward_args = torch.nn.RNNBase.check_forward_args

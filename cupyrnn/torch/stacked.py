@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer, check_save
+from .._arrays import check_bool, check_dropout, check_integer
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru, init_block_lstm
 from .definitions import GRU_WEIGHTS, PEEPHOLES, block_shapes
-from .functions import lstm_attributes, stacked_rnn
+from .functions import lstm_attributes, save_of, stacked_rnn
 from .modules import draw, generator, parameter_of
 from .recurrent import Recurrent, save_shown, seeds_of
 
@@ -45,8 +45,7 @@ class StackedNet(Recurrent):
     ) -> None:
         super().__init__()
         op = type(self).__name__
-        check_save(op, save)
-        self.save = save
+        self.save = save_of(op, save)
         words = ("input_size", "hidden_size", "num_layers")
         self.input_size, self.hidden_size, self.num_layers = (
             check_integer(op, name, size, 1) for name, size in zip(words, sizes, strict=True)

@@ -290,6 +290,7 @@ def cudnn_problems(draw: Any) -> Problem:
     attributes["seeds"] = torch.tensor([int(n) for n in rng.integers(0, 2**62, 2)])
     if draw(st.booleans()):
         attributes["resets"] = torch.from_numpy(rng.random((case.T, case.B)) < 0.3)
+    attributes["save"] = draw(st.sampled_from(["all", "states", 2, 5]))
     attributes["time_major"] = draw(st.booleans())
     if not attributes["time_major"]:
         for n in set(inputs) - {"params"}:

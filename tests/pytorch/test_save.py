@@ -84,7 +84,7 @@ def test_modules(kind: str) -> None:
     """The same gradients, fewer bytes, seen in repr; and the same when compiled."""
     x = torch.randn(64, 3, 4, dtype=torch.float64)
     expected, sizes = [], []
-    for save in ("all", "states", 8):
+    for save in ("all", "states", np.int64(8)):
         net = build(kind, save=save)
         loss = net(x)[0].square().sum()
         sizes.append(kept_by(loss))
