@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import platform
 import sys
 import tempfile
@@ -29,6 +30,17 @@ class _Parser(argparse.ArgumentParser):
         _fail(f"{message} (--help tells more)")
 
 
+def _seconds(text: str) -> float:
+    """Return a time to wait, above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m cupyrnn.conformance",
@@ -50,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         " gradients of the outputs by name that returns those of the inputs by name",
     )  # fmt: skip
     run.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS",
+        "--timeout", type=_seconds, default=60.0, metavar="SECONDS",
         help="how long a case may take, 60 if left out; one that takes longer counts as crashed",
     )  # fmt: skip
     run.add_argument("--out", type=Path, metavar="FILE", help="write the report there as well")

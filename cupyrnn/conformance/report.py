@@ -14,6 +14,7 @@ from .runtimes import Gradients, Run
 from .standard import decided_by
 
 RIGHT, WRONG, REFUSED, CRASHED = "right", "wrong", "refused", "crashed"
+EVERY_CASE = "every case"
 
 # A verdict on a case, and why it is not right.
 Judge: TypeAlias = Callable[[Stored], tuple[str, str]]
@@ -105,9 +106,12 @@ def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:
     A feature, or two or three together, explains a verdict if every case that has it has that
     verdict, those aside that are explained already. Refused cases come first, as what is refused
     tells nothing of its numbers. Then what explains most cases, where a pair counts a third, and
-    three together only where nothing else is left.
+    three together only where nothing else is left. Where all cases have the same verdict, no
+    feature explains it.
     """
     found, rest = [], list(outcomes)
+    if len(rest) > 1 and len({o.verdict for o in rest}) == 1 and rest[0].verdict != RIGHT:
+        return [Cause((EVERY_CASE,), rest[0].verdict, tuple(rest))], []
     for verdict in (CRASHED, REFUSED, WRONG):
         while cause := _best(rest, verdict, 1, 2) or _best(rest, verdict, 3):
             found.append(cause)
@@ -154,7 +158,7 @@ def text(title: str, outcomes: Sequence[Outcome]) -> str:
         least = smallest(cause.outcomes)
         row = (
             " and ".join(cause.features), cause.verdict, len(cause.outcomes), least.name,
-            least.why, "" if cause.verdict == REFUSED else decided_by(cause.features),
+            least.why, decided_by(cause.features) if _is_decided(cause) else "",
         )  # fmt: skip
         lines.append(_row(*row))
     for outcome in sorted(rest, key=lambda o: o.size)[:20]:
@@ -163,6 +167,11 @@ def text(title: str, outcomes: Sequence[Outcome]) -> str:
         lines.append(_row("no feature alone", "", len(rest) - 20, "and more", "", ""))
     lines += ["", *_by_feature(outcomes), ""]
     return "\n".join(lines)
+
+
+def _is_decided(cause: Cause) -> bool:
+    """Whether a sentence of the standard decides these cases."""
+    return cause.verdict != REFUSED and cause.features != (EVERY_CASE,)
 
 
 def _counts(outcomes: Sequence[Outcome]) -> list[str]:

@@ -328,6 +328,15 @@ def test_causes() -> None:
     assert report.smallest(outcomes).name == "case_0"
 
 
+def test_no_feature_explains_what_is_wrong_in_every_case() -> None:
+    outcomes = [outcome(n, report.WRONG, "a", "clip") for n in range(3)]
+    found, rest = report.causes(outcomes)
+    assert [c.features for c in found] == [(report.EVERY_CASE,)]
+    assert not rest
+    page = report.text("f", outcomes)
+    assert "| every case | wrong | 3 | case_0 |  |  |" in page
+
+
 def test_the_page_has_the_counts_of_the_stored_reports() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs/guide/conformance.md").read_text(encoding="utf-8")
@@ -380,6 +389,9 @@ def test_outputs_that_are_none(folder: Path) -> None:
         (["run", "no_module_of_that_name:f", "FULL"], "no_module_of_that_name:f: ModuleNotFoundError: No module named 'no_module_of_that_name'"),
         (["run", "math:no", "FULL"], "math:no: AttributeError: module 'math' has no attribute 'no'"),
         (["run", "math:pi", "FULL"], "math:pi is a float, expected a function"),
+        (["run", "cupyrnn", "FULL", "--timeout", "-1"], "argument --timeout: '-1' is not a number of seconds above 0 (--help tells more)"),
+        (["run", "cupyrnn", "FULL", "--timeout", "nan"], "argument --timeout: 'nan' is not a number of seconds above 0 (--help tells more)"),
+        (["run", "cupyrnn", "FULL", "--timeout", "soon"], "argument --timeout: 'soon' is not a number of seconds above 0 (--help tells more)"),
         (["run", "cupyrnn", "FULL", "--gradients", "pi"], "'pi' is none of onnxruntime, onnx-reference, cupyrnn and not of the form MODULE:FUNCTION"),
     ],
 )  # fmt: skip
