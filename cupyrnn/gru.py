@@ -75,11 +75,11 @@ def _forward(
     return outputs
 
 
-def _backward(
+def gru_gradient(
     xp: ModuleType,
     padded: Padded,
     weights: BlockGRUParams,
-    d_h: Array,
+    d_h: Array | None,
     call: _Call,
     by: str = "sum",
 ) -> GRUGrads[Any]:
@@ -125,7 +125,7 @@ _INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
 _SETTLED = Settled()
 
 
-def _check(
+def check_gru(
     op: str,
     lead: str,
     required: dict[str, Array],
@@ -154,7 +154,7 @@ def _check_all(
     optional: dict[str, Array | None],
     recurrent_activation: RecurrentActivation,
 ) -> tuple[ModuleType, _Call]:
-    """Do what `_check` says."""
+    """Do what `check_gru` says."""
     xp, dtype = check_arrays(op, required, optional)
     gate = check_gate(op, recurrent_activation)
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
@@ -250,7 +250,7 @@ def gru_block_cell(
     >>> out.h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    xp, call = _check(
+    xp, call = check_gru(
         "gru_block_cell",
         "B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
@@ -345,7 +345,7 @@ def block_gru(
     array([0.4092, 0.3485, 0.3086, 0.2826])
     """
     op = "block_gru"
-    xp, call = _check(
+    xp, call = check_gru(
         op,
         "T, B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
@@ -432,7 +432,7 @@ def gru_block_cell_grad(
     >>> grads.d_h_prev.round(4)
     array([[0.6738, 0.6738, 0.6738]])
     """
-    xp, call = _check(
+    xp, call = check_gru(
         "gru_block_cell_grad",
         "B",
         {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
@@ -516,7 +516,7 @@ def gru_block_cell_backward(
     >>> grads.d_b_c.round(4)
     array([0.3809, 0.3809, 0.3809])
     """
-    xp, call = _check(
+    xp, call = check_gru(
         "gru_block_cell_backward",
         "B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
@@ -526,7 +526,7 @@ def gru_block_cell_backward(
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, States(h_prev), GRUOutputs(r, u, c, h_prev))
     with on_device(xp, x):
-        return _backward(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call)
+        return gru_gradient(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call)
 
 
 @traceable
@@ -615,7 +615,7 @@ def block_gru_grad(
     """
     op = "block_gru_grad"
     saved = {"r": r, "u": u, "c": c, "h": h}
-    xp, call = _check(
+    xp, call = check_gru(
         op,
         "T, B",
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h},
@@ -626,4 +626,4 @@ def block_gru_grad(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call, by)
+        return gru_gradient(xp, padded, BlockGRUParams(w_ru, w_c, None, None), d_h, call, by)

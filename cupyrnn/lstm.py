@@ -57,7 +57,7 @@ def _forward(
     return outputs
 
 
-def _backward(
+def lstm_gradient(
     xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: LSTMCall, by: str = "sum"
 ) -> LSTMGrads[Any]:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
@@ -570,7 +570,7 @@ def lstm_block_cell_backward(
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved, h=h_prev))
     with on_device(xp, x):
-        return _backward(xp, padded, w, LSTMStates(h_grad, cs_grad), call)
+        return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), call)
 
 
 @traceable
@@ -692,4 +692,4 @@ def block_lstm_grad(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved), extent)
     with on_device(xp, x):
-        return _backward(xp, padded, w, LSTMStates(h_grad, cs_grad), call, by)
+        return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), call, by)

@@ -9,21 +9,51 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 
 from . import raw_ops
-from ._arrays import check_bool, module_of, on_device, shown
+from ._arrays import check_bool, check_save, module_of, on_device, shown
+from .cells.contract import Attributes, States
+from .cells.lstm import LSTMStates
 from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
-from .gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
-from .lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
+from .derivatives.traced import traceable
+from .driver import padded as _padded
+from .driver.padded import Again, Padded, check_extent
+from .gru import (
+    block_gru,
+    block_gru_grad,
+    check_gru,
+    gru_block_cell,
+    gru_block_cell_backward,
+    gru_gradient,
+)
+from .lstm import (
+    block_lstm,
+    block_lstm_grad,
+    lstm_block_cell,
+    lstm_block_cell_backward,
+    lstm_gradient,
+)
 from .onnx_node import onnx_node_gradients, run_onnx_node
 from .stacked_rnn import stacked_rnn, stacked_rnn_backprop
-from .weights.block_forms import LSTM_FORM, default_clip
+from .weights.block_forms import (
+    GRU_FORM,
+    LSTM_FORM,
+    PEEPHOLES,
+    check_lstm,
+    default_clip,
+    prepared,
+)
+from .weights.forms import BlockGRUParams, PeepholeLSTMParams
+from .weights.gradients import check_weight_gradients
 
 if TYPE_CHECKING:
     from typing import ParamSpec
 
+    from ._arrays import Save
     from ._results import CudnnRNNGrads, CudnnRNNOutputs, GRUGrads, LSTMGrads
     from ._typing import AnyArray, ArrayT
     from .cells.gru import GRUOutputs
     from .cells.lstm import LSTMOutputs
+    from .driver.padded import Extent
+    from .driver.recompute import Kept
     from .onnx_node import OnnxGrads, OnnxOutputs
     from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs
     from .weights.gradients import WeightGradients
@@ -56,7 +86,7 @@ _BY_EXAMPLE = (block_lstm, block_gru, cudnn_rnn, stacked_rnn)
 class _Plan(NamedTuple):
     """What of a call its gradient is given."""
 
-    positional: tuple[str, ...]  # the op's arguments
+    defaults: dict[str, Any]  # of the op's arguments, all in order
     inputs: frozenset[str]  # those that the gradient has too
     every: bool  # whether it takes all others as well
     due: dict[str, Any]  # the op's defaults of what the gradient has none for
@@ -79,7 +109,7 @@ def _plan(function: Any, outputs: Any) -> _Plan:
     no_input = ("weight_gradients",)
     names = [p.name for p in gradient if p.kind is not p.VAR_KEYWORD and p.name not in no_input]
     return _Plan(
-        tuple(known),
+        known,
         frozenset(names) & frozenset(known),
         every,
         {p.name: known[p.name] for p in gradient if p.name in known and p.default is p.empty},
@@ -108,6 +138,86 @@ def _clips(function: Any, given: dict[str, Any]) -> bool:
     return function is not stacked_rnn or given["weights"][0].form is LSTM_FORM
 
 
+@traceable
+def _keep(op: str, call: dict[str, Any], outputs: Any, every: int) -> Kept:
+    """Return every k-th of the states that a call left."""
+    x, h = call["x"], outputs.h
+    states = LSTMStates(h, outputs.cs) if hasattr(outputs, "cs") else States(h)
+    xp = module_of(x)
+    with on_device(xp, x):
+        return _padded.keep(xp, states, _extent(op, call), every)
+
+
+def _extent(op: str, call: dict[str, Any]) -> Extent:
+    """Return which steps a call computes; raw ops have seq_len_max alone."""
+    lengths = call["seq_len_max"], call.get("sequence_lengths")
+    return check_extent(op, call["x"], *lengths, call.get("reverse", False), call.get("resets"))
+
+
+# Both have the name that errors of `jvp` show.
+
+
+@traceable
+@functools.wraps(block_lstm_grad, ("__name__",), ())
+def _lstm_from_states(
+    op: str,
+    call: dict[str, Any],
+    kept: Kept,
+    *,
+    cs_grad: Any,
+    h_grad: Any,
+    cell_clip: float | None = None,
+    weight_gradients: str = "sum",
+) -> LSTMGrads[Any]:
+    """Do what the gradient `op` of a call does, by its states alone."""
+    given = {"cs_grad": cs_grad, "h_grad": h_grad}
+    attributes = {n: call[n] for n in Attributes._fields if n in call}
+    xp, checked = check_lstm(
+        op,
+        "T, B",
+        {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")},
+        {n: call[n] for n in PEEPHOLES} | given,
+        Attributes(**attributes),
+        call["use_peephole"],
+    )
+    by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
+    x, first, w = call["x"], LSTMStates(call["h_prev"], call["cs_prev"]), call["w"]
+    weights = PeepholeLSTMParams(w, call["b"], *checked.peephole)
+    with on_device(xp, x):
+        cell = LSTM_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
+        if cell_clip is None:
+            checked = checked._replace(attributes=checked.attributes._replace(cell_clip=None))
+        padded = Padded(x, first, Again(cell, kept), extent)
+        return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), checked, by)
+
+
+@traceable
+@functools.wraps(block_gru_grad, ("__name__",), ())
+def _gru_from_states(
+    op: str, call: dict[str, Any], kept: Kept, *, d_h: Any, weight_gradients: str = "sum"
+) -> GRUGrads[Any]:
+    """Do what the gradient `op` of a call does, by its states alone."""
+    weights = BlockGRUParams._make(call[n] for n in BlockGRUParams._fields)
+    inputs = {"x": call["x"], "h_prev": call["h_prev"], **weights._asdict()}
+    xp, checked = check_gru(op, "T, B", inputs, {"d_h": d_h}, call["recurrent_activation"])
+    by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
+    with on_device(xp, call["x"]):
+        cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.gate)
+        padded = Padded(call["x"], States(call["h_prev"]), Again(cell, kept), extent)
+        matrices = weights._replace(b_ru=None, b_c=None)
+        return gru_gradient(xp, padded, matrices, d_h, checked, by)
+
+
+# The gradients by states, and what of their calls is no argument. The outputs of these ops are all
+# that the steps compute, so that the pullback chooses what it keeps.
+_FROM_STATES: dict[Any, tuple[Callable[..., Any], dict[str, Any]]] = {
+    block_lstm: (_lstm_from_states, {}),
+    block_gru: (_gru_from_states, {}),
+    raw_ops.BlockLSTM: (_lstm_from_states, {"gate_order": "icfo"}),
+    raw_ops.BlockLSTMV2: (_lstm_from_states, {"gate_order": "ifco"}),
+}
+
+
 class Pullback(Generic[G]):
     """
     The gradient of one call of an op, as `vjp` returns it: call it with the outputs' gradients.
@@ -120,21 +230,34 @@ class Pullback(Generic[G]):
         What it takes: the gradients of the outputs.
     """
 
-    def __init__(self, function: Any, plan: _Plan, given: dict[str, Any], outputs: Any) -> None:
+    def __init__(
+        self,
+        function: Any,
+        plan: _Plan,
+        given: dict[str, Any],
+        outputs: Any,
+        every: int | None = None,
+    ) -> None:
         self._function, self.names = function, plan.cotangents
-        kept = {n: a for n, a in given.items() if n in plan.inputs or plan.every}
-        for name, default in plan.due.items():
-            kept.setdefault(name, default)
-        for name in plan.saved:
-            kept[name] = getattr(outputs, name)
-        self._like = outputs.h if "d_h" in plan.cotangents else None
-        self._clip = None
+        self._like = self._clip = self._states = None
         if "cell_clip" in plan.inputs:
-            self._clip = kept.pop("cell_clip", None)
+            self._clip = given.get("cell_clip")
             if self._clip is None and _clips(function, given):
                 self._clip = default_clip(given.get("gate_order", "icfo"))
+        if every is not None:
+            kept = plan.defaults | given | _FROM_STATES[function][1]
+            self._states = _keep(_GRADIENTS[function].__name__, kept, outputs, every)
+        else:
+            kept = {n: a for n, a in given.items() if n in plan.inputs or plan.every}
+            for name, default in plan.due.items():
+                kept.setdefault(name, default)
+            for name in plan.saved:
+                kept[name] = getattr(outputs, name)
+            if "cell_clip" in plan.inputs:
+                kept.pop("cell_clip", None)
+            self._like = outputs.h if "d_h" in plan.cotangents else None
         self._given = kept
-        self._arrays = list(_arrays_in(kept.values()))
+        self._arrays = list(_arrays_in((*kept.values(), self._states)))
         self._marks = _marks(self._arrays)
 
     def __repr__(self) -> str:
@@ -205,11 +328,17 @@ class Pullback(Generic[G]):
             clip["weight_gradients"] = weight_gradients
         self._check_unchanged()
         given = dict.fromkeys(self.names) | gradients
+        gradient: Any = _GRADIENTS[self._function]
+        result: G
+        if self._states is not None:
+            by_states, _ = _FROM_STATES[self._function]
+            result = by_states(gradient.__name__, self._given, self._states, **given, **clip)
+            return result
         if self._like is not None and given["d_h"] is None:
             with on_device(module_of(self._like), self._like):
                 given["d_h"] = zeros = self._like.copy()
                 zeros.fill(0)
-        result: G = _GRADIENTS[self._function](**self._given, **given, **clip)
+        result = gradient(**self._given, **given, **clip)
         return result
 
     @property
@@ -247,6 +376,14 @@ def vjp(
 ) -> tuple[GRUOutputs[ArrayT], Pullback[GRUGrads[ArrayT]]]: ...
 @overload
 def vjp(
+    function: Callable[..., LSTMOutputs[ArrayT]], /, *args: Any, save: Save, **kwargs: Any
+) -> tuple[LSTMOutputs[ArrayT], Pullback[LSTMGrads[ArrayT]]]: ...
+@overload
+def vjp(
+    function: Callable[..., GRUOutputs[ArrayT]], /, *args: Any, save: Save, **kwargs: Any
+) -> tuple[GRUOutputs[ArrayT], Pullback[GRUGrads[ArrayT]]]: ...
+@overload
+def vjp(
     function: Callable[P, CudnnRNNOutputs[ArrayT]], /, *args: P.args, **kwargs: P.kwargs
 ) -> tuple[CudnnRNNOutputs[ArrayT], Pullback[CudnnRNNGrads[ArrayT]]]: ...
 @overload
@@ -280,7 +417,10 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     args : tuple
         Its arguments.
     kwargs : dict
-        Its keyword arguments.
+        Its keyword arguments. For `block_lstm`, `block_gru`, BlockLSTM and BlockLSTMV2 also `save`
+        as `cudnn_rnn` and `stacked_rnn` have it: "all" (the default), "states" or an integer k. It
+        says what the pullback keeps of the outputs: all, only h and cs of each step (h of a GRU),
+        or only those of every k-th step.
 
     Returns
     -------
@@ -296,9 +436,10 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     Raises
     ------
     TypeError
-        The function is not one of those above. For your own functions use `jvp`.
+        The function is not one of those above, or save is neither a string nor an integer. For your
+        own functions use `jvp`.
     ValueError
-        is_training is False, so that nothing is kept for the gradient.
+        is_training is False, so that nothing is kept for the gradient, or save is out of range.
 
     See Also
     --------
@@ -316,6 +457,12 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     array, so that an update of all weights raises a ValueError; the change of a single element, or
     of a CuPy array, is not noticed.
 
+    `block_lstm` returns seven arrays of the size of h, and `block_gru` four. With `save` the
+    pullback does not need them: once you drop the outputs, their memory is free, but for the states
+    that were asked for. The pullback then computes the gates again from these, in blocks of steps.
+    The gradients are equal except for rounding. With ``weight_gradients="examples"`` or "norms" the
+    gates of all steps are computed at once.
+
     Examples
     --------
     >>> import numpy as np
@@ -328,6 +475,14 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     >>> grads = pullback(h_grad=np.ones((4, 2, 3)))
     >>> grads.x_grad[:, 1, 0].round(4)
     array([0.1021, 0.    , 0.    , 0.    ])
+
+    A long sequence in little memory: of each hundred steps the pullback keeps one.
+
+    >>> x = np.ones((999, 2, 2))
+    >>> out, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, cs, h, w, b, save=100)
+    >>> del out
+    >>> pullback(h_grad=np.ones((999, 2, 3))).x_grad[::333, 0, 0].round(4)
+    array([0.647 , 0.5852, 0.5852])
     """
     op = "vjp"
     try:
@@ -340,13 +495,18 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
             f"{op}: function is {shown(function)}, expected one of {', '.join(names)}; jvp takes"
             " any function"
         )
+    every = None
+    if function in _FROM_STATES:
+        every = check_save(op, kwargs.pop("save", "all"))
     outputs = function(*args, **kwargs)
     kind: Any = type(outputs)
     plan = _plan(function, kind)
-    given = dict(zip(plan.positional, args, strict=False)) | kwargs
+    given = dict(zip(plan.defaults, args, strict=False)) | kwargs
+    if "use_peephole" in plan.due and given.get("use_peephole", True) is None:
+        given["use_peephole"] = False  # A raw op takes None for it, and its gradient does not.
     if not given.get("is_training", True):
         raise ValueError(
             f"{op}: is_training is {shown(given['is_training'])}, expected True: what the gradient"
             f" of {function.__name__} needs is not kept"
         )
-    return outputs, Pullback(function, plan, given, outputs)
+    return outputs, Pullback(function, plan, given, outputs, every)

@@ -16,10 +16,12 @@ from .._arrays import (
     compute_dtype,
     contiguous,
 )
-from ..cells.contract import Gradients, each
+from ..cells.contract import Gradients, columns_of, each
 from . import layer as _layer
+from . import recompute
 from .layer import Layer, Step
 from .packing import Packing
+from .recompute import Kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,12 +39,19 @@ class Extent(NamedTuple):
     reverse: bool = False
 
 
+class Again(NamedTuple):
+    """In place of what the steps save: some of their states, and the cell that makes the rest."""
+
+    cell: Cell  # of the forward pass
+    kept: Kept  # by rows
+
+
 class Padded(NamedTuple):
     """What a layer reads and what it leaves; without an extent one step, [B, ·] all."""
 
     x: Array  # [T, B, I]
     first: Any  # the states before the first step, [B, ·]
-    saved: Any  # the cell's Saved, [T, B, ·] each
+    saved: Any  # the cell's Saved, [T, B, ·] each; for a gradient it may be an Again
     extent: Extent | None = None
 
 
@@ -52,8 +61,12 @@ def of_dtype(dtype: np.dtype[Any], padded: Padded) -> Padded:
         return padded
     x, first, saved, extent = padded
     (x,) = cast_all(dtype, x)
-    first, saved = (type(a)._make(cast_all(dtype, *a)) for a in (first, saved))
-    return Padded(x, first, saved, extent)
+    first = first._make(cast_all(dtype, *first))
+    if isinstance(saved, Again):
+        every, states = saved.kept
+        kept = Kept(every, states._make(cast_all(dtype, *states)))
+        return Padded(x, first, saved._replace(kept=kept), extent)
+    return Padded(x, first, saved._make(cast_all(dtype, *saved)), extent)
 
 
 def check_extent(
@@ -114,6 +127,22 @@ def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
         packing.unpack(rows, a, reverse)
 
 
+def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
+    """Return every k-th of the states [T, B, ·] that `forward` left, for the gradient."""
+    steps, lengths, resets, reverse = extent
+    packing = Packing(xp, steps, states.h.shape[1], lengths, resets)
+    kept = recompute.kept_rows(packing, every)
+
+    def rows(a: Array) -> Array:
+        packed = packing.pack(a[:steps], reverse)
+        if every > 1:
+            return packed[xp.asarray(kept)]
+        # h has memory of its own, and the caller mostly keeps it. The others share theirs.
+        return packed if a is states.h or packing.moves(reverse) else packed.copy()
+
+    return Kept(every, each(states, rows))
+
+
 def carried_of(first: Any, given: Any, compute: np.dtype[Any]) -> Any:
     """Return new NumPy memory with the gradients of the states after a step, zeros for None."""
     return type(first)._make(
@@ -137,7 +166,7 @@ def backward(
     Parameters
     ----------
     padded
-        What `forward` read and left.
+        What `forward` read and left, or in its place an Again with what `keep` returned.
     given : [T, B, ·]
         The gradients of each step's states; each may be None.
     grads
@@ -158,19 +187,26 @@ def backward(
         return grads.x, carried
     steps, lengths, resets, reverse = extent
     packing = Packing(xp, steps, x.shape[1], lengths, resets)
-    moves = packing.moves(reverse)
+    moves, again = packing.moves(reverse), isinstance(outputs, Again)
 
     def packed(a: Array) -> Array:
         a = contiguous(xp, a if steps == len(x) else a[:steps])
-        return packing.pack(a, reverse) if moves else a
+        return packing.pack(a, reverse) if moves or again else a
 
-    layer = _layer_of(xp, padded, extent, packing, each(outputs, packed))
+    saved = outputs.kept if again else each(outputs, packed)
+    layer = _layer_of(xp, padded, extent, packing, saved)
     carried = each(first, lambda s: xp.zeros((packing.sequences, s.shape[1]), compute))
     x_grad = xp.empty(x.shape, dtype)
     x_grad[steps:] = 0
     rows = packing.like(x_grad[:steps], reverse)
     rows = rows if moves else packing.pack(rows)
-    _layer.backward(xp, cell, layer, each(given, packed), carried, grads._replace(x=rows))
+    given, grads = each(given, packed), grads._replace(x=rows)
+    if again:
+        n, H = recompute.largest(xp, cell, packing, outputs.kept.every, dtype), first.h.shape[1]
+        memory = [xp.empty((n, k), dtype) for k in columns_of(cell.Saved, H, H)]
+        recompute.backward(xp, (cell, outputs.cell), layer, given, carried, grads, memory)
+    else:
+        _layer.backward(xp, cell, layer, given, carried, grads)
     if moves:
         packing.unpack(rows, x_grad[:steps], reverse)
         carried = each(carried, lambda s: packing.enter_grad(s, reverse))

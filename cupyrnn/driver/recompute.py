@@ -59,6 +59,11 @@ def count_kept(rows: Rows, every: int) -> int:
     return int((starts[1:] - starts[:-1])[every::every].sum())
 
 
+def kept_rows(rows: Rows, every: int) -> Any:
+    """Return which rows the kept states are of."""
+    return _left(rows, slice(0, rows.steps), every)
+
+
 def largest(xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]) -> int:
     """Return the rows of the largest piece: of the memory that `forward` and `backward` take."""
     pieces = _pieces(xp, cell, rows, every, dtype)
@@ -83,11 +88,11 @@ def _pieces(
         t0, kept = t1, kept + n
 
 
-def _left(rows: Rows, piece: _Piece, every: int) -> Any:
-    """Return which rows of a piece are the states that it leaves."""
+def _left(rows: Rows, steps: slice, every: int) -> Any:
+    """Return which rows of some steps are the states that these leave."""
     if every == 1:
         return slice(None)
-    starts, t0, end = rows.starts, piece.steps.start, piece.steps.stop + 1
+    starts, t0, end = rows.starts, steps.start, steps.stop + 1
     next_steps = range(t0 + every, min(end, rows.steps), every)
     parts = [np.arange(starts[t + 1] - starts[t]) + starts[t - 1] - starts[t0] for t in next_steps]
     return np.concatenate([np.zeros(0, np.intp), *parts])
@@ -121,7 +126,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
         for to, state in zip(running, after, strict=True):
             if to is not None:
                 to[...] = state
-        left = _left(rows, piece, every)
+        left = _left(rows, piece.steps, every)
         for to, state in zip(kept, cell.states(saved), strict=True):
             if to is not None and to is not h and piece.kept.stop > piece.kept.start:
                 to[piece.kept] = state[left if every == 1 else xp.asarray(left)]

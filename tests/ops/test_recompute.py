@@ -18,11 +18,11 @@ import pytest
 from checks import Ops, assert_close, with_tangents
 from new_cells.cells.layer_norm_lstm import LayerNormLSTMParams
 from new_cells.cells.slstm import SLSTMParams
-from problems import nets
+from problems import grus, lstms, nets
 from problems.nets import BI, MODES, UNI
 
 import cupyrnn
-from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
+from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams, raw_ops
 from cupyrnn.driver import products, recompute
 
 # The states of every step; every k-th, with T a multiple and not; none but the first.
@@ -428,3 +428,220 @@ def test_cudnn_keeps_all(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
     ops, case = Ops(cupy_on_cpu), nets.Case("lstm", 6, 3, 4, 5)
     with pytest.raises(RuntimeError, match="cuDNN keeps all that its gradient needs"):
         nets.forward(ops, case, nets.problem(rng, case), save=2, engine="cudnn")
+
+
+class Block(NamedTuple):
+    """A block op, whether it is an LSTM, its attributes and what else its pullback is called by."""
+
+    op: Any
+    lstm: bool = True
+    attributes: Any = MappingProxyType({})
+    backward: Any = MappingProxyType({})
+
+
+HARD = {"recurrent_activation": "hard_sigmoid_0.2"}
+BLOCKS = {
+    "LSTM": Block(cupyrnn.block_lstm, attributes={"forget_bias": 0.3, "cell_clip": 0.4}),
+    "LSTM, as TensorFlow": Block(
+        cupyrnn.block_lstm, attributes={"cell_clip": 0.4}, backward={"through_clip": True}
+    ),
+    "LSTM, ifco, hard": Block(cupyrnn.block_lstm, attributes={"gate_order": "ifco", **HARD}),
+    "GRU": Block(cupyrnn.block_gru, lstm=False),
+    "GRU, hard": Block(cupyrnn.block_gru, lstm=False, attributes=HARD),
+    "raw": Block(raw_ops.BlockLSTM, attributes={"use_peephole": True, "cell_clip": 0.4}),
+    "raw V2": Block(raw_ops.BlockLSTMV2, attributes={"use_peephole": None}),
+}
+EXTENTS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "some steps": {"seq_len_max": 5},
+    "lengths+resets": {
+        "sequence_lengths": np.array([7, 2, 0, 5]),
+        "resets": np.arange(28).reshape(7, 4) % 5 == 2,
+        "reverse": True,
+    },
+}
+
+
+def block(
+    rng: np.random.Generator, name: str, extent: str, dtype: Any = float, shape: Any = (7, 4, 3, 5)
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return a block op, its arguments and the gradients of its outputs."""
+    op, lstm, attributes, _ = BLOCKS[name]
+    T, B, _, H = shape
+    names = ("cs_grad", "h_grad") if lstm else ("d_h",)
+    inputs = lstms.problem(rng, shape, True) if lstm else grus.problem(rng, shape)
+    given = {n: rng.standard_normal((T, B, H)) for n in names}
+    # Raw ops have no lengths.
+    where = {"seq_len_max": T - 1} if name.startswith("raw") else EXTENTS[extent]
+    return op, {**as_dtype(inputs, dtype), **where, **attributes}, as_dtype(given, dtype)
+
+
+def pulled_back(
+    ops: Ops, op: Any, given: dict[str, Any], gradients: dict[str, Any], save: Any, **more: Any
+) -> list[Any]:
+    """Return the gradients by a pullback, of the host, after the outputs are gone."""
+    host = ("sequence_lengths", "resets")
+    there = {n: ops.to_device(a) if hasattr(a, "dtype") and n not in host else a
+             for n, a in given.items()}  # fmt: skip
+    pullback = cupyrnn.vjp(op, **there, save=save)[1]
+    return leaves_in(ops, list(pullback(**on_device(ops, gradients), **more)))
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.slow("cuda_on_cpu-LSTM, ifco", "cuda_on_cpu-raw", "cuda_on_cpu-GRU, hard")
+def test_block_ops(ops: Ops, name: str, extent: str, rng: np.random.Generator) -> None:
+    """By `vjp`, whose pullback keeps no outputs; twice the same."""
+    op, given, gradients = block(rng, name, extent)
+    more = BLOCKS[name].backward
+    expected = pulled_back(ops, op, given, gradients, "all", **more)
+    for save in SAVES:
+        compare(pulled_back(ops, op, given, gradients, save, **more), expected, "float64")
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64", "complex128"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+@ON_DEVICE
+def test_dtypes_of_block_ops(ops: Ops, name: str, dtype: str, rng: np.random.Generator) -> None:
+    if dtype == "bfloat16":
+        needs.module("ml_dtypes")
+    op, given, gradients = block(rng, name, "lengths+resets", dtype)
+    if np.dtype(dtype).kind == "c":
+        # Some have a tangent, some not.
+        given |= with_tangents(rng, {n: given[n] for n in ("x", "h_prev")})
+        gradients = {n: a.real.copy() for n, a in gradients.items()}
+        weights = ("w", "b", "w_ru", "w_c", "b_ru", "b_c", "wci", "wcf", "wco")
+        given |= {n: given[n].real.copy() for n in weights if n in given}
+    expected = pulled_back(ops, op, given, gradients, "all")
+    for save in ("states", 3):
+        compare(pulled_back(ops, op, given, gradients, save), expected, dtype)
+
+
+@pytest.mark.parametrize("by", ["examples", "norms", "none"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_weight_gradients_of_block_ops(name: str, by: str, rng: np.random.Generator) -> None:
+    ops = Ops(np)
+    op, given, gradients = block(rng, name, "lengths+resets")
+    expected = pulled_back(ops, op, given, gradients, "all", weight_gradients=by)
+    for save in ("states", 3):
+        found = pulled_back(ops, op, given, gradients, save, weight_gradients=by)
+        compare(found, expected, "float64")
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3, 4), (5, 0, 3, 4), (5, 2, 0, 4), (1, 1, 1, 1)])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_nothing_at_all_of_block_ops(name: str, shape: Any, rng: np.random.Generator) -> None:
+    op, given, gradients = block(rng, name, "full", shape=shape)
+    expected = pulled_back(Ops(np), op, given, gradients, "all")
+    for save in ("states", 2):
+        compare(pulled_back(Ops(np), op, given, gradients, save), expected, "float64")
+
+
+@pytest.mark.parametrize("save", ["states", 3])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_tangent_of_the_gradient_of_block_ops(
+    name: str, save: Any, rng: np.random.Generator
+) -> None:
+    op, given, gradients = block(rng, name, "lengths+resets")
+    x = given.pop("x")
+    v = rng.standard_normal(x.shape)
+
+    def gradient(x: Any, save: Any) -> Any:
+        return cupyrnn.vjp(op, x=x, **given, save=save)[1](**gradients)
+
+    expected, found = (
+        leaves_in(Ops(np), list(cupyrnn.jvp(lambda x, save=how: gradient(x, save), (x,), (v,))))
+        for how in ("all", save)
+    )
+    compare(found, expected, "float64")
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_missing_gradients_of_block_ops(name: str, rng: np.random.Generator) -> None:
+    """None stands for zeros: of all, nothing comes back."""
+    op, given, gradients = block(rng, name, "lengths+resets")
+    found = pulled_back(Ops(np), op, given, dict.fromkeys(gradients), 2)
+    assert not any(a.any() for a in found)
+
+
+@pytest.mark.parametrize("extent", ["full", "lengths+resets"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_memory_of_block_ops(
+    name: str, extent: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """What a pullback holds once the outputs are gone, and the peak of its call."""
+    for module, size, value in SIZES_OF_BLOCKS:
+        monkeypatch.setattr(module, size, value)
+    T, B, H = shape = 1600, 8, 32
+    op, given, gradients = block(rng, name, "full", np.float32, (T, B, 8, H))
+    if extent != "full":
+        given |= {"sequence_lengths": [T, T // 2, 0, T - 1] * 2, "reverse": True}
+    steps = T * B if extent == "full" else 2 * (2 * T + T // 2 - 1)
+    states = 2 if BLOCKS[name].lstm else 1
+    state = np.zeros(shape, np.float32).nbytes
+
+    def measured(save: Any) -> tuple[int, int]:
+        """Return the bytes that are held, and how many more there are during the call."""
+        tracemalloc.start()
+        try:
+            pullback = cupyrnn.vjp(op, **given, save=save)[1]
+            held = tracemalloc.get_traced_memory()[0]
+            if save == "all":
+                return held, 0
+            tracemalloc.reset_peak()
+            pullback(**gradients)
+            return held, tracemalloc.get_traced_memory()[1] - held
+        finally:
+            tracemalloc.stop()
+
+    measured(40)  # what is cached
+    (whole, _), (some, during), (few, _) = map(measured, ("all", "states", 40))
+    row = 4 * H
+    assert whole > (6.9 if BLOCKS[name].lstm else 3.9) * state
+    assert some < states * steps * row + 50_000
+    assert few < states * steps * row / 40 + 30_000
+    # Of a block of steps, and where rows move, copies of what is given and returned.
+    assert during < (2.2 if extent == "full" else 4) * state
+
+
+def test_an_output_that_the_pullback_keeps(rng: np.random.Generator) -> None:
+    """h of every step is the caller's: a write into it is noticed; into cs it does not matter."""
+    op, given, gradients = block(rng, "LSTM", "full")
+    out, pullback = cupyrnn.vjp(op, **given, save="states")
+    expected = pullback(**gradients)
+    out.cs[...] = out.i[...] = 7
+    compare(list(pullback(**gradients)), list(expected), "float64")
+    out.h[...] = 7
+    with pytest.raises(
+        ValueError, match=r"^pullback of block_lstm: an input or output of the call"
+    ):
+        pullback(**gradients)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "raw"])
+def test_errors_of_block_ops(name: str, rng: np.random.Generator) -> None:
+    """A bad save is refused before the call, and bad gradients by the name of the gradient op."""
+    op, given, gradients = block(rng, name, "full")
+    for save, error, message in (
+        (0, ValueError, "save is 0, expected 'all', 'states' or k in [1, 2**63)"),
+        ("some", ValueError, "save is 'some', expected 'all', 'states' or k in [1, 2**63)"),
+        (None, TypeError, "save is None, expected 'all', 'states' or an integer"),
+    ):
+        with pytest.raises(error, match=re.escape(f"vjp: {message}")):
+            cupyrnn.vjp(op, **{**given, "x": None}, save=save)
+    for save in ("states", 2):
+        pullback = cupyrnn.vjp(op, **given, save=save)[1]
+        last = pullback.names[-1]
+        its = {"LSTM": "block_lstm_grad", "GRU": "block_gru_grad", "raw": "BlockLSTMGrad"}[name]
+        with pytest.raises(ValueError, match=rf"^{its}: {last} has shape \(6, 4, 5\), expected"):
+            pullback(**{last: gradients[last][1:]})
+        with pytest.raises(TypeError, match=rf"^{its}: {last} "):
+            pullback(**{last: gradients[last].astype("f4")})
+        if name == "raw":
+            with pytest.raises(TypeError, match="through_clip is True, and the call has no"):
+                pullback(**gradients, through_clip=True)
+        else:
+            with pytest.raises(ValueError, match=rf"^{its}: weight_gradients is 'all', expected"):
+                pullback(**gradients, weight_gradients="all")

@@ -48,9 +48,12 @@ def lstm() -> NDArray[np.floating[Any]]:
         cupyrnn.block_lstm(x, state, state, [[1.0]], b)  # type: ignore[arg-type]
     out, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w, b, cell_clip=0)
     true = pullback(h_grad=dy)
+    kept, by_states = cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w, b, save="states")
     if TYPE_CHECKING:
         assert_type(out.h, NDArray[Any])
         assert_type(true, cupyrnn.LSTMGrads[NDArray[Any]])
+        assert_type(kept.h, NDArray[Any])
+        assert_type(by_states(h_grad=dy), cupyrnn.LSTMGrads[NDArray[Any]])
         cupyrnn.vjp(cupyrnn.block_lstm, x, state, state, w)  # type: ignore[call-overload]
     return w - 0.1 * grads.w_grad - 0.1 * true.w_grad
 
