@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .meeting import meet
 from .products import (
     PANEL_BYTES,
     multiply,
@@ -27,7 +28,6 @@ from .simd import (
     Word,
     add_columns,
     alloca,
-    meet,
     over_units,
     part,
     read_fields,

@@ -35,14 +35,9 @@ from .frame import (
     read_matrix,
     weight_products,
 )
+from .meeting import meet
 from .products import PANEL_BYTES, multiply, vectors_of
-from .simd import (
-    VECTOR_BYTES,
-    copy,
-    meet,
-    read_word,
-    size_of,
-)
+from .simd import VECTOR_BYTES, copy, read_word, size_of
 
 if TYPE_CHECKING:
     from .._arrays import Array

@@ -29,6 +29,7 @@ from .frame import (
     read_matrix,
     weight_products,
 )
+from .meeting import meet
 from .products import PANEL_BYTES, multiply, vectors_of
 from .simd import (
     VECTOR_BYTES,
@@ -37,7 +38,6 @@ from .simd import (
     Word,
     copy,
     gate,
-    meet,
     over_units,
     read_word,
     size_of,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .formulas import DELTAS_TO_C, DELTAS_TO_R, GATES_OF_GRU, STATE_OF_GRU
+from .meeting import meet
 from .products import vectors_of
-from .simd import VECTOR_BYTES, meet, size_of
+from .simd import VECTOR_BYTES, size_of
 from .single import (
     at,
     compiled_step,

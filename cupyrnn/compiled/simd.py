@@ -11,7 +11,6 @@ dtype, says which dtype it is for.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -593,28 +592,6 @@ def over_units(variants: int, emit: Callable[..., None]) -> Any:
 
 
 @intrinsic
-def add_and_get(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the integer at an address at once; return what it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], POINTER)
-        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def look_at(typingctx: Any, address: Any) -> Any:
-    """Return the integer at an address, which another thread may change."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], POINTER)
-        return builder.load_atomic(pointer, "acquire", 8, typ=I64)
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic
 def read_word(typingctx: Any, address: Any) -> Any:
     """Return the integer at an address."""
 
@@ -659,29 +636,3 @@ def call_loop(typingctx: Any, loop: Any, tid: Any, n: Any, one: Any, argument: A
 
     integer = types.int64
     return types.void(integer, integer, integer, one, integer), generate
-
-
-# What gives the processor to another thread.
-give_way: Any = types.ExternalFunction(
-    "SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32()
-)
-_SPINS = 4000
-
-
-@part
-def came_to(address: int, value: int) -> bool:
-    """Wait for an integer that another thread raises; return whether it did so soon."""
-    for _ in range(_SPINS):
-        if look_at(address) >= value:
-            return True
-    return bool(look_at(address) >= value)
-
-
-@part
-def meet(counter: int, threads: int, turn: int) -> int:
-    """Wait until so many threads are here for the turn-th time; return the next turn."""
-    if threads > 1:
-        add_and_get(counter, 1)
-        while not came_to(counter, threads * turn):
-            give_way()
-    return turn + 1

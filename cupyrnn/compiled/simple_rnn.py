@@ -24,19 +24,9 @@ from .frame import (
     read_matrix,
     weight_products,
 )
+from .meeting import meet
 from .products import PANEL_BYTES, multiply, vectors_of
-from .simd import (
-    VECTOR_BYTES,
-    Code,
-    Fields,
-    Word,
-    copy,
-    meet,
-    over_units,
-    read_word,
-    size_of,
-    tanh,
-)
+from .simd import VECTOR_BYTES, Code, Fields, Word, copy, over_units, read_word, size_of, tanh
 
 if TYPE_CHECKING:
     from .._arrays import Array

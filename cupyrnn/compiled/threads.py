@@ -23,17 +23,8 @@ import numpy as np
 from numba.core import types
 
 from ..arithmetic.blas import cores, count
-from .simd import (
-    add_and_get,
-    call_loop,
-    came_to,
-    compiled_for,
-    give_way,
-    look_at,
-    part,
-    read_word,
-    write_word,
-)
+from .meeting import add_and_get, came_to, look_at, wait_for
+from .simd import call_loop, compiled_for, part, read_word, write_word
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -152,8 +143,7 @@ def _run(n: int, job: int, loop: int, double: int, argument: int) -> None:
         _raise(job + k * _SLEEPER, _MAY_BEGIN)
     if loop:
         _call(0, n, loop, double, argument)
-    while not came_to(job + _DONE, awake - 1):
-        give_way()
+    wait_for(job + _DONE, awake - 1)
     write_word(job + _AWAKE, 1)
 
 

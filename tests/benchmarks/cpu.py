@@ -47,9 +47,10 @@ NOTES = """\
   two pools and PyTorch are all given that number of threads. OPENBLAS_CORETYPE and
   OPENBLAS_L2_SIZE, which some machines set for an older OpenBLAS, are unset.
 * The implementations take turns; a round is a block of each, and the first one changes. A block is
-  as many repetitions as take 30 ms, or one; with more than one thread each first waits 30 ms, as
-  OpenBLAS's threads and OpenMP's spin on after their last work and would slow the next one.
-  Short calls get one untimed repetition then.
+  as many repetitions as take 30 ms, or one. With more than one thread each first waits until the
+  process has used no processor for 10 ms: OpenBLAS's threads spin for 0.1 s after their last
+  product, OpenMP's for a few ms, and would take a processor from the next one. Short calls get one
+  untimed repetition then.
 * A repetition is forward, then backward on what it returned; forward+backward is their sum. A block
   counts by its median, an implementation by the median of its blocks, in ms. What a call returns is
   freed outside the time. `n`: repetitions of cupyrnn. What takes over 6 s is timed once.

@@ -308,3 +308,30 @@ def test_wrong_arguments(
     with pytest.raises(SystemExit):
         cpu.main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_a_block_begins_when_the_threads_of_the_one_before_sleep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """OpenBLAS's threads spin for 0.1 s after a product, and took a processor from the next."""
+
+    class Clock:
+        """A process one of whose threads works until a time."""
+
+        now, works_until = 0.0, 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+        def process_time(self) -> float:
+            return min(self.now, self.works_until)
+
+        def sleep(self, seconds: float) -> None:
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", clock)
+    for threads, works_until, begins in [(1, 0.1, 0), (2, 0.0, 0), (2, 0.1, 0.1), (2, 1e9, 2)]:
+        clock.now, clock.works_until = 0.0, works_until
+        timing.settle(threads)
+        assert begins <= clock.now <= begins + 3 * timing.IDLE_SECONDS

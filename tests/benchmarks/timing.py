@@ -31,9 +31,11 @@ class Contestant(NamedTuple):
     unless_long: str = ""
 
 
-# OpenBLAS's threads go on spinning for 2**26 cycles after a product, 24 ms at 2.8 GHz; OpenMP's and
-# TensorFlow's a few ms.
-SPIN_SECONDS = 0.03
+# Threads that wait for more work occupy a processor: those of NumPy's OpenBLAS for 2**28 cycles
+# after a product, 0.1 s at 2.6 GHz, OpenMP's and TensorFlow's for a few ms. They sleep when the
+# process has used less than a part of a processor for so long.
+IDLE_SECONDS, IDLE_PART = 0.01, 0.05
+LONGEST_SETTLING = 2.0
 BLOCK_SECONDS = 0.03
 # What takes this long isn't a few µs faster for being dispatched by tf.function.
 LONG_CALL = 0.1
@@ -50,8 +52,12 @@ def processors() -> list[int]:
 
 def settle(threads: int) -> None:
     """Wait until the threads of whoever ran last sleep, so that they don't slow the next."""
-    if threads > 1:
-        time.sleep(SPIN_SECONDS)
+    begin = time.perf_counter()
+    while threads > 1 and time.perf_counter() - begin < LONGEST_SETTLING:
+        used, start = time.process_time(), time.perf_counter()
+        time.sleep(IDLE_SECONDS)
+        if time.process_time() - used < IDLE_PART * (time.perf_counter() - start):
+            break
 
 
 Look = Callable[[Contestant, Any, Any], None]
@@ -178,7 +184,7 @@ def measure(
             estimates[c.name] = min(map(sum, again))
         running = [c for c in contestants if rounds.get(c.name) == []]
         sizes = {c.name: block_size(estimates[c.name]) for c in running}
-        pause = SPIN_SECONDS if threads > 1 else 0.0
+        pause = IDLE_SECONDS if threads > 1 else 0.0
         one_round = sum(pause + (n + (n > 1)) * estimates[name] for name, n in sizes.items())
         if one_round > LONG_ROUND and limits is FULL:
             limits = LONG

@@ -1,0 +1,84 @@
+"""
+How threads in compiled loops wait for each other: words that they add to and look at.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from numba.core import types
+
+from .simd import I64, POINTER, intrinsic, part
+
+
+@intrinsic
+def add_and_get(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the integer at an address at once; return what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], POINTER)
+        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def look_at(typingctx: Any, address: Any) -> Any:
+    """Return the integer at an address, which another thread may change."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], POINTER)
+        return builder.load_atomic(pointer, "acquire", 8, typ=I64)
+
+    return types.int64(types.int64), generate
+
+
+# What gives the processor to another thread at once, and what sleeps: not on Windows, where the
+# shortest sleep is 15 ms.
+_give_way: Any
+_sleep: Any = None
+if sys.platform == "win32":
+    _give_way = types.ExternalFunction("SwitchToThread", types.int32())
+else:
+    _give_way = types.ExternalFunction("sched_yield", types.int32())
+    _sleep = types.ExternalFunction("usleep", types.int32(types.int32))
+
+# How often a thread looks before it gives way, how often it gives way before it sleeps, 0.1 ms in
+# all, and for how many microseconds.
+_SPINS, _TURNS, _SLEEP = 4000, 50, 50
+
+
+@part
+def came_to(address: int, value: int) -> bool:
+    """Wait for an integer that another thread raises; return whether it did so soon."""
+    for _ in range(_SPINS):
+        if look_at(address) >= value:
+            return True
+    return bool(look_at(address) >= value)
+
+
+@part
+def wait_for(address: int, value: int) -> None:
+    """
+    Wait until another thread has raised an integer so far.
+
+    Who waits for long sleeps: a processor that nobody wants is given to a thread that has to share
+    another one, with the BLAS's threads for example, which spin for 0.1 s after a product.
+    """
+    turns = 0
+    while not came_to(address, value):
+        if _sleep is None or turns < _TURNS:
+            _give_way()
+            turns += 1
+        else:
+            _sleep(_SLEEP)
+
+
+@part
+def meet(counter: int, threads: int, turn: int) -> int:
+    """Wait until so many threads are here for the turn-th time; return the next turn."""
+    if threads > 1:
+        add_and_get(counter, 1)
+        wait_for(counter, threads * turn)
+    return turn + 1
