@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 
 import onnx
 
+from .._arrays import type_shown
+
 Run: TypeAlias = Callable[[Path, Mapping[str, Any]], Sequence[Any]]
 Gradients: TypeAlias = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 
@@ -100,7 +102,7 @@ def function(name: str) -> Callable[..., Any]:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{name}: {type(error).__name__}: {reason}") from error
     if not callable(found):
-        raise ValueError(f"{name} is a {type(found).__name__}, expected a function")
+        raise ValueError(f"{name} is {type_shown(found)}, expected a function")
     return found  # type: ignore[no-any-return]
 
 

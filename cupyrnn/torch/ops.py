@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from .._arrays import type_shown
 from ..derivatives.duals import along
 from .arrays import arrays_of, host_arrays_of, name_of, on_device_of, tensors_of
 from .batching import rule_of, under_vectorize, vectorized
@@ -77,8 +78,7 @@ def check_tensor(op: str, name: str, t: Any) -> None:
     kind = type(t)
     if kind is torch.Tensor or kind is torch.nn.Parameter or isinstance(t, torch.Tensor):
         return
-    what = f"a {kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
-    raise TypeError(f"{op}: {name} is {'None' if t is None else what}, expected a torch.Tensor")
+    raise TypeError(f"{op}: {name} is {type_shown(t)}, expected a torch.Tensor")
 
 
 def _plain(tensors: Sequence[Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from .._arrays import check_dropout, check_save
+from .._arrays import check_dropout, check_save, type_shown
 from ..weights.params import check_net, layout
 from .definitions import CUDNN_RNN
 from .functions import extras, keeps, save_of
@@ -160,7 +160,7 @@ class Recurrent(torch.nn.Module):
         states = hx if count > 1 else (hx,)
         if not isinstance(states, (tuple, list)) or len(states) != count:
             raise TypeError(
-                f"{name}: hx is a {type(hx).__name__}, expected a pair of tensors, (h_0, c_0)"
+                f"{name}: hx is {type_shown(hx)}, expected a pair of tensors, (h_0, c_0)"
             )
         for n, s in enumerate(states):
             check_tensor(name, f"hx[{n}]" if count > 1 else "hx", s)

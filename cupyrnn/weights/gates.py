@@ -20,6 +20,7 @@ from .._arrays import (
     expect_shape,
     on_device,
     shown,
+    type_shown,
 )
 from ..arithmetic.gates import check_gate
 from ..derivatives.traced import traceable
@@ -76,7 +77,7 @@ def _named(op: str, gates: Any, n: int, names: Sequence[str]) -> dict[str, Any]:
     """Check the gates of a layer and direction; return their arrays by the names in errors."""
     what = f"gates[{n}]" if n >= 0 else "gates"
     if not isinstance(gates, Mapping):
-        raise TypeError(f"{op}: {what} is a {type(gates).__name__}, expected a mapping to Gates")
+        raise TypeError(f"{op}: {what} is {type_shown(gates)}, expected a mapping to Gates")
     if {*gates} != {*names}:
         raise ValueError(
             f"{op}: {what} has the gates {shown([*gates])}, expected {', '.join(names)}"

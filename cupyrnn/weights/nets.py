@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._arrays import check_list, contiguous, on_device, shown
+from .._arrays import check_list, contiguous, on_device, shown, type_shown
 from ..derivatives.traced import traceable
 from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
 from .packed import PackedParams, check_model
@@ -64,8 +64,7 @@ def reverse_update_gate(weights: Any) -> Any:
         return weights._replace(params=vector)
     if not isinstance(weights, BlockGRUParams):
         raise TypeError(
-            f"{op}: weights is a {type(weights).__name__}, expected a PackedParams or a"
-            " BlockGRUParams"
+            f"{op}: weights is {type_shown(weights)}, expected a PackedParams or a BlockGRUParams"
         )
     xp, _, H = check_block_gru(op, {f"weights.{n}": a for n, a in weights._asdict().items()})
     with on_device(xp, weights.w_ru):

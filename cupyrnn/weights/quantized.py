@@ -19,6 +19,8 @@ def _on_host(op: str, name: str, value: Any) -> Array:
     if array_kind(value) == "cupy":
         raise TypeError(f"{op}: {name} is a cupy.ndarray, expected an array of the host")
     try:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError
         a = np.asarray(value)
     except Exception:  # lists of different lengths, an __array__ that raises
         a = np.empty((), object)
@@ -44,7 +46,7 @@ def dequantize(
     scale : float32 scalar or vector
         One scale for all values, or one for each index along `axis`.
     zero_point : integer scalar or vector, optional
-        The shape of scale and the dtype of values; 0 by default.
+        The shape of scale, numbers that the dtype of values can hold; 0 by default.
     axis : int, optional
         The axis of values that a vector of scales belongs to; required for a vector.
 
@@ -59,7 +61,8 @@ def dequantize(
         values or zero_point are not integers, scale is not a float, or one of them is not on the
         host.
     ValueError
-        A shape does not fit, a scale is not positive and finite, or axis is missing.
+        A shape does not fit, a scale is not positive and finite, a zero point is not in the range
+        of the dtype of values, or axis is missing.
 
     Examples
     --------
@@ -78,6 +81,13 @@ def dequantize(
         if a.dtype.kind not in "iu" or a.dtype.itemsize > 4:
             raise TypeError(
                 f"{op}: {name} has dtype {a.dtype}, expected integers of 32 bits or fewer"
+            )
+    if z.size:
+        least, most = np.iinfo(q.dtype).min, np.iinfo(q.dtype).max
+        if not (least <= z.min() and z.max() <= most):
+            raise ValueError(
+                f"{op}: zero_point is {shown(z)}, expected in [{least}, {most}], the range of"
+                f" {q.dtype}"
             )
     if s.dtype.kind != "f" or s.dtype.itemsize not in (2, 4, 8):
         raise TypeError(f"{op}: scale has dtype {s.dtype}, expected float32")

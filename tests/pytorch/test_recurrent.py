@@ -360,7 +360,7 @@ def test_autocast_and_skip_init() -> None:
 
 def test_errors() -> None:
     net, x = ct.LSTM(3, 4), torch.randn(5, 2, 3)
-    with pytest.raises(TypeError, match=r"^LSTM: hx is a Tensor, expected a pair of tensors"):
+    with pytest.raises(TypeError, match=r"^LSTM: hx is a torch.Tensor, expected a pair of tensors"):
         net(x, torch.zeros(1, 2, 4))
     with pytest.raises(TypeError, match=r"^LSTM: hx\[1\] is None, expected a torch.Tensor"):
         net(x, (torch.zeros(1, 2, 4), None))

@@ -338,7 +338,7 @@ def quantized(**changed: Any) -> Any:
         (lambda: cupyrnn.block_lstm_from_gates({**LSTM, "ci": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['ci'] has a peephole, expected one in i, f and o alone"),
         (lambda: cupyrnn.block_gru_from_gates(dict.fromkeys("ruc", ONE._replace(peephole=np.ones(2)))), ValueError, "block_gru_from_gates: gates['r'] has a peephole, which a GRU does not have"),
         (lambda: cupyrnn.reverse_update_gate(NET), ValueError, "reverse_update_gate: weights is of a net with lstm, expected gru"),
-        (lambda: cupyrnn.reverse_update_gate(np.ones(3)), TypeError, "reverse_update_gate: weights is a ndarray, expected a PackedParams or a BlockGRUParams"),
+        (lambda: cupyrnn.reverse_update_gate(np.ones(3)), TypeError, "reverse_update_gate: weights is a numpy.ndarray, expected a PackedParams or a BlockGRUParams"),
         (lambda: cupyrnn.params_from_dynet([]), ValueError, "params_from_dynet: weights has 0 entries, expected one for each layer"),
         (lambda: cupyrnn.params_from_dynet([(np.ones((8, 3)), np.ones((8, 2)), np.ones(7))]), ValueError, "params_from_dynet: weights[0][2] has shape (7,), expected (4*H,) = (8,)"),
         (lambda: cupyrnn.params_to_dynet(NET._replace(direction="bidirectional", params=np.zeros(192))), ValueError, "params_to_dynet: params is of a net with rnn_mode = lstm and D = 2, expected lstm and 1"),
@@ -354,6 +354,7 @@ def quantized(**changed: Any) -> Any:
         (lambda: cupyrnn.dequantize(INT, np.ones(3, "f4")), ValueError, "dequantize: scale has shape (3,), expected one, or a vector with an axis"),
         (lambda: cupyrnn.dequantize(INT, np.ones(3, "f4"), axis=2), ValueError, "dequantize: scale has shape (3,), expected (8,) along axis 2"),
         (lambda: cupyrnn.dequantize(INT, np.float32(1), np.ones(2, np.int8)), ValueError, "dequantize: zero_point has shape (2,), expected that of scale, ()"),
+        (lambda: cupyrnn.dequantize(INT, np.float32(1), np.int32(300)), ValueError, "dequantize: zero_point is array(300, dtype=int32), expected in [-128, 127], the range of int8"),
         (lambda: quantized(R=INT), ValueError, "params_from_quantized_onnx: R has shape (1, 3, 8), expected (D, H, 4*H) with D = 1 or 2"),
         (lambda: quantized(W=INT[0]), ValueError, "params_from_quantized_onnx: W has shape (3, 8), expected (D, I, 4*H) with H = 2"),
         (lambda: quantized(B=np.zeros((1, 8), "f4")), ValueError, "params_from_quantized_onnx: B has shape (1, 8), expected (D, 8*H) = (1, 16)"),
@@ -365,3 +366,13 @@ def quantized(**changed: Any) -> Any:
 def test_errors(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         call()
+
+
+def test_no_mask_is_dropped() -> None:
+    masked = np.ma.masked_equal(INT, 1)
+    for call in (
+        lambda: cupyrnn.dequantize(masked, np.float32(1)),
+        lambda: quantized(B=np.ma.masked_all((1, 16), "f4")),
+    ):
+        with pytest.raises(TypeError, match=r"^\w+: (values|B) is masked_array\("):
+            call()
