@@ -236,17 +236,14 @@ def torch() -> ModuleType:
     return torch
 
 
+# All loops are NumPy's, also where Numba is installed, and also while tests are collected: what
+# some modules call then would be compiled by every process.
 _compiled = _layer._compiled
-
-
-@pytest.fixture(autouse=True)
-def no_compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all loops be NumPy's, also where Numba is installed."""
-    monkeypatch.setattr(_layer, "_compiled", lambda _: None)
+_layer._compiled = lambda _: None  # type: ignore[assignment]
 
 
 @pytest.fixture
-def compiled_loops(no_compiled_loops: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def compiled_loops(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Have the loops be those that Numba compiles, whole layers of any size in one call."""
     needs.module("numba")
     monkeypatch.setattr(_layer, "_compiled", _compiled)

@@ -16,8 +16,10 @@ arguments, memory, streams, casts and kernels, the bounds of every access. What 
 from __future__ import annotations
 
 import ctypes
+import functools
 import types
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,22 @@ class ndarray(np.ndarray):
     def __array_finalize__(self, parent: Any) -> None:
         self.device_id = getattr(parent, "device_id", _current())
         _live[id(self)] = self
+
+    @functools.cached_property
+    def extent(self) -> tuple[int, int]:
+        """The first byte and the one behind the last; the same for an empty array."""
+        low = high = self.ctypes.data
+        if self.size == 0:
+            return low, high
+        for n, stride in zip(self.shape, self.strides, strict=True):
+            low, high = low + min(0, (n - 1) * stride), high + max(0, (n - 1) * stride)
+        return low, high + self.itemsize
+
+    @functools.cached_property
+    def allocation(self) -> tuple[int, int, str]:
+        """Address, size in bytes and a name."""
+        low, end = self.extent
+        return low, end - low, f"{self.dtype}{[*self.shape]}"
 
     @property
     def data(self) -> Any:
@@ -200,23 +218,31 @@ _functions: dict[int, Any] = {}
 _found: dict[tuple[int, int], Any] = {}
 
 
+def _living() -> Iterator[ndarray]:
+    """Yield all arrays there are, the newest first: the likeliest to be asked for."""
+    for ref in reversed(_live.valuerefs()):
+        a = ref()
+        if a is not None:
+            yield a
+
+
 def _array_at(address: int, parameter: Any) -> ndarray:
     """Return the largest living array that begins at an address, or one that holds it."""
     key = address, parameter.target_size
     known = _found.get(key, lambda: None)()
     if known is not None and known.ctypes.data == address:
         return known
-    holding = None
-    for a in list(_live.values()):
-        if a.size == 0 or a.device_id != _current() or not runner.may_point_to(a.dtype, parameter):
+    holding, device = None, _current()
+    for a in _living():
+        low, end = a.extent
+        if not low <= address < end:
             continue
-        first = a.ctypes.data
-        extent = sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize
-        begins = first == address and (known is None or a.size > known.size)
-        if begins:
+        if a.device_id != device or not runner.may_point_to(a.dtype, parameter):
+            continue
+        if a.ctypes.data != address:
+            holding = a if holding is None else holding
+        elif known is None or a.size >= known.size:
             known = a
-        elif first < address < first + extent:
-            holding = a
     found = holding if known is None else known
     assert found is not None, f"{address:#x} is in no {parameter} of this device"
     _found[key] = weakref.ref(found)
@@ -225,15 +251,8 @@ def _array_at(address: int, parameter: Any) -> ndarray:
 
 def _allocations() -> list[tuple[int, int, str]]:
     """Return address, size and a name of every living array of this device."""
-    living = [a for a in list(_live.values()) if a.device_id == _current()]
-    return [(*_span(a), f"{a.dtype}{[*a.shape]}") for a in living if a.size]
-
-
-def _span(a: ndarray) -> tuple[int, int]:
-    """Return where an array begins and the bytes to its end; a negative stride goes backwards."""
-    steps = [(n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)]
-    low, high = sum(min(s, 0) for s in steps), sum(max(s, 0) for s in steps)
-    return a.ctypes.data + low, high - low + a.itemsize
+    device = _current()
+    return [a.allocation for a in _living() if a.device_id == device and a.size]
 
 
 def _launch_kernel(
@@ -281,13 +300,13 @@ def _matrix(pointer: int, kind: int, rows: int, columns: int, ld: int) -> Any:
     assert ld >= max(rows, 1), f"leading dimension {ld} of {rows} rows"
     assert pointer % dtype.itemsize == 0, "a product of an array that is not aligned to its items"
     size = ((columns - 1) * ld + rows) * dtype.itemsize
-    inside = False
-    for a in list(_live.values()):
-        first = a.ctypes.data
-        extent = sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize
-        holds = a.size > 0 and first <= pointer and pointer + size <= first + extent
-        inside |= holds and a.device_id == _current()
-    assert inside, f"a product reaches outside its arrays: {size} bytes at {pointer:#x}"
+    end, device = pointer + size, _current()
+    for a in _living():
+        first, last = a.extent
+        if first <= pointer and end <= last and a.device_id == device:
+            break
+    else:
+        raise AssertionError(f"a product reaches outside its arrays: {size} bytes at {pointer:#x}")
     memory = (ctypes.c_char * size).from_address(pointer)
     flat = np.frombuffer(memory, dtype)
     strides = (dtype.itemsize, ld * dtype.itemsize)

@@ -368,6 +368,7 @@ def _type_name(kind: str, size: int) -> str:
     return names.get(kind, f"{size}-byte structure")
 
 
+@functools.lru_cache(maxsize=64)
 def _dtype_kind(dtype: np.dtype) -> str:
     if dtype.name == "bfloat16":
         return "b"
