@@ -58,6 +58,9 @@ def array_kind(a: object) -> str | None:
 # The types of attributes that say with their values all that checks read of them.
 _PLAIN = frozenset({type(None), bool, int, float, str})
 
+# The dtypes of which NumPy has one object each, by its id: the hash of a dtype is slow.
+_BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efdFD"}
+
 # How many calls are remembered of each kind.
 _MOST_SETTLED = 512
 
@@ -69,16 +72,14 @@ def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[An
     Of arrays, which may be None, that is their shapes and dtypes. None where there is something
     else, of which more is read.
     """
-    key = [*attributes]
-    for value in attributes:
-        kind = type(value)
-        if kind not in _PLAIN:
-            return None
-        key.append(kind)
+    kinds = tuple(map(type, attributes))
+    if not _PLAIN.issuperset(kinds):
+        return None
+    key: list[Any] = [attributes, kinds]
     for a in arrays:
         if type(a) is np.ndarray:
             key.append(a.shape)
-            key.append(a.dtype)
+            key.append(_BY_ID.get(id(a.dtype), a.dtype))
         elif a is None:
             key.append(None)
         else:

@@ -27,9 +27,11 @@ from ._arrays import (
     check_resets,
     check_save,
     compute_dtype,
+    contiguous,
     expect_rank,
     expect_shape,
     module_of,
+    operand_dtype,
     shown,
     type_shown,
     unless_zero,
@@ -41,7 +43,9 @@ from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 from .driver.packing import Packing
+from .driver.planned import Packed, fits
 from .driver.reserve import Leaves, Sizes
+from .driver.stack import Stack
 from .weights.packed import Settled, check_activation
 from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size, layout
 
@@ -361,6 +365,14 @@ class PackedForm(Form):
         return grads
 
 
+def stack_of(net: Net, run: Run, params: Array, leaves: Leaves) -> Stack:
+    """Return the cells of packed parameters."""
+    operands = cast(contiguous(run.xp, params), operand_dtype(run.xp, run.dtype))
+    form = PackedForm(net)
+    cells = [form.cell(run.xp, w) for w in weights_of(operands, net)]
+    return Stack(cells, leaves, again=cells)
+
+
 class OfPacked:
     """The gradients of packed parameters, while they are made: as `weights.gradients.OfWeights`."""
 
@@ -402,6 +414,62 @@ class OfPacked:
         with np.errstate(all="ignore"):
             biases = [norm_of_rows(self._xp, b) for w in self._weights for b in (w.b_x, w.b_h)]
             return together(self._xp, [*self._norms, *biases])
+
+
+class Plans:
+    """
+    What is the same in all calls of a net of packed NumPy arrays that are alike.
+
+    That is, where it can be, how its layers lie: this is settled in the second of such calls, as
+    for one alone it is not worth it.
+    """
+
+    def __init__(self, net: Net, run: Run) -> None:
+        self._net, self._run = net, run
+        self._made: dict[Any, Any] = {}
+
+    @functools.cached_property
+    def leaves(self) -> Leaves:
+        """What the steps leave; of dropout its seeds are those of another call."""
+        return leaves_of(self._net, self._run)
+
+    @functools.cached_property
+    def size(self) -> int:
+        """The size of reserve_space, if all is saved."""
+        return self.leaves.size
+
+    @functools.cached_property
+    def host_reserved(self) -> NDArray[np.int8]:
+        """What belongs to our reserve_space."""
+        return host_reserved_of(OWN, self._net, self._run)
+
+    def _packed(self) -> Packed | None:
+        """Return the net as it is laid out; None where it cannot be."""
+        net, run = self._net, self._run
+        if run.dtype.char not in "fd" or net.D > 1 or net.rnn_mode == "gru":
+            return None
+        if run.I * net.H * net.P == 0 or not fits(self.leaves):
+            return None
+        form = PackedForm(net)
+        return Packed(
+            net.params_size,
+            lambda params: [form.cell(np, w) for w in weights_of(params, net)],
+            lambda grads: [form.gradients(np, w) for w in weights_of(grads, net)],
+            [(b_x[0], b_h[0]) for *_, b_x, b_h in _places(net)],  # type: ignore[index]
+            self.leaves,
+            run.dtype,
+        )
+
+    def find(self, kind: Any, *call: Any) -> Any:
+        """Return the `Forward` or `Backward` of calls like this one of time-major arrays."""
+        key = kind, call[2:]
+        if key not in self._made:
+            packed = self._packed()
+            try:
+                self._made[key] = None if packed is None else kind(packed, *call)
+            except LookupError:
+                self._made[key] = None
+        return self._made[key]
 
 
 def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> Leaves:

@@ -14,19 +14,16 @@ import numpy as np
 
 from ._arrays import Settled as Found
 from ._arrays import (
-    cast,
     check_choice,
-    contiguous,
     contiguous_all,
     on_device,
-    operand_dtype,
     signature,
 )
 from ._net import (
     OWN,
     OWNERS,
     OfPacked,
-    PackedForm,
+    Plans,
     Run,
     RunArguments,
     check_packed,
@@ -34,15 +31,16 @@ from ._net import (
     leaves_of,
     packed_fingerprint,
     reserved_engine,
-    weights_of,
+    stack_of,
 )
 from ._results import CudnnRNNGrads, CudnnRNNOutputs
 from .cells.contract import States
 from .cells.lstm import LSTMStates
 from .derivatives.traced import traceable
 from .driver import stack as _stack
+from .driver.planned import Backward, Forward
 from .driver.reserve import Note, check_reserve, check_size
-from .driver.stack import Stack, as_given, time_major_of
+from .driver.stack import as_given, time_major_of
 from .weights.gradients import check_weight_gradients
 from .weights.packed import NetArguments, settled
 
@@ -72,6 +70,7 @@ class _Call(NamedTuple):
     net: Net
     params: Array
     engine: Literal["numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"]
+    plans: Plans | None = None  # of calls like this, where there was one before
 
     @property
     def by_cudnn(self) -> bool:
@@ -166,11 +165,13 @@ def _check(
     found = _SETTLED.get(key)
     if found is None:
         call = _check_all(op, states, net, run, engine, backward)
-        _SETTLED.keep(key, (call.run, call.net, call.engine))
+        _SETTLED.keep(key, (call.run, call.net, call.engine, Plans(call.net, call.run)))
         return call
-    settled_run, made, by = found
-    sizes = settled_run.sizes._replace(seed=seed, seed2=seed2)
-    return _Call(settled_run._replace(sizes=sizes), made, net.params, by)
+    settled_run, made, by, plans = found
+    if settled_run.sizes[-2:] != (seed, seed2):
+        sizes = settled_run.sizes._replace(seed=seed, seed2=seed2)
+        settled_run = settled_run._replace(sizes=sizes)
+    return _Call(settled_run, made, net.params, by, plans)
 
 
 def _check_all(
@@ -194,13 +195,16 @@ def _check_all(
     return _Call(call, made, net.params, _engine(op, engine, call, made, states[0]))
 
 
-def _stack_of(call: _Call, leaves: Leaves) -> Stack:
-    """Return the cells of packed parameters."""
-    run, net = call.run, call.net
-    operands = cast(contiguous(run.xp, call.params), operand_dtype(run.xp, run.dtype))
-    form = PackedForm(net)
-    cells = [form.cell(run.xp, w) for w in weights_of(operands, net)]
-    return Stack(cells, leaves, again=cells)
+def _forward(call: _Call, x: Array, first: Any) -> tuple[Array, Any, Array]:
+    """cudnn_rnn after its checks, time-major and without cuDNN."""
+    if call.plans is not None and (plan := call.plans.find(Forward, x, first)) is not None:
+        found: tuple[Array, Any, Array] | None = plan(x, first, call.params)
+        if found is not None:
+            return found
+    stack = stack_of(call.net, call.run, call.params, leaves_of(call.net, call.run))
+    if (every := call.run.every) is not None:
+        stack = stack._replace(note=Note(every, packed_fingerprint(call.net, call.run)))
+    return _stack.forward(call.run.xp, stack, x, first)
 
 
 def _backward(
@@ -213,8 +217,13 @@ def _backward(
 ) -> tuple[Array, Array, Array | None, Any]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
     xp, run, (reserve_space, leaves) = call.run.xp, call.run, reserve
+    if call.plans is not None and by == "sum" and leaves.every is None:
+        plan = call.plans.find(Backward, *inputs, output_grad is not None)
+        arrays = (*inputs, call.params, reserve_space)
+        if plan is not None and (found := plan(arrays, output_grad, last_grad)) is not None:
+            return found[0], *(*found[1], None)[:2], found[2]
     of_params = OfPacked(xp, call.net, run.dtype, call.params, by, run.sizes.B)
-    stack = _stack_of(call, leaves)
+    stack = stack_of(call.net, call.run, call.params, leaves)
     input_grad, first = _stack.backward(
         xp, stack, inputs, output_grad, last_grad, reserve_space, of_params.written
     )
@@ -224,6 +233,8 @@ def _backward(
 
 def _check_reserve(op: str, call: _Call, reserve_space: Array) -> Leaves:
     """Check that reserve_space is that of a call; return what is in it."""
+    if call.plans is not None and reserve_space.shape == (call.plans.size,):
+        return call.plans.leaves
     (xp, *_), leaves = call.run, leaves_of(call.net, call.run)
     with on_device(xp, reserve_space):
         if not call.by_cudnn:
@@ -393,15 +404,13 @@ def cudnn_rnn(
             if not is_training:
                 reserve_space = xp.zeros((), dtype)
         else:
-            first = call.states(h, c)
-            stack = _stack_of(call, leaves_of(net, call.run))
-            if (every := call.run.every) is not None:
-                stack = stack._replace(note=Note(every, packed_fingerprint(net, call.run)))
-            output, last, reserve_space = _stack.forward(xp, stack, x, first)
+            output, last, reserve_space = _forward(call, x, call.states(h, c))
             output_h, *others = last
             output_c = others[0] if others else None
         host_reserved = np.zeros((), np.int8)
-        if is_training:
+        if is_training and call.plans is not None:
+            host_reserved = call.plans.host_reserved.copy()
+        elif is_training:
             owner = OWNERS.index(call.engine) if call.by_cudnn else OWN
             host_reserved = host_reserved_of(owner, net, call.run)
         return CudnnRNNOutputs(

@@ -92,6 +92,31 @@ def line_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
     return np.array(gate or (0, 0), dtype)
 
 
+@functools.cache
+def _data() -> int | None:
+    """
+    Return where an array holds the address of its data; None where that cannot be told.
+
+    In C an array begins with what all objects have, then has this address: to ask NumPy for it
+    costs microseconds.
+    """
+    data, probe = object.__basicsize__, np.arange(3)[1:]
+    if sys.implementation.name != "cpython":
+        return None
+    found = ctypes.c_ssize_t.from_address(id(probe) + data).value
+    return data if found == address_of(probe) else None
+
+
+def _aligned(count: int, dtype: np.dtype[Any]) -> Array:
+    """Return memory for so many bytes that begins with a whole vector."""
+    owner, data = np.empty(count + VECTOR_BYTES, np.uint8), _data()
+    address = (
+        address_of(owner) if data is None else ctypes.c_ssize_t.from_address(id(owner) + data).value
+    )
+    behind = -address % VECTOR_BYTES
+    return owner[behind : behind + count].view(dtype)
+
+
 def _relocate(block: int, relocations: int, count: int, ids: int, data: int) -> int:
     """Add to words of a block the addresses of arrays; return the block's own."""
     words = read_word(block + data)
@@ -105,19 +130,9 @@ def _relocate(block: int, relocations: int, count: int, ids: int, data: int) -> 
 
 @functools.cache
 def _relocation() -> Any:
-    """
-    Return `_relocate` compiled, and where an array holds the address of its data.
-
-    In C an array begins with what all objects have, then has this address: to ask NumPy for it
-    costs a microsecond. None where that is not so.
-    """
-    data, probe = object.__basicsize__, np.arange(3)[1:]
-    if sys.implementation.name != "cpython":
-        return None
-    if ctypes.c_ssize_t.from_address(id(probe) + data).value != address_of(probe):
-        return None
+    """Return `_relocate` compiled."""
     integer = numba.int64
-    return compiled_for(_relocate, integer(*[integer] * 5)), data
+    return compiled_for(_relocate, integer(*[integer] * 5))
 
 
 def relocated(block: Array, relocations: Array, arrays: Sequence[Any]) -> int:
@@ -129,14 +144,13 @@ def relocated(block: Array, relocations: Array, arrays: Sequence[Any]) -> int:
     relocations : [·, 2]
         Which words, and of which of the arrays.
     """
-    found = _relocation()
-    if found is None:
+    data = _data()
+    if data is None:
         addresses = np.array([0 if a is None else address_of(a) for a in arrays])
         block[relocations[:, 0]] += addresses[relocations[:, 1]]
         return address_of(block)
-    relocate, data = found
-    ids = np.array(list(map(id, arrays)))
-    address: int = relocate(id(block), id(relocations), len(relocations), id(ids), data)
+    ids = np.array([*map(id, arrays)])
+    address: int = _relocation()(id(block), id(relocations), len(relocations), id(ids), data)
     return address
 
 
@@ -442,7 +456,18 @@ def plan_of(spec: Spec, shapes: _Shapes, most: int) -> Plan:
     return _kept_plan(spec, shapes, most) if small else Plan(spec, shapes, most)
 
 
-def run_layer(
+class LayerCall(NamedTuple):
+    """A call of a layer's loop: its arrays, and what their shapes and layout decide."""
+
+    spec: Spec
+    shapes: _Shapes
+    arrays: tuple[Array | None, ...]  # all but memory and block
+    carried: Any
+    back: Back | None
+    written: Sequence[Array | None]  # the gradients of the weights, as the loop takes them
+
+
+def layer_call(
     spec: Spec,
     vectors: Sequence[Array],
     cell: Any,
@@ -451,9 +476,9 @@ def run_layer(
     starts: Array,
     saved: Any,
     back: Back | None = None,
-) -> None:
+) -> LayerCall:
     """
-    Compute all steps of a layer, or with `back` their gradient.
+    Return a call of all steps of a layer, or with `back` of their gradient.
 
     Parameters
     ----------
@@ -490,35 +515,69 @@ def run_layer(
         len(saved), len(kept), layout, grads_layout,
         (first_c is not None, given_h is not None, given_c is not None, totals is not None),
     )  # fmt: skip
-    loop = compiled(spec.loops[back is not None], dtype.char).address
+    arrays = (x, states.h, first_c, dx, dc, given_h, given_c, totals, *kept, *weights, *grads)
+    return LayerCall(spec, shapes, arrays, carried, back, grads)
+
+
+def run_layer(call: LayerCall) -> None:
+    """Compute all steps of a layer, or their gradient."""
+    spec, shapes, arrays, carried, back, grads = call
+    if back is None:
+        compute(spec, shapes, arrays)
+        return
+    sums = compute(spec, shapes, arrays, carried.h)
+    for grad, written in zip(back.grads.weights, grads, strict=True):
+        if written is not grad:
+            grad[...] = written
+    for total, made in zip(back.grads.sums, sums, strict=False):
+        total += made
+
+
+def _as_planned(plan: Plan) -> tuple[Array, Array]:
+    """Return the block of a plan, and which of its words are addresses of which arrays."""
+    return plan.block, plan.relocations
+
+
+def compute(
+    spec: Spec,
+    shapes: _Shapes,
+    arrays: Sequence[Array | None],
+    dh: Array | None = None,
+    words: Callable[[Plan], tuple[Array, Array]] = _as_planned,
+) -> list[Array]:
+    """
+    Run the loop of a layer; return, backwards, the sums of the columns of each of its deltas.
+
+    Parameters
+    ----------
+    arrays
+        What the words refer to, but for memory and block, which come first. What is None is not
+        looked up.
+    dh : [S, P]
+        Backwards the gradients of the last h, overwritten with those of the first.
+    words
+        Returns the block and the relocations of a plan.
+    """
+    dtype = spec.dtype
+    loop = compiled(spec.loops[shapes.backward], dtype.char).address
     with threads.Claim() as claim:
         plan = plan_of(spec, shapes, claim.most())
         if not claim.wake(plan.threads):
             plan = plan_of(spec, shapes, 1)
-        owner = np.empty(plan.bytes + VECTOR_BYTES, np.uint8)
-        behind = -address_of(owner) % VECTOR_BYTES
-        memory = owner[behind : behind + plan.bytes].view(dtype)
-        block = plan.block.copy()
-        # What is None is not looked up.
-        arrays = (
-            memory, block, x, states.h, first_c, dx, dc, given_h, given_c, totals, *kept, *weights,
-            *grads,
-        )  # fmt: skip
-        argument = relocated(block, plan.relocations, arrays)
+        memory = _aligned(plan.bytes, dtype)
+        block, relocations = words(plan)
+        block = block.copy()
+        argument = relocated(block, relocations, (memory, block, *arrays))
         for zeroed in plan.zeroed:
             memory[zeroed] = 0
-        if back is not None:
-            dh = memory[plan.dh].reshape(plan.dh_shape)[:, : saved.h.shape[1]]
-            dh[...] = carried.h
+        if dh is None:
+            claim.run(plan.threads, loop, dtype.char == "d", argument)
+            return []
+        carried = memory[plan.dh].reshape(plan.dh_shape)[:, : dh.shape[1]]
+        carried[...] = dh
         claim.run(plan.threads, loop, dtype.char == "d", argument)
-    if back is None:
-        return
-    carried.h[...] = dh
-    for grad, written in zip(back.grads.weights, grads, strict=True):
-        if written is not grad:
-            grad[...] = written
-    for places, total in zip(plan.sums, back.grads.sums, strict=False):
-        total += memory[places]
+    dh[...] = carried
+    return [memory.take(places) for places in plan.sums]
 
 
 def _oriented(

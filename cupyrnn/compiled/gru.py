@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import call as _call
 from . import gru_single as _single
 from . import gru_step as _step
-from .call import At, Back, Columns, Spec, compiled, line_of, plain, run_layer
+from .call import At, Back, Columns, LayerCall, Spec, compiled, line_of, plain, run_layer
 from .formulas import DELTAS_TO_C as _deltas_to_c
 from .formulas import DELTAS_TO_R as _deltas_to_r
 from .formulas import GATES_OF_GRU as _gates
@@ -196,19 +197,20 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     )
 
 
-def _run(
+def layer_call(
     cell: GRU, x: Array, carried: States, starts: Array, saved: GRUOutputs, back: Back | None = None
-) -> None:
+) -> LayerCall:
+    """Return the call of a layer: see `call.layer_call`."""
     dtype = x.dtype
     numbers = line_of(cell.gate, dtype)
     biases = [numbers if b is None else plain(b, dtype) for b in (cell.b_ru, cell.b_c)]
     spec = _spec(cell.gate is not None, saved.h.shape[1], dtype)
-    run_layer(spec, [numbers, *biases], cell, x, carried, starts, saved, back)
+    return _call.layer_call(spec, [numbers, *biases], cell, x, carried, starts, saved, back)
 
 
 def forward_layer(cell: GRU, x: Array, carried: States, starts: Array, saved: GRUOutputs) -> None:
     """All steps of a layer: see `call.run_layer`."""
-    _run(cell, x, carried, starts, saved)
+    run_layer(layer_call(cell, x, carried, starts, saved))
 
 
 def backward_layer(
@@ -222,7 +224,7 @@ def backward_layer(
     grads: Gradients,
 ) -> None:
     """The gradient of a layer: see `call.run_layer`."""
-    _run(cell, x, carried, starts, saved, Back(first, given, grads))
+    run_layer(layer_call(cell, x, carried, starts, saved, Back(first, given, grads)))
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps

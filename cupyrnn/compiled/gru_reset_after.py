@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from . import call as _call
 from . import gru_reset_after_step as _step
-from .call import At, Back, Columns, Spec, compiled, line_of, plain, run_layer
+from .call import At, Back, Columns, LayerCall, Spec, compiled, line_of, plain, run_layer
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
@@ -227,21 +228,22 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     )
 
 
-def _run(
+def layer_call(
     cell: GRUResetAfter, x: Array, carried: States, starts: Array, saved: GRUResetAfterOutputs,
     back: Back | None = None,
-) -> None:  # fmt: skip
+) -> LayerCall:  # fmt: skip
+    """Return the call of a layer: see `call.layer_call`."""
     dtype = x.dtype
     vectors = [line_of(cell.gate, dtype), plain(cell.b, dtype), plain(cell.b_hc, dtype)]
     spec = _spec(cell.gate is not None, saved.h.shape[1], dtype)
-    run_layer(spec, vectors, cell, x, carried, starts, saved, back)
+    return _call.layer_call(spec, vectors, cell, x, carried, starts, saved, back)
 
 
 def forward_layer(
     cell: GRUResetAfter, x: Array, carried: States, starts: Array, saved: GRUResetAfterOutputs
 ) -> None:
     """All steps of a layer: see `call.run_layer`."""
-    _run(cell, x, carried, starts, saved)
+    run_layer(layer_call(cell, x, carried, starts, saved))
 
 
 def backward_layer(
@@ -255,7 +257,7 @@ def backward_layer(
     grads: Gradients,
 ) -> None:
     """The gradient of a layer: see `call.run_layer`."""
-    _run(cell, x, carried, starts, saved, Back(first, given, grads))
+    run_layer(layer_call(cell, x, carried, starts, saved, Back(first, given, grads)))
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import call as _call
 from . import lstm_single as _single
 from . import lstm_step as _step
-from .call import At, Back, Columns, Spec, compiled, plain, run_layer
+from .call import At, Back, Columns, LayerCall, Spec, compiled, plain, run_layer
 from .formulas import DELTAS_OF_LSTM as _deltas
 from .formulas import GATES_OF_LSTM as _gates
 from .formulas import HARD, PEEPHOLE
@@ -261,24 +262,25 @@ def _spec(
     )
 
 
-def _run(
+def layer_call(
     cell: LSTM, x: Array, carried: LSTMStates, starts: Array, saved: LSTMOutputs,
     back: Back | None = None,
-) -> None:  # fmt: skip
+) -> LayerCall:  # fmt: skip
+    """Return the call of a layer: see `call.layer_call`."""
     variant = (PEEPHOLE if cell.peephole is not None else 0) | (
         HARD if cell.gate is not None else 0
     )
     projects, clips = len(cell.recurrent) > 1, cell.cell_clip is not None
     H, P = saved.cs.shape[1], saved.h.shape[1]
     spec = _spec(tuple(cell.columns), variant, projects, clips, H, P, x.dtype)
-    run_layer(spec, _vectors(cell, x.dtype), cell, x, carried, starts, saved, back)
+    return _call.layer_call(spec, _vectors(cell, x.dtype), cell, x, carried, starts, saved, back)
 
 
 def forward_layer(
     cell: LSTM, x: Array, carried: LSTMStates, starts: Array, saved: LSTMOutputs
 ) -> None:
     """All steps of a layer: see `call.run_layer`."""
-    _run(cell, x, carried, starts, saved)
+    run_layer(layer_call(cell, x, carried, starts, saved))
 
 
 def backward_layer(
@@ -292,7 +294,7 @@ def backward_layer(
     grads: Gradients,
 ) -> None:
     """The gradient of a layer: see `call.run_layer`."""
-    _run(cell, x, carried, starts, saved, Back(first, given, grads))
+    run_layer(layer_call(cell, x, carried, starts, saved, Back(first, given, grads)))
 
 
 forward_steps, backward_steps, add_sums = (

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from . import call as _call
 from . import simple_rnn_step as _step
-from .call import At, Back, Columns, Spec, compiled, plain, run_layer
+from .call import At, Back, Columns, LayerCall, Spec, compiled, plain, run_layer
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
@@ -173,19 +174,20 @@ def _spec(variant: int, H: int, dtype: np.dtype[Any]) -> Spec:
     )
 
 
-def _run(
+def layer_call(
     cell: SimpleRNN, x: Array, carried: States, starts: Array, saved: SimpleRNNOutputs,
     back: Back | None = None,
-) -> None:  # fmt: skip
+) -> LayerCall:  # fmt: skip
+    """Return the call of a layer: see `call.layer_call`."""
     spec = _spec(_RELU if cell.relu else _TANH, saved.h.shape[1], x.dtype)
-    run_layer(spec, [plain(cell.b, x.dtype)], cell, x, carried, starts, saved, back)
+    return _call.layer_call(spec, [plain(cell.b, x.dtype)], cell, x, carried, starts, saved, back)
 
 
 def forward_layer(
     cell: SimpleRNN, x: Array, carried: States, starts: Array, saved: SimpleRNNOutputs
 ) -> None:
     """All steps of a layer: see `call.run_layer`."""
-    _run(cell, x, carried, starts, saved)
+    run_layer(layer_call(cell, x, carried, starts, saved))
 
 
 def backward_layer(
@@ -199,7 +201,7 @@ def backward_layer(
     grads: Gradients,
 ) -> None:
     """The gradient of a layer: see `call.run_layer`."""
-    _run(cell, x, carried, starts, saved, Back(first, given, grads))
+    run_layer(layer_call(cell, x, carried, starts, saved, Back(first, given, grads)))
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps

@@ -91,10 +91,13 @@ def _way(cell: Cell, rows: int, direction: str) -> str:
     return f"{direction}_layer"
 
 
-def is_one_call(xp: ModuleType, cell: Cell, rows: int, dtype: np.dtype[Any]) -> bool:
-    """Return whether so many rows of all steps forward are one compiled call."""
-    way = _way(cell, rows, "forward")
-    return way == "forward_layer" and hasattr(steps_of(xp, cell, compute_dtype(dtype), way), way)
+def one_call(
+    xp: ModuleType, cell: Cell, rows: int, dtype: np.dtype[Any], direction: str = "forward"
+) -> Any:
+    """Return what computes so many rows of all steps in one compiled call, None if nothing does."""
+    way = _way(cell, rows, direction)
+    recurrence = steps_of(xp, cell, compute_dtype(dtype), way)
+    return recurrence if way.endswith("_layer") and hasattr(recurrence, way) else None
 
 
 @functools.cache

@@ -75,7 +75,7 @@ def _pieces(
 ) -> Iterator[_Piece]:
     """Yield the pieces in order: as many steps as a multiple of `every`, but the last."""
     starts, most = rows.starts, block_rows(xp)
-    if _layer.is_one_call(xp, cell, min(rows.rows, most), dtype):
+    if _layer.one_call(xp, cell, min(rows.rows, most), dtype):
         most *= _BLOCKS
     batches = starts[1:] - starts[:-1]
     t0 = kept = 0
@@ -186,7 +186,7 @@ def _again(xp: ModuleType, cell: Cell, layer: Layer, piece: _Piece, saved: Any) 
     part = rows.part(piece.steps.start, piece.steps.stop)
     entering = _entering(rows, piece, layer.saved, first, part.sequences)
     of_piece = Layer(x[piece.rows], entering, part, saved)
-    if every == 1 and not _layer.is_one_call(xp, cell, part.rows, x.dtype):
+    if every == 1 and not _layer.one_call(xp, cell, part.rows, x.dtype):
         _all_at_once(xp, cell, of_piece, each(kept, lambda s: s[piece.rows]))
     else:
         _layer.forward(xp, cell, of_piece)

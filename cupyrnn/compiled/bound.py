@@ -1,0 +1,78 @@
+"""
+Calls of a layer whose arrays are parts of a few others, always at the same places.
+
+What a net reads and leaves are few arrays: its input, its states, its parameters, its
+reserve_space. Where the arrays of a layer lie in these is settled once, and a call takes those
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .call import Back, address_of, compute
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from .call import LayerCall, Plan
+
+__all__ = ["Back", "Bound"]
+
+_OWN = 2  # memory and block, which come first
+
+
+class Bound:
+    """
+    The calls like one, of whose arrays every one is a part of one of others, or is constant.
+
+    Parameters
+    ----------
+    call
+        Of it are kept shapes, layout and what is constant.
+    others
+        In a call of this their like are given, in this order.
+    """
+
+    def __init__(self, call: LayerCall, others: Sequence[Array]) -> None:
+        self._spec, self._shapes = call.spec, call.shapes
+        self._constants: list[Array] = []
+        self._places = [None if a is None else self._place(a, others) for a in call.arrays]
+        self._words: dict[int, tuple[Plan, Array, Array]] = {}
+
+    def _place(self, a: Array, others: Sequence[Array]) -> tuple[int | None, int]:
+        """Return of which of the others an array is a part, and where; or its address."""
+        address = address_of(a)
+        for n, other in enumerate(others):
+            offset = address - address_of(other)
+            if 0 <= offset < other.nbytes:
+                return n, offset
+        self._constants.append(a)
+        return None, address
+
+    def _bound(self, plan: Plan) -> tuple[Array, Array]:
+        """Return the block and the relocations of a plan by the others."""
+        found = self._words.get(id(plan))
+        if found is None:
+            block, relocations = plan.block.copy(), []
+            for word, array in plan.relocations.tolist():
+                if array < _OWN:
+                    relocations.append((word, array))
+                    continue
+                place = self._places[array - _OWN]
+                assert place is not None
+                other, offset = place
+                block[word] += offset
+                if other is not None:
+                    relocations.append((word, _OWN + other))
+            if len(self._words) > 1:  # there are as many plans as numbers of threads
+                self._words.clear()
+            found = plan, block, np.array(relocations, np.int64)
+            self._words[id(plan)] = found
+        return found[1:]
+
+    def __call__(self, others: Sequence[Array], dh: Any = None) -> list[Array]:
+        """Do what `compute` does, of the others."""
+        return compute(self._spec, self._shapes, others, dh, self._bound)

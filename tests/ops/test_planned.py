@@ -1,0 +1,269 @@
+"""Nets whose layers are laid out once: the same bits as without, whatever the arrays of a call."""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cupyrnn
+from cupyrnn import _arrays, _net
+from cupyrnn.driver import planned
+
+Net = dict[str, Any]
+SHAPES = [(2, 1, 1, 1), (3, 2, 5, 33), (20, 1, 32, 32), (7, 3, 4, 17)]
+WHOLE = ["Forward", "Backward"]
+
+
+def problem(
+    shape: tuple[int, ...], L: int = 1, dtype: str = "float32", seed: int = 0, **attributes: Any
+) -> tuple[Net, Net]:
+    """Return the arguments of a call, and the gradients of what it returns."""
+    T, B, I, H = shape
+    rng = np.random.default_rng(seed)
+    P = attributes.get("num_proj") or H
+
+    def draw(*shape: int) -> Any:
+        return (rng.standard_normal(shape) / 2).astype(dtype)
+
+    is_lstm = attributes.get("rnn_mode", "lstm") == "lstm"
+    of_size = {n: a for n, a in attributes.items() if n != "recurrent_activation"}
+    size = cupyrnn.cudnn_rnn_params_size(L, H, I, **of_size)
+    c = draw(L, B, H) if is_lstm else None
+    net = {"input": draw(T, B, I), "input_h": draw(L, B, P), "input_c": c, "params": draw(size)}
+    given = {"output_backprop": draw(T, B, P), "output_h_backprop": draw(L, B, P)}
+    given["output_c_backprop"] = draw(L, B, H) if is_lstm else None
+    return {**net, **attributes}, given
+
+
+def both(net: Net, given: Net, **others: Any) -> list[Any]:
+    """Return the outputs and the gradients of a call."""
+    out = cupyrnn.cudnn_rnn(**net, **others)
+    saved = {name: a for name, a in out._asdict().items() if name != "host_reserved"}
+    return [*out, *cupyrnn.cudnn_rnn_backprop(**net, **saved, **given, **others)]
+
+
+def equal(actual: list[Any], expected: list[Any]) -> None:
+    for a, b in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)
+
+
+@pytest.fixture
+def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What has been computed as it was laid out, forward or backward."""
+    del compiled_loops
+    op = importlib.import_module("cupyrnn.cudnn_rnn")
+    monkeypatch.setattr(op, "_SETTLED", _arrays.Settled())
+    called: list[str] = []
+    for kind in (planned.Forward, planned.Backward):
+
+        def call(self: Any, *args: Any, _run: Any = kind.__call__) -> Any:
+            found = _run(self, *args)
+            called.extend([type(self).__name__] * (found is not None))
+            return found
+
+        monkeypatch.setattr(kind, "__call__", call)
+    return called
+
+
+@pytest.fixture
+def unplanned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """`both`, nothing of it laid out once."""
+
+    def run(*args: Any, **kwargs: Any) -> list[Any]:
+        with monkeypatch.context() as patch:
+            patch.setattr(_net.Plans, "find", lambda *_: None)
+            return both(*args, **kwargs)
+
+    return run
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("L", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"rnn_mode": "rnn_tanh"},
+        {"rnn_mode": "rnn_relu"},
+        {"num_proj": 3},
+        {"recurrent_activation": "hard_sigmoid_0.2"},
+    ],
+    ids=["lstm", "rnn_tanh", "rnn_relu", "projection", "hard"],
+)
+def test_the_bits_are_those_of_calls_that_are_not_planned(
+    shape: tuple[int, ...],
+    L: int,
+    dtype: str,
+    attributes: Net,
+    plans: list[str],
+    unplanned: Callable[..., list[Any]],
+) -> None:
+    if shape[-1] <= attributes.get("num_proj", 0):
+        attributes = {"num_proj": 1} if shape[-1] > 1 else {}
+    for seed in range(3):  # other numbers in other memory
+        net, given = problem(shape, L, dtype, seed, **attributes)
+        expected = unplanned(net, given)
+        plans.clear()
+        equal(both(net, given), expected)
+        assert plans == WHOLE
+
+
+def test_the_first_layer_may_have_no_matrix(
+    plans: list[str], unplanned: Callable[..., list[Any]]
+) -> None:
+    net, given = problem((5, 2, 7, 7), 2, input_mode="skip_input")
+    for _ in range(3):
+        equal(both(net, given), unplanned(net, given))
+    assert plans[-2:] == WHOLE
+
+
+def test_one_array_may_be_given_twice(
+    plans: list[str], unplanned: Callable[..., list[Any]]
+) -> None:
+    shape = (6, 2, 4, 4)
+    net, given = problem(shape)
+    net["input_c"] = net["input_h"]
+    given["output_backprop"] = net["input"]
+    for _ in range(3):
+        equal(both(net, given), unplanned(net, given))
+    other, more = problem(shape, seed=1)
+    equal(both(other, more), unplanned(other, more))
+    assert len(plans) == 6
+
+
+@pytest.mark.parametrize("name", ["input", "input_h", "input_c", "params", "output_backprop"])
+def test_an_array_that_lies_otherwise_is_not_misread(
+    name: str, plans: list[str], unplanned: Callable[..., list[Any]]
+) -> None:
+    net, given = problem((6, 3, 4, 5))
+    for laid in ("gaps", "misaligned", "read-only", "first"):
+        changed = {**net, **given}
+        a = changed[name]
+        if laid == "gaps":
+            changed[name] = np.repeat(a, 2, -1)[..., ::2]
+        elif laid == "misaligned":
+            memory = np.empty(a.nbytes + 1, np.uint8)
+            changed[name] = memory[1:].view(a.dtype).reshape(a.shape)
+            changed[name][...] = a
+        elif laid == "read-only":
+            a.flags.writeable = False
+        arguments = [{n: changed[n] for n in part} for part in (net, given)]
+        for _ in range(3):
+            equal(both(*arguments), unplanned(*arguments))
+    assert plans
+
+
+def test_nothing_is_written_but_the_results(plans: list[str]) -> None:
+    net, given = problem((6, 3, 4, 5), 2)
+    arrays = [a for a in (*net.values(), *given.values()) if isinstance(a, np.ndarray)]
+    before = [a.copy() for a in arrays]
+    results = [both(net, given) for _ in range(3)]
+    equal(arrays, before)
+    equal(results[1], results[0])
+    for a, b in zip(results[1], results[2], strict=True):
+        assert a.size == 0 or not np.shares_memory(a, b)
+    assert len(plans) == 4
+
+
+def test_inference_and_missing_gradients(
+    plans: list[str], unplanned: Callable[..., list[Any]]
+) -> None:
+    net, given = problem((6, 3, 4, 5), 2)
+    for name in given:
+        some = {**given, name: None}
+        for _ in range(2):
+            equal(both(net, some), unplanned(net, some))
+    found = [cupyrnn.cudnn_rnn(**net, is_training=False) for _ in range(3)]
+    equal([*found[2]], [*found[0]])
+    equal([*found[2][:3]], [*cupyrnn.cudnn_rnn(**net)[:3]])
+    assert plans[-3:] == ["Forward"] * 3
+
+
+def test_batch_major(plans: list[str], unplanned: Callable[..., list[Any]]) -> None:
+    net, given = problem((6, 3, 4, 5))
+    net = {
+        n: a if n == "params" else np.ascontiguousarray(a.swapaxes(0, 1)) for n, a in net.items()
+    }
+    given = {n: np.ascontiguousarray(a.swapaxes(0, 1)) for n, a in given.items()}
+    for _ in range(3):
+        expected = unplanned(net, given, time_major=False)
+        equal(both(net, given, time_major=False), expected)
+    assert plans
+
+
+def test_no_warning_and_no_numbers_pass(
+    plans: list[str], unplanned: Callable[..., list[Any]]
+) -> None:
+    net, given = problem((5, 2, 4, 5))
+    net["params"][-40:] = 3e38  # b_x + b_h overflows
+    net["input"][2] = np.nan
+    net["input"][1] = np.inf
+    with np.errstate(all="raise"):
+        for _ in range(3):
+            equal(both(net, given), unplanned(net, given))
+    assert plans[-2:] == WHOLE
+
+
+@pytest.mark.parametrize("change", ["reserve_space", "weight_gradients"])
+def test_what_is_not_planned_is_as_before(change: str, plans: list[str]) -> None:
+    net, given = problem((5, 2, 4, 5))
+    both(net, given), both(net, given)
+    out = cupyrnn.cudnn_rnn(**net)
+    saved = {name: a for name, a in out._asdict().items() if name != "host_reserved"}
+    plans.clear()
+    if change == "reserve_space":
+        saved[change] = saved[change][:-1]
+        with pytest.raises(ValueError, match=r"has shape \(349,\), expected \(350,\)"):
+            cupyrnn.cudnn_rnn_backprop(**net, **saved, **given)
+    else:
+        grads = [
+            cupyrnn.cudnn_rnn_backprop(**net, **saved, **given, weight_gradients=by).params_backprop
+            for by in ("sum", "examples")
+        ]
+        np.testing.assert_allclose(grads[1].sum(0), grads[0], atol=1e-5)
+    assert plans == ["Backward"] * (change == "weight_gradients")
+
+
+def test_a_plan_is_not_taken_where_numba_is_off(
+    plans: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, given = problem((5, 2, 4, 5), dtype="float64")
+    both(net, given)
+    expected = both(net, given)
+    layer = importlib.import_module("cupyrnn.driver.layer")
+    monkeypatch.setattr(layer, "_compiled", lambda _: None)
+    plans.clear()
+    for a, b in zip(both(net, given), expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+    assert not plans
+
+
+def test_several_threads_call_at_once(plans: list[str]) -> None:
+    problems = [problem((20, 2, 8, 8), 2, seed=seed) for seed in range(4)]
+    expected = [both(*p) for p in problems]
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda p: both(*p), problems * 20)
+        for actual, wanted in zip(found, expected * 20, strict=True):
+            equal(actual, wanted)
+    assert plans
+
+
+def test_no_array_of_a_caller_is_kept(plans: list[str]) -> None:
+    net, given = problem((6, 3, 4, 5), 2)
+    found = both(net, given), both(net, given)
+    kept = [
+        weakref.ref(a)
+        for a in (*net.values(), *given.values(), *found[1])
+        if isinstance(a, np.ndarray)
+    ]
+    del net, given, found
+    assert plans
+    assert not [a for a in kept if a() is not None]
