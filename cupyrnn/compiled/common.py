@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
+from .simd import OPTIONS, part
+
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.gates import HardSigmoid
@@ -29,13 +31,6 @@ PRODUCT_LARGEST = 8192
 # is left out is less than half a unit in the last place.
 _SERIES_32 = tuple(1 / np.prod(np.arange(1.0, k + 1)) for k in range(7, 1, -1))
 _SERIES_64 = tuple(1 / np.prod(np.arange(1.0, k + 1)) for k in range(13, 1, -1))
-
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-
-
-def part(function: Callable[..., Any]) -> Any:
-    """Have a function compiled as part of the loops that call it."""
-    return numba.njit(function, **_OPTIONS)
 
 
 def _stamp() -> int:
@@ -66,9 +61,9 @@ def compile_loop(loop: Callable[..., None], arguments: str, char: str) -> Any:
     named = FunctionType(loop.__code__, loop.__globals__, name)
     named.__qualname__ = named.__name__
     try:
-        return numba.njit(signature, cache=True, **_OPTIONS)(named)
+        return numba.njit(signature, cache=True, **OPTIONS)(named)
     except Exception:  # There is no folder to keep it in, no room, or what lies there is damaged.
-        return numba.njit(signature, **_OPTIONS)(loop)
+        return numba.njit(signature, **OPTIONS)(loop)
 
 
 @part

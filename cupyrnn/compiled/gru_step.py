@@ -12,7 +12,8 @@ import numpy as np
 
 from ..arithmetic.transposed import dot
 from . import common
-from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, part, plain, slope_at
+from .common import compile_loop, expm1, gate_arguments, hard_gate, nothing, plain, slope_at
+from .simd import part
 
 if TYPE_CHECKING:
     from .._arrays import Array
