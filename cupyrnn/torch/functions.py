@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
+import numpy as np
 import torch
 
 from .._arrays import (
@@ -105,6 +106,8 @@ def _on_host(op: str, name: str, value: Any, what: str) -> torch.Tensor:
     """Return a list or an array as a tensor of the host, a tensor as it is."""
     if isinstance(value, torch.Tensor):
         return value
+    if isinstance(value, (list, tuple)):  # Of a list of NumPy's arrays PyTorch warns.
+        value = [a.tolist() if isinstance(a, np.ndarray) else a for a in value]
     try:
         return torch.tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError):

@@ -191,6 +191,8 @@ def draw_attribute(rng: np.random.Generator, n: str, name: str, s: Mapping[str, 
         "seed2": [0, 5],
         "is_training": [True, False],
         "use_peephole": [True, False],
+        "save": ["all", "states", 1, 2, np.int64(3), 2**63 - 1],
+        "weight_gradients": ["sum", "examples", "norms", "none"],
         "reverse": [True, False],
         "recurrent_activation": ["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"],
     }
@@ -433,6 +435,9 @@ def draw_call(rng: np.random.Generator, name: str) -> Call:
         values["is_training"] = True
         outputs = FUNCTIONS[forward](**{n: values[n] for n in first if n in values})
         values |= outputs._asdict()
+        if values.get("save", "all") != "all":
+            everything = {n: values[n] for n in first if n in values} | {"save": "all"}
+            s["all_saved"] = FUNCTIONS[forward](**everything).reserve_space
     if name.startswith("stacked") and rng.random() < 0.3:
         for n in [n for n in values if n in STATES and np.ndim(values[n]) == 3]:
             values[n] = of_layers(values[n], s)
@@ -652,12 +657,20 @@ def check_arrays(call: Call, result: Any) -> None:
                 raise Failure(f"{n} shares memory with an argument")
 
 
-def axes_of(n: str) -> str | None:
-    """Return the axes of a result by its name: those of the input whose gradient it is."""
+def input_of(n: str) -> str:
+    """Return the name of the input whose gradient a result is, by the name of the result."""
     for name in (n, n.removesuffix("_grad"), n.removeprefix("d_"), n.removesuffix("_backprop")):
         if name in AXES:
-            return AXES[name]
-    return None
+            return name
+    return n
+
+
+def axes_of(n: str, by: str | None) -> str | None:
+    """Return the axes of a result by its name: those of the input, of weights as asked for."""
+    n = input_of(n)
+    if by in (None, "sum") or n not in (*WEIGHTS, "params"):
+        return AXES.get(n)
+    return "B" if by == "norms" else f"B {AXES[n]}"
 
 
 def check_right(call: Call) -> None:
@@ -671,15 +684,21 @@ def check_right(call: Call) -> None:
         if isinstance(a, np.ndarray) and a.tobytes() != b.tobytes():
             raise Failure(f"{n} is another the second time")
     lstm = call.symbols["rnn_mode"] == "lstm"
+    by = call.arguments.get("weight_gradients")
     for n, a in leaves(result):
+        of_weights = by is not None and input_of(n) in (*WEIGHTS, "params")
+        if of_weights and not call.name.startswith("stacked") and (a is None) != (by == "none"):
+            raise Failure(f"{n} is {a!r:.20}")
         if not isinstance(a, np.ndarray):
             continue
         own_dtype = {"host_reserved": "int8"}.get(n, call.dtype)
+        if of_weights and by == "norms" and call.dtype != "float64":
+            own_dtype = "float32"
         if "Size" not in call.name and a.dtype.name != own_dtype:
             raise Failure(f"{n} has dtype {a.dtype}, not {own_dtype}")
         if call.tame and not np.isfinite(a.astype(np.float64)).all():
             raise Failure(f"{n} is not finite")
-        axes = None if call.name.endswith("_to_gates") else axes_of(n)  # other names
+        axes = None if call.name.endswith("_to_gates") else axes_of(n, by)  # other names
         if axes is not None and (n not in WEIGHTS or not call.name.startswith("stacked")):
             shape = shape_of(axes, call.symbols)
             if n in ("output_c", "input_c_backprop") and not lstm:
@@ -688,15 +707,17 @@ def check_right(call: Call) -> None:
                 raise Failure(f"{n} has shape {a.shape}, not {shape}")
     if call.name == "stacked_rnn_backprop":
         given = leaves(call.arguments["weights"])
+        B = (call.symbols["B"],)
         for (n, a), (_, w) in zip(leaves(result.weights_backprop), given, strict=True):
-            if np.shape(a) != np.shape(w):
-                raise Failure(f"{n} has shape {np.shape(a)}, not {np.shape(w)}")
-    if call.tame and call.dtype != "float64":
+            shape = {"sum": np.shape(w), "examples": B + np.shape(w), "norms": B, "none": ()}[by]
+            if np.shape(a) != (() if w is None else shape):
+                raise Failure(f"{n} has shape {np.shape(a)}, not {shape}")
+    if call.tame and (call.dtype != "float64" or "all_saved" in call.symbols):
         compare(call, result)
 
 
 def compare(call: Call, result: Any) -> None:
-    """Compare with the same call in float64."""
+    """Compare with the same call in float64, given all that its forward pass saved."""
 
     def widen(value: Any) -> Any:
         if isinstance(value, dict):
@@ -710,12 +731,17 @@ def compare(call: Call, result: Any) -> None:
 
     # What host_reserved says of the call would be of another one.
     arguments = {n: None if n == "host_reserved" else v for n, v in call.arguments.items()}
+    if "all_saved" in call.symbols:
+        # What reserve_space says of its call, its dtype included, would be of another one.
+        arguments["reserve_space"] = call.symbols["all_saved"]
     expected = perform(call._replace(arguments=widen(arguments)))
     if isinstance(expected, Exception):
         raise Failure("in float64 a right call is refused") from expected
     for (n, a), (_, e) in zip(leaves(result), leaves(expected), strict=True):
         if not isinstance(a, np.ndarray) or not a.size or a.dtype.kind in "iu":
             continue
+        if n == "reserve_space" and call.arguments.get("save", "all") != "all":
+            continue  # Its last numbers say what call it is of.
         error, scale = np.abs(a.astype(np.float64) - e).max(), max(1.0, np.abs(e).max())
         if error > TOLERANCES[call.dtype] * scale:
             raise Failure(f"{n} is off by {error:.3g} of {scale:.3g}")

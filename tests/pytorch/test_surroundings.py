@@ -253,6 +253,19 @@ def test_lengths_are_integers(value: Any, message: str) -> None:
             layer(x, sequence_lengths=torch.ones(1, dtype=dtype))
 
 
+def test_lists_of_numpys_integers() -> None:
+    """Without the warning that PyTorch has for them."""
+    x = torch.ones(4, 2, 2)
+    given = [np.array(2), np.int64(1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for layer in layers():
+            with torch.no_grad():
+                found, expected = (layer(x, sequence_lengths=n) for n in (given, [2, 1]))
+            leaves, others = (torch.utils._pytree.tree_leaves(out) for out in (found, expected))
+            assert all(torch.equal(a, e) for a, e in zip(leaves, others, strict=True))
+
+
 def test_arguments_are_refused_by_name() -> None:
     x, state, w, b = torch.ones(4, 1, 2), torch.zeros(1, 3), torch.ones(5, 12), torch.zeros(12)
     for clip in ("0.01", True, torch.tensor(1.0)):
