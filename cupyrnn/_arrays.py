@@ -392,6 +392,8 @@ def check_bool(op: str, name: str, value: object) -> bool:
 
 def check_real(op: str, name: str, value: object) -> float:
     """Return the attribute `value` as a Python float."""
+    if type(value) is float:
+        return value
     # bfloat16 is no np.number; a time span is one.
     real = isinstance(value, (Real, np.number)) or (
         isinstance(value, np.generic) and value.dtype.name == "bfloat16"

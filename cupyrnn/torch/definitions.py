@@ -113,9 +113,11 @@ BLOCK_GRU = _gru_of("block_gru", block_gru, block_gru_grad, "bool reverse")
 def _net_of(rest: Named, array: Any) -> Named:
     """Return the attributes of cudnn_rnn; on a device those of the kernels, never of cuDNN."""
     seed, seed2 = (0, 0) if rest["seeds"] is None else rest["seeds"].tolist()
-    net = {n: a for n, a in rest.items() if n not in ("seeds", "is_training", "save")}
     engine = "auto" if isinstance(array, np.ndarray) else "cupy"
-    return net | {"seed": seed, "seed2": seed2, "engine": engine}
+    net = {**rest, "seed": seed, "seed2": seed2, "engine": engine}
+    for name in ("seeds", "is_training", "save"):
+        del net[name]
+    return net
 
 
 def _leaves_of(inputs: Named, rest: Named, own: bool = False) -> Leaves:

@@ -51,6 +51,11 @@ _R = TypeVar("_R")
 _LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
 
 
+# Elements of joined pieces up to which the gradient finds them joined: to join them again takes a
+# good part of a small net's time.
+_KEPT = 1 << 18
+
+
 class Function(NamedTuple):
     """What PyTorch is told of a function: names and shapes, and how it is called."""
 
@@ -141,7 +146,11 @@ def _cast(args: Sequence[Any], tensors: int) -> list[Any]:
 
 
 def _requires_grad(tensors: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:  # of so few a loop takes half the time of any()
+            if t is not None and t.requires_grad:
+                return True
+    return False
 
 
 class Op:
@@ -356,38 +365,47 @@ class Op:
 
     def _forward_of_pieces(
         self, inputs: Sequence[Any], pieces: Sequence[torch.Tensor], rest: Sequence[Any]
-    ) -> list[torch.Tensor | None]:
-        """Do what `_forward` does, with the last input in pieces."""
+    ) -> tuple[list[torch.Tensor | None], Array | None]:
+        """Do what `_forward` does, with the last input in pieces; return them joined, if small."""
         f, first = self.function, inputs[0]
 
-        def run() -> list[torch.Tensor | None]:
+        def run() -> tuple[list[torch.Tensor | None], Array | None]:
             arrays = self._with_joined(inputs, pieces)
             found = f.forward(arrays, self._rest(first, rest))
-            return tensors_of([found[name] for name in self._results], first)
+            whole = arrays[f.inputs[-1]]
+            keeps = first.is_cpu and len(pieces) > 1 and whole.size <= _KEPT
+            results = tensors_of([found[name] for name in self._results], first)
+            return results, whole if keeps else None
 
         return _where(first, run)
 
     def _backward_of_pieces(
-        self, inputs: Any, pieces: Any, results: Any, cotangents: Any, rest: Any
+        self, ctx: Any, inputs: Any, pieces: Any, saved: Any, cotangents: Any, rest: Any
     ) -> tuple[list[Any], list[Any]]:
         """Return the gradients of the whole inputs, and of the pieces of the last one."""
         f, first = self.function, inputs[0]
 
         def run() -> tuple[list[Any], list[Any]]:
-            arrays = self._with_joined(inputs, pieces)
-            saved = arrays_of(f.name, self._results, results)
+            arrays = self._with_joined(inputs, pieces, ctx.joined)
+            results = arrays_of(f.name, f.saved, saved)
             given = arrays_of(f.name, f.outputs, cotangents)
-            grads = f.backward(arrays, saved, given, self._rest(first, rest))
-            whole = [grads[name] if name in arrays else None for name in f.inputs[:-1]]
+            grads = f.backward(arrays, results, given, self._rest(first, rest))
+            wanted = zip(f.inputs[:-1], ctx.needs_input_grad, strict=False)
+            whole = [grads[name] if want and name in arrays else None for name, want in wanted]
             parts = _split(grads[f.inputs[-1]], pieces)
             return tensors_of(whole, first), tensors_of(parts, first)
 
         return _where(first, run)
 
-    def _with_joined(self, inputs: Any, pieces: Any) -> dict[str, Array]:
-        """Return the inputs as arrays by name, the last one joined of its pieces."""
+    def _with_joined(
+        self, inputs: Any, pieces: Any, whole: Array | None = None
+    ) -> dict[str, Array]:
+        """Return the inputs as arrays by name, the last one joined of its pieces, if it is not."""
         f = self.function
         arrays = arrays_of(f.name, f.inputs[:-1], inputs)
+        if whole is not None:
+            arrays[f.inputs[-1]] = whole
+            return arrays
         names = _places(f.inputs[-1], len(pieces))
         if pieces[0].is_cuda:
             names, pieces = f.inputs[-1:], [joined(pieces)]
@@ -491,7 +509,9 @@ class Op:
             )
             of_pieces = _split(found[n - 1], pieces)
         else:
-            found, of_pieces = self._backward_of_pieces(inputs, pieces, results, grads[:k], rest)
+            found, of_pieces = self._backward_of_pieces(
+                ctx, inputs, pieces, results[k:], grads[:k], rest
+            )
         return *_wanted(ctx, found[: n - 1]), *[None] * len(rest), *of_pieces
 
     def _vjp_backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -631,7 +651,8 @@ def _functions(op: Op) -> _Functions:
         tensors = n - 1 + len(op.function.extras)
         last = tensors + len(op._attributes)
         pieces = args[last:]
-        results: Any = tuple(op._forward_of_pieces(args[: n - 1], pieces, args[n - 1 : last]))
+        found, ctx.joined = op._forward_of_pieces(args[: n - 1], pieces, args[n - 1 : last])
+        results: Any = tuple(found)
         ctx.save_for_backward(*args[:tensors], *results, *pieces)
         ctx.attributes = args[tensors:last]
         ctx.set_materialize_grads(False)

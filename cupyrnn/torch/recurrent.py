@@ -248,8 +248,11 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
 
     def zero_states(self, x: torch.Tensor, B: int) -> States:
         places = self.num_layers * (1 + self.bidirectional)
-        sizes = (self.proj_size or self.hidden_size, self.hidden_size)[: self._count]
-        return tuple(x.new_zeros(places, B, size) for size in sizes)
+        h = x.new_zeros(places, B, self.proj_size or self.hidden_size)
+        if self._count == 1:
+            return (h,)
+        # One tensor may be both, as nobody writes to them.
+        return h, x.new_zeros(places, B, self.hidden_size) if self.proj_size else h
 
     def run(
         self,
