@@ -64,6 +64,8 @@ def matmul(xp: ModuleType, a: Array | Planes, b: Array | Planes, out: Array) -> 
     elif out.dtype == a.dtype:
         if a.shape[1] == 1:  # an outer product
             np.multiply(a, b, out)
+        elif transposed.small_results_pay(a, b):
+            transposed.dot_by_small_results(a, b, out)
         else:
             np.matmul(a, b, out)
     else:

@@ -12,7 +12,7 @@ import cupyrnn
 from cupyrnn.arithmetic import blas
 from cupyrnn.arithmetic import transposed as _transposed
 from cupyrnn.arithmetic.transposed import Blocks, Transposed
-from cupyrnn.driver.products import factor
+from cupyrnn.driver.products import factor, matmul
 
 
 def of(rng: np.random.Generator, *shape: int) -> Any:
@@ -74,6 +74,46 @@ def test_where_blocks_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not chosen(large, 4, 16)
     monkeypatch.setattr(blas, "count", lambda: 3)
     assert not chosen(small, 4, 16)
+
+
+@pytest.mark.parametrize(("rows", "K", "N"), [(2, 64, 3000), (5, 600, 1024), (12, 70, 101)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_product_by_small_results(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rows: int, K: int, N: int, dtype: str
+) -> None:
+    """Into memory of any order, of widths that are no multiple of a vector; NaN goes its way."""
+    calls, whole = [], _transposed.dot_by_small_results
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
+    monkeypatch.setattr(
+        _transposed, "dot_by_small_results", lambda *args: (calls.append(1), whole(*args))
+    )
+    w = of(rng, N, K).astype(dtype).T
+    for a in (of(rng, rows, K), of(rng, K, rows).T, of(rng, rows, 2 * K)[:, ::2]):
+        a = a.astype(dtype)
+        a[-1, 0] = np.nan
+        for out in (np.zeros((rows, N), dtype), np.zeros((rows, 2 * N), dtype)[:, ::2]):
+            matmul(np, a, w, out)
+            assert_close(out[:-1], a[:-1].astype(float) @ w, "float32", "product")
+            assert np.isnan(out[-1]).all()
+    assert len(calls) == 6
+
+
+def test_where_small_results_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = np.zeros((768, 256), np.float32).T
+    chosen = _transposed.small_results_pay
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
+    assert chosen(np.zeros((2, 256)), w)
+    assert chosen(np.zeros((16, 256)), w)
+    assert not chosen(np.zeros((1, 256)), w)
+    assert not chosen(np.zeros((17, 256)), w)
+    assert chosen(np.zeros((12, 64)), np.zeros((768, 64)).T)
+    assert not chosen(np.zeros((13, 64)), np.zeros((768, 64)).T)
+    assert not chosen(np.zeros((5, 256)), w.copy())  # OpenBLAS has more kernels for it
+    assert not chosen(np.zeros((5, 40)), np.zeros((768, 40)).T)
+    assert not chosen(np.zeros((5, 64)), np.zeros((240, 64)).T)  # it takes a small kernel as it is
+    assert chosen(np.zeros((5, 64)), np.zeros((241, 64)).T)
+    monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
+    assert not chosen(np.zeros((5, 256)), w)
 
 
 def test_small_kernels_are_known_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
