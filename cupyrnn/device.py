@@ -35,8 +35,9 @@ class RecurrenceKernels(NamedTuple):
     ----------
     forward, backward : KernelChoice
         What takes the steps of the op and of its gradient: ``kernel`` is "loop", a product and
-        a kernel in every step, or "rows" or "tiles", one launch for all steps; ``sequences`` is
-        how many sequences a block of that launch takes, and 0 for "loop"; ``reason`` says why.
+        a kernel in every step, or "rows", "hybrid" or "tiles", one launch for all steps;
+        ``sequences`` is how many sequences a block of that launch takes, and 0 for "loop";
+        ``reason`` says why.
     """
 
     forward: KernelChoice
@@ -57,10 +58,11 @@ def recurrence_kernels(
     Return which kernels a GPU would use for the time steps of a call, and why not others.
 
     The environment variable CUPYRNN_PERSISTENT decides: "rows" takes one launch for all steps
-    wherever the recurrent matrix fits into the registers of a block, and the loop elsewhere;
-    "tiles" does so by tensor cores, for float16 and bfloat16, the LSTM and the GRU of `cudnn_rnn`
-    and H up to 128, on GPUs of architecture sm_80 and later; "loop" takes the loop; "auto", the
-    default, takes what was timed on a GPU, which is the loop.
+    wherever the recurrent matrix fits into the registers of a block, or into its registers and its
+    shared memory, which the result calls "hybrid", and the loop elsewhere; "tiles" does so by
+    tensor cores, for float16 and bfloat16, the LSTM and the GRU of `cudnn_rnn` and H up to 128, on
+    GPUs of architecture sm_80 and later; "loop" takes the loop; "auto", the default, takes what was
+    timed on a GPU, which is the loop.
 
     Parameters
     ----------
@@ -79,7 +81,8 @@ def recurrence_kernels(
     processors : int, optional
         The number of multiprocessors of the GPU; by default that of CuPy's current device.
     architecture : int, optional
-        90 for a GPU of compute capability 9.0; by default that of CuPy's current device.
+        90 for a GPU of compute capability 9.0; by default that of CuPy's current device. The shared
+        memory of a block depends on it.
 
     Returns
     -------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .launch import launch
+from .launch import Block, launch
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -83,5 +83,5 @@ def keep_mask(
         grid = (min(-(-mask.size // (_THREADS * _DRAWS)), _LARGEST_GRID), 1)
         words = (*(np.uint64(key) for key in keys), np.uint64(layer), np.uint32(threshold))
         args = (mask, np.int64(mask.size), *words)
-        launch(SOURCE, KERNELS, _MASK, mask.dtype, grid, args, block=(_THREADS, 1))
+        launch(SOURCE, KERNELS, _MASK, mask.dtype, grid, args, Block((_THREADS, 1)))
     return mask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import isqrt
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 # Columns of H by rows of B. The sums have the same shape: COLUMN_THREADS and ROW_THREADS.
 BLOCK = (32, 8)
 _LARGEST_GRID_Y = 65535
+
+
+class Block(NamedTuple):
+    """What a block of a launch has."""
+
+    threads: tuple[int, int] = BLOCK
+    shared: int = 0  # bytes of shared memory beside what stands in the source
+
+
+_OF_A_STEP = Block()
+
+
 # Slices of a sum over rows, and blocks that keep every multiprocessor of a large device busy.
 _SLICES = 64
 _BUSY = 512
@@ -68,17 +80,20 @@ def launch(
     dtype: np.dtype[Any],
     grid: tuple[int, int],
     args: Sequence[Any],
-    block: tuple[int, int] = BLOCK,
+    block: Block = _OF_A_STEP,
 ) -> None:
     """Launch a kernel once, on the current stream; for the first four see `kernel`."""
     import cupy
 
     make_context_current()
     kept, addresses = _addresses(args)
-    function = kernel(cell, kernels, dtype.name, name).kernel.ptr
+    function = kernel(cell, kernels, dtype.name, name)
+    if block.shared:  # Without this the driver refuses more than 48 KB.
+        function.max_dynamic_shared_size_bytes = block.shared
     stream = cupy.cuda.get_current_stream().ptr
     start = cupy.cuda.driver.launchKernel
-    start(function, *grid, 1, *block, 1, 0, stream, addresses.ctypes.data, 0)
+    pointer, (threads, shared) = function.kernel.ptr, block
+    start(pointer, *grid, 1, *threads, 1, shared, stream, addresses.ctypes.data, 0)
     del kept
 
 

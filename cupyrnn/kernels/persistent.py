@@ -2,7 +2,8 @@
 Which kernel takes a device through the time steps, decided in one place.
 
 ``loop`` is a product and a kernel in every step, and does everything. ``rows`` and ``tiles`` are
-one launch, for what fits into the registers of a block: see their ``__init__.py``.
+one launch, for what fits into the registers of a block: see their ``__init__.py``. ``hybrid`` is
+``rows`` with a part of the matrix in shared memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from .._arrays import compute_dtype
 from .blas import address
-from .launch import launch
+from .launch import Block, launch
 from .rows import common as rows
 from .tiles import common as tiles
 
@@ -29,10 +30,21 @@ _MODES = ("auto", "loop", "rows", "tiles")
 # Registers that a thread needs beside its part of the matrices, by the bytes of a number, so that
 # ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
 _BESIDE = {2: 96, 4: 64, 8: 112, 16: 192}
+# The same where a part of the matrices is in shared memory.
+_BESIDE_SHARED = {2: 112, 4: 86, 8: 120, 16: 200}
+# How many numbers of a thread are there at least, as that is where the others come through.
+_LEAST_IN_SHARED = 32
 # The most that a thread may have, and those of a multiprocessor, which gives them out to four warps
 # at a time.
 _MOST, _ALL, _AT_ONCE = 255, 65536, 128
 _MOST_THREADS = 1024
+# The shared memory that a block may have, in KB, by architecture: CUDA C++ Programming Guide,
+# "Technical Specifications per Compute Capability". Where it is not known, what all have.
+_SHARED = {
+    70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227,
+    100: 227, 103: 227, 110: 227, 120: 99, 121: 99,
+}  # fmt: skip
+_LEAST_SHARED = 48
 # The first architecture with the tiles of ``tiles``, and what they may be of.
 _TILES_FROM, _HALVES = 80, ("float16", "bfloat16")
 
@@ -71,9 +83,9 @@ class KernelChoice(NamedTuple):
 
     Attributes
     ----------
-    kernel : {"loop", "rows", "tiles"}
-        Products and kernels in every step, or one launch for all steps, with the matrix in
-        registers by rows or, for tensor cores, by tiles.
+    kernel : {"loop", "rows", "hybrid", "tiles"}
+        Products and kernels in every step, or one launch for all steps, with the matrix by rows in
+        registers, by rows in registers and shared memory, or, for tensor cores, by tiles.
     sequences : int
         How many sequences a block takes; 0 for "loop".
     reason : str
@@ -114,10 +126,7 @@ def choose(
         return KernelChoice("loop", 0, f"{asked} needs two steps at least, and B and H above 0")
     if asked == "tiles":
         return _by_tiles(kernels.tiles, dtype, H, device)
-    choice = _by_rows(kernels.rows, dtype, B, H, device)
-    if timed is not None and choice.kernel == "rows":
-        return choice._replace(sequences=timed.sequences)
-    return choice
+    return _by_rows(kernels.rows, dtype, shape, device, timed and timed.sequences)
 
 
 def _timed(kernels: Kernels, dtype: np.dtype[Any], B: int, H: int, device: Device) -> Timed | None:
@@ -127,21 +136,56 @@ def _timed(kernels: Kernels, dtype: np.dtype[Any], B: int, H: int, device: Devic
 
 
 def _by_rows(
-    kernel: rows.Kernel, dtype: np.dtype[Any], B: int, H: int, device: Device
+    kernel: rows.Kernel,
+    dtype: np.dtype[Any],
+    shape: tuple[int, int],
+    device: Device,
+    sequences: int | None,
 ) -> KernelChoice:
-    """Return rows if they fit, else the loop."""
-    compute = compute_dtype(dtype)
-    threads, matrix = rows.threads_of(kernel.size, H), rows.registers_of(kernel.size, H, compute)
-    if threads > _MOST_THREADS:
-        why = f"rows needs {threads} threads for H = {H}, and a block has {_MOST_THREADS} at most"
-        return KernelChoice("loop", 0, why)
-    most = min(_MOST, _ALL // (-(-threads // _AT_ONCE) * _AT_ONCE) // 8 * 8)
-    beside = _BESIDE[dtype.itemsize]
-    if matrix + beside > most:
-        why = f"rows needs {matrix} registers a thread for the matrix and {beside} beside"
-        return KernelChoice("loop", 0, f"{why} for H = {H}, and {threads} threads have {most} each")
-    sequences = next((n for n in (1, 2) if -(-B // n) <= device.processors), 4)
-    return KernelChoice("rows", sequences, f"{matrix} registers a thread hold the matrix")
+    """Return rows if they fit, with shared memory where they need it, else the loop."""
+    B, H = shape
+    layout = layout_for(kernel.size, H, dtype, device.architecture, rows.SPLITS)
+    if isinstance(layout, str):
+        return KernelChoice("loop", 0, layout)
+    sequences = min(sequences or sequences_of(B, device), layout.split)
+    why = f"{layout.registers} registers a thread"
+    if not layout.shared:
+        return KernelChoice("rows", sequences, f"{why} hold the matrix")
+    why = f"{why} and {layout.shared} bytes of shared memory hold the matrix"
+    return KernelChoice("hybrid", sequences, why)
+
+
+def sequences_of(B: int, device: Device) -> int:
+    """Return the sequences of a block: the least for which all blocks run at once, if any."""
+    return next((n for n in (1, 2) if -(-B // n) <= device.processors), 4)
+
+
+@cache
+def layout_for(
+    size: rows.Size, H: int, dtype: np.dtype[Any], architecture: int, splits: tuple[int, ...]
+) -> rows.Layout | str:
+    """Return how the matrices fit, in registers alone if they do, or why they do not at all."""
+    found, compute = [], compute_dtype(dtype)
+    for split in splits:
+        whole = rows.layout_of(size, H, compute, split)
+        if whole.threads > _MOST_THREADS:
+            continue
+        most = min(_MOST, _ALL // (-(-whole.threads // _AT_ONCE) * _AT_ONCE) // 8 * 8)
+        if split == max(splits) and whole.registers + _BESIDE[dtype.itemsize] <= most:
+            return whole
+        all_but_least = whole.registers - _LEAST_IN_SHARED * compute.itemsize // 4
+        registers = min(most - _BESIDE_SHARED[dtype.itemsize], all_but_least)
+        found.append(rows.layout_of(size, H, compute, split, registers))
+    if not found:
+        threads = rows.layout_of(size, H, compute, min(splits)).threads
+        return f"rows needs {threads} threads for H = {H}, and a block has {_MOST_THREADS} at most"
+    least = min(found, key=lambda layout: layout.shared)
+    room = 1024 * _SHARED.get(architecture, _LEAST_SHARED)
+    if least.shared + least.vectors <= room:
+        return least
+    why = f"{least.registers} registers of each of {least.threads} threads for H = {H}"
+    needed = f"{least.shared + least.vectors} bytes of shared memory"
+    return f"rows needs {needed} beside {why}, and sm_{architecture} has {room}"
 
 
 def _by_tiles(
@@ -218,8 +262,8 @@ def run(
     asked = _asked()
     if asked == "loop" or (asked == "auto" and not TIMED):
         return False
-    dtype, (B, H) = weights[0].dtype, state.shape
-    choice = choose(kernels, dtype, (B, H), len(batches), current_device())
+    dtype, (B, H), device = weights[0].dtype, state.shape, current_device()
+    choice = choose(kernels, dtype, (B, H), len(batches), device)
     if choice.kernel == "loop":
         return False
     args: list[Any] = []
@@ -229,13 +273,15 @@ def run(
     kernel: rows.Kernel | tiles.Kernel = kernels.rows
     if choice.kernel == "tiles":
         assert kernels.tiles is not None
-        kernel, threads = kernels.tiles, tiles.threads_of(H)
+        kernel, threads, shared = kernels.tiles, tiles.threads_of(H), 0
         # Two numbers are read at once where all arrays begin at a multiple of two.
         pairs = all(a is None or address(a) % (2 * a.itemsize) == 0 for a in arrays)
         name = tiles.template_of(kernel, H, pairs and H % 2 == 0)
     else:
-        threads = rows.threads_of(kernels.rows.size, H)
-        name = rows.template_of(kernels.rows, H, choice.sequences, compute_dtype(dtype))
-    grid, block = (-(-B // choice.sequences), 1), (threads, 1)
+        layout = layout_for(kernels.rows.size, H, dtype, device.architecture, rows.SPLITS)
+        assert isinstance(layout, rows.Layout)
+        threads, shared = layout.threads, layout.shared
+        name = rows.template_of(kernels.rows, layout, choice.sequences)
+    grid, block = (-(-B // choice.sequences), 1), Block((threads, 1), shared)
     launch(kernel.source, (name,), name, dtype, grid, args, block)
     return True

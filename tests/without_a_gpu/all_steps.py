@@ -15,9 +15,11 @@ from without_a_gpu.ptx.executor import Executor
 from without_a_gpu.ptx.parser import PtxError
 
 BARRIER = "__syncthreads();"
-# The tools, each with what it notices: orders of threads, other values; the interpreter of PTX and
-# g++'s thread sanitizer, accesses that no barrier orders.
+# The tools, each with what it notices: orders of threads, other values and what is written behind
+# dynamic shared memory; the interpreter of PTX and g++'s thread sanitizer, accesses that no barrier
+# orders; the interpreter, addresses out of bounds.
 ORDERS, INTERPRETER, SANITIZER = "orders", "races in the PTX", "thread sanitizer"
+BOUNDS = "bounds in the PTX"
 ALL = {ORDERS, INTERPRETER, SANITIZER}
 
 CELLS: dict[str, Any] = {
@@ -177,20 +179,23 @@ def caught_by(
     if tool == ORDERS:
         for order in ("forward", "reverse", *range(5)):
             use_order(monkeypatch, order)
-            if not same(on(cupy, call), expected):
-                return True
+            try:
+                if not same(on(cupy, call), expected):
+                    return True
+            except runner.KernelError as error:
+                return "wrote past the end" in str(error)
         return False
-    if tool == INTERPRETER:
+    if tool in (INTERPRETER, BOUNDS):
         use_interpreter(monkeypatch, "compute_90")
         try:
             on(cupy, call)
         except PtxError as error:
-            return "race" in str(error)
+            return ("a race for" if tool == INTERPRETER else "bytes at offset") in str(error)
     else:
         use_sanitizer(monkeypatch)
         try:
             on(cupy, call)
-        except runner.SanitizerError as error:
+        except runner.KernelError as error:
             return "data race" in str(error)
     return False
 
@@ -200,6 +205,7 @@ def needs_tool(tool: str) -> None:
     reasons = {
         ORDERS: runner.have_gxx,
         INTERPRETER: nvrtc.have_nvrtc,
+        BOUNDS: nvrtc.have_nvrtc,
         SANITIZER: lambda: runner.have_sanitizer("thread"),
     }
     if reason := reasons[tool]():

@@ -433,7 +433,7 @@ def plant_short_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_small_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch.launch, "__defaults__", ((31, 8),))
+    monkeypatch.setattr(launch.launch, "__defaults__", (launch.Block((31, 8)),))
 
 
 def plant_swapped_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

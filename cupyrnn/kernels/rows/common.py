@@ -29,6 +29,13 @@ SOURCE = (
     + r"""
 template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
 
+// The shared memory that a launch asks for beside what stands in the source.
+template <typename A> __device__ __forceinline__ Pack<A>* shared_packs()
+{
+    extern __shared__ uint4 memory[];  // 16 bytes each, as a pack
+    return reinterpret_cast<Pack<A>*>(memory);
+}
+
 // A number as its storage type holds it.
 template <typename T>
 __device__ __forceinline__ typename Acc<T>::type rounded(typename Acc<T>::type v)
@@ -75,27 +82,58 @@ template <int SPLIT, int UNITS, int ROWS> struct Seat {
           owner(lane < UNITS * ROWS && unit < H && row < B) {}
 };
 
-// The part of a matrix that a thread keeps in registers: SLICE of its rows, and the WIDTH columns
-// of each of the UNITS units of its lanes.
-template <typename A, int SPLIT, int SLICE, int UNITS, int WIDTH> struct Matrix {
-    static const int LANES = SPLIT * UNITS, P = 16 / sizeof(A);
+// The part of a matrix that a thread has: SLICE of its rows, and the WIDTH columns of each of the
+// UNITS units of its lanes. The first KEPT of these rows are in its registers, the others in shared
+// memory, where nobody else reads them. Sums have one order wherever the rows are.
+template <typename A, int SPLIT, int SLICE, int KEPT, int UNITS, int WIDTH, int THREADS>
+struct Matrix {
+    static const int LANES = SPLIT * UNITS, COLUMNS = UNITS * WIDTH, P = 16 / sizeof(A);
     // A vector to be multiplied lies in shared memory slice by slice, 16 bytes times an odd number
     // apart: the lanes, which read 16 bytes of a slice each, meet no bank twice.
     static const int STRIDE = SLICE / P % 2 ? SLICE : SLICE + P;
     static const int LENGTH = LANES * STRIDE;
+    // Nor do they in the matrix: those 16 bytes of each thread that it reads next lie side by side.
+    static const int PACKS = ((SLICE - KEPT) * COLUMNS + P - 1) / P, SHARED = PACKS * THREADS;
     static_assert(SLICE % P == 0, "slices are read 16 bytes at a time");
-    A w[SLICE][UNITS * WIDTH];
+    A w[KEPT > 0 ? KEPT : 1][COLUMNS];
+    Pack<A>* rest;
 
     static __device__ __forceinline__ int place(int k) { return k / SLICE * STRIDE + k % SLICE; }
 
-    // value(k, u, c): what stands in row k and column c of unit u of the lanes.
-    template <typename Value> __device__ __forceinline__ void load(int lane, Value value)
+    // value(k, u, c): what stands in row k and column c of unit u of the lanes. `shared` has room
+    // for SHARED packs.
+    template <typename Value>
+    __device__ __forceinline__ void load(int lane, Pack<A>* shared, Value value)
     {
+        rest = shared + threadIdx.x;
+        // By way of that memory where there is some: a thread that had the addresses of all its
+        // numbers at once would run out of registers.
+        const int AT_ONCE = SLICE > KEPT ? SLICE - KEPT : SLICE;
 #pragma unroll
-        for (int k = 0; k < SLICE; ++k)
+        for (int first = 0; first < KEPT; first += AT_ONCE) {
+            if (SLICE > KEPT) put(lane * SLICE + first, value);
 #pragma unroll
-            for (int n = 0; n < UNITS * WIDTH; ++n)
-                w[k][n] = value(lane * SLICE + k, n / WIDTH, n % WIDTH);
+            for (int k = first; k < KEPT && k < first + AT_ONCE; ++k)
+#pragma unroll
+                for (int n = 0; n < COLUMNS; ++n) {
+                    const int e = (k - first) * COLUMNS + n;
+                    w[k][n] = SLICE > KEPT ? rest[e / P * THREADS].v[e % P]
+                                           : value(lane * SLICE + k, n / WIDTH, n % WIDTH);
+                }
+        }
+        if (SLICE > KEPT) put(lane * SLICE + KEPT, value);
+    }
+
+    // As many rows, from the first one on, as the thread's shared memory has room for.
+    template <typename Value> __device__ __forceinline__ void put(int first, Value value)
+    {
+#pragma unroll 4
+        for (int k = 0; k < SLICE - KEPT; ++k)
+#pragma unroll
+            for (int n = 0; n < COLUMNS; ++n) {
+                const int e = k * COLUMNS + n;
+                rest[e / P * THREADS].v[e % P] = value(first + k, n / WIDTH, n % WIDTH);
+            }
     }
 
     // sums[c]: that of the product of the thread's own sequence, unit and column c.
@@ -107,18 +145,26 @@ template <typename A, int SPLIT, int SLICE, int UNITS, int WIDTH> struct Matrix 
         for (int n = 0; n < ROWS * UNITS; ++n)
 #pragma unroll
             for (int c = 0; c < WIDTH; ++c) all[n][c] = A(0);
+        Pack<A> more;
 #pragma unroll
-        for (int k = 0; k < SLICE; k += P)
+        for (int k = 0; k < SLICE; k += P) {
+            Pack<A> p[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                const Pack<A> p =
-                    *reinterpret_cast<const Pack<A>*>(vectors + r * LENGTH + lane * STRIDE + k);
+            for (int r = 0; r < ROWS; ++r)
+                p[r] = *reinterpret_cast<const Pack<A>*>(
+                    vectors + r * LENGTH + lane * STRIDE + k);
 #pragma unroll
-                for (int m = 0; m < P; ++m)
+            for (int m = 0; m < P; ++m)
 #pragma unroll
-                    for (int n = 0; n < UNITS * WIDTH; ++n)
-                        all[r * UNITS + n / WIDTH][n % WIDTH] += p.v[m] * w[k + m][n];
-            }
+                for (int n = 0; n < COLUMNS; ++n) {
+                    const int e = (k + m - KEPT) * COLUMNS + n;
+                    if (e >= 0 && e % P == 0) more = rest[e / P * THREADS];
+                    const A weight = e < 0 ? w[e < 0 ? k + m : 0][n] : more.v[e < 0 ? 0 : e % P];
+#pragma unroll
+                    for (int r = 0; r < ROWS; ++r)
+                        all[r * UNITS + n / WIDTH][n % WIDTH] += p[r].v[m] * weight;
+                }
+        }
         sum_lanes<LANES, ROWS * UNITS, WIDTH>(all);
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) sums[c] = all[0][c];
@@ -129,7 +175,9 @@ template <typename A, int SPLIT, int SLICE, int UNITS, int WIDTH> struct Matrix 
 //   Next fetch(long long n)          what is read of row n before its turn comes
 //   A step(Next, sums, long long n)  writes row n, returns h
 //   int column(int c)                where column c of the product begins in w, in units of H
-template <typename T, int SPLIT, int SLICE, int UNITS, int WIDTH, int ROWS, typename Cell>
+template <
+    typename T, int SPLIT, int SLICE, int KEPT, int UNITS, int WIDTH, int ROWS, int THREADS,
+    typename Cell>
 __device__ __forceinline__ void forward_rows(
     Cell& cell, const Seat<SPLIT, UNITS, ROWS>& me,
     const T* w, long long w_row, long long w_column,  // [H, ·], read, and its strides
@@ -137,13 +185,13 @@ __device__ __forceinline__ void forward_rows(
     const Starts& starts, int steps, int H)
 {
     typedef typename Acc<T>::type A;
-    typedef Matrix<A, SPLIT, SLICE, UNITS, WIDTH> Recurrent;
+    typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, WIDTH, THREADS> Recurrent;
     const int SIZE = ROWS * Recurrent::LENGTH;
     __shared__ Pack<A> memory[2 * SIZE / Recurrent::P];
     A* const state = memory[0].v;  // [2][ROWS][LENGTH]: h of the step before, and of this one
 
     Recurrent matrix;
-    matrix.load(me.lane, [&](int k, int u, int c) -> A {
+    matrix.load(me.lane, shared_packs<A>(), [&](int k, int u, int c) -> A {
         const int unit = me.group * UNITS + u;
         if (k >= H || unit >= H) return A(0);
         return wide(w[k * w_row + (cell.column(c) * H + unit) * w_column]);
@@ -189,7 +237,8 @@ __device__ __forceinline__ void forward_rows(
 //   void factors()                   what is made of it
 //   A deltas(A dh, d, long long n)   writes row n and d, returns the part of dh past the product
 //   int column(int c)                as above
-template <typename T, int SPLIT, int SLICE, int WIDTH, int ROWS, typename Cell>
+template <
+    typename T, int SPLIT, int SLICE, int KEPT, int WIDTH, int ROWS, int THREADS, typename Cell>
 __device__ __forceinline__ void backward_rows(
     Cell& cell, const Seat<SPLIT, 4, ROWS>& me,
     const T* w, long long w_row, long long w_column,  // [H, ·], read, and its strides
@@ -197,13 +246,13 @@ __device__ __forceinline__ void backward_rows(
     const Starts& starts, int steps, int H)
 {
     typedef typename Acc<T>::type A;
-    typedef Matrix<A, SPLIT, SLICE, 4, 1> Recurrent;
+    typedef Matrix<A, SPLIT, SLICE, KEPT, 4, 1, THREADS> Recurrent;
     const int SIZE = ROWS * Recurrent::LENGTH;
     __shared__ Pack<A> memory[2 * SIZE / Recurrent::P];
     A* const deltas = memory[0].v;  // [2][ROWS][LENGTH], by turns
 
     Recurrent matrix;
-    matrix.load(me.lane, [&](int k, int u, int) -> A {
+    matrix.load(me.lane, shared_packs<A>(), [&](int k, int u, int) -> A {
         const int unit = me.group * 4 + u, column = k / WIDTH;
         if (column >= H || unit >= H) return A(0);
         return wide(w[unit * w_row + (cell.column(k % WIDTH) * H + column) * w_column]);
@@ -249,10 +298,9 @@ __device__ __forceinline__ void backward_rows(
 """
 )
 
-# Lanes that share a unit: more of them take a larger matrix, fewer make shorter sums.
-SPLIT = 4
-# Sequences that a block may have.
-ROWS = (1, 2, 4)
+# Lanes that share a unit, which is also how many sequences a block may have. With two a block has
+# half as many threads, and so more registers of each for the matrix.
+SPLITS = (4, 2)
 
 
 class Size(NamedTuple):
@@ -271,28 +319,63 @@ class Kernel(NamedTuple):
     size: Size
 
 
+class Layout(NamedTuple):
+    """
+    Where a block has its matrices.
+
+    Attributes
+    ----------
+    split
+        One of SPLITS.
+    threads
+        Of a block, whole warps.
+    slices, kept
+        How many rows of each matrix a thread has, and how many of these in registers.
+    registers
+        Of a thread, for these.
+    shared
+        Bytes of shared memory for the other rows.
+    vectors
+        Bytes of shared memory for what is multiplied, of as many sequences as there may be.
+    """
+
+    split: int
+    threads: int
+    slices: tuple[int, ...]
+    kept: tuple[int, ...]
+    registers: int
+    shared: int
+    vectors: int
+
+
 def _up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def slices_of(size: Size, H: int, compute: np.dtype[Any]) -> list[int]:
-    """Return how many rows of each matrix a thread holds."""
+def layout_of(
+    size: Size, H: int, compute: np.dtype[Any], split: int, registers: int | None = None
+) -> Layout:
+    """Return the layout with at most so many registers of a thread, or all in registers."""
     pack = 16 // compute.itemsize
-    return [max(pack, _up(-(-n * H // (SPLIT * size.units)), pack)) for n in size.vectors]
+    threads = _up(split * _up(H, size.units), 32)
+    slices = [max(pack, _up(-(-n * H // (split * size.units)), pack)) for n in size.vectors]
+    of_a_row = [size.units * n * compute.itemsize // 4 for n in size.columns]
+    kept, used, packs = slices.copy(), 0, 0
+    # The smaller matrix first, as a kernel loads it first: what is loaded late needs the way by
+    # shared memory.
+    for m in sorted(range(len(slices)), key=lambda m: slices[m] * of_a_row[m]):
+        if registers is not None:
+            kept[m] = max(0, min(slices[m], (registers - used) // of_a_row[m]))
+        used += kept[m] * of_a_row[m]
+        packs += -(-(slices[m] - kept[m]) * size.units * size.columns[m] // pack)
+    # Of a vector, slices that are an odd number of packs apart; two vectors by turns.
+    lengths = [split * size.units * ((rows // pack) | 1) * pack for rows in slices]
+    vectors = split * sum(lengths) * (2 // len(lengths)) * compute.itemsize
+    return Layout(split, threads, tuple(slices), tuple(kept), used, 16 * packs * threads, vectors)
 
 
-def threads_of(size: Size, H: int) -> int:
-    """Return the threads of a block, whole warps."""
-    return _up(SPLIT * _up(H, size.units), 32)
-
-
-def registers_of(size: Size, H: int, compute: np.dtype[Any]) -> int:
-    """Return how many registers of a thread the matrices take."""
-    slices = zip(slices_of(size, H, compute), size.columns, strict=True)
-    return sum(rows * size.units * columns for rows, columns in slices) * compute.itemsize // 4
-
-
-def template_of(kernel: Kernel, H: int, rows: int, compute: np.dtype[Any]) -> str:
+def template_of(kernel: Kernel, layout: Layout, sequences: int) -> str:
     """Return the name of a kernel for a number of sequences a block, with its storage type open."""
-    slices = ", ".join(map(str, slices_of(kernel.size, H, compute)))
-    return f"{kernel.name}<{{T}}, {SPLIT}, {slices}, {rows}, {threads_of(kernel.size, H)}>"
+    matrices = zip(layout.slices, layout.kept, strict=True)
+    numbers = [layout.split, *(n for pair in matrices for n in pair), sequences, layout.threads]
+    return f"{kernel.name}<{{T}}, {', '.join(map(str, numbers))}>"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from . import common
 
 KERNELS = r"""
-template <typename T, int SPLIT, int SLICE, int SLICE_C, int ROWS, int THREADS>
+template <
+    typename T, int SPLIT, int SLICE, int KEPT, int SLICE_C, int KEPT_C, int ROWS, int THREADS>
 __global__ void __launch_bounds__(THREADS) gru_forward_rows(
     const T* w_ru, long long ru_row, long long ru_column,  // [H, 2*H], read, and its strides
     const T* w_c, long long c_row, long long c_column,     // [H, H], read, and its strides
@@ -21,8 +22,8 @@ __global__ void __launch_bounds__(THREADS) gru_forward_rows(
     bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
-    typedef Matrix<A, SPLIT, SLICE, 1, 2> Gates;
-    typedef Matrix<A, SPLIT, SLICE_C, 1, 1> Output;
+    typedef Matrix<A, SPLIT, SLICE, KEPT, 1, 2, THREADS> Gates;
+    typedef Matrix<A, SPLIT, SLICE_C, KEPT_C, 1, 1, THREADS> Output;
     static_assert(SLICE == SLICE_C, "both multiply a state");
     const int SIZE = ROWS * Gates::LENGTH;
     __shared__ Pack<A> memory[2 * SIZE / Gates::P];
@@ -31,14 +32,14 @@ __global__ void __launch_bounds__(THREADS) gru_forward_rows(
     const Gate<A> gate = {hard, slope, offset};
     const Starts starts = {starts_, B};
 
+    Output output;
+    output.load(me.lane, shared_packs<A>() + Gates::SHARED, [&](int k, int, int) -> A {
+        return k < H && me.unit < H ? wide(w_c[k * c_row + me.unit * c_column]) : A(0);
+    });
     Gates gates;
-    gates.load(me.lane, [&](int k, int, int n) -> A {
+    gates.load(me.lane, shared_packs<A>(), [&](int k, int, int n) -> A {
         if (k >= H || me.unit >= H) return A(0);
         return wide(w_ru[k * ru_row + (n * H + me.unit) * ru_column]);
-    });
-    Output output;
-    output.load(me.lane, [&](int k, int, int) -> A {
-        return k < H && me.unit < H ? wide(w_c[k * c_row + me.unit * c_column]) : A(0);
     });
     A bias[3] = {A(0), A(0), A(0)};
     if (me.unit < H) bias[0] = b_ru[me.unit], bias[1] = b_ru[H + me.unit], bias[2] = b_c[me.unit];
@@ -94,7 +95,8 @@ __global__ void __launch_bounds__(THREADS) gru_forward_rows(
     if (me.owner) carried[me.row * H + me.unit] = h_prev;
 }
 
-template <typename T, int SPLIT, int SLICE_C, int SLICE, int ROWS, int THREADS>
+template <
+    typename T, int SPLIT, int SLICE_C, int KEPT_C, int SLICE, int KEPT, int ROWS, int THREADS>
 __global__ void __launch_bounds__(THREADS) gru_backward_rows(
     const T* w_c, long long c_row, long long c_column,     // [H, H], read, and its strides
     const T* w_ru, long long ru_row, long long ru_column,  // [H, 2*H], read, and its strides
@@ -110,8 +112,8 @@ __global__ void __launch_bounds__(THREADS) gru_backward_rows(
     bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
 {
     typedef typename Acc<T>::type A;
-    typedef Matrix<A, SPLIT, SLICE_C, 4, 1> Output;
-    typedef Matrix<A, SPLIT, SLICE, 4, 1> Gates;
+    typedef Matrix<A, SPLIT, SLICE_C, KEPT_C, 4, 1, THREADS> Output;
+    typedef Matrix<A, SPLIT, SLICE, KEPT, 4, 1, THREADS> Gates;
     const int SIZE_C = ROWS * Output::LENGTH, SIZE = ROWS * Gates::LENGTH;
     __shared__ Pack<A> memory[(SIZE_C + SIZE) / Gates::P];
     A *const of_c = memory[0].v, *const of_ru = of_c + SIZE_C;  // [ROWS][LENGTH]: d_c, d_r and d_u
@@ -120,12 +122,12 @@ __global__ void __launch_bounds__(THREADS) gru_backward_rows(
     const Starts starts = {starts_, B};
 
     Output output;
-    output.load(me.lane, [&](int k, int n, int) -> A {
+    output.load(me.lane, shared_packs<A>(), [&](int k, int n, int) -> A {
         const int unit = me.group * 4 + n;
         return k < H && unit < H ? wide(w_c[unit * c_row + k * c_column]) : A(0);
     });
     Gates gates;  // Its vector has the two deltas of a unit together.
-    gates.load(me.lane, [&](int k, int n, int) -> A {
+    gates.load(me.lane, shared_packs<A>() + Output::SHARED, [&](int k, int n, int) -> A {
         const int unit = me.group * 4 + n, column = k / 2;
         if (column >= H || unit >= H) return A(0);
         return wide(w_ru[unit * ru_row + (k % 2 * H + column) * ru_column]);

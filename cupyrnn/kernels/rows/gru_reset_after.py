@@ -39,7 +39,7 @@ template <typename T> struct GRUResetAfterForwardRows {
     }
 };
 
-template <typename T, int SPLIT, int SLICE, int ROWS, int THREADS>
+template <typename T, int SPLIT, int SLICE, int KEPT, int ROWS, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
 gru_reset_after_forward_rows(
     const T* w, long long w_row, long long w_column,  // w_h [H, 3*H], read, columns hc, r, u
@@ -63,7 +63,7 @@ gru_reset_after_forward_rows(
         cell.b_hc = b_hc[me.unit];
     }
     if (me.owner) cell.carried = carried[me.row * H + me.unit];
-    forward_rows<T, SPLIT, SLICE, 1, 3, ROWS>(
+    forward_rows<T, SPLIT, SLICE, KEPT, 1, 3, ROWS, THREADS>(
         cell, me, w, w_row, w_column, carried, Starts{starts, B}, steps, H);
 }
 
@@ -102,7 +102,7 @@ template <typename T> struct GRUResetAfterBackwardRows {
     }
 };
 
-template <typename T, int SPLIT, int SLICE, int ROWS, int THREADS>
+template <typename T, int SPLIT, int SLICE, int KEPT, int ROWS, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
 gru_reset_after_backward_rows(
     const T* w, long long w_row, long long w_column,  // w_h [H, 3*H], read, columns hc, r, u
@@ -119,7 +119,7 @@ gru_reset_after_backward_rows(
     const Seat<SPLIT, 4, ROWS> me(B, H);
     GRUResetAfterBackwardRows<T> cell = {
         {hard, slope, offset}, r, u, c, hc, h_prev, h_grad, dz, me.unit, int(H)};
-    backward_rows<T, SPLIT, SLICE, 3, ROWS>(
+    backward_rows<T, SPLIT, SLICE, KEPT, 3, ROWS, THREADS>(
         cell, me, w, w_row, w_column, dh, Starts{starts, B}, steps, H);
 }
 """

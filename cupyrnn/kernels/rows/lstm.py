@@ -43,7 +43,7 @@ template <typename T> struct LSTMForwardRows {
     }
 };
 
-template <typename T, int SPLIT, int SLICE, int ROWS, int THREADS>
+template <typename T, int SPLIT, int SLICE, int KEPT, int ROWS, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1) lstm_forward_rows(
     const T* w, long long w_row, long long w_column,  // w_h [H, 4*H], read, and its strides
     const typename Acc<T>::type* z,    // [n, 4*H], read: x @ w_x
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS, 1) lstm_forward_rows(
     if (peephole && real_unit)
         cell.wci = wci[me.unit], cell.wcf = wcf[me.unit], cell.wco = wco[me.unit];
     if (me.owner) cell.c = c[me.row * H + me.unit];
-    forward_rows<T, SPLIT, SLICE, 1, 4, ROWS>(
+    forward_rows<T, SPLIT, SLICE, KEPT, 1, 4, ROWS, THREADS>(
         cell, me, w, w_row, w_column, carried, Starts{starts, B}, steps, H);
     if (me.owner) c[me.row * H + me.unit] = cell.c;
 }
@@ -88,7 +88,11 @@ template <typename T> struct LSTMBackwardRows {
     A wci, wcf, wco, dcs, given_c, given_h, saved[7];
     LSTMFactors<A> k;
 
-    __device__ __forceinline__ int column(int c) const { return at[c]; }
+    // An index that is known only when it runs would have all of this struct in slow memory.
+    __device__ __forceinline__ int column(int c) const
+    {
+        return c == 0 ? at[0] : c == 1 ? at[1] : c == 2 ? at[2] : at[3];
+    }
     __device__ __forceinline__ void fetch(long long n)
     {
         const long long e = n * H + unit;
@@ -114,7 +118,7 @@ template <typename T> struct LSTMBackwardRows {
     }
 };
 
-template <typename T, int SPLIT, int SLICE, int ROWS, int THREADS>
+template <typename T, int SPLIT, int SLICE, int KEPT, int ROWS, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1) lstm_backward_rows(
     const T* w, long long w_row, long long w_column,  // w_h [H, 4*H], read, and its strides
     const T* i, const T* cs, const T* f, const T* o, const T* ci, const T* co,  // [n, H], read
@@ -142,7 +146,7 @@ __global__ void __launch_bounds__(THREADS, 1) lstm_backward_rows(
     if (peephole && me.unit < H)
         cell.wci = wci[me.unit], cell.wcf = wcf[me.unit], cell.wco = wco[me.unit];
     if (me.owner) cell.dcs = dcs[me.row * H + me.unit];
-    backward_rows<T, SPLIT, SLICE, 4, ROWS>(
+    backward_rows<T, SPLIT, SLICE, KEPT, 4, ROWS, THREADS>(
         cell, me, w, w_row, w_column, dh, Starts{starts, B}, steps, H);
     if (me.owner) dcs[me.row * H + me.unit] = cell.dcs;
 }

@@ -24,7 +24,7 @@ template <typename T> struct SimpleRNNForwardRows {
     }
 };
 
-template <typename T, int SPLIT, int SLICE, int ROWS, int THREADS>
+template <typename T, int SPLIT, int SLICE, int KEPT, int ROWS, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
 simple_rnn_forward_rows(
     const T* w, long long w_row, long long w_column,  // w_h [H, H], read, and its strides
@@ -41,7 +41,7 @@ simple_rnn_forward_rows(
     const Seat<SPLIT, 4, ROWS> me(B, H);
     SimpleRNNForwardRows<T> cell = {z, h, me.unit, int(H), relu, A(0)};
     if (me.unit < H) cell.bias = b[me.unit];
-    forward_rows<T, SPLIT, SLICE, 4, 1, ROWS>(
+    forward_rows<T, SPLIT, SLICE, KEPT, 4, 1, ROWS, THREADS>(
         cell, me, w, w_row, w_column, carried, Starts{starts, B}, steps, H);
 }
 
@@ -68,7 +68,7 @@ template <typename T> struct SimpleRNNBackwardRows {
     }
 };
 
-template <typename T, int SPLIT, int SLICE, int ROWS, int THREADS>
+template <typename T, int SPLIT, int SLICE, int KEPT, int ROWS, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
 simple_rnn_backward_rows(
     const T* w, long long w_row, long long w_column,  // w_h [H, H], read, and its strides
@@ -83,7 +83,7 @@ simple_rnn_backward_rows(
 {
     const Seat<SPLIT, 4, ROWS> me(B, H);
     SimpleRNNBackwardRows<T> cell = {h, h_grad, dz, me.unit, int(H), relu};
-    backward_rows<T, SPLIT, SLICE, 1, ROWS>(
+    backward_rows<T, SPLIT, SLICE, KEPT, 1, ROWS, THREADS>(
         cell, me, w, w_row, w_column, dh, Starts{starts, B}, steps, H);
 }
 """

@@ -208,9 +208,23 @@ class RawModule:
         )
 
     def get_function(self, name: str) -> Any:
-        function = self._module.get_function(name)
-        _functions[id(function)] = function
-        return types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=id(function)))
+        return RawKernel(self._module.get_function(name))
+
+
+class RawKernel:
+    """A kernel of a module, for launchKernel."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = _functions[id(function)] = function
+        self.kernel = types.SimpleNamespace(ptr=id(function))
+
+    @property
+    def max_dynamic_shared_size_bytes(self) -> int:
+        return self._function.max_dynamic_shared_size_bytes
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size: int) -> None:
+        self._function.max_dynamic_shared_size_bytes = size
 
 
 # What launchKernel is given numbers of: kernels, and arrays by the addresses found in them.

@@ -1,0 +1,424 @@
+"""Rows with a part of the matrix in shared memory: values, bits, errors, registers, limits."""
+
+from __future__ import annotations
+
+import itertools
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import nets
+from problems.nets import BI, Case
+
+import cupyrnn
+from cupyrnn._arrays import compute_dtype
+from cupyrnn.kernels import common, compile, launch, persistent
+from cupyrnn.kernels.rows import common as rows_common
+from cupyrnn.kernels.rows import gru as rows_gru
+from cupyrnn.kernels.rows.common import SPLITS, Layout, layout_of, template_of
+from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
+from without_a_gpu.all_steps import (
+    ALL,
+    BARRIER,
+    BOUNDS,
+    CELLS,
+    DIRECTIONS,
+    INTERPRETER,
+    ORDERS,
+    SANITIZER,
+    calls,
+    caught_by,
+    forget,
+    has_device,
+    needs_tool,
+    on,
+    plant,
+    same,
+    taken_by,
+    use_interpreter,
+    use_order,
+)
+from without_a_gpu.cuda_on_cpu import fake_cupy, nvdisasm, nvrtc, runner
+from without_a_gpu.ptx.compiler import ARCHITECTURES
+
+slow = pytest.mark.slow
+# The bytes that launches asked for.
+Asked = list[int]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What of shared memory the launches ask for that take all steps, in bytes."""
+    taken_by(monkeypatch, "rows")
+    found: Asked = []
+
+    def noted(*args: Any) -> None:
+        *_, block = args
+        found.append(block.shared)
+        launch.launch(*args)
+
+    monkeypatch.setattr(persistent, "launch", noted)
+    return found
+
+
+def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
+    """Have this part of the matrices in registers, whatever H is."""
+
+    def layout_for(size: Any, H: int, dtype: Any, *_: Any) -> Layout:
+        whole = layout_of(size, H, compute_dtype(dtype), split)
+        return layout_of(size, H, compute_dtype(dtype), split, int(part * whole.registers))
+
+    monkeypatch.setattr(persistent, "layout_for", layout_for)
+
+
+def agrees(cupy: Any, dtype: str, H: int) -> None:
+    """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
+    agrees_with_numpy(cupy, dtype, (4, 5, 3, H), 3)
+    for mode in nets.MODES:
+        rnn_agrees_with_numpy(cupy, Case(mode, 4, 5, 2, 5, 2, BI, lengths=(4, 1, 0, 2, 3)), dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "part", "split"),
+    [
+        ("float32", 0.5, 2),
+        *(pytest.param(*more, marks=slow)
+          for more in (("float64", 0.5, 4), ("float16", 0.7, 2), ("bfloat16", 0, 2),
+                       ("complex64", 0.3, 2), ("complex128", 0.5, 4), ("float32", 0.9, 4))),
+    ],
+)  # fmt: skip
+@pytest.mark.cuda_on_cpu
+def test_hybrids_agree_with_numpy(
+    cupy_on_cpu: ModuleType,
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    part: float,
+    split: int,
+) -> None:
+    share(monkeypatch, part, split)
+    has_device(monkeypatch, 1)  # as many sequences a block as there may be
+    agrees(cupy_on_cpu, dtype, 9 if dtype == "float32" and split == 2 else 33)
+    assert asked
+    assert all(asked)
+
+
+@pytest.mark.parametrize(("dtype", "part"), [("float32", 0.5), ("float64", 0.6)])
+@pytest.mark.gpu
+def test_hybrids_on_a_gpu_agree_with_numpy(
+    cupy_on_gpu: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch, dtype: str, part: float
+) -> None:
+    share(monkeypatch, part)
+    has_device(monkeypatch, 1)
+    agrees(cupy_on_gpu, dtype, 9)
+    assert all(asked)
+
+
+def agrees_at_full_size(cupy: Any, asked: Asked, dtype: str, H: int) -> None:
+    agrees_with_numpy(cupy, dtype, (2, 3, 2, H))
+    lengths = (3, 1, 2)
+    for mode in ("gru", "rnn_tanh"):
+        rnn_agrees_with_numpy(cupy, Case(mode, 3, 3, 2, H, 1, lengths=lengths), dtype)
+    # The simple RNN's matrix is small enough for registers.
+    assert max(asked) > 64 * 1024
+
+
+# More than the 48 KB that a launch has without asking, the LSTM on every architecture but sm_75.
+@pytest.mark.parametrize(
+    ("dtype", "H", "arch"),
+    [("float32", 128, 90), ("float32", 128, 120), ("float64", 80, 90), ("float16", 96, 80)],
+)
+@slow
+@pytest.mark.cuda_on_cpu
+def test_at_full_size(
+    cupy_on_cpu: ModuleType,
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    H: int,
+    arch: int,
+) -> None:
+    has_device(monkeypatch, 2, arch)
+    agrees_at_full_size(cupy_on_cpu, asked, dtype, H)
+
+
+@pytest.mark.gpu
+def test_at_full_size_on_a_gpu(
+    cupy_on_gpu: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_device(monkeypatch, 2, 90)
+    agrees_at_full_size(cupy_on_gpu, asked, "float32", 128)
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "split", "orders"),
+    [
+        ("gru", "float32", 2, ()),
+        *(pytest.param(cell, *more, ("reverse", *range(20)), marks=slow)
+          for cell in CELLS for more in (("float32", 2), ("float32", 4), ("complex64", 2))),
+    ],
+)  # fmt: skip
+@pytest.mark.cuda_on_cpu
+def test_no_bit_depends_on_the_share_the_order_or_the_batch(
+    cupy_on_cpu: ModuleType,
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
+    cell: str,
+    dtype: str,
+    split: int,
+    orders: tuple[str | int, ...],
+) -> None:
+    """Nothing in shared memory, some, all; in reverse and at random; one, two or four a block."""
+    function, ((x, *others), weights) = calls(4, 5, 17, dtype)[cell]
+    call = function, ((np.zeros_like(x), *others), weights)  # the product with x may depend on B
+    has_device(monkeypatch, 3)
+    share(monkeypatch, 1, split)
+    expected = on(cupy_on_cpu, call)
+    assert not any(asked)
+    for part, processors in ((0.5, 3), (0, 1), (0.8, 100)):
+        share(monkeypatch, part, split)
+        has_device(monkeypatch, processors)
+        asked.clear()
+        assert same(on(cupy_on_cpu, call), expected)
+        assert all(asked)
+        for order in orders if part == 0.5 else ():
+            use_order(monkeypatch, order)
+            assert same(on(cupy_on_cpu, call), expected)
+
+
+@pytest.mark.parametrize(
+    ("cell", "arch", "order"),
+    [
+        *itertools.product(CELLS, ARCHITECTURES, ["together"]),
+        *itertools.product(CELLS, ["compute_90"], ["backward"]),
+    ],
+)
+@slow
+@pytest.mark.cuda_on_cpu
+def test_the_ptx_agrees(
+    cupy_on_cpu: ModuleType,
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
+    cell: str,
+    arch: str,
+    order: str,
+) -> None:
+    """NVRTC's code, interpreted, every address and race looked at; the share changes no bit."""
+    reason = nvrtc.have_nvrtc()
+    if reason is not None:
+        pytest.skip(reason)
+    has_device(monkeypatch, 2)
+    call = calls(3, 3, 9, lengths=(1, 3, 2))[cell]
+    share(monkeypatch, 0.5)
+    expected = on(cupy_on_cpu, call)
+    use_interpreter(monkeypatch, arch, order)
+    found = on(cupy_on_cpu, call)
+    assert all(asked)
+    for a, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
+    share(monkeypatch, 1)
+    assert same(on(cupy_on_cpu, call), found)
+
+
+@slow
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.cuda_on_cpu
+def test_the_ptx_agrees_at_full_size(
+    cupy_on_cpu: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch, cell: str
+) -> None:
+    reason = nvrtc.have_nvrtc()
+    if reason is not None:
+        pytest.skip(reason)
+    has_device(monkeypatch, 2, 90)
+    call = calls(2, 2, 200 if cell == "simple_rnn" else 128)[cell]
+    expected = on(cupy_on_cpu, call)
+    use_interpreter(monkeypatch, "compute_90")
+    for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-3, atol=1e-4)
+    assert all(asked)
+
+
+# By the name of an error: the cell, the source before it and after, and what catches it.
+PLANTED: dict[str, tuple[str, str, str, set[str]]] = {
+    "one place for two threads": (
+        "lstm", "rest = shared + threadIdx.x", "rest = shared + threadIdx.x / 2", ALL,
+    ),
+    "the part of another thread": (
+        "gru_reset_after", "more = rest[e / P * THREADS]",
+        "more = (rest - threadIdx.x + (threadIdx.x ^ 1))[e / P * THREADS]", {ORDERS},
+    ),
+    "the packs of a thread side by side": (
+        "simple_rnn", "more = rest[e / P * THREADS]", "more = rest[e / P]", {ORDERS},
+    ),
+    "a row too late": (
+        "lstm", "const int e = (k + m - KEPT) * COLUMNS + n;",
+        "const int e = (k + m - KEPT + 1) * COLUMNS + n;", {ORDERS, BOUNDS},
+    ),
+    "a row of the slice left out": (
+        "lstm", "put(lane * SLICE + KEPT, value)", "put(lane * SLICE + KEPT + 1, value)", {ORDERS},
+    ),
+    "registers from a later part of the slice": (
+        "gru_reset_after", "put(lane * SLICE + first, value)", "put(lane * SLICE, value)", {ORDERS},
+    ),
+    "one matrix over the other": ("gru", "shared_packs<A>() + Gates::SHARED", "shared_packs<A>()",
+        {ORDERS},
+    ),
+    "and backwards": ("gru", "shared_packs<A>() + Output::SHARED", "shared_packs<A>()", {ORDERS}),
+    "shared memory behind what was asked for": (
+        "gru_reset_after", "rest = shared + threadIdx.x", "rest = shared + threadIdx.x + THREADS",
+        {ORDERS, BOUNDS},
+    ),
+}  # fmt: skip
+# Both matrices of a GRU have a part in shared memory, those of others more in registers.
+PARTS = {"lstm": 0.6, "gru": 0.2, "gru_reset_after": 0.6, "simple_rnn": 0.6}
+# Each barrier of what is shared, and of the GRU that has loops of its own, left out.
+SOURCES = {"lstm": rows_common.SOURCE, "gru": rows_gru.KERNELS}
+for _cell, _source in SOURCES.items():
+    _parts = _source.split(BARRIER)
+    for _n in range(1, len(_parts)):
+        _without = BARRIER.join(_parts[:_n]) + BARRIER.join(_parts[_n:])
+        PLANTED[f"barrier {_n} of the {_cell}"] = _cell, _source, _without, ALL
+TOOLS = (ORDERS, INTERPRETER, SANITIZER, BOUNDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        pytest.param(*pair, marks=() if pair == ("a row too late", ORDERS) else slow)
+        for pair in itertools.product(PLANTED, TOOLS)
+    ],
+)
+@pytest.mark.cuda_on_cpu
+def test_a_planted_error_is_caught(
+    cupy_on_cpu: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
+) -> None:
+    """By each of the tools that stand beside it, and by no other."""
+    needs_tool(tool)
+    cell, old, new, tools = PLANTED[name]
+    has_device(monkeypatch, 2)
+    share(monkeypatch, PARTS[cell])
+    call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
+    expected = on(cupy_on_cpu, call)
+    assert all(asked)
+    plant(monkeypatch, cell, "rows", old, new)
+    assert caught_by(tool, cupy_on_cpu, monkeypatch, call, expected) == (tool in tools)
+
+
+@slow
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.cuda_on_cpu
+def test_nothing_is_caught_where_nothing_is_wrong(
+    cupy_on_cpu: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch, cell: str, tool: str
+) -> None:
+    needs_tool(tool)
+    has_device(monkeypatch, 2)
+    share(monkeypatch, PARTS[cell])
+    call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
+    expected = on(cupy_on_cpu, call)
+    assert not caught_by(tool, cupy_on_cpu, monkeypatch, call, expected)
+
+
+@pytest.mark.cuda_on_cpu
+def test_a_launch_asks_for_more_than_it_has_unasked(
+    cupy_on_cpu: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that is planted: the limit of what a launch has is left as it is."""
+    has_device(monkeypatch, 2)
+    share(monkeypatch, 0)
+    call = calls(2, 2, 5)["simple_rnn"]
+    monkeypatch.setattr(runner, "_DEFAULT_SHARED_BYTES", 256)
+    forget()
+    on(cupy_on_cpu, call)
+    assert min(asked) > 256
+    monkeypatch.setattr(fake_cupy.RawKernel, "max_dynamic_shared_size_bytes", 256)
+    forget()
+    with pytest.raises(ValueError, match="bytes of shared memory; at most 256 are possible"):
+        on(cupy_on_cpu, call)
+
+
+LIMITS = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99, 60: 48}
+DTYPES = ("float32", "float64", "float16", "complex64", "complex128")
+
+
+def layouts(cell: str, dtype: str, arch: int) -> dict[str, dict[int, tuple[int, Layout]]]:
+    """Return, by direction, what has a part in shared memory: the largest H by lanes of a unit."""
+    found: dict[str, dict[int, tuple[int, Layout]]] = {}
+    for direction in DIRECTIONS:
+        size = getattr(CELLS[cell], direction).rows.size
+        at = found[direction] = {}
+        for H in range(1, 300):
+            layout = persistent.layout_for(size, H, numpy_dtype(dtype), arch, SPLITS)
+            if isinstance(layout, Layout) and layout.shared:
+                at[layout.split] = H, layout
+    return found
+
+
+@pytest.mark.parametrize(("arch", "kilobytes"), LIMITS.items())
+def test_no_block_has_more_than_there_is(arch: int, kilobytes: int) -> None:
+    for cell, dtype in itertools.product(CELLS, DTYPES):
+        for at in layouts(cell, dtype, arch).values():
+            for _, layout in at.values():
+                assert layout.shared + layout.vectors <= 1024 * kilobytes
+                assert layout.threads <= 1024
+
+
+def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+
+    def ask(cell: Any, H: int, arch: int = 90, B: int = 300, dtype: Any = "float32") -> Any:
+        sizes = {"batch_size": B, "num_units": H, "num_steps": 10, "processors": 132}
+        return cupyrnn.recurrence_kernels(cell, **sizes, dtype=dtype, architecture=arch)
+
+    # Up to which H each architecture has room, in float32.
+    limits = {75: 112, 80: 128, 86: 128, 89: 128, 90: 136, 100: 136, 120: 128}
+    for arch, most in limits.items():
+        for H, kernel in ((96, "rows"), (97, "hybrid"), (most, "hybrid"), (most + 1, "loop")):
+            assert [choice.kernel for choice in ask("lstm", H, arch)] == [kernel] * 2
+    for cell, arch in itertools.product(("gru", "block_gru"), (75, 80, 90, 120)):
+        assert [choice.kernel for choice in ask(cell, 128, arch)] == ["hybrid"] * 2
+    assert [choice.kernel for choice in ask("rnn_tanh", 192, 75)] == ["hybrid"] * 2
+    assert ask("lstm", 80, dtype="float64").forward.kernel == "hybrid"
+    forward = ask("lstm", 128).forward
+    why = "168 registers a thread and 90112 bytes of shared memory hold the matrix"
+    assert forward == ("hybrid", 2, why)
+    assert ask("lstm", 128, B=132).forward.sequences == 1
+    refused = ask("lstm", 128, 75).forward.reason
+    assert refused.startswith("rows needs 92288 bytes of shared memory beside 168 registers of ")
+    assert refused.endswith("each of 256 threads for H = 128, and sm_75 has 65536")
+    assert "sm_150 has 49152" in ask("lstm", 128, 150).forward.reason
+    # What was timed counts as one kernel with another part in shared memory.
+    monkeypatch.delenv("CUPYRNN_PERSISTENT")
+    timed = {(90, "lstm_forward", "float32"): (persistent.Timed(128, 999, "hybrid", 4),)}
+    monkeypatch.setattr(persistent, "TIMED", timed)
+    assert ask("lstm", 128, B=1).forward[:2] == ("hybrid", 2)
+    assert ask("lstm", 64, B=1).forward[:2] == ("rows", 4)
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "arch"),
+    [
+        *itertools.product(CELLS, ["float32"], [75, 80, 90, 100, 120]),
+        *itertools.product(CELLS, ["float64", "float16", "complex64"], [90]),
+    ],
+)
+@slow
+def test_what_is_taken_fits_into_the_registers(cell: str, dtype: str, arch: int) -> None:
+    """No register is spilled or read again within the loop; shared memory is what is counted."""
+    reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
+    if reason is not None:
+        pytest.skip(reason)
+    for direction, at in layouts(cell, dtype, arch).items():
+        kernel = getattr(CELLS[cell], direction).rows
+        assert at
+        for _, layout in at.values():
+            name = compile.instance(template_of(kernel, layout, layout.split), dtype)
+            source = common.source(dtype, kernel.source)
+            cubin = nvrtc.compile_cubin(source, (name,), f"sm_{arch}", compile.OPTIONS)
+            usage, (steps, *_) = cubin.kernels[name], nvdisasm.loops(cubin)[name]
+            assert usage.spill_stores == usage.spill_loads == usage.stack == 0
+            assert steps["BAR"] > 0
+            assert steps["LDL"] == steps["STL"] == 0
+            assert usage.registers * -(-layout.threads // 128) * 128 <= 65536
+            assert usage.shared == layout.vectors
