@@ -119,15 +119,15 @@ def test_a_kernel_is_asked_for_as_long_as_it_is_timed(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
-    split = rows_common.SPLIT
+    splits = rows_common.SPLITS
     with recurrence.asked("rows", 2, 2):
         assert os.environ["CUPYRNN_PERSISTENT"] == "rows"
-        assert rows_common.SPLIT == 2
+        assert rows_common.SPLITS == (2,)
         given: dict[str, Any] = {"batch_size": 999, "num_units": 16, "num_steps": 5}
         found = cupyrnn.recurrence_kernels("lstm", **given)
         assert [choice.sequences for choice in found] == [2, 2]
     assert os.environ["CUPYRNN_PERSISTENT"] == "loop"
-    assert split == rows_common.SPLIT
+    assert splits == rows_common.SPLITS
     monkeypatch.delenv("CUPYRNN_PERSISTENT")
     with recurrence.asked("loop"):
         pass
@@ -137,8 +137,9 @@ def test_a_kernel_is_asked_for_as_long_as_it_is_timed(
 def test_all_ways_and_cases() -> None:
     names = [way.name for way in recurrence.ways()]
     assert names == [
-        *("loop", "rows 1", "rows 2", "rows 4"),
-        *("rows 1, 2 lanes", "rows 2, 2 lanes", "tiles 8"),
+        *("loop", "rows 1", "rows 2", "rows 4", "hybrid 1", "hybrid 2", "hybrid 4"),
+        *("rows 1, 2 lanes", "rows 2, 2 lanes"),
+        *("hybrid 1, 4 lanes", "hybrid 2, 4 lanes", "hybrid 4, 4 lanes", "tiles 8"),
     ]
     cases = recurrence.cases()
     assert len(cases) == len(set(cases))

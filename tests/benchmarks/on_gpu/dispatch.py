@@ -40,7 +40,7 @@ def _contestant(who: str) -> tuple[str, int] | None:
     """Return the kernel and the sequences of a block of those that a table may name."""
     if who == "loop":
         return "loop", 0
-    found = re.fullmatch(r"(rows|tiles) (\d+)", who)  # with another number of lanes: no
+    found = re.fullmatch(r"(rows|hybrid|tiles) (\d+)", who)  # with another number of lanes: no
     return (found[1], int(found[2])) if found else None
 
 

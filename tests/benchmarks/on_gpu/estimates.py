@@ -18,7 +18,7 @@ class Estimate(NamedTuple):
     T, B, H
         The shape.
     kind
-        What takes the steps: "rows", "tiles", "loop in a graph", "loop" or "cuDNN".
+        What takes the steps: "rows", "hybrid", "tiles", "loop in a graph", "loop" or "cuDNN".
     mode
         The dtype.
     forward, backward
@@ -50,6 +50,9 @@ def _estimates() -> Iterable[Estimate]:
         (100, 1024, 64, (1.40, 1.35), (0.61, 0.46), (5, 5), (9, 9), None, None),
         (100, 512, 32, (0.28, 0.28), (0.4, 0.4), (4.5, 4.5), (8, 9), None, None),
     ]
+    # Rows with a part of the matrix in shared memory, which have one number for both passes.
+    for B, hybrid in ((1, 1.0), (16, 1.0), (128, 1.0), (1024, 4.1)):
+        yield Estimate(100, B, 128, "hybrid", "float32", (hybrid, hybrid), (hybrid, hybrid))
     for T, B, H, rows, tiles, graph, loop, cudnn32, cudnn16 in table:
         for kind, mode, times in (("rows", "float32", rows), ("tiles", "float16", tiles)):
             if times is not None:

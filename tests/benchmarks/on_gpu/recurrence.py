@@ -1,4 +1,4 @@
-"""The time steps by every way there is: the loop, rows, tiles, cuDNN's algorithms, Triton."""
+"""The time steps by every way there is: loop, rows, hybrid, tiles, cuDNN's algorithms, Triton."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from .timing import Job, Limits, Run, Timer
 LENGTHS, RESETS, PEEPHOLES = VARIANTS = ("lengths", "resets 3 %", "peepholes")
 RESET_RATE = 0.03
 WAYS = PASSES[:2]
-# Sequences of a block, and lanes that share a unit.
-SEQUENCES, LANES = (1, 2, 4), (4, 2)
+# Sequences of a block, and the other number of lanes that share a unit than the package's own: by
+# rows that is four, by the hybrid mostly two.
+SEQUENCES, LANES = (1, 2, 4), {"rows": 2, "hybrid": 4}
 REPETITIONS = 5  # of the steps alone
 LONGEST_LOOP = 200  # steps of it: their launches fit into the queue of a stream
 
@@ -81,6 +82,7 @@ def cases() -> list[Case]:
 def dry_cases() -> list[Case]:
     """Return tiny ones of every cell and variant, to see that everything runs."""
     found = [Case("lstm", 4, 3, 16, mode) for mode in MODES[:2]]
+    found.append(Case("lstm", 2, 2, 128, "float32"))  # the hybrid
     found += [Case("lstm", 4, 3, 16, "float32", variant) for variant in VARIANTS]
     return found + [Case(cell, 4, 3, 16, "float32") for cell in ("gru", "block_gru", "rnn_tanh")]
 
@@ -171,21 +173,17 @@ def results(contestant: Any) -> dict[str, Any]:
 def asked(kernel: str, sequences: int = 0, lanes: int = 0) -> Iterator[None]:
     """Have the steps taken by a kernel, with so many sequences a block and lanes a unit."""
     before = os.environ.get("CUPYRNN_PERSISTENT")
-    choose, split = persistent.choose, rows_common.SPLIT
-
-    def chosen(*args: Any) -> Any:
-        choice = choose(*args)
-        return choice._replace(sequences=sequences) if choice.kernel == "rows" else choice
-
-    os.environ["CUPYRNN_PERSISTENT"] = kernel
+    sequences_of, splits = persistent.sequences_of, rows_common.SPLITS
+    # What asks for rows has the hybrid where registers alone are not enough.
+    os.environ["CUPYRNN_PERSISTENT"] = "rows" if kernel == "hybrid" else kernel
     if sequences:
-        persistent.choose = chosen
+        persistent.sequences_of = lambda *_: sequences
     if lanes:
-        rows_common.SPLIT = lanes
+        rows_common.SPLITS = (lanes,)
     try:
         yield
     finally:
-        persistent.choose, rows_common.SPLIT = choose, split
+        persistent.sequences_of, rows_common.SPLITS = sequences_of, splits
         if before is None:
             del os.environ["CUPYRNN_PERSISTENT"]
         else:
@@ -204,24 +202,31 @@ class Way(NamedTuple):
 def ways() -> list[Way]:
     """Return the package's own, those of a table first."""
     found = [Way("loop", "loop")]
-    for lanes in LANES:
+    found += [Way(f"{kernel} {n}", kernel, n) for kernel in LANES for n in SEQUENCES]
+    for kernel, lanes in LANES.items():
         # Each of a unit's lanes has one sequence of its own at most.
         for n in (n for n in SEQUENCES if n <= lanes):
-            name = f"rows {n}" if lanes == rows_common.SPLIT else f"rows {n}, {lanes} lanes"
-            found.append(Way(name, "rows", n, lanes))
+            found.append(Way(f"{kernel} {n}, {lanes} lanes", kernel, n, lanes))
     return [*found, Way("tiles 8", "tiles")]
 
 
 def refusals(case: Case, way: Way) -> dict[str, str | None]:
     """Return why the passes are not taken that way, None for those that are."""
+
+    def refusal(choice: Any) -> str | None:
+        if choice.kernel == "loop" != way.kernel:
+            return f"not taken: {choice.reason}"
+        if choice.kernel != way.kernel:
+            return ""  # One of rows and the hybrid has a row of results.
+        if way.sequences not in (0, choice.sequences):
+            return f"not taken: a block has {choice.sequences} sequences at most"
+        return None
+
     with asked(way.kernel, way.sequences, way.lanes):
         sizes = {"batch_size": case.B, "num_units": case.H, "num_steps": case.T}
         cell: Any = case.cell
         found = cupyrnn.recurrence_kernels(cell, **sizes, dtype=numpy_dtype(case.mode))
-    return {
-        what: None if choice.kernel == way.kernel else f"not taken: {choice.reason}"
-        for what, choice in zip(WAYS, found, strict=True)
-    }
+    return {what: refusal(choice) for what, choice in zip(WAYS, found, strict=True)}
 
 
 class Steps:
@@ -339,7 +344,7 @@ class Recurrence:
         bench.free()
 
     def own(self) -> None:
-        """Time the loop, rows and tiles."""
+        """Time the loop, rows, the hybrid and tiles."""
         case = self.case
         sets = [on_device(self.cupy, inputs, case.mode) for inputs in self.host]
         steps = Steps(self.timer, case)
