@@ -304,12 +304,16 @@ def weights_of(params: Array, net: Net) -> list[Weights]:
 
 
 class PackedForm(Form):
-    """What makes the cells of a net of packed parameters."""
+    """
+    What makes the cells of a net of packed parameters.
+
+    With `single`, cells for a single step of NumPy's real numbers: see `GRUResetAfter`.
+    """
 
     name, shapes = "a cell of CudnnRNN", MappingProxyType[str, str]({})
 
-    def __init__(self, net: Net) -> None:
-        self._net = net
+    def __init__(self, net: Net, *, single: bool = False) -> None:
+        self._net, self._hc_last = net, single and net.rnn_mode == "gru"
         self.States = LSTMStates if net.rnn_mode == "lstm" else States
         self.Saved = _SAVED[net.rnn_mode]
 
@@ -323,6 +327,9 @@ class PackedForm(Form):
             H = rows // 3
             b = b_x.copy()
             b[: 2 * H] += b_h[: 2 * H]
+            if self._hc_last:
+                x_to, h_to = Weight(w_x, rows), Weight(weights.w_h.T, rows, of=1)
+                return GRUResetAfter((x_to,), (h_to,), (rows, rows), b, b_h[2 * H :], gate, True)
             w_h = xp.roll(weights.w_h, H, axis=0).T  # columns hc, r, u in place of r, u, hc
             return GRUResetAfter(
                 (Weight(w_x, rows, columns=slice(H, None)),),
@@ -347,6 +354,8 @@ class PackedForm(Form):
         matrices = [None if a is None else a.swapaxes(-1, -2) for a in (w_x, w_h)]
         *axes, rows, _ = w_h.shape
         widths = [rows * 4 // 3 if self._net.rnn_mode == "gru" else rows]
+        if self._hc_last:
+            widths = [rows, rows]
         if w_p is not None:
             matrices.append(w_p.swapaxes(-1, -2))
             widths.append(w_p.shape[-2])
@@ -355,7 +364,9 @@ class PackedForm(Form):
     def finished(self, grads: Weights, written: Gradients) -> Weights:
         """Write the gradients of the biases, and have a GRU's matrix in the packed order."""
         xp, total = module_of(grads.w_h), written.sums[0]
-        if self._net.rnn_mode == "gru":
+        if self._hc_last:
+            grads.b_x[...], grads.b_h[...] = written.sums
+        elif self._net.rnn_mode == "gru":
             H = grads.w_h.shape[-2] // 3
             grads.w_h[...] = xp.roll(grads.w_h, -H, axis=-2)
             grads.b_x[...] = total[..., H:]
@@ -365,10 +376,18 @@ class PackedForm(Form):
         return grads
 
 
+def form_of(net: Net, run: Run, leaves: Leaves) -> PackedForm:
+    """Return what makes the cells of a call."""
+    rows = leaves.rows
+    single = rows.single and rows.rows > 0 and leaves.every is None and not net.skip
+    real = run.xp is np and compute_dtype(run.dtype).kind == "f"
+    return PackedForm(net, single=single and real)
+
+
 def stack_of(net: Net, run: Run, params: Array, leaves: Leaves) -> Stack:
     """Return the cells of packed parameters."""
     operands = cast(contiguous(run.xp, params), operand_dtype(run.xp, run.dtype))
-    form = PackedForm(net)
+    form = form_of(net, run, leaves)
     cells = [form.cell(run.xp, w) for w in weights_of(operands, net)]
     return Stack(cells, leaves, again=cells)
 
@@ -376,10 +395,9 @@ def stack_of(net: Net, run: Run, params: Array, leaves: Leaves) -> Stack:
 class OfPacked:
     """The gradients of packed parameters, while they are made: as `weights.gradients.OfWeights`."""
 
-    def __init__(
-        self, xp: ModuleType, net: Net, dtype: np.dtype[Any], params: Array, by: str, B: int
-    ) -> None:
-        self._xp, self._form, self._dtype, self._by = xp, PackedForm(net), dtype, by
+    def __init__(self, net: Net, run: Run, params: Array, leaves: Leaves, by: str) -> None:
+        xp, dtype, B = run.xp, run.dtype, run.sizes.B
+        self._xp, self._form, self._dtype, self._by = xp, form_of(net, run, leaves), dtype, by
         compute = compute_dtype(dtype)
         if by == "none":
             self.written = [Gradients(None, (), (), by=by)] * (net.L * net.D)

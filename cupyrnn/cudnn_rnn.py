@@ -222,7 +222,7 @@ def _backward(
         arrays = (*inputs, call.params, reserve_space)
         if plan is not None and (found := plan(arrays, output_grad, last_grad)) is not None:
             return found[0], *(*found[1], None)[:2], found[2]
-    of_params = OfPacked(xp, call.net, run.dtype, call.params, by, run.sizes.B)
+    of_params = OfPacked(call.net, run, call.params, leaves, by)
     stack = stack_of(call.net, call.run, call.params, leaves)
     input_grad, first = _stack.backward(
         xp, stack, inputs, output_grad, last_grad, reserve_space, of_params.written

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import gate_of, slope_of
-from .contract import BackwardRun, ForwardRun, States, Weight
+from ..arithmetic.gates import gate_of, slope_of, unity_of
+from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -46,7 +46,13 @@ class GRUResetAfterOutputs(NamedTuple):
 
 
 class GRUResetAfter(NamedTuple):
-    """The weights of the GRU. Its deltas are those of hc, r, u and c."""
+    """
+    The weights of the GRU. Its deltas are those of hc, r, u and c.
+
+    To move columns into this order takes longer than the products of a single step, which has them
+    as they are packed too: then r, u and hc, and the deltas are two arrays, those of r, u and c and
+    of r, u and hc.
+    """
 
     inputs: tuple[Weight, ...]  # columns r, u, c
     recurrent: tuple[Weight, ...]  # columns hc, r, u
@@ -54,6 +60,7 @@ class GRUResetAfter(NamedTuple):
     b: Array  # [3*H], outside the reset: r, u, c
     b_hc: Array  # [H], reset
     gate: HardSigmoid | None = None  # in place of the sigmoid
+    hc_last: bool = False  # of the recurrent columns: for a single step of real numbers alone
 
     @property
     def Saved(self) -> type[GRUResetAfterOutputs]:
@@ -135,3 +142,62 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
         np.multiply(dh, u_s, past)
         dot(recurrent_s, w_h, dh)
         np.add(dh, past, dh)  # dh = dh*u + [dhc, dr, du] @ w_h.T
+
+
+def _parts(cell: GRUResetAfter, a: Array, H: int) -> tuple[Array, Array]:
+    """Return the columns of hc and of r and u, of what belongs to the recurrent matrix."""
+    return (a[:, 2 * H :], a[:, : 2 * H]) if cell.hc_last else (a[:, :H], a[:, H:])
+
+
+def forward_step(cell: GRUResetAfter, x: Array, first: States, saved: GRUResetAfterOutputs) -> None:
+    """One step with all its products, in as few calls as it takes."""
+    (w_x,), (w_h,), h_prev, (r, u, c, hc, h) = cell.inputs, cell.recurrent, first.h, saved
+    H = h_prev.shape[1]
+    inner, shift, outer = gate_of(cell.gate, x.dtype)
+    z = np.dot(x, w_x.w)
+    z += cell.b
+    product_hc, product_ru = _parts(cell, np.dot(h_prev, w_h.w), H)
+    e = z[:, : 2 * H] + product_ru
+    np.negative(e, e)
+    inner(e, e)
+    e += shift
+    outer(e[:, :H], r)  # r = sigmoid(zr)
+    outer(e[:, H:], u)  # u = sigmoid(zu)
+    np.add(product_hc, cell.b_hc, hc)
+    np.multiply(r, hc, c)
+    c += z[:, 2 * H :]
+    np.tanh(c, c)  # c = tanh(zc + r*hc)
+    np.subtract(h_prev, c, h)
+    h *= u
+    h += c  # h = u*(h_prev - c) + c
+
+
+def backward_step(cell: GRUResetAfter, step: BackwardStep) -> None:
+    """One step backwards, in as few calls as it takes."""
+    (r, u, c, hc, _), h_prev, dh = step.saved, step.before.h, step.carried.h
+    (w_x,), (w_h,) = cell.inputs, cell.recurrent
+    H, dtype = dh.shape[1], dh.dtype
+    unity, slope = unity_of(dtype), slope_of(cell.gate, dtype)
+    d_x, d_h = (step.deltas[w.of][:, w.columns] for w in (w_x, w_h))
+    dr, du, dc = d_x[:, :H], d_x[:, H : 2 * H], d_x[:, 2 * H :]
+    dhc, dru = _parts(cell, d_h, H)
+    not_u, k = unity - u, c * c
+    np.subtract(unity, k, k)
+    k *= not_u
+    np.multiply(dh, k, dc)  # dc = dh * (1-u)*(1-c²)
+    np.multiply(dc, r, dhc)
+    slope(u, not_u, not_u)
+    not_u *= dh
+    np.subtract(h_prev, c, k)
+    np.multiply(k, not_u, du)  # du = dh * (h_prev-c)*u*(1-u)
+    np.subtract(unity, r, k)
+    slope(r, k, k)
+    k *= hc
+    np.multiply(dc, k, dr)  # dr = dc * hc*r*(1-r)
+    if w_x.of != w_h.of:
+        dru[...] = d_x[:, : 2 * H]
+    np.multiply(dh, u, k)
+    np.dot(d_h, w_h.w.T, dh)
+    dh += k  # dh = dh*u + [dhc, dr, du] @ w_h.T
+    if step.x is not None:
+        np.dot(d_x, w_x.w.T, step.x)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..arithmetic.dual import arithmetic_of
-from .contract import BackwardRun, ForwardRun, States, Weight
+from ..arithmetic.gates import unity_of
+from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -79,3 +80,30 @@ def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
             np.add(dh, h_grad[s], dh)
         np.multiply(dz[s], dh, dz[s])
         dot(dz[s], w_h, dh)
+
+
+def forward_step(cell: SimpleRNN, x: Array, first: States, saved: SimpleRNNOutputs) -> None:
+    """One step with all its products, in as few calls as it takes."""
+    (w_x,), (w_h,), h = cell.inputs, cell.recurrent, saved.h
+    np.dot(x, w_x.w, h)
+    h += np.dot(first.h, w_h.w)
+    h += cell.b
+    if cell.relu:
+        np.maximum(h, np.zeros((), h.dtype), out=h)
+    else:
+        np.tanh(h, h)
+
+
+def backward_step(cell: SimpleRNN, step: BackwardStep) -> None:
+    """One step backwards, in as few calls as it takes."""
+    (dz,), dh, h = step.deltas, step.carried.h, step.saved.h
+    (w_x,), (w_h,) = cell.inputs, cell.recurrent
+    if cell.relu:
+        np.greater(h, 0, out=dz)
+    else:
+        np.multiply(h, h, dz)
+        np.subtract(unity_of(dz.dtype), dz, dz)
+    dz *= dh
+    np.dot(dz, w_h.w.T, dh)
+    if step.x is not None:
+        np.dot(dz, w_x.w.T, step.x)

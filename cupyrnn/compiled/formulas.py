@@ -1,6 +1,4 @@
-"""
-The formulas of ``cells/lstm.py`` and ``cells/gru.py``, compiled: a vector of units at a time.
-"""
+"""The formulas of the cells, compiled: a vector of units at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +8,8 @@ from .simd import VECTOR_BYTES, Code, Fields, Word, gate, over_units, slope, tan
 
 # The variants of the LSTM's formulas: two bits. Those of a GRU have one, for hard gates.
 PEEPHOLE, HARD = 1, 2
+# Those of a simple RNN.
+TANH, RELU = 0, 1
 
 
 class LSTMTable(NamedTuple):
@@ -175,3 +175,107 @@ def deltas_to_r(
 
 GATES_OF_GRU, STATE_OF_GRU = over_units(2, gates_of_gru), over_units(1, state_of_gru)
 DELTAS_TO_C, DELTAS_TO_R = over_units(2, deltas_to_c), over_units(2, deltas_to_r)
+
+
+class ResetAfterTable(NamedTuple):
+    """What the formulas of CudnnRNN's GRU look up: addresses, and distances in bytes."""
+
+    r: int
+    u: int
+    c: int
+    hc: int
+    h: int
+    z_u: int  # from r to the other gates in a row of z or of its gradients
+    z_c: int
+    zh_hc: int  # where the gates begin in a row of zh, what the recurrent matrix gives
+    zh_r: int
+    zh_u: int
+    z_step: int  # in both, from one vector of units to the next
+    b_r: int
+    b_u: int
+    b_c: int
+    b_hc: int
+    slope: int
+    offset: int
+
+
+def state_of_reset_after(
+    c: Code, hard: int, u: Word, z: Word, zh: Word, h_prev: Word, at: Word, address: Word
+) -> None:
+    """One vector of units of one row."""
+    table, offset = Fields(c, ResetAfterTable, address), u * VECTOR_BYTES
+    z, zh = z + u * table.z_step, zh + u * table.z_step
+    zr, zu, zc = (
+        c.load(place) + c.load(b + offset)
+        for place, b in (
+            (z, table.b_r),
+            (z + table.z_u, table.b_u),
+            (z + table.z_c, table.b_c),
+        )
+    )
+    hc = c.load(zh + table.zh_hc) + c.load(table.b_hc + offset)
+    r = gate(c, hard, zr + c.load(zh + table.zh_r), table)
+    u_ = gate(c, hard, zu + c.load(zh + table.zh_u), table)
+    c_ = tanh(r.times_plus(hc, zc))
+    before = c.load(h_prev + offset)
+    h = u_.times_plus(before - c_, c_)
+    for to, value in ((table.r, r), (table.u, u_), (table.c, c_), (table.hc, hc), (table.h, h)):
+        c.store(value, to + at + offset)
+
+
+def deltas_of_reset_after(
+    c: Code, hard: int, u: Word, z: Word, zh: Word, h_prev: Word, at: Word, dh: Word, given: Word,
+    address: Word,
+) -> None:  # fmt: skip
+    """One vector of units of one row: the deltas, and in place of dh what goes past them."""
+    table, offset = Fields(c, ResetAfterTable, address), u * VECTOR_BYTES
+    z, zh = z + u * table.z_step, zh + u * table.z_step
+    r, u_, c_, hc = (c.load(a + at + offset) for a in (table.r, table.u, table.c, table.hc))
+    before = c.load(h_prev + offset)
+    total = c.load(dh + offset) + c.load(given + offset)
+    k_c = (1.0 - u_) * (1.0 - c_ * c_)
+    k_r = k_c * hc * slope(c, hard, r, table)
+    k_u = (before - c_) * slope(c, hard, u_, table)
+    dr, du = total * k_r, total * k_u
+    c.store(dr, z)
+    c.store(du, z + table.z_u)
+    c.store(total * k_c, z + table.z_c)
+    c.store(total * (k_c * r), zh + table.zh_hc)
+    c.store(dr, zh + table.zh_r)
+    c.store(du, zh + table.zh_u)
+    c.store(total * u_, dh + offset)
+
+
+STATE_OF_RESET_AFTER = over_units(2, state_of_reset_after)
+DELTAS_OF_RESET_AFTER = over_units(2, deltas_of_reset_after)
+
+
+class SimpleTable(NamedTuple):
+    """What the formulas of a simple RNN look up: addresses."""
+
+    h: int
+    b: int
+
+
+def state_of_simple(c: Code, variant: int, u: Word, z: Word, at: Word, address: Word) -> None:
+    """One vector of units of one row; z may be where h goes."""
+    table, offset = Fields(c, SimpleTable, address), u * VECTOR_BYTES
+    z_ = c.load(z + offset) + c.load(table.b + offset)
+    h = z_.at_least(0.0) if variant == RELU else tanh(z_)
+    c.store(h, table.h + at + offset)
+
+
+def deltas_of_simple(
+    c: Code, variant: int, u: Word, z: Word, at: Word, dh: Word, given: Word, address: Word
+) -> None:
+    """One vector of units of one row: dz."""
+    table, offset = Fields(c, SimpleTable, address), u * VECTOR_BYTES
+    h = c.load(table.h + at + offset)
+    total = c.load(dh + offset) + c.load(given + offset)
+    k = 1.0 - h * h
+    if variant == RELU:
+        k = (c.zero() + 1.0).where(c.zero().below(h), 0.0)
+    c.store(k * total, z + offset)
+
+
+STATE_OF_SIMPLE, DELTAS_OF_SIMPLE = over_units(2, state_of_simple), over_units(2, deltas_of_simple)

@@ -8,13 +8,16 @@ matrix gives, zh, those of hc, r and u.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import call as _call
+from . import gru_reset_after_single as _single
 from . import gru_reset_after_step as _step
 from .call import At, Back, Columns, LayerCall, Spec, compiled, line_of, plain, run_layer
+from .formulas import DELTAS_OF_RESET_AFTER as _deltas
+from .formulas import STATE_OF_RESET_AFTER as _state
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
@@ -32,19 +35,7 @@ from .frame import (
 )
 from .meeting import meet
 from .products import PANEL_BYTES, multiply, vectors_of
-from .simd import (
-    VECTOR_BYTES,
-    Code,
-    Fields,
-    Word,
-    copy,
-    gate,
-    over_units,
-    read_word,
-    size_of,
-    slope,
-    tanh,
-)
+from .simd import VECTOR_BYTES, copy, read_word, size_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -53,66 +44,6 @@ if TYPE_CHECKING:
 
 
 _GATES = 3
-
-
-class Table(NamedTuple):
-    """What the formulas look up: addresses."""
-
-    r: int
-    u: int
-    c: int
-    hc: int
-    h: int
-    b_r: int
-    b_u: int
-    b_c: int
-    b_hc: int
-    slope: int
-    offset: int
-
-
-def state(
-    c: Code, hard: int, u: Word, z: Word, zh: Word, h_prev: Word, at: Word, address: Word
-) -> None:
-    """One vector of units of one row."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    z, zh = z + offset * _GATES, zh + offset * _GATES
-    zr, zu, zc = (
-        c.load(z + g * VECTOR_BYTES) + c.load(b + offset)
-        for g, b in enumerate((table.b_r, table.b_u, table.b_c))
-    )
-    hc = c.load(zh) + c.load(table.b_hc + offset)
-    r = gate(c, hard, zr + c.load(zh + VECTOR_BYTES), table)
-    u_ = gate(c, hard, zu + c.load(zh + 2 * VECTOR_BYTES), table)
-    c_ = tanh(r.times_plus(hc, zc))
-    before = c.load(h_prev + offset)
-    h = u_.times_plus(before - c_, c_)
-    for to, value in ((table.r, r), (table.u, u_), (table.c, c_), (table.hc, hc), (table.h, h)):
-        c.store(value, to + at + offset)
-
-
-def deltas(
-    c: Code, hard: int, u: Word, z: Word, zh: Word, h_prev: Word, at: Word, dh: Word, given: Word,
-    address: Word,
-) -> None:  # fmt: skip
-    """One vector of units of one row: the deltas, and in place of dh what goes past them."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    z, zh = z + offset * _GATES, zh + offset * _GATES
-    r, u_, c_, hc = (c.load(a + at + offset) for a in (table.r, table.u, table.c, table.hc))
-    before = c.load(h_prev + offset)
-    total = c.load(dh + offset) + c.load(given + offset)
-    k_c = (1.0 - u_) * (1.0 - c_ * c_)
-    k_r = k_c * hc * slope(c, hard, r, table)
-    k_u = (before - c_) * slope(c, hard, u_, table)
-    dr, du = total * k_r, total * k_u
-    for g, delta in enumerate((dr, du, total * k_c)):
-        c.store(delta, z + g * VECTOR_BYTES)
-    for g, delta in enumerate((total * (k_c * r), dr, du)):
-        c.store(delta, zh + g * VECTOR_BYTES)
-    c.store(total * u_, dh + offset)
-
-
-_state, _deltas = over_units(2, state), over_units(2, deltas)
 
 
 def forward_loop(tid: int, n: int, one: Any, address: int) -> None:
@@ -207,6 +138,8 @@ def takes(cell: GRUResetAfter, dtype: np.dtype[Any], way: str = "forward_steps")
     """Return whether this way through a cell is compiled for a dtype."""
     if way in _LOOPS:
         return compiled(_LOOPS[way], dtype.char) is not None
+    if way in ("forward_step", "backward_step"):
+        return _single.takes(cell, dtype, way)
     return _step.takes(cell, dtype)
 
 
@@ -215,6 +148,7 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     size, starts = dtype.itemsize, [0, H, 2 * H]
     # What is saved is r, u, c, hc and h.
     numbers, b, b_hc = range(5, 8)
+    in_z = [n * VECTOR_BYTES for n in (1, 2, 0, 1, 2, _GATES)]
     biases = [*(At(b, start * size) for start in starts), At(b_hc)]
     return Spec(
         (forward_loop, backward_loop),
@@ -223,7 +157,7 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
         [Columns(starts, H)],
         [Columns(starts, H)],
         hard,
-        [*map(At, range(5)), *biases, At(numbers), At(numbers, size)],
+        [*map(At, range(5)), *in_z, *biases, At(numbers), At(numbers, size)],
         [[(1, 0, 0), (0, 0, H), (0, 1, 2 * H), (0, 2, 3 * H)]],
     )
 
@@ -261,3 +195,4 @@ def backward_layer(
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
+forward_step, backward_step = _single.forward_step, _single.backward_step

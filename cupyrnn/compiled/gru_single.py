@@ -17,8 +17,8 @@ from .single import (
     compiled_step,
     lying,
     memory_of_step,
+    multiply_back,
     multiply_columns,
-    multiply_in_place,
     nothing,
     own_vectors,
     plain,
@@ -112,10 +112,7 @@ def gru_backward(
             a, K, w, turned, width, into = at(d_ru), 2 * H, at(w_ru), ru_turned, I, at(dx)
         elif which == 3:
             w, turned, width, into, add = at(w_c), c_turned, I, at(dx), 1
-        rs_w = width * size if turned else K * size
-        multiply_in_place(
-            one, B, a, K * size, K, w, 1 - turned, rs_w, 0, width, into, width * size, add, to
-        )
+        multiply_back(one, B, a, K * size, K, w, turned, width, into, add, to)
 
 
 @functools.cache

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .formulas import DELTAS_OF_LSTM, GATES_OF_LSTM, HARD, PEEPHOLE
+from .meeting import meet
 from .products import vectors_of
 from .simd import VECTOR_BYTES, size_of
 from .single import (
     at,
     compiled_step,
+    input_or_nothing,
     lying,
     memory_of_step,
+    multiply_back,
     multiply_columns,
-    multiply_in_place,
     nothing,
     own_vectors,
     plain,
@@ -35,14 +37,15 @@ if TYPE_CHECKING:
 def lstm_forward(
     tid: int, n: int, work: Array, table: Array,
     x: Array, w_x: Array, x_turned: int, h_prev: Array, cs_prev: Array,
-    w_h: Array, h_turned: int, b: Array, wci: Array, wcf: Array, wco: Array, numbers: Array,
-    variant: int, to_ci: int, to_f: int, to_o: int, i: Array, cs: Array, f: Array, o: Array,
-    ci: Array, co: Array, h: Array, z: Array,
+    w_h: Array, h_turned: int, w_p: Array, p_turned: int, b: Array, wci: Array, wcf: Array,
+    wco: Array, numbers: Array, variant: int, to_ci: int, to_f: int, to_o: int, meeting: int,
+    i: Array, cs: Array, f: Array, o: Array, ci: Array, co: Array, h: Array, z: Array, m: Array,
 ) -> None:  # fmt: skip
     """
     One step of a thread's units.
 
-    `numbers` are cell_clip, slope, offset and what is added to the bias of f; z is memory.
+    `numbers` are cell_clip, slope, offset and what is added to the bias of f; z and m, which is h
+    where nothing is projected, are memory.
     """
     one = z.dtype.type(1)
     size = size_of(one)
@@ -51,10 +54,6 @@ def lstm_forward(
     bias, _, _ = vectors_in(work, H)
     rs_z, row = 4 * H * size, H * size
     u0, u1 = own_vectors(one, tid, n, H)
-    multiply_columns(one, n, u0, u1, 4, H, B, at(x), I * size, I, at(w_x), x_turned, at(z), 0, to)
-    multiply_columns(
-        one, n, u0, u1, 4, H, B, at(h_prev), P * size, P, at(w_h), h_turned, at(z), 1, to
-    )
     table[:6] = at(i), at(cs), at(f), at(o), at(ci), at(co)
     table[6:10] = to_ci * row, to_f * row, to_o * row, VECTOR_BYTES
     # Every thread writes all of these, each number once and the same.
@@ -63,24 +62,40 @@ def lstm_forward(
     table[10:14] = at(bias), to_ci * row, to_f * row, to_o * row
     table[14:17] = at(wci), at(wcf), at(wco)
     table[17:] = at(numbers), at(numbers) + size, at(numbers) + 2 * size
-    for r in range(B):
-        GATES_OF_LSTM(one, (
-            u0, u1, H, variant, at(z) + r * rs_z, at(cs_prev) + r * row, r * row,
-            at(h) + r * row, at(table),
-        ))  # fmt: skip
+    # One call for all products, as each is compiled anew.
+    for which in range(3 if w_p.size > 0 else 2):
+        a, rs_a, K, w, turned, gates, width, c = at(x), I * size, I, at(w_x), x_turned, 4, H, at(z)
+        if which == 1:
+            a, rs_a, K, w, turned = at(h_prev), P * size, P, at(w_h), h_turned
+        elif which == 2:  # h = (o*co) @ w_p
+            if n > 1:
+                meet(meeting, n, 1)
+            a, rs_a, K, w, turned, gates, width, c = at(m), row, H, at(w_p), p_turned, 1, P, at(h)
+            u0, u1 = own_vectors(one, tid, n, P)
+        multiply_columns(one, n, u0, u1, gates, width, B, a, rs_a, K, w, turned, c, which % 2, to)
+        if which == 1:
+            for r in range(B):
+                GATES_OF_LSTM(one, (
+                    u0, u1, H, variant, at(z) + r * rs_z, at(cs_prev) + r * row, r * row,
+                    at(m) + r * row, at(table),
+                ))  # fmt: skip
 
 
 def lstm_backward(
     work: Array, table: Array,
     i: Array, cs: Array, f: Array, o: Array, ci: Array, co: Array, cs_prev: Array, dh: Array,
     dcs: Array, wci: Array, wcf: Array, wco: Array, numbers: Array, variant: int, clips: int,
-    to_ci: int, to_f: int, to_o: int, w_h: Array, h_turned: int, w_x: Array, x_turned: int,
-    dz: Array, dx: Array, totals: Array,
+    to_ci: int, to_f: int, to_o: int, w_h: Array, h_turned: int, w_p: Array, p_turned: int,
+    w_x: Array, x_turned: int, dz: Array, dm: Array, dx: Array, totals: Array,
 ) -> None:  # fmt: skip
-    """One step backwards; dh, dx and totals without a number are not wanted."""
+    """
+    One step backwards; what has no number, of w_h, dx and totals, is not wanted.
+
+    dm, of o*co, is memory; where nothing is projected it is dh.
+    """
     one = dz.dtype.type(1)
     size = size_of(one)
-    B, H = cs_prev.shape
+    (B, H), P = cs_prev.shape, dh.shape[1]
     rs_z, row = 4 * H * size, H * size
     _, zeros, _ = vectors_in(work, H)
     zeros[:] = 0
@@ -90,12 +105,24 @@ def lstm_backward(
     table[10:14] = 0
     table[14:17] = at(wci), at(wcf), at(wco)
     table[17:] = at(numbers), at(numbers) + size, at(numbers) + 2 * size
-    none = at(zeros)
-    for r in range(B):
-        DELTAS_OF_LSTM(one, (
-            0, units, H, variant, at(dz) + r * rs_z, at(cs_prev) + r * row, r * row,
-            at(dh) + r * row, at(dcs) + r * row, none, none, clips, at(table),
-        ))  # fmt: skip
+    none, to = at(zeros), product_memory(work, 0)
+    # One call for all products, as each is compiled anew.
+    for which in range(3):
+        a, rs_a, K, w, turned, width, into = at(dz), rs_z, 4 * H, at(w_h), h_turned, P, at(dh)
+        wanted = w_h.size > 0
+        if which == 0:  # dm = dh @ w_p.T
+            a, rs_a, K, w, turned, width, into = at(dh), P * size, P, at(w_p), p_turned, H, at(dm)
+            wanted = w_p.size > 0
+        elif which == 2:
+            w, turned, width, into, wanted = at(w_x), x_turned, dx.shape[1], at(dx), dx.size > 0
+        if wanted:
+            multiply_back(one, B, a, rs_a, K, w, turned, width, into, 0, to)
+        if which == 0:
+            for r in range(B):
+                DELTAS_OF_LSTM(one, (
+                    0, units, H, variant, at(dz) + r * rs_z, at(cs_prev) + r * row, r * row,
+                    at(dm) + r * row, at(dcs) + r * row, none, none, clips, at(table),
+                ))  # fmt: skip
     if totals.size > 0:
         sums = np.zeros((3, H))
         for r in range(B):
@@ -108,31 +135,17 @@ def lstm_backward(
         for k in range(3):
             for j in range(H):
                 totals[k, j] += sums[k, j]
-    if w_h.size + dx.size == 0:
-        return
-    to = product_memory(work, 0)
-    # One call for both, as each is compiled anew.
-    for which in range(2):
-        w, turned, into, width = at(w_h), h_turned, at(dh), dh.shape[1]
-        if which == 1:
-            w, turned, into, width = at(w_x), x_turned, at(dx), dx.shape[1]
-        if (which == 0 and w_h.size > 0) or (which == 1 and dx.size > 0):
-            rs_w = width * size if turned else rs_z
-            multiply_in_place(
-                one, B, at(dz), rs_z, 4 * H, w, 1 - turned, rs_w, 0, width, into, width * size, 0,
-                to,
-            )  # fmt: skip
 
 
 @functools.cache
 def _forward(char: str) -> Any:
-    kinds = f"n n w1 t r2 r2 n r2 r2 r2 n r1 r1 r1 r1 r1 n n n n{' w2' * 8}"
+    kinds = f"n n w1 t r2 r2 n r2 r2 r2 n r2 n{' r1' * 5}{' n' * 5}{' w2' * 9}"
     return compiled_step(lstm_forward, kinds, char)
 
 
 @functools.cache
 def _backward(char: str) -> Any:
-    kinds = f"w1 t {'r2 ' * 7}w2 w2 r1 r1 r1 r1 n n n n n r2 n r2 n w2 w2 w2"
+    kinds = f"w1 t {'r2 ' * 7}w2 w2 r1 r1 r1 r1{' n' * 5}{' r2 n' * 3}{' w2' * 4}"
     return compiled_step(lstm_backward, kinds, char)
 
 
@@ -159,41 +172,44 @@ def _shared_of(cell: LSTM, char: str) -> tuple[Any, ...]:
 
 
 def takes(cell: LSTM, dtype: np.dtype[Any], way: str) -> bool:
-    """Return whether a cell's single step is compiled: not that of a projection."""
-    found = _forward if way == "forward_step" else _backward
-    return len(cell.recurrent) < 2 and found(dtype.char) is not None
+    """Return whether a cell's single step is compiled."""
+    return (_forward if way == "forward_step" else _backward)(dtype.char) is not None
 
 
 def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) -> None:
     """One step with all its products."""
-    (w_x,), (w_h,), dtype = cell.inputs, cell.recurrent, x.dtype
+    (w_x,), (w_h, *projection), dtype = cell.inputs, cell.recurrent, x.dtype
     cs_prev = plain(first.c)
     B, H = cs_prev.shape
+    w_p, m = (nothing(dtype.char), 0), saved.h
+    if projection:
+        w_p, m = lying(projection[0].w), np.empty((B, H), dtype)
     run(
         _forward(dtype.char), x.shape[1] + H, 4 * H, B, H,
         (
-            plain(x), *lying(w_x.w), plain(first.h), cs_prev, *lying(w_h.w), plain(cell.b),
-            *_shared_of(cell, dtype.char), *cell.columns[1:], *saved, np.empty((B, 4 * H), dtype),
+            plain(x), *lying(w_x.w), plain(first.h), cs_prev, *lying(w_h.w), *w_p, plain(cell.b),
+            *_shared_of(cell, dtype.char), *cell.columns[1:],
         ),
+        (*saved, np.empty((B, 4 * H), dtype), m),
     )  # fmt: skip
 
 
 def backward_step(cell: LSTM, step: BackwardStep) -> None:
     """One step backwards."""
-    (dz,), (dh, dcs), dtype = step.deltas, step.carried, step.carried.c.dtype
-    none = nothing(dtype.char)
-    w_h = w_x = none, 0
-    dx = totals = none
+    (dz, *dh_step), (dh, dcs), dtype = step.deltas, step.carried, step.carried.c.dtype
+    none, dm = nothing(dtype.char), dh
+    w_h = w_p = none, 0
     if cell.recurrent:
         w_h = lying(cell.recurrent[0].w)
-    if step.x is not None:
-        dx, w_x = step.x, lying(cell.inputs[0].w)
-    if step.totals is not None:
-        totals = step.totals
+    if dh_step:
+        dh_step[0][...] = dh
+        w_p, dm = lying(cell.recurrent[1].w), np.empty(dcs.shape, dtype)
+    w_x, dx = input_or_nothing(cell, step)
     _backward(dtype.char)(
         *memory_of_step(1, dcs.shape[1], dtype.char),
         *map(plain, step.saved[:6]), plain(step.before.c), dh, dcs, *_shared_of(cell, dtype.char),
-        cell.cell_clip is not None, *cell.columns[1:], *w_h, *w_x, dz, dx, totals,
+        cell.cell_clip is not None, *cell.columns[1:], *w_h, *w_p, *w_x, dz, dm, dx,
+        none if step.totals is None else step.totals,
     )  # fmt: skip
 
 
@@ -219,10 +235,10 @@ def cell_forward(char: str) -> Any:
         run(
             step, I + H, 4 * H, B, H,
             (
-                plain(x), *lying(w[:I]), plain(first.h), cs_prev, *lying(w[I:]), plain(b),
-                *_shared(call.peephole, numbers, gate), *columns[1:], *saved,
-                np.empty((B, 4 * H), char),
+                plain(x), *lying(w[:I]), plain(first.h), cs_prev, *lying(w[I:]), nothing(char), 0,
+                plain(b), *_shared(call.peephole, numbers, gate), *columns[1:],
             ),
+            (*saved, np.empty((B, 4 * H), char), saved[-1]),
         )  # fmt: skip
         return saved
 
@@ -251,7 +267,7 @@ def cell_grad(char: str) -> Any:
         step(
             *memory_of_step(1, H, char),
             *map(plain, saved[:6]), plain(cs_prev), dh, dcs, *shared, clip is not None,
-            *columns[1:], none, 0, none, 0, dz, none,
+            *columns[1:], none, 0, none, 0, none, 0, dz, dh, none,
             none if call.peephole[0] is None else totals,
         )  # fmt: skip
         return [dcs, dz, *totals]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import call as _call
+from . import simple_rnn_single as _single
 from . import simple_rnn_step as _step
 from .call import At, Back, Columns, LayerCall, Spec, compiled, plain, run_layer
+from .formulas import DELTAS_OF_SIMPLE as _deltas
+from .formulas import RELU, TANH, SimpleTable
+from .formulas import STATE_OF_SIMPLE as _state
 from .frame import (
     FRAME_BYTES,
     MATRIX_BYTES,
@@ -27,46 +31,12 @@ from .frame import (
 )
 from .meeting import meet
 from .products import PANEL_BYTES, multiply, vectors_of
-from .simd import VECTOR_BYTES, Code, Fields, Word, copy, over_units, read_word, size_of, tanh
+from .simd import VECTOR_BYTES, copy, read_word, size_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..cells.contract import Gradients, States
     from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
-
-
-_TANH, _RELU = 0, 1
-
-
-class Table(NamedTuple):
-    """What the formulas look up: addresses."""
-
-    h: Any
-    b: Any
-
-
-def state(c: Code, variant: int, u: Word, z: Word, at: Word, address: Word) -> None:
-    """One vector of units of one row."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    z_ = c.load(z + offset) + c.load(table.b + offset)
-    h = z_.at_least(0.0) if variant == _RELU else tanh(z_)
-    c.store(h, table.h + at + offset)
-
-
-def deltas(
-    c: Code, variant: int, u: Word, z: Word, at: Word, dh: Word, given: Word, address: Word
-) -> None:
-    """One vector of units of one row: dz."""
-    table, offset = Fields(c, Table, address), u * VECTOR_BYTES
-    h = c.load(table.h + at + offset)
-    total = c.load(dh + offset) + c.load(given + offset)
-    k = 1.0 - h * h
-    if variant == _RELU:
-        k = (c.zero() + 1.0).where(c.zero().below(h), 0.0)
-    c.store(k * total, z + offset)
-
-
-_state, _deltas = over_units(2, state), over_units(2, deltas)
 
 
 def forward_loop(tid: int, n: int, one: Any, address: int) -> None:
@@ -156,6 +126,8 @@ def takes(cell: SimpleRNN, dtype: np.dtype[Any], way: str = "forward_steps") -> 
     """Return whether this way through a cell is compiled for a dtype."""
     if way in _LOOPS:
         return compiled(_LOOPS[way], dtype.char) is not None
+    if way in ("forward_step", "backward_step"):
+        return _single.takes(cell, dtype, way)
     return _step.takes(cell, dtype)
 
 
@@ -169,7 +141,7 @@ def _spec(variant: int, H: int, dtype: np.dtype[Any]) -> Spec:
         [Columns([0], H)],
         [Columns([0], H, of=0)],
         variant,
-        Table(At(h), At(b)),
+        SimpleTable(At(h), At(b)),
         [[(0, 0, 0)]],
     )
 
@@ -179,7 +151,7 @@ def layer_call(
     back: Back | None = None,
 ) -> LayerCall:  # fmt: skip
     """Return the call of a layer: see `call.layer_call`."""
-    spec = _spec(_RELU if cell.relu else _TANH, saved.h.shape[1], x.dtype)
+    spec = _spec(RELU if cell.relu else TANH, saved.h.shape[1], x.dtype)
     return _call.layer_call(spec, [plain(cell.b, x.dtype)], cell, x, carried, starts, saved, back)
 
 
@@ -205,3 +177,4 @@ def backward_layer(
 
 
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
+forward_step, backward_step = _single.forward_step, _single.backward_step

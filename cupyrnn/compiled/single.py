@@ -39,6 +39,7 @@ from .simd import (
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from ..cells.contract import BackwardStep
 
 # Rows of a panel, as in products.py; rows of A up to which B is read in place.
 _DEPTH, _IN_PLACE = 256, 2 * ROWS
@@ -200,6 +201,18 @@ def multiply_columns(
 
 
 @part
+def multiply_back(
+    one: Any, M: int, a: int, rs_a: int, K: int, w: int, turned: int, width: int, c: int, add: int,
+    memory: int,
+) -> None:  # fmt: skip
+    """Compute C[M, width] (+)= A[M, K] @ w.T for w[width, K], which may lie turned."""
+    size = size_of(one)
+    row = width * size
+    rs_w = row if turned else K * size
+    multiply_in_place(one, M, a, rs_a, K, w, 1 - turned, rs_w, 0, width, c, row, add, memory)
+
+
+@part
 def product_memory(work: Array, tid: int) -> Any:
     """Return where a thread may pack what its products need."""
     first = (np.int64(work.ctypes.data) + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
@@ -282,6 +295,14 @@ def compiled_step(function: Callable[..., None], arguments: str, char: str) -> A
             return numba.njit(signature, **OPTIONS)(named)
     except Exception:
         return None
+
+
+def input_or_nothing(cell: Any, step: BackwardStep) -> tuple[tuple[Array, int], Array]:
+    """Return the matrix of the input as it lies and where its gradient goes, if it is wanted."""
+    if step.x is None:
+        none = nothing(step.carried.h.dtype.char)
+        return (none, 0), none
+    return lying(cell.inputs[0].w), step.x
 
 
 def lying(w: Array) -> tuple[Array, int]:

@@ -11,6 +11,7 @@ from checks import assert_close
 from problems import grus, lstms
 
 import cupyrnn
+from cupyrnn import _net
 from cupyrnn.driver import layer
 
 SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 17, 65), (1, 128, 130)]
@@ -48,23 +49,45 @@ def _gru(problem: dict[str, Any], attributes: dict[str, Any]) -> list[np.ndarray
     return [r, u, c, h, *whole, *cupyrnn.gru_block_cell_grad(**args, **attributes)]
 
 
-def _packed(problem: dict[str, Any], attributes: dict[str, Any]) -> list[np.ndarray]:
+def _packed(problem: dict[str, Any], attributes: dict[str, Any], **net: Any) -> list[np.ndarray]:
     """A step of CudnnRNN, whose matrices lie transposed and which has no H of 0."""
     (_, B, I), H = problem["x"].shape, problem["h_prev"].shape[1]
     if H == 0:
         return []
-    packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=max(I, 1), seed=1)
-    packed = packed._replace(params=packed.params.astype(problem["x"].dtype))
+    if "num_proj" in net:
+        net["num_proj"] = (H + 1) // 2
+    options = {n: a for n, a in attributes.items() if n == "recurrent_activation"}
+    if net.get("rnn_mode", "lstm").startswith("rnn"):
+        options = {}
+    sizes = {"num_layers": 2, "num_units": H, "input_size": max(I, 1)}
+    packed = cupyrnn.init_params(**sizes, seed=1, **{"rnn_mode": "lstm", **net})
+    packed = packed._replace(params=packed.params.astype(problem["x"].dtype), **options)
     x = np.resize(problem["x"], (1, B, max(I, 1))).astype(problem["x"].dtype)
-    h = problem["h_prev"][None]
-    out = cupyrnn.cudnn_rnn(x, h, h, packed)
-    grads = cupyrnn.cudnn_rnn_backprop(
-        x, h, h, packed, *out[:3], out.output, None, h, out.reserve_space
-    )
-    return [*out[:4], *grads]
+    D, P = 2 if "direction" in net else 1, net.get("num_proj", H)
+    c = np.repeat(problem["h_prev"][None], 2 * D, 0)
+    h = c[..., :P]
+    found = []
+    for save in ("all", "states"):
+        out = cupyrnn.cudnn_rnn(x, h, c, packed, save=save)
+        grads = cupyrnn.cudnn_rnn_backprop(
+            x, h, c, packed, *out[:3], out.output, None, out.output_c * np.ones_like(c),
+            out.reserve_space,
+        )  # fmt: skip
+        found += [*out[:4], *grads]
+    return found
 
 
-WAYS = {"lstm": _lstm, "peepholes": _lstm, "gru": _gru, "packed": _packed}
+NETS: dict[str, dict[str, Any]] = {
+    "packed": {"direction": "bidirectional"},
+    "packed projection": {"num_proj": None},
+    "packed gru": {"rnn_mode": "gru", "direction": "bidirectional"},
+    "packed tanh": {"rnn_mode": "rnn_tanh"},
+    "packed relu": {"rnn_mode": "rnn_relu"},
+}
+WAYS = {"lstm": _lstm, "peepholes": _lstm, "gru": _gru} | {
+    name: lambda problem, attributes, net=net: _packed(problem, attributes, **net)
+    for name, net in NETS.items()
+}
 
 
 def _problem(way: str, size: tuple[int, int, int], dtype: Any, layout: str) -> dict[str, Any]:
@@ -84,6 +107,14 @@ class _OverTime:
         self.add_sums = getattr(module, "add_sums", None)
 
 
+def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have NumPy's loops compute single steps, too, of cells as these take them."""
+    twin = layer._twin
+    monkeypatch.setattr(layer, "_compiled", lambda _: None)
+    monkeypatch.setattr(layer, "_twin", lambda *name: _OverTime(twin(*name)))
+    monkeypatch.setattr(_net, "form_of", lambda net, *_: _net.PackedForm(net))
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("way", WAYS)
@@ -101,9 +132,7 @@ def test_one_step_is_that_of_the_loops(
         monkeypatch.setattr(layer, "_compiled", lambda _: None)
     for case in cases:
         found.append(WAYS[way](*case))
-    twin = layer._twin
-    monkeypatch.setattr(layer, "_compiled", lambda _: None)
-    monkeypatch.setattr(layer, "_twin", lambda *name: _OverTime(twin(*name)))
+    _have_loops_over_time(monkeypatch)
     for case, numbers in zip(cases, found, strict=True):
         for a, b in zip(numbers, WAYS[way](*case), strict=True):
             assert a.dtype == b.dtype
@@ -115,7 +144,7 @@ def test_threads_give_the_same_bits(way: str, monkeypatch: pytest.MonkeyPatch) -
     needs.module("numba")
     from cupyrnn.compiled import threads
 
-    problem, found = _problem(way, (40, 130, 200), np.float32, "C"), []
+    problem, found = _problem(way, (60, 130, 200), np.float32, "C"), []
     for n in (1, 2, 3):
         monkeypatch.setattr(threads, "count", lambda n=n: n)
         found.append([a.tobytes() for a in WAYS[way](problem, {})])
@@ -135,9 +164,7 @@ def test_what_is_not_finite_goes_through(
     if room == "cells":
         monkeypatch.setattr(layer, "_compiled", lambda _: None)
     found = WAYS[way](problem, {})
-    twin = layer._twin
-    monkeypatch.setattr(layer, "_compiled", lambda _: None)
-    monkeypatch.setattr(layer, "_twin", lambda *name: _OverTime(twin(*name)))
+    _have_loops_over_time(monkeypatch)
     for a, b in zip(found, WAYS[way](problem, {}), strict=True):
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
         np.testing.assert_array_equal(np.isinf(a), np.isinf(b))
