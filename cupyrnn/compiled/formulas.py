@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .simd import VECTOR_BYTES, Code, Fields, Word, gate, over_units, slope, tanh
 
@@ -253,8 +253,8 @@ DELTAS_OF_RESET_AFTER = over_units(2, deltas_of_reset_after)
 class SimpleTable(NamedTuple):
     """What the formulas of a simple RNN look up: addresses."""
 
-    h: int
-    b: int
+    h: Any
+    b: Any
 
 
 def state_of_simple(c: Code, variant: int, u: Word, z: Word, at: Word, address: Word) -> None:

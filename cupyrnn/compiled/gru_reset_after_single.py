@@ -10,7 +10,7 @@ import numpy as np
 from .call import line_of
 from .formulas import DELTAS_OF_RESET_AFTER, STATE_OF_RESET_AFTER
 from .products import vectors_of
-from .simd import VECTOR_BYTES, size_of
+from .simd import VECTOR_BYTES, part, size_of
 from .single import (
     at,
     compiled_step,
@@ -20,7 +20,6 @@ from .single import (
     multiply_back,
     multiply_columns,
     own_vectors,
-    part,
     plain,
     product_memory,
     run,
