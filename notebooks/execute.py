@@ -46,7 +46,11 @@ def execute(path: Path) -> list[bytes]:
     """Run a notebook, write it with its outputs, and return its figures as they were."""
     notebook: Any = nbformat.read(path, as_version=4)
     client = NotebookClient(
-        notebook, timeout=600, record_timing=False, resources={"metadata": {"path": str(HERE)}}
+        notebook,
+        timeout=600,
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(HERE)}},
     )
     client.execute()
     figures = []
