@@ -17,6 +17,7 @@ from ._arrays import (
     expect_rank,
     on_device,
     shown,
+    type_shown,
     unless_zero,
 )
 from ._net import Run, RunArguments, check_run, check_sequences, check_shapes, fingerprint
@@ -118,6 +119,8 @@ class _Call(PlainTuple):
 def _form_of(op: str, weights: object) -> Form:
     """Return the form of all weights, after a check of what they are a list of."""
     check_list(op, "weights", weights, "weight tuples")
+    if hasattr(weights, "form"):  # itself a tuple, of arrays
+        raise TypeError(f"{op}: weights is {type_shown(weights)}, expected a list of weight tuples")
     entries: Any = weights
     if not entries:
         raise ValueError(f"{op}: weights has 0 entries, expected L*D")
@@ -127,7 +130,7 @@ def _form_of(op: str, weights: object) -> Form:
             expected = "a " + " or ".join(_KNOWN)
             if form is not None and n > 0:
                 expected = f"the weights of {form.name} like weights[0]"
-            raise TypeError(f"{op}: weights[{n}] is a {type(entry).__name__}, expected {expected}")
+            raise TypeError(f"{op}: weights[{n}] is {type_shown(entry)}, expected {expected}")
     assert form is not None
     return form
 

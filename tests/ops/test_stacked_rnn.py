@@ -471,8 +471,9 @@ def weights(kind: Any = BlockLSTMParams, n: int = 0, **changed: Any) -> list[Any
 ERRORS: list[Any] = [
     ({"weights": None}, TypeError, "weights is None, expected a list of weight tuples"),
     ({"weights": []}, ValueError, "weights has 0 entries, expected L*D"),
+    ({"weights": small()["weights"][0]}, TypeError, "weights is a cupyrnn.BlockLSTMParams, expected a list of weight tuples"),
     ({"weights": [(1, 2)]}, TypeError, "weights[0] is a tuple, expected a BlockLSTMParams or PeepholeLSTMParams or BlockGRUParams"),
-    ({"weights": [*small()["weights"], *small(BlockGRUParams)["weights"]]}, TypeError, "weights[2] is a BlockGRUParams, expected the weights of an LSTM like weights[0]"),
+    ({"weights": [*small()["weights"], *small(BlockGRUParams)["weights"]]}, TypeError, "weights[2] is a cupyrnn.BlockGRUParams, expected the weights of an LSTM like weights[0]"),
     ({"weights": weights(w=None)}, TypeError, "weights[0].w is None, expected a numpy.ndarray like input"),
     ({"weights": weights(n=1, w=np.zeros((7, 16)))}, ValueError, "weights[1].w has shape (7, 16), expected (D*H+H, 4*H) = (8, 16)"),
     ({"weights": weights(n=0, w=np.zeros((8, 16)))}, ValueError, "weights[0].w has shape (8, 16), expected (I+H, 4*H) = (7, 16)"),
