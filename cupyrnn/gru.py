@@ -87,7 +87,7 @@ def gru_gradient(
     (B, H), dtype = padded.first.h.shape, call.dtype
     padded = _padded.of_dtype(dtype, padded)
     cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
-    biases = xp.empty(2 * H, dtype), xp.empty(H, dtype)
+    biases = np.empty(2 * H, np.int8), np.empty(H, np.int8)  # shapes
     weights = BlockGRUParams(*weights[:2], *biases)
     of_weights = OfWeights(xp, GRU_FORM, dtype, weights, by, B)
     given = States(*cast_all(dtype, d_h))

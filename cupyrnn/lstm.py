@@ -66,7 +66,7 @@ def lstm_gradient(
     dtype, (B, H) = padded.x.dtype, padded.first.h.shape
     weights = PeepholeLSTMParams(w, None, *call.peephole)
     cell = LSTM_FORM.cell(xp, prepared(xp, weights, dtype), call.attributes)
-    weights = weights._replace(b=xp.empty(4 * H, dtype))
+    weights = weights._replace(b=np.empty(4 * H, np.int8))  # a shape
     of_weights = OfWeights(xp, LSTM_FORM, dtype, weights, by, B)
     x_grad, first = _padded.backward(xp, cell, padded, given, of_weights.written)
     w_grad, b_grad, *peephole_grads, _ = of_weights.finished()

@@ -115,9 +115,9 @@ class Cell(Protocol):
         backward_step(cell, step)
 
     A cell may also have a method ``operands(saved, h_before)``: what each of the recurrent matrices
-    multiplied, [N, ·], of N rows. Without it this is h of the step before for all of them. One with
-    vectors of its own has a method ``terms(saved, before, deltas)``: what `add_sums` sums, a list
-    of [N, ·] in the order of the totals, of N rows.
+    multiplied, [N, ·], of N rows. Without it, or where it is None, this is h of the step before for
+    all of them. One with vectors of its own has a method ``terms(saved, before, deltas)``: what
+    `add_sums` sums, a list of [N, ·] in the order of the totals, of N rows.
     """
 
     @property

@@ -40,6 +40,8 @@ from ..arithmetic.scratch import product
 from .contract import BackwardRun, BackwardStep, ForwardRun, Weight
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .._arrays import Array
     from ..arithmetic.gates import HardSigmoid
     from ..arithmetic.scratch import Scratch
@@ -94,17 +96,21 @@ class LSTM(NamedTuple):
         """h and cs."""
         return LSTMStates(saved.h, saved.cs)
 
-    def operands(self, saved: LSTMOutputs, h_before: Array) -> list[Array]:
-        """What w_h and w_p multiplied."""
-        if len(self.recurrent) < 2:
-            return [h_before]
-        return [h_before, product(saved.o, saved.co, h_before.dtype)]
+    @property
+    def operands(self) -> Callable[[LSTMOutputs, Array], list[Array]] | None:
+        """What w_h and w_p multiplied; None without a projection."""
+        return _operands if len(self.recurrent) > 1 else None
 
     def terms(self, saved: LSTMOutputs, before: LSTMStates, deltas: list[Array]) -> list[Array]:
         """di*cs_prev, df*cs_prev and do*cs."""
         gates = deltas[0].reshape(len(saved.cs), 4, saved.cs.shape[1])
         di, _, df, do = (gates[:, column] for column in self.columns)
         return [di * before.c, df * before.c, do * saved.cs]
+
+
+def _operands(saved: LSTMOutputs, h_before: Array) -> list[Array]:
+    """Return what w_h and w_p multiplied."""
+    return [h_before, product(saved.o, saved.co, h_before.dtype)]
 
 
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:

@@ -447,7 +447,7 @@ def backward(
         if grads.by != "sum":
             continue
         of_block = saved
-        if hasattr(cell, "operands"):
+        if getattr(cell, "operands", None) is not None:
             of_block = type(saved)._make([_flat(a)[rows] for a in saved])
         added = None if block is blocks[-1] and not grads.adds else product
         _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
@@ -498,8 +498,8 @@ def _operands(xp: ModuleType, cell: Cell, x: Array, h_before: Array, saved: Any)
     operand = operand_dtype(xp, x.dtype)
     h_before = cast(h_before, operand)
     operands = [h_before] * len(cell.recurrent)
-    if hasattr(cell, "operands"):
-        operands = cell.operands(saved, h_before)
+    if (of_cell := getattr(cell, "operands", None)) is not None:
+        operands = of_cell(saved, h_before)
     return [cast(x, operand)] * len(cell.inputs) + operands
 
 

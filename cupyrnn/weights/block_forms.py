@@ -104,7 +104,7 @@ class LSTMForm(Form):
         H = width // 4
         K = rows - (H if w_p is None else w_p.shape[-1])
         vectors = None if wci is None else xp.zeros((*axes, 3, H), w.dtype)
-        parts = w[..., :K, :], w[..., K:, :]
+        parts = (w[..., :K, :], w[..., K:, :]) if axes else (w[:K], w[K:])
         if w_p is None:
             return Gradients(None, parts, (b,), vectors)
         unused = xp.zeros((*axes, w_p.shape[-1]), b.dtype)  # the sum of the gradients of h
@@ -114,8 +114,10 @@ class LSTMForm(Form):
         """Return the gradients with those of the peepholes."""
         if written.vectors is None:
             return grads
-        vectors = {name: written.vectors[..., n, :] for n, name in enumerate(PEEPHOLES)}
-        return grads._replace(**vectors)
+        vectors = written.vectors
+        if vectors.ndim > 2:  # by example
+            vectors = vectors.swapaxes(0, 1)
+        return grads._replace(**dict(zip(PEEPHOLES, vectors, strict=True)))
 
 
 class GRUForm(Form):
@@ -148,7 +150,8 @@ class GRUForm(Form):
         w_ru, w_c, *sums = grads
         K = w_c.shape[-2] - w_c.shape[-1]
         inputs, recurrent = (
-            [w[..., rows, :] for w in (w_ru, w_c)] for rows in (slice(K), slice(K, None))
+            [w[rows] if w.ndim == 2 else w[..., rows, :] for w in (w_ru, w_c)]
+            for rows in (slice(K), slice(K, None))
         )
         return Gradients(None, (*inputs, *recurrent), sums)
 
