@@ -9,7 +9,6 @@ needs the `test` extra and no GPU; without_a_gpu/test_kernels.py asserts that no
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import sys
 from itertools import product
 from pathlib import Path
@@ -22,7 +21,6 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
-from cupyrnn._arrays import compute_dtype  # noqa: E402
 from cupyrnn.kernels import common, compile, persistent  # noqa: E402
 from cupyrnn.kernels.rows import common as rows  # noqa: E402
 from cupyrnn.kernels.tiles import common as tiles  # noqa: E402
@@ -45,18 +43,16 @@ def table() -> list[str]:
 
 def table_of_rows() -> list[str]:
     """Return the registers of the kernels over all steps, at several H, for four sequences."""
-    os.environ["CUPYRNN_PERSISTENT"] = "rows"
-    device = persistent.Device(processors=1, architecture=75)
     lines = ["", "Of the kernels over all steps, four sequences a block, where they are taken:", ""]
     lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
     for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
         for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
             kernel = kernels.rows
             for dtype, H in product(("float16", "float32", "float64", "complex64"), (32, 64, 96)):
-                compute = compute_dtype(np.dtype(dtype))
-                if persistent.choose(kernels, np.dtype(dtype), (1, H), 2, device).kernel == "loop":
+                layout = persistent.layout_for(kernel.size, H, np.dtype(dtype), 75, rows.SPLITS)
+                if isinstance(layout, str) or layout.shared:
                     continue
-                instance = compile.instance(rows.template_of(kernel, H, 4, compute), dtype)
+                instance = compile.instance(rows.template_of(kernel, layout, 4), dtype)
                 source = common.source(dtype, kernel.source)
                 used = []
                 for arch in ARCHITECTURES:
@@ -80,7 +76,8 @@ def table_of_loops() -> list[str]:
     for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
         for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
             for H, sequences in product((64, 96), (1, 4)):
-                template = rows.template_of(kernels.rows, H, sequences, np.dtype(np.float32))
+                layout = rows.layout_of(kernels.rows.size, H, np.dtype(np.float32), 4)
+                template = rows.template_of(kernels.rows, layout, sequences)
                 found.append((kernels.rows, template, "float32", H))
             for H in (64, 128) if kernels.tiles else ():
                 template = tiles.template_of(kernels.tiles, H, pairs=True)
@@ -99,6 +96,39 @@ def table_of_loops() -> list[str]:
     return lines
 
 
+def table_of_hybrids() -> list[str]:
+    """Return the same of the largest layers with a part of the matrix in shared memory."""
+    lines = ["", "With a part of the matrix in shared memory, the largest H on each architecture:"]
+    lines += ["the same three numbers, and the kilobytes of shared memory of a block:", ""]
+    lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    for name, dtype, arch in product(
+        ("lstm", "gru", "gru_reset_after", "simple_rnn"), ("float32", "float64"), ARCHITECTURES
+    ):
+        for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
+            kernel, kind, number = kernels.rows, np.dtype(dtype), int(arch.removeprefix("sm_"))
+            fits = {
+                H: layout
+                for H in range(1, 300)
+                for layout in [persistent.layout_for(kernel.size, H, kind, number, rows.SPLITS)]
+                if isinstance(layout, rows.Layout) and layout.shared
+            }
+            for H in fits.keys() & {128, max(fits, default=0)}:
+                layout = fits[H]
+                instance = compile.instance(rows.template_of(kernel, layout, layout.split), dtype)
+                source = common.source(dtype, kernel.source)
+                cubin = nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
+                steps, used = nvdisasm.loops(cubin)[instance][0], cubin.kernels[instance].registers
+                kilobytes = (layout.shared + layout.vectors) / 1024
+                found.setdefault((instance, H), {})[arch] = (
+                    f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}; {kilobytes:.0f}"
+                )
+    for (instance, H), counts in sorted(found.items(), key=lambda item: item[0]):
+        cells = " | ".join(counts.get(arch, "") for arch in ARCHITECTURES)
+        lines.append(f"| `{instance}` | {H} | {cells} |")
+    return lines
+
+
 if __name__ == "__main__":
     reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
     if reason is not None:
@@ -106,7 +136,7 @@ if __name__ == "__main__":
     text = (
         "\n".join(dict.fromkeys(table()))
         + "\n"
-        + "\n".join([*table_of_rows(), *table_of_loops()])
+        + "\n".join([*table_of_rows(), *table_of_loops(), *table_of_hybrids()])
         + "\n"
     )
     (HERE / "results" / "registers.md").write_text(text)
