@@ -24,6 +24,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ._arrays import shown
 from .cudnn_rnn import cudnn_rnn as _cudnn_rnn
 from .cudnn_rnn import cudnn_rnn_backprop
 from .derivatives.duals import along
@@ -34,6 +35,7 @@ from .lstm import block_lstm_grad
 from .stacked_rnn import stacked_rnn as _stacked_rnn
 from .stacked_rnn import stacked_rnn_backprop
 from .weights.block_forms import LSTM_FORM, default_clip
+from .weights.packed import PackedParams
 
 if TYPE_CHECKING:
     from .arithmetic.gates import RecurrentActivation
@@ -413,6 +415,12 @@ def _call(
     name: str, inputs: dict[str, Any], extras: dict[str, Any], attributes: dict[str, Any]
 ) -> Any:
     """Return the outputs of an op by name."""
+    for n, value in attributes.items():
+        try:
+            hash(value)
+        except TypeError:
+            what = f"{n} is {shown(value)}, expected what Python knows while JAX traces"
+            raise TypeError(f"{name}: {what}") from None
     given = {n: jax.tree.map(jnp.asarray, a) for n, a in inputs.items() if a is not None}
     rest = {n: jnp.asarray(a) for n, a in extras.items() if a is not None}
     leaves, tree = jax.tree.flatten(given)
@@ -602,6 +610,11 @@ def cudnn_rnn(
     """
     given = dict(locals())
     inputs = {n: given.pop(n) for n in ("input", "input_h", "input_c", "params")}
+    if isinstance(params, PackedParams):
+        raise TypeError(
+            "cudnn_rnn: params is a cupyrnn.PackedParams, expected a vector: pass its params, with"
+            f" rnn_mode={params.rnn_mode!r} and direction={params.direction!r}"
+        )
     return _net("cudnn_rnn", inputs, given)
 
 

@@ -21,6 +21,7 @@ from ._arrays import (
     expect_shape,
     on_device,
     operand_dtype,
+    type_shown,
 )
 from ._net import PackedForm, weights_of
 from ._typing import ArrayT, NamedTuple
@@ -125,8 +126,9 @@ class PreparedStep:
             )
         states: tuple[Any, ...] = (h, c)[: len(self._names)]
         if len(states) == 1 and c is not None:
-            kind = f"{type(c).__module__}.{type(c).__qualname__}".removeprefix("builtins.")
-            raise TypeError(f"prepare_step: c is a {kind}, expected None for {self._net.rnn_mode}")
+            raise TypeError(
+                f"prepare_step: c is {type_shown(c)}, expected None for {self._net.rnn_mode}"
+            )
         dtype = self._check(x, states)
         B, net, xp = x.shape[0], self._net, self._xp
         with on_device(xp, x):

@@ -218,3 +218,16 @@ def test_errors_come_while_a_call_is_traced() -> None:
     message = r"^block_lstm: w has shape \(5, 12\), expected \(I\+H, 4\*H\) = \(6, 12\)"
     with pytest.raises(ValueError, match=message):
         jax.jit(lstm).lower(x, cs, h, w[1:], b)
+    message = "^block_lstm: cell_clip is .*, expected what Python knows while JAX traces"
+    for clip in (jnp.float32(1), np.ones(1)):
+        with pytest.raises(TypeError, match=message):
+            cj.block_lstm(x, cs, h, w, b, cell_clip=clip)
+    with pytest.raises(TypeError, match=message):
+        jax.jit(lambda clip: cj.block_lstm(x, cs, h, w, b, cell_clip=clip).h)(1.0)
+    packed = cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, rnn_mode="gru")
+    message = (
+        "cudnn_rnn: params is a cupyrnn.PackedParams, expected a vector: pass its params, with"
+        " rnn_mode='gru' and direction='unidirectional'"
+    )
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        cj.cudnn_rnn(x, h, None, packed)
