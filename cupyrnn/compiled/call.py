@@ -165,6 +165,9 @@ class Share(NamedTuple):
 # A call of less work, in multiplications, is not worth a second thread; with fewer rows than this
 # for each, units are shared instead; a matrix of so many bytes does not fit the cache of a core.
 _LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 2_000_000, 2, 3 << 20
+# Forward, threads that share units meet after each step, which takes 1 to 2 µs: as long as a second
+# one saves of a step with a matrix of so many bytes.
+_SMALL_MATRIX = 1 << 19
 
 
 def share(
@@ -325,7 +328,10 @@ class Plan:
         work = sum(rows * K * width for K, width in zip(depths, gated, strict=True))
         recurrent = len(spec.inputs)
         batches = self._starts[1:] - self._starts[:-1]
-        parts = share(batches, H, P * gated[recurrent] * size, work, size, spec.whole, most)
+        recurrent_bytes = P * gated[recurrent] * size
+        if not backward and B < 2 * _LEAST_ROWS and recurrent_bytes < _SMALL_MATRIX:
+            most = 1
+        parts = share(batches, H, recurrent_bytes, work, size, spec.whole, most)
         n = self.threads = parts.threads
         part_bytes = sum(row_bytes[:recurrent])
         if backward:

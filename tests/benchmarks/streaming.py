@@ -85,13 +85,15 @@ class G2P:
         self.encoder, self.decoder = cell_of(self.v, "enc"), cell_of(self.v, "dec")
         self.step = cupyrnn.prepare_step(self.decoder)
 
+    def encode(self, x: Any) -> Any:
+        """Return the state after the embedded letters [T, 1, I] of a word."""
+        states = self.encoder.zero_state(1)
+        return cupyrnn.cudnn_rnn(x, *states, self.encoder, is_training=False).output_h
+
     def predict(self, word: str) -> list[int]:
         """Return the numbers of a word's phonemes."""
         symbols = [3 + ord(c) - ord("a") for c in word] + [2]
-        x = self.v["enc_emb"][symbols][:, None]
-        h = cupyrnn.cudnn_rnn(
-            x, *self.encoder.zero_state(1), self.encoder, is_training=False
-        ).output_h
+        h = self.encode(self.v["enc_emb"][symbols][:, None])
         found, last = [], 2
         for _ in range(20):
             output, h, _ = self.step(self.v["dec_emb"][last][None], h)

@@ -66,6 +66,7 @@ def with_threads(
     """A function that sets how many threads a call has, however little it computes."""
     call = importlib.import_module("cupyrnn.compiled.call")
     monkeypatch.setattr(call, "_LEAST_WORK", 0)
+    monkeypatch.setattr(call, "_SMALL_MATRIX", 0)
     call._kept_plan.cache_clear()
     return lambda n: monkeypatch.setattr(call.threads, "count", lambda: n)
 
@@ -223,3 +224,24 @@ def test_a_cache_that_cannot_be_written(compiled_loops: ModuleType, tmp_path: Pa
         env=os.environ | {"NUMBA_CACHE_DIR": str(blocked / "below")},
     )
     assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((200, 1, 150), 1), ((200, 1, 256), 2), ((100, 4, 150), 2)]
+)
+def test_threads_of_few_rows(
+    compiled_loops: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, int, int],
+    expected: int,
+) -> None:
+    """Two that share the units of a small matrix would wait as long as they save."""
+    threads: Any = importlib.import_module("cupyrnn.compiled.threads")
+    wake, woken = threads.Claim.wake, []
+    monkeypatch.setattr(threads, "count", lambda: 2)
+    monkeypatch.setattr(threads.Claim, "wake", lambda self, n: (woken.append(n), wake(self, n))[1])
+    T, B, H = shape
+    packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=H, seed=0)
+    x = np.zeros((T, B, H), np.float32)
+    cupyrnn.cudnn_rnn(x, *packed.zero_state(B), packed, is_training=False)
+    assert woken == [expected]
