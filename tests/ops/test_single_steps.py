@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -120,10 +120,15 @@ def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("room", ["cells", "compiled"])
 def test_one_step_is_that_of_the_loops(
-    room: str, way: str, size: tuple[int, int, int], dtype: str, monkeypatch: pytest.MonkeyPatch
+    room: str,
+    way: str,
+    size: tuple[int, int, int],
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     if room == "compiled":
-        needs.module("numba")
+        request.getfixturevalue("compiled_loops")
     found = []
     layouts = ["C", "F", "strided"]
     attributes = ATTRIBUTES if dtype == "float64" else ATTRIBUTES[:2]
@@ -140,8 +145,9 @@ def test_one_step_is_that_of_the_loops(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_threads_give_the_same_bits(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs.module("numba")
+def test_threads_give_the_same_bits(
+    way: str, compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from cupyrnn.compiled import threads
 
     problem, found = _problem(way, (60, 130, 200), np.float32, "C"), []
@@ -155,10 +161,14 @@ def test_threads_give_the_same_bits(way: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("way", ["lstm", "gru"])
 def test_what_is_not_finite_goes_through(
-    way: str, value: float, room: str, monkeypatch: pytest.MonkeyPatch
+    way: str,
+    value: float,
+    room: str,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     if room == "compiled":
-        needs.module("numba")
+        request.getfixturevalue("compiled_loops")
     problem = _problem(way, (3, 4, 20), np.float64, "C")
     problem["x"][0, 1, 2] = value
     if room == "cells":
