@@ -20,9 +20,10 @@ import numba
 import numpy as np
 
 from . import threads
+from .cache import compiled_callback, compiled_function
 from .frame import Frame, Matrix
 from .products import PANEL_BYTES, memory_of_transposed
-from .simd import OPTIONS, VECTOR_BYTES, VECTORS, compiled_for, read_word, write_word
+from .simd import OPTIONS, VECTOR_BYTES, VECTORS, read_word, write_word
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -58,10 +59,7 @@ def compiled(loop: Callable[..., None], char: str) -> Any:
     named.__qualname__ = named.__name__
     try:
         signature = numba.void(numba.int64, numba.int64, one, numba.int64)
-        try:
-            return numba.cfunc(signature, cache=True, **_FUNCTION_OPTIONS)(named)
-        except Exception:  # no folder to keep it in, no room, or what lies there is damaged
-            return numba.cfunc(signature, **_FUNCTION_OPTIONS)(named)
+        return compiled_callback(named, signature, _FUNCTION_OPTIONS)
     except Exception:
         return None
 
@@ -132,7 +130,7 @@ def _relocate(block: int, relocations: int, count: int, ids: int, data: int) -> 
 def _relocation() -> Any:
     """Return `_relocate` compiled."""
     integer = numba.int64
-    return compiled_for(_relocate, integer(*[integer] * 5))
+    return compiled_function(_relocate, integer(*[integer] * 5), OPTIONS)
 
 
 def relocated(block: Array, relocations: Array, arrays: Sequence[Any]) -> int:

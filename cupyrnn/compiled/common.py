@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 import numpy as np
 
+from .cache import compiled_function
 from .simd import OPTIONS, part
 
 if TYPE_CHECKING:
@@ -60,10 +61,7 @@ def compile_loop(loop: Callable[..., None], arguments: str, char: str) -> Any:
     name = f"{loop.__name__}_{char}_{_stamp()}"
     named = FunctionType(loop.__code__, loop.__globals__, name)
     named.__qualname__ = named.__name__
-    try:
-        return numba.njit(signature, cache=True, **OPTIONS)(named)
-    except Exception:  # There is no folder to keep it in, no room, or what lies there is damaged.
-        return numba.njit(signature, **OPTIONS)(loop)
+    return compiled_function(named, signature, OPTIONS)
 
 
 @part

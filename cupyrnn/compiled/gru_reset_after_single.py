@@ -22,6 +22,7 @@ from .single import (
     own_vectors,
     plain,
     product_memory,
+    put,
     run,
     vectors_in,
 )
@@ -40,12 +41,12 @@ def _lay_out(
     hc_last: int,
 ) -> None:  # fmt: skip
     """Write what both ways look up, for z and zh of a gate after the other."""
-    table[:4] = at(r), at(u), at(c), at(hc)
-    table[5:7] = row, 2 * row
+    put(table, 0, (at(r), at(u), at(c), at(hc)))
+    put(table, 5, (row, 2 * row))
     # The columns of zh are those of hc, r and u, or of r, u and hc.
-    table[7:10] = hc_last * 2 * row, (1 - hc_last) * row, (2 - hc_last) * row
+    put(table, 7, (hc_last * 2 * row, (1 - hc_last) * row, (2 - hc_last) * row))
     table[10] = VECTOR_BYTES
-    table[15:17] = at(numbers), at(numbers) + size
+    put(table, 15, (at(numbers), at(numbers) + size))
 
 
 def gru_reset_after_forward(
@@ -62,7 +63,7 @@ def gru_reset_after_forward(
     u0, u1 = own_vectors(one, tid, n, H)
     _lay_out(table, r, u, c, hc, numbers, row, size, hc_last)
     table[4] = at(h)
-    table[11:15] = at(b), at(b) + row, at(b) + 2 * row, at(b_hc)
+    put(table, 11, (at(b), at(b) + row, at(b) + 2 * row, at(b_hc)))
     # One call for both, as each is compiled anew.
     for which in range(2):
         a, rs_a, K, w, turned, into = at(x), I * size, I, at(w_x), x_turned, at(z)

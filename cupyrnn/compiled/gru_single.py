@@ -23,6 +23,7 @@ from .single import (
     own_vectors,
     plain,
     product_memory,
+    put,
     run,
     vectors_in,
 )
@@ -47,9 +48,9 @@ def gru_forward(
     (B, H), I = h_prev.shape, x.shape[1]
     to, row = product_memory(work, tid), H * size
     u0, u1 = own_vectors(one, tid, n, H)
-    table[:6] = at(r), at(u), at(c), at(h), row, VECTOR_BYTES
-    table[6:9] = at(b_ru), at(b_ru) + row, at(b_c)
-    table[9:11] = at(numbers), at(numbers) + size
+    put(table, 0, (at(r), at(u), at(c), at(h), row, VECTOR_BYTES))
+    put(table, 6, (at(b_ru), at(b_ru) + row, at(b_c)))
+    put(table, 9, (at(numbers), at(numbers) + size))
     place = at(table)
     # One call for all four, as each is compiled anew.
     for which in range(4):
@@ -89,9 +90,9 @@ def gru_backward(
     to, row, units = product_memory(work, 0), H * size, vectors_of(one, H)
     _, zeros, unused = vectors_in(work, H)
     zeros[:] = 0
-    table[:6] = at(r), at(u), at(c), 0, row, VECTOR_BYTES
-    table[6:9] = 0
-    table[9:11] = at(numbers), at(numbers) + size
+    put(table, 0, (at(r), at(u), at(c), 0, row, VECTOR_BYTES))
+    put(table, 6, (0, 0, 0))
+    put(table, 9, (at(numbers), at(numbers) + size))
     place = at(table)
     for k in range(B):
         DELTAS_TO_C(one, (

@@ -23,6 +23,7 @@ from .single import (
     own_vectors,
     plain,
     product_memory,
+    put,
     run,
     vectors_in,
 )
@@ -54,14 +55,14 @@ def lstm_forward(
     bias, _, _ = vectors_in(work, H)
     rs_z, row = 4 * H * size, H * size
     u0, u1 = own_vectors(one, tid, n, H)
-    table[:6] = at(i), at(cs), at(f), at(o), at(ci), at(co)
-    table[6:10] = to_ci * row, to_f * row, to_o * row, VECTOR_BYTES
+    put(table, 0, (at(i), at(cs), at(f), at(o), at(ci), at(co)))
+    put(table, 6, (to_ci * row, to_f * row, to_o * row, VECTOR_BYTES))
     # Every thread writes all of these, each number once and the same.
     for j in range(4 * H):
         bias[j] = b[j] + numbers[3] if to_f * H <= j < (to_f + 1) * H else b[j]
-    table[10:14] = at(bias), to_ci * row, to_f * row, to_o * row
-    table[14:17] = at(wci), at(wcf), at(wco)
-    table[17:] = at(numbers), at(numbers) + size, at(numbers) + 2 * size
+    put(table, 10, (at(bias), to_ci * row, to_f * row, to_o * row))
+    put(table, 14, (at(wci), at(wcf), at(wco)))
+    put(table, 17, (at(numbers), at(numbers) + size, at(numbers) + 2 * size))
     # One call for all products, as each is compiled anew.
     for which in range(3 if w_p.size > 0 else 2):
         a, rs_a, K, w, turned, gates, width, c = at(x), I * size, I, at(w_x), x_turned, 4, H, at(z)
@@ -100,11 +101,11 @@ def lstm_backward(
     _, zeros, _ = vectors_in(work, H)
     zeros[:] = 0
     units = vectors_of(one, H)
-    table[:6] = at(i), at(cs), at(f), at(o), at(ci), at(co)
-    table[6:10] = to_ci * row, to_f * row, to_o * row, VECTOR_BYTES
-    table[10:14] = 0
-    table[14:17] = at(wci), at(wcf), at(wco)
-    table[17:] = at(numbers), at(numbers) + size, at(numbers) + 2 * size
+    put(table, 0, (at(i), at(cs), at(f), at(o), at(ci), at(co)))
+    put(table, 6, (to_ci * row, to_f * row, to_o * row, VECTOR_BYTES))
+    put(table, 10, (0, 0, 0, 0))
+    put(table, 14, (at(wci), at(wcf), at(wco)))
+    put(table, 17, (at(numbers), at(numbers) + size, at(numbers) + 2 * size))
     none, to = at(zeros), product_memory(work, 0)
     # One call for all products, as each is compiled anew.
     for which in range(3):

@@ -66,14 +66,6 @@ def part(function: Callable[..., Any]) -> Any:
     return compiled
 
 
-def compiled_for(function: Callable[..., Any], signature: Any) -> Any:
-    """Return a function compiled for arguments of these types, of the cache where there is one."""
-    try:
-        return numba.njit(signature, cache=True, **OPTIONS)(function)
-    except Exception:  # no folder to keep it in, no room, or what lies there is damaged
-        return numba.njit(signature, **OPTIONS)(function)
-
-
 class Word:
     """A 64-bit integer of the IR, with Python's operators."""
 

@@ -21,6 +21,7 @@ from .single import (
     own_vectors,
     plain,
     product_memory,
+    put,
     run,
     vectors_in,
 )
@@ -42,7 +43,7 @@ def simple_rnn_forward(
     (B, H), I = h_prev.shape, x.shape[1]
     to, row = product_memory(work, tid), H * size
     u0, u1 = own_vectors(one, tid, n, H)
-    table[:2] = at(h), at(b)
+    put(table, 0, (at(h), at(b)))
     # One call for both, as each is compiled anew.
     for which in range(2):
         a, rs_a, K, w, turned = at(x), I * size, I, at(w_x), x_turned
@@ -65,7 +66,7 @@ def simple_rnn_backward(
     to, row = product_memory(work, 0), H * size
     _, zeros, _ = vectors_in(work, H)
     zeros[:] = 0
-    table[:2] = at(h), 0
+    put(table, 0, (at(h), 0))
     for k in range(B):
         DELTAS_OF_SIMPLE(one, (
             0, vectors_of(one, H), H, variant, at(dz) + k * row, k * row, at(dh) + k * row,

@@ -18,6 +18,7 @@ import numpy as np
 from llvmlite import ir
 
 from . import threads
+from .cache import compiled_function
 from .call import address_of, panels_of, stamp
 from .products import PANEL_BYTES, vectors_of
 from .simd import (
@@ -220,6 +221,17 @@ def product_memory(work: Array, tid: int) -> Any:
 
 
 @part
+def put(table: Array, first: int, values: Any) -> None:
+    """
+    Write integers to a table from `first` on.
+
+    Of a slice Numba would compile the message of its error too, in 1.5 s.
+    """
+    for k in range(len(values)):
+        table[first + k] = values[k]
+
+
+@part
 def vectors_in(work: Array, H: int) -> Any:
     """Return memory for 4*H, H and H numbers, behind that of the products."""
     end = work.size
@@ -289,10 +301,7 @@ def compiled_step(function: Callable[..., None], arguments: str, char: str) -> A
     named = FunctionType(function.__code__, function.__globals__, name)
     named.__qualname__ = named.__name__
     try:
-        try:
-            return numba.njit(signature, cache=True, **OPTIONS)(named)
-        except Exception:  # no folder to keep it in, no room, or what lies there is damaged
-            return numba.njit(signature, **OPTIONS)(named)
+        return compiled_function(named, signature, OPTIONS)
     except Exception:
         return None
 

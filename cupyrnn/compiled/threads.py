@@ -23,8 +23,9 @@ import numpy as np
 from numba.core import types
 
 from ..arithmetic.blas import cores, count
+from .cache import compiled_function
 from .meeting import add_and_get, came_to, look_at, wait_for
-from .simd import call_loop, compiled_for, part, read_word, write_word
+from .simd import OPTIONS, call_loop, part, read_word, write_word
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -158,7 +159,7 @@ _ARGUMENTS = {_prepare: 2, _serve: 2, _wake: 2, _run: 5, _alone: 3}
 @functools.cache
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     compiled: Callable[..., None]
-    compiled = compiled_for(function, types.void(*[_int64] * _ARGUMENTS[function]))
+    compiled = compiled_function(function, types.void(*[_int64] * _ARGUMENTS[function]), OPTIONS)
     return compiled
 
 

@@ -144,21 +144,74 @@ def test_where_nothing_can_be_kept(
 ) -> None:
     """There is no folder for what Numba compiles, no room, or what lies there is damaged."""
     numba = importlib.import_module("numba")
-    cfunc, signatures = numba.cfunc, []
+    cache = importlib.import_module("cupyrnn.compiled.cache")
 
-    def without_a_folder(signature: Any, cache: bool = False, **options: Any) -> Any:
-        if cache:
-            raise error
-        signatures.append(signature)
-        return lambda function: function
+    def without_a_folder(function: Any) -> Any:
+        raise error
 
-    monkeypatch.setattr(numba, "cfunc", without_a_folder)
-    call = importlib.import_module("cupyrnn.compiled.call")
-    call.compiled.cache_clear()
-    assert call.compiled(compiled_loops.forward_loop, "f").__name__.startswith("forward_loop_f")
-    assert len(signatures) == 1
-    monkeypatch.setattr(numba, "cfunc", cfunc)
-    call.compiled.cache_clear()
+    def loop(n: int) -> int:
+        return n + 1
+
+    monkeypatch.setattr(cache, "_Cache", without_a_folder)
+    signature = numba.int64(numba.int64)
+    assert cache.compiled_function(loop, signature, {})(1) == 2
+    assert cache.compiled_callback(loop, signature, {}).ctypes(1) == 2
+
+
+@pytest.mark.parametrize(
+    ("declared", "can_be"),
+    [
+        ("", True),
+        ("declare i32 @getpid()", True),
+        ("declare float @llvm.rint.f32(float)", True),
+        ("declare i32 @cupyrnn_is_nowhere()", False),
+        ("@cupyrnn_is_nowhere = external global i32", False),
+    ],
+)
+def test_kept_code_is_linked_only_if_all_is_there(
+    compiled_loops: ModuleType, declared: str, can_be: bool
+) -> None:
+    """What is missing would end the process; Numba then loads what it has first."""
+    cache = importlib.import_module("cupyrnn.compiled.cache")
+    binding = importlib.import_module("llvmlite.binding")
+    code = binding.parse_assembly(declared).as_bitcode()
+    assert cache._can_be_linked((("name", "object", (b"", code)),)) == can_be
+    assert cache._can_be_linked((("name", "bitcode", code),)) == can_be
+
+
+def test_a_later_process_loads_what_was_compiled(
+    compiled_loops: ModuleType, tmp_path: Path
+) -> None:
+    """Without all that Numba compiles with; it still compiles what was not kept."""
+    code = """
+import sys, numba, numpy as np
+from cupyrnn.compiled import cache
+
+def add(a, b):
+    return a + max(b, 1)
+
+def root(a):
+    return np.sqrt(a)
+
+signature = numba.int64(numba.int64, numba.int64)
+loop, callback = (
+    make(add, signature, {}) for make in (cache.compiled_function, cache.compiled_callback)
+)
+print(loop(2, 3), callback.ctypes(2, 0), "numba.np.arraymath" in sys.modules)
+if sys.argv[1:]:
+    print(cache.compiled_function(root, numba.float64(numba.float64), {})(4.0), numba.njit(root)(9))
+"""
+    script, root = tmp_path / "script.py", Path(cupyrnn.__file__).parents[1]
+    script.write_text(code)
+    expected = ["5 3 True", "5 3 False\n2.0 3.0"]
+    for arguments, printed in zip(([], ["more"]), expected, strict=True):
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": str(root)},
+        )
+        assert (done.stdout, done.stderr) == (printed + "\n", "")
 
 
 def test_a_numba_that_does_not_work_is_none(
@@ -167,6 +220,7 @@ def test_a_numba_that_does_not_work_is_none(
     """As after Ctrl-C while it was imported."""
     for name in ("njit", "cfunc"):
         monkeypatch.setattr(importlib.import_module("numba"), name, None)
+    monkeypatch.setattr(importlib.import_module("cupyrnn.compiled.cache"), "CFunc", None)
     call = importlib.import_module("cupyrnn.compiled.call")
     call.compiled.cache_clear()
     importlib.import_module("cupyrnn.compiled.lstm_step")._loops.cache_clear()
