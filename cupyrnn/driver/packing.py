@@ -346,6 +346,26 @@ class Packing(Rows):
         self.unpack(rows, out)
         return out
 
+    def places(self, rows: slice, reverse: bool, *, padded: bool) -> Any:
+        """
+        Return where the rows of some whole steps are, a slice where it can be.
+
+        Parameters
+        ----------
+        rows
+            In the order of `pack`, time reversed in every segment if `reverse`.
+        padded
+            Whether they are looked for among those of the padded array, else among those of `pack`.
+        """
+        if self._segments is not None:
+            index = self._mirrored[rows] if reverse else rows
+            return self._padded[index] if padded else index
+        B = self._B
+        if not reverse or B == 0:
+            return rows
+        steps = np.arange(self._T - 1 - rows.start // B, self._T - 1 - rows.stop // B, -1)
+        return self._xp.asarray((steps[:, None] * B + np.arange(B)).reshape(-1))
+
     def moves(self, reverse: bool = False) -> bool:
         """Return whether rows lie elsewhere than in the padded array."""
         return reverse or self._segments is not None
@@ -366,15 +386,6 @@ class Packing(Rows):
         by_step = rows.reshape(self._T, self._B, rows.shape[1])
         backwards = self._xp.ascontiguousarray(by_step[::-1])
         return backwards.reshape(rows.shape)
-
-    def add_reversed(self, rows: Array, out: Array) -> None:
-        """Add to out[N, K] what `reverse` returns of rows [N, K]."""
-        if self._segments is not None:
-            out += rows.take(self._mirrored, 0)
-            return
-        shape = self._T, self._B, rows.shape[1]
-        by_step = out.reshape(shape)
-        by_step += rows.reshape(shape)[::-1]
 
     def enter(self, states: Array, reverse: bool = False) -> Array:
         """Return the first states [..., S, K] of the segments, of those [..., B, K] given."""

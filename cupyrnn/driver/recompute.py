@@ -10,7 +10,7 @@ memory for one piece at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,40 @@ class Kept(NamedTuple):
 
     every: int  # k
     states: Any  # the cell's States, [n, ·] each
+
+
+class Taken:
+    """
+    Rows that lie elsewhere in another order, made for a slice of whole steps when it is asked for.
+
+    Parameters
+    ----------
+    take
+        Returns the rows, or memory for them.
+    dtype, rows
+        Their dtype, and how many there are.
+    put
+        Writes rows to where they belong.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[slice], Any],
+        dtype: np.dtype[Any],
+        rows: int,
+        put: Callable[[slice, Array], None] | None = None,
+    ) -> None:
+        self._take, self.dtype, self._rows, self._put = take, dtype, rows, put
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self._take(rows)
+
+    def put(self, rows: slice, values: Array) -> None:
+        if self._put is not None:
+            self._put(rows, values)
 
 
 class _Piece(NamedTuple):
@@ -150,7 +184,8 @@ def backward(
     cells
         Of the gradient; and of the forward pass, which may have attributes that the other has not.
     layer
-        What `forward` read and left.
+        What `forward` read and left. Unless gradients are by example, its x, given.h and grads.x
+        may be a Taken.
     memory
         For what the steps of the largest piece save.
     """
@@ -169,15 +204,47 @@ def backward(
     for piece in reversed(pieces):
         saved = cell.Saved(*(a[: piece.rows.stop - piece.rows.start] for a in memory))
         of_piece = _again(xp, again, layer, piece, saved)
-        n = of_piece.packing.sequences
-        _layer.backward(
-            xp,
-            cell,
-            of_piece,
-            each(given, lambda g, p=piece: g[p.rows]),  # type: ignore[misc]
-            each(carried, lambda s, n=n: s[:n]),  # type: ignore[misc]
-            grads._replace(x=grads.x[piece.rows], adds=grads.adds or piece is not pieces[-1]),
-        )
+        adds = grads.adds or piece is not pieces[-1]
+        _backward_piece(xp, cell, of_piece, piece, given, carried, grads._replace(adds=adds))
+
+
+def backward_of_all(
+    xp: ModuleType, cell: Cell, layer: Layer, given: Any, carried: Any, grads: Gradients
+) -> None:
+    """
+    The gradient of a layer whose steps have saved all, in pieces: see `layer.backward`.
+
+    layer.x, given.h and grads.x may be a Taken.
+    """
+    x, first, rows, saved = layer
+    kept = Kept(1, cell.states(saved))
+    pieces = list(_pieces(xp, cell, rows, 1, x.dtype))
+    if not pieces:
+        _layer.backward(xp, cell, layer, given, carried, grads)
+    for piece in reversed(pieces):
+        part = rows.part(piece.steps.start, piece.steps.stop)
+        entering = _entering(rows, piece, kept, first, part.sequences)
+        of_piece = Layer(x[piece.rows], entering, part, each(saved, lambda s, p=piece: s[p.rows]))  # type: ignore[misc]
+        adds = grads.adds or piece is not pieces[-1]
+        _backward_piece(xp, cell, of_piece, piece, given, carried, grads._replace(adds=adds))
+
+
+def _backward_piece(
+    xp: ModuleType,
+    cell: Cell,
+    layer: Layer,
+    piece: _Piece,
+    given: Any,
+    carried: Any,
+    grads: Gradients,
+) -> None:
+    """The gradient of a piece, of what belongs to all rows."""
+    n, into = layer.packing.sequences, grads.x[piece.rows]
+    of_piece = each(given, lambda g: g[piece.rows])
+    running = each(carried, lambda s: s[:n])
+    _layer.backward(xp, cell, layer, of_piece, running, grads._replace(x=into))
+    if isinstance(grads.x, Taken):
+        grads.x.put(piece.rows, into)
 
 
 def _again(xp: ModuleType, cell: Cell, layer: Layer, piece: _Piece, saved: Any) -> Layer:

@@ -12,6 +12,8 @@ from . import layer as _layer
 from . import recompute
 from .dropout import keep_mask
 from .layer import Layer
+from .products import block_rows
+from .recompute import Taken
 from .reserve import Reserved, Sizes, reserve_size, write_note
 
 if TYPE_CHECKING:
@@ -181,30 +183,71 @@ def backward(
     memory = _Memory(xp, stack, dtype, with_h=True)
     first_grad = each(first, lambda s: _like(xp, s, compute))
     nothing = [None] * (len(first) - 1)
+    # The gradient of what a layer gives, and whether its rows are those of a padded array.
     values_grad: Any = None
+    padded = True
     if output_grad is not None:
-        values_grad = packing.pack(contiguous(xp, output_grad))
+        values_grad = _by_rows(contiguous(xp, output_grad))
     input_grad = xp.empty(input.shape, dtype)
-    for layer, widths in reversed([*enumerate(net.widths)]):
-        P, (mask, saved, _) = widths[1], reserves[layer]
-        if layer:
-            values = _inputs(xp, packing, reserves[layer - 1].h)
-            if mask is not None:
-                values = _drop(values, mask, sizes)
-        else:
-            values = packing.pack(contiguous(xp, input))
+    rows = _by_rows(contiguous(xp, input))
+    for layer in reversed(range(net.L)):
+        P, (mask, saved, _) = net.widths[layer][1], reserves[layer]
+        below = reserves[layer - 1].h if layer else []
+        K = D * net.widths[layer - 1][1] if layer else input.shape[2]
         # What two directions give is added, and what is dropped scaled, before it is rounded.
         wide = compute if D > 1 or mask is not None else dtype
         # Of the input it is made where it is returned, if it can be.
-        in_place = layer == 0 and wide == dtype and not packing.moves()
-        total: Any = None
+        in_place = layer == 0 and wide == dtype
+        if in_place and packing.rows < sizes.T * sizes.B:
+            input_grad[...] = 0
+        total = _by_rows(input_grad) if in_place else xp.empty((packing.rows, K), wide)
         for d in range(D):
             pl = layer * D + d
-            given = None
-            if values_grad is not None:
-                given = values_grad[:, d * P : (d + 1) * P]
-                given = packing.reverse(given) if d else xp.ascontiguousarray(given)
-            x = packing.reverse(values) if d else values
+
+            def values(some: slice, d: int = d, below: Any = below, mask: Any = mask) -> Array:
+                """Return what the layer reads."""
+                if below:
+                    parts = [
+                        h[packing.places(some, d != k, padded=False)] for k, h in enumerate(below)
+                    ]
+                    x = parts[0] if D == 1 else xp.concatenate(parts, axis=1)
+                else:
+                    x = rows[packing.places(some, d == 1, padded=True)]
+                if mask is None:
+                    return x
+                return _drop(x, mask[packing.places(some, d == 1, padded=False)], sizes)
+
+            def grad_of(
+                some: slice, d: int = d, P: int = P, given: Any = values_grad, padded: bool = padded
+            ) -> Array:
+                """Return the gradient of what the layer gives."""
+                places = packing.places(some, d == 1, padded=padded)
+                of_direction: Array = given[:, d * P : (d + 1) * P][places]
+                return xp.ascontiguousarray(of_direction)
+
+            def memory_of(
+                some: slice, d: int = d, total: Any = total, in_place: bool = in_place
+            ) -> Array:
+                """Return where the gradient of what the layer reads is made."""
+                places = packing.places(some, d == 1, padded=in_place)
+                if d == 0 and isinstance(places, slice):
+                    return total[places]
+                return xp.empty((some.stop - some.start, total.shape[1]), total.dtype)
+
+            def put(
+                some: slice,
+                made: Array,
+                d: int = d,
+                total: Any = total,
+                in_place: bool = in_place,
+            ) -> None:
+                """Write it, or add that of a second direction."""
+                places = packing.places(some, d == 1, padded=in_place)
+                if d:
+                    total[places] += made
+                elif not isinstance(places, slice):
+                    total[places] = made
+
             entered = _enter(xp, packing, first, pl, d)
             carried = first._make(
                 [
@@ -214,27 +257,44 @@ def backward(
                     for s, g in zip(entered, last_grad, strict=True)
                 ]
             )
-            into_result = in_place and d == 0
-            part = packing.pack(input_grad) if into_result else xp.empty(values.shape, wide)
-            of_layer, into = Layer(x, entered, packing, saved[d]), grads[pl]._replace(x=part)
+            n = packing.rows
+            x: Any = Taken(values, dtype, n)
+            given: Any = None if values_grad is None else Taken(grad_of, dtype, n)
+            into: Any = Taken(memory_of, total.dtype, n, put)
+            # In pieces, where rows move and are more than what a piece has at least.
+            moves = D > 1 or packing.moves()
+            whole = grads[pl].by in ("examples", "norms") or not moves or n <= block_rows(xp)
+            made = into
+            if whole:
+                everything = slice(0, n)
+                x, made = x[everything], into[everything]
+                given = None if given is None else given[everything]
+            of_layer, written = Layer(x, entered, packing, saved[d]), grads[pl]._replace(x=made)
             given = first._make([given, *nothing])
-            if every is None:
-                _layer.backward(xp, cells[pl], of_layer, given, carried, into)
-            else:
+            if every is not None:
                 both, of_steps = (cells[pl], again[pl]), memory(pl)
-                recompute.backward(xp, both, of_layer, given, carried, into, of_steps)
+                recompute.backward(xp, both, of_layer, given, carried, written, of_steps)
+            elif whole:
+                _layer.backward(xp, cells[pl], of_layer, given, carried, written)
+            else:
+                recompute.backward_of_all(xp, cells[pl], of_layer, given, carried, written)
+            if whole:
+                into.put(everything, made)
             for to, state in zip(first_grad, carried, strict=True):
                 if to is not None:
                     to[pl][...] = packing.enter_grad(state, d == 1)
-            del given, x, of_layer  # not to have these of both directions at once
-            if d:
-                packing.add_reversed(part, total)
-            else:
-                total = part
-        values_grad = cast(total if mask is None else _drop(total, mask, sizes), dtype)
+            del given, x, of_layer, made, written  # not to have these of two directions at once
+        values_grad, padded = total, in_place
+        if not in_place:
+            values_grad = cast(total if mask is None else _drop(total, mask, sizes), dtype)
     if not in_place:
         packing.unpack(values_grad, input_grad)
     return input_grad, each(first_grad, lambda s: _rounded(s, dtype))
+
+
+def _by_rows(a: Array) -> Array:
+    """Return [T*B, K] of a[T, B, K]."""
+    return a.reshape(a.shape[0] * a.shape[1], a.shape[2])
 
 
 def _rounded(state: Any, dtype: Any) -> Any:
