@@ -416,9 +416,10 @@ def test_what_is_taken_fits_into_the_registers(cell: str, dtype: str, arch: int)
             name = compile.instance(template_of(kernel, layout, layout.split), dtype)
             source = common.source(dtype, kernel.source)
             cubin = nvrtc.compile_cubin(source, (name,), f"sm_{arch}", compile.OPTIONS)
-            usage, (steps, *_) = cubin.kernels[name], nvdisasm.loops(cubin)[name]
+            usage, found = cubin.kernels[name], nvdisasm.loops(cubin)[name]
+            # The loop that loads the matrix may be the longer one.
+            steps = next(loop for loop in found if loop["BAR"])
             assert usage.spill_stores == usage.spill_loads == usage.stack == 0
-            assert steps["BAR"] > 0
             assert steps["LDL"] == steps["STL"] == 0
             assert usage.registers * -(-layout.threads // 128) * 128 <= 65536
             assert usage.shared == layout.vectors
