@@ -179,6 +179,9 @@ def _check_layers(
             f" ({run.directions}, {symbols}) for each layer"
         )
     for layer, (a, width) in enumerate(zip(states, net.widths, strict=True)):
+        if a is None:  # the whole of an optional state may be None
+            expected = f"a {run.xp.__name__}.ndarray like input"
+            raise TypeError(f"{op}: {name}[{layer}] is None, expected {expected}")
         B = run.sizes.B
         shape = (net.D, B, width[of]) if run.time_major else (B, net.D, width[of])
         expect_shape(op, f"{name}[{layer}]", a, f"({run.directions}, {symbols})", shape)

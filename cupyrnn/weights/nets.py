@@ -118,8 +118,8 @@ def join_params(
     check_list(op, "nets", nets)
     for n, packed in enumerate(nets):
         if not isinstance(packed, PackedParams):
-            kind = type(packed).__name__
-            raise TypeError(f"{op}: nets[{n}] is a {kind}, expected a PackedParams")
+            kind = type_shown(packed)
+            raise TypeError(f"{op}: nets[{n}] is {kind}, expected a PackedParams")
     pairs = direction is not None
     if pairs and not (isinstance(direction, str) and direction == "bidirectional"):
         raise ValueError(f"{op}: direction is {shown(direction)}, expected 'bidirectional' or None")

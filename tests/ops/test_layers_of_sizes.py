@@ -391,3 +391,15 @@ def test_errors_of_the_gradient() -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{re.escape(f'stacked_rnn_backprop: {message}')}$"):
             cupyrnn.stacked_rnn_backprop(**{**given, **changed})
+
+
+@pytest.mark.parametrize("name", ["output_h", "output_c", "output_h_backprop", "output_c_backprop"])
+def test_a_layer_without_its_array(name: str) -> None:
+    """Of what may be None as a whole."""
+    out = cupyrnn.stacked_rnn(**small())
+    given = {**small(), **out._asdict(), "output_backprop": out.output}
+    given |= {"output_h_backprop": out.output_h, "output_c_backprop": out.output_c}
+    given[name] = [given[name][0], None]
+    message = rf"^stacked_rnn_backprop: {name}\[1\] is None, expected a numpy.ndarray like input$"
+    with pytest.raises(TypeError, match=message):
+        cupyrnn.stacked_rnn_backprop(**given)

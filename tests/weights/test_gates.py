@@ -343,7 +343,7 @@ def quantized(**changed: Any) -> Any:
         (lambda: cupyrnn.params_from_dynet([(np.ones((8, 3)), np.ones((8, 2)), np.ones(7))]), ValueError, "params_from_dynet: weights[0][2] has shape (7,), expected (4*H,) = (8,)"),
         (lambda: cupyrnn.params_to_dynet(NET._replace(direction="bidirectional", params=np.zeros(192))), ValueError, "params_to_dynet: params is of a net with rnn_mode = lstm and D = 2, expected lstm and 1"),
         (lambda: cupyrnn.join_params([]), ValueError, "join_params: nets has 0 entries, expected one or more"),
-        (lambda: cupyrnn.join_params([NET, 3]), TypeError, "join_params: nets[1] is a int, expected a PackedParams"),
+        (lambda: cupyrnn.join_params([NET, 3]), TypeError, "join_params: nets[1] is an int, expected a PackedParams"),
         (lambda: cupyrnn.join_params([NET], direction="bidirectional"), ValueError, "join_params: nets has 1 entries, expected two for each layer"),
         (lambda: cupyrnn.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=3, input_size=4)]), ValueError, "join_params: nets[1] has input_size = 4, expected 3, what is below it gives"),
         (lambda: cupyrnn.join_params([NET, cupyrnn.init_params(num_layers=1, num_units=4, input_size=3)]), ValueError, "join_params: nets[1] has num_units = 4, expected 3 like nets[0]"),
