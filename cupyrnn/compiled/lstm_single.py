@@ -153,7 +153,8 @@ def _backward(char: str) -> Any:
 @functools.lru_cache(maxsize=64)
 def _numbers(clip: float | None, gate: HardSigmoid | None, forget_bias: float, char: str) -> Array:
     """Return cell_clip, slope, offset and forget_bias, to be read."""
-    return np.array([np.inf if clip is None else clip, *(gate or (0, 0)), forget_bias], char)
+    with np.errstate(all="ignore"):  # a number too large for the dtype is inf
+        return np.array([np.inf if clip is None else clip, *(gate or (0, 0)), forget_bias], char)
 
 
 def _shared(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import array_kind, check_list, module_of, on_device, shown
+from .._arrays import array_kind, check_list, module_of, on_device, plain, shown
 from .duals import exponent_of, largest_of, scaled
 from .holder import Call, TangentLost, Traced
 from .rules import fitted
@@ -191,7 +191,7 @@ def jvp(
         try:
             with on_device(module_of(primal), primal):
                 # In the memory order of the primal, which decides the order of NumPy's sums.
-                value = primal.copy(order="K")
+                value = plain(primal).copy(order="K")
                 return Traced(value, fitted(scaled(tangent, exponent), value), call)
         except MemoryError as error:
             raise MemoryError(
@@ -242,7 +242,7 @@ def _value(a: Any) -> Any:
     if isinstance(a.value, np.generic):
         return a.value
     with on_device(module_of(a.value), a.value):
-        return a.value.copy()
+        return plain(a.value).copy()
 
 
 def _tangent(a: Any, exponent: int) -> Any:

@@ -939,6 +939,17 @@ def test_structures() -> None:
     assert [a.tolist() for a in (along["sum"], *along["c"])] == [[0] * 3, [1, 2, 3], [2, 4, 6]]
 
 
+@pytest.mark.parametrize("tangent", [np.ones((2, 3)), None])
+def test_a_subclass_gives_plain_arrays(tangent: Any) -> None:
+    """As a recarray does, whose sum is one too."""
+    x, y = np.linspace(0, 1, 6).reshape(2, 3), np.ones((2, 3))
+    record: Any = np.rec.array(x)
+    (value,), (slope,) = cupyrnn.jvp(lambda x, y: [x.sum() * y], (record, y), (tangent, y))
+    assert type(value) is type(slope) is np.ndarray
+    np.testing.assert_allclose(value, 3.0 * y)
+    np.testing.assert_allclose(slope, (9.0 if tangent is not None else 3.0) * y)
+
+
 def test_a_scalar_and_sizes_of_zero() -> None:
     value, along = cupyrnn.jvp(np.exp, (np.array(0.0),), (np.array(2.0),))
     assert (value, along) == (1, 2)

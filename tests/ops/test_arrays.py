@@ -356,6 +356,23 @@ def test_no_value_is_an_error(op: str, dtype: str, rng: np.random.Generator) -> 
                 np.testing.assert_array_equal(a.astype(float), e.astype(float))
 
 
+@pytest.mark.parametrize("loops", ["NumPy", "compiled"])
+@pytest.mark.parametrize("op", ["lstm_block_cell", "block_lstm"])
+@pytest.mark.parametrize("name", ["forget_bias", "cell_clip"])
+def test_numbers_too_large_for_the_dtype(
+    name: str, op: str, loops: str, request: pytest.FixtureRequest
+) -> None:
+    if loops == "compiled":
+        request.getfixturevalue("compiled_loops")
+    function, args = CALLS[op]
+    given = {n: a.astype(np.float32) for n, a in args.items() if n[:2] != "wc"}
+    with np.errstate(all="raise"):
+        actual = function(**given, **{name: 1e300})
+    expected = function(**given, **{name: np.inf})
+    for a, e in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
 def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("otherlib")
     other = type("Tensor", (), {"__module__": "otherlib", "shape": (9, 20), "dtype": "float64"})
