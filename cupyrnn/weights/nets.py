@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._arrays import check_list, contiguous, on_device, shown, type_shown
+from ..arithmetic.dual import real_dtype
 from ..derivatives.traced import traceable
 from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
 from .packed import PackedParams, check_model
@@ -140,7 +141,7 @@ def join_params(
                     f"{op}: nets[{n}] has {name} = {shown(theirs)}, expected {shown(ours)} like"
                     " nets[0]"
                 )
-        if vector.dtype != models[0].params.dtype:
+        if real_dtype(vector.dtype) != real_dtype(models[0].params.dtype):
             raise TypeError(
                 f"{op}: nets[{n}].params has dtype {vector.dtype}, expected"
                 f" {models[0].params.dtype} like nets[0].params"
@@ -160,7 +161,9 @@ def join_params(
     L = len(nets) // 2 if pairs else sum(net.L for _, net, _ in models)
     way: Direction = "bidirectional" if D == 2 else "unidirectional"
     whole = check_net(op, L, first.H, first.I, first.rnn_mode, "linear_input", way, first.num_proj)
-    params = zeros(op, xp, whole, models[0].params)
+    # If one of them has tangents, the whole has.
+    like = next((a for *_, a in models if a.dtype.kind == "c"), models[0].params)
+    params = zeros(op, xp, whole, like)
     parts = [place for _, net, vector in models for place in layers(vector, net)]
     with on_device(xp, params):
         for place, part in zip(layers(params, whole), parts, strict=True):

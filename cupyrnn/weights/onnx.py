@@ -577,8 +577,8 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
             gates = by_gate(xp.concatenate([w_ru, w_c], axis=1), 3)[zrh]
             W.append(gates[:, :, :I].reshape(1, 3 * H, I))
             R.append(gates[:, :, I:].reshape(1, 3 * H, H))
-            B.append(xp.zeros((1, 6 * H), b_ru.dtype))
-            B[-1][0, : 3 * H] = xp.concatenate([b_ru, b_c]).reshape(3, H)[zrh].reshape(-1)
+            of_w = xp.concatenate([b_ru, b_c]).reshape(3, H)[zrh].reshape(1, 3 * H)
+            B.append(xp.concatenate([of_w, xp.zeros_like(of_w)], axis=1))
         return OnnxParams(xp.concatenate(W), xp.concatenate(R), xp.concatenate(B))
 
 

@@ -57,9 +57,22 @@ def moved(tree: Any, direction: Any, step: float) -> Any:
     return tree_map(lambda a, t: a if t is None else a + step * t, tree, direction)
 
 
-def assert_jvp(function: Callable[..., Any], primals: Any, rng: np.random.Generator) -> Any:
-    """Check values against the function's own, tangents against central differences."""
+def alone(direction: Any, n: int) -> Any:
+    """Return what leaves a tangent to the nth array alone."""
+    count = iter(range(10**6))
+    return tree_map(lambda t: None if t is None or next(count) != n else t, direction)
+
+
+def assert_jvp(
+    function: Callable[..., Any], primals: Any, rng: np.random.Generator, only: int | None = None
+) -> Any:
+    """
+    Check values against the function's own, tangents against central differences.
+
+    With `only`, the array of this number has a tangent, and no other.
+    """
     v = direction_of(primals, rng)
+    v = v if only is None else alone(v, only)
     value, along = cupyrnn.jvp(function, primals, v)
     expected = list(leaves(function(*primals)))
     found, tangents = list(leaves(value)), list(leaves(along))
@@ -183,6 +196,9 @@ def test_conversions(name: str, rng: np.random.Generator) -> None:
     function, primal = conversions(rng)[name]
     along = assert_jvp(function, (primal,), rng)
     assert any(np.abs(t).max(initial=0) > 0 for t in leaves(along))
+    arrays = list(leaves(primal))
+    for n in range(len(arrays)) if len(arrays) > 1 else ():
+        assert_jvp(function, (primal,), rng, only=n)
 
 
 def onnx_node(rng: np.random.Generator, op: str, D: int, peephole: bool = False) -> list[Any]:
