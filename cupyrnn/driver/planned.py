@@ -58,6 +58,11 @@ def fits(leaves: Leaves) -> bool:
     )
 
 
+def compiled_loops() -> Callable[[str], Any]:
+    """Return what finds the compiled loops of a cell."""
+    return _layer._compiled
+
+
 def _like(a: Array) -> Array:
     """Return memory in C order for an array of the same shape."""
     return np.empty(a.shape, a.dtype)

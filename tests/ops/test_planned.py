@@ -239,11 +239,19 @@ def test_a_plan_is_not_taken_where_numba_is_off(
     both(net, given)
     expected = both(net, given)
     layer = importlib.import_module("cupyrnn.driver.layer")
-    monkeypatch.setattr(layer, "_compiled", lambda _: None)
+    other, plan = problem((6, 2, 4, 5), dtype="float64"), ["Forward", "Backward"]
     plans.clear()
-    for a, b in zip(both(net, given), expected, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-12)
+    with monkeypatch.context() as patch:
+        patch.setattr(layer, "_compiled", lambda _: None)
+        for a, b in zip(both(net, given), expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
+        for _ in range(3):
+            both(*other)
     assert not plans
+    both(net, given)
+    assert plans == plan
+    both(*other)
+    assert plans == [*plan, *plan]
 
 
 def test_several_threads_call_at_once(plans: list[str]) -> None:
