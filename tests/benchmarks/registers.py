@@ -28,7 +28,7 @@ from cupyrnn.kernels.tiles import common as tiles  # noqa: E402
 
 def table() -> list[str]:
     version = importlib.metadata.version("nvidia-cuda-nvrtc")
-    lines = [f"Registers per thread, NVRTC {version}; no kernel spills.", ""]
+    lines = [f"Registers per thread, NVRTC {version}; no kernel of a single step spills.", ""]
     lines += ["| kernel | " + " | ".join(ARCHITECTURES) + " |", "|---" * 6 + "|"]
     for room in CELLS.values():
         for dtype in common.TYPES:
