@@ -376,11 +376,21 @@ def vjp(
 ) -> tuple[GRUOutputs[ArrayT], Pullback[GRUGrads[ArrayT]]]: ...
 @overload
 def vjp(
-    function: Callable[..., LSTMOutputs[ArrayT]], /, *args: Any, save: Save, **kwargs: Any
+    function: Callable[..., LSTMOutputs[ArrayT]],
+    x: ArrayT,
+    /,
+    *args: Any,
+    save: Save,
+    **kwargs: Any,
 ) -> tuple[LSTMOutputs[ArrayT], Pullback[LSTMGrads[ArrayT]]]: ...
 @overload
 def vjp(
-    function: Callable[..., GRUOutputs[ArrayT]], /, *args: Any, save: Save, **kwargs: Any
+    function: Callable[..., GRUOutputs[ArrayT]],
+    x: ArrayT,
+    /,
+    *args: Any,
+    save: Save,
+    **kwargs: Any,
 ) -> tuple[GRUOutputs[ArrayT], Pullback[GRUGrads[ArrayT]]]: ...
 @overload
 def vjp(

@@ -30,7 +30,7 @@ def _can_be_linked(data: Any) -> bool:
     return all(binding.address_of_symbol(name) is not None for name in needed)
 
 
-class _Cache(FunctionCache):
+class _Cache(FunctionCache):  # type: ignore[misc, unused-ignore]
     """Numba's cache of a function, which loads no more than the function needs."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
