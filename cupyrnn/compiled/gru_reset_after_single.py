@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .products import vectors_of
 from .simd import VECTOR_BYTES, part, size_of
 from .single import (
     at,
-    compiled_step,
+    compiled_ways,
     input_or_nothing,
     lying,
     memory_of_step,
@@ -112,21 +112,10 @@ def gru_reset_after_backward(
         multiply_back(one, B, a, rs_a, 3 * H, w, turned, width, into, add, to)
 
 
-@functools.cache
-def _forward(char: str) -> Any:
-    kinds = f"n n w1 t r2 r2 n r2 r2 n r1 r1 r1 n n{' w2' * 7}"
-    return compiled_step(gru_reset_after_forward, kinds, char)
-
-
-@functools.cache
-def _backward(char: str) -> Any:
-    kinds = f"w1 t{' r2' * 5} w2 r1 n n r2 n r2 n w2 n w2 n w2"
-    return compiled_step(gru_reset_after_backward, kinds, char)
-
-
-def takes(cell: GRUResetAfter, dtype: np.dtype[Any], way: str) -> bool:
-    """Return whether a cell's single step is compiled."""
-    return (_forward if way == "forward_step" else _backward)(dtype.char) is not None
+_forward, _backward, takes = compiled_ways(
+    (gru_reset_after_forward, f"n n w1 t r2 r2 n r2 r2 n r1 r1 r1 n n{' w2' * 7}"),
+    (gru_reset_after_backward, f"w1 t{' r2' * 5} w2 r1 n n r2 n r2 n w2 n w2 n w2"),
+)
 
 
 def forward_step(cell: GRUResetAfter, x: Array, first: States, saved: GRUResetAfterOutputs) -> None:

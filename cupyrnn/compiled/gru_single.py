@@ -14,7 +14,7 @@ from .products import vectors_of
 from .simd import VECTOR_BYTES, size_of
 from .single import (
     at,
-    compiled_step,
+    compiled_ways,
     lying,
     memory_of_step,
     multiply_back,
@@ -116,27 +116,16 @@ def gru_backward(
         multiply_back(one, B, a, K * size, K, w, turned, width, into, add, to)
 
 
-@functools.cache
-def _forward(char: str) -> Any:
-    kinds = f"n n w1 t r2 r2 n r2 n r2 r2 n r2 n r1 r1 r1 n n{' w2' * 7}"
-    return compiled_step(gru_forward, kinds, char)
-
-
-@functools.cache
-def _backward(char: str) -> Any:
-    kinds = "w1 t r2 r2 r2 r2 w2 r1 n r2 n r2 n r2 n r2 n w2 w2 w2 w2"
-    return compiled_step(gru_backward, kinds, char)
+_forward, _backward, takes = compiled_ways(
+    (gru_forward, f"n n w1 t r2 r2 n r2 n r2 r2 n r2 n r1 r1 r1 n n{' w2' * 7}"),
+    (gru_backward, "w1 t r2 r2 r2 r2 w2 r1 n r2 n r2 n r2 n r2 n w2 w2 w2 w2"),
+)
 
 
 @functools.lru_cache(maxsize=64)
 def _numbers(gate: HardSigmoid | None, char: str) -> Array:
     """Return slope and offset, to be read."""
     return np.array(gate or (0, 0), char)
-
-
-def takes(cell: GRU, dtype: np.dtype[Any], way: str) -> bool:
-    """Return whether a cell's single step is compiled."""
-    return (_forward if way == "forward_step" else _backward)(dtype.char) is not None
 
 
 def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:

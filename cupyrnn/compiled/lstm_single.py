@@ -13,7 +13,7 @@ from .products import vectors_of
 from .simd import VECTOR_BYTES, size_of
 from .single import (
     at,
-    compiled_step,
+    compiled_ways,
     input_or_nothing,
     lying,
     memory_of_step,
@@ -138,16 +138,10 @@ def lstm_backward(
                 totals[k, j] += sums[k, j]
 
 
-@functools.cache
-def _forward(char: str) -> Any:
-    kinds = f"n n w1 t r2 r2 n r2 r2 r2 n r2 n{' r1' * 5}{' n' * 5}{' w2' * 9}"
-    return compiled_step(lstm_forward, kinds, char)
-
-
-@functools.cache
-def _backward(char: str) -> Any:
-    kinds = f"w1 t {'r2 ' * 7}w2 w2 r1 r1 r1 r1{' n' * 5}{' r2 n' * 3}{' w2' * 4}"
-    return compiled_step(lstm_backward, kinds, char)
+_forward, _backward, takes = compiled_ways(
+    (lstm_forward, f"n n w1 t r2 r2 n r2 r2 r2 n r2 n{' r1' * 5}{' n' * 5}{' w2' * 9}"),
+    (lstm_backward, f"w1 t {'r2 ' * 7}w2 w2 r1 r1 r1 r1{' n' * 5}{' r2 n' * 3}{' w2' * 4}"),
+)
 
 
 @functools.lru_cache(maxsize=64)
@@ -171,11 +165,6 @@ def _shared(
 
 def _shared_of(cell: LSTM, char: str) -> tuple[Any, ...]:
     return _shared(cell.peephole, _numbers(cell.cell_clip, cell.gate, 0.0, char), cell.gate)
-
-
-def takes(cell: LSTM, dtype: np.dtype[Any], way: str) -> bool:
-    """Return whether a cell's single step is compiled."""
-    return (_forward if way == "forward_step" else _backward)(dtype.char) is not None
 
 
 def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) -> None:

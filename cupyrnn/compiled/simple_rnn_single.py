@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .formulas import DELTAS_OF_SIMPLE, RELU, STATE_OF_SIMPLE, TANH
 from .products import vectors_of
 from .simd import size_of
 from .single import (
     at,
-    compiled_step,
+    compiled_ways,
     input_or_nothing,
     lying,
     memory_of_step,
@@ -80,19 +77,10 @@ def simple_rnn_backward(
         multiply_back(one, B, at(dz), row, H, w, turned, width, into, 0, to)
 
 
-@functools.cache
-def _forward(char: str) -> Any:
-    return compiled_step(simple_rnn_forward, "n n w1 t r2 r2 n r2 r2 n r1 n w2", char)
-
-
-@functools.cache
-def _backward(char: str) -> Any:
-    return compiled_step(simple_rnn_backward, "w1 t r2 w2 n r2 n r2 n w2 w2", char)
-
-
-def takes(cell: SimpleRNN, dtype: np.dtype[Any], way: str) -> bool:
-    """Return whether a cell's single step is compiled."""
-    return (_forward if way == "forward_step" else _backward)(dtype.char) is not None
+_forward, _backward, takes = compiled_ways(
+    (simple_rnn_forward, "n n w1 t r2 r2 n r2 r2 n r1 n w2"),
+    (simple_rnn_backward, "w1 t r2 w2 n r2 n r2 n w2 w2"),
+)
 
 
 def forward_step(cell: SimpleRNN, x: Array, first: States, saved: SimpleRNNOutputs) -> None:

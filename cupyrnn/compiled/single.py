@@ -306,6 +306,25 @@ def compiled_step(function: Callable[..., None], arguments: str, char: str) -> A
         return None
 
 
+def compiled_ways(
+    forward: tuple[Callable[..., None], str], backward: tuple[Callable[..., None], str]
+) -> tuple[Callable[[str], Any], Callable[[str], Any], Callable[..., bool]]:
+    """
+    Return what gives the two functions of a cell's single step for a dtype, and its `takes`.
+
+    Each way is a function and the kinds of its arguments, as in `compiled_step`.
+    """
+    to, back = (
+        functools.cache(functools.partial(compiled_step, *way)) for way in (forward, backward)
+    )
+
+    def takes(cell: Any, dtype: np.dtype[Any], way: str) -> bool:
+        """Return whether a cell's single step is compiled."""
+        return (to if way == "forward_step" else back)(dtype.char) is not None
+
+    return to, back, takes
+
+
 def input_or_nothing(cell: Any, step: BackwardStep) -> tuple[tuple[Array, int], Array]:
     """Return the matrix of the input as it lies and where its gradient goes, if it is wanted."""
     if step.x is None:
