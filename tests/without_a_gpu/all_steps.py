@@ -168,6 +168,33 @@ def use_interpreter(monkeypatch: pytest.MonkeyPatch, arch: str, order: str = "to
     forget()
 
 
+def interpreted(
+    cupy: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Any,
+    arch: str,
+    order: str = "together",
+    tolerances: tuple[float, float] = (1e-4, 1e-5),
+) -> list[np.ndarray]:
+    """
+    Return what NVRTC's code gives, every address and race looked at, if it agrees with g++'s.
+
+    `tolerances` are the relative and the absolute one.
+    """
+    reason = nvrtc.have_nvrtc()
+    if reason is not None:
+        pytest.skip(reason)
+    monkeypatch.setattr(fake_cupy, "compile_module", runner.compile_module)
+    forget()
+    expected = on(cupy, call)
+    use_interpreter(monkeypatch, arch, order)
+    found, (rtol, atol) = on(cupy, call), tolerances
+    for a, e in zip(found, expected, strict=True):
+        a_64, e_64 = a.astype(np.float64), e.astype(np.float64)
+        np.testing.assert_allclose(a_64, e_64, rtol=rtol, atol=atol)
+    return found
+
+
 def same(found: list[np.ndarray], expected: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, e) for a, e in zip(found, expected, strict=True))
 

@@ -31,12 +31,12 @@ from without_a_gpu.all_steps import (
     caught_by,
     forget,
     has_device,
+    interpreted,
     needs_tool,
     on,
     plant,
     same,
     taken_by,
-    use_interpreter,
     use_order,
 )
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvdisasm, nvrtc, runner
@@ -205,18 +205,11 @@ def test_the_ptx_agrees(
     order: str,
 ) -> None:
     """NVRTC's code, interpreted, every address and race looked at; the share changes no bit."""
-    reason = nvrtc.have_nvrtc()
-    if reason is not None:
-        pytest.skip(reason)
     has_device(monkeypatch, 2)
     call = calls(3, 3, 9, lengths=(1, 3, 2))[cell]
     share(monkeypatch, 0.5)
-    expected = on(cupy_on_cpu, call)
-    use_interpreter(monkeypatch, arch, order)
-    found = on(cupy_on_cpu, call)
+    found = interpreted(cupy_on_cpu, monkeypatch, call, arch, order)
     assert all(asked)
-    for a, e in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
     share(monkeypatch, 1)
     assert same(on(cupy_on_cpu, call), found)
 
@@ -227,15 +220,9 @@ def test_the_ptx_agrees(
 def test_the_ptx_agrees_at_full_size(
     cupy_on_cpu: ModuleType, asked: Asked, monkeypatch: pytest.MonkeyPatch, cell: str
 ) -> None:
-    reason = nvrtc.have_nvrtc()
-    if reason is not None:
-        pytest.skip(reason)
     has_device(monkeypatch, 2, 90)
     call = calls(2, 2, 200 if cell == "simple_rnn" else 128)[cell]
-    expected = on(cupy_on_cpu, call)
-    use_interpreter(monkeypatch, "compute_90")
-    for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-3, atol=1e-4)
+    interpreted(cupy_on_cpu, monkeypatch, call, "compute_90", tolerances=(1e-3, 1e-4))
     assert all(asked)
 
 

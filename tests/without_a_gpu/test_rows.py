@@ -29,12 +29,12 @@ from without_a_gpu.all_steps import (
     calls,
     caught_by,
     has_device,
+    interpreted,
     launches,
     needs_tool,
     on,
     plant,
     taken_by,
-    use_interpreter,
     use_order,
 )
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc
@@ -363,15 +363,8 @@ def test_the_ptx_agrees(
     order: str,
 ) -> None:
     """NVRTC's code, interpreted, every address and race looked at."""
-    reason = nvrtc.have_nvrtc()
-    if reason is not None:
-        pytest.skip(reason)
     has_device(monkeypatch, 2)
-    call = calls(3, 3, 9, lengths=(1, 3, 2))[cell]
-    expected = on(cupy_on_cpu, call)
-    use_interpreter(monkeypatch, arch, order)
-    for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
+    interpreted(cupy_on_cpu, monkeypatch, calls(3, 3, 9, lengths=(1, 3, 2))[cell], arch, order)
     assert all(all(found) for found in taken.values())
 
 

@@ -26,17 +26,16 @@ from without_a_gpu.all_steps import (
     SANITIZER,
     calls,
     caught_by,
-    forget,
     has_device,
+    interpreted,
     launches,
     needs_tool,
     on,
     plant,
     taken_by,
-    use_interpreter,
     use_order,
 )
-from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc
+from without_a_gpu.cuda_on_cpu import nvrtc
 from without_a_gpu.cuda_on_cpu.runner import compile_module
 from without_a_gpu.ptx.executor import Executor
 
@@ -383,18 +382,10 @@ def test_the_ptx_agrees(
     dtype: str,
 ) -> None:
     """NVRTC's code, interpreted, every address and race looked at; H odd and even."""
-    reason = nvrtc.have_nvrtc()
-    if reason is not None:
-        pytest.skip(reason)
+    tolerances = TOLERANCES[dtype], TOLERANCES[dtype]
     for H in (17, 34):
         call = calls(3, 9, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3))[cell]
-        monkeypatch.setattr(fake_cupy, "compile_module", compile_module)
-        forget()
-        expected = on(cupy_on_cpu, call)
-        use_interpreter(monkeypatch, f"compute_{arch}", order)
-        for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
-            a, e = a.astype(np.float64), e.astype(np.float64)
-            np.testing.assert_allclose(a, e, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+        interpreted(cupy_on_cpu, monkeypatch, call, f"compute_{arch}", order, tolerances)
     assert all(all(found) for found in taken.values())
 
 
