@@ -24,7 +24,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ._arrays import shown
+from ._arrays import check_integer, check_lengths, check_resets, shown
 from .cudnn_rnn import cudnn_rnn as _cudnn_rnn
 from .cudnn_rnn import cudnn_rnn_backprop
 from .derivatives.duals import along
@@ -411,6 +411,24 @@ ad.primitive_transposes.__setitem__(_linear_p, _linear_transpose)
 batching.primitive_batchers.__setitem__(_linear_p, _linear_batch)
 
 
+def _checked(name: str, n: str, given: Any, T: int, B: int, time_major: bool) -> Any:
+    """Return a seed, lengths or resets as an array; what is traced may have any values."""
+    known = np.zeros(given.shape, given.dtype) if isinstance(given, jax.core.Tracer) else given
+    if n == "sequence_lengths":
+        made: Any = check_lengths(name, known, T, B)
+    elif n == "resets":
+        T, B, symbols = (T, B, "(T, B)") if time_major else (B, T, "(B, T)")
+        made = check_resets(name, known, T, B, symbols=symbols)
+    else:
+        made = np.zeros((), jax.dtypes.canonicalize_dtype(getattr(known, "dtype", np.int64)))
+        try:
+            made[()] = check_integer(name, n, known)
+        except OverflowError:
+            what = f"{n} is {shown(known)}, expected what an {made.dtype}, JAX's here, can hold"
+            raise ValueError(f"{name}: {what}") from None
+    return jnp.asarray(made if known is given else given)
+
+
 def _call(
     name: str, inputs: dict[str, Any], extras: dict[str, Any], attributes: dict[str, Any]
 ) -> Any:
@@ -422,7 +440,11 @@ def _call(
             what = f"{n} is {shown(value)}, expected what Python knows while JAX traces"
             raise TypeError(f"{name}: {what}") from None
     given = {n: jax.tree.map(jnp.asarray, a) for n, a in inputs.items() if a is not None}
-    rest = {n: jnp.asarray(a) for n, a in extras.items() if a is not None}
+    x, major = next(iter(given.values())), attributes.get("time_major", True)
+    rest = {}
+    if getattr(x, "ndim", 0) == 3:  # else the op refuses it
+        T, B = x.shape[:2] if major else x.shape[1::-1]
+        rest = {n: _checked(name, n, a, T, B, major) for n, a in extras.items() if a is not None}
     leaves, tree = jax.tree.flatten(given)
     call = _Call(name, tree, tuple(rest), tuple(attributes.items()))
     return _forward(call, tuple(leaves), tuple(rest.values()))[0]
@@ -585,7 +607,7 @@ def cudnn_rnn(
     rnn_mode, input_mode, direction, dropout : strings, float
         Attributes, which are static.
     seed, seed2 : integers
-        What dropout's masks depend on; they may be traced.
+        What dropout's masks depend on, as large as JAX's integers; they may be traced.
     num_proj, recurrent_activation, time_major : int, str, bool
         Attributes, which are static.
 
@@ -648,7 +670,7 @@ def stacked_rnn(
     direction, dropout : str, float
         Attributes, which are static.
     seed, seed2 : integers
-        What dropout's masks depend on; they may be traced.
+        What dropout's masks depend on, as large as JAX's integers; they may be traced.
     forget_bias, cell_clip, gate_order, recurrent_activation, time_major : floats, strings, bool
         Attributes, which are static.
 

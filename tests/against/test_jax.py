@@ -231,3 +231,67 @@ def test_errors_come_while_a_call_is_traced() -> None:
     )
     with pytest.raises(TypeError, match=f"^{message}$"):
         cj.cudnn_rnn(x, h, None, packed)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
+        ({"seed2": True}, TypeError, "seed2 is True, expected an integer"),
+        ({"seed": 2**70}, ValueError, f"seed is {2**70}, expected what an int64, JAX's here"),
+        ({"seed": np.zeros(2, int)}, TypeError, r"seed is array\(\[0, 0\]"),
+        ({"sequence_lengths": [4, 2, 9]}, ValueError, r"sequence_lengths\[2\] is 9, expected in"),
+        ({"sequence_lengths": [4.0, 2, 1]}, TypeError, "sequence_lengths has dtype float64, "),
+        ({"sequence_lengths": [2**32, 0, 0]}, ValueError, r"sequence_lengths\[0\] is 4294967296, "),
+        ({"resets": np.zeros((4, 3))}, TypeError, "resets has dtype float64, expected bool"),
+        (
+            {"resets": np.zeros((3, 4), bool)},
+            ValueError,
+            r"resets has shape \(3, 4\), expected \(T, B",
+        ),
+        (
+            {"resets": np.zeros((4, 3), bool), "time_major": False},
+            ValueError,
+            r"resets has shape \(4, 3\), expected \(B, T\) = \(3, 4\)",
+        ),
+    ],
+)
+def test_seeds_lengths_and_resets_are_checked_at_once(
+    given: dict[str, Any], error: Any, message: str
+) -> None:
+    """JAX would take a part of a number, or find fault only when the call runs."""
+    p = np.zeros(cupyrnn.cudnn_rnn_params_size(2, 3, 2))
+    x, h = np.zeros((3, 4, 2) if "time_major" in given else (4, 3, 2)), np.zeros((2, 3, 3))
+    if "time_major" in given:
+        h = h.transpose(1, 0, 2)
+    with pytest.raises(error, match=f"^cudnn_rnn: {message}"):
+        cj.cudnn_rnn(x, h, h, p, dropout=0.5, **given)
+
+
+def test_of_traced_lengths_the_dtype_and_the_shape_are_checked() -> None:
+    x, h, c, w, b = args()
+    jitted = jax.jit(lambda n: cj.block_lstm(x, h, c, w, b, sequence_lengths=n).h)
+    with pytest.raises(TypeError, match=r"^block_lstm: sequence_lengths has dtype float64"):
+        jitted(jnp.ones(B))
+    with pytest.raises(ValueError, match=r"^block_lstm: sequence_lengths has shape \(1,\)"):
+        jitted(jnp.ones(1, int))
+    seeded = jax.jit(lambda seed: cj.cudnn_rnn(
+        x, h[None], c[None], np.zeros(cupyrnn.cudnn_rnn_params_size(1, H, I)), seed=seed
+    ).output)  # fmt: skip
+    with pytest.raises(TypeError, match=r"^cudnn_rnn: seed is array"):
+        seeded(1.5)
+
+
+def test_large_seeds_are_those_of_numpy() -> None:
+    """Without jax_enable_x64 a seed keeps all of its bits, or is refused."""
+    draw = np.random.default_rng(0).normal
+    x, h = draw(size=(4, 3, 2)).astype("f4"), np.zeros((2, 3, 3), "f4")
+    p = draw(size=cupyrnn.cudnn_rnn_params_size(2, 3, 2)).astype("f4")
+    with jax.enable_x64(False):
+        for seed in (-1, 2**31 - 1, np.uint32(2**32 - 1), jnp.int32(7)):
+            found = cj.cudnn_rnn(x, h, h, p, dropout=0.5, seed=seed).output
+            expected = cupyrnn.cudnn_rnn(x, h, h, p, dropout=0.5, seed=int(seed)).output
+            np.testing.assert_array_equal(found, expected)
+        for wide in (2**31, np.int64(2**40 + 5)):
+            with pytest.raises(ValueError, match=r"^cudnn_rnn: seed is .* expected what an int32"):
+                cj.cudnn_rnn(x, h, h, p, dropout=0.5, seed=wide)
