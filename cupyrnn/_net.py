@@ -464,6 +464,16 @@ class Plans:
         """What belongs to our reserve_space."""
         return host_reserved_of(OWN, self._net, self._run)
 
+    def left(self, host_reserved: object) -> bool:
+        """Return whether a call like these returned it, and saved all."""
+        expected = self.host_reserved
+        return (
+            type(host_reserved) is np.ndarray
+            and host_reserved.dtype == expected.dtype
+            and host_reserved.shape == expected.shape
+            and host_reserved.tobytes() == expected.tobytes()
+        )
+
     def _packed(self) -> Packed | None:
         """Return the net as it is laid out; None where it cannot be."""
         net, run = self._net, self._run

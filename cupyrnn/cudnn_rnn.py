@@ -153,19 +153,18 @@ def _check(
     """
     lengths, resets, *attributes, seed, seed2, save = run
     given = dict(backward or {})
-    # Any integer is a seed: not to be looked up by. Lengths, resets and host_reserved have values.
-    if (
-        not (lengths is resets is given.pop("host_reserved", None) is None)
-        or not type(seed) is type(seed2) is int
-    ):
+    reserved = given.pop("host_reserved", None)
+    # Any integer is a seed: not to be looked up by. Lengths and resets have values.
+    if not (lengths is resets is None) or not type(seed) is type(seed2) is int:
         return _check_all(op, states, net, run, engine, backward)
     said = (op, engine, *net.said, *attributes, save)
     key = signature(said, (*states, net.params, *given.values()))
     key = None if key is None else (*key, net.known)
     found = _SETTLED.get(key)
-    if found is None:
+    if found is None or not (reserved is None or found[-1].left(reserved)):
         call = _check_all(op, states, net, run, engine, backward)
-        _SETTLED.keep(key, (call.run, call.net, call.engine, Plans(call.net, call.run)))
+        if found is None and (reserved is None or call.run.every is None):
+            _SETTLED.keep(key, (call.run, call.net, call.engine, Plans(call.net, call.run)))
         return call
     settled_run, made, by, plans = found
     if settled_run.sizes[-2:] != (seed, seed2):

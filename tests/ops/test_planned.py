@@ -45,8 +45,7 @@ def problem(
 def both(net: Net, given: Net, **others: Any) -> list[Any]:
     """Return the outputs and the gradients of a call."""
     out = cupyrnn.cudnn_rnn(**net, **others)
-    saved = {name: a for name, a in out._asdict().items() if name != "host_reserved"}
-    return [*out, *cupyrnn.cudnn_rnn_backprop(**net, **saved, **given, **others)]
+    return [*out, *cupyrnn.cudnn_rnn_backprop(**net, **out._asdict(), **given, **others)]
 
 
 def equal(actual: list[Any], expected: list[Any]) -> None:
@@ -230,6 +229,36 @@ def test_what_is_not_planned_is_as_before(change: str, plans: list[str]) -> None
         ]
         np.testing.assert_allclose(grads[1].sum(0), grads[0], atol=1e-5)
     assert plans == ["Backward"] * (change == "weight_gradients")
+
+
+def test_host_reserved_may_be_left_out_or_be_of_another_call(plans: list[str]) -> None:
+    net, given = problem((5, 2, 4, 5))
+    expected = both(net, given)[5:]
+    out = cupyrnn.cudnn_rnn(**net)
+    kept = cupyrnn.cudnn_rnn(**net, save=2)
+
+    def grads(**saved: Any) -> list[Any]:
+        return [*cupyrnn.cudnn_rnn_backprop(**net, **{**out._asdict(), **saved}, **given)]
+
+    class Other(np.ndarray):
+        pass
+
+    plans.clear()
+    for host_reserved in (None, out.host_reserved, np.repeat(out.host_reserved, 2)[::2]):
+        equal(grads(host_reserved=host_reserved), expected)
+    assert plans == ["Backward"] * 3
+    equal(grads(host_reserved=out.host_reserved.view(Other)), expected)
+    equal(grads(**kept._asdict()), expected)
+    assert plans == ["Backward"] * 3
+    for n in range(5):
+        other = out.host_reserved.copy()
+        other[n] ^= 1
+        with pytest.raises(ValueError, match="host_reserved"):
+            grads(host_reserved=other)
+    with pytest.raises(TypeError, match="int8"):
+        grads(host_reserved=out.host_reserved.view(np.uint8))
+    equal(grads(), expected)
+    assert plans == ["Backward"] * 4
 
 
 def test_a_plan_is_not_taken_where_numba_is_off(
