@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer
+from .._arrays import check_bool, check_dropout, check_integer, type_shown
 from ..arithmetic.gates import check_gate
 from ..weights.init import init_block_lstm, init_params
 from ..weights.params import check_net
@@ -44,6 +44,15 @@ def draw(module: torch.nn.Module, drawn: dict[str, Any]) -> None:
 def generator() -> np.random.Generator:
     """Return a generator that depends on torch.manual_seed."""
     return np.random.default_rng(int(torch.randint(2**62, (), device="cpu")))
+
+
+def check_pair(op: str, name: str, given: Any, what: str) -> None:
+    """Check that states are a tuple or list of two: a tensor would come apart along an axis."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        count = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
+        raise TypeError(
+            f"{op}: {name} is {type_shown(given)}{count}, expected a pair of tensors, {what}"
+        )
 
 
 def _shown(sizes: tuple[int, ...], given: dict[str, Any], defaults: dict[str, Any]) -> str:
@@ -210,8 +219,10 @@ class BlockLSTM(torch.nn.Module):
         """
         check_tensor("block_lstm", "x", x)
         if state is None:
-            zeros = x.new_zeros((x.shape[1], self.w.shape[1] // 4))
+            B = x.shape[1] if x.ndim == 3 else 0  # of other shapes the op refuses x
+            zeros = x.new_zeros((B, self.w.shape[1] // 4))
             state = (zeros, zeros)
+        check_pair("block_lstm", "state", state, "(cs_prev, h_prev)")
         return block_lstm(
             x,
             *state,
@@ -377,10 +388,13 @@ class CudnnRNN(torch.nn.Module):
         check_tensor("cudnn_rnn", "input", input)
         if state is None:
             places, P, H = self._states
-            B = input.shape[1 if self.attributes["time_major"] else 0]
+            B = 0  # of other shapes the op refuses input
+            if input.ndim == 3:
+                B = input.shape[1 if self.attributes["time_major"] else 0]
             order = (places, B) if self.attributes["time_major"] else (B, places)
             c = input.new_zeros((*order, H)) if self.attributes["rnn_mode"] == "lstm" else None
             state = (input.new_zeros((*order, P)), c)
+        check_pair("cudnn_rnn", "state", state, "(input_h, input_c)")
         dropout = self.dropout if self.training else 0.0
         return cudnn_rnn(
             input,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from .._arrays import check_dropout, check_save, type_shown
+from .._arrays import check_dropout, check_save
 from ..weights.params import check_net, layout
 from .definitions import CUDNN_RNN
 from .functions import extras, keeps, save_of
+from .modules import check_pair
 from .ops import check_tensor
 
 if TYPE_CHECKING:
@@ -158,10 +159,8 @@ class Recurrent(torch.nn.Module):
         """Return the states that are given, one or two."""
         name, count = type(self).__name__, self._count
         states = hx if count > 1 else (hx,)
-        if not isinstance(states, (tuple, list)) or len(states) != count:
-            raise TypeError(
-                f"{name}: hx is {type_shown(hx)}, expected a pair of tensors, (h_0, c_0)"
-            )
+        if count > 1:
+            check_pair(name, "hx", hx, "(h_0, c_0)")
         for n, s in enumerate(states):
             check_tensor(name, f"hx[{n}]" if count > 1 else "hx", s)
         return tuple(states)

@@ -291,3 +291,34 @@ def test_arguments_are_refused_by_name() -> None:
         ct.CudnnRNN(2, 3, dropout="x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^cudnn_rnn: seeds is 3, expected a tensor of two integ"):
         ct.cudnn_rnn(x, x[:1], x[:1], b, seeds=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (1, 1, 4, 2)])
+def test_modules_refuse_an_input_of_another_rank(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^block_lstm: x has shape \(.*\), expected \(T, B, I\)"):
+        ct.BlockLSTM(2, 3)(torch.ones(shape))
+    for time_major in (True, False):
+        with pytest.raises(ValueError, match=r"^cudnn_rnn: input has shape \(.*\), expected \("):
+            ct.CudnnRNN(2, 3, time_major=time_major)(torch.ones(shape))
+
+
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        ("pair", "a torch.Tensor"),  # which comes apart into two without an error
+        ("three", "a tuple of 3"),
+        ([], "a list of 0"),
+        ("hc", "a str"),
+    ],
+)
+def test_a_state_is_a_pair(state: Any, what: str) -> None:
+    x = torch.ones(4, 1, 2)
+    for layer, name, pair in (
+        (ct.BlockLSTM(2, 3), "block_lstm: state", r"\(cs_prev, h_prev\)"),
+        (ct.CudnnRNN(2, 3), "cudnn_rnn: state", r"\(input_h, input_c\)"),
+        (ct.LSTM(2, 3), "LSTM: hx", r"\(h_0, c_0\)"),
+    ):
+        places = (1, 3) if name.startswith("block") else (1, 1, 3)
+        given = {"pair": torch.ones(2, *places), "three": (torch.ones(places),) * 3}
+        with pytest.raises(TypeError, match=f"^{name} is {what}, expected a pair of .*, {pair}$"):
+            layer(x, given.get(state, state) if isinstance(state, str) else state)
