@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import array_kind, check_arrays, expect_shape, shown
+from .._arrays import array_kind, check_arrays, check_integer, expect_shape, shown
 from .onnx import params_from_onnx
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def dequantize(
     Raises
     ------
     TypeError
-        values or zero_point are not integers, scale is not a float, or one of them is not on the
-        host.
+        values, zero_point or axis are not integers, scale is not a float, or one of them is not on
+        the host.
     ValueError
         A shape does not fit, a scale is not positive and finite, a zero point is not in the range
         of the dtype of values, or axis is missing.
@@ -72,6 +72,8 @@ def dequantize(
     array([[-1.5,  1. ]], dtype=float32)
     """
     op = "dequantize"
+    if axis is not None:
+        axis = check_integer(op, "axis", axis)
     arrays = {"values": _on_host(op, "values", values), "scale": _on_host(op, "scale", scale)}
     if zero_point is not None:
         arrays["zero_point"] = _on_host(op, "zero_point", zero_point)
@@ -99,7 +101,7 @@ def dequantize(
         raise ValueError(f"{op}: scale has shape {s.shape}, expected one, or a vector with an axis")
     shape: list[int] = [1] * q.ndim
     if s.ndim == 1 and s.size != 1:
-        if not isinstance(axis, (int, np.integer)) or not -q.ndim <= axis < q.ndim:
+        if axis is None or not -q.ndim <= axis < q.ndim:
             raise ValueError(f"{op}: axis is {shown(axis)}, expected one of the {q.ndim} of values")
         if s.size != q.shape[axis]:
             raise ValueError(

@@ -144,6 +144,18 @@ def test_neither_values_nor_identity_are_remembered() -> None:
     np.testing.assert_allclose(again.h, other.h, rtol=1e-12)
 
 
+def test_what_a_model_knows_of_its_sizes_is_compared_in_every_call() -> None:
+    """Of the same vector another model may be made, which does not fit it."""
+    net = CALLS["cudnn_rnn"]
+    packed = cupyrnn.PackedParams(net["params"], 1, H, I, "lstm", "unidirectional", 0)
+    for _ in range(2):
+        cupyrnn.cudnn_rnn(**{**net, "params": packed})
+    for change in ({"num_units": H + 1}, {"input_size": I + 1}, {"num_layers": 2}):
+        with pytest.raises(ValueError, match=r"^cudnn_rnn: "):
+            cupyrnn.cudnn_rnn(**{**net, "params": packed._replace(**change)})
+    cupyrnn.cudnn_rnn(**{**net, "params": packed})
+
+
 def test_attributes_of_equal_value_keep_their_meaning() -> None:
     args = {name: a for name, a in CALLS["lstm_block_cell"].items() if name[:2] != "wc"}
     for clip in (0.01, 0, -0.0, float("nan"), 0.01):
