@@ -196,6 +196,19 @@ def test_measure() -> None:
     assert timing.measure([long, contestant("b")], timing.Limits(0.0, 1), 1).keys() == {"a"}
 
 
+def test_a_long_first_call_does_not_make_blocks_short() -> None:
+    """PyTorch's first call takes 0.2 s, those after it less than a ms: cold ones took three."""
+    calls: list[float] = []
+
+    def forward() -> None:
+        calls.append(0.0 if calls else 1.1 * timing.LONG_CALL)
+        time.sleep(calls[-1])
+
+    contestant = Contestant("a", forward, str, lambda *_: {})
+    found = timing.measure([contestant], timing.Limits(0.0, 2), 1)
+    assert found["a"].repetitions > 2 * 100
+
+
 @pytest.mark.parametrize(
     ("case", "what", "name", "aim", "with_two"),
     [

@@ -89,6 +89,18 @@ def block_size(seconds: float) -> int:
     return max(1, min(300, int(BLOCK_SECONDS / seconds)))
 
 
+def estimate(c: Contestant, first: float) -> float:
+    """
+    Return the seconds of a repetition, after one that took so many.
+
+    The first one may be long for what libraries make once, so that it does not count.
+    """
+    again = [sum(repetition(c))]
+    if again[0] < LONG_CALL:
+        again += [sum(repetition(c)) for _ in range(2)]
+    return min(first, *again)
+
+
 def of_pass(what: str, forward: float, backward: float) -> float:
     return {FORWARD: forward, BACKWARD: backward, BOTH: forward + backward}[what]
 
@@ -166,8 +178,8 @@ def measure(
     Time the contestants in turn, one block of each a round; who begins changes.
 
     A block is some repetitions of one contestant, as many as take 30 ms, so that its threads are
-    awake and its data in the caches; before it all wait until the others' threads sleep. A first
-    repetition is not timed, unless it is endless. `look` sees each one's first results.
+    awake and its data in the caches; before it all wait until the others' threads sleep. The first
+    repetitions are not timed, unless they are endless. `look` sees each one's first results.
     """
     rounds: dict[str, list[dict[str, float]]] = {}
     estimates: dict[str, float] = {}
@@ -180,8 +192,7 @@ def measure(
             settle(threads)
             first = repetition(c, look)
             rounds[c.name] = [block_medians([first])] if sum(first) > ENDLESS_CALL else []
-            again = [first] if sum(first) > LONG_CALL else [repetition(c) for _ in range(3)]
-            estimates[c.name] = min(map(sum, again))
+            estimates[c.name] = sum(first) if rounds[c.name] else estimate(c, sum(first))
         running = [c for c in contestants if rounds.get(c.name) == []]
         sizes = {c.name: block_size(estimates[c.name]) for c in running}
         pause = IDLE_SECONDS if threads > 1 else 0.0
