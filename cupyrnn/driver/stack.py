@@ -121,6 +121,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
         reserve_space = xp.empty(reserve_size(leaves), dtype)
         reserves = leaves.parts(reserve_space)
         if note is not None:
+            reserve_space[leaves.size :] = 0  # a number more than the note has, in some sizes
             write_note(xp, reserve_space, note)
     output = xp.empty((sizes.T, sizes.B, net.D * net.widths[-1][1]), dtype)
     values, made = packing.pack(contiguous(xp, input)), False

@@ -8,11 +8,11 @@ Calls of every public function at random, right and malformed ones, and what mus
 Functions are found by introspection and their arguments made by name: one that has only names known
 here is called from the day it appears, and one with an unknown required argument is an error that
 says so. A right call must return arrays of its arguments' dtype and of the right shapes, which
-share no memory with an argument, are finite and the same bits in a second call, and are close to
-those of the same call in float64. A malformed call returns, or raises an error that the function
-documents, with a short message that begins with its name. No call writes into an argument or leaves
-a warning or another error state. A failure is printed with the number of its case, which makes it
-again. What surrounds the ops stands in `surroundings`.
+share no memory with an argument or each other, are finite and the same bits in a second call, and
+are close to those of the same call in float64. A malformed call returns, or raises an error that
+the function documents, with a short message that begins with its name. No call writes into an
+argument or leaves a warning or another error state. A failure is printed with the number of its
+case, which makes it again. What surrounds the ops stands in `surroundings`.
 """
 
 from __future__ import annotations
@@ -647,8 +647,12 @@ def perform(call: Call) -> Any:
 def check_arrays(call: Call, result: Any) -> None:
     """Check what holds for the results of any call."""
     given = arrays_in(call.arguments)
+    made: list[Any] = []
     for n, a in leaves(result):
         if isinstance(a, np.ndarray):
+            if len(made) < 40 and any(np.shares_memory(a, b) for b in made):
+                raise Failure(f"{n} shares memory with another result")
+            made.append(a)
             if type(a) is not np.ndarray:
                 raise Failure(f"{n} is a {type(a).__name__}")
             if a.dtype.name not in (*DTYPES, "complex64", "complex128", "int8", "int32", "int64"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -167,8 +168,8 @@ def test_nothing_is_written_but_the_results(plans: list[str]) -> None:
     results = [both(net, given) for _ in range(3)]
     equal(arrays, before)
     equal(results[1], results[0])
-    for a, b in zip(results[1], results[2], strict=True):
-        assert a.size == 0 or not np.shares_memory(a, b)
+    for a, b in itertools.combinations((*results[1], *results[2]), 2):
+        assert not np.shares_memory(a, b)
     assert len(plans) == 4
 
 
