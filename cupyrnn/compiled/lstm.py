@@ -35,7 +35,17 @@ from .frame import (
 )
 from .meeting import meet
 from .products import PANEL_BYTES, multiply, vectors_of
-from .simd import VECTOR_BYTES, VECTORS, Code, Word, copy, over_units, read_word, size_of
+from .simd import (
+    SUMMED_ROWS,
+    VECTOR_BYTES,
+    VECTORS,
+    Code,
+    Word,
+    copy,
+    over_units,
+    read_word,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -47,18 +57,25 @@ _GATES = 4
 
 
 def peephole_terms(
-    c: Code, _: int, u: Word, z: Word, cs_prev: Word, cs: Word, totals: Word, H_bytes: Word
+    c: Code, more: int, u: Word, z: Word, cs_prev: Word, cs: Word, sums: Word, H_bytes: Word
 ) -> None:
-    """Add di*cs_prev, df*cs_prev and do*cs of one vector of units of one row."""
+    """Have di*cs_prev, df*cs_prev and do*cs of one vector of units of a row, or add them."""
     offset = u * VECTOR_BYTES
     di, _dci, df, do = (c.load(z + offset * _GATES + g * VECTOR_BYTES) for g in range(_GATES))
     before, after = c.load(cs_prev + offset), c.load(cs + offset)
     for n, (delta, state) in enumerate(((di, before), (df, before), (do, after))):
-        total = totals + H_bytes * n + offset
-        c.store(delta.times_plus(state, c.load(total)), total)
+        place = sums + H_bytes * n + offset
+        c.store(delta.times_plus(state, c.load(place)) if more else delta * state, place)
 
 
-_peephole_terms = over_units(1, peephole_terms)
+def add_peepholes(c: Code, _: int, u: Word, sums: Word, totals: Word, H_bytes: Word) -> None:
+    """Add one vector of units of the three sums."""
+    for n in range(3):
+        offset = H_bytes * n + u * VECTOR_BYTES
+        c.store(c.load(totals + offset) + c.load(sums + offset), totals + offset)
+
+
+_peephole_terms, _add_peepholes = over_units(2, peephole_terms), over_units(1, add_peepholes)
 
 
 def product(c: Code, _: int, u: Word, a: Word, b: Word, to: Word) -> None:
@@ -193,15 +210,20 @@ def backward_loop(tid: int, n: int, one: Any, address: int) -> None:
             )  # fmt: skip
         turn = meet(f.meeting, n, turn)
         if f.totals:
+            g0, g1 = units * tid // n, units * (tid + 1) // n
+            sums, summed = f.work + tid * f.work_stride, 0
             for t in range(t0, t1):
                 first, last = read_word(f.starts + 8 * t), read_word(f.starts + 8 * t + 8)
                 cs_prev = f.first_c if t == 0 else cs + read_word(f.starts + 8 * t - 8) * row
                 for r in range(last - first):
                     _peephole_terms(one, (
-                        units * tid // n, units * (tid + 1) // n, f.H, 0,
-                        w_h.z + (first - start + r) * rs_z, cs_prev + r * row,
-                        cs + (first + r) * row, f.totals, row,
+                        g0, g1, f.H, min(summed, 1), w_h.z + (first - start + r) * rs_z,
+                        cs_prev + r * row, cs + (first + r) * row, sums, row,
                     ))  # fmt: skip
+                    summed += 1
+                    if summed == SUMMED_ROWS or (t == t1 - 1 and r == last - first - 1):
+                        _add_peepholes(one, (g0, g1, f.H, 0, sums, f.totals, row))
+                        summed = 0
         turn = weight_products(tid, n, one, f, inputs, (w_h, w_p), t0, t1, turn)
         t1 = t0
 

@@ -550,20 +550,32 @@ def copy(c: Code, count: Word, source: Word, to: Word) -> None:
     c.store(c.load(source + end), to + end)
 
 
+# Rows whose sums are added to those of others.
+SUMMED_ROWS = 64
+
+
 @routine
 def add_columns(
     c: Code, rows: Word, source: Word, rs: Word, first: Word, last: Word, to: Word
 ) -> None:
-    """Add the sums over rows of the vectors first..last-1 of each row to those at `to`."""
+    """
+    Add the sums over rows of the vectors first..last-1 of each row to those at `to`.
+
+    A sum of many rows is one of sums of some: one after the other they lose more digits.
+    """
+    builder = c.builder
+    groups = builder.sdiv((rows + (SUMMED_ROWS - 1)).value, ir.Constant(I64, SUMMED_ROWS))
     with c.loop(first, last) as j:
-        place = source + j * VECTOR_BYTES
-        total = alloca(c.builder, c.vector)
-        c.builder.store(ir.Constant(c.vector, None), total)
-        with c.loop(c.word(0), rows) as row:
-            old = Vector(c.builder, c.builder.load(total, typ=c.vector))
-            c.builder.store((old + c.load(place + rs * row)).value, total)
-        sums = to + j * VECTOR_BYTES
-        c.store(c.load(sums) + Vector(c.builder, c.builder.load(total, typ=c.vector)), sums)
+        place, sums = source + j * VECTOR_BYTES, to + j * VECTOR_BYTES
+        total = alloca(builder, c.vector)
+        with c.loop(c.word(0), Word(builder, groups)) as group:
+            builder.store(ir.Constant(c.vector, None), total)
+            start = group * SUMMED_ROWS
+            end, whole = start + SUMMED_ROWS, (start + SUMMED_ROWS).compare("<", rows)
+            with c.loop(start, Word(builder, builder.select(whole, end.value, rows.value))) as row:
+                old = Vector(builder, builder.load(total, typ=c.vector))
+                builder.store((old + c.load(place + rs * row)).value, total)
+            c.store(c.load(sums) + Vector(builder, builder.load(total, typ=c.vector)), sums)
 
 
 def over_units(variants: int, emit: Callable[..., None]) -> Any:

@@ -112,6 +112,26 @@ def test_values_that_are_no_numbers_go_where_numpys_go(
         assert_close(a[finite] / scale, e[finite] / scale, dtype, mode, at_least=1.0)
 
 
+@pytest.mark.parametrize("T", [1, 64, 65, 1000])
+def test_sums_over_many_rows_keep_their_digits(compiled_loops: ModuleType, T: int) -> None:
+    """Equal terms, which one after the other lose a digit and more: biases and peepholes."""
+    B, H = 8, 5
+
+    def grads(dtype: str) -> Any:
+        b, wci, wcf, wco = (np.full(n, 0.3 * (n > H), dtype) for n in (4 * H, H, H, H))
+        given: Any = {"x": np.zeros((T, B, 1)), "w": np.zeros((1 + H, 4 * H))}
+        given |= {"cs_prev": np.full((B, H), 0.3), "h_prev": np.zeros((B, H))}
+        given = {name: a.astype(dtype) for name, a in given.items()}
+        given |= {"b": b, "wci": wci, "wcf": wcf, "wco": wco}
+        out = cupyrnn.block_lstm(**given)._asdict()
+        h_grad = np.full((T, B, H), 0.7).astype(dtype)
+        return cupyrnn.block_lstm_grad(**given, **out, h_grad=h_grad, cs_grad=None)._asdict()
+
+    actual, expected = grads("float32"), grads("float64")
+    for name in ("b_grad", "wci_grad", "wcf_grad", "wco_grad"):
+        assert_close(actual[name], expected[name], "float32", name)
+
+
 def test_a_gradient_that_is_not_given_is_zero(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
