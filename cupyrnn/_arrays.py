@@ -76,12 +76,15 @@ def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[An
     if not _PLAIN.issuperset(kinds):
         return None
     key: list[Any] = [attributes, kinds]
+    dtype, append = None, key.append
     for a in arrays:
         if type(a) is np.ndarray:
-            key.append(a.shape)
-            key.append(_BY_ID.get(id(a.dtype), a.dtype))
+            append(a.shape)
+            if (found := a.dtype) is not dtype:  # the same as of the one before mostly
+                dtype = found
+                append(_BY_ID.get(id(found), found))
         elif a is None:
-            key.append(None)
+            append(None)
         else:
             return None
     return tuple(key)

@@ -99,7 +99,8 @@ def _gates_gradient(
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if peephole is None else peephole_grads
     (dicfo,) = _layer.step_gradient(xp, cell, step, given, carried, vectors)
-    return LSTMCellGrads._make([cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads)])
+    grads = carried.c, dicfo, *peephole_grads
+    return LSTMCellGrads._make(grads if dtype is compute else [cast(g, dtype) for g in grads])
 
 
 @traceable

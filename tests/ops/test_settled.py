@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -128,6 +129,14 @@ def test_a_call_is_refused_in_the_same_words_after_a_right_one(
     monkeypatch.setattr(_arrays.Settled, "get", lambda *_: None)
     assert after == _errors(op, lambda: None)
     assert sum(map(bool, after)) > len(args)
+
+
+def test_the_dtype_of_every_array_is_told() -> None:
+    """It is told once of several alike, one after the other."""
+    a = np.zeros(3)
+    kinds = [None, *(a.astype(dtype) for dtype in ("<f4", "<f8", ">f4", "<i8"))]
+    calls = list(itertools.product(kinds, repeat=3))
+    assert len({_arrays.signature((), arrays) for arrays in calls}) == len(calls)
 
 
 def test_neither_values_nor_identity_are_remembered() -> None:
