@@ -116,7 +116,8 @@ def params_to_block_lstm(
     """
     Return the packed parameters of one LSTM layer as `block_lstm` takes them.
 
-    Call it with ``forget_bias=0`` and ``cell_clip=0``: CudnnRNN has neither.
+    Call it with ``forget_bias=0`` and ``cell_clip=0``: CudnnRNN has neither. Pass it the
+    `recurrent_activation` of the net, too, if that is a hard sigmoid.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .._arrays import check_list, check_real, expect_rank, expect_shape, on_device, shown
 from ..derivatives.traced import traceable
 from .forms import as_arrays, refuse
-from .packed import PackedParams, check_model
+from .packed import PackedParams, check_model, refuse_gates
 from .params import check_net, layers, zeros
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def params_to_dynet(params: PackedParams, *, forget_bias: float = 1.0) -> list[l
     added = check_real(op, "forget_bias", forget_bias)
     xp, net, vector = check_model(op, params)
     refuse(op, "DyNet", net)
+    refuse_gates(op, "DyNet", params)
     if net.rnn_mode != "lstm" or net.D > 1:
         raise ValueError(
             f"{op}: params is of a net with rnn_mode = {net.rnn_mode} and D = {net.D}, expected"

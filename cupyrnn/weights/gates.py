@@ -268,7 +268,7 @@ def params_to_gates(
     -------
     list of dict of str to Gate
         The gates of each of the L*D layers and directions by name, with both biases. They are
-        copies, in the form that `params_from_gates` takes.
+        copies, in the form that `params_from_gates` takes, beside the net's `recurrent_activation`.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from .forms import (
     refuse,
     side_by_side,
 )
-from .packed import PackedParams, check_activation, check_model, gradient_model
+from .packed import PackedParams, check_activation, check_model, gradient_model, refuse_gates
 from .params import DIRECTIONS, GATES, check_net, layers, zeros
 
 if TYPE_CHECKING:
@@ -146,6 +146,11 @@ def params_from_keras(
         kind, layer = n % each, n // (each * D)
         if kind == 2:
             _check_bias(op, f"weights[{n}]", a, rnn_mode, H)
+            if a.shape == (2 * G * H,) and G > 1 and recurrent_activation != "sigmoid":
+                raise ValueError(
+                    f"{op}: recurrent_activation is {recurrent_activation!r}, expected sigmoid:"
+                    f" weights[{n}] has shape {a.shape}, that of CuDNN{rnn_mode.upper()}"
+                )
         else:
             K = H if kind or (layer and merged) else D * H if layer else I
             symbols = "(H, G*H)" if kind else "(K, G*H)"
@@ -240,7 +245,7 @@ def params_to_keras(
     list of arrays
         Kernel, recurrent kernel and bias of each layer and direction, for
         ``layer.set_weights(...)``. The bias of an LSTM or SimpleRNN is the sum of the two packed
-        ones.
+        ones. The arrays do not say which `recurrent_activation` the net has: the layer needs it.
 
     Raises
     ------
@@ -272,6 +277,7 @@ def params_to_keras(
                 f"{op}: cudnn is True with rnn_mode = {model.net.rnn_mode} and use_bias = {biased},"
                 " expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"
             )
+        refuse_gates(op, f"CuDNN{model.net.rnn_mode.upper()}", params)
         return _as_cudnn_keras(op, *model)
     arrays = _as_keras(op, *model)
     return arrays if biased else _unbiased(op, model, arrays)

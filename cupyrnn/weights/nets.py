@@ -216,5 +216,7 @@ def split_params(params: PackedParams) -> list[PackedParams]:
                 for t, a in zip(target, place, strict=True):
                     if t is not None:
                         t[...] = a
-            result.append(params._replace(params=part, num_layers=1, input_size=K))
+            # Of auto_select a layer whose K is H would have no input matrices.
+            of_layer = params._replace(params=part, num_layers=1, input_size=K)
+            result.append(of_layer._replace(input_mode="linear_input"))
     return result

@@ -216,6 +216,17 @@ def test_nets_are_joined_and_split(mode: Any, direction: Any, rng: np.random.Gen
     assert_close(output(packed, x), through, "float32", "output")
 
 
+def test_layers_of_an_auto_select_that_is_linear_have_input_matrices() -> None:
+    """Of a layer above the first K is H, which would make it one of skip_input."""
+    packed = cupyrnn.init_params(num_layers=3, num_units=3, input_size=2, rnn_mode="gru")
+    parts = cupyrnn.split_params(packed._replace(input_mode="auto_select"))
+    assert [part.input_mode for part in parts] == ["linear_input"] * 3
+    joined = cupyrnn.join_params(parts)
+    np.testing.assert_array_equal(joined.params, packed.params)
+    for part in parts:  # each is a net of its own
+        output(part, np.ones((T, B, part.input_size), np.float32))
+
+
 def test_directions_are_joined(rng: np.random.Generator) -> None:
     """ONNX's forward and reverse nodes, two each, to one net."""
     nodes = [
