@@ -223,6 +223,8 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     k = _factors(cell, run.saved, run.before.c, run.work)
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
     u = np.empty((B, H), dtype)
+    if cs_grad is not None and not cs_grad.any():
+        cs_grad = None  # zeros, as TensorFlow gives them: not to be added in every step
     gates = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
     # Iterating over arrays makes the views of a step faster than indexing them does.
     arrays = (*k, gates[:, :3], gates[:, 3], dz)
@@ -355,7 +357,7 @@ def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of di*cs_prev, df*cs_prev and do*cs to totals[3, H]."""
     (t, B, H), before, after = run.saved.cs.shape, run.before.c, run.saved.cs
     di, _, df, do = (run.deltas[0].reshape(t, B, 4, H)[:, :, column] for column in cell.columns)
-    ones, tmp = np.ones(t * B, totals.dtype), np.empty((t, B, H), totals.dtype)
+    ones, tmp = np.ones(t * B, totals.dtype), run.work(t, B, H)
     for total, dgate, cs in zip(totals, (di, df, do), (before, before, after), strict=True):
         np.multiply(dgate, cs, tmp)
         # As a matmul the sum is several times more accurate than einsum's.

@@ -578,3 +578,23 @@ def test_a_clip_that_tensorflows_float_cannot_hold_is_none(ops: Any) -> None:
     one, w, b = np.ones((1, 1), np.float32), np.zeros((2, 4), np.float32), np.zeros(4, np.float32)
     clipped = ops.lstm_block_cell(one, one, one, w, b, cell_clip=1e-60)
     np.testing.assert_array_equal(clipped.cs, ops.lstm_block_cell(one, one, one, w, b).cs)
+
+
+def test_zeros_for_cs_grad_are_as_none(rng: np.random.Generator) -> None:
+    """They need not be added; anything else has to be."""
+    inputs = problem(rng, (6, 3, 4, 5), True)
+    out = cupyrnn.block_lstm(**inputs)
+    h_grad, none = rng.standard_normal(out.h.shape), np.zeros(out.h.shape)
+    expected = grads(cupyrnn, inputs, out, None, h_grad)
+    for a, e in zip(grads(cupyrnn, inputs, out, none, h_grad), expected, strict=True):
+        np.testing.assert_array_equal(a, e)
+    for value in (1e-300, np.nan, np.inf):
+        some = none.copy()
+        some[4, 1, 2] = value
+        found = grads(cupyrnn, inputs, out, some, h_grad)
+        reached = np.zeros((6, 3), bool)
+        reached[:5, 1] = True  # by it, of the gradient of x
+        finite = np.isfinite(found.x_grad).all(-1)
+        np.testing.assert_array_equal(finite, ~reached | bool(np.isfinite(value)))
+    doubled = grads(cupyrnn, inputs, out, np.full(out.h.shape, 0.5), 0 * h_grad)
+    assert all(np.abs(a).max() > 0 for a in doubled[:3])
