@@ -12,6 +12,7 @@ REASONS = {
     "cudnn": "needs cuDNN: pip install '.[cudnn13]'",
     "cupy": "needs CuPy: one of the extras cuda12x and cuda13x",
     "expecttest": "needs expecttest: pip install '.[oracle]'",
+    "fork": "needs os.fork",
     "h5py": "needs h5py: pip install '.[oracle]'",
     "jax": "needs JAX: pip install '.[jax]'",
     "keras": "needs Keras: pip install '.[oracle]'",

@@ -109,7 +109,7 @@ assert len(os.listdir("/proc/self/task")) == before + len(others)
     check_in_a_process(code)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
 def test_fork() -> None:
     """A forked child computes the same as its parent, whose ops and BLAS threads were in use."""
     code = """

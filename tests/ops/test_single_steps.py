@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -155,6 +158,23 @@ def test_threads_give_the_same_bits(
         monkeypatch.setattr(threads, "count", lambda n=n: n)
         found.append([a.tobytes() for a in WAYS[way](problem, {})])
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_has_threads_of_its_own(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cupyrnn.compiled import threads
+
+    monkeypatch.setattr(threads, "count", lambda: 2)
+    problem = _problem("lstm", (60, 130, 200), np.float32, "C")
+    expected = [a.tobytes() for a in _lstm(problem, {})]
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # where it waits for threads that only its parent has
+        os._exit([a.tobytes() for a in _lstm(problem, {})] != expected)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("room", ["cells", "compiled"])
