@@ -53,6 +53,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class BlockLSTMOutputs(NamedTuple):
     """
     What `block_lstm` returns.

@@ -34,6 +34,10 @@ def wide() -> Any:
     jax.config.update("jax_enable_x64", before)
 
 
+def test_nothing_else_looks_public() -> None:
+    assert dir(cj) == sorted(cj.__all__)
+
+
 def lstm(*args: Any) -> Any:
     return tuple(cj.block_lstm(*args, cell_clip=0))
 
