@@ -43,14 +43,7 @@ if TYPE_CHECKING:
     from .weights.params import Direction, InputMode, RNNMode
 
 
-__all__ = [
-    "BlockLSTMOutputs",
-    "RNNOutputs",
-    "block_gru",
-    "block_lstm",
-    "cudnn_rnn",
-    "stacked_rnn",
-]
+__all__ = ["BlockLSTMOutputs", "RNNOutputs", "block_gru", "block_lstm", "cudnn_rnn", "stacked_rnn"]
 
 
 def __dir__() -> list[str]:
