@@ -44,9 +44,11 @@ import cupyrnn
 NOTES = """\
 * Milliseconds for a chunk, frame, window or word. Each net is measured in a process of its
   own, bound to as many processors as it has threads, once in NumPy alone and once with Numba; in
-  both the original and ours take turns. PyTorch and ONNX Runtime have as many threads as NumPy.
+  both the original and the net with cupyrnn take turns. PyTorch and ONNX Runtime have as many
+  threads as NumPy.
 * ratio: the original's time over that of the net with cupyrnn, the median of nine rounds with its
-  95% interval; above 1 cupyrnn is ahead. The target is 0.83: at most 1.2 times the original's time.
+  95% interval; above 1 cupyrnn is faster. The target is 0.83: at most 1.2 times the original's
+  time.
 * around: the share of our net's time that is not cupyrnn's: convolutions, linear layers and the
   rest of Python. It is measured by the same net with the results of the recurrent layers given.
 * difference: the largest between the original's outputs and ours, in float32.

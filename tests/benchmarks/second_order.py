@@ -52,9 +52,9 @@ DOUBLE, DOUBLE_WITH, FORWARD_MODE = (
 KEEP = {"MALLOC_TRIM_THRESHOLD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 NOTES = """\
 * Each number of threads has processes of its own, bound to as many processors, with that number for
-  OpenBLAS, OpenMP and PyTorch. The contestants take turns, and who begins changes from round to
-  round; a turn is a block of calls, as many as take 30 ms, after one that is not timed, or a single
-  call. With more than one thread everyone first waits 30 ms, until the others' threads sleep.
+  OpenBLAS, OpenMP and PyTorch. The libraries take turns, and another one begins in each round. A
+  turn is one call that is not timed, then a block of calls that takes 30 ms, or a single longer
+  call. With more than one thread, each turn begins 30 ms later, when the others' threads sleep.
 * A time is the median of the rounds, in ms; a ratio is the median of the ratios of the rounds, with
   its 95% interval by their order, which is all of them where there are fewer than six.
 * jvp: of a function that returns what forward and gradient return, along a direction of every
@@ -64,7 +64,8 @@ NOTES = """\
   Ours is `jvp` of the gradient by `cudnn_rnn` and `cudnn_rnn_backprop`, in NumPy alone. PyTorch's
   is the fastest way that works with torch.nn.LSTM and GRU: double backward with oneDNN off, with it
   on, or forward over reverse, which oneDNN's LSTM refuses, with it off. Its gradient is that of the
-  weights alone. What once took 1.5 times the fastest is not timed again. First all are compared.
+  weights alone. A way that once took 1.5 times as long as the fastest is not timed
+  again. The results of all ways are compared first.
 * malloc is told to keep what is freed, as it does of its own accord in a process that has once
   freed an array of 32 MiB. Where it gives memory back after every call, page faults are added to
   all rows: with NumPy alone 0 to 5 ms to the real calls, 3 to 8 ms to jvp's at the first shape on
