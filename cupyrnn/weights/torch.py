@@ -123,7 +123,7 @@ def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, di
             return whole, {name[len(whole) :]: state_dict[name] for name in here}
     ends = re.compile(r"(.*?)weight_ih(_l0)?", re.DOTALL)
     others = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
-    hint = f", but one with prefix {shown(others)}" if others else ""
+    hint = f"; the prefixes in it are {shown(others)}" if others else ""
     raise ValueError(f"{op}: state_dict has no {prefix}weight_ih_l0{hint}")
 
 
