@@ -137,6 +137,13 @@ def type_shown(value: object) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
+def counted(number: int, item: str) -> str:
+    """Return how many there are, as a message says it: "1 entry", "2 entries", "0 arrays"."""
+    if number == 1:
+        return f"1 {item}"
+    return f"{number} {'entries' if item == 'entry' else f'{item}s'}"
+
+
 # The states before the first step, whose place nothing else can take.
 _STATES = {"cs_prev": "(B, H)", "h_prev": "(B, H)"}
 _STATES |= {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}

@@ -28,6 +28,7 @@ from ._arrays import (
     check_save,
     compute_dtype,
     contiguous,
+    counted,
     expect_rank,
     expect_shape,
     module_of,
@@ -175,7 +176,7 @@ def _check_layers(
     """Check the shapes of a state that is a list of an array for each layer."""
     if len(states) != net.L:
         raise ValueError(
-            f"{op}: {name} has {len(states)} entries, expected L = {net.L}, an array"
+            f"{op}: {name} has {counted(len(states), 'entry')}, expected L = {net.L}, an array"
             f" ({run.directions}, {symbols}) for each layer"
         )
     for layer, (a, width) in enumerate(zip(states, net.widths, strict=True)):

@@ -24,7 +24,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ._arrays import check_integer, check_lengths, check_resets, shown
+from ._arrays import check_integer, check_lengths, check_list, check_resets, shown, type_shown
 from .cudnn_rnn import cudnn_rnn as _cudnn_rnn
 from .cudnn_rnn import cudnn_rnn_backprop
 from .derivatives.duals import along
@@ -94,6 +94,7 @@ class _Op(NamedTuple):
     without: tuple[str, ...]  # what it does not take
 
 
+_EXTRAS = ("seed", "seed2", "sequence_lengths", "resets")  # what has no gradient, and is traced
 _THIRD = "there are no third derivatives"
 _NETS = ("output", "output_h", "output_c")
 _OPS = {
@@ -121,6 +122,7 @@ class _Call(NamedTuple):
     inputs: Any  # the tree of the inputs by name, which have a gradient
     extras: tuple[str, ...]  # the arrays that have none
     attributes: tuple[tuple[str, Any], ...]
+    kinds: tuple[type, ...]  # of the attributes, to tell 1 from True
 
     def arguments(self, inputs: Sequence[Any], extras: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments of the op, by name."""
@@ -417,33 +419,46 @@ def _checked(name: str, n: str, given: Any, T: int, B: int, time_major: bool) ->
         T, B, symbols = (T, B, "(T, B)") if time_major else (B, T, "(B, T)")
         made = check_resets(name, known, T, B, symbols=symbols)
     else:
-        made = np.zeros((), jax.dtypes.canonicalize_dtype(getattr(known, "dtype", np.int64)))
+        number = check_integer(name, n, known)
+        is_array = isinstance(known, (np.generic, np.ndarray, jax.Array))
+        made = np.zeros((), jax.dtypes.canonicalize_dtype(known.dtype if is_array else np.int64))
         try:
-            made[()] = check_integer(name, n, known)
+            made[()] = number
         except OverflowError:
             what = f"{n} is {shown(known)}, expected what an {made.dtype}, JAX's here, can hold"
             raise ValueError(f"{name}: {what}") from None
     return jnp.asarray(made if known is given else given)
 
 
-def _call(
-    name: str, inputs: dict[str, Any], extras: dict[str, Any], attributes: dict[str, Any]
-) -> Any:
-    """Return the outputs of an op by name."""
+def _as_jax(name: str, n: str, given: Any) -> Any:
+    """Return an input as arrays of JAX: lists, tuples of weights and all."""
+    try:
+        return jax.tree.map(jnp.asarray, given)
+    except (TypeError, ValueError):
+        plain = type(given) is np.ndarray
+        what = f"has dtype {given.dtype}" if plain else f"is {type_shown(given)}"
+        raise TypeError(f"{name}: {n} {what}, expected floating-point arrays") from None
+
+
+def _call(name: str, attributes: dict[str, Any], inputs: str) -> Any:
+    """Return the outputs of an op by name, of all its arguments; those named inputs are arrays."""
+    arrays = {n: attributes.pop(n) for n in inputs.split()}
+    extras = {n: attributes.pop(n) for n in _EXTRAS if n in attributes}
     for n, value in attributes.items():
         try:
             hash(value)
         except TypeError:
             what = f"{n} is {shown(value)}, expected what Python knows while JAX traces"
             raise TypeError(f"{name}: {what}") from None
-    given = {n: jax.tree.map(jnp.asarray, a) for n, a in inputs.items() if a is not None}
+    given = {n: _as_jax(name, n, a) for n, a in arrays.items() if a is not None}
     x, major = next(iter(given.values())), attributes.get("time_major", True)
     rest = {}
     if getattr(x, "ndim", 0) == 3:  # else the op refuses it
         T, B = x.shape[:2] if major else x.shape[1::-1]
         rest = {n: _checked(name, n, a, T, B, major) for n, a in extras.items() if a is not None}
     leaves, tree = jax.tree.flatten(given)
-    call = _Call(name, tree, tuple(rest), tuple(attributes.items()))
+    kinds = tuple(map(type, attributes.values()))
+    call = _Call(name, tree, tuple(rest), tuple(attributes.items()), kinds)
     return _forward(call, tuple(leaves), tuple(rest.values()))[0]
 
 
@@ -502,18 +517,10 @@ def block_lstm(
     >>> jax.grad(loss)(w).shape
     (5, 12)
     """
+    given = dict(locals())
     if cell_clip is None:
-        cell_clip = default_clip(gate_order)
-    inputs = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
-    attributes: dict[str, Any] = {
-        "forget_bias": forget_bias,
-        "cell_clip": cell_clip,
-        "gate_order": gate_order,
-    }
-    attributes |= {"reverse": reverse, "recurrent_activation": recurrent_activation}
-    peepholes = {"wci": wci, "wcf": wcf, "wco": wco}
-    arrays = {"sequence_lengths": sequence_lengths, "resets": resets}
-    return BlockLSTMOutputs(**_call("block_lstm", inputs | peepholes, arrays, attributes))
+        given["cell_clip"] = default_clip("block_lstm", gate_order)
+    return BlockLSTMOutputs(**_call("block_lstm", given, "x cs_prev h_prev w b wci wcf wco"))
 
 
 def block_gru(
@@ -563,15 +570,11 @@ def block_gru(
     >>> cupyrnn.jax.block_gru(jnp.ones((4, 1, 2)), jnp.zeros((1, 3)), *weights).shape
     (4, 1, 3)
     """
-    inputs = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
-    attributes = {"reverse": reverse, "recurrent_activation": recurrent_activation}
-    arrays = {"sequence_lengths": sequence_lengths, "resets": resets}
-    return _call("block_gru", inputs, arrays, attributes)["h"]
+    return _call("block_gru", dict(locals()), "x h_prev w_ru w_c b_ru b_c")["h"]
 
 
-def _net(name: str, inputs: dict[str, Any], given: dict[str, Any]) -> RNNOutputs:
-    arrays = {n: given.pop(n) for n in ("seed", "seed2", "sequence_lengths", "resets")}
-    return RNNOutputs(**({"output_c": None} | _call(name, inputs, arrays, given)))
+def _net(name: str, given: dict[str, Any], inputs: str) -> RNNOutputs:
+    return RNNOutputs(**({"output_c": None} | _call(name, given, inputs)))
 
 
 def cudnn_rnn(
@@ -628,13 +631,12 @@ def cudnn_rnn(
     (4, 1, 3)
     """
     given = dict(locals())
-    inputs = {n: given.pop(n) for n in ("input", "input_h", "input_c", "params")}
     if isinstance(params, PackedParams):
         raise TypeError(
             "cudnn_rnn: params is a cupyrnn.PackedParams, expected a vector: pass its params, with"
             f" rnn_mode={params.rnn_mode!r} and direction={params.direction!r}"
         )
-    return _net("cudnn_rnn", inputs, given)
+    return _net("cudnn_rnn", given, "input input_h input_c params")
 
 
 def stacked_rnn(
@@ -691,7 +693,7 @@ def stacked_rnn(
     (2, 1, 3)
     """
     given = dict(locals())
-    inputs = {n: given.pop(n) for n in ("input", "input_h", "input_c", "weights")}
-    if cell_clip is None and getattr(weights[0], "form", None) is LSTM_FORM:
-        given["cell_clip"] = default_clip(gate_order)
-    return _net("stacked_rnn", inputs, given)
+    check_list("stacked_rnn", "weights", weights, "weight tuples")
+    if cell_clip is None and weights and getattr(weights[0], "form", None) is LSTM_FORM:
+        given["cell_clip"] = default_clip("stacked_rnn", gate_order)
+    return _net("stacked_rnn", given, "input input_h input_c weights")

@@ -14,6 +14,7 @@ from typing import NamedTuple as PlainTuple
 from ._arrays import (
     check_choice,
     check_list,
+    counted,
     expect_rank,
     on_device,
     shown,
@@ -123,7 +124,7 @@ def _form_of(op: str, weights: object) -> Form:
         raise TypeError(f"{op}: weights is {type_shown(weights)}, expected a list of weight tuples")
     entries: Any = weights
     if not entries:
-        raise ValueError(f"{op}: weights has 0 entries, expected L*D")
+        raise ValueError(f"{op}: weights has 0 entries, expected L*D, at least 1")
     form: Form | None = getattr(entries[0], "form", None)
     for n, entry in enumerate(entries):
         if form is None or getattr(entry, "form", None) is not form:
@@ -223,14 +224,15 @@ def _check(
     checked = form.attributes(op, attributes, call.dtype, forward=backward is None)
     if len(entries) % D:
         raise ValueError(
-            f"{op}: weights has {len(entries)} entries, expected L*D with D = 2: bidirectional"
+            f"{op}: weights has {counted(len(entries), 'entry')}, expected L*D with D = 2:"
+            " bidirectional"
         )
     projects = check_projections(op, form, entries)
     symbol = "P" if projects else "H"
     layered, L = _is_layered(input_h), len(entries) // D
     if layered and len(input_h) != L:
         raise ValueError(
-            f"{op}: input_h has {len(input_h)} entries, expected L = {L}, an array"
+            f"{op}: input_h has {counted(len(input_h), 'entry')}, expected L = {L}, an array"
             f" ({call.directions}, {symbol}) for each layer"
         )
     widths = []

@@ -243,7 +243,7 @@ class Pullback(Generic[G]):
         if "cell_clip" in plan.inputs:
             self._clip = given.get("cell_clip")
             if self._clip is None and _clips(function, given):
-                self._clip = default_clip(given.get("gate_order", "icfo"))
+                self._clip = default_clip(function.__name__, given.get("gate_order", "icfo"))
         if every is not None:
             kept = plan.defaults | given | _FROM_STATES[function][1]
             self._states = _keep(_GRADIENTS[function].__name__, kept, outputs, every)
@@ -316,7 +316,7 @@ class Pullback(Generic[G]):
         if through_clip is not False:
             op = self._op
             if check_bool(op, "through_clip", through_clip) and self._clip is None:
-                raise TypeError(f"{op}: through_clip is True, and the call has no cell_clip")
+                raise TypeError(f"{op}: through_clip is True, but the call has no cell_clip")
         if self._clip is not None and not through_clip:
             clip["cell_clip"] = self._clip
         if weight_gradients != "sum":

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import array_kind, check_list, module_of, on_device, plain, shown
+from .._arrays import (
+    array_kind,
+    check_list,
+    counted,
+    module_of,
+    on_device,
+    plain,
+    shown,
+    type_shown,
+)
 from .duals import exponent_of, largest_of, scaled
 from .holder import Call, TangentLost, Traced
 from .rules import fitted
@@ -21,9 +30,9 @@ def _check_primal(name: str, a: Any) -> None:
     if isinstance(a, (Traced, complex)) or (is_array and a.dtype.kind == "c"):
         raise TypeError(f"jvp: {name} has a tangent already: jvp of jvp is not supported")
     if not is_array:
-        kind = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
         raise TypeError(
-            f"jvp: {name} is a {kind} and has a tangent, expected a numpy.ndarray or cupy.ndarray"
+            f"jvp: {name} is {type_shown(a)} and has a tangent, expected a numpy.ndarray or"
+            " cupy.ndarray"
         )
     if a.dtype.itemsize == 2 and a.dtype.kind in "fV":
         raise TypeError(
@@ -177,7 +186,9 @@ def jvp(
     check_list(op, "primals", primals)
     check_list(op, "tangents", tangents)
     if len(primals) != len(tangents):
-        raise ValueError(f"{op}: tangents has {len(tangents)} items, expected {len(primals)}")
+        raise ValueError(
+            f"{op}: tangents has {counted(len(tangents), 'entry')}, expected {len(primals)}"
+        )
     pairs, largest = _pairs(primals, tangents)
     dtypes = [t.dtype for _, t in pairs if t is not None]
     exponent = int(exponent_of(largest, dtypes)) if dtypes else 0

@@ -23,6 +23,7 @@ from .._arrays import (
     check_lengths,
     check_list,
     compute_dtype,
+    counted,
     expect_rank,
     expect_shape,
     on_device,
@@ -356,7 +357,8 @@ def _check(
     names = _INPUTS if op_type == "LSTM" else _INPUTS[:6]
     if not 3 <= len(inputs) <= len(names):
         raise ValueError(
-            f"{op}: inputs has {len(inputs)} entries, expected 3 to {len(names)} for {op_type}:"
+            f"{op}: inputs has {counted(len(inputs), 'entry')}, expected 3 to {len(names)}"
+            f" for {op_type}:"
             f" {', '.join(names)}"
         )
     given = dict(zip(names, inputs, strict=False))

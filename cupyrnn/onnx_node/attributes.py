@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import check_choice, check_integer, check_real, shown
+from .._arrays import check_choice, check_integer, check_real, counted, shown
 from .activations import FUNCTIONS, Activation
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -92,8 +92,8 @@ def _activations(
         lower = ["tanh"]  # the schema's own default, whatever the direction
     if len(lower) != len(default) * D:
         raise ValueError(
-            f"{op}: activations has {len(names)} entries, expected {len(default) * D} for"
-            f" {op_type} in {D} direction(s)"
+            f"{op}: activations has {counted(len(names), 'entry')}, expected {len(default) * D} for"
+            f" {op_type} with D = {D}"
         )
     alphas, betas = (_parameters(op, name, lower, given) for name in ("alpha", "beta"))
     every = [Activation(*item) for item in zip(lower, alphas, betas, strict=True)]
@@ -131,7 +131,8 @@ def _parameters(
         by_place = [values[n] for n in takers] if len(values) == len(functions) else None
         if by_place != consumed:
             raise ValueError(
-                f"{op}: {argument} has {len(values)} entries, expected at most {len(takers)}, one"
+                f"{op}: {argument} has {counted(len(values), 'entry')}, expected at most"
+                f" {len(takers)}, one"
                 f" for each activation that has {name}: {', '.join(functions[n] for n in takers)}"
             )
     result = [0.0 if default is None else default for default in defaults]

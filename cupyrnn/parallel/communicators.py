@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import check_integer, check_real, shown
+from .._arrays import check_integer, check_real, shown, type_shown
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -174,8 +174,8 @@ class Communicator:
             try:
                 content = pickle.dumps(value)
             except Exception as error:  # whatever a class of the caller's raises
-                kind, reason = type(value).__name__, shown(error)
-                failure = TypeError(f"share: value is a {kind}, which is not pickled: {reason}")
+                kind, reason = type_shown(value), shown(error)
+                failure = TypeError(f"share: value is {kind}, which is not pickled: {reason}")
         _, sizes = agree(self, "share", {}, struct.pack("q", len(content)), failure=failure)
         buffer = np.zeros(struct.unpack_from("q", sizes[0])[0], np.uint8)
         if self.rank == 0:
@@ -411,8 +411,8 @@ def _kind(comm: Communicator, op: str, name: str, a: Array | None) -> str:
         return "None"
     if not isinstance(a, comm._xp.ndarray):
         raise TypeError(
-            f"{op}: {name} is a {type(a).__module__}.{type(a).__name__},"
-            f" expected an array of {comm._xp.__name__} as the communicator was made for"
+            f"{op}: {name} is {type_shown(a)}, expected a {comm._xp.__name__}.ndarray,"
+            f" as the communicator was made with xp={comm._xp.__name__}"
         )
     dtype = a.dtype
     if dtype.hasobject:
@@ -443,4 +443,7 @@ def _named(op: str, arrays: Any) -> dict[str, Array | None]:
     if isinstance(arrays, tuple):
         names = getattr(arrays, "_fields", range(len(arrays)))
         return {str(name): a for name, a in zip(names, arrays, strict=True)}
-    raise TypeError(f"{op}: {type(arrays).__name__} given, expected a dict or a tuple of arrays")
+    argument = "grads" if op == "all_reduce_gradients" else "params"
+    raise TypeError(
+        f"{op}: {argument} is {type_shown(arrays)}, expected a dict or a tuple of arrays"
+    )

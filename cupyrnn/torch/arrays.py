@@ -57,7 +57,8 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
         kind = t.dtype
         if kind not in _DTYPES:
             raise TypeError(
-                f"{op}: {name} has dtype {kind}, expected one of float16, bfloat16, float32,"
+                f"{op}: {name} has dtype {name_of(kind)}, expected one of float16, bfloat16,"
+                " float32,"
                 " float64"
             )
         if first_kind is None:

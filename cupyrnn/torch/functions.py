@@ -16,7 +16,9 @@ from .._arrays import (
     check_list,
     check_real,
     check_save,
+    counted,
     shown,
+    type_shown,
 )
 from ..arithmetic.gates import check_gate
 from ..cells.gru import GRUOutputs
@@ -538,8 +540,8 @@ def _check_block_weights(
     kinds = (BlockGRUParams,) if is_gru else (BlockLSTMParams, PeepholeLSTMParams)
     for n, entry in enumerate(weights):
         if not isinstance(entry, kinds):
-            what, expected = type(entry).__name__, " or ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"{op}: weights[{n}] is a {what}, expected a {expected}")
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"{op}: weights[{n}] is {type_shown(entry)}, expected a {expected}")
     given = [{f: t for f, t in w._asdict().items() if t is not None} for w in weights]
     names = GRU_WEIGHTS if is_gru else BlockLSTMParams._fields
     for group in () if is_gru else (PEEPHOLES, ("w_p",)):
@@ -647,7 +649,9 @@ def stacked_rnn(
     check_list(op, "weights", weights)
     D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
     if not weights or len(weights) % D:
-        raise ValueError(f"{op}: weights has {len(weights)} entries, expected L*D with D = {D}")
+        raise ValueError(
+            f"{op}: weights has {counted(len(weights), 'entry')}, expected L*D with D = {D}"
+        )
     is_lstm = not isinstance(weights[0], BlockGRUParams)
     states = {"input": input, "input_h": input_h} | ({"input_c": input_c} if is_lstm else {})
     major = check_bool(op, "time_major", time_major)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from .._arrays import check_dropout, check_save
+from .._arrays import check_dropout, check_save, type_shown
 from ..weights.params import check_net, layout
 from .definitions import CUDNN_RNN
 from .functions import extras, keeps, save_of
@@ -501,8 +501,9 @@ def from_torch(module: torch.nn.Module) -> RecurrentNet:
     elif isinstance(module, torch.nn.RNN):
         kind, arguments = RNN, {"nonlinearity": given.nonlinearity}
     else:
-        what = type(module).__name__
-        raise TypeError(f"from_torch: module is a {what}, expected a torch.nn.LSTM, GRU or RNN")
+        raise TypeError(
+            f"from_torch: module is {type_shown(module)}, expected a torch.nn.LSTM, GRU or RNN"
+        )
     for name in ("num_layers", "bias", "batch_first", "dropout", "bidirectional"):
         arguments[name] = getattr(given, name)
     first = given.weight_ih_l0

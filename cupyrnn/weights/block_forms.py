@@ -258,8 +258,9 @@ def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder)
     return check_real(op, "forget_bias", forget_bias)
 
 
-def default_clip(gate_order: GateOrder) -> float:
+def default_clip(op: str, gate_order: GateOrder) -> float:
     """Return TensorFlow's default of a forward op's cell_clip, 0 for none."""
+    check_choice(op, "gate_order", gate_order, tuple(_DEFAULTS))
     return _DEFAULTS[gate_order][1]
 
 
@@ -277,7 +278,7 @@ def check_clip(
     Left out, it is forward TensorFlow's default, and backward none.
     """
     if cell_clip is None:
-        cell_clip = default_clip(gate_order) if forward else 0.0
+        cell_clip = default_clip(op, gate_order) if forward else 0.0
     clip = check_real(op, "cell_clip", cell_clip)
     with np.errstate(over="ignore", under="ignore"):
         if real_dtype(dtype).itemsize < 8:

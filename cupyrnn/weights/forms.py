@@ -303,9 +303,10 @@ def _as_array(op: str, name: str, value: Any) -> Array:
         if callable(getattr(value, "__array__", None)):
             return np.asarray(value)
     except Exception as error:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
         reason = str(error)[:200]
-        raise TypeError(f"{op}: {name} is a {kind} that NumPy cannot read: {reason}") from error
+        raise TypeError(
+            f"{op}: {name} is {type_shown(value)} that NumPy cannot read: {reason}"
+        ) from error
     return value
 
 

@@ -16,6 +16,7 @@ from .._arrays import (
     check_choice,
     check_list,
     contiguous,
+    counted,
     expect_rank,
     expect_shape,
     on_device,
@@ -174,12 +175,14 @@ def params_from_gates(
     (1, 2, 3, 'gru')
     """
     op = "params_from_gates"
-    check_list(op, "gates", gates)
+    check_list(op, "gates", gates, "mappings to Gates")
     D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
     turned = check_bool(op, "transposed", transposed)
     check_gate(op, recurrent_activation)
     if not gates or len(gates) % D:
-        raise ValueError(f"{op}: gates has {len(gates)} entries, expected L*D with D = {D}")
+        raise ValueError(
+            f"{op}: gates has {counted(len(gates), 'entry')}, expected L*D with D = {D}"
+        )
     mode = _mode(op, gates, rnn_mode)
     check_activation(op, mode, recurrent_activation)
     given: dict[str, Any] = {}
@@ -189,7 +192,8 @@ def params_from_gates(
         check_list(op, "projections", projections)
         if len(projections) != len(gates):
             raise ValueError(
-                f"{op}: projections has {len(projections)} entries, expected L*D = {len(gates)}"
+                f"{op}: projections has {counted(len(projections), 'entry')}, expected L*D ="
+                f" {len(gates)}"
             )
         given |= {f"projections[{n}]": a for n, a in enumerate(projections)}
     xp, arrays = as_arrays(op, given)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from .._arrays import check_bool, check_choice, check_list, expect_rank, expect_shape, on_device
+from .._arrays import (
+    check_bool,
+    check_choice,
+    check_list,
+    counted,
+    expect_rank,
+    expect_shape,
+    on_device,
+)
 from ..arithmetic.gates import check_gate
 from ..derivatives.traced import traceable
 from .forms import (
@@ -128,8 +136,8 @@ def params_from_keras(
         parts = ", ".join(_PARTS[:each])
         hint = "; use_bias=False where layers have none" if use_bias else ""
         raise ValueError(
-            f"{op}: weights has {len(weights)} arrays, expected {each} for each of the layers and"
-            f" {D} direction(s): {parts}{hint}"
+            f"{op}: weights has {counted(len(weights), 'array')}, expected {each} for each"
+            f" layer and direction with D = {D}: {parts}{hint}"
         )
     xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
     arrays = list(named.values())
@@ -440,7 +448,8 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     if len(weights) != each:
         parts = ", ".join(_PARTS[:each])
         raise ValueError(
-            f"{op}: weights has {len(weights)} arrays, expected {each}: {parts} of one layer and"
+            f"{op}: weights has {counted(len(weights), 'array')}, expected {each}: {parts} of"
+            " one layer and"
             " direction"
         )
     xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})

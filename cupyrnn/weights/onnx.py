@@ -18,6 +18,7 @@ from .._arrays import (
     check_integer,
     check_list,
     check_real,
+    counted,
     expect_rank,
     expect_shape,
     on_device,
@@ -241,11 +242,12 @@ def _gate(op: str, mode: str, D: int, given: Any, alpha: Any, beta: Any) -> Recu
     """Return what the attributes say of a cell's gates."""
     default, hard = _DEFAULTS[mode], False
     if given is not None:
-        check_list(op, "activations", given)
+        check_list(op, "activations", given, "strings")
         if len(given) != len(default) * D:
             raise ValueError(
-                f"{op}: activations has {len(given)} entries, expected {len(default) * D} for"
-                f" {mode} in {D} direction(s)"
+                f"{op}: activations has {counted(len(given), 'entry')}, expected"
+                f" {len(default) * D} for"
+                f" {mode} with D = {D}"
             )
         gated = len(default) > 1
         hard = gated and _name(given[0]) == "hardsigmoid"
@@ -276,10 +278,11 @@ def _parameters(op: str, name: str, given: Any, default: float, count: int) -> l
     """Return a parameter of each HardSigmoid; others have none."""
     if given is None or (isinstance(given, (list, tuple)) and not given):
         return [default] * count
-    check_list(op, name, given)
+    check_list(op, name, given, "real numbers")
     if len(given) != count:
         raise ValueError(
-            f"{op}: {name} has {len(given)} entries, expected {count}, one for each HardSigmoid"
+            f"{op}: {name} has {counted(len(given), 'entry')}, expected {count}, one for each"
+            " HardSigmoid"
         )
     return [check_real(op, f"{name}[{n}]", value) for n, value in enumerate(given)]
 
@@ -587,13 +590,16 @@ def _directions(op: str, weights: Any, lengths: tuple[int, ...]) -> list[Any]:
     check_list(op, "weights", weights)
     if len(weights) not in (1, 2):
         raise ValueError(
-            f"{op}: weights has {len(weights)} entries, expected 1 or 2, one for each direction"
+            f"{op}: weights has {counted(len(weights), 'entry')}, expected 1 or 2, one for"
+            " each direction"
         )
     for d, of in enumerate(weights):
         check_list(op, f"weights[{d}]", of)
         if len(of) not in lengths:
             expected = " or ".join(map(str, lengths))
-            raise ValueError(f"{op}: weights[{d}] has {len(of)} arrays, expected {expected}")
+            raise ValueError(
+                f"{op}: weights[{d}] has {counted(len(of), 'array')}, expected {expected}"
+            )
     return list(weights)
 
 

@@ -24,6 +24,7 @@ from .._arrays import (
     check_integer,
     check_list,
     contiguous,
+    counted,
     expect_shape,
     on_device,
     shown,
@@ -333,8 +334,8 @@ def check_elements(op: str, net: Net) -> None:
     """Check that there can be a packed vector of this net."""
     if net.params_size >= MOST_ELEMENTS:
         raise ValueError(
-            f"{op}: num_layers, num_units and input_size are {net.L}, {net.H} and {net.I}, a net of"
-            f" {shown(net.params_size)} parameters, expected fewer than 10**12"
+            f"{op}: num_layers, num_units and input_size are {net.L}, {net.H} and {net.I}, whose"
+            f" params_size is {shown(net.params_size)}, expected fewer than 10**12"
         )
 
 
@@ -532,7 +533,9 @@ def cudnn_rnn_canonical_to_params(
     ):
         check_list(op, name, given)
         if len(given) != expected:
-            raise ValueError(f"{op}: {name} has {len(given)} arrays, expected {expected}")
+            raise ValueError(
+                f"{op}: {name} has {counted(len(given), 'array')}, expected {expected}"
+            )
     names = [f"weights[{n}]" for n in range(len(weights))]
     names += [f"biases[{n}]" for n in range(len(biases))]
     params: ArrayT = _pack(op, net, dict(zip(names, (*weights, *biases), strict=True)))

@@ -92,13 +92,15 @@ def dequantize(
                 f" {q.dtype}"
             )
     if s.dtype.kind != "f" or s.dtype.itemsize not in (2, 4, 8):
-        raise TypeError(f"{op}: scale has dtype {s.dtype}, expected float32")
+        raise TypeError(f"{op}: scale has dtype {s.dtype}, expected float16, float32 or float64")
     if not (np.isfinite(s).all() and (s > 0).all()):
         raise ValueError(f"{op}: scale is {shown(s)}, expected positive and finite")
     if s.shape != z.shape:
         raise ValueError(f"{op}: zero_point has shape {z.shape}, expected that of scale, {s.shape}")
     if s.ndim > 1 or (s.ndim == 1 and s.size != 1 and axis is None):
-        raise ValueError(f"{op}: scale has shape {s.shape}, expected one, or a vector with an axis")
+        raise ValueError(
+            f"{op}: scale has shape {s.shape}, expected (), (1,), or a vector along axis"
+        )
     shape: list[int] = [1] * q.ndim
     if s.ndim == 1 and s.size != 1:
         if axis is None or not -q.ndim <= axis < q.ndim:

@@ -272,6 +272,42 @@ def test_seeds_lengths_and_resets_are_checked_at_once(
         cj.cudnn_rnn(x, h, h, p, dropout=0.5, **given)
 
 
+ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3)]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"weights": None}, TypeError, "weights is None, expected a list of weight tuples"),
+        ({"weights": {}}, TypeError, "weights is a dict, expected a list of weight tuples"),
+        ({"weights": iter(ONE)}, TypeError, "weights is a list_iterator, expected a list of"),
+        ({"weights": []}, ValueError, r"weights has 0 entries, expected L\*D, at least 1"),
+        ({"gate_order": "fico"}, ValueError, "gate_order is 'fico', expected one of icfo, ifco"),
+        ({"gate_order": None}, ValueError, "gate_order is None, expected one of icfo, ifco"),
+        ({"gate_order": ["icfo"]}, ValueError, r"gate_order is \['icfo'\], expected one of"),
+        ({"input": "x"}, TypeError, "input is a str, expected floating-point arrays"),
+        ({"input": np.ones((4, 2, 3), object)}, TypeError, "input has dtype object, expected"),
+        ({"input_h": np.ma.ones((1, 2, 3))}, TypeError, "input_h is a numpy.ma.MaskedArray, "),
+    ],
+)
+def test_what_jax_itself_would_refuse_is_refused_by_name(
+    given: dict[str, Any], error: Any, message: str
+) -> None:
+    x, h = np.ones((4, 2, 3)), np.zeros((1, 2, 3))
+    arguments = {"input": x, "input_h": h, "input_c": h, "weights": ONE} | given
+    with pytest.raises(error, match=f"^stacked_rnn: {message}"):
+        cj.stacked_rnn(**arguments)
+
+
+def test_a_number_is_no_bool_after_a_call_with_the_bool_either() -> None:
+    """1 is equal to True: the results of the first call must not answer for the second."""
+    x, h, c, w, b = args()
+    for reverse in (True, False):
+        cj.block_lstm(x, h, c, w, b, reverse=reverse)
+        with pytest.raises(TypeError, match=rf"^block_lstm: reverse is {int(reverse)}, expected"):
+            cj.block_lstm(x, h, c, w, b, reverse=int(reverse))
+
+
 def test_of_traced_lengths_the_dtype_and_the_shape_are_checked() -> None:
     x, h, c, w, b = args()
     jitted = jax.jit(lambda n: cj.block_lstm(x, h, c, w, b, sequence_lengths=n).h)

@@ -16,7 +16,7 @@ from problems import grus, lstms
 
 import cupyrnn
 from cupyrnn import _arrays
-from cupyrnn._arrays import array_kind, check_lengths, plain
+from cupyrnn._arrays import array_kind, check_lengths, counted, plain
 
 T, B, I, H = 6, 3, 4, 5
 PEEPHOLES = ("wci", "wcf", "wco")
@@ -427,6 +427,14 @@ class Unshowable:
         raise RuntimeError
 
     __index__ = __array__ = __float__ = __repr__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("number", "item", "text"),
+    [(0, "array", "0 arrays"), (1, "entry", "1 entry"), (2, "entry", "2 entries")],
+)
+def test_numbers_of_things_in_messages(number: int, item: str, text: str) -> None:
+    assert counted(number, item) == text
 
 
 def test_messages_are_short_and_always_there() -> None:

@@ -353,7 +353,7 @@ H_4 = np.zeros((2, B, 4))
 ERRORS: list[Any] = [
     ({"input_h": H_4, "input_c": H_4}, ValueError, "input_h is an array, and the layers have H = 2 and 4: pass input_h and input_c as lists of an array (D, B, H) for each layer"),
     ({"input_c": H_4}, ValueError, "input_c is a numpy.ndarray, expected a list of L = 2 arrays (D, B, H), one for each layer, as H is 2 and 4"),
-    ({"input_h": small()["input_h"][:1]}, ValueError, "input_h has 1 entries, expected L = 2, an array (D, B, H) for each layer"),
+    ({"input_h": small()["input_h"][:1]}, ValueError, "input_h has 1 entry, expected L = 2, an array (D, B, H) for each layer"),
     ({"input_h": []}, ValueError, "input_h has 0 entries, expected L = 2, an array (D, B, H) for each layer"),
     ({"input_c": small()["input_c"] * 2}, ValueError, "input_c has 4 entries, expected L = 2, an array (D, B, H) for each layer"),
     ({"input_c": small()["input_c"][::-1]}, ValueError, "input_c[0] has shape (1, 4, 2), expected (D, B, H) = (1, 4, 4)"),
@@ -385,7 +385,7 @@ def test_errors_of_the_gradient() -> None:
     for changed, message in (
         ({"output_backprop": np.zeros((T, B, 4))}, "output_backprop has shape (5, 4, 4), expected (T, B, D*H) = (5, 4, 2)"),
         ({"output": np.zeros((T, B, 4))}, "output has shape (5, 4, 4), expected (T, B, D*H) = (5, 4, 2)"),
-        ({"output_c_backprop": out.output_c[:1]}, "output_c_backprop has 1 entries, expected L = 2, an array (D, B, H) for each layer"),
+        ({"output_c_backprop": out.output_c[:1]}, "output_c_backprop has 1 entry, expected L = 2, an array (D, B, H) for each layer"),
         ({"output_h_backprop": H_4}, "output_h_backprop is a numpy.ndarray, expected a list of L = 2 arrays (D, B, H), one for each layer, as H is 2 and 4"),
         ({"output_h": out.output_h[::-1]}, "output_h[0] has shape (1, 4, 2), expected (D, B, H) = (1, 4, 4)"),
     ):  # fmt: skip

@@ -126,9 +126,13 @@ def test_an_error_leaves_one_process_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("grads", "options", "message"),
     [
-        ([np.ones(2)], {}, "list given, expected a dict or a tuple"),
-        ({"w": [1.0]}, {}, "w is a builtins.list, expected an array of numpy"),
-        ((1.0,), {}, "0 is a builtins.float"),
+        ([np.ones(2)], {}, "grads is a list, expected a dict or a tuple"),
+        (
+            {"w": [1.0]},
+            {},
+            "w is a list, expected a numpy.ndarray, as the communicator was made with",
+        ),
+        ((1.0,), {}, "0 is a float"),
         ({"w": np.ones(2, int)}, {}, "w has dtype int64, expected a real floating-point one"),
         ({"w": np.ones(2, complex)}, {}, "w has dtype complex128"),
         ({"w": np.ones(2)}, {"weight": -1}, "weight is -1.0 on rank 0"),
@@ -387,7 +391,7 @@ def test_what_differs_is_an_error_on_every_rank(tmp_path: Path) -> None:
         f"{both}: {mean}: rank 2 has w None, rank 0 has w float64 (2, 3)",
     ]
     assert first[:5] == last[:5] == ranks[1][:5] == expected
-    for k, kind in ((5, "w is a builtins.list"), (6, "list given")):
+    for k, kind in ((5, "w is a list"), (6, "grads is a list, expected")):
         assert last[k].startswith(f"TypeError: {mean}: {kind}")
         assert first[k].startswith(f"ValueError: {mean}: rank 2 has an error: {mean}: {kind}")
     for r in ranks:

@@ -470,7 +470,7 @@ def weights(kind: Any = BlockLSTMParams, n: int = 0, **changed: Any) -> list[Any
 
 ERRORS: list[Any] = [
     ({"weights": None}, TypeError, "weights is None, expected a list of weight tuples"),
-    ({"weights": []}, ValueError, "weights has 0 entries, expected L*D"),
+    ({"weights": []}, ValueError, "weights has 0 entries, expected L*D, at least 1"),
     ({"weights": small()["weights"][0]}, TypeError, "weights is a cupyrnn.BlockLSTMParams, expected a list of weight tuples"),
     ({"weights": [(1, 2)]}, TypeError, "weights[0] is a tuple, expected a BlockLSTMParams or PeepholeLSTMParams or BlockGRUParams"),
     ({"weights": [*small()["weights"], *small(BlockGRUParams)["weights"]]}, TypeError, "weights[2] is a cupyrnn.BlockGRUParams, expected the weights of an LSTM like weights[0]"),

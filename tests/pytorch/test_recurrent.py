@@ -374,7 +374,10 @@ def test_errors() -> None:
         net(x, resets=[[1, 0]] * 5)
     with pytest.raises(ValueError, match=r"^cudnn_rnn: resets has shape \(4, 2\), expected \(T, B"):
         net(x, resets=torch.zeros(4, 2, dtype=torch.bool))
-    with pytest.raises(TypeError, match=r"^from_torch: module is a Linear, expected a torch.nn.LS"):
+    with pytest.raises(
+        TypeError,
+        match=r"^from_torch: module is a torch.nn.modules.linear.Linear, expected a torch.nn.LS",
+    ):
         ct.from_torch(torch.nn.Linear(2, 3))
     with pytest.raises(ValueError, match=r"Unknown nonlinearity 'sigmoid'"):
         ct.RNN(2, 3, nonlinearity="sigmoid")

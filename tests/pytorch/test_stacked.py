@@ -203,7 +203,7 @@ def test_errors() -> None:
         ct.stacked_rnn(x, h, h, [params._replace(b=None)])
     with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[1\] is a list, expected a Block"):
         ct.stacked_rnn(x, torch.cat([h, h]), torch.cat([h, h]), [params, []])
-    with pytest.raises(ValueError, match=r"^stacked_rnn: weights has 1 entries, expected L\*D wi"):
+    with pytest.raises(ValueError, match=r"^stacked_rnn: weights has 1 entry, expected L\*D wi"):
         ct.stacked_rnn(x, h, h, [params], direction="bidirectional")
     with pytest.raises(TypeError, match=r"^stacked_rnn: input_c is None, expected a torch.Tensor"):
         ct.stacked_rnn(x, h, None, [params])

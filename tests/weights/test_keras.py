@@ -189,7 +189,7 @@ def bad(*shapes: tuple[int, ...]) -> list[Any]:
         (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8), (8,), (4, 8), (2, 8), (8,))), ValueError, "params_from_keras: weights[3] has shape (4, 8), expected (K, G*H) = (2, 8)"),
         (lambda: cupyrnn.params_from_keras(bad((3, 2), (2, 2), (1,)), rnn_mode="rnn_relu"), ValueError, "params_from_keras: weights[2] has shape (1,), expected (H,) = (2,)"),
         (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8)), use_bias=1), TypeError, "params_from_keras: use_bias is 1, expected a bool"),
-        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8))), ValueError, "params_from_keras: weights has 2 arrays, expected 3 for each of the layers and 1 direction(s): kernel, recurrent kernel, bias; use_bias=False where layers have none"),
+        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8))), ValueError, "params_from_keras: weights has 2 arrays, expected 3 for each layer and direction with D = 1: kernel, recurrent kernel, bias; use_bias=False where layers have none"),
         (lambda: cupyrnn.params_from_keras(bad((8,), (2, 8), (8,))), ValueError, "params_from_keras: weights[0] has shape (8,), expected (K, G*H)"),
         (lambda: cupyrnn.params_from_keras(bad((3, 8), (8,), (8,))), ValueError, "params_from_keras: weights[1] has shape (8,), expected (H, G*H)"),
         (lambda: cupyrnn.params_from_keras([None] * 3), TypeError, "params_from_keras: weights[0] is None, expected a numpy.ndarray or cupy.ndarray"),

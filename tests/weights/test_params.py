@@ -511,7 +511,7 @@ LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
         (("cudnn_rnn_canonical_to_params", (1, 2, 3, None, [])), {}, TypeError, "weights is None, expected a list of arrays"),
         (("cudnn_rnn_canonical_to_params", (1, 2, 3, [np.zeros((2, 3))] * 8, iter([]))), {}, TypeError, "biases is a list_iterator, expected a list of arrays"),
         (("params_from_keras", (np.zeros((3, 3, 3)),)), {}, TypeError, "weights is a numpy.ndarray, expected a list of arrays"),
-        (("params_from_keras", ([np.zeros((3, 8))],)), {}, ValueError, "weights has 1 arrays, expected 3 for each of the layers and 1 direction(s): kernel, recurrent kernel, bias; use_bias=False where layers have none"),
+        (("params_from_keras", ([np.zeros((3, 8))],)), {}, ValueError, "weights has 1 array, expected 3 for each layer and direction with D = 1: kernel, recurrent kernel, bias; use_bias=False where layers have none"),
         (("params_from_keras", ([np.zeros((3, 6)), np.zeros((2, 6)), np.zeros(6)],)), {"rnn_mode": "gru"}, ValueError, "weights[2] has shape (6,), expected (2, 3*H) = (2, 6): a GRU with reset_after=False resets before the matmul, which is not the GRU of cuDNN; block_gru_from_keras takes it"),
         (("params_from_block_lstm", (np.zeros((5, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 3}, ValueError, "cell_clip is 3, but CudnnRNN does not clip"),
         (("params_from_block_lstm", (np.zeros((5, 8)), np.zeros(8))), {"forget_bias": 1, "cell_clip": 0, "wcf": np.zeros(2)}, ValueError, "wcf is given, but CudnnRNN has no peepholes"),
