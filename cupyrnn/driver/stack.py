@@ -153,6 +153,99 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     return output, last, reserve_space
 
 
+class _Backward(NamedTuple):
+    """What both directions of a layer read and write backwards, in rows [N, ·] of all steps."""
+
+    xp: ModuleType
+    stack: Stack
+    memory: _Memory
+    read: Sequence[Array]  # the input, or h of each direction of the layer below
+    mask: Array | None  # of what is read
+    given: Array | None  # the gradient of what the layer gives
+    made: Array  # written: the gradient of what it reads
+    # Whether the rows are those of the padded array; else they are in the order of `pack`.
+    read_padded: bool
+    given_padded: bool
+    made_padded: bool
+
+
+class _Direction(NamedTuple):
+    """Where one direction of a layer has the rows of some whole steps, of those that both share."""
+
+    layer: _Backward
+    n: int  # the pseudo-layer
+    d: int
+    P: int
+
+    def _places(self, rows: slice, padded: bool, d: int = 0) -> Any:
+        """Return where rows are in the order of time, or in that of a direction."""
+        return self.layer.stack.leaves.rows.places(rows, self.d != d, padded=padded)
+
+    def x(self, rows: slice) -> Array:
+        """Return what the direction reads."""
+        xp, stack, _, read, mask, *_ = self.layer
+        if self.layer.read_padded:
+            values = read[0][self._places(rows, True)]
+        else:
+            parts = [h[self._places(rows, False, d)] for d, h in enumerate(read)]
+            values = parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=1)
+        if mask is not None:
+            values = _drop(values, mask[self._places(rows, False)], stack.leaves.sizes)
+        return values
+
+    def given(self, rows: slice) -> Array:
+        """Return the gradient of what it gives."""
+        given: Any = self.layer.given
+        columns = slice(self.d * self.P, (self.d + 1) * self.P)
+        some: Array = given[:, columns][self._places(rows, self.layer.given_padded)]
+        return self.layer.xp.ascontiguousarray(some)
+
+    def memory(self, rows: slice) -> Array:
+        """Return where the gradient of what it reads is made."""
+        made, places = self.layer.made, self._places(rows, self.layer.made_padded)
+        if self.d == 0 and isinstance(places, slice):
+            return made[places]
+        return self.layer.xp.empty((rows.stop - rows.start, made.shape[1]), made.dtype)
+
+    def put(self, rows: slice, values: Array) -> None:
+        """Have that gradient in its place, or add a second direction's to the first one's."""
+        made, places = self.layer.made, self._places(rows, self.layer.made_padded)
+        if self.d:
+            made[places] += values
+        elif not isinstance(places, slice):  # else `memory` is its place
+            made[places] = values
+
+    def backward(self, first: Any, saved: Any, carried: Any, grads: Gradients) -> None:
+        """
+        The gradient of this direction, but for x of `grads` as in `layer.backward`.
+
+        Where rows move and are more than a piece has at least, pieces are taken one by one: a copy
+        of what moves is in memory for no more than a piece at a time.
+        """
+        xp, (cells, leaves, _, again), memory, *_ = self.layer
+        packing, n = leaves.rows, leaves.rows.rows
+        dtype, cell = self.layer.read[0].dtype, cells[self.n]
+        x: Any = Taken(self.x, dtype, n)
+        given: Any = None if self.layer.given is None else Taken(self.given, dtype, n)
+        into: Any = Taken(self.memory, self.layer.made.dtype, n, self.put)
+        moves = leaves.net.D > 1 or packing.moves()
+        whole = grads.by in ("examples", "norms") or not moves or n <= block_rows(xp)
+        if whole:
+            rows = slice(0, n)
+            x, given, into = (a if a is None else a[rows] for a in (x, given, into))
+        layer, grads = Layer(x, first, packing, saved), grads._replace(x=into)
+        states = first._make([given, *[None] * (len(first) - 1)])
+        if leaves.every is not None:
+            steps = memory(self.n)
+            recompute.backward(xp, (cell, again[self.n]), layer, states, carried, grads, steps)
+        elif whole:
+            _layer.backward(xp, cell, layer, states, carried, grads)
+        else:
+            recompute.backward_of_all(xp, cell, layer, states, carried, grads)
+        if whole:
+            self.put(rows, into)
+
+
 def backward(
     xp: ModuleType,
     stack: Stack,
@@ -174,81 +267,34 @@ def backward(
     grads
         Of each of the cells: written, but x.
     """
-    cells, leaves, _, again = stack
-    net, sizes, _, _, packing, every = leaves
+    net, sizes, _, _, packing, _ = stack.leaves
     input, first = inputs
     dtype, D = input.dtype, net.D
     compute = compute_dtype(dtype)
     (reserve_space,) = cast_all(dtype, reserve_space)
-    reserves = leaves.parts(contiguous(xp, reserve_space))
+    reserves = stack.leaves.parts(contiguous(xp, reserve_space))
     memory = _Memory(xp, stack, dtype, with_h=True)
     first_grad = each(first, lambda s: _like(xp, s, compute))
-    nothing = [None] * (len(first) - 1)
-    # The gradient of what a layer gives, and whether its rows are those of a padded array.
-    values_grad: Any = None
-    padded = True
-    if output_grad is not None:
-        values_grad = _by_rows(contiguous(xp, output_grad))
+    given = None if output_grad is None else _by_rows(contiguous(xp, output_grad))
+    in_place = True  # whether the rows of `given` are those of the padded array
     input_grad = xp.empty(input.shape, dtype)
-    rows = _by_rows(contiguous(xp, input))
     for layer in reversed(range(net.L)):
         P, (mask, saved, _) = net.widths[layer][1], reserves[layer]
-        below = reserves[layer - 1].h if layer else []
-        K = D * net.widths[layer - 1][1] if layer else input.shape[2]
+        read = reserves[layer - 1].h if layer else [_by_rows(contiguous(xp, input))]
         # What two directions give is added, and what is dropped scaled, before it is rounded.
         wide = compute if D > 1 or mask is not None else dtype
         # Of the input it is made where it is returned, if it can be.
-        in_place = layer == 0 and wide == dtype
+        given_padded, in_place = in_place, layer == 0 and wide == dtype
         if in_place and packing.rows < sizes.T * sizes.B:
             input_grad[...] = 0
-        total = _by_rows(input_grad) if in_place else xp.empty((packing.rows, K), wide)
+        columns = sum(a.shape[1] for a in read)
+        made = _by_rows(input_grad) if in_place else xp.empty((packing.rows, columns), wide)
+        both = _Backward(
+            xp, stack, memory, read, mask, given, made,
+            read_padded=layer == 0, given_padded=given_padded, made_padded=in_place,
+        )  # fmt: skip
         for d in range(D):
             pl = layer * D + d
-
-            def values(some: slice, d: int = d, below: Any = below, mask: Any = mask) -> Array:
-                """Return what the layer reads."""
-                if below:
-                    parts = [
-                        h[packing.places(some, d != k, padded=False)] for k, h in enumerate(below)
-                    ]
-                    x = parts[0] if D == 1 else xp.concatenate(parts, axis=1)
-                else:
-                    x = rows[packing.places(some, d == 1, padded=True)]
-                if mask is None:
-                    return x
-                return _drop(x, mask[packing.places(some, d == 1, padded=False)], sizes)
-
-            def grad_of(
-                some: slice, d: int = d, P: int = P, given: Any = values_grad, padded: bool = padded
-            ) -> Array:
-                """Return the gradient of what the layer gives."""
-                places = packing.places(some, d == 1, padded=padded)
-                of_direction: Array = given[:, d * P : (d + 1) * P][places]
-                return xp.ascontiguousarray(of_direction)
-
-            def memory_of(
-                some: slice, d: int = d, total: Any = total, in_place: bool = in_place
-            ) -> Array:
-                """Return where the gradient of what the layer reads is made."""
-                places = packing.places(some, d == 1, padded=in_place)
-                if d == 0 and isinstance(places, slice):
-                    return total[places]
-                return xp.empty((some.stop - some.start, total.shape[1]), total.dtype)
-
-            def put(
-                some: slice,
-                made: Array,
-                d: int = d,
-                total: Any = total,
-                in_place: bool = in_place,
-            ) -> None:
-                """Write it, or add that of a second direction."""
-                places = packing.places(some, d == 1, padded=in_place)
-                if d:
-                    total[places] += made
-                elif not isinstance(places, slice):
-                    total[places] = made
-
             entered = _enter(xp, packing, first, pl, d)
             carried = first._make(
                 [
@@ -258,38 +304,15 @@ def backward(
                     for s, g in zip(entered, last_grad, strict=True)
                 ]
             )
-            n = packing.rows
-            x: Any = Taken(values, dtype, n)
-            given: Any = None if values_grad is None else Taken(grad_of, dtype, n)
-            into: Any = Taken(memory_of, total.dtype, n, put)
-            # In pieces, where rows move and are more than what a piece has at least.
-            moves = D > 1 or packing.moves()
-            whole = grads[pl].by in ("examples", "norms") or not moves or n <= block_rows(xp)
-            made = into
-            if whole:
-                everything = slice(0, n)
-                x, made = x[everything], into[everything]
-                given = None if given is None else given[everything]
-            of_layer, written = Layer(x, entered, packing, saved[d]), grads[pl]._replace(x=made)
-            given = first._make([given, *nothing])
-            if every is not None:
-                both, of_steps = (cells[pl], again[pl]), memory(pl)
-                recompute.backward(xp, both, of_layer, given, carried, written, of_steps)
-            elif whole:
-                _layer.backward(xp, cells[pl], of_layer, given, carried, written)
-            else:
-                recompute.backward_of_all(xp, cells[pl], of_layer, given, carried, written)
-            if whole:
-                into.put(everything, made)
+            _Direction(both, pl, d, P).backward(entered, saved[d], carried, grads[pl])
             for to, state in zip(first_grad, carried, strict=True):
                 if to is not None:
                     to[pl][...] = packing.enter_grad(state, d == 1)
-            del given, x, of_layer, made, written  # not to have these of two directions at once
-        values_grad, padded = total, in_place
+        given = made
         if not in_place:
-            values_grad = cast(total if mask is None else _drop(total, mask, sizes), dtype)
+            given = cast(made if mask is None else _drop(made, mask, sizes), dtype)
     if not in_place:
-        packing.unpack(values_grad, input_grad)
+        packing.unpack(given, input_grad)
     return input_grad, each(first_grad, lambda s: _rounded(s, dtype))
 
 
