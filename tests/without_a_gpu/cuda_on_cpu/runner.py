@@ -72,6 +72,10 @@ _DEFAULT_SHARED_BYTES = 48 * 1024
 
 _KERNEL_ERROR_CODE = 3  # of sanitized_main.h
 
+# The libraries that were launched last keep their fibers: two mappings each, of the 65,000 or so
+# that a process may have.
+_MOST_LIBRARIES, _MOST_FIBERS = 8, 1024
+
 _LAUNCH = struct.Struct("@3I3IQi4x")
 _REQUEST_HEAD = struct.Struct("@qqq")
 _REQUEST_ARGUMENT = struct.Struct("@qqq")
@@ -434,9 +438,26 @@ def _launch_here(
         for value in values
     ]
     pointers = (ctypes.c_void_p * len(storage))(*map(ctypes.addressof, storage))
+    _keep_fibers(library)
     message = library.cuda_on_cpu_launch(number, launch, pointers)
     if message is not None:
         raise KernelError(f"{name}: {message.decode()}")
+
+
+_launched: dict[ctypes.PyDLL, None] = {}
+"""The libraries that keep their fibers, the one launched last at the end."""
+
+
+def _keep_fibers(library: ctypes.PyDLL) -> None:
+    if library in _launched:
+        del _launched[library]
+    else:
+        library.cuda_on_cpu_keep_fibers(_MOST_FIBERS)
+    _launched[library] = None
+    while len(_launched) > _MOST_LIBRARIES:
+        longest_ago = next(iter(_launched))
+        del _launched[longest_ago]
+        longest_ago.cuda_on_cpu_keep_fibers(0)
 
 
 def _launch_sanitized(
@@ -643,6 +664,10 @@ def _translation_unit(source: str, names: tuple[str, ...], sanitize: str | None)
         f"{exported} const char* cuda_on_cpu_launch(\n"
         f"    int number, const cuda_on_cpu::Launch* launch, void** arguments) {{\n"
         f"  return cuda_on_cpu::run(cuda_on_cpu_entries[number], *launch, arguments);\n"
+        f"}}\n"
+        f"{exported} void cuda_on_cpu_keep_fibers(int count) {{\n"
+        f"  cuda_on_cpu::most_kept_fibers = count;\n"
+        f"  cuda_on_cpu::release_fibers();\n"
         f"}}\n"
         f"}}\n"
     )
