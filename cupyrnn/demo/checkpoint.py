@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Configuration: TypeAlias = "dict[str, str | int]"
 
-FORMAT = 1
+FORMAT = 2
 _HEADER = 2**14  # bytes of an array's file beside its numbers, at most
 
 

@@ -216,6 +216,11 @@ def run_with_files(
         f"symbols: {V}, one of them for all characters seen fewer than {text.RARE} times in"
         f" training ({corpus.escapes} in the held-out text)"
     )
+    if text.CONTEXTS:
+        show(
+            "input: a character, and what came next the last time that the last"
+            f" {', '.join(map(str, text.CONTEXTS))} characters occurred"
+        )
 
     count = parameter_count(cell, V, EMBEDDING, H)
     least = least_memory(count, B * T * H)
@@ -270,11 +275,10 @@ def report(training: Training, rng: np.random.Generator, out: Path) -> None:
     alone = text.compressors(corpus, with_training=False)
     if alone:
         without = " and ".join(f"{name} {bits:.4f}" for name, bits in alone.items())
-        numbers = sum(a.size for a in p.values())
         show(
-            f"\nOf the text it has read, the model keeps {numbers:,} numbers;"
-            " a compressor keeps the text itself and copies phrases from it. Without the training"
-            f" text it takes more: {without}."
+            "\nThe compressors and the model find again what they have read before: the training"
+            " text, and the held-out text up to the character that comes next. Without the training"
+            f" text the compressors take more: {without}."
         )
     draw(out, cell, training.history, rows, *gates_on_line(xp, cell, p, corpus))
 

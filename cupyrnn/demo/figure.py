@@ -26,7 +26,7 @@ BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 
 def line_to_draw(corpus: Corpus) -> tuple[int, int]:
     """Return the bounds in the held-out text of part of a line that is easy to read in a figure."""
-    text = "".join(corpus.symbols[k] for k in corpus.held_out)
+    text = "".join(corpus.symbols[k] for k in corpus.held_out[:, 0])
     # From its begin to the end of a word, not indented, not short, with more than letters in it.
     pattern = r'^(?=[!-~])(?=.{,30}".{,10}\()[ -~]{36,47}(?= )'
     line = re.search(pattern, text[1:], re.MULTILINE)
@@ -46,7 +46,7 @@ def gates_on_line(
     begin = max(0, start - 1000)
     tokens = corpus.held_out[begin:end]
     _, out, _ = forward(xp, cell, p, xp.asarray(tokens)[:, None], zero_state(xp, cell, p, 1))
-    text = "".join(corpus.symbols[k] for k in tokens)
+    text = "".join(corpus.symbols[k] for k in tokens[:, 0])
     letters = np.array([c.isalnum() for c in text[: start - begin]], dtype=float)
     drawn = {}
     for name, values in out.shown.items():

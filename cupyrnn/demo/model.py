@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .cells import Cell, Parameters, Pass, Shapes, State, normal
+from .text import CONTEXTS, hints
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -26,6 +27,11 @@ def to_host(xp: ModuleType, a: Array) -> Array:
     return host
 
 
+def embedding_shape(V: int, I: int) -> tuple[int, ...]:
+    """Return the shape of the tables of vectors: of characters, and of each length's hints."""
+    return (1 + len(CONTEXTS), V + 1, I)
+
+
 def head_shapes(V: int, H: int) -> Shapes:
     """Return the shapes of the layer that reads the cell's output."""
     return {"w_out": (H, V), "b_out": (V,)}
@@ -33,7 +39,7 @@ def head_shapes(V: int, H: int) -> Shapes:
 
 def parameter_count(cell: Cell, V: int, I: int, H: int) -> int:
     """Return the number of parameters, without making them."""
-    shapes = {"embedding": (V, I), **cell.shapes(I, H), **head_shapes(V, H)}
+    shapes = {"embedding": embedding_shape(V, I), **cell.shapes(I, H), **head_shapes(V, H)}
     return sum(math.prod(shape) for shape in shapes.values())
 
 
@@ -41,7 +47,9 @@ def initial_parameters(
     xp: ModuleType, cell: Cell, V: int, I: int, H: int, rng: np.random.Generator, dtype: Any
 ) -> Parameters:
     """Return the parameters of the embedding, the cell and the layer that reads its output."""
-    p = {"embedding": rng.standard_normal((V, I)), **cell.initial(rng, I, H)}
+    embedding = np.zeros(embedding_shape(V, I))  # hints say nothing at first
+    embedding[0] = rng.standard_normal((V + 1, I))
+    p = {"embedding": embedding, **cell.initial(rng, I, H)}
     p |= normal(rng, head_shapes(V, H))
     return {name: xp.asarray(a, dtype=dtype) for name, a in p.items()}
 
@@ -62,18 +70,18 @@ def forward(
     seed: int | None = None,
 ) -> tuple[Array, Pass, Array]:
     """
-    The model on tokens[T, B], whose dtype is that of the parameters, complex128 too.
+    The model on tokens[T, B, 1 + hints], in the dtype of the parameters, complex128 too.
 
     Returns
     -------
     x : [T, B, I]
-        The input of the cell.
+        The input of the cell: the sum of a vector of each token.
     out
         What the cell makes of it.
     log_p : [T*B, V]
         The logarithms of the probabilities of the character after each of the tokens.
     """
-    x = p["embedding"][tokens]
+    x = sum(table[tokens[..., k]] for k, table in enumerate(p["embedding"]))
     out = cell.forward(p, x, state, seed)
     logits = out.h.reshape(-1, out.h.shape[-1]) @ p["w_out"] + p["b_out"]
     logits -= logits.real.max(axis=1, keepdims=True)
@@ -105,7 +113,7 @@ def loss_and_gradient(
 ) -> tuple[Array, Parameters, State]:
     """Return what `loss` does and, between the two, the gradient of the loss by parameter."""
     x, out, log_p = forward(xp, cell, p, tokens, state, seed)
-    N, V = log_p.shape
+    N = len(log_p)
     at_targets = xp.arange(N), targets.ravel()
     value = -log_p[at_targets].mean()
 
@@ -116,9 +124,10 @@ def loss_and_gradient(
     grads = {"w_out": h.T @ d_logits, "b_out": d_logits.sum(axis=0)}
     d_h = (d_logits @ p["w_out"].T).reshape(out.h.shape)
     d_x, cell_grads = cell.backward(p, x, state, out, d_h, seed)
-    # Row v of the embedding gets the sum of d_x where the token is v. As a matmul, unlike adding
-    # at indices, the sum has one order everywhere.
-    one_hot = (tokens.ravel() == xp.arange(V)[:, None]).astype(d_x.dtype)
+    # Row v of a table gets the sum of d_x where the token is v. As a matmul, unlike adding at
+    # indices, the sum has one order everywhere.
+    one_hot = xp.zeros((*p["embedding"].shape[:2], N), d_x.dtype)
+    one_hot[xp.arange(len(one_hot))[:, None], tokens.reshape(N, -1).T, xp.arange(N)] = 1
     grads["embedding"] = one_hot @ d_x.reshape(N, -1)
     return value, grads | cell_grads, out.state
 
@@ -140,7 +149,8 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
     p = {name: a + 0.3 * rng.standard_normal(a.shape) for name, a in p.items()}
     # Large, so that some cell states of an LSTM are clipped.
     state = tuple(4 * rng.standard_normal(s.shape) for s in zero_state(np, cell, p, B))
-    tokens, targets = (rng.integers(V, size=(T, B)) for _ in range(2))
+    tokens = rng.integers(V, size=(T, B, 1 + len(CONTEXTS)))
+    targets = rng.integers(V, size=(T, B))
     _, grads, _ = loss_and_gradient(
         xp,
         cell,
@@ -177,14 +187,14 @@ def held_out_bits(
 
     One stream reads it from end to end with the state carried along. More are faster; each begins
     with a zero state, and what is left over at the end is not scored. A part of them may be scored
-    alone, and if it has none the result is 0.
+    alone, and if it has none the result is 0. The hints are those of one stream.
     """
     text = corpus.held_out
     L = (len(text) - 1) // streams
     at = np.arange(L)[:, None] + (L * np.arange(streams))[part]
     if not at.size:
         return 0.0
-    tokens, targets = xp.asarray(text[at]), xp.asarray(text[at + 1])
+    tokens, targets = xp.asarray(text[at]), xp.asarray(text[at + 1, 0])
     state = zero_state(xp, cell, p, at.shape[1])
     nats = 0.0
     for lo in range(0, L, 500):  # in pieces that fit in memory
@@ -204,15 +214,18 @@ def sample(
     rng: np.random.Generator,
 ) -> str:
     """Return the prompt and as many characters as the model goes on with."""
-    tokens = [corpus.symbols.index(c) for c in prompt]
     state = zero_state(xp, cell, p, 1)
-    fresh = tokens
+    read = "".join(corpus.symbols[k] for k in corpus.training[:, 0])
+    fresh = prompt
     for _ in range(length):
-        _, out, log_p = forward(xp, cell, p, xp.asarray(fresh)[:, None], state)
+        tokens = []
+        for c in fresh:
+            read += c
+            tokens.append([[corpus.symbols.index(c), *hints(read, corpus.symbols)]])
+        _, out, log_p = forward(xp, cell, p, xp.asarray(tokens), state)
         state = out.state
         probability = xp.exp(log_p[-1].astype(np.float64) / TEMPERATURE)
         cumulative = xp.cumsum(probability)
         # Scaled instead of normalized, so that rounding cannot lead past the last symbol.
-        fresh = [int((cumulative < rng.random() * float(cumulative[-1])).sum())]
-        tokens += fresh
-    return "".join(corpus.symbols[k] for k in tokens)
+        fresh = corpus.symbols[int((cumulative < rng.random() * float(cumulative[-1])).sum())]
+    return (read + fresh)[len(corpus.training) :]

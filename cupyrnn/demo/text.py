@@ -1,4 +1,9 @@
-"""The text, as symbols: that of Python's documentation, in `pydoc_data.topics`."""
+"""The text, as symbols: that of Python's documentation, in `pydoc_data.topics`.
+
+What the model reads at a place of the text is its character and some hints. A hint is the character
+that came next the last time that the same n characters occurred, for each n of CONTEXTS. Hints look
+back only, and so a held-out character is predicted from the text before it alone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import importlib
 import sys
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,14 +22,16 @@ if TYPE_CHECKING:
 HELD_OUT = 10  # one part in so many
 RARE = 5  # a character that the training text has fewer times is no symbol of its own
 UNKNOWN = "\ufffd"
+# Lengths of what has to occur again, each at most twice the one before; with none, no hints.
+CONTEXTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 
 
 class Corpus(NamedTuple):
     """The text as symbols, the last of which stands for all characters that have none."""
 
     symbols: list[str]
-    training: Array
-    held_out: Array  # begins with one character of context, which is not scored
+    training: Array  # [N, 1 + hints]: a place's character and its hints, V for no hint
+    held_out: Array  # the same; begins with one character of context, which is not scored
     escapes: int  # held-out characters that have no symbol
     total: int  # characters before repeated paragraphs were dropped
     training_text: str
@@ -60,16 +68,46 @@ def make_corpus(text: str) -> Corpus:
     def encode(s: str) -> Array:
         return np.array([index.get(c, len(index)) for c in s], dtype=np.int64)
 
-    held_out = encode(text[split - 1 :])
-    escapes = int((held_out[1:] == len(index)).sum())
-    return Corpus(symbols, encode(training), held_out, escapes, len(text), training, text[split:])
+    places = with_hints(encode(training + text[split - 1 :]), len(symbols))
+    read, held_out = places[: len(training)], places[len(training) :]
+    escapes = int((held_out[1:, 0] == len(index)).sum())
+    return Corpus(symbols, read, held_out, escapes, len(text), training, text[split:])
+
+
+def with_hints(text: Array, V: int) -> Array:
+    """Return, for each place of the text, its symbol and its hints [N, 1 + hints], V for none."""
+    N = len(text)
+    columns, context = [text], text
+    for m, n in pairwise((1, *CONTEXTS)):
+        # Places have the same context if the n symbols that end there are the same: the m that
+        # end there, and the m that end n - m places before. Near the beginning are not so many.
+        at, key = np.arange(n - 1, N), -1 - np.arange(N)
+        key[at] = context[at - (n - m)] * max(N, V) + context[at]
+        order = np.argsort(key, kind="stable")
+        again = key[order[1:]] == key[order[:-1]]
+        context, hint = np.zeros(N, np.int64), np.full(N, V)
+        context[order[1:]] = np.cumsum(~again)
+        hint[order[1:][again]] = text[order[:-1][again] + 1]
+        columns.append(hint)
+    return np.stack(columns, axis=1)
+
+
+def hints(read: str, symbols: list[str]) -> list[int]:
+    """Return the hints at the last place of a text: a row of `with_hints`, found by searching."""
+    found = [len(symbols)] * len(CONTEXTS)
+    for k, n in enumerate(CONTEXTS):
+        at = read.rfind(read[-n:], 0, -1) if n < len(read) else -1
+        if at < 0:
+            break  # nor did more characters occur
+        found[k] = symbols.index(read[at + n])
+    return found
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:
     """Return the held-out bits per character of what knows nothing, and of what counts."""
     V = len(corpus.symbols)
-    counts = np.bincount(corpus.training, minlength=V) + 1  # none has probability 0
-    unigram = -np.log2(counts / counts.sum())[corpus.held_out[1:]].mean()
+    counts = np.bincount(corpus.training[:, 0], minlength=V) + 1  # none has probability 0
+    unigram = -np.log2(counts / counts.sum())[corpus.held_out[1:, 0]].mean()
     escape = corpus.escape_bits
     return {"uniform": float(np.log2(V)) + escape, "unigram": float(unigram) + escape}
 
@@ -99,7 +137,7 @@ def compressors(corpus: Corpus, *, with_training: bool = True) -> dict[str, floa
 
 def window(text: Array, B: int, T: int, k: int) -> tuple[Array, Array]:
     """
-    Return the tokens [T, B] of the k-th window, counted from 0, and the targets after them.
+    Return the places [T, B, ...] of the k-th window, counted from 0, and the targets after them.
 
     The columns are B streams that begin evenly spaced in the text. Each goes on where its last
     window ended, so the state can be carried over, and past the text's end with its beginning.
@@ -107,4 +145,4 @@ def window(text: Array, B: int, T: int, k: int) -> tuple[Array, Array]:
     starts = np.arange(B) * len(text) // B
     steps = np.arange(T + 1)[:, None]
     part = text[(starts + k * T + steps) % len(text)]
-    return part[:-1], part[1:]
+    return part[:-1], part[1:, :, 0]

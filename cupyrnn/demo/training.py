@@ -151,7 +151,7 @@ class Training:
         if self.comm.size > 1:  # the loss and the wish to stop travel with the gradients
             grads["loss"] = self.xp.asarray(value)
             grads["stop"] = self.xp.asarray(stop, dtype=value.dtype)
-            grads = all_reduce_gradients(self.comm, grads, weight=tokens.size)
+            grads = all_reduce_gradients(self.comm, grads, weight=targets.size)
             value, stop = grads.pop("loss"), bool(grads.pop("stop") > 0)
         self.adam.update(self.p, grads)
         self.history.add(float(value) / float(np.log(2)))

@@ -207,8 +207,8 @@ def test_another_text(
 def test_another_format(
     saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT", 2)
-    assert "a checkpoint of format 1, not 2" in refused(saved, capsys)
+    monkeypatch.setattr(checkpoint, "FORMAT", 3)
+    assert "a checkpoint of format 2, not 3" in refused(saved, capsys)
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip file", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])
@@ -272,7 +272,7 @@ RIGHT: dict[str, Any] = {
     "history": {"training": [2.0, 1.5], "held_out": [[1, 1.75]]},
 }
 CRAFTED: list[Any] = [
-    *([], None, "x", {"format": 1}, {**RIGHT, "format": True}, {**RIGHT, "format": "1"}),
+    *([], None, "x", {"format": 2}, {**RIGHT, "format": True}, {**RIGHT, "format": "2"}),
     *({**RIGHT, "configuration": value} for value in ([], None, "steps", {"steps": 4.0})),
     *({**RIGHT, "history": value} for value in ([], None, "x", {}, {"training": [1.0]})),
     *(

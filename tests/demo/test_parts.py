@@ -18,9 +18,10 @@ from cupyrnn.demo import cells, figure, model, text, training
 def corpus_of(training_text: str, held_out: str) -> text.Corpus:
     """Return a corpus of the few letters abcd, nothing dropped."""
     index = {c: k for k, c in enumerate("abcd")}
-    encoded = [np.array([index[c] for c in part]) for part in (training_text, held_out)]
-    total = len(training_text + held_out)
-    return text.Corpus([*"abcd", text.UNKNOWN], *encoded, 0, total, training_text, held_out[1:])
+    both = training_text + held_out
+    places = text.with_hints(np.array([index[c] for c in both]), 5)
+    parts = places[: len(training_text)], places[len(training_text) :]
+    return text.Corpus([*"abcd", text.UNKNOWN], *parts, 0, len(both), training_text, held_out[1:])
 
 
 def small_model(cell: str, rng: np.random.Generator) -> dict[str, Any]:
@@ -122,7 +123,60 @@ def test_state_and_seed_go_from_step_to_step(
         for b, start in enumerate((0, 51)):
             at = (start + 7 * k + np.arange(8)) % 103
             np.testing.assert_array_equal(tokens[:, b], corpus.training[at[:-1]])
-            np.testing.assert_array_equal(targets[:, b], corpus.training[at[1:]])
+            np.testing.assert_array_equal(targets[:, b], corpus.training[at[1:], 0])
+
+
+@pytest.mark.parametrize("N", [0, 1, 3, 33, 400])
+def test_hints(N: int, rng: np.random.Generator) -> None:
+    """Each is what followed the last earlier place whose last n symbols are the same."""
+    letters, V = rng.integers(3, size=N), 5
+    letters[N // 2 :] = letters[: N - N // 2]  # so that long contexts occur again
+    expected = np.full((N, 1 + len(text.CONTEXTS)), V)
+    expected[:, 0] = letters
+    for i in range(N):
+        for k, n in enumerate(text.CONTEXTS, 1):
+            for j in range(n - 1, i):
+                if (letters[j - n + 1 : j + 1] == letters[i - n + 1 : i + 1]).all():
+                    expected[i, k] = letters[j + 1]
+    assert N < 400 or (expected[:, -1] < V).any()
+    np.testing.assert_array_equal(text.with_hints(letters, V), expected)
+    read = "".join("abcde"[k] for k in letters)
+    for i in range(N):  # as a sample finds them, which grows by one character after another
+        assert text.hints(read[: i + 1], [*"abcde"]) == expected[i, 1:].tolist()
+
+
+def test_hints_do_not_look_ahead(rng: np.random.Generator) -> None:
+    """What comes after a place of the text changes nothing up to it."""
+    letters = rng.integers(3, size=300)
+    letters[200:260] = letters[100:160]
+    whole = text.with_hints(letters, 3)
+    for k in (1, 2, 50, 201, 230, 299):
+        other = letters.copy()
+        other[k:] = (other[k:] + rng.integers(1, 3, size=300 - k)) % 3
+        np.testing.assert_array_equal(text.with_hints(other, 3)[:k], whole[:k])
+        np.testing.assert_array_equal(text.with_hints(letters[:k], 3), whole[:k])
+
+
+def test_it_learns_to_copy(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Phrases of random letters cannot be foreseen but by one who finds them again."""
+    phrases = ["".join(rng.choice(list("abcd"), size=20)) for _ in range(40)]
+    words = [phrases[k] for k in rng.integers(40, size=400)]
+    new = "".join(rng.choice(list("abcd"), size=600))  # two bits each, but for what it repeats
+    cell, bits = cells.CELLS["lstm"], {}
+    for name, contexts in (("hints", text.CONTEXTS), ("none", ())):
+        for module in (text, model):
+            monkeypatch.setattr(module, "CONTEXTS", contexts)
+        corpus = corpus_of("".join(words), new + new)
+        p = model.initial_parameters(np, cell, 5, 8, 8, np.random.default_rng(0), np.float32)
+        assert p["embedding"].shape == (1 + len(contexts), 6, 8)
+        run = training.Training(
+            parallel.communicator(), np, cell, p, corpus, training.Plan(200, 8, 24)
+        )
+        while run.done < 200:
+            run.step()
+        bits[name] = model.held_out_bits(np, cell, p, corpus)
+    assert bits["none"] > 1.9
+    assert bits["hints"] < 1.7
 
 
 def test_held_out_streams(rng: np.random.Generator) -> None:
@@ -135,7 +189,7 @@ def test_held_out_streams(rng: np.random.Generator) -> None:
         part = corpus.held_out[1203 * k : 1203 * (k + 1) + 1]
         state = model.zero_state(np, cell, p, 1)
         _, _, log_p = model.forward(np, cell, p, part[:-1, None], state)
-        nats -= log_p[np.arange(1203), part[1:]].sum()
+        nats -= log_p[np.arange(1203), part[1:, 0]].sum()
     bits = nats / (3 * 1203) / np.log(2)
     assert model.held_out_bits(np, cell, p, corpus, 3) == pytest.approx(bits, rel=1e-12)
 
@@ -158,7 +212,7 @@ def test_temperature(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) 
 
     def forward(xp: Any, cell: Any, p: Any, tokens: Any, state: Any) -> Any:
         states.append((tokens.shape, state))
-        log_p = np.log(np.tile(probability, (tokens.size, 1)))
+        log_p = np.log(np.tile(probability, (len(tokens), 1)))
         log_p[:-1] = -100  # only what comes after the last character counts
         return None, SimpleNamespace(state=(len(states),)), log_p
 
@@ -168,7 +222,8 @@ def test_temperature(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) 
     sampled = model.sample(np, cell, p, corpus_of("abcd", "abcd"), "dab", n, rng)
     assert sampled.startswith("dab")
     assert len(sampled) == 3 + n
-    assert [shape for shape, _ in states] == [(3, 1)] + [(1, 1)] * (n - 1)
+    columns = 1 + len(text.CONTEXTS)
+    assert [shape for shape, _ in states] == [(3, 1, columns)] + [(1, 1, columns)] * (n - 1)
     assert [state for _, state in states[1:]] == [(k,) for k in range(1, n)]
     expected = probability ** (1 / 0.7) / (probability ** (1 / 0.7)).sum()
     counts = Counter(sampled[3:])
@@ -255,11 +310,12 @@ def test_units_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = "a bc, de f! " * 90 + '\nThe "line()" that is drawn is this one here.\n'
     symbols = [*sorted({*held_out}), text.UNKNOWN]
     tokens = np.array([symbols.index(c) for c in held_out])
-    corpus = text.Corpus(symbols, tokens, tokens, 0, len(held_out), held_out, held_out[1:])
+    places = text.with_hints(tokens, len(symbols))
+    corpus = text.Corpus(symbols, places, places, 0, len(held_out), held_out, held_out[1:])
     read = {}
 
     def forward(xp: Any, cell: Any, p: Any, tokens: Any, state: Any) -> Any:
-        read["text"] = "".join(symbols[k] for k in tokens[:, 0])
+        read["text"] = "".join(symbols[k] for k in tokens[:, 0, 0])
         letters = np.array([c.isalnum() for c in read["text"]], float)
         noise = np.random.default_rng(0).uniform(0, 0.01, (len(tokens), 20))
         noise[:, 3] += letters
