@@ -151,18 +151,18 @@ def check_shapes(
     steps, places = ((T, B), (L * D, B)) if run.time_major else ((B, T), (B, L * D))
     for name, a in arrays.items():
         if name.startswith(("input_h", "output_h")):
-            of, symbols = 1, symbol
+            at, symbols = 1, symbol
         elif name.startswith(("input_c", "output_c")):
-            of, symbols = 0, "H"
+            at, symbols = 0, "H"
         else:
             if a is not None and a.shape != (shape := (*steps, D * widths[-1][1])):
                 expect_shape(op, name, a, f"({run.steps}, D*{symbol})", shape)
             continue
         if isinstance(a, (list, tuple)):
-            _check_layers(op, run, net, name, a, of, symbols)
-        elif a is not None and a.shape != (shape := (*places, widths[0][of])):
+            _check_layers(op, run, net, name, a, at, symbols)
+        elif a is not None and a.shape != (shape := (*places, widths[0][at])):
             expect_shape(op, name, a, f"({run.places}, {symbols})", shape)
-        elif a is not None and len(sizes := sorted({width[of] for width in widths})) > 1:
+        elif a is not None and len(sizes := sorted({width[at] for width in widths})) > 1:
             raise ValueError(
                 f"{op}: {name} is {type_shown(a)}, expected a list of L = {L} arrays"
                 f" ({run.directions}, {symbols}), one for each layer, as {symbols} is"
@@ -171,7 +171,7 @@ def check_shapes(
 
 
 def _check_layers(
-    op: str, run: Run, net: Layers, name: str, states: Sequence[Any], of: int, symbols: str
+    op: str, run: Run, net: Layers, name: str, states: Sequence[Any], at: int, symbols: str
 ) -> None:
     """Check the shapes of a state that is a list of an array for each layer."""
     if len(states) != net.L:
@@ -184,7 +184,7 @@ def _check_layers(
             expected = f"a {run.xp.__name__}.ndarray like input"
             raise TypeError(f"{op}: {name}[{layer}] is None, expected {expected}")
         B = run.sizes.B
-        shape = (net.D, B, width[of]) if run.time_major else (B, net.D, width[of])
+        shape = (net.D, B, width[at]) if run.time_major else (B, net.D, width[at])
         expect_shape(op, f"{name}[{layer}]", a, f"({run.directions}, {symbols})", shape)
 
 
@@ -465,7 +465,7 @@ class Plans:
         """What belongs to our reserve_space."""
         return host_reserved_of(OWN, self._net, self._run)
 
-    def left(self, host_reserved: object) -> bool:
+    def returned(self, host_reserved: object) -> bool:
         """Return whether a call like these returned it, and saved all."""
         expected = self.host_reserved
         return (

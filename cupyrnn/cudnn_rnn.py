@@ -161,7 +161,7 @@ def _check(
     key = signature(said, (*states, net.params, *given.values()))
     key = None if key is None else (*key, net.known)
     found = _SETTLED.get(key)
-    if found is None or not (reserved is None or found[-1].left(reserved)):
+    if found is None or not (reserved is None or found[-1].returned(reserved)):
         call = _check_all(op, states, net, run, engine, backward)
         if found is None and (reserved is None or call.run.every is None):
             _SETTLED.keep(key, (call.run, call.net, call.engine, Plans(call.net, call.run)))

@@ -322,19 +322,20 @@ def _backward(
     weights: Sequence[Any],
     output_backprop: Any,
     reserve_space: Any,
-    left: tuple[Leaves, Any],
+    reserved: tuple[Leaves, Any],
     by: str,
 ) -> StackedRNNGrads[Any]:
     """
     stacked_rnn_backprop after its checks.
 
-    `left` is what is in reserve_space and, if these are states, the attributes of the forward call.
+    `reserved` is what reserve_space has and, if these are states, the attributes of the forward
+    call.
     """
     xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
     x, dy = time_major_of(xp, dtype, major, (input, output_backprop))
     first = form.States(*_of_driver(call, call.states))
     last = form.States(*_of_driver(call, call.grads))
-    B, (leaves, attributes) = call.run.sizes.B, left
+    B, (leaves, attributes) = call.run.sizes.B, reserved
     of_weights = [OfWeights(xp, form, dtype, entry, by, B) for entry in weights]
     grads = [of_entry.written for of_entry in of_weights]
     again = _cells_of(call, weights, attributes) if leaves.every is not None else []

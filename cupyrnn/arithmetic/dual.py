@@ -74,9 +74,9 @@ class Planes:
         """Return memory to work in, and its views, of products of so many rows with this."""
         if not self._work or len(self._work[1]) != rows:
             (K, N), dtype = self.shape, self.value.dtype
-            left, both = np.empty((2 * rows, K), dtype), np.empty((2 * rows, N), dtype)
-            views = left[:rows], left[rows:], both[:rows], both[rows:]
-            self._work = (left, *views, both, np.empty((rows, N), dtype))
+            stacked, both = np.empty((2 * rows, K), dtype), np.empty((2 * rows, N), dtype)
+            views = stacked[:rows], stacked[rows:], both[:rows], both[rows:]
+            self._work = (stacked, *views, both, np.empty((rows, N), dtype))
         return self._work
 
 
@@ -163,14 +163,14 @@ def dot(a: Array | Planes, b: Array | Planes, out: Array) -> Array:
 
 def _few_rows(a: Array, b: Planes, out: Array) -> None:
     """Compute out = a @ b, with the values of a above its tangents: one product with b's values."""
-    left, values, tangents, value, tangent, both, more = b.work(len(a))
+    stacked, values, tangents, value, tangent, both, more = b.work(len(a))
     values[...] = a.real
     tangents[...] = a.imag
     if len(a) * b.value.size <= _SMALL_KERNEL < 2 * len(a) * b.value.size:
         np.dot(values, b.value, value)
         np.dot(tangents, b.value, tangent)
     else:
-        np.dot(left, b.value, both)
+        np.dot(stacked, b.value, both)
     out.real = value
     if b.tangent is None:
         out.imag = tangent
@@ -192,18 +192,18 @@ def _many_rows(a: Array | Planes, b: Array | Planes, out: Array) -> None:
     if isinstance(b, np.ndarray):
         b = planes(b, *(_ordered(memory.pop(0), b) for _ in range(2)))
     for row in range(0, M, max(rows, 1)):
-        left, into = a[row : row + rows], out[row : row + rows]
+        part, into = a[row : row + rows], out[row : row + rows]
         p, q = product[: len(into)], more[: len(into)]
-        np.matmul(left.value, b.value, p)
+        np.matmul(part.value, b.value, p)
         into.real = p
-        if left.tangent is not None:
-            np.matmul(left.tangent, b.value, p)
+        if part.tangent is not None:
+            np.matmul(part.tangent, b.value, p)
         if b.tangent is not None:
-            np.matmul(left.value, b.tangent, p if left.tangent is None else q)
-        if left.tangent is not None and b.tangent is not None:
+            np.matmul(part.value, b.tangent, p if part.tangent is None else q)
+        if part.tangent is not None and b.tangent is not None:
             np.add(p, q, into.imag)
         else:
-            into.imag = 0 if left.tangent is b.tangent else p
+            into.imag = 0 if part.tangent is b.tangent else p
 
 
 def column_sums(g: Planes) -> Array:

@@ -114,16 +114,16 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
     (d_ru, d_c), (w_ru, w_c), dh, h_grad = run.deltas, run.w, run.carried.h, run.given.h
     (t, B, H), dtype = d_c.shape, dh.dtype
     r, u, c, _ = run.saved
-    h_prev, one, slope = run.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
+    h_prev, unity, slope = run.before.h, unity_of(dtype), slope_of(cell.gate, dtype)
     k_r, k_u, k_c, tmp = run.work(4, t, B, H)
-    np.subtract(one, u, tmp)
+    np.subtract(unity, u, tmp)
     np.multiply(c, c, k_c)
-    np.subtract(one, k_c, k_c)
+    np.subtract(unity, k_c, k_c)
     np.multiply(k_c, tmp, k_c)  # k_c = (1-u)*(1-c²)
     slope(u, tmp, tmp)
     np.subtract(h_prev, c, k_u)
     np.multiply(k_u, tmp, k_u)  # k_u = (h_prev-c)*u*(1-u)
-    np.subtract(one, r, k_r)
+    np.subtract(unity, r, k_r)
     slope(r, k_r, k_r)
     np.multiply(h_prev, k_r, k_r)  # k_r = h_prev*r*(1-r)
     dot = arithmetic_of(dtype).dot

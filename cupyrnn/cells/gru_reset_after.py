@@ -109,19 +109,19 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     (dz,), (w_h,), dh, h_grad = run.deltas, run.w, run.carried.h, run.given.h
     (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
     r, u, c, hc, _ = run.saved
-    h_prev, one, slope = run.before.h, np.array(1, dtype), slope_of(cell.gate, dtype)
+    h_prev, unity, slope = run.before.h, unity_of(dtype), slope_of(cell.gate, dtype)
     memory = run.work(5, t, B, H)
     k, tmp = memory[:4].reshape(t, 4, B, H), memory[4]
     k_hc, k_r, k_u, k_c = (k[:, gate] for gate in range(4))
     np.multiply(c, c, k_hc)
-    np.subtract(one, k_hc, k_hc)
-    np.subtract(one, u, k_u)
+    np.subtract(unity, k_hc, k_hc)
+    np.subtract(unity, u, k_u)
     np.multiply(k_hc, k_u, k_c)  # k_c = (1-u)*(1-c²)
     np.subtract(h_prev, c, tmp)
     slope(u, k_u, k_u)
     np.multiply(k_u, tmp, k_u)  # k_u = (h_prev-c)*u*(1-u)
     np.multiply(k_c, r, k_hc)  # k_hc = k_c*r
-    np.subtract(one, r, k_r)
+    np.subtract(unity, r, k_r)
     if cell.gate is None:
         np.multiply(k_r, k_hc, k_r)
     else:

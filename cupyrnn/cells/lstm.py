@@ -184,22 +184,22 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _
     (t, B, H), dtype = i.shape, i.dtype
     memory = work(7, t, B, H)
     k = _Factors(memory[:3].reshape(t, 3, B, H), *memory[3:6])
-    tmp, one, slope = memory[6], np.array(1, dtype), slope_of(cell.gate, dtype)
+    tmp, unity, slope = memory[6], unity_of(dtype), slope_of(cell.gate, dtype)
     k_i, k_ci, k_f = (k.gates[:, column] for column in cell.columns[:3])
-    np.subtract(one, i, tmp)
+    np.subtract(unity, i, tmp)
     slope(i, tmp, tmp)
     np.multiply(tmp, ci, k_i)  # k_i = i*(1-i)*ci
     np.multiply(ci, ci, tmp)
-    np.subtract(one, tmp, tmp)
+    np.subtract(unity, tmp, tmp)
     np.multiply(tmp, i, k_ci)  # k_ci = (1-ci²)*i
-    np.subtract(one, f, tmp)
+    np.subtract(unity, f, tmp)
     slope(f, tmp, tmp)
     np.multiply(tmp, cs_prev, k_f)  # k_f = f*(1-f)*cs_prev
-    np.subtract(one, o, tmp)
+    np.subtract(unity, o, tmp)
     slope(o, tmp, tmp)
     np.multiply(tmp, co, k.o)  # k_o = o*(1-o)*co
     np.multiply(co, co, tmp)
-    np.subtract(one, tmp, tmp)
+    np.subtract(unity, tmp, tmp)
     np.multiply(tmp, o, k.d)  # k_d = (1-co²)*o
     np.copyto(k.next, f)  # k_next = f
     if cell.peephole is not None:

@@ -7,7 +7,10 @@ takes 0.01 s. Code that was compiled needs it only if it calls it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -46,10 +49,37 @@ class _Cache(FunctionCache):  # type: ignore[misc, unused-ignore]
         return None
 
 
+@functools.cache
+def _stamp() -> str:
+    """Return what tells these files from those of another version."""
+    try:
+        return f"{max(p.stat().st_mtime_ns for p in Path(__file__).parent.glob('*.py')):x}"
+    except (OSError, ValueError):  # They are in an archive.
+        return "0"
+
+
+def _with_own_name(function: Callable[..., Any], char: str) -> Callable[..., Any]:
+    """
+    Return a function with a name of its own, for a dtype and for these files.
+
+    Processes that compile for two dtypes at once would mix up their files, and what was compiled
+    with other functions of these files is not to be taken.
+    """
+    name = f"{function.__name__}_{char}_{_stamp()}"
+    named = FunctionType(function.__code__, function.__globals__, name)
+    named.__qualname__ = name
+    return named
+
+
 def compiled_function(
-    function: Callable[..., Any], signature: Any, options: dict[str, Any]
+    function: Callable[..., Any], signature: Any, options: dict[str, Any], char: str = ""
 ) -> Callable[..., Any]:
-    """Return a function compiled for arguments of these types, to be called from Python."""
+    """
+    Return a function compiled for arguments of these types, to be called from Python.
+
+    `char` is the dtype, of a function that is compiled for several.
+    """
+    function = _with_own_name(function, char)
     try:
         compiled: Any = numba.njit(**options)(function)
         compiled._cache = _Cache(function)
@@ -61,8 +91,11 @@ def compiled_function(
     return result
 
 
-def compiled_callback(function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> Any:
+def compiled_callback(
+    function: Callable[..., Any], signature: Any, options: dict[str, Any], char: str = ""
+) -> Any:
     """Return a function compiled for arguments of these types, with an address."""
+    function = _with_own_name(function, char)
     try:
         compiled: Any = CFunc(function, sigutils.normalize_signature(signature), {}, dict(options))
         compiled._cache = _Cache(function)

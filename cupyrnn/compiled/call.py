@@ -12,8 +12,6 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
@@ -30,15 +28,6 @@ if TYPE_CHECKING:
     from ..arithmetic.gates import HardSigmoid
 
 
-@functools.cache
-def stamp() -> str:
-    """Return what tells these files from those of another version."""
-    try:
-        return f"{max(p.stat().st_mtime_ns for p in Path(__file__).parent.glob('*.py')):x}"
-    except (OSError, ValueError):  # They are in an archive.
-        return "0"
-
-
 _FUNCTION_OPTIONS = {name: value for name, value in OPTIONS.items() if name != "nogil"}
 
 
@@ -52,14 +41,9 @@ def compiled(loop: Callable[..., None], char: str) -> Any:
     if getattr(numba.config, "DISABLE_JIT", False):  # Not compiled it would be of no use.
         return None
     one = numba.from_dtype(np.dtype(char))
-    # A name of its own: processes that compile for two dtypes at once would mix up their files, and
-    # what was compiled with other functions of these files is not to be taken.
-    name = f"{loop.__name__}_{char}_{stamp()}"
-    named = FunctionType(loop.__code__, loop.__globals__, name)
-    named.__qualname__ = named.__name__
     try:
         signature = numba.void(numba.int64, numba.int64, one, numba.int64)
-        return compiled_callback(named, signature, _FUNCTION_OPTIONS)
+        return compiled_callback(loop, signature, _FUNCTION_OPTIONS, char)
     except Exception:
         return None
 

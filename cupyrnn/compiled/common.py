@@ -9,9 +9,7 @@ faster than a loop.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -34,14 +32,6 @@ _SERIES_32 = tuple(1 / np.prod(np.arange(1.0, k + 1)) for k in range(7, 1, -1))
 _SERIES_64 = tuple(1 / np.prod(np.arange(1.0, k + 1)) for k in range(13, 1, -1))
 
 
-def _stamp() -> int:
-    """Return when this file was written."""
-    try:
-        return os.stat(__file__).st_mtime_ns
-    except OSError:  # It is in an archive.
-        return 0
-
-
 def compile_loop(loop: Callable[..., None], arguments: str, char: str) -> Any:
     """
     Return a loop compiled for a dtype, from the disk where it was compiled before.
@@ -56,12 +46,7 @@ def compile_loop(loop: Callable[..., None], arguments: str, char: str) -> Any:
         types[f"r{rank}"] = numba.types.Array(dtype, rank, "C", readonly=True)
         types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")
     signature = numba.void(*(types[a] for a in arguments.split()))
-    # A name of its own: processes that compile for two dtypes at once would mix up their files, and
-    # what was compiled with other functions of this file is not to be taken.
-    name = f"{loop.__name__}_{char}_{_stamp()}"
-    named = FunctionType(loop.__code__, loop.__globals__, name)
-    named.__qualname__ = named.__name__
-    return compiled_function(named, signature, OPTIONS)
+    return compiled_function(loop, signature, OPTIONS, char)
 
 
 @part

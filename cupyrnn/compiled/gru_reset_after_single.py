@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from .._arrays import Array
     from ..cells.contract import BackwardStep, States
     from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
-
-_line_of = functools.lru_cache(maxsize=64)(line_of)
 
 
 @part
@@ -126,7 +123,7 @@ def forward_step(cell: GRUResetAfter, x: Array, first: States, saved: GRUResetAf
         _forward(dtype.char), x.shape[1] + H, 3 * H, B, H,
         (
             plain(x), *lying(w_x.w), h_prev, *lying(w_h.w), plain(cell.b), plain(cell.b_hc),
-            _line_of(cell.gate, dtype), cell.gate is not None, cell.hc_last, *saved,
+            line_of(cell.gate, dtype), cell.gate is not None, cell.hc_last, *saved,
             *np.empty((2, B, 3 * H), dtype),
         ),
     )  # fmt: skip
@@ -139,7 +136,7 @@ def backward_step(cell: GRUResetAfter, step: BackwardStep) -> None:
     w_x, dx = input_or_nothing(cell, step)
     _backward(dtype.char)(
         *memory_of_step(1, dh.shape[1], dtype.char),
-        *map(plain, step.saved[:4]), plain(step.before.h), dh, _line_of(cell.gate, dtype),
+        *map(plain, step.saved[:4]), plain(step.before.h), dh, line_of(cell.gate, dtype),
         cell.gate is not None, cell.hc_last, *lying(w_h.w), *w_x,
         step.deltas[of_x.of], of_x.columns.start or 0,
         step.deltas[w_h.of], w_h.columns.start or 0, dx,

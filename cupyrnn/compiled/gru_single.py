@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .call import line_of
 from .formulas import DELTAS_TO_C, DELTAS_TO_R, GATES_OF_GRU, STATE_OF_GRU
 from .meeting import meet
 from .products import vectors_of
@@ -122,12 +123,6 @@ _forward, _backward, takes = compiled_ways(
 )
 
 
-@functools.lru_cache(maxsize=64)
-def _numbers(gate: HardSigmoid | None, char: str) -> Array:
-    """Return slope and offset, to be read."""
-    return np.array(gate or (0, 0), char)
-
-
 def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
     """One step with all its products."""
     (w_ru, w_c), (u_ru, u_c), dtype = cell.inputs, cell.recurrent, x.dtype
@@ -137,7 +132,7 @@ def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
         _forward(dtype.char), x.shape[1] + H, 3 * H, B, H,
         (
             plain(x), *lying(w_ru.w), *lying(w_c.w), h_prev, *lying(u_ru.w), *lying(u_c.w),
-            plain(cell.b_ru), plain(cell.b_c), _numbers(cell.gate, dtype.char),
+            plain(cell.b_ru), plain(cell.b_c), line_of(cell.gate, dtype),
             cell.gate is not None,
         ),
         (
@@ -156,7 +151,7 @@ def backward_step(cell: GRU, step: BackwardStep) -> None:
         dx, (w_ru, w_c) = step.x, (lying(weight.w) for weight in cell.inputs)
     _backward(dtype.char)(
         *memory_of_step(1, dh.shape[1], dtype.char),
-        *map(plain, step.saved[:3]), plain(step.before.h), dh, _numbers(cell.gate, dtype.char),
+        *map(plain, step.saved[:3]), plain(step.before.h), dh, line_of(cell.gate, dtype),
         cell.gate is not None, *lying(u_ru.w), *lying(u_c.w), *w_ru, *w_c, *step.deltas, dx,
         np.empty(dh.shape, dtype),
     )  # fmt: skip
@@ -179,7 +174,8 @@ def cell_forward(char: str) -> Any:
             step, I + H, 3 * H, B, H,
             (
                 plain(x), *lying(w_ru[:I]), *lying(w_c[:I]), plain(h_prev), *lying(w_ru[I:]),
-                *lying(w_c[I:]), plain(b_ru), plain(b_c), _numbers(gate, char), gate is not None,
+                *lying(w_c[I:]), plain(b_ru), plain(b_c), line_of(gate, np.dtype(char)),
+                gate is not None,
             ),
             (
                 *saved, np.empty((B, 2 * H), char), np.empty((B, H), char), np.empty((B, H), char),
@@ -206,7 +202,8 @@ def cell_grad(char: str) -> Any:
         d_ru, d_c, d_x = np.empty((B, 2 * H), char), np.empty((B, H), char), np.empty((B, I), char)
         step(
             *memory_of_step(1, H, char),
-            *map(plain, saved[:3]), plain(h_prev), dh, _numbers(gate, char), gate is not None,
+            *map(plain, saved[:3]), plain(h_prev), dh, line_of(gate, np.dtype(char)),
+            gate is not None,
             *lying(w_ru[I:]), *lying(w_c[I:]), *lying(w_ru[:I]), *lying(w_c[:I]), d_ru, d_c, d_x,
             np.empty((B, H), char),
         )  # fmt: skip

@@ -423,7 +423,7 @@ def _tile(
     body, end = builder.append_basic_block("k"), builder.append_basic_block("k.end")
     builder.cbranch(K.compare(">", 0), body, end)
     builder.position_at_end(body)
-    left, a_k, b_k = (Word(builder, builder.phi(I64)) for _ in range(3))
+    rest, a_k, b_k = (Word(builder, builder.phi(I64)) for _ in range(3))
     sums = [[builder.phi(c.vector) for _ in range(VECTORS)] for _ in range(m)]
     new = [list(row) for row in sums]
     if ROWS < VECTORS:  # few registers: hold what is spread out of A, one vector of B at a time
@@ -438,9 +438,9 @@ def _tile(
             x = c.everywhere(a_k + rows[i])
             for j in range(VECTORS):
                 new[i][j] = x.times_plus(columns_of_b[j], Vector(builder, sums[i][j])).value
-    fewer = left - 1
+    fewer = rest - 1
     for phi, first, then in (
-        (left, K, fewer), (a_k, a, a_k + cs), (b_k, b, b_k + rs_b),
+        (rest, K, fewer), (a_k, a, a_k + cs), (b_k, b, b_k + rs_b),
     ):  # fmt: skip
         phi.value.add_incoming(first.value, before)
         phi.value.add_incoming(then.value, body)
@@ -596,12 +596,12 @@ def over_units(variants: int, emit: Callable[..., None]) -> Any:
             switch.add_case(ir.Constant(I64, n), block_)
             builder.position_at_end(block_)
             with c.loop(first, last) as u:
-                left = H - u * c.lanes
-                with builder.if_else(left.compare(">=", c.lanes)) as (whole, part):
+                rest = H - u * c.lanes
+                with builder.if_else(rest.compare(">=", c.lanes)) as (whole, part):
                     with whole:
                         emit(c, n, u, *integers)
                     with part:
-                        c.mask = c.first_lanes(left)
+                        c.mask = c.first_lanes(rest)
                         emit(c, n, u, *integers)
                         c.mask = None
             builder.branch(done)

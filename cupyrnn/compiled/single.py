@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -19,7 +18,7 @@ from llvmlite import ir
 
 from . import threads
 from .cache import compiled_function
-from .call import address_of, panels_of, stamp
+from .call import address_of, panels_of
 from .products import PANEL_BYTES, vectors_of
 from .simd import (
     I32,
@@ -296,12 +295,8 @@ def compiled_step(function: Callable[..., None], arguments: str, char: str) -> A
         types[f"r{rank}"] = numba.types.Array(dtype, rank, "C", readonly=True)
         types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")
     signature = numba.void(*(types[a] for a in arguments.split()))
-    # A name of its own, as in call.py.
-    name = f"{function.__name__}_{char}_{stamp()}"
-    named = FunctionType(function.__code__, function.__globals__, name)
-    named.__qualname__ = named.__name__
     try:
-        return compiled_function(named, signature, OPTIONS)
+        return compiled_function(function, signature, OPTIONS, char)
     except Exception:
         return None
 

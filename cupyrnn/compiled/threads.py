@@ -30,12 +30,10 @@ from .simd import OPTIONS, call_loop, part, read_word, write_word
 if TYPE_CHECKING:
     from .._arrays import Array
 
-# ---- compiled: words that threads share, by their addresses
-
-# Of the job: the loop's address, its threads, its argument, whether it is for float64, how many
-# threads are awake for it, and how many are done. Each thread has words of its own behind: a lock
-# and a condition of the system's, for which 128 bytes are enough everywhere, how often it was
-# woken, and how often it could begin.
+# Words that threads share, where compiled code finds them. Of the job: the loop's address, its
+# threads, its argument, whether it is for float64, how many threads are awake for it, and how many
+# are done. Each thread has words of its own behind: a lock and a condition of the system's, for
+# which 128 bytes are enough everywhere, how often it was woken, and how often it could begin.
 _LOOP, _N, _ARGUMENT, _DOUBLE, _AWAKE, _DONE = 0, 8, 16, 24, 32, 128
 _SLEEPER, _CONDITION, _WOKEN, _MAY_BEGIN = 512, 128, 256, 320
 
@@ -161,9 +159,6 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     compiled: Callable[..., None]
     compiled = compiled_function(function, types.void(*[_int64] * _ARGUMENTS[function]), OPTIONS)
     return compiled
-
-
-# ---- in Python
 
 
 class _Crew:

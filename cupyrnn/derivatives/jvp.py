@@ -231,7 +231,7 @@ def jvp(
         values.append(_value(a))
         along.append(_tangent(a, exponent))
         del a
-    return tuple(tree_map(lambda _, of=of: of.pop(), structure) for of in (values, along))
+    return tuple(tree_map(lambda _, a=a: a.pop(), structure) for a in (values, along))
 
 
 def _check_result(name: str, a: Any, call: Call) -> None:

@@ -280,8 +280,8 @@ def _backward_whole(
         # Several matrices may have the same: those are written once.
         places = [(weight.of, weight.columns) for weight in weights]
         parts = [
-            deltas[of][:, columns] if places.index((of, columns)) == k else None
-            for k, (of, columns) in enumerate(places)
+            deltas[n][:, columns] if places.index((n, columns)) == k else None
+            for k, (n, columns) in enumerate(places)
         ]
         written = Gradients(into, parts, (), by="deltas")
     elif grads.adds:

@@ -95,7 +95,7 @@ def count_kept(rows: Rows, every: int) -> int:
 
 def kept_rows(rows: Rows, every: int) -> Any:
     """Return which rows the kept states are of."""
-    return _left(rows, slice(0, rows.steps), every)
+    return _kept_of(rows, slice(0, rows.steps), every)
 
 
 def largest(xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]) -> int:
@@ -122,7 +122,7 @@ def _pieces(
         t0, kept = t1, kept + n
 
 
-def _left(rows: Rows, steps: slice, every: int) -> Any:
+def _kept_of(rows: Rows, steps: slice, every: int) -> Any:
     """Return which rows of some steps are the states that these leave."""
     if every == 1:
         return slice(None)
@@ -160,10 +160,10 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
         for to, state in zip(running, after, strict=True):
             if to is not None:
                 to[...] = state
-        left = _left(rows, piece.steps, every)
+        places = _kept_of(rows, piece.steps, every)
         for to, state in zip(kept, cell.states(saved), strict=True):
             if to is not None and to is not h and piece.kept.stop > piece.kept.start:
-                to[piece.kept] = state[left if every == 1 else xp.asarray(left)]
+                to[piece.kept] = state[places if every == 1 else xp.asarray(places)]
     return last
 
 
@@ -194,6 +194,7 @@ def backward(
     if not pieces:
         nothing = layer._replace(saved=cell.Saved(*memory))
         _layer.backward(xp, cell, nothing, given, carried, grads)
+        return
     if grads.by in ("examples", "norms"):  # All steps are needed at once.
         saved = cell.Saved(*(xp.empty((len(x), a.shape[1]), a.dtype) for a in memory))
         for piece in pieces:

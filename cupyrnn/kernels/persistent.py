@@ -180,12 +180,12 @@ def layout_for(
         threads = rows.layout_of(size, H, compute, min(splits)).threads
         return f"rows needs {threads} threads for H = {H}, and a block has {_MOST_THREADS} at most"
     least = min(found, key=lambda layout: layout.shared)
-    room = 1024 * _SHARED.get(architecture, _LEAST_SHARED)
-    if least.shared + least.vectors <= room:
+    available = 1024 * _SHARED.get(architecture, _LEAST_SHARED)
+    if least.shared + least.vectors <= available:
         return least
     why = f"{least.registers} registers of each of {least.threads} threads for H = {H}"
     needed = f"{least.shared + least.vectors} bytes of shared memory"
-    return f"rows needs {needed} beside {why}, and sm_{architecture} has {room}"
+    return f"rows needs {needed} beside {why}, and sm_{architecture} has {available}"
 
 
 def _by_tiles(

@@ -325,7 +325,7 @@ def _fast(call: _Call) -> _Fast | None:
     """Return what a fast cell computes of this node, None where none does."""
     a, op_type = call.attributes, call.op_type
     first = a.activations[0]
-    if a.clip is not None or a.input_forget or any(of != first for of in a.activations):
+    if a.clip is not None or a.input_forget or any(names != first for names in a.activations):
         return None
     if not all(call.tensors["W"].shape):  # no units, or no inputs
         return None

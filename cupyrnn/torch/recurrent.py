@@ -146,10 +146,10 @@ class Recurrent(torch.nn.Module):
             marks = None if marks is None else marks.index_select(1, order.cpu())
         self._check(data, states, batch_sizes)
         # The rows of [T, B, ·] that are steps of sequences, which is how PyTorch packs them.
-        there = torch.arange(B) < batch_sizes.unsqueeze(1)
-        rows = there.flatten().nonzero().squeeze(1).to(data.device)
+        is_step = torch.arange(B) < batch_sizes.unsqueeze(1)
+        rows = is_step.flatten().nonzero().squeeze(1).to(data.device)
         x = data.new_zeros(T * B, data.shape[1]).index_copy(0, rows, data)
-        output, states = self.run(x.view(T, B, -1), states, there.sum(0), marks)
+        output, states = self.run(x.view(T, B, -1), states, is_step.sum(0), marks)
         found = output.reshape(T * B, -1).index_select(0, rows)
         if back is not None:
             states = tuple(s.index_select(1, back) for s in states)

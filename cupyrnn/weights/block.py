@@ -150,8 +150,8 @@ def params_to_block_lstm(
     ((5, 8), (8,))
     """
     op = "params_to_block_lstm"
-    one = None if isinstance(params, PackedParams) else 1
-    model = check_model(op, params, one, num_units, input_size)
+    num_layers = None if isinstance(params, PackedParams) else 1
+    model = check_model(op, params, num_layers, num_units, input_size)
     return _as_block_lstm(op, *model, gate_order)
 
 

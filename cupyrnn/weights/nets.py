@@ -208,11 +208,11 @@ def split_params(params: PackedParams) -> list[PackedParams]:
     with on_device(xp, vector):
         for n in range(net.L):
             K = net.D * net.P if n else net.I
-            one = check_net(
+            single = check_net(
                 op, 1, net.H, K, net.rnn_mode, "linear_input", net.direction, net.num_proj
             )
-            part = zeros(op, xp, one, vector)
-            for target, place in zip(layers(part, one), places[n * net.D :], strict=False):
+            part = zeros(op, xp, single, vector)
+            for target, place in zip(layers(part, single), places[n * net.D :], strict=False):
                 for t, a in zip(target, place, strict=True):
                     if t is not None:
                         t[...] = a

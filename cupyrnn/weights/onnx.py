@@ -334,9 +334,9 @@ def params_to_onnx(
     ((1, 8, 3), (1, 8, 2), (1, 16))
     """
     op = "params_to_onnx"
-    one = None if isinstance(params, PackedParams) else 1
+    num_layers = None if isinstance(params, PackedParams) else 1
     model = check_model(
-        op, params, one, num_units, input_size, rnn_mode=rnn_mode, direction=direction
+        op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
     )
     xp, net, vector = model
     refuse(op, "ONNX", net)
@@ -450,12 +450,12 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     for d, (*_, last) in enumerate(tuples):
         if len(tuples[d]) == 6 and last is not None:
             raise ValueError(f"{op}: weights[{d}].w_p is given, but ONNX has no projection")
-    whole = [(*of, None, None, None)[:5] for of in tuples]
+    whole = [(*entry, None, None, None)[:5] for entry in tuples]
     names = PeepholeLSTMParams._fields[:5]
     xp, I, H = check_block_lstm(op, _shown(whole[0], names, 0))
-    for d, of in enumerate(whole):
-        given = _shown(of, names, d)
-        if check_block_lstm(op, given)[1:] != (I, H) or (of[2] is None) != (whole[0][2] is None):
+    for d, entry in enumerate(whole):
+        given = _shown(entry, names, d)
+        if check_block_lstm(op, given)[1:] != (I, H) or (entry[2] is None) != (whole[0][2] is None):
             raise ValueError(f"{op}: weights[{d}] is not of the shapes of weights[0]")
     _one_dtype(op, whole)
     order = own_order(_ICFO)
@@ -569,8 +569,8 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     op = "block_gru_to_onnx"
     whole = _directions(op, weights, (4,))
     xp, I, H = check_block_gru(op, _shown(whole[0], BlockGRUParams._fields, 0))
-    for d, of in enumerate(whole):
-        if check_block_gru(op, _shown(of, BlockGRUParams._fields, d))[1:] != (I, H):
+    for d, entry in enumerate(whole):
+        if check_block_gru(op, _shown(entry, BlockGRUParams._fields, d))[1:] != (I, H):
             raise ValueError(f"{op}: weights[{d}] is not of the shapes of weights[0]")
     _one_dtype(op, whole)
     zrh = [1, 0, 2]
@@ -593,21 +593,21 @@ def _directions(op: str, weights: Any, lengths: tuple[int, ...]) -> list[Any]:
             f"{op}: weights has {counted(len(weights), 'entry')}, expected 1 or 2, one for"
             " each direction"
         )
-    for d, of in enumerate(weights):
-        check_list(op, f"weights[{d}]", of)
-        if len(of) not in lengths:
+    for d, entry in enumerate(weights):
+        check_list(op, f"weights[{d}]", entry)
+        if len(entry) not in lengths:
             expected = " or ".join(map(str, lengths))
             raise ValueError(
-                f"{op}: weights[{d}] has {counted(len(of), 'array')}, expected {expected}"
+                f"{op}: weights[{d}] has {counted(len(entry), 'array')}, expected {expected}"
             )
     return list(weights)
 
 
-def _shown(of: Sequence[Any], fields: Sequence[str], d: int) -> dict[str, Any]:
+def _shown(entry: Sequence[Any], fields: Sequence[str], d: int) -> dict[str, Any]:
     """Return the weights of a direction by the names that errors show."""
-    return {f"weights[{d}].{name}": a for name, a in zip(fields, of, strict=True)}
+    return {f"weights[{d}].{name}": a for name, a in zip(fields, entry, strict=True)}
 
 
 def _one_dtype(op: str, whole: list[Any]) -> None:
     """Check that both directions are of one module, device and dtype."""
-    check_arrays(op, {f"weights[{d}][0]": of[0] for d, of in enumerate(whole)})
+    check_arrays(op, {f"weights[{d}][0]": entry[0] for d, entry in enumerate(whole)})

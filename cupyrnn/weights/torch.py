@@ -119,8 +119,8 @@ def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, di
     check_names(op, "state_dict", state_dict, prefix)
     for whole in (prefix, prefix + "."):
         if any(whole + first in state_dict for first in _FIRST):
-            here = [name for name in state_dict if name.startswith(whole)]
-            return whole, {name[len(whole) :]: state_dict[name] for name in here}
+            named = [name for name in state_dict if name.startswith(whole)]
+            return whole, {name[len(whole) :]: state_dict[name] for name in named}
     ends = re.compile(r"(.*?)weight_ih(_l0)?", re.DOTALL)
     others = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
     hint = f"; the prefixes in it are {shown(others)}" if others else ""
