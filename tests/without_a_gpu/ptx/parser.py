@@ -98,6 +98,7 @@ def _parameter(text: str) -> Parameter:
 def _statements(text: str, at: int, entry: Entry) -> Iterator[tuple[int, str]]:
     """Yield the statements of a body with their lines, noting labels; scopes are all one."""
     depth = 1
+    line, counted = 1, 0  # the line at this place
     while True:
         at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
         if text[at] in "{}":
@@ -110,7 +111,8 @@ def _statements(text: str, at: int, entry: Entry) -> Iterator[tuple[int, str]]:
             at = label.end()
         else:
             end = text.index(";", at)
-            yield text.count("\n", 0, at) + 1, " ".join(text[at:end].split())
+            line, counted = line + text.count("\n", counted, at), at
+            yield line, " ".join(text[at:end].split())
             at = end + 1
 
 
