@@ -8,7 +8,7 @@ Forward::
     c = tanh(x @ w_c + b + r*hc)
     h = u*(h_prev - c) + c
 
-With a hard sigmoid its slope stands in place of r*(1-r) and u*(1-u): ``_gates.py``.
+With a hard sigmoid its slope stands in place of r*(1-r) and u*(1-u): ``arithmetic/gates.py``.
 
 Backward, with dh the gradient of h, that of the steps after included; the factors k depend on
 saved values only::

@@ -11,7 +11,8 @@ Forward::
     o  = sigmoid(zo + cs*wco)
     h  = o*co                             (o*co) @ w_p with a projection
 
-With a hard sigmoid its slope stands in place of i*(1-i), f*(1-f) and o*(1-o): ``_gates.py``.
+With a hard sigmoid its slope stands in place of i*(1-i), f*(1-f) and o*(1-o): see
+``arithmetic/gates.py``.
 
 Backward, with dh and dcs the gradients of h and cs, those of the steps after included. What stands
 on the left is the whole recurrence; the factors k depend on saved values only::
