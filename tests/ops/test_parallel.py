@@ -630,7 +630,7 @@ def test_nccl(tmp_path: Path) -> None:
         ["broadcast", "B", 4 * 12 + 2 * 5, 0xCAFE],
     ]
     assert first[3] == 0  # in the order of the stream, no waiting on the host
-    assert "w is a numpy.ndarray, expected an array of cupy_on_cpu" in first[4]
+    assert "w is a numpy.ndarray, expected a cupy_on_cpu.ndarray" in first[4]
 
 
 @mpi
