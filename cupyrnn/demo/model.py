@@ -128,7 +128,8 @@ def loss_and_gradient(
     # indices, the sum has one order everywhere.
     one_hot = xp.zeros((*p["embedding"].shape[:2], N), d_x.dtype)
     one_hot[xp.arange(len(one_hot))[:, None], tokens.reshape(N, -1).T, xp.arange(N)] = 1
-    grads["embedding"] = one_hot @ d_x.reshape(N, -1)
+    tables = one_hot.reshape(-1, N) @ d_x.reshape(N, -1)
+    grads["embedding"] = tables.reshape(p["embedding"].shape)
     return value, grads | cell_grads, out.state
 
 
