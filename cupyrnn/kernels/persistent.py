@@ -147,7 +147,8 @@ def _by_rows(
     layout = layout_for(kernel.size, H, dtype, device.architecture, rows.SPLITS)
     if isinstance(layout, str):
         return KernelChoice("loop", 0, layout)
-    sequences = min(sequences or sequences_of(B, device), layout.split)
+    # What was timed at a larger B leaves processors idle at a smaller one.
+    sequences = min(sequences or layout.split, sequences_of(B, device), layout.split)
     why = f"{layout.registers} registers a thread"
     if not layout.shared:
         return KernelChoice("rows", sequences, f"{why} hold the matrix")

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import cupyrnn
+from cupyrnn._arrays import compute_dtype
 from cupyrnn.kernels import compile, gru, gru_reset_after, lstm, persistent, simple_rnn
+from cupyrnn.kernels.rows.common import Layout, layout_of
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
 from without_a_gpu.ptx.executor import Executor
@@ -47,6 +49,16 @@ def has_device(monkeypatch: pytest.MonkeyPatch, processors: int, architecture: i
     """Have the kernels be chosen for a device like this."""
     device = persistent.Device(processors, architecture)
     monkeypatch.setattr(persistent, "current_device", lambda: device)
+
+
+def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
+    """Have this part of the matrices in registers, whatever H is."""
+
+    def layout_for(size: Any, H: int, dtype: Any, *_: Any) -> Layout:
+        whole = layout_of(size, H, compute_dtype(dtype), split)
+        return layout_of(size, H, compute_dtype(dtype), split, int(part * whole.registers))
+
+    monkeypatch.setattr(persistent, "layout_for", layout_for)
 
 
 def calls(
@@ -107,7 +119,10 @@ def on(cupy: Any, call: Any, order: Any = slice(None)) -> list[np.ndarray]:
     """Return what a call gives for some of its sequences, on the device."""
     function, (sequences, weights) = call
     part = [cupy.asarray(np.ascontiguousarray(a[:, order])) for a in sequences]
-    return [cupy.asnumpy(a) for a in function(part, [cupy.asarray(w) for w in weights])]
+    return [
+        getattr(cupy, "asnumpy", np.asarray)(a)
+        for a in function(part, [cupy.asarray(w) for w in weights])
+    ]
 
 
 def use_order(monkeypatch: pytest.MonkeyPatch, order: str | int) -> None:

@@ -46,9 +46,11 @@ def test_nothing_was_timed() -> None:
 @pytest.mark.usefixtures("timed")
 def test_auto_takes_the_first_entry_with_room() -> None:
     loop = ("loop", 0)
-    assert taken(16, 64) == taken(1, 3) == [("rows", 2), loop]
+    assert taken(16, 64) == taken(1, 3) == [("rows", 1), loop]
+    assert taken(16, 64, processors=8) == [("rows", 2), loop]
     assert taken(17, 64) == [loop, loop]
-    assert taken(513, 64) == taken(1, 96) == [("rows", 4), loop]
+    assert taken(513, 64) == taken(513, 96) == [("rows", 4), loop]
+    assert taken(1, 96) == [("rows", 1), loop]
     # It was timed, but does not fit: a table that was changed by hand.
     assert taken(1, 512) == [loop, loop]
     # Beyond what was timed; of another dtype, on another architecture.

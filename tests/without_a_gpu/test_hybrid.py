@@ -12,11 +12,10 @@ from problems import nets
 from problems.nets import BI, Case
 
 import cupyrnn
-from cupyrnn._arrays import compute_dtype
-from cupyrnn.kernels import common, compile, launch, persistent
+from cupyrnn.kernels import common, compile, launch, lstm, persistent
 from cupyrnn.kernels.rows import common as rows_common
 from cupyrnn.kernels.rows import gru as rows_gru
-from cupyrnn.kernels.rows.common import SPLITS, Layout, layout_of, template_of
+from cupyrnn.kernels.rows.common import SPLITS, Layout, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
     ALL,
@@ -36,6 +35,7 @@ from without_a_gpu.all_steps import (
     on,
     plant,
     same,
+    share,
     taken_by,
     use_order,
 )
@@ -60,16 +60,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     monkeypatch.setattr(persistent, "launch", noted)
     return found
-
-
-def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
-    """Have this part of the matrices in registers, whatever H is."""
-
-    def layout_for(size: Any, H: int, dtype: Any, *_: Any) -> Layout:
-        whole = layout_of(size, H, compute_dtype(dtype), split)
-        return layout_of(size, H, compute_dtype(dtype), split, int(part * whole.registers))
-
-    monkeypatch.setattr(persistent, "layout_for", layout_for)
 
 
 def agrees(cupy: Any, dtype: str, H: int) -> None:
@@ -351,6 +341,20 @@ def test_no_block_has_more_than_there_is(arch: int, kilobytes: int) -> None:
                 assert layout.threads <= 1024
 
 
+def test_shared_memory_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits to the byte is taken, and what is one byte larger is not."""
+    size = lstm.FORWARD_KERNELS.rows.size
+    found = persistent.layout_for(size, 128, np.dtype(np.float32), 90, SPLITS)
+    assert isinstance(found, Layout)
+    needed = found.shared + found.vectors
+    for less, fits in ((0, True), (1, False)):
+        monkeypatch.setitem(persistent._SHARED, 90, (needed - less) / 1024)
+        persistent.layout_for.cache_clear()
+        again = persistent.layout_for(size, 128, np.dtype(np.float32), 90, SPLITS)
+        assert isinstance(again, Layout) == fits
+    persistent.layout_for.cache_clear()
+
+
 def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
 
@@ -379,8 +383,16 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUPYRNN_PERSISTENT")
     timed = {(90, "lstm_forward", "float32"): (persistent.Timed(128, 999, "hybrid", 4),)}
     monkeypatch.setattr(persistent, "TIMED", timed)
-    assert ask("lstm", 128, B=1).forward[:2] == ("hybrid", 2)
-    assert ask("lstm", 64, B=1).forward[:2] == ("rows", 4)
+    assert ask("lstm", 128, B=900).forward[:2] == ("hybrid", 2)
+    assert ask("lstm", 64, B=900).forward[:2] == ("rows", 4)
+    # No more sequences of a block than keep all processors busy.
+    assert ask("lstm", 64, B=133).forward[:2] == ("rows", 2)
+    assert ask("lstm", 64, B=1).forward[:2] == ("rows", 1)
+    # Nor more than were timed, or than lanes share a unit.
+    timed[90, "lstm_forward", "float32"] = (persistent.Timed(128, 999, "rows", 1),)
+    assert ask("lstm", 64, B=900).forward[:2] == ("rows", 1)
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    assert ask("lstm", 128, B=900).forward[:2] == ("hybrid", 2)
 
 
 @pytest.mark.parametrize(

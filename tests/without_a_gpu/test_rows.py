@@ -387,6 +387,8 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask("lstm", 64, batch_size=133).forward.sequences == 2
     assert "two steps" in ask("lstm", 64, num_steps=1).forward.reason
     assert "shared memory" in ask("lstm", 256).forward.reason
+    # As many threads as a block may have, and more.
+    assert "shared memory" in ask("lstm", 512).forward.reason
     assert "threads" in ask("lstm", 513).forward.reason
     assert ask("lstm", 96).forward.kernel == "rows"
     assert ask("lstm", 96, dtype="float64").forward.kernel == "hybrid"

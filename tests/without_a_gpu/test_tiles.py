@@ -273,11 +273,11 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
         ALL,
     ),
     "one place for two states": ("lstm", "((s + 1) & 1) * SIZE", "(s & 1) * SIZE", ALL),
-    "one place for two deltas": ("lstm", "vectors + (s & 1) * SIZE + (2", "vectors + (2", ALL),
+    "one place for two deltas": ("lstm", "here = vectors + (s & 1) * SIZE", "here = vectors", ALL),
     "a wrong lane": ("lstm", "(p - first) + 2 * me.g + u", "(p - first) + me.g + 8 * u", {ORDERS}),
     "a wrong half of a fragment": ("gru_reset_after", "n % 2 * 2 + u]", "n % 2 + 2 * u]", {ORDERS}),
     "a wrong slice": ("gru_reset_after", "mine[4 * k], part", "mine[4 * (k / 2)], part", {ORDERS}),
-    "another sequence": ("lstm", "me.g * STRIDE", "me.q * STRIDE", {ORDERS}),
+    "another sequence": ("lstm", "return g * STRIDE", "return q * STRIDE", {ORDERS}),
     "a step too early": ("gru_reset_after", "to = starts[s + 2];", "to = starts[s + 1];", {ORDERS}),
     "a unit that is not there": ("lstm", "PAIRS || me.units > 1 ? second : 0.f", "1.f", {ORDERS}),
 }

@@ -162,7 +162,7 @@ struct Matrix {
                     const A weight = e < 0 ? w[e < 0 ? k + m : 0][n] : more.v[e < 0 ? 0 : e % P];
 #pragma unroll
                     for (int r = 0; r < ROWS; ++r)
-                        all[r * UNITS + n / WIDTH][n % WIDTH] += p[r].v[m] * weight;
+                        add_product(all[r * UNITS + n / WIDTH][n % WIDTH], p[r].v[m], weight);
                 }
         }
         sum_lanes<LANES, ROWS * UNITS, WIDTH>(all);

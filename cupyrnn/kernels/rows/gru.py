@@ -7,7 +7,7 @@ from . import common
 KERNELS = r"""
 template <
     typename T, int SPLIT, int SLICE, int KEPT, int SLICE_C, int KEPT_C, int ROWS, int THREADS>
-__global__ void __launch_bounds__(THREADS) gru_forward_rows(
+__global__ void __launch_bounds__(THREADS, 1) gru_forward_rows(
     const T* w_ru, long long ru_row, long long ru_column,  // [H, 2*H], read, and its strides
     const T* w_c, long long c_row, long long c_column,     // [H, H], read, and its strides
     const typename Acc<T>::type* z_ru, // [n, 2*H], read: x @ w_ru
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(THREADS) gru_forward_rows(
 
 template <
     typename T, int SPLIT, int SLICE_C, int KEPT_C, int SLICE, int KEPT, int ROWS, int THREADS>
-__global__ void __launch_bounds__(THREADS) gru_backward_rows(
+__global__ void __launch_bounds__(THREADS, 1) gru_backward_rows(
     const T* w_c, long long c_row, long long c_column,     // [H, H], read, and its strides
     const T* w_ru, long long ru_row, long long ru_column,  // [H, 2*H], read, and its strides
     const T* r, const T* u, const T* c,  // [n, H], read

@@ -154,10 +154,20 @@ template <typename T, int PIECES> struct Matrix {
     }
 };
 
-// Vectors in shared memory are an odd number of 64 bytes apart, so that the eight lanes that read
-// together, of two of them, meet no bank twice.
-template <int SLICES> struct Vectors {
+// Vectors of WIDTH numbers a unit, in shared memory. They are an odd number of 64 bytes apart, so
+// that the eight lanes that read together, of two of them, meet no bank twice.
+template <int SLICES, int WIDTH> struct Vectors {
     static const int STRIDE = 32 * (SLICES | 1), SIZE = 8 * STRIDE;
+    // Where a lane writes the numbers of two units, the second of which may not exist,
+    static __device__ __forceinline__ int written(int sequence, int unit)
+    {
+        return sequence * STRIDE + WIDTH * unit;
+    }
+    // and where it reads eight numbers.
+    static __device__ __forceinline__ int read(int g, int q, int slice)
+    {
+        return g * STRIDE + 8 * (q + 4 * slice);
+    }
 };
 
 __device__ constexpr int larger_of(int a, int b) { return a > b ? a : b; }
@@ -175,7 +185,8 @@ __device__ __forceinline__ void forward_tiles(
     const Starts& starts, int steps, int H)
 {
     typedef Matrix<T, WIDTH * SLICES> Recurrent;
-    const int STRIDE = Vectors<SLICES>::STRIDE, SIZE = Vectors<SLICES>::SIZE;
+    typedef Vectors<SLICES, 1> States;
+    const int SIZE = States::SIZE;
     __shared__ Eight<T> memory[larger_of(2 * SIZE / 8, WARPS * Recurrent::LENGTH)];
     // [2][8][STRIDE]: h of the step before, and of this one.
     T* const vectors = reinterpret_cast<T*>(memory);
@@ -194,7 +205,7 @@ __device__ __forceinline__ void forward_tiles(
 #pragma unroll
         for (int u = 0; u < 2; ++u)
             if (r < me.sequences && u < me.units)
-                store(vectors + (2 * me.q + r) * STRIDE + me.unit + u, cell.state[r][u]);
+                store(vectors + States::written(2 * me.q + r, me.unit) + u, cell.state[r][u]);
     long long from = starts[0], to = starts[1];
     int active = me.active(to - from);
     typename Cell::Next next[2] = {};
@@ -218,13 +229,13 @@ __device__ __forceinline__ void forward_tiles(
         for (int c = 0; c < WIDTH; ++c)
 #pragma unroll
             for (int k = 0; k < 4; ++k) sums[c][k] = 0.f;
-        const Eight<T>* const mine = memory + ((s & 1) * SIZE + me.g * STRIDE) / 8 + me.q;
+        const Eight<T>* const mine = memory + ((s & 1) * SIZE + States::read(me.g, me.q, 0)) / 8;
 #pragma unroll
         for (int k = 0; k < SLICES; ++k)
 #pragma unroll
             for (int c = 0; c < WIDTH; ++c)
                 matrix.multiply(WIDTH * k + c, mine[4 * k], sums[c], sums[c]);
-        T* const after = vectors + ((s + 1) & 1) * SIZE + 2 * me.q * STRIDE + me.unit;
+        T* const after = vectors + ((s + 1) & 1) * SIZE + States::written(2 * me.q, me.unit);
 #pragma unroll
         for (int r = 0; r < 2; ++r)
             if (r < now) {
@@ -233,7 +244,7 @@ __device__ __forceinline__ void forward_tiles(
                 for (int c = 0; c < WIDTH; ++c)
                     of_units[0][c] = sums[c][r], of_units[1][c] = sums[c][2 + r];
                 const Two<T> h_ = cell.step(r, current[r], of_units, n + r);
-                *reinterpret_cast<Two<T>*>(after + r * STRIDE) = h_;
+                *reinterpret_cast<Two<T>*>(after + r * States::STRIDE) = h_;
             }
         __syncthreads();
     }
@@ -256,7 +267,8 @@ __device__ __forceinline__ void backward_tiles(
     typedef Matrix<T, SLICES> Recurrent;
     // The deltas of two units: they lie together, and are written at once.
     struct alignas(WIDTH % 4 ? 4 : 16) Deltas { Two<T> v[WIDTH]; };
-    const int STRIDE = Vectors<SLICES>::STRIDE, SIZE = Vectors<SLICES>::SIZE;
+    typedef Vectors<SLICES, WIDTH> Places;
+    const int SIZE = Places::SIZE;
     __shared__ Eight<T> memory[larger_of(2 * SIZE / 8, WARPS * Recurrent::LENGTH)];
     T* const vectors = reinterpret_cast<T*>(memory);  // [2][8][STRIDE], by turns
 
@@ -292,8 +304,8 @@ __device__ __forceinline__ void backward_tiles(
                 for (int k = 0; k < 2 * WIDTH; ++k)
                     store(&both.v[k / 2].v[k % 2],
                           k < WIDTH || me.units > 1 ? d[k / WIDTH][k % WIDTH] : 0.f);
-                T* const here = vectors + (s & 1) * SIZE + (2 * me.q + r) * STRIDE;
-                *reinterpret_cast<Deltas*>(here + WIDTH * me.unit) = both;
+                T* const here = vectors + (s & 1) * SIZE;
+                *reinterpret_cast<Deltas*>(here + Places::written(2 * me.q + r, me.unit)) = both;
             }
         if (s > 0) {
             to = from;
@@ -309,7 +321,7 @@ __device__ __forceinline__ void backward_tiles(
 #pragma unroll
             for (int k = 0; k < 16; ++k) part[k / 4][k % 4] = 0.f;
             const Eight<T>* const mine =
-                memory + ((s & 1) * SIZE + me.g * STRIDE) / 8 + me.q;
+                memory + ((s & 1) * SIZE + Places::read(me.g, me.q, 0)) / 8;
 #pragma unroll
             for (int k = 0; k < SLICES; ++k)
                 matrix.multiply(k, mine[4 * k], part[k % 2 * 2], part[k % 2 * 2 + 1]);
@@ -332,8 +344,9 @@ __device__ __forceinline__ void backward_tiles(
 """
 )
 
-# Units of a warp, sequences of a block, and the most units whose matrix fits into registers.
-UNITS, SEQUENCES, MOST_UNITS = 16, 8, 128
+# Units of a warp and of a lane, sequences of a block, and the most units whose matrix fits into
+# registers.
+UNITS, UNITS_OF_A_LANE, SEQUENCES, MOST_UNITS = 16, 2, 8, 128
 
 
 class Kernel(NamedTuple):
@@ -351,5 +364,6 @@ def threads_of(H: int) -> int:
 
 def template_of(kernel: Kernel, H: int, pairs: bool) -> str:
     """Return the name of a kernel, with its storage type open; with `pairs` two units at once."""
-    slices = -(-kernel.vectors * H // 32)
+    # A lane writes two units at a time, the last one too where H is odd.
+    slices = -(-kernel.vectors * (H + H % UNITS_OF_A_LANE) // 32)
     return f"{kernel.name}<{{T}}, {slices}, {threads_of(H)}, {str(pairs).lower()}>"

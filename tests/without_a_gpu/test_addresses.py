@@ -1,0 +1,294 @@
+"""
+Every address in shared memory that a lane of the kernels over all steps writes or reads.
+
+No kernel runs: the places are those of the functions and constants that the kernels use, compiled
+by g++, for every H from 1 to 128 (of rows as far as it fits), every layout, cell and direction.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cupyrnn.kernels import common, compile, persistent
+from cupyrnn.kernels.rows import common as rows
+from cupyrnn.kernels.tiles import common as tiles
+from without_a_gpu.agreement import numpy_dtype
+from without_a_gpu.all_steps import (
+    CELLS,
+    DIRECTIONS,
+    calls,
+    has_device,
+    on,
+    plant,
+    same,
+    share,
+    taken_by,
+)
+from without_a_gpu.cuda_on_cpu import runner
+
+KINDS = {"float32": "float", "float64": "double", "complex64": "Dual<float>",
+         "complex128": "Dual<double>"}  # fmt: skip
+# All amounts of shared memory that there are, and none known.
+DEVICES = (75, 80, 86, 90, 60)
+
+
+def compiled(source: str, cases: list[str]) -> Any:
+    """Return a function of C: that of case `which`, of n triples of numbers."""
+    reason = runner.have_gxx()
+    if reason is not None:
+        pytest.skip(reason)
+    table = ", ".join(cases)
+    head = 'extern "C" __attribute__((visibility("default"))) void places'
+    text = f"""{source}
+typedef void (*Places)(int, const int (*)[3], int*);
+static const Places all_places[] = {{{table}}};
+{head}(int which, int n, const int (*given)[3], int* found)
+{{
+    all_places[which](n, given, found);
+}}
+"""
+    library = ctypes.CDLL(str(runner.build(text, (), compile.OPTIONS)))
+
+    def places(which: int, *given: Any) -> np.ndarray:
+        triples = np.stack(np.broadcast_arrays(*given), -1).reshape(-1, 3).astype(np.int32)
+        found = np.empty(len(triples), np.int32)
+        library.places(which, len(triples), triples.ctypes, found.ctypes)
+        return found
+
+    return places
+
+
+ROWS = r"""
+template <typename M> void rows_places(int n, const int (*given)[3], int* found)
+{
+    const int constants[] = {M::LENGTH, M::STRIDE, M::SHARED, M::P, M::PACKS};
+    for (int k = 0; k < n; ++k)
+        found[k] = given[k][0] ? M::place(given[k][1]) : constants[given[k][1]];
+}
+"""
+
+
+def rows_layouts() -> set[tuple[rows.Size, rows.Layout, str, int]]:
+    """Return every layout of rows for a dtype, with an H."""
+    found = set()
+    for cell, direction, dtype in itertools.product(CELLS, DIRECTIONS, KINDS):
+        size = getattr(CELLS[cell], direction).rows.size
+        for H, arch in itertools.product(range(1, 129), DEVICES):
+            # float16 has the numbers of float32 and leaves others to registers.
+            for kind in (dtype, "float16") if dtype == "float32" else (dtype,):
+                layout = persistent.layout_for(size, H, numpy_dtype(kind), arch, rows.SPLITS)
+                if isinstance(layout, rows.Layout):
+                    found.add((size, layout, dtype, H))
+    return found
+
+
+def wrong_of_rows(layouts: set[tuple[rows.Size, rows.Layout, str, int]]) -> list[Any]:
+    """Return the layouts with an address that is wrong, and why."""
+    types: dict[str, int] = {}
+    matrices = []
+    for size, layout, dtype, H in layouts:
+        for m, (slices, kept) in enumerate(zip(layout.slices, layout.kept, strict=True)):
+            numbers = (layout.split, slices, kept, size.units, size.columns[m], layout.threads)
+            kind = f"Matrix<{KINDS[dtype]}, {', '.join(map(str, numbers))}>"
+            which = types.setdefault(kind, len(types))
+            matrices.append((which, size, layout, dtype, H, m))
+    source = common.source("complex64", rows.SOURCE + ROWS)
+    places = compiled(source, [f"rows_places<{kind}>" for kind in types])
+    shared: dict[Any, list[int]] = {}
+    wrong = []
+    for which, size, layout, dtype, H, m in matrices:
+        constants = places(which, 0, np.arange(5), 0)
+        length, stride, packs_in_all, pack, packs = constants.tolist()
+        lanes, width, per_row = layout.split * size.units, size.vectors[m], size.columns[m]
+        slices, kept, itemsize = layout.slices[m], layout.kept[m], numpy_dtype(dtype).itemsize
+        shared.setdefault((size, layout, dtype, H), []).append(packs_in_all)
+        place = places(which, 1, np.arange(lanes * slices), 0)
+        read = (np.arange(lanes)[:, None] * stride + np.arange(slices)).ravel()
+        checks = {
+            "a lane reads what is its own": np.array_equal(place, read),
+            "a vector has room": place[-1] < length and width * H <= lanes * slices,
+            "16 bytes at a time": slices % pack == stride % pack == 0 and pack * itemsize == 16,
+            "no two places are one": len(np.unique(place)) == len(place),
+            "each unit has lanes": layout.threads // lanes * size.units >= H,
+            "whole warps": layout.threads % 32 == 0 < layout.threads <= 1024,
+            "the rest has room": (slices - kept) * size.units * per_row <= packs * pack,
+            "threads have their own": packs_in_all == packs * layout.threads,
+        }
+        wrong += [(layout, dtype, H, why) for why, right in checks.items() if not right]
+        if m == len(layout.slices) - 1:
+            all_packs = shared[size, layout, dtype, H]
+            if layout.shared != 16 * sum(all_packs):
+                wrong.append((layout, dtype, H, "the launch asks for what is used"))
+    return wrong
+
+
+@pytest.mark.cuda_on_cpu
+def test_rows_and_hybrids_stay_within_their_memory() -> None:
+    layouts = rows_layouts()
+    assert {bool(layout.shared) for _, layout, _, _ in layouts} == {True, False}
+    assert wrong_of_rows(layouts) == []
+
+
+def test_registers_and_vectors_are_counted() -> None:
+    """No more registers than were asked for, and all vectors that a kernel declares."""
+    for cell, direction, H in itertools.product(CELLS, DIRECTIONS, range(1, 129)):
+        size = getattr(CELLS[cell], direction).rows.size
+        for split, registers in itertools.product(rows.SPLITS, (None, 0, 40, 133)):
+            found = rows.layout_of(size, H, np.dtype(np.float32), split, registers)
+            of_a_row = [size.units * n for n in size.columns]
+            used = sum(k * n for k, n in zip(found.kept, of_a_row, strict=True))
+            assert found.registers == used
+            assert registers is None or used <= registers
+            # Odd numbers of 16 bytes: each slice, and two vectors by turns for each sequence.
+            lengths = [(n // 4 if n // 4 % 2 else n // 4 + 1) * 4 for n in found.slices]
+            vectors = sum(split * size.units * n for n in lengths) * (2 // len(lengths))
+            assert found.vectors == 4 * split * vectors
+
+
+TILES = r"""
+template <typename V> void tiles_places(int n, const int (*given)[3], int* found)
+{
+    const int constants[] = {V::STRIDE, V::SIZE};
+    for (int k = 0; k < n; ++k) {
+        const int g = given[k][1] / 4, q = given[k][1] % 4, what = given[k][0];
+        found[k] = what == 0 ? constants[given[k][1]]
+            : what == 1 ? V::written(given[k][1], given[k][2]) : V::read(g, q, given[k][2]);
+    }
+}
+"""
+
+
+def wrong_of_tiles() -> list[Any]:
+    """Return the sizes with an address that is wrong, and why."""
+    cases = []
+    for cell, direction in itertools.product(CELLS, DIRECTIONS):
+        kernel = getattr(CELLS[cell], direction).tiles
+        for H in range(1, tiles.MOST_UNITS + 1) if kernel else ():
+            slices = int(tiles.template_of(kernel, H, False).split(",")[1])
+            cases.append((f"Vectors<{slices}, {kernel.vectors}>", slices, kernel.vectors, H))
+    kinds = list(dict.fromkeys(kind for kind, *_ in cases))
+    source = common.source("float16", tiles.SOURCE + TILES)
+    places = compiled(source, [f"tiles_places<{kind}>" for kind in kinds])
+    wrong = []
+    for kind, slices, width, H in dict.fromkeys(cases):
+        which = kinds.index(kind)
+        stride, size = places(which, 0, np.arange(2), 0).tolist()
+        lane, piece = np.arange(32), np.arange(slices)
+        read = places(which, 2, lane[:, None], piece)[:, None] + np.arange(8)
+        units, sequences = np.arange(0, H, 2), np.arange(tiles.SEQUENCES)
+        first = places(which, 1, sequences[:, None], units)
+        written = first[:, None] + np.arange(2 * width)
+        of_sequence = np.repeat(sequences, len(units))[:, None]
+        at_once = 2 * (8 if width % 4 == 0 else 2)  # bytes that lie together
+        checks = {
+            "writes stay with their sequence": np.array_equal(
+                written // stride, of_sequence + 0 * written
+            ),
+            "no two lanes write one place": np.unique(written).size == written.size,
+            "what is written is read": np.isin(written, read).all(),
+            "reads stay in memory": read.min() >= 0 and read.max() < size,
+            "each is read by one lane": np.unique(read).size == read.size,
+            "aligned": not (2 * first % at_once).any() and not (read[:, 0] % 8).any(),
+            "each unit has a lane": tiles.threads_of(H) // 32 * tiles.UNITS >= H,
+        }
+        wrong += [(kind, H, why) for why, right in checks.items() if not right]
+    return wrong
+
+
+@pytest.mark.cuda_on_cpu
+def test_tiles_stay_within_their_memory() -> None:
+    assert wrong_of_tiles() == []
+
+
+@pytest.mark.cuda_on_cpu
+def test_wrong_addresses_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros over the next sequence's deltas where H is odd, and others."""
+    with monkeypatch.context() as patch:
+        patch.setattr(tiles, "UNITS_OF_A_LANE", 1)
+        found = {H for _, H, _ in wrong_of_tiles()}
+        assert found >= {53, 117}
+    size = CELLS["lstm"].FORWARD_KERNELS.rows.size
+    layout = rows.layout_of(size, 100, np.dtype(np.float32), 4)
+    for wrong in (
+        layout._replace(threads=layout.threads - 32),
+        layout._replace(slices=(layout.slices[0] - 4,), kept=(layout.slices[0] - 4,)),
+        layout._replace(kept=(layout.slices[0] - 3,)),
+    ):
+        assert wrong_of_rows({(size, wrong, "float32", 100)})
+
+
+# How a kernel is asked for: its name, its dtype, and whether memory is shared.
+FRAMES = {"rows": ("rows", "float32"), "hybrid": ("rows", "float32"), "tiles": ("tiles", "float16")}
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch, frame: str) -> tuple[str, str]:
+    kind, dtype = FRAMES[frame]
+    taken_by(monkeypatch, kind)
+    has_device(monkeypatch, 2)
+    if frame == "hybrid":
+        share(monkeypatch, 0.5)
+    return kind, dtype
+
+
+def beside_nan(cupy: Any, call: Any) -> Any:
+    """Return the call with weights that have NaN around them in memory."""
+    function, (sequences, weights) = call
+
+    def surrounded(a: Any) -> Any:
+        memory = cupy.full_like(cupy.empty(3 * a.size, a.dtype), np.nan)
+        memory[a.size : 2 * a.size] = a.ravel()
+        return memory[a.size : 2 * a.size].reshape(a.shape)
+
+    return (lambda xs, ws: function(xs, [surrounded(w) for w in ws])), (sequences, weights)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.cuda_on_cpu
+def test_nothing_beside_the_weights_is_read(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, frame: str, cell: str
+) -> None:
+    """Not even to multiply it by zero; and a row too many is found."""
+    kind, dtype = asked_for(monkeypatch, frame)
+    kernels = CELLS[cell].FORWARD_KERNELS
+    if getattr(kernels, kind) is None:
+        pytest.skip(f"{cell} has no {kind}")
+    call = calls(3, 3, 18, dtype)[cell]
+    expected = on(cupy_on_cpu, call)
+    assert same(on(cupy_on_cpu, beside_nan(cupy_on_cpu, call)), expected)
+    source = getattr(kernels, kind).source
+    planted = {"k >= H": "k > H", "k < H": "k <= H", "row >= H": "row > H"}
+    wrong = [old for old in planted if old in source]
+    assert wrong
+    for old in wrong:
+        with monkeypatch.context() as patch:
+            plant(patch, cell, kind, old, planted[old])
+            assert not same(on(cupy_on_cpu, beside_nan(cupy_on_cpu, call)), expected)
+
+
+@pytest.mark.parametrize("H", [17, 18])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.cuda_on_cpu
+def test_inf_in_w_meets_no_zero_behind_a_vector(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, frame: str, cell: str, H: int
+) -> None:
+    """NaN stands just where NumPy has it."""
+    kind, dtype = asked_for(monkeypatch, frame)
+    if getattr(CELLS[cell].FORWARD_KERNELS, kind) is None:
+        pytest.skip(f"{cell} has no {kind}")
+    function, (sequences, weights) = calls(3, 3, H, dtype)[cell]
+    for row, column in ((-1, 0), (3, -1), (-1, -1), (3 + H // 2, H)):
+        some = [w.copy() for w in weights]
+        some[0][row, column] = np.inf
+        found = on(cupy_on_cpu, (function, (sequences, some)))
+        with np.errstate(all="ignore"):
+            expected = on(np, (function, (sequences, some)))
+        for a, e in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(np.isnan(a), np.isnan(e))
