@@ -72,10 +72,9 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
         if not on_host:
             found[name] = _of_device(t)
         elif kind is torch.bfloat16:
-            found[name] = t.detach().to(torch.float32).numpy()
+            found[name] = _of_host(t.to(torch.float32))
         else:
-            # Without a gradient, and with its sign where that is but a mark on the tensor.
-            found[name] = t.numpy(force=True)
+            found[name] = _of_host(t)
     return found
 
 
@@ -87,7 +86,7 @@ def host_arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str,
             continue
         if t.device.type != "cpu":
             raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu")
-        found[name] = t.numpy()
+        found[name] = _of_host(t)
     return found
 
 
@@ -98,21 +97,35 @@ class _Exported:
     PyTorch's own `Tensor.__dlpack__` looks streams up, which takes longer than all the rest.
     """
 
+    __slots__ = ("_tensor",)
+
     def __init__(self, t: torch.Tensor) -> None:
-        self._tensor = t
+        # With its sign where that is but a mark on the tensor.
+        self._tensor = t.resolve_neg() if t.is_neg() else t
 
     def __dlpack_device__(self) -> Any:
-        return self._tensor.__dlpack_device__()
+        return (1, 0) if self._tensor.is_cpu else self._tensor.__dlpack_device__()
 
     def __dlpack__(self, **_: Any) -> Any:
-        dlpack: Any = torch.utils.dlpack
-        return dlpack.to_dlpack(self._tensor)
+        return _to_dlpack(self._tensor)
+
+
+_to_dlpack: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
+
+
+def _of_host(t: torch.Tensor) -> Array:
+    """
+    Return the memory of a tensor, which stays PyTorch's.
+
+    `Tensor.numpy` marks the storage for good as one that cannot be resized, which FSDP does.
+    """
+    return np.from_dlpack(_Exported(t))
 
 
 def _of_device(t: torch.Tensor) -> Array:
     import cupy
 
-    array: Array = cupy.from_dlpack(_Exported(t.detach().resolve_neg()))
+    array: Array = cupy.from_dlpack(_Exported(t))
     return array
 
 

@@ -248,6 +248,25 @@ def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out[1].data_ptr() == h
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_storages_stay_resizable(name: str) -> None:
+    """Of all that a call and its gradients are given: FSDP frees memory by that."""
+    problem = Problem(name)
+    for n, kind in (("sequence_lengths", torch.int64), ("resets", torch.bool)):
+        if n in problem.attributes:
+            problem.attributes[n] = torch.tensor(problem.attributes[n], dtype=kind)
+    if "dropout" in problem.attributes:
+        problem.attributes["seeds"] = torch.tensor([3, 4])
+    tensors = problem.tensors()
+    out = problem(*tensors)
+    cotangents = [torch.ones_like(a) for a in out]
+    grads = torch.autograd.grad(out, tensors, cotangents, create_graph=True)
+    sum(g.square().sum() for g in grads).backward()
+    extras = [a for a in problem.attributes.values() if isinstance(a, torch.Tensor)]
+    for t in (*tensors, *cotangents, *extras):
+        t.untyped_storage().resize_(0)
+
+
 SIZES = st.sampled_from([0, 1, 2, 3, 5])
 GATES = st.sampled_from(["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"])
 
