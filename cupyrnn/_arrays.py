@@ -343,8 +343,12 @@ def check_lengths(
     lengths = _on_host(op, name, sequence_lengths, "integers")
     if isinstance(sequence_lengths, (list, tuple)) and not lengths.size:
         lengths = lengths.astype(np.int32)  # an empty list has no integers to tell
-    if lengths.dtype.kind not in "iu":
-        raise TypeError(f"{op}: {name} has dtype {lengths.dtype}, expected integers")
+    found = str(lengths.dtype)
+    if isinstance(sequence_lengths, (list, tuple)):
+        # One among integers would be another integer.
+        found = "bool" if any(isinstance(n, (bool, np.bool_)) for n in sequence_lengths) else found
+    if lengths.dtype.kind not in "iu" or found == "bool":
+        raise TypeError(f"{op}: {name} has dtype {found}, expected integers")
     expect_shape(op, name, lengths, "(B,)", (B,))
     wrong = np.flatnonzero((lengths < 0) | (lengths > T))
     if wrong.size:

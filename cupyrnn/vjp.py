@@ -319,7 +319,7 @@ class Pullback(Generic[G]):
                 raise TypeError(f"{op}: through_clip is True, but the call has no cell_clip")
         if self._clip is not None and not through_clip:
             clip["cell_clip"] = self._clip
-        if weight_gradients != "sum":
+        if check_weight_gradients(self._op, weight_gradients) != "sum":
             if self._function not in _BY_EXAMPLE:
                 raise TypeError(
                     f"{self._op}: weight_gradients is {shown(weight_gradients)}, expected 'sum':"

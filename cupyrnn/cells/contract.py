@@ -92,7 +92,8 @@ class Gradients(NamedTuple):
 
     x: Any  # [N, K], rounded to its dtype
     weights: Sequence[Any]  # like those of cell.inputs and cell.recurrent; None: not wanted
-    sums: Sequence[Any]  # of the rows of each of the deltas
+    # Of the rows of each of the deltas, added to; None where they are not wanted.
+    sums: Sequence[Any] | None
     vectors: Any = None  # of the cell's own vectors, added to
     by: str = "sum"
     adds: bool = False  # whether those of the weights are added to, too
@@ -211,9 +212,11 @@ class Form(Protocol):
 
     def gradients(self, xp: ModuleType, grads: Any) -> Gradients:
         """
-        Return where the gradients of a cell go: views of `grads`, zeros like its weights.
+        Return where the gradients of a cell go: views of `grads`, arrays like its weights.
 
         Each of `grads` may have an axis in front, the same for all; so has then what is returned.
+        Any view will do, but no copy: without `finished`, each of `grads` has to be reached by
+        one. Vectors are zeros.
         """
 
     def finished(self, grads: Any, written: Gradients) -> Any:

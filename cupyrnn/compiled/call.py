@@ -517,8 +517,9 @@ def run_layer(call: LayerCall) -> None:
     for grad, written in zip(back.grads.weights, grads, strict=True):
         if written is not grad:
             grad[...] = written
-    for total, made in zip(back.grads.sums, sums, strict=False):
-        total += made
+    for total, made in zip(back.grads.sums or (), sums, strict=False):
+        if total is not None:
+            total += made
 
 
 def _as_planned(plan: Plan) -> tuple[Array, Array]:

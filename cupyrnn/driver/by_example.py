@@ -17,7 +17,7 @@ import numpy as np
 
 from .._arrays import compute_dtype
 from ..arithmetic.norms import largest, norm_of, together
-from .products import add_column_sums
+from .products import add_column_sums, wanted
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -40,15 +40,11 @@ class Rows(NamedTuple):
 
 def write(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
     """Write the gradients of a layer's weights as `grads.by` says: "examples" or "norms"."""
-    for delta, sums in zip(rows.deltas, grads.sums, strict=True):
-        _sum_steps(xp, delta, sums)
+    for delta, sums in wanted(rows.deltas, grads.sums):
+        sums += _sums_of_steps(xp, delta, sums.dtype)
     if grads.vectors is not None:
-        start, vectors = 0, grads.vectors.reshape(len(grads.vectors), -1)
-        for term in rows.terms:
-            sums = xp.zeros(term.shape[1:], term.dtype)
-            _sum_steps(xp, term, sums)
-            vectors[:, start : start + term.shape[2]] = sums
-            start += term.shape[2]
+        sums = [_sums_of_steps(xp, term, term.dtype) for term in rows.terms]
+        grads.vectors[...] = xp.concatenate(sums, axis=1).reshape(grads.vectors.shape)
     if grads.by == "norms":
         with np.errstate(all="ignore"):
             _write_norms(xp, cell, rows, grads)
@@ -59,10 +55,12 @@ def write(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
             _products(xp, a, rows.deltas[weight.of][:, :, weight.columns], grad)
 
 
-def _sum_steps(xp: ModuleType, a: Array, sums: Array) -> None:
-    """Add the sums over the steps of a[T, B, M] to sums[B, M]."""
+def _sums_of_steps(xp: ModuleType, a: Array, dtype: np.dtype[Any]) -> Array:
+    """Return the sums over the steps of a[T, B, M]."""
     T, B, M = a.shape
-    add_column_sums(xp, a.reshape(T, B * M), sums.reshape(B * M))
+    sums: Array = xp.zeros(B * M, dtype)
+    add_column_sums(xp, a.reshape(T, B * M), sums)
+    return sums.reshape(B, M)
 
 
 def _matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:

@@ -24,7 +24,7 @@ from .._arrays import cast, compute_dtype, operand_dtype
 from ..arithmetic.scratch import CHUNK, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, Gradients, each
 from . import by_example
-from .products import add_column_sums, add_matmul, factor, for_products, matmul
+from .products import add_column_sums, add_matmul, factor, for_products, matmul, wanted
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -519,7 +519,7 @@ def _weight_gradients(
     for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
         if grad is not None:
             _weight_gradient(xp, a, deltas[weight.of][:, weight.columns], grad, scratch)
-    for delta, sums in zip(deltas, grads.sums, strict=True):
+    for delta, sums in wanted(deltas, grads.sums):
         add_column_sums(xp, delta, sums)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.dual import Planes
     from ..arithmetic.scratch import Scratch
+
+_T = TypeVar("_T")
 
 # Rows of one whole-sequence matmul. On a CPU, fewer and the sum over blocks begins to cost as much
 # as the matmul; more and the gate gradients, held for one block at a time, leave the cache. On a
@@ -94,6 +97,13 @@ def column_sums(g: Array | Planes) -> Array:
         return g[0]
     sums: Array = np.ones(g.shape[0], g.dtype) @ g
     return sums
+
+
+def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tuple[_T, Array]]:
+    """Return each of the deltas whose sums are wanted with where these go."""
+    if sums is None:
+        return []
+    return [(d, a) for d, a in zip(deltas, sums, strict=True) if a is not None]
 
 
 def add_column_sums(xp: ModuleType, g: Array | Planes, sums: Array) -> None:

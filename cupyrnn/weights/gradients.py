@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -9,11 +10,10 @@ import numpy as np
 
 from .._arrays import cast, check_choice, compute_dtype
 from ..arithmetic.norms import norm_of_rows, together
-from ..cells.contract import Gradients, each
+from ..cells.contract import Form, Gradients, each
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import Form
 
 WeightGradients: TypeAlias = Literal["sum", "examples", "norms", "none"]
 _WAYS = ("sum", "examples", "norms", "none")
@@ -22,6 +22,19 @@ _WAYS = ("sum", "examples", "norms", "none")
 def check_weight_gradients(op: str, weight_gradients: str) -> str:
     """Return the argument of this name after its check."""
     return check_choice(op, "weight_gradients", weight_gradients, _WAYS)
+
+
+def _is_whole(a: Array) -> bool:
+    """Return whether an array is in C order, without gaps."""
+    return a.flags.c_contiguous
+
+
+def _has_lines(a: Array) -> bool:
+    """Return whether the rows or the columns of matrices are contiguous."""
+    rows, columns = a.strides[-2:]
+    M, N = a.shape[-2:]
+    size = a.itemsize
+    return (columns == size and rows >= N * size) or (rows == size and columns >= M * size)
 
 
 class OfWeights:
@@ -59,7 +72,10 @@ class OfWeights:
         self._memory = weights._make(
             [a if a is None or name in form.apart else memory(a) for name, a in named]
         )
-        self.written = form.gradients(xp, self._memory)._replace(by=by)
+        self._made = form.gradients(xp, self._memory)
+        self._check()
+        self._moved: list[tuple[Array, Array]] = []
+        self.written = self._in_order(self._made)._replace(by=by)
         if by == "norms":
             self._norms = [[xp.zeros(B, compute)] for _ in weights]
             # To which of the weights each of a cell's matrices belongs, of which it is a view.
@@ -68,8 +84,57 @@ class OfWeights:
                 for n, a in enumerate(weights)
             ]
             parts = form.gradients(np, weights._make(marks)).weights
+            if any(p is not None and any(p.strides) for p in parts):  # which no view of them has
+                raise self._refused("a matrix in memory of its own", " by norms")
             lists = [None if p is None or not p.size else self._norms[p.flat[0]] for p in parts]
             self.written = self.written._replace(weights=lists)
+
+    def _refused(self, what: str, where: str = "") -> ValueError:
+        """Return the error of gradients that could not be written."""
+        return ValueError(
+            f"{type(self._form).__name__}.gradients: returned {what}, expected views of all of"
+            f" grads that can be written to{where}"
+        )
+
+    def _check(self) -> None:
+        """Check that what a form has returned can be written to, and reaches all gradients."""
+        weights, sums, vectors = self._made[1:4]
+        made = [a for a in (*weights, *(sums or ()), vectors) if a is not None]
+        if self._xp is np and not all(a.flags.writeable for a in made):
+            raise self._refused("a read-only array")
+        if type(self._form).finished is not Form.finished:
+            return  # which may take it from memory of the form's own
+        share = self._xp.may_share_memory
+        memory = {n: a for n, a in self._memory._asdict().items() if a is not None and a.size}
+        for a in weights:
+            if a is not None and a.size and not any(share(a, b) for b in memory.values()):
+                raise self._refused("a matrix in memory of its own")
+        for name, a in memory.items():
+            if not any(share(a, b) for b in made):
+                raise self._refused(f"no view of {name}")
+
+    def _in_order(self, made: Gradients) -> Gradients:
+        """
+        Return gradients as products and loops write them, in place of other views memory for them.
+
+        That is, rows or columns of matrices are contiguous, and all that is summed is.
+        """
+        found: dict[int, Array] = {}
+
+        def in_order(a: Array | None, ready: Callable[[Array], bool]) -> Array | None:
+            if a is None or ready(a):
+                return a
+            if id(a) not in found:
+                a[...] = 0  # several may be views of one
+                found[id(a)] = self._xp.zeros(a.shape, a.dtype)
+                self._moved.append((a, found[id(a)]))
+            return found[id(a)]
+
+        return made._replace(
+            weights=[in_order(a, _has_lines) for a in made.weights],
+            sums=None if made.sums is None else [in_order(a, _is_whole) for a in made.sums],
+            vectors=in_order(made.vectors, _is_whole),
+        )
 
     def zeros(self, n: int, B: int) -> Any:
         """Return the gradient of a vector of n weights that are not used."""
@@ -82,7 +147,9 @@ class OfWeights:
         xp, kind = self._xp, type(self._weights)
         if self._by == "none":
             return kind._make([None] * len(self._weights))
-        found = self._form.finished(self._memory, self.written)
+        for to, a in self._moved:
+            to += a
+        found = self._form.finished(self._memory, self._made)
         if self._by != "norms":
             return each(found, lambda a: cast(a, self._dtype))
         with np.errstate(all="ignore"):

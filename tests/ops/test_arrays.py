@@ -464,6 +464,8 @@ def test_messages_are_short_and_always_there() -> None:
         (["1", "2", "0"], "<U1"),
         ([10**30, 2, 0], "object"),
         ([True, False, True], "bool"),
+        ([np.True_, 1], "bool"),
+        ((2, False), "bool"),
         ([1j, 1, 1], "complex128"),
     ],
 )

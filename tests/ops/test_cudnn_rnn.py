@@ -1230,3 +1230,25 @@ def test_gradient_takes_little_more_memory_than_it_returns(mode: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 1.5 * grads.input_backprop.nbytes
     finally:
         tracemalloc.stop()
+
+
+def test_what_two_directions_give_is_rounded_once(ops: Any) -> None:
+    """The gradients of the input nearly cancel: to what float16 cannot hold beside either."""
+    half, I, H = np.float16, 3, 4
+    w_to = np.linspace(0.4, 0.9, H * I).astype(half).reshape(H, I)
+    w_back = np.nextafter(w_to, half(0), dtype=half)
+    zeros = [np.zeros((H, H), half)] * 2
+    matrices = zip((w_to, w_back), zeros, strict=True)
+    params = np.concatenate(
+        [a.ravel() for pair in matrices for a in pair] + [np.zeros(4 * H, half)]
+    )
+    attributes = {"rnn_mode": "rnn_relu", "direction": "bidirectional", "engine": own(ops)}
+    inputs = np.ones((2, 1, I), half), np.zeros((2, 1, H), half), None, params
+    out = ops.cudnn_rnn(*inputs, **attributes)
+    dy = np.repeat(np.array([1, -1], half), H) * np.ones((2, 1, 1), half)
+    grads = ops.cudnn_rnn_backprop(
+        *inputs, *out[:3], dy, None, None, out.reserve_space, **attributes
+    )
+    expected = (w_to.astype(float) - w_back).sum(0)
+    assert (expected > 0).all()
+    np.testing.assert_array_equal(grads.input_backprop, np.tile(expected.astype(half), (2, 1, 1)))

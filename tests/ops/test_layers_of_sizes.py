@@ -123,6 +123,8 @@ def test_is_a_call_for_each_layer(
             assert found.dtype == dtype
             assert_close(found, getattr(one, name), dtype, f"{name} {layer}", at_least=1.0)
     assert_close(out.output, below, dtype, "output", at_least=1.0)
+    inference = ops.stacked_rnn(**inputs, **case.attributes, is_training=False)
+    assert_close(inference.output, out.output, dtype, "inference", at_least=1.0)
     if np.dtype(dtype).itemsize == 2 and "cell_clip" in case.more:
         return  # a state that is rounded to the clip has another slope
     dy = cotangents["output_backprop"].astype(np.float64)

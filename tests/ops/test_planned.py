@@ -212,6 +212,23 @@ def test_no_warning_and_no_numbers_pass(
     assert plans[-2:] == WHOLE
 
 
+@pytest.mark.parametrize("said", [{"save": "states"}, {"save": 2}, {"dropout": 0.5, "seed": 7}])
+def test_calls_with_more_between_the_layers(said: Net, compiled_loops: ModuleType) -> None:
+    net, given = problem((9, 2, 4, 5), 2)
+    first = both(net, given, **said) if "save" not in said else saved_in_part(net, given, **said)
+    plain = both(net, given)
+    assert ("save" in said) == (np.abs(first[0] - plain[0]).max() < 1e-6)
+    for _ in range(3):
+        run = both if "save" not in said else saved_in_part
+        equal(run(net, given, **said), first)
+
+
+def saved_in_part(net: Net, given: Net, save: Any) -> list[Any]:
+    """Do what `both` does; the gradient finds by itself what was saved."""
+    out = cupyrnn.cudnn_rnn(**net, save=save)
+    return [*out, *cupyrnn.cudnn_rnn_backprop(**net, **out._asdict(), **given)]
+
+
 @pytest.mark.parametrize("change", ["reserve_space", "weight_gradients"])
 def test_what_is_not_planned_is_as_before(change: str, plans: list[str]) -> None:
     net, given = problem((5, 2, 4, 5))

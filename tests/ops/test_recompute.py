@@ -22,7 +22,7 @@ from problems import grus, lstms, nets
 from problems.nets import BI, MODES, UNI
 
 import cupyrnn
-from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams, raw_ops
+from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams, _net, raw_ops
 from cupyrnn.driver import products, recompute
 
 # The states of every step; every k-th, with T a multiple and not; none but the first.
@@ -252,6 +252,11 @@ def test_what_is_kept(mode: str, rng: np.random.Generator) -> None:
         out = nets.forward(cupyrnn, case, inputs, save=save)
         numbers = 2 * states * steps * B * H + (0 if save in ("states", 1) else T * B * H)
         assert 0 < out.reserve_space.size - numbers < 40, save
+    lengths = np.array([13, 4, 9])
+    for k, rows in ((2, 6 + 1 + 4), (4, 3 + 0 + 2), (9, 1)):
+        out = nets.forward(cupyrnn, case._replace(lengths=(13, 4, 9)), inputs, save=k)
+        numbers = 2 * states * rows * H + lengths.sum() * H
+        assert 0 < out.reserve_space.size - numbers < 40, k
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -409,15 +414,32 @@ def test_host_reserved_of_another_call(rng: np.random.Generator) -> None:
             nets.backward(cupyrnn, case, inputs, mixed, cotangents)
 
 
-def test_stacked_reserve_space_of_another_call(rng: np.random.Generator) -> None:
-    inputs = stacked(rng, NETS["GRU"])
+@pytest.mark.parametrize(
+    ("net", "other"),
+    [
+        ("GRU", {"recurrent_activation": "hard_sigmoid_0.2"}),
+        ("LSTM", {"recurrent_activation": "hard_sigmoid_0.2"}),
+        ("LSTM", {"gate_order": "ifco"}),
+    ],
+)
+def test_stacked_reserve_space_of_another_call(
+    net: str, other: Any, rng: np.random.Generator
+) -> None:
+    inputs = stacked(rng, NETS[net])
     out = cupyrnn.stacked_rnn(**inputs, direction=BI, save="states")
     given = [inputs[n] for n in ("input", "input_h", "input_c", "weights")] + [None] * 6
     message = "stacked_rnn_backprop: reserve_space is of a call with save=1 and with other sizes"
     with pytest.raises(ValueError, match=message):
-        cupyrnn.stacked_rnn_backprop(
-            *given, out.reserve_space, direction=BI, recurrent_activation="hard_sigmoid_0.2"
-        )
+        cupyrnn.stacked_rnn_backprop(*given, out.reserve_space, direction=BI, **other)
+
+
+def test_cudnn_has_no_states_alone(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
+    ops, case = Ops(cupy_on_cpu), nets.Case("lstm", 6, 3, 4, 5)
+    inputs, cotangents = nets.problem(rng, case), nets.cotangents_of(rng, case)
+    out = nets.forward(ops, case, inputs, save=2, engine="cupy")
+    out.host_reserved[0] = _net.OWNERS.index("cudnn")
+    with pytest.raises(ValueError, match="host_reserved begins with 1, which no engine"):
+        nets.backward(ops, case, inputs, out, cotangents)
 
 
 def test_inference_keeps_nothing(rng: np.random.Generator) -> None:

@@ -62,6 +62,7 @@ def _packed(problem: dict[str, Any], attributes: dict[str, Any], **net: Any) -> 
     options = {n: a for n, a in attributes.items() if n == "recurrent_activation"}
     if net.get("rnn_mode", "lstm").startswith("rnn"):
         options = {}
+    I = H if "input_mode" in net else I
     sizes = {"num_layers": 2, "num_units": H, "input_size": max(I, 1)}
     packed = cupyrnn.init_params(**sizes, seed=1, **{"rnn_mode": "lstm", **net})
     packed = packed._replace(params=packed.params.astype(problem["x"].dtype), **options)
@@ -84,6 +85,7 @@ NETS: dict[str, dict[str, Any]] = {
     "packed": {"direction": "bidirectional"},
     "packed projection": {"num_proj": None},
     "packed gru": {"rnn_mode": "gru", "direction": "bidirectional"},
+    "packed gru, no matrix": {"rnn_mode": "gru", "input_mode": "skip_input"},
     "packed tanh": {"rnn_mode": "rnn_tanh"},
     "packed relu": {"rnn_mode": "rnn_relu"},
 }

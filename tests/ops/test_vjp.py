@@ -240,6 +240,11 @@ def test_the_clip(order: str, rng: np.random.Generator) -> None:
         assert bool(value) == bool((true.x_grad != through.x_grad).any())
         assert_same(pullback(h_grad=h_grad), true)
         assert_same(pullback(h_grad=h_grad, through_clip=True), through)
+        for save in ("states", 7):
+            _, pullback = cupyrnn.vjp(cupyrnn.block_lstm, **inputs, **same, save=save)
+            for flag, expected in ((False, true), (True, through)):
+                found = pullback(h_grad=h_grad, through_clip=flag)
+                assert_close(found.x_grad, expected.x_grad, "float64", f"{save}, {flag}")
 
 
 @pytest.mark.parametrize("name", ["block_lstm", "block_gru", "lstm", "stacked GRU"])
@@ -337,6 +342,10 @@ def test_errors(rng: np.random.Generator) -> None:
     _, pullback_of_gru = cupyrnn.vjp(g.function, *g.args, **g.kwargs)
     with pytest.raises(TypeError, match=r"^pullback of block_gru: through_clip is True, but the"):
         pullback_of_gru(**g.gradients, through_clip=True)
+    s = stacked(rng, "gru")
+    _, pullback_of_stack = cupyrnn.vjp(s.function, *s.args, **s.kwargs)
+    with pytest.raises(TypeError, match=r"^pullback of stacked_rnn: through_clip is True, but the"):
+        pullback_of_stack(**s.gradients, through_clip=True)
     with pytest.raises(TypeError, match=r"^pullback of block_gru: there is no h_grad, "):
         pullback_of_gru(h_grad=g.gradients["d_h"])
     q = net(rng, "gru")

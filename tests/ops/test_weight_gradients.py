@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from new_cells.cells import layer_norm_lstm, slstm
 from problems import grus, lstms, nets
 
 import cupyrnn
+from cupyrnn.cells.contract import Form, Gradients
 from cupyrnn.driver import by_example
 
 SHAPES = [(1, 1, 1, 1), (3, 3, 1, 33), (7, 33, 3, 3), (33, 3, 33, 5)]
-EMPTY = [(0, 2, 3, 4), (5, 0, 3, 4), (5, 2, 0, 4), (5, 2, 3, 0)]
+EMPTY = [(0, 2, 3, 4), (1, 0, 3, 4), (5, 0, 3, 4), (5, 2, 0, 4), (5, 2, 3, 0)]
 
 # Of one call: the gradient op, and the fields of its results that belong to weights.
 Call = tuple[Callable[..., Any], tuple[str, ...]]
@@ -274,6 +276,21 @@ def test_norms_do_not_overflow(ops: Ops, T: int, scale: float, rng: np.random.Ge
     assert_close(norms[1] / np.float32(scale), norms[0], "float32", "norms")
 
 
+def test_each_operand_has_its_scale(ops: Ops, rng: np.random.Generator) -> None:
+    """What one matrix multiplied is large, what another one did is not."""
+    inputs = lstms.problem(rng, (2, 3, 6, 5), False, "float32")
+    inputs["x"] *= np.float32(1e25)
+    inputs["w"][:6] *= np.float32(1e-25)
+    out = ops.block_lstm(**inputs)
+    given = [None, np.ones_like(out.h)]
+    each, norms = (
+        lstms.grads(ops, inputs, out, *given, weight_gradients=by).w_grad
+        for by in ("examples", "norms")
+    )
+    expected = np.linalg.norm(each.astype(np.float64).reshape(3, -1), axis=1)
+    assert_close(norms, expected, "float32", "norms")
+
+
 def test_no_gradient_has_norm_zero(rng: np.random.Generator) -> None:
     grads, names = lstm_call(cupyrnn, rng, (4, 3, 2, 5), True, "float64")
     given = grads(1, weight_gradients="norms")
@@ -326,6 +343,15 @@ def test_through_vjp(rng: np.random.Generator) -> None:
     step = cupyrnn.vjp(cupyrnn.gru_block_cell, *(rng.random(s) for s in STEP))[1]
     with pytest.raises(TypeError, match="weight_gradients is 'norms', expected 'sum'"):
         step(d_h=rng.random((2, 4)), weight_gradients="norms")
+    for wrong in (np.array([1, 2]), np.array("sum"), None, "mean"):
+        for function, given in (
+            (pullback, {"output_backprop": dy}),
+            (step, {"d_h": dy[0, :2, :4]}),
+        ):
+            with pytest.raises(
+                ValueError, match=r"^pullback of .*: weight_gradients is .*, expected"
+            ):
+                function(**given, weight_gradients=wrong)
 
 
 STEP = [(2, 3), (2, 4), (7, 8), (7, 4), (8,), (4,)]
@@ -407,3 +433,108 @@ def test_where_states_alone_are_saved(
 ) -> None:
     case = nets.Case(mode, 7, 3, 2, 4, 2, nets.BI, lengths=(7, 0, 4))
     check(net_call(ops, rng, case, "float64", save=save), case.B, "float64")
+
+
+class OneVector(layer_norm_lstm.LayerNormLSTMForm):
+    """Every other number of two arrays: all gradients are views, and none lies in one piece."""
+
+    shapes: ClassVar = {"w": "K+H, 8*H", "v": "28*H"}
+    finished = Form.finished  # nothing is left to do
+    change: ClassVar[Callable[[Any], Any]] = staticmethod(lambda grads: grads)
+
+    def cell(self, xp: Any, weights: Any, attributes: None) -> Any:
+        w, v = (xp.ascontiguousarray(a[..., ::2]) for a in weights)
+        H = len(v) // 14
+        vectors = [v[n * H : m * H] for n, m in itertools.pairwise((0, 4, 5, 9, 13, 14))]
+        return super().cell(xp, (w, *vectors), None)
+
+    def gradients(self, xp: Any, grads: Any) -> Gradients:
+        w, v = (a[..., ::2] for a in self.change(grads))
+        H = v.shape[-1] // 14
+        parts = w[..., :-H, :], w[..., -H:, :]
+        sums = None, None, v[..., : 4 * H], v[..., 4 * H : 5 * H]
+        return Gradients(None, parts, sums, v[..., 5 * H :])
+
+
+class TwoArrays(NamedTuple):
+    """The weights of a layer-norm LSTM, every other number one of them."""
+
+    w: Any
+    v: Any
+    form = OneVector()
+
+
+def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
+    """Return what computes the gradients of the weights of one layer, B = 3, I = 2, H = 4."""
+    rng = np.random.default_rng(0)
+    shapes = (T, 3, 2), (1, 3, 4), (1, 3, 4), (T, 3, 4)
+    x, h, c, dy = (rng.standard_normal(shape) for shape in shapes)
+    out = ops.stacked_rnn(x, h, c, [entry], **attributes)
+
+    def grads(by: str) -> Any:
+        return ops.stacked_rnn_backprop(
+            *(x, h, c, [entry], *out[:3], dy, None, None, out.reserve_space), weight_gradients=by
+        ).weights_backprop[0]
+
+    return grads
+
+
+@pytest.mark.parametrize("save", ["all", "states", 2])
+@pytest.mark.parametrize("T", [1, 7])
+def test_gradients_may_be_any_views(ops: Ops, save: Any, T: int, rng: np.random.Generator) -> None:
+    plain = weights_of("layer-norm LSTM", rng, 2, 4, 4)
+    w, v = (np.repeat(a, 2, -1) for a in (plain.w, np.concatenate(plain[1:])))
+    expected, found = (stacked_call(ops, T, entry, save=save) for entry in (plain, TwoArrays(w, v)))
+    for by in ("sum", "examples"):
+        a, e = found(by), expected(by)
+        assert_close(a.w[..., ::2], e.w, "float64", f"{by}: w")
+        assert_close(a.v[..., ::2], np.concatenate(e[1:], axis=-1), "float64", f"{by}: v")
+        assert not a.v[..., 1::2].any()
+    a, e = found("norms"), expected("norms")
+    assert_close(a.w, e.w, "float64", "norms: w")
+    assert_close(a.v, np.sqrt(sum(n * n for n in e[1:])), "float64", "norms: v")
+
+
+@pytest.mark.parametrize("by", ["sum", "examples", "norms"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda grads: grads._replace(v=grads.v.copy()), "returned no view of v, expected views"),
+        (lambda grads: grads._replace(w=grads.w.copy()), "a matrix in memory of its own"),
+        (
+            lambda grads: grads._replace(v=np.broadcast_to(grads.v, grads.v.shape)),
+            "returned a read-only array, expected views of all of grads that can be written to",
+        ),
+    ],
+    ids=["a copy", "a copy of a matrix", "read-only"],
+)
+def test_gradients_that_cannot_be_written_to(
+    by: str, change: Any, message: str, rng: np.random.Generator
+) -> None:
+    form = type("Changed", (OneVector,), {"change": staticmethod(change)})()
+    entry = type("Given", (TwoArrays,), {"form": form})(np.ones((6, 32)), np.ones(112))
+    with pytest.raises(ValueError, match=f"Changed.gradients: .*{message}"):
+        stacked_call(cupyrnn, 2, entry)(by)
+
+
+def test_sums_that_are_not_wanted(ops: Ops, rng: np.random.Generator) -> None:
+    """A cell without a bias says so: what its gradients has no memory for is not computed."""
+    entry = weights_of("GRU", rng, 2, 4, 4)
+    expected = stacked_call(ops, 5, entry)
+
+    class Without(type(entry.form)):  # type: ignore[misc]
+        finished = Form.finished
+
+        def gradients(self, xp: Any, grads: Any) -> Gradients:
+            return super().gradients(xp, grads)._replace(sums=None)
+
+    given = type("Given", (type(entry),), {"form": Without()})(*entry)
+    with pytest.raises(ValueError, match="returned no view of b_ru"):
+        stacked_call(ops, 5, given)("sum")
+    Without.finished = lambda _, grads, made: grads
+    for by in ("sum", "examples", "norms"):
+        a, e = stacked_call(ops, 5, given)(by), expected(by)
+        for name in ("w_ru", "w_c"):
+            assert_close(getattr(a, name), getattr(e, name), "float64", f"{by}: {name}")
+        assert not a.b_ru.any()
+        assert not a.b_c.any()

@@ -193,6 +193,10 @@ def zeros_like(a: ndarray) -> ndarray:
     return asarray(np.zeros_like(get(a)))
 
 
+def may_share_memory(a: ndarray, b: ndarray) -> bool:
+    return np.may_share_memory(get(a), get(b))
+
+
 # Which find the arrays of this module by themselves.
 UFUNCS = (np.exp, np.expm1, np.log1p, np.maximum, np.sign, np.tanh)
 
@@ -380,7 +384,7 @@ def module() -> types.ModuleType:
     """Return the module that stands for cupy."""
     cupy: Any = types.ModuleType("cupy_on_cpu")
     things = (ndarray, asarray, empty, zeros, ascontiguousarray, concatenate, roll, RawModule)
-    things += (where, clip, full_like, zeros_like, *UFUNCS)
+    things += (where, clip, full_like, zeros_like, may_share_memory, *UFUNCS)
     for thing in things:
         setattr(cupy, thing.__name__, thing)
     cupy.asnumpy = get
