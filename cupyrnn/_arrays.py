@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 # A real dtype and that of the same numbers with a tangent, by their characters.
 _WITH_TANGENTS = {"f", "F"}, {"d", "D"}
+
+# The largest tangent whose square vanishes beside 1.
+_LARGEST_TANGENT = {"F": 2.0**-12, "D": 2.0**-26.5}
+
+# Whether what calls the ops made the tangents of its arrays, as `jvp` does: they are small then,
+# and a host that looked at them would wait for the device.
+own_tangents: ContextVar[bool] = ContextVar("own_tangents", default=False)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -58,8 +66,9 @@ def array_kind(a: object) -> str | None:
 # The types of attributes that say with their values all that checks read of them.
 _PLAIN = frozenset({type(None), bool, int, float, str})
 
-# The dtypes of which NumPy has one object each, by its id: the hash of a dtype is slow.
-_BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efdFD"}
+# The dtypes of which NumPy has one object each, by its id: the hash of a dtype is slow. Of complex
+# arrays the values are read too.
+_BY_ID: dict[int, Any] = {id(np.dtype(char)): char for char in "efd"}
 
 # How many calls are remembered of each kind.
 _MOST_SETTLED = 512
@@ -76,13 +85,17 @@ def signature(attributes: tuple[object, ...], arrays: Iterable[Any]) -> tuple[An
     if not _PLAIN.issuperset(kinds):
         return None
     key: list[Any] = [attributes, kinds]
-    dtype, append = None, key.append
+    append = key.append
+    dtype: Any = None
     for a in arrays:
         if type(a) is np.ndarray:
             append(a.shape)
             if (found := a.dtype) is not dtype:  # the same as of the one before mostly
                 dtype = found
-                append(_BY_ID.get(id(found), found))
+                known: Any = _BY_ID.get(id(found), found)
+                if known is found and known.kind == "c":
+                    return None
+                append(known)
         elif a is None:
             append(None)
         else:
@@ -171,7 +184,8 @@ def check_arrays(
     """
     Check that all arguments are arrays of one module, device and floating dtype.
 
-    They may be complex, a value and a tangent; real ones beside them have no tangent.
+    They may be complex, values and tangents whose squares vanish beside 1; real ones beside them
+    have no tangent.
 
     Parameters
     ----------
@@ -192,6 +206,8 @@ def check_arrays(
     TypeError
         An argument is no array, is of another module, device or dtype than the first one, or of
         a dtype the ops do not have.
+    ValueError
+        The imaginary parts of one are too large for tangents: it holds complex data.
     """
     given: dict[str, Any] = {**required}
     given |= {name: a for name, a in (optional or {}).items() if a is not None}
@@ -218,16 +234,45 @@ def check_arrays(
         if {other.char, dtype.char} not in _WITH_TANGENTS or not other.isnative:
             raise TypeError(f"{op}: {name} has dtype {other}, expected {dtype.name} like {first}")
         with_tangents = other if other.kind == "c" else dtype
-    if kind == "numpy":
-        return np, with_tangents
-    device = given[first].device
-    for name in others:
-        if given[name].device != device:
-            raise TypeError(
-                f"{op}: {name} is on device {given[name].device.id},"
-                f" expected {device.id} like {first}"
-            )
-    return sys.modules["cupy"], with_tangents
+    if kind == "cupy":
+        device = given[first].device
+        for name in others:
+            if given[name].device != device:
+                raise TypeError(
+                    f"{op}: {name} is on device {given[name].device.id},"
+                    f" expected {device.id} like {first}"
+                )
+    xp = np if kind == "numpy" else sys.modules["cupy"]
+    if with_tangents.kind == "c" and not own_tangents.get():
+        for name, a in given.items():
+            _check_tangents(op, xp, name, a)
+    return xp, with_tangents
+
+
+def _check_tangents(op: str, xp: ModuleType, name: str, a: Array) -> None:
+    """
+    Check that the imaginary parts of an array are tangents, not data.
+
+    Their squares vanish beside 1, or beside the largest value of the array, whose tangents are as
+    much larger. Any tangent may be NaN: that of an infinite value is.
+    """
+    if a.dtype.kind != "c":
+        return
+    with on_device(xp, a):
+        parts, most = aligned(xp, a), _LARGEST_TANGENT[a.dtype.char]
+        sizes = abs(parts.imag)
+        if not (sizes > most).any():
+            return
+        values = abs(parts.real)
+        most *= max(1.0, float(xp.where(np.isfinite(values), values, 0).max()))
+        if not (sizes > most).any():
+            return
+        found = float(xp.where(sizes > 0, sizes, 0).max())  # not NaN
+    raise ValueError(
+        f"{op}: {name} has imaginary parts up to {found:.2g}, expected at most"
+        f" {most:.2g}: they are tangents, whose squares must vanish; scale tangents down,"
+        " or pass complex data as real arrays, such as the real beside the imaginary parts"
+    )
 
 
 def on_device(xp: ModuleType, a: Array) -> AbstractContextManager[Any]:

@@ -236,6 +236,8 @@ def check_packed(
     sizes = L // D, H, call.I
     made = check_net(op, *sizes, rnn_mode, said.input_mode, direction, said.num_proj)
     made = made._replace(gate=check_activation(op, rnn_mode, said.recurrent_activation))
+    if net.params.size < made.L:  # no list may be as long as there are layers
+        expect_params_size(op, net.params, made, alone=known is None)
     check_shapes(op, call, made, {"input_h": input_h, **({"input_c": input_c} if is_lstm else {})})
     expect_params_size(op, net.params, made, alone=known is None)
     unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")

@@ -285,8 +285,9 @@ def cudnn_rnn(
     ----------
     input : [T, B, I]
         The sequences; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
-        Half formats are computed in float32. A complex64 or complex128 array holds values and
-        tangents, see `cupyrnn.jvp`; real arrays of the same precision beside it have no tangents.
+        Half formats are computed in float32. A complex64 or complex128 array holds values and, as
+        imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
+        are refused. Real arrays of the same precision beside it have no tangents.
     input_h : [L*D, B, P]
         The states before the first step, in the order layer 0 forward, layer 0 backward, layer 1
         forward and so on. P is num_proj, or H without a projection. Its shape determines L.
@@ -556,7 +557,8 @@ def cudnn_rnn_backprop(
     Parameters
     ----------
     input : [T, B, I]
-        The sequences of the forward call. All other arrays have the same dtype.
+        The sequences of the forward call. All other arrays have the same dtype. Complex arrays hold
+        values and tangents, see `cupyrnn.jvp`.
     input_h : [L*D, B, P]
         The states before the first step.
     input_c : [L*D, B, H] or None

@@ -200,8 +200,9 @@ def gru_block_cell(
     ----------
     x : [B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
-        formats are computed in float32. A complex64 or complex128 array holds values and tangents,
-        see `cupyrnn.jvp`; real arrays of the same precision beside it have no tangents.
+        formats are computed in float32. A complex64 or complex128 array holds values and, as
+        imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
+        are refused. Real arrays of the same precision beside it have no tangents.
     h_prev : [B, H]
         The output of the previous step.
     w_ru : [I+H, 2*H]
@@ -391,7 +392,7 @@ def gru_block_cell_grad(
     ----------
     h_prev : [B, H]
         The output of the previous step; float16, bfloat16, float32 or float64. All other arrays
-        have the same dtype.
+        have the same dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
         The weights, rows for x above rows for the state.
     r, u, c : [B, H]
@@ -476,7 +477,7 @@ def gru_block_cell_backward(
     ----------
     x : [B, I]
         The input of the step; float16, bfloat16, float32 or float64. All other arrays have the same
-        dtype.
+        dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     h_prev : [B, H]
         The output of the previous step.
     w_ru, w_c : [I+H, 2*H], [I+H, H]
@@ -560,6 +561,7 @@ def block_gru_grad(
     ----------
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
+        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     h_prev : [B, H]
         The output before the first step.
     w_ru, w_c : [I+H, 2*H], [I+H, H]

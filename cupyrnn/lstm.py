@@ -138,8 +138,9 @@ def lstm_block_cell(
     ----------
     x : [B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype. Half
-        formats are computed in float32. A complex64 or complex128 array holds values and tangents,
-        see `cupyrnn.jvp`; real arrays of the same precision beside it have no tangents.
+        formats are computed in float32. A complex64 or complex128 array holds values and, as
+        imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
+        are refused. Real arrays of the same precision beside it have no tangents.
     cs_prev, h_prev : [B, H]
         The cell state and the output of the previous step.
     w : [I+H, 4*H]
@@ -393,7 +394,7 @@ def lstm_block_cell_grad(
     ----------
     cs_prev : [B, H]
         The cell state before the step; float16, bfloat16, float32 or float64. All other arrays have
-        the same dtype.
+        the same dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     i, cs, f, o, ci, co : [B, H]
         What `lstm_block_cell` returned.
     cs_grad, h_grad : [B, H] or None
@@ -403,9 +404,9 @@ def lstm_block_cell_grad(
     x, h_prev, w, b : [B, I], [B, H], [I+H, 4*H], [4*H], optional
         The other inputs of the step. Their values are not used; they are checked if given.
     cell_clip : float, optional
-        With the value of the forward call, the gradient is the true one: zero where abs(cs) reached
-        the clip. By default, the gradient treats a clipped cs as if no clipping had happened, as
-        TensorFlow's does.
+        With the value of the forward call, the gradient is the true one: zero where abs(cs), in
+        half formats after rounding, reached the clip. By default, the gradient treats a clipped cs
+        as if no clipping had happened, as TensorFlow's does.
     use_peephole : bool, optional
         By default, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}
@@ -509,7 +510,7 @@ def lstm_block_cell_backward(
     ----------
     x : [B, I]
         The input of the step; float16, bfloat16, float32 or float64. All other arrays have the same
-        dtype.
+        dtype. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     cs_prev, h_prev : [B, H]
         The states before the step.
     w : [I+H, 4*H]
@@ -614,6 +615,7 @@ def block_lstm_grad(
     ----------
     x : [T, B, I]
         The input; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
+        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     cs_prev, h_prev : [B, H]
         The states before the first step.
     w : [I+H, 4*H]
@@ -637,9 +639,9 @@ def block_lstm_grad(
         The marks of the forward call. No gradient passes between a marked step and the step before
         it.
     cell_clip : float, optional
-        With the value of the forward call, the gradient is the true one: zero where abs(cs) reached
-        the clip. By default, the gradient treats a clipped cs as if no clipping had happened, as
-        TensorFlow's does.
+        With the value of the forward call, the gradient is the true one: zero where abs(cs), in
+        half formats after rounding, reached the clip. By default, the gradient treats a clipped cs
+        as if no clipping had happened, as TensorFlow's does.
     use_peephole : bool, optional
         By default, peepholes are used if they are given.
     gate_order : {"icfo", "ifco"}

@@ -91,7 +91,8 @@ class PreparedStep:
         Parameters
         ----------
         x : [B, I]
-            The input. All arrays have the dtype of the parameters.
+            The input. All arrays have the dtype of the parameters, or one is real and another
+            complex, with tangents.
         h : [L, B, P]
             The states before the step.
         c : [L, B, H], optional
@@ -207,7 +208,8 @@ def prepare_step(
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters of layers in one direction. The step keeps a copy of them.
+        The packed parameters of layers in one direction. The step keeps a copy of them. Complex
+        arrays, here and in the steps, hold values and tangents, see `cupyrnn.jvp`.
     num_layers, num_units, input_size : int, optional
         L, H and I; a PackedParams determines them and all arguments below.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional

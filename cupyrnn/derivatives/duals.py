@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import module_of
+from .._arrays import module_of, own_tangents
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -91,7 +91,11 @@ def along(
             v if v is None or t is None else dual(v, scaled(t, exponent))
             for v, t in zip(values, tangents, strict=True)
         ]
-        found = call(*given)
+        own = own_tangents.set(True)
+        try:
+            found = call(*given)
+        finally:
+            own_tangents.reset(own)
         tangents = [None if a is None else _tangent(xp, a, exponent) for a in found]
     return [None if a is None else _value(a) for a in found], list(tangents)
 

@@ -110,7 +110,8 @@ def jvp(
     `jvp` calls the function once, with objects that hold values and tangents in place of arrays.
     Ops of this package take both as one complex array. NumPy's functions return exactly the values
     that they return without tangents, and their slopes give the tangents. Nothing is subtracted, so
-    that the derivative is as accurate as the value. The derivative of a gradient is a
+    that the derivative is as accurate as the value, but for numbers that are too small, see Notes.
+    The derivative of a gradient is a
     Hessian-vector product; the derivative of a forward pass is a Jacobian-vector product.
 
     Parameters
@@ -157,6 +158,17 @@ def jvp(
     An infinite value has no tangent: a product with it has a tangent of NaN. Where maximum and
     similar functions find equal values, they take the mean of the tangents. `jvp` waits for
     tangents on a device, since the host must know how large they are.
+
+    A slope that an operation on the way rounds to zero is zero in the tangent. In float32 exp(85)
+    is 8e36 and its square is infinite, so that ``1/(1 + exp(85))`` has the value 1e-37 and the
+    tangent 0 in place of -1e-37. All tangents of a call are scaled alike: those that are smaller
+    than the largest by more than 2**78 (float32) or 2**722 (float64) lose digits, and become 0 in
+    the end: of the tangents 1e300 and 1e-300 the second does.
+
+    The ops hold a value and a tangent in one complex number, and also take such arrays outside of
+    `jvp`. The real part is the value; the imaginary part is the tangent, scaled down until its
+    square vanishes beside 1 and beside the largest value of the array, by 1e-20 for instance.
+    Complex arrays of data are refused: pass their real and imaginary parts as real arrays.
 
     References
     ----------

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from .._arrays import array_kind
+from .._arrays import array_kind, own_tangents
 from .holder import Call, Traced
 from .tree import tree_map
 
@@ -39,8 +39,10 @@ class tracing:
     def __enter__(self) -> None:
         self._token = _under_way.set(self._call)
         self._around = _around.set(self._call or _around.get())
+        self._own = own_tangents.set(True)
 
     def __exit__(self, *_: object) -> None:
+        own_tangents.reset(self._own)
         _around.reset(self._around)
         _under_way.reset(self._token)
 

@@ -167,7 +167,8 @@ def run_onnx_node(
     inputs : sequence of arrays or None
         The node's inputs in ONNX's order: X [T, B, I], W [D, G*H, I], R [D, G*H, H], B [D, 2*G*H],
         sequence_lens, B integers on the host, initial_h [D, B, H], and for an LSTM initial_c [D, B,
-        H] and P [D, 3*H]. Missing inputs are None, and can be omitted at the end.
+        H] and P [D, 3*H]. Missing inputs are None, and can be omitted at the end. Complex arrays
+        hold values and tangents, see `cupyrnn.jvp`.
     direction : {"forward", "reverse", "bidirectional"}
         D is 2 for "bidirectional" and 1 for the others.
     hidden_size : int, optional
@@ -183,7 +184,8 @@ def run_onnx_node(
         Softsign and Softplus; case does not matter.
     activation_alpha, activation_beta : sequence of float, optional
         The parameters of those activations that have them, in order. Activations after the end of
-        the list use the defaults, see Notes.
+        the list use the defaults, see Notes. A list is ignored where no activation has its
+        parameter, as the standard gives it no meaning there and exporters write it.
     clip : float, optional
         Every activation's input is clipped to [-clip, clip].
     input_forget : int

@@ -45,7 +45,7 @@ def params_from_block_lstm(
     Parameters
     ----------
     w : [I+H, 4*H]
-        The weights.
+        The weights. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     b : [4*H]
         The bias. Together with `forget_bias` it becomes the recurrent bias; the input bias is zero.
     forget_bias, cell_clip : float
@@ -123,7 +123,8 @@ def params_to_block_lstm(
     ----------
     params : [params_size] or PackedParams
         The packed parameters of one unidirectional layer without projection. For a gradient of them
-        use `gradient_to_block_lstm`: this function would add its two equal biases.
+        use `gradient_to_block_lstm`: this function would add its two equal biases. Complex arrays
+        hold values and tangents, see `cupyrnn.jvp`.
     num_units, input_size : int
         H and I; a PackedParams determines them.
     gate_order : {"icfo", "ifco"}
@@ -167,7 +168,8 @@ def gradient_to_block_lstm(
     Parameters
     ----------
     params : PackedParams
-        The net: one unidirectional LSTM layer.
+        The net: one unidirectional LSTM layer. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     params_backprop : [params_size]
         The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
     gate_order : {"icfo", "ifco"}

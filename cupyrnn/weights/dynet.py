@@ -29,7 +29,8 @@ def params_from_dynet(
     ----------
     weights : sequence of [W_x, W_h, b]
         For each layer, as returned by the builder's ``get_parameters()``: [4*H, K], [4*H, H] and
-        [4*H], gates in the order i, f, o, g.
+        [4*H], gates in the order i, f, o, g. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     forget_bias : float
         The value that the builder adds to the forget gate when it runs, and does not save; 1 is
         DyNet's default.
@@ -93,7 +94,8 @@ def params_to_dynet(params: PackedParams, *, forget_bias: float = 1.0) -> list[l
     Parameters
     ----------
     params : PackedParams
-        An LSTM in one direction without projection.
+        An LSTM in one direction without projection. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     forget_bias : float
         The value that the builder will add to the forget gate; it is subtracted here.
 

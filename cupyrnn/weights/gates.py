@@ -132,7 +132,7 @@ def params_from_gates(
         backward, layer 1 forward and so on. Its keys are i, f, ci and o for an LSTM, r, u and c for
         a GRU, h for an RNN. A Gate, or a plain tuple, holds input [H, K], recurrent [H, P], bias
         [H] and recurrent_bias [H]; a missing bias, or None, is zero. K is I in the first layer and
-        D*P in the others.
+        D*P in the others. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     projections : sequence of [P, H], optional
         The projection of each layer and direction of an LSTM. Without projections, P is H.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
@@ -260,7 +260,8 @@ def params_to_gates(
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters of a net without projection, or a gradient of them.
+        The packed parameters of a net without projection, or a gradient of them. Complex arrays
+        hold values and tangents, see `cupyrnn.jvp`.
     num_layers, num_units, input_size : int, optional
         L, H and I; a PackedParams determines them and the next two.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
@@ -365,7 +366,8 @@ def block_lstm_from_gates(
     gates : mapping of str to Gate
         The gates i, ci, f and o. Each holds input [H, I], recurrent [H, H], bias, recurrent_bias
         and peephole [H]; a missing one of the last three, or None, is zero. Either i, f and o all
-        have peepholes or none has; ci never has one.
+        have peepholes or none has; ci never has one. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     transposed : bool
         If True, the matrices are transposed, [I, H] and [H, H], as in madmom.
 
@@ -424,7 +426,8 @@ def block_lstm_to_gates(
     Parameters
     ----------
     w, b : [I+H, 4*H], [4*H]
-        The weights and the bias, gates in the order "icfo".
+        The weights and the bias, gates in the order "icfo". Complex arrays hold values and
+        tangents, see `cupyrnn.jvp`.
     wci, wcf, wco : [H], optional
         The peepholes: all or none.
 
@@ -478,7 +481,8 @@ def block_gru_from_gates(
     ----------
     gates : mapping of str to Gate
         The gates r, u and c. Each holds input [H, I], recurrent [H, H], bias and recurrent_bias
-        [H]; a missing bias, or None, is zero.
+        [H]; a missing bias, or None, is zero. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     transposed : bool
         If True, the matrices are transposed, [I, H] and [H, H].
 
@@ -522,7 +526,7 @@ def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict
     Parameters
     ----------
     w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
-        The weights and biases.
+        The weights and biases. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
 
     Returns
     -------

@@ -67,7 +67,8 @@ def params_from_keras(
         backward three. The bias is [4*H] for an LSTM, [2, 3*H] for a GRU and [H] for a SimpleRNN.
         CuDNNLSTM and CuDNNGRU, as in files of Keras 2 written on a GPU, have biases [8*H] and
         [6*H], and kernels in another order, which is converted. Variables are accepted too, as is
-        everything with ``numpy()`` or ``__array__``.
+        everything with ``numpy()`` or ``__array__``. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. The shapes identify LSTMs and GRUs. For a SimpleRNN this argument must give the
         activation: "rnn_tanh" is Keras's default.
@@ -233,7 +234,8 @@ def params_to_keras(
     ----------
     params : [params_size] or PackedParams
         The packed parameters. For a gradient of them use `gradient_to_keras`: this function would
-        add its two equal biases, and so return twice the gradient of Keras's bias.
+        add its two equal biases, and so return twice the gradient of Keras's bias. Complex arrays
+        hold values and tangents, see `cupyrnn.jvp`.
     num_layers, num_units, input_size : int
         L, H and I; a PackedParams determines them and the next two.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
@@ -369,7 +371,7 @@ def gradient_to_keras(params: PackedParams, params_backprop: Array) -> list[Arra
     Parameters
     ----------
     params : PackedParams
-        The net.
+        The net. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     params_backprop : [params_size]
         The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
 
@@ -410,7 +412,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     weights : sequence of arrays
         The result of ``layer.get_weights()``: kernel [I, 3*H], recurrent kernel [H, 3*H] and bias
         [3*H]. For a Bidirectional layer call this function for the first half of its weights and
-        for the second.
+        for the second. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     use_bias : bool
         Whether the layer has a bias. If not, the biases are zero.
 
@@ -487,7 +489,8 @@ def block_gru_to_keras(
     Parameters
     ----------
     w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
-        The weights and biases, or the gradients of them.
+        The weights and biases, or the gradients of them. Complex arrays hold values and tangents,
+        see `cupyrnn.jvp`.
     use_bias : bool
         Whether the layer has a bias. If not, b_ru and b_c must be zero.
 

@@ -29,7 +29,8 @@ def reverse_update_gate(weights: Any) -> Any:
     Parameters
     ----------
     weights : PackedParams or BlockGRUParams
-        The weights of a GRU, as a converter returns them.
+        The weights of a GRU, as a converter returns them. Complex arrays hold values and tangents,
+        see `cupyrnn.jvp`.
 
     Returns
     -------
@@ -86,7 +87,8 @@ def join_params(
     ----------
     nets : sequence of PackedParams
         From the lowest layer up. All have the same cell, H, projection and activation of the gates,
-        and the input size of each is the output size of the one below.
+        and the input size of each is the output size of the one below. Complex arrays hold values
+        and tangents, see `cupyrnn.jvp`.
     direction : {"bidirectional"}, optional
         If given, the nets are single layers of one direction each: layer 0 forward, layer 0
         backward, layer 1 forward and so on. By default, all nets have the same direction already.
@@ -181,7 +183,7 @@ def split_params(params: PackedParams) -> list[PackedParams]:
     Parameters
     ----------
     params : PackedParams
-        A net of any number of layers.
+        A net of any number of layers. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
 
     Returns
     -------

@@ -135,7 +135,7 @@ def params_from_onnx(
     ----------
     W : [D, G*H, I]
         The input matrices, with D = 1 for a node with direction "forward" or "reverse" and 2 for
-        "bidirectional".
+        "bidirectional". Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     R : [D, G*H, H]
         The recurrent matrices.
     B : [D, 2*G*H], optional
@@ -303,7 +303,7 @@ def params_to_onnx(
     ----------
     params : [params_size] or PackedParams
         The packed parameters of one layer without projection, or a gradient of them: ONNX has both
-        biases as well.
+        biases as well. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     num_units, input_size : int, optional
         H and I; a PackedParams determines them and the next two.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
@@ -368,7 +368,8 @@ def block_lstm_from_onnx(
     Parameters
     ----------
     W, R : [D, 4*H, I], [D, 4*H, H]
-        The input and the recurrent matrices.
+        The input and the recurrent matrices. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     B : [D, 8*H], optional
         The biases; zero by default.
     P : [D, 3*H], optional
@@ -424,7 +425,7 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     weights : sequence of PeepholeLSTMParams, BlockLSTMParams or other tuples
         For each of one or two directions w [I+H, 4*H], b [4*H], gates in the order "icfo", and wci,
         wcf, wco [H] or None. Either all directions have peepholes or none has. Add a
-        ``forget_bias`` to b first.
+        ``forget_bias`` to b first. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
 
     Returns
     -------
@@ -485,7 +486,8 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
     Parameters
     ----------
     W, R : [D, 3*H, I], [D, 3*H, H]
-        The input and the recurrent matrices.
+        The input and the recurrent matrices. Complex arrays hold values and tangents, see
+        `cupyrnn.jvp`.
     B : [D, 6*H], optional
         The biases; zero by default.
 
@@ -545,6 +547,7 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     ----------
     weights : sequence of BlockGRUParams or other tuples
         For each of one or two directions w_ru [I+H, 2*H], w_c [I+H, H], b_ru [2*H] and b_c [H].
+        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
 
     Returns
     -------

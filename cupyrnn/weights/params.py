@@ -418,7 +418,7 @@ def cudnn_rnn_params_to_canonical(
     Parameters
     ----------
     num_layers, num_units, input_size : int
-        L, H and I.
+        L, H and I. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     params : [params_size]
         The packed parameters; float16, bfloat16, float32 or float64.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
@@ -488,7 +488,7 @@ def cudnn_rnn_canonical_to_params(
     Parameters
     ----------
     num_layers, num_units, input_size : int
-        L, H and I.
+        L, H and I. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     weights, biases : sequences of arrays
         In the order of `cudnn_rnn_params_layout`, all of one dtype. Matrices are [H, K] and [H, P],
         a projection is [P, H], and biases are [H]. K is I in the first layer and D*P in the others.

@@ -74,7 +74,7 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
         tf.train.load_checkpoint(path)`` they are ``{n: reader.get_tensor(n) for n in
         reader.get_variable_to_shape_map()}``. Variables of optimizers and of other layers are
         ignored. Names from before TensorFlow 1.2, which end in weights and biases, are accepted
-        too.
+        too. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     prefix : str
         The path of the cell, such as "rnn/basic_lstm_cell", or its beginning, if no other cell lies
         below it.
@@ -150,6 +150,7 @@ def block_lstm_to_tf1(
     ----------
     w, b : [I+H, 4*H], [4*H]
         The weights and the bias, gates in the order "icfo"; with a projection w is [I+P, 4*H].
+        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     wci, wcf, wco : [H], optional
         The peepholes: all or none.
     w_p : [H, P], optional
@@ -217,6 +218,7 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
     variables : mapping of str to array
         The variables by their names in the checkpoint, as in `block_lstm_from_tf1`: gates/kernel,
         gates/bias, candidate/kernel and candidate/bias, or GRUBlockCell's w_ru, b_ru, w_c and b_c.
+        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     prefix : str
         The path of the cell, or its beginning, if no other cell lies below it.
 
@@ -277,7 +279,7 @@ def block_gru_to_tf1(
     Parameters
     ----------
     w_ru, w_c, b_ru, b_c : [I+H, 2*H], [I+H, H], [2*H], [H]
-        The weights and biases.
+        The weights and biases. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     prefix : str
         The path of the cell.
     old_names : bool
@@ -328,13 +330,15 @@ def params_from_tf1(
     ----------
     variables : mapping of str to array
         The variables by their names in the checkpoint, as in `block_lstm_from_tf1`. "cell_0",
-        "cell_1" in the path give the layer, "fw" and "bw" the direction.
+        "cell_1" in the path give the layer, "fw" and "bw" the direction. Complex arrays hold values
+        and tangents, see `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. The names identify GRUs; all other cells are taken for LSTMs. For a basic_rnn_cell
         this argument must give the activation.
     forget_bias : float, optional
         The value that the LSTM cells add when they run, which no checkpoint holds; TensorFlow's
-        default is 1. It is required, except for CudnnCompatibleLSTMCell, where it is 0.
+        default is 1. It is required, except for CudnnLSTM and CudnnCompatibleLSTMCell: they add
+        nothing, and nothing but 0 is accepted for them.
     prefix : str
         The beginning of the paths of all cells.
 
@@ -349,9 +353,9 @@ def params_from_tf1(
     TypeError
         variables is not a mapping of strings to arrays, or the arrays do not have floating dtypes.
     ValueError
-        A cell or variable is missing or appears twice, a shape does not fit the others, or CudnnRNN
-        cannot compute the same: it has no peepholes, no GRUCell, and no stacks of layers that run
-        in one direction each.
+        forget_bias is missing, or given for cells that add none. A cell or variable is missing or
+        appears twice, a shape does not fit the others, or CudnnRNN cannot compute the same: it has
+        no peepholes, no GRUCell, and no stacks of layers that run in one direction each.
 
     Examples
     --------
@@ -377,6 +381,12 @@ def params_from_tf1(
     added = 0.0
     if forget_bias is not None:
         added = check_real(op, "forget_bias", forget_bias)
+        whole = [cell.path for cell in ordered if cell.own_name == _CELLS["lstm"]]
+        if whole and added != 0:
+            raise ValueError(
+                f"{op}: forget_bias is {shown(forget_bias)}, expected 0 or None for {whole[0]}, as"
+                " CudnnLSTM saves it: its bias holds all that is added"
+            )
     elif rnn_mode == "lstm" and any(cell.own_name != _CELLS["lstm"] for cell in ordered):
         raise ValueError(
             f"{op}: forget_bias is left out, expected what the cells were made with, which is not"
@@ -531,7 +541,7 @@ def params_to_tf1(
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters.
+        The packed parameters. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     num_layers, num_units, input_size : int, optional
         L, H and I; a PackedParams determines them and the next three.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional

@@ -40,6 +40,8 @@ _OLD = {"weights": "kernel", "biases": "bias"}
 
 _CELL = re.compile(r"(.*_)?(cell|lstm|gru|rnn)(_.*)?|.*cell", re.IGNORECASE)
 _PLACE = re.compile(r"cell_[0-9]+|fw|bw")
+# Names that a layer behind a cell may have too, such as "rnn_fc": the shapes decide.
+_UNCLEAR = re.compile(r"(?!.*cell)(.*_)?(lstm|gru|rnn)_.*[a-z].*", re.IGNORECASE)
 _OTHER_LAYER = re.compile(
     r"(dense|fully_connected|conv[123]d|batch_normalization|layer_?norm|logits|softmax)(_[0-9]+)?",
     re.IGNORECASE,
@@ -98,7 +100,11 @@ def old_name(leaf: str) -> str:
 def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, list[Cell]]:
     """Return the cells whose variables begin with `prefix`, by their paths."""
     check_names(op, "variables", variables, prefix)
-    found = _grouped(op, variables, prefix)
+    found = {
+        path: leaves
+        for path, leaves in _grouped(op, variables, prefix).items()
+        if not (_UNCLEAR.fullmatch(path.rpartition("/")[2]) and _is_dense(leaves, variables))
+    }
     named = {path for path in found if _is_named_as_cell(path, prefix)}
     named |= {path for path, leaves in found.items() if leaves.keys() & {*_OF_CELLS}}
     for path in sorted(named):
@@ -120,6 +126,17 @@ def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
         Cell(path, leaves, {leaf: arrays[name] for leaf, name in leaves.items()})
         for path, leaves in names.items()
     ]
+
+
+def _is_dense(leaves: Mapping[str, str], variables: Mapping[str, Any]) -> bool:
+    """Whether there are a matrix and a bias alone, and no cell has a matrix of this shape."""
+    if not {"kernel"} <= leaves.keys() <= {"kernel", "bias"}:
+        return False
+    shape = tuple(getattr(variables[leaves["kernel"]], "shape", ()))
+    if len(shape) != 2:
+        return True
+    rows, columns = shape
+    return bool(rows <= (columns if columns % 4 else columns // 4))
 
 
 def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, str]]:

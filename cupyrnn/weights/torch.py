@@ -37,7 +37,8 @@ def params_from_torch(
         ``_reverse`` for the second direction, and ``weight_hr_l0`` with a projection; the names of
         a cell have no ``_l0``. The values are arrays, or tensors on the host, or anything with
         ``numpy()`` or ``__array__``. PyTorch's bfloat16 becomes float32. Missing biases
-        (``bias=False``) are zero. PyTorch's order of the gates is the same.
+        (``bias=False``) are zero. PyTorch's order of the gates is the same. Complex arrays hold
+        values and tangents, see `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
         The cell. The shapes identify LSTMs and GRUs. For an RNN this argument must give the
         nonlinearity.
@@ -145,7 +146,8 @@ def params_to_torch(
     Parameters
     ----------
     params : [params_size] or PackedParams
-        The packed parameters, or a gradient of them: PyTorch has both biases as well.
+        The packed parameters, or a gradient of them: PyTorch has both biases as well. Complex
+        arrays hold values and tangents, see `cupyrnn.jvp`.
     num_layers, num_units, input_size : int, optional
         L, H and I; a PackedParams determines them and the next three.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}, optional
@@ -211,7 +213,7 @@ def gradient_to_torch(params: PackedParams, params_backprop: Array) -> dict[str,
     Parameters
     ----------
     params : PackedParams
-        The net.
+        The net. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     params_backprop : [params_size]
         The gradient of its parameters, as `cudnn_rnn_backprop` returns it.
 

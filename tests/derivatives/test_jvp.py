@@ -558,6 +558,10 @@ def test_real_arguments_have_no_tangent(ops: Ops, rng: np.random.Generator) -> N
             other = np.complex64 if complex_ == np.complex128 else np.complex128
             with pytest.raises(TypeError, match=r"^block_lstm: \w+ has dtype \w+, expected \w+ "):
                 ops.block_lstm(**narrow | {name: a.astype(other)})
+            with pytest.raises(
+                ValueError, match=f"^block_lstm: {name} has imaginary parts up to 1"
+            ):
+                ops.block_lstm(**narrow | {name: a + a.dtype.type(1) * 1j})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

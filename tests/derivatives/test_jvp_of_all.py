@@ -84,7 +84,28 @@ def assert_jvp(
         assert_close(a, e, "float64", f"value {n}", at_least=1.0)
         scale = 1 + np.abs(p).max(initial=0) + np.abs(t).max(initial=0)
         assert np.abs(t - (p - m) / (2 * step)).max(initial=0) <= DIFFERENCE_TOLERANCE * scale, n
+    if only is None:
+        assert_data_refused(function, primals)
     return along
+
+
+def assert_data_refused(function: Callable[..., Any], primals: Any) -> None:
+    """Any array may have imaginary parts that are tangents, and none that are data."""
+
+    def with_imaginary(n: int, size: float) -> Any:
+        count = iter(range(10**6))
+
+        def change(a: Any) -> Any:
+            if not (isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.size):
+                return a
+            return a + size * 1j if next(count) == n else a
+
+        return tree_map(change, primals)
+
+    for n in range(sum(bool(a.size) for a in leaves(primals))):
+        function(*with_imaginary(n, 1e-30))
+        with pytest.raises(ValueError, match=r"imaginary parts up to 0\.1, expected"):
+            function(*with_imaginary(n, 0.1))
 
 
 def random(rng: np.random.Generator, *shape: int) -> Any:
@@ -241,9 +262,10 @@ def test_prepare_step(mode: str, L: int, rng: np.random.Generator) -> None:
     """Two steps of a prepared net."""
     net = packed(rng, L, rnn_mode=mode)
     x, h, c = random(rng, 2, 3, 3), random(rng, L, 3, 4), random(rng, L, 3, 4)
+    c = c if mode == "lstm" else None
 
     def steps(net: Any, x: Any, h: Any, c: Any) -> Any:
-        step, c = cupyrnn.prepare_step(net), c if mode == "lstm" else None
+        step = cupyrnn.prepare_step(net)
         first = step(x[0], h, c)
         return tuple(first), tuple(step(x[1], first.output_h, first.output_c))
 

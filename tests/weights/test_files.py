@@ -119,14 +119,21 @@ def tf1_variables() -> dict[str, Any]:
     return renamed
 
 
-def test_a_tf1_checkpoint(tf: Any) -> None:
+@pytest.mark.parametrize(
+    ("heading", "variables"),
+    [
+        ("TensorFlow 1: a checkpoint", tf1_variables()),
+        ("TensorFlow 1: a checkpoint of CudnnLSTM", cupyrnn.params_to_tf1(NET)),
+    ],
+)
+def test_a_tf1_checkpoint(heading: str, variables: dict[str, Any], tf: Any) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for name, a in tf1_variables().items():
+        for name, a in variables.items():
             tf.compat.v1.get_variable(name, initializer=a)
         tf.compat.v1.get_variable("global_step", initializer=np.int64(3))
         session.run(tf.compat.v1.global_variables_initializer())
         tf.compat.v1.train.Saver().save(session, "./model.ckpt")
-    same_outputs(recipe("TensorFlow 1: a checkpoint"))
+    same_outputs(recipe(heading))
 
 
 def test_a_frozen_graph(tf: Any) -> None:

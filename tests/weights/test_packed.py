@@ -142,7 +142,7 @@ def test_every_form_stays_on_its_device(
             yield state
             yield cupyrnn.params_from_torch(state, **told)
         yield cupyrnn.params_from_keras(cupyrnn.params_to_keras(packed), **told)
-        yield cupyrnn.params_from_tf1(cupyrnn.params_to_tf1(packed), **told, forget_bias=1)
+        yield cupyrnn.params_from_tf1(cupyrnn.params_to_tf1(packed), **told)
         node = cupyrnn.params_to_onnx(packed)
         yield cupyrnn.params_from_onnx(*node[:3], **told, linear_before_reset=1)
         if mode == "lstm":
@@ -221,6 +221,7 @@ def run(**changed: Any) -> Any:
         (lambda: run(input_h=np.zeros((1, 1, 3))), ValueError, "cudnn_rnn: input_h has shape (1, 1, 3), expected (L*D, B, P) = (2, 1, 3)"),
         (lambda: run(input_h=np.zeros((2, 1, 2))), ValueError, "cudnn_rnn: input_h has shape (2, 1, 2), expected (L*D, B, P) = (2, 1, 3)"),
         (lambda: run(params=GRU._replace(num_units=10**9)), ValueError, "cudnn_rnn: input_h has shape (2, 1, 3), expected (L*D, B, P) = (2, 1, 1000000000)"),
+        *((lambda n=n: run(params=GRU._replace(num_layers=n)), ValueError, f"cudnn_rnn: params has shape (126,), expected (params_size,) = ({126 + (n - 1) * 2 * 99},) for gru with L = {n}, D = 2, H = 3, I = 2") for n in (2**31, 2**62)),
         (lambda: run(params=GRU._replace(params=None)), TypeError, "cudnn_rnn: params is None, expected a numpy.ndarray like input"),
         (lambda: run(params=GRU._replace(params=np.zeros(3))), ValueError, "cudnn_rnn: params has shape (3,), expected (params_size,) = (126,) for gru with L = 1, D = 2, H = 3, I = 2"),
         (lambda: cupyrnn.params_to_torch(np.zeros(3), 10**8, 1, 1), ValueError, "params_to_torch: params has shape (3,), expected (params_size,) = (1600000000,) for lstm with L = 100000000, D = 1, H = 1, I = 1"),

@@ -179,6 +179,36 @@ def test_an_incomplete_checkpoint_is_refused() -> None:
                 cupyrnn.params_from_tf1(part)
 
 
+def test_cells_of_cudnn_lstm_have_their_forget_bias() -> None:
+    variables = cupyrnn.params_to_tf1(
+        cupyrnn.init_params(num_layers=2, num_units=2, input_size=3, forget_bias=1)
+    )
+    packed = cupyrnn.params_from_tf1(variables)
+    for none in (0, 0.0, np.float32(0)):
+        again = cupyrnn.params_from_tf1(variables, forget_bias=none)
+        np.testing.assert_array_equal(again.params, packed.params)
+    for forget_bias in (1, -0.5, np.nan):
+        with pytest.raises(
+            ValueError, match=r"forget_bias is .*, expected 0 or None for rnn/multi"
+        ):
+            cupyrnn.params_from_tf1(variables, forget_bias=forget_bias)
+
+
+@pytest.mark.parametrize("shape", [(2, 100), (25, 100), (2, 3), (3,)])
+@pytest.mark.parametrize("name", ["rnn_fc", "lstm_out", "my_gru_logits_1"])
+def test_a_layer_behind_a_cell(name: str, shape: tuple[int, ...]) -> None:
+    """Its name could be a cell's, its shape cannot; of a clear name any shape is asked about."""
+    net = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    variables = cupyrnn.params_to_tf1(net)
+    for weights, bias in (("weights", "biases"), ("kernel", "bias")):
+        dense = {f"{name}/{weights}": np.ones(shape), f"{name}/{bias}": np.ones(shape[-1])}
+        packed = cupyrnn.params_from_tf1(variables | dense)
+        np.testing.assert_array_equal(packed.params, cupyrnn.params_from_tf1(variables).params)
+    for possible in ({f"{name}/kernel": np.ones((26, 100))}, {"lstm_1/kernel": np.ones(shape)}):
+        with pytest.raises(ValueError, match="two cells for layer 0"):
+            cupyrnn.params_from_tf1(variables | possible)
+
+
 def test_no_projection_is_dropped() -> None:
     rows = {0: 5, 1: 4}
     variables: dict[str, Any] = {}
