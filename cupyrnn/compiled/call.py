@@ -75,37 +75,39 @@ def line_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
 
 
 @functools.cache
-def _data() -> int | None:
+def _data() -> tuple[int, int] | None:
     """
-    Return where an array holds the address of its data; None where that cannot be told.
+    Return where a tuple holds its items, and an array its address; None where it cannot be told.
 
-    In C an array begins with what all objects have, then has this address: to ask NumPy for it
-    costs microseconds.
+    In C both begin with what all objects have; to ask NumPy for an address costs microseconds.
     """
-    data, probe = object.__basicsize__, np.arange(3)[1:]
+    items, data = tuple.__basicsize__, object.__basicsize__
     if sys.implementation.name != "cpython":
         return None
-    found = ctypes.c_ssize_t.from_address(id(probe) + data).value
-    return data if found == address_of(probe) else None
+    read, probe = ctypes.c_ssize_t.from_address, (None, np.arange(3)[1:])
+    if read(id(probe) + items + 8).value != id(probe[1]):
+        return None
+    return (items, data) if read(id(probe[1]) + data).value == address_of(probe[1]) else None
 
 
 def _aligned(count: int, dtype: np.dtype[Any]) -> Array:
     """Return memory for so many bytes that begins with a whole vector."""
-    owner, data = np.empty(count + VECTOR_BYTES, np.uint8), _data()
+    owner, places = np.empty(count + VECTOR_BYTES, np.uint8), _data()
     address = (
-        address_of(owner) if data is None else ctypes.c_ssize_t.from_address(id(owner) + data).value
+        address_of(owner)
+        if places is None
+        else ctypes.c_ssize_t.from_address(id(owner) + places[1]).value
     )
     behind = -address % VECTOR_BYTES
     return owner[behind : behind + count].view(dtype)
 
 
-def _relocate(block: int, relocations: int, count: int, ids: int, data: int) -> int:
+def _relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
     """Add to words of a block the addresses of arrays; return the block's own."""
-    words = read_word(block + data)
-    table, ids = read_word(relocations + data), read_word(ids + data)
+    words, table = read_word(block + data), read_word(relocations + data)
     for n in range(count):
         place = words + 8 * read_word(table + 16 * n)
-        array = read_word(ids + 8 * read_word(table + 16 * n + 8))
+        array = read_word(arrays + 8 * read_word(table + 16 * n + 8))
         write_word(place, read_word(place) + read_word(array + data))
     return words
 
@@ -117,7 +119,7 @@ def _relocation() -> Any:
     return compiled_function(_relocate, integer(*[integer] * 5), OPTIONS)
 
 
-def relocated(block: Array, relocations: Array, arrays: Sequence[Any]) -> int:
+def relocated(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> int:
     """
     Add to words of a block the addresses of arrays; return that of the block.
 
@@ -126,13 +128,15 @@ def relocated(block: Array, relocations: Array, arrays: Sequence[Any]) -> int:
     relocations : [·, 2]
         Which words, and of which of the arrays.
     """
-    data = _data()
-    if data is None:
+    places = _data()
+    if places is None:
         addresses = np.array([0 if a is None else address_of(a) for a in arrays])
-        block[relocations[:, 0]] += addresses[relocations[:, 1]]
+        np.add.at(block, relocations[:, 0], addresses[relocations[:, 1]])
         return address_of(block)
-    ids = np.array([*map(id, arrays)])
-    address: int = _relocation()(id(block), id(relocations), len(relocations), id(ids), data)
+    items, data = places
+    address: int = _relocation()(
+        id(block), id(relocations), len(relocations), id(arrays) + items, data
+    )
     return address
 
 
@@ -549,22 +553,24 @@ def compute(
     """
     dtype = spec.dtype
     loop = compiled(spec.loops[shapes.backward], dtype.char).address
-    with threads.Claim() as claim:
-        plan = plan_of(spec, shapes, claim.most())
-        if not claim.wake(plan.threads):
-            plan = plan_of(spec, shapes, 1)
+    most = threads.most()
+    while True:
+        plan = plan_of(spec, shapes, most)
+        threads.wake(plan.threads)
         memory = _aligned(plan.bytes, dtype)
         block, relocations = words(plan)
         block = block.copy()
         argument = relocated(block, relocations, (memory, block, *arrays))
         for zeroed in plan.zeroed:
             memory[zeroed] = 0
-        if dh is None:
-            claim.run(plan.threads, loop, dtype.char == "d", argument)
-            return []
-        carried = memory[plan.dh].reshape(plan.dh_shape)[:, : dh.shape[1]]
-        carried[...] = dh
-        claim.run(plan.threads, loop, dtype.char == "d", argument)
+        if dh is not None:
+            carried = memory[plan.dh].reshape(plan.dh_shape)[:, : dh.shape[1]]
+            carried[...] = dh
+        if threads.run(plan.threads, loop, dtype.char == "d", argument):
+            break
+        most = 1
+    if dh is None:
+        return []
     dh[...] = carried
     return [memory.take(places) for places in plan.sums]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .call import line_of
-from .formulas import DELTAS_OF_RESET_AFTER, STATE_OF_RESET_AFTER
+from .call import At, line_of
+from .formulas import DELTAS_OF_RESET_AFTER, STATE_OF_RESET_AFTER, ResetAfterTable
 from .products import vectors_of
-from .simd import VECTOR_BYTES, part, size_of
+from .simd import VECTOR_BYTES, part, read_fields, size_of
 from .single import (
+    Layout,
+    Step,
     at,
     compiled_ways,
     input_or_nothing,
@@ -21,6 +23,7 @@ from .single import (
     own_vectors,
     plain,
     product_memory,
+    product_memory_at,
     put,
     run,
     vectors_in,
@@ -37,7 +40,7 @@ def _lay_out(
     table: Array, r: Array, u: Array, c: Array, hc: Array, numbers: Array, row: int, size: int,
     hc_last: int,
 ) -> None:  # fmt: skip
-    """Write what both ways look up, for z and zh of a gate after the other."""
+    """Write what the formula looks up, for z and zh of a gate after the other."""
     put(table, 0, (at(r), at(u), at(c), at(hc)))
     put(table, 5, (row, 2 * row))
     # The columns of zh are those of hc, r and u, or of r, u and hc.
@@ -46,31 +49,62 @@ def _lay_out(
     put(table, 15, (at(numbers), at(numbers) + size))
 
 
-def gru_reset_after_forward(
-    tid: int, n: int, work: Array, table: Array,
-    x: Array, w_x: Array, x_turned: int, h_prev: Array, w_h: Array, h_turned: int, b: Array,
-    b_hc: Array, numbers: Array, hard: int, hc_last: int, r: Array, u: Array, c: Array, hc: Array,
-    h: Array, z: Array, zh: Array,
-) -> None:  # fmt: skip
-    """One step of a thread's units; `numbers` are slope and offset, z and zh memory."""
-    one = z.dtype.type(1)
-    size = size_of(one)
-    (B, H), I = h_prev.shape, x.shape[1]
-    to, row = product_memory(work, tid), H * size
+class _Words(NamedTuple):
+    """What a step's loop reads; z and zh are memory."""
+
+    B: int
+    I: int
+    H: int
+    x: int
+    w_x: int
+    x_turned: int
+    h_prev: int
+    w_h: int
+    h_turned: int
+    hard: int
+    z: int
+    zh: int
+    memory: int
+
+
+_read, _TABLE = read_fields(_Words), 8 * len(_Words._fields)
+
+
+def _arrange(
+    size: int, B: int, I: int, H: int, hard: int, hc_last: int, x_turned: int, h_turned: int
+) -> Layout:
+    """Arrange what `run` is given: x, h_prev, w_x, w_h, biases, numbers, r, u, c, hc, h, z, zh."""
+    memory, _, x, h_prev, w_x, w_h, b, b_hc, numbers, r, u, c, hc, h, z, zh = map(At, range(16))
+    row = H * size
+    words = _Words(
+        B, I, H, x, w_x, x_turned, h_prev, w_h, h_turned, hard, z,
+        zh, memory,
+    )  # fmt: skip
+    # The columns of zh are those of hc, r and u, or of r, u and hc.
+    of_zh = hc_last * 2 * row, (1 - hc_last) * row, (2 - hc_last) * row
+    table = ResetAfterTable(
+        r, u, c, hc, h, row, 2 * row, *of_zh, VECTOR_BYTES, b, b._replace(offset=row),
+        b._replace(offset=2 * row), b_hc, numbers, numbers._replace(offset=size),
+    )  # fmt: skip
+    return Layout([*words, *table])
+
+
+def gru_reset_after_step_forward(tid: int, n: int, one: Any, address: int) -> None:
+    """One step of a thread's units."""
+    s = _read(address)
+    B, I, H = s.B, s.I, s.H
+    to, row = product_memory_at(s.memory, tid), H * size_of(one)
     u0, u1 = own_vectors(one, tid, n, H)
-    _lay_out(table, r, u, c, hc, numbers, row, size, hc_last)
-    table[4] = at(h)
-    put(table, 11, (at(b), at(b) + row, at(b) + 2 * row, at(b_hc)))
     # One call for both, as each is compiled anew.
     for which in range(2):
-        a, rs_a, K, w, turned, into = at(x), I * size, I, at(w_x), x_turned, at(z)
+        a, rs_a, K, w, turned, into = s.x, I * size_of(one), I, s.w_x, s.x_turned, s.z
         if which == 1:
-            a, rs_a, K, w, turned, into = at(h_prev), row, H, at(w_h), h_turned, at(zh)
+            a, rs_a, K, w, turned, into = s.h_prev, row, H, s.w_h, s.h_turned, s.zh
         multiply_columns(one, n, u0, u1, 3, H, B, a, rs_a, K, w, turned, into, 0, to)
     for k in range(B):
         STATE_OF_RESET_AFTER(one, (
-            u0, u1, H, hard, at(z) + 3 * k * row, at(zh) + 3 * k * row, at(h_prev) + k * row,
-            k * row, at(table),
+            u0, u1, H, s.hard, s.z + 3 * k * row, s.zh + 3 * k * row, s.h_prev + k * row,
+            k * row, address + _TABLE,
         ))  # fmt: skip
 
 
@@ -109,22 +143,24 @@ def gru_reset_after_backward(
         multiply_back(one, B, a, rs_a, 3 * H, w, turned, width, into, add, to)
 
 
-_forward, _backward, takes = compiled_ways(
-    (gru_reset_after_forward, f"n n w1 t r2 r2 n r2 r2 n r1 r1 r1 n n{' w2' * 7}"),
+_forward = Step(gru_reset_after_step_forward, _arrange)
+_backward, takes = compiled_ways(
+    _forward,
     (gru_reset_after_backward, f"w1 t{' r2' * 5} w2 r1 n n r2 n r2 n w2 n w2 n w2"),
 )
 
 
 def forward_step(cell: GRUResetAfter, x: Array, first: States, saved: GRUResetAfterOutputs) -> None:
     """One step with all its products."""
-    (w_x,), (w_h,), h_prev, dtype = cell.inputs, cell.recurrent, plain(first.h), x.dtype
-    B, H = h_prev.shape
+    (w_x, x_turned), (w_h, h_turned) = lying(cell.inputs[0].w), lying(cell.recurrent[0].w)
+    (B, I), h_prev, dtype = x.shape, plain(first.h), x.dtype
+    H = h_prev.shape[1]
     run(
-        _forward(dtype.char), x.shape[1] + H, 3 * H, B, H,
+        _forward, dtype.char, B * (I + H) * 3 * H, H,
+        (B, I, H, cell.gate is not None, cell.hc_last, x_turned, h_turned),
         (
-            plain(x), *lying(w_x.w), h_prev, *lying(w_h.w), plain(cell.b), plain(cell.b_hc),
-            line_of(cell.gate, dtype), cell.gate is not None, cell.hc_last, *saved,
-            *np.empty((2, B, 3 * H), dtype),
+            plain(x), h_prev, w_x, w_h, plain(cell.b), plain(cell.b_hc), line_of(cell.gate, dtype),
+            *saved, *np.empty((2, B, 3 * H), dtype),
         ),
     )  # fmt: skip
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .call import line_of
-from .formulas import DELTAS_TO_C, DELTAS_TO_R, GATES_OF_GRU, STATE_OF_GRU
+from .call import At, compiled, line_of
+from .formulas import DELTAS_TO_C, DELTAS_TO_R, GATES_OF_GRU, STATE_OF_GRU, GRUTable
 from .meeting import meet
 from .products import vectors_of
-from .simd import VECTOR_BYTES, size_of
+from .simd import VECTOR_BYTES, read_fields, size_of
 from .single import (
+    Layout,
+    Step,
     at,
     compiled_ways,
     lying,
@@ -24,6 +26,7 @@ from .single import (
     own_vectors,
     plain,
     product_memory,
+    product_memory_at,
     put,
     run,
     vectors_in,
@@ -36,45 +39,78 @@ if TYPE_CHECKING:
     from ..cells.gru import GRU, GRUOutputs
 
 
-def gru_forward(
-    tid: int, n: int, work: Array, table: Array,
-    x: Array, w_ru: Array, ru_turned: int, w_c: Array, c_turned: int,
-    h_prev: Array, u_ru: Array, u_ru_turned: int, u_c: Array, u_c_turned: int, b_ru: Array,
-    b_c: Array, numbers: Array, hard: int, meeting: int, r: Array, u: Array, c: Array, h: Array,
-    z_ru: Array, z_c: Array, h_reset: Array,
-) -> None:  # fmt: skip
-    """One step of a thread's units; `numbers` are slope and offset, z and h_reset memory."""
-    one = z_c.dtype.type(1)
-    size = size_of(one)
-    (B, H), I = h_prev.shape, x.shape[1]
-    to, row = product_memory(work, tid), H * size
+class _Words(NamedTuple):
+    """What a step's loop reads; z_ru, z_c and h_reset are memory."""
+
+    met: int  # how many threads have met
+    B: int
+    I: int
+    H: int
+    x: int
+    w_ru: int
+    ru_turned: int
+    w_c: int
+    c_turned: int
+    h_prev: int
+    u_ru: int
+    u_ru_turned: int
+    u_c: int
+    u_c_turned: int
+    hard: int
+    z_ru: int
+    z_c: int
+    h_reset: int
+    memory: int
+
+
+_read, _TABLE = read_fields(_Words), 8 * len(_Words._fields)
+
+
+def _lay_out(size: int, B: int, I: int, H: int, hard: int, *turned: int) -> Layout:
+    """Arrange what `run` is given: x, w_ru, w_c, h_prev, u_ru, u_c, biases, numbers, ..."""
+    memory, _, x, w_ru, w_c, h_prev, u_ru, u_c, b_ru, b_c, *rest = map(At, range(18))
+    numbers, r, u, c, h, z_ru, z_c, h_reset = rest
+    ru_turned, c_turned, u_ru_turned, u_c_turned = turned
+    row = H * size
+    words = _Words(
+        0, B, I, H, x, w_ru, ru_turned, w_c, c_turned, h_prev,
+        u_ru, u_ru_turned, u_c, u_c_turned, hard, z_ru, z_c, h_reset,
+        memory,
+    )  # fmt: skip
+    table = GRUTable(
+        r, u, c, h, row, VECTOR_BYTES, b_ru, b_ru._replace(offset=row), b_c, numbers,
+        numbers._replace(offset=size),
+    )  # fmt: skip
+    return Layout([*words, *table])
+
+
+def gru_step_forward(tid: int, n: int, one: Any, address: int) -> None:
+    """One step of a thread's units."""
+    s = _read(address)
+    B, I, H = s.B, s.I, s.H
+    to, row = product_memory_at(s.memory, tid), H * size_of(one)
     u0, u1 = own_vectors(one, tid, n, H)
-    put(table, 0, (at(r), at(u), at(c), at(h), row, VECTOR_BYTES))
-    put(table, 6, (at(b_ru), at(b_ru) + row, at(b_c)))
-    put(table, 9, (at(numbers), at(numbers) + size))
-    place = at(table)
     # One call for all four, as each is compiled anew.
     for which in range(4):
-        a, rs_a, K, w, turned, gates = at(x), I * size, I, at(w_ru), ru_turned, 2
-        z = at(z_ru)
+        a, rs_a, K, w, turned, gates = s.x, I * size_of(one), I, s.w_ru, s.ru_turned, 2
+        z = s.z_ru
         if which == 1:
-            a, rs_a, K, w, turned = at(h_prev), row, H, at(u_ru), u_ru_turned
+            a, rs_a, K, w, turned = s.h_prev, row, H, s.u_ru, s.u_ru_turned
         elif which == 2:
-            w, turned, gates, z = at(w_c), c_turned, 1, at(z_c)
+            w, turned, gates, z = s.w_c, s.c_turned, 1, s.z_c
         elif which == 3:
             for k in range(B):
                 GATES_OF_GRU(one, (
-                    u0, u1, H, hard, at(z_ru) + 2 * k * row, at(h_prev) + k * row, k * row,
-                    at(h_reset) + k * row, place,
+                    u0, u1, H, s.hard, s.z_ru + 2 * k * row, s.h_prev + k * row, k * row,
+                    s.h_reset + k * row, address + _TABLE,
                 ))  # fmt: skip
-            if n > 1:
-                meet(meeting, n, 1)
-            a, rs_a, K, w, turned, gates = at(h_reset), row, H, at(u_c), u_c_turned, 1
-            z = at(z_c)
+            meet(address, n, 1)
+            a, rs_a, K, w, turned, gates = s.h_reset, row, H, s.u_c, s.u_c_turned, 1
+            z = s.z_c
         multiply_columns(one, n, u0, u1, gates, H, B, a, rs_a, K, w, turned, z, which % 2, to)
     for k in range(B):
         STATE_OF_GRU(one, (
-            u0, u1, H, 0, at(z_c) + k * row, at(h_prev) + k * row, k * row, place
+            u0, u1, H, 0, s.z_c + k * row, s.h_prev + k * row, k * row, address + _TABLE
         ))  # fmt: skip
 
 
@@ -117,28 +153,35 @@ def gru_backward(
         multiply_back(one, B, a, K * size, K, w, turned, width, into, add, to)
 
 
-_forward, _backward, takes = compiled_ways(
-    (gru_forward, f"n n w1 t r2 r2 n r2 n r2 r2 n r2 n r1 r1 r1 n n{' w2' * 7}"),
+_forward = Step(gru_step_forward, _lay_out)
+_backward, takes = compiled_ways(
+    _forward,
     (gru_backward, "w1 t r2 r2 r2 r2 w2 r1 n r2 n r2 n r2 n r2 n w2 w2 w2 w2"),
 )
 
 
-def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
-    """One step with all its products."""
-    (w_ru, w_c), (u_ru, u_c), dtype = cell.inputs, cell.recurrent, x.dtype
-    h_prev = plain(first.h)
-    B, H = h_prev.shape
+def _run(
+    x: Array, h_prev: Array, weights: Sequence[Array], b_ru: Array, b_c: Array,
+    gate: HardSigmoid | None, saved: Sequence[Array],
+) -> None:  # fmt: skip
+    """One step of the matrices of x, for r and u and for c, then of those of h."""
+    (B, I), H, dtype = x.shape, h_prev.shape[1], x.dtype
+    (w_ru, ru_turned), (w_c, c_turned), (u_ru, u_ru_turned), (u_c, u_c_turned) = map(lying, weights)
     run(
-        _forward(dtype.char), x.shape[1] + H, 3 * H, B, H,
+        _forward, dtype.char, B * (I + H) * 3 * H, H,
+        (B, I, H, gate is not None, ru_turned, c_turned, u_ru_turned, u_c_turned),
         (
-            plain(x), *lying(w_ru.w), *lying(w_c.w), h_prev, *lying(u_ru.w), *lying(u_c.w),
-            plain(cell.b_ru), plain(cell.b_c), line_of(cell.gate, dtype),
-            cell.gate is not None,
-        ),
-        (
-            *saved, np.empty((B, 2 * H), dtype), np.empty((B, H), dtype), np.empty((B, H), dtype),
+            plain(x), w_ru, w_c, plain(h_prev), u_ru, u_c, plain(b_ru), plain(b_c),
+            line_of(gate, dtype), *saved, np.empty((B, 2 * H), dtype), np.empty((B, H), dtype),
+            np.empty((B, H), dtype),
         ),
     )  # fmt: skip
+
+
+def forward_step(cell: GRU, x: Array, first: States, saved: GRUOutputs) -> None:
+    """One step with all its products."""
+    weights = [weight.w for weight in (*cell.inputs, *cell.recurrent)]
+    _run(x, first.h, weights, cell.b_ru, cell.b_c, cell.gate, saved)
 
 
 def backward_step(cell: GRU, step: BackwardStep) -> None:
@@ -160,8 +203,7 @@ def backward_step(cell: GRU, step: BackwardStep) -> None:
 @functools.cache
 def cell_forward(char: str) -> Any:
     """Return `gru_block_cell` after its checks for a dtype, None where it is not compiled."""
-    step = _forward(char)
-    if step is None:
+    if compiled(_forward.loop, char) is None:
         return None
 
     def forward(
@@ -170,17 +212,7 @@ def cell_forward(char: str) -> Any:
         (B, I), H, (w_ru, w_c, b_ru, b_c) = x.shape, h_prev.shape[1], weights
         # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
         saved = [*np.empty((3, B, H), char), np.empty((B, H), char)]
-        run(
-            step, I + H, 3 * H, B, H,
-            (
-                plain(x), *lying(w_ru[:I]), *lying(w_c[:I]), plain(h_prev), *lying(w_ru[I:]),
-                *lying(w_c[I:]), plain(b_ru), plain(b_c), line_of(gate, np.dtype(char)),
-                gate is not None,
-            ),
-            (
-                *saved, np.empty((B, 2 * H), char), np.empty((B, H), char), np.empty((B, H), char),
-            ),
-        )  # fmt: skip
+        _run(x, h_prev, (w_ru[:I], w_c[:I], w_ru[I:], w_c[I:]), b_ru, b_c, gate, saved)
         return saved
 
     return forward

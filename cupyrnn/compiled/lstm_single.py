@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
 
-from .formulas import DELTAS_OF_LSTM, GATES_OF_LSTM, HARD, PEEPHOLE
+from .call import At, compiled
+from .formulas import DELTAS_OF_LSTM, GATES_OF_LSTM, HARD, PEEPHOLE, LSTMTable
 from .meeting import meet
 from .products import vectors_of
-from .simd import VECTOR_BYTES, size_of
+from .simd import I64, VECTOR_BYTES, Code, Word, copy, read_fields, routine, size_of
 from .single import (
+    Layout,
+    Step,
     at,
     compiled_ways,
     input_or_nothing,
@@ -23,6 +28,7 @@ from .single import (
     own_vectors,
     plain,
     product_memory,
+    product_memory_at,
     put,
     run,
     vectors_in,
@@ -35,50 +41,98 @@ if TYPE_CHECKING:
     from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
 
-def lstm_forward(
-    tid: int, n: int, work: Array, table: Array,
-    x: Array, w_x: Array, x_turned: int, h_prev: Array, cs_prev: Array,
-    w_h: Array, h_turned: int, w_p: Array, p_turned: int, b: Array, wci: Array, wcf: Array,
-    wco: Array, numbers: Array, variant: int, to_ci: int, to_f: int, to_o: int, meeting: int,
-    i: Array, cs: Array, f: Array, o: Array, ci: Array, co: Array, h: Array, z: Array, m: Array,
-) -> None:  # fmt: skip
-    """
-    One step of a thread's units.
+@routine
+def _add_number(c: Code, count: Word, source: Word, number: Word, to: Word) -> None:
+    """Write so many numbers, to each of which one is added."""
+    plus = c.everywhere(number)
+    whole = Word(c.builder, c.builder.sdiv(count.value, ir.Constant(I64, c.lanes)))
+    with c.loop(c.word(0), whole) as n:
+        c.store(c.load(source + n * VECTOR_BYTES) + plus, to + n * VECTOR_BYTES)
+    c.mask, end = c.first_lanes(count - whole * c.lanes), whole * VECTOR_BYTES
+    c.store(c.load(source + end) + plus, to + end)
+    c.mask = None
 
-    `numbers` are cell_clip, slope, offset and what is added to the bias of f; z and m, which is h
-    where nothing is projected, are memory.
-    """
-    one = z.dtype.type(1)
-    size = size_of(one)
-    (B, H), I, P = cs_prev.shape, x.shape[1], h_prev.shape[1]
-    to = product_memory(work, tid)
-    bias, _, _ = vectors_in(work, H)
+
+class _Words(NamedTuple):
+    """What a step's loop reads; z and m, which is h where nothing is projected, are memory."""
+
+    met: int  # how many threads have met
+    B: int
+    I: int
+    P: int
+    H: int
+    x: int
+    w_x: int
+    x_turned: int
+    h_prev: int
+    w_h: int
+    h_turned: int
+    w_p: int
+    p_turned: int
+    projects: int
+    cs_prev: int
+    b: int
+    f: int  # where the bias of f begins, in bytes
+    plus: int  # what is added to it
+    bias: int  # that sum
+    variant: int
+    h: int
+    z: int
+    m: int
+    memory: int
+
+
+_read, _TABLE = read_fields(_Words), 8 * len(_Words._fields)
+
+
+def _lay_out(
+    size: int, B: int, I: int, P: int, H: int, x_turned: int, h_turned: int, p_turned: int,
+    projects: int, variant: int, to_ci: int, to_f: int, to_o: int,
+) -> Layout:  # fmt: skip
+    """Arrange what `run` is given: x, h_prev, cs_prev, w_x, w_h, w_p, b, peepholes, ..."""
+    memory, _, x, h_prev, cs_prev, w_x, w_h, w_p, b, *vectors = map(At, range(24))
+    wci, wcf, wco, numbers, i, cs, f, o, ci, co, h, z, m = vectors[:13]
+    row = H * size
+    words = _Words(
+        0, B, I, P, H, x, w_x, x_turned, h_prev, w_h, h_turned,
+        w_p, p_turned, projects, cs_prev, b, to_f * row, numbers._replace(offset=3 * size), memory,
+        variant, h, z, m, At(0, 4 * row),
+    )  # fmt: skip
+    columns = to_ci * row, to_f * row, to_o * row
+    table = LSTMTable(
+        i, cs, f, o, ci, co, *columns, VECTOR_BYTES, memory, *columns, wci, wcf, wco,
+        numbers, numbers._replace(offset=size), numbers._replace(offset=2 * size),
+    )  # fmt: skip
+    return Layout([*words, *table], 4 * H)
+
+
+def lstm_step_forward(tid: int, n: int, one: Any, address: int) -> None:
+    """One step of a thread's units."""
+    s = _read(address)
+    size, B, I, P, H = size_of(one), s.B, s.I, s.P, s.H
+    to = product_memory_at(s.memory, tid)
     rs_z, row = 4 * H * size, H * size
     u0, u1 = own_vectors(one, tid, n, H)
-    put(table, 0, (at(i), at(cs), at(f), at(o), at(ci), at(co)))
-    put(table, 6, (to_ci * row, to_f * row, to_o * row, VECTOR_BYTES))
     # Every thread writes all of these, each number once and the same.
-    for j in range(4 * H):
-        bias[j] = b[j] + numbers[3] if to_f * H <= j < (to_f + 1) * H else b[j]
-    put(table, 10, (at(bias), to_ci * row, to_f * row, to_o * row))
-    put(table, 14, (at(wci), at(wcf), at(wco)))
-    put(table, 17, (at(numbers), at(numbers) + size, at(numbers) + 2 * size))
+    copy(one, (s.f // size, s.b, s.bias))
+    _add_number(one, (H, s.b + s.f, s.plus, s.bias + s.f))
+    end = s.f + row
+    copy(one, (4 * H - end // size, s.b + end, s.bias + end))
     # One call for all products, as each is compiled anew.
-    for which in range(3 if w_p.size > 0 else 2):
-        a, rs_a, K, w, turned, gates, width, c = at(x), I * size, I, at(w_x), x_turned, 4, H, at(z)
+    for which in range(3 if s.projects else 2):
+        a, rs_a, K, w, turned, gates, width, c = s.x, I * size, I, s.w_x, s.x_turned, 4, H, s.z
         if which == 1:
-            a, rs_a, K, w, turned = at(h_prev), P * size, P, at(w_h), h_turned
+            a, rs_a, K, w, turned = s.h_prev, P * size, P, s.w_h, s.h_turned
         elif which == 2:  # h = (o*co) @ w_p
-            if n > 1:
-                meet(meeting, n, 1)
-            a, rs_a, K, w, turned, gates, width, c = at(m), row, H, at(w_p), p_turned, 1, P, at(h)
+            meet(address, n, 1)
+            a, rs_a, K, w, turned, gates, width, c = s.m, row, H, s.w_p, s.p_turned, 1, P, s.h
             u0, u1 = own_vectors(one, tid, n, P)
         multiply_columns(one, n, u0, u1, gates, width, B, a, rs_a, K, w, turned, c, which % 2, to)
         if which == 1:
             for r in range(B):
                 GATES_OF_LSTM(one, (
-                    u0, u1, H, variant, at(z) + r * rs_z, at(cs_prev) + r * row, r * row,
-                    at(m) + r * row, at(table),
+                    u0, u1, H, s.variant, s.z + r * rs_z, s.cs_prev + r * row, r * row,
+                    s.m + r * row, address + _TABLE,
                 ))  # fmt: skip
 
 
@@ -138,8 +192,9 @@ def lstm_backward(
                 totals[k, j] += sums[k, j]
 
 
-_forward, _backward, takes = compiled_ways(
-    (lstm_forward, f"n n w1 t r2 r2 n r2 r2 r2 n r2 n{' r1' * 5}{' n' * 5}{' w2' * 9}"),
+_forward = Step(lstm_step_forward, _lay_out)
+_backward, takes = compiled_ways(
+    _forward,
     (lstm_backward, f"w1 t {'r2 ' * 7}w2 w2 r1 r1 r1 r1{' n' * 5}{' r2 n' * 3}{' w2' * 4}"),
 )
 
@@ -167,22 +222,34 @@ def _shared_of(cell: LSTM, char: str) -> tuple[Any, ...]:
     return _shared(cell.peephole, _numbers(cell.cell_clip, cell.gate, 0.0, char), cell.gate)
 
 
+def _run(
+    x: Array, first: LSTMStates, weights: Sequence[Array], b: Array, shared: tuple[Any, ...],
+    columns: tuple[int, ...], saved: Sequence[Array],
+) -> None:  # fmt: skip
+    """One step of w_x, w_h and maybe w_p."""
+    (w_x, x_turned), (w_h, h_turned), *projection = map(lying, weights)
+    h_prev, cs_prev, char = plain(first.h), plain(first.c), x.dtype.char
+    (B, I), P, H = x.shape, h_prev.shape[1], cs_prev.shape[1]
+    (w_p, p_turned), m = (None, 0), saved[-1]
+    if projection:
+        (w_p, p_turned), m = projection[0], np.empty((B, H), char)
+    *vectors, variant = shared
+    run(
+        _forward, char, B * (I + H) * 4 * H, H,
+        (
+            B, I, P, H, x_turned, h_turned, p_turned, len(projection), variant, *columns[1:],
+        ),
+        (
+            plain(x), h_prev, cs_prev, w_x, w_h, w_p, plain(b), *vectors, *saved,
+            np.empty((B, 4 * H), char), m,
+        ),
+    )  # fmt: skip
+
+
 def forward_step(cell: LSTM, x: Array, first: LSTMStates, saved: LSTMOutputs) -> None:
     """One step with all its products."""
-    (w_x,), (w_h, *projection), dtype = cell.inputs, cell.recurrent, x.dtype
-    cs_prev = plain(first.c)
-    B, H = cs_prev.shape
-    w_p, m = (nothing(dtype.char), 0), saved.h
-    if projection:
-        w_p, m = lying(projection[0].w), np.empty((B, H), dtype)
-    run(
-        _forward(dtype.char), x.shape[1] + H, 4 * H, B, H,
-        (
-            plain(x), *lying(w_x.w), plain(first.h), cs_prev, *lying(w_h.w), *w_p, plain(cell.b),
-            *_shared_of(cell, dtype.char), *cell.columns[1:],
-        ),
-        (*saved, np.empty((B, 4 * H), dtype), m),
-    )  # fmt: skip
+    weights = [weight.w for weight in (*cell.inputs, *cell.recurrent)]
+    _run(x, first, weights, cell.b, _shared_of(cell, x.dtype.char), cell.columns, saved)
 
 
 def backward_step(cell: LSTM, step: BackwardStep) -> None:
@@ -211,26 +278,17 @@ def cell_forward(char: str) -> Any:
 
     What it is called with last is the LSTMCall that the checks return.
     """
-    step = _forward(char)
-    if step is None:
+    if compiled(_forward.loop, char) is None:
         return None
 
     def forward(
         x: Array, first: LSTMStates, w: Array, b: Array, columns: tuple[int, ...], call: Any
     ) -> list[Array]:
-        (B, I), cs_prev, (clip, _, gate, forget_bias) = x.shape, plain(first.c), call.attributes
-        H = cs_prev.shape[1]
+        (B, I), H, (clip, _, gate, forget_bias) = x.shape, first.c.shape[1], call.attributes
         # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
         saved = [*np.empty((6, B, H), char), np.empty((B, H), char)]
-        numbers = _numbers(clip, gate, forget_bias, char)
-        run(
-            step, I + H, 4 * H, B, H,
-            (
-                plain(x), *lying(w[:I]), plain(first.h), cs_prev, *lying(w[I:]), nothing(char), 0,
-                plain(b), *_shared(call.peephole, numbers, gate), *columns[1:],
-            ),
-            (*saved, np.empty((B, 4 * H), char), saved[-1]),
-        )  # fmt: skip
+        shared = _shared(call.peephole, _numbers(clip, gate, forget_bias, char), gate)
+        _run(x, first, (w[:I], w[I:]), b, shared, columns, saved)
         return saved
 
     return forward

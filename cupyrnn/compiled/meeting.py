@@ -24,6 +24,17 @@ def add_and_get(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def exchange(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write an integer to an address; return at once what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], POINTER)
+        return builder.atomic_rmw("xchg", pointer, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
 def look_at(typingctx: Any, address: Any) -> Any:
     """Return the integer at an address, which another thread may change."""
 
@@ -33,16 +44,6 @@ def look_at(typingctx: Any, address: Any) -> Any:
 
     return types.int64(types.int64), generate
 
-
-# What gives the processor to another thread at once, and what sleeps: not on Windows, where the
-# shortest sleep is 15 ms.
-_give_way: Any
-_sleep: Any = None
-if sys.platform == "win32":
-    _give_way = types.ExternalFunction("SwitchToThread", types.int32())
-else:
-    _give_way = types.ExternalFunction("sched_yield", types.int32())
-    _sleep = types.ExternalFunction("usleep", types.int32(types.int32))
 
 # How often a thread looks before it gives way, how often it gives way before it sleeps, 0.1 ms in
 # all, and for how many microseconds.
@@ -58,21 +59,31 @@ def came_to(address: int, value: int) -> bool:
     return bool(look_at(address) >= value)
 
 
-@part
-def wait_for(address: int, value: int) -> None:
-    """
-    Wait until another thread has raised an integer so far.
+if sys.platform == "win32":
 
-    Who waits for long sleeps: a processor that nobody wants is given to a thread that has to share
-    another one, with the BLAS's threads for example, which spin for 0.1 s after a product.
-    """
-    turns = 0
-    while not came_to(address, value):
-        if _sleep is None or turns < _TURNS:
-            _give_way()
-            turns += 1
-        else:
-            _sleep(_SLEEP)
+    @part
+    def wait_for(address: int, value: int) -> None:
+        """Wait for nobody: a call has one thread."""
+
+else:
+    _give_way = types.ExternalFunction("sched_yield", types.int32())
+    _sleep = types.ExternalFunction("usleep", types.int32(types.int32))
+
+    @part
+    def wait_for(address: int, value: int) -> None:
+        """
+        Wait until another thread has raised an integer so far.
+
+        Who waits for long sleeps: a processor that nobody wants is given to a thread that has to
+        share another one, the BLAS's threads for example, which spin for 0.1 s after a product.
+        """
+        turns = 0
+        while not came_to(address, value):
+            if turns < _TURNS:
+                _give_way()
+                turns += 1
+            else:
+                _sleep(_SLEEP)
 
 
 @part

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .formulas import DELTAS_OF_SIMPLE, RELU, STATE_OF_SIMPLE, TANH
+from .call import At
+from .formulas import DELTAS_OF_SIMPLE, RELU, STATE_OF_SIMPLE, TANH, SimpleTable
 from .products import vectors_of
-from .simd import size_of
+from .simd import read_fields, size_of
 from .single import (
+    Layout,
+    Step,
     at,
     compiled_ways,
     input_or_nothing,
@@ -18,6 +21,7 @@ from .single import (
     own_vectors,
     plain,
     product_memory,
+    product_memory_at,
     put,
     run,
     vectors_in,
@@ -29,26 +33,49 @@ if TYPE_CHECKING:
     from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 
 
-def simple_rnn_forward(
-    tid: int, n: int, work: Array, table: Array,
-    x: Array, w_x: Array, x_turned: int, h_prev: Array, w_h: Array, h_turned: int, b: Array,
-    variant: int, h: Array,
-) -> None:  # fmt: skip
+class _Words(NamedTuple):
+    """What a step's loop reads."""
+
+    B: int
+    I: int
+    H: int
+    x: int
+    w_x: int
+    x_turned: int
+    h_prev: int
+    w_h: int
+    h_turned: int
+    variant: int
+    h: int
+    memory: int
+
+
+_read, _TABLE = read_fields(_Words), 8 * len(_Words._fields)
+
+
+def _lay_out(
+    size: int, B: int, I: int, H: int, x_turned: int, h_turned: int, variant: int
+) -> Layout:
+    """Arrange what `run` is given: x, h_prev, w_x, w_h, b, h."""
+    memory, _, x, h_prev, w_x, w_h, b, h = map(At, range(8))
+    words = _Words(B, I, H, x, w_x, x_turned, h_prev, w_h, h_turned, variant, h, memory)
+    return Layout([*words, *SimpleTable(h, b)])
+
+
+def simple_rnn_step_forward(tid: int, n: int, one: Any, address: int) -> None:
     """One step of a thread's units."""
-    one = h.dtype.type(1)
-    size = size_of(one)
-    (B, H), I = h_prev.shape, x.shape[1]
-    to, row = product_memory(work, tid), H * size
+    s = _read(address)
+    I, H = s.I, s.H
+    to, row = product_memory_at(s.memory, tid), H * size_of(one)
     u0, u1 = own_vectors(one, tid, n, H)
-    put(table, 0, (at(h), at(b)))
     # One call for both, as each is compiled anew.
     for which in range(2):
-        a, rs_a, K, w, turned = at(x), I * size, I, at(w_x), x_turned
+        a, rs_a, K, w, turned = s.x, I * size_of(one), I, s.w_x, s.x_turned
         if which == 1:
-            a, rs_a, K, w, turned = at(h_prev), row, H, at(w_h), h_turned
-        multiply_columns(one, n, u0, u1, 1, H, B, a, rs_a, K, w, turned, at(h), which, to)
-    for k in range(B):
-        STATE_OF_SIMPLE(one, (u0, u1, H, variant, at(h) + k * row, k * row, at(table)))
+            a, rs_a, K, w, turned = s.h_prev, row, H, s.w_h, s.h_turned
+        multiply_columns(one, n, u0, u1, 1, H, s.B, a, rs_a, K, w, turned, s.h, which, to)
+    for k in range(s.B):
+        STATE_OF_SIMPLE(one, (u0, u1, H, s.variant, s.h + k * row, k * row, address + _TABLE))
 
 
 def simple_rnn_backward(
@@ -77,22 +104,22 @@ def simple_rnn_backward(
         multiply_back(one, B, at(dz), row, H, w, turned, width, into, 0, to)
 
 
-_forward, _backward, takes = compiled_ways(
-    (simple_rnn_forward, "n n w1 t r2 r2 n r2 r2 n r1 n w2"),
+_forward = Step(simple_rnn_step_forward, _lay_out)
+_backward, takes = compiled_ways(
+    _forward,
     (simple_rnn_backward, "w1 t r2 w2 n r2 n r2 n w2 w2"),
 )
 
 
 def forward_step(cell: SimpleRNN, x: Array, first: States, saved: SimpleRNNOutputs) -> None:
     """One step with all its products."""
-    (w_x,), (w_h,), h_prev, char = cell.inputs, cell.recurrent, plain(first.h), x.dtype.char
-    B, H = h_prev.shape
+    (w_x, x_turned), (w_h, h_turned) = lying(cell.inputs[0].w), lying(cell.recurrent[0].w)
+    (B, I), h_prev = x.shape, plain(first.h)
+    H = h_prev.shape[1]
     run(
-        _forward(char), x.shape[1] + H, H, B, H,
-        (
-            plain(x), *lying(w_x.w), h_prev, *lying(w_h.w), plain(cell.b),
-            RELU if cell.relu else TANH, saved.h,
-        ),
+        _forward, x.dtype.char, B * (I + H) * H, H,
+        (B, I, H, x_turned, h_turned, RELU if cell.relu else TANH),
+        (plain(x), h_prev, w_x, w_h, plain(cell.b), saved.h),
     )  # fmt: skip
 
 

@@ -3,14 +3,15 @@ What the compiled single steps of all cells share: products with matrices as the
 
 A layer packs its matrices once for many steps. A single step uses each of them once: of few rows it
 reads a matrix in place; of more it packs a panel, which then stays in a core's cache for all rows.
-A step is one compiled call of arrays.
+A step is one compiled call: forward of words, as a layer, so that threads can share it, and
+backwards of arrays.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
@@ -18,7 +19,7 @@ from llvmlite import ir
 
 from . import threads
 from .cache import compiled_function
-from .call import address_of, panels_of
+from .call import At, compiled, panels_of, relocated
 from .products import PANEL_BYTES, vectors_of
 from .simd import (
     I32,
@@ -213,10 +214,15 @@ def multiply_back(
 
 
 @part
+def product_memory_at(address: int, tid: int) -> Any:
+    """Return where a thread may pack what its products need, from an address on."""
+    return (address + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES + tid * PRODUCT_BYTES
+
+
+@part
 def product_memory(work: Array, tid: int) -> Any:
     """Return where a thread may pack what its products need."""
-    first = (np.int64(work.ctypes.data) + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
-    return first + tid * PRODUCT_BYTES
+    return product_memory_at(np.int64(work.ctypes.data), tid)
 
 
 @part
@@ -251,26 +257,57 @@ def memory_of_step(n: int, H: int, char: str) -> tuple[Array, Array]:
 _LEAST_WORK = 2_000_000
 
 
+class Layout(NamedTuple):
+    """How a step's loop is told what it computes: its words, and numbers it needs memory for."""
+
+    words: Sequence[int | At]  # array 0 is memory, 1 these words, the others follow
+    memory: int = 0  # numbers of this dtype, at the beginning of the memory
+
+
+class Step(NamedTuple):
+    """A compiled step that threads share."""
+
+    loop: Callable[..., None]  # compiled as (tid, n, one, address of the words)
+    lay_out: Callable[..., Layout]  # of the size of a number and what `run` is given
+
+
+@functools.lru_cache(maxsize=256)
+def _laid_out(step: Step, size: int, sizes: tuple[int, ...]) -> tuple[Array, Array, int]:
+    """Return the words of a step but for addresses, which words have these, and its memory."""
+    words, memory = step.lay_out(size, *sizes)
+    block = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
+    found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]
+    return block, np.array(found, np.int64), memory * size
+
+
 def run(
-    step: Any, K: int, width: int, B: int, H: int, before: tuple[Any, ...],
-    after: tuple[Any, ...] | None = None,
-) -> None:  # fmt: skip
+    step: Step, char: str, work: int, H: int, sizes: tuple[int, ...], arrays: tuple[Any, ...]
+) -> None:
     """
     Compute a step by as many threads as it is worth.
 
-    Its products are [B, K] @ [K, width]. With `after`, where the threads meet stands between.
+    Parameters
+    ----------
+    work
+        Multiplications.
+    H
+        Units that threads share.
+    sizes
+        All that its layout depends on.
+    arrays
+        In C order and aligned; what is None is not looked up.
     """
-    char = before[0].dtype.char
-    if B * K * width < _LEAST_WORK:
-        memory = memory_of_step(1, H, char)
-        step(0, 1, *memory, *before, *(() if after is None else (0, *after)))
-        return
-    meeting = np.zeros(1, np.int64)
-    if after is not None:
-        before = (*before, address_of(meeting), *after)
-    with threads.Claim() as claim:
-        n = min(claim.most(), panels_of(H, before[0].itemsize))
-        claim.share(n, step, meeting, *memory_of_step(n, H, char), *before)
+    size = 4 if char == "f" else 8
+    kept, relocations, memory_bytes = _laid_out(step, size, sizes)
+    loop = compiled(step.loop, char).address
+    most = 1 if work < _LEAST_WORK else threads.most()
+    while True:
+        n = min(most, panels_of(H, size))
+        memory, block = np.empty(memory_bytes + (n + 1) * PRODUCT_BYTES, np.uint8), kept.copy()
+        argument = relocated(block, relocations, (memory, block, *arrays))
+        if threads.run(n, loop, char == "d", argument):
+            return
+        most = 1
 
 
 @functools.cache
@@ -302,22 +339,22 @@ def compiled_step(function: Callable[..., None], arguments: str, char: str) -> A
 
 
 def compiled_ways(
-    forward: tuple[Callable[..., None], str], backward: tuple[Callable[..., None], str]
-) -> tuple[Callable[[str], Any], Callable[[str], Any], Callable[..., bool]]:
+    forward: Step, backward: tuple[Callable[..., None], str]
+) -> tuple[Callable[[str], Any], Callable[..., bool]]:
     """
-    Return what gives the two functions of a cell's single step for a dtype, and its `takes`.
+    Return what gives the function of a cell's step backwards for a dtype, and the cell's `takes`.
 
-    Each way is a function and the kinds of its arguments, as in `compiled_step`.
+    That way is a function and the kinds of its arguments, as in `compiled_step`.
     """
-    to, back = (
-        functools.cache(functools.partial(compiled_step, *way)) for way in (forward, backward)
-    )
+    back = functools.cache(functools.partial(compiled_step, *backward))
 
     def takes(cell: Any, dtype: np.dtype[Any], way: str) -> bool:
         """Return whether a cell's single step is compiled."""
-        return (to if way == "forward_step" else back)(dtype.char) is not None
+        if way == "forward_step":
+            return compiled(forward.loop, dtype.char) is not None
+        return back(dtype.char) is not None
 
-    return to, back, takes
+    return back, takes
 
 
 def input_or_nothing(cell: Any, step: BackwardStep) -> tuple[tuple[Array, int], Array]:

@@ -2,78 +2,69 @@
 Threads that compute parts of one call: how many, and how they are handed their parts.
 
 As many as the BLAS of NumPy has, so that whoever limits that limits these. A call that comes while
-another one has the threads is computed in its own.
+another one has the threads is computed in its own. What calls them lays its arguments out for so
+many threads, and once more for one if it does not get them::
 
-A thread lives in compiled code, without the interpreter's lock: it sleeps until it is woken, waits
-for its part, computes it, says so and sleeps again. It is woken when a call begins, as waking takes
-longer than what the call still prepares.
+    most = threads.most()
+    while True:
+        ...                   # lay out for n threads, at most that many
+        threads.wake(n)       # may be left out: waking takes longer than what is still to prepare
+        ...
+        if threads.run(n, loop, double, argument):
+            break
+        most = 1
+
+``loop`` is the address of a compiled loop(tid, n, one, argument) (``call.compiled``), ``argument``
+an integer that it understands: the address of a block of words as a rule, with those of the call's
+arrays (``call.relocated``). Variables of the caller have to hold the block and the arrays.
+
+One compiled call takes the threads, has them compute, waits for them and gives them back: no
+statement of Python stands in between at which an interrupt could leave them taken, or free memory
+that one of them still writes. A thread is the system's, knows nothing of Python, and sleeps between
+its parts; the memory that it looks at then is never freed. So calls may come while the interpreter
+ends, too.
+
+On Windows, where nobody has run them, a call has one thread.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numba.core import types
 
-from ..arithmetic.blas import cores, count
-from .cache import compiled_function
-from .meeting import add_and_get, came_to, look_at, wait_for
+from ..arithmetic.blas import count
+from .cache import compiled_callback, compiled_function
+from .meeting import add_and_get, came_to, exchange, look_at, wait_for
 from .simd import OPTIONS, call_loop, part, read_word, write_word
 
-if TYPE_CHECKING:
-    from .._arrays import Array
+# Threads that a call has at most, with its own.
+_MOST = 256
+# Words that threads share, where compiled code finds them. Whether a call has the threads, and how
+# many there are. Of its job: the loop's address, its threads, its argument, whether it is for
+# float64, and how many threads are done. Each thread has words of its own behind: a lock and a
+# condition of the system's, for which 128 bytes are enough everywhere, how many parts it was given,
+# how often it was told that one will come, which thread it is, where the shared words are, and what
+# the system calls it.
+_TAKEN, _SIZE, _LOOP, _N, _ARGUMENT, _DOUBLE, _DONE = 0, 64, 128, 136, 144, 152, 192
+_OWN, _CONDITION, _PARTS, _TOLD, _K, _JOB, _NAME = 512, 128, 256, 320, 384, 392, 400
 
-# Words that threads share, where compiled code finds them. Of the job: the loop's address, its
-# threads, its argument, whether it is for float64, how many threads are awake for it, and how many
-# are done. Each thread has words of its own behind: a lock and a condition of the system's, for
-# which 128 bytes are enough everywhere, how often it was woken, and how often it could begin.
-_LOOP, _N, _ARGUMENT, _DOUBLE, _AWAKE, _DONE = 0, 8, 16, 24, 32, 128
-_SLEEPER, _CONDITION, _WOKEN, _MAY_BEGIN = 512, 128, 256, 320
-
+_POSIX = sys.platform != "win32"
 _int64 = types.int64
 _external: Any = types.ExternalFunction
-if sys.platform == "win32":
-    _lock = _external("AcquireSRWLockExclusive", types.void(_int64))
-    _unlock = _external("ReleaseSRWLockExclusive", types.void(_int64))
-    _signal = _external("WakeConditionVariable", types.void(_int64))
-    _sleep = _external(
-        "SleepConditionVariableSRW", types.int32(_int64, _int64, types.int32, types.int32)
-    )
-
-    @part
-    def _make(own: int) -> None:
-        """Make the lock and the condition of a thread: zeros, which they are."""
-
-    @part
-    def _wait(own: int) -> None:
-        """Sleep until there is a signal, or for no reason."""
-        _sleep(own + _CONDITION, own, -1, 0)
-
-else:
-    _lock = _external("pthread_mutex_lock", types.int32(_int64))
-    _unlock = _external("pthread_mutex_unlock", types.int32(_int64))
-    _signal = _external("pthread_cond_signal", types.int32(_int64))
-    _sleep = _external("pthread_cond_wait", types.int32(_int64, _int64))
-    _make_lock = _external("pthread_mutex_init", types.int32(_int64, _int64))
-    _make_condition = _external("pthread_cond_init", types.int32(_int64, _int64))
-
-    @part
-    def _make(own: int) -> None:
-        """Make the lock and the condition of a thread."""
-        _make_lock(own, 0)
-        _make_condition(own + _CONDITION, 0)
-
-    @part
-    def _wait(own: int) -> None:
-        """Sleep until there is a signal, or for no reason."""
-        _sleep(own + _CONDITION, own)
+_lock = _external("pthread_mutex_lock", types.int32(_int64))
+_unlock = _external("pthread_mutex_unlock", types.int32(_int64))
+_signal = _external("pthread_cond_signal", types.int32(_int64))
+_sleep = _external("pthread_cond_wait", types.int32(_int64, _int64))
+_make_lock = _external("pthread_mutex_init", types.int32(_int64, _int64))
+_make_condition = _external("pthread_cond_init", types.int32(_int64, _int64))
+_make_thread = _external("pthread_create", types.int32(_int64, _int64, _int64, _int64))
 
 
 @part
@@ -95,175 +86,135 @@ def _raise(own: int, word: int) -> None:
 
 
 @part
-def _sleep_until(own: int, word: int, value: int) -> None:
-    """Wait until a word has a value, asleep."""
-    _lock(own)
-    while look_at(own + word) < value:
-        _wait(own)
-    _unlock(own)
+def _wait_for_part(own: int, turn: int, told: int) -> int:
+    """Wait for the turn-th part, asleep but for a while after a word that it will come."""
+    while True:
+        _lock(own)
+        while look_at(own + _PARTS) < turn and look_at(own + _TOLD) == told:
+            _sleep(own + _CONDITION, own)
+        _unlock(own)
+        told = look_at(own + _TOLD)
+        if came_to(own + _PARTS, turn):
+            return told
 
 
-def _prepare(job: int, size: int) -> None:
-    """Make the locks and conditions of threads."""
-    for k in range(1, size + 1):
-        _make(job + k * _SLEEPER)
-
-
-def _serve(k: int, job: int) -> None:
-    """What the k-th thread does for ever."""
-    own, turn = job + k * _SLEEPER, 0
+def _serve(own: int) -> None:
+    """What a thread does for ever."""
+    k, job, turn, told = read_word(own + _K), read_word(own + _JOB), 0, 0
     while True:
         turn += 1
-        _sleep_until(own, _WOKEN, turn)
-        if not came_to(own + _MAY_BEGIN, turn):
-            _sleep_until(own, _MAY_BEGIN, turn)
-        loop, n = read_word(job + _LOOP), read_word(job + _N)
-        if loop and k < n:
-            _call(k, n, loop, read_word(job + _DOUBLE), read_word(job + _ARGUMENT))
+        told = _wait_for_part(own, turn, told)
+        n, loop = read_word(job + _N), read_word(job + _LOOP)
+        _call(k, n, loop, read_word(job + _DOUBLE), read_word(job + _ARGUMENT))
         add_and_get(job + _DONE, 1)
 
 
-def _wake(n: int, job: int) -> None:
-    """Wake the threads that compute a call with this one, those that are not awake for it."""
-    for k in range(max(1, read_word(job + _AWAKE)), n):
-        _raise(job + k * _SLEEPER, _WOKEN)
-        write_word(job + _AWAKE, k + 1)
+@part
+def _have(job: int, serve: int, size: int) -> bool:
+    """Have so many threads besides the caller's; return whether the system gives them."""
+    for k in range(look_at(job + _SIZE) + 1, size + 1):
+        own = job + k * _OWN
+        _make_lock(own, 0)
+        _make_condition(own + _CONDITION, 0)
+        write_word(own + _K, k)
+        write_word(own + _JOB, job)
+        if _make_thread(own + _NAME, 0, serve, own) != 0:
+            return False
+        add_and_get(job + _SIZE, 1)
+    return True
 
 
-def _run(n: int, job: int, loop: int, double: int, argument: int) -> None:
-    """Have those who are awake compute their parts, this thread that of 0; without a loop, none."""
-    awake = max(1, read_word(job + _AWAKE))
-    write_word(job + _LOOP, loop)
-    write_word(job + _N, n)
-    write_word(job + _ARGUMENT, argument)
-    write_word(job + _DOUBLE, double)
-    write_word(job + _DONE, 0)
-    for k in range(1, awake):
-        _raise(job + k * _SLEEPER, _MAY_BEGIN)
-    if loop:
+def _tell(job: int, n: int) -> None:
+    """Tell those there are of n - 1 threads that a part will come."""
+    for k in range(1, min(n, look_at(job + _SIZE) + 1)):
+        _raise(job + k * _OWN, _TOLD)
+
+
+def _run(job: int, serve: int, n: int, loop: int, double: int, argument: int) -> bool:
+    """Compute a call by this thread, which has part 0, and n - 1 others, if they can be had."""
+    if n == 1:
+        _call(0, 1, loop, double, argument)
+        return True
+    if exchange(job + _TAKEN, 1):
+        return False
+    there = _have(job, serve, n - 1)
+    if there:
+        write_word(job + _LOOP, loop)
+        write_word(job + _N, n)
+        write_word(job + _ARGUMENT, argument)
+        write_word(job + _DOUBLE, double)
+        write_word(job + _DONE, 0)
+        for k in range(1, n):
+            _raise(job + k * _OWN, _PARTS)
         _call(0, n, loop, double, argument)
-    wait_for(job + _DONE, awake - 1)
-    write_word(job + _AWAKE, 1)
-
-
-def _alone(loop: int, double: int, argument: int) -> None:
-    """Compute a call in this thread."""
-    _call(0, 1, loop, double, argument)
-
-
-_ARGUMENTS = {_prepare: 2, _serve: 2, _wake: 2, _run: 5, _alone: 3}
+        wait_for(job + _DONE, n - 1)
+    exchange(job + _TAKEN, 0)
+    return there
 
 
 @functools.cache
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    compiled: Callable[..., None]
-    compiled = compiled_function(function, types.void(*[_int64] * _ARGUMENTS[function]), OPTIONS)
-    return compiled
+def _compiled(function: Callable[..., Any], arguments: int, result: Any) -> Callable[..., Any]:
+    return compiled_function(function, result(*[_int64] * arguments), OPTIONS)
 
 
-class _Crew:
-    """The threads, as many as were ever asked for."""
-
-    def __init__(self) -> None:
-        self.busy = threading.Lock()
-        self.size, self.job = 0, 0
-        self._capacity, self._memory = 0, np.empty(0, np.int64)
-
-    def grow(self, size: int) -> None:
-        """Have so many threads besides the caller's."""
-        if size > self._capacity:  # Those there are go on sleeping by their own memory.
-            self.size, self._capacity = 0, max(size, cores())
-            self._memory = np.zeros((self._capacity + 2) * _SLEEPER // 8, np.int64)
-            self.job = -(-self._memory.__array_interface__["data"][0] // 64) * 64
-            _compiled(_prepare)(self.job, self._capacity)
-        try:
-            while self.size < size:
-                args = (self.size + 1, self.job, self._memory)
-                threading.Thread(target=_work, args=args, name="cupyrnn", daemon=True).start()
-                self.size += 1
-        except BaseException:  # It may have been started all the same: begin anew.
-            self.size = self._capacity = 0
-            raise
+@functools.cache
+def _serving() -> int:
+    """Return the address of what threads do for ever: of code that is never freed."""
+    options = {name: value for name, value in OPTIONS.items() if name != "nogil"}
+    code = compiled_callback(_serve, types.void(_int64), options)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
+    address: int = code.address
+    return address
 
 
-def _work(k: int, job: int, memory: Any) -> None:
-    """Be a thread; the memory is held for as long as it looks at it, the interpreter's end too."""
-    _compiled(_serve)(k, job)
+def _shared_words() -> int:
+    """Return where the words are that threads share, zeros; 0 where there is no memory for them."""
+    if not _POSIX:
+        return 0
+    take = ctypes.CDLL(None).calloc
+    take.restype, take.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 2
+    return -(-(take(_MOST + 1, _OWN) or 0) // 64) * 64
 
 
-_crew = _Crew()
+_job = _shared_words()
 
 
 def _after_fork() -> None:
     """A child has no threads but one."""
-    global _crew
-    _crew = _Crew()
-    _helpers.cache_clear()
+    global _job
+    _job = _shared_words()
 
 
-if hasattr(os, "register_at_fork"):
+if _POSIX:
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@functools.cache
-def _helpers(n: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n - 1, thread_name_prefix="cupyrnn")
+def _word(place: int) -> int:
+    return ctypes.c_int64.from_address(_job + place).value if _job else 0
 
 
-class Claim:
-    """The threads for one call, if they are free: a context."""
+def most() -> int:
+    """Return how many threads a call may have: one while another call has them."""
+    return 1 if not _job or _word(_TAKEN) else min(count(), _MOST)
 
-    def __enter__(self) -> Claim:
-        self._crew = _crew
-        self._held = self._crew.busy.acquire(blocking=False)
-        return self
 
-    def most(self) -> int:
-        """Return how many a call may have."""
-        return count() if self._held else 1
+def size() -> int:
+    """Return how many threads there are, with that of a call."""
+    return _word(_SIZE) + 1
 
-    def wake(self, n: int) -> bool:
-        """Wake as many as will compute a call; return whether there are so many."""
-        if n > 1:
-            if self._crew.size < n - 1:
-                try:
-                    self._crew.grow(n - 1)
-                except Exception:  # The system has no more of them, or not what wakes them.
-                    return False
-            _compiled(_wake)(n, self._crew.job)
-        return True
 
-    def run(self, n: int, loop: int, double: bool, argument: int) -> None:
-        """Call the compiled loop(k, n, 1, argument) for all k < n at once, who are awake."""
-        if n > 1:
-            _compiled(_run)(n, self._crew.job, loop, double, argument)
-        else:
-            _compiled(_alone)(loop, double, argument)
+def wake(n: int) -> None:
+    """Wake those that will compute a call with this one; they go to sleep again if none comes."""
+    if n > 1:
+        _compiled(_tell, 2, types.void)(_job, n)
 
-    def share(self, n: int, function: Callable[..., None], meeting: Array, *args: Any) -> None:
-        """
-        Call function(k, n, *args) for all k < n at once, by threads that wait in Python.
 
-        For a compiled function of arrays, which has no address that could be called.
+def run(n: int, loop: int, double: bool, argument: int) -> bool:
+    """
+    Call the compiled loop(k, n, 1, argument) for all k < n at once.
 
-        Parameters
-        ----------
-        meeting
-            The integer at which they wait for each other, zero.
-        """
-        begun = [_helpers(n).submit(function, k, n, *args) for k in range(1, n)]
-        try:
-            function(0, n, *args)
-        except BaseException:
-            # Ctrl-C before this thread's part: the others, who wait for it, are to go on. What they
-            # write is lost.
-            meeting[...] = 2**62
-            raise
-        finally:
-            wait(begun)
-
-    def __exit__(self, *error: object) -> None:
-        if self._held:
-            if error[0] is not None and self._crew.job:  # They may be awake for nothing.
-                _compiled(_run)(1, self._crew.job, 0, False, 0)
-            self._crew.busy.release()
+    Returns whether it did: for n > 1 the threads may be another call's, or the system has no more.
+    """
+    serve = _serving() if n > 1 else 0
+    done: bool = _compiled(_run, 6, types.boolean)(_job, serve, n, loop, double, argument)
+    return done
