@@ -117,6 +117,49 @@ def test_gradients_are_those_of_vjp(some: list[cases.Case]) -> None:
             assert_close(grads[f"{name}_grad"], e, "float64", name, at_least=10)
 
 
+CORNERS = {  # where x is at one, with alpha and beta
+    "Relu": (0.0, 0.0, [0.0]),
+    "LeakyRelu": (0.1, 0.0, [0.0]),
+    "ThresholdedRelu": (0.7, 0.0, [0.7]),
+    "HardSigmoid": (0.25, 0.5, [-2.0, 2.0]),
+    "Elu": (1.0, 0.0, [0.0]),
+}
+
+
+@pytest.mark.parametrize("clip", [None, 3.0])
+@pytest.mark.parametrize("name", truth.ACTIVATIONS)
+def test_corners_are_seen(name: str, clip: float | None) -> None:
+    alpha, beta, places = CORNERS.get(name, (0.5, 0.5, []))
+    for place in (*places, *(() if clip is None else (-clip, clip))):
+        watch = truth._Watch()
+        truth._activation(watch, clip, name, alpha, beta, np.array([[place + 2.0**-12]]))
+        assert 0 < watch.bend <= 2.0**-12
+    watch = truth._Watch()
+    truth._activation(watch, clip, name, alpha, beta, np.array([[1.3]]))
+    assert watch.bend > 0.1
+
+
+def test_gradients_are_not_drawn_at_a_corner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case whose first numbers are near a bend has others; without gradients it keeps them."""
+    outputs_of = truth.outputs_of
+    for gradients in (False, True):
+        n, plan = next((n, p) for n, p in enumerate(PLANS) if p.gradients == gradients)
+        first = cases.draw(n, plan)
+        near = iter([2.0**-11])
+        monkeypatch.setattr(
+            truth,
+            "outputs_of",
+            lambda *a, near=near, **k: (found := outputs_of(*a, **k))._replace(
+                bend=next(near, found.bend)
+            ),
+        )
+        again = cases.draw(n, plan)
+        monkeypatch.undo()
+        assert first is not None
+        assert again is not None
+        assert bool((first.inputs["X"] == again.inputs["X"]).all()) != gradients
+
+
 def test_the_same_bytes_every_time(tmp_path: Path, some: list[cases.Case], folder: Path) -> None:
     again = drawn(range(0, len(PLANS), 23 * 9))
     for case in again:

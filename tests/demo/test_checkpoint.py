@@ -375,6 +375,24 @@ def test_a_second_run_on_one_checkpoint_stops(
     assert {p.name for p in tmp_path.iterdir()} == {"x.npz", "x.png"}
 
 
+def test_a_lock_file_that_goes_before_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run ends between the two and removes it: what is locked is the file at the path."""
+    path, locked = tmp_path / "x.npz", files._locked
+
+    def late(fd: int, **kwargs: Any) -> bool:
+        monkeypatch.setattr(files, "_locked", locked)
+        path.with_name(".x.npz.lock").unlink()
+        return locked(fd, **kwargs)
+
+    monkeypatch.setattr(files, "_locked", late)
+    with files.lock(path):
+        assert path.with_name(".x.npz.lock").exists()
+        with pytest.raises(files.WriteError, match="Another run is using it"), files.lock(path):
+            pass
+
+
 def test_a_full_disk_ends_the_run_and_leaves_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

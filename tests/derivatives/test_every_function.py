@@ -153,7 +153,8 @@ PYTHON = {
     ";np.add.reduce(x,axis=1);np.add.accumulate(x);np.multiply.reduce(x);np.maximum.reduce(x)"
     ";np.multiply.accumulate(x,axis=1);np.add.reduceat(x,[0,2]);np.logical_or.reduce(x>0.5)"
     ";np.minimum.reduce(x,axis=None);np.lib.stride_tricks.sliding_window_view(x,2,0)"
-    ";np.linalg.norm(x,axis=1);np.pad(x,1,mode='reflect');np.sum(x,initial=x.size)",
+    ";np.linalg.norm(x,axis=1);np.pad(x,1,mode='reflect');np.sum(x,initial=x.size)"
+    ";np.copysign(x-0.5,y-1.5);np.add.reduce(x,initial=5.);np.nan_to_num(x*[np.inf,1,-np.inf])",
     "refused": "float(x[0,0]);int(x[0,0]);complex(x[0,0]);math.sin(x[0,0]);math.fsum(x[0])"
     ";math.floor(x[0,0]);divmod(x,y);round(x);hash(x);{x[0,0]:1};[0][x[0,0]];range(x[0,0]);x&x;x|1"
     ";~x;x<<1;np.array([x[0],x[1]]);np.array(x);np.array(list(x));np.float64(x[0,0]);np.matrix(x)"

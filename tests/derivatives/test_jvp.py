@@ -510,6 +510,24 @@ def test_no_tangent_is_too_large_or_too_small(dtype: str, growth: float, small: 
         assert_close(along[1] / u, [1 - np.tanh(0.5) ** 2], dtype, "small")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "powers"), [("float32", (-126, 127)), ("float64", (-1000, 1023))]
+)
+def test_tangents_of_every_size(dtype: str, powers: tuple[int, int]) -> None:
+    x = np.ones(1, dtype)
+    for power in range(*powers):
+        tangent = np.ldexp(x, power)
+        np.testing.assert_array_equal(cupyrnn.jvp(lambda x: -x, (x,), (tangent,))[1], -tangent)
+
+
+def test_a_tangent_in_another_memory_order(rng: np.random.Generator) -> None:
+    """What depends on the strides of a value moves its tangent in the same way."""
+    x, v = np.asfortranarray(rng.standard_normal((3, 4))), rng.standard_normal((3, 4))
+    value, along = cupyrnn.jvp(lambda x: x.T.ravel(order="K"), (x,), (v,))
+    np.testing.assert_array_equal(value, x.T.ravel(order="K"))
+    np.testing.assert_array_equal(along, np.asfortranarray(v).T.ravel(order="K"))
+
+
 def test_the_clip_is_the_one_of_the_values_precision(ops: Ops, rng: np.random.Generator) -> None:
     """complex64 has as many bytes as float64."""
     inputs = lstms.problem(rng, (6, 3, 2, 5), False, np.float32)

@@ -301,10 +301,14 @@ def with_defaults(name: str) -> Activation:
     return Activation(name, FUNCTIONS[name].alpha or 0.0, FUNCTIONS[name].beta or 0.0)
 
 
+def with_others(name: str) -> Activation:
+    alpha, beta = OTHERS.get(name, (None, None))
+    return Activation(name, alpha or 0.0, beta or 0.0)
+
+
 @pytest.mark.parametrize("clip", [None, 0.5])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_slopes_and_curvatures(name: str, clip: float | None) -> None:
-    a = with_defaults(name)
+@pytest.mark.parametrize("a", [f(name) for f in (with_defaults, with_others) for name in FUNCTIONS])
+def test_slopes_and_curvatures(a: Activation, clip: float | None) -> None:
     x = np.array([-30.0, -2.6, -1.3, -0.51, -0.2, -1e-9, 1e-9, 0.2, 0.49, 0.51, 1.7, 2.6, 30.0])
     with np.errstate(all="ignore"):
         value, slope = activate(np, a, clip, x + 1j * TANGENT)
@@ -318,6 +322,8 @@ def test_slopes_and_curvatures(name: str, clip: float | None) -> None:
     for tangent, difference in ((value, up - down), (slope, slope_up - slope_down)):
         expected = difference / (2 * step)
         np.testing.assert_allclose(tangent.imag[safe] / TANGENT, expected[safe], atol=2e-8)
+    if clip is not None:  # the slope is the one of what is clipped
+        assert not activate(np, a, clip, np.array([-clip, clip]))[1].any()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -14,7 +14,7 @@ from cupyrnn import Gate
 
 # ruff: noqa: E501 - a case a line
 
-T, B, I, H = 5, 3, 4, 2
+T, B, I, H = 5, 3, 5, 2
 GATES = {
     "lstm": ("i", "f", "ci", "o"),
     "gru": ("r", "u", "c"),
@@ -124,7 +124,10 @@ def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) 
     weights = cupyrnn.block_gru_from_gates(gates)
     x, h, other = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
     out = cupyrnn.block_gru(x, h, *weights)
+    before = [a.copy() for a in weights]
     reversed_ = cupyrnn.block_gru(x, h, *cupyrnn.reverse_update_gate(weights))
+    for a, e in zip(weights, before, strict=True):
+        np.testing.assert_array_equal(a, e)
 
     def step(x_t: Any, h: Any, keep: Any) -> Any:
         def z(name: str, state: Any) -> Any:
@@ -138,9 +141,8 @@ def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) 
         h, other = step(x[t], h, True), step(x[t], other, False)
         assert_close(out.h[t], h, "float64", "h")
         assert_close(reversed_.h[t], other, "float64", "h")
-    for a, e in zip(
-        cupyrnn.reverse_update_gate(cupyrnn.reverse_update_gate(weights)), weights, strict=True
-    ):
+    twice = cupyrnn.reverse_update_gate(cupyrnn.reverse_update_gate(weights))
+    for a, e in zip(twice, weights, strict=True):
         np.testing.assert_array_equal(a, e)
     again = cupyrnn.block_gru_from_gates(cupyrnn.block_gru_to_gates(*weights))
     for a, e in zip(again, weights, strict=True):
@@ -225,6 +227,35 @@ def test_layers_of_an_auto_select_that_is_linear_have_input_matrices() -> None:
     np.testing.assert_array_equal(joined.params, packed.params)
     for part in parts:  # each is a net of its own
         output(part, np.ones((T, B, part.input_size), np.float32))
+
+
+def arrays_of(tree: Any) -> list[Any]:
+    """Return all arrays in mappings and sequences."""
+    if isinstance(tree, np.ndarray):
+        return [tree]
+    parts = (
+        tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    )
+    return [a for part in parts for a in arrays_of(part)]
+
+
+@pytest.mark.parametrize("mode", ["packed", "lstm", "gru"])
+def test_nothing_is_a_view(mode: str, rng: np.random.Generator) -> None:
+    """What a converter returns shares no memory with its argument, there and back."""
+    (gates,) = gates_of(rng, "gru" if mode == "gru" else "lstm", 1, 1)
+    if mode == "lstm":
+        peephole = rng.standard_normal(H)
+        gates = {n: g if n == "ci" else g._replace(peephole=peephole) for n, g in gates.items()}
+    gates = {n: g._replace(recurrent_bias=None) for n, g in gates.items()}
+    there, back = {
+        "packed": (lambda g: cupyrnn.params_from_gates([g]), cupyrnn.params_to_gates),
+        "lstm": (cupyrnn.block_lstm_from_gates, lambda w: cupyrnn.block_lstm_to_gates(*w[:5])),
+        "gru": (cupyrnn.block_gru_from_gates, lambda w: cupyrnn.block_gru_to_gates(*w)),
+    }[mode]
+    weights = there(gates)
+    for given, made in ((gates, weights), (weights, back(weights))):
+        for a in arrays_of(given):
+            assert not any(np.shares_memory(a, b) for b in arrays_of(made))
 
 
 def test_directions_are_joined(rng: np.random.Generator) -> None:
@@ -346,6 +377,7 @@ def quantized(**changed: Any) -> Any:
         (lambda: cupyrnn.params_from_gates([LSTM], projections=[]), ValueError, "params_from_gates: projections has 0 entries, expected L*D = 1"),
         (lambda: cupyrnn.params_to_gates(cupyrnn.init_params(num_layers=1, num_units=3, input_size=2, num_proj=2)), ValueError, "params_to_gates: params is of a net with num_proj, which this form does not have"),
         (lambda: cupyrnn.block_lstm_from_gates({**LSTM, "i": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['f'] has no peephole, but gates['i'] has"),
+        (lambda: cupyrnn.block_lstm_from_gates({**LSTM, **dict.fromkeys("if", ONE._replace(peephole=np.ones(2)))}), ValueError, "block_lstm_from_gates: gates['o'] has no peephole, but gates['i'] has"),
         (lambda: cupyrnn.block_lstm_from_gates({**LSTM, "ci": ONE._replace(peephole=np.ones(2))}), ValueError, "block_lstm_from_gates: gates['ci'] has a peephole, expected one in i, f and o alone"),
         (lambda: cupyrnn.block_gru_from_gates(dict.fromkeys("ruc", ONE._replace(peephole=np.ones(2)))), ValueError, "block_gru_from_gates: gates['r'] has a peephole, which a GRU does not have"),
         (lambda: cupyrnn.reverse_update_gate(NET), ValueError, "reverse_update_gate: weights is of a net with lstm, expected gru"),

@@ -87,3 +87,15 @@ def test_beside_onnx_runtimes_operator(D: int, tmp_path: Path, rng: np.random.Ge
     before = cupyrnn.cudnn_rnn(x, h, h, exact, is_training=False).output
     assert 1e-4 < np.abs(before - found).max() < OF_ITS_ROUNDING
     assert 1e-4 < np.abs(before - theirs).max() < OF_ITS_ROUNDING
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("scale", ["float16", "float32", "float64"])
+def test_the_ends_of_the_ranges(dtype: str, scale: str) -> None:
+    """Every zero point, and a float16 scale by which float16 would overflow."""
+    limits = np.iinfo(dtype)
+    q = np.array([limits.min, 0, limits.max], dtype)
+    for zero in (limits.min, limits.max):
+        found = cupyrnn.dequantize(q, np.array(700, scale), np.array(zero, dtype))
+        assert found.dtype == ("float64" if scale == "float64" else "float32")
+        np.testing.assert_array_equal(found, 700.0 * (q.astype(int) - zero))
