@@ -70,6 +70,7 @@ class RunArguments(NamedTuple):
     seed: object = 0
     seed2: object = 0
     save: object = "all"
+    reverse: object = False
 
 
 class Run(NamedTuple):
@@ -83,11 +84,13 @@ class Run(NamedTuple):
     lengths: NDArray[np.int32] | None = None
     resets: NDArray[np.bool_] | None = None  # [T, B]
     every: int | None = None  # whether the steps leave all or every k-th state
+    reverse: bool = False
 
     @property
     def packing(self) -> Packing:
         """The sequences without padding."""
-        return Packing(self.xp, self.sizes.T, self.sizes.B, self.lengths, self.resets)
+        T, B, *_ = self.sizes
+        return Packing(self.xp, T, B, self.lengths, self.resets, self.reverse)
 
     @property
     def steps(self) -> str:
@@ -110,7 +113,7 @@ def check_run(
 ) -> Run:
     """Check all arrays of a call by name, input among them, and its attributes and sizes."""
     xp, dtype = check_arrays(op, required, optional)
-    _, _, dropout, training, time_major, seed, seed2, save = arguments
+    _, _, dropout, training, time_major, seed, seed2, save, _ = arguments
     major = check_bool(op, "time_major", time_major)
     *steps, I = expect_rank(op, "input", required["input"], f"({'T, B' if major else 'B, T'}, I)")
     T, B = steps if major else steps[::-1]
@@ -126,9 +129,15 @@ def check_run(
     return Run(xp, dtype, sizes, I, major, every=every if sizes.is_training else None)
 
 
-def check_sequences(op: str, run: Run, arguments: RunArguments) -> Run:
-    """Return the call with its lengths and resets."""
+def check_sequences(op: str, run: Run, arguments: RunArguments, D: int) -> Run:
+    """Return the call with its lengths and resets, and the way that one direction runs."""
     (T, B, *_), (lengths, resets, *_) = run.sizes, arguments
+    if check_bool(op, "reverse", arguments.reverse):
+        if D > 1:
+            raise ValueError(
+                f"{op}: reverse is True, expected False with direction = bidirectional"
+            )
+        run = run._replace(reverse=True)
     if lengths is resets is None:
         return run
     steps = (T, B) if run.time_major else (B, T)
@@ -242,7 +251,7 @@ def check_packed(
     expect_params_size(op, net.params, made, alone=known is None)
     unchecked = ("input_c",) if is_lstm else ("input_c", "output_c", "output_c_backprop")
     check_shapes(op, call, made, {n: a for n, a in optional.items() if n not in unchecked})
-    return check_sequences(op, call, run), made
+    return check_sequences(op, call, run, D), made
 
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
@@ -482,7 +491,7 @@ class Plans:
         net, run = self._net, self._run
         if run.dtype.char not in "fd" or net.D > 1 or net.rnn_mode == "gru":
             return None
-        if run.I * net.H * net.P == 0 or not fits(self.leaves):
+        if run.reverse or run.I * net.H * net.P == 0 or not fits(self.leaves):
             return None
         form = PackedForm(net)
         return Packed(
@@ -531,7 +540,8 @@ def fingerprint(run: Run, drops: bool, *net: object) -> int:
     rate = dropout if drops else 0.0
     full = None if lengths is None or (lengths == T).all() else lengths.tolist()
     marks = None if resets is None or not resets.any() else resets.tobytes()
-    return zlib.crc32(repr((net, rate, real_dtype(run.dtype).str, full, marks)).encode())
+    said = net, rate, real_dtype(run.dtype).str, full, marks, *(["reverse"] * run.reverse)
+    return zlib.crc32(repr(said).encode())
 
 
 def packed_fingerprint(net: Net, run: Run) -> int:

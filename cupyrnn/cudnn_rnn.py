@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ._arrays import Settled as Found
-from ._arrays import (
-    check_choice,
-    contiguous_all,
-    on_device,
-    signature,
-)
+from ._arrays import check_choice, contiguous_all, on_device, signature
 from ._net import (
     OWN,
     OWNERS,
@@ -116,13 +111,14 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
     from .cudnn import engine as _cudnn
 
     by = "cudnn" if engine == "auto" else engine
-    if run.dtype.kind == "c":
-        reason: str | None = "cuDNN does not take complex arrays"
-    elif run.resets is not None:
-        reason = "cuDNN does not take resets"
-    elif run.every is not None:
-        reason = "cuDNN keeps all that its gradient needs, whatever save is"
-    else:
+    reasons = (
+        (run.dtype.kind == "c", "cuDNN does not take complex arrays"),
+        (run.resets is not None, "cuDNN does not take resets"),
+        (run.reverse, "cuDNN does not run one direction in reverse"),
+        (run.every is not None, "cuDNN keeps all that its gradient needs, whatever save is"),
+    )
+    reason = next((why for so, why in reasons if so), None)
+    if reason is None:
         with on_device(xp, input):
             problem = _problem(net, run.sizes, by)
             reason = _cudnn.why_not(problem, input.dtype.name, run.lengths)
@@ -151,13 +147,13 @@ def _check(
 
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
-    lengths, resets, *attributes, seed, seed2, save = run
+    lengths, resets, *attributes, seed, seed2, save, reverse = run
     given = dict(backward or {})
     reserved = given.pop("host_reserved", None)
     # Any integer is a seed: not to be looked up by. Lengths and resets have values.
     if not (lengths is resets is None) or not type(seed) is type(seed2) is int:
         return _check_all(op, states, net, run, engine, backward)
-    said = (op, engine, *net.said, *attributes, save)
+    said = (op, engine, *net.said, *attributes, save, reverse)
     key = signature(said, (*states, net.params, *given.values()))
     key = None if key is None else (*key, net.known)
     found = _SETTLED.get(key)
@@ -255,6 +251,7 @@ def cudnn_rnn(
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
+    reverse: bool = False,
     rnn_mode: RNNMode | None = None,
     input_mode: InputMode | None = None,
     direction: Direction | None = None,
@@ -307,6 +304,9 @@ def cudnn_rnn(
         marked step t and step t-1: the forward direction enters step t with zero states, the
         backward direction enters step t-1 with zero states. [B, T] if time_major is False. cuDNN
         does not have it.
+    reverse : bool
+        Run one direction backwards: each sequence from its own last step to its first, in every
+        layer, as the second direction of a bidirectional net. False for two. cuDNN has it not.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
@@ -386,14 +386,13 @@ def cudnn_rnn(
     op = "cudnn_rnn"
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
-    run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save)
+    run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     states = input, input_h, input_c
     call = _check(op, states, settled(op, params, attributes), run, engine)
     xp, dtype, net = call.run.xp, call.run.dtype, call.net
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
         x, h, c = time_major_of(xp, dtype, time_major, (input, input_h, c))
-        output_c = None
         if call.by_cudnn:
             from .cudnn import engine as _cudnn
 
@@ -404,9 +403,8 @@ def cudnn_rnn(
             if not is_training:
                 reserve_space = xp.zeros((), dtype)
         else:
-            output, last, reserve_space = _forward(call, x, call.states(h, c))
-            output_h, *others = last
-            output_c = others[0] if others else None
+            output, (output_h, *others), reserve_space = _forward(call, x, call.states(h, c))
+            output_c = (*others, None)[0]
         host_reserved = np.zeros((), np.int8)
         if is_training and call.plans is not None:
             host_reserved = call.plans.host_reserved.copy()
@@ -430,6 +428,7 @@ def cudnn_rnn_engine(
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
+    reverse: bool = False,
     rnn_mode: RNNMode | None = None,
     input_mode: InputMode | None = None,
     direction: Direction | None = None,
@@ -462,6 +461,8 @@ def cudnn_rnn_engine(
     resets : [T, B] booleans on the host, optional
         Marks the steps at which a sequence begins anew; [B, T] if time_major is False. cuDNN does
         not have them.
+    reverse : bool
+        Run one direction backwards. cuDNN does not have it.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
@@ -512,10 +513,9 @@ def cudnn_rnn_engine(
     >>> cupyrnn.cudnn_rnn_engine(x, h, c, params)
     'numpy'
     """
-    op = "cudnn_rnn_engine"
+    op, extent = "cudnn_rnn_engine", (sequence_lengths, resets)
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
-    extent = sequence_lengths, resets
-    run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save)
+    run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     states = input, input_h, input_c
     return _check(op, states, settled(op, params, attributes), run, engine).engine
 
@@ -537,6 +537,7 @@ def cudnn_rnn_backprop(
     host_reserved: NDArray[np.int8] | None = None,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
+    reverse: bool = False,
     rnn_mode: RNNMode | None = None,
     input_mode: InputMode | None = None,
     direction: Direction | None = None,
@@ -588,6 +589,8 @@ def cudnn_rnn_backprop(
         sequence's end.
     resets : [T, B] booleans on the host, optional
         The marks of the forward call. [B, T] if time_major is False.
+    reverse : bool
+        Whether the one direction of the forward call ran backwards.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
@@ -648,7 +651,8 @@ def cudnn_rnn_backprop(
     """
     op = "cudnn_rnn_backprop"
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
-    run = RunArguments(sequence_lengths, resets, dropout, True, time_major, seed, seed2)
+    extent = sequence_lengths, resets
+    run = RunArguments(*extent, dropout, True, time_major, seed, seed2, reverse=reverse)
     given = {
         "output": output,
         "output_h": output_h,

@@ -249,7 +249,7 @@ def _check(
         widths.append((H, P))
     net = _Layers(L, D, tuple(widths))
     check_shapes(op, call, net, arrays, symbol)
-    call = check_sequences(op, call, run)
+    call = check_sequences(op, call, run, D)
     check_weights(op, form, entries, call.I, D, widths, layered)
     grads = () if backward is None else (backward["output_h_backprop"], *others_grad)
     return _Call(call, net, form, checked, (input_h, *others), grads)
@@ -359,6 +359,7 @@ def stacked_rnn(
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
+    reverse: bool = False,
     direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: int = 0,
@@ -408,6 +409,9 @@ def stacked_rnn(
     resets : [T, B] booleans on the host, optional
         Marks the steps at which an episode or a packed document begins: no state passes between a
         marked step t and step t-1, in either direction. [B, T] if time_major is False.
+    reverse : bool
+        Run one direction backwards: each sequence from its own last step to its first, as the
+        second direction of a bidirectional net does, in every layer. False for two directions.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
@@ -492,7 +496,7 @@ def stacked_rnn(
     op = "stacked_rnn"
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
-    run = run._replace(save=save)
+    run = run._replace(save=save, reverse=reverse)
     call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
     with on_device(call.run.xp, input):
         return _forward(call, input, weights, attributes)
@@ -514,6 +518,7 @@ def stacked_rnn_backprop(
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
+    reverse: bool = False,
     direction: Direction = "unidirectional",
     dropout: float = 0.0,
     cell_clip: float | None = None,
@@ -555,6 +560,8 @@ def stacked_rnn_backprop(
         sequence's end.
     resets : [T, B] booleans on the host, optional
         The marks of the forward call. [B, T] if time_major is False.
+    reverse : bool
+        Whether the one direction of the forward call ran backwards.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
@@ -610,7 +617,7 @@ def stacked_rnn_backprop(
     """
     op = "stacked_rnn_backprop"
     attributes = Attributes(None, cell_clip, gate_order, recurrent_activation)
-    run = RunArguments(sequence_lengths, resets, dropout, True, time_major)
+    run = RunArguments(sequence_lengths, resets, dropout, True, time_major, reverse=reverse)
     given = {
         "output": output,
         "output_h": output_h,

@@ -92,8 +92,8 @@ class Gradients(NamedTuple):
 
     x: Any  # [N, K], rounded to its dtype
     weights: Sequence[Any]  # like those of cell.inputs and cell.recurrent; None: not wanted
-    # Of the rows of each of the deltas, added to; None where they are not wanted.
-    sums: Sequence[Any] | None
+    # Of the rows of each of the deltas, added to. None where they are not wanted, or for all.
+    sums: Any
     vectors: Any = None  # of the cell's own vectors, added to
     by: str = "sum"
     adds: bool = False  # whether those of the weights are added to, too

@@ -241,6 +241,8 @@ class Packing(Rows):
     resets : [T, B], optional
         The steps before which a sequence is cut: no state passes from the step before to a marked
         one, in either direction.
+    reverse
+        Whether each sequence runs from its last step to its first.
     """
 
     def __init__(
@@ -250,8 +252,9 @@ class Packing(Rows):
         B: int,
         lengths: NDArray[Any] | None = None,
         resets: NDArray[np.bool_] | None = None,
+        reverse: bool = False,
     ) -> None:
-        self._T, self._B = T, B
+        self._T, self._B, self._backwards = T, B, reverse
         self._segments: _Segments | None = None
         if (lengths is None or count_rows(T, B, lengths) == T * B) and resets is None:
             super().__init__(xp, T, B)
@@ -309,7 +312,11 @@ class Packing(Rows):
         return taken, self._xp.asarray(missing) if missing.size else None
 
     def _entering(self, reverse: bool, back: bool) -> _Route:
+        reverse = reverse != self._backwards
         return self._route(not reverse, None if reverse else self._lost, back)
+
+    def _leaving(self, reverse: bool, back: bool) -> _Route:
+        return self._route(reverse != self._backwards, None, back)
 
     def _take(self, states: Array, route: _Route) -> Array:
         index, missing = route
@@ -318,21 +325,21 @@ class Packing(Rows):
             taken[..., missing, :] = 0
         return taken
 
-    def pack(self, a: Array, reverse: bool = False) -> Array:
+    def pack(self, a: Array) -> Array:
         """Return the rows [N, K] of a[T, B, K], a view where it can be."""
         if self._segments is None:
-            a = a[::-1] if reverse else a
+            a = a[::-1] if self._backwards else a
             return a.reshape(self._T * self._B, a.shape[2])
         rows = a.reshape(self._T * self._B, a.shape[2]).take(self._padded, 0)
-        return self.reverse(rows) if reverse else rows
+        return self.reverse(rows) if self._backwards else rows
 
-    def unpack(self, rows: Array, out: Array, reverse: bool = False) -> None:
+    def unpack(self, rows: Array, out: Array) -> None:
         """Write rows [N, K] to out[T, B, K], zeros in the padding."""
         if self._segments is None:
             values = rows.reshape(out.shape)
-            out[...] = values[::-1] if reverse else values
+            out[...] = values[::-1] if self._backwards else values
             return
-        values = self.reverse(rows) if reverse else rows
+        values = self.reverse(rows) if self._backwards else rows
         if self.rows < self._T * self._B:
             out[...] = 0
         flat = out.reshape(self._T * self._B, out.shape[2])
@@ -357,6 +364,7 @@ class Packing(Rows):
         padded
             Whether they are looked for among those of the padded array, else among those of `pack`.
         """
+        reverse = reverse != (padded and self._backwards)
         if self._segments is not None:
             index = self._mirrored[rows] if reverse else rows
             return self._padded[index] if padded else index
@@ -366,13 +374,14 @@ class Packing(Rows):
         steps = np.arange(self._T - 1 - rows.start // B, self._T - 1 - rows.stop // B, -1)
         return self._xp.asarray((steps[:, None] * B + np.arange(B)).reshape(-1))
 
-    def moves(self, reverse: bool = False) -> bool:
-        """Return whether rows lie elsewhere than in the padded array."""
-        return reverse or self._segments is not None
+    @property
+    def moves(self) -> bool:
+        """Whether rows lie elsewhere than in the padded array."""
+        return self._backwards or self._segments is not None
 
-    def like(self, a: Array, reverse: bool = False) -> Array:
+    def like(self, a: Array) -> Array:
         """Return memory for the rows of a new a[T, B, K]: `a` itself where they do not move."""
-        if not self.moves(reverse):
+        if not self.moves:
             return a
         rows: Array = self._xp.empty((self.rows, a.shape[2]), a.dtype)
         return rows
@@ -408,7 +417,7 @@ class Packing(Rows):
         return (
             states
             if self._segments is None
-            else self._take(states, self._route(reverse, None, back=True))
+            else self._take(states, self._leaving(reverse, back=True))
         )
 
     def leave_grad(self, grads: Array, reverse: bool = False) -> Array:
@@ -416,7 +425,7 @@ class Packing(Rows):
         return (
             grads
             if self._segments is None
-            else self._take(grads, self._route(reverse, None, back=False))
+            else self._take(grads, self._leaving(reverse, back=False))
         )
 
 

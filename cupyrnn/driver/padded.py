@@ -38,6 +38,10 @@ class Extent(NamedTuple):
     resets: NDArray[np.bool_] | None = None
     reverse: bool = False
 
+    def packing(self, xp: ModuleType, B: int) -> Packing:
+        """Return the sequences without padding."""
+        return Packing(xp, self.steps, B, self.lengths, self.resets, self.reverse)
+
 
 class Again(NamedTuple):
     """In place of what the steps save: some of their states, and the cell that makes the rest."""
@@ -101,8 +105,8 @@ def _plain(xp: ModuleType, states: Any) -> Any:
 def _layer_of(
     xp: ModuleType, padded: Padded, extent: Extent, packing: Packing, saved: Any
 ) -> Layer:
-    first = each(_plain(xp, padded.first), lambda s: packing.enter(s, extent.reverse))
-    x = packing.pack(contiguous(xp, padded.x[: extent.steps]), extent.reverse)
+    first = each(_plain(xp, padded.first), packing.enter)
+    x = packing.pack(contiguous(xp, padded.x[: extent.steps]))
     return Layer(x, first, packing, saved)
 
 
@@ -112,33 +116,31 @@ def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
     if extent is None:
         _layer.forward_step(xp, cell, contiguous(xp, x), _plain(xp, first), outputs)
         return
-    steps, lengths, resets, reverse = extent
-    packing = Packing(xp, steps, x.shape[1], lengths, resets)
+    packing, steps = extent.packing(xp, x.shape[1]), extent.steps
     if steps < len(x):
         for a in outputs:
             a[steps:] = 0
         outputs = type(outputs)._make([a[:steps] for a in outputs])
-    if not packing.moves(reverse):
+    if not packing.moves:
         _layer.forward(xp, cell, _layer_of(xp, padded, extent, packing, outputs))
         return
-    saved = type(outputs)._make([packing.like(a, reverse) for a in outputs])
+    saved = type(outputs)._make([packing.like(a) for a in outputs])
     _layer.forward(xp, cell, _layer_of(xp, padded, extent, packing, saved))
     for a, rows in zip(outputs, saved, strict=True):
-        packing.unpack(rows, a, reverse)
+        packing.unpack(rows, a)
 
 
 def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
     """Return every k-th of the states [T, B, ·] that `forward` left, for the gradient."""
-    steps, lengths, resets, reverse = extent
-    packing = Packing(xp, steps, states.h.shape[1], lengths, resets)
+    packing, steps = extent.packing(xp, states.h.shape[1]), extent.steps
     kept = recompute.kept_rows(packing, every)
 
     def rows(a: Array) -> Array:
-        packed = packing.pack(a[:steps], reverse)
+        packed = packing.pack(a[:steps])
         if every > 1:
             return packed[xp.asarray(kept)]
         # h has memory of its own, and the caller mostly keeps it. The others share theirs.
-        return packed if a is states.h or packing.moves(reverse) else packed.copy()
+        return packed if a is states.h or packing.moves else packed.copy()
 
     return Kept(every, each(states, rows))
 
@@ -185,20 +187,19 @@ def backward(
         x = contiguous(xp, x)
         _layer.backward_step(xp, cell, x, step, _plain(xp, given), carried, grads)
         return grads.x, carried
-    steps, lengths, resets, reverse = extent
-    packing = Packing(xp, steps, x.shape[1], lengths, resets)
-    moves, again = packing.moves(reverse), isinstance(outputs, Again)
+    packing, steps = extent.packing(xp, x.shape[1]), extent.steps
+    moves, again = packing.moves, isinstance(outputs, Again)
 
     def packed(a: Array) -> Array:
         a = contiguous(xp, a if steps == len(x) else a[:steps])
-        return packing.pack(a, reverse) if moves or again else a
+        return packing.pack(a) if moves or again else a
 
     saved = outputs.kept if again else each(outputs, packed)
     layer = _layer_of(xp, padded, extent, packing, saved)
     carried = each(first, lambda s: xp.zeros((packing.sequences, s.shape[1]), compute))
     x_grad = xp.empty(x.shape, dtype)
     x_grad[steps:] = 0
-    rows = packing.like(x_grad[:steps], reverse)
+    rows = packing.like(x_grad[:steps])
     rows = rows if moves else packing.pack(rows)
     given, grads = each(given, packed), grads._replace(x=rows)
     if again:
@@ -208,6 +209,6 @@ def backward(
     else:
         _layer.backward(xp, cell, layer, given, carried, grads)
     if moves:
-        packing.unpack(rows, x_grad[:steps], reverse)
-        carried = each(carried, lambda s: packing.enter_grad(s, reverse))
+        packing.unpack(rows, x_grad[:steps])
+        carried = each(carried, packing.enter_grad)
     return x_grad, carried

@@ -131,7 +131,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
             values = _drop(values, mask, sizes)
         if not h:
             # Of the last layer it is made where it is returned, if it can be.
-            made = layer == net.L - 1 and net.D == 1 and not packing.moves()
+            made = layer == net.L - 1 and net.D == 1 and not packing.moves
             shape = packing.rows, widths[1]
             h = [packing.pack(output) if made else xp.empty(shape, dtype) for _ in range(net.D)]
         for d in range(net.D):
@@ -228,7 +228,7 @@ class _Direction(NamedTuple):
         x: Any = Taken(self.x, dtype, n)
         given: Any = None if self.layer.given is None else Taken(self.given, dtype, n)
         into: Any = Taken(self.memory, self.layer.made.dtype, n, self.put)
-        moves = leaves.net.D > 1 or packing.moves()
+        moves = leaves.net.D > 1 or packing.moves
         whole = grads.by in ("examples", "norms") or not moves or n <= block_rows(xp)
         if whole:
             rows = slice(0, n)

@@ -11,7 +11,7 @@ import needs
 import numpy as np
 import pytest
 import reference
-from checks import assert_close, assert_gradients, layouts
+from checks import Ops, assert_close, assert_gradients, layouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems.nets import (
@@ -1252,3 +1252,76 @@ def test_what_two_directions_give_is_rounded_once(ops: Any) -> None:
     expected = (w_to.astype(float) - w_back).sum(0)
     assert (expected > 0).all()
     np.testing.assert_array_equal(grads.input_backprop, np.tile(expected.astype(half), (2, 1, 1)))
+
+
+def flipped(a: Any, lengths: Any) -> Any:
+    """Return [T, B, ...], each sequence from its last step to its first."""
+    found = a.copy()
+    for b, n in enumerate(lengths):
+        found[:n, b] = a[:n, b][::-1]
+    return found
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("save", ["all", "states", 3])
+@pytest.mark.parametrize("kind", ["full", "lengths", "lengths+resets", "batch-major"])
+@pytest.mark.parametrize("mode", MODES)
+def test_one_direction_in_reverse(
+    ops: Any, mode: str, kind: str, save: Any, rng: np.random.Generator
+) -> None:
+    """Beside sequences that are turned round by hand, of two layers, and through `vjp`."""
+    T, B = 7, 4
+    case = Case(mode, T, B, 3, 5, 2, num_proj=2 * (mode == "lstm"))
+    inputs, given, lengths = problem(rng, case), cotangents_of(rng, case), [T] * B
+    said: dict[str, Any] = {"save": save, "engine": own(ops)}
+    by_hand = dict(said)
+    if "lengths" in kind:
+        lengths = [2, 7, 0, 5]
+        case = case._replace(lengths=tuple(lengths))
+    if "resets" in kind:
+        marks = np.arange(T * B).reshape(T, B) % 3 == 1
+        turned = np.zeros_like(marks)
+        for b, n in enumerate(lengths):
+            turned[1:n, b] = marks[1:n, b][::-1]  # no state passes between the same two steps
+        said["resets"], by_hand["resets"] = marks, turned
+    other, due = dict(inputs), dict(given)
+    other["input"] = flipped(inputs["input"], lengths)
+    due["output_backprop"] = flipped(given["output_backprop"], lengths)
+    expected = forward(ops, case, other, **by_hand)
+    by_hand.pop("save")
+    grads = backward(ops, case, other, expected, due, **by_hand)
+    if kind == "batch-major":
+        inputs, given = batch_major(inputs), batch_major(given)
+        said["time_major"] = False
+    out = forward(ops, case, inputs, reverse=True, **said)
+    said.pop("save")
+    found = backward(ops, case, inputs, out, given, reverse=True, **said)
+
+    def as_it_is(a: Any) -> Any:
+        return a.swapaxes(0, 1) if kind == "batch-major" and a.ndim == 3 else a
+
+    pairs = [*zip(out[:3], expected[:3], strict=True), *zip(found, grads, strict=True)]
+    for n, (a, e) in enumerate(pairs):
+        turned = flipped(as_it_is(a), lengths) if n in (0, 3) else as_it_is(a)
+        assert_close(turned, e, "float64", f"{n}")
+    if ops.xp is np:
+        arguments = dict.fromkeys(("input_c",)) | inputs
+        _, pullback = cupyrnn.vjp(
+            cupyrnn.cudnn_rnn, **arguments, **case.attributes, **said, reverse=True, save=save
+        )
+        for a, b in zip(pullback(**given), found, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_reverse_is_checked(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
+    case, both = (Case("gru", 3, 2, 4, 5, direction=d) for d in (UNI, BI))
+    inputs, given = problem(rng, case), cotangents_of(rng, case)
+    with pytest.raises(TypeError, match=r"^cudnn_rnn: reverse is 1, expected a bool"):
+        forward(cupyrnn, case, inputs, reverse=1)
+    with pytest.raises(ValueError, match="reverse is True, expected False with direction"):
+        forward(cupyrnn, both, problem(rng, both), reverse=True)
+    out = forward(cupyrnn, case, inputs, reverse=True)
+    with pytest.raises(ValueError, match="host_reserved"):
+        backward(cupyrnn, case, inputs, out, given)
+    with pytest.raises(RuntimeError, match="cuDNN does not run one direction in reverse"):
+        forward(Ops(cupy_on_cpu), case, inputs, reverse=True, engine="cudnn")

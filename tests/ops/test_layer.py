@@ -201,10 +201,9 @@ class Packed(NamedTuple):
 
 
 def packed_forward(xp: ModuleType, inputs: dict[str, Any], extent: Extent) -> Packed:
-    T, B, _ = inputs["x"].shape
-    packing = Packing(xp, T, B, extent.lengths, extent.resets)
-    x = packing.pack(inputs["x"], extent.reverse)
-    first = States(packing.enter(inputs["h_first"], extent.reverse))
+    packing = extent.packing(xp, inputs["x"].shape[1])
+    x = packing.pack(inputs["x"])
+    first = States(packing.enter(inputs["h_first"]))
     saved = IndRNNOutputs(xp.empty((packing.rows, len(inputs["u"])), x.dtype))
     cell, layer = cell_of(xp, inputs), Layer(x, first, packing, saved)
     return Packed(layer, _layer.forward(xp, cell, layer), cell)
@@ -223,22 +222,22 @@ def test_last_states_and_their_gradient(
     layer, last, cell = packed_forward(xp, there, extent)
     packing = layer.packing
     _, expected = plain(extent, **inputs)
-    assert_close(on_host(ops, packing.leave(last.h, reverse)), expected, "float64", "last h")
+    assert_close(on_host(ops, packing.leave(last.h)), expected, "float64", "last h")
 
     carried = xp.zeros(last.h.shape)
-    carried[...] = packing.leave_grad(ops.to_device(last_grad), reverse)
+    carried[...] = packing.leave_grad(ops.to_device(last_grad))
     x_grad, (w_x, u, b) = xp.empty(layer.x.shape), (xp.zeros(there[n].shape) for n in INPUTS[2:])
     grads = Gradients(x_grad, (w_x,), (b,), u)
     _layer.backward(xp, cell, layer, States(None), States(carried), grads)
     x = xp.empty(inputs["x"].shape)
-    packing.unpack(x_grad, x, reverse)
-    h_first = packing.enter_grad(carried, reverse)
+    packing.unpack(x_grad, x)
+    h_first = packing.enter_grad(carried)
     found = dict(zip(INPUTS, (x, h_first, w_x, u, b), strict=True))
     gradients = {name: on_host(ops, a) for name, a in found.items()}
 
     def moved_last(**moved: Any) -> tuple[Any]:
         layer, last, _ = packed_forward(np, moved, extent)
-        return (layer.packing.leave(last.h, reverse),)
+        return (layer.packing.leave(last.h),)
 
     assert_gradients(moved_last, inputs, (last_grad,), gradients, rng)
 

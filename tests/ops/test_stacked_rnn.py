@@ -532,3 +532,27 @@ def test_errors_of_one_direction() -> None:
                 output_c_backprop=None,
                 reserve_space=space,
             )
+
+
+@pytest.mark.parametrize("save", ["all", 2])
+def test_one_direction_in_reverse(ops: Any, save: Any, rng: np.random.Generator) -> None:
+    """Beside a sequence turned round by hand."""
+    T, B, I, H = 5, 3, 2, 4
+    weights = [
+        cupyrnn.init_block_gru(num_units=H, input_size=K, dtype=np.float64, seed=rng)
+        for K in (I, H)
+    ]
+    h, dy = rng.standard_normal((2, B, H)), rng.standard_normal((T, B, H))
+    x, found = rng.standard_normal((T, B, I)), []
+    for step, reverse in ((1, True), (-1, False)):
+        given, due = np.ascontiguousarray(x[::step]), np.ascontiguousarray(dy[::step])
+        out = ops.stacked_rnn(given, h, None, weights, reverse=reverse, save=save)
+        grads = ops.stacked_rnn_backprop(
+            *(given, h, None, weights, *out[:2], None, due, None, None, out.reserve_space),
+            reverse=reverse,
+        )
+        of_weights = [a for entry in grads.weights_backprop for a in entry]
+        turned = out.output[::step], grads.input_backprop[::step]
+        found.append([*turned, out.output_h, grads.input_h_backprop, *of_weights])
+    for n, (a, e) in enumerate(zip(*found, strict=True)):
+        assert_close(a, e, "float64", f"{n}")
