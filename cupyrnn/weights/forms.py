@@ -280,7 +280,7 @@ def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, 
     if len(dtypes) > 1:
         widest = max(dtypes, key=lambda dtype: dtype.itemsize)
         if any(dtype.kind == "c" for dtype in dtypes):  # which hold a tangent
-            widest = np.result_type(*dtypes)
+            widest = np.dtype("D" if any(dtype.char in "dD" for dtype in dtypes) else "F")
         elif widest.itemsize == 2:  # of the two half formats neither holds the other's values
             widest = np.dtype(np.float32)
         with on_device(xp, next(iter(arrays.values()))):

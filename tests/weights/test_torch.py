@@ -84,6 +84,8 @@ def test_the_widest_dtype(narrow: str, rng: np.random.Generator) -> None:
         halves = {name: a.astype("bfloat16") for name, a in state.items()}
         halves["weight_hh_l0"] = state["weight_hh_l0"]
         assert cupyrnn.params_from_torch(halves).params.dtype == np.float32
+        halves["bias_ih_l0"] = np.zeros_like(halves["bias_ih_l0"], np.complex64)  # a tangent beside
+        assert cupyrnn.params_from_torch(halves).params.dtype == np.complex64
 
 
 @pytest.mark.parametrize("prefix", ["", "rnn", "rnn.", "a.rnn", "a.rnn.", "odd_"])
