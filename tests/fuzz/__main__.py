@@ -6,6 +6,7 @@ import argparse
 import faulthandler
 import importlib.util
 import sys
+import tempfile
 import traceback
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from checks import poisoned
 
 import cupyrnn
 import fuzz
-from fuzz import surroundings
+from fuzz import circumstances, guard_pages, surroundings
 
 
 def main() -> int:
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--function", help="only this one")
     parser.add_argument("--cupy", action="store_true", help="on arrays of CuPy, where it is")
+    parser.add_argument("--guard", action="store_true", help="arrays beside pages without rights")
     options = parser.parse_args()
     every = [*fuzz.FUNCTIONS, *surroundings.SURROUNDINGS]
     names = [options.function] if options.function else every
@@ -35,6 +37,11 @@ def main() -> int:
     for dtype in ("f4", "f8"):
         x = np.zeros((2, 1, 1), dtype)
         cupyrnn.block_lstm(x, x[0], x[0], np.zeros((2, 4), dtype), np.zeros(4, dtype))
+    if any(m.startswith("cupyrnn.compiled.") for m in sys.modules):
+        circumstances.share_all_work()
+    if options.guard:
+        with tempfile.TemporaryDirectory() as folder:
+            guard_pages.install(folder)
     if importlib.util.find_spec("torch") is not None:
         importlib.import_module("cupyrnn.torch")
     if options.cupy:
@@ -46,6 +53,9 @@ def main() -> int:
         if options.case is not None:
             fuzz.check_case(options.seed, options.case, names)
             done = [1]
+        elif options.threads == 1:  # the main one, which can be interrupted
+            cases = range(options.calls)
+            done = [fuzz.run(options.seconds, options.seed, cases, names, options.guard)]
         else:
             with ThreadPoolExecutor(options.threads) as pool:
                 jobs = [

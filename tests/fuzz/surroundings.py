@@ -1,8 +1,8 @@
 """
 What surrounds the ops, at random: each function here draws one case and checks it.
 
-What is drawn: small programs under `jvp`, steps of `prepare_step`, the functions of
-`cupyrnn.torch`, arguments of `cupyrnn.parallel`, and damaged checkpoints.
+What is drawn: small programs under `jvp`, steps of `prepare_step`, cells of a user's own, the
+functions of `cupyrnn.torch`, arguments of `cupyrnn.parallel`, and damaged checkpoints.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from checks import TOLERANCES
 
 import cupyrnn
 from cupyrnn import parallel
+from cupyrnn.cells.contract import Gradients
 from cupyrnn.demo import checkpoint, files
+from cupyrnn.weights.block_forms import LSTM_FORM, LSTMForm
 
 from . import FUNCTIONS, Failure, draw_attribute, draw_call, leaves, malform, promised, wrong
 
@@ -185,6 +187,105 @@ def a_prepared_step(rng: np.random.Generator) -> None:
     given = [x, h, c]
     given[rng.integers(3)] = wrong(rng, given[rng.integers(3)])
     expect_documented(("prepare_step: ",), lambda: step(*given))
+
+
+class _TwoArraysForm(LSTMForm):
+    """A user's form of an LSTM with peepholes: all its gradients are views, of any strides."""
+
+    name = "an LSTM of two arrays"
+    shapes: ClassVar = {"w_t": "4*H, K+H", "v": "21*H"}
+    together, apart, projection = (), (), ""
+
+    def __init__(self, places: Callable[[Array], Array]) -> None:
+        self._places = places
+
+    def vectors(self, v: Array) -> tuple[Array, Array]:
+        """Return b [4*H] and the peepholes [3, H], the third of v that is used."""
+        *axes, size = v.shape
+        b, peepholes = np.split(self._places(v), [size // 21 * 4], axis=-1)
+        return b, peepholes.reshape(*axes, 3, size // 21)
+
+    def cell(self, xp: Any, weights: Any, attributes: Any) -> Any:
+        """Return the package's own."""
+        return LSTM_FORM.cell(xp, self.own(weights), attributes)
+
+    def own(self, weights: Any) -> cupyrnn.PeepholeLSTMParams:
+        """Return the package's weights of the same numbers."""
+        b, peepholes = self.vectors(weights.v)
+        return cupyrnn.PeepholeLSTMParams(weights.w_t.T, b.copy(), *peepholes.copy())
+
+    def gradients(self, xp: Any, grads: Any) -> Gradients:
+        """Return views of both."""
+        w, (b, peepholes) = grads.w_t.swapaxes(-1, -2), self.vectors(grads.v)
+        K = grads.w_t.shape[-1] - b.shape[-1] // 4
+        return Gradients(None, (w[..., :K, :], w[..., K:, :]), (b,), peepholes)
+
+    def finished(self, grads: Any, written: Gradients) -> Any:
+        """Return them as they are."""
+        return grads
+
+
+def _two_arrays(places: Callable[[Array], Array]) -> Any:
+    """Return the class of such weights, whose form is one object."""
+    the_form = _TwoArraysForm(places)
+
+    class TwoArrays(NamedTuple):
+        w_t: Array  # [4*H, K+H]
+        v: Array  # [21*H]
+        form = property(lambda _: the_form)
+
+    return TwoArrays
+
+
+OF_USERS = [
+    _two_arrays(lambda v: v[..., : v.shape[-1] // 3]),
+    _two_arrays(lambda v: v[..., v.shape[-1] - v.shape[-1] // 3 :]),
+    _two_arrays(lambda v: v[..., 1::3]),
+    _two_arrays(lambda v: v[..., ::-3]),
+]
+
+
+def _parts(grads: Any, by: str) -> list[Any]:
+    """Return the gradients of a layer's weights, alike for both kinds of them."""
+    if by == "none":
+        return list(grads[:2])
+    if by == "norms" and hasattr(grads, "v"):
+        return list(grads)
+    if by == "norms":
+        w, *vectors = grads[:5]
+        return [w, np.sqrt(sum(n.astype(np.float64) ** 2 for n in vectors))]
+    if hasattr(grads, "v"):
+        return [grads.w_t.swapaxes(-1, -2), *grads.form.vectors(grads.v)]
+    return [grads.w, grads.b, np.stack(grads[2:5], axis=-2)]
+
+
+def a_cell_of_a_user(rng: np.random.Generator) -> None:
+    """One whose gradients are views of its arrays gives what the package's own cell gives."""
+    call = draw_call(rng, "stacked_rnn")
+    while call.symbols["rnn_mode"] != "lstm" or not call.tame:
+        call = draw_call(rng, "stacked_rnn")
+    kind, dtype, H = OF_USERS[rng.integers(len(OF_USERS))], call.dtype, call.symbols["H"]
+    save, by = (draw_attribute(rng, n, "", call.symbols) for n in ("save", "weight_gradients"))
+    with np.errstate(all="ignore"):
+        given = call.arguments["weights"]
+        users = [kind(w.w.T, (rng.standard_normal(21 * H) / 4).astype(dtype)) for w in given]
+        cotangent = rng.standard_normal((call.symbols["T"], call.symbols["B"]))
+    results = []
+    for weights in (users, [w.form.own(w) for w in users]):
+        given = {**call.arguments, "weights": weights, "is_training": True, "save": save}
+        out, pullback = cupyrnn.vjp(cupyrnn.stacked_rnn, **given)
+        with np.errstate(all="ignore"):
+            by_step = cotangent if given["time_major"] else cotangent.T
+            d = np.broadcast_to(by_step[..., None], out.output.shape).astype(dtype)
+        grads = pullback(output_backprop=d, weight_gradients=by)
+        of_weights = [_parts(w, by) for w in grads.weights_backprop]
+        results.append([a for _, a in leaves([list(out[:3]), list(grads[:3]), of_weights])])
+    for n, (a, e) in enumerate(zip(*results, strict=True)):
+        if a is None or e is None:
+            if a is not e:
+                raise Failure(f"result {n} of a user's cell is {a!r:.20}, not {e!r:.20}")
+        else:
+            expect_close(f"result {n} of a user's cell by {by}", a, e, dtype)
 
 
 TORCH = ("lstm_block_cell", "block_lstm", "gru_block_cell", "block_gru", "cudnn_rnn")
@@ -383,6 +484,7 @@ SURROUNDINGS: dict[str, Callable[[np.random.Generator], None]] = {
         jvp_of_a_program,
         vjp_of_an_op,
         a_prepared_step,
+        a_cell_of_a_user,
         a_torch_function,
         arguments_of_parallel,
         a_damaged_checkpoint,

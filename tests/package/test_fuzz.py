@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 # ruff: noqa: E501 - a case a line
+import ctypes
 import functools
+import importlib
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,38 +21,104 @@ import fuzz
 import needs
 import numpy as np
 import pytest
-from fuzz import surroundings
+from checks import poisoned
+from fuzz import circumstances, guard_pages, surroundings
 
 import cupyrnn
 from cupyrnn import parallel
 from cupyrnn.demo import checkpoint
 
-# Of all three runs together; as many as anyone wants.
+# Of all four runs together; as many as anyone wants.
 SECONDS = float(os.environ.get("CUPYRNN_FUZZ_SECONDS", "30"))
 SEED = int(os.environ.get("CUPYRNN_FUZZ_SEED", "0"))
 
 
-@pytest.mark.parametrize(("loops", "threads"), [("NumPy", 1), ("Numba", 1), ("Numba", 4)])
-def test_random_calls(loops: str, threads: int) -> None:
-    """In a process of its own, which may crash or hang without taking the other tests along."""
-    if loops == "Numba":
-        needs.module("numba")
-    folder = Path(__file__).parents[1]
-    options = {"seconds": SECONDS / 3, "seed": SEED + threads, "threads": threads}
-    done = subprocess.run(
-        [sys.executable, "-m", "fuzz", *(f"--{n}={value}" for n, value in options.items())],
-        cwd=folder,
-        env={
-            **os.environ,
-            "CUPYRNN_NUMBA": str(int(loops == "Numba")),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },
+def in_a_process(loops: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python, which may crash or hang without taking the other tests along."""
+    environment = {"CUPYRNN_NUMBA": str(int(loops == "Numba"))}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=SECONDS + 300,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+
+
+RUNS = [("NumPy", 1, False), ("Numba", 1, False), ("Numba", 4, False), ("Numba", 1, True)]
+
+
+@pytest.mark.parametrize(("loops", "threads", "guard"), RUNS)
+def test_random_calls(loops: str, threads: int, guard: bool) -> None:
+    if loops == "Numba":
+        needs.module("numba")
+    if guard:
+        needs_guard_pages()
+    options = {"seconds": SECONDS / len(RUNS), "seed": SEED + threads + guard, "threads": threads}
+    given = [f"--{n}={value}" for n, value in options.items()] + ["--guard"] * guard
+    done = in_a_process(loops, "-m", "fuzz", *given)
+    assert done.returncode == 0, done.stdout + done.stderr.rpartition("\ncase")[2]
     assert f"{loops}'s loops: all as promised" in done.stdout
+
+
+def needs_guard_pages() -> None:
+    if not sys.platform.startswith("linux") or guard_pages.compiler() is None:
+        pytest.skip("needs Linux and a C compiler")
+
+
+# Of an array of 5 numbers: what is read beside it, or after it was freed.
+ASTRAY = {
+    "behind": "for a in arrays: as_strided(a, (6,)).sum()",
+    "before": "for a in arrays: as_strided(a[::-1], (6,)).sum()",
+    "freed": "a = arrays.pop(); a = as_strided(a, (5,)); b = a.__array_interface__['data'][0];"
+    "del a; ctypes.string_at(b, 8)",
+}
+
+
+@pytest.mark.parametrize("where", ASTRAY)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_guard_stops_what_goes_astray(where: str, dtype: str) -> None:
+    needs_guard_pages()
+    code = f"""
+import ctypes, tempfile, numpy as np
+from fuzz import guard_pages
+from numpy.lib.stride_tricks import as_strided
+with tempfile.TemporaryDirectory() as folder:
+    guard_pages.install(folder)
+arrays = [np.empty(5, "{dtype}") for _ in range(8)]
+assert all(np.isnan(a).all() for a in arrays) and not np.zeros(5).any()
+grown = np.arange(5.0)
+grown.resize(4000, refcheck=False)
+assert (grown[:6] == [0, 1, 2, 3, 4, 0]).all()
+print("begins", flush=True)
+{ASTRAY[where]}
+print("ends")
+"""
+    done = in_a_process("NumPy", "-c", code)
+    assert done.stdout == "begins\n", done.stdout + done.stderr
+    assert done.returncode == -signal.SIGSEGV
+
+
+def test_the_fuzzer_names_the_case_that_crashed() -> None:
+    needs_guard_pages()
+    code = """
+import ctypes, sys, numpy as np, fuzz
+from fuzz import __main__ as main
+right = fuzz.FUNCTIONS["block_lstm"]
+def planted(*, b, **others):
+    if type(b) is np.ndarray and b.flags.c_contiguous:
+        ctypes.string_at(b.ctypes.data + b.nbytes, 1)
+    return right(b=b, **others)
+planted.__doc__, planted.__signature__ = right.__doc__, fuzz.inspect.signature(right)
+fuzz.FUNCTIONS["block_lstm"] = planted
+sys.argv[1:] = ["--guard", "--calls=50", "--function=block_lstm"]
+main.main()
+"""
+    done = in_a_process("NumPy", "-c", code)
+    assert done.returncode == -signal.SIGSEGV, done.stdout + done.stderr
+    assert re.search(r"case \d+ of seed 0 \D*Segmentation fault", done.stderr)
 
 
 Function = Callable[..., Any]
@@ -122,7 +193,62 @@ def _depends_on_the_time(function: Function, kwargs: dict[str, Any]) -> Any:
     return outputs
 
 
+_interrupted: list[Function] = []
+
+
+def _is_wrong_after_an_interrupt(function: Function, kwargs: dict[str, Any]) -> Any:
+    try:
+        outputs = function(**kwargs)
+    except KeyboardInterrupt:
+        _interrupted.append(function)
+        raise
+    return outputs._replace(h=outputs.h + 1) if _interrupted else outputs
+
+
+def _writes_for_a_while(function: Function, kwargs: dict[str, Any]) -> Any:
+    b = kwargs["b"]
+    if not isinstance(b, np.ndarray) or not b.flags.writeable or b.dtype.kind != "f":
+        return function(**kwargs)
+    before = b.copy()
+    b[...] = -b
+    try:
+        outputs = function(**{**kwargs, "b": before})
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        b[...] = before
+        raise
+    b[...] = before
+    return outputs
+
+
+def _loses_tangents(function: Function, kwargs: dict[str, Any]) -> Any:
+    outputs = function(**kwargs)
+    if outputs.h.dtype.kind == "c":
+        outputs.h.imag = 0
+    return outputs
+
+
+def _changes_values_beside_tangents(function: Function, kwargs: dict[str, Any]) -> Any:
+    outputs = function(**kwargs)
+    if outputs.h.dtype.kind == "c":
+        outputs.h.real += 0.25
+    return outputs
+
+
+def _takes_complex_data(function: Function, kwargs: dict[str, Any]) -> Any:
+    b = kwargs["b"]
+    if isinstance(b, np.ndarray) and b.dtype.kind == "c" and np.abs(b.imag).max(initial=0) > 0.01:
+        kwargs = {n: np.real(a) if isinstance(a, np.ndarray) else a for n, a in kwargs.items()}
+    return function(**kwargs)
+
+
 PLANTS = {
+    _takes_complex_data: "complex data are taken for tangents",
+    _is_wrong_after_an_interrupt: "h is another after an interrupt",
+    _writes_for_a_while: "an argument was written to before an interrupt",
+    _loses_tangents: "the tangent of h is off by ",
+    _changes_values_beside_tangents: "h is off by .* with tangents",
     _writes: "was written to",
     _hands_out_an_argument: "h shares memory with an argument",
     _warns: "RuntimeWarning is not documented",
@@ -160,6 +286,40 @@ def test_the_fuzzer_notices(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None
         check("block_lstm")
 
 
+def test_the_fuzzer_notices_what_only_two_threads_do(
+    compiled_loops: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def share(*given: Any) -> Any:
+        found = right(*given)
+        last = found.splits[-1] - (found.threads == 2)
+        return found._replace(splits=[*found.splits[:-1], last])
+
+    def run(*given: Any) -> bool:
+        done: bool = run_safely(*given)
+        taken.value = 1
+        time.sleep(1e-5)
+        taken.value = 0
+        return done
+
+    call: Any = importlib.import_module("cupyrnn.compiled.call")
+    monkeypatch.setattr(np, "empty", poisoned(np.empty))
+    circumstances.share_all_work(monkeypatch.setattr)
+    call._kept_plan.cache_clear()
+    check("block_lstm")
+    run_safely, right = call.threads.run, call.share
+    taken = ctypes.c_int64.from_address(call.threads._job + call.threads._TAKEN)
+    monkeypatch.setattr(call.threads, "run", run)
+    with pytest.raises(fuzz.Failure, match="have one thread"):
+        check("block_lstm")
+    taken.value = 0
+    monkeypatch.setattr(call.threads, "run", run_safely)
+    monkeypatch.setattr(call, "share", share)
+    call._kept_plan.cache_clear()
+    with pytest.raises(fuzz.Failure, match=r"is not finite|is off by"):
+        check("block_lstm")
+    call._kept_plan.cache_clear()
+
+
 def test_a_new_function_is_fuzzed(monkeypatch: pytest.MonkeyPatch) -> None:
     def gru_block_total(*, x: Any, h_prev: Any) -> Any:
         return x.sum() + h_prev.sum()
@@ -190,6 +350,7 @@ def _twice(result: Any) -> Any:
 PLANTED_AROUND: list[tuple[str, Any, str, Callable[[Any], Any], str]] = [
     ("jvp_of_a_program", cupyrnn, "jvp", _twice, "the tangent of "),
     ("a_prepared_step", cupyrnn.PreparedStep, "__call__", lambda r: r._replace(output=r.output + 1), "output is off by"),
+    ("a_cell_of_a_user", surroundings._TwoArraysForm, "gradients", lambda r: r._replace(sums=[a.copy() for a in r.sums]), "result .* of a user's cell by"),
     ("arguments_of_parallel", parallel, "broadcast_parameters", lambda r: dict(enumerate(r)), "something else than"),
     ("a_damaged_checkpoint", checkpoint, "load", lambda r: ({}, r[1]), "the history is another"),
 ]  # fmt: skip
