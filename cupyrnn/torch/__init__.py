@@ -8,12 +8,22 @@ of ``torch.func`` accept the functions, ``vmap``, ``jacrev`` and ``hessian`` inc
 derivatives are refused.
 
 ``torch.compile(fullgraph=True)`` and ``torch.export`` see each function as one op, whose T and B
-may be symbolic. A compiled graph supports neither the transforms of ``torch.func`` nor forward
-mode.
+may be symbolic. At `LSTM`, `GRU` and `RNN` ``torch.compile`` breaks the graph, as at torch.nn's,
+unless ``torch._dynamo.config.allow_rnn`` is True. A compiled graph supports neither the transforms
+of ``torch.func`` nor forward mode.
 
 Float16 and bfloat16 have first derivatives only. On a CPU, bfloat16 is computed on copies in
 float32, as NumPy has no such dtype. Under ``torch.autocast`` the functions take its dtype.
 """
+
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise ModuleNotFoundError(
+        "cupyrnn.torch: PyTorch is not installed, install it with pip install '.[torch]' in a clone"
+        " of cupyrnn",
+        name="torch",
+    )
 
 from .functions import (
     RNNOutputs,

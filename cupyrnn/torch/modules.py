@@ -55,6 +55,25 @@ def check_pair(op: str, name: str, given: Any, what: str) -> None:
         )
 
 
+class Leaf(torch.nn.Module):
+    """What the modules do where PyTorch reads the Python code of a module's call."""
+
+    def as_node(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a call as a node of torch.fx's graph, as it has one for a module of torch.nn."""
+        tracer, name = args[0].tracer, type(self).__name__
+        path = tracer.path_of_module(self)
+        if not path:
+            raise TypeError(f"{name}: torch.fx traces a module that has it, not itself")
+        given = {n: value for n, value in kwargs.items() if value is not None}
+        return tracer.create_proxy("call_module", path, args, given)
+
+    def __prepare_scriptable__(self) -> Any:
+        raise NotImplementedError(
+            f"{type(self).__name__}: torch.jit.script cannot compile it, use torch.jit.trace or"
+            " torch.export"
+        )
+
+
 def _shown(sizes: tuple[int, ...], given: dict[str, Any], defaults: dict[str, Any]) -> str:
     """Return the arguments of a module as its repr has them."""
     others = [f"{n}={a!r}" for n, a in given.items() if a != defaults[n]]
@@ -66,7 +85,7 @@ def _defaults_of(kind: type) -> dict[str, Any]:
     return {n: p.default for n, p in parameters.items()}
 
 
-class BlockLSTM(torch.nn.Module):
+class BlockLSTM(Leaf):
     """
     One layer of `block_lstm` with its weights, peepholes included.
 
@@ -217,6 +236,8 @@ class BlockLSTM(torch.nn.Module):
         >>> BlockLSTM(2, 3).forward(torch.ones(4, 1, 2), sequence_lengths=[3]).h[3]
         tensor([[0., 0., 0.]], grad_fn=<SelectBackward0>)
         """
+        if isinstance(x, torch.fx.Proxy):
+            return self.as_node(x, state=state, sequence_lengths=sequence_lengths, resets=resets)
         check_tensor("block_lstm", "x", x)
         if state is None:
             B = x.shape[1] if x.ndim == 3 else 0  # of other shapes the op refuses x
@@ -237,7 +258,7 @@ class BlockLSTM(torch.nn.Module):
         )
 
 
-class CudnnRNN(torch.nn.Module):
+class CudnnRNN(Leaf):
     """
     A net of `cudnn_rnn` with its packed parameters.
 
@@ -385,6 +406,9 @@ class CudnnRNN(torch.nn.Module):
         >>> CudnnRNN(2, 3).forward(torch.ones(4, 1, 2)).output_h.shape
         torch.Size([1, 1, 3])
         """
+        if isinstance(input, torch.fx.Proxy):
+            extent = {"sequence_lengths": sequence_lengths, "resets": resets}
+            return self.as_node(input, state=state, **extent)
         check_tensor("cudnn_rnn", "input", input)
         if state is None:
             places, P, H = self._states

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from .._arrays import check_dropout, check_save, type_shown
-from ..weights.params import check_net, layout
 from .definitions import CUDNN_RNN
 from .functions import extras, keeps, save_of
-from .modules import check_pair
+from .modules import Leaf, check_pair
 from .ops import check_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from .._arrays import Save
     from .functions import Resets
@@ -23,17 +22,8 @@ if TYPE_CHECKING:
     States: TypeAlias = tuple[torch.Tensor, ...]
     Input: TypeAlias = torch.Tensor | PackedSequence
 
-# The cells by the `mode` of torch.nn's modules, and its names of the pieces of the packed vector.
+# The cells by the `mode` of torch.nn's modules.
 _MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
-_NAMES = {
-    "input": "weight_ih",
-    "recurrent": "weight_hh",
-    "projection": "weight_hr",
-    "input_bias": "bias_ih",
-    "recurrent_bias": "bias_hh",
-}
-
-_R = TypeVar("_R", bound="RecurrentNet")
 
 
 def seeds_of(rate: float) -> torch.Tensor | None:
@@ -41,23 +31,31 @@ def seeds_of(rate: float) -> torch.Tensor | None:
     return torch.randint(2**62, (2,), device="cpu") if rate else None
 
 
+def _marks_of(
+    op: str, resets: Resets | None, axes: str, shape: tuple[int, ...]
+) -> torch.Tensor | None:
+    """Return resets as a tensor of the axes of the input that they have."""
+    marks = None if resets is None else extras(op, None, resets)[1]
+    if marks is not None and marks.shape != shape:
+        found = tuple(marks.shape)
+        raise ValueError(f"{op}: resets has shape {found}, expected ({axes}) = {tuple(shape)}")
+    return marks
+
+
 def save_shown(save: Save) -> str:
     """Return `save` as a module's repr ends with it."""
     return "" if save == "all" else f", save={save!r}"
 
 
-class Recurrent(torch.nn.Module):
+class Recurrent(Leaf):
     """What a recurrent module of torch.nn does around its op."""
 
     batch_first: bool
+    check_forward_args: Callable[..., None]  # torch.nn's checks of the input and the states
     _count = 1  # of states
 
     def zero_states(self, x: torch.Tensor, B: int) -> States:
         """Return the states before the first step where none are given: [L*D, B, ·] each."""
-        raise NotImplementedError
-
-    def check_forward_args(self, input: torch.Tensor, hidden: Any, batch_sizes: Any) -> None:
-        """Check the input and the states as torch.nn does."""
         raise NotImplementedError
 
     def run(
@@ -106,14 +104,18 @@ class Recurrent(torch.nn.Module):
         >>> output.shape, h.shape
         (torch.Size([4, 1, 6]), torch.Size([2, 1, 3]))
         """
+        if not isinstance(input, torch.Tensor):
+            if isinstance(input, torch.fx.Proxy):
+                return self.as_node(input, hx=hx, resets=resets)
+            if isinstance(input, PackedSequence):
+                return self._forward_packed(input, hx, resets)
         name = type(self).__name__
-        marks = None if resets is None else extras(name, None, resets)[1]
-        if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx, marks)
         check_tensor(name, "input", input)
         if input.dim() not in (2, 3):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         batched, axis = input.dim() == 3, 0 if self.batch_first else 1
+        axes = "T" if not batched else "B, T" if self.batch_first else "T, B"
+        marks = _marks_of(name, resets, axes, input.shape[:-1])
         if not batched:
             input = input.unsqueeze(axis)
             marks = None if marks is None else marks.unsqueeze(axis)
@@ -136,10 +138,11 @@ class Recurrent(torch.nn.Module):
         return output, self._returned(states)
 
     def _forward_packed(
-        self, input: PackedSequence, hx: Any, marks: torch.Tensor | None
+        self, input: PackedSequence, hx: Any, resets: Resets | None
     ) -> tuple[Any, Any]:
         data, batch_sizes, order, back = input
         T, B = len(batch_sizes), int(batch_sizes[0])
+        marks = _marks_of(type(self).__name__, resets, "T, B", (T, B))
         states = self.zero_states(data, B) if hx is None else self._given(hx)
         if order is not None:
             states = tuple(s.index_select(1, order) for s in states)
@@ -190,33 +193,14 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
     What LSTM, GRU and RNN have in common: torch.nn's parameters, packed in every call.
 
     Its parameters, their names, reset_parameters, repr, state_dict and checks are those of
-    `torch.nn.RNNBase`.
+    torch.nn's module, which it is one of.
     """
+
+    save: Save = "all"  # of what was written as torch.nn's module, which has none
 
     def __init__(self, *args: Any, save: Save, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.save = save_of(type(self).__name__, save)
-        self._order = tuple(self._pieces())
-
-    check_forward_args = torch.nn.RNNBase.check_forward_args
-
-    def _pieces(self) -> Iterator[str]:
-        """Yield the names of the parameters in the order of the packed vector."""
-        direction = "bidirectional" if self.bidirectional else "unidirectional"
-        net = check_net(
-            type(self).__name__,
-            self.num_layers,
-            self.hidden_size,
-            self.input_size,
-            _MODES[self.mode],
-            "linear_input",
-            direction,
-            self.proj_size,
-        )
-        places = dict.fromkeys((p.kind, p.layer, p.direction) for p in layout(net))
-        for kind, layer, d in places:
-            if self.bias or not kind.endswith("bias"):
-                yield f"{_NAMES[kind]}_l{layer}" + "_reverse" * d
 
     def extra_repr(self) -> str:
         """
@@ -245,6 +229,12 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         >>> LSTM(2, 3).flatten_parameters()
         """
 
+    def _order(self) -> list[str]:
+        """Return the names of the parameters as cuDNN packs them: all weights before all biases."""
+        names: list[str] = self._flat_weights_names
+        weights = [n for n in names if n.startswith("weight")]
+        return weights + [n for n in names if n.startswith("bias")]
+
     def zero_states(self, x: torch.Tensor, B: int) -> States:
         places = self.num_layers * (1 + self.bidirectional)
         h = x.new_zeros(places, B, self.proj_size or self.hidden_size)
@@ -260,8 +250,10 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         sequence_lengths: torch.Tensor | None,
         resets: torch.Tensor | None,
     ) -> tuple[torch.Tensor, States]:
+        if x.shape[0] == 0:
+            raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         known = self._parameters  # where a parametrization or pruning has left it
-        pieces: Any = [known[n] if n in known else getattr(self, n) for n in self._order]
+        pieces: Any = [known[n] if n in known else getattr(self, n) for n in self._order()]
         if not self.bias:
             rows, D = len(pieces[0]), 1 + self.bidirectional
             pieces.append(pieces[0].new_zeros(2 * rows * self.num_layers * D))
@@ -282,20 +274,14 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         return output, (h, c)[: len(states)]
 
 
-class PairOfStates(RecurrentNet):
-    """A net with a cell state beside h, and torch.nn's checks of both."""
-
-    _count = 2
-    check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
-    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
-
-
-class LSTM(PairOfStates):
+class LSTM(RecurrentNet, torch.nn.LSTM):
     """
     A drop-in `torch.nn.LSTM`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
-    It adds ``resets`` in a call, ``save``, double backward and forward mode with any arguments, and
-    `torch.compile` in one graph. Its dropout masks differ from torch.nn's.
+    It is a torch.nn.LSTM for isinstance, too. It adds ``resets`` in a call, ``save``, double
+    backward and forward mode with any arguments. `torch.compile` breaks its graph at each
+    torch.nn.LSTM; with ``torch._dynamo.config.allow_rnn = True``, this one is an op of the graph.
+    Its dropout masks differ from torch.nn's.
 
     Parameters
     ----------
@@ -338,6 +324,8 @@ class LSTM(PairOfStates):
     torch.Size([1, 4, 3])
     """
 
+    _count = 2
+
     def __init__(
         self,
         input_size: int,
@@ -354,10 +342,16 @@ class LSTM(PairOfStates):
     ) -> None:
         sizes = (input_size, hidden_size, num_layers)
         flags = (bias, batch_first, dropout, bidirectional)
-        super().__init__("LSTM", *sizes, *flags, proj_size, device, dtype, save=save)
+        super().__init__(*sizes, *flags, proj_size, device, dtype, save=save)
 
 
-class GRU(RecurrentNet):
+def _check_no_projection(proj_size: int) -> None:
+    """Refuse, in torch.nn's words, a projection where there is none."""
+    if proj_size:
+        raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+
+
+class GRU(RecurrentNet, torch.nn.GRU):
     """
     A drop-in `torch.nn.GRU`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
@@ -365,6 +359,8 @@ class GRU(RecurrentNet):
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         Those of `LSTM`.
+    proj_size : int
+        0, in the place where torch.nn takes it.
     device, dtype, save
         Those of `LSTM`.
 
@@ -396,16 +392,18 @@ class GRU(RecurrentNet):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        proj_size: int = 0,
         device: Any = None,
         dtype: torch.dtype | None = None,
         save: Save = "all",
     ) -> None:
+        _check_no_projection(proj_size)
         sizes = (input_size, hidden_size, num_layers)
         flags = (bias, batch_first, dropout, bidirectional)
-        super().__init__("GRU", *sizes, *flags, device=device, dtype=dtype, save=save)
+        super().__init__(*sizes, *flags, 0, device, dtype, save=save)
 
 
-class RNN(RecurrentNet):
+class RNN(RecurrentNet, torch.nn.RNN):
     """
     A drop-in `torch.nn.RNN`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
@@ -415,8 +413,10 @@ class RNN(RecurrentNet):
         I, H and L.
     nonlinearity : {"tanh", "relu"}
         The cell's.
-    bias, batch_first, dropout, bidirectional, device, dtype, save
+    bias, batch_first, dropout, bidirectional
         Those of `LSTM`.
+    proj_size, device, dtype, save
+        Those of `GRU`.
 
     Attributes
     ----------
@@ -447,20 +447,15 @@ class RNN(RecurrentNet):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        proj_size: int = 0,
         device: Any = None,
         dtype: torch.dtype | None = None,
         save: Save = "all",
     ) -> None:
-        if nonlinearity not in ("tanh", "relu"):
-            # In torch.nn's words.
-            raise ValueError(
-                f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'."
-            )
-        self.nonlinearity = nonlinearity
+        _check_no_projection(proj_size)
         sizes = (input_size, hidden_size, num_layers)
-        flags = (bias, batch_first, dropout, bidirectional)
-        mode = f"RNN_{nonlinearity.upper()}"
-        super().__init__(mode, *sizes, *flags, device=device, dtype=dtype, save=save)
+        flags = (nonlinearity, bias, batch_first, dropout, bidirectional)
+        super().__init__(*sizes, *flags, 0, device, dtype, save=save)
 
 
 def from_torch(module: torch.nn.Module) -> RecurrentNet:
@@ -506,6 +501,7 @@ def from_torch(module: torch.nn.Module) -> RecurrentNet:
         )
     for name in ("num_layers", "bias", "batch_first", "dropout", "bidirectional"):
         arguments[name] = getattr(given, name)
+    arguments["save"] = getattr(given, "save", "all")
     first = given.weight_ih_l0
     net = torch.nn.utils.skip_init(
         kind, given.input_size, given.hidden_size, **arguments, device=first.device,

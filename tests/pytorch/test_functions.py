@@ -556,3 +556,13 @@ def test_beside_torchs_lstm() -> None:
 def test_nothing_else_imports_torch() -> None:
     code = "import sys, cupyrnn, cupyrnn.demo; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("module", "what"), [("torch", "PyTorch")])
+def test_without_the_framework_the_extra_is_named(module: str, what: str) -> None:
+    code = f"import sys; sys.modules['{module}'] = None; import cupyrnn.{module}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    message = (
+        f"cupyrnn.{module}: {what} is not installed, install it with pip install '.[{module}]'"
+    )
+    assert f"ModuleNotFoundError: {message}" in run.stderr

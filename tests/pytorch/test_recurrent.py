@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 import warnings
 from typing import Any
 
@@ -326,17 +327,26 @@ def test_reset_and_flatten() -> None:
     assert all(a is b for a, b in zip(net.all_weights[0], net.parameters(), strict=True))
 
 
+def test_no_steps_are_an_error_as_in_torch_nn() -> None:
+    for net in (torch.nn.GRU(3, 4), ct.GRU(3, 4)):
+        with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in"):
+            net(torch.zeros(0, 2, 3))
+        assert net(torch.zeros(5, 0, 3))[0].shape == (5, 0, 4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_compile_and_export(kind: str) -> None:
-    torch._dynamo.reset()
     torch.manual_seed(0)
     net = getattr(ct, kind)(3, 4, 2, bidirectional=True, batch_first=True)
     x = torch.randn(2, 5, 3)
     expected = torch.autograd.grad(net(x)[0].sum(), list(net.parameters()))
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager", dynamic=True)
-    found = torch.autograd.grad(compiled(x)[0].sum(), list(net.parameters()))
-    for a, e in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, e)
+    for whole in (True, False):  # without allow_rnn PyTorch breaks the graph at a torch.nn.LSTM
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(allow_rnn=whole):
+            compiled = torch.compile(net, fullgraph=whole, backend="aot_eager", dynamic=True)
+            found = torch.autograd.grad(compiled(x)[0].sum(), list(net.parameters()))
+        for a, e in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, e)
     sizes = {0: torch.export.Dim("B"), 1: torch.export.Dim("T")}
     exported = torch.export.export(net, (x,), dynamic_shapes=(sizes,))
     for shape in ((2, 5, 3), (4, 2, 3)):
@@ -372,8 +382,17 @@ def test_errors() -> None:
         ct.GRU(3, 4)(x[:, 0], torch.zeros(1, 1, 4))
     with pytest.raises(TypeError, match=r"^LSTM: resets has dtype int64, expected bool"):
         net(x, resets=[[1, 0]] * 5)
-    with pytest.raises(ValueError, match=r"^cudnn_rnn: resets has shape \(4, 2\), expected \(T, B"):
-        net(x, resets=torch.zeros(4, 2, dtype=torch.bool))
+    first = ct.LSTM(3, 4, batch_first=True)
+    packed = pack_padded_sequence(x, [5, 2])
+    for run, given, shape, expected in (
+        (net, x, (2, 5), "(T, B) = (5, 2)"),
+        (first, x.transpose(0, 1), (5, 2), "(B, T) = (2, 5)"),
+        (first, x[:, 0], (4,), "(T) = (5,)"),
+        (first, packed, (2, 5), "(T, B) = (5, 2)"),
+    ):
+        message = re.escape(f"LSTM: resets has shape {shape}, expected {expected}")
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            run(given, resets=torch.zeros(shape, dtype=torch.bool))
     with pytest.raises(
         TypeError,
         match=r"^from_torch: module is a torch.nn.modules.linear.Linear, expected a torch.nn.LS",
@@ -381,8 +400,109 @@ def test_errors() -> None:
         ct.from_torch(torch.nn.Linear(2, 3))
     with pytest.raises(ValueError, match=r"Unknown nonlinearity 'sigmoid'"):
         ct.RNN(2, 3, nonlinearity="sigmoid")
-    with pytest.raises(Exception, match=r"(?s)."):
-        torch.jit.script(net)
+    for kind in ("GRU", "RNN"):
+        with pytest.raises(
+            ValueError, match=r"^proj_size argument is only supported for LSTM, not"
+        ):
+            getattr(ct, kind)(3, 4, proj_size=2)
+    for layer in (net, ct.BlockLSTM(3, 4), ct.CudnnRNN(3, 4), ct.BlockGRU(3, 4)):
+        name = type(layer).__name__
+        with pytest.raises(NotImplementedError, match=f"^{name}: torch.jit.script cannot compile"):
+            torch.jit.script(Net(layer))
+        with pytest.raises(TypeError, match=f"^{name}: torch.fx traces a module that has it"):
+            torch.fx.symbolic_trace(layer)
+    for given in ([x], x.tolist(), x.numpy()):
+        with pytest.raises(TypeError, match=r"^LSTM: input is a .*, expected a torch.Tensor"):
+            net(given)
+
+
+# What follows from being one of torch.nn's modules.
+
+
+class Net(torch.nn.Module if torch else object):  # type: ignore[misc]
+    """A recurrent module and an output layer."""
+
+    def __init__(self, rnn: Any) -> None:
+        super().__init__()
+        self.rnn, self.out = rnn, torch.nn.Linear(4, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.rnn(x)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_are_modules_of_torch_nn(kind: str) -> None:
+    theirs, (_, net) = getattr(torch.nn, kind), pair(kind)
+    assert isinstance(net, theirs)
+    assert not any(isinstance(net, getattr(torch.nn, k)) for k in KINDS if k != kind)
+    for module in torch.nn.Sequential(net).modules():  # as people initialise
+        if isinstance(module, theirs):
+            for name, p in module.named_parameters():
+                if "bias" in name:
+                    torch.nn.init.constant_(p, 0.25)
+    assert (net.bias_hh_l0 == 0.25).all()
+    # By place, as torch.nn takes them, whose GRU has proj_size there too.
+    more = ("tanh",) if kind == "RNN" else ()
+    args = (3, 4, 1, *more, True, False, 0.0, False, 0, "cpu", torch.float64)
+    for built in (theirs, getattr(ct, kind)):
+        assert built(*args).weight_ih_l0.dtype == torch.float64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_was_written_as_a_module_of_torch_nn(kind: str, bias: bool) -> None:
+    """A pickle of torch.nn's class that is now ours, and a change of the class."""
+    other, _ = pair(kind, num_layers=2, bidirectional=True, bias=bias)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    expected = other(x)[0]
+    written = pickle.dumps(other)
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            ours = module == "torch.nn.modules.rnn"
+            return super().find_class("cupyrnn.torch" if ours else module, name)
+
+    other.__class__ = getattr(ct, kind)
+    for net in (Reader(io.BytesIO(written)).load(), other):
+        for again in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net)), ct.from_torch(net)):
+            assert type(again) is getattr(ct, kind)
+            torch.testing.assert_close(again(x)[0], expected, rtol=1e-12, atol=1e-13)
+            flat_weights = [p for layer in again.all_weights for p in layer]
+            for known in (again._flat_weights, flat_weights):
+                assert all(a is b for a, b in zip(known, again.parameters(), strict=True))
+            assert repr(again) == repr(other)
+
+
+def test_old_states_of_torch_nn_are_read() -> None:
+    """PyTorch's own __setstate__ reads modules written before it had names, and projections."""
+    other, _ = pair("LSTM", bidirectional=True)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    state = other.__getstate__()
+    for name in ("proj_size", "_flat_weights_names", "_flat_weights"):
+        del state[name]
+    state["_all_weights"] = [[torch.zeros(1)]]
+    net = ct.LSTM.__new__(ct.LSTM)
+    net.__setstate__(state)
+    torch.testing.assert_close(net(x)[0], other(x)[0], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "PeepholeLSTM", "CudnnRNN"])
+def test_torch_fx_sees_one_node(kind: str) -> None:
+    net = Net(getattr(ct, kind)(3, 4))
+    traced = torch.fx.symbolic_trace(net)
+    calls = [n.target for n in traced.graph.nodes if n.op == "call_module"]
+    assert calls == ["rnn", "out"]
+    x = torch.randn(5, 2, 3)
+    torch.testing.assert_close(traced(x), net(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantize_dynamic_leaves_them_as_they_are(kind: str) -> None:
+    net, x = Net(getattr(ct, kind)(3, 4)), torch.randn(5, 2, 3)
+    quantized = torch.ao.quantization.quantize_dynamic(net)
+    assert type(quantized.rnn) is type(net.rnn)
+    assert type(quantized.out) is not torch.nn.Linear
+    torch.testing.assert_close(quantized.rnn(x)[0], net.rnn(x)[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("which", ["LSTM", "GRU", "PeepholeLSTM", "BlockGRU"])
