@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 REASONS = {
+    "_testcapi": "needs _testcapi, of CPython's own tests",
     "cudnn": "needs cuDNN: pip install '.[cudnn13]'",
     "cupy": "needs CuPy: one of the extras cuda12x and cuda13x",
     "expecttest": "needs expecttest: pip install '.[oracle]'",

@@ -76,16 +76,16 @@ def _arrange(
     """Arrange what `run` is given: x, h_prev, w_x, w_h, biases, numbers, r, u, c, hc, h, z, zh."""
     memory, _, x, h_prev, w_x, w_h, b, b_hc, numbers, r, u, c, hc, h, z, zh = map(At, range(16))
     row = H * size
-    words = _Words(
+    words = _Words._make([
         B, I, H, x, w_x, x_turned, h_prev, w_h, h_turned, hard, z,
-        zh, memory,
-    )  # fmt: skip
+        zh, memory
+    ])  # fmt: skip
     # The columns of zh are those of hc, r and u, or of r, u and hc.
     of_zh = hc_last * 2 * row, (1 - hc_last) * row, (2 - hc_last) * row
-    table = ResetAfterTable(
+    table = ResetAfterTable._make([
         r, u, c, hc, h, row, 2 * row, *of_zh, VECTOR_BYTES, b, b._replace(offset=row),
-        b._replace(offset=2 * row), b_hc, numbers, numbers._replace(offset=size),
-    )  # fmt: skip
+        b._replace(offset=2 * row), b_hc, numbers, numbers._replace(offset=size)
+    ])  # fmt: skip
     return Layout([*words, *table])
 
 

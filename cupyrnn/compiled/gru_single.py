@@ -72,15 +72,15 @@ def _lay_out(size: int, B: int, I: int, H: int, hard: int, *turned: int) -> Layo
     numbers, r, u, c, h, z_ru, z_c, h_reset = rest
     ru_turned, c_turned, u_ru_turned, u_c_turned = turned
     row = H * size
-    words = _Words(
+    words = _Words._make([
         0, B, I, H, x, w_ru, ru_turned, w_c, c_turned, h_prev,
         u_ru, u_ru_turned, u_c, u_c_turned, hard, z_ru, z_c, h_reset,
-        memory,
-    )  # fmt: skip
-    table = GRUTable(
+        memory
+    ])  # fmt: skip
+    table = GRUTable._make([
         r, u, c, h, row, VECTOR_BYTES, b_ru, b_ru._replace(offset=row), b_c, numbers,
-        numbers._replace(offset=size),
-    )  # fmt: skip
+        numbers._replace(offset=size)
+    ])  # fmt: skip
     return Layout([*words, *table])
 
 

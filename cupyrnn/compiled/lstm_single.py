@@ -93,16 +93,16 @@ def _lay_out(
     memory, _, x, h_prev, cs_prev, w_x, w_h, w_p, b, *vectors = map(At, range(24))
     wci, wcf, wco, numbers, i, cs, f, o, ci, co, h, z, m = vectors[:13]
     row = H * size
-    words = _Words(
+    words = _Words._make([
         0, B, I, P, H, x, w_x, x_turned, h_prev, w_h, h_turned,
         w_p, p_turned, projects, cs_prev, b, to_f * row, numbers._replace(offset=3 * size), memory,
-        variant, h, z, m, At(0, 4 * row),
-    )  # fmt: skip
+        variant, h, z, m, At(0, 4 * row)
+    ])  # fmt: skip
     columns = to_ci * row, to_f * row, to_o * row
-    table = LSTMTable(
+    table = LSTMTable._make([
         i, cs, f, o, ci, co, *columns, VECTOR_BYTES, memory, *columns, wci, wcf, wco,
-        numbers, numbers._replace(offset=size), numbers._replace(offset=2 * size),
-    )  # fmt: skip
+        numbers, numbers._replace(offset=size), numbers._replace(offset=2 * size)
+    ])  # fmt: skip
     return Layout([*words, *table], 4 * H)
 
 

@@ -66,8 +66,8 @@ if sys.platform == "win32":
         """Wait for nobody: a call has one thread."""
 
 else:
-    _give_way = types.ExternalFunction("sched_yield", types.int32())
-    _sleep = types.ExternalFunction("usleep", types.int32(types.int32))
+    _give_way: Any = types.ExternalFunction("sched_yield", types.int32())
+    _sleep: Any = types.ExternalFunction("usleep", types.int32(types.int32))
 
     @part
     def wait_for(address: int, value: int) -> None:

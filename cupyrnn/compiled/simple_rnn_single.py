@@ -58,7 +58,7 @@ def _lay_out(
 ) -> Layout:
     """Arrange what `run` is given: x, h_prev, w_x, w_h, b, h."""
     memory, _, x, h_prev, w_x, w_h, b, h = map(At, range(8))
-    words = _Words(B, I, H, x, w_x, x_turned, h_prev, w_h, h_turned, variant, h, memory)
+    words = _Words._make([B, I, H, x, w_x, x_turned, h_prev, w_h, h_turned, variant, h, memory])
     return Layout([*words, *SimpleTable(h, b)])
 
 

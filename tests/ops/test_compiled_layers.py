@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
 import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -141,6 +144,37 @@ def test_a_gradient_that_is_not_given_is_zero(
     out = cupyrnn.block_gru(x, h, *weights, np.zeros(12), np.zeros(6))
     for g in cupyrnn.block_gru_grad(x, h, *weights, *out, np.zeros((4, 3, 6))):
         np.testing.assert_array_equal(g, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shape", [(3, 9, 5, 40), (3, 1, 5, 150)])
+def test_a_late_thread_finds_what_it_left(
+    with_threads: Callable[[int], None],
+    mode: str,
+    shape: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whichever begins when the others have ended, or wait for it: none touches its rows."""
+    expected, counts, integer = run(mode, shape), [], ctypes.c_int64
+
+    def compute(latest: int, n: int, loop: int, double: bool, argument: int) -> bool:
+        kind = ctypes.CFUNCTYPE(None, integer, integer, ctypes.c_double, integer)
+        assert double
+        counts.append(n)
+        with ThreadPoolExecutor(n) as pool:
+            for k in [*range(latest), *range(latest + 1, n)]:
+                pool.submit(kind(loop), k, n, 1.0, argument)
+            time.sleep(0.01)
+            kind(loop)(latest, n, 1.0, argument)
+        return True
+
+    with_threads(3)
+    threads = importlib.import_module("cupyrnn.compiled.threads")
+    for latest in range(3):
+        monkeypatch.setattr(threads, "run", functools.partial(compute, latest))
+        for a, e in zip(run(mode, shape), expected, strict=True):
+            np.testing.assert_array_equal(a, e)
+    assert max(counts) == 3
 
 
 def test_calls_at_once_and_after_a_fork(with_threads: Callable[[int], None]) -> None:

@@ -1,0 +1,101 @@
+"""Threads of compiled calls: whatever stops a call, the next one has them all."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+
+import cupyrnn
+
+ROOT = Path(cupyrnn.__file__).parents[1]
+
+
+def process(*arguments: str) -> list[str]:
+    """Return the words that a process prints, which is to end by itself, and without an error."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "checks"), [("interrupts 300", 1), ("late", 2), ("no_threads", 3), ("no_memory", 2)]
+)
+def test_what_stops_a_call(compiled_loops: ModuleType, name: str, checks: int) -> None:
+    """3,000 interrupts; calls at the end of the process; calls without memory."""
+    if not hasattr(os, "fork"):
+        pytest.skip(needs.REASONS["fork"])
+    if name == "no_memory":
+        needs.module("_testcapi")
+    script = Path(__file__).with_name("two_threads.py")
+    assert process(str(script), *name.split()) == ["right"] * checks
+
+
+@pytest.fixture
+def threads(compiled_loops: ModuleType) -> Any:
+    return importlib.import_module("cupyrnn.compiled.threads")
+
+
+def test_a_call_ends_when_its_last_thread_has(threads: Any) -> None:
+    import numba
+
+    simd = importlib.import_module("cupyrnn.compiled.simd")
+    sleep = numba.types.ExternalFunction("usleep", numba.int32(numba.int32))
+    write = simd.write_word
+
+    @numba.cfunc("void(int64, int64, float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
+    def loop(tid: int, n: int, one: float, address: int) -> None:
+        sleep(10_000 * tid)
+        write(address + 8 * tid, tid * n)
+
+    for n in (4, 3, 1):
+        found = np.zeros(4, np.int64)
+        assert threads.run(n, loop.address, False, found.__array_interface__["data"][0])
+        assert found.tolist() == [n * k if k < n else 0 for k in range(4)]
+
+
+def test_a_call_within_a_call_is_computed_by_one(threads: Any) -> None:
+    import numba
+
+    found: list[Any] = []
+
+    @ctypes.CFUNCTYPE(None)
+    def call() -> None:
+        found.extend([threads.most(), threads.run(2, 0, False, 0)])
+
+    @numba.cfunc("void(int64, int64, float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
+    def loop(tid: int, n: int, one: float, address: int) -> None:
+        if tid == 0:
+            call()
+
+    assert threads.run(2, loop.address, False, 0)
+    assert found == [1, False]
+    assert threads.most() == threads.count()
+
+
+def test_without_threads(compiled_loops: ModuleType) -> None:
+    """As on Windows: nothing of the system's threads is asked for."""
+    code = """
+import sys, numba
+sys.platform = "win32"
+import numpy as np, cupyrnn
+from cupyrnn.compiled import threads
+x, w = np.ones((40, 16, 64), "f"), np.ones((128, 256), "f")
+print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.shape, threads.most())
+"""
+    assert process("-c", code) == ["(40,", "16,", "64)", "1"]
