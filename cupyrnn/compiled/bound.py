@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import Back, address_of, compute
+from .addresses import address_of
+from .call import Back, compute
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .call import LayerCall, Plan
+    from .call import LayerCall
+    from .plan import Plan
 
 __all__ = ["Back", "Bound"]
 

@@ -1,5 +1,5 @@
 """
-One call of a compiled layer: what is settled once for calls of the same sizes, and what is not.
+One call of a compiled layer.
 
 The compiled loops read a block of words: addresses, sizes and distances. All but the addresses are
 the same in every call with the same shapes, layout and attributes, so that a `Plan` of them is
@@ -8,9 +8,7 @@ made once and kept. A call copies its block, puts in the addresses, and runs the
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,15 +16,14 @@ import numba
 import numpy as np
 
 from . import threads
-from .cache import compiled_callback, compiled_function
-from .frame import Frame, Matrix
-from .products import PANEL_BYTES, memory_of_transposed
-from .simd import OPTIONS, VECTOR_BYTES, VECTORS, read_word, write_word
+from .addresses import aligned, relocated
+from .cache import compiled_callback
+from .plan import Loops, Plan, Shapes, Spec, plan_of
+from .simd import OPTIONS
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.gates import HardSigmoid
-
 
 _FUNCTION_OPTIONS = {name: value for name, value in OPTIONS.items() if name != "nogil"}
 
@@ -48,144 +45,10 @@ def compiled(loop: Callable[..., None], char: str) -> Any:
         return None
 
 
-def address_of(a: Array) -> int:
-    """Return where an array lies."""
-    address: int = a.__array_interface__["data"][0]
-    return address
-
-
-class Memory:
-    """Memory of a call, taken in one piece: where each part is."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def take(self, count: int) -> int:
-        """Return where so many bytes will be."""
-        start = self.bytes
-        # A vector's more: a block that is copied in whole vectors may end behind the last number.
-        self.bytes = start + (count + 2 * VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
-        return start
-
-
 @functools.lru_cache(maxsize=64)
 def line_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
     """Return the slope and the offset of a hard sigmoid, zeros for another one."""
     return np.array(gate or (0, 0), dtype)
-
-
-@functools.cache
-def _data() -> tuple[int, int] | None:
-    """
-    Return where a tuple holds its items, and an array its address; None where it cannot be told.
-
-    In C both begin with what all objects have; to ask NumPy for an address costs microseconds.
-    """
-    items, data = tuple.__basicsize__, object.__basicsize__
-    if sys.implementation.name != "cpython":
-        return None
-    read, probe = ctypes.c_ssize_t.from_address, (None, np.arange(3)[1:])
-    if read(id(probe) + items + 8).value != id(probe[1]):
-        return None
-    return (items, data) if read(id(probe[1]) + data).value == address_of(probe[1]) else None
-
-
-def _aligned(count: int, dtype: np.dtype[Any]) -> Array:
-    """Return memory for so many bytes that begins with a whole vector."""
-    owner, places = np.empty(count + VECTOR_BYTES, np.uint8), _data()
-    address = (
-        address_of(owner)
-        if places is None
-        else ctypes.c_ssize_t.from_address(id(owner) + places[1]).value
-    )
-    behind = -address % VECTOR_BYTES
-    return owner[behind : behind + count].view(dtype)
-
-
-def _relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
-    """Add to words of a block the addresses of arrays; return the block's own."""
-    words, table = read_word(block + data), read_word(relocations + data)
-    for n in range(count):
-        place = words + 8 * read_word(table + 16 * n)
-        array = read_word(arrays + 8 * read_word(table + 16 * n + 8))
-        write_word(place, read_word(place) + read_word(array + data))
-    return words
-
-
-@functools.cache
-def _relocation() -> Any:
-    """Return `_relocate` compiled."""
-    integer = numba.int64
-    return compiled_function(_relocate, integer(*[integer] * 5), OPTIONS)
-
-
-def relocated(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> int:
-    """
-    Add to words of a block the addresses of arrays; return that of the block.
-
-    Parameters
-    ----------
-    relocations : [·, 2]
-        Which words, and of which of the arrays.
-    """
-    places = _data()
-    if places is None:
-        addresses = np.array([0 if a is None else address_of(a) for a in arrays])
-        np.add.at(block, relocations[:, 0], addresses[relocations[:, 1]])
-        return address_of(block)
-    items, data = places
-    address: int = _relocation()(
-        id(block), id(relocations), len(relocations), id(arrays) + items, data
-    )
-    return address
-
-
-class Share(NamedTuple):
-    """What each thread computes."""
-
-    threads: int
-    by_units: bool
-    splits: list[int]
-
-
-# A call of less work, in multiplications, is not worth a second thread; with fewer rows than this
-# for each, units are shared instead; a matrix of so many bytes does not fit the cache of a core.
-_LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 2_000_000, 2, 3 << 20
-# Forward, threads that share units meet after each step, which takes 1 to 2 µs: as long as a second
-# one saves of a step with a matrix of so many bytes.
-_SMALL_MATRIX = 1 << 19
-
-
-def share(
-    batches: Any, H: int, recurrent_bytes: int, work: int, size: int, whole: bool, most: int
-) -> Share:
-    """
-    Return how the rows or the units of a layer are shared among threads.
-
-    Parameters
-    ----------
-    batches
-        The rows of each step.
-    recurrent_bytes, work
-        Of the matrix of each step; in all, in multiplications.
-    whole
-        Whether each thread has to have all units of its rows.
-    most
-        The threads there are.
-    """
-    B, groups = int(batches[0]), -(-H * size // PANEL_BYTES)
-    n = most if work >= _LEAST_WORK else 1
-    by_rows = min(n, B // _LEAST_ROWS) if B >= 2 * _LEAST_ROWS else 1
-    by_units = 1 if whole else min(n, groups)
-    if by_units > 1 and (by_units > by_rows or recurrent_bytes >= _LARGE_MATRIX):
-        return Share(by_units, True, [groups * k // by_units for k in range(by_units + 1)])
-    n = max(by_rows, 1)
-    if n == 1 or batches[-1] == B:
-        return Share(n, False, [B * k // n for k in range(n + 1)])
-    # Row r has a step wherever a batch is larger: as many of these for each.
-    steps = np.cumsum(np.searchsorted(-np.asarray(batches), -np.arange(B), side="left"))
-    splits = np.searchsorted(steps, steps[-1] * np.arange(n + 1) / n, side="left").tolist()
-    return Share(n, False, [0, *splits[1:-1], B])
 
 
 def oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, bool, int]:
@@ -207,62 +70,6 @@ def plain(a: Array, dtype: np.dtype[Any]) -> Array:
     return a if flags.c_contiguous and flags.aligned else a.copy()
 
 
-def panels_of(columns: int, size: int) -> int:
-    """Return how many panels so many numbers fill."""
-    return -(-columns * size // PANEL_BYTES)
-
-
-def padded(H: int, size: int) -> int:
-    """Return H, filled up to whole vectors."""
-    lanes = VECTOR_BYTES // size
-    return -(-H // lanes) * lanes
-
-
-class Columns(NamedTuple):
-    """The columns of a matrix: those of each gate are H from where it starts."""
-
-    starts: Sequence[int]
-    H: int
-    of: int = -1  # the input whose deltas are this matrix's too; -1 for none
-
-
-class At(NamedTuple):
-    """Where something lies: in which of some arrays, and how many bytes behind its first."""
-
-    array: int
-    offset: int = 0
-
-
-class Spec:
-    """What the frame has to know of a cell. Two are never alike: a cell's has to be kept."""
-
-    def __init__(
-        self,
-        loops: tuple[Callable[..., None], Callable[..., None]],
-        dtype: np.dtype[Any],
-        H: int,
-        inputs: Sequence[Columns],
-        recurrent: Sequence[Columns],
-        variant: int,
-        table: Sequence[int | At],
-        sums: Sequence[Sequence[tuple[int, int, int]]],
-        *,
-        whole: bool = False,
-        clips: bool = False,
-    ) -> None:
-        self.loops = loops  # forward and backward
-        self.dtype, self.H = dtype, H
-        self.inputs = inputs
-        self.recurrent = recurrent  # as many as the loops read, whether the cell has them or not
-        self.variant = variant
-        # What the formulas look up; arrays are those of Saved, then the cell's vectors.
-        self.table = table
-        # For each of the deltas the matrix, the gate and the first column of what is summed.
-        self.sums = sums
-        self.whole = whole  # whether each thread has to have all units of its rows
-        self.clips = clips
-
-
 class Back(NamedTuple):
     """What the gradient of a layer takes besides."""
 
@@ -271,188 +78,11 @@ class Back(NamedTuple):
     grads: Any  # a Gradients: written, but x, which is here of the dtype of the computation
 
 
-# Bytes of what the products of a part leave for its steps, forward and backwards; rows that sums
-# over a part have at least.
-_FORWARD_PART, _BACKWARD_PART, _LEAST_PART = 1 << 19, 1 << 20, 256
-
-
-class _Shapes(NamedTuple):
-    """What a plan is made for: all that can be compared of a call."""
-
-    backward: bool
-    keeps: bool  # whether the deltas are written in place of the gradients of the weights
-    rows: int
-    I: int
-    P: int
-    sequences: int
-    starts: bytes
-    saved: int  # how many arrays are the cell's Saved, and with its vectors
-    kept: int
-    weights: tuple[tuple[bool, int] | None, ...]  # how they are oriented
-    grads: tuple[tuple[bool, int] | None, ...]
-    given: tuple[bool, ...]  # which of the arrays that may be missing are there
-
-
-# The arrays of a call, in this order; then come what is saved, the cell's vectors, the weights and
-# their gradients.
-_MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _DX, _DC, _GIVEN_H, _GIVEN_C, _TOTALS, _SAVED = range(11)
-
-
-class Plan:
-    """What is the same in all calls of a cell with the same shapes, layout and threads."""
-
-    def __init__(self, spec: Spec, shapes: _Shapes, most: int) -> None:
-        backward, keeps, rows, I, P, sequences, starts, saved, kept, weights, grads, given = shapes
-        self._starts = np.frombuffer(starts, np.int64)  # the loops read it
-        H, size = spec.H, spec.dtype.itemsize
-        T, B = len(self._starts) - 1, int(self._starts[1] - self._starts[0])
-        columns = [*spec.inputs, *spec.recurrent]
-        depths = [I] * len(spec.inputs) + [P, *([H] * (len(spec.recurrent) - 1))]
-        gated = [len(c.starts) * padded(c.H, size) for c in columns]
-        panels = [panels_of(width, size) for width in gated]
-        row_bytes = [n * PANEL_BYTES for n in panels]
-        work = sum(rows * K * width for K, width in zip(depths, gated, strict=True))
-        recurrent = len(spec.inputs)
-        batches = self._starts[1:] - self._starts[:-1]
-        recurrent_bytes = P * gated[recurrent] * size
-        if not backward and B < 2 * _LEAST_ROWS and recurrent_bytes < _SMALL_MATRIX:
-            most = 1
-        parts = share(batches, H, recurrent_bytes, work, size, spec.whole, most)
-        n = self.threads = parts.threads
-        part_bytes = sum(row_bytes[:recurrent])
-        if backward:
-            part = max(B, min(rows, max(_BACKWARD_PART // part_bytes, _LEAST_PART)))
-        else:
-            part = max(B, min(rows, _FORWARD_PART * n // part_bytes))
-
-        memory = Memory()
-        at_packed = [
-            memory.take(
-                width * panels_of(K, size) * VECTORS * VECTOR_BYTES if backward else K * across
-            )
-            for K, width, across in zip(depths, gated, row_bytes, strict=True)
-        ]
-        work_bytes = B * max(row_bytes)
-        if backward:
-            work_bytes = max(work_bytes, memory_of_transposed(size, max(depths)))
-        work_bytes = -(-work_bytes // 4096) * 4096 + 128
-        at_work = memory.take(n * work_bytes)
-        z_bytes = [part * across for across in row_bytes]
-        at_z = [memory.take(count * (1 if backward else n)) for count in z_bytes]
-        at_before = memory.take(part * P * size if backward else 0)
-        at_a = [memory.take(part * H * size if backward else 0) for _ in spec.recurrent[1:]]
-        at_dw = [
-            memory.take(K * across if backward and not keeps else 0)
-            for K, across in zip(depths, row_bytes, strict=True)
-        ]
-        zeroed = memory.bytes
-        at_sums = [memory.take(across if backward else 0) for across in row_bytes]
-        at_zeros = memory.take(max(H, P, I) * size)
-        dh_row = panels_of(padded(P, size), size) * PANEL_BYTES
-        at_dh = memory.take(sequences * dh_row if backward else 0)
-        self.bytes = memory.bytes
-        self.zeroed = [slice(zeroed // size, None)]
-        if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # what no unit writes
-            self.zeroed += [
-                slice(place // size, (place + count) // size)
-                for place, count in zip(at_z, z_bytes, strict=True)
-            ]
-        self.dh = slice(at_dh // size, (at_dh + sequences * dh_row) // size)
-        self.dh_shape = sequences, dh_row // size
-
-        words: list[int | At] = []
-
-        def put(values: Sequence[int | At]) -> At:
-            """Put words behind all others; return where they are."""
-            words.extend(values)
-            return At(_BLOCK, 8 * (len(words) - len(values)))
-
-        def here(offset: int) -> At:
-            return At(_MEMORY, offset)
-
-        # Frame and matrices stand first: what they refer to comes after them.
-        words.extend([0] * (len(Frame._fields) + len(columns) * len(Matrix._fields)))
-        matrices: list[int | At] = []
-        summed = {k for gates in spec.sums for k, _, _ in gates}
-        first_weight = _SAVED + kept
-        first_grad = first_weight + len(weights)
-        for k, (c, K) in enumerate(zip(columns, depths, strict=True)):
-
-            def gates(
-                array: int, oriented: tuple[bool, int] | None, c: Columns = c
-            ) -> tuple[int | At, bool]:
-                """Put where each gate's columns begin, and the bytes from row to row."""
-                if oriented is None:
-                    return 0, False
-                transposed, stride = oriented
-                step = stride if transposed else size
-                table: list[int | At] = []
-                for start in c.starts:
-                    table += [At(array, start * step), stride]
-                return put(table), transposed
-
-            table, transposed = gates(first_weight + k, weights[k] if k < len(weights) else None)
-            dw_table, dw_transposed = gates(first_grad + k, grads[k] if k < len(grads) else None)
-            a, rs_a = At(_X), I * size
-            if k == recurrent:
-                a, rs_a = here(at_before), P * size
-            elif k > recurrent:
-                a, rs_a = here(at_a[k - recurrent - 1]), H * size
-            matrices += Matrix._make([
-                table, len(c.starts), c.H, K, transposed, here(at_packed[k]), panels[k],
-                here(at_z[c.of if c.of >= 0 else k]), 0 if backward else z_bytes[k], a, rs_a,
-                here(at_dw[k]), dw_table, dw_transposed,
-                here(at_sums[k]) if backward and k in summed else 0,
-            ])  # fmt: skip
-        has_c, has_h_grad, has_c_grad, has_totals = given
-        table = put([
-            At(word.array + _SAVED, word.offset) if isinstance(word, At) else word
-            for word in spec.table
-        ])  # fmt: skip
-        frame = Frame._make([
-            self._starts.__array_interface__["data"][0], T, part, 1, 1, 0, put(parts.splits),
-            parts.by_units, put([0]), At(_X), I, At(_SAVED + saved - 1), P, H, At(_FIRST_H),
-            At(_FIRST_C) if has_c else 0, table, At(_DX) if backward else 0, here(at_dh), dh_row,
-            At(_DC) if backward and has_c else 0,
-            At(_GIVEN_H) if has_h_grad else here(at_zeros),
-            At(_GIVEN_C) if has_c_grad else here(at_zeros),
-            P * size if has_h_grad else 0, H * size if has_c_grad else 0,
-            here(at_before), here(at_work), work_bytes, here(at_zeros), spec.variant, spec.clips,
-            At(_TOTALS) if has_totals else 0, keeps,
-        ])  # fmt: skip
-        words[: len(frame) + len(matrices)] = [*frame, *matrices]
-        self.block = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
-        found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]
-        self.relocations = np.array(found, np.int64)
-        self.sums = []
-        lanes = VECTOR_BYTES // size
-        for gates_of_delta in spec.sums if backward else ():
-            # Of each column that is summed, its place in the memory.
-            width = max(start + columns[k].H for k, _, start in gates_of_delta)
-            places = np.empty(width, np.intp)
-            for k, gate, start in gates_of_delta:
-                c = columns[k]
-                unit = np.arange(c.H)
-                inside = (unit // lanes * len(c.starts) + gate) * lanes + unit % lanes
-                places[start : start + c.H] = at_sums[k] // size + inside
-            self.sums.append(places)
-
-
-_kept_plan = functools.lru_cache(maxsize=64)(Plan)
-_MANY_STEPS = 4096
-
-
-def plan_of(spec: Spec, shapes: _Shapes, most: int) -> Plan:
-    """Return the plan of a call; those of long sequences, where it costs little, are not kept."""
-    small = len(shapes.starts) <= 8 * _MANY_STEPS
-    return _kept_plan(spec, shapes, most) if small else Plan(spec, shapes, most)
-
-
 class LayerCall(NamedTuple):
     """A call of a layer's loop: its arrays, and what their shapes and layout decide."""
 
     spec: Spec
-    shapes: _Shapes
+    shapes: Shapes
     arrays: tuple[Array | None, ...]  # all but memory and block
     carried: Any
     back: Back | None
@@ -493,7 +123,7 @@ def layer_call(
     grads: list[Any] = []
     given: list[Any] = [None] * 5
     grads_layout: tuple[tuple[bool, int] | None, ...] = ()
-    keeps = back is not None and back.grads.by == "deltas"
+    writes_deltas = back is not None and back.grads.by == "deltas"
     if back is not None:
         grads, grads_layout = _oriented(back.grads.weights, dtype)
         given = [back.grads.x, None, back.given.h, None, back.grads.vectors]
@@ -502,10 +132,11 @@ def layer_call(
     dx, dc, given_h, given_c, totals = given
     kept = [*saved, *vectors]
     N, I = x.shape
-    shapes = _Shapes(
-        back is not None, keeps, N, I, saved.h.shape[1], len(carried.h), starts.tobytes(),
+    shapes = Shapes(
+        back is not None, writes_deltas, N, I, saved.h.shape[1], len(carried.h), starts.tobytes(),
         len(saved), len(kept), layout, grads_layout,
         (first_c is not None, given_h is not None, given_c is not None, totals is not None),
+        0 if totals is None else len(totals),
     )  # fmt: skip
     arrays = (x, states.h, first_c, dx, dc, given_h, given_c, totals, *kept, *weights, *grads)
     return LayerCall(spec, shapes, arrays, carried, back, grads)
@@ -533,7 +164,7 @@ def _as_planned(plan: Plan) -> tuple[Array, Array]:
 
 def compute(
     spec: Spec,
-    shapes: _Shapes,
+    shapes: Shapes,
     arrays: Sequence[Array | None],
     dh: Array | None = None,
     words: Callable[[Plan], tuple[Array, Array]] = _as_planned,
@@ -557,7 +188,7 @@ def compute(
     while True:
         plan = plan_of(spec, shapes, most)
         threads.wake(plan.threads)
-        memory = _aligned(plan.bytes, dtype)
+        memory = aligned(plan.bytes, dtype)
         block, relocations = words(plan)
         block = block.copy()
         argument = relocated(block, relocations, (memory, block, *arrays))
@@ -590,3 +221,50 @@ def _oriented(
             found.append(a)
             layout.append((transposed, stride))
     return found, tuple(layout)
+
+
+class Ways(NamedTuple):
+    """The ways through a cell that are one compiled call, products included."""
+
+    takes: Callable[..., bool]
+    layer_call: Callable[..., LayerCall]
+    forward_layer: Callable[..., None]
+    backward_layer: Callable[..., None]
+
+
+def ways(
+    loops: Loops, spec_of: Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
+) -> Ways:
+    """
+    Return the ways through a cell.
+
+    Parameters
+    ----------
+    spec_of
+        Returns the spec of a cell of so many units and its arrays, the first of them numbers.
+    """
+
+    def takes(cell: Any, dtype: np.dtype[Any], way: str = "") -> bool:
+        """Return whether this way through a cell is compiled for a dtype."""
+        loop = getattr(loops, way.removesuffix("_layer"), None)
+        return loop is not None and compiled(loop, dtype.char) is not None
+
+    def call_of(
+        cell: Any, x: Array, carried: Any, starts: Array, saved: Any, back: Back | None = None
+    ) -> LayerCall:
+        """Return the call of a layer: see `layer_call`."""
+        spec, vectors = spec_of(cell, saved[0].shape[1], x.dtype)
+        return layer_call(spec, vectors, cell, x, carried, starts, saved, back)
+
+    def forward_layer(cell: Any, x: Array, carried: Any, starts: Array, saved: Any) -> None:
+        """All steps of a layer: see `run_layer`."""
+        run_layer(call_of(cell, x, carried, starts, saved))
+
+    def backward_layer(
+        cell: Any, x: Array, first: Any, starts: Array, saved: Any, given: Any, carried: Any,
+        grads: Any,
+    ) -> None:  # fmt: skip
+        """The gradient of a layer: see `run_layer`."""
+        run_layer(call_of(cell, x, carried, starts, saved, Back(first, given, grads)))
+
+    return Ways(takes, call_of, forward_layer, backward_layer)

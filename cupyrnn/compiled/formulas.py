@@ -1,281 +1,161 @@
-"""The formulas of the cells, compiled: a vector of units at a time."""
+"""
+How a cell says its formulas: of named vectors, without an address.
+
+A formula takes `Vectors` and a variant, and returns by name what is stored. Here it becomes code
+for a row of units: of what a layer packs, where the gates of a vector of units lie side by side, or
+of a single step, which has them as they lie in the matrices.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from .simd import VECTOR_BYTES, Code, Fields, Word, gate, over_units, slope, tanh
+from .simd import VECTOR_BYTES, Code, Vector, Word, over_units, sigmoid
 
-# The variants of the LSTM's formulas: two bits. Those of a GRU have one, for hard gates.
-PEEPHOLE, HARD = 1, 2
-# Those of a simple RNN.
-TANH, RELU = 0, 1
+# What the code of rows is called with behind the units and the variant: addresses; `at` is how far
+# a row is from the first of what is saved, `through` what came through the product before.
+_FORWARD = ("table", "z", "zh", "h_prev", "c_prev", "at", "to")
+_BACKWARD = (
+    "table", "z", "zh", "h_prev", "c_prev", "at", "dh", "through", "dc", "given_h", "given_c", "a",
+)  # fmt: skip
+_TERMS = ("table", "z", "c_prev", "at")
 
-
-class LSTMTable(NamedTuple):
-    """What the formulas of an LSTM look up: addresses, and distances in bytes."""
-
-    i: int  # what each step leaves
-    cs: int
-    f: int
-    o: int
-    ci: int
-    co: int
-    z_ci: int  # from i to the other gates in a row of z or of its gradients
-    z_f: int
-    z_o: int
-    z_step: int  # from one vector of units to the next
-    b: int
-    b_ci: int  # from i to the other gates in b
-    b_f: int
-    b_o: int
-    wci: int
-    wcf: int
-    wco: int
-    cell_clip: int
-    slope: int  # of a hard sigmoid, as the next
-    offset: int
+Formula: TypeAlias = "Callable[[Vectors, int], Mapping[str, Vector]]"
 
 
-def gates_of_lstm(
-    c: Code, variant: int, u: Word, z: Word, cs_prev: Word, at: Word, to_h: Word, address: Word
-) -> None:
-    """One vector of units of one row: z and what is saved."""
-    table, offset = Fields(c, LSTMTable, address), u * VECTOR_BYTES
-    z, b = z + u * table.z_step, table.b + offset
-    zi = c.load(z) + c.load(b)
-    zci, zf, zo = (
-        c.load(z + in_z) + c.load(b + in_b)
-        for in_z, in_b in (
-            (table.z_ci, table.b_ci),
-            (table.z_f, table.b_f),
-            (table.z_o, table.b_o),
-        )
+class Formulas(NamedTuple):
+    """
+    What a cell computes of a vector of units, and the names it does so by.
+
+    There is one formula for each recurrent product: forward behind it, backwards before it. Each
+    has the same number of variants.
+    """
+
+    saved: Sequence[str]  # what each step leaves, in the order of the cell's Saved, but perhaps h
+    z: Sequence[str]  # the gates of a row of the first product, read as "z_" + name
+    vectors: Sequence[str]  # biases and others, by unit
+    forward: Sequence[Formula]
+    backward: Sequence[Formula]
+    zh: Sequence[str] = ()  # those of the last recurrent product, "zh_" + name, if it is apart
+    numbers: Sequence[str] = ()
+    variants: int = 1
+    c: str = ""  # what is saved of the second state
+    adds_to_dh: bool = False  # whether the last product backwards is added to a dh that is stored
+    # What is summed over all rows as the gradients of the cell's own vectors: pairs of factors.
+    terms: Callable[[Vectors], Sequence[tuple[Vector, Vector]]] | None = None
+
+    @property
+    def table(self) -> list[str]:
+        """The addresses, and the distances of a single step, that the code of a row looks up."""
+        gates = [*(f"z_{gate}" for gate in self.z), *(f"zh_{gate}" for gate in self.zh)]
+        return [*self.saved, *self.vectors, "numbers", *gates]
+
+
+class Vectors:
+    """
+    The vectors of one place in a row by name, loaded when they are first asked for.
+
+    Of z and zh `packed` is whether the gates of a vector of units lie side by side.
+    """
+
+    def __init__(
+        self, code: Code, formulas: Formulas, given: Mapping[str, Word], u: Word, packed: bool
+    ) -> None:
+        self._code, self._formulas, self._given, self._packed = code, formulas, given, packed
+        self._u, self._offset = u, u * VECTOR_BYTES
+
+    def _word(self, name: str) -> Word:
+        return self._code.load_word(self._given["table"] + 8 * self._formulas.table.index(name))
+
+    def _place(self, name: str) -> Word:
+        formulas, (row, _, gate) = self._formulas, name.partition("_")
+        if name in self._given:
+            return self._given[name] + self._offset
+        if name in formulas.saved:
+            return self._word(name) + (self._given["at"] + self._offset)
+        if name in formulas.vectors:
+            return self._word(name) + self._offset
+        gates = formulas.z if row == "z" else formulas.zh
+        if not self._packed:
+            return self._given[row] + self._offset + self._word(name)
+        in_row = gates.index(gate) * VECTOR_BYTES
+        return self._given[row] + self._u * (len(gates) * VECTOR_BYTES) + in_row
+
+    def __getattr__(self, name: str) -> Vector:
+        if name in self._formulas.numbers:
+            place = self._word("numbers") + self._formulas.numbers.index(name) * self._code.size
+            value = self._code.everywhere(place)
+        else:
+            value = self._code.load(self._place(name))
+        setattr(self, name, value)
+        return value
+
+    def put(self, values: Mapping[str, Vector]) -> None:
+        """Store vectors."""
+        for name, value in values.items():
+            self._code.store(value, self._place(name))
+
+    def constant(self, number: float) -> Vector:
+        """The same number everywhere."""
+        return self._code.zero() + number
+
+    def gate(self, hard: int, z: Vector) -> Vector:
+        """The sigmoid, or a straight line by `slope` and `offset` in its place."""
+        return (z * self.slope + self.offset).at_least(0.0).at_most(1.0) if hard else sigmoid(z)
+
+    def slope_of(self, hard: int, gate: Vector) -> Vector:
+        """The slope of a gate by its value."""
+        if not hard:
+            return gate * (1.0 - gate)
+        return self.slope.where(gate.above(0.0), 0.0).where(gate.below(1.0), 0.0)
+
+
+class Routines(NamedTuple):
+    """The code of a cell's rows: variant v of the formula of stage s is s*variants + v."""
+
+    forward: Any
+    backward: Any
+    terms: Any
+
+
+def _of_stages(
+    formulas: Formulas, stages: Sequence[Formula], names: Sequence[str], packed: bool
+) -> Callable[..., None]:
+    def emit(c: Code, variant: int, u: Word, *words: Word) -> None:
+        vectors = Vectors(c, formulas, dict(zip(names, words, strict=True)), u, packed)
+        stage, of_stage = divmod(variant, formulas.variants)
+        vectors.put(stages[stage](vectors, of_stage))
+
+    return emit
+
+
+def routines(formulas: Formulas, module: str, *, packed: bool) -> Routines:
+    """Return the code of a cell's rows; the name of the cell's module tells it from others."""
+
+    def terms(c: Code, more: int, u: Word, sums: Word, row: Word, *words: Word) -> None:
+        """Have the terms of one vector of units, or add them to those there are."""
+        vectors = Vectors(c, formulas, dict(zip(_TERMS, words, strict=True)), u, packed)
+        for n, (a, b) in enumerate(formulas.terms(vectors) if formulas.terms else ()):
+            place = sums + row * n + u * VECTOR_BYTES
+            c.store(a.times_plus(b, c.load(place)) if more else a * b, place)
+
+    def named(kind: str, variants: int, emit: Callable[..., None], *, rows: bool = True) -> Any:
+        emit.__name__ = f"{kind}_{'packed' if packed else 'apart'}"
+        emit.__module__ = module
+        return over_units(variants, emit, rows=rows)
+
+    forward, backward = formulas.forward, formulas.backward
+    return Routines(
+        named(
+            "forward",
+            len(forward) * formulas.variants,
+            _of_stages(formulas, forward, _FORWARD, packed),
+        ),
+        named(
+            "backward",
+            len(backward) * formulas.variants,
+            _of_stages(formulas, backward, _BACKWARD, packed),
+        ),
+        named("terms", 2, terms, rows=False),
     )
-    before = c.load(cs_prev + offset)
-    if variant & PEEPHOLE:
-        zi = before.times_plus(c.load(table.wci + offset), zi)
-        zf = before.times_plus(c.load(table.wcf + offset), zf)
-    i, f = gate(c, variant & HARD, zi, table), gate(c, variant & HARD, zf, table)
-    ci = tanh(zci)
-    clip = c.everywhere(table.cell_clip)
-    cs = f.times_plus(before, i * ci).at_most(clip).at_least(clip * -1.0)
-    co = tanh(cs)
-    if variant & PEEPHOLE:
-        zo = cs.times_plus(c.load(table.wco + offset), zo)
-    o = gate(c, variant & HARD, zo, table)
-    for name, value in zip(LSTMTable._fields, (i, cs, f, o, ci, co), strict=False):
-        c.store(value, getattr(table, name) + at + offset)
-    c.store(o * co, to_h + offset)
-
-
-def deltas_of_lstm(
-    c: Code, variant: int, u: Word, z: Word, cs_prev: Word, at: Word, to_dh: Word, dcs: Word,
-    given_h: Word, given_c: Word, clips: Word, address: Word,
-) -> None:  # fmt: skip
-    """One vector of units of one row: dz, and dcs of the step before."""
-    table, offset = Fields(c, LSTMTable, address), u * VECTOR_BYTES
-    i, cs, f, o, ci, co = (
-        c.load(getattr(table, name) + at + offset) for name in LSTMTable._fields[:6]
-    )
-    before = c.load(cs_prev + offset)
-    dh = c.load(to_dh + offset) + c.load(given_h + offset)
-    k_o = slope(c, variant & HARD, o, table) * co
-    k_d = (1.0 - co * co) * o
-    k_i = slope(c, variant & HARD, i, table) * ci
-    k_ci = (1.0 - ci * ci) * i
-    k_f = slope(c, variant & HARD, f, table) * before
-    k_next = f
-    if variant & PEEPHOLE:
-        wci, wcf, wco = (c.load(w + offset) for w in (table.wci, table.wcf, table.wco))
-        k_d = k_o.times_plus(wco, k_d)
-        k_next = k_f.times_plus(wcf, k_i.times_plus(wci, k_next))
-    d = dh.times_plus(k_d, c.load(dcs + offset)) + c.load(given_c + offset)
-    # With the true gradient of a clip nothing passes a cs that reached it.
-    reached = cs.absolute().not_below(c.everywhere(table.cell_clip))
-    reached = c.builder.and_(reached, c.everywhere_bit(clips.compare("!=", 0)))
-    d = d * c.zero().where(reached, 1.0)
-    z = z + u * table.z_step
-    c.store(d * k_i, z)
-    c.store(d * k_ci, z + table.z_ci)
-    c.store(d * k_f, z + table.z_f)
-    c.store(dh * k_o, z + table.z_o)
-    c.store(d * k_next, dcs + offset)
-
-
-GATES_OF_LSTM, DELTAS_OF_LSTM = over_units(4, gates_of_lstm), over_units(4, deltas_of_lstm)
-
-
-class GRUTable(NamedTuple):
-    """What the formulas of a GRU look up: addresses, and distances in bytes."""
-
-    r: int
-    u: int
-    c: int
-    h: int
-    z_u: int  # from r to u in a row of z or of its gradients
-    z_step: int  # from one vector of units to the next
-    b_r: int
-    b_u: int
-    b_c: int
-    slope: int
-    offset: int
-
-
-def gates_of_gru(
-    c: Code, hard: int, u: Word, z: Word, h_prev: Word, at: Word, h_reset: Word, address: Word
-) -> None:
-    """One vector of units of one row: r, u and h_prev*r."""
-    table, offset = Fields(c, GRUTable, address), u * VECTOR_BYTES
-    z = z + u * table.z_step
-    r = gate(c, hard, c.load(z) + c.load(table.b_r + offset), table)
-    u_ = gate(c, hard, c.load(z + table.z_u) + c.load(table.b_u + offset), table)
-    c.store(r, table.r + at + offset)
-    c.store(u_, table.u + at + offset)
-    c.store(c.load(h_prev + offset) * r, h_reset + offset)
-
-
-def state_of_gru(c: Code, _: int, u: Word, z: Word, h_prev: Word, at: Word, address: Word) -> None:
-    """One vector of units of one row: c and h."""
-    table, offset = Fields(c, GRUTable, address), u * VECTOR_BYTES
-    c_ = tanh(c.load(z + offset) + c.load(table.b_c + offset))
-    u_, before = c.load(table.u + at + offset), c.load(h_prev + offset)
-    c.store(c_, table.c + at + offset)
-    c.store(u_.times_plus(before - c_, c_), table.h + at + offset)
-
-
-def deltas_to_c(
-    c: Code, hard: int, u: Word, z_ru: Word, z_c: Word, h_prev: Word, at: Word, dh: Word,
-    given: Word, address: Word,
-) -> None:  # fmt: skip
-    """One vector of units of one row: d_u and d_c, and dh with what is given."""
-    table, offset = Fields(c, GRUTable, address), u * VECTOR_BYTES
-    u_, c_ = c.load(table.u + at + offset), c.load(table.c + at + offset)
-    total = c.load(dh + offset) + c.load(given + offset)
-    k_c = (1.0 - u_) * (1.0 - c_ * c_)
-    k_u = (c.load(h_prev + offset) - c_) * slope(c, hard, u_, table)
-    c.store(total * k_u, z_ru + u * table.z_step + table.z_u)
-    c.store(total * k_c, z_c + offset)
-    c.store(total, dh + offset)
-
-
-def deltas_to_r(
-    c: Code, hard: int, u: Word, z_ru: Word, h_prev: Word, at: Word, dh: Word, d_hr: Word,
-    h_reset: Word, address: Word,
-) -> None:  # fmt: skip
-    """One vector of units of one row: d_r, in place of dh what goes past, and h_prev*r."""
-    table, offset = Fields(c, GRUTable, address), u * VECTOR_BYTES
-    r, u_ = c.load(table.r + at + offset), c.load(table.u + at + offset)
-    before, back = c.load(h_prev + offset), c.load(d_hr + offset)
-    k_r = before * slope(c, hard, r, table)
-    c.store(back * k_r, z_ru + u * table.z_step)
-    c.store(back.times_plus(r, c.load(dh + offset) * u_), dh + offset)
-    c.store(before * r, h_reset + offset)
-
-
-GATES_OF_GRU, STATE_OF_GRU = over_units(2, gates_of_gru), over_units(1, state_of_gru)
-DELTAS_TO_C, DELTAS_TO_R = over_units(2, deltas_to_c), over_units(2, deltas_to_r)
-
-
-class ResetAfterTable(NamedTuple):
-    """What the formulas of CudnnRNN's GRU look up: addresses, and distances in bytes."""
-
-    r: int
-    u: int
-    c: int
-    hc: int
-    h: int
-    z_u: int  # from r to the other gates in a row of z or of its gradients
-    z_c: int
-    zh_hc: int  # where the gates begin in a row of zh, what the recurrent matrix gives
-    zh_r: int
-    zh_u: int
-    z_step: int  # in both, from one vector of units to the next
-    b_r: int
-    b_u: int
-    b_c: int
-    b_hc: int
-    slope: int
-    offset: int
-
-
-def state_of_reset_after(
-    c: Code, hard: int, u: Word, z: Word, zh: Word, h_prev: Word, at: Word, address: Word
-) -> None:
-    """One vector of units of one row."""
-    table, offset = Fields(c, ResetAfterTable, address), u * VECTOR_BYTES
-    z, zh = z + u * table.z_step, zh + u * table.z_step
-    zr, zu, zc = (
-        c.load(place) + c.load(b + offset)
-        for place, b in (
-            (z, table.b_r),
-            (z + table.z_u, table.b_u),
-            (z + table.z_c, table.b_c),
-        )
-    )
-    hc = c.load(zh + table.zh_hc) + c.load(table.b_hc + offset)
-    r = gate(c, hard, zr + c.load(zh + table.zh_r), table)
-    u_ = gate(c, hard, zu + c.load(zh + table.zh_u), table)
-    c_ = tanh(r.times_plus(hc, zc))
-    before = c.load(h_prev + offset)
-    h = u_.times_plus(before - c_, c_)
-    for to, value in ((table.r, r), (table.u, u_), (table.c, c_), (table.hc, hc), (table.h, h)):
-        c.store(value, to + at + offset)
-
-
-def deltas_of_reset_after(
-    c: Code, hard: int, u: Word, z: Word, zh: Word, h_prev: Word, at: Word, dh: Word, given: Word,
-    address: Word,
-) -> None:  # fmt: skip
-    """One vector of units of one row: the deltas, and in place of dh what goes past them."""
-    table, offset = Fields(c, ResetAfterTable, address), u * VECTOR_BYTES
-    z, zh = z + u * table.z_step, zh + u * table.z_step
-    r, u_, c_, hc = (c.load(a + at + offset) for a in (table.r, table.u, table.c, table.hc))
-    before = c.load(h_prev + offset)
-    total = c.load(dh + offset) + c.load(given + offset)
-    k_c = (1.0 - u_) * (1.0 - c_ * c_)
-    k_r = k_c * hc * slope(c, hard, r, table)
-    k_u = (before - c_) * slope(c, hard, u_, table)
-    dr, du = total * k_r, total * k_u
-    c.store(dr, z)
-    c.store(du, z + table.z_u)
-    c.store(total * k_c, z + table.z_c)
-    c.store(total * (k_c * r), zh + table.zh_hc)
-    c.store(dr, zh + table.zh_r)
-    c.store(du, zh + table.zh_u)
-    c.store(total * u_, dh + offset)
-
-
-STATE_OF_RESET_AFTER = over_units(2, state_of_reset_after)
-DELTAS_OF_RESET_AFTER = over_units(2, deltas_of_reset_after)
-
-
-class SimpleTable(NamedTuple):
-    """What the formulas of a simple RNN look up: addresses."""
-
-    h: Any
-    b: Any
-
-
-def state_of_simple(c: Code, variant: int, u: Word, z: Word, at: Word, address: Word) -> None:
-    """One vector of units of one row; z may be where h goes."""
-    table, offset = Fields(c, SimpleTable, address), u * VECTOR_BYTES
-    z_ = c.load(z + offset) + c.load(table.b + offset)
-    h = z_.at_least(0.0) if variant == RELU else tanh(z_)
-    c.store(h, table.h + at + offset)
-
-
-def deltas_of_simple(
-    c: Code, variant: int, u: Word, z: Word, at: Word, dh: Word, given: Word, address: Word
-) -> None:
-    """One vector of units of one row: dz."""
-    table, offset = Fields(c, SimpleTable, address), u * VECTOR_BYTES
-    h = c.load(table.h + at + offset)
-    total = c.load(dh + offset) + c.load(given + offset)
-    k = 1.0 - h * h
-    if variant == RELU:
-        k = (c.zero() + 1.0).where(c.zero().below(h), 0.0)
-    c.store(k * total, z + offset)
-
-
-STATE_OF_SIMPLE, DELTAS_OF_SIMPLE = over_units(2, state_of_simple), over_units(2, deltas_of_simple)

@@ -1,10 +1,14 @@
 """
-What the compiled layers of all cells share: memory, threads, and the products around the steps.
+All steps of a layer, of any cell, forward and backward: memory, threads, products and formulas.
 
 A layer is one compiled call. In it the steps are taken in parts whose pre-activations, forward, or
 deltas, backwards, stay in a core's cache from the products that make them to those that use them.
 A thread has rows of the batch of its own and meets the others only where weights are packed and
 where their gradients are summed; or, of few rows, units of its own, and meets them after each step.
+
+A step is for each recurrent matrix its product, then a formula of the cell, and backwards the
+formula, then the product. The first matrix multiplies h of the step before, a second one what the
+first formula makes; the last product of a projection is h.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from typing import Any, NamedTuple
 
 from .meeting import meet
 from .products import (
-    PANEL_BYTES,
     multiply,
     multiply_transposed,
     pack,
@@ -22,12 +25,14 @@ from .products import (
 )
 from .simd import (
     I64,
+    SUMMED_ROWS,
     VECTOR_BYTES,
     VECTORS,
     Code,
     Word,
     add_columns,
     alloca,
+    copy,
     over_units,
     part,
     read_fields,
@@ -35,6 +40,9 @@ from .simd import (
     row_of_numbers,
     size_of,
 )
+
+# What a recurrent product is added to, but for the number of an input: nothing, or it is h.
+APART, MAKES_H = -1, -2
 
 
 class Matrix(NamedTuple):
@@ -49,6 +57,8 @@ class Matrix(NamedTuple):
     panels: int  # of a row of z
     z: int  # pre-activations or deltas of some steps, by row
     z_stride: int  # from the memory of one thread to that of the next
+    rs_z: int
+    adds_to: int  # the input to whose products this is added, itself one of them or recurrent
     a: int  # backwards: what it multiplied, of the rows of all steps or of these
     rs_a: int
     dw: int  # [K, panels], summed
@@ -58,14 +68,11 @@ class Matrix(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The memory of one call: addresses, sizes in bytes or numbers. cs_prev may be missing."""
+    """The memory of one call: addresses, sizes in bytes or numbers. c may be missing."""
 
     starts: int  # [T+1], the first row of each step
     T: int
     rows: int  # of z: the steps of a part have no more
-    packs: int  # whether the weights are still to be packed
-    finishes: int  # whether the gradients of the weights are to be written
-    adds: int  # whether to what was summed before
     splits: int  # [threads+1], the first row of each thread, or the first 4 vectors of units
     by_units: int
     meeting: int
@@ -89,11 +96,17 @@ class Frame(NamedTuple):
     before: int  # h before each step of a part
     work: int
     work_stride: int  # from the memory of one thread to that of the next
+    work_row: int  # backwards, from row to row of what the second product leaves there
     zeros: int  # as many as a row has
     variant: int
-    clips: int  # whether the gradient of the clip is the true one
-    totals: int  # of the gradients of peepholes; 0 without
-    keeps: int  # whether the deltas are written, where else the gradients of the weights are
+    variants: int  # of each formula
+    totals: int  # of the gradients of the cell's own vectors; 0 without
+    terms: int  # how many these are
+    writes_deltas: int  # in place of the gradients of the weights
+    inputs: int  # the matrices of x, after which come the recurrent ones
+    stages: int  # the recurrent matrices
+    adds_to_dh: int  # whether the last product backwards is added to dh
+    c: int  # of each step
 
 
 def sum_of_gates(c: Code, _: int, u: Word, z: Word, gates: Word, to: Word) -> None:
@@ -106,7 +119,21 @@ def sum_of_gates(c: Code, _: int, u: Word, z: Word, gates: Word, to: Word) -> No
     c.store(c.load_all(Word(c.builder, c.builder.ptrtoint(total, I64))), to + u * VECTOR_BYTES)
 
 
-_sum_of_gates = over_units(1, sum_of_gates)
+def add_row(c: Code, _: int, u: Word, a: Word, to: Word) -> None:
+    """Add a vector to another one."""
+    offset = u * VECTOR_BYTES
+    c.store(c.load(to + offset) + c.load(a + offset), to + offset)
+
+
+def sum_of_two(c: Code, _: int, u: Word, a: Word, b: Word, to: Word) -> None:
+    """A vector of a + b, with zeros after the last number."""
+    offset = u * VECTOR_BYTES
+    c.store_all(c.load(a + offset) + c.load(b + offset), to + offset)
+
+
+_sum_of_gates, _add_row, _sum_of_two = (
+    over_units(1, emit) for emit in (sum_of_gates, add_row, sum_of_two)
+)
 read_frame, read_matrix = read_fields(Frame), read_fields(Matrix)
 FRAME_BYTES, MATRIX_BYTES = 8 * len(Frame._fields), 8 * len(Matrix._fields)
 
@@ -144,10 +171,17 @@ def finished(f: Frame, t: int, r0: int) -> int:
 
 
 @part
-def pack_all(tid: int, n: int, one: Any, f: Frame, matrices: Any, backward: int) -> None:
+def matrix(address: int, k: int) -> Matrix:
+    """Return matrix k of a layer: those of x, then the recurrent ones."""
+    return read_matrix(address + FRAME_BYTES + k * MATRIX_BYTES)
+
+
+@part
+def pack_all(tid: int, n: int, one: Any, f: Frame, address: int, backward: int) -> None:
     """Pack a thread's part of the weights."""
-    for m in matrices:
-        if f.packs and m.table:
+    for k in range(f.inputs + f.stages):
+        m = matrix(address, k)
+        if m.table:
             pack(one, m.table, m.gates, m.H, m.K, m.transposed, backward, m.packed, tid, n)
 
 
@@ -172,42 +206,53 @@ def part_start(f: Frame, t1: int) -> int:
 
 
 @part
-def input_products(tid: int, one: Any, f: Frame, inputs: Any, t0: int, t1: int) -> None:
+def input_products(tid: int, one: Any, f: Frame, address: int, t0: int, t1: int) -> None:
     """Compute z = x @ w of a thread's rows and units, of the steps t0..t1-1."""
     size = size_of(one)
     r0, r1 = own_rows(tid, f)
     u0, u1 = own_units(one, tid, f)
     start = read_word(f.starts + 8 * t0)
-    whole = r0 == 0 and r1 == read_word(f.starts + 8)
+    all_rows = r0 == 0 and r1 == read_word(f.starts + 8)
     # All rows of all steps are one matrix; a thread's own are one for each step.
-    pieces = 1 if whole else t1 - t0
-    for m in inputs:
-        rs_c = m.panels * PANEL_BYTES
+    pieces = 1 if all_rows else t1 - t0
+    for k in range(f.inputs):
+        m = matrix(address, k)
         z = m.z + tid * m.z_stride
         p0, p1 = own_panels(u0, u1, m.gates)
         for piece in range(pieces):
             first = read_word(f.starts + 8 * (t0 + piece))
             rows = read_word(f.starts + 8 * t1) - first
-            if not whole:
+            if not all_rows:
                 rows = min(r1, read_word(f.starts + 8 * (t0 + piece) + 8) - first) - r0
                 first += r0
             if rows <= 0:
                 continue
-            a, c = f.x + first * f.I * size, z + (first - start) * rs_c
+            a, c = f.x + first * f.I * size, z + (first - start) * m.rs_z
             if m.table:
-                multiply(one, rows, a, f.I * size, f.I, m.packed, p0, p1, c, rs_c, rs_c // size, 0)
+                columns = m.rs_z // size
+                multiply(one, rows, a, f.I * size, f.I, m.packed, p0, p1, c, m.rs_z, columns, 0)
             else:  # x for every gate
                 for r in range(rows):
                     for j in range(u0 * m.gates, u1 * m.gates):
                         u = j // m.gates * VECTOR_BYTES
                         source = a + r * f.I * size + u
                         count = min(VECTOR_BYTES, f.H * size - u) // size
-                        row_of_numbers(one, (source, count, c + r * rs_c + j * VECTOR_BYTES))
+                        row_of_numbers(one, (source, count, c + r * m.rs_z + j * VECTOR_BYTES))
+
+
+@part
+def multiply_back(
+    one: Any, m: Matrix, rows: int, z: int, p0: int, p1: int, to: int, rs: int, columns: int,
+    add: int,
+) -> None:  # fmt: skip
+    """Compute to[rows, columns] (+)= z @ w.T, some panels of it."""
+    depth = vectors_of(one, m.H) * m.gates * VECTOR_BYTES // size_of(one)
+    multiply(one, rows, z, m.rs_z, depth, m.packed, p0, p1, to, rs, columns, add)
 
 
 @part
 def weight_products(
-    tid: int, n: int, one: Any, f: Frame, inputs: Any, recurrent: Any, t0: int, t1: int, turn: int
+    tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: int, turn: int
 ) -> int:
     """
     Sum the gradients of the weights and biases over the steps t0..t1-1, and write those of x.
@@ -217,54 +262,188 @@ def weight_products(
     size = size_of(one)
     start = read_word(f.starts + 8 * t0)
     rows = read_word(f.starts + 8 * t1) - start
-    add = 1 if f.adds or t1 < f.T else 0
+    add = 1 if t1 < f.T else 0
     memory = f.work + tid * f.work_stride
     m0, m1 = rows * tid // n, rows * (tid + 1) // n
-    plus = 0
-    for m in inputs:
+    to, rs = f.dx + (start + m0) * f.I * size, f.I * size
+    for k in range(f.inputs):
+        m = matrix(address, k)
+        z = m.z + m0 * m.rs_z
         if m.table:
-            depth = vectors_of(one, m.H) * m.gates * VECTOR_BYTES // size
-            rs = m.panels * PANEL_BYTES
             panels = (vectors_of(one, m.K) + VECTORS - 1) // VECTORS
-            multiply(
-                one, m1 - m0, m.z + m0 * rs, rs, depth, m.packed, 0, panels,
-                f.dx + (start + m0) * f.I * size, f.I * size, f.I, plus,
-            )  # fmt: skip
-            plus = 1
+            multiply_back(one, m, m1 - m0, z, 0, panels, to, rs, f.I, min(k, 1))
         else:  # x is part of every gate
-            for r in range(m0, m1):
-                to = f.dx + (start + r) * f.I * size
-                _sum_of_gates(
-                    one,
-                    (
-                        0,
-                        vectors_of(one, m.H),
-                        m.H,
-                        0,
-                        m.z + r * m.panels * PANEL_BYTES,
-                        m.gates,
-                        to,
-                    ),
-                )
-    for k in range(len(inputs) + len(recurrent)):
-        # One call of each for both, as each call is compiled anew.
-        m = inputs[k] if k < len(inputs) else recurrent[k - len(inputs)]
-        rs = m.panels * PANEL_BYTES
+            for r in range(m1 - m0):
+                units = vectors_of(one, m.H)
+                _sum_of_gates(one, (0, units, m.H, 0, z + r * m.rs_z, m.gates, to + r * rs))
+    for k in range(f.inputs + f.stages):
+        m = matrix(address, k)
         p0, p1 = m.panels * tid // n, m.panels * (tid + 1) // n
-        if m.sums and not f.keeps:
-            add_columns(one, (rows, m.z, rs, p0 * VECTORS, p1 * VECTORS, m.sums))
+        if m.sums and not f.writes_deltas:
+            add_columns(one, (rows, m.z, m.rs_z, p0 * VECTORS, p1 * VECTORS, m.sums))
         if m.dw_table:
             a, made, depth, skip = m.a, m.z, rows, start
-            if not f.keeps:
-                if k < len(inputs):
+            if not f.writes_deltas:
+                if k < f.inputs:
                     a += start * m.rs_a
                 multiply_transposed(
-                    one, rows, a, m.rs_a, m.K, m.z, rs, m.dw, rs, p0, p1, add, memory
+                    one, rows, a, m.rs_a, m.K, m.z, m.rs_z, m.dw, m.rs_z, p0, p1, add, memory
                 )
                 made, depth, skip = m.dw, m.K, 0
-            if f.keeps or (t0 == 0 and f.finishes):
+            if f.writes_deltas or t0 == 0:
                 unpack(
-                    one, made, rs, m.dw_table, m.gates, m.H, depth, m.dw_transposed,
+                    one, made, m.rs_z, m.dw_table, m.gates, m.H, depth, m.dw_transposed,
                     p0 * VECTORS, p1 * VECTORS, skip,
                 )  # fmt: skip
     return meet(f.meeting, n, turn)
+
+
+@part
+def all_steps(formulas: Any, tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units; `formulas` is the code of the cell's rows."""
+    f = read_frame(address)
+    of_x, last = matrix(address, 0), matrix(address, f.inputs + f.stages - 1)
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row, h_row = f.H * size, f.P * size
+    pack_all(tid, n, one, f, address, 0)
+    turn = meet(f.meeting, n, 1)
+    # Of all units, which may be multiplied: with shared units it is the threads' together.
+    work = f.work if f.by_units else f.work + tid * f.work_stride
+    h_prev, c_prev, t0 = f.first_h, f.first_c, 0
+    while t0 < f.T:
+        t1 = part_end(f, t0)
+        start = read_word(f.starts + 8 * t0)
+        input_products(tid, one, f, address, t0, t1)
+        for t in range(t0, t1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            at, in_part = first + r0, first + r0 - start
+            z, h = of_x.z + tid * of_x.z_stride + in_part * of_x.rs_z, f.h + at * h_row
+            zh, to, to_row = work, h, h_row  # what the last product and the first formula make
+            if last.adds_to >= 0:
+                m = matrix(address, last.adds_to)
+                zh = m.z + tid * m.z_stride + in_part * m.rs_z
+            a, rs_a = h_prev + r0 * h_row, h_row
+            if f.stages > 1:
+                to, to_row = work, row
+            for k in range(f.stages):
+                m = matrix(address, f.inputs + k)
+                into, rs, columns, add = z, m.rs_z, m.rs_z // size, 1
+                p0, p1 = own_panels(u0, u1, m.gates)
+                if m.adds_to == MAKES_H:
+                    into, rs, columns, add, p0, p1 = h, h_row, f.P, 0, 0, m.panels
+                elif m.adds_to == APART:
+                    into, add = zh, 0
+                elif m.adds_to > 0:
+                    into = zh
+                multiply(one, rows, a, rs_a, m.K, m.packed, p0, p1, into, rs, columns, add)
+                if m.adds_to == MAKES_H:
+                    break
+                formulas(one, (
+                    rows, u0, u1, f.H, f.variant + k * f.variants,
+                    f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row, to,
+                    0, of_x.rs_z, last.rs_z, h_row, row, row, to_row,
+                ))  # fmt: skip
+                if f.by_units:
+                    turn = meet(f.meeting, n, turn)
+                a, rs_a = work, row
+            h_prev, c_prev = f.h + first * h_row, f.c + first * row
+            if tid == 0 or not f.by_units:
+                done = r0 + max(0, finished(f, t, r0))
+                ended = min(r1, read_word(f.starts + 8 * t + 8) - first) - done
+                if ended > 0:
+                    copy(one, (ended * f.P, h_prev + done * h_row, f.first_h + done * h_row))
+                    if f.first_c:
+                        copy(one, (ended * f.H, c_prev + done * row, f.first_c + done * row))
+        t0 = t1
+
+
+@part
+def sum_terms(
+    tid: int, n: int, one: Any, f: Frame, address: int, terms: Any, t0: int, t1: int
+) -> None:
+    """Add the gradients of a cell's own vectors over the steps t0..t1-1: a thread's units."""
+    z, row = matrix(address, 0), f.H * size_of(one)
+    units, sums, summed = vectors_of(one, f.H), f.work + tid * f.work_stride, 0
+    u0, u1 = units * tid // n, units * (tid + 1) // n
+    start = read_word(f.starts + 8 * t0)
+    for t in range(t0, t1):
+        first, end = read_word(f.starts + 8 * t), read_word(f.starts + 8 * t + 8)
+        c_prev = f.first_c if t == 0 else f.c + read_word(f.starts + 8 * t - 8) * row
+        for r in range(end - first):
+            terms(one, (
+                u0, u1, f.H, min(summed, 1), sums, row, f.table,
+                z.z + (first - start + r) * z.rs_z, c_prev + r * row, (first + r) * row,
+            ))  # fmt: skip
+            summed += 1
+            # A sum of many rows is one of sums of some.
+            if summed == SUMMED_ROWS or (t == t1 - 1 and r == end - first - 1):
+                for k in range(f.terms):
+                    to = f.totals + k * row
+                    _add_row(one, (u0, u1, f.H, 0, sums + k * row, to))
+                summed = 0
+
+
+@part
+def all_steps_back(formulas: Any, terms: Any, tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a thread's rows and units from the last to the first, and its share of sums."""
+    f = read_frame(address)
+    of_x, last = matrix(address, 0), matrix(address, f.inputs + f.stages - 1)
+    size = size_of(one)
+    r0, r1 = own_rows(tid, f)
+    u0, u1 = own_units(one, tid, f)
+    row, h_row = f.H * size, f.P * size
+    pack_all(tid, n, one, f, address, 1)
+    turn = meet(f.meeting, n, 1)
+    work, t1 = f.work + tid * f.work_stride, f.T
+    while t1 > 0:
+        t0 = part_start(f, t1)
+        start = read_word(f.starts + 8 * t0)
+        for t in range(t1 - 1, t0 - 1, -1):
+            first = read_word(f.starts + 8 * t)
+            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
+            at, in_part = first + r0, first + r0 - start
+            h_prev, c_prev = f.first_h, f.first_c
+            if t > 0:
+                before = read_word(f.starts + 8 * t - 8)
+                h_prev, c_prev = f.h + before * h_row, f.c + before * row
+            if rows > 0 and (tid == 0 or not f.by_units):
+                copy(one, (rows * f.P, h_prev + r0 * h_row, f.before + in_part * h_row))
+            dh, given, given_row = f.dh + r0 * f.dh_row, f.given_h + at * f.given_row, f.given_row
+            through, through_row = dh, f.dh_row
+            z, zh = of_x.z + in_part * of_x.rs_z, last.z + in_part * last.rs_z
+            for k in range(f.stages - 1, -1, -1):
+                m = matrix(address, f.inputs + k)
+                if m.adds_to == MAKES_H:  # what is given is of P numbers, and passes w_p
+                    for r in range(rows):
+                        _sum_of_two(one, (
+                            0, m.panels * VECTORS, f.P, 0, dh + r * f.dh_row,
+                            given + r * given_row, zh + r * last.rs_z,
+                        ))  # fmt: skip
+                    given, given_row = f.zeros, 0
+                formulas(one, (
+                    rows, u0, u1, f.H, f.variant + k * f.variants,
+                    f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row, dh, through,
+                    f.dc + r0 * row, given, f.given_c + at * f.given_c_row, last.a + in_part * row,
+                    0, of_x.rs_z, last.rs_z, h_row, row, row, f.dh_row, through_row, row,
+                    given_row, f.given_c_row, row,
+                ))  # fmt: skip
+                if f.by_units:
+                    turn = meet(f.meeting, n, turn)
+                deltas, into, rs, add = z, dh, f.dh_row, f.adds_to_dh
+                p0, p1 = own_panels(u0, u1, 1)
+                if k == f.stages - 1:
+                    deltas = zh
+                if k > 0:
+                    into, rs, add = work, f.work_row, 0
+                    through, through_row = into, rs
+                elif last.adds_to == MAKES_H:
+                    p0, p1 = 0, (vectors_of(one, f.P) + VECTORS - 1) // VECTORS
+                multiply_back(one, m, rows, deltas, p0, p1, into, rs, rs // size, add)
+        turn = meet(f.meeting, n, turn)
+        if f.totals:
+            sum_terms(tid, n, one, f, address, terms, t0, t1)
+        turn = weight_products(tid, n, one, f, address, t0, t1, turn)
+        t1 = t0

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .call import At, line_of
-from .formulas import DELTAS_OF_RESET_AFTER, STATE_OF_RESET_AFTER, ResetAfterTable
+from .addresses import At
+from .call import line_of
 from .products import vectors_of
 from .simd import VECTOR_BYTES, part, read_fields, size_of
 from .single import (
@@ -28,6 +28,7 @@ from .single import (
     run,
     vectors_in,
 )
+from .single_formulas import DELTAS_OF_RESET_AFTER, STATE_OF_RESET_AFTER, ResetAfterTable
 
 if TYPE_CHECKING:
     from .._arrays import Array

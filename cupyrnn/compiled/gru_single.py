@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .call import At, compiled, line_of
-from .formulas import DELTAS_TO_C, DELTAS_TO_R, GATES_OF_GRU, STATE_OF_GRU, GRUTable
+from .addresses import At
+from .call import compiled, line_of
 from .meeting import meet
 from .products import vectors_of
 from .simd import VECTOR_BYTES, read_fields, size_of
@@ -31,6 +31,7 @@ from .single import (
     run,
     vectors_in,
 )
+from .single_formulas import DELTAS_TO_C, DELTAS_TO_R, GATES_OF_GRU, STATE_OF_GRU, GRUTable
 
 if TYPE_CHECKING:
     from .._arrays import Array

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from .call import At, compiled
-from .formulas import DELTAS_OF_LSTM, GATES_OF_LSTM, HARD, PEEPHOLE, LSTMTable
+from .addresses import At
+from .call import compiled
 from .meeting import meet
 from .products import vectors_of
 from .simd import I64, VECTOR_BYTES, Code, Word, copy, read_fields, routine, size_of
@@ -33,6 +33,7 @@ from .single import (
     run,
     vectors_in,
 )
+from .single_formulas import DELTAS_OF_LSTM, GATES_OF_LSTM, HARD, PEEPHOLE, LSTMTable
 
 if TYPE_CHECKING:
     from .._arrays import Array

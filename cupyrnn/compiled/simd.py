@@ -153,6 +153,10 @@ class Vector:
         """Return where self < other, not where either is NaN: bits."""
         return self.builder.fcmp_ordered("<", self.value, self._other(other))
 
+    def above(self, other: Vector | float) -> Any:
+        """Return where self > other, not where either is NaN: bits."""
+        return self.builder.fcmp_ordered(">", self.value, self._other(other))
+
     def not_below(self, other: Vector) -> Any:
         """Return where self >= other or one of them is NaN: bits."""
         return self.builder.fcmp_unordered(">=", self.value, other.value)
@@ -578,32 +582,42 @@ def add_columns(
             c.store(c.load(sums) + Vector(builder, builder.load(total, typ=c.vector)), sums)
 
 
-def over_units(variants: int, emit: Callable[..., None]) -> Any:
+def over_units(variants: int, emit: Callable[..., None], *, rows: bool = False) -> Any:
     """
     Return a routine that applies a formula to the units of a row, a vector of them at a time.
 
     It is called with the first and the last vector of units, their number H, the variant and what
     the formula takes: ``emit(code, variant, u, *integers)`` of vector u. Of the last vector only
-    the lanes below H are loaded and stored.
+    the lanes below H are loaded and stored. One for `rows` is called with their number before all
+    else, and behind all else with how much larger each of those integers is from row to row.
     """
 
-    def over(c: Code, first: Word, last: Word, H: Word, variant: Word, *integers: Word) -> None:
-        builder = c.builder
+    def units(c: Code, n: int, first: Word, last: Word, H: Word, integers: Sequence[Word]) -> None:
+        with c.loop(first, last) as u:
+            rest = H - u * c.lanes
+            with c.builder.if_else(rest.compare(">=", c.lanes)) as (whole, part):
+                with whole:
+                    emit(c, n, u, *integers)
+                with part:
+                    c.mask = c.first_lanes(rest)
+                    emit(c, n, u, *integers)
+                    c.mask = None
+
+    def over(c: Code, *given: Word) -> None:
+        builder, (first, last, H, variant, *integers) = c.builder, given[1:] if rows else given
         done = builder.append_basic_block("done")
         switch = builder.switch(variant.value, done)
         for n in range(variants):
             block_ = builder.append_basic_block(f"variant{n}")
             switch.add_case(ir.Constant(I64, n), block_)
             builder.position_at_end(block_)
-            with c.loop(first, last) as u:
-                rest = H - u * c.lanes
-                with builder.if_else(rest.compare(">=", c.lanes)) as (whole, part):
-                    with whole:
-                        emit(c, n, u, *integers)
-                    with part:
-                        c.mask = c.first_lanes(rest)
-                        emit(c, n, u, *integers)
-                        c.mask = None
+            if rows:
+                half = len(integers) // 2
+                with c.loop(c.word(0), given[0]) as r:
+                    pairs = zip(integers[:half], integers[half:], strict=True)
+                    units(c, n, first, last, H, [word + more * r for word, more in pairs])
+            else:
+                units(c, n, first, last, H, integers)
             builder.branch(done)
         builder.position_at_end(done)
 

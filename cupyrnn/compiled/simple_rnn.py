@@ -1,180 +1,72 @@
-"""The RNN of ``cells/simple_rnn.py`` in compiled loops of vectors, name by name."""
+"""The RNN of ``cells/simple_rnn.py`` in vectors, name by name."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import call as _call
 from . import simple_rnn_single as _single
 from . import simple_rnn_step as _step
-from .call import At, Back, Columns, LayerCall, Spec, compiled, plain, run_layer
-from .formulas import DELTAS_OF_SIMPLE as _deltas
-from .formulas import RELU, TANH, SimpleTable
-from .formulas import STATE_OF_SIMPLE as _state
-from .frame import (
-    FRAME_BYTES,
-    MATRIX_BYTES,
-    finished,
-    input_products,
-    own_panels,
-    own_rows,
-    own_units,
-    pack_all,
-    part_end,
-    part_start,
-    read_frame,
-    read_matrix,
-    weight_products,
-)
-from .meeting import meet
-from .products import PANEL_BYTES, multiply, vectors_of
-from .simd import VECTOR_BYTES, copy, read_word, size_of
+from .call import plain, ways
+from .formulas import Formulas, Vectors, routines
+from .frame import all_steps, all_steps_back
+from .plan import Layout, Loops, Spec
+from .simd import Vector, tanh
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import Gradients, States
-    from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
+    from ..cells.simple_rnn import SimpleRNN
 
 
-def forward_loop(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a thread's rows and units."""
-    f = read_frame(address)
-    w_x, w_h = read_matrix(address + FRAME_BYTES), read_matrix(address + FRAME_BYTES + MATRIX_BYTES)
-    rs_z = w_x.panels * PANEL_BYTES
-    size = size_of(one)
-    r0, r1 = own_rows(tid, f)
-    u0, u1 = own_units(one, tid, f)
-    row = f.H * size
-    pack_all(tid, n, one, f, (w_x, w_h), 0)
-    turn = meet(f.meeting, n, 1)
-    h_prev, t0 = f.first_h, 0
-    while t0 < f.T:
-        t1 = part_end(f, t0)
-        start = read_word(f.starts + 8 * t0)
-        input_products(tid, one, f, (w_x,), t0, t1)
-        for t in range(t0, t1):
-            first = read_word(f.starts + 8 * t)
-            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
-            before, at = h_prev + r0 * row, first + r0
-            z = w_x.z + tid * w_x.z_stride + (at - start) * rs_z
-            p0, p1 = own_panels(u0, u1, 1)
-            multiply(one, rows, before, row, f.H, w_h.packed, p0, p1, z, rs_z, rs_z // size, 1)
-            for r in range(rows):
-                _state(one, (u0, u1, f.H, f.variant, z + r * rs_z, (at + r) * row, f.table))
-            h_prev = f.h + first * row
-            if f.by_units:
-                turn = meet(f.meeting, n, turn)
-            if tid == 0 or not f.by_units:
-                done = r0 + max(0, finished(f, t, r0))
-                ended = min(r1, read_word(f.starts + 8 * t + 8) - first) - done
-                if ended > 0:
-                    copy(one, (ended * f.H, h_prev + done * row, f.first_h + done * row))
-        t0 = t1
+def _state(v: Vectors, relu: int) -> Mapping[str, Vector]:
+    z = v.z_h + v.b
+    return {"h": z.at_least(0.0) if relu else tanh(z)}
 
 
-def backward_loop(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a thread's rows and units from the last to the first, and its share of sums."""
-    f = read_frame(address)
-    w_x, w_h = read_matrix(address + FRAME_BYTES), read_matrix(address + FRAME_BYTES + MATRIX_BYTES)
-    rs_z = w_x.panels * PANEL_BYTES
-    size = size_of(one)
-    r0, r1 = own_rows(tid, f)
-    u0, u1 = own_units(one, tid, f)
-    row = f.H * size
-    q0, q1 = own_panels(u0, u1, 1)
-    pack_all(tid, n, one, f, (w_x, w_h), 1)
-    turn = meet(f.meeting, n, 1)
-    t1 = f.T
-    while t1 > 0:
-        t0 = part_start(f, t1)
-        start = read_word(f.starts + 8 * t0)
-        for t in range(t1 - 1, t0 - 1, -1):
-            first = read_word(f.starts + 8 * t)
-            rows = min(r1, read_word(f.starts + 8 * t + 8) - first) - r0
-            at = first + r0
-            h_prev = f.first_h
-            if t > 0:
-                h_prev = f.h + read_word(f.starts + 8 * t - 8) * row
-            before, dh = h_prev + r0 * row, f.dh + r0 * f.dh_row
-            given = f.given_h + at * f.given_row
-            if rows > 0 and (tid == 0 or not f.by_units):
-                copy(one, (rows * f.H, before, f.before + (at - start) * row))
-            z = w_h.z + (at - start) * rs_z
-            for r in range(rows):
-                _deltas(one, (
-                    u0, u1, f.H, f.variant, z + r * rs_z, (at + r) * row, dh + r * f.dh_row,
-                    given + r * f.given_row, f.table,
-                ))  # fmt: skip
-            if f.by_units:
-                turn = meet(f.meeting, n, turn)
-            depth = vectors_of(one, f.H) * VECTOR_BYTES // size
-            multiply(
-                one, rows, z, rs_z, depth, w_h.packed, q0, q1, dh, f.dh_row, f.dh_row // size, 0
-            )
-        turn = meet(f.meeting, n, turn)
-        turn = weight_products(tid, n, one, f, (w_x,), (w_h,), t0, t1, turn)
-        t1 = t0
+def _deltas(v: Vectors, relu: int) -> Mapping[str, Vector]:
+    k = v.constant(1.0).where(v.h.above(0.0), 0.0) if relu else 1.0 - v.h * v.h
+    return {"z_h": k * (v.dh + v.given_h)}
 
 
-_LOOPS = {"forward_layer": forward_loop, "backward_layer": backward_loop}
+FORMULAS = Formulas(
+    saved=("h",), z=("h",), vectors=("b",), variants=2, forward=(_state,), backward=(_deltas,)
+)
+_ROWS = routines(FORMULAS, __name__, packed=True)
+_FORWARD, _BACKWARD, _TERMS = _ROWS
 
 
-def takes(cell: SimpleRNN, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
-    """Return whether this way through a cell is compiled for a dtype."""
-    if way in _LOOPS:
-        return compiled(_LOOPS[way], dtype.char) is not None
-    if way in ("forward_step", "backward_step"):
-        return _single.takes(cell, dtype, way)
-    return _step.takes(cell, dtype)
+def simple_rnn_forward(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a layer."""
+    all_steps(_FORWARD, tid, n, one, address)
+
+
+def simple_rnn_backward(tid: int, n: int, one: Any, address: int) -> None:
+    """All steps of a layer, backwards."""
+    all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
 
 
 @functools.lru_cache(maxsize=64)
-def _spec(variant: int, H: int, dtype: np.dtype[Any]) -> Spec:
-    h, b = range(2)
-    return Spec(
-        (forward_loop, backward_loop),
-        dtype,
-        H,
-        [Columns([0], H)],
-        [Columns([0], H, of=0)],
-        variant,
-        SimpleTable(At(h), At(b)),
-        [[(0, 0, 0)]],
-    )
+def _spec(relu: bool, H: int, dtype: np.dtype[Any]) -> Spec:
+    layout = Layout([[0]], [[0]], [0], [(0, 0)], [[(0, 0, 0)]])
+    return Spec(FORMULAS, _LOOPS, layout, H, dtype, int(relu))
 
 
-def layer_call(
-    cell: SimpleRNN, x: Array, carried: States, starts: Array, saved: SimpleRNNOutputs,
-    back: Back | None = None,
-) -> LayerCall:  # fmt: skip
-    """Return the call of a layer: see `call.layer_call`."""
-    spec = _spec(RELU if cell.relu else TANH, saved.h.shape[1], x.dtype)
-    return _call.layer_call(spec, [plain(cell.b, x.dtype)], cell, x, carried, starts, saved, back)
+def _spec_of(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
+    """Return the spec of a cell and its arrays: b."""
+    return _spec(cell.relu, H, dtype), [plain(cell.b, dtype)]
 
 
-def forward_layer(
-    cell: SimpleRNN, x: Array, carried: States, starts: Array, saved: SimpleRNNOutputs
-) -> None:
-    """All steps of a layer: see `call.run_layer`."""
-    run_layer(layer_call(cell, x, carried, starts, saved))
-
-
-def backward_layer(
-    cell: SimpleRNN,
-    x: Array,
-    first: States,
-    starts: Array,
-    saved: SimpleRNNOutputs,
-    given: States,
-    carried: States,
-    grads: Gradients,
-) -> None:
-    """The gradient of a layer: see `call.run_layer`."""
-    run_layer(layer_call(cell, x, carried, starts, saved, Back(first, given, grads)))
-
-
+_LOOPS = Loops(simple_rnn_forward, simple_rnn_backward)
+_takes, layer_call, forward_layer, backward_layer = ways(_LOOPS, _spec_of)
 forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
 forward_step, backward_step = _single.forward_step, _single.backward_step
+
+
+def takes(cell: Any, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
+    """Return whether this way through a cell is compiled for a dtype."""
+    if way in ("forward_step", "backward_step"):
+        return _single.takes(cell, dtype, way)
+    return _takes(cell, dtype, way) if way.endswith("_layer") else _step.takes(cell, dtype)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .call import At
-from .formulas import DELTAS_OF_SIMPLE, RELU, STATE_OF_SIMPLE, TANH, SimpleTable
+from .addresses import At
 from .products import vectors_of
 from .simd import read_fields, size_of
 from .single import (
@@ -26,6 +25,7 @@ from .single import (
     run,
     vectors_in,
 )
+from .single_formulas import DELTAS_OF_SIMPLE, RELU, STATE_OF_SIMPLE, TANH, SimpleTable
 
 if TYPE_CHECKING:
     from .._arrays import Array

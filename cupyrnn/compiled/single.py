@@ -18,8 +18,10 @@ import numpy as np
 from llvmlite import ir
 
 from . import threads
+from .addresses import At, relocated, words_of
 from .cache import compiled_function
-from .call import At, compiled, panels_of, relocated
+from .call import compiled
+from .plan import panels_of
 from .products import PANEL_BYTES, vectors_of
 from .simd import (
     I32,
@@ -275,9 +277,7 @@ class Step(NamedTuple):
 def _laid_out(step: Step, size: int, sizes: tuple[int, ...]) -> tuple[Array, Array, int]:
     """Return the words of a step but for addresses, which words have these, and its memory."""
     words, memory = step.lay_out(size, *sizes)
-    block = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
-    found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]
-    return block, np.array(found, np.int64), memory * size
+    return *words_of(words), memory * size
 
 
 def run(

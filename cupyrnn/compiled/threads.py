@@ -16,7 +16,7 @@ many threads, and once more for one if it does not get them::
 
 ``loop`` is the address of a compiled loop(tid, n, one, argument) (``call.compiled``), ``argument``
 an integer that it understands: the address of a block of words as a rule, with those of the call's
-arrays (``call.relocated``). Variables of the caller have to hold the block and the arrays.
+arrays (``addresses.relocated``). Variables of the caller have to hold the block and the arrays.
 
 One compiled call takes the threads, has them compute, waits for them and gives them back: no
 statement of Python stands in between at which an interrupt could leave them taken, or free memory

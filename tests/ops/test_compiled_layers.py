@@ -67,11 +67,11 @@ def with_threads(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int], None]:
     """A function that sets how many threads a call has, however little it computes."""
-    call = importlib.import_module("cupyrnn.compiled.call")
-    monkeypatch.setattr(call, "_LEAST_WORK", 0)
-    monkeypatch.setattr(call, "_SMALL_MATRIX", 0)
-    call._kept_plan.cache_clear()
-    return lambda n: monkeypatch.setattr(call.threads, "count", lambda: n)
+    plan, threads = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "threads"))
+    monkeypatch.setattr(plan, "_LEAST_WORK", 0)
+    monkeypatch.setattr(plan, "_SMALL_MATRIX", 0)
+    plan._kept_plan.cache_clear()
+    return lambda n: monkeypatch.setattr(threads, "count", lambda: n)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,109 @@
+"""
+Where arrays lie, and the words by which compiled code is told.
+
+A loop reads a block of words: numbers, and addresses of a call's arrays. What is the same in every
+call is arranged once; a call copies it and puts in the addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numba
+import numpy as np
+
+from .cache import compiled_function
+from .simd import OPTIONS, VECTOR_BYTES, read_word, write_word
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+
+
+class At(NamedTuple):
+    """Where something lies: in which of some arrays, and how many bytes behind its first."""
+
+    array: int
+    offset: int = 0
+
+
+def address_of(a: Array) -> int:
+    """Return where an array lies."""
+    address: int = a.__array_interface__["data"][0]
+    return address
+
+
+def words_of(words: Sequence[int | At]) -> tuple[Array, Array]:
+    """Return words without addresses, and which of them those of which arrays are added to."""
+    found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]
+    block = np.array([w.offset if isinstance(w, At) else w for w in words], np.int64)
+    return block, np.array(found, np.int64)
+
+
+@functools.cache
+def _data() -> tuple[int, int] | None:
+    """
+    Return where a tuple holds its items, and an array its address; None where it cannot be told.
+
+    In C both begin with what all objects have; to ask NumPy for an address costs microseconds.
+    """
+    items, data = tuple.__basicsize__, object.__basicsize__
+    if sys.implementation.name != "cpython":
+        return None
+    read, probe = ctypes.c_ssize_t.from_address, (None, np.arange(3)[1:])
+    if read(id(probe) + items + 8).value != id(probe[1]):
+        return None
+    return (items, data) if read(id(probe[1]) + data).value == address_of(probe[1]) else None
+
+
+def aligned(count: int, dtype: np.dtype[Any]) -> Array:
+    """Return memory for so many bytes that begins with a whole vector."""
+    owner, places = np.empty(count + VECTOR_BYTES, np.uint8), _data()
+    address = (
+        address_of(owner)
+        if places is None
+        else ctypes.c_ssize_t.from_address(id(owner) + places[1]).value
+    )
+    behind = -address % VECTOR_BYTES
+    return owner[behind : behind + count].view(dtype)
+
+
+def _relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
+    """Add to words of a block the addresses of arrays; return the block's own."""
+    words, table = read_word(block + data), read_word(relocations + data)
+    for n in range(count):
+        place = words + 8 * read_word(table + 16 * n)
+        array = read_word(arrays + 8 * read_word(table + 16 * n + 8))
+        write_word(place, read_word(place) + read_word(array + data))
+    return words
+
+
+@functools.cache
+def _relocation() -> Any:
+    """Return `_relocate` compiled."""
+    integer = numba.int64
+    return compiled_function(_relocate, integer(*[integer] * 5), OPTIONS)
+
+
+def relocated(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> int:
+    """
+    Add to words of a block the addresses of arrays; return that of the block.
+
+    Parameters
+    ----------
+    relocations : [·, 2]
+        Which words, and of which of the arrays.
+    """
+    places = _data()
+    if places is None:
+        addresses = np.array([0 if a is None else address_of(a) for a in arrays])
+        np.add.at(block, relocations[:, 0], addresses[relocations[:, 1]])
+        return address_of(block)
+    items, data = places
+    address: int = _relocation()(
+        id(block), id(relocations), len(relocations), id(arrays) + items, data
+    )
+    return address

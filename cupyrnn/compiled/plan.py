@@ -1,0 +1,386 @@
+"""
+What is settled once for calls of a layer of the same sizes: threads, memory, the words of its loop.
+
+====== ======================================================= ===========================
+Stage  What it is                                              Made
+====== ======================================================= ===========================
+Layout where a cell's gates and biases stand in its arrays     with its Spec
+Spec   a cell of one size, dtype and variant                   once for each of these
+Shapes what can be compared of a call: shapes, orientation     by each call
+Plan   threads, memory and words of the calls of these shapes  once for each number of threads
+====== ======================================================= ===========================
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .addresses import At, address_of, words_of
+from .frame import MAKES_H, Frame, Matrix
+from .products import PANEL_BYTES, memory_of_transposed
+from .simd import VECTOR_BYTES
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from .formulas import Formulas
+
+
+class Memory:
+    """Memory of a call, taken in one piece: where each part is."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def take(self, count: int) -> int:
+        """Return where so many bytes will be."""
+        start = self.bytes
+        # A vector's more: a block that is copied in whole vectors may end behind the last number.
+        self.bytes = start + (count + 2 * VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
+        return start
+
+
+class Share(NamedTuple):
+    """What each thread computes."""
+
+    threads: int
+    by_units: bool
+    splits: list[int]
+
+
+# A call of less work, in multiplications, is not worth a second thread; with fewer rows than this
+# for each, units are shared instead; a matrix of so many bytes does not fit the cache of a core.
+_LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 2_000_000, 2, 3 << 20
+# Forward, threads that share units meet after each step, which takes 1 to 2 µs: as long as a second
+# one saves of a step with a matrix of so many bytes.
+_SMALL_MATRIX = 1 << 19
+
+
+def share(
+    batches: Any, H: int, recurrent_bytes: int, work: int, size: int, all_units: bool, most: int
+) -> Share:
+    """
+    Return how the rows or the units of a layer are shared among threads.
+
+    Parameters
+    ----------
+    batches
+        The rows of each step.
+    recurrent_bytes, work
+        Of the matrix of each step; in all, in multiplications.
+    all_units
+        Whether each thread has to have all units of its rows.
+    most
+        The threads there are.
+    """
+    B, groups = int(batches[0]), -(-H * size // PANEL_BYTES)
+    n = most if work >= _LEAST_WORK else 1
+    by_rows = min(n, B // _LEAST_ROWS) if B >= 2 * _LEAST_ROWS else 1
+    by_units = 1 if all_units else min(n, groups)
+    if by_units > 1 and (by_units > by_rows or recurrent_bytes >= _LARGE_MATRIX):
+        return Share(by_units, True, [groups * k // by_units for k in range(by_units + 1)])
+    n = max(by_rows, 1)
+    if n == 1 or batches[-1] == B:
+        return Share(n, False, [B * k // n for k in range(n + 1)])
+    # Row r has a step wherever a batch is larger: as many of these for each.
+    steps = np.cumsum(np.searchsorted(-np.asarray(batches), -np.arange(B), side="left"))
+    splits = np.searchsorted(steps, steps[-1] * np.arange(n + 1) / n, side="left").tolist()
+    return Share(n, False, [0, *splits[1:-1], B])
+
+
+def panels_of(columns: int, size: int) -> int:
+    """Return how many panels so many numbers fill."""
+    return -(-columns * size // PANEL_BYTES)
+
+
+def padded(H: int, size: int) -> int:
+    """Return H, filled up to whole vectors."""
+    lanes = VECTOR_BYTES // size
+    return -(-H // lanes) * lanes
+
+
+class Columns(NamedTuple):
+    """The columns of a matrix [K, ·]: those of each gate are H from where it starts."""
+
+    starts: Sequence[int]
+    H: int
+    K: int
+    adds_to: int  # see `Matrix`
+    size: int  # of a number
+
+    @property
+    def width(self) -> int:
+        """How many numbers a packed row has."""
+        return len(self.starts) * padded(self.H, self.size)
+
+    @property
+    def row(self) -> int:
+        """How many bytes a row of what it makes has."""
+        return panels_of(self.width, self.size) * PANEL_BYTES
+
+
+class Layout(NamedTuple):
+    """Where what the formulas name stands in a cell's arrays: first columns, by number."""
+
+    inputs: Sequence[Sequence[int]]  # of the gates of each matrix of x
+    recurrent: Sequence[Sequence[int]]  # of the recurrent ones, the second of which may be missing
+    adds_to: Sequence[int]  # of each recurrent matrix: see `Matrix`
+    # Of each vector in which of the cell's arrays, the first of which are numbers, and where.
+    vectors: Sequence[tuple[int, int]]
+    # For each of the deltas the matrix, the gate and the first column of what is summed.
+    sums: Sequence[Sequence[tuple[int, int, int]]]
+
+
+class Loops(NamedTuple):
+    """What is compiled of a cell, each loop(tid, n, one, address)."""
+
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+
+
+class Spec:
+    """What the frame has to know of a cell. Two are never alike: a cell's has to be kept."""
+
+    def __init__(
+        self, formulas: Formulas, loops: Loops, layout: Layout, H: int, dtype: np.dtype[Any],
+        variant: int = 0,
+    ) -> None:  # fmt: skip
+        self.formulas, self.loops, self.layout = formulas, loops, layout
+        self.H, self.dtype, self.variant = H, dtype, variant
+
+    def columns(self, shapes: Shapes) -> list[Columns]:
+        """Return the columns of the matrices of a call."""
+        (inputs, recurrent, adds_to, *_), size = self.layout, self.dtype.itemsize
+        depths = [shapes.P, self.H][: max(1, len(shapes.weights) - len(inputs))]
+        return [
+            *(Columns(starts, self.H, shapes.I, n, size) for n, starts in enumerate(inputs)),
+            *(
+                Columns(starts, shapes.P if to == MAKES_H else self.H, K, to, size)
+                for K, starts, to in zip(depths, recurrent, adds_to, strict=False)
+            ),
+        ]
+
+    def table(self, saved: int) -> list[At]:
+        """Return what the code of a row looks up; arrays are the Saved, then the cell's vectors."""
+        size = self.dtype.itemsize
+        return [
+            *map(At, range(len(self.formulas.saved))),
+            *(At(saved + array, start * size) for array, start in self.layout.vectors),
+            At(saved),
+        ]
+
+
+# Bytes of what the products of a part leave for its steps, forward and backwards; rows that sums
+# over a part have at least.
+_FORWARD_PART, _BACKWARD_PART, _LEAST_PART = 1 << 19, 1 << 20, 256
+
+
+class Shapes(NamedTuple):
+    """What a plan is made for: all that can be compared of a call."""
+
+    backward: bool
+    writes_deltas: bool  # in place of the gradients of the weights
+    rows: int
+    I: int
+    P: int
+    sequences: int
+    starts: bytes
+    saved: int  # how many arrays are the cell's Saved, and with its vectors
+    kept: int
+    weights: tuple[tuple[bool, int] | None, ...]  # how they are oriented
+    grads: tuple[tuple[bool, int] | None, ...]
+    given: tuple[bool, ...]  # which of the arrays that may be missing are there
+    terms: int  # how many vectors of the cell's own have gradients
+
+
+# The arrays of a call, in this order; then come what is saved, the cell's vectors, the weights and
+# their gradients.
+_MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _DX, _DC, _GIVEN_H, _GIVEN_C, _TOTALS, _SAVED = range(11)
+
+
+class Plan:
+    """What is the same in all calls of a cell with the same shapes, layout and threads."""
+
+    def __init__(self, spec: Spec, shapes: Shapes, most: int) -> None:
+        self._spec, self._shapes, self._columns = spec, shapes, spec.columns(shapes)
+        self._starts = np.frombuffer(shapes.starts, np.int64)  # the loops read it
+        self._share = self._shared(most)
+        self.threads = self._share.threads
+        self._take_memory()
+        self._words: list[int | At] = []
+        self._write_words()
+        self.block, self.relocations = words_of(self._words)
+
+    def _shared(self, most: int) -> Share:
+        """Return what each thread computes, and settle how many rows a part has."""
+        backward, rows, batches = self._shapes.backward, self._shapes.rows, np.diff(self._starts)
+        of_x, columns = len(self._spec.layout.inputs), self._columns
+        B, first = int(batches[0]), columns[of_x]
+        recurrent_bytes = first.K * first.width * first.size
+        if not backward and B < 2 * _LEAST_ROWS and recurrent_bytes < _SMALL_MATRIX:
+            most = 1
+        found = share(
+            batches, self._spec.H, recurrent_bytes, sum(rows * c.K * c.width for c in columns),
+            first.size, columns[-1].adds_to == MAKES_H, most,
+        )  # fmt: skip
+        part_bytes = sum(c.row for c in columns[:of_x])
+        most_rows = _FORWARD_PART * found.threads // part_bytes
+        if backward:
+            most_rows = max(_BACKWARD_PART // part_bytes, _LEAST_PART)
+        self._part = max(B, min(rows, most_rows))
+        return found
+
+    def _take_memory(self) -> None:
+        """Settle where all that a call needs besides its arrays is in its memory."""
+        shapes, columns, memory = self._shapes, self._columns, Memory()
+        H, P, size, n = self._spec.H, shapes.P, columns[0].size, self.threads
+        B, part, backward = int(self._starts[1]), self._part, shapes.backward
+        depths = [c.K for c in columns]
+        self._packed = [
+            memory.take(c.width * panels_of(c.K, size) * PANEL_BYTES if backward else c.K * c.row)
+            for c in columns
+        ]
+        # What the second product backwards leaves is as wide as h.
+        self._work_row = panels_of(H, size) * PANEL_BYTES
+        work = B * max(self._work_row, *(c.row for c in columns))
+        if backward:
+            work = max(work, memory_of_transposed(size, max(depths)))
+        self._work_bytes = -(-work // 4096) * 4096 + 128
+        self._work = memory.take(n * self._work_bytes)
+        self._z = [memory.take(part * c.row * (1 if backward else n)) for c in columns]
+        self._before = memory.take(part * P * size * backward)
+        several = len(columns) > len(self._spec.layout.inputs) + 1
+        self._a = memory.take(part * H * size * (backward and several))
+        sums_weights = backward and not shapes.writes_deltas
+        self._dw = [memory.take(c.K * c.row * sums_weights) for c in columns]
+        zeroed = memory.bytes
+        self._sums = [memory.take(c.row * backward) for c in columns]
+        self._zeros = memory.take(max(H, P, shapes.I) * size)
+        self._dh_row = panels_of(P, size) * PANEL_BYTES
+        self._dh = memory.take(shapes.sequences * self._dh_row * backward)
+        self.bytes = memory.bytes
+        self.zeroed = [slice(zeroed // size, None)] if backward else []
+        if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # what no unit writes
+            self.zeroed += [
+                slice(place // size, (place + part * c.row) // size)
+                for place, c in zip(self._z, columns, strict=True)
+            ]
+        self.dh = slice(self._dh // size, (self._dh + shapes.sequences * self._dh_row) // size)
+        self.dh_shape = shapes.sequences, self._dh_row // size
+        self.sums = [self._places_of_sums(of) for of in self._spec.layout.sums if backward]
+
+    def _places_of_sums(self, gates: Sequence[tuple[int, int, int]]) -> Array:
+        """Return of each column that is summed its place in the memory."""
+        columns, lanes = self._columns, VECTOR_BYTES // self._columns[0].size
+        places = np.empty(max(start + columns[k].H for k, _, start in gates), np.intp)
+        for k, gate, start in gates:
+            c, unit = columns[k], np.arange(columns[k].H)
+            inside = (unit // lanes * len(c.starts) + gate) * lanes + unit % lanes
+            places[start : start + c.H] = self._sums[k] // c.size + inside
+        return places
+
+    def _put(self, values: Sequence[int | At]) -> At:
+        """Put words behind all others; return where they are."""
+        self._words.extend(values)
+        return At(_BLOCK, 8 * (len(self._words) - len(values)))
+
+    def _gates(
+        self, array: int, oriented: tuple[bool, int] | None, c: Columns
+    ) -> tuple[int | At, bool]:
+        """Put where each gate's columns begin, and the bytes from row to row."""
+        if oriented is None:
+            return 0, False
+        transposed, stride = oriented
+        step, table = stride if transposed else c.size, list[int | At]()
+        for start in c.starts:
+            table += [At(array, start * step), stride]
+        return self._put(table), transposed
+
+    def _write_words(self) -> None:
+        """Make the words of the block, or say of which array's address each is."""
+        # Frame and matrices stand first: what they refer to comes after them.
+        count = len(Frame._fields) + len(self._columns) * len(Matrix._fields)
+        self._words += [0] * count
+        matrices = [word for k in range(len(self._columns)) for word in self._matrix(k)]
+        self._words[:count] = [*self._frame(), *matrices]
+
+    def _matrix(self, k: int) -> Matrix:
+        shapes, c, P = self._shapes, self._columns[k], self._shapes.P
+        of_x, first = len(self._spec.layout.inputs), _SAVED + shapes.kept
+        weight = shapes.weights[k] if k < len(shapes.weights) else None
+        grad = shapes.grads[k] if k < len(shapes.grads) else None
+        table, transposed = self._gates(first + k, weight, c)
+        dw_table, dw_transposed = self._gates(first + len(shapes.weights) + k, grad, c)
+        a, rs_a = At(_X), shapes.I * c.size
+        if k == of_x:
+            a, rs_a = At(_MEMORY, self._before), P * c.size
+        elif k > of_x:
+            a, rs_a = At(_MEMORY, self._a), self._spec.H * c.size
+        of_z = max(c.adds_to, 0) if c.adds_to >= 0 else k
+        summed = {k for gates in self._spec.layout.sums for k, _, _ in gates}
+        return Matrix._make([
+            table, len(c.starts), c.H, c.K, transposed, At(_MEMORY, self._packed[k]),
+            c.row // PANEL_BYTES, At(_MEMORY, self._z[of_z]), 0 if shapes.backward else
+            self._part * c.row, c.row, c.adds_to, a, rs_a, At(_MEMORY, self._dw[k]), dw_table,
+            dw_transposed,
+            At(_MEMORY, self._sums[k]) if shapes.backward and k in summed else 0,
+        ])  # fmt: skip
+
+    def _frame(self) -> Frame:
+        spec, shapes, here = self._spec, self._shapes, functools.partial(At, _MEMORY)
+        size, saved, formulas = spec.dtype.itemsize, shapes.saved, spec.formulas
+        has_c, has_h_grad, has_c_grad, has_totals = shapes.given
+        table = [At(word.array + _SAVED, word.offset) for word in spec.table(saved)]
+        c = formulas.saved.index(formulas.c) if formulas.c else 0
+        of_x = len(spec.layout.inputs)
+        return Frame(
+            starts=address_of(self._starts),
+            T=len(self._starts) - 1,
+            rows=self._part,
+            splits=self._put(self._share.splits),
+            by_units=self._share.by_units,
+            meeting=self._put([0]),
+            x=At(_X),
+            I=shapes.I,
+            h=At(_SAVED + saved - 1),
+            P=shapes.P,
+            H=spec.H,
+            first_h=At(_FIRST_H),
+            first_c=At(_FIRST_C) if has_c else 0,
+            table=self._put(table),
+            dx=At(_DX) if shapes.backward else 0,
+            dh=here(self._dh),
+            dh_row=self._dh_row,
+            dc=At(_DC) if shapes.backward and has_c else 0,
+            given_h=At(_GIVEN_H) if has_h_grad else here(self._zeros),
+            given_c=At(_GIVEN_C) if has_c_grad else here(self._zeros),
+            given_row=shapes.P * size if has_h_grad else 0,
+            given_c_row=spec.H * size if has_c_grad else 0,
+            before=here(self._before),
+            work=here(self._work),
+            work_stride=self._work_bytes,
+            work_row=self._work_row,
+            zeros=here(self._zeros),
+            variant=spec.variant,
+            variants=formulas.variants,
+            totals=At(_TOTALS) if has_totals else 0,
+            terms=shapes.terms,
+            writes_deltas=shapes.writes_deltas,
+            inputs=of_x,
+            stages=len(self._columns) - of_x,
+            adds_to_dh=formulas.adds_to_dh,
+            c=At(_SAVED + c) if formulas.c else 0,
+        )  # type: ignore[arg-type]
+
+
+_kept_plan = functools.lru_cache(maxsize=64)(Plan)
+_MANY_STEPS = 4096
+
+
+def plan_of(spec: Spec, shapes: Shapes, most: int) -> Plan:
+    """Return the plan of a call; those of long sequences, where it costs little, are not kept."""
+    small = len(shapes.starts) <= 8 * _MANY_STEPS
+    return _kept_plan(spec, shapes, most) if small else Plan(spec, shapes, most)
