@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import needs
@@ -15,6 +16,8 @@ try:
     import jax.numpy as jnp
 
     import cupyrnn.jax as cj
+
+    jax.config.update("jax_num_cpu_devices", 2)
 except ImportError:
     jax = jnp = cj = None  # type: ignore[assignment]
 
@@ -151,22 +154,30 @@ def calls() -> dict[str, Any]:
     ]
     h, c = [drawn(1, B, 2), drawn(1, B, 3)], [drawn(1, B, 5), drawn(1, B, 4)]
     block = [drawn(B, H), drawn(I + H, 2 * H), drawn(I + H, H), drawn(2 * H), drawn(H)]
+    steep = [10 * args()[1], *args()[2:]]  # beyond the clip of 3
     return {
-        "block_lstm": ([*args()[1:]], {"reverse": True}),
+        "block_lstm": (steep, {"reverse": True}),
         "block_gru": (block, {}),
         "cudnn_rnn": (
             [gru[0], None, gru[1]],
             {**both, "rnn_mode": "gru", "dropout": 0.3, "seed": 3},
         ),
-        "stacked_rnn": ([h, c, weights], {"dropout": 0.4, "cell_clip": 0.5}),
+        "stacked_rnn": (
+            [*([a.swapaxes(0, 1) for a in s] for s in (h, c)), weights],
+            {"dropout": 0.4, "cell_clip": 0.5, "time_major": False},
+        ),
     }
 
 
-@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn", "stacked_rnn"])
+OPS = ("block_lstm", "block_gru", "cudnn_rnn", "stacked_rnn")
+
+
+@pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("jit", [False, True])
 def test_ops_are_those_of_numpy(name: str, jit: bool) -> None:
     """Gradients with traced lengths are those of vjp; so is the derivative along a direction."""
     (rest, attributes), x = calls()[name], drawn(T, B, I)
+    x = x if attributes.get("time_major", True) else x.swapaxes(0, 1)
     wrap = jax.jit if jit else lambda f: f
 
     def run(lengths: Any, *inputs: Any) -> Any:
@@ -285,7 +296,9 @@ ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3)]
         ({"gate_order": "fico"}, ValueError, "gate_order is 'fico', expected one of icfo, ifco"),
         ({"gate_order": None}, ValueError, "gate_order is None, expected one of icfo, ifco"),
         ({"gate_order": ["icfo"]}, ValueError, r"gate_order is \['icfo'\], expected one of"),
-        ({"input": "x"}, TypeError, "input is a str, expected floating-point arrays"),
+        ({"input": "x"}, TypeError, "input is a str, expected a jax.Array or numpy.ndarray"),
+        ({"input": [[[0.0]]]}, TypeError, "input is a list, expected a jax.Array or numpy.ndarray"),
+        ({"input_h": [0.0]}, TypeError, "input_h is a list, expected arrays of JAX or NumPy"),
         ({"input": np.ones((4, 2, 3), object)}, TypeError, "input has dtype object, expected"),
         ({"input_h": np.ma.ones((1, 2, 3))}, TypeError, "input_h is a numpy.ma.MaskedArray, "),
     ],
@@ -335,3 +348,93 @@ def test_large_seeds_are_those_of_numpy() -> None:
         for wide in (2**31, np.int64(2**40 + 5)):
             with pytest.raises(ValueError, match=r"^cudnn_rnn: seed is .* expected what an int32"):
                 cj.cudnn_rnn(x, h, h, p, dropout=0.5, seed=wide)
+
+
+def of_replicated(name: str) -> tuple[Any, ...]:
+    """The loss of an op, its weights, which all devices share, and what has the axis B in front."""
+    (rest, attributes), x = calls()[name], drawn(B, T, I)
+    states = {"block_gru": 1}.get(name, 2)
+    attributes = attributes | {"dropout": 0.0} if name.endswith("rnn") else attributes
+    axis = int(name == "cudnn_rnn")
+
+    def loss(weights: Any, x: Any, states: Any, lengths: Any) -> Any:
+        if attributes.get("time_major", True):
+            x = x.swapaxes(0, 1)
+        states = jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), states)
+        found = getattr(cj, name)(x, *states, *weights, sequence_lengths=lengths, **attributes)
+        return sum(jnp.sum(jnp.sin(a) ** 2) for a in jax.tree.leaves(found))
+
+    moved = jax.tree.map(lambda a: jnp.moveaxis(a, axis, 0), rest[:states])
+    return loss, tuple(rest[states:]), x, moved, jnp.asarray(LENGTHS)
+
+
+def over_devices(loss: Any, kind: str, **options: Any) -> Any:
+    """The loss summed over two devices, each of which has a part of B; or its gradient."""
+    spec = jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((2,), ("B",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def whole(weights: Any, *data: Any) -> Any:
+        if kind == "pcast":
+            weights = jax.lax.pcast(weights, "B", to="varying")
+        return jax.lax.psum(loss(weights, *data), "B")
+
+    function = jax.grad(whole) if kind == "inside" else whole
+    sharded = jax.shard_map(
+        function, mesh=mesh, in_specs=(spec(), *[spec("B")] * 3), out_specs=spec(), **options
+    )
+    return sharded if kind == "inside" else jax.grad(sharded)
+
+
+def along(gradient: Any, weights: Any, *data: Any) -> Any:
+    direction = jax.tree.map(jnp.cos, weights)
+    return jax.jvp(lambda w: gradient(w, *data), (weights,), (direction,))[1]
+
+
+OVER_DEVICES: dict[str, Any] = {
+    "outside": lambda f, *a: over_devices(f, "outside")(*a),
+    "unchecked": lambda f, *a: over_devices(f, "outside", check_vma=False)(*a),
+    "inside": lambda f, *a: over_devices(f, "inside")(*a),
+    "pcast": lambda f, *a: over_devices(f, "pcast")(*a),
+    "pmap": lambda f, w, *data: jax.grad(
+        lambda w: jnp.sum(
+            jax.pmap(f, in_axes=(None, 0, 0, 0))(w, *jax.tree.map(lambda a: a[:, None], data))
+        )
+    )(w),
+    "along a direction": lambda f, *a: along(over_devices(f, "outside"), *a),
+    "along a direction, inside": lambda f, *a: along(over_devices(f, "inside"), *a),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_gradients_of_replicated_weights_are_summed_over_devices(name: str) -> None:
+    loss, *given = of_replicated(name)
+    expected = jax.grad(loss)(*given)
+    for how, transform in OVER_DEVICES.items():
+        if "direction" not in how:
+            assert_alike(jax.jit(functools.partial(transform, loss))(*given), expected)
+
+
+@pytest.mark.parametrize("how", ["outside", *(how for how in OVER_DEVICES if "direction" in how)])
+def test_of_one_op_also_the_second_derivatives_and_without_jit(how: str) -> None:
+    loss, *given = of_replicated("block_gru")
+    if how == "outside":
+        assert_alike(OVER_DEVICES[how](loss, *given), jax.grad(loss)(*given))
+    else:
+        found = jax.jit(functools.partial(OVER_DEVICES[how], loss))(*given)
+        assert_alike(found, along(jax.grad(loss), *given))
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_results_are_on_all_devices_of_the_inputs(kind: str, jit: bool) -> None:
+    mesh = jax.make_mesh((2,), ("B",), axis_types=(getattr(jax.sharding.AxisType, kind),))
+    loss, weights, *data = of_replicated("cudnn_rnn")
+    expected = jax.grad(loss)(weights, *data)
+    spec = jax.sharding.PartitionSpec
+    gradient = jax.jit(jax.grad(loss)) if jit else jax.grad(loss)
+    with jax.set_mesh(mesh):
+        given = jax.device_put(data, jax.sharding.NamedSharding(mesh, spec("B")))
+        weights = jax.device_put(weights, jax.sharding.NamedSharding(mesh, spec()))
+        (found,) = gradient(weights, *given)
+        assert len(found.sharding.device_set) == 2
+        assert_alike(np.asarray(found + weights[0] * 0), np.asarray(expected[0]))

@@ -1,0 +1,339 @@
+"""
+An op and its derivatives for JAX, computed on the host.
+
+An op is a ``custom_jvp`` whose tangent is a linear call; the transpose of that call is the op's
+gradient. With F the op of inputs p, and G(p, y) the gradient of sum(y*F(p))::
+
+    linear    p; dp -> the tangent of F           transpose  p; y -> G(p, y)
+    linear    p, y; dp, dy -> the tangent of G    transpose  p, y; w -> those of G and F along w
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._arrays import check_integer, check_lengths, check_resets, shown, type_shown
+from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
+from ..derivatives.duals import along
+from ..gru import block_gru, block_gru_grad
+from ..lstm import block_lstm, block_lstm_grad
+from ..stacked_rnn import stacked_rnn, stacked_rnn_backprop
+from .linear import linear, varying
+
+
+class _Op(NamedTuple):
+    """An op and its gradient."""
+
+    forward: Callable[..., Any]
+    gradient: Callable[..., Any]
+    outputs: tuple[str, ...]  # that have a gradient
+    of_output: str  # what the gradient op calls the gradient of an output
+    of_input: str  # and that of an input
+    without: tuple[str, ...]  # what it does not take
+
+
+_EXTRAS = ("seed", "seed2", "sequence_lengths", "resets")  # what has no gradient, and is traced
+_THIRD = "there are no third derivatives"
+_NETS = ("output", "output_h", "output_c")
+_OPS = {
+    "block_lstm": _Op(
+        block_lstm, block_lstm_grad, ("cs", "h"), "{}_grad", "{}_grad",
+        ("b", "forget_bias"),
+    ),
+    "block_gru": _Op(
+        block_gru, block_gru_grad, ("h",), "d_{}", "d_{}", ("b_ru", "b_c")
+    ),
+    "cudnn_rnn": _Op(
+        cudnn_rnn, cudnn_rnn_backprop, _NETS, "{}_backprop", "{}_backprop", ()
+    ),
+    "stacked_rnn": _Op(
+        stacked_rnn, stacked_rnn_backprop, _NETS,
+        "{}_backprop", "{}_backprop", ("seed", "seed2", "forget_bias"),
+    ),
+}  # fmt: skip
+
+
+class _Call(NamedTuple):
+    """What of a call JAX does not trace."""
+
+    name: str
+    inputs: Any  # the tree of the inputs by name, which have a gradient
+    extras: tuple[str, ...]  # the arrays that have none
+    attributes: tuple[tuple[str, Any], ...]
+    kinds: tuple[type, ...]  # of the attributes, to tell 1 from True
+
+    def arguments(self, inputs: Sequence[Any], extras: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments of the op, by name."""
+        rest = dict(zip(self.extras, extras, strict=True))
+        rest = {n: int(a) if n.startswith("seed") else np.asarray(a) for n, a in rest.items()}
+        nothing = {"input_c": None} if self.name.endswith("rnn") else {}
+        return nothing | jax.tree.unflatten(self.inputs, inputs) | rest | dict(self.attributes)
+
+    def run(self, inputs: Sequence[Any], extras: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+        """Return what the op does: what has a gradient by name, and the rest."""
+        op = _OPS[self.name]
+        found = op.forward(**self.arguments(inputs, extras))._asdict()
+        found.pop("host_reserved", None)
+        named = [n for n in op.outputs if isinstance(found[n], tuple) or found[n].ndim]
+        outputs = {n: found.pop(n) for n in named}
+        return outputs, found
+
+    def gradient(
+        self, inputs: Any, extras: Any, outputs: Any, saved: Any, cotangents: Any
+    ) -> list[Any]:
+        """Return the gradients of the inputs, flat."""
+        op, given = _OPS[self.name], self.arguments(inputs, extras)
+        arguments = {n: a for n, a in given.items() if n not in op.without}
+        arguments |= {op.of_output.format(n): cotangents.get(n) for n in op.outputs}
+        grads = op.gradient(**(arguments | dict.fromkeys(op.outputs) | outputs | saved))
+        names = jax.tree.unflatten(self.inputs, inputs)
+        return jax.tree.leaves({n: getattr(grads, op.of_input.format(n)) for n in names})
+
+
+@functools.lru_cache(maxsize=256)
+def _results_of(call: _Call, shapes: tuple[Any, ...], seeds: int) -> Any:
+    """Return the tree of the outputs and what is saved, and their shapes: by a call with zeros."""
+    given = call._replace(extras=call.extras[:seeds])  # without lengths and resets
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype),
+        given.run([np.zeros(a.shape, a.dtype) for a in shapes], [0] * seeds),
+    )
+
+
+class _OnHost(NamedTuple):
+    """A function of a call and of arrays, equal to others of its kind: JAX compiles it once."""
+
+    function: Callable[..., Any]
+    call: _Call
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(self.call, *jax.tree.map(np.asarray, args))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _compiled(function: _OnHost, shapes: tuple[Any, ...], tree: Any, *args: Any) -> Any:
+    shapes = jax.tree.unflatten(tree, shapes)
+    found = jax.pure_callback(function, shapes, *args, vmap_method="sequential")
+    # Of several devices a callback's results are on the first, with a sharding that JAX's other
+    # ops do not take. This spreads them.
+    return jax.lax.optimization_barrier(found)
+
+
+def _host(function: Callable[..., Any], call: _Call, shapes: Any, *args: Any) -> Any:
+    """Call a function of a call and of arrays on the host."""
+    leaves, tree = jax.tree.flatten(shapes)
+    return varying(_compiled(_OnHost(function, call), tuple(leaves), tree, *args), args)
+
+
+def _like(arrays: Any) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), arrays)
+
+
+def _shapes(call: _Call, inputs: Any) -> Any:
+    seeds = sum(n.startswith("seed") for n in call.extras)
+    return _results_of(call, tuple(_like(list(inputs))), seeds)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _forward(call: _Call, inputs: Any, extras: Any) -> Any:
+    """Return the outputs of an op, and what its gradient needs."""
+    return _host(_run_forward, call, _shapes(call, inputs), inputs, extras)
+
+
+def _run_forward(call: _Call, inputs: Any, extras: Any) -> Any:
+    outputs, saved = call.run(inputs, extras)
+    if "reserve_space" in saved:  # the lengths do not change its size here
+        shape = _shapes(call, inputs)[1]["reserve_space"].shape
+        whole = np.zeros(shape, saved["reserve_space"].dtype)
+        whole[: saved["reserve_space"].size] = saved["reserve_space"]
+        saved["reserve_space"] = whole
+    return outputs, saved
+
+
+@_forward.defjvp
+def _forward_along(call: _Call, primals: Any, tangents: Any) -> Any:
+    inputs, extras = primals
+    outputs, saved = _forward(call, inputs, extras)
+
+    def tangent(residuals: Any, d_inputs: Any) -> Any:
+        _check_wide(call, residuals[0])
+        found = _host(_run_tangent, call, _like(outputs), *residuals[:2], d_inputs)
+        return found, zeros(residuals)
+
+    def transpose(residuals: Any, cotangents: Any) -> Any:
+        return _gradient(call, *residuals, cotangents[0])
+
+    def zeros(residuals: Any) -> Any:
+        # What is saved goes nowhere but into the gradient, whose tangents are those of the inputs.
+        return varying(jax.tree.map(jnp.zeros_like, residuals[3]), residuals)
+
+    def again(residuals: Any, d_inputs: Any, others: Any) -> Any:
+        inputs, extras, *_ = residuals
+
+        def backward(given: Any, cotangents: Any) -> Any:
+            nothing = jax.tree.map(jnp.zeros_like, cotangents)
+            inputs, extras, d_inputs = given
+            return _second(call, (inputs, extras, cotangents, d_inputs, nothing))[0]
+
+        refuse = functools.partial(_refuse, call.name, "there is no forward mode of forward mode")
+        found = linear(refuse, backward, (inputs, extras, d_inputs), others, _like(outputs))
+        return found, zeros(residuals)
+
+    residuals = (inputs, extras, outputs, saved)
+    found = linear(tangent, transpose, residuals, tangents[0], _like((outputs, saved)), again)
+    return (outputs, saved), found
+
+
+def _check_wide(call: _Call, inputs: Any) -> None:
+    """Check that the inputs have a complex dtype beside theirs, for a value and a tangent."""
+    for a in inputs:
+        if a.dtype.itemsize < 4:
+            raise TypeError(
+                f"{call.name}: an input has dtype {a.dtype}, expected float32 or float64: half"
+                " formats have no second derivatives and no forward mode"
+            )
+
+
+def _refuse(name: str, why: str, *_: Any) -> Any:
+    raise NotImplementedError(f"{name}: {why}")
+
+
+def _run_tangent(call: _Call, inputs: Any, extras: Any, d_inputs: Any) -> Any:
+    """Return the tangents of the outputs."""
+    tree = jax.tree.structure(call.run(inputs, extras)[0])
+
+    def outputs(*inputs: Any) -> Any:
+        return jax.tree.leaves(call.run(inputs, extras)[0])
+
+    return jax.tree.unflatten(tree, along(outputs, inputs, d_inputs)[1])
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _gradient(
+    call: _Call, inputs: Any, extras: Any, outputs: Any, saved: Any, cotangents: Any
+) -> Any:
+    """Return the gradients of the inputs."""
+    args = inputs, extras, outputs, saved, cotangents
+    return _host(_run_gradient, call, _like(tuple(inputs)), *args)
+
+
+def _run_gradient(
+    call: _Call, inputs: Any, extras: Any, outputs: Any, saved: Any, cotangents: Any
+) -> Any:
+    lengths = call.arguments(inputs, extras).get("sequence_lengths")
+    if "reserve_space" in saved and lengths is not None:
+        reserve, major = saved["reserve_space"], dict(call.attributes)["time_major"]
+        T = outputs["output"].shape[0 if major else 1]
+        size = reserve.size // max(T * len(lengths), 1) * int(lengths.sum())
+        saved = saved | {"reserve_space": reserve[:size]}
+    return tuple(call.gradient(inputs, extras, outputs, saved, cotangents))
+
+
+@_gradient.defjvp
+def _gradient_along(call: _Call, primals: Any, tangents: Any) -> Any:
+    inputs, extras, _, _, cotangents = primals
+
+    def tangent(residuals: Any, along: Any) -> Any:
+        return _second(call, (*residuals, *along))[0]
+
+    def transpose(residuals: Any, given: Any) -> Any:
+        nothing = jax.tree.map(jnp.zeros_like, residuals[2])
+        return _second(call, (*residuals, given, nothing))
+
+    residuals, directions = (inputs, extras, cotangents), (tangents[0], tangents[4])
+    third = functools.partial(_refuse, call.name, _THIRD)
+    found = linear(tangent, transpose, residuals, directions, _like(tuple(inputs)), third)
+    return _gradient(call, *primals), found
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _second(call: _Call, args: Any) -> Any:
+    """Return the tangents of the gradient and of the outputs."""
+    _check_wide(call, args[0])
+    shapes = _like(tuple(args[0])), _like(args[2])
+    return _host(_run_second, call, shapes, *args)
+
+
+def _run_second(
+    call: _Call, inputs: Any, extras: Any, cotangents: Any, d_inputs: Any, d_cotangents: Any
+) -> Any:
+    n, tree = len(inputs), jax.tree.structure(cotangents)
+
+    def both(*values: Any) -> Any:
+        outputs, saved = call.run(values[:n], extras)
+        given = jax.tree.unflatten(tree, values[n:])
+        grads = call.gradient(values[:n], extras, outputs, saved, given)
+        return [*grads, *jax.tree.leaves(outputs)]
+
+    values = [*inputs, *jax.tree.leaves(cotangents)]
+    _, found = along(both, values, [*d_inputs, *jax.tree.leaves(d_cotangents)])
+    return tuple(found[:n]), jax.tree.unflatten(tree, found[n:])
+
+
+@_second.defjvp
+def _second_along(call: _Call, primals: Any, tangents: Any) -> Any:
+    _refuse(call.name, _THIRD)
+
+
+def _checked(name: str, n: str, given: Any, T: int, B: int, time_major: bool) -> Any:
+    """Return a seed, lengths or resets as an array; what is traced may have any values."""
+    known = np.zeros(given.shape, given.dtype) if isinstance(given, jax.core.Tracer) else given
+    if n == "sequence_lengths":
+        made: Any = check_lengths(name, known, T, B)
+    elif n == "resets":
+        T, B, symbols = (T, B, "(T, B)") if time_major else (B, T, "(B, T)")
+        made = check_resets(name, known, T, B, symbols=symbols)
+    else:
+        number = check_integer(name, n, known)
+        is_array = isinstance(known, (np.generic, np.ndarray, jax.Array))
+        made = np.zeros((), jax.dtypes.canonicalize_dtype(known.dtype if is_array else np.int64))
+        try:
+            made[()] = number
+        except OverflowError:
+            what = f"{n} is {shown(known)}, expected what an {made.dtype}, JAX's here, can hold"
+            raise ValueError(f"{name}: {what}") from None
+    return jnp.asarray(made if known is given else given)
+
+
+def _as_jax(name: str, n: str, given: Any) -> Any:
+    """Return an input as arrays of JAX: lists, tuples of weights and all."""
+    nested = name == "stacked_rnn" and n != "input"
+    leaves = jax.tree.leaves(given) if nested else [given]
+    if not all(hasattr(a, "dtype") for a in leaves):
+        expected = "arrays of JAX or NumPy" if nested else "a jax.Array or numpy.ndarray"
+        raise TypeError(f"{name}: {n} is {type_shown(given)}, expected {expected}")
+    try:
+        return jax.tree.map(jnp.asarray, given)
+    except (TypeError, ValueError):
+        plain = type(given) is np.ndarray
+        what = f"has dtype {given.dtype}" if plain else f"is {type_shown(given)}"
+        raise TypeError(f"{name}: {n} {what}, expected floating-point arrays") from None
+
+
+def outputs_of(name: str, attributes: dict[str, Any], inputs: str) -> Any:
+    """Return the outputs of an op by name, of all its arguments; those named inputs are arrays."""
+    arrays = {n: attributes.pop(n) for n in inputs.split()}
+    extras = {n: attributes.pop(n) for n in _EXTRAS if n in attributes}
+    for n, value in attributes.items():
+        try:
+            hash(value)
+        except TypeError:
+            what = f"{n} is {shown(value)}, expected what Python knows while JAX traces"
+            raise TypeError(f"{name}: {what}") from None
+    given = {n: _as_jax(name, n, a) for n, a in arrays.items() if a is not None}
+    x, major = next(iter(given.values())), attributes.get("time_major", True)
+    rest = {}
+    if getattr(x, "ndim", 0) == 3:  # else the op refuses it
+        T, B = x.shape[:2] if major else x.shape[1::-1]
+        rest = {n: _checked(name, n, a, T, B, major) for n, a in extras.items() if a is not None}
+    leaves, tree = jax.tree.flatten(given)
+    kinds = tuple(map(type, attributes.values()))
+    call = _Call(name, tree, tuple(rest), tuple(attributes.items()), kinds)
+    inputs, extras = varying((tuple(leaves), tuple(rest.values())), (leaves, rest))
+    return _forward(call, inputs, extras)[0]
