@@ -154,12 +154,12 @@ template <typename A>
 __device__ __forceinline__ A sigmoid(A z) { return A(1) / (A(1) + exp_(-z)); }
 
 // The activation of the gates: the sigmoid or, if hard, clip(slope*z + offset, 0, 1).
-template <typename A> struct Gate { bool hard; A slope, offset; };
+template <typename A> struct Gate { bool hard; typename Acc<A>::real slope, offset; };
 
 template <typename A>
 __device__ __forceinline__ A gate_of(const Gate<A>& gate, A z)
 {
-    const A g = gate.hard ? gate.slope * z + gate.offset : sigmoid(z);
+    const A g = gate.hard ? A(gate.slope) * z + A(gate.offset) : sigmoid(z);
     // Comparisons, not fmin and fmax, which lose a NaN, and with equality, as at a bound the slope
     // is zero. A sigmoid passes them as it is; a branch around them takes registers.
     return g >= A(1) ? A(1) : g <= A(0) ? A(0) : g;
@@ -170,7 +170,7 @@ template <typename A>
 __device__ __forceinline__ A slope_of(const Gate<A>& gate, A g)
 {
     if (!gate.hard) return g * (A(1) - g);
-    return g > A(0) && g < A(1) ? gate.slope : A(0);
+    return g > A(0) && g < A(1) ? A(gate.slope) : A(0);
 }
 """
 

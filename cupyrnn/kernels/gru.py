@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import persistent
+from .cell import Cell, gate_members
 from .launch import Loop, gate_arguments
-from .rows import gru as rows
-from .rows.common import SOURCE as ROWS
-from .rows.common import Kernel
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -41,6 +39,66 @@ __device__ __forceinline__ A gru_reset_gradient(const Gate<A>& gate, A r, A h_pr
     const A k_r = h_prev * slope_of(gate, r);
     return d_hr * k_r;
 }
+"""
+
+STRUCT = r"""
+template <typename A> struct GRU {
+    static const int PRODUCTS = 2, SAVED = 4, READ = 4, STATES = 2, CARRIED = 1;
+    static const int GRADIENTS = 1, GIVEN = 1;
+    static __device__ constexpr int width(int p) { return p ? 1 : 2; }
+    static __device__ constexpr int deltas(int p) { return width(p); }
+    static __device__ constexpr int saved_before(int p) { return 2 * p; }
+    struct Unit { A b_r, b_u, b_c; };
+    struct State { A h, u; };
+    struct Saved { A r, u, c, h; };
+    struct Read { A r, u, c, h_prev; };
+    struct Factors { A d_c, d_u, d_r, r, u; };
+    struct Gradients { A h; };
+
+    const A* b_ru;  // [2*H]; null backwards, as the next
+    const A* b_c;   // [H]
+    Gate<A> gate;
+
+    __device__ __forceinline__ int column(int k) const { return k; }
+    __device__ __forceinline__ Unit unit(int u, int H) const
+    {
+        Unit v = {};
+        if (b_ru) v.b_r = b_ru[u], v.b_u = b_ru[H + u], v.b_c = b_c[u];
+        return v;
+    }
+    __device__ __forceinline__ A forward(
+        Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
+    {
+        saved.r = gate_of(gate, z[0] + sums[0] + v.b_r);
+        state.u = saved.u = gate_of(gate, z[1] + sums[1] + v.b_u);
+        return saved.r * state.h;
+    }
+    __device__ __forceinline__ A forward(
+        Product<1>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
+    {
+        saved.c = tanh_(z[0] + sums[0] + v.b_c);
+        return state.h = saved.h = gru_output(state.u, saved.c, state.h);
+    }
+    __device__ __forceinline__ Factors factors(const Unit&, const Read& s) const
+    {
+        const GRUGateGradients<A> of_one = gru_gate_gradients<A>(gate, s.u, s.c, s.h_prev, A(1));
+        return {of_one.d_c, of_one.d_u, gru_reset_gradient<A>(gate, s.r, s.h_prev, A(1)), s.r, s.u};
+    }
+    // Between the two, the gradient of h is that of this step.
+    __device__ __forceinline__ A backward(
+        Product<1>, const Factors& k, A dh, const A*, Gradients& gradients, A* d) const
+    {
+        gradients.h = dh;
+        d[0] = dh * k.d_c;
+        return A(0);
+    }
+    __device__ __forceinline__ A backward(
+        Product<0>, const Factors& k, A d_hr, const A*, Gradients& gradients, A* d) const
+    {
+        d[0] = d_hr * k.d_r, d[1] = gradients.h * k.d_u;
+        return gradients.h * k.u + d_hr * k.r;
+    }
+};
 """
 
 # A step needs two kernels: the reset comes before the second product.
@@ -164,9 +222,15 @@ _FORWARD_GATES, _FORWARD_OUTPUT, _BACKWARD_OUTPUT, _BACKWARD_RESET = KERNELS = (
     "gru_backward_reset<{T}>",
 )
 SOURCE = GATES + STEP
-_BY_ROWS = GATES + ROWS + rows.KERNELS
-FORWARD_KERNELS = persistent.Kernels(Kernel(_BY_ROWS, "gru_forward_rows", rows.FORWARD))
-BACKWARD_KERNELS = persistent.Kernels(Kernel(_BY_ROWS, "gru_backward_rows", rows.BACKWARD))
+CELL = Cell(
+    "gru", "GRU", GATES + STRUCT, {"b_ru": "pointer", "b_c": "pointer", "gate": "gate"}, (2, 1)
+)
+FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
+
+
+def _struct(cell: GRU, compute: np.dtype[Any]) -> np.void:
+    """Return the cell as C++ has it."""
+    return CELL.record(compute, cell.b_ru, cell.b_c, gate_members(cell.gate))
 
 
 def forward_steps(cell: GRU, run: ForwardRun) -> None:
@@ -174,9 +238,9 @@ def forward_steps(cell: GRU, run: ForwardRun) -> None:
     import cupy
 
     (z_ru, z_c), (w_ru, w_c), (r, u, c, h), state = run.xw, run.w, run.saved, run.carried.h
-    attributes = (H := np.int64(state.shape[1]), *(gate := gate_arguments(cell.gate, state.dtype)))
-    arrays = (z_ru, z_c, cell.b_ru, cell.b_c, state, *run.saved)
-    if persistent.run(FORWARD_KERNELS, run.batches, state, run.w, arrays, attributes):
+    H, gate = np.int64(state.shape[1]), gate_arguments(cell.gate, state.dtype)
+    once = (z_ru, z_c, state, None, *run.saved)
+    if persistent.run(FORWARD_KERNELS, run.batches, _struct(cell, state.dtype), run.w, once, state):
         return
     loop = Loop(run.batches, SOURCE, KERNELS)
     update, h_reset = cupy.empty(state.shape, state.dtype), cupy.empty(state.shape, h.dtype)
@@ -196,8 +260,9 @@ def backward_steps(cell: GRU, run: BackwardRun) -> None:
 
     (d_ru, d_c), (w_ru, w_c), (r, u, c, _), dh = run.deltas, run.w, run.saved, run.carried.h
     H, gate, h_prev = np.int64(dh.shape[1]), gate_arguments(cell.gate, dh.dtype), run.before.h
-    output, matrices = (u, c, h_prev, run.given.h, dh, d_ru, d_c), (w_c.T, w_ru.T)
-    if persistent.run(BACKWARD_KERNELS, run.batches, dh, matrices, (r, *output), (H, *gate)):
+    output, matrices = (u, c, h_prev, run.given.h, dh, d_ru, d_c), (w_ru.T, w_c.T)
+    once = (r, *output)
+    if persistent.run(BACKWARD_KERNELS, run.batches, _struct(cell, dh.dtype), matrices, once, dh):
         return
     loop, d_hr = Loop(run.batches, SOURCE, KERNELS), cupy.empty(dh.shape, dh.dtype)
     reset = (r, u, h_prev, d_hr, dh, d_ru)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import persistent
+from .cell import Cell, gate_members
 from .launch import Loop, gate_arguments
-from .rows import gru_reset_after as rows
-from .rows.common import SOURCE as ROWS
-from .rows.common import Kernel
-from .tiles import gru_reset_after as tiles
-from .tiles.common import SOURCE as TILES
-from .tiles.common import Kernel as TileKernel
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -53,6 +48,52 @@ __device__ __forceinline__ GRUResetAfterGateGradients<A> gru_reset_after_gate_gr
     g.dc = dh * k_c;
     return g;
 }
+"""
+
+STRUCT = r"""
+// The columns of w_h and of the deltas are hc, r, u, those of z are r, u, c.
+template <typename A> struct GRUResetAfter {
+    static const int PRODUCTS = 1, SAVED = 5, READ = 5, STATES = 1, CARRIED = 1;
+    static const int GRADIENTS = 1, GIVEN = 1;
+    static __device__ constexpr int width(int) { return 3; }
+    static __device__ constexpr int deltas(int) { return 4; }
+    static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
+    struct Unit { A b[3], b_hc; };
+    struct State { A h; };
+    typedef GRUResetAfterGates<A> Saved;
+    struct Read { A r, u, c, hc, h_prev; };
+    struct Factors { GRUResetAfterGateGradients<A> of_one; A u; };
+    struct Gradients { A h; };
+
+    const A* b;     // [3*H]
+    const A* b_hc;  // [H]
+    Gate<A> gate;
+
+    __device__ __forceinline__ int column(int k) const { return k; }
+    __device__ __forceinline__ Unit unit(int u, int H) const
+    {
+        return {{b[u], b[H + u], b[2 * H + u]}, b_hc[u]};
+    }
+    __device__ __forceinline__ A forward(
+        Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
+    {
+        saved = gru_reset_after_gates<A>(
+            gate, z[0] + sums[1] + v.b[0], z[1] + sums[2] + v.b[1], z[2] + v.b[2],
+            sums[0] + v.b_hc, state.h);
+        return state.h = saved.h;
+    }
+    __device__ __forceinline__ Factors factors(const Unit&, const Read& s) const
+    {
+        return {gru_reset_after_gate_gradients<A>(gate, s.r, s.u, s.c, s.hc, s.h_prev, A(1)), s.u};
+    }
+    __device__ __forceinline__ A backward(
+        Product<0>, const Factors& k, A dh, const A*, Gradients&, A* d) const
+    {
+        d[0] = dh * k.of_one.dhc, d[1] = dh * k.of_one.dr;
+        d[2] = dh * k.of_one.du, d[3] = dh * k.of_one.dc;
+        return dh * k.u;
+    }
+};
 """
 
 STEP = r"""
@@ -127,16 +168,19 @@ __global__ void gru_reset_after_backward_step(
 KERNELS = "gru_reset_after_forward_step<{T}>", "gru_reset_after_backward_step<{T}>"
 _FORWARD, _BACKWARD = KERNELS
 SOURCE = GATES + STEP
-_BY_ROWS = GATES + ROWS + rows.KERNELS
-_BY_TILES = GATES + TILES + tiles.KERNELS
-FORWARD_KERNELS = persistent.Kernels(
-    Kernel(_BY_ROWS, "gru_reset_after_forward_rows", rows.FORWARD),
-    TileKernel(_BY_TILES, "gru_reset_after_forward_tiles", vectors=1),
+CELL = Cell(
+    "gru_reset_after",
+    "GRUResetAfter",
+    GATES + STRUCT,
+    {"b": "pointer", "b_hc": "pointer", "gate": "gate"},
+    (3,),
 )
-BACKWARD_KERNELS = persistent.Kernels(
-    Kernel(_BY_ROWS, "gru_reset_after_backward_rows", rows.BACKWARD),
-    TileKernel(_BY_TILES, "gru_reset_after_backward_tiles", vectors=3),
-)
+FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
+
+
+def _struct(cell: GRUResetAfter, compute: np.dtype[Any]) -> np.void:
+    """Return the cell as C++ has it."""
+    return CELL.record(compute, cell.b, cell.b_hc, gate_members(cell.gate))
 
 
 def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
@@ -145,9 +189,8 @@ def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
 
     (z,), (w_h,), h, state = run.xw, run.w, run.saved.h, run.carried.h
     (B, H), gate = state.shape, gate_arguments(cell.gate, z.dtype)
-    arrays = (z, cell.b, cell.b_hc, state, *run.saved)
-    attributes = np.int64(H), *gate
-    if persistent.run(FORWARD_KERNELS, run.batches, state, run.w, arrays, attributes):
+    attributes, once = (np.int64(H), *gate), (z, state, *run.saved)
+    if persistent.run(FORWARD_KERNELS, run.batches, _struct(cell, z.dtype), run.w, once, state):
         return
     loop = Loop(run.batches, SOURCE, KERNELS)
     # Apart from x @ w_x: the reset comes between the two.
@@ -165,7 +208,8 @@ def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     H, gate = dh.shape[1], gate_arguments(cell.gate, dh.dtype)
     arrays = (*run.saved[:4], run.before.h, run.given.h, dh, dz)
     attributes = np.int64(H), *gate
-    if persistent.run(BACKWARD_KERNELS, run.batches, dh, [w_h.T], arrays, attributes):
+    struct = _struct(cell, dh.dtype)
+    if persistent.run(BACKWARD_KERNELS, run.batches, struct, [w_h.T], arrays, dh):
         return
     loop = Loop(run.batches, SOURCE, KERNELS)
     loop.run(

@@ -55,14 +55,17 @@ def sum_grid(rows: int, columns: int) -> tuple[int, int]:
 
 
 def _addresses(values: Sequence[Any]) -> tuple[Any, Any]:
-    """Return a place of 8 bytes for each argument of a kernel, and the addresses of the places."""
-    places = np.zeros(len(values), np.uint64)
-    for n, value in enumerate(values):
-        if isinstance(value, np.generic):
+    """Return the places of a kernel's arguments, whole words each, and their addresses."""
+    words = [-(-v.nbytes // 8) if isinstance(v, np.void) else 1 for v in values]
+    places, at = np.zeros(sum(words), np.uint64), [0, *accumulate(words)][:-1]
+    for n, value in zip(at, values, strict=True):
+        if isinstance(value, np.void):
+            places[n:].view(np.uint8)[: value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
+        elif isinstance(value, np.generic):
             places[n : n + 1].view(value.dtype)[0] = value
         elif value is not None:  # None is a null pointer.
             places[n] = address(value)
-    return places, places.ctypes.data + 8 * np.arange(len(values), dtype=np.uint64)
+    return places, places.ctypes.data + 8 * np.array(at, np.uint64)
 
 
 def make_context_current() -> None:

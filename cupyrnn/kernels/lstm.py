@@ -8,13 +8,8 @@ import numpy as np
 
 from ..arithmetic.dual import real_dtype
 from . import persistent
+from .cell import Cell, gate_members
 from .launch import SUMS, Loop, add_slices, gate_arguments, launch, sum_grid
-from .rows import lstm as rows
-from .rows.common import SOURCE as ROWS
-from .rows.common import Kernel
-from .tiles import lstm as tiles
-from .tiles.common import SOURCE as TILES
-from .tiles.common import Kernel as TileKernel
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -97,6 +92,67 @@ __device__ __forceinline__ LSTMGateGradients<A> lstm_gate_gradients(
     g.dcs = dcs * k.next;
     return g;
 }
+"""
+
+STRUCT = r"""
+template <typename A> struct LSTM {
+    static const int PRODUCTS = 1, SAVED = 7, READ = 7, STATES = 2, CARRIED = 2;
+    static const int GRADIENTS = 2, GIVEN = 2;
+    static __device__ constexpr int width(int) { return 4; }
+    static __device__ constexpr int deltas(int) { return 4; }
+    static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
+    struct Unit { A b[4], wci, wcf, wco; };
+    struct State { A h, c; };
+    typedef LSTMGates<A> Saved;
+    struct Read { A i, cs, f, o, ci, co, cs_prev; };
+    typedef LSTMFactors<A> Factors;
+    struct Gradients { A h, cs; };
+
+    const A* b;  // [4*H]: the bias, forget_bias included
+    const A *wci, *wcf, *wco;  // [H]; all three null: no peepholes
+    typename Acc<A>::real cell_clip;
+    Gate<A> gate;
+    int at[4];  // which quarter of z belongs to each gate: i, ci, f, o
+    bool clipped;
+
+    // An index that is known only when it runs would have all of this struct in slow memory.
+    __device__ __forceinline__ int column(int k) const
+    {
+        return k == 0 ? at[0] : k == 1 ? at[1] : k == 2 ? at[2] : at[3];
+    }
+    __device__ __forceinline__ Unit unit(int u, int H) const
+    {
+        Unit v = {};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) if (b) v.b[k] = b[column(k) * H + u];
+        if (wci) v.wci = wci[u], v.wcf = wcf[u], v.wco = wco[u];
+        return v;
+    }
+    __device__ __forceinline__ A forward(
+        Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
+    {
+        saved = lstm_gates<A>(
+            gate, z[0] + v.b[0] + sums[0], z[1] + v.b[1] + sums[1], z[2] + v.b[2] + sums[2],
+            z[3] + v.b[3] + sums[3], state.c, wci != nullptr, v.wci, v.wcf, v.wco, clipped,
+            cell_clip);
+        state.c = saved.cs;
+        return state.h = saved.h;
+    }
+    __device__ __forceinline__ Factors factors(const Unit& v, const Read& s) const
+    {
+        return lstm_factors<A>(
+            gate, s.i, s.cs, s.f, s.o, s.ci, s.co, s.cs_prev, wci != nullptr, v.wci, v.wcf, v.wco,
+            clipped, cell_clip);
+    }
+    __device__ __forceinline__ A backward(
+        Product<0>, const Factors& k, A dh, const A* given, Gradients& gradients, A* d) const
+    {
+        const LSTMGateGradients<A> g = lstm_gate_gradients<A>(k, gradients.cs, given[1], dh);
+        gradients.cs = g.dcs;
+        d[0] = g.di, d[1] = g.dci, d[2] = g.df, d[3] = g.d_o;
+        return A(0);
+    }
+};
 """
 
 STEP = r"""
@@ -249,16 +305,20 @@ _FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE = (
     "lstm_peephole_sums<{T}>",
 )
 SOURCE = GATES + STEP
-_BY_ROWS = GATES + ROWS + rows.KERNELS
-_BY_TILES = GATES + TILES + tiles.KERNELS
-FORWARD_KERNELS = persistent.Kernels(
-    Kernel(_BY_ROWS, "lstm_forward_rows", rows.FORWARD),
-    TileKernel(_BY_TILES, "lstm_forward_tiles", vectors=1),
+CELL = Cell(
+    "lstm",
+    "LSTM",
+    GATES + STRUCT,
+    {"b": "pointer", "wci": "pointer", "wcf": "pointer", "wco": "pointer"}
+    | {
+        "cell_clip": "real",
+        "gate": "gate",
+        "at": ("i4", 4),
+        "clipped": "?",
+    },
+    (4,),
 )
-BACKWARD_KERNELS = persistent.Kernels(
-    Kernel(_BY_ROWS, "lstm_backward_rows", rows.BACKWARD),
-    TileKernel(_BY_TILES, "lstm_backward_tiles", vectors=4),
-)
+FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
 KERNELS = (_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE, *SUMS)
 
 
@@ -267,6 +327,13 @@ def _attributes(cell: LSTM, H: int, compute: np.dtype[Any]) -> tuple[Any, ...]:
     clip = np.bool_(cell.cell_clip is not None), real_dtype(compute).type(cell.cell_clip or 0)
     columns = (np.int32(n) for n in cell.columns)
     return (np.int64(H), *columns, *clip, *gate_arguments(cell.gate, compute))
+
+
+def _struct(cell: LSTM, compute: np.dtype[Any]) -> np.void:
+    """Return the cell as C++ has it."""
+    clip, vectors = cell.cell_clip, (cell.b, *(cell.peephole or (None,) * 3))
+    gate = gate_members(cell.gate)
+    return CELL.record(compute, *vectors, clip or 0, gate, cell.columns, clip is not None)
 
 
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
@@ -280,8 +347,9 @@ def forward_steps(cell: LSTM, run: ForwardRun) -> None:
     (z,), (w_h, *w_p), (h, c) = run.xw, run.w, run.carried
     H, read = c.shape[1], (z, cell.b, *(cell.peephole or (None,) * 3))
     attributes = _attributes(cell, H, z.dtype)
-    arrays: tuple[Any, ...] = (*read, h, c, *run.saved)
-    if not w_p and persistent.run(FORWARD_KERNELS, run.batches, c, run.w, arrays, attributes):
+    arrays: tuple[Any, ...] = (z, h, c, *run.saved)
+    struct = _struct(cell, z.dtype)
+    if not w_p and persistent.run(FORWARD_KERNELS, run.batches, struct, run.w, arrays, c):
         return
     h, loop = run.saved.h, Loop(run.batches, SOURCE, KERNELS)
     o_co = cupy.empty((len(h), H), h.dtype) if w_p else h
@@ -306,9 +374,9 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     (dz, *dh_steps), (dh, dcs), (w_h, *w_p) = run.deltas, run.carried, run.w or (None,)
     H, h_grad, peephole = dcs.shape[1], run.given.h, cell.peephole or (None,) * 3
     read, attributes = (*run.saved[:6], run.before.c, run.given.c), _attributes(cell, H, dcs.dtype)
-    arrays: tuple[Any, ...] = (*read, h_grad, *peephole, dh, dcs, dz)
-    once = [w.T for w in run.w] if len(run.w) == 1 else []
-    if once and persistent.run(BACKWARD_KERNELS, run.batches, dcs, once, arrays, attributes):
+    arrays: tuple[Any, ...] = (*read[:7], h_grad, read[7], dh, dcs, dz)
+    once, struct = [w.T for w in run.w] if len(run.w) == 1 else [], _struct(cell, dcs.dtype)
+    if once and persistent.run(BACKWARD_KERNELS, run.batches, struct, once, arrays, dcs):
         return
     loop, dm, stages = Loop(run.batches, SOURCE, KERNELS), dh, []
     if w_p:

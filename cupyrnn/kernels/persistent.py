@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._arrays import compute_dtype
+from . import rows, tiles
 from .blas import address
+from .cell import Cell, weights_of, words
 from .launch import Block, launch
-from .rows import common as rows
-from .tiles import common as tiles
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -52,8 +52,18 @@ _TILES_FROM, _HALVES = 80, ("float16", "bfloat16")
 class Kernels(NamedTuple):
     """The kernels over all steps that a cell has for one direction."""
 
+    name: str  # of the cell and the direction
     rows: rows.Kernel
-    tiles: tiles.Kernel | None = None
+    tiles: tiles.Kernel
+
+
+def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
+    """Return the kernels of a cell, forwards and backwards."""
+    forward, backward = (
+        Kernels(f"{cell.name}_{d}", rows.kernel(cell, d), tiles.kernel(cell, d))
+        for d in ("forward", "backward")
+    )
+    return forward, backward
 
 
 class Device(NamedTuple):
@@ -125,13 +135,13 @@ def choose(
     if steps < 2 or not B or not H:
         return KernelChoice("loop", 0, f"{asked} needs two steps at least, and B and H above 0")
     if asked == "tiles":
-        return _by_tiles(kernels.tiles, dtype, H, device)
+        return _by_tiles(dtype, H, device)
     return _by_rows(kernels.rows, dtype, shape, device, timed and timed.sequences)
 
 
 def _timed(kernels: Kernels, dtype: np.dtype[Any], B: int, H: int, device: Device) -> Timed | None:
     """Return what was the fastest at a size, None where nothing of it was timed."""
-    key = device.architecture, kernels.rows.name.removesuffix("_rows"), dtype.name
+    key = device.architecture, kernels.name, dtype.name
     return next((t for t in TIMED.get(key, ()) if H <= t.H and B <= t.B), None)
 
 
@@ -189,14 +199,10 @@ def layout_for(
     return f"rows needs {needed} beside {why}, and sm_{architecture} has {available}"
 
 
-def _by_tiles(
-    kernel: tiles.Kernel | None, dtype: np.dtype[Any], H: int, device: Device
-) -> KernelChoice:
+def _by_tiles(dtype: np.dtype[Any], H: int, device: Device) -> KernelChoice:
     """Return tiles if they fit, else the loop."""
     why = None
-    if kernel is None:
-        why = "tiles has only the LSTM and the GRU that resets after the product"
-    elif dtype.name not in _HALVES:
+    if dtype.name not in _HALVES:
         why = f"tiles multiplies {' and '.join(_HALVES)}, and the dtype is {dtype.name}"
     elif device.architecture < _TILES_FROM:
         why = f"tiles needs sm_{_TILES_FROM} or later, and the GPU is sm_{device.architecture}"
@@ -237,10 +243,10 @@ def _starts(batches: Sequence[int]) -> Array | None:
 def run(
     kernels: Kernels,
     batches: Sequence[int],
-    state: Array,
+    cell: np.void,
     weights: Sequence[Array],
     arrays: Sequence[Array | None],
-    attributes: Sequence[Any],
+    state: Array,
 ) -> bool:
     """
     Take all steps in one launch, on the current stream; return False if the loop is to take them.
@@ -251,14 +257,14 @@ def run(
         Those that there are.
     batches
         The rows of each step.
-    state : [B, H]
-        One of the states, in the dtype of the computation.
+    cell
+        The struct of the cell.
     weights
         The recurrent matrices, each [H, ·].
     arrays
-        What else the kernel takes.
-    attributes
-        Its last arguments: H first.
+        Those of ``Forward`` or ``Backward`` in C++, behind the matrices.
+    state : [B, H]
+        One of the states, in the dtype of the computation.
     """
     asked = _asked()
     if asked == "loop" or (asked == "auto" and not TIMED):
@@ -267,22 +273,19 @@ def run(
     choice = choose(kernels, dtype, (B, H), len(batches), device)
     if choice.kernel == "loop":
         return False
-    args: list[Any] = []
-    for w in weights:
-        args += [w, *(np.int64(n // w.itemsize) for n in w.strides)]
-    args += [*arrays, _starts(batches), np.int64(len(batches)), np.int64(B), *attributes]
     kernel: rows.Kernel | tiles.Kernel = kernels.rows
     if choice.kernel == "tiles":
-        assert kernels.tiles is not None
         kernel, threads, shared = kernels.tiles, tiles.threads_of(H), 0
         # Two numbers are read at once where all arrays begin at a multiple of two.
         pairs = all(a is None or address(a) % (2 * a.itemsize) == 0 for a in arrays)
-        name = tiles.template_of(kernel, H, pairs and H % 2 == 0)
+        name = tiles.template_of(kernels.tiles, H, pairs and H % 2 == 0)
     else:
         layout = layout_for(kernels.rows.size, H, dtype, device.architecture, rows.SPLITS)
         assert isinstance(layout, rows.Layout)
         threads, shared = layout.threads, layout.shared
         name = rows.template_of(kernels.rows, layout, choice.sequences)
+    starts = _starts(batches)
+    args = cell, words(*weights_of(weights), *arrays), words(starts, len(batches), B, H)
     grid, block = (-(-B // choice.sequences), 1), Block((threads, 1), shared)
     launch(kernel.source, (name,), name, dtype, grid, args, block)
     return True

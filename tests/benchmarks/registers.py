@@ -21,9 +21,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
-from cupyrnn.kernels import common, compile, persistent  # noqa: E402
-from cupyrnn.kernels.rows import common as rows  # noqa: E402
-from cupyrnn.kernels.tiles import common as tiles  # noqa: E402
+from cupyrnn.kernels import common, compile, persistent, rows, tiles  # noqa: E402
 
 
 def table() -> list[str]:

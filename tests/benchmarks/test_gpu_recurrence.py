@@ -19,7 +19,7 @@ from on_gpu.recurrence import Case
 
 import cupyrnn
 from cupyrnn.kernels import persistent
-from cupyrnn.kernels.rows import common as rows_common
+from cupyrnn.kernels import rows as rows_common
 
 LSTM = Case("lstm", 3, 2, 5, "float32")
 
@@ -234,7 +234,7 @@ def test_the_kernels_of_a_table_are_those_of_the_package() -> None:
         module: Any = importlib.import_module(f"cupyrnn.kernels.{cell}")
         pairs = zip(recurrence.WAYS, (module.FORWARD_KERNELS, module.BACKWARD_KERNELS), strict=True)
         for what, kernels in pairs:
-            assert kernels.rows.name.removesuffix("_rows") == f"{cell}_{what}"
+            assert kernels.name == f"{cell}_{what}"
 
 
 def test_sizes_that_the_next_one_covers_are_no_entries() -> None:

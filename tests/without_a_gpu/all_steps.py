@@ -10,7 +10,7 @@ import pytest
 import cupyrnn
 from cupyrnn._arrays import compute_dtype
 from cupyrnn.kernels import compile, gru, gru_reset_after, lstm, persistent, simple_rnn
-from cupyrnn.kernels.rows.common import Layout, layout_of
+from cupyrnn.kernels.rows import Layout, layout_of
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
 from without_a_gpu.ptx.executor import Executor
@@ -37,7 +37,7 @@ def taken_by(monkeypatch: pytest.MonkeyPatch, mode: str) -> dict[str, list[bool]
 
     def counted(kernels: Any, *args: Any) -> bool:
         done = run(kernels, *args)
-        found.setdefault(kernels.rows.name, []).append(done)
+        found.setdefault(kernels.name, []).append(done)
         return done
 
     monkeypatch.setattr(persistent, "run", counted)

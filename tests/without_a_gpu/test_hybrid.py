@@ -12,10 +12,8 @@ from problems import nets
 from problems.nets import BI, Case
 
 import cupyrnn
-from cupyrnn.kernels import common, compile, launch, lstm, persistent
-from cupyrnn.kernels.rows import common as rows_common
-from cupyrnn.kernels.rows import gru as rows_gru
-from cupyrnn.kernels.rows.common import SPLITS, Layout, template_of
+from cupyrnn.kernels import common, compile, launch, lstm, persistent, rows
+from cupyrnn.kernels.rows import SPLITS, Layout, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
     ALL,
@@ -238,10 +236,10 @@ PLANTED: dict[str, tuple[str, str, str, set[str]]] = {
     "registers from a later part of the slice": (
         "gru_reset_after", "put(lane * SLICE + first, value)", "put(lane * SLICE, value)", {ORDERS},
     ),
-    "one matrix over the other": ("gru", "shared_packs<A>() + Gates::SHARED", "shared_packs<A>()",
+    "one matrix over the other": ("gru", "shared_packs<A>() + First::SHARED", "shared_packs<A>()",
         {ORDERS},
     ),
-    "and backwards": ("gru", "shared_packs<A>() + Output::SHARED", "shared_packs<A>()", {ORDERS}),
+    "and backwards": ("gru", "? Second::SHARED : 0", "? 0 : 0", {ORDERS}),
     "shared memory behind what was asked for": (
         "gru_reset_after", "rest = shared + threadIdx.x", "rest = shared + threadIdx.x + THREADS",
         {ORDERS, BOUNDS},
@@ -249,13 +247,12 @@ PLANTED: dict[str, tuple[str, str, str, set[str]]] = {
 }  # fmt: skip
 # Both matrices of a GRU have a part in shared memory, those of others more in registers.
 PARTS = {"lstm": 0.6, "gru": 0.2, "gru_reset_after": 0.6, "simple_rnn": 0.6}
-# Each barrier of what is shared, and of the GRU that has loops of its own, left out.
-SOURCES = {"lstm": rows_common.SOURCE, "gru": rows_gru.KERNELS}
-for _cell, _source in SOURCES.items():
-    _parts = _source.split(BARRIER)
-    for _n in range(1, len(_parts)):
+# Each barrier left out; the last one stands between two products.
+_parts = rows.SOURCE.split(BARRIER)
+for _cell, _barriers in (("lstm", len(_parts) - 2), ("gru", len(_parts) - 1)):
+    for _n in range(1, _barriers + 1):
         _without = BARRIER.join(_parts[:_n]) + BARRIER.join(_parts[_n:])
-        PLANTED[f"barrier {_n} of the {_cell}"] = _cell, _source, _without, ALL
+        PLANTED[f"barrier {_n} of the {_cell}"] = _cell, rows.SOURCE, _without, ALL
 TOOLS = (ORDERS, INTERPRETER, SANITIZER, BOUNDS)
 
 

@@ -13,10 +13,8 @@ from problems import nets
 from problems.nets import BI, Case
 
 import cupyrnn
-from cupyrnn.kernels import common, compile, persistent
-from cupyrnn.kernels.rows import common as rows_common
-from cupyrnn.kernels.rows import gru as rows_gru
-from cupyrnn.kernels.rows.common import SPLITS, template_of
+from cupyrnn.kernels import common, compile, persistent, rows
+from cupyrnn.kernels.rows import SPLITS, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
     ALL,
@@ -200,35 +198,24 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
     "no barrier between zeros and the first state": (
         "lstm", f"2 * SIZE);\n    {BARRIER}", None, ALL,
     ),
-    "no barrier before the first step": (
-        "lstm", f"fetch(from + me.row);\n    {BARRIER}", None, ALL,
+    "no barrier before the first step": ("gru", f"fetch();\n    {BARRIER}", None, ALL),
+    "no barrier after a step": (
+        "lstm", f"saved)[k]);\n            }}\n            {BARRIER}", None, ALL,
     ),
-    "no barrier after a step": ("lstm", f"(last);\n        }}\n        {BARRIER}", None, ALL),
     "no barrier between zeros and the first deltas": (
-        "lstm", f"cell.factors();\n    }}\n    {BARRIER}", None, ALL,
+        "lstm", f"cell.factors(unit, read);\n    }}\n    {BARRIER}", None, ALL,
     ),
     "no barrier in a step back": ("lstm", f"if (any) {{\n            {BARRIER}", None, ALL),
-    "no barrier between zeros and a GRU's first state": (
-        "gru", f"2 * SIZE);\n    {BARRIER}", None, ALL,
+    "no barrier between the products of a step back": (
+        "gru", f"first, here, sum[0]);\n                {BARRIER}", None, ALL,
     ),
-    "no barrier before a GRU's first step": (
-        "gru", f"fetch();\n    {BARRIER}\n    for (int s = 0;", None, ALL,
-    ),
-    "no barrier between zeros and a GRU's first deltas": (
-        "gru", f"fetch();\n    {BARRIER}\n    for (int s = int(steps)", None, ALL,
-    ),
-    "no barrier before the output": (
-        "gru", f"(r_ * h_prev);\n        }}\n        {BARRIER}", None, ALL,
-    ),
-    "no barrier after the output": ("gru", f"(h_prev);\n        }}\n        {BARRIER}", None, ALL),
-    "no barrier after the deltas of c": ("gru", f"(!any) continue;\n        {BARRIER}", None, ALL),
-    "no barrier after those of the gates": (
-        "gru", f"(d_u);\n        }}\n        {BARRIER}", None, ALL,
+    "no barrier after a product": (
+        "gru", f"saved)[k]);\n            }}\n            {BARRIER}", None, ALL,
     ),
     "one place for two states": (
-        "lstm", "state[((s + 1) & 1) * SIZE", "state[(s & 1) * SIZE", ALL,
+        "lstm", "(turn ^ 1) * SIZE", "turn * SIZE", ALL,
     ),
-    "one place for two deltas": ("lstm", "here = deltas + (s & 1) * SIZE", "here = deltas", ALL),
+    "one place for two deltas": ("lstm", "(s & 1) * SIZE : 0", "0 : 0", ALL),
     "a wrong lane": (
         "simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)", {ORDERS},
     ),
@@ -236,7 +223,7 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
         "gru_reset_after", "lane * SLICE + k, n /", "lane * SLICE + k + 1, n /", {ORDERS},
     ),
     "another sequence": ("gru_reset_after", "vectors + r * LENGTH", "vectors", {ORDERS}),
-    "a step too early": ("simple_rnn", "to = starts[s + 2];", "to = starts[s + 1];", {ORDERS}),
+    "a step too early": ("simple_rnn", "to = at[s + 2];", "to = at[s + 1];", {ORDERS}),
 }  # fmt: skip
 
 
@@ -268,10 +255,9 @@ def test_a_planted_error_is_caught(
 
 
 def test_every_barrier_is_left_out_once() -> None:
-    sources = {"lstm": rows_common.SOURCE, "gru": rows_gru.KERNELS}
-    for cell, source in sources.items():
-        names = [n for n, (c, _, new, _) in PLANTED.items() if c == cell and new is None]
-        assert len(names) == source.count(BARRIER)
+    places = {old for _, old, new, _ in PLANTED.values() if new is None}
+    assert len(places) == rows.SOURCE.count(BARRIER)
+    assert all(rows.SOURCE.count(old) == 1 for old in places)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import TOLERANCES
+from problems import nets
 from problems.nets import BI, Case
 
 import cupyrnn
-from cupyrnn.kernels import common, compile, persistent
-from cupyrnn.kernels.tiles import common as tiles
-from cupyrnn.kernels.tiles.common import MOST_UNITS, template_of, threads_of
+from cupyrnn.kernels import common, compile, persistent, tiles
+from cupyrnn.kernels.tiles import MOST_UNITS, template_of, threads_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
     ALL,
@@ -39,7 +39,6 @@ from without_a_gpu.cuda_on_cpu import nvrtc
 from without_a_gpu.cuda_on_cpu.runner import compile_module
 from without_a_gpu.ptx.executor import Executor
 
-TILED = ("lstm", "gru_reset_after")
 HALVES = ("float16", "bfloat16")
 ARCHITECTURES = ("80", "90", "100", "120")
 
@@ -85,22 +84,20 @@ def tiles_agree_with_numpy(
     """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
     agrees_with_numpy(cupy, dtype, (3, B, 3, H), 2)
     lengths = tuple(np.resize([3, 1, 0, 2], B).tolist())
-    for mode in ("lstm", "gru"):
+    for mode in nets.MODES:
         rnn_agrees_with_numpy(cupy, Case(mode, 3, B, 2, H, 2, BI, lengths=lengths), dtype)
-    for cell in TILED:
+    for cell in CELLS:
         for direction in ("forward", "backward"):
             # Where a step is alone, the loop has no more launches.
-            assert any(taken[f"{cell}_{direction}_rows"])
-    assert not any(taken["gru_forward_rows"])
+            assert any(taken[f"{cell}_{direction}"])
 
 
 @pytest.mark.cuda_on_cpu
 def test_what_does_not_fit_is_the_loops(
     cupy_on_cpu: ModuleType, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A projection, one step, float32, other cells, a matrix that is too large, an old device."""
+    """A projection, one step, float32, a matrix that is too large, an old device."""
     rnn_agrees_with_numpy(cupy_on_cpu, Case("lstm", 3, 4, 2, 9, num_proj=3), "float16")
-    rnn_agrees_with_numpy(cupy_on_cpu, Case("rnn_tanh", 3, 4, 2, 9), "float16")
     agrees_with_numpy(cupy_on_cpu, "float16", (1, 4, 3, 9))
     agrees_with_numpy(cupy_on_cpu, "float32", (3, 4, 3, 9))
     agrees_with_numpy(cupy_on_cpu, "float16", (2, 2, 2, 129))
@@ -110,7 +107,7 @@ def test_what_does_not_fit_is_the_loops(
     assert taken
 
 
-@pytest.mark.parametrize("cell", TILED)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.cuda_on_cpu
 def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
@@ -128,7 +125,7 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     assert all(all(found) for found in taken.values())
 
 
-@pytest.mark.parametrize("cell", TILED)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_the_order_of_threads_does_not_matter(
     cupy_on_cpu: ModuleType,
@@ -146,7 +143,7 @@ def test_the_order_of_threads_does_not_matter(
     assert all(all(found) for found in taken.values())
 
 
-@pytest.mark.parametrize("cell", TILED)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_as_many_launches_whatever_the_number_of_steps(
     cupy_on_cpu: Any, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch, cell: str
@@ -156,7 +153,7 @@ def test_as_many_launches_whatever_the_number_of_steps(
     assert "gemmEx" in found[0]
 
 
-@pytest.mark.parametrize("cell", TILED)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_arrays_that_begin_anywhere(
     cupy_on_cpu: Any, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch, cell: str
@@ -258,28 +255,34 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
         None,
         ALL,
     ),
-    "no barrier before the first step": ("lstm", f"+ me.row + r);\n    {BARRIER}", None, ALL),
+    "no barrier before the first step": ("lstm", f"fetch();\n    {BARRIER}", None, ALL),
     "no barrier after a step": (
         "gru_reset_after",
-        f"= h_;\n            }}\n        {BARRIER}",
+        f"made[1], both);\n                }}\n            {BARRIER}",
         None,
         ALL,
     ),
-    "no barrier between zeros and deltas": ("lstm", f"(r);\n        }}\n    {BARRIER}", None, ALL),
+    "no barrier between zeros and deltas": ("lstm", f"make_factors();\n    {BARRIER}", None, ALL),
     "no barrier in a step back": (
         "gru_reset_after",
         f"if (any) {{\n            {BARRIER}",
         None,
         ALL,
     ),
-    "one place for two states": ("lstm", "((s + 1) & 1) * SIZE", "(s & 1) * SIZE", ALL),
-    "one place for two deltas": ("lstm", "here = vectors + (s & 1) * SIZE", "here = vectors", ALL),
+    "no barrier between the products of a step back": (
+        "gru",
+        f"sums[2 * u + r]; }});\n                {BARRIER}",
+        None,
+        ALL,
+    ),
+    "one place for two states": ("lstm", "(turn ^ 1) * SIZE", "turn * SIZE", ALL),
+    "one place for two deltas": ("lstm", "(s & 1) * SIZE : 0", "0 : 0", ALL),
     "a wrong lane": ("lstm", "(p - first) + 2 * me.g + u", "(p - first) + me.g + 8 * u", {ORDERS}),
     "a wrong half of a fragment": ("gru_reset_after", "n % 2 * 2 + u]", "n % 2 + 2 * u]", {ORDERS}),
     "a wrong slice": ("gru_reset_after", "mine[4 * k], part", "mine[4 * (k / 2)], part", {ORDERS}),
     "another sequence": ("lstm", "return g * STRIDE", "return q * STRIDE", {ORDERS}),
-    "a step too early": ("gru_reset_after", "to = starts[s + 2];", "to = starts[s + 1];", {ORDERS}),
-    "a unit that is not there": ("lstm", "PAIRS || me.units > 1 ? second : 0.f", "1.f", {ORDERS}),
+    "a step too early": ("gru_reset_after", "to = at[s + 2];", "to = at[s + 1];", {ORDERS}),
+    "a unit that is not there": ("lstm", "both ? second : 0.f", "1.f", {ORDERS}),
 }
 TOOLS = [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
 
@@ -317,7 +320,7 @@ def test_every_barrier_is_left_out_once() -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("cell", TILED)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_nothing_is_caught_where_nothing_is_wrong(
     cupy_on_cpu: ModuleType,
@@ -337,7 +340,7 @@ def test_nothing_is_caught_where_nothing_is_wrong(
     "arch",
     [ARCHITECTURES[0], *(pytest.param(a, marks=pytest.mark.slow) for a in ARCHITECTURES[1:])],
 )
-@pytest.mark.parametrize("cell", TILED)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_what_is_taken_fits_into_the_registers(cell: str, arch: str) -> None:
     """At the largest H, and at one that is odd."""
@@ -398,13 +401,11 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
         device = {"processors": 132, "architecture": 90}
         return cupyrnn.recurrence_kernels(cell, **{**sizes, **device, **changed})
 
-    for cell in ("lstm", "gru"):
+    for cell in ("lstm", "gru", "block_gru", "rnn_tanh", "rnn_relu"):
         assert [choice[:2] for choice in ask(cell, num_units=128)] == [("tiles", 8)] * 2
     assert ask(dtype=numpy_dtype("bfloat16"), architecture=80).backward.kernel == "tiles"
     assert "256 threads" in ask(num_units=128).forward.reason
     for changed, reason in (
-        ({"cell": "block_gru"}, "only the LSTM and the GRU that resets after"),
-        ({"cell": "rnn_tanh"}, "only the LSTM and the GRU that resets after"),
         ({"dtype": "float32"}, "float16 and bfloat16, and the dtype is float32"),
         ({"architecture": 75}, "sm_80 or later, and the GPU is sm_75"),
         ({"num_units": 129}, "H up to 128, and H is 129"),

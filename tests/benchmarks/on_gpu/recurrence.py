@@ -14,7 +14,7 @@ import numpy as np
 
 import cupyrnn
 from cupyrnn.kernels import persistent
-from cupyrnn.kernels.rows import common as rows_common
+from cupyrnn.kernels import rows as rows_common
 
 from . import lstm, nets, problem, triton
 from .dispatch import KERNELS

@@ -246,6 +246,12 @@ def _living() -> Iterator[ndarray]:
 
 def _array_at(address: int, parameter: Any) -> ndarray:
     """Return the largest living array that begins at an address, or one that holds it."""
+    found = _array_if_any(address, parameter)
+    assert found is not None, f"{address:#x} is in no {parameter} of this device"
+    return found
+
+
+def _array_if_any(address: int, parameter: Any) -> ndarray | None:
     key = address, parameter.target_size
     known = _found.get(key, lambda: None)()
     if known is not None and known.ctypes.data == address:
@@ -262,8 +268,8 @@ def _array_at(address: int, parameter: Any) -> ndarray:
         elif known is None or a.size >= known.size:
             known = a
     found = holding if known is None else known
-    assert found is not None, f"{address:#x} is in no {parameter} of this device"
-    _found[key] = weakref.ref(found)
+    if found is not None:
+        _found[key] = weakref.ref(found)
     return found
 
 
@@ -271,6 +277,20 @@ def _allocations() -> list[tuple[int, int, str]]:
     """Return address, size and a name of every living array of this device."""
     device = _current()
     return [a.allocation for a in _living() if a.device_id == device and a.size]
+
+
+_ANYTHING, _LEAST_ADDRESS = runner.Parameter("p", 8, "v", 0), 1 << 20
+
+
+def _structure(address: int, size: int) -> runner.Structure:
+    """Return a structure passed by value: words of it that are addresses of arrays are pointers."""
+    data, pointers = ctypes.string_at(address, size), {}
+    for at in range(0, size - 7, 8):
+        value = int.from_bytes(data[at : at + 8], "little")
+        array = _array_if_any(value, _ANYTHING) if value > _LEAST_ADDRESS else None
+        if array is not None:
+            pointers[at] = runner.Pointer(array, value - array.ctypes.data)
+    return runner.Structure(data, pointers)
 
 
 def _launch_kernel(
@@ -286,6 +306,9 @@ def _launch_kernel(
     addresses = (ctypes.c_uint64 * len(kernel.parameters)).from_address(params)
     args: list[Any] = []
     for address, parameter in zip(addresses, kernel.parameters, strict=True):
+        if parameter.kind == "s":
+            args.append(_structure(address, parameter.size))
+            continue
         place = ctypes.string_at(address, 8)
         if parameter.kind == "p":
             value = int.from_bytes(place, "little")

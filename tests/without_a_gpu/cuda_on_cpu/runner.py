@@ -77,8 +77,9 @@ _KERNEL_ERROR_CODE = 3  # of sanitized_main.h
 _MOST_LIBRARIES, _MOST_FIBERS = 8, 1024
 
 _LAUNCH = struct.Struct("@3I3IQi4x")
-_REQUEST_HEAD = struct.Struct("@qqq")
+_REQUEST_HEAD = struct.Struct("@qqqq")
 _REQUEST_ARGUMENT = struct.Struct("@qqq")
+_REQUEST_PATCH = struct.Struct("@qqqq")
 
 
 class CompileError(RuntimeError):
@@ -115,6 +116,14 @@ class Pointer:
 
     def __add__(self, offset: int) -> Pointer:
         return Pointer(self.array, self.offset + offset)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A structure that is passed by value: its bytes, and what it has pointers to, by offset."""
+
+    data: bytes
+    pointers: dict[int, Pointer]
 
 
 @dataclass(frozen=True)
@@ -352,6 +361,8 @@ class _Value:
     data: bytes | None = None
     array: np.ndarray | None = None
     address: int = 0
+    inside: tuple[tuple[int, Pointer], ...] = ()
+    """The pointers in these bytes, with their offsets."""
 
 
 def _dimensions(what: str, sizes: tuple[int, ...], limits: tuple[int, ...]) -> tuple[int, ...]:
@@ -398,6 +409,11 @@ def _convert(argument: Any, parameter: Parameter) -> _Value:
             raise TypeError(f"the parameter is a {parameter}, the array is {argument.dtype}")
         return _Value(array=argument, address=argument.ctypes.data)
 
+    if isinstance(argument, Structure):
+        if (parameter.kind, parameter.size) != ("s", len(argument.data)):
+            size = len(argument.data)
+            raise TypeError(f"the parameter is a {parameter}, a structure of {size} bytes is given")
+        return _Value(data=argument.data, inside=tuple(argument.pointers.items()))
     # CuPy tells Python scalars by their exact type, and makes integers from 2**63 on unsigned.
     if type(argument) is int:
         scalar = np.asarray(argument, np.int64 if argument < 2**63 else np.uint64)
@@ -463,29 +479,42 @@ def _keep_fibers(library: ctypes.PyDLL) -> None:
 def _launch_sanitized(
     program: Path, number: int, name: str, source: str, launch: bytes, values: list[_Value]
 ) -> None:
-    extents = _merged([_extent(value.array) for value in values if value.array is not None])
+    inside = [p.array for value in values for _, p in value.inside]
+    arrays = inside + [value.array for value in values if value.array is not None]
+    extents = _merged([_extent(array) for array in arrays])
     buffers = [ctypes.string_at(low, high - low) for low, high in extents]
-    arguments = []
+    arguments, patches = [], []
+
+    def place_of(array: np.ndarray, address: int) -> tuple[int, int]:
+        """Return the number of the buffer that has an array, and an offset in it."""
+        first, end = _extent(array)
+        index = next(i for i, (low, high) in enumerate(extents) if low <= first and end <= high)
+        return index, address - extents[index][0]
+
     for value in values:
         if value.data is not None:
+            for offset, p in value.inside:
+                place = place_of(p.array, p.array.ctypes.data + p.offset)
+                patches.append((len(buffers), offset, *place))
             arguments.append((0, len(buffers), 0))
             buffers.append(value.data)
         elif value.array is None:
             arguments.append((1, -1, 0))
         else:
-            first, end = _extent(value.array)
-            index = next(i for i, (low, high) in enumerate(extents) if low <= first and end <= high)
-            arguments.append((1, index, value.address - extents[index][0]))
+            arguments.append((1, *place_of(value.array, value.address)))
 
     with tempfile.TemporaryDirectory() as folder:
         request, result = Path(folder, "request"), Path(folder, "result")
         with request.open("wb") as file:
-            file.write(_REQUEST_HEAD.pack(number, len(buffers), len(arguments)) + launch)
+            head = number, len(buffers), len(arguments), len(patches)
+            file.write(_REQUEST_HEAD.pack(*head) + launch)
             for buffer in buffers:
                 file.write(struct.pack("@Q", len(buffer)))
                 file.write(buffer)
             for argument in arguments:
                 file.write(_REQUEST_ARGUMENT.pack(*argument))
+            for patch in patches:
+                file.write(_REQUEST_PATCH.pack(*patch))
         environment = {
             **os.environ,
             "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:print_legend=0",

@@ -6,7 +6,7 @@ namespace cuda_on_cpu {
 
 // The layouts are those of runner.py.
 struct Request {
-  long long entry, buffer_count, argument_count;
+  long long entry, buffer_count, argument_count, patch_count;
   Launch launch;
 };
 
@@ -14,6 +14,11 @@ struct Argument {
   long long is_pointer;
   long long buffer;  // what a pointer points into (-1: null), or the value itself
   long long offset;
+};
+
+// A pointer inside a structure: where it lies, and what it points into.
+struct Patch {
+  long long buffer, at, target, offset;
 };
 
 static void read_exactly(void* target, size_t bytes, FILE* file) {
@@ -42,6 +47,12 @@ static int run_request(const Entry* entries, const char* input, const char* outp
     read_exactly(&argument, sizeof argument, file);
     pointers[i] = argument.buffer < 0 ? nullptr : buffers[argument.buffer] + argument.offset;
     values[i] = argument.is_pointer ? static_cast<void*>(&pointers[i]) : pointers[i];
+  }
+  for (long long i = 0; i < request.patch_count; ++i) {
+    Patch patch;
+    read_exactly(&patch, sizeof patch, file);
+    *reinterpret_cast<char**>(buffers[patch.buffer] + patch.at) =
+        buffers[patch.target] + patch.offset;
   }
   fclose(file);
   if (const char* message = run(entries[request.entry], request.launch, values)) {

@@ -105,7 +105,7 @@ class PtxKernel:
                 )
             arguments.append(data)
             if isinstance(a, (np.ndarray, Pointer)):
-                allocations.append((number, _extent(a, number)))
+                allocations.append(((number, 0), _extent(a, number)))
         # Of a pointer the array is known, also where it points beside it.
         self._launch(grid, block, arguments, allocations, shared_mem)
 
@@ -141,28 +141,32 @@ class PtxKernel:
             if a.address not in begin or a.size > begin[a.address].size:
                 begin[a.address] = a
         meant = []
-        for number, data in enumerate(arguments):
-            at = int.from_bytes(data, "little") if len(data) == 8 else 0
+        # Of a structure, any word of it.
+        words = [(n, at) for n, data in enumerate(arguments) for at in range(0, len(data) - 7, 8)]
+        for number, word in words:
+            at = int.from_bytes(arguments[number][word : word + 8], "little")
             holding = [a for a in known if a.address < at < a.address + a.size] if at else []
             found = begin.get(at) or min(holding, key=lambda a: a.size, default=None)
             if found is not None:
-                name = f"argument {number} ({found.name})"
-                meant.append((number, found._replace(name=name)))
+                where = f"argument {number}, byte {word}" if word else f"argument {number}"
+                name = f"{where} ({found.name})"
+                meant.append(((number, word), found._replace(name=name)))
         self._launch(grid, block, arguments, meant, shared_mem)
 
     def _launch(
         self, grid: tuple[int, ...], block: tuple[int, ...], arguments: list[bytes],
-        meant: list[tuple[int, Allocation]], shared_mem: int,
+        meant: list[tuple[tuple[int, int], Allocation]], shared_mem: int,
     ) -> None:  # fmt: skip
         launched.setdefault(self.name, set()).add(self._kernel)
         regions: list[Region] = []
-        for number, a in meant:
+        for region, ((number, word), a) in enumerate(meant):
             # On the same byte of a page, and of two views of one array each at its own place: what
             # lies beside a view is not the argument's.
-            base = (number + 1) * _APART + a.address % _PAGE
+            base = (region + 1) * _APART + a.address % _PAGE
             regions.append(host_region(a.name, a.address, a.size, base))
-            address = int.from_bytes(arguments[number], "little") - a.address + base
-            arguments[number] = address.to_bytes(8, "little")
+            data = arguments[number]
+            address = int.from_bytes(data[word : word + 8], "little") - a.address + base
+            arguments[number] = data[:word] + address.to_bytes(8, "little") + data[word + 8 :]
         self._kernel.launch(
             grid, block, arguments, Memory(regions), dynamic_shared_bytes=shared_mem,
             order=self._executor.order, races=self._executor.races,

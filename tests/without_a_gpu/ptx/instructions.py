@@ -455,18 +455,19 @@ class Compiler:
         self, place: str, targets: list[tuple[str, np.dtype[Any] | None]], dtype: np.dtype[Any]
     ) -> Step:
         match = _ADDRESS.fullmatch(place)
-        if match is None or match[1] not in self.offsets or len(targets) != 1:
+        if match is None or match[1] not in self.offsets:
             raise PtxError(f"unknown parameter {place}")
         start, size = self.offsets[match[1]]
         offset = int(match[2] or 0)
-        if not 0 <= offset <= size - dtype.itemsize or offset % dtype.itemsize:
-            raise PtxError(f"{dtype.itemsize} bytes of a parameter of {size} bytes")
-        ((name, wide),) = targets
+        wanted = len(targets) * dtype.itemsize
+        if not 0 <= offset <= size - wanted or offset % wanted:
+            raise PtxError(f"{wanted} bytes of a parameter of {size} bytes")
         start += offset
 
         def load(f: Frame) -> None:
-            value = np.frombuffer(f.arguments, dtype, 1, start)
-            f[name] = np.full(f.n, value[0], wide or dtype)
+            values = np.frombuffer(f.arguments, dtype, len(targets), start)
+            for (name, wide), value in zip(targets, values, strict=True):
+                f[name] = np.full(f.n, value, wide or dtype)
 
         return load
 

@@ -1,4 +1,15 @@
-"""What the cells share: a matrix in registers, sums over lanes, the two loops over the steps."""
+"""
+Recurrences that one launch takes through all time steps: a block has a few sequences.
+
+Sequences do not depend on each other, so no block waits for another one: there is nothing
+cooperative about the launch, and every architecture can do it. The recurrent matrices stay in the
+registers of a block for the whole time, or in its registers and its shared memory, and a step
+costs one barrier of the block for each product. ``kernels/persistent.py`` says when these kernels
+are taken.
+
+The sums of a sequence are made in one order whatever the number of sequences of a block, and
+wherever a part of a matrix is: its bits do not depend on the sequences beside it.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# For the kernels of ``tiles`` too.
-STEPS = r"""
-// The first row of each step, and after the last one: as given or, if null, B rows each.
-struct Starts {
-    const long long* starts;
-    long long B;
-    __device__ __forceinline__ long long operator[](int s) const
-    {
-        return starts ? starts[s] : s * B;
-    }
-};
-
-template <typename A> __device__ __forceinline__ void clear(A* memory, int count)
-{
-    for (int n = threadIdx.x; n < count; n += blockDim.x) memory[n] = A(0.f);
-}
-"""
+from . import cell
 
 SOURCE = (
-    STEPS
+    cell.SOURCE
     + r"""
 template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
 
@@ -171,129 +166,221 @@ struct Matrix {
     }
 };
 
-// All steps of a cell with one product, forwards. A cell has
-//   Next fetch(long long n)          what is read of row n before its turn comes
-//   A step(Next, sums, long long n)  writes row n, returns h
-//   int column(int c)                where column c of the product begins in w, in units of H
+// The matrices of the products of a step: the second one has no rows where there is none.
 template <
-    typename T, int SPLIT, int SLICE, int KEPT, int UNITS, int WIDTH, int ROWS, int THREADS,
-    typename Cell>
-__device__ __forceinline__ void forward_rows(
-    Cell& cell, const Seat<SPLIT, UNITS, ROWS>& me,
-    const T* w, long long w_row, long long w_column,  // [H, ·], read, and its strides
-    typename Acc<T>::type* h,  // [B, H], updated: h before the first step, and after the last
-    const Starts& starts, int steps, int H)
+    template <typename> class Cell, typename A, int SPLIT, int THREADS, int SLICE, int KEPT,
+    int SLICE_2, int KEPT_2>
+struct Rows {
+    typedef Cell<A> C;
+    static const int LAST = C::PRODUCTS - 1;
+    // Forwards several units share lanes where a lane has the columns of one gate alone.
+    static const int UNITS = C::width(0) == 1 ? 4 : 1;
+    typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, C::width(0), THREADS> Forward;
+    typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, UNITS, C::width(LAST), THREADS> Forward2;
+    // Backwards the vectors have the deltas of a unit together, so that a lane has the whole
+    // gradient of one unit and sequence.
+    typedef Matrix<A, SPLIT, SLICE, KEPT, 4, 1, THREADS> Backward;
+    typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, 4, 1, THREADS> Backward2;
+    static_assert(LAST == 0 ? SLICE_2 == 0 : LAST == 1 && SLICE_2 > 0, "a matrix a product");
+};
+
+template <
+    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
+    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+__global__ void __launch_bounds__(THREADS, 1) forward_rows(
+    const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays, const Steps at)
 {
     typedef typename Acc<T>::type A;
-    typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, WIDTH, THREADS> Recurrent;
-    const int SIZE = ROWS * Recurrent::LENGTH;
-    __shared__ Pack<A> memory[2 * SIZE / Recurrent::P];
-    A* const state = memory[0].v;  // [2][ROWS][LENGTH]: h of the step before, and of this one
+    typedef Cell<A> C;
+    typedef Rows<Cell, A, SPLIT, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> R;
+    typedef typename R::Forward First;
+    typedef typename R::Forward2 Second;
+    static_assert(R::LAST == 0 || SLICE == SLICE_2, "both multiply numbers of a unit");
+    const int SIZE = ROWS * First::LENGTH, H = int(at.H), steps = int(at.steps);
+    __shared__ Pack<A> memory[2 * SIZE / First::P];
+    A* const vectors = memory[0].v;  // [2][ROWS][LENGTH]: of a product, and of the next one
+    const Seat<SPLIT, R::UNITS, ROWS> me(at.B, H);
+    const bool real_unit = me.unit < H;
 
-    Recurrent matrix;
-    matrix.load(me.lane, shared_packs<A>(), [&](int k, int u, int c) -> A {
-        const int unit = me.group * UNITS + u;
-        if (k >= H || unit >= H) return A(0);
-        return wide(w[k * w_row + (cell.column(c) * H + unit) * w_column]);
-    });
-    clear(state, 2 * SIZE);
+    auto load = [&](auto product, auto& matrix, Pack<A>* shared) {
+        const Weights<T> w = arrays.w[product.NUMBER];
+        matrix.load(me.lane, shared, [&](int k, int u, int c) -> A {
+            const int unit = me.group * R::UNITS + u;
+            if (k >= H || unit >= H) return A(0);
+            return wide(w.w[k * w.row + (cell.column(c) * H + unit) * w.column]);
+        });
+    };
+    Second second;  // before the first, as it is smaller: what comes late needs shared memory
+    if constexpr (R::LAST == 1) load(Product<1>(), second, shared_packs<A>() + First::SHARED);
+    First first;
+    load(Product<0>(), first, shared_packs<A>());
+    typename C::Unit unit = {};
+    if (real_unit) unit = cell.unit(me.unit, H);
+    clear(vectors, 2 * SIZE);
     __syncthreads();
-    A last = A(0);
+    const int mine = me.slot * First::LENGTH + First::place(me.unit);
+    typename C::State state = {};
     if (me.owner) {
-        last = h[me.row * (long long)H + me.unit];
-        state[me.slot * Recurrent::LENGTH + Recurrent::place(me.unit)] = rounded<T>(last);
+#pragma unroll
+        for (int k = 0; k < C::CARRIED; ++k)
+            array_of<A>(state)[k] = arrays.states[k][me.row * (long long)H + me.unit];
+        vectors[mine] = rounded<T>(state.h);
     }
-    long long from = starts[0], to = starts[1];
+    long long from = at[0], to = at[1];
     bool active = me.owner && from + me.row < to;
-    typename Cell::Next next = {};
-    if (active) next = cell.fetch(from + me.row);
+    struct Next { A z[C::width(0) + (R::LAST == 1 ? C::width(1) : 0)]; } next = {};
+    auto fetch = [&]() {
+        const long long n = from + me.row;
+#pragma unroll
+        for (int p = 0; p < C::PRODUCTS; ++p)
+#pragma unroll
+            for (int k = 0; k < C::width(p); ++k)
+                next.z[p * C::width(0) + k] =
+                    (arrays.z[p] + n * (C::width(p) * H) + me.unit)[cell.column(k) * H];
+    };
+    if (active) fetch();
     __syncthreads();
     // The block is done when its first sequence, the longest, is.
     for (int s = 0; s < steps && from + me.first < to; ++s) {
         const bool now = active;
-        const long long n = from + me.row;
-        const typename Cell::Next current = next;
+        const long long n = (from + me.row) * H + me.unit;
+        const Next current = next;
         if (s + 1 < steps) {  // What comes next is on its way while this step is computed.
             from = to;
-            to = starts[s + 2];
+            to = at[s + 2];
             active = me.owner && from + me.row < to;
-            if (active) next = cell.fetch(from + me.row);
+            if (active) fetch();
         }
-        A sums[WIDTH];
-        matrix.template product<ROWS>(state + (s & 1) * SIZE, me.lane, sums);
-        if (now) {
-            last = cell.step(current, sums, n);
-            state[((s + 1) & 1) * SIZE + me.slot * Recurrent::LENGTH + Recurrent::place(me.unit)] =
-                rounded<T>(last);
-        }
-        __syncthreads();
+        typename C::Saved saved;
+        auto behind = [&](auto product, const auto& matrix) {
+            constexpr int p = decltype(product)::NUMBER;
+            const int turn = R::LAST == 1 ? p : s & 1;
+            A sums[C::width(p)];
+            matrix.template product<ROWS>(vectors + turn * SIZE, me.lane, sums);
+            if (now) {
+                vectors[(turn ^ 1) * SIZE + mine] = rounded<T>(cell.forward(
+                    product, unit, current.z + p * C::width(0), sums, state, saved));
+#pragma unroll
+                for (int k = C::saved_before(p); k < C::saved_before(p + 1); ++k)
+                    store(arrays.saved[k] + n, array_of<A>(saved)[k]);
+            }
+            __syncthreads();
+        };
+        behind(Product<0>(), first);
+        if constexpr (R::LAST == 1) behind(Product<1>(), second);
     }
-    if (me.owner) h[me.row * (long long)H + me.unit] = last;
+    if (me.owner)
+#pragma unroll
+        for (int k = 0; k < C::CARRIED; ++k)
+            arrays.states[k][me.row * (long long)H + me.unit] = array_of<A>(state)[k];
 }
 
-// All steps of a cell with one product, backwards. Its vector has the WIDTH deltas of a unit
-// together, so that a lane has the whole gradient of one unit and sequence. A cell has
-//   void fetch(long long n)          reads what of row n does not depend on gradients
-//   void factors()                   what is made of it
-//   A deltas(A dh, d, long long n)   writes row n and d, returns the part of dh past the product
-//   int column(int c)                as above
 template <
-    typename T, int SPLIT, int SLICE, int KEPT, int WIDTH, int ROWS, int THREADS, typename Cell>
-__device__ __forceinline__ void backward_rows(
-    Cell& cell, const Seat<SPLIT, 4, ROWS>& me,
-    const T* w, long long w_row, long long w_column,  // [H, ·], read, and its strides
-    typename Acc<T>::type* dh,  // [B, H], updated: the gradient of h after the last step
-    const Starts& starts, int steps, int H)
+    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
+    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+__global__ void __launch_bounds__(THREADS, 1) backward_rows(
+    const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays, const Steps at)
 {
     typedef typename Acc<T>::type A;
-    typedef Matrix<A, SPLIT, SLICE, KEPT, 4, 1, THREADS> Recurrent;
-    const int SIZE = ROWS * Recurrent::LENGTH;
-    __shared__ Pack<A> memory[2 * SIZE / Recurrent::P];
-    A* const deltas = memory[0].v;  // [2][ROWS][LENGTH], by turns
+    typedef Cell<A> C;
+    typedef Rows<Cell, A, SPLIT, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> R;
+    typedef typename R::Backward First;
+    typedef typename R::Backward2 Second;
+    // By turns where there is one product, else of the two.
+    const int SIZE = ROWS * First::LENGTH;
+    const int SIZE_2 = R::LAST == 1 ? ROWS * Second::LENGTH : SIZE;
+    const int H = int(at.H), steps = int(at.steps);
+    __shared__ Pack<A> memory[(SIZE + SIZE_2) / First::P];
+    A* const vectors = memory[0].v;  // [ROWS][LENGTH] each
+    const Seat<SPLIT, 4, ROWS> me(at.B, H);
 
-    Recurrent matrix;
-    matrix.load(me.lane, shared_packs<A>(), [&](int k, int u, int) -> A {
-        const int unit = me.group * 4 + u, column = k / WIDTH;
-        if (column >= H || unit >= H) return A(0);
-        return wide(w[unit * w_row + (cell.column(k % WIDTH) * H + column) * w_column]);
-    });
-    clear(deltas, 2 * SIZE);
-    A grad = me.owner ? dh[me.row * (long long)H + me.unit] : A(0);
-    long long to = starts[steps], from = starts[steps - 1];
+    auto load = [&](auto product, auto& matrix, Pack<A>* shared) {
+        constexpr int WIDTH = C::width(decltype(product)::NUMBER);
+        const Weights<T> w = arrays.w[product.NUMBER];
+        matrix.load(me.lane, shared, [&](int k, int u, int) -> A {
+            const int unit = me.group * 4 + u, column = k / WIDTH;
+            if (column >= H || unit >= H) return A(0);
+            return wide(w.w[unit * w.row + (cell.column(k % WIDTH) * H + column) * w.column]);
+        });
+    };
+    Second second;
+    if constexpr (R::LAST == 1) load(Product<1>(), second, shared_packs<A>());
+    First first;
+    load(Product<0>(), first, shared_packs<A>() + (R::LAST == 1 ? Second::SHARED : 0));
+    typename C::Unit unit = {};
+    if (me.unit < H) unit = cell.unit(me.unit, H);
+    clear(vectors, SIZE + SIZE_2);
+    typename C::Gradients gradients = {};
+    if (me.owner)
+#pragma unroll
+        for (int k = 0; k < C::GRADIENTS; ++k)
+            array_of<A>(gradients)[k] = arrays.gradients[k][me.row * (long long)H + me.unit];
+    long long to = at[steps], from = at[steps - 1];
     bool active = me.owner && from + me.row < to;
+    typename C::Read read = {};
+    typename C::Factors factors = {};
+    A given[C::GIVEN] = {};
+    auto fetch = [&]() {
+        const long long e = (from + me.row) * H + me.unit;
+#pragma unroll
+        for (int k = 0; k < C::READ; ++k) array_of<A>(read)[k] = wide(arrays.read[k][e]);
+#pragma unroll
+        for (int k = 0; k < C::GIVEN; ++k)
+            given[k] = arrays.given[k] ? wide(arrays.given[k][e]) : A(0);
+    };
     if (active) {
-        cell.fetch(from + me.row);
-        cell.factors();
+        fetch();
+        factors = cell.factors(unit, read);
     }
     __syncthreads();
     for (int s = steps - 1; s >= 0; --s) {
         const bool now = active, any = from + me.first < to;  // of the block's sequences
-        A* const here = deltas + (s & 1) * SIZE;
-        A past = A(0);
-        if (now) {
-            A d[WIDTH];
-            past = cell.deltas(grad, d, from + me.row);
+        const long long n = from + me.row;
+        auto before = [&](auto product, const auto& matrix, A* vector, A dh) -> A {
+            constexpr int p = decltype(product)::NUMBER;
+            A d[C::deltas(p)];
+            const A past = cell.backward(product, factors, dh, given, gradients, d);
 #pragma unroll
-            for (int c = 0; c < WIDTH; ++c)
-                here[me.slot * Recurrent::LENGTH + Recurrent::place(WIDTH * me.unit + c)] =
-                    rounded<T>(d[c]);
+            for (int k = 0; k < C::deltas(p); ++k)
+                store(arrays.deltas[p] + n * (C::deltas(p) * H) + me.unit + cell.column(k) * H,
+                      d[k]);
+#pragma unroll
+            for (int k = 0; k < C::width(p); ++k)
+                vector[me.slot * matrix.LENGTH + matrix.place(C::width(p) * me.unit + k)] =
+                    rounded<T>(d[k]);
+            return past;
+        };
+        A *const here = vectors + (R::LAST == 0 ? (s & 1) * SIZE : 0), *const other = here + SIZE;
+        A past = A(0), sum[1];
+        if (now) {
+            if constexpr (R::LAST == 0)
+                past = before(Product<0>(), first, here, gradients.h + given[0]);
+            else
+                before(Product<1>(), second, other, gradients.h + given[0]);
         }
         if (s > 0) {
             to = from;
-            from = starts[s - 1];
+            from = at[s - 1];
             active = me.owner && from + me.row < to;
-            if (active) cell.fetch(from + me.row);
+            if (active) fetch();
         }
         if (any) {
             __syncthreads();
-            A sums[1];
-            matrix.template product<ROWS>(here, me.lane, sums);
-            if (now) grad = past + sums[0];
+            if constexpr (R::LAST == 1) {
+                second.template product<ROWS>(other, me.lane, sum);
+                if (now) past = before(Product<0>(), first, here, sum[0]);
+                __syncthreads();
+            }
+            first.template product<ROWS>(here, me.lane, sum);
+            if (now) gradients.h = past + sum[0];
         }
         // Behind the product, off the way from step to step.
-        if (active) cell.factors();
+        if (active) factors = cell.factors(unit, read);
     }
-    if (me.owner) dh[me.row * (long long)H + me.unit] = grad;
+    if (me.owner)
+#pragma unroll
+        for (int k = 0; k < C::GRADIENTS; ++k)
+            arrays.gradients[k][me.row * (long long)H + me.unit] = array_of<A>(gradients)[k];
 }
 """
 )
@@ -312,11 +399,22 @@ class Size(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel over all steps: the source of its cell, its template, its size."""
+    """A kernel over all steps: its source, its template, the struct of its cell, its size."""
 
     source: str
     name: str
+    struct: str
     size: Size
+
+
+def kernel(of: cell.Cell, direction: str) -> Kernel:
+    """Return the kernel of a cell for one direction."""
+    once = (1,) * len(of.widths)
+    if direction == "backward":
+        size = Size(4, of.widths, once)
+    else:
+        size = Size(4 if of.widths[0] == 1 else 1, once, of.widths)
+    return Kernel(SOURCE + of.source, f"{direction}_rows", of.struct, size)
 
 
 class Layout(NamedTuple):
@@ -377,5 +475,5 @@ def layout_of(
 def template_of(kernel: Kernel, layout: Layout, sequences: int) -> str:
     """Return the name of a kernel for a number of sequences a block, with its storage type open."""
     matrices = zip(layout.slices, layout.kept, strict=True)
-    numbers = [layout.split, *(n for pair in matrices for n in pair), sequences, layout.threads]
-    return f"{kernel.name}<{{T}}, {', '.join(map(str, numbers))}>"
+    numbers = [layout.split, sequences, layout.threads, *(n for pair in matrices for n in pair)]
+    return f"{kernel.name}<{kernel.struct}, {{T}}, {', '.join(map(str, numbers))}>"

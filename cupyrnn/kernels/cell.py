@@ -1,0 +1,153 @@
+"""What a cell is to the frames of kernels: a struct of C++, its size, and its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..arithmetic.dual import real_dtype
+from .blas import address
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..arithmetic.gates import HardSigmoid
+
+# A cell is a struct template Name<A>, A what is computed with. A launch passes it by value: its
+# members are what the weights beside the matrices are, and its attributes. It has
+#
+#   int PRODUCTS                of a step with recurrent matrices, one or two; h_prev is what the
+#                               first one multiplies
+#   int width(int p)            how many columns of a unit product p has, and z of it
+#   int deltas(int p)           how many columns of a unit the gradient of z has, width(p) at least
+#   int SAVED, saved_before(p)  how many arrays a step leaves, and how many of them before product p
+#   int READ                    how many arrays the gradient reads of a step
+#   int STATES, CARRIED         numbers in State, and how many of them, first, from step to step
+#   int GRADIENTS, GIVEN        numbers in Gradients; given gradients, that of h first
+#   State, Saved, Read, Gradients
+#                               structs of as many numbers, by name; h first in State, Gradients
+#   Unit unit(u, H)             what the weights beside the matrices are for unit u
+#   int column(int k)           where column k begins in a row, in units of H
+#   A forward(Product<p>, unit, z, sums, State& state, Saved& saved)
+#                               what is behind product p; returns what the next one multiplies
+#   Factors factors(unit, read) what of the gradient depends on saved values only
+#   A backward(Product<p>, factors, dh, given, Gradients& gradients, deltas)
+#                               what is before product p, backwards: dh is the gradient of what it
+#                               makes, the given one of h included; returns, for p = 0, the part of
+#                               the gradient of h_prev that goes past the products
+SOURCE = r"""
+// The number of a product of a step.
+template <int P> struct Product { static const int NUMBER = P; };
+
+template <typename T> struct Weights { const T* w; long long row, column; };  // its strides
+
+// All arrays of a cell, forwards,
+template <template <typename> class Cell, typename T> struct Forward {
+    typedef typename Acc<T>::type A;
+    typedef Cell<A> C;
+    Weights<T> w[C::PRODUCTS];  // [H, width * H], read; null in the loop
+    const A* z[C::PRODUCTS];    // [n, width * H], read: x @ w_x
+    A* states[C::STATES];       // [B, H], updated, not rounded
+    T* saved[C::SAVED];         // [n, H], written
+};
+// and backwards.
+template <template <typename> class Cell, typename T> struct Backward {
+    typedef typename Acc<T>::type A;
+    typedef Cell<A> C;
+    Weights<T> w[C::PRODUCTS];
+    const T* read[C::READ];     // [n, H], read
+    const T* given[C::GIVEN];   // [n, H], read; null: zeros
+    A* gradients[C::GRADIENTS]; // [B, H], updated
+    T* deltas[C::PRODUCTS];     // [n, deltas * H], written
+};
+
+struct Steps {
+    const long long* starts;  // [steps + 1], read: the first row of each step; null: s*B
+    long long steps, B, H;
+    __device__ __forceinline__ long long operator[](int s) const
+    {
+        return starts ? starts[s] : s * B;
+    }
+};
+
+// A struct of numbers as an array of them.
+template <typename A, typename S> __device__ __forceinline__ A* array_of(S& numbers)
+{
+    static_assert(sizeof(S) % sizeof(A) == 0, "numbers alone");
+    return reinterpret_cast<A*>(&numbers);
+}
+
+template <typename A> __device__ __forceinline__ void clear(A* memory, int count)
+{
+    for (int n = threadIdx.x; n < count; n += blockDim.x) memory[n] = A(0.f);
+}
+"""
+
+POINTER = np.uint64
+
+
+class Cell(NamedTuple):
+    """
+    A cell in CUDA.
+
+    Attributes
+    ----------
+    name
+        Of the module.
+    struct
+        Of C++.
+    source
+        Of that, and of what it needs.
+    fields
+        Its members by name: "pointer", "real", "gate", or a dtype of NumPy.
+    widths
+        How many columns of a unit each product has.
+    """
+
+    name: str
+    struct: str
+    source: str
+    fields: dict[str, Any]
+    widths: tuple[int, ...]
+
+    def record(self, compute: np.dtype[Any], *values: Any) -> np.void:
+        """Return the struct with these members, for a dtype of the computation."""
+        members = zip(values, self.fields.values(), strict=True)
+        given = tuple(_pointer(v) if kind == "pointer" else v for v, kind in members)
+        found: Any = np.array(given, _record(tuple(self.fields.items()), compute))
+        return found[()]  # type: ignore[no-any-return]
+
+
+@cache
+def _record(fields: tuple[tuple[str, Any], ...], compute: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a struct, laid out as C++ does."""
+    real = real_dtype(compute)
+    gate = np.dtype([("hard", "?"), ("slope", real), ("offset", real)], align=True)
+    kinds = {"pointer": POINTER, "real": real, "gate": gate}
+    return np.dtype([(name, *_sized(kinds.get(kind, kind))) for name, kind in fields], align=True)
+
+
+def _sized(kind: Any) -> tuple[Any, ...]:
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
+def _pointer(a: Array | None) -> int:
+    return 0 if a is None else address(a)
+
+
+def gate_members(gate: HardSigmoid | None) -> tuple[bool, float, float]:
+    """Return a cell's gate as a member: hard, slope, offset."""
+    return (gate is not None, *(gate or (0, 0)))
+
+
+def words(*values: Array | int | None) -> np.void:
+    """Return a struct of pointers and 64-bit integers."""
+    numbers = [v if isinstance(v, int) else _pointer(v) for v in values]
+    return np.void(np.array(numbers, np.int64).tobytes())
+
+
+def weights_of(matrices: Sequence[Array]) -> list[Any]:
+    """Return matrices as ``Weights``: each one and its strides."""
+    return [value for w in matrices for value in (w, *(n // w.itemsize for n in w.strides))]
