@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from typing import NamedTuple as PlainTuple
 
+import numpy as np
+
 from ._arrays import (
     check_choice,
     check_list,
@@ -26,6 +28,7 @@ from ._typing import ArrayT, NamedTuple
 from .cells.contract import Attributes
 from .derivatives.traced import traceable
 from .driver import stack as _stack
+from .driver.pages import page_of
 from .driver.reserve import Leaves, Note, check_reserve
 from .driver.stack import Stack, as_given, time_major_of
 from .weights.block_forms import check_projections, check_weights, prepared
@@ -34,8 +37,6 @@ from .weights.gradients import OfWeights, check_weight_gradients
 from .weights.params import DIRECTIONS
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ._arrays import Lengths, Resets, Save
     from ._typing import AnyArray
     from .arithmetic.gates import RecurrentActivation
@@ -264,7 +265,13 @@ def _leaves_of(call: _Call) -> Leaves:
 def _cells_of(call: _Call, weights: Sequence[Any], attributes: Any) -> list[Any]:
     """Return the cells of all layers and directions."""
     xp, dtype = call.run.xp, call.run.dtype
-    return [call.form.cell(xp, prepared(xp, entry, dtype), attributes) for entry in weights]
+    cells = [call.form.cell(xp, prepared(xp, entry, dtype), attributes) for entry in weights]
+    if xp is not np and page_of(type(cells[0]), "kernels") is None:
+        raise TypeError(
+            f"stacked_rnn: input is a cupy.ndarray, expected a numpy.ndarray: {call.form.name} has"
+            " no CUDA functions"
+        )
+    return cells
 
 
 def _fingerprint_of(call: _Call, weights: Sequence[Any], given: Attributes) -> int:

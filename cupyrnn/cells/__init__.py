@@ -1,8 +1,37 @@
 """
-The cells: each file is one cell's equations, forward and backward, in NumPy.
+Cells, and all that a cell of one's own is made of.
 
-`contract` says what the driver asks of a cell. A cell is a NamedTuple of the weights and attributes
-of one call, and three functions: ``forward_steps``, ``backward_steps`` and, if it has vectors of
-its own, ``add_sums``. The files of the same names in ``kernels`` and ``compiled`` hold the same
-functions in CUDA and for Numba, with the same names and order.
+The files of this folder are one cell's equations each, forward and backward, in NumPy. The files of
+the same names in ``kernels`` and ``compiled`` hold the same functions in CUDA and for Numba, with
+the same names and order. ``reference`` has their definitions: plain loops.
+
+A cell that the package does not have needs the names below and NumPy, and may live anywhere: the
+guide's page "A cell of your own" says all that is asked of it.
 """
+
+from ..arithmetic.dual import Arithmetic, arithmetic_of
+from .contract import (
+    Attributes,
+    BackwardRun,
+    BackwardStep,
+    Cell,
+    Form,
+    ForwardRun,
+    Gradients,
+    States,
+    Weight,
+)
+
+__all__ = [
+    "Arithmetic",
+    "Attributes",
+    "BackwardRun",
+    "BackwardStep",
+    "Cell",
+    "Form",
+    "ForwardRun",
+    "Gradients",
+    "States",
+    "Weight",
+    "arithmetic_of",
+]

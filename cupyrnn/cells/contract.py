@@ -101,10 +101,12 @@ class Gradients(NamedTuple):
 
 class Cell(Protocol):
     """
-    The weights and attributes of one call: a NamedTuple in ``cells/<name>.py``.
+    The weights and attributes of one call: a NamedTuple in ``cells/<name>.py``, or anywhere.
 
     Beside it in that file, and in those of the same name in ``kernels`` and ``compiled``, stand
-    the recurrence over t steps, backwards, and the sums of what is the cell's own::
+    the recurrence over t steps, backwards, and the sums of what is the cell's own. In NumPy they
+    may be methods of the class; its attributes ``kernels`` and ``compiled`` may be the modules of
+    the others::
 
         forward_steps(cell, run)
         backward_steps(cell, run)

@@ -5,13 +5,12 @@ A layer is a list of matrix products around a recurrence. A cell says which; the
 steps, the gradients of all weights and biases and the bookkeeping of states are done here, once
 for all cells and both array modules. The recurrence is a cell's `forward_steps` and
 `backward_steps`: in NumPy in ``cells/<name>.py``, in CUDA in ``kernels/<name>.py`` and, for some,
-compiled in ``compiled/<name>.py``.
+compiled in ``compiled/<name>.py``. A cell of a user's own may give them by its class.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from .._arrays import cast, compute_dtype, operand_dtype
 from ..arithmetic.scratch import CHUNK, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, Gradients, each
 from . import by_example
+from .pages import page_of
 from .products import add_column_sums, add_matmul, factor, for_products, matmul, wanted
 
 if TYPE_CHECKING:
@@ -56,13 +56,12 @@ def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any], way: str = "forwa
     `way` is what is wanted of it: forward_steps or backward_steps, or forward_layer or
     backward_layer, a whole layer in one call, which some of the compiled ones have.
     """
-    module = type(cell).__module__
     if xp is not np:
-        return _twin(module, "kernels")
-    compiled = _compiled(module) if dtype.char in "fd" else None
+        return page_of(type(cell), "kernels")
+    compiled = _compiled(type(cell)) if dtype.char in "fd" else None
     if compiled is not None and compiled.takes(cell, dtype, way):
         return compiled
-    return _twin(module, "cells")
+    return page_of(type(cell), "cells")
 
 
 def compiled_cell(cell: type, dtype: np.dtype[Any], way: str) -> Any:
@@ -71,7 +70,7 @@ def compiled_cell(cell: type, dtype: np.dtype[Any], way: str) -> Any:
 
     `way` is cell_forward or cell_grad: what a block op's cell computes.
     """
-    compiled = _compiled(cell.__module__) if dtype.char in "fd" else None
+    compiled = _compiled(cell) if dtype.char in "fd" else None
     found = getattr(compiled, way, None)
     return None if found is None else found(dtype.char)
 
@@ -101,19 +100,12 @@ def one_call(
 
 
 @functools.cache
-def _twin(module: str, folder: str) -> Any:
-    """Return the module of a cell's name in a folder beside the one the cell is in."""
-    package, _, name = module.rpartition(".cells.")
-    return importlib.import_module(f"{package}.{folder}.{name}")
-
-
-@functools.cache
-def _compiled(module: str) -> Any:
+def _compiled(cell: type) -> Any:
     """Return a cell's compiled steps, None where there are none or Numba is not installed."""
     if os.environ.get("CUPYRNN_NUMBA", "1") == "0":
         return None
     try:
-        return _twin(module, "compiled")
+        return page_of(cell, "compiled")
     except Exception:  # Numba is not installed, or does not work with this NumPy.
         return None
 

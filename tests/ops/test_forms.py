@@ -1,20 +1,27 @@
 """
 Forms of weights through the public `stacked_rnn`, beside plain loops and complex steps.
 
-The sLSTM and the LSTM with layer normalization are cells that the package does not have: nothing
-but their files makes them some. The LSTM with peepholes and a projection is TensorFlow 1's ``LSTMCell(use_peepholes=True, num_proj=P)``.
+The sLSTM, the LSTM with layer normalization, the MGU and the CIFG are cells that the package does not
+have: nothing but their files makes them some. The LSTM with peepholes and a projection is TensorFlow 1's ``LSTMCell(use_peepholes=True, num_proj=P)``.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
+import runpy
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from checks import Ops, assert_close, assert_gradients
-from new_cells.cells import slstm
-from new_cells.cells.layer_norm_lstm import LayerNormLSTMParams
-from new_cells.cells.slstm import SLSTMParams
+from new_cells.cifg import CIFGParams
+from new_cells.layer_norm_lstm import LayerNormLSTMParams
+from new_cells.mgu import MGUParams
+from new_cells.slstm import SLSTM, SLSTMParams
 
 import cupyrnn
 from cupyrnn import PeepholeLSTMParams
@@ -60,6 +67,30 @@ def layer_norm_step(weights: LayerNormLSTMParams, x: Any, states: list[Any]) -> 
     return [sigmoid(o) * np.tanh(norm(c) * g_c + b_c), c]
 
 
+def mgu_weights(rng: np.random.Generator, K: int, H: int) -> MGUParams:
+    shapes = [(K + H, H), (K + H, H), (H,), (H,)]
+    return MGUParams(*(0.7 * rng.standard_normal(s) for s in shapes))
+
+
+def mgu_step(weights: MGUParams, x: Any, states: list[Any]) -> list[Any]:
+    """Equations (5) to (7) of the paper."""
+    (h,), (w_f, w_c, b_f, b_c) = states, weights
+    f = sigmoid(np.concatenate([x, h]) @ w_f + b_f)
+    return [(1 - f) * h + f * np.tanh(np.concatenate([x, f * h]) @ w_c + b_c)]
+
+
+def cifg_weights(rng: np.random.Generator, K: int, H: int) -> CIFGParams:
+    return CIFGParams(0.7 * rng.standard_normal((K + H, 3 * H)))
+
+
+def cifg_step(weights: CIFGParams, x: Any, states: list[Any]) -> list[Any]:
+    h, c = states
+    f, g, o = np.split(np.concatenate([x, h]) @ weights.w, 3)
+    i = 1 - sigmoid(f)
+    c = sigmoid(f) * c + i * np.tanh(g)
+    return [sigmoid(o) * np.tanh(c), c]
+
+
 def lstm_weights(rng: np.random.Generator, K: int, H: int) -> PeepholeLSTMParams:
     shapes = [(K + P, 4 * H), (4 * H,), (H,), (H,), (H,), (H, P)]
     return PeepholeLSTMParams(*(0.5 * rng.standard_normal(s) for s in shapes))
@@ -95,6 +126,8 @@ CELLS = {
     "LSTM, peepholes, projection": Cell(
         lstm_weights, lstm_step, (P, SIZES[3]), {"cell_clip": CLIP}
     ),
+    "MGU": Cell(mgu_weights, mgu_step, (SIZES[3],), {}),
+    "CIFG": Cell(cifg_weights, cifg_step, (SIZES[3],) * 2, {}),
 }
 each_cell = pytest.mark.parametrize("cell", CELLS)
 each_extent = pytest.mark.parametrize("extent", ["full", "lengths", "resets", "lengths+resets"])
@@ -119,8 +152,22 @@ def arguments(cell: str, arrays: dict[str, Any], kind: type) -> tuple[Any, ...]:
     others = [arrays[f"state {n}"] for n in range(1, len(CELLS[cell].states))]
     pls = range(SIZES[4] * SIZES[5])
     weights = [kind(*[arrays[f"{n} {pl}"] for n in kind._fields]) for pl in pls]  # type: ignore[attr-defined]
-    c = others[0] if len(others) == 1 else tuple(others)
-    return arrays["input"], arrays["state 0"], c, weights
+    return arrays["input"], arrays["state 0"], together(others), weights
+
+
+def together(others: list[Any]) -> Any:
+    """Return the states beside h as `stacked_rnn` takes them."""
+    return None if not others else others[0] if len(others) == 1 else tuple(others)
+
+
+def has_no_cuda(ops: Ops, cell: str, arrays: dict[str, Any]) -> bool:
+    """Whether a cell is one of NumPy alone on a device, where it is refused before any work."""
+    if ops.xp is np or cell not in ("MGU", "CIFG"):
+        return False
+    on_device = {n: ops.to_device(a) for n, a in arrays.items()}
+    with pytest.raises(TypeError, match=f"expected a numpy.ndarray: an? {cell}.* no CUDA"):
+        cupyrnn.stacked_rnn(*arguments(cell, on_device, kind_of(cell)), direction="bidirectional")
+    return True
 
 
 def kind_of(cell: str) -> Any:
@@ -142,7 +189,7 @@ def extent_of(rng: np.random.Generator, extent: str) -> dict[str, Any]:
 
 
 def listed(others: Any) -> list[Any]:
-    return list(others) if isinstance(others, tuple) else [others]
+    return list(others) if isinstance(others, tuple) else [others] if others.ndim else []
 
 
 def plain(cell: str, arrays: dict[str, Any], given: dict[str, Any]) -> list[Any]:
@@ -181,6 +228,8 @@ def test_is_the_plain_loop(
     ops: Ops, cell: str, extent: str, dtype: str, rng: np.random.Generator
 ) -> None:
     arrays = {n: a.astype(dtype) for n, a in problem(rng, cell).items()}
+    if has_no_cuda(ops, cell, arrays):
+        return
     given = extent_of(rng, extent)
     on_device = {n: ops.to_device(a) for n, a in arrays.items()}
     out = cupyrnn.stacked_rnn(
@@ -201,6 +250,8 @@ def test_every_gradient_is_the_derivative(
 ) -> None:
     """Two layers in both directions: of the input, all states and all weights."""
     arrays, kind = problem(rng, cell), kind_of(cell)
+    if has_no_cuda(ops, cell, arrays):
+        return
     given = extent_of(rng, extent) | {"dropout": dropout} | CELLS[cell].attributes
 
     def run(given_arrays: dict[str, Any]) -> Any:
@@ -214,7 +265,7 @@ def test_every_gradient_is_the_derivative(
     g = cupyrnn.stacked_rnn_backprop(
         *arguments(cell, on_device, kind),
         *out[:3],
-        *(dy, dh, others[0] if len(others) == 1 else tuple(others), out.reserve_space),
+        *(dy, dh, together(others), out.reserve_space),
         **given,
     )
     found = {"input": g.input_backprop, "state 0": g.input_h_backprop}
@@ -231,18 +282,100 @@ def test_every_gradient_is_the_derivative(
     assert_gradients(forward, arrays, cotangents, gradients, rng)
 
 
+@each_cell
+@pytest.mark.parametrize("T", [1, SIZES[0]])
+def test_all_that_an_op_has(cell: str, T: int, rng: np.random.Generator) -> None:
+    """save, by example, vjp and jvp, of nets that `test_every_gradient_is_the_derivative` has."""
+    arrays, kind, given = problem(rng, cell), kind_of(cell), extent_of(rng, "full")
+    given |= CELLS[cell].attributes
+    arrays["input"] = arrays["input"][:T]
+    first = arguments(cell, arrays, kind)
+    dy = rng.standard_normal((T, SIZES[1], 2 * CELLS[cell].states[0]))
+
+    def gradient(save: Any, by: Any) -> Any:
+        out = cupyrnn.stacked_rnn(*first, **given, save=save)
+        return cupyrnn.stacked_rnn_backprop(
+            *first, *out[:3], dy, None, None, out.reserve_space, **given, weight_gradients=by
+        )
+
+    def found(g: Any) -> list[Any]:
+        return [g[0], g[1], *listed(g[2]), *(a for entry in g[3] for a in entry)]
+
+    expected = found(gradient("all", "sum"))
+    for save in ("states", 1, 4):
+        for a, e in zip(found(gradient(save, "sum")), expected, strict=True):
+            assert_close(a, e, "float64", f"save={save}", at_least=1.0)
+    n = len(CELLS[cell].states) + 1
+    examples, norms = found(gradient(2, "examples"))[n:], found(gradient("all", "norms"))[n:]
+    for a, norm, e in zip(examples, norms, expected[n:], strict=True):
+        assert_close(a.sum(0), e, "float64", "sum of the examples", at_least=1.0)
+        every = np.sqrt((a * a).sum(tuple(range(1, a.ndim))))
+        assert_close(norm, every, "float64", "norms", at_least=1.0)
+    _, pullback = cupyrnn.vjp(cupyrnn.stacked_rnn, *first, **given)
+    for a, e in zip(found(pullback(output_backprop=dy)), expected, strict=True):
+        assert_close(a, e, "float64", "pullback")
+    direction = rng.standard_normal(arrays["input"].shape)
+    _, along = cupyrnn.jvp(
+        lambda x: cupyrnn.stacked_rnn(x, *first[1:], **given).output, (first[0],), (direction,)
+    )
+    assert_close((along * dy).sum(), (expected[0] * direction).sum(), "float64", "jvp", at_least=9)
+
+
+FILES = {"mgu": "MGU", "cifg": "CIFG", "slstm": "SLSTM", "layer_norm_lstm": "LayerNormLSTM"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_cell_is_one_file_anywhere(name: str, rng: np.random.Generator) -> None:
+    """As a notebook or a script has it: in a namespace that is no module, and imports one thing."""
+    path = Path(__file__).parents[1] / f"new_cells/{name}.py"
+    source = path.read_text(encoding="utf-8")
+    imported = {n.module for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ImportFrom)}
+    assert {m for m in imported if m and m.startswith("cupyrnn")} == {"cupyrnn.cells"}
+    scope = runpy.run_path(str(path))
+    kind = scope[f"{FILES[name]}Params"]
+    H, I = 3, 2
+    sizes = {"K+H": I + H, "H": H, "2*H": 2 * H, "3*H": 3 * H, "4*H": 4 * H}
+    shapes = [[sizes[n] for n in s.split(", ")] for s in kind(*kind._fields).form.shapes.values()]
+    weights = kind(*(rng.standard_normal(s) for s in shapes))
+    h, *others = rng.random((len(weights.form.States._fields), 1, 2, H))
+    given = rng.standard_normal((4, 2, I)), h, together(others)
+    out, pullback = cupyrnn.vjp(cupyrnn.stacked_rnn, *given, [weights])
+    other = getattr(importlib.import_module(f"new_cells.{name}"), kind.__name__)(*weights)
+    same, pullback_same = cupyrnn.vjp(cupyrnn.stacked_rnn, *given, [other])
+    np.testing.assert_array_equal(out.output, same.output)
+    dy = np.ones_like(out.output)
+    for a, e in zip(
+        *(p(output_backprop=dy).weights_backprop[0] for p in (pullback, pullback_same)), strict=True
+    ):
+        np.testing.assert_array_equal(a, e)
+
+
+def test_the_functions_beside_a_class_in_a_script() -> None:
+    """They need no class around them where a file has one cell."""
+    source = (Path(__file__).parents[1] / "new_cells/cells/indrnn.py").read_text(encoding="utf-8")
+    source += """
+cell = IndRNN((Weight(np.ones((1, 1)), 1),), (1,), np.ones(1), np.zeros(1))
+from cupyrnn.driver.layer import steps_of
+import sys
+assert steps_of(np, cell, np.dtype(float)) is sys.modules["__main__"]
+assert steps_of(None, cell, np.dtype(float)) is None
+"""
+    done = subprocess.run([sys.executable, "-"], input=source, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("state", range(4))
 def test_a_planted_error_is_caught(
     state: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sign of one of the gradients that a step passes to the one before."""
-    steps = slstm.backward_steps
+    steps = SLSTM.backward_steps
 
     def planted(cell: Any, run: Any) -> None:
         steps(cell, run)
         np.negative(run.carried[state], run.carried[state])
 
-    monkeypatch.setattr(slstm, "backward_steps", planted)
+    monkeypatch.setattr(SLSTM, "backward_steps", planted)
     with pytest.raises(AssertionError, match="slope"):
         test_every_gradient_is_the_derivative(Ops(np), "sLSTM", "full", 0.0, rng)
 

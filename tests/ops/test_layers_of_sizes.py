@@ -9,7 +9,7 @@ import needs
 import numpy as np
 import pytest
 from checks import TOLERANCES, Ops, assert_close, assert_gradients
-from new_cells.cells.slstm import SLSTMParams
+from new_cells.slstm import SLSTMParams
 
 import cupyrnn
 from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams

@@ -16,8 +16,8 @@ import needs
 import numpy as np
 import pytest
 from checks import Ops, assert_close, with_tangents
-from new_cells.cells.layer_norm_lstm import LayerNormLSTMParams
-from new_cells.cells.slstm import SLSTMParams
+from new_cells.layer_norm_lstm import LayerNormLSTMParams
+from new_cells.slstm import SLSTMParams
 from problems import grus, lstms, nets
 from problems.nets import BI, MODES, UNI
 

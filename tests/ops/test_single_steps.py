@@ -114,9 +114,9 @@ class _OverTime:
 
 def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have NumPy's loops compute single steps, too, of cells as these take them."""
-    twin = layer._twin
+    page_of = layer.page_of
     monkeypatch.setattr(layer, "_compiled", lambda _: None)
-    monkeypatch.setattr(layer, "_twin", lambda *name: _OverTime(twin(*name)))
+    monkeypatch.setattr(layer, "page_of", lambda *of: _OverTime(page_of(*of)))
     monkeypatch.setattr(_net, "form_of", lambda net, *_: _net.PackedForm(net))
 
 

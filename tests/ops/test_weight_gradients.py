@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 from checks import Ops, assert_close
-from new_cells.cells import layer_norm_lstm, slstm
+from new_cells import layer_norm_lstm, slstm
 from problems import grus, lstms, nets
 
 import cupyrnn

@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/layer_norm_lstm.py``: 32 threads a row, which add up its columns."""
+"""The CUDA twin of ``layer_norm_lstm.py``: 32 threads a row, which add up its columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cupyrnn._arrays import Array
     from cupyrnn.cells.contract import BackwardRun, ForwardRun
 
-    from ..cells.layer_norm_lstm import LayerNormLSTM
+    from ..layer_norm_lstm import LayerNormLSTM
 
 GATES = r"""
 __device__ __forceinline__ float square_root(float v) { return sqrtf(v); }

@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/slstm.py``: the gates, the kernels of one step, their launches."""
+"""The CUDA twin of ``slstm.py``: the gates, the kernels of one step, their launches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cupyrnn.kernels.launch import Loop
 if TYPE_CHECKING:
     from cupyrnn.cells.contract import BackwardRun, ForwardRun
 
-    from ..cells.slstm import SLSTM
+    from ..slstm import SLSTM
 
 GATES = r"""
 template <typename A> struct SLSTMGates { A i, f, cz, o, c, n, m, h; };

@@ -1,0 +1,40 @@
+"""Where the functions of a cell are: in NumPy, in CUDA and compiled."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Any
+
+
+@functools.cache
+def page_of(cell: type, room: str) -> Any:
+    """
+    Return what has the functions of a cell as its attributes, None where there is nothing.
+
+    Parameters
+    ----------
+    cell
+        The class.
+    room
+        "cells" for those in NumPy: methods of the class, or functions of its module. "kernels" and
+        "compiled" are attributes of the class: modules, or names of modules. For a class without
+        them in a module ``package.cells.name`` they are ``package.kernels.name`` and
+        ``package.compiled.name``, where there are such modules.
+    """
+    if room == "cells":
+        return cell if hasattr(cell, "forward_steps") else sys.modules[cell.__module__]
+    given = getattr(cell, room, None)
+    if given is not None:
+        return importlib.import_module(given) if isinstance(given, str) else given
+    package, found, name = cell.__module__.rpartition(".cells.")
+    if not found:
+        return None
+    beside = f"{package}.{room}.{name}"
+    try:
+        return importlib.import_module(beside)
+    except ModuleNotFoundError as error:
+        if error.name in (beside, f"{package}.{room}"):
+            return None
+        raise
