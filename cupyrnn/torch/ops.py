@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .._arrays import type_shown
@@ -190,6 +191,7 @@ class Op:
             results: Sequence[torch.Tensor] = self.forward(*args)
             return results
         if not _plain(tensors) or _in_a_transform():
+            self._check_expanded(tensors)
             return self.functions.forward.apply(*args)  # type: ignore[no-any-return]
         if _requires_grad(tensors):
             return self._record(*args)  # type: ignore[no-any-return]
@@ -221,8 +223,18 @@ class Op:
             or _in_a_transform()
             or not _requires_grad(tensors)
         ):
+            self._check_expanded(pieces)
             return self(*inputs, joined(pieces), *rest)
         return self._record_pieces(*inputs, *rest, *pieces)  # type: ignore[no-any-return]
+
+    def _check_expanded(self, tensors: Sequence[Any]) -> None:
+        for t in tensors:
+            if type(t) is ExpandedWeight:
+                raise NotImplementedError(
+                    f"{self.function.name}: PyTorch's ExpandedWeights are refused; torch.func.vmap"
+                    " of torch.func.grad has the gradients of each example, and so has cupyrnn.vjp"
+                    " with weight_gradients='examples'"
+                )
 
     def call(self, which: str, *args: Any) -> Sequence[Any]:
         """Call an op as a part of a derivative, which may have one itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.nn.utils.rnn import PackedSequence
 
 from .._arrays import check_dropout, check_save, type_shown
@@ -228,6 +229,18 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         >>> from cupyrnn.torch import LSTM
         >>> LSTM(2, 3).flatten_parameters()
         """
+
+    def forward(
+        self, input: Input, hx: Any = None, *, resets: Resets | None = None
+    ) -> tuple[Any, Any]:
+        if isinstance(self._parameters.get("weight_ih_l0"), ExpandedWeight):
+            # PyTorch's own steps, of which it knows the gradients of each example.
+            if resets is not None:
+                name = type(self).__name__
+                raise NotImplementedError(f"{name}: PyTorch's ExpandedWeights take no resets")
+            steps: Any = super(Recurrent, self)
+            return steps.forward(input, hx)  # type: ignore[no-any-return]
+        return super().forward(input, hx, resets=resets)
 
     def _order(self) -> list[str]:
         """Return the names of the parameters as cuDNN packs them: all weights before all biases."""

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN in the place of torch.nn's: PyTorch's own inputs, references and errors."""
+"""LSTM, GRU and RNN in the place of torch.nn's: what a user has."""
 
 from __future__ import annotations
 
@@ -19,22 +19,12 @@ try:
         warnings.simplefilter("ignore")
         import torch
         import torch._dynamo
-        from torch.nn.utils import parametrizations, prune
+        from torch.nn.utils import _per_sample_grad, parametrizations, prune
         from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
         import cupyrnn.torch as ct
 except ImportError:
     torch = ct = None
-
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.testing._internal import common_modules
-
-        # That forbids to set PyTorch's flags, in other tests of the process too.
-        torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
-except ImportError:  # no PyTorch, or none of what its tests need
-    common_modules = None
 
 pytestmark = [
     pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
@@ -42,35 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
-own_tests = pytest.mark.skipif(
-    torch is not None and common_modules is None, reason=needs.REASONS["expecttest"]
-)
-
 KINDS = ["LSTM", "GRU", "RNN"]
-
-
-def infos(kind: str) -> Any:
-    theirs = getattr(torch.nn, kind)
-    return next(i for i in common_modules.module_db if i.module_cls is theirs)
-
-
-def samples(kind: str, **kwargs: Any) -> list[Any]:
-    """Return PyTorch's own inputs of a module, those with packed sequences too."""
-    info, made = infos(kind), []
-    more = [{}] if kind == "LSTM" else [{}, {"with_packed_sequence": True}]
-    for extra in more:
-        made += info.module_inputs_func(
-            info, device="cpu", dtype=torch.float64, requires_grad=True, training=True,
-            **kwargs, **extra,
-        )  # fmt: skip
-    assert len(made) >= 16
-    return made
-
-
-def build(kind: str, sample: Any, dtype: Any = None) -> Any:
-    args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
-    torch.manual_seed(0)
-    return getattr(ct, kind)(*args, **kwargs, dtype=dtype or torch.float64)
 
 
 def flat(out: Any) -> list[Any]:
@@ -78,106 +40,6 @@ def flat(out: Any) -> list[Any]:
     if isinstance(out, PackedSequence):
         return [out.data]
     return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
-
-
-# What PyTorch's tests of every module (test/test_modules.py) do with these inputs. Not here:
-# the parities of devices and the multiple transfers, which need a GPU; memory formats, which these
-# modules have none of; and scripting, which is refused (below).
-
-
-@own_tests
-@pytest.mark.parametrize("kind", KINDS)
-def test_own_forward(kind: str) -> None:
-    """And the reference that comes with each input."""
-    for sample in samples(kind):
-        module, given = build(kind, sample), sample.forward_input
-        found = module(*given.args, **given.kwargs)
-        if sample.reference_fn is not None and not isinstance(given.args[0], PackedSequence):
-            expected = sample.reference_fn(module, *given.args, **given.kwargs)
-            for a, e in zip(flat(found), flat(expected), strict=True):
-                torch.testing.assert_close(a, e)
-        other = getattr(torch.nn, kind)(
-            *sample.constructor_input.args, **sample.constructor_input.kwargs, dtype=torch.float64
-        )
-        other.load_state_dict(module.state_dict())
-        expected = other(*given.args, **given.kwargs)
-        assert type(found) is type(expected)
-        for a, e in zip(flat(found), flat(expected), strict=True):
-            torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
-
-
-@own_tests
-@pytest.mark.parametrize("kind", KINDS)
-def test_own_errors(kind: str) -> None:
-    info = infos(kind)
-    wrong = info.module_error_inputs_func(
-        info, device="cpu", dtype=torch.float64, requires_grad=False, training=False
-    )
-    assert len(wrong) >= 10
-    for case in wrong:
-        sample, error = case.module_error_input, (case.error_type, case.error_regex)
-        args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
-        if case.error_on is common_modules.ModuleErrorEnum.CONSTRUCTION_ERROR:
-            with pytest.raises(error[0], match=error[1]):
-                getattr(ct, kind)(*args, **kwargs)
-        else:
-            module = getattr(ct, kind)(*args, **kwargs)
-            with pytest.raises(error[0], match=error[1]):
-                module(*sample.forward_input.args, **sample.forward_input.kwargs)
-
-
-@own_tests
-@pytest.mark.parametrize("second", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_own_gradcheck(kind: str, second: bool) -> None:
-    """PyTorch has no second derivative of an LSTM on a GPU; forward mode is beyond its tests."""
-    for sample in samples(kind)[:: 7 if second else 5]:
-        module, given = build(kind, sample), sample.forward_input.args
-        if isinstance(given[0], PackedSequence):
-            continue
-        names = [n for n, _ in module.named_parameters()]
-        inputs = flat(given)
-        count = len(inputs)
-
-        def call(*tensors: Any, module: Any = module, given: Any = given,
-                 names: Any = names, count: int = count) -> Any:  # fmt: skip
-            x, *states = tensors[:count]
-            hx = None if len(given) < 2 else tuple(states) if len(states) > 1 else states[0]
-            weights = dict(zip(names, tensors[count:], strict=True))
-            return tuple(flat(torch.func.functional_call(module, weights, (x, hx))))
-
-        tensors = (*inputs, *module.parameters())
-        check = torch.autograd.gradgradcheck if second else torch.autograd.gradcheck
-        check(call, tensors, fast_mode=True, **({} if second else {"check_forward_ad": True}))
-
-
-@own_tests
-@pytest.mark.parametrize("kind", KINDS)
-def test_own_factory_kwargs_pickle_repr_and_strides(kind: str) -> None:
-    for sample in samples(kind)[::3]:
-        assert build(kind, sample, torch.float16).weight_hh_l0.dtype == torch.float16
-        args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
-        assert getattr(ct, kind)(*args, **kwargs, device="meta").weight_hh_l0.is_meta
-        module, given = build(kind, sample), sample.forward_input
-        other = getattr(torch.nn, kind)(*args, **kwargs)
-        assert repr(module) == repr(other)
-        assert list(module.state_dict()) == list(other.state_dict())
-        expected = flat(module(*given.args, **given.kwargs))
-        buffer = io.BytesIO()
-        torch.save(module, buffer)
-        buffer.seek(0)
-        for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
-                      torch.load(buffer, weights_only=False), module.eval()):  # fmt: skip
-            for a, e in zip(flat(again(*given.args, **given.kwargs)), expected, strict=True):
-                torch.testing.assert_close(a, e, rtol=0, atol=0)
-        if not isinstance(given.args[0], PackedSequence):
-            x, *hx = given.args
-            strided = torch.stack([x, x], dim=-1)[..., 0]
-            for a, e in zip(flat(module(strided, *hx)), expected, strict=True):
-                torch.testing.assert_close(a, e, rtol=0, atol=0)
-
-
-# What a user has.
 
 
 def pair(kind: str = "LSTM", **kwargs: Any) -> tuple[Any, Any]:
@@ -522,3 +384,21 @@ def test_a_weight_of_another_dtype_is_refused() -> None:
     message = r"^cudnn_rnn: params\[1\] has dtype float64, expected float32 like params\[0\]$"
     with pytest.raises(TypeError, match=message):
         net(torch.randn(5, 2, 3))
+
+
+def test_expanded_weights_are_refused_by_name() -> None:
+    """But by LSTM, GRU and RNN, which test_own.py has, unless there are resets."""
+    call = _per_sample_grad.call_for_per_sample_grads
+    x = torch.randn(5, 2, 3)
+    message = r": PyTorch's ExpandedWeights are refused; torch.func.vmap of torch.func.grad has .*"
+    for kind in ("BlockLSTM", "CudnnRNN", "PeepholeLSTM", "BlockGRU"):
+        op = {"BlockLSTM": "block_lstm", "CudnnRNN": "cudnn_rnn"}.get(kind, "stacked_rnn")
+        with pytest.raises(
+            NotImplementedError, match=f"^{op}{message} weight_gradients='examples'"
+        ):
+            call(getattr(ct, kind)(3, 4), batch_size=2, batch_first=False)(x)
+    net = call(ct.GRU(3, 4), batch_size=2, batch_first=False)
+    with pytest.raises(
+        NotImplementedError, match=r"^GRU: PyTorch's ExpandedWeights take no resets"
+    ):
+        net(x, resets=[[False] * 2] * 5)

@@ -1,0 +1,216 @@
+"""PyTorch's own tests of its recurrent modules, by its inputs, references and errors, on ours."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import needs
+import pytest
+
+torch: Any
+ct: Any
+common_modules: Any
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        from torch.nn.utils import _per_sample_grad
+        from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+        import cupyrnn.torch as ct
+except ImportError:
+    torch = ct = None
+
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal import common_modules
+
+        # That forbids to set PyTorch's flags, in other tests of the process too.
+        torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+except ImportError:  # no PyTorch, or none of what its tests need
+    common_modules = None
+
+pytestmark = [
+    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
+    pytest.mark.skipif(
+        torch is not None and common_modules is None, reason=needs.REASONS["expecttest"]
+    ),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"]),
+]
+
+
+def infos(kind: str) -> Any:
+    theirs = getattr(torch.nn, kind)
+    return next(i for i in common_modules.module_db if i.module_cls is theirs)
+
+
+def samples(kind: str, training: bool = True) -> list[Any]:
+    """Return PyTorch's own inputs of a module, those with packed sequences too."""
+    info = infos(kind)
+    more = {} if kind == "LSTM" else {"with_packed_sequence": True}
+    made = info.module_inputs_func(
+        info, device="cpu", dtype=torch.float64, requires_grad=True, training=training, **more
+    )
+    assert len(made) >= 16
+    return list(made)
+
+
+def build(kind: str, sample: Any, **kwargs: Any) -> Any:
+    given = sample.constructor_input
+    torch.manual_seed(0)
+    return getattr(ct, kind)(*given.args, **given.kwargs, **{"dtype": torch.float64, **kwargs})
+
+
+def flat(out: Any) -> list[Any]:
+    """Return all tensors of what a module takes or returns."""
+    if isinstance(out, PackedSequence):
+        return [out.data]
+    return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
+
+
+def with_tensors(given: Any, tensors: list[Any]) -> Any:
+    """Return what a module takes with other tensors in it, which are taken from the list."""
+    if isinstance(given, PackedSequence):
+        return given._replace(data=tensors.pop(0))
+    if isinstance(given, torch.Tensor):
+        return tensors.pop(0)
+    return tuple(with_tensors(part, tensors) for part in given)
+
+
+def function_of(module: Any, given: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a module as a function of all tensors that it takes, its weights last, and these."""
+    names, count = [n for n, _ in module.named_parameters()], len(flat(given))
+
+    def call(*tensors: Any) -> Any:
+        weights = dict(zip(names, tensors[count:], strict=True))
+        args = with_tensors(given, list(tensors[:count]))
+        return tuple(flat(torch.func.functional_call(module, weights, args)))
+
+    return call, (*flat(given), *module.parameters())
+
+
+# What PyTorch's test/test_modules.py does with these inputs. Not here: the parities of devices and
+# the multiple transfers, which need a GPU; memory formats, which these modules have none of; and
+# scripting, which is refused.
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_forward(kind: str, training: bool) -> None:
+    """And the reference that comes with each input."""
+    for sample in samples(kind, training):
+        module, given = build(kind, sample).train(training), sample.forward_input
+        found = module(*given.args, **given.kwargs)
+        if sample.reference_fn is not None and not isinstance(given.args[0], PackedSequence):
+            expected = sample.reference_fn(module, *given.args, **given.kwargs)
+            for a, e in zip(flat(found), flat(expected), strict=True):
+                torch.testing.assert_close(a, e)
+        kwargs = sample.constructor_input.kwargs
+        other = getattr(torch.nn, kind)(**kwargs, dtype=torch.float64).train(training)
+        other.load_state_dict(module.state_dict())
+        expected = other(*given.args, **given.kwargs)
+        assert type(found) is type(expected)
+        for a, e in zip(flat(found), flat(expected), strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
+        assert repr(module) == repr(other)
+        assert list(module.state_dict()) == list(other.state_dict())
+
+
+def test_errors(kind: str) -> None:
+    info = infos(kind)
+    wrong = info.module_error_inputs_func(
+        info, device="cpu", dtype=torch.float64, requires_grad=False, training=False
+    )
+    assert len(wrong) >= 10
+    for case in wrong:
+        sample, error = case.module_error_input, (case.error_type, case.error_regex)
+        args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
+        if case.error_on is common_modules.ModuleErrorEnum.CONSTRUCTION_ERROR:
+            with pytest.raises(error[0], match=error[1]):
+                getattr(ct, kind)(*args, **kwargs)
+        else:
+            module = getattr(ct, kind)(*args, **kwargs)
+            with pytest.raises(error[0], match=error[1]):
+                module(*sample.forward_input.args, **sample.forward_input.kwargs)
+
+
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("second", [False, True])
+def test_gradcheck(kind: str, second: bool, every: int) -> None:
+    """PyTorch has no second derivative of an LSTM on a GPU; forward mode is beyond its tests."""
+    check = torch.autograd.gradgradcheck if second else torch.autograd.gradcheck
+    for sample in samples(kind)[::every]:
+        call, tensors = function_of(build(kind, sample), sample.forward_input.args)
+        check(call, tensors, fast_mode=True, **({} if second else {"check_forward_ad": True}))
+
+
+def test_non_contiguous_tensors(kind: str) -> None:
+    """The same numbers and gradients, whatever lies in memory between those of a tensor."""
+    for sample in samples(kind):
+        call, tensors = function_of(build(kind, sample), sample.forward_input.args)
+        strided = [torch.stack([t, t], dim=-1)[..., 0].detach() for t in tensors]
+        results = []
+        for given in (tensors, [t.requires_grad_() for t in strided]):
+            out = call(*given)
+            results.append([*out, *torch.autograd.grad(sum(a.square().sum() for a in out), given)])
+        assert not strided[-1].is_contiguous()
+        for a, e in zip(*results, strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
+
+
+def test_factory_arguments(kind: str) -> None:
+    for sample in samples(kind):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            module = build(kind, sample, dtype=dtype, device="cpu")
+            assert {p.dtype for p in module.parameters()} == {dtype}
+        assert {p.device.type for p in build(kind, sample, device="meta").parameters()} == {"meta"}
+        skipped = torch.nn.utils.skip_init(getattr(ct, kind), **sample.constructor_input.kwargs)
+        assert [p.shape for p in skipped.parameters()] == [p.shape for p in module.parameters()]
+
+
+def test_pickle_and_deepcopy(kind: str) -> None:
+    for sample in samples(kind):
+        module, given = build(kind, sample), sample.forward_input
+        expected = flat(module(*given.args, **given.kwargs))
+        buffer = io.BytesIO()
+        torch.save(module, buffer)
+        buffer.seek(0)
+        for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)),
+                      torch.load(buffer, weights_only=False)):  # fmt: skip
+            for a, e in zip(flat(again(*given.args, **given.kwargs)), expected, strict=True):
+                torch.testing.assert_close(a, e, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_of_each_example(kind: str, training: bool) -> None:
+    """PyTorch's ExpandedWeights, which test/test_expanded_weights.py asks for of these inputs."""
+    for sample in samples(kind, training):
+        module, (x, *hx) = build(kind, sample).train(training), sample.forward_input.args
+        axis = 0 if module.batch_first else 1
+        if isinstance(x, PackedSequence):
+            batch, packed = len(x.batch_sizes) and int(x.batch_sizes[0]), x
+            padded, lengths = pad_packed_sequence(x)
+            examples = [padded[:n, b] for b, n in enumerate(lengths)]
+        else:  # without a batch: there are to be two examples
+            packed, batch = torch.stack([x, 2 * x], axis), 2
+            examples = [x, 2 * x]
+            hx = [with_tensors(part, [torch.stack([t, -t], 1) for t in flat(part)]) for part in hx]
+        expected = []
+        for b, example in enumerate(examples):
+            states = [with_tensors(part, [t[:, b] for t in flat(part)]) for part in hx]
+            loss = module(example, *states)[0].square().sum()
+            expected.append(torch.autograd.grad(loss, list(module.parameters())))
+        call = _per_sample_grad.call_for_per_sample_grads
+        run = call(module, batch_size=batch, batch_first=module.batch_first)
+        out = run(packed, *hx)[0]
+        (out.data if isinstance(out, PackedSequence) else out).square().sum().backward()
+        for p, grads in zip(module.parameters(), zip(*expected, strict=True), strict=True):
+            torch.testing.assert_close(p.grad_sample, torch.stack(grads))
