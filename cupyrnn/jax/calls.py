@@ -24,7 +24,8 @@ from ..derivatives.duals import along
 from ..gru import block_gru, block_gru_grad
 from ..lstm import block_lstm, block_lstm_grad
 from ..stacked_rnn import stacked_rnn, stacked_rnn_backprop
-from .linear import linear, varying
+from .host import on_host, varying
+from .linear import linear
 
 
 class _Op(NamedTuple):
@@ -106,29 +107,19 @@ def _results_of(call: _Call, shapes: tuple[Any, ...], seeds: int) -> Any:
     )
 
 
-class _OnHost(NamedTuple):
-    """A function of a call and of arrays, equal to others of its kind: JAX compiles it once."""
+class _OfCall(NamedTuple):
+    """A function of a call and of arrays, equal to others of its kind."""
 
     function: Callable[..., Any]
     call: _Call
 
     def __call__(self, *args: Any) -> Any:
-        return self.function(self.call, *jax.tree.map(np.asarray, args))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
-def _compiled(function: _OnHost, shapes: tuple[Any, ...], tree: Any, *args: Any) -> Any:
-    shapes = jax.tree.unflatten(tree, shapes)
-    found = jax.pure_callback(function, shapes, *args, vmap_method="sequential")
-    # Of several devices a callback's results are on the first, with a sharding that JAX's other
-    # ops do not take. This spreads them.
-    return jax.lax.optimization_barrier(found)
+        return self.function(self.call, *args)
 
 
 def _host(function: Callable[..., Any], call: _Call, shapes: Any, *args: Any) -> Any:
     """Call a function of a call and of arrays on the host."""
-    leaves, tree = jax.tree.flatten(shapes)
-    return varying(_compiled(_OnHost(function, call), tuple(leaves), tree, *args), args)
+    return on_host(_OfCall(function, call), shapes, *args)
 
 
 def _like(arrays: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A linear function with a transpose, as a primitive of JAX; axes of `shard_map`."""
+"""A linear function with a transpose, as a primitive of JAX."""
 
 from __future__ import annotations
 
@@ -10,35 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-
-def _axes(arrays: Any) -> frozenset[Any]:
-    """Return the axes of a `shard_map` along which any of the arrays varies."""
-    found: frozenset[Any] = frozenset()
-    for a in jax.tree.leaves(arrays):
-        aval = a if isinstance(a, jax.core.ShapedArray) else jax.typeof(a)
-        kind = getattr(aval, "manual_axis_type", None)  # so called since JAX 0.10
-        found |= getattr(aval, "vma", found) if kind is None else kind.varying
-    return found
-
-
-def varying(arrays: Any, along: Any) -> Any:
-    """
-    Return the arrays as varying along the axes of others.
-
-    JAX's own ops do it to arguments that are the same on all devices, and so does this module to
-    those of its ops: the transpose of the cast adds the gradients of all devices.
-    """
-    axes = _axes(along)
-
-    def cast(a: Any) -> Any:
-        missing = tuple(sorted(axes - _axes(a), key=str))
-        if not missing:
-            return a
-        if hasattr(jax.lax, "pcast"):
-            return jax.lax.pcast(a, missing, to="varying")
-        return jax.lax.pvary(a, missing)
-
-    return jax.tree.map(cast, arrays)
+from .host import avals_like, varying
 
 
 class _Maps(NamedTuple):
@@ -131,21 +103,8 @@ def _linear_batch(args: Any, dims: Any, *, maps: _Maps, n: int, avals: Any) -> A
     return found, [0] * len(found)
 
 
-def _linear_avals(*args: Any, maps: _Maps, n: int, avals: Any) -> Any:
-    if not _axes(args):
-        return [jax.core.ShapedArray(a.shape, a.dtype) for a in avals]
-    like = args[0]  # whose axes are those of all
-
-    def of_shape(a: Any) -> Any:
-        spec = jax.sharding.PartitionSpec(*[None] * len(a.shape))
-        sharding = jax.sharding.NamedSharding(like.sharding.mesh, spec)
-        return like.update(shape=a.shape, dtype=a.dtype, weak_type=False, sharding=sharding)
-
-    return [of_shape(a) for a in avals]
-
-
 _linear_p.def_impl(_linear_run)
-_linear_p.def_abstract_eval(_linear_avals)
+_linear_p.def_abstract_eval(lambda *args, maps, n, avals: avals_like(args, avals))
 mlir.register_lowering(_linear_p, mlir.lower_fun(_linear_run, multiple_results=True))
 # The mock of JAX that builds the documentation has no item assignment.
 ad.primitive_jvps.__setitem__(_linear_p, _linear_jvp)
