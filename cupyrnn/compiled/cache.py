@@ -1,24 +1,35 @@
 """
 Compiled functions, from the disk where they were compiled before.
 
-Before Numba loads a function of its cache, it loads all that it could compile with: 0.3 s for what
-takes 0.01 s. Code that was compiled needs it only if it calls it.
+A file has one function for one signature, processor and state of all source files here: whatever
+changes one of them, and whatever time the change has, other files are looked for. A file begins
+with a digest of what follows; one that is damaged is compiled anew and replaced.
+
+Before Numba loads a function of its own cache, it loads all that it could compile with: 0.3 s for
+what takes 0.01 s. Code that was compiled needs it only if it calls it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import hashlib
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
+import llvmlite
 import numba
 from llvmlite import binding
 from numba.core import sigutils
-from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
+from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
+from numba.core.serialize import dumps
+from numba.misc.appdirs import AppDirs
 
 
 def _can_be_linked(data: Any) -> bool:
@@ -33,69 +44,98 @@ def _can_be_linked(data: Any) -> bool:
     return all(binding.address_of_symbol(name) is not None for name in needed)
 
 
-class _Cache(FunctionCache):  # type: ignore[misc, unused-ignore]
-    """Numba's cache of a function, which loads no more than the function needs."""
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was compiled for a signature, None if nothing was."""
-        with self._guard_against_spurious_io_errors():
-            data = self._cache_file.load(self._index_key(sig, target_context.codegen()))
-            if data is None:
-                return None
-            rtsys.initialize(target_context)
-            if not _can_be_linked(data):
-                target_context.refresh()
-            return self._impl.rebuild(target_context, data)
-        return None
+def _digest(*parts: bytes) -> bytes:
+    """Return what tells these parts from others."""
+    found = hashlib.blake2b(digest_size=32)
+    for one in parts:
+        found.update(b"%d:" % len(one))
+        found.update(one)
+    return found.digest()
 
 
 @functools.cache
-def _stamp() -> str:
-    """Return what tells these files from those of another version."""
-    try:
-        return f"{max(p.stat().st_mtime_ns for p in Path(__file__).parent.glob('*.py')):x}"
-    except (OSError, ValueError):  # They are in an archive.
-        return "0"
+def _stamp() -> bytes:
+    """Return what tells these files, and what compiles them, from those of another version."""
+    paths = sorted(Path(__file__).parent.glob("*.py"))
+    versions = numba.__version__, llvmlite.__version__, sys.version
+    return _digest(repr(versions).encode(), *(path.read_bytes() for path in paths))
 
 
-def _with_own_name(function: Callable[..., Any], char: str) -> Callable[..., Any]:
-    """
-    Return a function with a name of its own, for a dtype and for these files.
+def _folders() -> Iterator[Path]:
+    """Yield where files may be, the first that can be written being that for new ones."""
+    if numba.config.CACHE_DIR:
+        yield Path(numba.config.CACHE_DIR, "cupyrnn")
+    yield Path(__file__).with_name("__pycache__")
+    yield Path(AppDirs(appname="numba", appauthor=False).user_cache_dir, "cupyrnn")
 
-    Processes that compile for two dtypes at once would mix up their files, and what was compiled
-    with other functions of these files is not to be taken.
-    """
-    name = f"{function.__name__}_{char}_{_stamp()}"
-    named = FunctionType(function.__code__, function.__globals__, name)
-    named.__qualname__ = name
-    return named
+
+class _Cache:
+    """What Numba asks for a function that it has compiled for a signature, and gives it to keep."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if function.__closure__ is not None:
+            raise ValueError("what it refers to would not be looked at")
+        source = Path(function.__code__.co_filename)
+        self._key = [_stamp(), source.read_bytes(), function.__qualname__.encode()]
+        self._name = f"{source.stem}.{function.__name__}"
+
+    def _paths(self, signature: Any, codegen: Any) -> list[Path]:
+        what = repr((signature, codegen.magic_tuple())).encode()
+        name = f"{self._name}-{_digest(*self._key, what).hex()[:32]}.nbc"
+        return [folder / name for folder in _folders()]
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return what was compiled for a signature, None if nothing was or if it is damaged."""
+        for path in self._paths(sig, target_context.codegen()):
+            try:
+                kept = path.read_bytes()
+                if kept[:32] != _digest(kept[32:]):
+                    continue
+                data = pickle.loads(kept[32:])
+            except Exception:
+                continue
+            rtsys.initialize(target_context)
+            if not _can_be_linked(data):
+                target_context.refresh()
+            return CompileResult._rebuild(target_context, *data)
+        return None
+
+    def save_overload(self, sig: Any, cres: Any) -> None:
+        """Keep what was compiled for a signature where that can be done."""
+        if cres.library.has_dynamic_globals:  # addresses of this process
+            return
+        data = dumps(cres._reduce())
+        for path in self._paths(sig, cres.codegen):
+            part = path.with_suffix(f".{os.getpid()}")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part.write_bytes(_digest(data) + data)
+                part.replace(path)
+                return
+            except OSError:
+                continue
+            finally:
+                with contextlib.suppress(OSError):
+                    part.unlink(missing_ok=True)
 
 
 def compiled_function(
-    function: Callable[..., Any], signature: Any, options: dict[str, Any], char: str = ""
+    function: Callable[..., Any], signature: Any, options: dict[str, Any]
 ) -> Callable[..., Any]:
-    """
-    Return a function compiled for arguments of these types, to be called from Python.
-
-    `char` is the dtype, of a function that is compiled for several.
-    """
-    function = _with_own_name(function, char)
+    """Return a function compiled for arguments of these types, to be called from Python."""
     try:
         compiled: Any = numba.njit(**options)(function)
         compiled._cache = _Cache(function)
         compiled.compile(signature)
         compiled.disable_compile()
-    except Exception:  # no folder to keep it in, no room, or what lies there is damaged
+    except Exception:  # nothing of it can be kept
         compiled = numba.njit(signature, **options)(function)
     result: Callable[..., Any] = compiled
     return result
 
 
-def compiled_callback(
-    function: Callable[..., Any], signature: Any, options: dict[str, Any], char: str = ""
-) -> Any:
+def compiled_callback(function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> Any:
     """Return a function compiled for arguments of these types, with an address."""
-    function = _with_own_name(function, char)
     try:
         compiled: Any = CFunc(function, sigutils.normalize_signature(signature), {}, dict(options))
         compiled._cache = _Cache(function)

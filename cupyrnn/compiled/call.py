@@ -40,7 +40,7 @@ def compiled(loop: Callable[..., None], char: str) -> Any:
     one = numba.from_dtype(np.dtype(char))
     try:
         signature = numba.void(numba.int64, numba.int64, one, numba.int64)
-        return compiled_callback(loop, signature, _FUNCTION_OPTIONS, char)
+        return compiled_callback(loop, signature, _FUNCTION_OPTIONS)
     except Exception:
         return None
 

@@ -46,7 +46,7 @@ def compile_loop(loop: Callable[..., None], arguments: str, char: str) -> Any:
         types[f"r{rank}"] = numba.types.Array(dtype, rank, "C", readonly=True)
         types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")
     signature = numba.void(*(types[a] for a in arguments.split()))
-    return compiled_function(loop, signature, OPTIONS, char)
+    return compiled_function(loop, signature, OPTIONS)
 
 
 @part

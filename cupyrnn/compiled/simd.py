@@ -32,10 +32,12 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
 _VOID = ir.VoidType()
 
-_features = (getattr(numba.config, "CPU_FEATURES", None) or codegen.get_host_cpu_features()).split(
-    ","
+_features = getattr(numba.config, "CPU_FEATURES", None)
+if _features is None:  # "" is what a generic processor has
+    _features = codegen.get_host_cpu_features()
+VECTOR_BYTES = (
+    64 if "+avx512f" in _features.split(",") else 32 if "+avx2" in _features.split(",") else 16
 )
-VECTOR_BYTES = 64 if "+avx512f" in _features else 32 if "+avx2" in _features else 16
 # Of a panel, the vectors side by side; of a tile, the rows: as many as there are registers for, 32
 # with AVX-512 and NEON, 16 with AVX2 and SSE.
 VECTORS = 4

@@ -333,7 +333,7 @@ def compiled_step(function: Callable[..., None], arguments: str, char: str) -> A
         types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")
     signature = numba.void(*(types[a] for a in arguments.split()))
     try:
-        return compiled_function(function, signature, OPTIONS, char)
+        return compiled_function(function, signature, OPTIONS)
     except Exception:
         return None
 

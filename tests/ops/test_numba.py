@@ -138,82 +138,6 @@ def test_with_and_without_numba(
         assert_close(a, e, dtype, "")
 
 
-@pytest.mark.parametrize("error", [RuntimeError, OSError, EOFError])
-def test_where_nothing_can_be_kept(
-    compiled_loops: ModuleType, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no folder for what Numba compiles, no room, or what lies there is damaged."""
-    numba = importlib.import_module("numba")
-    cache = importlib.import_module("cupyrnn.compiled.cache")
-
-    def without_a_folder(function: Any) -> Any:
-        raise error
-
-    def loop(n: int) -> int:
-        return n + 1
-
-    monkeypatch.setattr(cache, "_Cache", without_a_folder)
-    signature = numba.int64(numba.int64)
-    assert cache.compiled_function(loop, signature, {})(1) == 2
-    assert cache.compiled_callback(loop, signature, {}).ctypes(1) == 2
-
-
-@pytest.mark.parametrize(
-    ("declared", "can_be"),
-    [
-        ("", True),
-        ("declare i32 @getpid()", True),
-        ("declare float @llvm.rint.f32(float)", True),
-        ("declare i32 @cupyrnn_is_nowhere()", False),
-        ("@cupyrnn_is_nowhere = external global i32", False),
-    ],
-)
-def test_kept_code_is_linked_only_if_all_is_there(
-    compiled_loops: ModuleType, declared: str, can_be: bool
-) -> None:
-    """What is missing would end the process; Numba then loads what it has first."""
-    cache = importlib.import_module("cupyrnn.compiled.cache")
-    binding = importlib.import_module("llvmlite.binding")
-    code = binding.parse_assembly(declared).as_bitcode()
-    assert cache._can_be_linked((("name", "object", (b"", code)),)) == can_be
-    assert cache._can_be_linked((("name", "bitcode", code),)) == can_be
-
-
-def test_a_later_process_loads_what_was_compiled(
-    compiled_loops: ModuleType, tmp_path: Path
-) -> None:
-    """Without all that Numba compiles with; it still compiles what was not kept."""
-    code = """
-import sys, numba, numpy as np
-from cupyrnn.compiled import cache
-
-def add(a, b):
-    return a + max(b, 1)
-
-def root(a):
-    return np.sqrt(a)
-
-signature = numba.int64(numba.int64, numba.int64)
-loop, callback = (
-    make(add, signature, {}) for make in (cache.compiled_function, cache.compiled_callback)
-)
-print(loop(2, 3), callback.ctypes(2, 0), "numba.np.arraymath" in sys.modules)
-if sys.argv[1:]:
-    print(cache.compiled_function(root, numba.float64(numba.float64), {})(4.0), numba.njit(root)(9))
-"""
-    script, root = tmp_path / "script.py", Path(cupyrnn.__file__).parents[1]
-    script.write_text(code)
-    expected = ["5 3 True", "5 3 False\n2.0 3.0"]
-    for arguments, printed in zip(([], ["more"]), expected, strict=True):
-        done = subprocess.run(
-            [sys.executable, str(script), *arguments],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": str(root)},
-        )
-        assert (done.stdout, done.stderr) == (printed + "\n", "")
-
-
 def test_a_numba_that_does_not_work_is_none(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
 ) -> None:
@@ -272,19 +196,6 @@ def test_numba_is_imported_when_it_is_needed(
 def test_switched_off(compiled_loops: ModuleType, variable: str) -> None:
     name, value = variable.split("=")
     assert process(f"print({ROOM})", **{name: value}) == ["cupyrnn.cells.lstm"]
-
-
-def test_a_damaged_cache(compiled_loops: ModuleType, tmp_path: Path) -> None:
-    code = "print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.sum(), " + ROOM + ")"
-    first, *loops = process(code, NUMBA_CACHE_DIR=str(tmp_path))
-    files = [*tmp_path.rglob("*.nb?")]
-    assert files
-    assert loops == ["cupyrnn.compiled.lstm"]
-    for path in files:
-        path.write_bytes(b"")
-    again, *loops = process(code, NUMBA_CACHE_DIR=str(tmp_path))
-    assert again == first
-    assert loops == ["cupyrnn.compiled.lstm"]
 
 
 def test_a_numba_that_cannot_be_imported_ends_no_call(tmp_path: Path) -> None:

@@ -1,0 +1,219 @@
+"""Compiled functions that are kept: which are taken, and what becomes of damaged ones."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+
+import cupyrnn
+
+
+def add_two(n: int) -> int:
+    return n + 2
+
+
+@pytest.fixture
+def cache(compiled_loops: ModuleType) -> Any:
+    return importlib.import_module("cupyrnn.compiled.cache")
+
+
+@pytest.fixture
+def loaded(cache: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], bool]:
+    """A function that says whether `add_two`, which it asks for, was compiled before."""
+    numba = importlib.import_module("numba")
+    monkeypatch.setattr(cache, "_folders", lambda: [tmp_path / "first", tmp_path / "second"])
+
+    def call() -> bool:
+        compiled = cache.compiled_callback(add_two, numba.int64(numba.int64), {})
+        assert compiled.ctypes(3) == 5
+        return bool(compiled.cache_hits)
+
+    return call
+
+
+def _zeros_behind(kept: bytes) -> bytes:
+    return kept[: len(kept) // 2] + bytes(len(kept) - len(kept) // 2)
+
+
+def _flipped(at: float) -> Callable[[bytes], bytes]:
+    def damage(kept: bytes) -> bytes:
+        k = int(len(kept) * at)
+        return kept[:k] + bytes([kept[k] ^ 1]) + kept[k + 1 :]
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: b"",
+        lambda kept: kept[:1000],
+        _zeros_behind,
+        lambda kept: np.random.default_rng(0).bytes(len(kept)),
+    ]
+    + [_flipped(at) for at in (0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.9999)],
+)
+def test_a_damaged_file_is_replaced(
+    loaded: Callable[[], bool], damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """A single wrong bit may be a wrong instruction."""
+    assert not loaded()
+    (path,) = tmp_path.rglob("*.nbc")
+    path.write_bytes(damage(path.read_bytes()))
+    assert [loaded(), loaded()] == [False, True]
+    assert [*tmp_path.rglob("*.*")] == [path]
+
+
+def test_every_file_is_looked_at_and_all_of_it(
+    cache: Any, loaded: Callable[[], bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An edit may leave the time and the size of a file as they were."""
+    copy = tmp_path / "compiled"
+    shutil.copytree(Path(cache.__file__).parent, copy, ignore=shutil.ignore_patterns("__*__"))
+    monkeypatch.setattr(cache, "__file__", str(copy / "cache.py"))
+    stamps, paths = {cache._stamp.__wrapped__()}, sorted(copy.glob("*.py"))
+    for path in paths:
+        text, times = path.read_bytes(), path.stat()
+        path.write_bytes(text[:-1] + b" ")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        stamps.add(cache._stamp.__wrapped__())
+    paths[0].rename(copy / "renamed.py")
+    assert len({*stamps, cache._stamp.__wrapped__()}) == len(paths) + 2
+    assert [loaded(), loaded()] == [False, True]
+    monkeypatch.setattr(cache, "_stamp", lambda: b"another version's")
+    assert not loaded()
+
+
+def test_a_folder_that_cannot_be_written_is_read(
+    loaded: Callable[[], bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "first").write_text("no folder")
+    assert [loaded(), loaded()] == [False, True]
+    assert len([*(tmp_path / "second").iterdir()]) == 1
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError
+
+    for name in ("mkdir", "write_bytes", "replace", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    assert loaded()
+    for path in tmp_path.rglob("*.nbc"):
+        os.unlink(path)
+    assert [loaded(), loaded()] == [False, False]
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason=needs.REASONS["x86"])
+def test_a_processor_without_a_name_has_narrow_vectors(compiled_loops: ModuleType) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from cupyrnn.compiled import simd; print(simd.VECTOR_BYTES)"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NUMBA_CPU_NAME": "generic"},
+    )
+    assert (done.stdout, done.stderr) == ("16\n", "")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, EOFError])
+def test_where_nothing_can_be_kept(
+    compiled_loops: ModuleType, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no folder for what Numba compiles, no room, or what lies there is damaged."""
+    numba = importlib.import_module("numba")
+    cache = importlib.import_module("cupyrnn.compiled.cache")
+
+    def without_a_folder(function: Any) -> Any:
+        raise error
+
+    def loop(n: int) -> int:
+        return n + 1
+
+    monkeypatch.setattr(cache, "_Cache", without_a_folder)
+    signature = numba.int64(numba.int64)
+    assert cache.compiled_function(loop, signature, {})(1) == 2
+    assert cache.compiled_callback(loop, signature, {}).ctypes(1) == 2
+
+
+@pytest.mark.parametrize(
+    ("declared", "can_be"),
+    [
+        ("", True),
+        ("declare i32 @getpid()", True),
+        ("declare float @llvm.rint.f32(float)", True),
+        ("declare i32 @cupyrnn_is_nowhere()", False),
+        ("@cupyrnn_is_nowhere = external global i32", False),
+    ],
+)
+def test_kept_code_is_linked_only_if_all_is_there(
+    compiled_loops: ModuleType, declared: str, can_be: bool
+) -> None:
+    """What is missing would end the process; Numba then loads what it has first."""
+    cache = importlib.import_module("cupyrnn.compiled.cache")
+    binding = importlib.import_module("llvmlite.binding")
+    code = binding.parse_assembly(declared).as_bitcode()
+    assert cache._can_be_linked((("name", "object", (b"", code)),)) == can_be
+    assert cache._can_be_linked((("name", "bitcode", code),)) == can_be
+
+
+def test_a_later_process_loads_what_was_compiled(
+    compiled_loops: ModuleType, tmp_path: Path
+) -> None:
+    """Without all that Numba compiles with; it still compiles what was not kept."""
+    code = """
+import sys, numba, numpy as np
+from cupyrnn.compiled import cache
+
+def add(a, b):
+    return a + max(b, 1)
+
+def root(a):
+    return np.sqrt(a)
+
+signature = numba.int64(numba.int64, numba.int64)
+loop, callback = (
+    make(add, signature, {}) for make in (cache.compiled_function, cache.compiled_callback)
+)
+print(loop(2, 3), callback.ctypes(2, 0), "numba.np.arraymath" in sys.modules)
+if sys.argv[1:]:
+    print(cache.compiled_function(root, numba.float64(numba.float64), {})(4.0), numba.njit(root)(9))
+"""
+    script, root = tmp_path / "script.py", Path(cupyrnn.__file__).parents[1]
+    script.write_text(code)
+    expected = ["5 3 True", "5 3 False\n2.0 3.0"]
+    for arguments, printed in zip(([], ["more"]), expected, strict=True):
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": str(root)},
+        )
+        assert (done.stdout, done.stderr) == (printed + "\n", "")
+
+
+def test_a_cache_that_cannot_be_written(compiled_loops: ModuleType, tmp_path: Path) -> None:
+    """It costs the compilation: no error, no warning."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    code = (
+        "import numpy as np, cupyrnn; x = np.ones((2, 3, 5), 'f');"
+        "out = cupyrnn.cudnn_rnn(x, x[:1, :, :4], None, np.ones(44, 'f'), rnn_mode='rnn_tanh');"
+        "print(out.output.sum() > 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(blocked / "below")},
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
