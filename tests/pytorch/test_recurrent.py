@@ -177,6 +177,25 @@ def test_dropout_is_new_in_every_call_and_none_in_eval() -> None:
     torch.testing.assert_close(net(x)[0], expected(x)[0])
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "CudnnRNN", "BlockGRU"])
+def test_only_dropout_draws_random_numbers(kind: str) -> None:
+    """Else all that a program draws after a call would be other numbers than torch.nn's."""
+    x, states = torch.randn(5, 2, 3), []
+    for rate in (0.0, 0.5):
+        net = getattr(ct, kind)(3, 4, num_layers=2, dropout=rate)
+        for training in (True, False):
+            torch.manual_seed(0)
+            net.train(training)(x)
+            states.append(torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state()))
+    assert states == [True, True, False, True]
+
+
+def test_from_torch_keeps_the_mode_and_save() -> None:
+    assert ct.from_torch(torch.nn.GRU(3, 4)).training
+    assert not ct.from_torch(torch.nn.GRU(3, 4).eval()).training
+    assert ct.from_torch(ct.GRU(3, 4, save=8)).save == 8
+
+
 def test_reset_and_flatten() -> None:
     net = ct.LSTM(3, 4)
     torch.manual_seed(0)
@@ -225,6 +244,8 @@ def test_autocast_and_skip_init() -> None:
         found, expected = net(x), other(x)
         assert found[0].dtype == torch.bfloat16
         assert net(x.bfloat16())[0].dtype == torch.bfloat16
+        double = copy.deepcopy(net).double()(x.double())[0]  # which autocast leaves alone
+    torch.testing.assert_close(double, net.double()(x.double())[0], rtol=0, atol=0)
     for a, e in zip(flat(found), flat(expected), strict=True):
         torch.testing.assert_close(a.float(), e.float(), rtol=0.02, atol=0.02)
     assert torch.nn.utils.skip_init(ct.GRU, 3, 4).weight_hh_l0.shape == (12, 4)
