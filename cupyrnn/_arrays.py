@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -162,7 +163,7 @@ _STATES = {"cs_prev": "(B, H)", "h_prev": "(B, H)"}
 _STATES |= {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
 
 
-def _instead(name: str, value: object) -> str:
+def _instead(op: str, name: str, value: object) -> str:
     """Return what to pass in place of an argument that is no array, as the end of an error."""
     kind = type(value)
     if value is None and name in _STATES:
@@ -170,6 +171,8 @@ def _instead(name: str, value: object) -> str:
     if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
         return f"; pass {name}.numpy(), or use cupyrnn.torch"
     if kind.__name__ == "PackedParams":
+        if op.startswith("cudnn_rnn"):
+            return "; pass it as params, after input, input_h and input_c"
         return "; cudnn_rnn takes it, block ops take the weights that params_to_block_lstm returns"
     if kind.__module__.startswith("cupyrnn.") and isinstance(value, tuple):
         return f"; pass its arrays: {', '.join(getattr(value, '_fields', ()))}"
@@ -218,7 +221,7 @@ def check_arrays(
         if kind is None or array_kind(a) != kind:
             expected = f"{kind}.ndarray{like}" if kind else "numpy.ndarray or cupy.ndarray"
             raise TypeError(
-                f"{op}: {name} is {type_shown(a)}, expected a {expected}{_instead(name, a)}"
+                f"{op}: {name} is {type_shown(a)}, expected a {expected}{_instead(op, name, a)}"
             )
         like = f" like {first}"
     dtype: np.dtype[Any] = given[first].dtype
@@ -533,3 +536,107 @@ def cast_all(dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype the math is done in: float32 for the two half formats."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+# What other libraries call an argument, and what it is here: each with the argument that a function
+# has to have for it, "" for none. The first that fits is named.
+_OTHER_WORDS: dict[str, tuple[tuple[str, str], ...]] = {}
+for _words, *_here in (
+    ("batch_first", ("time_major", "time_major=False"), ("", "arrays [T, B, ·]: transpose them")),
+    ("bidirectional", ("direction", 'direction="bidirectional"'),
+     ("reverse", "a second call with reverse=True, or stacked_rnn")),
+    ("lengths seq_len seq_lens seq_lengths sequence_length sequence_lens input_lengths mask",
+     ("sequence_lengths", "")),
+    ("hidden_size units hidden_dim num_hidden n_hidden", ("num_units", ""),
+     ("params", "the size in params"), ("w", "w, whose shape says it")),
+    ("input_dim in_features", ("input_size", ""), ("x", "x, whose shape says it")),
+    ("layers n_layers num_layers",
+     ("num_layers", ""), ("weights", "weights, one entry for each layer and direction"),
+     ("x", "stacked_rnn for several layers")),
+    ("return_sequences return_state",
+     ("input_h", "nothing: output has every step, output_h the last"),
+     ("h_prev", "nothing: h has every step")),
+    ("stateful", ("input_h", "input_h, the output_h of the call before"),
+     ("h_prev", "h_prev, the last h of the call before")),
+    ("cellclip clip cell_clip cell_clipping clip_value",
+     ("cell_clip", ""), ("params", "none: an LSTM of CudnnRNN does not clip")),
+    ("proj_size projection num_projection", ("num_proj", "")),
+    ("mode cell cell_type rnn_type", ("rnn_mode", "")),
+    ("activation gate_activation inner_activation", ("recurrent_activation", "")),
+    ("go_backwards backward reversed is_reverse", ("reverse", "")),
+    ("training train", ("is_training", "")),
+    ("initial_state h0 h_0 hx initial_h", ("input_h", ""), ("h_prev", "")),
+    ("c0 c_0 cx initial_c c_prev cell_state", ("input_c", ""), ("cs_prev", "")),
+    ("peephole peepholes use_peepholes", ("use_peephole", ""), ("wci", "wci, wcf and wco")),
+    ("unit_forget_bias forget_gate_bias bias_forget", ("forget_bias", "")),
+    ("order gates_order", ("gate_order", "")),
+    ("random_state random_seed rng key", ("seed", "")),
+    ("dropout_rate rate p", ("dropout", "")),
+    ("kernel weight W", ("w", ""), ("w_ru", "w_ru and w_c"), ("params", ""), ("weights", "")),
+    ("bias", ("b", ""), ("b_ru", "b_ru and b_c")),
+    ("inputs", ("x", ""), ("input", "")),
+    ("x", ("input", "")),
+    ("input", ("x", "")),
+):  # fmt: skip
+    for _word in _words.split():
+        _OTHER_WORDS[_word] = tuple(_here)
+
+
+def _word_for(word: str, names: Sequence[str]) -> str:
+    """Return what to say instead of a word that is not among the names of a function."""
+    for name, text in _OTHER_WORDS.get(word.lower(), ()):
+        if name in names or not name:
+            return text or name
+    import difflib  # takes a while
+
+    close = difflib.get_close_matches(word.lower(), names, 1, 0.7)
+    return close[0] if close else f"some of {', '.join(names)}"
+
+
+def is_of_the_op(error: TypeError) -> bool:
+    """Return whether what called an op caught its error, not Python's about its arguments."""
+    return error.__traceback__ is None or error.__traceback__.tb_next is not None
+
+
+def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TypeError:
+    """Return the error of a call whose arguments do not fit: one that says what would."""
+    import inspect  # takes a while
+
+    parameters = list(inspect.signature(op).parameters.values())
+    names = [p.name for p in parameters]
+    first = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    start = f"{op.__name__}: "
+    for word in kwargs:
+        if word not in names:
+            return TypeError(f"{start}there is no {word}, expected {_word_for(word, names)}")
+    if len(args) > len(first):
+        rest = ", ".join(n for n in names if n not in first)
+        most = f"at most {len(first)}: {', '.join(first)};" if first else "none:"
+        found = counted(len(args), "argument")
+        return TypeError(f"{start}{found} by position, expected {most} by name {rest}")
+    twice = [n for n in first[: len(args)] if n in kwargs]
+    if twice:
+        return TypeError(f"{start}{twice[0]} is given by position and by name, expected it once")
+    given = {*first[: len(args)], *kwargs}
+    needed = [p.name for p in parameters if p.default is p.empty]
+    missing = [n for n in needed if n not in given]
+    verb = "is" if len(missing) == 1 else "are"
+    return TypeError(f"{start}{', '.join(missing)} {verb} missing, expected {', '.join(needed)}")
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def named(op: _Function) -> _Function:
+    """Have a public function say which word fits where an argument has another library's name."""
+
+    @functools.wraps(op)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return op(*args, **kwargs)
+        except TypeError as error:
+            if is_of_the_op(error):
+                raise
+            raise misfit(op, args, kwargs) from None
+
+    return call  # type: ignore[return-value]

@@ -225,6 +225,16 @@ def check_packed(
         optional["input_c"] = unless_zero(input_c)
     call = check_run(op, required, optional, run)
 
+    if known is not None:
+        for name, a, size in (("input_h", input_h, known.P), ("input_c", input_c, known.H)):
+            if getattr(a, "ndim", 0) not in (0, 3):
+                B, places = call.sizes.B, known.L * D
+                expected = (places, B, size) if call.time_major else (B, places, size)
+                symbol = "P" if name == "input_h" and known.P != known.H else "H"
+                raise ValueError(
+                    f"{op}: {name} has shape {a.shape}, expected ({call.places}, {symbol}) ="
+                    f" {expected}, such as packed.zero_state({B}) returns"
+                )
     shape = expect_rank(op, "input_h", input_h, f"({call.places}, P)")
     H = shape[2]
     if is_lstm:

@@ -1,8 +1,7 @@
 """TensorFlow's CudnnRNN, V2 and V3, forward and backward.
 
 Symbols: T time steps, B batch, I input size, H num_units, L layers, D directions, P the size of
-the output of one direction: num_proj, or H without a projection.
-"""
+the output of one direction: num_proj, or H without a projection."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ._arrays import Settled as Found
-from ._arrays import check_choice, contiguous_all, on_device, signature
+from ._arrays import check_choice, contiguous_all, named, on_device, signature
 from ._net import (
     OWN,
     OWNERS,
@@ -420,6 +419,7 @@ def cudnn_rnn(
         )
 
 
+@named
 def cudnn_rnn_engine(
     input: Array,
     input_h: Array,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ._arrays import check_choice, check_integer, shown
+from ._arrays import check_choice, check_integer, named, shown
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -44,6 +44,7 @@ class RecurrenceKernels(NamedTuple):
     backward: KernelChoice
 
 
+@named
 def recurrence_kernels(
     cell: DeviceCell,
     *,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, overload
 
 import numpy as np
 
 from . import raw_ops
-from ._arrays import check_bool, check_save, module_of, on_device, shown
+from ._arrays import check_bool, check_save, counted, module_of, on_device, shown, type_shown
 from .cells.contract import Attributes, States
 from .cells.lstm import LSTMStates
 from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
@@ -265,7 +265,7 @@ class Pullback(Generic[G]):
 
     def __call__(
         self,
-        *,
+        *given: NoReturn,
         through_clip: bool = False,
         weight_gradients: WeightGradients = "sum",
         **gradients: AnyArray | None,
@@ -310,6 +310,11 @@ class Pullback(Generic[G]):
         >>> pullback(output_backprop=np.ones((4, 1, 3))).input_backprop[:, 0, 0].round(4)
         array([0.2748, 0.2561, 0.208 , 0.1334])
         """
+        if given:
+            raise TypeError(
+                f"{self._op}: {counted(len(given), 'argument')} by position, expected gradients by"
+                f" name: {', '.join(self.names)}"
+            )
         if not gradients or not gradients.keys() <= set(self.names):
             raise self._unknown(gradients)
         clip: dict[str, Any] = {}
@@ -327,18 +332,18 @@ class Pullback(Generic[G]):
                 )
             clip["weight_gradients"] = weight_gradients
         self._check_unchanged()
-        given = dict.fromkeys(self.names) | gradients
+        wanted = dict.fromkeys(self.names) | gradients
         gradient: Any = _GRADIENTS[self._function]
         result: G
         if self._states is not None:
             by_states, _ = _FROM_STATES[self._function]
-            result = by_states(gradient.__name__, self._given, self._states, **given, **clip)
+            result = by_states(gradient.__name__, self._given, self._states, **wanted, **clip)
             return result
-        if self._like is not None and given["d_h"] is None:
+        if self._like is not None and wanted["d_h"] is None:
             with on_device(module_of(self._like), self._like):
-                given["d_h"] = zeros = self._like.copy()
+                wanted["d_h"] = zeros = self._like.copy()
                 zeros.fill(0)
-        result = gradient(**self._given, **given, **clip)
+        result = gradient(**self._given, **wanted, **clip)
         return result
 
     @property
@@ -499,6 +504,11 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
         known = function in _GRADIENTS
     except TypeError:  # what has no hash
         known = False
+    if isinstance(function, tuple) and hasattr(function, "_fields"):
+        raise TypeError(
+            f"{op}: function is {type_shown(function)}, what a call returns, expected the function"
+            " and its arguments: vjp(cupyrnn.block_lstm, x, ...)"
+        )
     if not known:
         names = [f.__name__ for f in _GRADIENTS]
         raise TypeError(

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             __import__(package)
         except ImportError:
-            _fail(f"{package} is not installed: pip install '.[conformance]' from a clone")
+            _fail(f"{package} is not installed: pip install 'cupyrnn[conformance]'")
     try:
         return _write(given.folder, given.op) if given.command == "write" else _run(given)
     except OSError as error:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 PATH_VARIABLE = "CUPYRNN_CUDNN"
 SONAME = "libcudnn.so.9"
 INSTALL = (
-    "install it with: pip install '.[cudnn13]' for CUDA 13, pip install '.[cudnn12]' for CUDA 12,"
-    " in a clone of cupyrnn"
+    "install it with: pip install 'cupyrnn[cudnn13]' for CUDA 13, pip install 'cupyrnn[cudnn12]'"
+    " for CUDA 12"
 )
 
 CELL = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}

@@ -16,7 +16,7 @@ def demo_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise SystemExit(
             f"python -m cupyrnn: {error.name} is missing, install it with"
-            ' pip install ".[demo]" in a clone of cupyrnn'
+            ' pip install "cupyrnn[demo]"'
         ) from None
 
 
@@ -24,7 +24,7 @@ def array_module(backend: str) -> ModuleType:
     """Return the array module to train with; "auto" is CuPy where there is a GPU."""
     if backend == "numpy":
         return np
-    install = 'install it with pip install ".[cuda13x]" or ".[cuda12x]" in a clone of cupyrnn'
+    install = 'install it with pip install "cupyrnn[cuda13x]" or "cupyrnn[cuda12x]"'
     try:
         cupy: ModuleType = importlib.import_module("cupy")
         if cupy.is_available():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -91,11 +92,9 @@ def along(
             v if v is None or t is None else dual(v, scaled(t, exponent))
             for v, t in zip(values, tangents, strict=True)
         ]
-        own = own_tangents.set(True)
-        try:
-            found = call(*given)
-        finally:
-            own_tangents.reset(own)
+        context = copy_context()  # so that an interrupt leaves nothing behind
+        context.run(own_tangents.set, True)
+        found = context.run(call, *given)
         tangents = [None if a is None else _tangent(xp, a, exponent) for a in found]
     return [None if a is None else _value(a) for a in found], list(tangents)
 

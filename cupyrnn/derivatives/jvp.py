@@ -12,6 +12,7 @@ from .._arrays import (
     check_list,
     counted,
     module_of,
+    named,
     on_device,
     plain,
     shown,
@@ -20,7 +21,7 @@ from .._arrays import (
 from .duals import exponent_of, largest_of, scaled
 from .holder import Call, TangentLost, Traced
 from .rules import fitted
-from .traced import check_not_under_way, tracing
+from .traced import check_not_under_way, within
 from .tree import leaves_by_name, tree_map
 
 
@@ -96,6 +97,7 @@ def _pairs(primals: Any, tangents: Any) -> tuple[list[tuple[Any, Any]], float]:
     return pairs, max((_largest(*item) for item in given.items()), default=0.0)
 
 
+@named
 def jvp(
     function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
@@ -223,8 +225,7 @@ def jvp(
 
     arguments = tree_map(moved, tuple(primals))
     try:
-        with tracing(call):
-            result = function(*arguments)
+        result = within(call, function, *arguments)
     except ValueError as error:
         # NumPy says of what is written into an element only that it is a sequence.
         if isinstance(error.__cause__, TangentLost):

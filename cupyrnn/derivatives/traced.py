@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
-from .._arrays import array_kind, own_tangents
+from .._arrays import array_kind, is_of_the_op, misfit, own_tangents
 from .holder import Call, Traced
 from .tree import tree_map
 
@@ -30,21 +30,17 @@ def check_not_under_way() -> None:
         raise TypeError("jvp: it is called within the function of a jvp: there is no jvp of jvp")
 
 
-class tracing:
-    """The context of a call of `jvp`, or of none."""
+def within(call: Call | None, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """
+    Call a function within a call of `jvp`, or within none.
 
-    def __init__(self, call: Call | None) -> None:
-        self._call = call
-
-    def __enter__(self) -> None:
-        self._token = _under_way.set(self._call)
-        self._around = _around.set(self._call or _around.get())
-        self._own = own_tangents.set(True)
-
-    def __exit__(self, *_: object) -> None:
-        own_tangents.reset(self._own)
-        _around.reset(self._around)
-        _under_way.reset(self._token)
+    In a copy of the context: an interrupt cannot leave what is set there behind.
+    """
+    context = copy_context()
+    context.run(_under_way.set, call)
+    context.run(_around.set, call or _around.get())
+    context.run(own_tangents.set, True)
+    return context.run(function, *args, **kwargs)
 
 
 def traced(whole: Any, call: Call) -> Traced:
@@ -57,13 +53,18 @@ def traceable(op: _F) -> _F:
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
-        within = _under_way.get()
-        if within is None:
-            return op(*args, **kwargs)
+        under_way = _under_way.get()
+        if under_way is None:
+            try:
+                return op(*args, **kwargs)
+            except TypeError as error:
+                if is_of_the_op(error):
+                    raise
+                raise misfit(op, args, kwargs) from None
 
         def whole(a: Any) -> Any:
             if type(a) is Traced:
-                if a.call is not within:
+                if a.call is not under_way:
                     raise TypeError(
                         f"jvp: {op.__name__} is given an array of another call of jvp: there is no"
                         " jvp of jvp"
@@ -75,11 +76,10 @@ def traceable(op: _F) -> _F:
 
         def split(a: Any) -> Any:
             is_dual = array_kind(a) is not None and a.dtype.kind == "c"
-            return traced(a, within) if is_dual else a
+            return traced(a, under_way) if is_dual else a
 
         args, kwargs = tree_map(whole, (args, kwargs))
-        with tracing(None):  # the ops that this one calls take dual numbers
-            result = op(*args, **kwargs)
+        result = within(None, op, *args, **kwargs)  # the ops that it calls take dual numbers
         # Also where no argument has a tangent: a prepared step may have parameters that do.
         return tree_map(split, result)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._arrays import check_list
+from .._arrays import check_list, named
 from ..weights.block_forms import LSTM_FORM, default_clip
 from ..weights.packed import PackedParams
 from .calls import outputs_of
@@ -61,6 +61,7 @@ class RNNOutputs(NamedTuple):
     output_c: Any
 
 
+@named
 def block_lstm(
     x: Any,
     cs_prev: Any,
@@ -122,6 +123,7 @@ def block_lstm(
     return BlockLSTMOutputs(**outputs_of("block_lstm", given, "x cs_prev h_prev w b wci wcf wco"))
 
 
+@named
 def block_gru(
     x: Any,
     h_prev: Any,
@@ -176,6 +178,7 @@ def _net(name: str, given: dict[str, Any], inputs: str) -> RNNOutputs:
     return RNNOutputs(**({"output_c": None} | outputs_of(name, given, inputs)))
 
 
+@named
 def cudnn_rnn(
     input: Any,
     input_h: Any,
@@ -238,6 +241,7 @@ def cudnn_rnn(
     return _net("cudnn_rnn", given, "input input_h input_c params")
 
 
+@named
 def stacked_rnn(
     input: Any,
     input_h: Any,

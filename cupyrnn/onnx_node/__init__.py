@@ -352,6 +352,11 @@ def _check(
     op: str, op_type: Any, inputs: Any, hidden_size: object, attributes: dict[str, Any]
 ) -> _Call:
     """Check a node."""
+    if hasattr(op_type, "op_type"):
+        raise TypeError(
+            f"{op}: op_type is a node, expected its op_type, {shown(op_type.op_type)}; its inputs"
+            " are the second argument, and its attributes are given by name"
+        )
     check_choice(op, "op_type", op_type, tuple(GATES))
     node = check_attributes(op, op_type, attributes)
     check_list(op, "inputs", inputs)

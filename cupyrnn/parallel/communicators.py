@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import check_integer, check_real, shown, type_shown
+from .._arrays import check_integer, check_real, named, shown, type_shown
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -215,6 +215,7 @@ def launched_rank() -> int | None:
     return None
 
 
+@named
 def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.0) -> Communicator:
     """
     Return the communicator of the processes that `mpiexec` started, or of this one alone.
@@ -266,7 +267,7 @@ def communicator(xp: ModuleType = np, comm: Any = None, *, timeout: float = 300.
     except (ImportError, RuntimeError) as error:
         raise ImportError(
             "communicator: this process was started by mpiexec, but mpi4py does not work"
-            f' ({error}); install it with pip install ".[mpi]" in a clone of cupyrnn'
+            f' ({error}); install it with pip install "cupyrnn[mpi]"'
         ) from error
     mpi = (MPI.COMM_WORLD if comm is None else comm).Dup()
     if mpi.Get_size() == 1:

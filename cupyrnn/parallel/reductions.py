@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from .._arrays import check_choice, check_integer, check_real, shown
+from .._arrays import check_choice, check_integer, check_real, named, shown
 from .communicators import PAYLOAD, Communicator, agree, wait
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def _run(comm: Communicator, op: str, flat: Array, root: int | None) -> None:
     wait(comm, op, request, comm.timeout, all_come=False)
 
 
+@named
 def all_reduce_gradients(
     comm: Communicator,
     grads: Arrays,
@@ -172,6 +173,7 @@ def all_reduce_gradients(
     return reduced
 
 
+@named
 def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -> Arrays:
     """
     Return one rank's parameters on all ranks, bit by bit.
@@ -245,6 +247,7 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     return received
 
 
+@named
 def check_parameters(comm: Communicator, params: Arrays) -> None:
     """
     Raise DifferentParameters on every rank if the parameters differ between ranks in any bit.

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .._arrays import is_of_the_op, misfit
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -25,6 +27,8 @@ def raises_as_op(function: str) -> Callable[[_F], _F]:
             try:
                 return op(*args, **kwargs)
             except Exception as error:
+                if isinstance(error, TypeError) and not is_of_the_op(error):
+                    raise misfit(op, args, kwargs) from None
                 message, *others = error.args or ("",)
                 if isinstance(message, str) and message.startswith(prefix):
                     error.args = (f"{op.__name__}: {message.removeprefix(prefix)}", *others)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .._arrays import FLOATS, check_choice, check_integer, check_real, shown
+from .._arrays import FLOATS, check_choice, check_integer, check_real, named, shown
 from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, own_order, side_by_side
 from .packed import PackedParams
 from .params import check_elements, check_net, layers
@@ -84,6 +84,7 @@ def _checked(op: str, scheme: object, dtype: Any, seed: Any) -> _Draw:
     return _Draw(op, check_choice(op, "scheme", scheme, _SCHEMES), final, seed)
 
 
+@named
 def init_params(
     *,
     num_layers: int,
@@ -186,6 +187,7 @@ def init_params(
     )
 
 
+@named
 def init_block_lstm(
     *,
     num_units: int,
@@ -248,6 +250,7 @@ def init_block_lstm(
     return BlockLSTMParams(draw.rounded(np.concatenate(parts)), draw.rounded(b.reshape(-1)))
 
 
+@named
 def init_block_gru(
     *,
     num_units: int,

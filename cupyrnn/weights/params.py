@@ -26,6 +26,7 @@ from .._arrays import (
     contiguous,
     counted,
     expect_shape,
+    named,
     on_device,
     shown,
 )
@@ -199,6 +200,7 @@ def checked_layout(op: str, num_layers: object, *net: object) -> list[Piece]:
     return layout(checked)
 
 
+@named
 def cudnn_rnn_params_layout(
     num_layers: int,
     num_units: int,
@@ -253,6 +255,7 @@ def cudnn_rnn_params_layout(
     )
 
 
+@named
 def cudnn_rnn_params_size(
     num_layers: int,
     num_units: int,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import array_kind, check_arrays, check_integer, expect_shape, shown
+from .._arrays import array_kind, check_arrays, check_integer, expect_shape, named, shown
 from .onnx import params_from_onnx
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def _on_host(op: str, name: str, value: Any) -> Array:
     return a
 
 
+@named
 def dequantize(
     values: Any, scale: Any, zero_point: Any = None, *, axis: int | None = None
 ) -> Array:
@@ -116,6 +117,7 @@ def dequantize(
     return result
 
 
+@named
 def params_from_quantized_onnx(
     W: Any,
     R: Any,

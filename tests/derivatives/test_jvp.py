@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import sys
 import threading
 import warnings
 from collections import Counter, OrderedDict, defaultdict
@@ -29,7 +30,9 @@ from problems import grus, lstms, nets
 from problems.nets import BI, MODES, SKIP, Case, cases
 
 import cupyrnn
+from cupyrnn._arrays import own_tangents
 from cupyrnn.arithmetic import dual as _dual
+from cupyrnn.derivatives.duals import along
 from cupyrnn.derivatives.rules import SLOPES
 from cupyrnn.derivatives.traced import _under_way
 from cupyrnn.derivatives.tree import tree_map
@@ -1258,3 +1261,42 @@ def test_products(dtype: str, shapes: Any, rng: np.random.Generator) -> None:
             expected = a.imag.astype(float) @ value + a.real.astype(float) @ tangent
             assert_close(out.imag, expected, real, "tangent")
     assert TOLERANCES[real] < 1e-5
+
+
+def test_an_interrupt_leaves_nothing_behind() -> None:
+    """Ctrl-C at each line of what sets up a call: the next call is none within it."""
+    x = np.ones((2, 2))
+    moments = 0
+
+    def interrupt_at(moment: int) -> Any:
+        left = moment
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal left
+            if not frame.f_code.co_filename.endswith(("traced.py", "duals.py", "jvp.py")):
+                return None
+            left -= event == "line"
+            if left == 0:
+                raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    for call in (
+        lambda: cupyrnn.jvp(np.tanh, (x,), (x,)),
+        lambda: along(lambda a: [np.tanh(a)], (x,), (x,)),
+    ):
+        expected = call()
+        for moment in itertools.count(1):
+            try:
+                sys.settrace(interrupt_at(moment))
+                call()
+                break
+            except KeyboardInterrupt:
+                moments += 1
+            finally:
+                sys.settrace(None)
+            assert _under_way.get() is None
+            assert not own_tangents.get()
+            assert np.array_equal(call()[1], expected[1])
+    assert moments > 50

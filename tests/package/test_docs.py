@@ -119,7 +119,7 @@ def test_the_reference_is_complete() -> None:
     for module in modules:
         public |= {f"{module}.{n}" for n in importlib.import_module(module).__all__}
     # PyTorch and JAX need not be here to know what the modules offer.
-    for module, path in (("torch", "torch/__init__.py"), ("jax", "jax.py")):
+    for module, path in (("torch", "torch/__init__.py"), ("jax", "jax/__init__.py")):
         (offered,) = re.findall(r"__all__ = \[(.*?)\]", text(ROOT / "cupyrnn" / path), re.DOTALL)
         public |= {f"cupyrnn.{module}.{n}" for n in re.findall(r'"(\w+)"', offered)}
     assert in_reference() == public

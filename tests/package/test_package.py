@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 import cupyrnn
+import cupyrnn.parallel
+from cupyrnn import raw_ops
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,17 +149,76 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert cupyrnn.__version__ in root.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_no_hint_names_a_package_that_no_index_has() -> None:
-    """Who has a clone installs extras from it."""
-    for path in Path(cupyrnn.__file__).parent.rglob("*.py"):
-        assert "cupyrnn[" not in path.read_text(encoding="utf-8"), path
+def extras_of_the_project() -> dict[str, list[str]]:
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = toml.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    return project["optional-dependencies"]  # type: ignore[no-any-return]
+
+
+def test_hints_name_extras_that_there_are() -> None:
+    texts = [p.read_text(encoding="utf-8") for p in Path(cupyrnn.__file__).parent.rglob("*.py")]
+    named = set(re.findall(r"\bcupyrnn\[(\w+)\]", "".join(texts)))
+    assert {"torch", "demo", "cudnn13"} <= named <= {*extras_of_the_project()}
+    assert not re.search(r"install ['\"]\.\[", "".join(texts))
+
+
+WORDS = [
+    ("block_lstm", "batch_first", "arrays [T, B, ·]: transpose them"),
+    ("cudnn_rnn", "batch_first", "time_major=False"),
+    ("block_gru", "bidirectional", "a second call with reverse=True, or stacked_rnn"),
+    ("stacked_rnn", "bidirectional", 'direction="bidirectional"'),
+    ("block_lstm_grad", "lengths", "sequence_lengths"),
+    ("block_lstm", "hidden_size", "w, whose shape says it"),
+    ("init_params", "hidden_size", "num_units"),
+    ("cudnn_rnn", "return_sequences", "nothing: output has every step, output_h the last"),
+    ("block_lstm", "cellclip", "cell_clip"),
+    ("cudnn_rnn", "cell_clip", "none: an LSTM of CudnnRNN does not clip"),
+    ("cudnn_rnn", "H0", "input_h"),
+    ("stacked_rnn_backprop", "output_bakprop", "output_backprop"),
+]
+
+
+@pytest.mark.parametrize(("function", "word", "expected"), WORDS)
+def test_another_librarys_word_is_answered_with_the_one_that_fits(
+    function: str, word: str, expected: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(cupyrnn, function)(**{word: 1})
+    assert str(caught.value) == f"{function}: there is no {word}, expected {expected}"
+
+
+def test_every_function_says_what_does_not_fit() -> None:
+    modules = (cupyrnn, raw_ops, cupyrnn.parallel)
+    functions = [getattr(m, n) for m in modules for n in m.__all__]
+    functions = [f for f in functions if inspect.isfunction(f) and f.__name__ != "vjp"]
+    assert len(functions) > 75
+    for function in functions:
+        name, takes = function.__name__, inspect.signature(function).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in takes) or not takes:
+            continue
+        with pytest.raises(TypeError, match=f"^{name}: there is no zzz, expected some of "):
+            function(zzz=1)
+        first = [p for p in takes if p.kind is p.POSITIONAL_OR_KEYWORD]
+        number = f"{len(first) + 1} arguments?"
+        with pytest.raises(TypeError, match=f"^{name}: {number} by position, expected "):
+            function(*range(len(first) + 1))
+        needed = [p.name for p in takes if p.default is p.empty]
+        if needed:
+            with pytest.raises(TypeError, match=f"^{name}: {', '.join(needed)} (is|are) missing"):
+                function()
+        if first:
+            with pytest.raises(TypeError, match=f"^{name}: {first[0].name} is given by position"):
+                function(1, **{first[0].name: 1})
+
+
+def test_an_error_of_the_op_itself_stays() -> None:
+    with pytest.raises(TypeError, match=r"^block_lstm: x is None, expected a numpy\."):
+        cupyrnn.block_lstm(None, None, None, None, None)  # type: ignore[arg-type, type-var]
 
 
 def test_the_extras_go_together() -> None:
     """CuPy comes with a compiler of its own CUDA, and nothing beside it brings another."""
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    project = toml.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
+    extras = extras_of_the_project()
     for version in ("12", "13"):
         (cupy,) = extras[f"cuda{version}x"]
         assert cupy.startswith(f"cupy-cuda{version}x[ctk]>=14.2")
