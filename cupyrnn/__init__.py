@@ -223,4 +223,8 @@ if not TYPE_CHECKING:  # or every name would be one, for a type checker
                 return importlib.import_module(f"{__name__}.{name}")
             except ModuleNotFoundError as error:
                 raise AttributeError(f"cupyrnn.{name} needs {error.name}: {error}") from error
+        if name == "reference":
+            from .cells import reference
+
+            return reference
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,7 @@
-"""The recurrences as plainly as they can be written: step by step, [x, h] concatenated.
+"""The gradients of the recurrences as plainly as they can be written, and CudnnRNN's nets.
 
-Any dtype NumPy computes in, complex and long double included. Gates by name, so that the order of
-the columns is stated here independently of the package. CudnnRNN goes sequence by sequence too, in
-vectors, and its packed layout is stated once more.
+Forward they are `cupyrnn.reference`. Any dtype NumPy computes in, long double included. CudnnRNN
+goes sequence by sequence, and its packed layout is stated once more.
 """
 
 from __future__ import annotations
@@ -11,63 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from cupyrnn import reference
+
 GATES = {"icfo": ("i", "ci", "f", "o"), "ifco": ("i", "f", "ci", "o")}
 
-
-def sigmoid(z: Any) -> Any:
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-z))
-
-
-def hard_sigmoid(z: Any) -> Any:
-    """A line through 1/2 at 0, but 0 and 1 where it would leave them; z is scaled already."""
-    line = z + 0.5
-    return np.where(line.real <= 0, 0, np.where(line.real >= 1, 1, line))
-
-
-# The activations of gates, and their slopes where they are g.
-ACTIVATIONS: dict[str, tuple[Any, Any]] = {
-    "sigmoid": (sigmoid, lambda g: g * (1 - g)),
-    "hard_sigmoid_0.2": (lambda z: hard_sigmoid(z / 5), lambda g: (g > 0) * (g < 1) / 5),
-    "hard_sigmoid_1/6": (lambda z: hard_sigmoid(z / 6), lambda g: (g > 0) * (g < 1) / 6),
+# The slopes of the gates' activations, where they are g.
+SLOPES: dict[str, Any] = {
+    "sigmoid": lambda g: g * (1 - g),
+    "hard_sigmoid_0.2": lambda g: (g > 0) * (g < 1) / 5,
+    "hard_sigmoid_1/6": lambda g: (g > 0) * (g < 1) / 6,
 }
-
-
-def lstm(
-    x: Any,
-    cs_prev: Any,
-    h_prev: Any,
-    w: Any,
-    b: Any,
-    peephole: tuple[Any, Any, Any] | None = None,
-    forget_bias: float = 0.0,
-    clip: float | None = None,
-    gate_order: str = "icfo",
-    activation: str = "sigmoid",
-) -> tuple[Any, ...]:
-    """Return i, cs, f, o, ci, co, h, each [T, B, H]."""
-    sigmoid, _ = ACTIVATIONS[activation]
-    T, B, _ = x.shape
-    H = cs_prev.shape[1]
-    wci, wcf, wco = peephole or (0, 0, 0)
-    out = {n: np.zeros((T, B, H), x.dtype) for n in ("i", "cs", "f", "o", "ci", "co", "h")}
-    for t in range(T):
-        z = dict(
-            zip(GATES[gate_order], np.split(np.hstack([x[t], h_prev]) @ w + b, 4, 1), strict=True)
-        )
-        i = sigmoid(z["i"] + cs_prev * wci)
-        f = sigmoid(z["f"] + forget_bias + cs_prev * wcf)
-        ci = np.tanh(z["ci"])
-        cs = i * ci + f * cs_prev
-        if clip is not None:
-            cs = np.where(cs.real > clip, clip, np.where(cs.real < -clip, -clip, cs))
-        o = sigmoid(z["o"] + cs * wco)
-        co = np.tanh(cs)
-        h = o * co
-        for name, value in {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}.items():
-            out[name][t] = value
-        cs_prev, h_prev = cs, h
-    return tuple(out.values())
 
 
 def lstm_grad(
@@ -84,7 +36,7 @@ def lstm_grad(
     activation: str = "sigmoid",
 ) -> dict[str, Any]:
     """Return the gradients by TensorFlow's names, and the gate gradients as `dgates`."""
-    _, slope = ACTIVATIONS[activation]
+    slope = SLOPES[activation]
     i, cs, f, o, ci, co, h = saved
     T, B, I = x.shape
     H = cs_prev.shape[1]
@@ -120,27 +72,6 @@ def lstm_grad(
     return g | {"cs_prev_grad": dc, "h_prev_grad": dh}
 
 
-def gru(
-    x: Any,
-    h_prev: Any,
-    w_ru: Any,
-    w_c: Any,
-    b_ru: Any,
-    b_c: Any,
-    activation: str = "sigmoid",
-) -> tuple[Any, ...]:
-    """Return r, u, c, h, each [T, B, H]."""
-    sigmoid, _ = ACTIVATIONS[activation]
-    steps = []
-    for x_t in x:
-        r, u = np.split(sigmoid(np.hstack([x_t, h_prev]) @ w_ru + b_ru), 2, 1)
-        c = np.tanh(np.hstack([x_t, h_prev * r]) @ w_c + b_c)
-        h_prev = (1 - u) * c + u * h_prev
-        steps.append((r, u, c, h_prev))
-    shape = (0, *h_prev.shape)
-    return tuple(np.stack(a) for a in zip(*steps, strict=True)) or (np.zeros(shape, x.dtype),) * 4
-
-
 def gru_grad(
     x: Any,
     h_prev: Any,
@@ -151,7 +82,7 @@ def gru_grad(
     activation: str = "sigmoid",
 ) -> dict[str, Any]:
     """Return the gradients by name, and those of the gates as `d_r_bar_u_bar` and `d_c_bar`."""
-    _, slope = ACTIVATIONS[activation]
+    slope = SLOPES[activation]
     r, u, c, h = saved
     T, B, I = x.shape
     H = h_prev.shape[1]
@@ -221,28 +152,27 @@ def cudnn_weights(
     return found
 
 
-def _cudnn_step(
+def _cudnn_steps(
     mode: str, w: dict[str, Any], x: Any, h: Any, c: Any, activation: str
-) -> dict[str, Any]:
-    """One step of one sequence: vectors in, vectors out, with all that the gradient needs."""
-    G, (sigmoid, _) = CUDNN_GATES[mode], ACTIVATIONS[activation]
-    a = (np.tile(x, G) if w["W"] is None else w["W"] @ x) + w["bW"]
-    q = w["R"] @ h + w["bR"]
-    s = {"x": x, "h_before": h, "c_before": c, "c": c}
+) -> list[dict[str, Any]]:
+    """Return the steps of one sequence, with all that the gradient needs."""
+    G, H = CUDNN_GATES[mode], len(c)
+    W = np.tile(np.eye(H, dtype=x.dtype), (G, 1)) if w["W"] is None else w["W"]
+    bias, gates = w["bW"] + w["bR"], {"recurrent_activation": activation}
     if mode == "lstm":
-        i, f, g, o = np.split(a + q, 4)
-        i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
-        c = f * c + i * g
-        full = o * np.tanh(c)
-        h = full if w["proj"] is None else w["proj"] @ full
-        return s | {"i": i, "f": f, "g": g, "o": o, "c": c, "full": full, "h": h}
-    if mode == "gru":
-        (ar, au, an), (qr, qu, qn) = np.split(a, 3), np.split(q, 3)
-        r, u = sigmoid(ar + qr), sigmoid(au + qu)
-        n = np.tanh(an + r * qn)
-        return s | {"r": r, "u": u, "n": n, "qn": qn, "h": (1 - u) * n + u * h}
-    z = a + q
-    return s | {"h": np.tanh(z) if mode == "rnn_tanh" else np.where(z.real > 0, z, 0)}
+        both = np.concatenate([W, w["R"]], 1).T
+        w_p = None if w["proj"] is None else w["proj"].T
+        out: Any = reference.lstm(x, c, h, both, bias, w_p=w_p, gate_order="ifco", **gates)
+        c_before = [c, *out.cs[:-1]]
+        found = {"i": out.i, "f": out.f, "g": out.ci, "o": out.o, "c": out.cs}
+        found |= {"full": out.o * out.co, "c_before": c_before}
+    elif mode == "gru":
+        out = reference.gru_reset_after(x, h, W.T, w["R"].T, w["bW"], w["bR"], **gates)
+        found = {"r": out.r, "u": out.u, "n": out.c, "qn": out.hc}
+    else:
+        out, found = reference.simple_rnn(x, h, W.T, w["R"].T, bias, relu=mode == "rnn_relu"), {}
+    found = {"c": [c] * len(x)} | found | {"x": x, "h": out.h, "h_before": [h, *out.h[:-1]]}
+    return [{n: a[t] for n, a in found.items()} for t in range(len(x))]
 
 
 def _cudnn_step_grad(
@@ -256,7 +186,7 @@ def _cudnn_step_grad(
 ) -> tuple[Any, Any, Any]:
     """Add to the gradients `g` of the weights; return those of x and of h and c before."""
     direct: Any = 0
-    _, slope = ACTIVATIONS[activation]
+    slope = SLOPES[activation]
     if mode == "lstm":
         if w["proj"] is not None:
             g["proj"] += np.outer(dh, s["full"])
@@ -309,14 +239,11 @@ def _cudnn_run(
         y = np.zeros((T, B, D * h.shape[2]), x.dtype)
         for b in range(B):
             for d in range(D):
-                pl, steps = layer * D + d, []
+                pl, times = layer * D + d, np.arange(int(lengths[b]))[:: -1 if d else 1]
                 h_now, c_now = h[pl, b], c[pl, b]
-                times = range(int(lengths[b]))
-                for t in reversed(times) if d else times:
-                    steps.append(
-                        _cudnn_step(mode, weights[layer, d], x[t, b], h_now, c_now, activation)
-                    )
-                    h_now, c_now = steps[-1]["h"], steps[-1]["c"]
+                steps = _cudnn_steps(mode, weights[layer, d], x[times, b], h_now, c_now, activation)
+                for t, step in zip(times, steps, strict=True):
+                    h_now, c_now = step["h"], step["c"]
                     y[t, b, d * len(h_now) : (d + 1) * len(h_now)] = h_now
                 h_last[pl, b], c_last[pl, b] = h_now, c_now
                 saved[layer, d, b] = steps

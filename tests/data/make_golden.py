@@ -23,9 +23,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import reference
+
+import cupyrnn
 
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -206,11 +209,16 @@ def reference_forward(case: dict[str, Any], arrays: Arrays) -> Arrays:
     op = OPS[case["op"]]
     a, more = _wide(case, arrays)
     if case["op"] == GRU:
-        outputs = reference.gru(*(a[name] for name in op.inputs))
+        outputs: Any = cupyrnn.reference.gru(*(a[name] for name in op.inputs))
     else:
-        more["forget_bias"] = case.get("forget_bias", op.forget_bias)
         inputs = (a[name] for name in ("x", "cs_prev", "h_prev", "w", "b"))
-        outputs = reference.lstm(*inputs, clip=clip_bound(case), **more)
+        order, peephole = more["gate_order"], more["peephole"] or ()
+        outputs = cupyrnn.reference.lstm(
+            *(*inputs, *peephole),
+            forget_bias=case.get("forget_bias", op.forget_bias),
+            cell_clip=clip_bound(case),
+            gate_order=order,
+        )
     return {
         name: out if op.sequence else out[0] for name, out in zip(op.outputs, outputs, strict=True)
     }

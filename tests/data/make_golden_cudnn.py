@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import reference

@@ -72,7 +72,8 @@ def test_lstm_agrees_with_plain_loop(
     )
     clip = float(np.dtype(dtype).type(0.9))
     exact = wide(inputs)
-    expected = lstms.plain(exact, **attributes, forget_bias=0.6, clip=clip, activation=activation)
+    given = attributes | {"forget_bias": 0.6, "cell_clip": clip}
+    expected = lstms.plain(exact, **given, recurrent_activation=activation)
     assert_all_parts(out.i, out.f, out.o)
     if np.dtype(dtype).itemsize > 2:  # halves round the state from step to step
         for name, a, e in zip(out._fields, out, expected, strict=True):
@@ -110,7 +111,7 @@ def test_gru_agrees_with_plain_loop(
     assert_all_parts(out.r, out.u)
     exact = wide(inputs)
     if np.dtype(dtype).itemsize > 2:
-        expected = reference.gru(**exact, activation=activation)
+        expected = cupyrnn.reference.gru(**exact, recurrent_activation=activation)
         for name, a, e in zip(out._fields, out, expected, strict=True):
             assert_close(a, e, dtype, name, at_least=1.0)
     d_h = (1 + rng.standard_normal(out.h.shape)).astype(dtype)

@@ -11,7 +11,6 @@ from checks import assert_close, assert_gradients, layouts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems.grus import by_input, grads, plain_grads, problem
-from reference import gru
 
 import cupyrnn
 from cupyrnn import GRUGrads, GRUOutputs
@@ -36,7 +35,7 @@ def test_sequence_agrees_with_plain_loop(
     shape = ops.shape(shape)
     inputs = problem(rng, shape, dtype)
     wide = dict(zip(inputs, wider(inputs.values()), strict=True))
-    out, expected = ops.block_gru(**inputs), gru(**wide)
+    out, expected = ops.block_gru(**inputs), cupyrnn.reference.gru(**wide)
     for name, a, e in zip(out._fields, out, expected, strict=True):
         assert a.dtype == dtype
         assert_close(a, e, dtype, name, at_least=1.0)
@@ -252,7 +251,7 @@ def test_half_formats_compute_in_float32(ops: Any, dtype: str, rng: np.random.Ge
     wide = dict(zip(inputs, wider(inputs.values()), strict=True))
     out = ops.block_gru(**inputs)
     unit = 2.0**-11 if dtype == "float16" else 2.0**-8
-    for name, a, e in zip(out._fields, out, gru(**wide), strict=True):
+    for name, a, e in zip(out._fields, out, cupyrnn.reference.gru(**wide), strict=True):
         assert a.dtype == kind
         if ops.xp is not np:
             # On a GPU h is rounded before each product, which is what tensor cores take.

@@ -45,7 +45,7 @@ def test_sequence_agrees_with_plain_loop(
     inputs = problem(rng, shape, peephole, dtype)
     wide = {n: a.astype(np.float64) for n, a in inputs.items()}
     out = ops.block_lstm(**inputs, forget_bias=0.6, cell_clip=clip or 0, gate_order=gate_order)
-    expected = plain(wide, forget_bias=0.6, clip=clip, gate_order=gate_order)
+    expected = plain(wide, forget_bias=0.6, cell_clip=clip, gate_order=gate_order)
     assert clip is None or shape == SHAPES[0] or np.any(np.abs(expected.cs) == clip)
     for name, a, e in zip(out._fields, out, expected, strict=True):
         assert a.dtype == dtype
@@ -268,7 +268,7 @@ def test_defaults_are_those_of_the_op_with_that_gate_order(
     inputs["cs_prev"] *= 10
     for gate_order, forget_bias, clip in (("icfo", 1.0, 3.0), ("ifco", 0.0, None)):
         out = ops.block_lstm(**inputs, gate_order=gate_order)  # type: ignore[arg-type]
-        expected = plain(inputs, forget_bias=forget_bias, clip=clip, gate_order=gate_order)
+        expected = plain(inputs, forget_bias=forget_bias, cell_clip=clip, gate_order=gate_order)
         assert_close(out.cs, expected.cs, "float64", gate_order)
         assert (np.abs(out.cs).max() > 3) == (clip is None)
 
@@ -436,7 +436,7 @@ def test_half_formats_compute_in_float32(
     inputs = problem(rng, ops.shape((40, 33, 3, 33)), peephole, kind)
     wide = {n: a.astype(np.float64) for n, a in inputs.items()}
     out = ops.block_lstm(**inputs)
-    expected = plain(wide, forget_bias=1.0, clip=3.0)
+    expected = plain(wide, forget_bias=1.0, cell_clip=3.0)
     unit = 2.0**-11 if dtype == "float16" else 2.0**-8
     for name, a, e in zip(out._fields, out, expected, strict=True):
         assert a.dtype == kind
@@ -545,7 +545,7 @@ def test_long_double_reference_agrees(rng: np.random.Generator) -> None:
     inputs = problem(rng, (200, 4, 8, 16), True)
     wide = {n: a.astype(np.longdouble) for n, a in inputs.items()}
     out = cupyrnn.block_lstm(**inputs)
-    expected = plain(wide, forget_bias=1.0, clip=3.0)
+    expected = plain(wide, forget_bias=1.0, cell_clip=3.0)
     for name, a, e in zip(out._fields, out, expected, strict=True):
         assert np.abs(a - e).max() <= 1e-14 * np.abs(e).max(), name
 

@@ -178,10 +178,7 @@ class Block(NamedTuple):
 
 
 def _lstm_steps(inputs: dict[str, Any], attributes: dict[str, Any]) -> tuple[Any, ...]:
-    five = (inputs[n] for n in ("x", "cs_prev", "h_prev", "w", "b"))
-    more = {n: attributes[n] for n in ("forget_bias", "gate_order")}
-    clip = attributes["cell_clip"] or None
-    return reference.lstm(*five, lstms.peephole_of(inputs), clip=clip, **more)
+    return cupyrnn.reference.lstm(**inputs, **attributes)
 
 
 def _lstm_steps_grad(
@@ -194,7 +191,7 @@ def _lstm_steps_grad(
 
 
 def _gru_steps(inputs: dict[str, Any], attributes: dict[str, Any]) -> tuple[Any, ...]:
-    return reference.gru(**inputs)
+    return cupyrnn.reference.gru(**inputs)
 
 
 def _gru_steps_grad(

@@ -118,6 +118,7 @@ def test_the_reference_is_complete() -> None:
     public = {f"cupyrnn.{n}" for n in cupyrnn.__all__ if n != "raw_ops"}
     for module in modules:
         public |= {f"{module}.{n}" for n in importlib.import_module(module).__all__}
+    public |= {f"cupyrnn.reference.{n}" for n in cupyrnn.reference.__all__}
     # PyTorch and JAX need not be here to know what the modules offer.
     for module, path in (("torch", "torch/__init__.py"), ("jax", "jax/__init__.py")):
         (offered,) = re.findall(r"__all__ = \[(.*?)\]", text(ROOT / "cupyrnn" / path), re.DOTALL)

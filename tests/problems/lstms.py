@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from reference import lstm
 
-from cupyrnn import LSTMGrads, LSTMOutputs
+from cupyrnn import LSTMGrads, LSTMOutputs, reference
 
 GRADIENT_NAMES = LSTMGrads._fields
 PEEPHOLES = ("wci", "wcf", "wco")
@@ -33,8 +32,7 @@ def peephole_of(inputs: dict[str, Any]) -> tuple[Any, Any, Any] | None:
 
 def plain(inputs: dict[str, Any], **attributes: Any) -> LSTMOutputs:
     """The reference on the same inputs."""
-    first = (inputs[n] for n in ("x", "cs_prev", "h_prev", "w", "b"))
-    return LSTMOutputs(*lstm(*first, peephole_of(inputs), **attributes))
+    return reference.lstm(**inputs, **attributes)
 
 
 def grads(

@@ -1,0 +1,76 @@
+"""The definitions by themselves: dtypes, tangents, no steps, one sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import assert_close
+
+import cupyrnn
+from cupyrnn import reference
+
+T, B, K, H, P = 5, 3, 2, 4, 3
+ARGUMENTS: dict[str, Any] = {
+    "lstm": [(B, H), (B, P), (K + P, 4 * H), (4 * H,), (H,), (H,), (H,), (H, P)],
+    "gru": [(B, H), (K + H, 2 * H), (K + H, H), (2 * H,), (H,)],
+    "gru_reset_after": [(B, H), (K, 3 * H), (H, 3 * H), (3 * H,), (3 * H,)],
+    "simple_rnn": [(B, H), (K, H), (H, H), (H,)],
+}
+ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
+    "lstm": [{}, {"cell_clip": 0.5, "recurrent_activation": "hard_sigmoid_1/6"}],
+    "simple_rnn": [{}, {"relu": True}],
+}
+CASES = [(name, more) for name in ARGUMENTS for more in ATTRIBUTES.get(name, [{}])]
+each_case = pytest.mark.parametrize(("name", "more"), CASES)
+
+
+def arguments(name: str, rng: np.random.Generator) -> list[Any]:
+    return [0.7 * rng.standard_normal(s) for s in [(T, B, K), *ARGUMENTS[name]]]
+
+
+@each_case
+def test_any_dtype(name: str, more: dict[str, Any], rng: np.random.Generator) -> None:
+    """And a tangent beside each argument: the derivative, by central differences in long double."""
+    given, function = arguments(name, rng), getattr(reference, name)
+    out = function(*given, **more)
+    wide = [a.astype(np.longdouble) for a in given]
+    for a, e in zip(out, function(*wide, **more), strict=True):
+        assert e.dtype == np.longdouble
+        assert_close(a, e, "float64", name)
+    for n, a in enumerate(given):
+        direction, step = rng.standard_normal(a.shape), np.longdouble(1e-8)
+        moved = function(*given[:n], a + 1e-100j * direction, *given[n + 1 :], **more)
+        plus, minus = (
+            function(*wide[:n], wide[n] + s * direction, *wide[n + 1 :], **more)
+            for s in (step, -step)
+        )
+        for d, p, m in zip(moved, plus, minus, strict=True):
+            np.testing.assert_allclose(
+                d.imag / 1e-100, ((p - m) / (2 * step)).astype(float), atol=1e-9
+            )
+
+
+@each_case
+def test_no_steps_and_one_sequence(
+    name: str, more: dict[str, Any], rng: np.random.Generator
+) -> None:
+    (x, *others), function = arguments(name, rng), getattr(reference, name)
+    states = 2 if name == "lstm" else 1
+    for a, e in zip(function(x[:0], *others, **more), function(x, *others, **more), strict=True):
+        assert a.shape == (0, *e.shape[1:])
+    one = [s[1] for s in others[:states]]
+    alone = function(x[:, 1], *one, *others[states:], **more)
+    for a, e in zip(alone, function(x, *others, **more), strict=True):
+        assert_close(a, e[:, 1], "float64", name)
+
+
+def test_the_lstm_with_a_projection_is_that_of_stacked_rnn(rng: np.random.Generator) -> None:
+    x, c, h, *weights = arguments("lstm", rng)
+    out = reference.lstm(x, c, h, *weights, forget_bias=1, cell_clip=0.7)
+    found = cupyrnn.stacked_rnn(
+        x, h[None], c[None], [cupyrnn.PeepholeLSTMParams(*weights)], cell_clip=0.7
+    )
+    assert_close(found.output, out.h, "float64", "output")
+    assert_close(found.output_c[0], out.cs[-1], "float64", "output_c")
