@@ -297,6 +297,13 @@ def test_jvp_of_nodes_and_of_their_gradients(op_type: Any, seed: int) -> None:
             assert close.mean() > 0.97 if close.size else True
 
 
+def test_parameters_that_no_activation_has(rng: np.random.Generator) -> None:
+    """They are ignored, as by ONNX Runtime: exporters write them."""
+    inputs = node(rng, "RNN", 1)
+    given = cupyrnn.run_onnx_node("RNN", inputs, activation_alpha=[0.3, 0.2], activation_beta=[1.0])
+    np.testing.assert_array_equal(given.Y, cupyrnn.run_onnx_node("RNN", inputs).Y)
+
+
 def with_defaults(name: str) -> Activation:
     return Activation(name, FUNCTIONS[name].alpha or 0.0, FUNCTIONS[name].beta or 0.0)
 

@@ -1,4 +1,4 @@
-"""Weights by gate, DyNet's, nets joined and split, quantized ones: beside loops written out."""
+"""Weights by gate, DyNet's, nets joined and split, quantized ones: beside the definitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
-from cupyrnn import Gate
+from cupyrnn import Gate, reference
 
 # ruff: noqa: E501 - a case a line
 
@@ -41,25 +41,23 @@ def gates_of(rng: np.random.Generator, mode: str, L: int, D: int, P: int = H) ->
     ]
 
 
-def loop(gates: dict[str, Gate], mode: str, x: Any, projection: Any = None) -> Any:
-    """One layer in one direction, a gate at a time."""
-    h, c = np.zeros((B, H if projection is None else len(projection))), np.zeros((B, H))
-    outputs = []
-    for x_t in x:
-        of_x = {n: x_t @ g.input.T + g.bias for n, g in gates.items()}
-        of_h = {n: h @ g.recurrent.T + g.recurrent_bias for n, g in gates.items()}
-        both = {n: of_x[n] + of_h[n] for n in gates}
-        if mode == "lstm":
-            c = sigmoid(both["f"]) * c + sigmoid(both["i"]) * np.tanh(both["ci"])
-            h = sigmoid(both["o"]) * np.tanh(c)
-            h = h if projection is None else h @ projection.T
-        elif mode == "gru":
-            u = sigmoid(both["u"])
-            h = u * h + (1 - u) * np.tanh(of_x["c"] + sigmoid(both["r"]) * of_h["c"])
-        else:
-            h = np.tanh(both["h"]) if mode == "rnn_tanh" else np.maximum(both["h"], 0)
-        outputs.append(h)
-    return np.array(outputs)
+def columns(gates: dict[str, Gate], field: str) -> Any:
+    """Return a field of all gates, each of whose units is a column."""
+    return np.concatenate([getattr(gate, field).T for gate in gates.values()], axis=-1)
+
+
+def plain(gates: dict[str, Gate], mode: str, x: Any, projection: Any = None) -> Any:
+    """One layer in one direction by the definitions."""
+    w_x, w_h, b_x, b_h = (columns(gates, field) for field in Gate._fields[:4])
+    h, c = np.zeros((B, len(w_h))), np.zeros((B, H))
+    if mode == "gru":
+        return reference.gru_reset_after(x, h, w_x, w_h, b_x, b_h).h
+    if mode != "lstm":
+        return reference.simple_rnn(x, h, w_x, w_h, b_x + b_h, relu=mode == "rnn_relu").h
+    w_p = None if projection is None else projection.T
+    peepholes = [p for n in "ifo" if (p := gates[n].peephole) is not None]
+    w = np.concatenate([w_x, w_h])
+    return reference.lstm(x, c, h, w, b_x + b_h, *peepholes, w_p=w_p, gate_order="ifco").h
 
 
 def output(packed: cupyrnn.PackedParams, x: Any) -> Any:
@@ -76,9 +74,9 @@ def test_nets_by_gate(mode: Any, D: int, rng: np.random.Generator) -> None:
     assert packed[1:7] == (2, H, I, mode, direction, 0)
     x = expected = rng.standard_normal((T, B, I))
     for layer in range(2):
-        ways = [loop(gates[layer * D], mode, expected)]
+        ways = [plain(gates[layer * D], mode, expected)]
         if D == 2:
-            ways.append(loop(gates[layer * D + 1], mode, expected[::-1])[::-1])
+            ways.append(plain(gates[layer * D + 1], mode, expected[::-1])[::-1])
         expected = np.concatenate(ways, axis=2)
     assert_close(output(packed, x), expected, "float64", "output")
     for back, given in zip(cupyrnn.params_to_gates(packed), gates, strict=True):
@@ -94,7 +92,7 @@ def test_a_projection_by_gate(rng: np.random.Generator) -> None:
     (gates,), projection = gates_of(rng, "lstm", 1, 1, P=1), rng.standard_normal((1, H))
     packed = cupyrnn.params_from_gates([gates], projections=[projection])
     x = rng.standard_normal((T, B, I))
-    assert_close(output(packed, x), loop(gates, "lstm", x, projection), "float64", "output")
+    assert_close(output(packed, x), plain(gates, "lstm", x, projection), "float64", "output")
 
 
 def test_peepholes_by_gate(rng: np.random.Generator) -> None:
@@ -104,15 +102,7 @@ def test_peepholes_by_gate(rng: np.random.Generator) -> None:
     weights = cupyrnn.block_lstm_from_gates(gates)
     x, c, h = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
     out = cupyrnn.block_lstm(x, c, h, **weights.arguments, forget_bias=0, cell_clip=0)
-    for x_t, h_t in zip(x, out.h, strict=True):
-        z = {
-            n: x_t @ g.input.T + g.bias + h @ g.recurrent.T + g.recurrent_bias
-            for n, g in gates.items()
-        }
-        i, f = (sigmoid(z[n] + gates[n].peephole * c) for n in "if")
-        c = f * c + i * np.tanh(z["ci"])
-        h = sigmoid(z["o"] + gates["o"].peephole * c) * np.tanh(c)
-        assert_close(h_t, h, "float64", "h")
+    assert_close(out.h, plain(gates, "lstm", x), "float64", "h")
     again = cupyrnn.block_lstm_from_gates(cupyrnn.block_lstm_to_gates(**weights.arguments))
     for a, e in zip(again, weights, strict=True):
         np.testing.assert_array_equal(a, e)
@@ -172,7 +162,7 @@ def test_the_update_gate_of_a_net(activation: Any, rng: np.random.Generator) -> 
 
 
 def test_dynet(rng: np.random.Generator) -> None:
-    """Gates i, f, o, g, and 1 added to the forget gate, written out."""
+    """Gates i, f, o, g, and 1 added to the forget gate."""
     weights = [
         (
             rng.standard_normal((4 * H, K)),
@@ -184,13 +174,10 @@ def test_dynet(rng: np.random.Generator) -> None:
     packed = cupyrnn.params_from_dynet(weights)
     x = expected = rng.standard_normal((T, B, I))
     for w_x, w_h, b in weights:
-        h, c, outputs = np.zeros((B, H)), np.zeros((B, H)), []
-        for x_t in expected:
-            i, f, o, g = np.split(x_t @ w_x.T + h @ w_h.T + b, 4, axis=1)
-            c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
-            h = sigmoid(o) * np.tanh(c)
-            outputs.append(h)
-        expected = np.array(outputs)
+        i, f, o, g = np.split(np.concatenate([w_x, w_h], 1).T, 4, axis=1)
+        w, b = np.concatenate([i, f, g, o], 1), b.reshape(4, H)[[0, 1, 3, 2]].reshape(-1)
+        first = np.zeros((2, B, H))
+        expected = reference.lstm(expected, *first, w, b, forget_bias=1, gate_order="ifco").h
     assert_close(output(packed, x), expected, "float64", "output")
     for back, given in zip(cupyrnn.params_to_dynet(packed), weights, strict=True):
         for a, e in zip(back, given, strict=True):

@@ -101,17 +101,18 @@ def test_the_fused_cell_is_block_lstm(rng: np.random.Generator) -> None:
 
 
 def cudnn_compatible_gru(v: dict[str, Any], x: Any) -> Any:
-    """CudnnCompatibleGRUCell by the equations of its docstring, over [T, B, I]."""
-    h = np.zeros((x.shape[1], len(v["candidate/hidden_projection/kernel"])))
-    outputs = []
-    for x_t in x:
-        z = np.concatenate([x_t, h], 1) @ v["gates/kernel"] + v["gates/bias"]
-        r, u = np.split(1 / (1 + np.exp(-z)), 2, axis=1)
-        of_x = x_t @ v["candidate/input_projection/kernel"] + v["candidate/input_projection/bias"]
-        of_h = h @ v["candidate/hidden_projection/kernel"] + v["candidate/hidden_projection/bias"]
-        h = (1 - u) * np.tanh(of_x + r * of_h) + u * h
-        outputs.append(h)
-    return np.array(outputs)
+    """CudnnCompatibleGRUCell over [T, B, I]: r and u have one bias, c two."""
+    K, H = v["candidate/input_projection/kernel"].shape
+    gates, bias = v["gates/kernel"], v["gates/bias"]
+    w_x, w_h = (
+        np.concatenate([rows, v[f"candidate/{part}_projection/kernel"]], 1)
+        for part, rows in (("input", gates[:K]), ("hidden", gates[K:]))
+    )
+    b_x, b_h = (
+        np.concatenate([b, v[f"candidate/{part}_projection/bias"]])
+        for part, b in (("input", bias), ("hidden", 0 * bias))
+    )
+    return cupyrnn.reference.gru_reset_after(x, np.zeros((x.shape[1], H)), w_x, w_h, b_x, b_h).h
 
 
 def test_the_cudnn_compatible_gru_cell(rng: np.random.Generator) -> None:
