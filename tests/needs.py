@@ -16,6 +16,7 @@ REASONS = {
     "fork": "needs os.fork",
     "h5py": "needs h5py: pip install '.[oracle]'",
     "jax": "needs JAX: pip install '.[jax]'",
+    "linux": "needs Linux",
     "keras": "needs Keras: pip install '.[oracle]'",
     "matplotlib": "needs Matplotlib: pip install '.[demo]'",
     "ml_dtypes": "needs ml_dtypes: pip install '.[test]'",

@@ -63,8 +63,9 @@ def _stamp() -> bytes:
 
 def _folders() -> Iterator[Path]:
     """Yield where files may be, the first that can be written being that for new ones."""
-    if numba.config.CACHE_DIR:
-        yield Path(numba.config.CACHE_DIR, "cupyrnn")
+    chosen = getattr(numba.config, "CACHE_DIR", "")
+    if chosen:
+        yield Path(chosen, "cupyrnn")
     yield Path(__file__).with_name("__pycache__")
     yield Path(AppDirs(appname="numba", appauthor=False).user_cache_dir, "cupyrnn")
 

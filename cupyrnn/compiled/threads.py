@@ -44,16 +44,19 @@ from .cache import compiled_callback, compiled_function
 from .meeting import add_and_get, came_to, exchange, look_at, wait_for
 from .simd import OPTIONS, call_loop, part, read_word, write_word
 
-# Threads that a call has at most, with its own.
-_MOST = 256
+# Threads that a call has at most; how often one that finds no core idle does not look again.
+_MOST, _PATIENCE = 256, 7
 # Words that threads share, where compiled code finds them. Whether a call has the threads, and how
 # many there are. Of its job: the loop's address, its threads, its argument, whether it is for
-# float64, and how many threads are done. Each thread has words of its own behind: a lock and a
+# float64, and how many threads are done. On which core the caller is, how many there are, and a
+# file's name. Each thread has words of its own behind: a lock and a
 # condition of the system's, for which 128 bytes are enough everywhere, how many parts it was given,
-# how often it was told that one will come, which thread it is, where the shared words are, and what
-# the system calls it.
+# how often it was told that one will come, which thread it is, where the shared words are, what the
+# system calls it, and what it leaves the caller's core with.
 _TAKEN, _SIZE, _LOOP, _N, _ARGUMENT, _DOUBLE, _DONE = 0, 64, 128, 136, 144, 152, 192
-_OWN, _CONDITION, _PARTS, _TOLD, _K, _JOB, _NAME = 512, 128, 256, 320, 384, 392, 400
+_CPU, _CPUS, _FILE = 256, 264, 320
+_OWN, _CONDITION, _PARTS, _TOLD, _K, _JOB, _NAME = 1024, 128, 256, 320, 384, 392, 400
+_STAYS, _LEFT, _TEXT, _MASK = 448, 456, 512, 576
 
 _POSIX = sys.platform != "win32"
 _int64 = types.int64
@@ -85,14 +88,83 @@ def _raise(own: int, word: int) -> None:
     _unlock(own)
 
 
+if sys.platform == "linux":
+    _core = _external("sched_getcpu", types.int32())
+    _get_mask = _external("sched_getaffinity", types.int32(types.int32, _int64, _int64))
+    _set_mask = _external("sched_setaffinity", types.int32(types.int32, _int64, _int64))
+    _open = _external("open", types.int32(_int64, types.int32))
+    _read = _external("read", _int64(types.int32, _int64, _int64))
+    _close = _external("close", types.int32(types.int32))
+
+    @part
+    def _running(own: int, file: int) -> int:
+        """Return how many threads of the system run or could: 0.00 0.00 0.00 RUNNING/ALL 0."""
+        opened = _open(file, 0)
+        length = _read(opened, own + _TEXT, 64)
+        _close(opened)
+        number, spaces = 0, 0
+        for k in range(length):
+            letter = read_word(own + _TEXT + k // 8 * 8) >> k % 8 * 8 & 255
+            if letter == 32:
+                spaces += 1
+            elif spaces == 3:
+                if letter < 48:
+                    return number
+                number = 10 * number + letter - 48
+        return 1 << 32
+
+    @part
+    def _note_core(job: int) -> None:
+        """Note where the caller is."""
+        write_word(job + _CPU, _core())
+
+    @part
+    def _leave(own: int, job: int) -> None:
+        """
+        Leave the caller's core, if another one is idle.
+
+        The system wakes a thread beside the one that wakes it, and there, in virtual machines, it
+        stays for milliseconds, whatever is idle. Two on one core and as many in all as there are
+        cores, or fewer: another one is idle.
+        """
+        core = read_word(job + _CPU)
+        if _core() != core or core >= 1024:
+            return
+        if read_word(own + _STAYS) > 0:
+            write_word(own + _STAYS, read_word(own + _STAYS) - 1)
+            return
+        if _running(own, job + _FILE) > read_word(job + _CPUS):
+            write_word(own + _STAYS, _PATIENCE)
+            return
+        if _get_mask(0, 128, own + _MASK) == 0:
+            word = own + _MASK + core // 64 * 8
+            allowed = read_word(word)
+            write_word(word, allowed & ~(1 << core % 64))
+            if _set_mask(0, 128, own + _MASK) == 0:  # it is not if no other core is allowed
+                write_word(word, allowed)
+                _set_mask(0, 128, own + _MASK)
+                write_word(own + _LEFT, read_word(own + _LEFT) + 1)
+
+else:
+
+    @part
+    def _note_core(job: int) -> None:
+        """Where the caller is cannot be told."""
+
+    @part
+    def _leave(own: int, job: int) -> None:
+        """Stay."""
+
+
 @part
-def _wait_for_part(own: int, turn: int, told: int) -> int:
+def _wait_for_part(own: int, job: int, turn: int, told: int) -> int:
     """Wait for the turn-th part, asleep but for a while after a word that it will come."""
     while True:
         _lock(own)
         while look_at(own + _PARTS) < turn and look_at(own + _TOLD) == told:
             _sleep(own + _CONDITION, own)
         _unlock(own)
+        _leave(own, job)
         told = look_at(own + _TOLD)
         if came_to(own + _PARTS, turn):
             return told
@@ -103,7 +175,7 @@ def _serve(own: int) -> None:
     k, job, turn, told = read_word(own + _K), read_word(own + _JOB), 0, 0
     while True:
         turn += 1
-        told = _wait_for_part(own, turn, told)
+        told = _wait_for_part(own, job, turn, told)
         n, loop = read_word(job + _N), read_word(job + _LOOP)
         _call(k, n, loop, read_word(job + _DOUBLE), read_word(job + _ARGUMENT))
         add_and_get(job + _DONE, 1)
@@ -126,6 +198,7 @@ def _have(job: int, serve: int, size: int) -> bool:
 
 def _tell(job: int, n: int) -> None:
     """Tell those there are of n - 1 threads that a part will come."""
+    _note_core(job)
     for k in range(1, min(n, look_at(job + _SIZE) + 1)):
         _raise(job + k * _OWN, _TOLD)
 
@@ -144,6 +217,7 @@ def _run(job: int, serve: int, n: int, loop: int, double: int, argument: int) ->
         write_word(job + _ARGUMENT, argument)
         write_word(job + _DOUBLE, double)
         write_word(job + _DONE, 0)
+        _note_core(job)
         for k in range(1, n):
             _raise(job + k * _OWN, _PARTS)
         _call(0, n, loop, double, argument)
@@ -173,7 +247,11 @@ def _shared_words() -> int:
         return 0
     take = ctypes.CDLL(None).calloc
     take.restype, take.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 2
-    return -(-(take(_MOST + 1, _OWN) or 0) // 64) * 64
+    job = -(-(take(_MOST + 1, _OWN) or 0) // 64) * 64
+    if job:
+        ctypes.c_int64.from_address(job + _CPUS).value = os.cpu_count() or 1
+        ctypes.memmove(job + _FILE, b"/proc/loadavg", 14)
+    return job
 
 
 _job = _shared_words()

@@ -88,6 +88,42 @@ def test_a_call_within_a_call_is_computed_by_one(threads: Any) -> None:
     assert threads.most() == threads.count()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason=needs.REASONS["linux"])
+def test_a_thread_leaves_the_core_of_the_caller_for_an_idle_one(threads: Any) -> None:
+    import numba
+
+    leave, note = threads._leave, threads._note_core
+
+    @numba.njit
+    def call(words: Any) -> None:
+        job = np.int64(words.ctypes.data)
+        note(job)
+        leave(job + threads._OWN, job)
+
+    def left(cores: int, file: bytes = b"/proc/loadavg") -> int:
+        words[threads._CPUS // 8] = cores
+        words.view("S1")[threads._FILE : threads._FILE + len(file) + 1] = [*map(chr, file), ""]
+        before = words[place]
+        call(words)
+        assert os.sched_getaffinity(0) == allowed
+        return int(words[place] - before)
+
+    words, allowed = np.zeros(4 * threads._OWN // 8, np.int64), os.sched_getaffinity(0)
+    place = (threads._OWN + threads._LEFT) // 8
+    several = int(len(allowed) > 1)
+    assert [left(10**6), left(10**6)] == [several] * 2
+    assert [left(0), *(left(10**6) for _ in range(threads._PATIENCE + 1))] == (
+        [0] * (threads._PATIENCE + 1) + [several]
+    )
+    assert left(10**6, b"/proc/nothing") == 0
+    words[:], whole, allowed = 0, allowed, {min(allowed)}
+    os.sched_setaffinity(0, allowed)
+    try:
+        assert left(10**6) == 0
+    finally:
+        os.sched_setaffinity(0, whole)
+
+
 def test_without_threads(compiled_loops: ModuleType) -> None:
     """As on Windows: nothing of the system's threads is asked for."""
     code = """
