@@ -44,7 +44,8 @@ def _seconds(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m cupyrnn.conformance",
-        description="Cases of ONNX's LSTM, GRU and RNN with what is right, and who has it right.",
+        description="Write test cases for ONNX's LSTM, GRU and RNN, and report which of them a"
+        " runtime gets right.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="write | run")
     write = commands.add_parser("write", help="write all cases into a folder")

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 # By the beginning of a feature; of several features the first that is found here counts.
 _SENTENCES = {
-    "sequence_lens with a 0": (
-        "nothing: that no step was done is read as the states that were given, and Y of zeros"
-    ),
+    "sequence_lens with a 0": "not specified; we return the initial states and Y = 0",
     "clip of C": ('"Ht = ot (.) h(Ct)", and clipping "is applied to the input of activations"'),
     "clip": (
         '"Clipping bounds the elements of a tensor in the range of [-threshold, +threshold] and is'

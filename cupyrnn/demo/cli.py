@@ -276,9 +276,9 @@ def report(training: Training, rng: np.random.Generator, out: Path) -> None:
     if alone:
         without = " and ".join(f"{name} {bits:.4f}" for name, bits in alone.items())
         show(
-            "\nThe compressors and the model find again what they have read before: the training"
-            " text, and the held-out text up to the character that comes next. Without the training"
-            f" text the compressors take more: {without}."
+            "\nBoth the compressors and the model may look back at the training text and at the"
+            " held-out text already read. Without the training text the compressors take more:"
+            f" {without}."
         )
     draw(out, cell, training.history, rows, *gates_on_line(xp, cell, p, corpus))
 

@@ -110,8 +110,8 @@ def draw_maps(figure: Any, maps: Any, cell: Cell, line: str, gates: dict[str, Ar
         for label, c in zip(axes.get_xticklabels(), line, strict=True):
             label.set(color="k" if c.isalnum() else RED, fontweight="bold")
     maps[0].set_title(
-        "After each character of held-out text. A row is a unit: those that tell letters from\n"
-        "the rest best. Rows that change above the red characters know where words end."
+        "After each character of held-out text. Rows: the units that best separate letters from\n"
+        "other characters. Rows that change above the red characters know where words end."
     )
     maps[-1].set_xlabel("character read")
     bar = figure.colorbar(image, ax=maps, pad=0.01, aspect=40)

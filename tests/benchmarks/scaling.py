@@ -257,7 +257,7 @@ def main() -> None:
         " ranks than processors",
         "it must fall to processors / ranks or less.",
         "",
-        "## Measured: is the output layer's gradient better sent during the recurrent one? 2 ranks",
+        "## Does overlapping communication help? 2 ranks",
         "",
         "| | ms | to today's |",
         "|---|---|---|",

@@ -470,3 +470,25 @@ def test_import_cupyrnn_does_not_bring_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_one_case_can_be_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the guide says."""
+    page = Path(__file__).parents[2] / "docs/guide/conformance.md"
+    again = page.read_text(encoding="utf-8").split("## One case again")[1]
+    (code,) = re.findall(
+        r"^```py\n(.*?)^```", again.partition("\n## ")[0], re.DOTALL | re.MULTILINE
+    )
+    names = sorted(p.name for p in folder.iterdir() if (p / "model.onnx").exists())[:5]
+    assert len(names) == 5
+
+    class mine:
+        run = staticmethod(runtimes.cupyrnn)
+
+    for name in names:
+        printed = code.replace('Path("cases/lstm_0123")', f"Path({str(folder / name)!r})")
+        assert printed != code
+        exec(printed, {"mine": mine})
+        errors = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+        assert len(errors) in (1, 2, 3)
+        assert max(errors) < 0.1

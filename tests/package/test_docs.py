@@ -24,7 +24,7 @@ PAGES = [
     *(p for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.relative_to(DOCS).parts),
 ]
 # What a page's examples import beside NumPy, and who brings it.
-NEEDS = {"torch.md": "torch", "jax.md": "jax"}
+NEEDS = {"torch.md": "torch", "jax.md": "jax", "onnx.md": "onnx"}
 # An example, and what it prints where that is shown.
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 _FENCED = re.compile(r"^(```+|:::+).*?^\1", re.DOTALL | re.MULTILINE)
