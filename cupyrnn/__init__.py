@@ -26,7 +26,7 @@ number of units, L the layers, D the directions, P the size of a projection.
 from typing import TYPE_CHECKING
 
 from . import raw_ops
-from ._results import (
+from ._typing import (
     CudnnRNNGrads,
     CudnnRNNOutputs,
     GRUCellGrads,

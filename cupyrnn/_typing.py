@@ -1,6 +1,8 @@
 """
 The types of public functions: arrays of a module in, arrays of that module out.
 
+At the end stands what the ops return, by TensorFlow's names and in its order.
+
 The first array of a call decides, as it does in error messages. It is of type `ArrayT`, the others
 are of either module, and the results are tuples of `ArrayT`::
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import sys
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 if TYPE_CHECKING or sys.version_info >= (3, 11):
     from typing import NamedTuple as NamedTuple
@@ -35,6 +37,7 @@ else:
 if TYPE_CHECKING:
     from typing import Protocol, TypeAlias
 
+    import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import TypeVar  # part of every type checker, not needed to run
 
@@ -56,3 +59,175 @@ if TYPE_CHECKING:
     ArrayT = TypeVar("ArrayT", NDArray[Any], DeviceArray, default=NDArray[Any])
 else:
     ArrayT = typing.TypeVar("ArrayT")
+
+
+class LSTMCellGrads(NamedTuple, Generic[ArrayT]):
+    """
+    What LSTMBlockCellGrad returns.
+
+    Attributes
+    ----------
+    cs_prev_grad : [B, H]
+        The gradient of the cell state before the step.
+    dicfo : [B, 4*H]
+        The gradients of the gates' inputs, in the order of `gate_order`.
+    wci_grad, wcf_grad, wco_grad : [H]
+        The gradients of the peephole weights; zeros without peepholes.
+    """
+
+    cs_prev_grad: ArrayT
+    dicfo: ArrayT
+    wci_grad: ArrayT
+    wcf_grad: ArrayT
+    wco_grad: ArrayT
+
+
+class LSTMGrads(NamedTuple, Generic[ArrayT]):
+    """
+    The gradient of every input of an LSTM step or, with T, of an LSTM over a sequence.
+
+    Attributes
+    ----------
+    x_grad : [B, I] or [T, B, I]
+        Of the input.
+    cs_prev_grad, h_prev_grad : [B, H]
+        The gradients of the states before the first step.
+    w_grad : [I+H, 4*H]
+        Of the weights. This and what follows are by example, norms or None where
+        `weight_gradients` says so.
+    wci_grad, wcf_grad, wco_grad : [H]
+        The gradients of the peephole weights; zeros without peepholes.
+    b_grad : [4*H]
+        Of the bias.
+    """
+
+    x_grad: ArrayT
+    cs_prev_grad: ArrayT
+    h_prev_grad: ArrayT
+    w_grad: ArrayT
+    wci_grad: ArrayT
+    wcf_grad: ArrayT
+    wco_grad: ArrayT
+    b_grad: ArrayT
+
+
+class GRUCellGrads(NamedTuple, Generic[ArrayT]):
+    """
+    What GRUBlockCellGrad returns.
+
+    Attributes
+    ----------
+    d_x : [B, I]
+        The gradient of the input.
+    d_h_prev : [B, H]
+        The gradient of the output of the previous step.
+    d_c_bar : [B, H]
+        The gradient of the input of c's tanh.
+    d_r_bar_u_bar : [B, 2*H]
+        The gradients of the inputs of r's and u's sigmoids.
+    """
+
+    d_x: ArrayT
+    d_h_prev: ArrayT
+    d_c_bar: ArrayT
+    d_r_bar_u_bar: ArrayT
+
+
+class GRUGrads(NamedTuple, Generic[ArrayT]):
+    """
+    The gradient of every input of a GRU step or, with T, of a GRU over a sequence.
+
+    Attributes
+    ----------
+    d_x : [B, I] or [T, B, I]
+        Of the input.
+    d_h_prev : [B, H]
+        The gradient of the output before the first step.
+    d_w_ru : [I+H, 2*H]
+        The gradient of the weights of r and u. This and what follows are by example, norms or None
+        where `weight_gradients` says so.
+    d_w_c : [I+H, H]
+        The gradient of the weights of c.
+    d_b_ru : [2*H]
+        The gradient of the biases of r and u.
+    d_b_c : [H]
+        The gradient of the bias of c.
+    """
+
+    d_x: ArrayT
+    d_h_prev: ArrayT
+    d_w_ru: ArrayT
+    d_w_c: ArrayT
+    d_b_ru: ArrayT
+    d_b_c: ArrayT
+
+
+class CudnnRNNV1Outputs(NamedTuple, Generic[ArrayT]):
+    """
+    What the first CudnnRNN returns, in TensorFlow's order.
+
+    Attributes
+    ----------
+    output : [T, B, D*H]
+        The output of the last layer.
+    output_h : [L*D, B, H]
+        The states after the last step.
+    output_c : [L*D, B, H]
+        The cell states after the last step; a scalar zero for cells without them.
+    reserve_space : vector
+        What the gradient needs; a scalar if is_training was False.
+    """
+
+    output: ArrayT
+    output_h: ArrayT
+    output_c: ArrayT
+    reserve_space: ArrayT
+
+
+class CudnnRNNOutputs(NamedTuple, Generic[ArrayT]):
+    """
+    What CudnnRNNV2 and V3 return, in TensorFlow's order.
+
+    Attributes
+    ----------
+    output : [T, B, D*P]
+        The output of the last layer.
+    output_h : [L*D, B, P]
+        The states after each sequence's last step.
+    output_c : [L*D, B, H]
+        The cell states after each sequence's last step; a scalar zero for cells without them.
+    reserve_space : vector
+        What the gradient needs; a scalar if is_training was False.
+    host_reserved : [5] or [13] int8 on the host
+        Identifies the engine, sizes, attributes, lengths and resets of the call; a scalar if
+        is_training was False.
+    """
+
+    output: ArrayT
+    output_h: ArrayT
+    output_c: ArrayT
+    reserve_space: ArrayT
+    host_reserved: NDArray[np.int8]
+
+
+class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
+    """
+    The gradient of every input of CudnnRNN, each with the shape of its input.
+
+    Attributes
+    ----------
+    input_backprop : [T, B, I]
+        Of the sequences.
+    input_h_backprop : [L*D, B, P]
+        The gradients of the states before the first step.
+    input_c_backprop : [L*D, B, H]
+        The gradient of the cell states before the first step; a scalar zero for cells without them.
+    params_backprop : [params_size]
+        The gradient of all weights and biases, packed; by example [B, params_size], norms [B] or
+        None where `weight_gradients` says so.
+    """
+
+    input_backprop: ArrayT
+    input_h_backprop: ArrayT
+    input_c_backprop: ArrayT
+    params_backprop: ArrayT

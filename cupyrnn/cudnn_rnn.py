@@ -27,7 +27,7 @@ from ._net import (
     reserved_engine,
     stack_of,
 )
-from ._results import CudnnRNNGrads, CudnnRNNOutputs
+from ._typing import CudnnRNNGrads, CudnnRNNOutputs
 from .cells.contract import States
 from .cells.lstm import LSTMStates
 from .derivatives.traced import traceable

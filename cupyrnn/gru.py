@@ -24,7 +24,7 @@ from ._arrays import (
     on_device,
     signature,
 )
-from ._results import GRUCellGrads, GRUGrads
+from ._typing import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
 from .cells.contract import States
 from .cells.gru import GRU, GRUOutputs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device
-from ._results import LSTMCellGrads, LSTMGrads
+from ._typing import LSTMCellGrads, LSTMGrads
 from .cells.contract import Attributes
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable

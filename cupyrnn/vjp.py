@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 import numpy as np
 
-from . import raw_ops
+from . import _ops, raw_ops
 from ._arrays import check_bool, check_save, counted, module_of, on_device, shown, type_shown
+from ._ops import Record
 from .cells.contract import Attributes, States
 from .cells.lstm import LSTMStates
-from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
 from .derivatives.traced import traceable
 from .driver import padded as _padded
 from .driver.padded import Again, Padded, check_extent
@@ -20,19 +20,15 @@ from .gru import (
     block_gru,
     block_gru_grad,
     check_gru,
-    gru_block_cell,
-    gru_block_cell_backward,
     gru_gradient,
 )
 from .lstm import (
     block_lstm,
     block_lstm_grad,
-    lstm_block_cell,
-    lstm_block_cell_backward,
     lstm_gradient,
 )
 from .onnx_node import onnx_node_gradients, run_onnx_node
-from .stacked_rnn import stacked_rnn, stacked_rnn_backprop
+from .stacked_rnn import stacked_rnn
 from .weights.block_forms import (
     GRU_FORM,
     LSTM_FORM,
@@ -48,8 +44,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from ._arrays import Save
-    from ._results import CudnnRNNGrads, CudnnRNNOutputs, GRUGrads, LSTMGrads
-    from ._typing import AnyArray, ArrayT
+    from ._typing import AnyArray, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, GRUGrads, LSTMGrads
     from .cells.gru import GRUOutputs
     from .cells.lstm import LSTMOutputs
     from .driver.padded import Extent
@@ -61,61 +56,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 G = TypeVar("G")
-
-# The op that has the gradients of all inputs of another one. Their arguments have the same names,
-# and so have the outputs that it is given.
-_GRADIENTS: dict[Any, Callable[..., Any]] = {
-    block_lstm: block_lstm_grad,
-    lstm_block_cell: lstm_block_cell_backward,
-    block_gru: block_gru_grad,
-    gru_block_cell: gru_block_cell_backward,
-    cudnn_rnn: cudnn_rnn_backprop,
-    stacked_rnn: stacked_rnn_backprop,
-    run_onnx_node: onnx_node_gradients,
-    raw_ops.BlockLSTM: raw_ops.BlockLSTMGrad,
-    raw_ops.BlockLSTMV2: raw_ops.BlockLSTMGradV2,
-    raw_ops.CudnnRNN: raw_ops.CudnnRNNBackprop,
-    raw_ops.CudnnRNNV2: raw_ops.CudnnRNNBackpropV2,
-    raw_ops.CudnnRNNV3: raw_ops.CudnnRNNBackpropV3,
-}
-
-# Those whose gradients take weight_gradients.
-_BY_EXAMPLE = (block_lstm, block_gru, cudnn_rnn, stacked_rnn)
-
-
-class _Plan(NamedTuple):
-    """What of a call its gradient is given."""
-
-    defaults: dict[str, Any]  # of the op's arguments, all in order
-    inputs: frozenset[str]  # those that the gradient has too
-    every: bool  # whether it takes all others as well
-    due: dict[str, Any]  # the op's defaults of what the gradient has none for
-    saved: tuple[str, ...]  # the outputs that the gradient takes
-    cotangents: tuple[str, ...]
-
-
-@functools.cache
-def _plan(function: Any, outputs: Any) -> _Plan:
-    """Return the plan of an op whose outputs are of this type."""
-    # Not above: it takes a while to import.
-    import inspect
-
-    forward, gradient = (
-        inspect.signature(f).parameters.values() for f in (function, _GRADIENTS[function])
-    )
-    known = {p.name: p.default for p in forward if p.kind is not p.VAR_KEYWORD}
-    every = any(p.kind is p.VAR_KEYWORD for p in gradient)
-    # The pullback is given weight_gradients when it is called.
-    no_input = ("weight_gradients",)
-    names = [p.name for p in gradient if p.kind is not p.VAR_KEYWORD and p.name not in no_input]
-    return _Plan(
-        known,
-        frozenset(names) & frozenset(known),
-        every,
-        {p.name: known[p.name] for p in gradient if p.name in known and p.default is p.empty},
-        tuple(n for n in outputs._fields if n in names),
-        tuple(n for n in names if n not in known and n not in outputs._fields),
-    )
 
 
 def _arrays_in(values: Any) -> Iterator[Any]:
@@ -168,10 +108,13 @@ def _lstm_from_states(
     h_grad: Any,
     cell_clip: float | None = None,
     weight_gradients: str = "sum",
+    gate_order: str | None = None,  # of an op whose name says it
 ) -> LSTMGrads[Any]:
     """Do what the gradient `op` of a call does, by its states alone."""
     given = {"cs_grad": cs_grad, "h_grad": h_grad}
     attributes = {n: call[n] for n in Attributes._fields if n in call}
+    if gate_order is not None:
+        attributes["gate_order"] = gate_order
     xp, checked = check_lstm(
         op,
         "T, B",
@@ -208,14 +151,64 @@ def _gru_from_states(
         return gru_gradient(xp, padded, matrices, d_h, checked, by)
 
 
-# The gradients by states, and what of their calls is no argument. The outputs of these ops are all
-# that the steps compute, so that the pullback chooses what it keeps.
-_FROM_STATES: dict[Any, tuple[Callable[..., Any], dict[str, Any]]] = {
-    block_lstm: (_lstm_from_states, {}),
-    block_gru: (_gru_from_states, {}),
-    raw_ops.BlockLSTM: (_lstm_from_states, {"gate_order": "icfo"}),
-    raw_ops.BlockLSTMV2: (_lstm_from_states, {"gate_order": "ifco"}),
+# The gradients by states. The outputs of these ops are all that the steps compute, so that the
+# pullback chooses what it keeps.
+_FROM_STATES: dict[Any, Callable[..., Any]] = {
+    block_lstm: _lstm_from_states,
+    block_gru: _gru_from_states,
+    raw_ops.BlockLSTM: functools.partial(_lstm_from_states, gate_order="icfo"),
+    raw_ops.BlockLSTMV2: functools.partial(_lstm_from_states, gate_order="ifco"),
 }
+
+
+def _raw(record: Record, forward: Any, gradient: Any, *untold: str, **others: Any) -> Record:
+    others |= {"untold": (*untold, "name"), "by_example": False}
+    return record._replace(forward=forward, gradient=gradient, **others)
+
+
+_RECORDS = {
+    record.forward: record
+    for record in (
+        _ops.BLOCK_LSTM,
+        _ops.LSTM_BLOCK_CELL,
+        _ops.BLOCK_GRU,
+        _ops.GRU_BLOCK_CELL,
+        _ops.CUDNN_RNN,
+        _ops.STACKED_RNN,
+        Record(
+            run_onnx_node,
+            onnx_node_gradients,
+            inputs=("inputs",),
+            outputs=("Y", "Y_h", "Y_c"),
+            results=(),
+            attributes=(),
+            cotangent="{}_grad",
+            slope="{}",
+            by_example=False,
+        ),
+        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTM, raw_ops.BlockLSTMGrad, "forget_bias", "cell_clip"),
+        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTMV2, raw_ops.BlockLSTMGradV2, "cell_clip"),
+        _raw(
+            _ops.CUDNN_RNN,
+            raw_ops.CudnnRNN,
+            raw_ops.CudnnRNNBackprop,
+            "is_training",
+            results=_ops.CUDNN_RNN.results[:-1],
+        ),
+        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV2, raw_ops.CudnnRNNBackpropV2, "is_training"),
+        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV3, raw_ops.CudnnRNNBackpropV3, "is_training"),
+    )
+}
+
+
+@functools.cache
+def _defaults(function: Any) -> dict[str, Any]:
+    """Return the defaults of an op's arguments, all in order."""
+    # Not above: it takes a while to import.
+    import inspect
+
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
 
 
 class Pullback(Generic[G]):
@@ -232,36 +225,30 @@ class Pullback(Generic[G]):
 
     def __init__(
         self,
-        function: Any,
-        plan: _Plan,
+        record: Record,
         given: dict[str, Any],
         outputs: Any,
         every: int | None = None,
     ) -> None:
-        self._function, self.names = function, plan.cotangents
+        self._record, self.names = record, record.cotangents
         self._like = self._clip = self._states = None
-        if "cell_clip" in plan.inputs:
-            self._clip = given.get("cell_clip")
-            if self._clip is None and _clips(function, given):
-                self._clip = default_clip(function.__name__, given.get("gate_order", "icfo"))
+        if "cell_clip" in given and "cell_clip" not in record.untold:
+            self._clip = given["cell_clip"]
+            if self._clip is None and _clips(record.forward, given):
+                self._clip = default_clip(record.name, given["gate_order"])
         if every is not None:
-            kept = plan.defaults | given | _FROM_STATES[function][1]
-            self._states = _keep(_GRADIENTS[function].__name__, kept, outputs, every)
+            kept = given
+            self._states = _keep(record.gradient.__name__, kept, outputs, every)
         else:
-            kept = {n: a for n, a in given.items() if n in plan.inputs or plan.every}
-            for name, default in plan.due.items():
-                kept.setdefault(name, default)
-            for name in plan.saved:
-                kept[name] = getattr(outputs, name)
-            if "cell_clip" in plan.inputs:
-                kept.pop("cell_clip", None)
-            self._like = outputs.h if "d_h" in plan.cotangents else None
+            kept = record.told(given, outputs._asdict())
+            kept.pop("cell_clip", None)
+            self._like = outputs.h if "d_h" in self.names else None
         self._given = kept
         self._arrays = list(_arrays_in((*kept.values(), self._states)))
         self._marks = _marks(self._arrays)
 
     def __repr__(self) -> str:
-        return f"<pullback of {self._function.__name__}, of {', '.join(self.names)}>"
+        return f"<{self._op}, of {', '.join(self.names)}>"
 
     def __call__(
         self,
@@ -317,7 +304,7 @@ class Pullback(Generic[G]):
             )
         if not gradients or not gradients.keys() <= set(self.names):
             raise self._unknown(gradients)
-        clip: dict[str, Any] = {}
+        gradient, clip = self._record.gradient, {}
         if through_clip is not False:
             op = self._op
             if check_bool(op, "through_clip", through_clip) and self._clip is None:
@@ -325,18 +312,17 @@ class Pullback(Generic[G]):
         if self._clip is not None and not through_clip:
             clip["cell_clip"] = self._clip
         if check_weight_gradients(self._op, weight_gradients) != "sum":
-            if self._function not in _BY_EXAMPLE:
+            if not self._record.by_example:
                 raise TypeError(
                     f"{self._op}: weight_gradients is {shown(weight_gradients)}, expected 'sum':"
-                    f" {_GRADIENTS[self._function].__name__} has no other"
+                    f" {gradient.__name__} has no other"
                 )
             clip["weight_gradients"] = weight_gradients
         self._check_unchanged()
         wanted = dict.fromkeys(self.names) | gradients
-        gradient: Any = _GRADIENTS[self._function]
         result: G
         if self._states is not None:
-            by_states, _ = _FROM_STATES[self._function]
+            by_states = _FROM_STATES[self._record.forward]
             result = by_states(gradient.__name__, self._given, self._states, **wanted, **clip)
             return result
         if self._like is not None and wanted["d_h"] is None:
@@ -348,7 +334,7 @@ class Pullback(Generic[G]):
 
     @property
     def _op(self) -> str:
-        return f"pullback of {self._function.__name__}"
+        return f"pullback of {self._record.name}"
 
     def _unknown(self, gradients: dict[str, Any]) -> TypeError:
         """Return the error of gradients that are missing or have other names."""
@@ -501,16 +487,16 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     """
     op = "vjp"
     try:
-        known = function in _GRADIENTS
+        record = _RECORDS.get(function)
     except TypeError:  # what has no hash
-        known = False
+        record = None
     if isinstance(function, tuple) and hasattr(function, "_fields"):
         raise TypeError(
             f"{op}: function is {type_shown(function)}, what a call returns, expected the function"
             " and its arguments: vjp(cupyrnn.block_lstm, x, ...)"
         )
-    if not known:
-        names = [f.__name__ for f in _GRADIENTS]
+    if record is None:
+        names = [known.name for known in _RECORDS.values()]
         raise TypeError(
             f"{op}: function is {shown(function)}, expected one of {', '.join(names)}; jvp takes"
             " any function"
@@ -519,14 +505,13 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     if function in _FROM_STATES:
         every = check_save(op, kwargs.pop("save", "all"))
     outputs = function(*args, **kwargs)
-    kind: Any = type(outputs)
-    plan = _plan(function, kind)
-    given = dict(zip(plan.defaults, args, strict=False)) | kwargs
-    if "use_peephole" in plan.due and given.get("use_peephole", True) is None:
+    defaults = _defaults(function)
+    given = defaults | dict(zip(defaults, args, strict=False)) | kwargs
+    if given.get("use_peephole", True) is None and "name" in given:
         given["use_peephole"] = False  # A raw op takes None for it, and its gradient does not.
     if not given.get("is_training", True):
         raise ValueError(
             f"{op}: is_training is {shown(given['is_training'])}, expected True: what the gradient"
             f" of {function.__name__} needs is not kept"
         )
-    return outputs, Pullback(function, plan, given, outputs, every)
+    return outputs, Pullback(record, given, outputs, every)

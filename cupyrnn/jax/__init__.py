@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._arrays import check_list, named
-from ..weights.block_forms import LSTM_FORM, default_clip
-from ..weights.packed import PackedParams
-from .calls import outputs_of
+from .. import _ops
+from .calls import of_arrays
 
 if TYPE_CHECKING:
     from ..arithmetic.gates import RecurrentActivation
@@ -58,10 +56,10 @@ class RNNOutputs(NamedTuple):
 
     output: Any
     output_h: Any
-    output_c: Any
+    output_c: Any = None
 
 
-@named
+@of_arrays(_ops.BLOCK_LSTM, BlockLSTMOutputs)
 def block_lstm(
     x: Any,
     cs_prev: Any,
@@ -117,13 +115,9 @@ def block_lstm(
     >>> jax.grad(loss)(w).shape
     (5, 12)
     """
-    given = dict(locals())
-    if cell_clip is None:
-        given["cell_clip"] = default_clip("block_lstm", gate_order)
-    return BlockLSTMOutputs(**outputs_of("block_lstm", given, "x cs_prev h_prev w b wci wcf wco"))
 
 
-@named
+@of_arrays(_ops.BLOCK_GRU)
 def block_gru(
     x: Any,
     h_prev: Any,
@@ -171,14 +165,9 @@ def block_gru(
     >>> cupyrnn.jax.block_gru(jnp.ones((4, 1, 2)), jnp.zeros((1, 3)), *weights).shape
     (4, 1, 3)
     """
-    return outputs_of("block_gru", dict(locals()), "x h_prev w_ru w_c b_ru b_c")["h"]
 
 
-def _net(name: str, given: dict[str, Any], inputs: str) -> RNNOutputs:
-    return RNNOutputs(**({"output_c": None} | outputs_of(name, given, inputs)))
-
-
-@named
+@of_arrays(_ops.CUDNN_RNN, RNNOutputs)
 def cudnn_rnn(
     input: Any,
     input_h: Any,
@@ -187,6 +176,7 @@ def cudnn_rnn(
     *,
     sequence_lengths: Any = None,
     resets: Any = None,
+    reverse: bool = False,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -206,6 +196,8 @@ def cudnn_rnn(
         The inputs, with the shapes of `cupyrnn.cudnn_rnn`; input_c is None but for LSTMs.
     sequence_lengths, resets : [B] integers and [T, B] booleans, optional
         The length of each sequence, and steps into which no state passes; they may be traced.
+    reverse : bool
+        The direction of a net of one, which is static.
     rnn_mode, input_mode, direction, dropout : strings, float
         Attributes, which are static.
     seed, seed2 : integers
@@ -232,16 +224,9 @@ def cudnn_rnn(
     >>> cupyrnn.jax.cudnn_rnn(x, h, h, params).output.shape
     (4, 1, 3)
     """
-    given = dict(locals())
-    if isinstance(params, PackedParams):
-        raise TypeError(
-            "cudnn_rnn: params is a cupyrnn.PackedParams, expected a vector: pass its params, with"
-            f" rnn_mode={params.rnn_mode!r} and direction={params.direction!r}"
-        )
-    return _net("cudnn_rnn", given, "input input_h input_c params")
 
 
-@named
+@of_arrays(_ops.STACKED_RNN, RNNOutputs)
 def stacked_rnn(
     input: Any,
     input_h: Any,
@@ -250,6 +235,7 @@ def stacked_rnn(
     *,
     sequence_lengths: Any = None,
     resets: Any = None,
+    reverse: bool = False,
     direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seed: Any = 0,
@@ -269,6 +255,8 @@ def stacked_rnn(
         The inputs, with the shapes of `cupyrnn.stacked_rnn`; input_c is None for GRUs.
     sequence_lengths, resets : [B] integers and [T, B] booleans, optional
         The length of each sequence, and steps into which no state passes; they may be traced.
+    reverse : bool
+        The direction of a net of one, which is static.
     direction, dropout : str, float
         Attributes, which are static.
     seed, seed2 : integers
@@ -295,8 +283,3 @@ def stacked_rnn(
     >>> cupyrnn.jax.stacked_rnn(x, h, h, weights).output_h.shape
     (2, 1, 3)
     """
-    given = dict(locals())
-    check_list("stacked_rnn", "weights", weights, "weight tuples")
-    if cell_clip is None and weights and getattr(weights[0], "form", None) is LSTM_FORM:
-        given["cell_clip"] = default_clip("stacked_rnn", gate_order)
-    return _net("stacked_rnn", given, "input input_h input_c weights")

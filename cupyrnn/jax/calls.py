@@ -11,59 +11,40 @@ gradient. With F the op of inputs p, and G(p, y) the gradient of sum(y*F(p))::
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arrays import check_integer, check_lengths, check_resets, shown, type_shown
-from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
+from .._arrays import (
+    check_integer,
+    check_lengths,
+    check_list,
+    check_resets,
+    misfit,
+    shown,
+    type_shown,
+)
+from .._ops import Record
 from ..derivatives.duals import along
-from ..gru import block_gru, block_gru_grad
-from ..lstm import block_lstm, block_lstm_grad
-from ..stacked_rnn import stacked_rnn, stacked_rnn_backprop
+from ..weights.block_forms import LSTM_FORM, default_clip
+from ..weights.packed import PackedParams
 from .host import on_host, varying
 from .linear import linear
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-class _Op(NamedTuple):
-    """An op and its gradient."""
-
-    forward: Callable[..., Any]
-    gradient: Callable[..., Any]
-    outputs: tuple[str, ...]  # that have a gradient
-    of_output: str  # what the gradient op calls the gradient of an output
-    of_input: str  # and that of an input
-    without: tuple[str, ...]  # what it does not take
-
-
-_EXTRAS = ("seed", "seed2", "sequence_lengths", "resets")  # what has no gradient, and is traced
+_SEEDS = ("seed", "seed2")  # arrays of JAX too, which may be traced
 _THIRD = "there are no third derivatives"
-_NETS = ("output", "output_h", "output_c")
-_OPS = {
-    "block_lstm": _Op(
-        block_lstm, block_lstm_grad, ("cs", "h"), "{}_grad", "{}_grad",
-        ("b", "forget_bias"),
-    ),
-    "block_gru": _Op(
-        block_gru, block_gru_grad, ("h",), "d_{}", "d_{}", ("b_ru", "b_c")
-    ),
-    "cudnn_rnn": _Op(
-        cudnn_rnn, cudnn_rnn_backprop, _NETS, "{}_backprop", "{}_backprop", ()
-    ),
-    "stacked_rnn": _Op(
-        stacked_rnn, stacked_rnn_backprop, _NETS,
-        "{}_backprop", "{}_backprop", ("seed", "seed2", "forget_bias"),
-    ),
-}  # fmt: skip
 
 
 class _Call(NamedTuple):
     """What of a call JAX does not trace."""
 
-    name: str
+    record: Record
     inputs: Any  # the tree of the inputs by name, which have a gradient
     extras: tuple[str, ...]  # the arrays that have none
     attributes: tuple[tuple[str, Any], ...]
@@ -73,15 +54,14 @@ class _Call(NamedTuple):
         """Return the arguments of the op, by name."""
         rest = dict(zip(self.extras, extras, strict=True))
         rest = {n: int(a) if n.startswith("seed") else np.asarray(a) for n, a in rest.items()}
-        nothing = {"input_c": None} if self.name.endswith("rnn") else {}
+        nothing = dict.fromkeys(self.record.optional)
         return nothing | jax.tree.unflatten(self.inputs, inputs) | rest | dict(self.attributes)
 
     def run(self, inputs: Sequence[Any], extras: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         """Return what the op does: what has a gradient by name, and the rest."""
-        op = _OPS[self.name]
-        found = op.forward(**self.arguments(inputs, extras))._asdict()
+        found = self.record.forward(**self.arguments(inputs, extras))._asdict()
         found.pop("host_reserved", None)
-        named = [n for n in op.outputs if isinstance(found[n], tuple) or found[n].ndim]
+        named = [n for n in self.record.outputs if isinstance(found[n], tuple) or found[n].ndim]
         outputs = {n: found.pop(n) for n in named}
         return outputs, found
 
@@ -89,12 +69,9 @@ class _Call(NamedTuple):
         self, inputs: Any, extras: Any, outputs: Any, saved: Any, cotangents: Any
     ) -> list[Any]:
         """Return the gradients of the inputs, flat."""
-        op, given = _OPS[self.name], self.arguments(inputs, extras)
-        arguments = {n: a for n, a in given.items() if n not in op.without}
-        arguments |= {op.of_output.format(n): cotangents.get(n) for n in op.outputs}
-        grads = op.gradient(**(arguments | dict.fromkeys(op.outputs) | outputs | saved))
-        names = jax.tree.unflatten(self.inputs, inputs)
-        return jax.tree.leaves({n: getattr(grads, op.of_input.format(n)) for n in names})
+        given = self.arguments(inputs, extras)
+        grads = self.record.grads(given, outputs | saved, cotangents)
+        return jax.tree.leaves({n: grads[n] for n in jax.tree.unflatten(self.inputs, inputs)})
 
 
 @functools.lru_cache(maxsize=256)
@@ -172,7 +149,9 @@ def _forward_along(call: _Call, primals: Any, tangents: Any) -> Any:
             inputs, extras, d_inputs = given
             return _second(call, (inputs, extras, cotangents, d_inputs, nothing))[0]
 
-        refuse = functools.partial(_refuse, call.name, "there is no forward mode of forward mode")
+        refuse = functools.partial(
+            _refuse, call.record.name, "there is no forward mode of forward mode"
+        )
         found = linear(refuse, backward, (inputs, extras, d_inputs), others, _like(outputs))
         return found, zeros(residuals)
 
@@ -186,8 +165,8 @@ def _check_wide(call: _Call, inputs: Any) -> None:
     for a in inputs:
         if a.dtype.itemsize < 4:
             raise TypeError(
-                f"{call.name}: an input has dtype {a.dtype}, expected float32 or float64: half"
-                " formats have no second derivatives and no forward mode"
+                f"{call.record.name}: an input has dtype {a.dtype}, expected float32 or float64:"
+                " half formats have no second derivatives and no forward mode"
             )
 
 
@@ -238,7 +217,7 @@ def _gradient_along(call: _Call, primals: Any, tangents: Any) -> Any:
         return _second(call, (*residuals, given, nothing))
 
     residuals, directions = (inputs, extras, cotangents), (tangents[0], tangents[4])
-    third = functools.partial(_refuse, call.name, _THIRD)
+    third = functools.partial(_refuse, call.record.name, _THIRD)
     found = linear(tangent, transpose, residuals, directions, _like(tuple(inputs)), third)
     return _gradient(call, *primals), found
 
@@ -269,7 +248,7 @@ def _run_second(
 
 @_second.defjvp
 def _second_along(call: _Call, primals: Any, tangents: Any) -> Any:
-    _refuse(call.name, _THIRD)
+    _refuse(call.record.name, _THIRD)
 
 
 def _checked(name: str, n: str, given: Any, T: int, B: int, time_major: bool) -> Any:
@@ -294,6 +273,11 @@ def _checked(name: str, n: str, given: Any, T: int, B: int, time_major: bool) ->
 
 def _as_jax(name: str, n: str, given: Any) -> Any:
     """Return an input as arrays of JAX: lists, tuples of weights and all."""
+    if isinstance(given, PackedParams):
+        raise TypeError(
+            f"{name}: {n} is a cupyrnn.PackedParams, expected a vector: pass its params, with"
+            f" rnn_mode={given.rnn_mode!r} and direction={given.direction!r}"
+        )
     nested = name == "stacked_rnn" and n != "input"
     leaves = jax.tree.leaves(given) if nested else [given]
     if not all(hasattr(a, "dtype") for a in leaves):
@@ -307,10 +291,17 @@ def _as_jax(name: str, n: str, given: Any) -> Any:
         raise TypeError(f"{name}: {n} {what}, expected floating-point arrays") from None
 
 
-def outputs_of(name: str, attributes: dict[str, Any], inputs: str) -> Any:
-    """Return the outputs of an op by name, of all its arguments; those named inputs are arrays."""
-    arrays = {n: attributes.pop(n) for n in inputs.split()}
-    extras = {n: attributes.pop(n) for n in _EXTRAS if n in attributes}
+def _outputs_of(record: Record, attributes: dict[str, Any]) -> Any:
+    """Return the outputs of an op by name, of all its arguments."""
+    name = record.name
+    arrays = {n: attributes.pop(n) for n in record.inputs}
+    extras = {n: attributes.pop(n) for n in (*_SEEDS, *record.extras) if n in attributes}
+    if "weights" in arrays:
+        check_list(name, "weights", arrays["weights"], "weight tuples")
+    first = next(iter(arrays.get("weights", ())), None)
+    is_lstm = first is None or getattr(first, "form", None) is LSTM_FORM
+    if is_lstm and attributes.get("cell_clip", 0) is None:
+        attributes["cell_clip"] = default_clip(name, attributes["gate_order"])
     for n, value in attributes.items():
         try:
             hash(value)
@@ -325,6 +316,27 @@ def outputs_of(name: str, attributes: dict[str, Any], inputs: str) -> Any:
         rest = {n: _checked(name, n, a, T, B, major) for n, a in extras.items() if a is not None}
     leaves, tree = jax.tree.flatten(given)
     kinds = tuple(map(type, attributes.values()))
-    call = _Call(name, tree, tuple(rest), tuple(attributes.items()), kinds)
-    inputs, extras = varying((tuple(leaves), tuple(rest.values())), (leaves, rest))
-    return _forward(call, inputs, extras)[0]
+    call = _Call(record, tree, tuple(rest), tuple(attributes.items()), kinds)
+    inputs, more = varying((tuple(leaves), tuple(rest.values())), (leaves, rest))
+    return _forward(call, inputs, more)[0]
+
+
+def of_arrays(record: Record, results: Any = None) -> Callable[[_F], _F]:
+    """Have a function, which is no more than its signature, do in JAX what an op does."""
+
+    def decorate(declared: _F) -> _F:
+        signature = inspect.signature(declared)
+
+        @functools.wraps(declared)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                raise misfit(declared, args, kwargs) from None
+            bound.apply_defaults()
+            found = _outputs_of(record, bound.arguments)
+            return found["h"] if results is None else results(**found)
+
+        return call  # type: ignore[return-value]
+
+    return decorate

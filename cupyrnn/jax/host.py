@@ -8,7 +8,6 @@ they are: `pure_callback` makes arrays of JAX of them first, which takes longer 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -62,7 +61,7 @@ def avals_like(args: Any, shapes: Any) -> Any:
     return [of_shape(a) for a in shapes]
 
 
-def on_host(function: Callable[..., Any], shapes: Any, *args: Any) -> Any:
+def on_host(function: Any, shapes: Any, *args: Any) -> Any:
     """
     Return `function(*args)`, of these shapes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._results import CudnnRNNV1Outputs
+from .._typing import CudnnRNNV1Outputs
 
 # Not the module: in the package its name stands for the function.
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .._arrays import Lengths
-    from .._results import CudnnRNNGrads, CudnnRNNOutputs
-    from .._typing import AnyArray, ArrayT
+    from .._typing import AnyArray, ArrayT, CudnnRNNGrads, CudnnRNNOutputs
     from ..weights.params import Direction, InputMode, RNNMode
 
 

@@ -8,8 +8,7 @@ from .. import gru
 from ._op import given, raises_as_op
 
 if TYPE_CHECKING:
-    from .._results import GRUCellGrads
-    from .._typing import AnyArray, ArrayT
+    from .._typing import AnyArray, ArrayT, GRUCellGrads
     from ..cells.gru import GRUOutputs
 
 

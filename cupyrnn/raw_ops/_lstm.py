@@ -9,8 +9,7 @@ from .._arrays import check_bool
 from ._op import given, raises_as_op
 
 if TYPE_CHECKING:
-    from .._results import LSTMCellGrads, LSTMGrads
-    from .._typing import AnyArray, ArrayT
+    from .._typing import AnyArray, ArrayT, LSTMCellGrads, LSTMGrads
     from ..cells.lstm import LSTMOutputs
 
 

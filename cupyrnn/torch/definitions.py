@@ -8,40 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import _ops
 from .._net import leaves_of_rows
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
-from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
+from ..cudnn_rnn import cudnn_rnn
 from ..driver.packing import Packing, Rows, count_rows
 from ..driver.reserve import NOTE_SIZE, Leaves, Sizes, reserve_size
-from ..gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
-from ..lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
-from ..stacked_rnn import stacked_rnn, stacked_rnn_backprop
-from ..weights.block_forms import GRU_FORM, LSTM_FORM
+from ..stacked_rnn import stacked_rnn
+from ..weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.params import Net
 from .arrays import module_of
 from .ops import Function, Op
 
 if TYPE_CHECKING:
+    from .._ops import Record
     from .ops import Named
-
-PEEPHOLES = ("wci", "wcf", "wco")
-_LSTM_INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES)
-_GRU_INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
-_EXTENT = ("sequence_lengths", "resets")
-_LSTM_ATTRIBUTES = (
-    "float forget_bias",
-    "float cell_clip",
-    "str gate_order",
-    "str recurrent_activation",
-)
-
-
-def _axes_of(*names: str, steps: bool) -> dict[str, int]:
-    """Return the axis B of what an op is given and returns; with steps it is one after T."""
-    axes = dict.fromkeys(names, int(steps)) | dict.fromkeys(("cs_prev", "h_prev"), 0)
-    return axes | {"x": int(steps), "sequence_lengths": 0, "resets": 1}
 
 
 def _states(inputs: Named, attributes: Named) -> tuple[Any, ...]:
@@ -49,65 +32,38 @@ def _states(inputs: Named, attributes: Named) -> tuple[Any, ...]:
     return *inputs["x"].shape[:-1], inputs["h_prev"].shape[-1]
 
 
-def _lstm_of(name: str, forward: Any, backward: Any, *attributes: str) -> Op:
-    """Return the op of an LSTM, whose gradient is told the clip and not forget_bias."""
+def _block_of(record: Record, results: tuple[str, ...]) -> Op:
+    """Return the op of a block op with these results, all of the shape of h."""
 
-    def gradient(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-        saved = {n: results[n] for n in LSTMOutputs._fields if n != "h" or attributes}
-        given = {f"{n}_grad": cotangents.get(n) for n in ("cs", "h")}
-        rest = {n: a for n, a in rest.items() if n != "forget_bias"}
-        grads = backward(**inputs, **saved, **given, **rest)
-        return {n: getattr(grads, f"{n}_grad") for n in _LSTM_INPUTS}
+    def gradient(inputs: Named, found: Named, cotangents: Named, rest: Named) -> Named:
+        if not cotangents:  # of a GRU the one that there is must be given
+            cotangents = {"h": found["h"] * 0}
+        return record.grads({**inputs, **rest}, found, cotangents)
 
+    steps = int(bool(record.extras))
+    axes = dict.fromkeys(("x", *results), steps)
     return Op(
         Function(
-            name,
-            inputs=_LSTM_INPUTS,
-            optional=PEEPHOLES,
-            outputs=("cs", "h"),
-            saved=("i", "f", "o", "ci", "co"),
-            extras=_EXTENT if attributes else (),
-            attributes=(*_LSTM_ATTRIBUTES, *attributes),
-            forward=lambda inputs, rest: forward(**inputs, **rest)._asdict(),
+            record.name,
+            record.inputs,
+            record.optional,
+            record.outputs,
+            saved=tuple(n for n in results if n not in record.outputs),
+            extras=record.extras,
+            attributes=record.attributes,
+            forward=lambda inputs, rest: record.forward(**inputs, **rest)._asdict(),
             backward=gradient,
-            shapes=lambda *args: dict.fromkeys(LSTMOutputs._fields, _states(*args)),
-            axes=_axes_of(*LSTMOutputs._fields, steps=bool(attributes)),
-            by_example=bool(attributes),
+            shapes=lambda *args: dict.fromkeys(results, _states(*args)),
+            axes=axes | {"cs_prev": 0, "h_prev": 0, "sequence_lengths": 0, "resets": 1},
+            by_example=record.by_example,
         )
     )
 
 
-def _gru_of(name: str, forward: Any, backward: Any, *attributes: str) -> Op:
-    """Return the op of a GRU."""
-
-    def gradient(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-        saved = {n: results[n] for n in GRUOutputs._fields if n != "h" or attributes}
-        d_h = cotangents["h"] if cotangents else results["h"] * 0
-        grads = backward(**inputs, **saved, d_h=d_h, **rest)
-        return {n: getattr(grads, f"d_{n}") for n in _GRU_INPUTS}
-
-    return Op(
-        Function(
-            name,
-            inputs=_GRU_INPUTS,
-            optional=(),
-            outputs=("h",),
-            saved=("r", "u", "c"),
-            extras=_EXTENT if attributes else (),
-            attributes=("str recurrent_activation", *attributes),
-            forward=lambda inputs, rest: forward(**inputs, **rest)._asdict(),
-            backward=gradient,
-            shapes=lambda *args: dict.fromkeys(GRUOutputs._fields, _states(*args)),
-            axes=_axes_of(*GRUOutputs._fields, steps=bool(attributes)),
-            by_example=bool(attributes),
-        )
-    )
-
-
-LSTM_BLOCK_CELL = _lstm_of("lstm_block_cell", lstm_block_cell, lstm_block_cell_backward)
-BLOCK_LSTM = _lstm_of("block_lstm", block_lstm, block_lstm_grad, "bool reverse")
-GRU_BLOCK_CELL = _gru_of("gru_block_cell", gru_block_cell, gru_block_cell_backward)
-BLOCK_GRU = _gru_of("block_gru", block_gru, block_gru_grad, "bool reverse")
+LSTM_BLOCK_CELL = _block_of(_ops.LSTM_BLOCK_CELL, LSTMOutputs._fields)
+BLOCK_LSTM = _block_of(_ops.BLOCK_LSTM, LSTMOutputs._fields)
+GRU_BLOCK_CELL = _block_of(_ops.GRU_BLOCK_CELL, GRUOutputs._fields)
+BLOCK_GRU = _block_of(_ops.BLOCK_GRU, GRUOutputs._fields)
 
 
 def _net_of(rest: Named, array: Any) -> Named:
@@ -190,17 +146,16 @@ def _net_forward(inputs: Named, rest: Named) -> Named:
     return _with_whole_reserve(found, inputs, rest)
 
 
+def _without_c(cotangents: Named, is_lstm: bool) -> Named:
+    return cotangents if is_lstm else {n: a for n, a in cotangents.items() if n != "output_c"}
+
+
 def _net_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-    net, given = _net_of(rest, inputs["input"]), {"input_c": None, **inputs}
-    names = ("output", "output_h", "output_c")
-    grads = {f"{n}_backprop": cotangents.get(n) for n in names}
-    if rest["rnn_mode"] != "lstm":
-        grads["output_c_backprop"] = None
-    reserve = _own_reserve(inputs, results, rest)
+    arguments = {"input_c": None, **inputs, **_net_of(rest, inputs["input"])}
     # What the forward call returned, of which the kernels read reserve_space alone.
-    arguments: Named = {**given, **dict.fromkeys(names), **grads, "reserve_space": reserve}
-    found = cudnn_rnn_backprop(**arguments, **net)
-    return {n: getattr(found, f"{n}_backprop") for n in _NET_INPUTS}
+    saved = {"reserve_space": _own_reserve(inputs, results, rest)}
+    cotangents = _without_c(cotangents, rest["rnn_mode"] == "lstm")
+    return _ops.CUDNN_RNN.grads(arguments, saved, cotangents)
 
 
 def _net_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
@@ -216,30 +171,28 @@ def _net_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
     }
 
 
-# save is k, or 0 for all.
-_OF_CALL = ("bool time_major", "bool is_training", "int save")
-_NET_INPUTS = ("input", "input_h", "input_c", "params")
-CUDNN_RNN = Op(
-    Function(
-        "cudnn_rnn",
-        inputs=_NET_INPUTS,
-        optional=("input_c",),
-        outputs=("output", "output_h", "output_c"),
-        saved=("reserve_space",),
-        extras=(*_EXTENT, "seeds"),
-        attributes=(
-            "str rnn_mode",
-            "str input_mode",
-            "str direction",
-            "float dropout",
-            "int num_proj",
-            "str recurrent_activation",
-            *_OF_CALL,
-        ),
-        forward=_net_forward,
-        backward=_net_backward,
-        shapes=_net_shapes,
+def _net_op(record: Record, attributes: tuple[str, ...], **calls: Any) -> Op:
+    """Return the op of a net; save is k, or 0 for all."""
+    return Op(
+        Function(
+            record.name,
+            record.inputs,
+            record.optional,
+            record.outputs,
+            saved=("reserve_space",),
+            extras=(*record.extras, "seeds"),
+            attributes=(*attributes, "bool is_training", "int save"),
+            **calls,
+        )
     )
+
+
+CUDNN_RNN = _net_op(
+    _ops.CUDNN_RNN,
+    _ops.CUDNN_RNN.attributes,
+    forward=_net_forward,
+    backward=_net_backward,
+    shapes=_net_shapes,
 )
 
 
@@ -303,20 +256,15 @@ def _stacked_forward(inputs: Named, rest: Named) -> Named:
 
 
 def _stacked_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-    names = ("output", "output_h", "output_c")
-    grads = dict.fromkeys(names) | {f"{n}_backprop": cotangents.get(n) for n in names}
-    if "input_c" not in inputs:
-        grads["output_c_backprop"] = None
-    reserve = _own_reserve(inputs, results, rest)
-    arguments = {**_stacked_of(inputs, rest), **grads, "reserve_space": reserve}
-    found = stacked_rnn_backprop(**arguments)
+    saved = {"reserve_space": _own_reserve(inputs, results, rest)}
+    cotangents = _without_c(cotangents, "input_c" in inputs)
+    found = _ops.STACKED_RNN.grads(_stacked_of(inputs, rest), saved, cotangents)
     parts = [
         getattr(entry, name).reshape(-1)
-        for entry in found.weights_backprop
+        for entry in found["weights"]
         for name in rest["names"].split()
     ]
-    of_states = {n: getattr(found, f"{n}_backprop") for n in ("input", "input_h", "input_c")}
-    return {**of_states, "weights": module_of(parts[0]).concatenate(parts)}
+    return {**found, "weights": module_of(parts[0]).concatenate(parts)}
 
 
 def _stacked_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
@@ -331,23 +279,10 @@ def _stacked_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
     }
 
 
-STACKED_RNN = Op(
-    Function(
-        "stacked_rnn",
-        inputs=("input", "input_h", "input_c", "weights"),
-        optional=("input_c",),
-        outputs=("output", "output_h", "output_c"),
-        saved=("reserve_space",),
-        extras=(*_EXTENT, "seeds"),
-        attributes=(
-            "str names",
-            "str direction",
-            "float dropout",
-            *_LSTM_ATTRIBUTES,
-            *_OF_CALL,
-        ),
-        forward=_stacked_forward,
-        backward=_stacked_backward,
-        shapes=_stacked_shapes,
-    )
+STACKED_RNN = _net_op(
+    _ops.STACKED_RNN,
+    ("str names", *_ops.STACKED_RNN.attributes),
+    forward=_stacked_forward,
+    backward=_stacked_backward,
+    shapes=_stacked_shapes,
 )

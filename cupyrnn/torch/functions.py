@@ -23,7 +23,7 @@ from .._arrays import (
 from ..arithmetic.gates import check_gate
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
-from ..weights.block_forms import COLUMNS, check_forget_bias
+from ..weights.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.params import DIRECTIONS, GATES, InputMode
 from .definitions import (
@@ -33,7 +33,6 @@ from .definitions import (
     GRU_BLOCK_CELL,
     GRU_WEIGHTS,
     LSTM_BLOCK_CELL,
-    PEEPHOLES,
     STACKED_RNN,
     block_shapes,
 )

@@ -10,9 +10,9 @@ import torch
 
 from .._arrays import check_bool, check_dropout, check_integer, type_shown
 from ..arithmetic.gates import check_gate
+from ..weights.block_forms import PEEPHOLES
 from ..weights.init import init_block_lstm, init_params
 from ..weights.params import check_net
-from .definitions import PEEPHOLES
 from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes, save_of
 from .ops import check_tensor
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from .._arrays import check_bool, check_dropout, check_integer
+from ..weights.block_forms import PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru, init_block_lstm
-from .definitions import GRU_WEIGHTS, PEEPHOLES, block_shapes
+from .definitions import GRU_WEIGHTS, block_shapes
 from .functions import lstm_attributes, save_of, stacked_rnn
 from .modules import draw, generator, parameter_of
 from .recurrent import Recurrent, save_shown, seeds_of

@@ -1,0 +1,128 @@
+"""One record per op: what it takes, returns and keeps, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from .cells.gru import GRUOutputs
+from .cells.lstm import LSTMOutputs
+from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
+from .gru import block_gru, block_gru_grad, gru_block_cell, gru_block_cell_backward
+from .lstm import block_lstm, block_lstm_grad, lstm_block_cell, lstm_block_cell_backward
+from .stacked_rnn import stacked_rnn, stacked_rnn_backprop
+from .weights.block_forms import PEEPHOLES
+
+
+class Record(NamedTuple):
+    """An op, by the names of its arguments and results."""
+
+    forward: Callable[..., Any]
+    gradient: Callable[..., Any]
+    inputs: tuple[str, ...]  # that have a gradient
+    outputs: tuple[str, ...]  # that have a gradient
+    results: tuple[str, ...]  # that the gradient takes
+    attributes: tuple[str, ...]  # types and names
+    cotangent: str  # what the gradient calls the gradient of an output
+    slope: str  # and that of an input
+    optional: tuple[str, ...] = ()  # of the inputs
+    extras: tuple[str, ...] = ("sequence_lengths", "resets")  # arrays without a gradient
+    untold: tuple[str, ...] = ()  # arguments that the gradient does not take
+    by_example: bool = True  # whether the gradient takes weight_gradients
+
+    @property
+    def name(self) -> str:
+        """The name of the op."""
+        return self.forward.__name__
+
+    @property
+    def cotangents(self) -> tuple[str, ...]:
+        """What the gradient calls the gradients of the outputs."""
+        return tuple(self.cotangent.format(n) for n in self.outputs)
+
+    def told(self, arguments: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what of a call its gradient is given: results that are missing are None."""
+        kept = {n: a for n, a in arguments.items() if n not in self.untold}
+        return kept | {n: results.get(n) for n in self.results}
+
+    def grads(
+        self, arguments: Mapping[str, Any], results: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the gradients of the inputs by their names, given those of outputs by theirs."""
+        cotangents = {self.cotangent.format(n): given.get(n) for n in self.outputs}
+        found = self.gradient(**self.told(arguments, results), **cotangents)
+        return {n: getattr(found, self.slope.format(n)) for n in self.inputs}
+
+
+_LSTM_ATTRIBUTES = (
+    "float forget_bias",
+    "float cell_clip",
+    "str gate_order",
+    "str recurrent_activation",
+)
+BLOCK_LSTM = Record(
+    block_lstm,
+    block_lstm_grad,
+    inputs=("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES),
+    outputs=("cs", "h"),
+    results=LSTMOutputs._fields,
+    attributes=(*_LSTM_ATTRIBUTES, "bool reverse"),
+    cotangent="{}_grad",
+    slope="{}_grad",
+    optional=PEEPHOLES,
+    untold=("forget_bias",),
+)
+LSTM_BLOCK_CELL = BLOCK_LSTM._replace(
+    forward=lstm_block_cell,
+    gradient=lstm_block_cell_backward,
+    results=LSTMOutputs._fields[:-1],
+    attributes=_LSTM_ATTRIBUTES,
+    extras=(),
+    by_example=False,
+)
+BLOCK_GRU = Record(
+    block_gru,
+    block_gru_grad,
+    inputs=("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c"),
+    outputs=("h",),
+    results=GRUOutputs._fields,
+    attributes=("str recurrent_activation", "bool reverse"),
+    cotangent="d_{}",
+    slope="d_{}",
+)
+GRU_BLOCK_CELL = BLOCK_GRU._replace(
+    forward=gru_block_cell,
+    gradient=gru_block_cell_backward,
+    results=GRUOutputs._fields[:-1],
+    attributes=BLOCK_GRU.attributes[:-1],
+    extras=(),
+    by_example=False,
+)
+CUDNN_RNN = Record(
+    cudnn_rnn,
+    cudnn_rnn_backprop,
+    inputs=("input", "input_h", "input_c", "params"),
+    outputs=("output", "output_h", "output_c"),
+    results=("output", "output_h", "output_c", "reserve_space", "host_reserved"),
+    attributes=(
+        "str rnn_mode",
+        "str input_mode",
+        "str direction",
+        "float dropout",
+        "int num_proj",
+        "str recurrent_activation",
+        "bool time_major",
+    ),
+    cotangent="{}_backprop",
+    slope="{}_backprop",
+    optional=("input_c",),
+    untold=("is_training", "save"),
+)
+STACKED_RNN = CUDNN_RNN._replace(
+    forward=stacked_rnn,
+    gradient=stacked_rnn_backprop,
+    inputs=("input", "input_h", "input_c", "weights"),
+    results=CUDNN_RNN.results[:-1],
+    attributes=("str direction", "float dropout", *_LSTM_ATTRIBUTES, "bool time_major"),
+    untold=(*CUDNN_RNN.untold, "seed", "seed2", "forget_bias"),
+)
