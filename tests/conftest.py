@@ -205,23 +205,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("ptx_arch", chosen)
     if "ops" in metafunc.fixturenames:
         compiled = metafunc.definition.get_closest_marker("compiled") is not None
-        metafunc.parametrize(
-            "ops", [*ROOMS, "numba", "numba_blas"] if compiled else ROOMS, indirect=True
-        )
+        metafunc.parametrize("ops", [*ROOMS, "numba"] if compiled else ROOMS, indirect=True)
 
 
 @pytest.fixture
 def ops(request: pytest.FixtureRequest) -> Ops:
     """Run one test body on NumPy, on the CUDA source on the CPU, on a GPU and with Numba."""
     fixture = {"cuda_on_cpu": "cupy_on_cpu", "cupy": "cupy_on_gpu"}.get(request.param)
-    if request.param.startswith("numba"):
+    if request.param == "numba":
         request.getfixturevalue("compiled_loops")
-        module = importlib.import_module("cupyrnn.compiled.common")
-        largest = {"numba": 10**9, "numba_blas": -1}[request.param]
-        patch = request.getfixturevalue("monkeypatch")
-        patch.setattr(module, "PRODUCT_LARGEST", largest)
-        if request.param == "numba_blas":  # step by step, whatever the size
-            patch.setattr(_layer, "_way", lambda _cell, _rows, direction: f"{direction}_steps")
     return Ops(np if fixture is None else request.getfixturevalue(fixture))
 
 

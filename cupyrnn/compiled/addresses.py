@@ -36,6 +36,20 @@ def address_of(a: Array) -> int:
     return address
 
 
+class Memory:
+    """Memory of a call, taken in one piece: where each part is."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def take(self, count: int) -> int:
+        """Return where so many bytes will be."""
+        start = self.bytes
+        # A vector's more: a block that is copied in whole vectors may end behind the last number.
+        self.bytes = start + (count + 2 * VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
+        return start
+
+
 def words_of(words: Sequence[int | At]) -> tuple[Array, Array]:
     """Return words without addresses, and which of them those of which arrays are added to."""
     found = [(k, w.array) for k, w in enumerate(words) if isinstance(w, At)]

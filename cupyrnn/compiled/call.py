@@ -18,7 +18,7 @@ import numpy as np
 from . import threads
 from .addresses import aligned, relocated
 from .cache import compiled_callback
-from .plan import Loops, Plan, Shapes, Spec, plan_of
+from .plan import Plan, Shapes, Spec, plan_of
 from .simd import OPTIONS
 
 if TYPE_CHECKING:
@@ -51,8 +51,13 @@ def line_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
     return np.array(gate or (0, 0), dtype)
 
 
+_READY = 0x0001 | 0x0100  # NumPy's flags of C order and of aligned numbers
+
+
 def oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, bool, int]:
     """Return a matrix, whether it is transposed in memory, and the bytes from row to row there."""
+    if w.dtype is dtype and w.flags.num & _READY == _READY:
+        return w, False, w.strides[0]
     if w.dtype == dtype and w.flags.aligned:
         rows, columns = w.strides
         if (columns == w.itemsize or w.shape[1] == 1) and rows >= 0:
@@ -65,9 +70,9 @@ def oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, bool, int]:
 
 def plain(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return an array in C order, aligned and of this dtype."""
-    a = np.asarray(a, dtype)
-    flags = a.flags
-    return a if flags.c_contiguous and flags.aligned else a.copy()
+    if a.dtype is dtype and a.flags.num & _READY == _READY:
+        return a
+    return np.require(a, dtype, "CA")
 
 
 class Back(NamedTuple):
@@ -119,13 +124,13 @@ def layer_call(
     dtype = spec.dtype
     states = carried if back is None else back.first
     first_c = states.c if len(states) > 1 else None
-    weights, layout = _oriented([w.w for w in (*cell.inputs, *cell.recurrent)], dtype)
+    weights, layout = orientations([w.w for w in (*cell.inputs, *cell.recurrent)], dtype)
     grads: list[Any] = []
     given: list[Any] = [None] * 5
     grads_layout: tuple[tuple[bool, int] | None, ...] = ()
     writes_deltas = back is not None and back.grads.by == "deltas"
     if back is not None:
-        grads, grads_layout = _oriented(back.grads.weights, dtype)
+        grads, grads_layout = orientations(back.grads.weights, dtype)
         given = [back.grads.x, None, back.given.h, None, back.grads.vectors]
         if first_c is not None:
             given[1], given[3] = carried.c, back.given.c
@@ -206,7 +211,7 @@ def compute(
     return [memory.take(places) for places in plan.sums]
 
 
-def _oriented(
+def orientations(
     matrices: Sequence[Array | None], dtype: np.dtype[Any]
 ) -> tuple[list[Array | None], tuple[tuple[bool, int] | None, ...]]:
     """Return matrices as the loops take them, and how they lie."""
@@ -221,50 +226,3 @@ def _oriented(
             found.append(a)
             layout.append((transposed, stride))
     return found, tuple(layout)
-
-
-class Ways(NamedTuple):
-    """The ways through a cell that are one compiled call, products included."""
-
-    takes: Callable[..., bool]
-    layer_call: Callable[..., LayerCall]
-    forward_layer: Callable[..., None]
-    backward_layer: Callable[..., None]
-
-
-def ways(
-    loops: Loops, spec_of: Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
-) -> Ways:
-    """
-    Return the ways through a cell.
-
-    Parameters
-    ----------
-    spec_of
-        Returns the spec of a cell of so many units and its arrays, the first of them numbers.
-    """
-
-    def takes(cell: Any, dtype: np.dtype[Any], way: str = "") -> bool:
-        """Return whether this way through a cell is compiled for a dtype."""
-        loop = getattr(loops, way.removesuffix("_layer"), None)
-        return loop is not None and compiled(loop, dtype.char) is not None
-
-    def call_of(
-        cell: Any, x: Array, carried: Any, starts: Array, saved: Any, back: Back | None = None
-    ) -> LayerCall:
-        """Return the call of a layer: see `layer_call`."""
-        spec, vectors = spec_of(cell, saved[0].shape[1], x.dtype)
-        return layer_call(spec, vectors, cell, x, carried, starts, saved, back)
-
-    def forward_layer(cell: Any, x: Array, carried: Any, starts: Array, saved: Any) -> None:
-        """All steps of a layer: see `run_layer`."""
-        run_layer(call_of(cell, x, carried, starts, saved))
-
-    def backward_layer(
-        cell: Any, x: Array, first: Any, starts: Array, saved: Any, given: Any, carried: Any,
-        grads: Any,
-    ) -> None:  # fmt: skip
-        """The gradient of a layer: see `run_layer`."""
-        run_layer(call_of(cell, x, carried, starts, saved, Back(first, given, grads)))
-
-    return Ways(takes, call_of, forward_layer, backward_layer)

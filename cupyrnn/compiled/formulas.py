@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .simd import VECTOR_BYTES, Code, Vector, Word, over_units, sigmoid
 
-# What the code of rows is called with behind the units and the variant: addresses; `at` is how far
-# a row is from the first of what is saved, `through` what came through the product before.
-_FORWARD = ("table", "z", "zh", "h_prev", "c_prev", "at", "to")
-_BACKWARD = (
-    "table", "z", "zh", "h_prev", "c_prev", "at", "dh", "through", "dc", "given_h", "given_c", "a",
-)  # fmt: skip
+# What the code of rows is called with behind the units and the variant, of a layer forward, of a
+# single step and of a layer backwards: addresses. `at` is how far a row is from the first of what
+# is saved, `operand` what the next product multiplies or multiplied, `through` what came through
+# the product before. The gradients given to a single step are part of those carried.
+_FORWARD = ("table", "z", "zh", "h_prev", "c_prev", "at", "operand")
+_STEP = (*_FORWARD, "dh", "through", "dc")
+_BACKWARD = (*_STEP, "given_h", "given_c")
 _TERMS = ("table", "z", "c_prev", "at")
 
 Formula: TypeAlias = "Callable[[Vectors, int], Mapping[str, Vector]]"
@@ -86,6 +87,8 @@ class Vectors:
         if name in self._formulas.numbers:
             place = self._word("numbers") + self._formulas.numbers.index(name) * self._code.size
             value = self._code.everywhere(place)
+        elif name.startswith("given") and name not in self._given:
+            value = self._code.zero()
         else:
             value = self._code.load(self._place(name))
         setattr(self, name, value)
@@ -130,7 +133,7 @@ def _of_stages(
     return emit
 
 
-def routines(formulas: Formulas, module: str, *, packed: bool) -> Routines:
+def routines(formulas: Formulas, module: str, *, packed: bool = True) -> Routines:
     """Return the code of a cell's rows; the name of the cell's module tells it from others."""
 
     def terms(c: Code, more: int, u: Word, sums: Word, row: Word, *words: Word) -> None:
@@ -150,12 +153,12 @@ def routines(formulas: Formulas, module: str, *, packed: bool) -> Routines:
         named(
             "forward",
             len(forward) * formulas.variants,
-            _of_stages(formulas, forward, _FORWARD, packed),
+            _of_stages(formulas, forward, _FORWARD if packed else _STEP, packed),
         ),
         named(
             "backward",
             len(backward) * formulas.variants,
-            _of_stages(formulas, backward, _BACKWARD, packed),
+            _of_stages(formulas, backward, _BACKWARD if packed else _STEP, packed),
         ),
         named("terms", 2, terms, rows=False),
     )

@@ -119,7 +119,7 @@ def sum_of_gates(c: Code, _: int, u: Word, z: Word, gates: Word, to: Word) -> No
     c.store(c.load_all(Word(c.builder, c.builder.ptrtoint(total, I64))), to + u * VECTOR_BYTES)
 
 
-def add_row(c: Code, _: int, u: Word, a: Word, to: Word) -> None:
+def sum_of_rows(c: Code, _: int, u: Word, a: Word, to: Word) -> None:
     """Add a vector to another one."""
     offset = u * VECTOR_BYTES
     c.store(c.load(to + offset) + c.load(a + offset), to + offset)
@@ -131,8 +131,8 @@ def sum_of_two(c: Code, _: int, u: Word, a: Word, b: Word, to: Word) -> None:
     c.store_all(c.load(a + offset) + c.load(b + offset), to + offset)
 
 
-_sum_of_gates, _add_row, _sum_of_two = (
-    over_units(1, emit) for emit in (sum_of_gates, add_row, sum_of_two)
+_sum_of_gates, add_row, _sum_of_two = (
+    over_units(1, emit) for emit in (sum_of_gates, sum_of_rows, sum_of_two)
 )
 read_frame, read_matrix = read_fields(Frame), read_fields(Matrix)
 FRAME_BYTES, MATRIX_BYTES = 8 * len(Frame._fields), 8 * len(Matrix._fields)
@@ -382,7 +382,7 @@ def sum_terms(
             if summed == SUMMED_ROWS or (t == t1 - 1 and r == end - first - 1):
                 for k in range(f.terms):
                     to = f.totals + k * row
-                    _add_row(one, (u0, u1, f.H, 0, sums + k * row, to))
+                    add_row(one, (u0, u1, f.H, 0, sums + k * row, to))
                 summed = 0
 
 
@@ -425,10 +425,11 @@ def all_steps_back(formulas: Any, terms: Any, tid: int, n: int, one: Any, addres
                     given, given_row = f.zeros, 0
                 formulas(one, (
                     rows, u0, u1, f.H, f.variant + k * f.variants,
-                    f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row, dh, through,
-                    f.dc + r0 * row, given, f.given_c + at * f.given_c_row, last.a + in_part * row,
-                    0, of_x.rs_z, last.rs_z, h_row, row, row, f.dh_row, through_row, row,
-                    given_row, f.given_c_row, row,
+                    f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row,
+                    last.a + in_part * row, dh, through, f.dc + r0 * row, given,
+                    f.given_c + at * f.given_c_row,
+                    0, of_x.rs_z, last.rs_z, h_row, row, row, row, f.dh_row, through_row, row,
+                    given_row, f.given_c_row,
                 ))  # fmt: skip
                 if f.by_units:
                     turn = meet(f.meeting, n, turn)

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import gru_single as _single
-from . import gru_step as _step
-from .call import line_of, plain, ways
+from . import single
+from .call import line_of, plain
 from .formulas import Formulas, Vectors, routines
 from .frame import all_steps, all_steps_back
 from .plan import Layout, Loops, Spec
 from .simd import Vector, tanh
+from .single import one_step
+from .ways import ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.gru import GRU
+    from ..arithmetic.gates import HardSigmoid
+    from ..cells.gru import GRU, GRUOutputs
 
 
 def _gates(v: Vectors, hard: int) -> Mapping[str, Vector]:
     r, u = v.gate(hard, v.z_r + v.b_r), v.gate(hard, v.z_u + v.b_u)
-    return {"r": r, "u": u, "to": v.h_prev * r}
+    return {"r": r, "u": u, "operand": v.h_prev * r}
 
 
 def _state(v: Vectors, _: int) -> Mapping[str, Vector]:
@@ -34,7 +36,7 @@ def _state(v: Vectors, _: int) -> Mapping[str, Vector]:
 def _deltas_to_r(v: Vectors, hard: int) -> Mapping[str, Vector]:
     """Behind d_hr = d_c @ w_c.T, which is `through`."""
     d_hr, k_r = v.through, v.h_prev * v.slope_of(hard, v.r)
-    return {"z_r": d_hr * k_r, "dh": d_hr.times_plus(v.r, v.dh * v.u), "a": v.h_prev * v.r}
+    return {"z_r": d_hr * k_r, "dh": d_hr.times_plus(v.r, v.dh * v.u), "operand": v.h_prev * v.r}
 
 
 def _deltas_to_c(v: Vectors, hard: int) -> Mapping[str, Vector]:
@@ -48,8 +50,9 @@ FORMULAS = Formulas(
     numbers=("slope", "offset"), variants=2, adds_to_dh=True,
     forward=(_gates, _state), backward=(_deltas_to_r, _deltas_to_c),
 )  # fmt: skip
-_ROWS = routines(FORMULAS, __name__, packed=True)
-_FORWARD, _BACKWARD, _TERMS = _ROWS
+_LAYER, _STEP = routines(FORMULAS, __name__), routines(FORMULAS, __name__, packed=False)
+_FORWARD, _BACKWARD, _TERMS = _LAYER
+_STEP_FORWARD, _STEP_BACKWARD, _STEP_TERMS = _STEP
 
 
 def gru_forward(tid: int, n: int, one: Any, address: int) -> None:
@@ -60,6 +63,16 @@ def gru_forward(tid: int, n: int, one: Any, address: int) -> None:
 def gru_backward(tid: int, n: int, one: Any, address: int) -> None:
     """All steps of a layer, backwards."""
     all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
+
+
+def gru_step(tid: int, n: int, one: Any, address: int) -> None:
+    """One step."""
+    one_step(_STEP_FORWARD, _STEP_TERMS, tid, n, one, address)
+
+
+def gru_step_back(tid: int, n: int, one: Any, address: int) -> None:
+    """One step, backwards."""
+    one_step(_STEP_BACKWARD, _STEP_TERMS, tid, n, one, address)
 
 
 @functools.lru_cache(maxsize=64)
@@ -78,15 +91,48 @@ def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]
     return _spec(cell.gate is not None, H, dtype), [numbers, *biases]
 
 
-_LOOPS = Loops(gru_forward, gru_backward)
-_takes, layer_call, forward_layer, backward_layer = ways(_LOOPS, _spec_of)
-forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
-forward_step, backward_step = _single.forward_step, _single.backward_step
-cell_forward, cell_grad = _single.cell_forward, _single.cell_grad
+_LOOPS = Loops(gru_forward, gru_backward, gru_step, gru_step_back)
+takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
+    _LOOPS, _spec_of
+)
 
 
-def takes(cell: Any, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
-    """Return whether this way through a cell is compiled for a dtype."""
-    if way in ("forward_step", "backward_step"):
-        return _single.takes(cell, dtype, way)
-    return _takes(cell, dtype, way) if way.endswith("_layer") else _step.takes(cell, dtype)
+@functools.cache
+def cell_forward(char: str) -> Any:
+    """Return `gru_block_cell` after its checks for a dtype, None where it is not compiled."""
+    dtype = np.dtype(char)
+
+    def forward(
+        x: Array, h_prev: Array, weights: Sequence[Array], gate: HardSigmoid | None
+    ) -> list[Array]:
+        (B, I), H, (w_ru, w_c, *biases) = x.shape, h_prev.shape[1], weights
+        # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
+        saved = [*np.empty((3, B, H), char), np.empty((B, H), char)]
+        vectors = [line_of(gate, dtype), *(plain(b, dtype) for b in biases)]
+        matrices = w_ru[:I], w_c[:I], w_ru[I:], w_c[I:]
+        single.forward(_spec(gate is not None, H, dtype), x, (h_prev,), matrices, vectors, saved)
+        return saved
+
+    return forward if takes(None, dtype, "forward_step") else None
+
+
+@functools.cache
+def cell_grad(char: str) -> Any:
+    """Return `gru_block_cell_grad` after its checks for a dtype, None where it is not compiled."""
+    dtype = np.dtype(char)
+
+    def grad(
+        h_prev: Array, weights: Sequence[Array], saved: GRUOutputs, d_h: Array,
+        gate: HardSigmoid | None,
+    ) -> list[Array]:  # fmt: skip
+        (B, H), (w_ru, w_c, *_) = h_prev.shape, weights
+        I, carried = len(w_c) - H, [d_h.copy(order="C")]
+        deltas, d_x = [np.empty((B, 2 * H), char), np.empty((B, H), char)], np.empty((B, I), char)
+        matrices = (w_ru[:I], 0, 0), (w_c[:I], 1, 0), (w_ru[I:], 0, 0), (w_c[I:], 1, 0)
+        step = single.Gradient(saved, (h_prev,), carried, deltas, x=d_x)
+        single.backward(
+            _spec(gate is not None, H, dtype), step, matrices, [line_of(gate, dtype)] * 3
+        )
+        return [d_x, *carried, *deltas[::-1]]
+
+    return grad if takes(None, dtype, "backward_step") else None

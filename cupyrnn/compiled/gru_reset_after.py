@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import gru_reset_after_single as _single
-from . import gru_reset_after_step as _step
-from .call import line_of, plain, ways
+from .call import line_of, plain
 from .formulas import Formulas, Vectors, routines
 from .frame import APART, all_steps, all_steps_back
 from .plan import Layout, Loops, Spec
 from .simd import Vector, tanh
+from .single import one_step
+from .ways import ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -43,8 +43,9 @@ FORMULAS = Formulas(
     vectors=("b_r", "b_u", "b_c", "b_hc"), numbers=("slope", "offset"), variants=2,
     forward=(_state,), backward=(_deltas,), adds_to_dh=True,
 )  # fmt: skip
-_ROWS = routines(FORMULAS, __name__, packed=True)
-_FORWARD, _BACKWARD, _TERMS = _ROWS
+_LAYER, _STEP = routines(FORMULAS, __name__), routines(FORMULAS, __name__, packed=False)
+_FORWARD, _BACKWARD, _TERMS = _LAYER
+_STEP_FORWARD, _STEP_BACKWARD, _STEP_TERMS = _STEP
 
 
 def gru_reset_after_forward(tid: int, n: int, one: Any, address: int) -> None:
@@ -55,6 +56,16 @@ def gru_reset_after_forward(tid: int, n: int, one: Any, address: int) -> None:
 def gru_reset_after_backward(tid: int, n: int, one: Any, address: int) -> None:
     """All steps of a layer, backwards."""
     all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
+
+
+def gru_reset_after_step(tid: int, n: int, one: Any, address: int) -> None:
+    """One step."""
+    one_step(_STEP_FORWARD, _STEP_TERMS, tid, n, one, address)
+
+
+def gru_reset_after_step_back(tid: int, n: int, one: Any, address: int) -> None:
+    """One step, backwards."""
+    one_step(_STEP_BACKWARD, _STEP_TERMS, tid, n, one, address)
 
 
 @functools.lru_cache(maxsize=64)
@@ -73,14 +84,12 @@ def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, l
     return _spec(cell.gate is not None, cell.hc_last, H, dtype), arrays
 
 
-_LOOPS = Loops(gru_reset_after_forward, gru_reset_after_backward)
-_takes, layer_call, forward_layer, backward_layer = ways(_LOOPS, _spec_of)
-forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
-forward_step, backward_step = _single.forward_step, _single.backward_step
-
-
-def takes(cell: Any, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
-    """Return whether this way through a cell is compiled for a dtype."""
-    if way in ("forward_step", "backward_step"):
-        return _single.takes(cell, dtype, way)
-    return _takes(cell, dtype, way) if way.endswith("_layer") else _step.takes(cell, dtype)
+_LOOPS = Loops(
+    gru_reset_after_forward,
+    gru_reset_after_backward,
+    gru_reset_after_step,
+    gru_reset_after_step_back,
+)
+takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
+    _LOOPS, _spec_of
+)

@@ -8,24 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import lstm_single as _single
-from . import lstm_step as _step
-from .call import plain, ways
+from . import single
+from .call import plain
 from .formulas import Formulas, Vectors, routines
 from .frame import MAKES_H, all_steps, all_steps_back
 from .plan import Layout, Loops, Spec
 from .simd import Vector, tanh
+from .single import one_step
+from .ways import ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.gates import HardSigmoid
-    from ..cells.lstm import LSTM
+    from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
 PEEPHOLE, HARD = 1, 2  # bits of the variant
 
 
 def _gates(v: Vectors, variant: int) -> Mapping[str, Vector]:
-    zi, zci, zf, zo = v.z_i + v.b_i, v.z_ci + v.b_ci, v.z_f + v.b_f, v.z_o + v.b_o
+    zi, zci, zo = v.z_i + v.b_i, v.z_ci + v.b_ci, v.z_o + v.b_o
+    zf = v.z_f + (v.b_f + v.forget_bias)
     if variant & PEEPHOLE:
         zi, zf = v.c_prev.times_plus(v.wci, zi), v.c_prev.times_plus(v.wcf, zf)
     i, f, ci = v.gate(variant & HARD, zi), v.gate(variant & HARD, zf), tanh(zci)
@@ -34,7 +36,7 @@ def _gates(v: Vectors, variant: int) -> Mapping[str, Vector]:
     if variant & PEEPHOLE:
         zo = cs.times_plus(v.wco, zo)
     o = v.gate(variant & HARD, zo)
-    return {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "to": o * co}
+    return {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "operand": o * co}
 
 
 def _projected(v: Vectors, variant: int) -> Mapping[str, Vector]:
@@ -57,7 +59,7 @@ def _deltas(v: Vectors, variant: int) -> Mapping[str, Vector]:
 
 def _operand(v: Vectors, variant: int) -> Mapping[str, Vector]:
     """What w_p multiplied."""
-    return {"a": v.o * v.co}
+    return {"operand": v.o * v.co}
 
 
 def _terms(v: Vectors) -> Sequence[tuple[Vector, Vector]]:
@@ -67,11 +69,12 @@ def _terms(v: Vectors) -> Sequence[tuple[Vector, Vector]]:
 FORMULAS = Formulas(
     saved=("i", "cs", "f", "o", "ci", "co"), z=("i", "ci", "f", "o"),
     vectors=("b_i", "b_ci", "b_f", "b_o", "wci", "wcf", "wco"),
-    numbers=("cell_clip", "through_clip", "slope", "offset"), variants=4, c="cs",
+    numbers=("cell_clip", "through_clip", "slope", "offset", "forget_bias"), variants=4, c="cs",
     forward=(_gates, _projected), backward=(_deltas, _operand), terms=_terms,
 )  # fmt: skip
-_ROWS = routines(FORMULAS, __name__, packed=True)
-_FORWARD, _BACKWARD, _TERMS = _ROWS
+_LAYER, _STEP = routines(FORMULAS, __name__), routines(FORMULAS, __name__, packed=False)
+_FORWARD, _BACKWARD, _TERMS = _LAYER
+_STEP_FORWARD, _STEP_BACKWARD, _STEP_TERMS = _STEP
 
 
 def lstm_forward(tid: int, n: int, one: Any, address: int) -> None:
@@ -84,11 +87,24 @@ def lstm_backward(tid: int, n: int, one: Any, address: int) -> None:
     all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
 
 
+def lstm_step(tid: int, n: int, one: Any, address: int) -> None:
+    """One step."""
+    one_step(_STEP_FORWARD, _STEP_TERMS, tid, n, one, address)
+
+
+def lstm_step_back(tid: int, n: int, one: Any, address: int) -> None:
+    """One step, backwards."""
+    one_step(_STEP_BACKWARD, _STEP_TERMS, tid, n, one, address)
+
+
 @functools.lru_cache(maxsize=64)
-def _numbers(cell_clip: float | None, gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
+def _numbers(
+    cell_clip: float | None, gate: HardSigmoid | None, dtype: np.dtype[Any], forget_bias: float = 0
+) -> Array:
     """Return the numbers of the formulas: nothing passes a cs that reached a clip."""
     clips = (np.inf, 1) if cell_clip is None else (cell_clip, 0)
-    return np.array([*clips, *(gate or (0, 0))], dtype)
+    with np.errstate(all="ignore"):  # a number too large for the dtype is inf
+        return np.array([*clips, *(gate or (0, 0)), forget_bias], dtype)
 
 
 @functools.lru_cache(maxsize=64)
@@ -102,25 +118,71 @@ def _spec(columns: tuple[int, ...], variant: int, H: int, dtype: np.dtype[Any]) 
     return Spec(FORMULAS, _LOOPS, layout, H, dtype, variant)
 
 
-def _spec_of(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
+def _described(
+    b: Array | None, columns: Sequence[int], peephole: Sequence[Array | None] | None,
+    numbers: Array, hard: bool, H: int,
+) -> tuple[Spec, list[Array]]:  # fmt: skip
     """Return the spec of a cell and its arrays: numbers, b, wci, wcf and wco."""
+    peephole, dtype = peephole or (None, None, None), numbers.dtype
+    variant = PEEPHOLE * (peephole[0] is not None) | HARD * hard
+    vectors = [numbers if a is None else plain(a, dtype) for a in (b, *peephole)]
+    return _spec(tuple(columns), variant, H, dtype), [numbers, *vectors]
+
+
+def _spec_of(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
     numbers = _numbers(cell.cell_clip, cell.gate, dtype)
-    vectors = (numbers if cell.b is None else cell.b, *(cell.peephole or [numbers] * 3))
-    variant = PEEPHOLE * (cell.peephole is not None) | HARD * (cell.gate is not None)
-    spec = _spec(tuple(cell.columns), variant, H, dtype)
-    return spec, [numbers, *(plain(a, dtype) for a in vectors)]
+    return _described(cell.b, cell.columns, cell.peephole, numbers, cell.gate is not None, H)
 
 
-_LOOPS = Loops(lstm_forward, lstm_backward)
-_takes, layer_call, forward_layer, backward_layer = ways(_LOOPS, _spec_of)
-forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
-forward_step, backward_step = _single.forward_step, _single.backward_step
-add_sums = _step.add_sums
-cell_forward, cell_grad = _single.cell_forward, _single.cell_grad
+_LOOPS = Loops(lstm_forward, lstm_backward, lstm_step, lstm_step_back)
+takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
+    _LOOPS, _spec_of
+)
 
 
-def takes(cell: Any, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
-    """Return whether this way through a cell is compiled for a dtype."""
-    if way in ("forward_step", "backward_step"):
-        return _single.takes(cell, dtype, way)
-    return _takes(cell, dtype, way) if way.endswith("_layer") else _step.takes(cell, dtype)
+@functools.cache
+def cell_forward(char: str) -> Any:
+    """
+    Return `lstm_block_cell` after its checks for a dtype, None where it is not compiled.
+
+    What it is called with last is the LSTMCall that the checks return.
+    """
+    dtype = np.dtype(char)
+
+    def forward(
+        x: Array, first: LSTMStates, w: Array, b: Array, columns: tuple[int, ...], call: Any
+    ) -> list[Array]:
+        (B, I), H, (clip, _, gate, forget_bias) = x.shape, first.c.shape[1], call.attributes
+        # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
+        saved = [*np.empty((6, B, H), char), np.empty((B, H), char)]
+        numbers = _numbers(clip, gate, dtype, forget_bias)
+        spec, vectors = _described(b, columns, call.peephole, numbers, gate is not None, H)
+        single.forward(spec, x, first, (w[:I], w[I:]), vectors, saved)
+        return saved
+
+    return forward if takes(None, dtype, "forward_step") else None
+
+
+@functools.cache
+def cell_grad(char: str) -> Any:
+    """
+    Return `lstm_block_cell_grad` after its checks for a dtype, None where it is not compiled.
+
+    What it is called with last is the LSTMCall that the checks return.
+    """
+    dtype = np.dtype(char)
+
+    def grad(
+        saved: LSTMOutputs, cs_prev: Array, given: LSTMStates, columns: tuple[int, ...], call: Any
+    ) -> list[Array]:
+        (B, H), (clip, _, gate, _) = cs_prev.shape, call.attributes
+        carried = [np.zeros((B, H), char) if a is None else a.copy(order="C") for a in given]
+        dz, totals = np.empty((B, 4 * H), char), np.zeros((3, H), char)
+        numbers, peephole = _numbers(clip, gate, dtype), call.peephole
+        spec, vectors = _described(None, columns, peephole, numbers, gate is not None, H)
+        sums = None if peephole[0] is None else totals
+        step = single.Gradient(saved, (None, cs_prev), carried, [dz], sums)
+        single.backward(spec, step, (), vectors)
+        return [carried[1], dz, *totals]
+
+    return grad if takes(None, dtype, "backward_step") else None

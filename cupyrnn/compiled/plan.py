@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .addresses import At, address_of, words_of
+from .addresses import At, Memory, address_of, words_of
 from .frame import MAKES_H, Frame, Matrix
 from .products import PANEL_BYTES, memory_of_transposed
 from .simd import VECTOR_BYTES
@@ -27,20 +27,6 @@ from .simd import VECTOR_BYTES
 if TYPE_CHECKING:
     from .._arrays import Array
     from .formulas import Formulas
-
-
-class Memory:
-    """Memory of a call, taken in one piece: where each part is."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def take(self, count: int) -> int:
-        """Return where so many bytes will be."""
-        start = self.bytes
-        # A vector's more: a block that is copied in whole vectors may end behind the last number.
-        self.bytes = start + (count + 2 * VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
-        return start
 
 
 class Share(NamedTuple):
@@ -137,8 +123,10 @@ class Layout(NamedTuple):
 class Loops(NamedTuple):
     """What is compiled of a cell, each loop(tid, n, one, address)."""
 
-    forward: Callable[..., None]
-    backward: Callable[..., None]
+    forward_layer: Callable[..., None]
+    backward_layer: Callable[..., None]
+    forward_step: Callable[..., None]
+    backward_step: Callable[..., None]
 
 
 class Spec:
@@ -150,8 +138,10 @@ class Spec:
     ) -> None:  # fmt: skip
         self.formulas, self.loops, self.layout = formulas, loops, layout
         self.H, self.dtype, self.variant = H, dtype, variant
+        # Whether a second recurrent matrix makes h: its deltas are dh.
+        self.projects = MAKES_H in layout.adds_to
 
-    def columns(self, shapes: Shapes) -> list[Columns]:
+    def columns(self, shapes: Any) -> list[Columns]:
         """Return the columns of the matrices of a call."""
         (inputs, recurrent, adds_to, *_), size = self.layout, self.dtype.itemsize
         depths = [shapes.P, self.H][: max(1, len(shapes.weights) - len(inputs))]

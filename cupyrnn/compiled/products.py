@@ -1,10 +1,13 @@
 """
-Products of packed matrices, as compiled loops over addresses.
+Products of matrices, packed or as they lie, as compiled loops over addresses.
 
 A packed matrix is panels of 4 vectors of columns, each [K, 4 vectors] in one piece. Its columns are
 those of G gates with H units each, in the order of vectors of units: of the first units all gates,
 of the next units all gates, the last of each filled up with zeros. So what a product leaves for
 some units lies together. Backwards the rows of a matrix are in that order.
+
+A matrix that is used once is read where it lies if A has few rows; for more of them a panel at a
+time is packed, which then stays in a core's cache for all rows.
 
 An element of a product is one sum in the order of k, in pieces of _DEPTH: it does not depend on
 how many rows are computed together, nor by which thread.
@@ -14,13 +17,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
+
 from .simd import (
+    I32,
     ROWS,
     VECTOR_BYTES,
     VECTORS,
+    Code,
+    Vector,
+    Word,
+    alloca,
     block,
     part,
     read_word,
+    routine,
     row_of_numbers,
     size_of,
     tile,
@@ -31,6 +42,11 @@ PANEL_BYTES = VECTORS * VECTOR_BYTES
 _DEPTH, _HEIGHT = 256, 192
 # Panels of B that are packed together in a product with a transposed matrix.
 _PANELS = 8
+# Rows of A up to which B is read in place; up to which products with a transposed matrix are sums
+# along its rows; rows of a transposed matrix whose sums are made at once.
+_IN_PLACE, _FEW_ROWS, _TOGETHER = 2 * ROWS, 4, 4
+# Bytes that a product with a matrix as it lies needs to pack a panel in.
+PRODUCT_BYTES = _DEPTH * PANEL_BYTES + VECTOR_BYTES
 
 
 @part
@@ -181,3 +197,120 @@ def multiply_transposed(
 def memory_of_transposed(size: int, M: int) -> int:
     """Return the bytes that `multiply_transposed` needs for A[K, M] of items of this size."""
     return _DEPTH * (_PANELS * PANEL_BYTES + M * size) + VECTOR_BYTES
+
+
+@routine
+def pack_panel(c: Code, rows: Word, source: Word, rs: Word, columns: Word, to: Word) -> None:
+    """Copy so many rows of a panel; the columns that are missing become zero."""
+    masks = [c.first_lanes(columns - j * c.lanes) for j in range(VECTORS)]
+    with c.builder.if_else(columns.compare(">=", VECTORS * c.lanes)) as (whole, some):
+        for branch, masked in ((whole, False), (some, True)):
+            with branch, c.loop(c.word(0), rows) as k:
+                for j in range(VECTORS):
+                    c.mask = masks[j] if masked else None
+                    row = c.load(source + rs * k + j * VECTOR_BYTES)
+                    c.store_all(row, to + k * PANEL_BYTES + j * VECTOR_BYTES)
+    c.mask = None
+
+
+def _sum_of_lanes(c: Code, vector: Vector) -> Any:
+    """Return the sum of a vector's numbers, halves first."""
+    value, lanes = vector.value, c.lanes
+    while lanes > 1:
+        lanes //= 2
+        low, high = (
+            c.builder.shuffle_vector(
+                value,
+                value,
+                ir.Constant(ir.VectorType(I32, lanes), [start + n for n in range(lanes)]),
+            )
+            for start in (0, lanes)
+        )
+        value = c.builder.fadd(low, high)
+    return c.builder.extract_element(value, ir.Constant(I32, 0))
+
+
+@routine
+def sums_along_rows(
+    c: Code, a: Word, K: Word, b: Word, rs_b: Word, first: Word, last: Word, to: Word, add: Word
+) -> None:
+    """Compute c[first:last] (+)= a[K] @ B[first:last, K].T."""
+    builder = c.builder
+
+    def sums(row: Word, count: int) -> None:
+        totals = [alloca(builder, c.vector) for _ in range(count)]
+        for total in totals:
+            builder.store(ir.Constant(c.vector, None), total)
+        places = [b + rs_b * (row + n) for n in range(count)]
+
+        def more(offset: Word) -> None:
+            values = c.load(a + offset)
+            for place, total in zip(places, totals, strict=True):
+                old = Vector(builder, builder.load(total, typ=c.vector))
+                builder.store(c.load(place + offset).times_plus(values, old).value, total)
+
+        whole = Word(builder, builder.sdiv(K.value, ir.Constant(K.value.type, c.lanes)))
+        with c.loop(c.word(0), whole) as k:
+            more(k * VECTOR_BYTES)
+        with builder.if_then((K - whole * c.lanes).compare(">", 0)):
+            c.mask = c.first_lanes(K - whole * c.lanes)
+            more(whole * VECTOR_BYTES)
+            c.mask = None
+        for n, total in enumerate(totals):
+            found = _sum_of_lanes(c, Vector(builder, builder.load(total, typ=c.vector)))
+            place = c.pointer(to + (row + n) * c.size)
+            before = builder.load(place, align=c.size, typ=c.real)
+            plus = builder.fadd(found, before)
+            builder.store(builder.select(add.compare("!=", 0), plus, found), place, align=c.size)
+
+    groups = Word(builder, builder.sdiv((last - first).value, ir.Constant(K.value.type, _TOGETHER)))
+    with c.loop(c.word(0), groups) as group:
+        sums(first + group * _TOGETHER, _TOGETHER)
+    with c.loop(first + groups * _TOGETHER, last) as row:
+        sums(row, 1)
+
+
+@part
+def multiply_in_place(
+    one: Any, M: int, a: int, rs_a: int, K: int, b: int, transposed: int, rs_b: int,
+    first: int, last: int, c: int, rs_c: int, add: int, memory: int,
+) -> None:  # fmt: skip
+    """
+    Compute C[M, first:last] (+)= A[M, K] @ B[K, first:last], or with the rows of B[last, K].
+
+    `rs_b` is from row to row of B as it lies, `memory` has PRODUCT_BYTES.
+    """
+    size = size_of(one)
+    if transposed and M <= _FEW_ROWS:
+        for i in range(M):
+            sums_along_rows(one, (a + i * rs_a, K, b, rs_b, first, last, c + i * rs_c, add))
+        return
+    lanes, width = VECTOR_BYTES // size, PANEL_BYTES // size
+    tiles = (M + ROWS - 1) // ROWS
+    for k in range(0, max(K, 1), _DEPTH):
+        depth = min(_DEPTH, K - k)
+        more = add if k == 0 else 1
+        for p in range(first, last, width):
+            columns = min(width, last - p)
+            panel, rs_panel = memory, PANEL_BYTES
+            if transposed:
+                for j in range(VECTORS):
+                    for d in range(0, depth, lanes):
+                        block(one, (
+                            1, b + (p + j * lanes) * rs_b + (k + d) * size, rs_b,
+                            min(lanes, columns - j * lanes), min(lanes, depth - d),
+                            memory + d * PANEL_BYTES + j * VECTOR_BYTES, PANEL_BYTES,
+                            min(lanes, depth - d), lanes,
+                        ))  # fmt: skip
+            elif M > _IN_PLACE or columns < width:
+                pack_panel(one, (depth, b + k * rs_b + p * size, rs_b, columns, memory))
+            else:
+                panel, rs_panel = b + k * rs_b + p * size, rs_b
+            i = 0
+            for n in range(tiles, 0, -1):  # of nearly the same height
+                m = (M - i + n - 1) // n
+                tile(one, (
+                    m, a + i * rs_a + k * size, rs_a, size, panel, rs_panel, VECTOR_BYTES, depth,
+                    c + i * rs_c + p * size, rs_c, columns, more,
+                ))  # fmt: skip
+                i += m

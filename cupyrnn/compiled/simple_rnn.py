@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import simple_rnn_single as _single
-from . import simple_rnn_step as _step
-from .call import plain, ways
+from .call import plain
 from .formulas import Formulas, Vectors, routines
 from .frame import all_steps, all_steps_back
 from .plan import Layout, Loops, Spec
 from .simd import Vector, tanh
+from .single import one_step
+from .ways import ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -34,8 +34,9 @@ def _deltas(v: Vectors, relu: int) -> Mapping[str, Vector]:
 FORMULAS = Formulas(
     saved=("h",), z=("h",), vectors=("b",), variants=2, forward=(_state,), backward=(_deltas,)
 )
-_ROWS = routines(FORMULAS, __name__, packed=True)
-_FORWARD, _BACKWARD, _TERMS = _ROWS
+_LAYER, _STEP = routines(FORMULAS, __name__), routines(FORMULAS, __name__, packed=False)
+_FORWARD, _BACKWARD, _TERMS = _LAYER
+_STEP_FORWARD, _STEP_BACKWARD, _STEP_TERMS = _STEP
 
 
 def simple_rnn_forward(tid: int, n: int, one: Any, address: int) -> None:
@@ -46,6 +47,16 @@ def simple_rnn_forward(tid: int, n: int, one: Any, address: int) -> None:
 def simple_rnn_backward(tid: int, n: int, one: Any, address: int) -> None:
     """All steps of a layer, backwards."""
     all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
+
+
+def simple_rnn_step(tid: int, n: int, one: Any, address: int) -> None:
+    """One step."""
+    one_step(_STEP_FORWARD, _STEP_TERMS, tid, n, one, address)
+
+
+def simple_rnn_step_back(tid: int, n: int, one: Any, address: int) -> None:
+    """One step, backwards."""
+    one_step(_STEP_BACKWARD, _STEP_TERMS, tid, n, one, address)
 
 
 @functools.lru_cache(maxsize=64)
@@ -59,14 +70,7 @@ def _spec_of(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[
     return _spec(cell.relu, H, dtype), [plain(cell.b, dtype)]
 
 
-_LOOPS = Loops(simple_rnn_forward, simple_rnn_backward)
-_takes, layer_call, forward_layer, backward_layer = ways(_LOOPS, _spec_of)
-forward_steps, backward_steps = _step.forward_steps, _step.backward_steps
-forward_step, backward_step = _single.forward_step, _single.backward_step
-
-
-def takes(cell: Any, dtype: np.dtype[Any], way: str = "forward_steps") -> bool:
-    """Return whether this way through a cell is compiled for a dtype."""
-    if way in ("forward_step", "backward_step"):
-        return _single.takes(cell, dtype, way)
-    return _takes(cell, dtype, way) if way.endswith("_layer") else _step.takes(cell, dtype)
+_LOOPS = Loops(simple_rnn_forward, simple_rnn_backward, simple_rnn_step, simple_rnn_step_back)
+takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
+    _LOOPS, _spec_of
+)

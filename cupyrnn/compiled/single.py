@@ -1,180 +1,86 @@
 """
-What the compiled single steps of all cells share: products with matrices as they lie in memory.
+One step of any cell, forward or backward: a compiled call, its products included.
 
-A layer packs its matrices once for many steps. A single step uses each of them once: of few rows it
-reads a matrix in place; of more it packs a panel, which then stays in a core's cache for all rows.
-A step is one compiled call: forward of words, as a layer, so that threads can share it, and
-backwards of arrays.
+A layer packs its matrices once for many steps. A single step uses each of them once, as it lies.
+Its loop reads words, as that of a layer does: what the formulas are called with, then its products
+one after the other, each with the formula that comes behind it or, backwards, before it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numba
 import numpy as np
-from llvmlite import ir
 
 from . import threads
-from .addresses import At, relocated, words_of
-from .cache import compiled_function
-from .call import compiled
+from .addresses import At, Memory, relocated, words_of
+from .call import compiled, orientations, plain
+from .frame import APART, MAKES_H, add_row
+from .meeting import meet
 from .plan import panels_of
-from .products import PANEL_BYTES, vectors_of
-from .simd import (
-    I32,
-    OPTIONS,
-    ROWS,
-    VECTOR_BYTES,
-    VECTORS,
-    Code,
-    Vector,
-    Word,
-    alloca,
-    block,
-    part,
-    routine,
-    size_of,
-    tile,
-)
+from .products import PRODUCT_BYTES, multiply_in_place, vectors_of
+from .simd import SUMMED_ROWS, VECTOR_BYTES, VECTORS, part, read_fields, size_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import BackwardStep
+    from .plan import Spec
 
-# Rows of a panel, as in products.py; rows of A up to which B is read in place.
-_DEPTH, _IN_PLACE = 256, 2 * ROWS
-# Bytes that a product needs to pack a panel in.
-PRODUCT_BYTES = _DEPTH * PANEL_BYTES + VECTOR_BYTES
-# Rows of A up to which products with a transposed matrix are sums along its rows.
-_FEW_ROWS = 4
-# Rows of a transposed matrix whose sums are made at once.
-_TOGETHER = 4
+# Multiplications from which on a step is worth a second thread.
+_LEAST_WORK = 2_000_000
 
 
-@routine
-def pack_panel(c: Code, rows: Word, source: Word, rs: Word, columns: Word, to: Word) -> None:
-    """Copy so many rows of a panel; the columns that are missing become zero."""
-    masks = [c.first_lanes(columns - j * c.lanes) for j in range(VECTORS)]
-    with c.builder.if_else(columns.compare(">=", VECTORS * c.lanes)) as (whole, some):
-        for branch, masked in ((whole, False), (some, True)):
-            with branch, c.loop(c.word(0), rows) as k:
-                for j in range(VECTORS):
-                    c.mask = masks[j] if masked else None
-                    row = c.load(source + rs * k + j * VECTOR_BYTES)
-                    c.store_all(row, to + k * PANEL_BYTES + j * VECTOR_BYTES)
-    c.mask = None
+class Product(NamedTuple):
+    """to[B, gates*H] (+)= a[B, K] @ w, and a formula: addresses, distances in bytes, numbers."""
+
+    a: int
+    rs_a: int
+    K: int
+    w: int  # 0 where the product is not wanted
+    rs_w: int  # from row to row as it lies
+    transposed: int
+    gates: int
+    H: int
+    to: int
+    rs_to: int
+    adds: int
+    meets: int  # whether all threads have to be here first
+    stage: int = -1  # of the formula; -1 for none
+    through: int = 0  # what this formula has of the product before
+    rs_through: int = 0
 
 
-def _sum_of_lanes(c: Code, vector: Vector) -> Any:
-    """Return the sum of a vector's numbers, halves first."""
-    value, lanes = vector.value, c.lanes
-    while lanes > 1:
-        lanes //= 2
-        low, high = (
-            c.builder.shuffle_vector(
-                value,
-                value,
-                ir.Constant(ir.VectorType(I32, lanes), [start + n for n in range(lanes)]),
-            )
-            for start in (0, lanes)
-        )
-        value = c.builder.fadd(low, high)
-    return c.builder.extract_element(value, ir.Constant(I32, 0))
+class Step(NamedTuple):
+    """What a step computes with: addresses, distances in bytes, numbers."""
+
+    met: int  # how many threads have met
+    B: int
+    H: int
+    products: int  # how many, behind these words
+    backward: int
+    variant: int
+    variants: int
+    memory: int  # for products
+    table: int
+    z: int
+    rs_z: int
+    zh: int
+    rs_zh: int
+    h_prev: int
+    rs_h: int
+    c_prev: int
+    operand: int
+    rs_operand: int
+    dh: int
+    dc: int
+    totals: int
+    terms: int
+    sums: int  # memory for these
 
 
-@routine
-def sums_along_rows(
-    c: Code, a: Word, K: Word, b: Word, rs_b: Word, first: Word, last: Word, to: Word, add: Word
-) -> None:
-    """Compute c[first:last] (+)= a[K] @ B[first:last, K].T."""
-    builder = c.builder
-
-    def sums(row: Word, count: int) -> None:
-        totals = [alloca(builder, c.vector) for _ in range(count)]
-        for total in totals:
-            builder.store(ir.Constant(c.vector, None), total)
-        places = [b + rs_b * (row + n) for n in range(count)]
-
-        def more(offset: Word) -> None:
-            values = c.load(a + offset)
-            for place, total in zip(places, totals, strict=True):
-                old = Vector(builder, builder.load(total, typ=c.vector))
-                builder.store(c.load(place + offset).times_plus(values, old).value, total)
-
-        whole = Word(builder, builder.sdiv(K.value, ir.Constant(K.value.type, c.lanes)))
-        with c.loop(c.word(0), whole) as k:
-            more(k * VECTOR_BYTES)
-        with builder.if_then((K - whole * c.lanes).compare(">", 0)):
-            c.mask = c.first_lanes(K - whole * c.lanes)
-            more(whole * VECTOR_BYTES)
-            c.mask = None
-        for n, total in enumerate(totals):
-            found = _sum_of_lanes(c, Vector(builder, builder.load(total, typ=c.vector)))
-            place = c.pointer(to + (row + n) * c.size)
-            before = builder.load(place, align=c.size, typ=c.real)
-            plus = builder.fadd(found, before)
-            builder.store(builder.select(add.compare("!=", 0), plus, found), place, align=c.size)
-
-    groups = Word(builder, builder.sdiv((last - first).value, ir.Constant(K.value.type, _TOGETHER)))
-    with c.loop(c.word(0), groups) as group:
-        sums(first + group * _TOGETHER, _TOGETHER)
-    with c.loop(first + groups * _TOGETHER, last) as row:
-        sums(row, 1)
-
-
-@part
-def multiply_in_place(
-    one: Any, M: int, a: int, rs_a: int, K: int, b: int, transposed: int, rs_b: int,
-    first: int, last: int, c: int, rs_c: int, add: int, memory: int,
-) -> None:  # fmt: skip
-    """
-    Compute C[M, first:last] (+)= A[M, K] @ B[K, first:last], or with the rows of B[last, K].
-
-    `rs_b` is from row to row of B as it lies, `memory` has PRODUCT_BYTES.
-    """
-    size = size_of(one)
-    if transposed and M <= _FEW_ROWS:
-        for i in range(M):
-            sums_along_rows(one, (a + i * rs_a, K, b, rs_b, first, last, c + i * rs_c, add))
-        return
-    lanes, width = VECTOR_BYTES // size, PANEL_BYTES // size
-    tiles = (M + ROWS - 1) // ROWS
-    for k in range(0, max(K, 1), _DEPTH):
-        depth = min(_DEPTH, K - k)
-        more = add if k == 0 else 1
-        for p in range(first, last, width):
-            columns = min(width, last - p)
-            panel, rs_panel = memory, PANEL_BYTES
-            if transposed:
-                for j in range(VECTORS):
-                    for d in range(0, depth, lanes):
-                        block(one, (
-                            1, b + (p + j * lanes) * rs_b + (k + d) * size, rs_b,
-                            min(lanes, columns - j * lanes), min(lanes, depth - d),
-                            memory + d * PANEL_BYTES + j * VECTOR_BYTES, PANEL_BYTES,
-                            min(lanes, depth - d), lanes,
-                        ))  # fmt: skip
-            elif M > _IN_PLACE or columns < width:
-                pack_panel(one, (depth, b + k * rs_b + p * size, rs_b, columns, memory))
-            else:
-                panel, rs_panel = b + k * rs_b + p * size, rs_b
-            i = 0
-            for n in range(tiles, 0, -1):  # of nearly the same height
-                m = (M - i + n - 1) // n
-                tile(one, (
-                    m, a + i * rs_a + k * size, rs_a, size, panel, rs_panel, VECTOR_BYTES, depth,
-                    c + i * rs_c + p * size, rs_c, columns, more,
-                ))  # fmt: skip
-                i += m
-
-
-@part
-def at(a: Array) -> Any:
-    """Return where an array lies."""
-    return np.int64(a.ctypes.data)
+_read_step, _read_product = read_fields(Step), read_fields(Product)
+_STEP_BYTES, _EACH_BYTES = 8 * len(Step._fields), 8 * len(Product._fields)
 
 
 @part
@@ -186,196 +92,268 @@ def own_vectors(one: Any, tid: int, n: int, H: int) -> tuple[int, int]:
 
 
 @part
-def multiply_columns(
-    one: Any, n: int, u0: int, u1: int, gates: int, H: int, M: int, a: int, rs_a: int, K: int,
-    w: int, turned: int, c: int, add: int, memory: int,
-) -> None:  # fmt: skip
-    """Compute C[M, gates*H] (+)= A[M, K] @ w, in each gate the vectors u0..u1-1 of units."""
-    size = size_of(one)
-    row = gates * H * size
-    rs_w = K * size if turned else row
-    pieces = 1 if n == 1 else gates
-    for g in range(pieces):
-        first, last = 0, gates * H
+def multiply_columns(tid: int, n: int, one: Any, p: Product, B: int, memory: int) -> None:
+    """Compute a thread's units of each gate of a product."""
+    u0, u1 = own_vectors(one, tid, n, p.H)
+    lanes = VECTOR_BYTES // size_of(one)
+    for g in range(1 if n == 1 else p.gates):
+        first, last = 0, p.gates * p.H
         if n > 1:
-            lanes = VECTOR_BYTES // size
-            first, last = g * H + u0 * lanes, g * H + min(H, u1 * lanes)
-        multiply_in_place(one, M, a, rs_a, K, w, turned, rs_w, first, last, c, row, add, memory)
+            first, last = g * p.H + u0 * lanes, g * p.H + min(p.H, u1 * lanes)
+        multiply_in_place(
+            one, B, p.a, p.rs_a, p.K, p.w, p.transposed, p.rs_w, first, last, p.to, p.rs_to, p.adds,
+            memory,
+        )  # fmt: skip
 
 
 @part
-def multiply_back(
-    one: Any, M: int, a: int, rs_a: int, K: int, w: int, turned: int, width: int, c: int, add: int,
-    memory: int,
-) -> None:  # fmt: skip
-    """Compute C[M, width] (+)= A[M, K] @ w.T for w[width, K], which may lie turned."""
-    size = size_of(one)
-    row = width * size
-    rs_w = row if turned else K * size
-    multiply_in_place(one, M, a, rs_a, K, w, 1 - turned, rs_w, 0, width, c, row, add, memory)
+def one_step(formulas: Any, terms: Any, tid: int, n: int, one: Any, address: int) -> None:
+    """One step of a thread's units; `formulas` is the code of the cell's rows."""
+    s = _read_step(address)
+    row = s.H * size_of(one)
+    memory = (s.memory + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES + tid * PRODUCT_BYTES
+    u0, u1 = own_vectors(one, tid, n, s.H)
+    for k in range(s.products):
+        p = _read_product(address + _STEP_BYTES + k * _EACH_BYTES)
+        if p.meets:
+            meet(address, n, 1)
+        for now in range(2):
+            if now == s.backward:
+                if p.w:
+                    multiply_columns(tid, n, one, p, s.B, memory)
+            elif p.stage >= 0:
+                formulas(one, (
+                    s.B, u0, u1, s.H, s.variant + p.stage * s.variants,
+                    s.table, s.z, s.zh, s.h_prev, s.c_prev, 0, s.operand, s.dh, p.through, s.dc,
+                    0, s.rs_z, s.rs_zh, s.rs_h, row, row, s.rs_operand, row, p.rs_through, row,
+                ))  # fmt: skip
+    for r in range(s.B if s.totals else 0):
+        summed = r % SUMMED_ROWS
+        terms(one, (
+            0, u1, s.H, min(summed, 1), s.sums, row, s.table, s.z + r * s.rs_z, s.c_prev + r * row,
+            r * row,
+        ))  # fmt: skip
+        if summed == SUMMED_ROWS - 1 or r == s.B - 1:
+            for k in range(s.terms):
+                add_row(one, (0, u1, s.H, 0, s.sums + k * row, s.totals + k * row))
 
 
-@part
-def product_memory_at(address: int, tid: int) -> Any:
-    """Return where a thread may pack what its products need, from an address on."""
-    return (address + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES + tid * PRODUCT_BYTES
+# The arrays of a step, in this order; then come what is saved, the cell's vectors, the weights and,
+# backwards, their deltas.
+_MEMORY, _BLOCK, _X, _H_PREV, _C_PREV, _DH, _DC, _TOTALS, _SAVED = range(9)
 
 
-@part
-def product_memory(work: Array, tid: int) -> Any:
-    """Return where a thread may pack what its products need."""
-    return product_memory_at(np.int64(work.ctypes.data), tid)
+class _Sizes(NamedTuple):
+    """All that the words of a step depend on but for its spec."""
+
+    B: int
+    I: int
+    P: int
+    saved: int  # how many arrays are the cell's Saved, and its vectors
+    vectors: int
+    weights: tuple[tuple[bool, int] | None, ...]  # how they lie
+    # Backwards of each matrix the number of its deltas, the first column, the bytes from row to
+    # row; none forward.
+    deltas: tuple[tuple[int, int, int], ...] = ()
+    wants_x: bool = False
+    totals: int = 0
 
 
-@part
-def put(table: Array, first: int, values: Any) -> None:
-    """
-    Write integers to a table from `first` on.
+class _LaidOut(NamedTuple):
+    """The words of a step but for addresses, which words have these, and its memory."""
 
-    Of a slice Numba would compile the message of its error too, in 1.5 s.
-    """
-    for k in range(len(values)):
-        table[first + k] = values[k]
+    block: Array
+    relocations: Array
+    bytes: int
+    work: int  # in multiplications, of what threads can share
 
 
-@part
-def vectors_in(work: Array, H: int) -> Any:
-    """Return memory for 4*H, H and H numbers, behind that of the products."""
-    end = work.size
-    return work[end - 6 * H : end - 2 * H], work[end - 2 * H : end - H], work[end - H :]
+class _Layout:
+    """The words of a step."""
 
+    def __init__(self, spec: Spec, sizes: _Sizes) -> None:
+        self._spec, self._sizes, self._columns = spec, sizes, spec.columns(sizes)
+        self._memory, self._of_x = Memory(), len(spec.layout.inputs)
+        self._first = _SAVED + sizes.saved + sizes.vectors
+        saved, self._size = sizes.saved, spec.dtype.itemsize
+        columns, formulas, row = self._columns, spec.formulas, spec.H * self._size
+        self._several = len(columns) > self._of_x + 1
+        gates = [*spec.layout.inputs[0], *spec.layout.recurrent[-1][: len(formulas.zh)]]
+        table = [At(word.array + _SAVED, word.offset) for word in spec.table(saved)]
+        if sizes.deltas:
+            self.products, z, zh = self._backward()
+            operand, rs_operand = self._take(row), 0  # it is known, and not looked at
+        else:
+            operand, rs_operand = At(_SAVED + saved - 1), sizes.P * self._size
+            if self._several:
+                operand, rs_operand = self._take(sizes.B * row), row
+            self.products, z, zh = self._forward(operand, rs_operand)
+        sums = self._take(sizes.totals * row)
+        step = Step(
+            met=0,
+            B=sizes.B,
+            H=spec.H,
+            products=len(self.products),
+            backward=bool(sizes.deltas),
+            variant=spec.variant,
+            variants=formulas.variants,
+            memory=At(_MEMORY, self._memory.bytes),
+            table=At(_BLOCK, self._table_bytes()),
+            z=z[0],
+            rs_z=z[1],
+            zh=zh[0],
+            rs_zh=zh[1],
+            h_prev=At(_H_PREV),
+            rs_h=sizes.P * self._size,
+            c_prev=At(_C_PREV) if formulas.c else 0,
+            operand=operand,
+            rs_operand=rs_operand,
+            dh=At(_DH) if sizes.deltas else 0,
+            dc=At(_DC) if sizes.deltas and formulas.c else 0,
+            totals=At(_TOTALS) if sizes.totals else 0,
+            terms=sizes.totals,
+            sums=sums,
+        )  # type: ignore[arg-type]
+        products = [word for product in self.products for word in product]
+        self.words = [*step, *products, *table, *(start * self._size for start in gates)]
+        self.bytes = self._memory.bytes + VECTOR_BYTES  # what a product packs is aligned
 
-def memory_of_step(n: int, H: int, char: str) -> tuple[Array, Array]:
-    """
-    Return the memory of a step, numbers and integers.
+    def _table_bytes(self) -> int:
+        return _STEP_BYTES + len(self.products) * _EACH_BYTES
 
-    Compiled code has addresses of it, which do not keep it: it is to be Python's.
-    """
-    size = 4 if char == "f" else 8
-    return np.empty((n + 1) * PRODUCT_BYTES // size + 6 * H, char), np.empty(20, np.int64)
+    def _take(self, count: int) -> At:
+        return At(_MEMORY, self._memory.take(count))
 
+    def _weight(self, k: int, *, back: bool = False) -> dict[str, Any]:
+        """Return where a matrix is, and how it lies; backwards its transpose is multiplied."""
+        lies = self._sizes.weights[k] if k < len(self._sizes.weights) else None
+        if lies is None:
+            return {"w": 0, "rs_w": 0, "transposed": 0}
+        return {"w": At(self._first + k), "rs_w": lies[1], "transposed": lies[0] ^ back}
 
-# Multiplications from which on a step is worth a second thread.
-_LEAST_WORK = 2_000_000
+    def _forward(self, operand: At, rs_operand: int) -> Any:
+        """Return the products forward, and where z and zh are, with the bytes from row to row."""
+        sizes, size, columns = self._sizes, self._size, self._columns
+        rows = [len(c.starts) * c.H * size for c in columns]
+        z = [(self._take(sizes.B * row), row) for row in rows[: self._of_x]]
+        zh = z[max(columns[-1].adds_to, 0)]
+        products = []
+        for k, (c, row) in enumerate(zip(columns, rows, strict=True)):
+            stage, a, rs_a, adds = k - self._of_x, At(_X), sizes.I * size, 0
+            to, rs_to = z[max(c.adds_to, 0)]
+            if stage >= 0:
+                a, rs_a, adds = At(_H_PREV), sizes.P * size, 1
+                if stage:
+                    a, rs_a = operand, rs_operand
+                if c.adds_to == APART:
+                    adds, zh = 0, (self._take(sizes.B * row), row)
+                    to, rs_to = zh
+                elif c.adds_to == MAKES_H:
+                    adds, to, rs_to = 0, At(_SAVED + sizes.saved - 1), row
+            products.append(Product(
+                a=a, rs_a=rs_a, K=c.K, gates=len(c.starts), H=c.H, to=to, rs_to=rs_to, adds=adds,
+                meets=stage > 0, stage=max(stage, -1), **self._weight(k),
+            ))  # type: ignore[arg-type]  # fmt: skip
+        return products, z[0], zh
 
+    def _backward(self) -> Any:
+        """Return the products backwards, and where z and zh are, with the bytes from row to row."""
+        sizes, size, columns = self._sizes, self._size, self._columns
+        first = self._first + len(sizes.weights)
+        deltas = [(At(first + n, start * size), row) for n, start, row in sizes.deltas]
+        deltas += deltas[:1] * (len(columns) - len(deltas))
+        work, dh = (self._take(sizes.B * self._spec.H * size), self._spec.H * size), At(_DH)
+        through, products = (dh, sizes.P * size), []
 
-class Layout(NamedTuple):
-    """How a step's loop is told what it computes: its words, and numbers it needs memory for."""
+        def product(k: int, to: At, adds: int, **formula: Any) -> None:
+            c, (a, rs_a) = columns[k], deltas[k]
+            products.append(Product(
+                a=a, rs_a=rs_a, K=len(c.starts) * c.H, gates=1, H=c.K, to=to, rs_to=c.K * size,
+                adds=adds, meets=0, **self._weight(k, back=True), **formula,
+            ))  # type: ignore[arg-type]  # fmt: skip
 
-    words: Sequence[int | At]  # array 0 is memory, 1 these words, the others follow
-    memory: int = 0  # numbers of this dtype, at the beginning of the memory
-
-
-class Step(NamedTuple):
-    """A compiled step that threads share."""
-
-    loop: Callable[..., None]  # compiled as (tid, n, one, address of the words)
-    lay_out: Callable[..., Layout]  # of the size of a number and what `run` is given
+        for k in range(len(columns) - 1, self._of_x - 1, -1):
+            stage = k - self._of_x
+            to, adds = (work[0], 0) if stage else (dh, self._spec.formulas.adds_to_dh)
+            product(k, to, adds, stage=stage, through=through[0], rs_through=through[1])
+            through = work
+        for k in range(self._of_x if sizes.wants_x else 0):
+            product(k, At(_X), min(k, 1))
+        return products, deltas[0], deltas[-1]
 
 
 @functools.lru_cache(maxsize=256)
-def _laid_out(step: Step, size: int, sizes: tuple[int, ...]) -> tuple[Array, Array, int]:
-    """Return the words of a step but for addresses, which words have these, and its memory."""
-    words, memory = step.lay_out(size, *sizes)
-    return *words_of(words), memory * size
+def _laid_out(spec: Spec, sizes: _Sizes) -> _LaidOut:
+    layout, work = _Layout(spec, sizes), 0
+    if not sizes.deltas:
+        work = sum(sizes.B * p.K * p.gates * p.H for p in layout.products)
+    return _LaidOut(*words_of(layout.words), layout.bytes, work)
 
 
-def run(
-    step: Step, char: str, work: int, H: int, sizes: tuple[int, ...], arrays: tuple[Any, ...]
-) -> None:
-    """
-    Compute a step by as many threads as it is worth.
-
-    Parameters
-    ----------
-    work
-        Multiplications.
-    H
-        Units that threads share.
-    sizes
-        All that its layout depends on.
-    arrays
-        In C order and aligned; what is None is not looked up.
-    """
-    size = 4 if char == "f" else 8
-    kept, relocations, memory_bytes = _laid_out(step, size, sizes)
-    loop = compiled(step.loop, char).address
-    most = 1 if work < _LEAST_WORK else threads.most()
+def _run(spec: Spec, sizes: _Sizes, arrays: Sequence[Array | None]) -> None:
+    """Compute a step by as many threads as it is worth; arrays in C order, as in `_MEMORY`, ...."""
+    laid, char = _laid_out(spec, sizes), spec.dtype.char
+    loop = compiled(spec.loops[2 + bool(sizes.deltas)], char).address
+    most = 1 if laid.work < _LEAST_WORK else threads.most()
     while True:
-        n = min(most, panels_of(H, size))
-        memory, block = np.empty(memory_bytes + (n + 1) * PRODUCT_BYTES, np.uint8), kept.copy()
-        argument = relocated(block, relocations, (memory, block, *arrays))
+        n = min(most, panels_of(spec.H, spec.dtype.itemsize))
+        memory, block = np.empty(laid.bytes + n * PRODUCT_BYTES, np.uint8), laid.block.copy()
+        argument = relocated(block, laid.relocations, (memory, block, *arrays))
         if threads.run(n, loop, char == "d", argument):
             return
         most = 1
 
 
-@functools.cache
-def nothing(char: str) -> Array:
-    """Return an array that stands for one that is not wanted."""
-    return np.empty((0, 0), char)
+def forward(
+    spec: Spec, x: Array, first: Any, weights: Sequence[Array], vectors: Sequence[Array],
+    saved: Sequence[Array],
+) -> None:  # fmt: skip
+    """One step of a cell with all its products; `saved` is written."""
+    dtype = spec.dtype
+    h_prev, c_prev = plain(first[0], dtype), plain(first[1], dtype) if len(first) > 1 else None
+    matrices, lie = orientations(weights, dtype)
+    sizes = _Sizes(*x.shape, h_prev.shape[1], len(saved), len(vectors), lie)
+    arrays = plain(x, dtype), h_prev, c_prev, None, None, None, *saved, *vectors, *matrices
+    _run(spec, sizes, arrays)
 
 
-@functools.cache
-def compiled_step(function: Callable[..., None], arguments: str, char: str) -> Any:
+class Gradient(NamedTuple):
+    """One step backwards: see `BackwardStep` of the contract."""
+
+    saved: Any
+    before: Any
+    carried: Any
+    deltas: Sequence[Array]
+    totals: Any = None
+    x: Any = None
+
+
+def backward(
+    spec: Spec, step: Gradient, weights: Sequence[tuple[Array, int, int]], vectors: Sequence[Array]
+) -> None:
     """
-    Return a function compiled for a dtype by its character, None where Numba does not work.
+    One step of a cell backwards.
 
-    `arguments` are the kinds of its arguments: r2 is an array of rank 2 that is only read, w2 one
-    that is written, n an integer.
+    Parameters
+    ----------
+    weights
+        Each with the number of its deltas and their first column; none where the gradient ends at
+        the deltas.
     """
-    if getattr(numba.config, "DISABLE_JIT", False):  # Not compiled it would be of no use.
-        return None
-    dtype = numba.from_dtype(np.dtype(char))
-    types: dict[str, Any] = {"n": numba.int64, "t": numba.types.Array(numba.int64, 1, "C")}
-    for rank in (1, 2):
-        types[f"r{rank}"] = numba.types.Array(dtype, rank, "C", readonly=True)
-        types[f"w{rank}"] = numba.types.Array(dtype, rank, "C")
-    signature = numba.void(*(types[a] for a in arguments.split()))
-    try:
-        return compiled_function(function, signature, OPTIONS)
-    except Exception:
-        return None
-
-
-def compiled_ways(
-    forward: Step, backward: tuple[Callable[..., None], str]
-) -> tuple[Callable[[str], Any], Callable[..., bool]]:
-    """
-    Return what gives the function of a cell's step backwards for a dtype, and the cell's `takes`.
-
-    That way is a function and the kinds of its arguments, as in `compiled_step`.
-    """
-    back = functools.cache(functools.partial(compiled_step, *backward))
-
-    def takes(cell: Any, dtype: np.dtype[Any], way: str) -> bool:
-        """Return whether a cell's single step is compiled."""
-        if way == "forward_step":
-            return compiled(forward.loop, dtype.char) is not None
-        return back(dtype.char) is not None
-
-    return back, takes
-
-
-def input_or_nothing(cell: Any, step: BackwardStep) -> tuple[tuple[Array, int], Array]:
-    """Return the matrix of the input as it lies and where its gradient goes, if it is wanted."""
-    if step.x is None:
-        none = nothing(step.carried.h.dtype.char)
-        return (none, 0), none
-    return lying(cell.inputs[0].w), step.x
-
-
-def lying(w: Array) -> tuple[Array, int]:
-    """Return a matrix in C order, itself or transposed where it can be, and whether it is that."""
-    flags = w.flags
-    if flags.c_contiguous and flags.aligned:
-        return w, 0
-    if flags.f_contiguous and flags.aligned:
-        return w.T, 1
-    return w.copy(order="C"), 0
-
-
-def plain(a: Array) -> Array:
-    """Return an array in C order and aligned."""
-    flags = a.flags
-    return a if flags.c_contiguous and flags.aligned else a.copy(order="C")
+    dtype, carried, deltas, x = spec.dtype, step.carried, step.deltas, step.x
+    saved = [vectors[0] if a is None else plain(a, dtype) for a in step.saved]
+    saved = saved[: len(spec.formulas.saved)]
+    before = [None if s is None else plain(s, dtype) for s in step.before]
+    matrices, lie = orientations([w for w, *_ in weights], dtype)
+    places = [(n, start) for _, n, start in weights] or [(0, 0)]
+    B, P = carried[0].shape
+    sizes = _Sizes(
+        B, 0 if x is None else x.shape[1], P, len(saved), len(vectors), lie,
+        tuple((n, start, deltas[n].strides[0]) for n, start in places), x is not None,
+        0 if step.totals is None else len(step.totals),
+    )  # fmt: skip
+    h_prev, c_prev = (*before, None)[:2]
+    dh, dc = (*carried, None)[:2]
+    _run(
+        spec, sizes, (x, h_prev, c_prev, dh, dc, step.totals, *saved, *vectors, *matrices, *deltas)
+    )

@@ -75,17 +75,20 @@ def compiled_cell(cell: type, dtype: np.dtype[Any], way: str) -> Any:
     return None if found is None else found(dtype.char)
 
 
-# A whole layer in one call packs its matrices first. Measured, that pays from so many rows on, or
-# where all matrices together have no more elements than this.
-_LEAST_ROWS_OF_LAYER = {"forward": 12, "backward": 40}
-_SMALL_MATRICES = 1 << 16
+# A whole layer in one call packs its matrices first. Measured, that pays from so many rows on:
+# always where all matrices together have no more elements than the first of these numbers, and from
+# few rows on up to the second.
+_LEAST_ROWS_OF_LAYER, _FEW_ROWS_OF_LAYER = {"forward": 12, "backward": 40}, 5
+_SMALL_MATRICES, _MEDIUM_MATRICES = 1 << 16, 1 << 18
 
 
 def _way(cell: Cell, rows: int, direction: str) -> str:
     """Return whether so many rows are worth a layer in one call: what `steps_of` is asked for."""
     if rows < _LEAST_ROWS_OF_LAYER[direction]:
         weights = (*cell.inputs, *cell.recurrent)
-        if sum(w.w.size for w in weights if w.w is not None) > _SMALL_MATRICES:
+        size = sum(w.w.size for w in weights if w.w is not None)
+        few = rows >= _FEW_ROWS_OF_LAYER and size <= _MEDIUM_MATRICES
+        if size > _SMALL_MATRICES and not few:
             return f"{direction}_steps"
     return f"{direction}_layer"
 
@@ -174,6 +177,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     recurrence = steps_of(xp, cell, compute, way)
     if way == "forward_layer" and hasattr(recurrence, way) and blocks and cell.widths[0]:
         return _forward_whole(recurrence, cell, layer, compute)
+    recurrence = steps_of(xp, cell, compute, "forward_steps")
     w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
@@ -389,6 +393,7 @@ def backward(
     if way == "backward_layer" and hasattr(recurrence, way) and blocks and cell.widths[0]:
         _backward_whole(recurrence, cell, layer, given, carried, grads, compute)
         return
+    recurrence = steps_of(xp, cell, compute, "backward_steps")
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))

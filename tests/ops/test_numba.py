@@ -18,6 +18,7 @@ from checks import assert_close
 import cupyrnn
 from cupyrnn.cells import gru, gru_reset_after, lstm, simple_rnn
 from cupyrnn.driver import layer as _layer
+from cupyrnn.driver.pages import page_of
 
 # The name of where the steps of a plain LSTM are.
 ROOM = (
@@ -129,10 +130,10 @@ def test_with_and_without_numba(
         monkeypatch.delattr(cupyrnn.compiled, name.rpartition(".")[2], raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)
     _layer._compiled.cache_clear()
-    _layer._twin.cache_clear()
+    page_of.cache_clear()
     plain = every_cell()
     _layer._compiled.cache_clear()
-    _layer._twin.cache_clear()
+    page_of.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}
     for a, e in zip(compiled, plain, strict=True):
         assert_close(a, e, dtype, "")
@@ -147,7 +148,6 @@ def test_a_numba_that_does_not_work_is_none(
     monkeypatch.setattr(importlib.import_module("cupyrnn.compiled.cache"), "CFunc", None)
     call = importlib.import_module("cupyrnn.compiled.call")
     call.compiled.cache_clear()
-    importlib.import_module("cupyrnn.compiled.lstm_step")._loops.cache_clear()
     run(2, 1, 2)
     call.compiled.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}

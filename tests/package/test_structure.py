@@ -175,18 +175,14 @@ def signatures(module: str) -> dict[str, list[str]]:
 
 
 def rooms() -> Iterator[tuple[str, str]]:
-    """Yield the modules of a cell in NumPy and in another room."""
+    """Yield the modules of a cell in NumPy and in CUDA."""
     for cell in CELLS:
-        for room in OTHER_ROOMS:
-            if f"cupyrnn.{room}.{cell}" in FILES:
-                yield f"cupyrnn.cells.{cell}", f"cupyrnn.{room}.{cell}"
+        yield f"cupyrnn.cells.{cell}", f"cupyrnn.kernels.{cell}"
     yield indrnn.__name__, indrnn.__name__.replace(".cells.", ".kernels.")
 
 
 @pytest.mark.parametrize(("of_numpy", "other"), list(rooms()))
 def test_the_functions_of_a_cell_are_the_same_in_every_room(of_numpy: str, other: str) -> None:
-    if ".compiled." in other:
-        needs.module("numba")
     expected = signatures(of_numpy)
     assert list(expected)[:2] == list(STEPS[:2])
     assert signatures(other) == expected
@@ -212,6 +208,45 @@ def test_all_cells_have_the_same_signatures_and_cuda() -> None:
     for name in STEPS:
         assert len({tuple(functions[name]) for functions in known if name in functions}) == 1
     assert all(f"cupyrnn.kernels.{cell}" in FILES for cell in CELLS)
+
+
+# What runs the cells in vectors is written once for all of them.
+FRAMES = [m for m in FILES if m.startswith("cupyrnn.compiled.") and m.split(".")[2] not in CELLS]
+
+
+def cells_named(source: str) -> list[str]:
+    """Return the cells that a source names anywhere, in a docstring too."""
+    words = {cell.replace("_", "") for cell in CELLS}
+    return sorted(words & {word.replace("_", "").lower() for word in re.findall(r"\w+", source)})
+
+
+@pytest.mark.parametrize("module", FRAMES)
+def test_no_file_of_a_frame_names_a_cell(module: str) -> None:
+    assert cells_named(FILES[module].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("planted", ["from . import lstm", '"""The GRU."""', "x: SimpleRNN"])
+def test_a_cell_named_in_a_frame_is_found(planted: str) -> None:
+    assert cells_named(FILES["cupyrnn.compiled.frame"].read_text(encoding="utf-8") + planted)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_page_in_vectors_knows_no_memory(cell: str) -> None:
+    """It says formulas and where its gates stand, and imports no step of what runs them."""
+    page = f"cupyrnn.compiled.{cell}"
+    allowed = {"call", "formulas", "frame", "plan", "simd", "single", "ways"}
+    assert imports(page, types=False) <= {f"cupyrnn.compiled.{name}" for name in allowed}
+    source = FILES[page].read_text(encoding="utf-8")
+    assert not re.findall(r"VECTOR_BYTES|\bpart\b|\bload\b|\bstore\b|address\s*\+", source)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cell_saves_the_same_names_in_numpy_and_in_vectors(cell: str) -> None:
+    needs.module("numba")
+    formulas = importlib.import_module(f"cupyrnn.compiled.{cell}").FORMULAS
+    module = importlib.import_module(f"cupyrnn.cells.{cell}")
+    (saved,) = (kind._fields for name, kind in vars(module).items() if name.endswith("Outputs"))
+    assert tuple(formulas.saved) in (saved, saved[:-1])
 
 
 def imported_tests(source: str) -> set[str]:

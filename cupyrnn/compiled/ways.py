@@ -1,0 +1,80 @@
+"""The ways through a cell that are compiled, as the driver asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import single
+from .call import Back, LayerCall, compiled, run_layer
+from .call import layer_call as _layer_call
+from .plan import Loops, Spec
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..cells.contract import BackwardStep
+
+
+class Ways(NamedTuple):
+    """What a page of a cell has for the driver."""
+
+    takes: Callable[..., bool]
+    layer_call: Callable[..., LayerCall]
+    forward_layer: Callable[..., None]
+    backward_layer: Callable[..., None]
+    forward_step: Callable[..., None]
+    backward_step: Callable[..., None]
+
+
+def ways(
+    loops: Loops, spec_of: Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
+) -> Ways:
+    """
+    Return the ways through a cell, each one compiled call with all products.
+
+    Parameters
+    ----------
+    spec_of
+        Returns the spec of a cell of so many units and its arrays, the first of them numbers.
+    """
+
+    def takes(cell: Any, dtype: np.dtype[Any], way: str = "") -> bool:
+        """Return whether this way through a cell is compiled for a dtype."""
+        loop = getattr(loops, way, None)
+        return loop is not None and compiled(loop, dtype.char) is not None
+
+    def layer_call(
+        cell: Any, x: Array, carried: Any, starts: Array, saved: Any, back: Back | None = None
+    ) -> LayerCall:
+        """Return the call of a layer: see `call.layer_call`."""
+        spec, vectors = spec_of(cell, saved[0].shape[1], x.dtype)
+        return _layer_call(spec, vectors, cell, x, carried, starts, saved, back)
+
+    def forward_layer(cell: Any, x: Array, carried: Any, starts: Array, saved: Any) -> None:
+        """All steps of a layer: see `call.run_layer`."""
+        run_layer(layer_call(cell, x, carried, starts, saved))
+
+    def backward_layer(
+        cell: Any, x: Array, first: Any, starts: Array, saved: Any, given: Any, carried: Any,
+        grads: Any,
+    ) -> None:  # fmt: skip
+        """The gradient of a layer: see `call.run_layer`."""
+        run_layer(layer_call(cell, x, carried, starts, saved, Back(first, given, grads)))
+
+    def forward_step(cell: Any, x: Array, first: Any, saved: Any) -> None:
+        """One step with all its products."""
+        spec, vectors = spec_of(cell, saved[0].shape[1], x.dtype)
+        weights = [weight.w for weight in (*cell.inputs, *cell.recurrent)]
+        single.forward(spec, x, first, weights, vectors, saved)
+
+    def backward_step(cell: Any, step: BackwardStep) -> None:
+        """One step backwards."""
+        spec, vectors = spec_of(cell, step.saved[0].shape[1], step.carried.h.dtype)
+        weights = [(w.w, w.of, w.columns.start or 0) for w in (*cell.inputs, *cell.recurrent)]
+        if len(cell.recurrent) > 1 and spec.projects:
+            step.deltas[-1][...] = step.carried.h
+        single.backward(spec, step, weights, vectors)
+
+    return Ways(takes, layer_call, forward_layer, backward_layer, forward_step, backward_step)
