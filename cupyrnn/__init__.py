@@ -25,7 +25,6 @@ number of units, L the layers, D the directions, P the size of a projection.
 
 from typing import TYPE_CHECKING
 
-from . import raw_ops
 from ._typing import (
     CudnnRNNGrads,
     CudnnRNNOutputs,
@@ -37,8 +36,6 @@ from ._typing import (
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
 from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop, cudnn_rnn_engine
-from .derivatives.jvp import jvp
-from .device import RecurrenceKernels, recurrence_kernels
 from .gru import (
     block_gru,
     block_gru_grad,
@@ -53,44 +50,9 @@ from .lstm import (
     lstm_block_cell_backward,
     lstm_block_cell_grad,
 )
-from .onnx_node import OnnxGrads, OnnxOutputs, run_onnx_node
 from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs, stacked_rnn, stacked_rnn_backprop
-from .stream import PreparedStep, StepOutputs, prepare_step
 from .vjp import Pullback, vjp
-from .weights.block import (
-    gradient_to_block_lstm,
-    params_from_block_lstm,
-    params_to_block_lstm,
-)
-from .weights.dynet import params_from_dynet, params_to_dynet
 from .weights.forms import BlockGRUParams, BlockLSTMParams, LSTMState, PeepholeLSTMParams
-from .weights.gates import (
-    Gate,
-    block_gru_from_gates,
-    block_gru_to_gates,
-    block_lstm_from_gates,
-    block_lstm_to_gates,
-    params_from_gates,
-    params_to_gates,
-)
-from .weights.init import init_block_gru, init_block_lstm, init_params
-from .weights.keras import (
-    block_gru_from_keras,
-    block_gru_to_keras,
-    gradient_to_keras,
-    params_from_keras,
-    params_to_keras,
-)
-from .weights.nets import join_params, reverse_update_gate, split_params
-from .weights.onnx import (
-    OnnxParams,
-    block_gru_from_onnx,
-    block_gru_to_onnx,
-    block_lstm_from_onnx,
-    block_lstm_to_onnx,
-    params_from_onnx,
-    params_to_onnx,
-)
 from .weights.packed import InitialState, PackedParams
 from .weights.params import (
     CanonicalParams,
@@ -100,16 +62,56 @@ from .weights.params import (
     cudnn_rnn_params_size,
     cudnn_rnn_params_to_canonical,
 )
-from .weights.quantized import dequantize, params_from_quantized_onnx
-from .weights.tf1 import (
-    block_gru_from_tf1,
-    block_gru_to_tf1,
-    block_lstm_from_tf1,
-    block_lstm_to_tf1,
-    params_from_tf1,
-    params_to_tf1,
-)
-from .weights.torch import gradient_to_torch, params_from_torch, params_to_torch
+
+if TYPE_CHECKING:  # what is loaded when it is asked for
+    from . import raw_ops
+    from .derivatives.jvp import jvp
+    from .device import RecurrenceKernels, recurrence_kernels
+    from .onnx_node import OnnxGrads, OnnxOutputs, run_onnx_node
+    from .stream import PreparedStep, StepOutputs, prepare_step
+    from .weights.block import (
+        gradient_to_block_lstm,
+        params_from_block_lstm,
+        params_to_block_lstm,
+    )
+    from .weights.dynet import params_from_dynet, params_to_dynet
+    from .weights.gates import (
+        Gate,
+        block_gru_from_gates,
+        block_gru_to_gates,
+        block_lstm_from_gates,
+        block_lstm_to_gates,
+        params_from_gates,
+        params_to_gates,
+    )
+    from .weights.init import init_block_gru, init_block_lstm, init_params
+    from .weights.keras import (
+        block_gru_from_keras,
+        block_gru_to_keras,
+        gradient_to_keras,
+        params_from_keras,
+        params_to_keras,
+    )
+    from .weights.nets import join_params, reverse_update_gate, split_params
+    from .weights.onnx import (
+        OnnxParams,
+        block_gru_from_onnx,
+        block_gru_to_onnx,
+        block_lstm_from_onnx,
+        block_lstm_to_onnx,
+        params_from_onnx,
+        params_to_onnx,
+    )
+    from .weights.quantized import dequantize, params_from_quantized_onnx
+    from .weights.tf1 import (
+        block_gru_from_tf1,
+        block_gru_to_tf1,
+        block_lstm_from_tf1,
+        block_lstm_to_tf1,
+        params_from_tf1,
+        params_to_tf1,
+    )
+    from .weights.torch import gradient_to_torch, params_from_torch, params_to_torch
 
 __version__ = "0.1.0"
 
@@ -212,13 +214,31 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
+# Modules of names in __all__ that are loaded, one after the other, when such a name is asked for.
+_RARE = (
+    "derivatives.jvp",
+    "device",
+    "onnx_node",
+    "stream",
+    "weights.block",
+    "weights.dynet",
+    "weights.gates",
+    "weights.init",
+    "weights.keras",
+    "weights.nets",
+    "weights.onnx",
+    "weights.quantized",
+    "weights.tf1",
+    "weights.torch",
+)
+
 if not TYPE_CHECKING:  # or every name would be one, for a type checker
 
     def __getattr__(name: str) -> object:
         """Import the modules that are not needed by all when they are first used."""
-        if name in ("jax", "parallel", "torch"):
-            import importlib
+        import importlib
 
+        if name in ("jax", "parallel", "raw_ops", "torch"):
             try:
                 return importlib.import_module(f"{__name__}.{name}")
             except ModuleNotFoundError as error:
@@ -227,4 +247,9 @@ if not TYPE_CHECKING:  # or every name would be one, for a type checker
             from .cells import reference
 
             return reference
+        for module in _RARE if name in __all__ else ():
+            found = importlib.import_module(f"{__name__}.{module}")
+            if hasattr(found, name):
+                globals()[name] = value = getattr(found, name)
+                return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

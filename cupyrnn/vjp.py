@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 import numpy as np
 
-from . import _ops, raw_ops
+from . import _ops
 from ._arrays import check_bool, check_save, counted, module_of, on_device, shown, type_shown
 from ._ops import Record
 from .cells.contract import Attributes, States
@@ -27,7 +27,6 @@ from .lstm import (
     block_lstm_grad,
     lstm_gradient,
 )
-from .onnx_node import onnx_node_gradients, run_onnx_node
 from .stacked_rnn import stacked_rnn
 from .weights.block_forms import (
     GRU_FORM,
@@ -151,14 +150,22 @@ def _gru_from_states(
         return gru_gradient(xp, padded, matrices, d_h, checked, by)
 
 
-# The gradients by states. The outputs of these ops are all that the steps compute, so that the
-# pullback chooses what it keeps.
-_FROM_STATES: dict[Any, Callable[..., Any]] = {
-    block_lstm: _lstm_from_states,
-    block_gru: _gru_from_states,
-    raw_ops.BlockLSTM: functools.partial(_lstm_from_states, gate_order="icfo"),
-    raw_ops.BlockLSTMV2: functools.partial(_lstm_from_states, gate_order="ifco"),
-}
+@functools.cache
+def _from_states() -> dict[Any, Callable[..., Any]]:
+    """
+    Return the gradients by states.
+
+    The outputs of these ops are all that the steps compute, so that the pullback chooses what it
+    keeps.
+    """
+    from . import raw_ops  # not above: it takes a while to import
+
+    return {
+        block_lstm: _lstm_from_states,
+        block_gru: _gru_from_states,
+        raw_ops.BlockLSTM: functools.partial(_lstm_from_states, gate_order="icfo"),
+        raw_ops.BlockLSTMV2: functools.partial(_lstm_from_states, gate_order="ifco"),
+    }
 
 
 def _raw(record: Record, forward: Any, gradient: Any, *untold: str, **others: Any) -> Record:
@@ -166,9 +173,13 @@ def _raw(record: Record, forward: Any, gradient: Any, *untold: str, **others: An
     return record._replace(forward=forward, gradient=gradient, **others)
 
 
-_RECORDS = {
-    record.forward: record
-    for record in (
+@functools.cache
+def _records() -> dict[Any, Record]:
+    """Return the record of each op."""
+    from . import raw_ops  # not above, as before
+    from .onnx_node import onnx_node_gradients, run_onnx_node
+
+    records = (
         _ops.BLOCK_LSTM,
         _ops.LSTM_BLOCK_CELL,
         _ops.BLOCK_GRU,
@@ -198,7 +209,7 @@ _RECORDS = {
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV2, raw_ops.CudnnRNNBackpropV2, "is_training"),
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV3, raw_ops.CudnnRNNBackpropV3, "is_training"),
     )
-}
+    return {record.forward: record for record in records}
 
 
 @functools.cache
@@ -322,7 +333,7 @@ class Pullback(Generic[G]):
         wanted = dict.fromkeys(self.names) | gradients
         result: G
         if self._states is not None:
-            by_states = _FROM_STATES[self._record.forward]
+            by_states = _from_states()[self._record.forward]
             result = by_states(gradient.__name__, self._given, self._states, **wanted, **clip)
             return result
         if self._like is not None and wanted["d_h"] is None:
@@ -487,7 +498,7 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     """
     op = "vjp"
     try:
-        record = _RECORDS.get(function)
+        record = _records().get(function)
     except TypeError:  # what has no hash
         record = None
     if isinstance(function, tuple) and hasattr(function, "_fields"):
@@ -496,13 +507,13 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
             " and its arguments: vjp(cupyrnn.block_lstm, x, ...)"
         )
     if record is None:
-        names = [known.name for known in _RECORDS.values()]
+        names = [known.name for known in _records().values()]
         raise TypeError(
             f"{op}: function is {shown(function)}, expected one of {', '.join(names)}; jvp takes"
             " any function"
         )
     every = None
-    if function in _FROM_STATES:
+    if function in _from_states():
         every = check_save(op, kwargs.pop("save", "all"))
     outputs = function(*args, **kwargs)
     defaults = _defaults(function)

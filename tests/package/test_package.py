@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.resources
+import importlib.util
 import inspect
 import re
 import runpy
@@ -130,7 +131,26 @@ def test_import_loads_nothing_heavy() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = [m for m in run.stdout.split() if not m.startswith("cupyrnn")]
     assert set(loaded) <= {"__future__", "typing", "collections.abc", "importlib", "zlib"}, loaded
-    assert not re.search(r"cupyrnn\.(__main__|demo)", run.stdout)
+    rare = r"cupyrnn\.(__main__|demo|raw_ops|onnx_node|stream|weights\.(keras|onnx|tf1|torch))"
+    assert not re.search(rare, run.stdout)
+
+
+def test_what_is_loaded_later_is_there_as_if_it_had_been() -> None:
+    """By help, by a star, by each name, whatever was loaded before, as a name and as a function."""
+    code = (
+        "import pydoc, sys, cupyrnn; text = pydoc.plain(pydoc.render_doc(cupyrnn)); ORDER;"
+        "found = {n: getattr(cupyrnn, n) for n in cupyrnn.__all__}; space = {};"
+        "exec('from cupyrnn import *', space); import cupyrnn.torch;"
+        "assert all(space[n] is a is getattr(cupyrnn, n) for n, a in found.items());"
+        "assert all(n in text for n in cupyrnn.__all__);"
+        "print(*(f'{n}={type(a).__name__}' for n, a in found.items()))"
+    )
+    code = code if importlib.util.find_spec("torch") else code.replace(" import cupyrnn.torch;", "")
+    kinds = [f"{n}={type(getattr(cupyrnn, n)).__name__}" for n in cupyrnn.__all__]
+    for order in ("0", "cupyrnn.params_to_torch", "cupyrnn.raw_ops"):
+        words = code.replace("ORDER", order)
+        run = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True)
+        assert (run.stdout.split(), run.stderr) == (kinds, "")
 
 
 def test_the_script_for_type_checkers_runs() -> None:
