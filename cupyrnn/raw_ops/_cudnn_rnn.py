@@ -8,7 +8,7 @@ from .._typing import CudnnRNNV1Outputs
 
 # Not the module: in the package its name stands for the function.
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
-from ._op import given, raises_as_op
+from ._op import calls
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..weights.params import Direction, InputMode, RNNMode
 
 
-@raises_as_op("cudnn_rnn")
+@calls(cudnn_rnn, lambda **given: CudnnRNNV1Outputs(*cudnn_rnn(**given)[:4]))
 def CudnnRNN(
     *,
     input: ArrayT,
@@ -47,10 +47,9 @@ def CudnnRNN(
     >>> raw_ops.CudnnRNN(**inputs).output[:, 0, 0].round(4)
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
-    return CudnnRNNV1Outputs(*cudnn_rnn(**given(locals()))[:4])
 
 
-@raises_as_op("cudnn_rnn")
+@calls(cudnn_rnn)
 def CudnnRNNV2(
     *,
     input: ArrayT,
@@ -78,10 +77,9 @@ def CudnnRNNV2(
     >>> raw_ops.CudnnRNNV2(**inputs).output[:, 0, 0].round(4)
     array([0.1339, 0.2259, 0.2881, 0.33  ])
     """
-    return cudnn_rnn(**given(locals()))
 
 
-@raises_as_op("cudnn_rnn")
+@calls(cudnn_rnn)
 def CudnnRNNV3(
     *,
     input: ArrayT,
@@ -113,10 +111,9 @@ def CudnnRNNV3(
     >>> raw_ops.CudnnRNNV3(**inputs).output[:, 0, 0].round(4)
     array([0.1339, 0.2259, 0.2881, 0.    ])
     """
-    return cudnn_rnn(**given(locals()))
 
 
-@raises_as_op("cudnn_rnn_backprop")
+@calls(cudnn_rnn_backprop)
 def CudnnRNNBackprop(
     *,
     input: ArrayT,
@@ -153,10 +150,9 @@ def CudnnRNNBackprop(
     >>> raw_ops.CudnnRNNBackprop(**inputs).input_backprop[:, 0, 0].round(4)
     array([0.0686, 0.0846, 0.0878, 0.088 ])
     """
-    return cudnn_rnn_backprop(**given(locals()))
 
 
-@raises_as_op("cudnn_rnn_backprop")
+@calls(cudnn_rnn_backprop)
 def CudnnRNNBackpropV2(
     *,
     input: ArrayT,
@@ -194,10 +190,9 @@ def CudnnRNNBackpropV2(
     >>> raw_ops.CudnnRNNBackpropV2(**inputs).input_backprop[:, 0, 0].round(4)
     array([0.0686, 0.0846, 0.0878, 0.088 ])
     """
-    return cudnn_rnn_backprop(**given(locals()))
 
 
-@raises_as_op("cudnn_rnn_backprop")
+@calls(cudnn_rnn_backprop)
 def CudnnRNNBackpropV3(
     *,
     input: ArrayT,
@@ -239,4 +234,3 @@ def CudnnRNNBackpropV3(
     >>> raw_ops.CudnnRNNBackpropV3(**inputs).input_backprop[:, 0, 0].round(4)
     array([0.0608, 0.0728, 0.0767, 0.    ])
     """
-    return cudnn_rnn_backprop(**given(locals()))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import gru
-from ._op import given, raises_as_op
+from ._op import calls
 
 if TYPE_CHECKING:
     from .._typing import AnyArray, ArrayT, GRUCellGrads
     from ..cells.gru import GRUOutputs
 
 
-@raises_as_op("gru_block_cell")
+@calls(gru.gru_block_cell)
 def GRUBlockCell(
     *,
     x: ArrayT,
@@ -36,10 +36,9 @@ def GRUBlockCell(
     >>> raw_ops.GRUBlockCell(**inputs).h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    return gru.gru_block_cell(**given(locals()))
 
 
-@raises_as_op("gru_block_cell_grad")
+@calls(gru.gru_block_cell_grad)
 def GRUBlockCellGrad(
     *,
     x: ArrayT,
@@ -68,4 +67,3 @@ def GRUBlockCellGrad(
     >>> raw_ops.GRUBlockCellGrad(**inputs, r=r, u=u, c=c, d_h=h).d_h_prev.round(4)
     array([[0.2757, 0.2757, 0.2757]])
     """
-    return gru.gru_block_cell_grad(**given(locals()))

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import lstm
-from .._arrays import check_bool
-from ._op import given, raises_as_op
+from ._op import calls
 
 if TYPE_CHECKING:
     from .._typing import AnyArray, ArrayT, LSTMCellGrads, LSTMGrads
     from ..cells.lstm import LSTMOutputs
 
 
-@raises_as_op("lstm_block_cell")
+@calls(lstm.lstm_block_cell)
 def LSTMBlockCell(
     *,
     x: ArrayT,
@@ -49,11 +48,9 @@ def LSTMBlockCell(
     >>> raw_ops.LSTMBlockCell(**inputs).h.round(4)
     array([[0.0594, 0.0594, 0.0594]])
     """
-    use_peephole = False if use_peephole is None else use_peephole
-    return lstm.lstm_block_cell(**given(locals()))
 
 
-@raises_as_op("lstm_block_cell_grad")
+@calls(lstm.lstm_block_cell_grad)
 def LSTMBlockCellGrad(
     *,
     x: ArrayT,
@@ -100,11 +97,9 @@ def LSTMBlockCellGrad(
     >>> raw_ops.LSTMBlockCellGrad(**inputs, **saved).cs_prev_grad.round(4)
     array([[0.0248, 0.0248, 0.0248]])
     """
-    check_bool("lstm_block_cell_grad", "use_peephole", use_peephole)
-    return lstm.lstm_block_cell_grad(**given(locals()))
 
 
-@raises_as_op("block_lstm")
+@calls(lstm.block_lstm)
 def BlockLSTM(
     *,
     seq_len_max: int,
@@ -141,11 +136,9 @@ def BlockLSTM(
     >>> raw_ops.BlockLSTM(**inputs).h[:, 0, 0].round(4)
     array([0.0594, 0.1108, 0.1547, 0.1921])
     """
-    use_peephole = False if use_peephole is None else use_peephole
-    return lstm.block_lstm(**given(locals()))
 
 
-@raises_as_op("block_lstm")
+@calls(lstm.block_lstm, gate_order="ifco")
 def BlockLSTMV2(
     *,
     seq_len_max: int,
@@ -181,11 +174,9 @@ def BlockLSTMV2(
     >>> raw_ops.BlockLSTMV2(**inputs).h[:, 0, 0].round(4)
     array([0.0594, 0.0982, 0.1235, 0.1401])
     """
-    use_peephole = False if use_peephole is None else use_peephole
-    return lstm.block_lstm(**given(locals()), gate_order="ifco")
 
 
-@raises_as_op("block_lstm_grad")
+@calls(lstm.block_lstm_grad)
 def BlockLSTMGrad(
     *,
     seq_len_max: int,
@@ -233,11 +224,9 @@ def BlockLSTMGrad(
     >>> raw_ops.BlockLSTMGrad(**inputs, use_peephole=False).x_grad[:, 0, 0].round(4)
     array([0.0375, 0.0392, 0.0345, 0.0231])
     """
-    check_bool("block_lstm_grad", "use_peephole", use_peephole)
-    return lstm.block_lstm_grad(**given(locals()))
 
 
-@raises_as_op("block_lstm_grad")
+@calls(lstm.block_lstm_grad, gate_order="ifco")
 def BlockLSTMGradV2(
     *,
     seq_len_max: int,
@@ -285,5 +274,3 @@ def BlockLSTMGradV2(
     >>> raw_ops.BlockLSTMGradV2(**inputs, use_peephole=False).x_grad[:, 0, 0].round(4)
     array([0.0211, 0.0253, 0.024 , 0.0167])
     """
-    check_bool("block_lstm_grad", "use_peephole", use_peephole)
-    return lstm.block_lstm_grad(**given(locals()), gate_order="ifco")

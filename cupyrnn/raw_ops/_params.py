@@ -9,7 +9,7 @@ import numpy as np
 
 from .._arrays import FLOATS, check_choice, check_dropout, check_integer, shown
 from ..weights import params as packed
-from ._op import given, raises_as_op
+from ._op import calls
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,17 +22,37 @@ _TO_CANONICAL = "cudnn_rnn_params_to_canonical"
 _TO_PARAMS = "cudnn_rnn_canonical_to_params"
 
 
-def _of_net(op: str, arguments: dict[str, Any], *others: str) -> dict[str, Any]:
-    """Check what parameters do not depend on; return the other arguments but `others`."""
+def _of_net(op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Check what parameters do not depend on; return the other arguments."""
     check_dropout(op, arguments.pop("dropout"))
     for name in ("seed", "seed2"):
         check_integer(op, name, arguments.pop(name))
-    return given({name: a for name, a in arguments.items() if name not in others})
+    return arguments
 
 
-def _check_count(name: str, count: object, arrays: Sequence[AnyArray]) -> None:
-    if check_integer(_TO_CANONICAL, name, count) != len(arrays):
-        raise ValueError(f"{_TO_CANONICAL}: {name} is {shown(count)}, expected {len(arrays)}")
+def _size(T: Any, S: Any, **net: Any) -> NDArray[Any]:
+    size = packed.cudnn_rnn_params_size(**_of_net(_SIZE, net))
+    check_choice(_SIZE, "T", _dtype_name(T), FLOATS)
+    dtype = np.dtype(check_choice(_SIZE, "S", _dtype_name(S), ("int32", "int64")))
+    if size > np.iinfo(dtype).max:
+        raise ValueError(f"{_SIZE}: the size is {shown(size)}, expected what S = {dtype} can hold")
+    return np.array([size], dtype)
+
+
+def _to_canonical(**net: Any) -> Any:
+    counts = {name: net.pop(name) for name in tuple(net) if name.startswith("num_params")}
+    parts = packed.cudnn_rnn_params_to_canonical(**_of_net(_TO_CANONICAL, net))
+    for name, count in counts.items():
+        of_both = name == "num_params"
+        for kind in ("weights", "biases") if of_both else (name.rpartition("_")[2],):
+            n = len(getattr(parts, kind))
+            if check_integer(_TO_CANONICAL, name, count) != n:
+                raise ValueError(f"{_TO_CANONICAL}: {name} is {shown(count)}, expected {n}")
+    return parts
+
+
+def _to_params(**net: Any) -> Any:
+    return packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, net))
 
 
 def _dtype_name(given: object) -> object:
@@ -42,7 +62,7 @@ def _dtype_name(given: object) -> object:
     return given.__name__ if isinstance(given, type) else given
 
 
-@raises_as_op("cudnn_rnn_params_size")
+@calls(packed.cudnn_rnn_params_size, _size)
 def CudnnRNNParamsSize(
     *,
     num_layers: int,
@@ -80,15 +100,9 @@ def CudnnRNNParamsSize(
     >>> raw_ops.CudnnRNNParamsSize(**net, T=np.float32, S=np.int32)
     array([56], dtype=int32)
     """
-    size = packed.cudnn_rnn_params_size(**_of_net(_SIZE, locals(), "T", "S"))
-    check_choice(_SIZE, "T", _dtype_name(T), FLOATS)
-    dtype = np.dtype(check_choice(_SIZE, "S", _dtype_name(S), ("int32", "int64")))
-    if size > np.iinfo(dtype).max:
-        raise ValueError(f"{_SIZE}: the size is {shown(size)}, expected what S = {dtype} can hold")
-    return np.array([size], dtype)
 
 
-@raises_as_op("cudnn_rnn_params_to_canonical")
+@calls(packed.cudnn_rnn_params_to_canonical, _to_canonical)
 def CudnnRNNParamsToCanonical(
     *,
     num_layers: int,
@@ -124,13 +138,9 @@ def CudnnRNNParamsToCanonical(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
-    parts = packed.cudnn_rnn_params_to_canonical(**_of_net(_TO_CANONICAL, locals(), "num_params"))
-    for arrays in parts:
-        _check_count("num_params", num_params, arrays)
-    return parts
 
 
-@raises_as_op("cudnn_rnn_params_to_canonical")
+@calls(packed.cudnn_rnn_params_to_canonical, _to_canonical)
 def CudnnRNNParamsToCanonicalV2(
     *,
     num_layers: int,
@@ -168,15 +178,9 @@ def CudnnRNNParamsToCanonicalV2(
     >>> parts.biases[0]
     array([40., 41.])
     """
-    parts = packed.cudnn_rnn_params_to_canonical(
-        **_of_net(_TO_CANONICAL, locals(), "num_params_weights", "num_params_biases")
-    )
-    _check_count("num_params_weights", num_params_weights, parts.weights)
-    _check_count("num_params_biases", num_params_biases, parts.biases)
-    return parts
 
 
-@raises_as_op("cudnn_rnn_canonical_to_params")
+@calls(packed.cudnn_rnn_canonical_to_params, _to_params)
 def CudnnRNNCanonicalToParams(
     *,
     num_layers: int,
@@ -209,11 +213,9 @@ def CudnnRNNCanonicalToParams(
     >>> raw_ops.CudnnRNNCanonicalToParams(**net, **parts._asdict())[:5]
     array([0., 1., 2., 3., 4.])
     """
-    params: ArrayT = packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, locals()))
-    return params
 
 
-@raises_as_op("cudnn_rnn_canonical_to_params")
+@calls(packed.cudnn_rnn_canonical_to_params, _to_params)
 def CudnnRNNCanonicalToParamsV2(
     *,
     num_layers: int,
@@ -247,5 +249,3 @@ def CudnnRNNCanonicalToParamsV2(
     >>> raw_ops.CudnnRNNCanonicalToParamsV2(**net, **parts._asdict(), num_proj=0)[:5]
     array([0., 1., 2., 3., 4.])
     """
-    params: ArrayT = packed.cudnn_rnn_canonical_to_params(**_of_net(_TO_PARAMS, locals()))
-    return params

@@ -164,7 +164,7 @@ def calls() -> dict[str, Any]:
         ),
         "stacked_rnn": (
             [*([a.swapaxes(0, 1) for a in s] for s in (h, c)), weights],
-            {"dropout": 0.4, "cell_clip": 0.5, "time_major": False},
+            {"dropout": 0.4, "cell_clip": 0.5, "time_major": False, "reverse": True},
         ),
     }
 

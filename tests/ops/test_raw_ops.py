@@ -54,12 +54,17 @@ def record(op: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) 
         given.update(signature.bind(*args, **kwargs).arguments)
         raise Stop
 
-    places = [sys.modules[f"cupyrnn.{name}"] for name in ("lstm", "gru", "weights.params")]
-    places.append(sys.modules[getattr(raw_ops, op).__module__])
-    (place,) = [p for p in places if behind(op) in vars(p)]
-    monkeypatch.setattr(place, behind(op), recorder)
+    places = [
+        sys.modules[name] for name in ("cupyrnn.raw_ops._cudnn_rnn", "cupyrnn.weights.params")
+    ]
+    for place in places:
+        if behind(op) in vars(place):
+            monkeypatch.setattr(place, behind(op), recorder)
+    call = getattr(raw_ops, op)
+    cells = dict(zip(call.__code__.co_freevars, call.__closure__, strict=True))
+    monkeypatch.setattr(cells["function"], "cell_contents", recorder)
     with pytest.raises(Stop):
-        getattr(raw_ops, op)(**arguments)
+        call(**arguments)
     return given
 
 
