@@ -55,6 +55,7 @@ class CIFG(NamedTuple):
     widths: tuple[int, ...]
 
     Saved = CIFGOutputs
+    compiled = "new_cells.compiled.cifg"  # a layer in vectors
 
     def states(self, saved: CIFGOutputs) -> CIFGStates:
         """h and c."""

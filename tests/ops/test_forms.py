@@ -15,16 +15,18 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import needs
 import numpy as np
 import pytest
 from checks import Ops, assert_close, assert_gradients
-from new_cells.cifg import CIFGParams
+from new_cells.cifg import CIFG, CIFGParams
 from new_cells.layer_norm_lstm import LayerNormLSTMParams
 from new_cells.mgu import MGUParams
 from new_cells.slstm import SLSTM, SLSTMParams
 
 import cupyrnn
 from cupyrnn import PeepholeLSTMParams
+from cupyrnn.driver import layer as _layer
 
 # T, B, I, H, L, D
 SIZES = (6, 4, 3, 5, 2, 2)
@@ -319,6 +321,46 @@ def test_all_that_an_op_has(cell: str, T: int, rng: np.random.Generator) -> None
         lambda x: cupyrnn.stacked_rnn(x, *first[1:], **given).output, (first[0],), (direction,)
     )
     assert_close((along * dy).sum(), (expected[0] * direction).sum(), "float64", "jvp", at_least=9)
+
+
+@each_extent
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("T", "H"), [(1, 3), (2, 33), (40, 16)])
+def test_a_cell_in_vectors(
+    T: int, H: int, dtype: str, extent: str, rng: np.random.Generator, monkeypatch: Any
+) -> None:
+    """With a page of its own for Numba, a layer or a step of a user's cell is one compiled call."""
+    needs.module("numba")
+    page = importlib.import_module("new_cells.compiled.cifg")
+    (B, K), D = (4, 5), 2
+    marks = rng.random((T, B)) < 0.3 if "resets" in extent else None
+    lengths = [T, 0, T // 2, T] if "lengths" in extent else None
+    given: Any = {"direction": "bidirectional", "sequence_lengths": lengths, "resets": marks}
+    x, *states = (rng.standard_normal(s).astype(dtype) for s in ((T, B, K), *[(2 * D, B, H)] * 2))
+    weights = [
+        CIFGParams((rng.standard_normal((n + H, 3 * H)) / n).astype(dtype))
+        for n in (K, K, 2 * H, 2 * H)
+    ]
+    dy = rng.standard_normal((T, B, D * H)).astype(dtype)
+
+    def run() -> list[Any]:
+        found: list[Any] = []
+        for by in ("sum", "examples"):
+            out, pullback = cupyrnn.vjp(cupyrnn.stacked_rnn, x, *states, weights, **given)
+            g = pullback(output_backprop=dy, weight_gradients=by)
+            found += [*out[:3], *g[:3], *(entry.w for entry in g[3])]
+        return found
+
+    expected, calls = run(), []
+    monkeypatch.setattr(_layer, "_compiled", lambda cell: page if cell is CIFG else None)
+    for name in ("forward_layer", "backward_layer", "forward_step", "backward_step"):
+        function = getattr(page, name)
+        monkeypatch.setattr(page, name, lambda *a, f=function: calls.append(f) or f(*a))
+    monkeypatch.setattr(_layer, "_way", lambda _cell, _rows, direction: f"{direction}_layer")
+    for n, (a, e) in enumerate(zip(run(), expected, strict=True)):
+        assert_close(a, e, dtype, f"result {n}", at_least=1.0)
+    assert calls
+    assert _layer.page_of(CIFG, "compiled") is page
 
 
 FILES = {"mgu": "MGU", "cifg": "CIFG", "slstm": "SLSTM", "layer_norm_lstm": "LayerNormLSTM"}

@@ -1,0 +1,1 @@
+"""Their twins in vectors."""
