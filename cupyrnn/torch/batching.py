@@ -24,42 +24,42 @@ class Op(Protocol):
 
     function: Any
 
-    def call(self, which: str, *args: Any) -> Sequence[Any]:
+    def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call the op itself, the gradient or their tangents, with tensors and attributes."""
 
     def by_example(self, *args: Any) -> Sequence[Any] | None:
         """Call the gradient, of weights by example, unless that has to have a derivative."""
 
 
-def rule_of(op: Op, which: str) -> Callable[..., Batched]:
+def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
     """Return the rule that vmap has for one of the ops of a function."""
 
     def rule(info: Any, in_dims: Dims, *args: Any) -> Batched:
-        axes = _axes(op, which)
+        axes = _axes(op, op_kind)
         batched = [n for n, d in enumerate(in_dims) if d is not None]
         if axes and all(axes[n] is not None for n in batched):
-            found = _together(op, which, info.batch_size, in_dims, args, axes)
+            found = _as_one_batch(op, op_kind, info.batch_size, in_dims, args, axes)
             if found is not None:
                 return found
-        return _one_by_one(lambda *given: op.call(which, *given), info.batch_size, in_dims, args)
+        return _one_by_one(lambda *given: op.call(op_kind, *given), info.batch_size, in_dims, args)
 
     return rule
 
 
-def _axes(op: Op, which: str) -> list[int | None]:
+def _axes(op: Op, op_kind: str) -> list[int | None]:
     """Return where B is in each tensor of a call, nothing if examples cannot share one."""
     f = op.function
-    if f.axes is None or which not in ("forward", "jvp", "backward"):
+    if f.axes is None or op_kind not in ("forward", "jvp", "backward"):
         return []
-    if which == "backward" and not f.by_example:
+    if op_kind == "backward" and not f.by_example:
         return []
-    between = {"jvp": f.inputs, "backward": (*f.outputs, *f.saved, *f.outputs)}
-    names = [*f.inputs, *between.get(which, ()), *f.extras]
+    inner_names = {"jvp": f.inputs, "backward": (*f.outputs, *f.saved, *f.outputs)}
+    names = [*f.inputs, *inner_names.get(op_kind, ()), *f.extras]
     return [f.axes.get(name) for name in names]
 
 
-def _together(
-    op: Op, which: str, N: int, in_dims: Dims, args: Sequence[Any], axes: Sequence[int | None]
+def _as_one_batch(
+    op: Op, op_kind: str, N: int, in_dims: Dims, args: Sequence[Any], axes: Sequence[int | None]
 ) -> Batched | None:
     """Call an op once, with N*B in place of B; None where that is not possible."""
     given, B = list(args), 0
@@ -76,7 +76,7 @@ def _together(
         given[n] = whole.flatten(axis, axis + 1)
     f = op.function
     results, dims = [], []
-    if which == "backward":
+    if op_kind == "backward":
         grads = op.by_example(*given) if B == 1 and N else None
         if grads is None:
             return None
@@ -90,8 +90,8 @@ def _together(
             results.append(t)
             dims.append(axis or 0)
         return tuple(results), tuple(dims)
-    outputs = f.outputs if which == "jvp" else (*f.outputs, *f.saved)
-    for name, t in zip(outputs, op.call(which, *given), strict=True):
+    outputs = f.outputs if op_kind == "jvp" else (*f.outputs, *f.saved)
+    for name, t in zip(outputs, op.call(op_kind, *given), strict=True):
         axis = f.axes[name]
         results.append(t.unflatten(axis, (N, B)))
         dims.append(axis)

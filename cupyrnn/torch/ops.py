@@ -236,20 +236,20 @@ class Op:
                     " with weight_gradients='examples'"
                 )
 
-    def call(self, which: str, *args: Any) -> Sequence[Any]:
+    def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call an op as a part of a derivative, which may have one itself."""
-        tensors = args[: self._tensors[which]]
+        tensors = args[: self._tensors[op_kind]]
         if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
-            function = getattr(self.functions, which)
+            function = getattr(self.functions, op_kind)
             return function.apply(*args)  # type: ignore[no-any-return]
-        return getattr(self, f"_{which}")(*args)  # type: ignore[no-any-return]
+        return getattr(self, f"_{op_kind}")(*args)  # type: ignore[no-any-return]
 
-    def run(self, which: str, *args: Any) -> Sequence[torch.Tensor]:
+    def run(self, op_kind: str, *args: Any) -> Sequence[torch.Tensor]:
         """Run an op below autograd."""
-        if _plain(args[: self._tensors[which]]):
-            return self._whole(args[0], getattr(self, f"_{which}")(*args))
+        if _plain(args[: self._tensors[op_kind]]):
+            return self._whole(args[0], getattr(self, f"_{op_kind}")(*args))
         with _below_autograd():
-            found = getattr(self, which)(*args)
+            found = getattr(self, op_kind)(*args)
         results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
         return results
 
@@ -280,14 +280,14 @@ class Op:
         for op in (self.jvp, self.second):
             register(op, _refusal(f.name, "there are no third derivatives"), lib=_LIBRARY)
 
-    def _op(self, which: str, arguments: list[str], count: int, fake: Any) -> Any:
+    def _op(self, op_kind: str, arguments: list[str], count: int, fake: Any) -> Any:
         """Return an op of PyTorch."""
-        name = self.function.name + ("" if which == "forward" else f"_{which}")
+        name = self.function.name + ("" if op_kind == "forward" else f"_{op_kind}")
         schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * count)})"
         torch.library.define(
             f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=torch.Tag.pt2_compliant_tag
         )
-        run = getattr(self, f"_{which}")
+        run = getattr(self, f"_{op_kind}")
 
         def traced(compute: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
@@ -552,13 +552,13 @@ class Op:
         last = len(extras) + len(ctx.attributes)
         return *_wanted(ctx, found[k + n :]), *by_tangent, *[None] * last
 
-    def _derivative(self, which: str, *args: Any) -> Sequence[Any]:
+    def _derivative(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call an op in a derivative, traced by the compiler or not."""
         if torch.compiler.is_compiling():
-            return getattr(self, which)(*args)  # type: ignore[no-any-return]
-        if under_vectorize(args[: self._tensors[which]]):
-            return vectorized(functools.partial(self._derivative, which), args)
-        return self.call(which, *args)
+            return getattr(self, op_kind)(*args)  # type: ignore[no-any-return]
+        if under_vectorize(args[: self._tensors[op_kind]]):
+            return vectorized(functools.partial(self._derivative, op_kind), args)
+        return self.call(op_kind, *args)
 
 
 def joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -631,17 +631,17 @@ class _Functions(NamedTuple):
     second: type[torch.autograd.Function]
 
 
-def _function(op: Op, which: str, **parts: Any) -> Any:
+def _function(op: Op, op_kind: str, **parts: Any) -> Any:
     """Return an op of a function for autograd."""
 
     def forward(*args: Any) -> Sequence[torch.Tensor]:
-        return op.run(which, *args)
+        return op.run(op_kind, *args)
 
     # PyTorch asks for it in every call, and to find it out takes as long as a small op.
     forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-    parts = {"forward": forward, "vmap": rule_of(op, which), **parts}
+    parts = {"forward": forward, "vmap": rule_of(op, op_kind), **parts}
     static = {name: staticmethod(part) for name, part in parts.items()}
-    return type(f"{op.function.name}_{which}", (torch.autograd.Function,), static)
+    return type(f"{op.function.name}_{op_kind}", (torch.autograd.Function,), static)
 
 
 def _functions(op: Op) -> _Functions:
