@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -207,13 +206,16 @@ class Op:
         Where autograd records the call, it is one node, and arrays are joined and split, not
         tensors: to join and split by PyTorch's ops takes a good part of a small net's time.
         """
-        kind = pieces[0].dtype
+        self._check_expanded(pieces)
+        kind, on_host = pieces[0].dtype, pieces[0].is_cpu
         for n, piece in enumerate(pieces):
-            if piece.dtype is not kind:
+            if piece.dtype is not kind or piece.is_cpu is not on_host:
                 name = self.function.inputs[-1]
+                found, expected = f"has dtype {name_of(piece.dtype)}", name_of(kind)
+                if piece.dtype is kind:
+                    found, expected = f"is on device {piece.device}", str(pieces[0].device)
                 raise TypeError(
-                    f"{self.function.name}: {name}[{n}] has dtype {name_of(piece.dtype)}, expected"
-                    f" {name_of(kind)} like {name}[0]"
+                    f"{self.function.name}: {name}[{n}] {found}, expected {expected} like {name}[0]"
                 )
         tensors = (*inputs, *pieces, *rest[: len(self.function.extras)])
         if (
@@ -221,11 +223,12 @@ class Op:
             or torch._C._is_any_autocast_enabled()
             or not _plain(tensors)
             or _in_a_transform()
-            or not _requires_grad(tensors)
         ):
-            self._check_expanded(pieces)
             return self(*inputs, joined(pieces), *rest)
-        return self._record_pieces(*inputs, *rest, *pieces)  # type: ignore[no-any-return]
+        if _requires_grad(tensors):
+            return self._record_pieces(*inputs, *rest, *pieces)  # type: ignore[no-any-return]
+        results: Sequence[Any] = self._forward_of_pieces(inputs, pieces, rest)[0]
+        return results
 
     def _check_expanded(self, tensors: Sequence[Any]) -> None:
         for t in tensors:
@@ -414,16 +417,9 @@ class Op:
     ) -> dict[str, Array]:
         """Return the inputs as arrays by name, the last one joined of its pieces, if it is not."""
         f = self.function
-        arrays = arrays_of(f.name, f.inputs[:-1], inputs)
-        if whole is not None:
-            arrays[f.inputs[-1]] = whole
-            return arrays
-        names = _places(f.inputs[-1], len(pieces))
-        if pieces[0].is_cuda:
-            names, pieces = f.inputs[-1:], [joined(pieces)]
-        parts = [a.reshape(-1) for a in arrays_of(f.name, names, pieces).values()]
-        arrays[f.inputs[-1]] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return arrays
+        if whole is None:
+            return arrays_of(f.name, f.inputs, (*inputs, joined(pieces)))
+        return {**arrays_of(f.name, f.inputs[:-1], inputs), f.inputs[-1]: whole}
 
     def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
         f, n = self.function, len(self.function.inputs)
@@ -574,12 +570,6 @@ def _split(whole: Any, pieces: Sequence[torch.Tensor]) -> list[Any]:
         parts.append(whole[start:end].reshape(tuple(piece.shape)))
         start = end
     return parts
-
-
-@functools.cache
-def _places(name: str, count: int) -> tuple[str, ...]:
-    """Return the names of the pieces of an input."""
-    return tuple(f"{name}[{n}]" for n in range(count))
 
 
 def _where(t: torch.Tensor, run: Callable[[], _R]) -> _R:

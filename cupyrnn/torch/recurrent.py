@@ -149,15 +149,27 @@ class Recurrent(Leaf):
             states = tuple(s.index_select(1, order) for s in states)
             marks = None if marks is None else marks.index_select(1, order.cpu())
         self._check(data, states, batch_sizes)
+        traced = torch.compiler.is_compiling() or torch._C._is_tracing()
+        if not traced and int(batch_sizes[-1]) == B:  # all sequences are of one length
+            output, states = self.run(data.view(T, B, -1), states, None, marks)
+            found = output.flatten(0, 1)
+        else:
+            found, states = self._run_packed(data, states, batch_sizes, marks)
+        if back is not None:
+            states = tuple(s.index_select(1, back) for s in states)
+        return PackedSequence(found, batch_sizes, order, back), self._returned(states)
+
+    def _run_packed(
+        self, data: torch.Tensor, states: States, batch_sizes: torch.Tensor, marks: Any
+    ) -> tuple[torch.Tensor, States]:
+        """Return the outputs of packed steps, packed, and the states after the last ones."""
+        T, B = len(batch_sizes), int(batch_sizes[0])
         # The rows of [T, B, ·] that are steps of sequences, which is how PyTorch packs them.
         is_step = torch.arange(B) < batch_sizes.unsqueeze(1)
         rows = is_step.flatten().nonzero().squeeze(1).to(data.device)
         x = data.new_zeros(T * B, data.shape[1]).index_copy(0, rows, data)
         output, states = self.run(x.view(T, B, -1), states, is_step.sum(0), marks)
-        found = output.reshape(T * B, -1).index_select(0, rows)
-        if back is not None:
-            states = tuple(s.index_select(1, back) for s in states)
-        return PackedSequence(found, batch_sizes, order, back), self._returned(states)
+        return output.reshape(T * B, -1).index_select(0, rows), states
 
     def _given(self, hx: Any) -> States:
         """Return the states that are given, one or two."""

@@ -50,14 +50,15 @@ def pair(kind: str = "LSTM", **kwargs: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_packed_sequences(kind: str, batch_first: bool) -> None:
+@pytest.mark.parametrize("lengths", [[2, 5, 3], [5, 5, 5], [1, 1, 1]])
+def test_packed_sequences(kind: str, batch_first: bool, lengths: list[int]) -> None:
     other, net = pair(kind, num_layers=2, bidirectional=True, batch_first=batch_first)
     x = torch.randn(5, 3, 3, dtype=torch.float64, requires_grad=True)
     states = torch.randn(2, 4, 3, 4, dtype=torch.float64).unbind()
     hx = states if kind == "LSTM" else states[0]
     results = []
     for run in (other, net):
-        packed = pack_padded_sequence(x, [2, 5, 3], enforce_sorted=False)
+        packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
         output, last = run(packed, hx)
         assert isinstance(output, PackedSequence)
         tensors = [output.data, *flat(last)]
@@ -101,6 +102,9 @@ def test_resets_are_new_sequences() -> None:
     found, _ = torch.nn.utils.rnn.pad_packed_sequence(net(packed, resets=uneven)[0])
     torch.testing.assert_close(found[:2, 0], net(x[:2, :1])[0][:, 0], rtol=1e-13, atol=1e-14)
     torch.testing.assert_close(found[:, 1], net(x[:, 1:])[0][:, 0], rtol=1e-13, atol=1e-14)
+    even = pack_padded_sequence(x, [6, 6])
+    found, _ = torch.nn.utils.rnn.pad_packed_sequence(net(even, resets=uneven)[0])
+    torch.testing.assert_close(found, net(x, resets=uneven)[0], rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -399,12 +403,15 @@ def test_autograd_has_one_node_for_a_module(which: str) -> None:
     assert found == {id(p) for p in net.parameters()}
 
 
-def test_a_weight_of_another_dtype_is_refused() -> None:
+def test_a_weight_of_another_dtype_or_device_is_refused() -> None:
     net = ct.LSTM(3, 4)
-    net.weight_hh_l0 = torch.nn.Parameter(net.weight_hh_l0.detach().double())
-    message = r"^cudnn_rnn: params\[1\] has dtype float64, expected float32 like params\[0\]$"
-    with pytest.raises(TypeError, match=message):
-        net(torch.randn(5, 2, 3))
+    for to, words in (
+        (torch.float64, "has dtype float64, expected float32"),
+        ("meta", "is on device meta, expected cpu"),
+    ):
+        net.weight_hh_l0 = torch.nn.Parameter(net.weight_ih_l0.detach().to(to))
+        with pytest.raises(TypeError, match=rf"^cudnn_rnn: params\[1\] {words} like params\[0\]$"):
+            net(torch.randn(5, 2, 3))
 
 
 def test_expanded_weights_are_refused_by_name() -> None:
