@@ -273,6 +273,8 @@ class Pullback(Generic[G]):
 
         Parameters
         ----------
+        given : None
+            Nothing is taken by position.
         through_clip : bool
             If True, the gradient treats a clipped cell state as if no clipping had happened, as
             TensorFlow's does. Otherwise it is the true gradient, which is zero there.
@@ -292,8 +294,9 @@ class Pullback(Generic[G]):
         Raises
         ------
         TypeError
-            No gradient is given, a name is unknown, or through_clip or weight_gradients is given
-            for an op that does not have it; also the gradient op's own errors.
+            No gradient is given, or one by position, a name is unknown, or through_clip or
+            weight_gradients is given for an op that does not have it; also the gradient op's own
+            errors.
         ValueError
             An array of the call has changed since; also the gradient op's own errors.
 
