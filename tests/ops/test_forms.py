@@ -341,13 +341,15 @@ def test_a_cell_in_vectors(
         CIFGParams((rng.standard_normal((n + H, 3 * H)) / n).astype(dtype))
         for n in (K, K, 2 * H, 2 * H)
     ]
-    dy = rng.standard_normal((T, B, D * H)).astype(dtype)
+    shapes = ((T, B, D * H), *[(2 * D, B, H)] * 2)
+    dy, dh, dc = (rng.standard_normal(s).astype(dtype) for s in shapes)
+    last = {"output_backprop": dy, "output_h_backprop": dh, "output_c_backprop": dc}
 
     def run() -> list[Any]:
         found: list[Any] = []
         for by in ("sum", "examples"):
             out, pullback = cupyrnn.vjp(cupyrnn.stacked_rnn, x, *states, weights, **given)
-            g = pullback(output_backprop=dy, weight_gradients=by)
+            g = pullback(**last, weight_gradients=by)
             found += [*out[:3], *g[:3], *(entry.w for entry in g[3])]
         return found
 

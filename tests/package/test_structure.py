@@ -208,6 +208,7 @@ def test_all_cells_have_the_same_signatures_and_cuda() -> None:
     for name in STEPS:
         assert len({tuple(functions[name]) for functions in known if name in functions}) == 1
     assert all(f"cupyrnn.kernels.{cell}" in FILES for cell in CELLS)
+    assert {*cupyrnn.reference.__all__} == {*CELLS}  # the definitions
 
 
 # What runs the cells in vectors is written once for all of them.
