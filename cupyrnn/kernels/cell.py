@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #   int SAVED, saved_before(p)  how many arrays a step leaves, and how many of them before product p
 #   int READ                    how many arrays the gradient reads of a step
 #   int STATES, CARRIED         numbers in State, and how many of them, first, from step to step
+#   bool APART                  whether products are kept apart from z, as in `Cell`
+#   int reads(p), writes(p)     which states, as bits, the kernel behind product p reads and writes,
+#   int updates(p)              and which Gradients the one before it writes
 #   int GRADIENTS, GIVEN        numbers in Gradients; given gradients, that of h first
 #   State, Saved, Read, Gradients
 #                               structs of as many numbers, by name; h first in State, Gradients
@@ -104,6 +107,14 @@ class Cell(NamedTuple):
         Its members by name: "pointer", "real", "gate", or a dtype of NumPy.
     widths
         How many columns of a unit each product has.
+    apart
+        Whether products are kept apart from z, as something comes between the two.
+    carries_h
+        Whether h_prev stands in the equations beside the products.
+    within
+        How many states there are within a step alone.
+    more
+        The other kernels of the source, as templates.
     """
 
     name: str
@@ -111,12 +122,18 @@ class Cell(NamedTuple):
     source: str
     fields: dict[str, Any]
     widths: tuple[int, ...]
+    apart: bool = False
+    carries_h: bool = False
+    within: int = 0
+    more: tuple[str, ...] = ()
 
     def record(self, compute: np.dtype[Any], *values: Any) -> np.void:
         """Return the struct with these members, for a dtype of the computation."""
         members = zip(values, self.fields.values(), strict=True)
-        given = tuple(_pointer(v) if kind == "pointer" else v for v, kind in members)
-        found: Any = np.array(given, _record(tuple(self.fields.items()), compute))
+        given = tuple(_word(v) if kind == "pointer" else v for v, kind in members)
+        # Zeros between the members too: the same launch has the same bytes.
+        found: Any = np.zeros((), _record(tuple(self.fields.items()), compute))
+        found[()] = given
         return found[()]  # type: ignore[no-any-return]
 
 
@@ -133,8 +150,8 @@ def _sized(kind: Any) -> tuple[Any, ...]:
     return kind if isinstance(kind, tuple) else (kind,)
 
 
-def _pointer(a: Array | None) -> int:
-    return 0 if a is None else address(a)
+def _word(value: Array | int | None) -> int:
+    return value if isinstance(value, int) else 0 if value is None else address(value)
 
 
 def gate_members(gate: HardSigmoid | None) -> tuple[bool, float, float]:
@@ -144,8 +161,7 @@ def gate_members(gate: HardSigmoid | None) -> tuple[bool, float, float]:
 
 def words(*values: Array | int | None) -> np.void:
     """Return a struct of pointers and 64-bit integers."""
-    numbers = [v if isinstance(v, int) else _pointer(v) for v in values]
-    return np.void(np.array(numbers, np.int64).tobytes())
+    return np.void(np.array([_word(v) for v in values], np.int64).tobytes())
 
 
 def weights_of(matrices: Sequence[Array]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/gru.py``: the gates, the kernels of one step, their launches."""
+"""The CUDA twin of ``cells/gru.py``: the gates, and the cell for the frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from . import persistent
 from .cell import Cell, gate_members
-from .launch import Loop, gate_arguments
+from .run import backward, forward
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -48,6 +48,10 @@ template <typename A> struct GRU {
     static __device__ constexpr int width(int p) { return p ? 1 : 2; }
     static __device__ constexpr int deltas(int p) { return width(p); }
     static __device__ constexpr int saved_before(int p) { return 2 * p; }
+    static const bool APART = false;
+    static __device__ constexpr int reads(int p) { return p ? 3 : 1; }
+    static __device__ constexpr int writes(int p) { return p ? 1 : 2; }
+    static __device__ constexpr int updates(int) { return 1; }
     struct Unit { A b_r, b_u, b_c; };
     struct State { A h, u; };
     struct Saved { A r, u, c, h; };
@@ -101,131 +105,17 @@ template <typename A> struct GRU {
 };
 """
 
-# A step needs two kernels: the reset comes before the second product.
-STEP = r"""
-template <typename T>
-__global__ void gru_forward_gates(
-    const typename Acc<T>::type* z,    // [n, 2*H], read: x @ w_ru + h_prev @ w_ru
-    const typename Acc<T>::type* b,    // [2*H], read
-    const typename Acc<T>::type* carried,  // [B, H], read: the state before the step, not rounded
-    T* r, T* u,                        // [n, H], written
-    typename Acc<T>::type* update,     // [B, H], written: u, not rounded
-    T* h_reset,                        // [B, H], written: h_prev*r
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
-{
-    typedef typename Acc<T>::type A;
-    const Gate<A> gate = {hard, slope, offset};
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A* zr = z + (first + row) * 2 * H + column;
-        const A r_ = gate_of(gate, zr[0] + b[column]);
-        const A u_ = gate_of(gate, zr[H] + b[H + column]);
-        store(r + at, r_);
-        store(u + at, u_);
-        update[state] = u_;
-        store(h_reset + state, r_ * carried[state]);
-    }
-}
-
-template <typename T>
-__global__ void gru_forward_output(
-    const typename Acc<T>::type* z,    // [n, H], read: x @ w_c + (h_prev*r) @ w_c
-    const typename Acc<T>::type* b,    // [H], read
-    const typename Acc<T>::type* update,  // [B, H], read: u, not rounded
-    T* c, T* h,                        // [n, H], written
-    typename Acc<T>::type* carried,    // [B, H], updated: the state, not rounded
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H)
-{
-    typedef typename Acc<T>::type A;
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A c_ = tanh_(z[at] + b[column]);
-        const A h_ = gru_output(update[state], c_, carried[state]);
-        store(c + at, c_);
-        store(h + at, h_);
-        carried[state] = h_;
-    }
-}
-
-template <typename T>
-__global__ void gru_backward_output(
-    const T* u, const T* c,            // [n, H], read
-    const T* h_prev,                   // [n, H], read: the state before each step
-    const T* d_h,                      // [n, H], read; null: zeros
-    typename Acc<T>::type* dh,         // [B, H], updated: the given gradient is added
-    T* d_ru,                           // [n, 2*H], its half for u written
-    T* d_c,                            // [n, H], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
-{
-    typedef typename Acc<T>::type A;
-    const Gate<A> gate = {hard, slope, offset};
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A total = dh[state] + (d_h ? wide(d_h[at]) : A(0));
-        const GRUGateGradients<A> g = gru_gate_gradients<A>(
-            gate, wide(u[at]), wide(c[at]), wide(h_prev[at]), total);
-        dh[state] = total;
-        store(d_ru + (first + row) * 2 * H + H + column, g.d_u);
-        store(d_c + at, g.d_c);
-    }
-}
-
-template <typename T>
-__global__ void gru_backward_reset(
-    const T* r, const T* u,            // [n, H], read
-    const T* h_prev,                   // [n, H], read: the state before each step
-    const typename Acc<T>::type* d_hr, // [B, H], read: d_c @ w_c.T
-    typename Acc<T>::type* dh,         // [B, H], updated: dh*u + d_hr*r
-    T* d_ru,                           // [n, 2*H], its half for r written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
-{
-    typedef typename Acc<T>::type A;
-    const Gate<A> gate = {hard, slope, offset};
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A r_ = wide(r[at]);
-        const A through = d_hr[state];
-        store(d_ru + (first + row) * 2 * H + column,
-              gru_reset_gradient(gate, r_, wide(h_prev[at]), through));
-        dh[state] = dh[state] * wide(u[at]) + through * r_;
-    }
-}
-"""
-
-_FORWARD_GATES, _FORWARD_OUTPUT, _BACKWARD_OUTPUT, _BACKWARD_RESET = KERNELS = (
-    "gru_forward_gates<{T}>",
-    "gru_forward_output<{T}>",
-    "gru_backward_output<{T}>",
-    "gru_backward_reset<{T}>",
-)
-SOURCE = GATES + STEP
 CELL = Cell(
-    "gru", "GRU", GATES + STRUCT, {"b_ru": "pointer", "b_c": "pointer", "gate": "gate"}, (2, 1)
+    name="gru",
+    struct="GRU",
+    source=GATES + STRUCT,
+    fields={"b_ru": "pointer", "b_c": "pointer", "gate": "gate"},
+    widths=(2, 1),
+    carries_h=True,
+    within=1,
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
+SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
 def _struct(cell: GRU, compute: np.dtype[Any]) -> np.void:
@@ -234,42 +124,11 @@ def _struct(cell: GRU, compute: np.dtype[Any]) -> np.void:
 
 
 def forward_steps(cell: GRU, run: ForwardRun) -> None:
-    """The recurrence over t steps: two products and two kernels each."""
-    import cupy
-
-    (z_ru, z_c), (w_ru, w_c), (r, u, c, h), state = run.xw, run.w, run.saved, run.carried.h
-    H, gate = np.int64(state.shape[1]), gate_arguments(cell.gate, state.dtype)
-    once = (z_ru, z_c, state, None, *run.saved)
-    if persistent.run(FORWARD_KERNELS, run.batches, _struct(cell, state.dtype), run.w, once, state):
-        return
-    loop = Loop(run.batches, SOURCE, KERNELS)
-    update, h_reset = cupy.empty(state.shape, state.dtype), cupy.empty(state.shape, h.dtype)
-    gates = (z_ru, cell.b_ru, state, r, u, update, h_reset)
-    output = (z_c, cell.b_c, update, c, h, state)
-    loop.run(
-        loop.product(h, w_ru, z_ru, accumulate=True, before=state),
-        loop.pointwise(_FORWARD_GATES, h.dtype, gates, H, *gate),
-        loop.product(h_reset, w_c, z_c, accumulate=True),
-        loop.pointwise(_FORWARD_OUTPUT, h.dtype, output, H),
-    )
+    """The recurrence over t steps."""
+    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run)
 
 
 def backward_steps(cell: GRU, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards: two kernels and two products each."""
-    import cupy
-
-    (d_ru, d_c), (w_ru, w_c), (r, u, c, _), dh = run.deltas, run.w, run.saved, run.carried.h
-    H, gate, h_prev = np.int64(dh.shape[1]), gate_arguments(cell.gate, dh.dtype), run.before.h
-    output, matrices = (u, c, h_prev, run.given.h, dh, d_ru, d_c), (w_ru.T, w_c.T)
-    once = (r, *output)
-    if persistent.run(BACKWARD_KERNELS, run.batches, _struct(cell, dh.dtype), matrices, once, dh):
-        return
-    loop, d_hr = Loop(run.batches, SOURCE, KERNELS), cupy.empty(dh.shape, dh.dtype)
-    reset = (r, u, h_prev, d_hr, dh, d_ru)
-    loop.run(
-        loop.pointwise(_BACKWARD_OUTPUT, d_c.dtype, output, H, *gate),
-        loop.product(d_c, w_c, d_hr),
-        loop.pointwise(_BACKWARD_RESET, d_c.dtype, reset, H, *gate),
-        loop.product(d_ru, w_ru, dh, accumulate=True),
-        backwards=True,
-    )
+    """The recurrence over t steps, backwards."""
+    read = (*run.saved[:3], run.before.h)
+    backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)

@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/gru_reset_after.py``: gates, kernels of one step, launches."""
+"""The CUDA twin of ``cells/gru_reset_after.py``: the gates, and the cell for the frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from . import persistent
 from .cell import Cell, gate_members
-from .launch import Loop, gate_arguments
+from .run import backward, forward
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -58,6 +58,10 @@ template <typename A> struct GRUResetAfter {
     static __device__ constexpr int width(int) { return 3; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
+    static const bool APART = true;
+    static __device__ constexpr int reads(int) { return 1; }
+    static __device__ constexpr int writes(int) { return 1; }
+    static __device__ constexpr int updates(int) { return 1; }
     struct Unit { A b[3], b_hc; };
     struct State { A h; };
     typedef GRUResetAfterGates<A> Saved;
@@ -96,86 +100,17 @@ template <typename A> struct GRUResetAfter {
 };
 """
 
-STEP = r"""
-template <typename T>
-__global__ void gru_reset_after_forward_step(
-    const typename Acc<T>::type* z,    // [n, 3*H], read: x @ w_x, columns r, u, c
-    const typename Acc<T>::type* hw,   // [B, 3*H], read: h_prev @ w_h, columns hc, r, u
-    const typename Acc<T>::type* b,    // [3*H], read
-    const typename Acc<T>::type* b_hc, // [H], read
-    typename Acc<T>::type* carried,    // [B, H], updated: the state, not rounded
-    T* r, T* u, T* c, T* hc, T* h,     // [n, H], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
-{
-    typedef typename Acc<T>::type A;
-    const Gate<A> gate = {hard, slope, offset};
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A* zr = z + (first + row) * 3 * H + column;
-        const A* hr = hw + row * 3 * H + column;
-        const A* br = b + column;
-        const GRUResetAfterGates<A> g = gru_reset_after_gates<A>(
-            gate, zr[0] + hr[H] + br[0], zr[H] + hr[2 * H] + br[H], zr[2 * H] + br[2 * H],
-            hr[0] + b_hc[column], carried[state]);
-        carried[state] = g.h;
-        store(r + at, g.r);
-        store(u + at, g.u);
-        store(c + at, g.c);
-        store(hc + at, g.hc);
-        store(h + at, g.h);
-    }
-}
-
-template <typename T>
-__global__ void gru_reset_after_backward_step(
-    const T* r, const T* u, const T* c, const T* hc,  // [n, H], read
-    const T* h_prev,                   // [n, H], read: the state before each step
-    const T* h_grad,                   // [n, H], read; null: zeros
-    typename Acc<T>::type* dh,         // [B, H], updated: its part that goes past the products
-    T* dz,                             // [n, 4*H], written: columns hc, r, u, c
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
-{
-    typedef typename Acc<T>::type A;
-    const Gate<A> gate = {hard, slope, offset};
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A u_ = wide(u[at]);
-        const A total = dh[state] + (h_grad ? wide(h_grad[at]) : A(0));
-        const GRUResetAfterGateGradients<A> g = gru_reset_after_gate_gradients<A>(
-            gate, wide(r[at]), u_, wide(c[at]), wide(hc[at]), wide(h_prev[at]), total);
-        T* to = dz + (first + row) * 4 * H + column;
-        store(to, g.dhc);
-        store(to + H, g.dr);
-        store(to + 2 * H, g.du);
-        store(to + 3 * H, g.dc);
-        dh[state] = total * u_;
-    }
-}
-"""
-
-KERNELS = "gru_reset_after_forward_step<{T}>", "gru_reset_after_backward_step<{T}>"
-_FORWARD, _BACKWARD = KERNELS
-SOURCE = GATES + STEP
 CELL = Cell(
-    "gru_reset_after",
-    "GRUResetAfter",
-    GATES + STRUCT,
-    {"b": "pointer", "b_hc": "pointer", "gate": "gate"},
-    (3,),
+    name="gru_reset_after",
+    struct="GRUResetAfter",
+    source=GATES + STRUCT,
+    fields={"b": "pointer", "b_hc": "pointer", "gate": "gate"},
+    widths=(3,),
+    apart=True,
+    carries_h=True,
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
+SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
 def _struct(cell: GRUResetAfter, compute: np.dtype[Any]) -> np.void:
@@ -184,36 +119,11 @@ def _struct(cell: GRUResetAfter, compute: np.dtype[Any]) -> np.void:
 
 
 def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
-    """The recurrence over t steps: one product and one kernel each."""
-    import cupy
-
-    (z,), (w_h,), h, state = run.xw, run.w, run.saved.h, run.carried.h
-    (B, H), gate = state.shape, gate_arguments(cell.gate, z.dtype)
-    attributes, once = (np.int64(H), *gate), (z, state, *run.saved)
-    if persistent.run(FORWARD_KERNELS, run.batches, _struct(cell, z.dtype), run.w, once, state):
-        return
-    loop = Loop(run.batches, SOURCE, KERNELS)
-    # Apart from x @ w_x: the reset comes between the two.
-    hw = cupy.empty((B, 3 * H), z.dtype)
-    arrays = (z, hw, cell.b, cell.b_hc, state, *run.saved)
-    loop.run(
-        loop.product(h, w_h, hw, before=state),
-        loop.pointwise(_FORWARD, h.dtype, arrays, *attributes),
-    )
+    """The recurrence over t steps."""
+    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run)
 
 
 def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards: one kernel and one product each."""
-    (dz,), (w_h,), dh = run.deltas, run.w, run.carried.h
-    H, gate = dh.shape[1], gate_arguments(cell.gate, dh.dtype)
-    arrays = (*run.saved[:4], run.before.h, run.given.h, dh, dz)
-    attributes = np.int64(H), *gate
-    struct = _struct(cell, dh.dtype)
-    if persistent.run(BACKWARD_KERNELS, run.batches, struct, [w_h.T], arrays, dh):
-        return
-    loop = Loop(run.batches, SOURCE, KERNELS)
-    loop.run(
-        loop.pointwise(_BACKWARD, dz.dtype, arrays, *attributes),
-        loop.product(dz[:, : 3 * H], w_h, dh, accumulate=True),
-        backwards=True,
-    )
+    """The recurrence over t steps, backwards."""
+    read = (*run.saved[:4], run.before.h)
+    backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)

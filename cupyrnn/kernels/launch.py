@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..arithmetic.dual import real_dtype
 from .blas import Product, address, without_rounding
 from .compile import kernel
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..arithmetic.gates import HardSigmoid
 
     # Does its part of step number s.
     Stage: TypeAlias = Callable[[int], object]
@@ -213,12 +211,6 @@ class Loop:
     def keep_last(self, rows: Array, state: Array) -> None:
         """Have the state be what stands in the rows of the last step."""
         state[: self._batches[-1]] = rows[self._starts[-2] :]
-
-
-def gate_arguments(gate: HardSigmoid | None, compute: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return a cell's gate as the last arguments of its kernels: hard, slope, offset."""
-    (slope, offset), real = gate or (0, 0), real_dtype(compute).type
-    return np.bool_(gate is not None), real(slope), real(offset)
 
 
 # The templates of the sums that a module with sums of its own lists among its kernels.

@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/lstm.py``: the gates, the kernels of one step, their launches."""
+"""The CUDA twin of ``cells/lstm.py``: the gates, and the cell for the frames."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arithmetic.dual import real_dtype
-from . import persistent
+from . import persistent, step
 from .cell import Cell, gate_members
-from .launch import SUMS, Loop, add_slices, gate_arguments, launch, sum_grid
+from .launch import SUMS, add_slices, launch, sum_grid
+from .run import backward, forward
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -101,6 +101,10 @@ template <typename A> struct LSTM {
     static __device__ constexpr int width(int) { return 4; }
     static __device__ constexpr int deltas(int) { return 4; }
     static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
+    static const bool APART = false;
+    static __device__ constexpr int reads(int) { return 2; }
+    static __device__ constexpr int writes(int) { return 2; }
+    static __device__ constexpr int updates(int) { return 2; }
     struct Unit { A b[4], wci, wcf, wco; };
     struct State { A h, c; };
     typedef LSTMGates<A> Saved;
@@ -155,119 +159,7 @@ template <typename A> struct LSTM {
 };
 """
 
-STEP = r"""
-// Blocks that a multiprocessor is to hold, so many that ptxas spills nothing on any architecture.
-// Left alone it takes more registers for this kernel; for those of the other steps it does not.
-const int STEP_THREADS = COLUMN_THREADS * ROW_THREADS;
-template <typename T>
-constexpr int STEP_BLOCKS =
-    sizeof(T) == 2 ? 6 : sizeof(typename Acc<T>::real) == 4 ? 4 : sizeof(T) == 8 ? 3 : 2;
-
-template <typename T>
-__global__ void __launch_bounds__(STEP_THREADS, STEP_BLOCKS<T>) lstm_forward_step(
-    const typename Acc<T>::type* z,    // [n, 4*H], read: x @ w_x + h_prev @ w_h
-    const typename Acc<T>::type* b,    // [4*H], read: the bias, forget_bias included
-    const typename Acc<T>::type* wci,  // [H], read, as the next two; all three null: no peepholes
-    const typename Acc<T>::type* wcf,
-    const typename Acc<T>::type* wco,
-    typename Acc<T>::type* c,          // [B, H], updated: the cell state, not rounded
-    T* i, T* cs, T* f, T* o, T* ci, T* co, T* h,  // [n, H], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    int at_i, int at_ci, int at_f, int at_o,      // which quarter of z belongs to each gate
-    bool clipped, typename Acc<T>::real cell_clip,
-    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
-{
-    typedef typename Acc<T>::type A;
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    const bool peephole = wci != nullptr;
-    const Gate<A> gate = {hard, slope, offset};
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A* zr = z + (first + row) * 4 * H + column;
-        const A* br = b + column;
-        const LSTMGates<A> g = lstm_gates<A>(
-            gate, zr[at_i * H] + br[at_i * H], zr[at_ci * H] + br[at_ci * H],
-            zr[at_f * H] + br[at_f * H], zr[at_o * H] + br[at_o * H], c[state],
-            peephole, peephole ? wci[column] : A(0), peephole ? wcf[column] : A(0),
-            peephole ? wco[column] : A(0), clipped, cell_clip);
-        c[state] = g.cs;
-        store(i + at, g.i);
-        store(cs + at, g.cs);
-        store(f + at, g.f);
-        store(o + at, g.o);
-        store(ci + at, g.ci);
-        store(co + at, g.co);
-        store(h + at, g.h);
-    }
-}
-
-template <typename T>
-__global__ void lstm_backward_step(
-    const T* i, const T* cs, const T* f, const T* o, const T* ci, const T* co,  // [n, H], read
-    const T* cs_prev,                  // [n, H], read: the cell state before each step
-    const T* cs_grad, const T* h_grad, // [n, H], read; null: zeros
-    const typename Acc<T>::type* wci,  // [H], read, as the next two; all three null: no peepholes
-    const typename Acc<T>::type* wcf,
-    const typename Acc<T>::type* wco,
-    const typename Acc<T>::type* dh,   // [B, H], read: the gradient of h from the next step
-    typename Acc<T>::type* dcs,        // [B, H], updated: the gradient of cs from the next step
-    T* dz,                             // [n, 4*H], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    int at_i, int at_ci, int at_f, int at_o,
-    bool clipped, typename Acc<T>::real cell_clip,
-    bool hard, typename Acc<T>::real slope, typename Acc<T>::real offset)
-{
-    typedef typename Acc<T>::type A;
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    const bool peephole = wci != nullptr;
-    const Gate<A> gate = {hard, slope, offset};
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const LSTMFactors<A> k = lstm_factors<A>(
-            gate, wide(i[at]), wide(cs[at]), wide(f[at]), wide(o[at]), wide(ci[at]),
-            wide(co[at]), wide(cs_prev[at]),
-            peephole, peephole ? wci[column] : A(0), peephole ? wcf[column] : A(0),
-            peephole ? wco[column] : A(0), clipped, cell_clip);
-        const LSTMGateGradients<A> g = lstm_gate_gradients<A>(
-            k, dcs[state], cs_grad ? wide(cs_grad[at]) : A(0),
-            dh[state] + (h_grad ? wide(h_grad[at]) : A(0)));
-        T* to = dz + (first + row) * 4 * H + column;
-        store(to + at_i * H, g.di);
-        store(to + at_ci * H, g.dci);
-        store(to + at_f * H, g.df);
-        store(to + at_o * H, g.d_o);
-        dcs[state] = g.dcs;
-    }
-}
-
-// The gradient of each step's h, what comes from the next step included: for the projection.
-template <typename T>
-__global__ void lstm_h_gradient(
-    const typename Acc<T>::type* dh,   // [B, P], read: the gradient of h from the next step
-    const T* h_grad,                   // [n, P], read; null: zeros
-    T* total,                          // [n, P], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long P)
-{
-    typedef typename Acc<T>::type A;
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= P) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * P + column;
-        const long long at = first * P + state;
-        store(total + at, dh[state] + (h_grad ? wide(h_grad[at]) : A(0)));
-    }
-}
-
+PEEPHOLE_SUMS = r"""
 // The sums over time and batch of di*cs_prev, df*cs_prev and do*cs, by slices of the rows.
 template <typename T>
 __global__ void lstm_peephole_sums(
@@ -298,35 +190,20 @@ __global__ void lstm_peephole_sums(
 }
 """
 
-_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE = (
-    "lstm_forward_step<{T}>",
-    "lstm_backward_step<{T}>",
-    "lstm_h_gradient<{T}>",
-    "lstm_peephole_sums<{T}>",
-)
-SOURCE = GATES + STEP
+_PEEPHOLE = "lstm_peephole_sums<{T}>"
 CELL = Cell(
-    "lstm",
-    "LSTM",
-    GATES + STRUCT,
-    {"b": "pointer", "wci": "pointer", "wcf": "pointer", "wco": "pointer"}
-    | {
-        "cell_clip": "real",
-        "gate": "gate",
-        "at": ("i4", 4),
-        "clipped": "?",
+    name="lstm",
+    struct="LSTM",
+    source=GATES + STRUCT + PEEPHOLE_SUMS,
+    fields={
+        **dict.fromkeys(("b", "wci", "wcf", "wco"), "pointer"),
+        **{"cell_clip": "real", "gate": "gate", "at": ("i4", 4), "clipped": "?"},
     },
-    (4,),
+    widths=(4,),
+    more=(step.TOTAL, _PEEPHOLE, *SUMS),
 )
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
-KERNELS = (_FORWARD, _BACKWARD, _H_GRADIENT, _PEEPHOLE, *SUMS)
-
-
-def _attributes(cell: LSTM, H: int, compute: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the last arguments of both steps: H, where the gates are, the clip, the gate."""
-    clip = np.bool_(cell.cell_clip is not None), real_dtype(compute).type(cell.cell_clip or 0)
-    columns = (np.int32(n) for n in cell.columns)
-    return (np.int64(H), *columns, *clip, *gate_arguments(cell.gate, compute))
+SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
 def _struct(cell: LSTM, compute: np.dtype[Any]) -> np.void:
@@ -337,59 +214,14 @@ def _struct(cell: LSTM, compute: np.dtype[Any]) -> np.void:
 
 
 def forward_steps(cell: LSTM, run: ForwardRun) -> None:
-    """
-    The recurrence over t steps: one product and one kernel each.
-
-    With a projection the kernel leaves o*co, and a second product makes h of it.
-    """
-    import cupy
-
-    (z,), (w_h, *w_p), (h, c) = run.xw, run.w, run.carried
-    H, read = c.shape[1], (z, cell.b, *(cell.peephole or (None,) * 3))
-    attributes = _attributes(cell, H, z.dtype)
-    arrays: tuple[Any, ...] = (z, h, c, *run.saved)
-    struct = _struct(cell, z.dtype)
-    if not w_p and persistent.run(FORWARD_KERNELS, run.batches, struct, run.w, arrays, c):
-        return
-    h, loop = run.saved.h, Loop(run.batches, SOURCE, KERNELS)
-    o_co = cupy.empty((len(h), H), h.dtype) if w_p else h
-    arrays = (*read, c, *run.saved[:6], o_co)
-    loop.run(
-        loop.product(h, w_h, z, accumulate=True, before=run.carried.h),
-        loop.pointwise(_FORWARD, h.dtype, arrays, *attributes),
-        *(loop.product(o_co, w_k, h) for w_k in w_p),
-    )
-    loop.keep_last(h, run.carried.h)
+    """The recurrence over t steps."""
+    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run)
 
 
 def backward_steps(cell: LSTM, run: BackwardRun) -> None:
-    """
-    The recurrence over t steps, backwards: one kernel and one product each.
-
-    With a projection the gradient of h is written down, rounded, before each step, and a second
-    product makes of it that of o*co.
-    """
-    import cupy
-
-    (dz, *dh_steps), (dh, dcs), (w_h, *w_p) = run.deltas, run.carried, run.w or (None,)
-    H, h_grad, peephole = dcs.shape[1], run.given.h, cell.peephole or (None,) * 3
-    read, attributes = (*run.saved[:6], run.before.c, run.given.c), _attributes(cell, H, dcs.dtype)
-    arrays: tuple[Any, ...] = (*read[:7], h_grad, read[7], dh, dcs, dz)
-    once, struct = [w.T for w in run.w] if len(run.w) == 1 else [], _struct(cell, dcs.dtype)
-    if once and persistent.run(BACKWARD_KERNELS, run.batches, struct, once, arrays, dcs):
-        return
-    loop, dm, stages = Loop(run.batches, SOURCE, KERNELS), dh, []
-    if w_p:
-        dm = cupy.empty(dcs.shape, dcs.dtype)
-        arrays = (dh, h_grad, dh_steps[0])
-        P, h_grad = np.int64(dh.shape[1]), None
-        stages.append(loop.pointwise(_H_GRADIENT, dz.dtype, arrays, P))
-        stages.append(loop.product(dh_steps[0], w_p[0], dm))
-    arrays = (*read, h_grad, *peephole, dm, dcs, dz)
-    stages.append(loop.pointwise(_BACKWARD, dz.dtype, arrays, *attributes))
-    if w_h is not None:
-        stages.append(loop.product(dz, w_h, dh))
-    loop.run(*stages, backwards=True)
+    """The recurrence over t steps, backwards."""
+    read = (*run.saved[:6], run.before.c)
+    backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)
 
 
 def add_sums(cell: LSTM, run: BackwardRun, totals: Array) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._arrays import compute_dtype
-from . import rows, tiles
+from . import rows, step, tiles
 from .blas import address
 from .cell import Cell, weights_of, words
 from .launch import Block, launch
@@ -50,17 +50,20 @@ _TILES_FROM, _HALVES = 80, ("float16", "bfloat16")
 
 
 class Kernels(NamedTuple):
-    """The kernels over all steps that a cell has for one direction."""
+    """The kernels that a cell has for one direction."""
 
     name: str  # of the cell and the direction
+    cell: Cell
+    loop: step.Module
     rows: rows.Kernel
     tiles: tiles.Kernel
 
 
 def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
     """Return the kernels of a cell, forwards and backwards."""
+    loop = step.module(cell)
     forward, backward = (
-        Kernels(f"{cell.name}_{d}", rows.kernel(cell, d), tiles.kernel(cell, d))
+        Kernels(f"{cell.name}_{d}", cell, loop, rows.kernel(cell, d), tiles.kernel(cell, d))
         for d in ("forward", "backward")
     )
     return forward, backward

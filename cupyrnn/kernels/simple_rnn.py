@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/simple_rnn.py``: the gate, the kernels of one step, their launches."""
+"""The CUDA twin of ``cells/simple_rnn.py``: the gate, and the cell for the frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from . import persistent
 from .cell import Cell
-from .launch import Loop
+from .run import backward, forward
 
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
@@ -36,6 +36,10 @@ template <typename A> struct SimpleRNN {
     static __device__ constexpr int width(int) { return 1; }
     static __device__ constexpr int deltas(int) { return 1; }
     static __device__ constexpr int saved_before(int p) { return p; }
+    static const bool APART = false;
+    static __device__ constexpr int reads(int) { return 0; }
+    static __device__ constexpr int writes(int) { return 0; }
+    static __device__ constexpr int updates(int) { return 0; }
     struct Unit { A b; };
     struct State { A h; };
     struct Saved { A h; };
@@ -66,52 +70,15 @@ template <typename A> struct SimpleRNN {
 };
 """
 
-STEP = r"""
-template <typename T>
-__global__ void simple_rnn_forward_step(
-    const typename Acc<T>::type* z,    // [n, H], read: x @ w_x + h_prev @ w_h
-    const typename Acc<T>::type* b,    // [H], read
-    T* h,                              // [n, H], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    bool relu)
-{
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long at = (first + row) * H + column;
-        store(h + at, simple_rnn_output(z[at] + b[column], relu));
-    }
-}
-
-template <typename T>
-__global__ void simple_rnn_backward_step(
-    const T* h,                        // [n, H], read
-    const T* h_grad,                   // [n, H], read; null: zeros
-    const typename Acc<T>::type* dh,   // [B, H], read: the gradient of h from the next step
-    T* dz,                             // [n, H], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H,
-    bool relu)
-{
-    typedef typename Acc<T>::type A;
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A total = dh[state] + (h_grad ? wide(h_grad[at]) : A(0));
-        store(dz + at, simple_rnn_gradient<A>(wide(h[at]), total, relu));
-    }
-}
-"""
-
-_FORWARD, _BACKWARD = KERNELS = "simple_rnn_forward_step<{T}>", "simple_rnn_backward_step<{T}>"
-SOURCE = GATES + STEP
-CELL = Cell("simple_rnn", "SimpleRNN", GATES + STRUCT, {"b": "pointer", "relu": "?"}, (1,))
+CELL = Cell(
+    name="simple_rnn",
+    struct="SimpleRNN",
+    source=GATES + STRUCT,
+    fields={"b": "pointer", "relu": "?"},
+    widths=(1,),
+)
 FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
+SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
 def _struct(cell: SimpleRNN, compute: np.dtype[Any]) -> np.void:
@@ -120,29 +87,11 @@ def _struct(cell: SimpleRNN, compute: np.dtype[Any]) -> np.void:
 
 
 def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
-    """The recurrence over t steps: one product and one kernel each."""
-    (z,), (w_h,), h, state = run.xw, run.w, run.saved.h, run.carried.h
-    attributes, struct = (np.int64(h.shape[1]), np.bool_(cell.relu)), _struct(cell, state.dtype)
-    if persistent.run(FORWARD_KERNELS, run.batches, struct, run.w, (z, state, h), state):
-        return
-    loop = Loop(run.batches, SOURCE, KERNELS)
-    loop.run(
-        loop.product(h, w_h, z, accumulate=True, before=state),
-        loop.pointwise(_FORWARD, h.dtype, (z, cell.b, h), *attributes),
-    )
-    loop.keep_last(h, state)
+    """The recurrence over t steps."""
+    forward(FORWARD_KERNELS, _struct(cell, run.xw[0].dtype), run)
 
 
 def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards: one kernel and one product each."""
-    (dz,), (w_h,), dh, h = run.deltas, run.w, run.carried.h, run.saved.h
-    attributes, arrays = (np.int64(h.shape[1]), np.bool_(cell.relu)), (h, run.given.h, dh, dz)
-    struct = _struct(cell, dh.dtype)
-    if persistent.run(BACKWARD_KERNELS, run.batches, struct, [w_h.T], arrays, dh):
-        return
-    loop = Loop(run.batches, SOURCE, KERNELS)
-    loop.run(
-        loop.pointwise(_BACKWARD, dz.dtype, arrays, *attributes),
-        loop.product(dz, w_h, dh),
-        backwards=True,
-    )
+    """The recurrence over t steps, backwards."""
+    read = run.saved
+    backward(BACKWARD_KERNELS, _struct(cell, run.carried[0].dtype), run, read)

@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import needs
@@ -160,6 +160,41 @@ def test_an_arrow_up_is_found(module: str, planted: str, found: str) -> None:
 )
 def test_rooms_import_nothing_but_types_from_cells(module: str) -> None:
     assert not [m for m in imports(module, types=False) if m.startswith("cupyrnn.cells")]
+
+
+# The frames of the kernels, which run any cell, and how a page would name one.
+FRAMES = ("rows", "tiles", "step", "run", "persistent", "launch", "cell", "common")
+OF_A_FRAME = re.compile(r"\w+_(?:rows|tiles|step)\b|import rows|\btiles\b|\bhybrid\b|persistent")
+
+
+def named(text: str, names: Iterable[str]) -> set[str]:
+    """Return which names a source has as words: "lstm", "LSTM" and "lstm_rows" name lstm."""
+    words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", text).lower()))
+    return {name for name in names if {*name.split("_")} <= words}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_no_frame_of_kernels_names_a_cell(frame: str) -> None:
+    text = FILES[f"cupyrnn.kernels.{frame}"].read_text(encoding="utf-8")
+    assert named(text, ("lstm", "gru", "simple_rnn", "peephole")) == set()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_no_page_of_a_cell_in_kernels_names_a_frame(cell: str) -> None:
+    """But for the one line that asks for all of them."""
+    text = FILES[f"cupyrnn.kernels.{cell}"].read_text(encoding="utf-8")
+    asks = "FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)", "import persistent"
+    for line in asks:
+        assert line in text
+        text = text.replace(line, "")
+    assert OF_A_FRAME.search(text) is None
+
+
+def test_a_name_is_found() -> None:
+    assert named("the LSTM's loop", ("lstm", "gru")) == {"lstm"}
+    assert named("struct SimpleRNN {", ("simple_rnn",)) == {"simple_rnn"}
+    assert OF_A_FRAME.search("__global__ void backward_rows(")
+    assert OF_A_FRAME.search("from . import rows, tiles")
 
 
 @pytest.mark.parametrize("module", FILES)

@@ -149,6 +149,36 @@ def test_registers_and_vectors_are_counted() -> None:
             assert found.vectors == 4 * split * vectors
 
 
+CONSTANTS = r"""
+template <typename C> void constants_of(int n, const int (*given)[3], int* found)
+{
+    const int last = C::PRODUCTS - 1;
+    const int values[] = {
+        C::PRODUCTS, C::width(0), C::width(last), C::APART, C::STATES - C::CARRIED, C::SAVED,
+        C::saved_before(C::PRODUCTS), C::STATES * sizeof(float) == sizeof(typename C::State),
+        C::SAVED * sizeof(float) == sizeof(typename C::Saved),
+        C::READ * sizeof(float) == sizeof(typename C::Read),
+        C::GRADIENTS * sizeof(float) == sizeof(typename C::Gradients), int(sizeof(C))};
+    for (int k = 0; k < n; ++k) found[k] = values[given[k][0]];
+}
+"""
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.cuda_on_cpu
+def test_what_python_says_of_a_cell_is_what_cpp_says(name: str) -> None:
+    of = CELLS[name].CELL
+    source = common.source("float32", rows.SOURCE + of.source + CONSTANTS)
+    found = compiled(source, [f"constants_of<{of.struct}<float>>"])(0, np.arange(12), 0, 0)
+    *found, size = found.tolist()
+    members = {"pointer": 0, "real": 0, "gate": (False, 0, 0), "?": False}
+    record = of.record(np.dtype(np.float32), *(members.get(k, 0) for k in of.fields.values()))
+    within, saved = of.within, found[5]
+    widths = [len(of.widths), of.widths[0], of.widths[-1]]
+    assert found == [*widths, of.apart, within, saved, saved, 1, 1, 1, 1]
+    assert size == record.nbytes
+
+
 TILES = r"""
 template <typename V> void tiles_places(int n, const int (*given)[3], int* found)
 {

@@ -24,11 +24,11 @@ from cupyrnn.kernels import (
     common,
     compile,
     dropout,
-    gru_reset_after,
     launch,
     lstm,
-    simple_rnn,
+    step,
 )
+from cupyrnn.kernels.cell import words
 from without_a_gpu.agreement import (
     ARCHITECTURES,
     CELLS,
@@ -41,9 +41,13 @@ from without_a_gpu.agreement import (
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
 from without_a_gpu.ptx.parser import PtxError
 
-# With this many, four blocks of 256 threads fit on a multiprocessor, three of float64, and two
-# where each number is two of float64.
-MOST_REGISTERS = dict.fromkeys(common.TYPES, 64) | {"float64": 80, "complex128": 128}
+# With this many, four blocks of 256 threads fit on a multiprocessor, three where a number has eight
+# bytes, and two where each number is two of float64.
+MOST_REGISTERS = dict.fromkeys(common.TYPES, 64) | {
+    "float64": 80,
+    "complex64": 80,
+    "complex128": 128,
+}
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -328,93 +332,86 @@ def test_same_bits_in_any_order_of_threads(rng: np.random.Generator) -> None:
         assert results[0] == results[1], name
 
 
-@pytest.mark.cuda_on_cpu
-def test_indices_beyond_32_bits(rng: np.random.Generator) -> None:
-    """A row so far into the arrays that its offset needs 64 bits, on a pointer moved back."""
-    reason = runner.have_gxx()
-    if reason is not None:
-        pytest.skip(reason)
-    module = runner.compile_module(
-        common.source("float32", lstm.SOURCE),
-        compile.instances(lstm.KERNELS, "float32"),
-        options=compile.OPTIONS,
-    )
-    kernel = module.get_function("lstm_forward_step<float>")
-    H, step = 4, 2**30 + 1
-    z, b = rng.standard_normal((2, 4 * H)).astype(np.float32)
-    results = []
-    for at in (0, step):
-        outputs = [np.full((1, H), np.nan, np.float32) for _ in range(7)]
-        c = np.ones((1, H), np.float32)
-        shifted = [runner.Pointer(a, -4 * at * a.size) for a in (z, *outputs)]
-        numbers = (np.int64(at), np.int64(1), np.int64(H))
-        columns = tuple(np.int32(n) for n in (0, 1, 2, 3))
-        args = (shifted[0], b, None, None, None, c, *shifted[1:], *numbers, *columns)
-        attributes = np.bool_(True), np.float32(0.5), np.bool_(False), *np.zeros(2, np.float32)
-        kernel((1, 1), launch.BLOCK, (*args, *attributes))
-        results.append([a.tobytes() for a in (c, *outputs)])
-    assert results[0] == results[1]
-
-
-FAR_STEPS: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
-    # The room; columns of what lies at the step and is read; of what does not; of what is written.
-    "simple_rnn_forward_step<float>": (simple_rnn, (1,), (1,), (1,)),
-    "simple_rnn_backward_step<float>": (simple_rnn, (1, 1), (1,), (1,)),
-    "gru_reset_after_forward_step<float>": (gru_reset_after, (3,), (3, 3, 1, 1), (1, 1, 1, 1, 1)),
-    "gru_reset_after_backward_step<float>": (gru_reset_after, (1,) * 6, (1,), (4,)),
-}
-# Their arguments, of those three kinds in order.
-FAR_ORDER = {
-    "simple_rnn_forward_step<float>": "rcw",
-    "simple_rnn_backward_step<float>": "rrcw",
-    "gru_reset_after_forward_step<float>": "rccccwwwww",
-    "gru_reset_after_backward_step<float>": "rrrrrrcw",
+# By cell: how many states, saved arrays, arrays read, given gradients and gradients there are, and
+# the columns of the deltas of each product.
+ARRAYS: dict[str, tuple[int, int, int, int, int, tuple[int, ...]]] = {
+    "lstm": (2, 7, 7, 2, 2, (4,)),
+    "gru": (2, 4, 4, 1, 1, (2, 1)),
+    "gru_reset_after": (1, 5, 5, 1, 1, (4,)),
+    "simple_rnn": (1, 1, 1, 1, 1, (1,)),
 }
 
 
 @pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("name", FAR_STEPS)
-def test_indices_of_cudnn_rnn_beyond_32_bits(name: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("name", "direction", "product"),
+    [
+        (name, direction, product)
+        for name, (*_, deltas) in ARRAYS.items()
+        for direction in ("forward", "backward")
+        for product in range(len(deltas))
+    ],
+)
+def test_indices_beyond_32_bits(
+    name: str, direction: str, product: int, rng: np.random.Generator
+) -> None:
+    """A row so far into the arrays that its offset needs 64 bits, on pointers moved back."""
     reason = runner.have_gxx()
     if reason is not None:
         pytest.skip(reason)
-    room, *columns = FAR_STEPS[name]
+    room, H = CELLS[name], 4
+    template = step.template_of(room.CELL, direction, product)
     kernel = runner.compile_module(
         common.source("float32", room.SOURCE),
         compile.instances(room.KERNELS, "float32"),
         options=compile.OPTIONS,
-    ).get_function(name)
-    H = 4
-    read, constant = (
-        [rng.standard_normal(n * H).astype(np.float32) for n in part] for part in columns[:2]
-    )
+    ).get_function(compile.instance(template, "float32"))
+    states, saved, read, given, gradients, deltas = ARRAYS[name]
+    vector = rng.standard_normal(4 * H).astype(np.float32)
+    kinds = {"pointer": vector.ctypes.data, "real": 0.5, "gate": (False, 0, 0), "?": False}
+    members = [kinds.get(k, range(4)) for k in room.CELL.fields.values()]
+    struct = room.CELL.record(np.dtype(np.float32), *members)
+
+    def draw(*columns: int) -> list[np.ndarray]:
+        return [rng.uniform(0.1, 0.9, n * H).astype(np.float32) for n in columns]
+
+    if direction == "forward":
+        inputs, near = draw(*room.CELL.widths), draw(*(1,) * states)
+        outputs = (1,) * saved
+    else:
+        inputs, near = draw(*(1,) * (read + given)), draw(*(1,) * gradients)
+        outputs = deltas
+    beside = draw(3 * H)
     results = []
-    for step in (1, 2**30 + 1):
-        kept = [a.copy() for a in constant]
-        written = [np.full(n * H, np.nan, np.float32) for n in columns[2]]
-        given = {"r": iter(read), "c": iter(kept), "w": iter(written)}
-        args: list[Any] = []
-        for kind in FAR_ORDER[name]:
-            a = next(given[kind])
-            if kind == "c":
-                args.append(a)
-                continue
-            args.append(runner.Pointer(a, -4 * step * a.size))
-        numbers = (np.int64(step), np.int64(1), np.int64(H))
-        # Not relu, and not a hard sigmoid.
-        attributes: tuple[Any, ...] = (np.bool_(False),)
-        if room is gru_reset_after:
-            attributes += (*np.zeros(2, np.float32),)
-        kernel((1, 1), launch.BLOCK, (*args, *numbers, *attributes))
-        results.append([a.tobytes() for a in (*kept, *written)])
-        assert not np.isnan(np.concatenate(written)).any()
+    for at in (1, 2**30 + 1):
+        kept = [a.copy() for a in near]
+        written = [np.full(n * H, np.nan, np.float32) for n in outputs]
+        far = [a.ctypes.data - 4 * at * a.size for a in (*inputs, *written)]
+        here = [a.ctypes.data for a in kept]
+        pointers = *far[: len(inputs)], *here, *far[len(inputs) :]
+        arrays = words(*(0,) * (3 * len(deltas)), *pointers)
+        extra: tuple[Any, ...] = (beside[0],)
+        operand = np.full(H, np.nan, np.float32)
+        if direction == "forward":
+            extra += (operand,)
+        numbers = np.int64(at), np.int64(1), np.int64(H)
+        records = [runner.Structure(a.tobytes(), {}) for a in (struct, arrays)]
+        kernel((1, 1), launch.BLOCK, (*records, *extra, *numbers))
+        results.append([a.tobytes() for a in (*kept, *written, operand)])
+        assert any(not np.isnan(a).any() for a in written)
     assert results[0] == results[1]
 
 
 def plant_in_source(cell: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         room = CELLS[cell]
-        monkeypatch.setattr(room, "SOURCE", replaced(room.SOURCE, old, new))
+        changed = replaced(room.SOURCE, old, new)
+        monkeypatch.setattr(room, "SOURCE", changed)
+        for direction in ("FORWARD_KERNELS", "BACKWARD_KERNELS"):
+            if hasattr(room, direction):
+                kernels = getattr(room, direction)
+                loop = kernels.loop._replace(source=changed)
+                monkeypatch.setattr(room, direction, kernels._replace(loop=loop))
 
     return plant
 
@@ -437,20 +434,17 @@ def plant_small_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_swapped_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    pointwise = launch.Loop.pointwise
+    struct = lstm._struct
 
-    def swapped(self: Any, name: str, dtype: Any, arrays: Any, *more: Any) -> Any:
-        if name.startswith("lstm_forward_step"):
-            z, b, wci, wcf, wco, *others = arrays
-            arrays = (z, b, wco, wcf, wci, *others)
-        return pointwise(self, name, dtype, arrays, *more)
+    def swapped(cell: Any, compute: Any) -> Any:
+        return struct(cell._replace(peephole=cell.peephole and cell.peephole[::-1]), compute)
 
-    monkeypatch.setattr(launch.Loop, "pointwise", swapped)
+    monkeypatch.setattr(lstm, "_struct", swapped)
 
 
 def plant_wrong_scalar_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    attributes = lstm._attributes
-    monkeypatch.setattr(lstm, "_attributes", lambda cell, H, _: attributes(cell, H, np.dtype("d")))
+    struct = lstm._struct
+    monkeypatch.setattr(lstm, "_struct", lambda cell, _: struct(cell, np.dtype("d")))
 
 
 def plant_product(
@@ -495,19 +489,15 @@ PLANTED = {
         AssertionError,
     ),
     "reset forgotten": (
-        plant_in_source(
-            "gru",
-            "store(h_reset + state, r_ * carried[state])",
-            "store(h_reset + state, carried[state])",
-        ),
+        plant_in_source("gru", "return saved.r * state.h;", "return state.h;"),
         AssertionError,
     ),
     "update of the step before": (
-        plant_in_source("gru", "update[state] = u_;", ""),
+        plant_in_source("gru", "state.u = saved.u = gate_of", "saved.u = gate_of"),
         AssertionError,
     ),
     "row offset forgotten": (
-        plant_in_source("lstm", "A* zr = z + (first + row) * 4 * H", "A* zr = z + row * 4 * H"),
+        plant_in_source("lstm", "arrays.z[P] + (first + row) *", "arrays.z[P] + row *"),
         AssertionError,
     ),
 }
@@ -544,9 +534,7 @@ RNN_PLANTED = {
     ),
     "rnn: given gradient forgotten": (
         "rnn_tanh",
-        plant_in_source(
-            "simple_rnn", "dh[state] + (h_grad ? wide(h_grad[at]) : A(0))", "dh[state]"
-        ),
+        plant_in_source("simple_rnn", "last ? gradients.h + given[0]", "last ? gradients.h"),
     ),
     "gru: grid one block short": ("gru", plant_short_grid),
     "gru: product at the wrong step": ("gru", plant_product("gru_reset_after")),
@@ -556,14 +544,14 @@ RNN_PLANTED = {
     ),
     "gru: bias outside the reset": (
         "gru",
-        plant_in_source("gru_reset_after", "zr[2 * H] + br[2 * H]", "zr[2 * H] + br[H]"),
+        plant_in_source("gru_reset_after", "z[2] + v.b[2]", "z[2] + v.b[1]"),
     ),
     "gru: columns exchanged": (
         "gru",
         plant_in_source(
             "gru_reset_after",
-            "store(to + 2 * H, g.du);\n        store(to + 3 * H, g.dc);",
-            "store(to + 3 * H, g.du);\n        store(to + 2 * H, g.dc);",
+            "d[2] = dh * k.of_one.du, d[3] = dh * k.of_one.dc",
+            "d[3] = dh * k.of_one.du, d[2] = dh * k.of_one.dc",
         ),
     ),
     "gru: gradient of the reset": (
@@ -574,9 +562,7 @@ RNN_PLANTED = {
     ),
     "gru: state before the step": (
         "gru",
-        plant_in_source(
-            "gru_reset_after", "wide(hc[at]), wide(h_prev[at])", "wide(hc[at]), wide(c[at])"
-        ),
+        plant_in_source("gru_reset_after", "s.c, s.hc, s.h_prev", "s.c, s.hc, s.c"),
     ),
     "gru: gradient past the products lost": (
         "gru",
@@ -625,6 +611,25 @@ def test_an_error_planted_in_cudnn_rnn_is_caught(
     compile._module.cache_clear()
     with pytest.raises(AssertionError):
         rnn_agrees_with_numpy(cupy_on_cpu, case, "float32")
+
+
+def test_the_bytes_of_a_struct_are_settled() -> None:
+    """What lies between its members is zero, and no address that memory happened to hold."""
+    for name, room in list(CELLS.items())[:4]:
+        kinds = {"pointer": 2**40 + 1, "real": 1.5, "gate": (True, 2.0, 3.0), "?": True}
+        members = [kinds.get(k, (3, 2, 1, 0)) for k in room.CELL.fields.values()]
+        for dtype in (np.dtype(np.float32), np.dtype(np.complex128)):
+            found = set()
+            for filling in (0, 255):
+                memory = [np.full(n, filling, np.uint8) for n in range(8, 128)]
+                del memory
+                found.add(room.CELL.record(dtype, *members).tobytes())
+            struct = room.CELL.record(dtype, *members)
+            assert found == {struct.tobytes()}, name
+            used = sum(struct.dtype.fields[n][0].itemsize for n in struct.dtype.names)
+            assert struct.dtype.itemsize % 8 == 0
+            assert used <= struct.dtype.itemsize
+            assert np.count_nonzero(np.frombuffer(struct.tobytes(), np.uint8)) <= used
 
 
 def test_arguments_as_the_driver_reads_them(cupy_on_cpu: ModuleType) -> None:

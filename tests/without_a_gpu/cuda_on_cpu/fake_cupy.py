@@ -265,7 +265,7 @@ def _array_if_any(address: int, parameter: Any) -> ndarray | None:
             continue
         if a.ctypes.data != address:
             holding = a if holding is None else holding
-        elif known is None or a.size >= known.size:
+        elif known is None or end >= known.extent[1]:
             known = a
     found = holding if known is None else known
     if found is not None:

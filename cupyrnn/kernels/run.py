@@ -1,0 +1,98 @@
+"""A run of steps on a device: in one launch where that is chosen, else by the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import persistent, step
+from .cell import words
+from .launch import Loop
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..cells.contract import BackwardRun, ForwardRun
+
+
+def forward(kernels: persistent.Kernels, struct: np.void, run: ForwardRun) -> None:
+    """
+    Take the steps of a run: a product and a kernel for each recurrent matrix, and a projection.
+
+    With a projection the kernel leaves what is projected, and a last product makes h of it.
+    """
+    import cupy
+
+    of, products = kernels.cell, len(kernels.cell.widths)
+    h, (B, H), compute = run.saved[-1], run.carried[-1].shape, run.carried[-1].dtype
+    projections, inner = run.w[products:], (None,) * of.within
+    arrays = (*run.xw, *run.carried, *inner, *run.saved)
+    if not projections and persistent.run(
+        kernels, run.batches, struct, run.w, arrays, run.carried[-1]
+    ):
+        return
+    loop = Loop(run.batches, *kernels.loop)
+    inner = tuple(cupy.empty((B, H), compute) for _ in inner)
+    left = cupy.empty((len(h), H), h.dtype) if projections else h
+    pointers = words(
+        *(None,) * (3 * products), *run.xw, *run.carried, *inner, *run.saved[:-1], left
+    )
+    stages, operand, before = [], h, run.carried[0]
+    for p, (z, w) in enumerate(zip(run.xw, run.w[:products], strict=True)):
+        # Apart from z where something comes between the two.
+        apart = cupy.empty((B, of.widths[p] * H), compute) if of.apart else None
+        following = cupy.empty((B, H), h.dtype) if p + 1 < products else None
+        stages.append(
+            loop.product(
+                operand, w, z if apart is None else apart, accumulate=apart is None, before=before
+            )
+        )
+        name = step.template_of(of, "forward", p)
+        stages.append(
+            loop.pointwise(name, h.dtype, (struct, pointers, apart, following), np.int64(H))
+        )
+        operand, before = following, None
+    stages += [loop.product(left, w, h) for w in projections]
+    loop.run(*stages)
+    if not of.carries_h:
+        loop.keep_last(h, run.carried[0])
+
+
+def backward(
+    kernels: persistent.Kernels, struct: np.void, run: BackwardRun, read: Sequence[Array]
+) -> None:
+    """
+    Take the steps of a run backwards: a kernel and a product for each recurrent matrix.
+
+    With a projection the gradient of h is written down, rounded, before each step, and a second
+    product makes of it that of what was projected. `read` is ``Read`` of the cell.
+    """
+    import cupy
+
+    of, products = kernels.cell, len(kernels.cell.widths)
+    dh, (B, H), compute = run.carried[0], run.carried[-1].shape, run.carried[-1].dtype
+    arrays = (*read, *run.given, *run.carried, *run.deltas)
+    if len(run.w) == len(run.deltas) == products and persistent.run(
+        kernels, run.batches, struct, [w.T for w in run.w], arrays, run.carried[-1]
+    ):
+        return
+    loop, dtype, stages = Loop(run.batches, *kernels.loop), run.deltas[0].dtype, []
+    given, gradients = list(run.given), list(run.carried)
+    for total, w in zip(run.deltas[products:], run.w[products:], strict=False):
+        gradients[0] = cupy.empty((B, H), compute)
+        P = np.int64(dh.shape[1])
+        stages.append(loop.pointwise(step.TOTAL, dtype, (dh, given[0], total), P))
+        stages.append(loop.product(total, w, gradients[0]))
+        given[0] = None
+    pointers = words(*(None,) * (3 * products), *read, *given, *gradients, *run.deltas[:products])
+    d_operand: Any = None
+    for p in reversed(range(products)):
+        name = step.template_of(of, "backward", p)
+        stages.append(loop.pointwise(name, dtype, (struct, pointers, d_operand), np.int64(H)))
+        if run.w:
+            d_operand = dh if p == 0 else cupy.empty((B, H), compute)
+            d = run.deltas[p][:, : of.widths[p] * H]
+            accumulate = p == 0 and of.carries_h
+            stages.append(loop.product(d, run.w[p], d_operand, accumulate=accumulate))
+    loop.run(*stages, backwards=True)

@@ -1,0 +1,144 @@
+"""
+A step by a kernel for each of its products: what the loop launches between them.
+
+The thread of a column takes its rows one after the other, where a grid has not enough threads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import cell
+
+SOURCE = (
+    cell.SOURCE
+    + r"""
+// What is behind product P of a step: rows [first, first + B) of all arrays.
+template <template <typename> class Cell, typename T, int P>
+__global__ void forward_step(
+    const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays,
+    const typename Acc<T>::type* product,  // [B, width * H], read; null: z has it
+    T* operand,                        // [B, H], written: of the next product; null: there is none
+    long long first, long long B, long long H)
+{
+    typedef typename Acc<T>::type A;
+    typedef Cell<A> C;
+    const int WIDTH = C::width(P);
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= H) return;
+    const typename C::Unit unit = cell.unit(column, H);
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
+         row += (long long)gridDim.y * blockDim.y) {
+        const long long at = row * H + column, saved_at = first * H + at;
+        const A* const z_row = arrays.z[P] + (first + row) * (WIDTH * H) + column;
+        A z[WIDTH], sums[WIDTH];
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) {
+            z[k] = z_row[cell.column(k) * H];
+            // To add the negative zero changes nothing, not even a zero, and is left out.
+            sums[k] = C::APART ? product[row * (WIDTH * H) + cell.column(k) * H + column] : -A(0);
+        }
+        typename C::State state;
+        typename C::Saved saved;
+#pragma unroll
+        for (int k = 0; k < C::STATES; ++k)
+            if (C::reads(P) >> k & 1) array_of<A>(state)[k] = arrays.states[k][at];
+        const A made = cell.forward(Product<P>(), unit, z, sums, state, saved);
+        if (P + 1 < C::PRODUCTS) store(operand + at, made);
+#pragma unroll
+        for (int k = 0; k < C::STATES; ++k)
+            if (C::writes(P) >> k & 1) arrays.states[k][at] = array_of<A>(state)[k];
+#pragma unroll
+        for (int k = C::saved_before(P); k < C::saved_before(P + 1); ++k)
+            store(arrays.saved[k] + saved_at, array_of<A>(saved)[k]);
+    }
+}
+
+// What is before product P, backwards.
+template <template <typename> class Cell, typename T, int P>
+__global__ void backward_step(
+    const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays,
+    const typename Acc<T>::type* d_operand,  // [B, H], read: the gradient of what product P + 1
+                                             // multiplied; null where there is none
+    long long first, long long B, long long H)
+{
+    typedef typename Acc<T>::type A;
+    typedef Cell<A> C;
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= H) return;
+    const typename C::Unit unit = cell.unit(column, H);
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
+         row += (long long)gridDim.y * blockDim.y) {
+        const long long at = row * H + column, saved_at = first * H + at;
+        typename C::Read read;
+        typename C::Gradients gradients;
+        A given[C::GIVEN], d[C::deltas(P)];
+#pragma unroll
+        for (int k = 0; k < C::READ; ++k) array_of<A>(read)[k] = wide(arrays.read[k][saved_at]);
+#pragma unroll
+        for (int k = 0; k < C::GIVEN; ++k)
+            given[k] = arrays.given[k] ? wide(arrays.given[k][saved_at]) : A(0);
+#pragma unroll
+        for (int k = 0; k < C::GRADIENTS; ++k)
+            array_of<A>(gradients)[k] = arrays.gradients[k][at];
+        const bool last = P + 1 == C::PRODUCTS;
+        const A dh = last ? gradients.h + given[0] : d_operand[at];
+        const A past = cell.backward(
+            Product<P>(), cell.factors(unit, read), dh, given, gradients, d);
+        if (P == 0) gradients.h = past;
+#pragma unroll
+        for (int k = 0; k < C::GRADIENTS; ++k)
+            if (C::updates(P) >> k & 1) arrays.gradients[k][at] = array_of<A>(gradients)[k];
+#pragma unroll
+        for (int k = 0; k < C::deltas(P); ++k)
+            store(arrays.deltas[P] + (first + row) * (C::deltas(P) * H) + cell.column(k) * H
+                      + column,
+                  d[k]);
+    }
+}
+
+// The gradient of each step's h, what comes from the next step included: for a projection.
+template <typename T>
+__global__ void total_gradient(
+    const typename Acc<T>::type* dh,   // [B, P], read: the gradient of h from the next step
+    const T* h_grad,                   // [n, P], read; null: zeros
+    T* total,                          // [n, P], written
+    long long first, long long B,      // the first row of the step, and its rows
+    long long P)
+{
+    typedef typename Acc<T>::type A;
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= P) return;
+    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
+         row += (long long)gridDim.y * blockDim.y) {
+        const long long state = row * P + column;
+        const long long at = first * P + state;
+        store(total + at, dh[state] + (h_grad ? wide(h_grad[at]) : A(0)));
+    }
+}
+"""
+)
+
+TOTAL = "total_gradient<{T}>"
+
+
+class Module(NamedTuple):
+    """The kernels of a step: their source, and all of them as templates."""
+
+    source: str
+    kernels: tuple[str, ...]
+
+
+def template_of(of: cell.Cell, direction: str, product: int) -> str:
+    """Return the name of the kernel beside a product, with its storage type open."""
+    return f"{direction}_step<{of.struct}, {{T}}, {product}>"
+
+
+def module(of: cell.Cell) -> Module:
+    """Return the kernels of a cell's steps, and what else its page has."""
+    names = [
+        template_of(of, direction, product)
+        for direction in ("forward", "backward")
+        for product in range(len(of.widths))
+    ]
+    return Module(SOURCE + of.source, (*names, *of.more))
