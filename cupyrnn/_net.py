@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -44,7 +44,7 @@ from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 from .driver.packing import Packing
-from .driver.planned import Packed, compiled_loops, fits
+from .driver.planned import Backward, Layers, find, fits
 from .driver.reserve import Leaves, Sizes
 from .driver.stack import Stack
 from .weights.packed import Settled, check_activation
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ._arrays import Array
     from .cells.contract import Cell
     from .driver.packing import Rows
-    from .driver.reserve import Layers
+    from .driver.reserve import Layers as Widths
 
 
 class RunArguments(NamedTuple):
@@ -148,7 +148,7 @@ def check_sequences(op: str, run: Run, arguments: RunArguments, D: int) -> Run:
 
 
 def check_shapes(
-    op: str, run: Run, net: Layers, arrays: Mapping[str, Any], symbol: str = "P"
+    op: str, run: Run, net: Widths, arrays: Mapping[str, Any], symbol: str = "P"
 ) -> None:
     """
     Check the shapes of states, outputs and their gradients by name, those that are not None.
@@ -180,7 +180,7 @@ def check_shapes(
 
 
 def _check_layers(
-    op: str, run: Run, net: Layers, name: str, states: Sequence[Any], at: int, symbols: str
+    op: str, run: Run, net: Widths, name: str, states: Sequence[Any], at: int, symbols: str
 ) -> None:
     """Check the shapes of a state that is a list of an array for each layer."""
     if len(states) != net.L:
@@ -290,7 +290,7 @@ _Place: TypeAlias = tuple[slice, tuple[int, ...]]
 
 
 @functools.lru_cache(maxsize=256)
-def _places(net: Net) -> list[tuple[_Place | None, ...]]:
+def _places(net: Net) -> list[tuple[Any, ...]]:
     """Return, by layer and direction, where the `Weights` lie in a net's parameters."""
     H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
     starts: dict[tuple[int, int, str], int] = {}
@@ -342,36 +342,50 @@ class PackedForm(Form):
         self.States = LSTMStates if net.rnn_mode == "lstm" else States
         self.Saved = _SAVED[net.rnn_mode]
 
-    def cell(self, xp: ModuleType, weights: Weights, attributes: Any = None) -> Cell:
+    def made(self, xp: ModuleType, w_h: Array | None, b_x: Array, b_h: Array) -> tuple[Array, ...]:
+        """Return what a cell has that is no part of its weights: the bias, and a GRU's w_h."""
+        compute = compute_dtype(b_x.dtype)
+        b_x, b_h = cast(b_x, compute), cast(b_h, compute)
+        if self._net.rnn_mode != "gru":
+            return (b_x + b_h,)
+        H = len(b_x) // 3
+        b = b_x.copy()
+        b[: 2 * H] += b_h[: 2 * H]
+        if self._hc_last:
+            return (b,)
+        assert w_h is not None
+        reordered = xp.empty(w_h.shape, w_h.dtype)  # hc, r, u in place of r, u, hc
+        reordered[:H], reordered[H:] = w_h[2 * H :], w_h[: 2 * H]
+        return b, reordered
+
+    def cell(
+        self,
+        xp: ModuleType,
+        weights: Weights,
+        attributes: Any = None,
+        made: tuple[Array, ...] | None = None,
+    ) -> Cell:
         """Return the cell of views of the packed parameters."""
-        rnn_mode, gate, rows = self._net.rnn_mode, self._net.gate, len(weights.w_h)
-        compute = compute_dtype(weights.b_x.dtype)
-        b_x, b_h = cast(weights.b_x, compute), cast(weights.b_h, compute)
-        w_x = None if weights.w_x is None else weights.w_x.T
+        w_x, w_h, w_p, b_x, b_h = weights
+        rnn_mode, gate, rows = self._net.rnn_mode, self._net.gate, len(w_h)
+        b, *others = self.made(xp, w_h, b_x, b_h) if made is None else made
+        w_x = None if w_x is None else w_x.T
         if rnn_mode == "gru":
             H = rows // 3
-            b = b_x.copy()
-            b[: 2 * H] += b_h[: 2 * H]
+            b_hc = cast(b_h, b.dtype)[2 * H :]
             if self._hc_last:
-                x_to, h_to = Weight(w_x, rows), Weight(weights.w_h.T, rows, of=1)
-                return GRUResetAfter((x_to,), (h_to,), (rows, rows), b, b_h[2 * H :], gate, True)
-            w_h = xp.roll(weights.w_h, H, axis=0).T  # columns hc, r, u in place of r, u, hc
-            return GRUResetAfter(
-                (Weight(w_x, rows, columns=slice(H, None)),),
-                (Weight(w_h, rows, columns=slice(rows)),),
-                (4 * H,),
-                b,
-                b_h[2 * H :],
-                gate,
-            )
-        inputs, recurrent = (Weight(w_x, rows),), (Weight(weights.w_h.T, rows),)
+                x_to, h_to = Weight(w_x, rows), Weight(w_h.T, rows, of=1)
+                return GRUResetAfter((x_to,), (h_to,), (rows, rows), b, b_hc, gate, True)
+            x_to = Weight(w_x, rows, columns=slice(H, None))
+            h_to = Weight(others[0].T, rows, columns=slice(rows))
+            return GRUResetAfter((x_to,), (h_to,), (4 * H,), b, b_hc, gate)
+        inputs, recurrent = (Weight(w_x, rows),), (Weight(w_h.T, rows),)
         if rnn_mode != "lstm":
-            return SimpleRNN(inputs, recurrent, (rows,), b_x + b_h, rnn_mode == "rnn_relu")
-        if weights.w_p is None:
-            return LSTM(inputs, recurrent, (rows,), b_x + b_h, _LSTM_ORDER, gate=gate)
-        P = len(weights.w_p)
-        both = (*recurrent, Weight(weights.w_p.T, P, of=1))
-        return LSTM(inputs, both, (rows, P), b_x + b_h, _LSTM_ORDER, gate=gate)
+            return SimpleRNN(inputs, recurrent, (rows,), b, rnn_mode == "rnn_relu")
+        if w_p is None:
+            return LSTM(inputs, recurrent, (rows,), b, _LSTM_ORDER, gate=gate)
+        both = (*recurrent, Weight(w_p.T, len(w_p), of=1))
+        return LSTM(inputs, both, (rows, len(w_p)), b, _LSTM_ORDER, gate=gate)
 
     def gradients(self, xp: ModuleType, grads: Weights) -> Gradients:
         """Return views of the matrices, and memory for the sums."""
@@ -459,70 +473,65 @@ class OfPacked:
             return together(self._xp, [*self._norms, *biases])
 
 
-class Plans:
-    """
-    What is the same in all calls of a net of packed NumPy arrays that are alike.
+def _layers_of(net: Net, leaves: Leaves, dtype: np.dtype[Any], *, backward: bool) -> Layers:
+    """Return the layers of packed parameters as calls that are alike have them."""
+    if dtype.char not in "fd" or net.I * net.H * net.P == 0 or not fits(leaves):
+        raise LookupError
+    form, places, is_gru = PackedForm(net), _places(net), net.rnn_mode == "gru"
+    size, params_size = leaves.size, net.params_size
 
-    That is, where it can be, how its layers lie: this is settled in the second of such calls, as
-    for one alone it is not worth it.
-    """
+    def made(weights: Sequence[Array]) -> list[tuple[Array, ...]]:
+        (params,) = weights
+        if backward and not is_gru:  # whose biases are not looked at
+            return [()] * len(places)
+        found = []
+        for _, w_h, _, b_x, b_h in places:
+            matrix = params[w_h[0]].reshape(w_h[1]) if is_gru else None
+            found.append(form.made(np, matrix, params[b_x[0]], params[b_h[0]]))
+        return found
 
-    def __init__(self, net: Net, run: Run) -> None:
-        self._net, self._run = net, run
-        self._made: dict[Any, Any] = {}
+    def grads() -> list[Array]:
+        reordered = [np.empty(w_h[1], dtype) for _, w_h, *_ in places] if is_gru else []
+        return [np.empty(params_size, dtype), *reordered]
 
-    @functools.cached_property
-    def leaves(self) -> Leaves:
-        """What the steps leave; of dropout its seeds are those of another call."""
-        return leaves_of(self._net, self._run)
+    def written(grads: Sequence[Array]) -> list[Gradients]:
+        params, *reordered = grads
+        found = [form.gradients(np, w) for w in weights_of(params, net)]
+        return [
+            g._replace(weights=[g.weights[0], w_h.T])
+            for g, w_h in zip(found, reordered, strict=True)
+        ] if is_gru else found  # fmt: skip
 
-    @functools.cached_property
-    def size(self) -> int:
-        """The size of reserve_space, if all is saved."""
-        return self.leaves.size
+    return Layers(
+        leaves.rows,
+        net.D,
+        [np.empty(params_size, dtype)],
+        made,
+        lambda weights, made: [
+            form.cell(np, w, None, of_cell or None)
+            for w, of_cell in zip(weights_of(weights[0], net), made, strict=True)
+        ],
+        lambda: [np.empty(size, dtype)],
+        lambda memory: [saved for part in leaves.parts(memory[0]) for saved in part.saved],
+        grads,
+        written,
+    )
 
-    @functools.cached_property
-    def host_reserved(self) -> NDArray[np.int8]:
-        """What belongs to our reserve_space."""
-        return host_reserved_of(OWN, self._net, self._run)
 
-    def returned(self, host_reserved: object) -> bool:
-        """Return whether a call like these returned it, and saved all."""
-        expected = self.host_reserved
-        return (
-            type(host_reserved) is np.ndarray
-            and host_reserved.dtype == expected.dtype
-            and host_reserved.shape == expected.shape
-            and host_reserved.tobytes() == expected.tobytes()
-        )
-
-    def _packed(self) -> Packed | None:
-        """Return the net as it is laid out; None where it cannot be."""
-        net, run = self._net, self._run
-        if run.dtype.char not in "fd" or net.D > 1 or net.rnn_mode == "gru":
-            return None
-        if run.reverse or run.I * net.H * net.P == 0 or not fits(self.leaves):
-            return None
-        form = PackedForm(net)
-        return Packed(
-            net.params_size,
-            lambda params: [form.cell(np, w) for w in weights_of(params, net)],
-            lambda grads: [form.gradients(np, w) for w in weights_of(grads, net)],
-            [(b_x[0], b_h[0]) for *_, b_x, b_h in _places(net)],  # type: ignore[index]
-            self.leaves,
-            run.dtype,
-        )
-
-    def find(self, kind: Any, *call: Any) -> Any:
-        """Return the `Forward` or `Backward` of calls like this one of time-major arrays."""
-        key = kind, call[2:], compiled_loops()  # which tests and benchmarks switch off and on
-        if key not in self._made:
-            packed = self._packed()
-            try:
-                self._made[key] = None if packed is None else kind(packed, *call)
-            except LookupError:
-                self._made[key] = None
-        return self._made[key]
+def packed_gradient(net: Net, grads: Sequence[Array], sums: Sequence[Sequence[Array]]) -> Array:
+    """Return the gradient of packed parameters, of what `_layers_of` has written and the sums."""
+    params, *reordered = grads
+    for n, ((_, w_h, _, b_x, b_h), (total, *_)) in enumerate(zip(_places(net), sums, strict=True)):
+        to_x, to_h = params[b_x[0]], params[b_h[0]]
+        if not reordered:
+            to_x[...] = to_h[...] = total
+            continue
+        H = len(total) // 4
+        matrix = params[w_h[0]].reshape(w_h[1])
+        for to, a in ((to_h, total), (matrix, reordered[n])):
+            to[: 2 * H], to[2 * H :] = a[H : 3 * H], a[:H]
+        to_x[...] = total[H:]
+    return params
 
 
 def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> Leaves:
@@ -560,8 +569,9 @@ def packed_fingerprint(net: Net, run: Run) -> int:
     return fingerprint(run, run.sizes.drops(net), *of_net, T, B, gate)
 
 
-def host_reserved_of(owner: int, net: Net, run: Run) -> NDArray[np.int8]:
+def host_reserved_of(engine: str, net: Net, run: Run) -> NDArray[np.int8]:
     """Return whose reserve_space it is, of what call, and k if it has every k-th state only."""
+    owner = OWN if engine == "numpy" else OWNERS.index(engine)
     text = bytes([owner]) + packed_fingerprint(net, run).to_bytes(_FINGERPRINT, "little")
     if run.every is not None:
         text += run.every.to_bytes(_EVERY, "little")
@@ -608,3 +618,58 @@ def reserved_engine(
     if engine not in ("auto", whose):
         raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {whose!r}")
     return whose, every
+
+
+class PackedCall:
+    """A call after its checks, but for the values of its arrays; there is one for those alike."""
+
+    def __init__(self, run: Run, net: Net, engine: Any) -> None:
+        self.run, self.net, self.engine = run, net, engine
+        # How the layers lie, which for one call alone is not worth it.
+        self.plans: dict[Any, Any] | None = None
+
+    @property
+    def by_cudnn(self) -> bool:
+        """Whether cuDNN computes it, by whatever algorithm."""
+        return self.engine not in ("numpy", "cupy")
+
+    @functools.cached_property
+    def leaves(self) -> Leaves:
+        """What the steps leave."""
+        return leaves_of(self.net, self.run)
+
+    @functools.cached_property
+    def size(self) -> int:
+        """The size of reserve_space, if all is saved."""
+        return self.leaves.size
+
+    @functools.cached_property
+    def host_reserved(self) -> NDArray[np.int8]:
+        """What belongs to its reserve_space."""
+        return host_reserved_of(self.engine, self.net, self.run)
+
+    def returned(self, host_reserved: object) -> bool:
+        """Return whether a call like this returned it, and saved all."""
+        expected = self.host_reserved
+        return (
+            type(host_reserved) is np.ndarray
+            and host_reserved.dtype == expected.dtype
+            and host_reserved.shape == expected.shape
+            and host_reserved.tobytes() == expected.tobytes()
+        )
+
+    def plan(self, make: Callable[..., Any], x: Array, *rest: Any) -> Any:
+        """Return how calls like this lie, None where that is not settled."""
+        if self.engine != "numpy":
+            return None
+
+        def laid_out() -> Any:
+            backward = make is Backward
+            layers = _layers_of(self.net, self.leaves, self.run.dtype, backward=backward)
+            return make(layers, x, *rest)
+
+        return find(self.plans, (make, *rest[1:]), laid_out)
+
+    def states(self, h: Any, c: Any) -> Any:
+        """Return states, or their gradients, as the cells have them."""
+        return LSTMStates(h, c) if self.net.rnn_mode == "lstm" else States(h)

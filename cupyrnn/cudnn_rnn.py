@@ -7,29 +7,25 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from ._arrays import Settled as Found
 from ._arrays import check_choice, contiguous_all, named, on_device, signature
 from ._net import (
-    OWN,
-    OWNERS,
     OfPacked,
-    Plans,
+    PackedCall,
     Run,
     RunArguments,
     check_packed,
     host_reserved_of,
-    leaves_of,
     packed_fingerprint,
+    packed_gradient,
     reserved_engine,
     stack_of,
 )
 from ._typing import CudnnRNNGrads, CudnnRNNOutputs
-from .cells.contract import States
-from .cells.lstm import LSTMStates
 from .derivatives.traced import traceable
 from .driver import stack as _stack
 from .driver.planned import Backward, Forward
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
     from ._typing import AnyArray, ArrayT
     from .arithmetic.gates import RecurrentActivation
     from .cudnn.descriptors import Problem
-    from .driver.reserve import Leaves, Sizes
+    from .driver.reserve import Leaves
     from .weights.gradients import WeightGradients
     from .weights.packed import PackedParams, Settled
     from .weights.params import Direction, InputMode, Net, RNNMode
@@ -57,37 +53,13 @@ ENGINE_VARIABLE = "CUPYRNN_ENGINE"
 _ENGINES = ("auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic")
 
 
-class _Call(NamedTuple):
-    """A call after its checks."""
-
-    run: Run
-    net: Net
-    params: Array
-    engine: Literal["numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"]
-    plans: Plans | None = None  # of calls like this, where there was one before
-
-    @property
-    def by_cudnn(self) -> bool:
-        """Whether cuDNN computes it, by whatever algorithm."""
-        return self.engine not in ("numpy", "cupy")
-
-    @property
-    def problem(self) -> Problem:
-        """The call as cuDNN is told of it."""
-        return _problem(self.net, self.run.sizes, self.engine)
-
-    def states(self, h: Any, c: Any) -> Any:
-        """Return states, or their gradients, as the cells have them."""
-        return LSTMStates(h, c) if self.net.rnn_mode == "lstm" else States(h)
-
-
-def _problem(net: Net, sizes: Sizes, engine: str) -> Problem:
-    """Return a call as cuDNN is told of it, by the algorithm of an engine."""
+def _problem(call: PackedCall) -> Problem:
+    """Return a call as cuDNN is told of it, by the algorithm of its engine."""
     from .cudnn.descriptors import Problem
 
-    *of_net, gate = net
-    T, B, training, *dropout = sizes
-    return Problem._make([*of_net, T, B, gate, *dropout, training, engine])
+    *of_net, gate = call.net
+    T, B, training, *dropout = call.run.sizes
+    return Problem._make([*of_net, T, B, gate, *dropout, training, call.engine])
 
 
 def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
@@ -119,7 +91,7 @@ def _engine(op: str, engine: str, run: Run, net: Net, input: Array) -> Any:
     reason = next((why for so, why in reasons if so), None)
     if reason is None:
         with on_device(xp, input):
-            problem = _problem(net, run.sizes, by)
+            problem = _problem(PackedCall(run, net, by))
             reason = _cudnn.why_not(problem, input.dtype.name, run.lengths)
     if reason is None:
         return by
@@ -140,7 +112,7 @@ def _check(
     run: RunArguments,
     engine: str,
     backward: dict[str, Any] | None = None,
-) -> _Call:
+) -> PackedCall:
     """
     Check every argument of a call and choose the engine.
 
@@ -155,17 +127,19 @@ def _check(
     said = (op, engine, *net.said, *attributes, save, reverse)
     key = signature(said, (*states, net.params, *given.values()))
     key = None if key is None else (*key, net.known)
-    found = _SETTLED.get(key)
-    if found is None or not (reserved is None or found[-1].returned(reserved)):
+    found: PackedCall | None = _SETTLED.get(key)
+    if found is None or not (reserved is None or found.returned(reserved)):
         call = _check_all(op, states, net, run, engine, backward)
         if found is None and (reserved is None or call.run.every is None):
-            _SETTLED.keep(key, (call.run, call.net, call.engine, Plans(call.net, call.run)))
+            _SETTLED.keep(key, call)
         return call
-    settled_run, made, by, plans = found
-    if settled_run.sizes[-2:] != (seed, seed2):
-        sizes = settled_run.sizes._replace(seed=seed, seed2=seed2)
-        settled_run = settled_run._replace(sizes=sizes)
-    return _Call(settled_run, made, net.params, by, plans)
+    sizes = found.run.sizes
+    if sizes.drops(found.net) and sizes[-2:] != (seed, seed2):
+        sizes = sizes._replace(seed=seed, seed2=seed2)
+        return PackedCall(found.run._replace(sizes=sizes), found.net, found.engine)
+    if found.plans is None:
+        found.plans = {}
+    return found
 
 
 def _check_all(
@@ -175,7 +149,7 @@ def _check_all(
     run: RunArguments,
     engine: str,
     backward: dict[str, Any] | None = None,
-) -> _Call:
+) -> PackedCall:
     """Do what `_check` says."""
     given = dict(backward or {})
     host_reserved = given.pop("host_reserved", None)
@@ -183,62 +157,65 @@ def _check_all(
     if backward is not None:
         check_choice(op, "engine", engine, _ENGINES)
         if host_reserved is not None:
-            expected = host_reserved_of(OWN, made, call)
+            expected = host_reserved_of("numpy", made, call)
             engine, every = reserved_engine(op, call.xp, engine, host_reserved, expected)
             call = call._replace(every=every)
-    return _Call(call, made, net.params, _engine(op, engine, call, made, states[0]))
+    return PackedCall(call, made, _engine(op, engine, call, made, states[0]))
 
 
-def _forward(call: _Call, x: Array, first: Any) -> tuple[Array, Any, Array]:
+def _forward(call: PackedCall, params: Array, x: Array, first: Any) -> tuple[Array, Any, Array]:
     """cudnn_rnn after its checks, time-major and without cuDNN."""
-    if call.plans is not None and (plan := call.plans.find(Forward, x, first)) is not None:
-        found: tuple[Array, Any, Array] | None = plan(x, first, call.params)
-        if found is not None:
-            return found
-    stack = stack_of(call.net, call.run, call.params, leaves_of(call.net, call.run))
-    if (every := call.run.every) is not None:
-        stack = stack._replace(note=Note(every, packed_fingerprint(call.net, call.run)))
-    return _stack.forward(call.run.xp, stack, x, first)
+    run = call.run
+    if (plan := call.plan(Forward, x, first)) is not None:
+        memory, last, output = plan(x, first, (params,))
+        reserve_space = memory[0] if run.sizes.is_training else np.zeros((), run.dtype)
+        return output if call.net.D > 1 else output.copy(), last, reserve_space
+    stack = stack_of(call.net, run, params, call.leaves)
+    if (every := run.every) is not None:
+        stack = stack._replace(note=Note(every, packed_fingerprint(call.net, run)))
+    return _stack.forward(run.xp, stack, x, first)
 
 
 def _backward(
-    call: _Call,
-    inputs: tuple[Array, Any],
+    call: PackedCall,
+    inputs: tuple[Array, Any, Array],
     output_grad: Array | None,
     last_grad: Any,
     reserve: tuple[Array, Leaves],
     by: str,
 ) -> tuple[Array, Array, Array | None, Any]:
     """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
-    xp, run, (reserve_space, leaves) = call.run.xp, call.run, reserve
-    if call.plans is not None and by == "sum" and leaves.every is None:
-        plan = call.plans.find(Backward, *inputs, output_grad is not None)
-        arrays = (*inputs, call.params, reserve_space)
-        if plan is not None and (found := plan(arrays, output_grad, last_grad)) is not None:
-            return found[0], *(*found[1], None)[:2], found[2]
-    of_params = OfPacked(call.net, run, call.params, leaves, by)
-    stack = stack_of(call.net, call.run, call.params, leaves)
-    input_grad, first = _stack.backward(
-        xp, stack, inputs, output_grad, last_grad, reserve_space, of_params.written
+    run, (x, first, params), (reserve_space, leaves) = call.run, inputs, reserve
+    if by == "sum" and leaves.every is None:
+        given = first._make([output_grad, *[None] * (len(first) - 1)])
+        there = tuple(g is not None for g in given)
+        if (plan := call.plan(Backward, x, first, there)) is not None:
+            arrays = x, first, (params,), (reserve_space,)
+            input_grad, grads, *of_weights = plan(arrays, given, last_grad)
+            return input_grad, *(*grads, None)[:2], packed_gradient(call.net, *of_weights)
+    of_params = OfPacked(call.net, run, params, leaves, by)
+    stack = stack_of(call.net, run, params, leaves)
+    input_grad, grads = _stack.backward(
+        run.xp, stack, (x, first), output_grad, last_grad, reserve_space, of_params.written
     )
-    h_grad, c_grad = (*first, None)[:2]
-    return input_grad, h_grad, c_grad, of_params.finished()
+    return input_grad, *(*grads, None)[:2], of_params.finished()
 
 
-def _check_reserve(op: str, call: _Call, reserve_space: Array) -> Leaves:
+def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
     """Check that reserve_space is that of a call; return what is in it."""
-    if call.plans is not None and reserve_space.shape == (call.plans.size,):
-        return call.plans.leaves
-    (xp, *_), leaves = call.run, leaves_of(call.net, call.run)
-    with on_device(xp, reserve_space):
-        if not call.by_cudnn:
-            told = partial(packed_fingerprint, call.net, call.run)
-            return check_reserve(op, xp, reserve_space, leaves, told)[0]
-        from .cudnn import engine as _cudnn
+    xp, net, run = call.run.xp, call.net, call.run
+    if not call.by_cudnn:
+        if run.every is None and reserve_space.shape == (call.size,):
+            return call.leaves
+        with on_device(xp, reserve_space):
+            told = partial(packed_fingerprint, net, run)
+            return check_reserve(op, xp, reserve_space, call.leaves, told)[0]
+    from .cudnn import engine as _cudnn
 
-        size = _cudnn.reserve_size(call.problem, call.run.dtype.name, call.run.lengths)
+    with on_device(xp, reserve_space):
+        size = _cudnn.reserve_size(_problem(call), run.dtype.name, run.lengths)
     check_size(op, reserve_space, size)
-    return leaves
+    return call.leaves
 
 
 @traceable
@@ -386,8 +363,8 @@ def cudnn_rnn(
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     extent = sequence_lengths, resets
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
-    states = input, input_h, input_c
-    call = _check(op, states, settled(op, params, attributes), run, engine)
+    states, said = (input, input_h, input_c), settled(op, params, attributes)
+    call = _check(op, states, said, run, engine)
     xp, dtype, net = call.run.xp, call.run.dtype, call.net
     with on_device(xp, input):
         c = input_c if net.rnn_mode == "lstm" else None
@@ -395,21 +372,18 @@ def cudnn_rnn(
         if call.by_cudnn:
             from .cudnn import engine as _cudnn
 
-            x, h, c, packed = contiguous_all(xp, (x, h, c, call.params))
+            x, h, c, packed = contiguous_all(xp, (x, h, c, said.params))
             output, output_h, output_c, reserve_space = _cudnn.forward(
-                call.problem, x, h, c, packed, call.run.lengths
+                _problem(call), x, h, c, packed, call.run.lengths
             )
             if not is_training:
                 reserve_space = xp.zeros((), dtype)
         else:
-            output, (output_h, *others), reserve_space = _forward(call, x, call.states(h, c))
+            output, (output_h, *others), reserve_space = _forward(
+                call, said.params, x, call.states(h, c)
+            )
             output_c = (*others, None)[0]
-        host_reserved = np.zeros((), np.int8)
-        if is_training and call.plans is not None:
-            host_reserved = call.plans.host_reserved.copy()
-        elif is_training:
-            owner = OWNERS.index(call.engine) if call.by_cudnn else OWN
-            host_reserved = host_reserved_of(owner, net, call.run)
+        host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
         return CudnnRNNOutputs(
             as_given(xp, output, time_major, dtype),
             as_given(xp, output_h, time_major, dtype),
@@ -517,7 +491,8 @@ def cudnn_rnn_engine(
     attributes = NetArguments(rnn_mode, input_mode, direction, num_proj, recurrent_activation)
     run = RunArguments(*extent, dropout, is_training, time_major, seed, seed2, save, reverse)
     states = input, input_h, input_c
-    return _check(op, states, settled(op, params, attributes), run, engine).engine
+    found: Any = _check(op, states, settled(op, params, attributes), run, engine).engine
+    return found  # type: ignore[no-any-return]
 
 
 @traceable
@@ -663,8 +638,8 @@ def cudnn_rnn_backprop(
         "reserve_space": reserve_space,
         "host_reserved": host_reserved,
     }
-    states = input, input_h, input_c
-    call = _check(op, states, settled(op, params, attributes), run, engine, given)
+    states, said = (input, input_h, input_c), settled(op, params, attributes)
+    call = _check(op, states, said, run, engine, given)
     xp, dtype, is_lstm = call.run.xp, call.run.dtype, call.net.rnn_mode == "lstm"
     by = check_weight_gradients(op, weight_gradients)
     if call.by_cudnn and by != "sum":
@@ -684,13 +659,13 @@ def cudnn_rnn_backprop(
             from .cudnn import engine as _cudnn
 
             x, h, c, packed, y, dy, dh, dc, saved = contiguous_all(
-                xp, (x, h, c, call.params, y, dy, dh, dc, reserve_space)
+                xp, (x, h, c, said.params, y, dy, dh, dc, reserve_space)
             )
             grads = _cudnn.backward(
-                call.problem, x, h, c, packed, call.run.lengths, y, dy, dh, dc, saved
+                _problem(call), x, h, c, packed, call.run.lengths, y, dy, dh, dc, saved
             )
         else:
-            inputs, last = (x, call.states(h, c)), call.states(dh, dc)
+            inputs, last = (x, call.states(h, c), said.params), call.states(dh, dc)
             grads = _backward(call, inputs, dy, last, (reserve_space, leaves), by)
         return CudnnRNNGrads(
             as_given(xp, grads[0], time_major, dtype),

@@ -31,7 +31,8 @@ from .cells.gru import GRU, GRUOutputs
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver.layer import Step
+from .driver import planned
+from .driver.layer import SavedStep
 from .driver.padded import Extent, Padded, check_extent
 from .weights.block_forms import GRU_FORM, prepared
 from .weights.forms import BlockGRUParams
@@ -50,6 +51,7 @@ class _Call(NamedTuple):
     gate: HardSigmoid | None
     dtype: np.dtype[Any]
     plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
+    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
 
 
 def _forward(
@@ -61,6 +63,10 @@ def _forward(
     extent: Extent | None = None,
 ) -> GRUOutputs[Any]:
     """block_gru after its checks, or without an extent gru_block_cell."""
+    padded = Padded(x, States(h_prev), None, extent)
+    made: GRUOutputs[Any] = planned.forward(call.plans, GRU_FORM, weights, call.gate, padded)
+    if made is not None:
+        return made
     if not call.plain:
         x, h_prev = cast_all(call.dtype, x, h_prev)
         weights = prepared(xp, weights, call.dtype)
@@ -84,15 +90,19 @@ def gru_gradient(
     by: str = "sum",
 ) -> GRUGrads[Any]:
     """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
-    (B, H), dtype = padded.first.h.shape, call.dtype
-    padded = _padded.of_dtype(dtype, padded)
-    cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
+    (B, H), dtype, given = padded.first.h.shape, call.dtype, States(d_h)
     biases = np.empty(2 * H, np.int8), np.empty(H, np.int8)  # shapes
-    weights = BlockGRUParams(*weights[:2], *biases)
-    of_weights = OfWeights(xp, GRU_FORM, dtype, weights, by, B)
-    given = States(*cast_all(dtype, d_h))
-    d_x, first = _padded.backward(xp, cell, padded, given, of_weights.written)
-    return GRUGrads(d_x, cast(first.h, dtype), *of_weights.finished())
+    like = BlockGRUParams(*weights[:2], *biases)
+    plans = call.plans if by == "sum" else None
+    made = planned.backward(plans, GRU_FORM, (weights, like), call.gate, padded, given)
+    if made is None:
+        padded, given = _padded.of_dtype(dtype, padded), States(*cast_all(dtype, d_h))
+        cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
+        of_weights = OfWeights(xp, GRU_FORM, dtype, like, by, B)
+        found = _padded.backward(xp, cell, padded, given, of_weights.written)
+        made = *found, of_weights.finished()
+    d_x, first, grads = made
+    return GRUGrads(d_x, cast(first.h, dtype), *grads)
 
 
 def _gates_gradient(
@@ -111,7 +121,7 @@ def _gates_gradient(
         h_prev, d_h, *gates = (contiguous(xp, a) for a in arrays)
         saved, weights = GRUOutputs._make(gates), prepared(xp, weights, dtype)
     cell = GRU_FORM.cell(xp, weights, call.gate)
-    step, given = Step(saved, States(h_prev)), States(d_h)
+    step, given = SavedStep(saved, States(h_prev)), States(d_h)
     if xp is np:
         carried, given = States(np.array(d_h, compute, order="C")), States(None)
     else:
@@ -142,8 +152,9 @@ def check_gru(
     found: tuple[ModuleType, _Call] | None = _SETTLED.get(key)
     if found is None:
         xp, call = _check_all(op, lead, required, optional, recurrent_activation)
-        found = xp, call._replace(plain=key is not None and call.dtype.char in "fd")
-        _SETTLED.keep(key, found)
+        plain = key is not None and call.dtype.char in "fd"
+        found = xp, call._replace(plain=plain)
+        _SETTLED.keep(key, (xp, call._replace(plain=plain, plans={} if plain else None)))
     return found
 
 

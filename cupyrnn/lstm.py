@@ -18,11 +18,12 @@ from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver.layer import Step
+from .driver import planned
+from .driver.layer import SavedStep
 from .driver.padded import Extent, Padded, check_extent
 from .weights.block_forms import COLUMNS, LSTM_FORM, LSTMCall, check_lstm, prepared
 from .weights.forms import PeepholeLSTMParams
-from .weights.gradients import OfWeights, check_weight_gradients
+from .weights.gradients import OfWeights, check_weight_gradients, zeros_of
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
@@ -42,6 +43,10 @@ def _forward(
 ) -> LSTMOutputs[Any]:
     """block_lstm after its checks, or without an extent lstm_block_cell."""
     given = PeepholeLSTMParams(*weights, *call.peephole)
+    padded, attributes = Padded(x, first, None, extent), call.attributes
+    made: LSTMOutputs[Any] = planned.forward(call.plans, LSTM_FORM, given, attributes, padded)
+    if made is not None:
+        return made
     if not call.plain:
         x, *states = cast_all(call.dtype, x, *first)
         first = LSTMStates(*states)
@@ -61,17 +66,20 @@ def lstm_gradient(
     xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: LSTMCall, by: str = "sum"
 ) -> LSTMGrads[Any]:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
-    padded = _padded.of_dtype(call.dtype, padded)
-    given = LSTMStates(*cast_all(call.dtype, *given))
-    dtype, (B, H) = padded.x.dtype, padded.first.h.shape
+    (B, H), dtype = padded.first.h.shape, call.dtype
     weights = PeepholeLSTMParams(w, None, *call.peephole)
-    cell = LSTM_FORM.cell(xp, prepared(xp, weights, dtype), call.attributes)
-    weights = weights._replace(b=np.empty(4 * H, np.int8))  # a shape
-    of_weights = OfWeights(xp, LSTM_FORM, dtype, weights, by, B)
-    x_grad, first = _padded.backward(xp, cell, padded, given, of_weights.written)
-    w_grad, b_grad, *peephole_grads, _ = of_weights.finished()
+    like = weights._replace(b=np.empty(4 * H, np.int8))  # a shape
+    plans = call.plans if by == "sum" else None
+    made = planned.backward(plans, LSTM_FORM, (weights, like), call.attributes, padded, given)
+    if made is None:
+        padded, given = _padded.of_dtype(dtype, padded), LSTMStates(*cast_all(dtype, *given))
+        cell = LSTM_FORM.cell(xp, prepared(xp, weights, dtype), call.attributes)
+        of_weights = OfWeights(xp, LSTM_FORM, dtype, like, by, B)
+        found = _padded.backward(xp, cell, padded, given, of_weights.written)
+        made = *found, of_weights.finished()
+    x_grad, first, (w_grad, b_grad, *peephole_grads, _) = made
     if call.peephole[0] is None:
-        peephole_grads = [of_weights.zeros(H, B) for _ in range(3)]
+        peephole_grads = [zeros_of(xp, by, dtype, H, B) for _ in range(3)]
     states = [cast(g, dtype) for g in (first.c, first.h)]
     return LSTMGrads._make([x_grad, *states, w_grad, *peephole_grads, b_grad])
 
@@ -90,7 +98,7 @@ def _gates_gradient(
         if peephole is not None:
             peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
-    step = Step(saved, LSTMStates(None, cs_prev))
+    step = SavedStep(saved, LSTMStates(None, cs_prev))
     if xp is np:
         carried = _padded.carried_of(LSTMStates(cs_prev, cs_prev), given, compute)
         given = LSTMStates(None, None)
@@ -99,8 +107,8 @@ def _gates_gradient(
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if peephole is None else peephole_grads
     (dicfo,) = _layer.step_gradient(xp, cell, step, given, carried, vectors)
-    grads = carried.c, dicfo, *peephole_grads
-    return LSTMCellGrads._make(grads if dtype is compute else [cast(g, dtype) for g in grads])
+    grads = (cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads))
+    return LSTMCellGrads._make(grads)
 
 
 @traceable
@@ -449,17 +457,8 @@ def lstm_block_cell_grad(
         op,
         "B",
         {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co},
-        {
-            "cs_grad": cs_grad,
-            "h_grad": h_grad,
-            "x": x,
-            "h_prev": h_prev,
-            "w": w,
-            "b": b,
-            "wci": wci,
-            "wcf": wcf,
-            "wco": wco,
-        },
+        {"cs_grad": cs_grad, "h_grad": h_grad, "x": x, "h_prev": h_prev, "w": w, "b": b}
+        | {"wci": wci, "wcf": wcf, "wco": wco},
         Attributes(None, cell_clip, gate_order, recurrent_activation),
         use_peephole,
     )

@@ -15,7 +15,7 @@ from .cells.contract import Attributes, States
 from .cells.lstm import LSTMStates
 from .derivatives.traced import traceable
 from .driver import padded as _padded
-from .driver.padded import Again, Padded, check_extent
+from .driver.padded import Padded, Recomputed, check_extent
 from .gru import (
     block_gru,
     block_gru_grad,
@@ -129,7 +129,7 @@ def _lstm_from_states(
         cell = LSTM_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
         if cell_clip is None:
             checked = checked._replace(attributes=checked.attributes._replace(cell_clip=None))
-        padded = Padded(x, first, Again(cell, kept), extent)
+        padded = Padded(x, first, Recomputed(cell, kept), extent)
         return lstm_gradient(xp, padded, w, LSTMStates(h_grad, cs_grad), checked, by)
 
 
@@ -145,7 +145,7 @@ def _gru_from_states(
     by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     with on_device(xp, call["x"]):
         cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.gate)
-        padded = Padded(call["x"], States(call["h_prev"]), Again(cell, kept), extent)
+        padded = Padded(call["x"], States(call["h_prev"]), Recomputed(cell, kept), extent)
         matrices = weights._replace(b_ru=None, b_c=None)
         return gru_gradient(xp, padded, matrices, d_h, checked, by)
 

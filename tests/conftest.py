@@ -239,5 +239,5 @@ def compiled_loops(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Have the loops be those that Numba compiles, whole layers of any size in one call."""
     needs.module("numba")
     monkeypatch.setattr(_layer, "_compiled", _compiled)
-    monkeypatch.setattr(_layer, "_way", lambda _cell, _rows, direction: f"{direction}_layer")
+    monkeypatch.setattr(_layer, "_pays", lambda *_: True)
     return importlib.import_module("cupyrnn.compiled.lstm")

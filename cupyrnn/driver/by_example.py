@@ -9,14 +9,15 @@ memory than the matrix, and matrices that share d share the half of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import compute_dtype
+from .._arrays import cast, compute_dtype, operand_dtype
 from ..arithmetic.norms import largest, norm_of, together
+from ..cells.contract import each
 from .products import add_column_sums, wanted
 
 if TYPE_CHECKING:
@@ -36,6 +37,54 @@ class Rows(NamedTuple):
     operands: Sequence[Array]  # what each of the inputs and of the recurrent matrices multiplied
     deltas: Sequence[Array]
     terms: Sequence[Array]  # of the cell's own vectors; of the computation's dtype
+
+
+def take_rows(
+    xp: ModuleType, cell: Cell, layer: Any, deltas: Sequence[Array], grads: Gradients
+) -> None:
+    """Write the gradients of the weights by example, of the deltas of all steps."""
+    x, first, packing, saved = layer
+    saved = each(saved, lambda a: a.reshape(-1, a.shape[-1]))
+    dtype, after = compute_dtype(x.dtype) if xp is np else x.dtype, cell.states(saved)
+    before = [
+        # Beside h a cell's own vectors alone ask for them.
+        None
+        if a is None or (n and grads.vectors is None)
+        else packing.before(0, len(x), s, a, dtype)
+        for n, (s, a) in enumerate(zip(first, after, strict=True))
+    ]
+    states = after._make(before)
+    take(xp, cell, x, states, saved, deltas, packing.padded, grads)
+
+
+def take(
+    xp: ModuleType,
+    cell: Cell,
+    x: Array,
+    before: Any,
+    saved: Any,
+    deltas: Sequence[Array],
+    padded: Callable[[Array], Array],
+    grads: Gradients,
+) -> None:
+    """Write the gradients of the weights by example, of all rows; `padded` makes them [T, B, ·]."""
+    compute, terms = compute_dtype(x.dtype), []
+    if grads.vectors is not None:
+        wide = [each(a, lambda s: cast(s, compute)) for a in (saved, before)]
+        terms = cell.terms(*wide, [cast(d, compute) for d in deltas])  # type: ignore[attr-defined]
+    multiplied = operands(xp, cell, x, before.h, saved)
+    parts = ([padded(a) for a in arrays] for arrays in (multiplied, deltas, terms))
+    write(xp, cell, Rows(*parts), grads)
+
+
+def operands(xp: ModuleType, cell: Cell, x: Array, h_before: Array, saved: Any) -> list[Array]:
+    """Return what the inputs and the recurrent matrices multiplied, of some rows."""
+    operand = operand_dtype(xp, x.dtype)
+    h_before = cast(h_before, operand)
+    of_recurrent = [h_before] * len(cell.recurrent)
+    if (of_cell := getattr(cell, "operands", None)) is not None:
+        of_recurrent = of_cell(saved, h_before)
+    return [cast(x, operand)] * len(cell.inputs) + of_recurrent
 
 
 def write(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _WORD = 2**64 - 1
 
 
-def keys(seed: int, seed2: int) -> tuple[int, int]:
+def key_words(seed: int, seed2: int) -> tuple[int, int]:
     """Return the two words of the generator's key."""
     return seed & _WORD, seed2 & _WORD
 
@@ -48,11 +48,11 @@ def keep_mask(
     if xp is not np:
         from ..kernels.dropout import keep_mask as twin
 
-        return twin(shape, dtype, threshold(rate), keys(seed, seed2), layer)
+        return twin(shape, dtype, threshold(rate), key_words(seed, seed2), layer)
     rows, columns = shape
     size = rows * columns
     counter = np.array([0, 0, layer, 0], np.uint64)
-    generator = np.random.Philox(counter=counter, key=np.array(keys(seed, seed2), np.uint64))
+    generator = np.random.Philox(counter=counter, key=np.array(key_words(seed, seed2), np.uint64))
     # Little-endian on every machine: the low half of an output comes first.
     draws = generator.random_raw(-(-size // 2)).astype("<u8", copy=False).view("<u4")[:size]
     kept: Array = (draws < np.uint32(threshold(rate))).astype(dtype).reshape(shape)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,26 +42,58 @@ class Layer(NamedTuple):
     saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
 
 
-class Step(NamedTuple):
+class SavedStep(NamedTuple):
     """One step of the forward pass, without the axis of time."""
 
     saved: Any  # the cell's Saved, [B, ·] each
     before: Any  # the states before the step
 
 
-def steps_of(xp: ModuleType, cell: Cell, dtype: np.dtype[Any], way: str = "forward_steps") -> Any:
-    """
-    Return where the recurrence of a cell is: the one choice between NumPy, Numba and CUDA.
+class Implementation(NamedTuple):
+    """What computes a cell: a module, and what of it."""
 
-    `way` is what is wanted of it: forward_steps or backward_steps, or forward_layer or
-    backward_layer, a whole layer in one call, which some of the compiled ones have.
+    module: Any
+    # "layer": all steps in one call, products included; "step": one step, products included;
+    # "steps": what lies between the products.
+    kind: str
+
+
+def implementation(
+    xp: ModuleType,
+    cell: Cell,
+    rows: int,
+    dtype: np.dtype[Any],
+    direction: str,
+    *,
+    single: bool = False,
+) -> Implementation:
     """
+    Return what computes so many rows: the one choice between NumPy, Numba and CUDA.
+
+    Parameters
+    ----------
+    dtype
+        Of the call.
+    direction
+        "forward" or "backward".
+    single
+        Whether the rows are those of one step.
+    """
+    kind, compute = type(cell), compute_dtype(dtype)
     if xp is not np:
-        return page_of(type(cell), "kernels")
-    compiled = _compiled(type(cell)) if dtype.char in "fd" else None
-    if compiled is not None and compiled.takes(cell, dtype, way):
-        return compiled
-    return page_of(type(cell), "cells")
+        return Implementation(page_of(kind, "kernels"), "steps")
+    compiled = _compiled(kind) if compute.char in "fd" else None
+    if single and rows and compute.kind == "f" and _has_matrices(cell, direction):
+        way = f"{direction}_step"
+        if compiled is not None and compiled.takes(cell, compute, way):
+            return Implementation(compiled, "step")
+        if hasattr(numpys := page_of(kind, "cells"), way):
+            return Implementation(numpys, "step")
+    elif compiled is not None and rows and cell.widths[0] and not single:
+        way = f"{direction}_layer"
+        if _pays(cell, rows, direction) and compiled.takes(cell, compute, way):
+            return Implementation(compiled, "layer")
+    return Implementation(page_of(kind, "cells"), "steps")
 
 
 def compiled_cell(cell: type, dtype: np.dtype[Any], way: str) -> Any:
@@ -82,24 +114,18 @@ _LEAST_ROWS_OF_LAYER, _FEW_ROWS_OF_LAYER = {"forward": 12, "backward": 40}, 5
 _SMALL_MATRICES, _MEDIUM_MATRICES = 1 << 16, 1 << 18
 
 
-def _way(cell: Cell, rows: int, direction: str) -> str:
-    """Return whether so many rows are worth a layer in one call: what `steps_of` is asked for."""
-    if rows < _LEAST_ROWS_OF_LAYER[direction]:
-        weights = (*cell.inputs, *cell.recurrent)
-        size = sum(w.w.size for w in weights if w.w is not None)
-        few = rows >= _FEW_ROWS_OF_LAYER and size <= _MEDIUM_MATRICES
-        if size > _SMALL_MATRICES and not few:
-            return f"{direction}_steps"
-    return f"{direction}_layer"
+def _has_matrices(cell: Cell, direction: str) -> bool:
+    """Return whether a step has all products; backwards one may end at its gates."""
+    return direction == "backward" or cell.inputs[0].w is not None
 
 
-def one_call(
-    xp: ModuleType, cell: Cell, rows: int, dtype: np.dtype[Any], direction: str = "forward"
-) -> Any:
-    """Return what computes so many rows of all steps in one compiled call, None if nothing does."""
-    way = _way(cell, rows, direction)
-    recurrence = steps_of(xp, cell, compute_dtype(dtype), way)
-    return recurrence if way.endswith("_layer") and hasattr(recurrence, way) else None
+def _pays(cell: Cell, rows: int, direction: str) -> bool:
+    """Return whether so many rows are worth a layer in one call."""
+    if rows >= _LEAST_ROWS_OF_LAYER[direction]:
+        return True
+    weights = (*cell.inputs, *cell.recurrent)
+    size = sum(w.w.size for w in weights if w.w is not None)
+    return size <= (_MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES)
 
 
 @functools.cache
@@ -173,17 +199,15 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     if packing.single:
         return forward_step(xp, cell, x, first, type(saved)._make([_flat(a) for a in saved]))
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    way, blocks = _way(cell, len(x), "forward"), packing.blocks()
-    recurrence = steps_of(xp, cell, compute, way)
-    if way == "forward_layer" and hasattr(recurrence, way) and blocks and cell.widths[0]:
+    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "forward")
+    if kind == "layer":
         return _forward_whole(recurrence, cell, layer, compute)
-    recurrence = steps_of(xp, cell, compute, "forward_steps")
     w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
     rounds = xp is np and saved[0].dtype != compute
     unrounded = [Scratch(xp, compute) for _ in saved] if rounds else []
-    for block in blocks:
+    for block in packing.blocks():
         x_block = cast(x[block.row : block.end], operand)
         xw = []
         for new, weight in zip(memory, cell.inputs, strict=True):
@@ -215,7 +239,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     return carried
 
 
-def _plain(a: Array, dtype: np.dtype[Any]) -> Array:
+def _as_compute(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return rows [N, ·] as compiled code takes them: in C order, aligned and of this dtype."""
     a = np.asarray(_flat(a), dtype)
     flags = a.flags
@@ -242,7 +266,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
         wide = out if ready else [np.empty(a.shape, compute) for a in out]
         made = type(saved)._make(wide)
         recurrence.forward_layer(
-            cell, _plain(x[row:end], compute), carried, steps[t0 : t1 + 1] - row, made
+            cell, _as_compute(x[row:end], compute), carried, steps[t0 : t1 + 1] - row, made
         )
         if not ready:
             for a, value in zip(out, wide, strict=True):
@@ -263,7 +287,7 @@ def _backward_whole(
     x, first, packing, saved = layer
 
     def plain(a: Array) -> Array:
-        return _plain(a, compute)
+        return _as_compute(a, compute)
 
     x_grad = _flat(grads.x)
     ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
@@ -297,7 +321,7 @@ def _backward_whole(
     if not ready:
         x_grad[...] = into
     if deltas:
-        _take_from_rows(np, cell, layer, deltas, grads)
+        by_example.take_rows(np, cell, layer, deltas, grads)
     elif grads.adds:
         for total, part in zip(grads.weights, written.weights, strict=True):
             if total is not None:
@@ -308,10 +332,9 @@ def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -
     """Do what `forward` does for one step: x[B, K], saved [B, ·] each, without rows and runs."""
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     x, B, xw = cast(x, operand), len(x), []
-    if xp is np and B and compute.kind == "f" and cell.inputs[0].w is not None:
-        recurrence = steps_of(xp, cell, compute, "forward_step")
-        if hasattr(recurrence, "forward_step"):
-            return _forward_step(recurrence, cell, x, first, saved)
+    recurrence, kind = implementation(xp, cell, B, compute, "forward", single=True)
+    if kind == "step":
+        return _forward_step(recurrence, cell, x, first, saved)
     for weight in cell.inputs:
         product = xp.empty((B, weight.width), compute)
         _input_product(xp, x, weight, product)
@@ -324,7 +347,7 @@ def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -
         made = [np.empty(a.shape, compute) for a in saved] if rounds else saved
         out = type(saved)._make([a[None] for a in made])
     w = [weight.w for weight in cell.recurrent]
-    steps_of(xp, cell, compute).forward_steps(cell, ForwardRun(w, xw, carried, out, [B]))
+    recurrence.forward_steps(cell, ForwardRun(w, xw, carried, out, [B]))
     if rounds:
         for a, value in zip(saved, out, strict=True):
             a[...] = value[0]
@@ -378,22 +401,21 @@ def backward(
     """
     x, first, packing, saved = layer
     if packing.single:
-        step = Step(type(saved)._make([_flat(a) for a in saved]), first)
+        step = SavedStep(type(saved)._make([_flat(a) for a in saved]), first)
         given = each(given, _flat)
         backward_step(xp, cell, x, step, given, carried, grads)
         return
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    way, blocks = _way(cell, len(x), "backward"), packing.blocks()
+    blocks = packing.blocks()
     kept = grads.by in ("examples", "norms")
     if grads.by == "none":
         grads = grads._replace(weights=[None] * (len(cell.inputs) + len(cell.recurrent)))
-    recurrence = steps_of(xp, cell, compute, way)
+    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "backward")
     if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
         given = given._make([given.h, *(g if g is None or g.any() else None for g in given[1:])])
-    if way == "backward_layer" and hasattr(recurrence, way) and blocks and cell.widths[0]:
+    if kind == "layer":
         _backward_whole(recurrence, cell, layer, given, carried, grads, compute)
         return
-    recurrence = steps_of(xp, cell, compute, "backward_steps")
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
@@ -449,55 +471,7 @@ def backward(
         added = None if block is blocks[-1] and not grads.adds else product
         _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
     if kept and blocks:
-        _take_from_rows(xp, cell, layer, whole, grads)
-
-
-def _take_from_rows(
-    xp: ModuleType, cell: Cell, layer: Layer, deltas: Sequence[Array], grads: Gradients
-) -> None:
-    """Write the gradients of the weights by example, of the deltas of all steps."""
-    x, first, packing, saved = layer
-    saved = each(saved, _flat)
-    dtype, after = compute_dtype(x.dtype) if xp is np else x.dtype, cell.states(saved)
-    before = [
-        # Beside h a cell's own vectors alone ask for them.
-        None
-        if a is None or (n and grads.vectors is None)
-        else packing.before(0, len(x), s, a, dtype)
-        for n, (s, a) in enumerate(zip(first, after, strict=True))
-    ]
-    states = after._make(before)
-    _take_by_example(xp, cell, x, states, saved, deltas, packing.padded, grads)
-
-
-def _take_by_example(
-    xp: ModuleType,
-    cell: Cell,
-    x: Array,
-    before: Any,
-    saved: Any,
-    deltas: Sequence[Array],
-    padded: Callable[[Array], Array],
-    grads: Gradients,
-) -> None:
-    """Write the gradients of the weights by example, of all rows; `padded` makes them [T, B, ·]."""
-    compute, terms = compute_dtype(x.dtype), []
-    if grads.vectors is not None:
-        wide = [each(a, lambda s: cast(s, compute)) for a in (saved, before)]
-        terms = cell.terms(*wide, [cast(d, compute) for d in deltas])  # type: ignore[attr-defined]
-    operands = _operands(xp, cell, x, before.h, saved)
-    parts = ([padded(a) for a in arrays] for arrays in (operands, deltas, terms))
-    by_example.write(xp, cell, by_example.Rows(*parts), grads)
-
-
-def _operands(xp: ModuleType, cell: Cell, x: Array, h_before: Array, saved: Any) -> list[Array]:
-    """Return what the inputs and the recurrent matrices multiplied, of some rows."""
-    operand = operand_dtype(xp, x.dtype)
-    h_before = cast(h_before, operand)
-    operands = [h_before] * len(cell.recurrent)
-    if (of_cell := getattr(cell, "operands", None)) is not None:
-        operands = of_cell(saved, h_before)
-    return [cast(x, operand)] * len(cell.inputs) + operands
+        by_example.take_rows(xp, cell, layer, whole, grads)
 
 
 def _weight_gradients(
@@ -511,7 +485,7 @@ def _weight_gradients(
     scratch: Scratch | None = None,
 ) -> None:
     """Write the gradients of matrices and biases of some rows or, with memory for it, add them."""
-    operands = _operands(xp, cell, x, h_before, saved)
+    operands = by_example.operands(xp, cell, x, h_before, saved)
     weights = (*cell.inputs, *cell.recurrent)
     for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
         if grad is not None:
@@ -565,7 +539,7 @@ def input_gradient(
 def step_gradient(
     xp: ModuleType,
     cell: Cell,
-    step: Step,
+    step: SavedStep,
     given: Any,
     carried: Any,
     vectors: Array | None = None,
@@ -589,8 +563,8 @@ def step_gradient(
     """
     B, dtype = len(step.saved[0]), step.saved[0].dtype
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
-    recurrence = steps_of(xp, cell, compute, "backward_step")
-    if xp is np and B and compute.kind == "f" and hasattr(recurrence, "backward_step"):
+    recurrence, kind = implementation(xp, cell, B, dtype, "backward", single=True)
+    if kind == "step":
         for state, g in zip(carried, given, strict=True):
             if g is not None:
                 state += g
@@ -628,7 +602,7 @@ def step_gradient(
 def _step_gradient(
     recurrence: Any,
     cell: Cell,
-    step: Step,
+    step: SavedStep,
     carried: Any,
     vectors: Array | None,
     x_grad: Array | None,
@@ -666,7 +640,7 @@ def backward_step(
     xp: ModuleType,
     cell: Cell,
     x: Array,
-    step: Step,
+    step: SavedStep,
     given: Any,
     carried: Any,
     grads: Gradients,
@@ -675,7 +649,7 @@ def backward_step(
     vectors = grads.vectors if grads.by == "sum" else None
     deltas = step_gradient(xp, cell, step, given, carried, vectors, grads.x)
     if grads.by in ("examples", "norms"):
-        _take_by_example(xp, cell, x, step.before, step.saved, deltas, lambda a: a[None], grads)
+        by_example.take(xp, cell, x, step.before, step.saved, deltas, lambda a: a[None], grads)
     elif grads.by == "sum":
         added = Scratch(xp, compute_dtype(x.dtype)) if grads.adds else None
         _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads, added)

@@ -375,13 +375,13 @@ class Packing(Rows):
         return self._xp.asarray((steps[:, None] * B + np.arange(B)).reshape(-1))
 
     @property
-    def moves(self) -> bool:
+    def reorders(self) -> bool:
         """Whether rows lie elsewhere than in the padded array."""
         return self._backwards or self._segments is not None
 
     def like(self, a: Array) -> Array:
         """Return memory for the rows of a new a[T, B, K]: `a` itself where they do not move."""
-        if not self.moves:
+        if not self.reorders:
             return a
         rows: Array = self._xp.empty((self.rows, a.shape[2]), a.dtype)
         return rows

@@ -19,7 +19,7 @@ from .._arrays import (
 from ..cells.contract import Gradients, columns_of, each
 from . import layer as _layer
 from . import recompute
-from .layer import Layer, Step
+from .layer import Layer, SavedStep
 from .packing import Packing
 from .recompute import Kept
 
@@ -38,12 +38,17 @@ class Extent(NamedTuple):
     resets: NDArray[np.bool_] | None = None
     reverse: bool = False
 
+    def whole(self, T: int) -> bool:
+        """Return whether all steps are computed, in their order."""
+        marked = self.lengths is not None or self.resets is not None
+        return self.steps == T and not (marked or self.reverse)
+
     def packing(self, xp: ModuleType, B: int) -> Packing:
         """Return the sequences without padding."""
         return Packing(xp, self.steps, B, self.lengths, self.resets, self.reverse)
 
 
-class Again(NamedTuple):
+class Recomputed(NamedTuple):
     """In place of what the steps save: some of their states, and the cell that makes the rest."""
 
     cell: Cell  # of the forward pass
@@ -55,7 +60,7 @@ class Padded(NamedTuple):
 
     x: Array  # [T, B, I]
     first: Any  # the states before the first step, [B, ·]
-    saved: Any  # the cell's Saved, [T, B, ·] each; for a gradient it may be an Again
+    saved: Any  # the cell's Saved, [T, B, ·] each; for a gradient it may be a Recomputed
     extent: Extent | None = None
 
 
@@ -66,7 +71,7 @@ def of_dtype(dtype: np.dtype[Any], padded: Padded) -> Padded:
     x, first, saved, extent = padded
     (x,) = cast_all(dtype, x)
     first = first._make(cast_all(dtype, *first))
-    if isinstance(saved, Again):
+    if isinstance(saved, Recomputed):
         every, states = saved.kept
         kept = Kept(every, states._make(cast_all(dtype, *states)))
         return Padded(x, first, saved._replace(kept=kept), extent)
@@ -97,7 +102,7 @@ def check_extent(
     )
 
 
-def _plain(xp: ModuleType, states: Any) -> Any:
+def _for_kernels(xp: ModuleType, states: Any) -> Any:
     """Return states as the kernels need them."""
     return each(states, np.asarray if xp is np else lambda s: contiguous(xp, s))
 
@@ -105,7 +110,7 @@ def _plain(xp: ModuleType, states: Any) -> Any:
 def _layer_of(
     xp: ModuleType, padded: Padded, extent: Extent, packing: Packing, saved: Any
 ) -> Layer:
-    first = each(_plain(xp, padded.first), packing.enter)
+    first = each(_for_kernels(xp, padded.first), packing.enter)
     x = packing.pack(contiguous(xp, padded.x[: extent.steps]))
     return Layer(x, first, packing, saved)
 
@@ -114,14 +119,14 @@ def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
     """Run a cell; padded.saved, new arrays in C order, is written, zeros where nothing is."""
     x, first, outputs, extent = padded
     if extent is None:
-        _layer.forward_step(xp, cell, contiguous(xp, x), _plain(xp, first), outputs)
+        _layer.forward_step(xp, cell, contiguous(xp, x), _for_kernels(xp, first), outputs)
         return
     packing, steps = extent.packing(xp, x.shape[1]), extent.steps
     if steps < len(x):
         for a in outputs:
             a[steps:] = 0
         outputs = type(outputs)._make([a[:steps] for a in outputs])
-    if not packing.moves:
+    if not packing.reorders:
         _layer.forward(xp, cell, _layer_of(xp, padded, extent, packing, outputs))
         return
     saved = type(outputs)._make([packing.like(a) for a in outputs])
@@ -140,7 +145,7 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
         if every > 1:
             return packed[xp.asarray(kept)]
         # h has memory of its own, and the caller mostly keeps it. The others share theirs.
-        return packed if a is states.h or packing.moves else packed.copy()
+        return packed if a is states.h or packing.reorders else packed.copy()
 
     return Kept(every, each(states, rows))
 
@@ -168,7 +173,7 @@ def backward(
     Parameters
     ----------
     padded
-        What `forward` read and left, or in its place an Again with what `keep` returned.
+        What `forward` read and left, or in its place a Recomputed with what `keep` returned.
     given : [T, B, ·]
         The gradients of each step's states; each may be None.
     grads
@@ -182,17 +187,17 @@ def backward(
             given = type(first)._make([None] * len(first))
         else:
             carried = each(first, lambda s: xp.zeros(s.shape, compute))
-        step = Step(_plain(xp, outputs), _plain(xp, first))
+        step = SavedStep(_for_kernels(xp, outputs), _for_kernels(xp, first))
         grads = Gradients(xp.empty(x.shape, dtype), *grads[1:])
         x = contiguous(xp, x)
-        _layer.backward_step(xp, cell, x, step, _plain(xp, given), carried, grads)
+        _layer.backward_step(xp, cell, x, step, _for_kernels(xp, given), carried, grads)
         return grads.x, carried
     packing, steps = extent.packing(xp, x.shape[1]), extent.steps
-    moves, again = packing.moves, isinstance(outputs, Again)
+    reorders, again = packing.reorders, isinstance(outputs, Recomputed)
 
     def packed(a: Array) -> Array:
         a = contiguous(xp, a if steps == len(x) else a[:steps])
-        return packing.pack(a) if moves or again else a
+        return packing.pack(a) if reorders or again else a
 
     saved = outputs.kept if again else each(outputs, packed)
     layer = _layer_of(xp, padded, extent, packing, saved)
@@ -200,15 +205,17 @@ def backward(
     x_grad = xp.empty(x.shape, dtype)
     x_grad[steps:] = 0
     rows = packing.like(x_grad[:steps])
-    rows = rows if moves else packing.pack(rows)
+    rows = rows if reorders else packing.pack(rows)
     given, grads = each(given, packed), grads._replace(x=rows)
     if again:
         n, H = recompute.largest(xp, cell, packing, outputs.kept.every, dtype), first.h.shape[1]
         memory = [xp.empty((n, k), dtype) for k in columns_of(cell.Saved, H, H)]
-        recompute.backward(xp, (cell, outputs.cell), layer, given, carried, grads, memory)
+        cells = cell, outputs.cell
+        for cut in recompute.backward(xp, cells, layer, given, carried, grads, memory):
+            _layer.backward(xp, cell, *cut)
     else:
         _layer.backward(xp, cell, layer, given, carried, grads)
-    if moves:
+    if reorders:
         packing.unpack(rows, x_grad[:steps])
         carried = each(carried, packing.enter_grad)
     return x_grad, carried

@@ -18,7 +18,7 @@ import numpy as np
 from .._arrays import compute_dtype
 from ..cells.contract import each
 from . import layer as _layer
-from .layer import Layer
+from .layer import Layer, implementation
 from .products import block_rows
 
 if TYPE_CHECKING:
@@ -75,6 +75,15 @@ class Taken:
             self._put(rows, values)
 
 
+class Cut(NamedTuple):
+    """A layer of some steps, and its gradients: what `layer.backward` takes."""
+
+    layer: Layer
+    given: Any
+    carried: Any
+    grads: Gradients
+
+
 class _Piece(NamedTuple):
     """Consecutive steps, their rows, and those of the kept states that they leave."""
 
@@ -109,7 +118,7 @@ def _pieces(
 ) -> Iterator[_Piece]:
     """Yield the pieces in order: as many steps as a multiple of `every`, but the last."""
     starts, most = rows.starts, block_rows(xp)
-    if _layer.one_call(xp, cell, min(rows.rows, most), dtype):
+    if implementation(xp, cell, min(rows.rows, most), dtype, "forward").kind == "layer":
         most *= _BLOCKS
     batches = starts[1:] - starts[:-1]
     t0 = kept = 0
@@ -175,90 +184,64 @@ def backward(
     carried: Any,
     grads: Gradients,
     memory: Sequence[Array],
-) -> None:
+) -> Iterator[Cut]:
     """
-    The gradient of a layer: see `layer.backward`.
+    Cut a layer into pieces, the last first: for each, what `layer.backward` is to compute.
 
     Parameters
     ----------
     cells
         Of the gradient; and of the forward pass, which may have attributes that the other has not.
     layer
-        What `forward` read and left. Unless gradients are by example, its x, given.h and grads.x
-        may be a Taken.
+        What `forward` read and left, or what `layer.forward` did, and all of it was saved. Unless
+        gradients are by example, its x, given.h and grads.x may be a Taken.
     memory
-        For what the steps of the largest piece save.
+        For what the steps of the largest piece save, where not all of it was.
     """
-    (cell, again), x = cells, layer.x
-    pieces = list(_pieces(xp, cell, layer.packing, layer.saved.every, x.dtype))
-    if not pieces:
-        nothing = layer._replace(saved=cell.Saved(*memory))
-        _layer.backward(xp, cell, nothing, given, carried, grads)
-        return
-    if grads.by in ("examples", "norms"):  # All steps are needed at once.
-        saved = cell.Saved(*(xp.empty((len(x), a.shape[1]), a.dtype) for a in memory))
-        for piece in pieces:
-            some = cell.Saved(*(a[piece.rows] for a in saved))
-            _again(xp, again, layer, piece, some)
-        _layer.backward(xp, cell, layer._replace(saved=saved), given, carried, grads)
-        return
+    (cell, again), (x, first, rows, kept) = cells, layer
+    computes = isinstance(kept, Kept)
+    if not computes:
+        kept = Kept(1, cell.states(layer.saved))
+    pieces = list(_pieces(xp, cell, rows, kept.every, x.dtype))
+    at_once = computes and grads.by in ("examples", "norms")
+    if at_once and pieces:
+        memory = [xp.empty((len(x), a.shape[1]), a.dtype) for a in memory]
     for piece in reversed(pieces):
-        saved = cell.Saved(*(a[: piece.rows.stop - piece.rows.start] for a in memory))
-        of_piece = _again(xp, again, layer, piece, saved)
-        adds = grads.adds or piece is not pieces[-1]
-        _backward_piece(xp, cell, of_piece, piece, given, carried, grads._replace(adds=adds))
-
-
-def backward_of_all(
-    xp: ModuleType, cell: Cell, layer: Layer, given: Any, carried: Any, grads: Gradients
-) -> None:
-    """
-    The gradient of a layer whose steps have saved all, in pieces: see `layer.backward`.
-
-    layer.x, given.h and grads.x may be a Taken.
-    """
-    x, first, rows, saved = layer
-    kept = Kept(1, cell.states(saved))
-    pieces = list(_pieces(xp, cell, rows, 1, x.dtype))
-    if not pieces:
-        _layer.backward(xp, cell, layer, given, carried, grads)
-    for piece in reversed(pieces):
-        part = rows.part(piece.steps.start, piece.steps.stop)
+        part, saved = rows.part(piece.steps.start, piece.steps.stop), layer.saved
+        here = piece.rows if at_once or not computes else slice(0, part.rows)
+        saved = (
+            type(saved)._make([a[here] for a in saved])
+            if not computes
+            else cell.Saved(*(a[here] for a in memory))
+        )
         entering = _entering(rows, piece, kept, first, part.sequences)
-        of_piece = Layer(x[piece.rows], entering, part, each(saved, lambda s, p=piece: s[p.rows]))  # type: ignore[misc]
-        adds = grads.adds or piece is not pieces[-1]
-        _backward_piece(xp, cell, of_piece, piece, given, carried, grads._replace(adds=adds))
+        of_piece = Layer(x[piece.rows], entering, part, saved)
+        if computes:
+            _compute_again(xp, again, of_piece, kept, piece)
+        if at_once:
+            continue
+        into = grads.x[piece.rows]
+        yield Cut(
+            of_piece,
+            each(given, lambda g, p=piece: g[p.rows]),  # type: ignore[misc]
+            each(carried, lambda s, n=part.sequences: s[:n]),  # type: ignore[misc]
+            grads._replace(x=into, adds=grads.adds or piece is not pieces[-1]),
+        )
+        if isinstance(grads.x, Taken):
+            grads.x.put(piece.rows, into)
+    if at_once or not pieces:
+        whole = layer._replace(saved=cell.Saved(*memory)) if computes else layer
+        yield Cut(whole, given, carried, grads)
 
 
-def _backward_piece(
-    xp: ModuleType,
-    cell: Cell,
-    layer: Layer,
-    piece: _Piece,
-    given: Any,
-    carried: Any,
-    grads: Gradients,
-) -> None:
-    """The gradient of a piece, of what belongs to all rows."""
-    n, into = layer.packing.sequences, grads.x[piece.rows]
-    of_piece = each(given, lambda g: g[piece.rows])
-    running = each(carried, lambda s: s[:n])
-    _layer.backward(xp, cell, layer, of_piece, running, grads._replace(x=into))
-    if isinstance(grads.x, Taken):
-        grads.x.put(piece.rows, into)
-
-
-def _again(xp: ModuleType, cell: Cell, layer: Layer, piece: _Piece, saved: Any) -> Layer:
-    """Compute what the steps of a piece save; return the piece as a layer."""
-    x, first, rows, (every, kept) = layer
-    part = rows.part(piece.steps.start, piece.steps.stop)
-    entering = _entering(rows, piece, layer.saved, first, part.sequences)
-    of_piece = Layer(x[piece.rows], entering, part, saved)
-    if every == 1 and not _layer.one_call(xp, cell, part.rows, x.dtype):
-        _all_at_once(xp, cell, of_piece, each(kept, lambda s: s[piece.rows]))
+def _compute_again(xp: ModuleType, cell: Cell, layer: Layer, kept: Kept, piece: _Piece) -> None:
+    """Compute what the steps of a piece save."""
+    part = layer.packing
+    kind = implementation(xp, cell, part.rows, layer.x.dtype, "forward").kind
+    if kept.every == 1 and kind != "layer":
+        _all_at_once(xp, cell, layer, each(kept.states, lambda s: s[piece.rows]))
     else:
-        _layer.forward(xp, cell, of_piece)
-    return of_piece
+        _layer.forward(xp, cell, layer)
 
 
 def _entering(rows: Rows, piece: _Piece, saved: Kept, first: Any, n: int) -> Any:

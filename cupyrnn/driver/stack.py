@@ -131,7 +131,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
             values = _drop(values, mask, sizes)
         if not h:
             # Of the last layer it is made where it is returned, if it can be.
-            made = layer == net.L - 1 and net.D == 1 and not packing.moves
+            made = layer == net.L - 1 and net.D == 1 and not packing.reorders
             shape = packing.rows, widths[1]
             h = [packing.pack(output) if made else xp.empty(shape, dtype) for _ in range(net.D)]
         for d in range(net.D):
@@ -228,20 +228,21 @@ class _Direction(NamedTuple):
         x: Any = Taken(self.x, dtype, n)
         given: Any = None if self.layer.given is None else Taken(self.given, dtype, n)
         into: Any = Taken(self.memory, self.layer.made.dtype, n, self.put)
-        moves = leaves.net.D > 1 or packing.moves
-        whole = grads.by in ("examples", "norms") or not moves or n <= block_rows(xp)
+        reorders = leaves.net.D > 1 or packing.reorders
+        whole = grads.by in ("examples", "norms") or not reorders or n <= block_rows(xp)
         if whole:
             rows = slice(0, n)
             x, given, into = (a if a is None else a[rows] for a in (x, given, into))
         layer, grads = Layer(x, first, packing, saved), grads._replace(x=into)
         states = first._make([given, *[None] * (len(first) - 1)])
-        if leaves.every is not None:
-            steps = memory(self.n)
-            recompute.backward(xp, (cell, again[self.n]), layer, states, carried, grads, steps)
-        elif whole:
+        every = leaves.every
+        both = cell, cell if every is None else again[self.n]
+        steps = [] if every is None else memory(self.n)
+        if whole and every is None:
             _layer.backward(xp, cell, layer, states, carried, grads)
         else:
-            recompute.backward_of_all(xp, cell, layer, states, carried, grads)
+            for cut in recompute.backward(xp, both, layer, states, carried, grads, steps):
+                _layer.backward(xp, cell, *cut)
         if whole:
             self.put(rows, into)
 

@@ -78,10 +78,28 @@ class LSTMForm(Form):
             check_forget_bias(op, bias, order) if forward else 0.0,
         )
 
-    def cell(self, xp: ModuleType, weights: Any, attributes: LSTMAttributes) -> LSTM:
+    def made(self, weights: Any, attributes: LSTMAttributes) -> tuple[Array, ...]:
+        """Return what a cell has that is no part of its weights: the bias with that of f."""
+        _, order, _, forget_bias = attributes
+        b = weights.b
+        if b is None or forget_bias == 0:
+            return ()
+        H = len(b) // 4
+        start, b = COLUMNS[order][2] * H, b.copy()
+        b[start : start + H] += forget_bias
+        return (b,)
+
+    def cell(
+        self,
+        xp: ModuleType,
+        weights: Any,
+        attributes: LSTMAttributes,
+        made: tuple[Array, ...] | None = None,
+    ) -> LSTM:
         """Return the cell; backwards b may be None."""
-        clip, order, gate, forget_bias = attributes
+        clip, order, gate, _ = attributes
         w, b, *others = weights
+        (b,) = (self.made(weights, attributes) if made is None else made) or (b,)
         wci, wcf, wco, w_p = (*others, None, None, None, None)[:4]
         H = w.shape[1] // 4
         P = H if w_p is None else w_p.shape[1]
@@ -90,9 +108,6 @@ class LSTMForm(Form):
         widths: tuple[int, ...] = (4 * H,)
         if w_p is not None:
             recurrent, widths = (*recurrent, Weight(w_p, P, of=1)), (4 * H, P)
-        if b is not None and forget_bias != 0:
-            start, b = COLUMNS[order][2] * H, b.copy()
-            b[start : start + H] += forget_bias
         peephole = None if wci is None else (wci, wcf, wco)
         return LSTM(inputs, recurrent, widths, b, COLUMNS[order], peephole, clip, gate)
 
@@ -136,7 +151,17 @@ class GRUForm(Form):
         check_choice(op, "gate_order", given.gate_order, tuple(COLUMNS))
         return check_gate(op, given.recurrent_activation)
 
-    def cell(self, xp: ModuleType, weights: Any, attributes: HardSigmoid | None) -> GRU:
+    def made(self, weights: Any, attributes: HardSigmoid | None) -> tuple[Array, ...]:
+        """Return nothing: all that a cell has is part of its weights."""
+        return ()
+
+    def cell(
+        self,
+        xp: ModuleType,
+        weights: Any,
+        attributes: HardSigmoid | None,
+        made: tuple[Array, ...] | None = None,
+    ) -> GRU:
         """Return the cell; backwards the biases may be None."""
         w_ru, w_c, b_ru, b_c = weights
         H = w_c.shape[1]
@@ -177,6 +202,7 @@ class LSTMCall(NamedTuple):
     attributes: LSTMAttributes
     dtype: np.dtype[Any]
     plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
+    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
 
 
 _INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES)
@@ -198,13 +224,14 @@ def check_lstm(
     input of the forward op is a state of shape (lead, H).
     """
     key = signature((op, use_peephole, *attributes), (*required.values(), *optional.values()))
-    found = _SETTLED.get(key)
+    found, plans = _SETTLED.get(key) or (None, None)
     if found is None:
         found = _check_lstm(op, lead, required, optional, attributes, use_peephole)
-        _SETTLED.keep(key, found)
+        _SETTLED.keep(key, (found, {}))
     xp, wanted, checked, dtype = found
     peephole = (optional["wci"], optional["wcf"], optional["wco"]) if wanted else (None,) * 3
-    return xp, LSTMCall(peephole, checked, dtype, key is not None and dtype.char in "fd")
+    plain = key is not None and dtype.char in "fd"
+    return xp, LSTMCall(peephole, checked, dtype, plain, plans if plain else None)
 
 
 def _check_lstm(

@@ -24,6 +24,14 @@ def check_weight_gradients(op: str, weight_gradients: str) -> str:
     return check_choice(op, "weight_gradients", weight_gradients, _WAYS)
 
 
+def zeros_of(xp: ModuleType, by: str, dtype: np.dtype[Any], n: int, B: int) -> Any:
+    """Return the gradient of a vector of n weights that are not used."""
+    shape = {"sum": (n,), "examples": (B, n), "norms": (B,), "none": None}[by]
+    return (
+        None if shape is None else xp.zeros(shape, compute_dtype(dtype) if by == "norms" else dtype)
+    )
+
+
 def _is_whole(a: Array) -> bool:
     """Return whether an array is in C order, without gaps."""
     return a.flags.c_contiguous
@@ -135,12 +143,6 @@ class OfWeights:
             sums=None if made.sums is None else [in_order(a, _is_whole) for a in made.sums],
             vectors=in_order(made.vectors, _is_whole),
         )
-
-    def zeros(self, n: int, B: int) -> Any:
-        """Return the gradient of a vector of n weights that are not used."""
-        shape = {"sum": (n,), "examples": (B, n), "norms": (B,), "none": None}[self._by]
-        dtype = compute_dtype(self._dtype) if self._by == "norms" else self._dtype
-        return None if shape is None else self._xp.zeros(shape, dtype)
 
     def finished(self) -> Any:
         """Return what has been written: in the dtype of the call but for norms."""

@@ -399,10 +399,10 @@ def test_the_functions_beside_a_class_in_a_script() -> None:
     source = (Path(__file__).parents[1] / "new_cells/cells/indrnn.py").read_text(encoding="utf-8")
     source += """
 cell = IndRNN((Weight(np.ones((1, 1)), 1),), (1,), np.ones(1), np.zeros(1))
-from cupyrnn.driver.layer import steps_of
+from cupyrnn.driver.layer import implementation
 import sys
-assert steps_of(np, cell, np.dtype(float)) is sys.modules["__main__"]
-assert steps_of(None, cell, np.dtype(float)) is None
+for xp, module in ((np, sys.modules["__main__"]), (None, None)):
+    assert implementation(xp, cell, 1, np.dtype(float), "forward").module is module
 """
     done = subprocess.run([sys.executable, "-"], input=source, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr

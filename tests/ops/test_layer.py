@@ -303,5 +303,6 @@ def test_rooms_are_found_by_the_name_of_the_cells_file(
     """Of a cell that is not compiled, NumPy's steps run, also where Numba is installed."""
     cell = cell_of(np, problem(np.random.default_rng(0), (1, 1, 2, 3)))
     for dtype in map(np.dtype, ("float32", "float64", "complex128")):
-        assert _layer.steps_of(np, cell, dtype) is indrnn
-        assert _layer.steps_of(cupy_on_cpu, cell, dtype) is indrnn_kernels
+        for xp, module in ((np, indrnn), (cupy_on_cpu, indrnn_kernels)):
+            found = _layer.implementation(xp, cell, 6, dtype, "forward")
+            assert found == (module, "steps")

@@ -22,8 +22,9 @@ from cupyrnn.driver.pages import page_of
 
 # The name of where the steps of a plain LSTM are.
 ROOM = (
-    "cupyrnn.driver.layer.steps_of("
-    "np, cupyrnn.cells.lstm.LSTM((), (), (), None, (0, 1, 2, 3)), np.dtype('d')).__name__"
+    "cupyrnn.driver.layer.implementation("
+    "np, cupyrnn.cells.lstm.LSTM((), (), (4,), None, (0, 1, 2, 3)), 1, np.dtype('d'), 'forward'"
+    ").module.__name__"
 )
 
 

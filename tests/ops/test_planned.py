@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from problems import grus, lstms
 
 import cupyrnn
 from cupyrnn import _arrays, _net
@@ -28,7 +29,7 @@ def problem(
     """Return the arguments of a call, and the gradients of what it returns."""
     T, B, I, H = shape
     rng = np.random.default_rng(seed)
-    P = attributes.get("num_proj") or H
+    P, D = attributes.get("num_proj") or H, 1 + (attributes.get("direction") == "bidirectional")
 
     def draw(*shape: int) -> Any:
         return (rng.standard_normal(shape) / 2).astype(dtype)
@@ -36,10 +37,11 @@ def problem(
     is_lstm = attributes.get("rnn_mode", "lstm") == "lstm"
     of_size = {n: a for n, a in attributes.items() if n != "recurrent_activation"}
     size = cupyrnn.cudnn_rnn_params_size(L, H, I, **of_size)
-    c = draw(L, B, H) if is_lstm else None
-    net = {"input": draw(T, B, I), "input_h": draw(L, B, P), "input_c": c, "params": draw(size)}
-    given = {"output_backprop": draw(T, B, P), "output_h_backprop": draw(L, B, P)}
-    given["output_c_backprop"] = draw(L, B, H) if is_lstm else None
+    of_h, of_c = (L * D, B, P), (L * D, B, H)
+    c = draw(*of_c) if is_lstm else None
+    net = {"input": draw(T, B, I), "input_h": draw(*of_h), "input_c": c, "params": draw(size)}
+    given = {"output_backprop": draw(T, B, D * P), "output_h_backprop": draw(*of_h)}
+    given["output_c_backprop"] = draw(*of_c) if is_lstm else None
     return {**net, **attributes}, given
 
 
@@ -58,8 +60,9 @@ def equal(actual: list[Any], expected: list[Any]) -> None:
 def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What has been computed as it was laid out, forward or backward."""
     del compiled_loops
-    op = importlib.import_module("cupyrnn.cudnn_rnn")
-    monkeypatch.setattr(op, "_SETTLED", _arrays.Settled())
+    for op in ("cudnn_rnn", "gru", "weights.block_forms"):
+        module = importlib.import_module(f"cupyrnn.{op}")
+        monkeypatch.setattr(module, "_SETTLED", _arrays.Settled())
     called: list[str] = []
     for kind in (planned.Forward, planned.Backward):
 
@@ -76,12 +79,13 @@ def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[s
 def unplanned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """`both`, nothing of it laid out once."""
 
-    def run(*args: Any, **kwargs: Any) -> list[Any]:
+    def without(*args: Any, run: Callable[..., list[Any]] = both, **kwargs: Any) -> list[Any]:
         with monkeypatch.context() as patch:
-            patch.setattr(_net.Plans, "find", lambda *_: None)
-            return both(*args, **kwargs)
+            patch.setattr(planned, "find", lambda *_: None)
+            patch.setattr(_net, "find", lambda *_: None)
+            return run(*args, **kwargs)
 
-    return run
+    return without
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -95,8 +99,11 @@ def unplanned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
         {"rnn_mode": "rnn_relu"},
         {"num_proj": 3},
         {"recurrent_activation": "hard_sigmoid_0.2"},
+        {"rnn_mode": "gru"},
+        {"rnn_mode": "gru", "direction": "bidirectional"},
+        {"num_proj": 3, "direction": "bidirectional"},
     ],
-    ids=["lstm", "rnn_tanh", "rnn_relu", "projection", "hard"],
+    ids=["lstm", "rnn_tanh", "rnn_relu", "projection", "hard", "gru", "gru both", "lstm both"],
 )
 def test_the_bits_are_those_of_calls_that_are_not_planned(
     shape: tuple[int, ...],
@@ -107,13 +114,70 @@ def test_the_bits_are_those_of_calls_that_are_not_planned(
     unplanned: Callable[..., list[Any]],
 ) -> None:
     if shape[-1] <= attributes.get("num_proj", 0):
-        attributes = {"num_proj": 1} if shape[-1] > 1 else {}
+        attributes = {**attributes, "num_proj": int(shape[-1] > 1)}
     for seed in range(3):  # other numbers in other memory
         net, given = problem(shape, L, dtype, seed, **attributes)
         expected = unplanned(net, given)
         plans.clear()
         equal(both(net, given), expected)
         assert plans == WHOLE
+
+
+def block(
+    op: str, shape: tuple[int, ...], dtype: str, seed: int, order: str, missing: str, **said: Any
+) -> Callable[[], list[Any]]:
+    """Return a call of a block op and of its gradient, for arrays in an order of memory."""
+    rng = np.random.default_rng(seed)
+    if op == "block_gru":
+        inputs, said = grus.problem(rng, shape, dtype), {}
+        grads: Any = grus.grads
+        given = [rng.standard_normal((*shape[:2], shape[3])).astype(dtype)]
+    else:
+        inputs, grads = lstms.problem(rng, shape, said.pop("peephole", False), dtype), lstms.grads
+        given = [rng.standard_normal((*shape[:2], shape[3])).astype(dtype) for _ in range(2)]
+        given = [None if n == missing else g for n, g in zip(("cs", "h"), given, strict=True)]
+    lay = {"C": np.ascontiguousarray, "F": np.asfortranarray}.get(
+        order, lambda a: np.repeat(a, 2, -1)[..., ::2]
+    )
+    inputs = {n: lay(a) for n, a in inputs.items()}
+
+    def run() -> list[Any]:
+        out = getattr(cupyrnn, op)(**inputs, **said)
+        back = {n: a for n, a in said.items() if n != "forget_bias"}
+        return [*out, *grads(cupyrnn, inputs, out, *given, **back)]
+
+    return run
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("order", ["C", "F", "gaps"])
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        ("block_gru", {}),
+        ("block_lstm", {"missing": "cs"}),
+        ("block_lstm", {"peephole": True, "cell_clip": 0.2, "forget_bias": 0.5}),
+        ("block_lstm", {"gate_order": "ifco", "missing": "h", "forget_bias": 0.5}),
+        ("block_lstm", {"recurrent_activation": "hard_sigmoid_1/6", "missing": "h"}),
+    ],
+)
+def test_block_ops(
+    op: str,
+    said: Net,
+    order: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    plans: list[str],
+    unplanned: Callable[..., list[Any]],
+) -> None:
+    for seed in range(3):
+        run = block(op, shape, dtype, seed, order, **{"missing": "", **said})
+        expected = unplanned(run=run)
+        plans.clear()
+        equal(run(), expected)
+        equal(run(), expected)
+        assert plans == WHOLE * 2 or order == "gaps"  # which no loop reads as they lie
 
 
 def test_the_first_layer_may_have_no_matrix(

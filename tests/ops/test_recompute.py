@@ -667,5 +667,6 @@ def test_errors_of_block_ops(name: str, rng: np.random.Generator) -> None:
             with pytest.raises(TypeError, match="through_clip is True, but the call has no"):
                 pullback(**gradients, through_clip=True)
         else:
-            with pytest.raises(ValueError, match=rf"^{its}: weight_gradients is 'all', expected"):
+            of_op = f"pullback of {op.__name__}"
+            with pytest.raises(ValueError, match=rf"^{of_op}: weight_gradients is 'all', expected"):
                 pullback(**gradients, weight_gradients="all")
