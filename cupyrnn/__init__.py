@@ -232,7 +232,9 @@ _RARE = (
     "weights.torch",
 )
 
-if not TYPE_CHECKING:  # or every name would be one, for a type checker
+if TYPE_CHECKING:
+    from .cells import reference as reference
+else:  # or every name would be one, for a type checker
 
     def __getattr__(name: str) -> object:
         """Import the modules that are not needed by all when they are first used."""

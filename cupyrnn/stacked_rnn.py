@@ -266,7 +266,13 @@ def _cells_of(call: _Call, weights: Sequence[Any], attributes: Any) -> list[Any]
     """Return the cells of all layers and directions."""
     xp, dtype = call.run.xp, call.run.dtype
     cells = [call.form.cell(xp, prepared(xp, entry, dtype), attributes) for entry in weights]
-    if xp is not np and page_of(type(cells[0]), "kernels") is None:
+    kind = type(cells[0])
+    if page_of(kind, "cells") is None:
+        raise TypeError(
+            f"stacked_rnn: {kind.__qualname__} has no forward_steps, expected a method of the class"
+            f" or a function of its module, {kind.__module__}"
+        )
+    if xp is not np and page_of(kind, "kernels") is None:
         raise TypeError(
             f"stacked_rnn: input is a cupy.ndarray, expected a numpy.ndarray: {call.form.name} has"
             " no CUDA functions"

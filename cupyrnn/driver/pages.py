@@ -24,12 +24,13 @@ def page_of(cell: type, room: str) -> Any:
         ``package.compiled.name``, where there are such modules.
     """
     if room == "cells":
-        return cell if hasattr(cell, "forward_steps") else sys.modules[cell.__module__]
+        found = (cell, sys.modules.get(cell.__module__))
+        return next((page for page in found if hasattr(page, "forward_steps")), None)
     given = getattr(cell, room, None)
     if given is not None:
         return importlib.import_module(given) if isinstance(given, str) else given
-    package, found, name = cell.__module__.rpartition(".cells.")
-    if not found:
+    package, is_beside, name = cell.__module__.rpartition(".cells.")
+    if not is_beside:
         return None
     beside = f"{package}.{room}.{name}"
     try:

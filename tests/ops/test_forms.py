@@ -27,6 +27,7 @@ from new_cells.slstm import SLSTM, SLSTMParams
 import cupyrnn
 from cupyrnn import PeepholeLSTMParams
 from cupyrnn.driver import layer as _layer
+from cupyrnn.driver.pages import page_of
 
 # T, B, I, H, L, D
 SIZES = (6, 4, 3, 5, 2, 2)
@@ -362,7 +363,7 @@ def test_a_cell_in_vectors(
     for n, (a, e) in enumerate(zip(run(), expected, strict=True)):
         assert_close(a, e, dtype, f"result {n}", at_least=1.0)
     assert calls
-    assert _layer.page_of(CIFG, "compiled") is page
+    assert page_of(CIFG, "compiled") is page
 
 
 FILES = {"mgu": "MGU", "cifg": "CIFG", "slstm": "SLSTM", "layer_norm_lstm": "LayerNormLSTM"}
@@ -392,6 +393,16 @@ def test_a_cell_is_one_file_anywhere(name: str, rng: np.random.Generator) -> Non
         *(p(output_backprop=dy).weights_backprop[0] for p in (pullback, pullback_same)), strict=True
     ):
         np.testing.assert_array_equal(a, e)
+
+
+def test_a_cell_without_functions(rng: np.random.Generator, monkeypatch: Any) -> None:
+    arrays = problem(rng, "CIFG")
+    monkeypatch.delattr(CIFG, "forward_steps")
+    page_of.cache_clear()
+    message = "stacked_rnn: CIFG has no forward_steps, expected a method of the class or a function"
+    with pytest.raises(TypeError, match=f"^{message} of its module, new_cells.cifg$"):
+        cupyrnn.stacked_rnn(*arguments("CIFG", arrays, CIFGParams), direction="bidirectional")
+    page_of.cache_clear()
 
 
 def test_the_functions_beside_a_class_in_a_script() -> None:
