@@ -1,10 +1,11 @@
 """Run notebooks and store what they show, each figure with a palette of 256 colors.
 
     python -m pip install '.[notebooks,numba]'
-    python notebooks/execute.py [NAME.ipynb ...]
+    python notebooks/execute.py [--pictures] [NAME.ipynb ...]
 
 runs those named, or all, each from top to bottom in a process of its own, and writes them in place.
-A figure so stored takes a third of the bytes. The figures that README shows go to img/ as well.
+A figure so stored takes a third of the bytes. The figures that README shows go to img/ as well;
+with --pictures nothing is run, and they are made of what the notebooks store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbclient import NotebookClient
 from PIL import Image
 
 HERE = Path(__file__).parent
@@ -27,6 +27,8 @@ PICTURES = {
     "03_variable_lengths": 2,
     "04_bring_your_weights": 0,
     "05_speed_and_scale": 0,
+    "06_second_derivatives": 2,
+    "07_a_published_model": 1,
 }
 WIDTH = 780  # of the pictures, which README shows at a third of it
 
@@ -42,8 +44,18 @@ def small(png: bytes, width: int | None = None) -> bytes:
     return content.getvalue()
 
 
+def stored(path: Path) -> list[bytes]:
+    """Return the figures that a notebook stores."""
+    notebook: Any = nbformat.read(path, as_version=4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    pngs = [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
+    return [base64.b64decode(png) for png in pngs]
+
+
 def execute(path: Path) -> list[bytes]:
     """Run a notebook, write it with its outputs, and return its figures as they were."""
+    from nbclient import NotebookClient
+
     notebook: Any = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
@@ -59,8 +71,8 @@ def execute(path: Path) -> list[bytes]:
         for output in cell.get("outputs", ()):
             if "image/png" in output.get("data", {}):
                 figures.append(base64.b64decode(output.data["image/png"]))
-                stored = base64.b64encode(small(figures[-1])).decode()
-                output.data["image/png"] = stored + "\n"
+                kept = base64.b64encode(small(figures[-1])).decode()
+                output.data["image/png"] = kept + "\n"
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     nbformat.write(notebook, path)
@@ -68,10 +80,11 @@ def execute(path: Path) -> list[bytes]:
 
 
 def main() -> None:
-    paths = [Path(name) for name in sys.argv[1:]] or sorted(HERE.glob("*.ipynb"))
-    for path in paths:
+    names = [name for name in sys.argv[1:] if name != "--pictures"]
+    make = stored if "--pictures" in sys.argv else execute
+    for path in [Path(name) for name in names] or sorted(HERE.glob("*.ipynb")):
         start = time.perf_counter()
-        figures = execute(path)
+        figures = make(path)
         if path.stem in PICTURES:
             picture = small(figures[PICTURES[path.stem]], WIDTH)
             (HERE / "img" / f"{path.stem}.png").write_bytes(picture)

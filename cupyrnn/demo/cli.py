@@ -133,6 +133,8 @@ def wrong_path(options: argparse.Namespace, held: contextlib.ExitStack) -> str |
 
     The checkpoint is locked until `held` is closed.
     """
+    if options.out.suffix.lower() not in ("", ".png"):
+        return f"argument --out: {str(options.out)!r} does not end in .png, which the figure is"
     for name, path in (("out", options.out), ("checkpoint", options.checkpoint)):
         try:
             if path is not None:

@@ -255,6 +255,7 @@ def test_windows_follow_one_another() -> None:
         (["--cell", "rnn"], "invalid choice: 'rnn'"),
         (["--out", "no/such/directory/x.png"], "cannot write 'no/such/directory/x.png': No such"),
         (["--out", "tests"], "cannot write 'tests': "),
+        (["--out", "a.svg"], "argument --out: 'a.svg' does not end in .png"),
         (["--out", "a" * 300], "File name too long"),
         (["--batch", "1000", "--seq", "1000"], "is 1,000,000: the training text has"),
     ],

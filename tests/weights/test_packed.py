@@ -22,6 +22,16 @@ def lstm(rng: np.random.Generator, **sizes: Any) -> cupyrnn.PackedParams:
     return cupyrnn.PackedParams(rng.standard_normal(cupyrnn.cudnn_rnn_params_size(**net)), **net)
 
 
+def test_it_is_shown_without_its_numbers() -> None:
+    packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3)
+    assert repr(packed) == (
+        "PackedParams(params=<56 numbers, float32>, num_layers=1, num_units=2, input_size=3,"
+        " rnn_mode='lstm', direction='unidirectional', num_proj=0, input_mode='linear_input',"
+        " recurrent_activation='sigmoid')"
+    )
+    assert repr(packed._replace(params=None)).startswith("PackedParams(params=None, num_layers=1,")
+
+
 def test_zero_state(rng: np.random.Generator) -> None:
     h, c = GRU.zero_state(4)
     assert (h.shape, h.dtype, c) == ((2, 4, 3), np.float64, None)
