@@ -38,3 +38,17 @@ def test_rows(overhead: Any, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
     by_shape = [a for a in expected if a is not None and a.ndim]
     for g in grads:
         assert any(a.shape == g.shape and np.allclose(a, g, atol=1e-6) for a in by_shape), g.shape
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_modules(overhead: Any, kind: str) -> None:
+    for way in overhead.WAYS:
+        ours, theirs, grads, expected = (
+            c() for c in overhead.module_calls(kind, (3, 2, 4, 5), way)
+        )
+        for a, e in zip((ours, *grads), (theirs, *expected), strict=True):
+            if way.startswith("packed") and a is ours:
+                assert len(a.batch_sizes) == 3
+                a, e = a.data, e.data
+            np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)

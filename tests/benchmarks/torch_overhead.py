@@ -15,11 +15,14 @@ as many tensors in and out, that computes nothing: what no function of Python's 
 without.
 
 A second table, of milliseconds, has `cupyrnn.torch.LSTM` and `GRU` beside torch.nn's, which have
-the same weights; ``python tests/benchmarks/torch_overhead.py modules`` prints it alone.
+the same weights: without gradients, and with those of the weights.
+``python tests/benchmarks/torch_overhead.py modules`` prints it alone; with both variables at 2 it
+is that of two threads.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import sys
@@ -154,38 +157,66 @@ def row(op: str, T: int) -> list[float]:
     )
 
 
-def module_row(kind: str, sizes: tuple[int, int, int, int]) -> list[float]:
-    """Return the milliseconds of a call of a module and of its gradient, torch.nn's after ours."""
+# What is timed of a module: how its input is given, and its arguments.
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "batch_first": {"batch_first": True},
+    "packed, one length": {},
+    "packed, T/2 to T": {},
+    "bidirectional": {"bidirectional": True},
+    "two layers": {"num_layers": 2},
+}
+
+
+def module_calls(kind: str, sizes: tuple[int, int, int, int], way: str) -> list[Any]:
+    """Return a call of a module without gradients, torch.nn's, and both with gradients."""
     T, B, I, H = sizes
-    theirs = getattr(torch.nn, kind)(I, H)
-    x, calls = torch.randn(T, B, I), []
+    theirs = getattr(torch.nn, kind)(I, H, **WAYS[way])
+    x: Any = torch.randn(B, T, I) if way == "batch_first" else torch.randn(T, B, I)
+    if way.startswith("packed"):
+        shortest = T if way.endswith("one length") else T // 2
+        lengths = torch.linspace(T, shortest, B).long()
+        x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
+    inference, gradient = [], []
     for net in (ct.from_torch(theirs), theirs):
         weights = list(net.parameters())
 
-        def both(net: Any = net, weights: Any = weights) -> Any:
-            return torch.autograd.grad(net(x)[0].sum(), weights)
+        def alone(net: Any = net) -> Any:
+            with torch.no_grad():
+                return net(x)[0]
 
-        calls += [lambda net=net: net(x), both]
-    return [t / 1000 for t in median_times(calls, 31, 2)]
+        def both(net: Any = net, weights: Any = weights) -> Any:
+            out = net(x)[0]
+            return torch.autograd.grad(
+                (out.data if way.startswith("packed") else out).sum(), weights
+            )
+
+        inference.append(alone)
+        gradient.append(both)
+    return inference + gradient
 
 
 def print_modules() -> None:
     """Print the table of the modules beside torch.nn's."""
+    print(f"\n{torch.get_num_threads()} thread(s), milliseconds\n")
     print(
-        "\n| module, (T, B, I, H) | call | torch.nn's | ratio | and gradient | torch.nn's | ratio |"
+        "| module, (T, B, I, H) | | no gradient | torch.nn's | ratio | and gradient | torch.nn's |"
+        " ratio |"
     )
-    print(f"|---|{'--:|' * 6}")
+    print(f"|---|---|{'--:|' * 6}")
     for kind in ("LSTM", "GRU"):
         for sizes in ((20, 1, 32, 32), (50, 16, 128, 128)):
-            call, both, other, other_both = module_row(kind, sizes)
-            cells = [call, other, call / other, both, other_both, both / other_both]
-            shown = " | ".join(f"{a:.2f}" for a in cells)
-            print(f"| {kind}, {sizes} | {shown} |", flush=True)
+            for way in WAYS:
+                calls = module_calls(kind, sizes, way)
+                times = [t / 1000 for t in median_times(calls, 31, 10 if sizes[1] == 1 else 2)]
+                pairs = [(a, b, a / b) for a, b in (times[:2], times[2:])]
+                shown = " | ".join(f"{a:.2f}" for pair in pairs for a in pair)
+                print(f"| {kind}, {sizes} | {way} | {shown} |", flush=True)
 
 
 def main() -> None:
     """Print the table, or with the argument "modules" that of the modules alone."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if sys.argv[1:] == ["modules"]:
         print_modules()
         return
