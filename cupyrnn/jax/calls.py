@@ -57,9 +57,11 @@ class _Call(NamedTuple):
         nothing = dict.fromkeys(self.record.optional)
         return nothing | jax.tree.unflatten(self.inputs, inputs) | rest | dict(self.attributes)
 
-    def run(self, inputs: Sequence[Any], extras: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    def run(
+        self, inputs: Sequence[Any], extras: Sequence[Any], **others: Any
+    ) -> tuple[dict[str, Any], ...]:
         """Return what the op does: what has a gradient by name, and the rest."""
-        found = self.record.forward(**self.arguments(inputs, extras))._asdict()
+        found = self.record.forward(**self.arguments(inputs, extras), **others)._asdict()
         found.pop("host_reserved", None)
         named = [n for n in self.record.outputs if isinstance(found[n], tuple) or found[n].ndim]
         outputs = {n: found.pop(n) for n in named}
@@ -116,7 +118,8 @@ def _forward(call: _Call, inputs: Any, extras: Any) -> Any:
 
 def _run_forward(call: _Call, inputs: Any, extras: Any) -> Any:
     outputs, saved = call.run(inputs, extras)
-    if "reserve_space" in saved:  # the lengths do not change its size here
+    if "sequence_lengths" in call.extras and "reserve_space" in saved:
+        # They do not change its size here.
         shape = _shapes(call, inputs)[1]["reserve_space"].shape
         whole = np.zeros(shape, saved["reserve_space"].dtype)
         whole[: saved["reserve_space"].size] = saved["reserve_space"]
@@ -158,6 +161,24 @@ def _forward_along(call: _Call, primals: Any, tangents: Any) -> Any:
     residuals = (inputs, extras, outputs, saved)
     found = linear(tangent, transpose, residuals, tangents[0], _like((outputs, saved)), again)
     return (outputs, saved), found
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _outputs(call: _Call, inputs: Any, extras: Any) -> Any:
+    """Return the outputs of an op: where nothing is to be differentiated, only these."""
+    return _host(_run_outputs, call, _shapes(call, inputs)[0], inputs, extras)
+
+
+def _run_outputs(call: _Call, inputs: Any, extras: Any) -> Any:
+    if dict(call.attributes).get("dropout") == 0:  # else masks are drawn in training alone
+        return call.run(inputs, extras, is_training=False)[0]
+    return call.run(inputs, extras)[0]
+
+
+@_outputs.defjvp
+def _outputs_along(call: _Call, primals: Any, tangents: Any) -> Any:
+    (outputs, _), (moved, _) = _forward_along(call, primals, tangents)
+    return outputs, moved
 
 
 def _check_wide(call: _Call, inputs: Any) -> None:
@@ -318,7 +339,7 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> Any:
     kinds = tuple(map(type, attributes.values()))
     call = _Call(record, tree, tuple(rest), tuple(attributes.items()), kinds)
     inputs, more = varying((tuple(leaves), tuple(rest.values())), (leaves, rest))
-    return _forward(call, inputs, more)[0]
+    return _outputs(call, inputs, more)
 
 
 def of_arrays(record: Record, results: Any = None) -> Callable[[_F], _F]:
