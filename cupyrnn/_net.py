@@ -37,6 +37,7 @@ from ._arrays import (
     type_shown,
     unless_zero,
 )
+from ._typing import cached_property
 from .arithmetic.dual import real_dtype
 from .arithmetic.norms import norm_of_rows, together
 from .cells.contract import Form, Gradients, States, Weight, each
@@ -633,17 +634,17 @@ class PackedCall:
         """Whether cuDNN computes it, by whatever algorithm."""
         return self.engine not in ("numpy", "cupy")
 
-    @functools.cached_property
+    @cached_property
     def leaves(self) -> Leaves:
         """What the steps leave."""
         return leaves_of(self.net, self.run)
 
-    @functools.cached_property
+    @cached_property
     def size(self) -> int:
         """The size of reserve_space, if all is saved."""
         return self.leaves.size
 
-    @functools.cached_property
+    @cached_property
     def host_reserved(self) -> NDArray[np.int8]:
         """What belongs to its reserve_space."""
         return host_reserved_of(self.engine, self.net, self.run)

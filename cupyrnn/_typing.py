@@ -34,6 +34,26 @@ else:
 
     NamedTuple = _NamedTuple()
 
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property:
+        """Before Python 3.12 that of functools has a lock, which a fork may leave to the child."""
+
+        def __init__(self, function: Any) -> None:
+            self._function, self.__doc__ = function, function.__doc__
+
+        def __set_name__(self, owner: Any, name: str) -> None:
+            self._name = name
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self._name] = self._function(instance)
+            return value
+
+
 if TYPE_CHECKING:
     from typing import Protocol, TypeAlias
 

@@ -9,12 +9,12 @@ for all. A sequence that is cut at its resets is several shorter ones, which run
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .._typing import cached_property
 from .products import block_rows
 
 if TYPE_CHECKING:

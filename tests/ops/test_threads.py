@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -135,3 +137,32 @@ x, w = np.ones((40, 16, 64), "f"), np.ones((128, 256), "f")
 print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.shape, threads.most())
 """
     assert process("-c", code) == ["(40,", "16,", "64)", "1"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_waits_for_no_thread_of_its_parent() -> None:
+    """What a call keeps of its sequences may be in the making in a thread that the child lacks."""
+    packing = importlib.import_module("cupyrnn.driver.packing")
+    kept, begun, ended = packing.cached_property, threading.Event(), threading.Event()
+
+    class Slow:
+        @kept
+        def value(self) -> int:
+            begun.set()
+            ended.wait(60)
+            return 1
+
+    one = Slow()
+    thread = threading.Thread(target=lambda: one.value)
+    thread.start()
+    begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        ended.set()
+        os._exit(Slow().value - 1)
+    status = os.waitpid(child, 0)[1]
+    ended.set()
+    thread.join()
+    assert (os.waitstatus_to_exitcode(status), one.value, one.value) == (0, 1, 1)
