@@ -47,13 +47,15 @@ def draw_threads(rng: np.random.Generator) -> None:
 
 def share_all_work(patch: Callable[[Any, str, Any], None] = setattr) -> None:
     """Have compiled loops ask what was drawn for their threads, however little they compute."""
-    call, single = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("call", "single"))
-    for module, name in ((call, "_LEAST_WORK"), (call, "_SMALL_MATRIX"), (single, "_LEAST_WORK")):
+    plan, single, threads = (
+        importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "single", "threads")
+    )
+    for module, name in ((plan, "_LEAST_WORK"), (plan, "_SMALL_MATRIX"), (single, "_LEAST_WORK")):
         if not hasattr(module, name):
             raise Failure(f"say in tests/fuzz how {module.__name__} is to share little work")
         patch(module, name, 0)
-    patch(call.threads, "count", lambda: _drawn.threads)
-    patch(_Drawn, "may_have", staticmethod(call.threads.most))
+    patch(threads, "count", lambda: _drawn.threads)
+    patch(_Drawn, "may_have", staticmethod(threads.most))
     patch(_Drawn, "most", 2)
 
 

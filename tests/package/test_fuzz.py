@@ -301,23 +301,23 @@ def test_the_fuzzer_notices_what_only_two_threads_do(
         taken.value = 0
         return done
 
-    call: Any = importlib.import_module("cupyrnn.compiled.call")
+    plan, threads = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("plan", "threads"))
     monkeypatch.setattr(np, "empty", poisoned(np.empty))
     circumstances.share_all_work(monkeypatch.setattr)
-    call._kept_plan.cache_clear()
+    plan._kept_plan.cache_clear()
     check("block_lstm")
-    run_safely, right = call.threads.run, call.share
-    taken = ctypes.c_int64.from_address(call.threads._job + call.threads._TAKEN)
-    monkeypatch.setattr(call.threads, "run", run)
+    run_safely, right = threads.run, plan.share
+    taken = ctypes.c_int64.from_address(threads._job + threads._TAKEN)
+    monkeypatch.setattr(threads, "run", run)
     with pytest.raises(fuzz.Failure, match="have one thread"):
         check("block_lstm")
     taken.value = 0
-    monkeypatch.setattr(call.threads, "run", run_safely)
-    monkeypatch.setattr(call, "share", share)
-    call._kept_plan.cache_clear()
+    monkeypatch.setattr(threads, "run", run_safely)
+    monkeypatch.setattr(plan, "share", share)
+    plan._kept_plan.cache_clear()
     with pytest.raises(fuzz.Failure, match=r"is not finite|is off by"):
         check("block_lstm")
-    call._kept_plan.cache_clear()
+    plan._kept_plan.cache_clear()
 
 
 def test_a_new_function_is_fuzzed(monkeypatch: pytest.MonkeyPatch) -> None:
