@@ -32,6 +32,8 @@ from ._typing import (
     GRUGrads,
     LSTMCellGrads,
     LSTMGrads,
+    StackedRNNGrads,
+    StackedRNNOutputs,
 )
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
@@ -50,7 +52,7 @@ from .lstm import (
     lstm_block_cell_backward,
     lstm_block_cell_grad,
 )
-from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs, stacked_rnn, stacked_rnn_backprop
+from .stacked_rnn import stacked_rnn, stacked_rnn_backprop
 from .vjp import Pullback, vjp
 from .weights.forms import BlockGRUParams, BlockLSTMParams, LSTMState, PeepholeLSTMParams
 from .weights.packed import InitialState, PackedParams

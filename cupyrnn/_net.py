@@ -45,7 +45,7 @@ from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 from .driver.packing import Packing
-from .driver.planned import Backward, Layers, find, fits
+from .driver.planned import Backward, Layers, find, fits, in_reserve_space
 from .driver.reserve import Leaves, Sizes
 from .driver.stack import Stack
 from .weights.packed import Settled, check_activation
@@ -479,7 +479,7 @@ def _layers_of(net: Net, leaves: Leaves, dtype: np.dtype[Any], *, backward: bool
     if dtype.char not in "fd" or net.I * net.H * net.P == 0 or not fits(leaves):
         raise LookupError
     form, places, is_gru = PackedForm(net), _places(net), net.rnn_mode == "gru"
-    size, params_size = leaves.size, net.params_size
+    params_size = net.params_size
 
     def made(weights: Sequence[Array]) -> list[tuple[Array, ...]]:
         (params,) = weights
@@ -512,8 +512,7 @@ def _layers_of(net: Net, leaves: Leaves, dtype: np.dtype[Any], *, backward: bool
             form.cell(np, w, None, of_cell or None)
             for w, of_cell in zip(weights_of(weights[0], net), made, strict=True)
         ],
-        lambda: [np.empty(size, dtype)],
-        lambda memory: [saved for part in leaves.parts(memory[0]) for saved in part.saved],
+        *in_reserve_space(leaves, dtype),
         grads,
         written,
     )

@@ -251,3 +251,51 @@ class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
     input_h_backprop: ArrayT
     input_c_backprop: ArrayT
     params_backprop: ArrayT
+
+
+class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
+    """
+    What `stacked_rnn` returns, by the names of CudnnRNN's outputs.
+
+    Attributes
+    ----------
+    output : [T, B, D*P]
+        The output of the last layer.
+    output_h : [L*D, B, P]
+        The outputs after each sequence's last step; a tuple of layers where input_h is a list.
+    output_c : [L*D, B, H]
+        The cell states after each sequence's last step; a scalar zero for GRUs, a tuple for a
+        cell with several states beside h, and where input_c is a list.
+    reserve_space : vector
+        What the gradient needs; a scalar zero if is_training was False.
+    """
+
+    output: ArrayT
+    output_h: ArrayT
+    output_c: ArrayT
+    reserve_space: ArrayT
+
+
+class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
+    """
+    The gradient of every input of `stacked_rnn`, each with the shape of its input.
+
+    Attributes
+    ----------
+    input_backprop : [T, B, I]
+        Of the sequences.
+    input_h_backprop : [L*D, B, P]
+        The gradient of the outputs before the first step; a tuple with an array for each layer if
+        input_h is a list.
+    input_c_backprop : [L*D, B, H]
+        The gradient of the cell states before the first step; a scalar zero for GRUs, a tuple if
+        input_c is one.
+    weights_backprop : list of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
+        The gradients of the weights, with None where the weights have None; by example, norms or
+        None where `weight_gradients` says so.
+    """
+
+    input_backprop: ArrayT
+    input_h_backprop: ArrayT
+    input_c_backprop: ArrayT
+    weights_backprop: list[Any]

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from typing import NamedTuple as PlainTuple
 
 import numpy as np
 
 from ._arrays import (
+    Settled,
     check_choice,
     check_list,
     counted,
     expect_rank,
     on_device,
     shown,
+    signature,
     type_shown,
     unless_zero,
 )
 from ._net import Run, RunArguments, check_run, check_sequences, check_shapes, fingerprint
-from ._typing import ArrayT, NamedTuple
+from ._typing import StackedRNNGrads, StackedRNNOutputs
 from .cells.contract import Attributes
 from .derivatives.traced import traceable
+from .driver import planned
 from .driver import stack as _stack
 from .driver.pages import page_of
 from .driver.reserve import Leaves, Note, check_reserve
@@ -38,7 +41,7 @@ from .weights.params import DIRECTIONS
 
 if TYPE_CHECKING:
     from ._arrays import Lengths, Resets, Save
-    from ._typing import AnyArray
+    from ._typing import AnyArray, ArrayT
     from .arithmetic.gates import RecurrentActivation
     from .cells.contract import Form, FormedWeights
     from .weights.block_forms import GateOrder
@@ -48,55 +51,8 @@ if TYPE_CHECKING:
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
 # A state of layers of different H: an array [D, B, ·] for each.
 LayerStates: TypeAlias = "Sequence[AnyArray]"
+_KINDS = frozenset({BlockLSTMParams, PeepholeLSTMParams, BlockGRUParams})
 _KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
-
-
-class StackedRNNOutputs(NamedTuple, Generic[ArrayT]):
-    """
-    What `stacked_rnn` returns, by the names of CudnnRNN's outputs.
-
-    Attributes
-    ----------
-    output : [T, B, D*P]
-        The output of the last layer.
-    output_h : [L*D, B, P]
-        The outputs after each sequence's last step; a tuple of layers where input_h is a list.
-    output_c : [L*D, B, H]
-        The cell states after each sequence's last step; a scalar zero for GRUs, a tuple for a
-        cell with several states beside h, and where input_c is a list.
-    reserve_space : vector
-        What the gradient needs; a scalar zero if is_training was False.
-    """
-
-    output: ArrayT
-    output_h: ArrayT
-    output_c: ArrayT
-    reserve_space: ArrayT
-
-
-class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
-    """
-    The gradient of every input of `stacked_rnn`, each with the shape of its input.
-
-    Attributes
-    ----------
-    input_backprop : [T, B, I]
-        Of the sequences.
-    input_h_backprop : [L*D, B, P]
-        The gradient of the outputs before the first step; a tuple with an array for each layer if
-        input_h is a list.
-    input_c_backprop : [L*D, B, H]
-        The gradient of the cell states before the first step; a scalar zero for GRUs, a tuple if
-        input_c is one.
-    weights_backprop : list of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
-        The gradients of the weights, with None where the weights have None; by example, norms or
-        None where `weight_gradients` says so.
-    """
-
-    input_backprop: ArrayT
-    input_h_backprop: ArrayT
-    input_c_backprop: ArrayT
-    weights_backprop: list[BlockParams]
 
 
 class _Layers(PlainTuple):
@@ -116,6 +72,7 @@ class _Call(PlainTuple):
     attributes: Any  # what the form makes of those of the call
     states: tuple[Any, ...]  # h and what else the cell has, before the first step
     grads: tuple[Any, ...]  # of those after the last
+    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
 
 
 def _form_of(op: str, weights: object) -> Form:
@@ -182,6 +139,9 @@ def _joined(xp: ModuleType, others: Sequence[Any], dtype: np.dtype[Any]) -> Any:
     return others[0] if others else xp.zeros((), dtype)
 
 
+_SETTLED = Settled()
+
+
 def _check(
     op: str,
     states: tuple[Any, Any, Any],
@@ -196,6 +156,37 @@ def _check(
 
     `states` are input, input_h and input_c; `backward`, by name, what only the gradient takes.
     """
+    given, kinds = backward or {}, tuple(map(type, weights)) if type(weights) is list else ()
+    # Lengths and resets have values, and other weights may have a form that is not their type's.
+    if not kinds or not _KINDS.issuperset(kinds) or not run.sequence_lengths is run.resets is None:
+        return _check_all(op, states, weights, attributes, direction, run, backward)
+    entries: Any = weights
+    arrays = (*states, *(a for entry in entries for a in entry), *given.values())
+    key = signature((op, direction, *attributes, *run), arrays)
+    key = None if key is None else (*key, kinds)
+    found: _Call | None = _SETTLED.get(key)
+    if found is None:
+        call = _check_all(op, states, weights, attributes, direction, run, backward)
+        # The arrays are those of one call.
+        _SETTLED.keep(key, call._replace(states=(), grads=(), plans={}))
+        return call
+    n = len(found.form.States._fields)
+    names = ("output_h_backprop", "output_c_backprop")[:n]
+    return found._replace(
+        states=states[1 : n + 1], grads=tuple(given[name] for name in names if given)
+    )
+
+
+def _check_all(
+    op: str,
+    states: tuple[Any, Any, Any],
+    weights: Sequence[BlockParams],
+    attributes: Attributes,
+    direction: object,
+    run: RunArguments,
+    backward: dict[str, Any] | None = None,
+) -> _Call:
+    """Do what `_check` says."""
     form, (input, input_h, input_c) = _form_of(op, weights), states
     entries: Sequence[Any] = weights
     others, others_grad = _others(op, "input_c", form, input_c), ()
@@ -262,6 +253,26 @@ def _leaves_of(call: _Call) -> Leaves:
     return Leaves(call.net, run.sizes, form.Saved, form.States, run.packing, run.every)
 
 
+def _plan(call: _Call, make: Any, weights: Sequence[Any], x: Any, first: Any, *rest: Any) -> Any:
+    """Return how calls like this lie, None where that is not settled."""
+    if call.plans is None or call.run.dtype.char not in "fd":
+        return None
+
+    def laid_out() -> Any:
+        leaves, like = _leaves_of(call), weights if make is planned.Backward else ()
+        if not planned.fits(leaves) or x.size * first.h.size == 0:
+            raise LookupError
+        layers = planned.layers_of_forms(
+            *(call.form, weights, call.attributes, leaves.rows, call.net.D),
+            *planned.in_reserve_space(leaves, call.run.dtype),
+            like,
+        )
+        return make(layers, x, first, *rest)
+
+    orders = (planned.order_of(a) for entry in weights for a in entry if a is not None)
+    return planned.find(call.plans, (make, *rest, *orders), laid_out)
+
+
 def _cells_of(call: _Call, weights: Sequence[Any], attributes: Any) -> list[Any]:
     """Return the cells of all layers and directions."""
     xp, dtype = call.run.xp, call.run.dtype
@@ -316,17 +327,29 @@ def _forward(
     """stacked_rnn after its checks."""
     xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
     (x,) = time_major_of(xp, dtype, major, (input,))
+    first = call.form.States(*_of_driver(call, call.states))
+    if (plan := _plan(call, planned.Forward, weights, x, first)) is not None:
+        memory, last, output = plan(x, first, [a for e in weights for a in e if a is not None])
+        reserve_space = memory[0] if call.run.sizes.is_training else np.zeros((), dtype)
+        output = output if call.net.D > 1 else output.copy()
+    else:
+        output, last, reserve_space = _run(call, x, first, weights, given)
+    h, *others = (_as_given(call, state) for state in last)
+    output = as_given(xp, output, major, dtype)
+    return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
+
+
+def _run(
+    call: _Call, x: Any, first: Any, weights: Sequence[Any], given: Attributes
+) -> tuple[Any, Any, Any]:
+    """Return output, last states and reserve_space, time-major."""
     note, every = None, call.run.every
     if every is not None:
         # What the gradient is not told, and the steps computed again have to know.
         known = (None if a is None else float(a) for a in (given.forget_bias, given.cell_clip))
         note = Note(every, _fingerprint_of(call, weights, given), *known)
     stack = Stack(_cells_of(call, weights, call.attributes), _leaves_of(call), note)
-    first = call.form.States(*_of_driver(call, call.states))
-    output, last, reserve_space = _stack.forward(xp, stack, x, first)
-    h, *others = (_as_given(call, state) for state in last)
-    output = as_given(xp, output, major, dtype)
-    return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
+    return _stack.forward(call.run.xp, stack, x, first)
 
 
 def _backward(
@@ -349,6 +372,19 @@ def _backward(
     first = form.States(*_of_driver(call, call.states))
     last = form.States(*_of_driver(call, call.grads))
     B, (leaves, attributes) = call.run.sizes.B, reserved
+    if by == "sum" and leaves.every is None:
+        cotangents = first._make([dy, *[None] * (len(first) - 1)])
+        there = tuple(g is not None for g in cotangents)
+        if (plan := _plan(call, planned.Backward, weights, x, first, there)) is not None:
+            flat = [a for entry in weights for a in entry if a is not None]
+            dx, d_first, *made = plan((x, first, flat, (reserve_space,)), cotangents, last)
+            dh, *others = (_as_given(call, state) for state in d_first)
+            return StackedRNNGrads(
+                as_given(xp, dx, major, dtype),
+                dh,
+                _joined(xp, others, dtype),
+                planned.gradients_of_forms(form, weights, *made),
+            )
     of_weights = [OfWeights(xp, form, dtype, entry, by, B) for entry in weights]
     grads = [of_entry.written for of_entry in of_weights]
     again = _cells_of(call, weights, attributes) if leaves.every is not None else []

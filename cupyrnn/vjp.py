@@ -43,13 +43,21 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from ._arrays import Save
-    from ._typing import AnyArray, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, GRUGrads, LSTMGrads
+    from ._typing import (
+        AnyArray,
+        ArrayT,
+        CudnnRNNGrads,
+        CudnnRNNOutputs,
+        GRUGrads,
+        LSTMGrads,
+        StackedRNNGrads,
+        StackedRNNOutputs,
+    )
     from .cells.gru import GRUOutputs
     from .cells.lstm import LSTMOutputs
     from .driver.padded import Extent
     from .driver.recompute import Kept
     from .onnx_node import OnnxGrads, OnnxOutputs
-    from .stacked_rnn import StackedRNNGrads, StackedRNNOutputs
     from .weights.gradients import WeightGradients
 
     P = ParamSpec("P")

@@ -124,7 +124,7 @@ def _pays(cell: Cell, rows: int, direction: str) -> bool:
     if rows >= _LEAST_ROWS_OF_LAYER[direction]:
         return True
     weights = (*cell.inputs, *cell.recurrent)
-    size = sum(w.w.size for w in weights if w.w is not None)
+    size: int = sum(w.w.size for w in weights if w.w is not None)
     return size <= (_MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES)
 
 

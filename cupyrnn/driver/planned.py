@@ -184,6 +184,15 @@ def layers_of_forms(
     )
 
 
+def in_reserve_space(leaves: Leaves, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return what makes new memory for all that a net saves, and what views of it."""
+    size = leaves.size
+    return (
+        lambda: [np.empty(size, dtype)],
+        lambda memory: [saved for part in leaves.parts(memory[0]) for saved in part.saved],
+    )
+
+
 def _matrices(entry: Any) -> Iterator[Array]:
     """Yield the matrices among weights."""
     return (a for a in entry if a is not None and a.ndim == 2)

@@ -60,7 +60,7 @@ def equal(actual: list[Any], expected: list[Any]) -> None:
 def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What has been computed as it was laid out, forward or backward."""
     del compiled_loops
-    for op in ("cudnn_rnn", "gru", "weights.block_forms"):
+    for op in ("cudnn_rnn", "gru", "stacked_rnn", "weights.block_forms"):
         module = importlib.import_module(f"cupyrnn.{op}")
         monkeypatch.setattr(module, "_SETTLED", _arrays.Settled())
     called: list[str] = []
@@ -178,6 +178,49 @@ def test_block_ops(
         equal(run(), expected)
         equal(run(), expected)
         assert plans == WHOLE * 2 or order == "gaps"  # which no loop reads as they lie
+
+
+def stack(kind: str, D: int, seed: int) -> Callable[[], list[Any]]:
+    """Return calls of `stacked_rnn` of two layers and of its gradient."""
+    T, B, I, H = 7, 3, 4, 5
+    P, rng = 3 if kind == "projection" else H, np.random.default_rng(seed)
+    weights: list[Any] = []
+    for K in [I] * D + [D * P] * D:
+        if kind == "gru":
+            shapes = [(K + H, 2 * H), (K + H, H), (2 * H,), (H,)]
+            weights.append(cupyrnn.BlockGRUParams(*map(rng.standard_normal, shapes)))
+            continue
+        arrays = [*map(rng.standard_normal, [(K + P, 4 * H), 4 * H, H, H, H, (H, P)])]
+        if kind == "lstm":
+            weights.append(cupyrnn.BlockLSTMParams(*arrays[:2]))
+        else:
+            weights.append(cupyrnn.PeepholeLSTMParams(*arrays[: 5 + (P != H)]))
+    x, h, c = map(rng.standard_normal, [(T, B, I), (2 * D, B, P), (2 * D, B, H)])
+    inputs = x, h, None if kind == "gru" else c, weights
+    said: Any = {"direction": ("unidirectional", "bidirectional")[D - 1]}
+
+    def run() -> list[Any]:
+        out = cupyrnn.stacked_rnn(*inputs, **said)
+        given = *out[:3], out.output, h, None, out.reserve_space
+        grads = cupyrnn.stacked_rnn_backprop(*inputs, *given, **said)
+        without = cupyrnn.stacked_rnn(*inputs, **said, is_training=False)
+        of_weights = [a for w in grads.weights_backprop for a in w if a is not None]
+        return [*out, *grads[:3], *of_weights, without.output, without.output_h]
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["lstm", "peepholes", "projection", "gru"])
+@pytest.mark.parametrize("D", [1, 2])
+def test_stacked_rnn(
+    kind: str, D: int, plans: list[str], unplanned: Callable[..., list[Any]]
+) -> None:
+    for seed in range(3):
+        run = stack(kind, D, seed)
+        expected = unplanned(run=run)
+        plans.clear()
+        equal(run(), expected)
+        assert plans == [*WHOLE, "Forward"]
 
 
 def test_the_first_layer_may_have_no_matrix(
