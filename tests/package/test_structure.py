@@ -181,7 +181,7 @@ def test_no_frame_of_kernels_names_a_cell(frame: str) -> None:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_page_of_a_cell_in_kernels_names_a_frame(cell: str) -> None:
-    """But for the one line that asks for all of them."""
+    """But for the line that asks for all of them."""
     text = FILES[f"cupyrnn.kernels.{cell}"].read_text(encoding="utf-8")
     asks = "FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)", "import persistent"
     for line in asks:
