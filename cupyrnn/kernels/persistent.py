@@ -29,9 +29,9 @@ _MODES = ("auto", "loop", "rows", "tiles")
 
 # Registers that a thread needs beside its part of the matrices, by the bytes of a number, so that
 # ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
-_BESIDE = {2: 96, 4: 64, 8: 112, 16: 192}
+_REGISTERS_BESIDE_MATRIX = {2: 96, 4: 64, 8: 112, 16: 192}
 # The same where a part of the matrices is in shared memory.
-_BESIDE_SHARED = {2: 112, 4: 86, 8: 128, 16: 200}
+_REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 128, 16: 200}
 # How many numbers of a thread are there at least, as that is where the others come through.
 _LEAST_IN_SHARED = 32
 # The most that a thread may have, and those of a multiprocessor, which gives them out to four warps
@@ -185,10 +185,13 @@ def layout_for(
         if whole.threads > _MOST_THREADS:
             continue
         most = min(_MOST, _ALL // (-(-whole.threads // _AT_ONCE) * _AT_ONCE) // 8 * 8)
-        if split == max(splits) and whole.registers + _BESIDE[dtype.itemsize] <= most:
+        if (
+            split == max(splits)
+            and whole.registers + _REGISTERS_BESIDE_MATRIX[dtype.itemsize] <= most
+        ):
             return whole
         all_but_least = whole.registers - _LEAST_IN_SHARED * compute.itemsize // 4
-        registers = min(most - _BESIDE_SHARED[dtype.itemsize], all_but_least)
+        registers = min(most - _REGISTERS_BESIDE_PART[dtype.itemsize], all_but_least)
         found.append(rows.layout_of(size, H, compute, split, registers))
     if not found:
         threads = rows.layout_of(size, H, compute, min(splits)).threads
