@@ -352,7 +352,7 @@ def _check(
     op: str, op_type: Any, inputs: Any, hidden_size: object, attributes: dict[str, Any]
 ) -> _Call:
     """Check a node."""
-    if hasattr(op_type, "op_type"):
+    if type(op_type).__name__ == "NodeProto":
         raise TypeError(
             f"{op}: op_type is a node, expected its op_type, {shown(op_type.op_type)}; its inputs"
             " are the second argument, and its attributes are given by name"

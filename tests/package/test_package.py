@@ -12,6 +12,7 @@ import subprocess
 import sys
 import typing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -259,6 +260,28 @@ def test_every_function_says_what_does_not_fit() -> None:
         if first:
             with pytest.raises(TypeError, match=f"^{name}: {first[0].name} is given by position"):
                 function(1, **{first[0].name: 1})
+
+
+def test_what_stands_in_the_wrong_place_is_named() -> None:
+    """A result for a function, a node for its type, a net for an array, a state without layers."""
+    x, h = np.ones((4, 2, 3)), np.zeros((1, 2, 5))
+    packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=3, dtype="float64")
+    out, pullback = cupyrnn.vjp(cupyrnn.cudnn_rnn, x, h, h, packed)
+    node = type("NodeProto", (), {"op_type": "LSTM"})()
+    calls: dict[str, Any] = {
+        "vjp: function is a cupyrnn.CudnnRNNOutputs, what a call returns": lambda: cupyrnn.vjp(out),
+        "pullback of cudnn_rnn: 1 argument by position": lambda: pullback(x),
+        "run_onnx_node: op_type is a node, expected its op_type, 'LSTM'": lambda: (
+            cupyrnn.run_onnx_node(node, [x])
+        ),
+        "cudnn_rnn: input_h is a cupyrnn.PackedParams, expected a numpy.ndarray like input; pass it"
+        " as params": lambda: cupyrnn.cudnn_rnn(x, packed, h, h),
+        "cudnn_rnn: input_h has shape (2, 5), expected (L*D, B, H) = (1, 2, 5), such as"
+        " packed.zero_state(2) returns": lambda: cupyrnn.cudnn_rnn(x, h[0], h, packed),
+    }
+    for message, call in calls.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
+            call()
 
 
 def test_an_error_of_the_op_itself_stays() -> None:
