@@ -240,7 +240,13 @@ class Plan:
             work = max(work, memory_of_transposed(size, max(depths)))
         self._work_bytes = -(-work // 4096) * 4096 + 128
         self._work = memory.take(n * self._work_bytes)
-        self._z = [memory.take(part * c.row * (1 if backward else n)) for c in columns]
+        # Those whose products are added to others have none of their own; forward, those apart are
+        # of one step.
+        z = [
+            part * c.row * (c.adds_to == k or (backward and c.adds_to < 0))
+            for k, c in enumerate(columns)
+        ]
+        self._z = [memory.take(count * (1 if backward else n)) for count in z]
         self._before = memory.take(part * P * size * backward)
         several = len(columns) > len(self._spec.layout.inputs) + 1
         self._a = memory.take(part * H * size * (backward and several))
@@ -255,8 +261,8 @@ class Plan:
         self.zeroed = [slice(zeroed // size, None)] if backward else []
         if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # what no unit writes
             self.zeroed += [
-                slice(place // size, (place + part * c.row) // size)
-                for place, c in zip(self._z, columns, strict=True)
+                slice(place // size, (place + count) // size)
+                for place, count in zip(self._z, z, strict=True)
             ]
         self.dh = slice(self._dh // size, (self._dh + shapes.sequences * self._dh_row) // size)
         self.dh_shape = shapes.sequences, self._dh_row // size

@@ -292,11 +292,6 @@ class Code:
         """Return zeros."""
         return Vector(self.builder, ir.Constant(self.vector, None))
 
-    def everywhere_bit(self, bit: Any) -> Any:
-        """Return a mask of one bit."""
-        every = ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [1] * self.lanes)
-        return self.builder.select(bit, every, ir.Constant(every.type, None))
-
     def load_word(self, address: Word) -> Word:
         """Return a 64-bit integer."""
         return Word(self.builder, self.builder.load(self.pointer(address), align=8, typ=I64))
@@ -359,32 +354,6 @@ def routine(emit: Callable[..., None]) -> Any:
 
     typed.__name__ = emit.__name__
     return intrinsic(typed)
-
-
-class Fields:
-    """The table of a cell in the code of its formulas: integers by name."""
-
-    def __init__(self, c: Code, kind: Any, table: Word) -> None:
-        self._c, self._kind, self._table = c, kind, table
-
-    def __getattr__(self, name: str) -> Word:
-        return self._c.load_word(self._table + 8 * self._kind._fields.index(name))
-
-
-def gate(c: Code, hard: int, z: Vector, table: Fields) -> Vector:
-    """The sigmoid, or a straight line in its place."""
-    if not hard:
-        return sigmoid(z)
-    line = z * c.everywhere(table.slope) + c.everywhere(table.offset)
-    return line.at_least(0.0).at_most(1.0)
-
-
-def slope(c: Code, hard: int, gate: Vector, table: Fields) -> Vector:
-    """The slope of a gate by its value."""
-    if not hard:
-        return gate * (1.0 - gate)
-    inside = c.everywhere(table.slope).where(c.zero().below(gate), 0.0)
-    return inside.where(gate.below(1.0), 0.0)
 
 
 @intrinsic

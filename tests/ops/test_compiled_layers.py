@@ -22,6 +22,8 @@ import pytest
 from checks import assert_close
 
 import cupyrnn
+from cupyrnn.cells.contract import Gradients, States, Weight
+from cupyrnn.cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 from cupyrnn.driver import layer as _layer
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru")
@@ -175,6 +177,87 @@ def test_a_late_thread_finds_what_it_left(
         for a, e in zip(run(mode, shape), expected, strict=True):
             np.testing.assert_array_equal(a, e)
     assert max(counts) == 3
+
+
+# Of a product, more columns of A than are taken at once; of a layer, several parts.
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shape", [(3, 2, 300, 300), (5000, 1, 3, 8)])
+def test_parts(
+    compiled_loops: ModuleType, mode: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actual, expected = beside_numpy(lambda: run(mode, shape), monkeypatch)
+    for a, e in zip(actual, expected, strict=True):
+        scale = np.abs(e).max(initial=1)
+        assert_close(a / scale, e / scale, "float64", mode, at_least=1.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("B", [1, 3])
+def test_where_a_part_ends(
+    compiled_loops: ModuleType, mode: str, B: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of 8 rows or fewer, at every end that there is; and nothing behind their memory."""
+    call, plan = (importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("call", "plan"))
+    aligned, plan_of, plans, memories = call.aligned, plan.plan_of, [], []
+
+    def filled(count: int, dtype: Any) -> Any:
+        memories.append(aligned(count, dtype))
+        memories[-1].view(np.uint8)[...] = 0x55
+        return memories[-1]
+
+    for name, value in {"_FORWARD_PART": 2048, "_BACKWARD_PART": 0, "_LEAST_PART": 8}.items():
+        monkeypatch.setattr(plan, name, value)
+    monkeypatch.setattr(call, "aligned", filled)
+    monkeypatch.setattr(call, "plan_of", lambda *args: plans.append(plan_of(*args)) or plans[-1])
+    plan._kept_plan.cache_clear()
+    for T in range(1, 19):
+        actual, expected = beside_numpy(lambda T=T: run(mode, (T, B, 3, 8)), monkeypatch)
+        for a, e in zip(actual, expected, strict=True):
+            assert_close(a, e, "float64", mode, at_least=1.0)
+    plan._kept_plan.cache_clear()
+    assert len(plans) == len(memories)
+    for made, memory in zip(plans, memories, strict=True):
+        if not made._shapes.backward:
+            assert (memory.view(np.uint8)[made._before :] == 0x55).all()
+
+
+def test_gradients_that_lie_with_gaps(compiled_loops: ModuleType) -> None:
+    """They are computed without them, and written where they belong."""
+    page, rng = importlib.import_module("cupyrnn.compiled.simple_rnn"), np.random.default_rng(0)
+    (T, B, I, H), found = (4, 2, 3, 5), []
+    x, h, given, carried = (
+        rng.standard_normal((n, k)) for n, k in ((8, I), (B, H), (8, H), (B, H))
+    )
+    weights = tuple(Weight(rng.standard_normal((n, H)), H) for n in (I, H))
+    cell = SimpleRNN(weights[:1], weights[1:], (H,), rng.standard_normal(H), relu=False)
+    starts, saved = np.arange(0, T * B + 1, B), SimpleRNNOutputs(np.empty((T * B, H)))
+    page.forward_layer(cell, x, States(h.copy()), starts, saved)
+    for gap in (1, 2):
+        grads = [np.zeros((gap * n, gap * H))[::gap, ::gap] for n in (I, H)]
+        written = Gradients(np.empty_like(x), grads, [np.zeros(H)])
+        last = States(carried.copy())
+        page.backward_layer(cell, x, States(h), starts, saved, States(given), last, written)
+        found.append(grads)
+    for contiguous, other in zip(*found, strict=True):
+        assert contiguous.any()
+        np.testing.assert_array_equal(contiguous, other)
+
+
+def test_addresses_without_looking_into_objects(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those that the array interface tells, of parts of arrays too."""
+    addresses = importlib.import_module("cupyrnn.compiled.addresses")
+    assert addresses._data() is not None or sys.implementation.name != "cpython"
+    arrays = np.zeros(3), None, np.arange(12).reshape(3, 4)[1:, 2:], np.float32([1])
+    relocations = np.array([(0, 0), (2, 2), (3, 3), (3, 0)])
+    expected = [a if a is None else a.__array_interface__["data"][0] for a in arrays]
+    for found in (addresses._data(), None):
+        monkeypatch.setattr(addresses, "_data", lambda found=found: found)
+        block = np.array([1, 2, 3, 4])
+        assert addresses.relocated(block, relocations, arrays) == addresses.address_of(block)
+        first, part, one = (expected[n] for n in (0, 2, 3))
+        assert block.tolist() == [1 + first, 2, 3 + part, 4 + one + first]
 
 
 def test_calls_at_once_and_after_a_fork(with_threads: Callable[[int], None]) -> None:

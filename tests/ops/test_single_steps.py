@@ -17,7 +17,7 @@ import cupyrnn
 from cupyrnn import _net
 from cupyrnn.driver import layer
 
-SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 17, 65), (1, 128, 130)]
+SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 300, 65), (1, 128, 130)]
 ATTRIBUTES: list[dict[str, Any]] = [
     {},
     {"cell_clip": 0.2, "gate_order": "ifco"},
