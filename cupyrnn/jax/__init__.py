@@ -8,7 +8,14 @@ each entry. Third derivatives, and forward mode of forward mode, are refused.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+if find_spec("jax") is None:
+    raise ModuleNotFoundError(
+        "cupyrnn.jax: JAX is not installed, install it with pip install 'cupyrnn[jax]'",
+        name="jax",
+    )
 
 from .. import _ops
 from .calls import of_arrays
