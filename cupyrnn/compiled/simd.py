@@ -329,11 +329,14 @@ def routine(emit: Callable[..., None]) -> Any:
     Return a routine, called as name(one, (integers...)) where `one` is a number of the dtype.
 
     ``emit(code, *integers)`` writes it. It becomes one function that all calls of a module share.
+    What is kept of several processes is linked by names alone: that of a function that is given a
+    routine has the routine's, which is to be its own.
     """
+    own = f"cupyrnn_{emit.__module__.replace('.', '_')}_{emit.__name__}"
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         dtype, integers = signature.args
-        name = f"cupyrnn_{emit.__module__.rpartition('.')[2]}_{emit.__name__}_{dtype}"
+        name = f"{own}_{dtype}"
         function = builder.module.globals.get(name)
         if function is None:
             kind = ir.FunctionType(_VOID, [I64] * len(integers))
@@ -352,7 +355,7 @@ def routine(emit: Callable[..., None]) -> Any:
         given = types.UniTuple(types.int64, len(integers))
         return types.void(one, given), generate
 
-    typed.__name__ = emit.__name__
+    typed.__name__ = own
     return intrinsic(typed)
 
 

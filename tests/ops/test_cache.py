@@ -217,3 +217,35 @@ def test_a_cache_that_cannot_be_written(compiled_loops: ModuleType, tmp_path: Pa
         env=os.environ | {"NUMBA_CACHE_DIR": str(blocked / "below")},
     )
     assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+
+
+def test_what_several_processes_compiled_works_together(
+    compiled_loops: ModuleType, tmp_path: Path
+) -> None:
+    """They are linked by the names of their functions: each cell's are to be its own."""
+    code = """
+import sys, numpy as np, cupyrnn
+x, h = np.full((3, 5), 0.2), np.full((3, 7), 0.3)
+w, b = np.linspace(-1, 1, 12 * 28).reshape(12, 28), np.linspace(-1, 1, 28)
+of_gru = w[:, :14].copy(), w[:, 14:21].copy(), b[:14], b[:7]
+calls = {
+    "lstm": lambda: cupyrnn.lstm_block_cell(x, h, h, w, b).h,
+    "gru": lambda: cupyrnn.gru_block_cell(x, h, *of_gru).h,
+}
+for name in sys.argv[1:]:
+    print(name, calls[name]().sum().round(9))
+"""
+
+    def process(*names: str, **variables: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *names],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)} | variables,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    expected = process("lstm", "gru", CUPYRNN_NUMBA="0")
+    assert [*process("lstm"), *process("gru")] == expected
+    assert process("lstm", "gru") == expected
