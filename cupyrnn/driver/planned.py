@@ -166,6 +166,8 @@ def layers_of_forms(
     dtype = flat[0].dtype
     if any(not order_of(a) for a in flat):
         raise LookupError
+    # What is kept has no array of a call.
+    entries, like = ([_shapes_of(entry) for entry in given] for given in (entries, like))
     made = [form.gradients(np, _entry_of(e, map(np.empty_like, _matrices(e)))) for e in like]
     shapes = [[] if g.vectors is None else [g.vectors.shape] for g in made]
     return Layers(
@@ -191,6 +193,12 @@ def in_reserve_space(leaves: Leaves, dtype: np.dtype[Any]) -> tuple[Any, Any]:
         lambda: [np.empty(size, dtype)],
         lambda memory: [saved for part in leaves.parts(memory[0]) for saved in part.saved],
     )
+
+
+def _shapes_of(entry: Any) -> Any:
+    """Return weights of the shapes of others, in the memory of a number."""
+    zero = np.zeros(())
+    return entry._make([None if a is None else np.broadcast_to(zero, a.shape) for a in entry])
 
 
 def _matrices(entry: Any) -> Iterator[Array]:
@@ -277,6 +285,11 @@ class _Calls:
             raise LookupError
         self._modules = [module for module, _ in found]
 
+    def _forget(self) -> None:
+        """Have no memory but what the calls need."""
+        self._layers = self._layers._replace(weights=())
+        del self._x, self._first, self._weights, self._made, self._cells, self._modules
+
     def _in_order(self, weights: Sequence[Array]) -> list[Array]:
         """Return weights in the order of memory that was settled."""
         return [
@@ -327,6 +340,7 @@ class Forward(_Calls):
             others = x, *self._first, *self._weights, *memory, *self._made[n]
             self._calls.append(_bound().Bound(call, others))
         self._h = [_Part(s.h, memory, x.shape[0]) for s in saved]
+        self._forget()
 
     def __call__(
         self, x: Array, first: Any, weights: Sequence[Array]
@@ -389,6 +403,7 @@ class Backward(_Calls):
         self._h = [_Part(s.h, memory, self._shape[0]) for s in saved]
         widths = [self._read(saved, n, self._x_of(saved, n)).shape[1] for n in range(len(saved))]
         self._reads = [(*self._shape[:2], K) for K in widths[::D]]
+        self._forget()
 
     def __call__(
         self,
@@ -454,11 +469,12 @@ def forward(
         return None
 
     def make() -> Forward:
-        (T, B, _), H, n = x.shape, first.h.shape[1], len(form.Saved._fields) - 1
+        (T, B, _), dtype = x.shape, x.dtype
+        H, n = first.h.shape[1], len(form.Saved._fields) - 1
         layers = layers_of_forms(
             *(form, [weights], attributes, _rows_of(x, first), 1),
             # In one piece: fewer page faults. h is often kept without the others.
-            lambda: [np.empty((n, T, B, H), x.dtype), np.empty((T, B, H), x.dtype)],
+            lambda: [np.empty((n, T, B, H), dtype), np.empty((T, B, H), dtype)],
             lambda memory: [form.Saved._make(map(_flat, (*memory[0], memory[1])))],
         )
         return Forward(layers, x, first)
@@ -492,9 +508,10 @@ def backward(
         return None
 
     def make() -> Backward:
+        shapes, dtype = [a.shape for a in saved], x.dtype
         layers = layers_of_forms(
             *(form, [entry], attributes, _rows_of(x, first), 1),
-            lambda: [_like(a) for a in saved],
+            lambda: [np.empty(shape, dtype) for shape in shapes],
             lambda memory: [form.Saved._make(map(_flat, memory))],
             [like],
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import weakref
 from collections.abc import Callable
@@ -418,14 +419,22 @@ def test_several_threads_call_at_once(plans: list[str]) -> None:
     assert plans
 
 
-def test_no_array_of_a_caller_is_kept(plans: list[str]) -> None:
+@pytest.mark.parametrize("op", ["cudnn_rnn", "block_lstm", "block_gru", "stacked_rnn"])
+def test_no_array_of_a_caller_is_kept(op: str, plans: list[str]) -> None:
     net, given = problem((6, 3, 4, 5), 2)
-    found = both(net, given), both(net, given)
-    kept = [
-        weakref.ref(a)
-        for a in (*net.values(), *given.values(), *found[1])
-        if isinstance(a, np.ndarray)
-    ]
-    del net, given, found
+    if op == "cudnn_rnn":
+        found = both(net, given), both(net, given)
+        arrays = [*net.values(), *given.values(), *found[1]]
+    else:
+        run = stack("gru", 2, 0)
+        if op != "stacked_rnn":
+            run = block(op, (6, 3, 4, 5), "float32", 0, "C", "")
+        found = run(), run()
+        inner: Any = inspect.getclosurevars(run).nonlocals["inputs"]
+        inputs = [*inner[:2], *inner[3][0]] if op == "stacked_rnn" else [*inner.values()]
+        arrays = [*inputs, *found[1]]
+        del run, inner, inputs
+    kept = [weakref.ref(a) for a in arrays if isinstance(a, np.ndarray)]
+    del net, given, found, arrays
     assert plans
     assert not [a for a in kept if a() is not None]
