@@ -68,7 +68,7 @@ def oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, bool, int]:
     return copy, False, copy.strides[0]
 
 
-def plain(a: Array, dtype: np.dtype[Any]) -> Array:
+def c_ordered(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return an array in C order, aligned and of this dtype."""
     if a.dtype is dtype and a.flags.num & _READY == _READY:
         return a

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import single
-from .call import line_of, plain
+from .call import c_ordered, line_of
 from .formulas import Formulas, Vectors, routines
 from .frame import all_steps, all_steps_back
 from .plan import Layout, Loops, Spec
@@ -87,7 +87,7 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
 def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
     """Return the spec of a cell and its arrays: numbers, b_ru and b_c."""
     numbers = line_of(cell.gate, dtype)
-    biases = [numbers if b is None else plain(b, dtype) for b in (cell.b_ru, cell.b_c)]
+    biases = [numbers if b is None else c_ordered(b, dtype) for b in (cell.b_ru, cell.b_c)]
     return _spec(cell.gate is not None, H, dtype), [numbers, *biases]
 
 
@@ -108,7 +108,7 @@ def cell_forward(char: str) -> Any:
         (B, I), H, (w_ru, w_c, *biases) = x.shape, h_prev.shape[1], weights
         # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
         saved = [*np.empty((3, B, H), char), np.empty((B, H), char)]
-        vectors = [line_of(gate, dtype), *(plain(b, dtype) for b in biases)]
+        vectors = [line_of(gate, dtype), *(c_ordered(b, dtype) for b in biases)]
         matrices = w_ru[:I], w_c[:I], w_ru[I:], w_c[I:]
         single.forward(_spec(gate is not None, H, dtype), x, (h_prev,), matrices, vectors, saved)
         return saved

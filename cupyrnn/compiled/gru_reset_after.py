@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import line_of, plain
+from .call import c_ordered, line_of
 from .formulas import Formulas, Vectors, routines
 from .frame import APART, all_steps, all_steps_back
 from .plan import Layout, Loops, Spec
@@ -80,7 +80,7 @@ def _spec(hard: bool, hc_last: bool, H: int, dtype: np.dtype[Any]) -> Spec:
 
 def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
     """Return the spec of a cell and its arrays: numbers, b and b_hc."""
-    arrays = [line_of(cell.gate, dtype), plain(cell.b, dtype), plain(cell.b_hc, dtype)]
+    arrays = [line_of(cell.gate, dtype), c_ordered(cell.b, dtype), c_ordered(cell.b_hc, dtype)]
     return _spec(cell.gate is not None, cell.hc_last, H, dtype), arrays
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import single
-from .call import plain
+from .call import c_ordered
 from .formulas import Formulas, Vectors, routines
 from .frame import MAKES_H, all_steps, all_steps_back
 from .plan import Layout, Loops, Spec
@@ -125,7 +125,7 @@ def _described(
     """Return the spec of a cell and its arrays: numbers, b, wci, wcf and wco."""
     peephole, dtype = peephole or (None, None, None), numbers.dtype
     variant = PEEPHOLE * (peephole[0] is not None) | HARD * hard
-    vectors = [numbers if a is None else plain(a, dtype) for a in (b, *peephole)]
+    vectors = [numbers if a is None else c_ordered(a, dtype) for a in (b, *peephole)]
     return _spec(tuple(columns), variant, H, dtype), [numbers, *vectors]
 
 

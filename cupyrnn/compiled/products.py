@@ -78,10 +78,10 @@ def pack(
     first, last = panels * tid // threads * VECTORS, panels * (tid + 1) // threads * VECTORS
     for j in range(first, last):
         for d in range(across):
-            gated, plain = (d, j) if backward else (j, d)
+            gated, across_units = (d, j) if backward else (j, d)
             u, g = gated // gates, gated % gates
             # The rows and columns of the block as it lies in memory.
-            r, c = plain * lanes, u * lanes
+            r, c = across_units * lanes, u * lanes
             in_rows, in_columns = min(lanes, K - r), min(lanes, H - c)
             if transposed:
                 r, c, in_rows, in_columns = c, r, in_columns, in_rows

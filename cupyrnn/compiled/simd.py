@@ -489,13 +489,13 @@ def block(c: Code, *args: Word) -> None:
     """
     transpose, source, rs, rows, columns, to, rs_to, rows_to, columns_to = args
 
-    def move(turned: bool) -> None:
+    def move(transposed: bool) -> None:
         read = []
         for i in range(c.lanes):
             in_row = c.builder.select(rows.compare(">", i), columns.value, ir.Constant(I64, 0))
             c.mask = c.first_lanes(Word(c.builder, in_row))
             read.append(c.load(source + rs * i))
-        for i, row in enumerate(_transposed(c, read) if turned else read):
+        for i, row in enumerate(_transposed(c, read) if transposed else read):
             count = ir.Constant(I64, 0)
             in_row = c.builder.select(rows_to.compare(">", i), columns_to.value, count)
             c.mask = c.first_lanes(Word(c.builder, in_row))

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import threads
 from .addresses import At, Memory, relocated, words_of
-from .call import compiled, orientations, plain
+from .call import c_ordered, compiled, orientations
 from .frame import APART, MAKES_H, add_row
 from .meeting import meet
 from .plan import panels_of
@@ -310,10 +310,13 @@ def forward(
 ) -> None:  # fmt: skip
     """One step of a cell with all its products; `saved` is written."""
     dtype = spec.dtype
-    h_prev, c_prev = plain(first[0], dtype), plain(first[1], dtype) if len(first) > 1 else None
+    h_prev, c_prev = (
+        c_ordered(first[0], dtype),
+        c_ordered(first[1], dtype) if len(first) > 1 else None,
+    )
     matrices, lie = orientations(weights, dtype)
     sizes = _Sizes(*x.shape, h_prev.shape[1], len(saved), len(vectors), lie)
-    arrays = plain(x, dtype), h_prev, c_prev, None, None, None, *saved, *vectors, *matrices
+    arrays = c_ordered(x, dtype), h_prev, c_prev, None, None, None, *saved, *vectors, *matrices
     _run(spec, sizes, arrays)
 
 
@@ -341,9 +344,9 @@ def backward(
         the deltas.
     """
     dtype, carried, deltas, x = spec.dtype, step.carried, step.deltas, step.x
-    saved = [vectors[0] if a is None else plain(a, dtype) for a in step.saved]
+    saved = [vectors[0] if a is None else c_ordered(a, dtype) for a in step.saved]
     saved = saved[: len(spec.formulas.saved)]
-    before = [None if s is None else plain(s, dtype) for s in step.before]
+    before = [None if s is None else c_ordered(s, dtype) for s in step.before]
     matrices, lie = orientations([w for w, *_ in weights], dtype)
     places = [(n, start) for _, n, start in weights] or [(0, 0)]
     B, P = carried[0].shape
