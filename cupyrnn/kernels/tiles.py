@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_tiles(
     });
     long long to = at[steps], from = at[steps - 1];
     int active = me.active(to - from);
-    Pair<T> read[2][C::READ], given[2][C::GIVEN];
+    Pair<T> read[2][C::READ] = {}, given[2][C::GIVEN];
     typename C::Factors factors[2][2];
     auto fetch = [&]() {
 #pragma unroll
@@ -363,18 +363,18 @@ __global__ void __launch_bounds__(THREADS, 1) backward_tiles(
                         (arrays.given[k] ? arrays.given[k] : arrays.read[0]) + e, me);
             }
     };
+    // Of a sequence that is not active too, for nobody: a branch would take registers.
     auto make_factors = [&]() {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            if (r < active)
 #pragma unroll
-                for (int u = 0; u < 2; ++u) {
-                    typename C::Read of_unit;
+            for (int u = 0; u < 2; ++u) {
+                typename C::Read of_unit;
 #pragma unroll
-                    for (int k = 0; k < C::READ; ++k)
-                        array_of<float>(of_unit)[k] = wide(read[r][k].v[u]);
-                    factors[r][u] = cell.factors(units[u], of_unit);
-                }
+                for (int k = 0; k < C::READ; ++k)
+                    array_of<float>(of_unit)[k] = wide(read[r][k].v[u]);
+                factors[r][u] = cell.factors(units[u], of_unit);
+            }
     };
     fetch();
     make_factors();
