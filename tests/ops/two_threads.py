@@ -9,6 +9,7 @@ It prints `right` for every check that holds; one that hangs has to be ended fro
 from __future__ import annotations
 
 import atexit
+import os
 import random
 import signal
 import sys
@@ -23,6 +24,7 @@ import cupyrnn
 from cupyrnn.compiled import threads
 from cupyrnn.driver import layer
 
+STACK = 1 << 28
 threads.count = lambda: 2
 layer._pays = lambda *_: True  # whole layers in one call
 
@@ -133,14 +135,18 @@ def no_threads() -> None:
     """Calls while the system has no memory for a thread, or for the words; then it has."""
     import resource
 
+    stack = resource.getrlimit(resource.RLIMIT_STACK)
+    if stack[0] != STACK:  # of a thread; it is looked up when a process begins
+        resource.setrlimit(resource.RLIMIT_STACK, (STACK, stack[1]))
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     threads.count = lambda: 1
     pairs = [(call, _bits(call)) for call in _calls("float32").values()]
     threads.count = lambda: 2
     threads._serving()
     pages = int(open("/proc/self/statm").read().split()[0])  # noqa: SIM115
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    # A thread takes 8 MiB for its stack, a call less than 3.
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (6 << 20), limits[1]))
+    room = pages * resource.getpagesize() + STACK // 2
+    resource.setrlimit(resource.RLIMIT_AS, (room, limits[1]))
     right = all(_bits(call) == expected for call, expected in pairs)
     resource.setrlimit(resource.RLIMIT_AS, limits)
     print("right" if right and threads.size() == 1 else "wrong")
