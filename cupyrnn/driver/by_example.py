@@ -9,6 +9,7 @@ memory than the matrix, and matrices that share d share the half of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,7 +45,7 @@ def take_rows(
 ) -> None:
     """Write the gradients of the weights by example, of the deltas of all steps."""
     x, first, packing, saved = layer
-    saved = each(saved, lambda a: a.reshape(-1, a.shape[-1]))
+    saved = each(saved, lambda a: a.reshape(math.prod(a.shape[:-1]), a.shape[-1]))
     dtype, after = compute_dtype(x.dtype) if xp is np else x.dtype, cell.states(saved)
     before = [
         # Beside h a cell's own vectors alone ask for them.

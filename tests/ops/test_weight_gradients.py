@@ -130,6 +130,13 @@ def test_block_lstm(ops: Ops, shape: tuple[int, ...], dtype: str, rng: np.random
     check(lstm_call(ops, rng, shape, bool(shape[0] % 2), dtype), shape[1], dtype)
 
 
+@each_extent
+def test_extents_of_no_units(ops: Ops, kind: str, rng: np.random.Generator) -> None:
+    given = extent_of(rng, 3, 2, kind)
+    check(lstm_call(ops, rng, (3, 2, 4, 0), False, "float64", **given), 2, "float64")
+    check(gru_call(ops, rng, (3, 2, 4, 0), "float64", **given), 2, "float64")
+
+
 @pytest.mark.compiled
 @each_extent
 @pytest.mark.parametrize("reverse", [False, True])
