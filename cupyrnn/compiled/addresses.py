@@ -11,7 +11,7 @@ import ctypes
 import functools
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numba
 import numpy as np
@@ -28,6 +28,10 @@ class At(NamedTuple):
 
     array: int
     offset: int = 0
+
+
+# A field that is an address: an At or 0 to who writes it, an integer to the loops that read it.
+Address: TypeAlias = Any
 
 
 def address_of(a: Array) -> int:

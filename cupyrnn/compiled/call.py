@@ -72,7 +72,7 @@ def c_ordered(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return an array in C order, aligned and of this dtype."""
     if a.dtype is dtype and a.flags.num & _READY == _READY:
         return a
-    return np.require(a, dtype, "CA")
+    return np.require(a, dtype, ("C", "A"))
 
 
 class Back(NamedTuple):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .addresses import Address
 from .meeting import meet
 from .products import (
     multiply,
@@ -48,65 +49,65 @@ APART, MAKES_H = -1, -2
 class Matrix(NamedTuple):
     """A matrix w[K, G*H] of a layer, its products and its gradient: addresses and sizes."""
 
-    table: int  # of each gate its address and its stride, as `pack` reads them
+    table: Address  # of each gate its address and its stride, as `pack` reads them
     gates: int  # G
     H: int
     K: int
     transposed: int
-    packed: int
+    packed: Address
     panels: int  # of a row of z
-    z: int  # pre-activations or deltas of some steps, by row
+    z: Address  # pre-activations or deltas of some steps, by row
     z_stride: int  # from the memory of one thread to that of the next
     rs_z: int
     adds_to: int  # the input to whose products this is added, itself one of them or recurrent
-    a: int  # backwards: what it multiplied, of the rows of all steps or of these
+    a: Address  # backwards: what it multiplied, of the rows of all steps or of these
     rs_a: int
-    dw: int  # [K, panels], summed
-    dw_table: int  # where it goes; 0 where it is not wanted
+    dw: Address  # [K, panels], summed
+    dw_table: Address  # where it goes; 0 where it is not wanted
     dw_transposed: int
-    sums: int  # of the rows of z; 0 where they are not wanted
+    sums: Address  # of the rows of z; 0 where they are not wanted
 
 
 class Frame(NamedTuple):
     """The memory of one call: addresses, sizes in bytes or numbers. c may be missing."""
 
-    starts: int  # [T+1], the first row of each step
+    starts: Address  # [T+1], the first row of each step
     T: int
     rows: int  # of z: the steps of a part have no more
-    splits: int  # [threads+1], the first row of each thread, or the first 4 vectors of units
+    splits: Address  # [threads+1], the first row of each thread, or the first 4 vectors of units
     by_units: int
-    meeting: int
-    x: int
+    meeting: Address
+    x: Address
     I: int
-    h: int  # of each step
+    h: Address  # of each step
     P: int
     H: int
     # Before the first step; forward overwritten with those after each sequence's last.
-    first_h: int
-    first_c: int
-    table: int  # of what the cell's formulas look up
-    dx: int
-    dh: int  # [S, dh_row bytes], the gradients that are carried
+    first_h: Address
+    first_c: Address
+    table: Address  # of what the cell's formulas look up
+    dx: Address
+    dh: Address  # [S, dh_row bytes], the gradients that are carried
     dh_row: int
-    dc: int
-    given_h: int
-    given_c: int
+    dc: Address
+    given_h: Address
+    given_c: Address
     given_row: int  # bytes from row to row of given_h and given_c; 0 for zeros
     given_c_row: int
-    before: int  # h before each step of a part
-    work: int
+    before: Address  # h before each step of a part
+    work: Address
     work_stride: int  # from the memory of one thread to that of the next
     work_row: int  # backwards, from row to row of what the second product leaves there
-    zeros: int  # as many as a row has
+    zeros: Address  # as many as a row has
     variant: int
     variants: int  # of each formula
-    totals: int  # of the gradients of the cell's own vectors; 0 without
+    totals: Address  # of the gradients of the cell's own vectors; 0 without
     terms: int  # how many these are
     writes_deltas: int  # in place of the gradients of the weights
     inputs: int  # the matrices of x, after which come the recurrent ones
     stages: int  # the recurrent matrices
     adds_to_dh: int  # whether the last product backwards is added to dh
-    c: int  # of each step
+    c: Address  # of each step
 
 
 def sum_of_gates(c: Code, _: int, u: Word, z: Word, gates: Word, to: Word) -> None:

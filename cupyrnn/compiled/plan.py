@@ -369,7 +369,7 @@ class Plan:
             stages=len(self._columns) - of_x,
             adds_to_dh=formulas.adds_to_dh,
             c=At(_SAVED + c) if formulas.c else 0,
-        )  # type: ignore[arg-type]
+        )
 
 
 _kept_plan = functools.lru_cache(maxsize=64)(Plan)

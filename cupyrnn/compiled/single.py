@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import threads
-from .addresses import At, Memory, relocated, words_of
+from .addresses import Address, At, Memory, relocated, words_of
 from .call import c_ordered, compiled, orientations
 from .frame import APART, MAKES_H, add_row
 from .meeting import meet
@@ -25,6 +25,7 @@ from .simd import SUMMED_ROWS, VECTOR_BYTES, VECTORS, part, read_fields, size_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from ..cells.contract import BackwardStep
     from .plan import Spec
 
 # Multiplications from which on a step is worth a second thread.
@@ -34,20 +35,20 @@ _LEAST_WORK = 2_000_000
 class Product(NamedTuple):
     """to[B, gates*H] (+)= a[B, K] @ w, and a formula: addresses, distances in bytes, numbers."""
 
-    a: int
+    a: Address
     rs_a: int
     K: int
-    w: int  # 0 where the product is not wanted
+    w: Address  # 0 where the product is not wanted
     rs_w: int  # from row to row as it lies
     transposed: int
     gates: int
     H: int
-    to: int
+    to: Address
     rs_to: int
     adds: int
     meets: int  # whether all threads have to be here first
     stage: int = -1  # of the formula; -1 for none
-    through: int = 0  # what this formula has of the product before
+    through: Address = 0  # what this formula has of the product before
     rs_through: int = 0
 
 
@@ -61,22 +62,22 @@ class Step(NamedTuple):
     backward: int
     variant: int
     variants: int
-    memory: int  # for products
-    table: int
-    z: int
+    memory: Address  # for products
+    table: Address
+    z: Address
     rs_z: int
-    zh: int
+    zh: Address
     rs_zh: int
-    h_prev: int
+    h_prev: Address
     rs_h: int
-    c_prev: int
-    operand: int
+    c_prev: Address
+    operand: Address
     rs_operand: int
-    dh: int
-    dc: int
-    totals: int
+    dh: Address
+    dc: Address
+    totals: Address
     terms: int
-    sums: int  # memory for these
+    sums: Address  # memory for these
 
 
 _read_step, _read_product = read_fields(Step), read_fields(Product)
@@ -213,7 +214,7 @@ class _Layout:
             totals=At(_TOTALS) if sizes.totals else 0,
             terms=sizes.totals,
             sums=sums,
-        )  # type: ignore[arg-type]
+        )
         products = [word for product in self.products for word in product]
         self.words = [*step, *products, *table, *(start * self._size for start in gates)]
         self.bytes = self._memory.bytes + VECTOR_BYTES  # what a product packs is aligned
@@ -253,7 +254,7 @@ class _Layout:
             products.append(Product(
                 a=a, rs_a=rs_a, K=c.K, gates=len(c.starts), H=c.H, to=to, rs_to=rs_to, adds=adds,
                 meets=stage > 0, stage=max(stage, -1), **self._weight(k),
-            ))  # type: ignore[arg-type]  # fmt: skip
+            ))  # fmt: skip
         return products, z[0], zh
 
     def _backward(self) -> Any:
@@ -270,7 +271,7 @@ class _Layout:
             products.append(Product(
                 a=a, rs_a=rs_a, K=len(c.starts) * c.H, gates=1, H=c.K, to=to, rs_to=c.K * size,
                 adds=adds, meets=0, **self._weight(k, back=True), **formula,
-            ))  # type: ignore[arg-type]  # fmt: skip
+            ))  # fmt: skip
 
         for k in range(len(columns) - 1, self._of_x - 1, -1):
             stage = k - self._of_x
@@ -315,7 +316,8 @@ def forward(
         c_ordered(first[1], dtype) if len(first) > 1 else None,
     )
     matrices, lie = orientations(weights, dtype)
-    sizes = _Sizes(*x.shape, h_prev.shape[1], len(saved), len(vectors), lie)
+    B, I = x.shape
+    sizes = _Sizes(B, I, h_prev.shape[1], len(saved), len(vectors), lie)
     arrays = c_ordered(x, dtype), h_prev, c_prev, None, None, None, *saved, *vectors, *matrices
     _run(spec, sizes, arrays)
 
@@ -332,7 +334,10 @@ class Gradient(NamedTuple):
 
 
 def backward(
-    spec: Spec, step: Gradient, weights: Sequence[tuple[Array, int, int]], vectors: Sequence[Array]
+    spec: Spec,
+    step: Gradient | BackwardStep,
+    weights: Sequence[tuple[Array, int, int]],
+    vectors: Sequence[Array],
 ) -> None:
     """
     One step of a cell backwards.
