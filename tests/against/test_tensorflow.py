@@ -79,8 +79,8 @@ def assert_same(
 def test_signature(tf: ModuleType, op: str) -> None:
     ours, theirs = getattr(raw_ops, op), getattr(tf.raw_ops, op)
     # TensorFlow's wrapper shows the signature of what it wraps but takes no positional arguments.
-    for function in (ours, theirs):
-        with pytest.raises(TypeError, match=r"positional|keyword"):
+    for function, message in ((ours, "by position, expected none"), (theirs, "positional|keyword")):
+        with pytest.raises(TypeError, match=message):
             function(np.zeros(1, np.float32))
     our_parameters, their_parameters = (inspect.signature(f).parameters for f in (ours, theirs))
     assert {p.kind for p in our_parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
