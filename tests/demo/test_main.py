@@ -323,7 +323,7 @@ def test_missing_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SystemExit) as error:
         demo.main(["--out", str(tmp_path / "x.png")])
     assert f"{name} is missing" in str(error.value.code)
-    assert 'pip install ".[demo]"' in str(error.value.code)
+    assert 'pip install "cupyrnn[demo]"' in str(error.value.code)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -435,6 +435,6 @@ def test_no_gpu(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(modules.importlib, "import_module", broken)
     assert modules.array_module("auto") is np
-    help_on = r"--backend numpy" if missing == "no GPU" else r"\.\[cuda13x\]"
+    help_on = r"--backend numpy" if missing == "no GPU" else r"cupyrnn\[cuda13x\]"
     with pytest.raises(SystemExit, match=help_on):
         modules.array_module("cupy")

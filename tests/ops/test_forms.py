@@ -359,7 +359,7 @@ def test_a_cell_in_vectors(
     for name in ("forward_layer", "backward_layer", "forward_step", "backward_step"):
         function = getattr(page, name)
         monkeypatch.setattr(page, name, lambda *a, f=function: calls.append(f) or f(*a))
-    monkeypatch.setattr(_layer, "_way", lambda _cell, _rows, direction: f"{direction}_layer")
+    monkeypatch.setattr(_layer, "_pays", lambda *_: True)
     for n, (a, e) in enumerate(zip(run(), expected, strict=True)):
         assert_close(a, e, dtype, f"result {n}", at_least=1.0)
     assert calls
