@@ -142,7 +142,7 @@ def test_readme_is_short_and_its_table_names_what_there_is() -> None:
     named = re.findall(r"`(?:cupyrnn\.)?([a-z_]+)`", table)
     assert len(named) > 15
     attributes = {"sequence_lengths", "resets", "weight_gradients", "save"}
-    modules = {"jax", "torch", "parallel"}
+    modules = {"cells", "jax", "parallel", "reference", "torch"}
     assert [n for n in named if n not in {*cupyrnn.__all__, *attributes, *modules}] == []
     for beginning in re.findall(r"`([a-z_]+)…`", table):
         assert any(n.startswith(beginning) for n in cupyrnn.__all__), beginning
