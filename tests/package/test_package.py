@@ -328,7 +328,8 @@ def test_help_begins_with_the_map_of_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.split("## Which function do I want?")[1].split("\n##")[0]
     named = {re.sub(r"^cupyrnn\.|…$", "", n) for n in re.findall(r"`([\w.]+…?)`", table)}
-    known = {*cupyrnn.__all__, "parallel", "torch", "params_from_", "block_lstm_from_"}
+    modules = {"cells", "parallel", "reference", "torch"}
+    known = {*cupyrnn.__all__, *modules, "params_from_", "block_lstm_from_"}
     listed = re.findall(r"\w+", cupyrnn.__doc__.partition("Which to call::")[2])
     assert named & known == {name for name in listed if name in known}
     assert len(named & known) > 20
