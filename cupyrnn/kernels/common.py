@@ -74,13 +74,6 @@ __device__ __forceinline__ Dual<R> operator/(Dual<R> a, Dual<R> b)
 template <typename R>
 __device__ __forceinline__ Dual<R>& operator+=(Dual<R>& a, Dual<R> b) { return a = a + b; }
 template <typename R>
-__device__ __forceinline__ void add_product(Dual<R>& sum, Dual<R> a, Dual<R> b)
-{
-    sum.value += a.value * b.value;
-    sum.slope += a.slope * b.value;
-    sum.slope += a.value * b.slope;
-}
-template <typename R>
 __device__ __forceinline__ Dual<R>& operator*=(Dual<R>& a, Dual<R> b) { return a = a * b; }
 
 // The values decide.
@@ -144,10 +137,6 @@ __device__ __forceinline__ float exp_(float v) { return expf(v); }
 __device__ __forceinline__ double exp_(double v) { return exp(v); }
 __device__ __forceinline__ float tanh_(float v) { return tanhf(v); }
 __device__ __forceinline__ double tanh_(double v) { return tanh(v); }
-
-// sum += a*b, in as few instructions as there are products.
-template <typename A>
-__device__ __forceinline__ void add_product(A& sum, A a, A b) { sum += a * b; }
 
 // Exact in both tails: exp may overflow to infinity, whose reciprocal is 0.
 template <typename A>

@@ -157,7 +157,7 @@ struct Matrix {
                     const A weight = e < 0 ? w[e < 0 ? k + m : 0][n] : more.v[e < 0 ? 0 : e % P];
 #pragma unroll
                     for (int r = 0; r < ROWS; ++r)
-                        add_product(all[r * UNITS + n / WIDTH][n % WIDTH], p[r].v[m], weight);
+                        all[r * UNITS + n / WIDTH][n % WIDTH] += p[r].v[m] * weight;
                 }
         }
         sum_lanes<LANES, ROWS * UNITS, WIDTH>(all);
