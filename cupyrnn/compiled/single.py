@@ -295,7 +295,7 @@ def _run(spec: Spec, sizes: _Sizes, arrays: Sequence[Array | None]) -> None:
     """Compute a step by as many threads as it is worth; arrays in C order, as in `_MEMORY`, ...."""
     laid, char = _laid_out(spec, sizes), spec.dtype.char
     loop = compiled(spec.loops[2 + bool(sizes.deltas)], char).address
-    most = 1 if laid.work < _LEAST_WORK else threads.most()
+    most = threads.most() if laid.work > _LEAST_WORK else 1
     while True:
         n = min(most, panels_of(spec.H, spec.dtype.itemsize))
         memory, block = np.empty(laid.bytes + n * PRODUCT_BYTES, np.uint8), laid.block.copy()

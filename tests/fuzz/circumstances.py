@@ -6,6 +6,7 @@ An interrupt comes at a random moment of the call, as Ctrl-C does; the same call
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 import signal
@@ -81,7 +82,8 @@ class _Alarm:
 
     def interrupts(self, function: Callable[[], object]) -> bool:
         """Call a function, and return whether it was interrupted."""
-        before = signal.signal(signal.SIGALRM, self)
+        before, collects = signal.signal(signal.SIGALRM, self), gc.isenabled()
+        gc.disable()  # What others have it call would be interrupted, and lose the interrupt.
         try:
             signal.setitimer(signal.ITIMER_REAL, self._seconds)
             function()
@@ -92,6 +94,8 @@ class _Alarm:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+            if collects:
+                gc.enable()
         return False
 
 
