@@ -571,7 +571,8 @@ def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path) -> None:
         (["--hidden", "0"], "'0' is not a positive integer"),
         (["--batch", "1"], "--batch 1 has fewer streams than there are processes, 2"),
         (["--out", "no/folder.png"], "argument --out: cannot write 'no/folder.png'"),
-        (["--out", "x.npz"], "--checkpoint and --out are the same file"),
+        (["--out", "x.npz"], "argument --out: 'x.npz' does not end in .png"),
+        (["--checkpoint", "x.png", "--out", "x.png"], "--checkpoint and --out are the same file"),
         (["--checkpoint", "old"], "argument --checkpoint: 'old' is damaged or no checkpoint"),
     ],
 )
