@@ -71,10 +71,11 @@ template <int SPLIT, int UNITS, int ROWS> struct Seat {
     int lane, group, unit, slot;
     int first, row;  // the first sequence of the block, and the thread's own
     bool owner;            // whether there is such a sequence and unit, and no other lane has it
-    __device__ __forceinline__ Seat(long long B, int H)
-        : lane(threadIdx.x % LANES), group(threadIdx.x / LANES), unit(group * UNITS + lane % UNITS),
-          slot(lane / UNITS % ROWS), first(blockIdx.x * ROWS), row(first + slot),
-          owner(lane < UNITS * ROWS && unit < H && row < B) {}
+    // `groups` of lanes have the units of the blocks before this one, `blocks` their sequences.
+    __device__ __forceinline__ Seat(long long B, int H, int groups, int blocks)
+        : lane(threadIdx.x % LANES), group(groups + threadIdx.x / LANES),
+          unit(group * UNITS + lane % UNITS), slot(lane / UNITS % ROWS), first(blocks * ROWS),
+          row(first + slot), owner(lane < UNITS * ROWS && unit < H && row < B) {}
 };
 
 // The part of a matrix that a thread has: SLICE of its rows, and the WIDTH columns of each of the
@@ -166,69 +167,83 @@ struct Matrix {
     }
 };
 
-// The matrices of the products of a step: the second one has no rows where there is none.
+// The matrices of the products of a step: the second one has no rows where there is none. UNITS
+// share lanes where a lane has one column of a unit.
 template <
-    template <typename> class Cell, typename A, int SPLIT, int THREADS, int SLICE, int KEPT,
-    int SLICE_2, int KEPT_2>
-struct Rows {
+    template <typename> class Cell, typename A, bool BACK, int SPLIT, int UNITS, int THREADS,
+    int SLICE, int KEPT, int SLICE_2, int KEPT_2>
+struct Matrices {
     typedef Cell<A> C;
-    static const int LAST = C::PRODUCTS - 1;
-    // Forwards several units share lanes where a lane has the columns of one gate alone.
-    static const int UNITS = C::width(0) == 1 ? 4 : 1;
-    typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, C::width(0), THREADS> Forward;
-    typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, UNITS, C::width(LAST), THREADS> Forward2;
+    static const int LAST = C::PRODUCTS - 1, OF_UNIT = UNITS;
     // Backwards the vectors have the deltas of a unit together, so that a lane has the whole
     // gradient of one unit and sequence.
-    typedef Matrix<A, SPLIT, SLICE, KEPT, 4, 1, THREADS> Backward;
-    typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, 4, 1, THREADS> Backward2;
+    typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, BACK ? 1 : C::width(0), THREADS> First;
+    typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, UNITS, BACK ? 1 : C::width(LAST), THREADS> Second;
     static_assert(LAST == 0 ? SLICE_2 == 0 : LAST == 1 && SLICE_2 > 0, "a matrix a product");
+    static_assert(LAST == 0 || BACK || SLICE == SLICE_2, "forwards both multiply a unit's number");
+    // Which of two vectors a product multiplies: they take turns where there is one product.
+    static __device__ __forceinline__ int turn(int p, int s) { return LAST == 1 ? p : s & 1; }
 };
 
-template <
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
-    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
-__global__ void __launch_bounds__(THREADS, 1) forward_rows(
-    const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays, const Steps at)
+// How numbers get from the lanes that make them to those that multiply them: within a block.
+template <typename T, typename M, int ROWS> struct InBlock {
+    typedef typename Acc<T>::type A;
+    static const int SIZE = ROWS * M::First::LENGTH;
+    static const int IN_ALL = SIZE + (M::LAST == 1 ? ROWS * M::Second::LENGTH : SIZE);
+    A* vectors;
+    // Number k of a sequence's vector, which `matrix` multiplies.
+    template <typename Matrix>
+    __device__ __forceinline__ void put(const Matrix& matrix, int turn, int slot, int k, A v) const
+    {
+        vectors[turn * SIZE + slot * matrix.LENGTH + matrix.place(k)] = rounded<T>(v);
+    }
+    // Zeros, also behind the vectors, where the matrix has zeros too.
+    __device__ __forceinline__ void begin() const { clear(vectors, IN_ALL); }
+    // All have put theirs.
+    __device__ __forceinline__ void meet() const { __syncthreads(); }
+    template <typename Matrix, int WIDTH>
+    __device__ __forceinline__ void product(
+        const Matrix& matrix, int turn, int lane, A (&sums)[WIDTH]) const
+    {
+        matrix.template product<ROWS>(vectors + turn * SIZE, lane, sums);
+    }
+};
+
+template <typename M, template <typename> class Cell, typename T, typename Seat, typename Exchange>
+__device__ __forceinline__ void forward_steps(
+    const Cell<typename Acc<T>::type>& cell, const Forward<Cell, T>& arrays, const Steps& at,
+    const Seat& me, Exchange& exchange, Pack<typename Acc<T>::type>* shared)
 {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
-    typedef Rows<Cell, A, SPLIT, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> R;
-    typedef typename R::Forward First;
-    typedef typename R::Forward2 Second;
-    static_assert(R::LAST == 0 || SLICE == SLICE_2, "both multiply numbers of a unit");
-    const int SIZE = ROWS * First::LENGTH, H = int(at.H), steps = int(at.steps);
-    __shared__ Pack<A> memory[2 * SIZE / First::P];
-    A* const vectors = memory[0].v;  // [2][ROWS][LENGTH]: of a product, and of the next one
-    const Seat<SPLIT, R::UNITS, ROWS> me(at.B, H);
-    const bool real_unit = me.unit < H;
-
+    const int H = int(at.H), steps = int(at.steps);
     auto load = [&](auto product, auto& matrix, Pack<A>* shared) {
         const Weights<T> w = arrays.w[product.NUMBER];
         matrix.load(me.lane, shared, [&](int k, int u, int c) -> A {
-            const int unit = me.group * R::UNITS + u;
+            const int unit = me.group * M::OF_UNIT + u;
             if (k >= H || unit >= H) return A(0);
             return wide(w.w[k * w.row + (cell.column(c) * H + unit) * w.column]);
         });
     };
-    Second second;  // before the first, as it is smaller: what comes late needs shared memory
-    if constexpr (R::LAST == 1) load(Product<1>(), second, shared_packs<A>() + First::SHARED);
-    First first;
-    load(Product<0>(), first, shared_packs<A>());
+    // The second before the first, as it is smaller: what comes late needs shared memory.
+    typename M::Second second;
+    if constexpr (M::LAST == 1) load(Product<1>(), second, shared + M::First::SHARED);
+    typename M::First first;
+    load(Product<0>(), first, shared);
     typename C::Unit unit = {};
-    if (real_unit) unit = cell.unit(me.unit, H);
-    clear(vectors, 2 * SIZE);
+    if (me.unit < H) unit = cell.unit(me.unit, H);
+    exchange.begin();
     __syncthreads();
-    const int mine = me.slot * First::LENGTH + First::place(me.unit);
     typename C::State state = {};
     if (me.owner) {
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
             array_of<A>(state)[k] = arrays.states[k][me.row * (long long)H + me.unit];
-        vectors[mine] = rounded<T>(state.h);
+        exchange.put(first, 0, me.slot, me.unit, state.h);
     }
     long long from = at[0], to = at[1];
     bool active = me.owner && from + me.row < to;
-    struct Next { A z[C::width(0) + (R::LAST == 1 ? C::width(1) : 0)]; } next = {};
+    struct Next { A z[C::width(0) + (M::LAST == 1 ? C::width(1) : 0)]; } next = {};
     auto fetch = [&]() {
         const long long n = from + me.row;
 #pragma unroll
@@ -239,8 +254,8 @@ __global__ void __launch_bounds__(THREADS, 1) forward_rows(
                     (arrays.z[p] + n * (C::width(p) * H) + me.unit)[cell.column(k) * H];
     };
     if (active) fetch();
-    __syncthreads();
-    // The block is done when its first sequence, the longest, is.
+    exchange.meet();
+    // All is done when the first sequence, the longest, is.
     for (int s = 0; s < steps && from + me.first < to; ++s) {
         const bool now = active;
         const long long n = (from + me.row) * H + me.unit;
@@ -254,20 +269,19 @@ __global__ void __launch_bounds__(THREADS, 1) forward_rows(
         typename C::Saved saved;
         auto behind = [&](auto product, const auto& matrix) {
             constexpr int p = decltype(product)::NUMBER;
-            const int turn = R::LAST == 1 ? p : s & 1;
             A sums[C::width(p)];
-            matrix.template product<ROWS>(vectors + turn * SIZE, me.lane, sums);
+            exchange.product(matrix, M::turn(p, s), me.lane, sums);
             if (now) {
-                vectors[(turn ^ 1) * SIZE + mine] = rounded<T>(cell.forward(
+                exchange.put(first, M::turn(p, s) ^ 1, me.slot, me.unit, cell.forward(
                     product, unit, current.z + p * C::width(0), sums, state, saved));
 #pragma unroll
                 for (int k = C::saved_before(p); k < C::saved_before(p + 1); ++k)
                     store(arrays.saved[k] + n, array_of<A>(saved)[k]);
             }
-            __syncthreads();
+            exchange.meet();
         };
         behind(Product<0>(), first);
-        if constexpr (R::LAST == 1) behind(Product<1>(), second);
+        if constexpr (M::LAST == 1) behind(Product<1>(), second);
     }
     if (me.owner)
 #pragma unroll
@@ -275,41 +289,30 @@ __global__ void __launch_bounds__(THREADS, 1) forward_rows(
             arrays.states[k][me.row * (long long)H + me.unit] = array_of<A>(state)[k];
 }
 
-template <
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
-    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
-__global__ void __launch_bounds__(THREADS, 1) backward_rows(
-    const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays, const Steps at)
+template <typename M, template <typename> class Cell, typename T, typename Seat, typename Exchange>
+__device__ __forceinline__ void backward_steps(
+    const Cell<typename Acc<T>::type>& cell, const Backward<Cell, T>& arrays, const Steps& at,
+    const Seat& me, Exchange& exchange, Pack<typename Acc<T>::type>* shared)
 {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
-    typedef Rows<Cell, A, SPLIT, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> R;
-    typedef typename R::Backward First;
-    typedef typename R::Backward2 Second;
-    // By turns where there is one product, else of the two.
-    const int SIZE = ROWS * First::LENGTH;
-    const int SIZE_2 = R::LAST == 1 ? ROWS * Second::LENGTH : SIZE;
     const int H = int(at.H), steps = int(at.steps);
-    __shared__ Pack<A> memory[(SIZE + SIZE_2) / First::P];
-    A* const vectors = memory[0].v;  // [ROWS][LENGTH] each
-    const Seat<SPLIT, 4, ROWS> me(at.B, H);
-
     auto load = [&](auto product, auto& matrix, Pack<A>* shared) {
         constexpr int WIDTH = C::width(decltype(product)::NUMBER);
         const Weights<T> w = arrays.w[product.NUMBER];
         matrix.load(me.lane, shared, [&](int k, int u, int) -> A {
-            const int unit = me.group * 4 + u, column = k / WIDTH;
+            const int unit = me.group * M::OF_UNIT + u, column = k / WIDTH;
             if (column >= H || unit >= H) return A(0);
             return wide(w.w[unit * w.row + (cell.column(k % WIDTH) * H + column) * w.column]);
         });
     };
-    Second second;
-    if constexpr (R::LAST == 1) load(Product<1>(), second, shared_packs<A>());
-    First first;
-    load(Product<0>(), first, shared_packs<A>() + (R::LAST == 1 ? Second::SHARED : 0));
+    typename M::Second second;
+    if constexpr (M::LAST == 1) load(Product<1>(), second, shared);
+    typename M::First first;
+    load(Product<0>(), first, shared + (M::LAST == 1 ? M::Second::SHARED : 0));
     typename C::Unit unit = {};
     if (me.unit < H) unit = cell.unit(me.unit, H);
-    clear(vectors, SIZE + SIZE_2);
+    exchange.begin();
     typename C::Gradients gradients = {};
     if (me.owner)
 #pragma unroll
@@ -334,9 +337,9 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(
     }
     __syncthreads();
     for (int s = steps - 1; s >= 0; --s) {
-        const bool now = active, any = from + me.first < to;  // of the block's sequences
+        const bool now = active, any = from + me.first < to;  // of the sequences that meet
         const long long n = from + me.row;
-        auto before = [&](auto product, const auto& matrix, A* vector, A dh) -> A {
+        auto before = [&](auto product, const auto& matrix, A dh) -> A {
             constexpr int p = decltype(product)::NUMBER;
             A d[C::deltas(p)];
             const A past = cell.backward(product, factors, dh, given, gradients, d);
@@ -346,17 +349,13 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(
                       d[k]);
 #pragma unroll
             for (int k = 0; k < C::width(p); ++k)
-                vector[me.slot * matrix.LENGTH + matrix.place(C::width(p) * me.unit + k)] =
-                    rounded<T>(d[k]);
+                exchange.put(matrix, M::turn(p, s), me.slot, C::width(p) * me.unit + k, d[k]);
             return past;
         };
-        A *const here = vectors + (R::LAST == 0 ? (s & 1) * SIZE : 0), *const other = here + SIZE;
         A past = A(0), sum[1];
         if (now) {
-            if constexpr (R::LAST == 0)
-                past = before(Product<0>(), first, here, gradients.h + given[0]);
-            else
-                before(Product<1>(), second, other, gradients.h + given[0]);
+            if constexpr (M::LAST == 0) past = before(Product<0>(), first, gradients.h + given[0]);
+            else before(Product<1>(), second, gradients.h + given[0]);
         }
         if (s > 0) {
             to = from;
@@ -365,13 +364,13 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(
             if (active) fetch();
         }
         if (any) {
-            __syncthreads();
-            if constexpr (R::LAST == 1) {
-                second.template product<ROWS>(other, me.lane, sum);
-                if (now) past = before(Product<0>(), first, here, sum[0]);
-                __syncthreads();
+            exchange.meet();
+            if constexpr (M::LAST == 1) {
+                exchange.product(second, M::turn(1, s), me.lane, sum);
+                if (now) past = before(Product<0>(), first, sum[0]);
+                exchange.meet();
             }
-            first.template product<ROWS>(here, me.lane, sum);
+            exchange.product(first, M::turn(0, s), me.lane, sum);
             if (now) gradients.h = past + sum[0];
         }
         // Behind the product, off the way from step to step.
@@ -381,6 +380,37 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(
 #pragma unroll
         for (int k = 0; k < C::GRADIENTS; ++k)
             arrays.gradients[k][me.row * (long long)H + me.unit] = array_of<A>(gradients)[k];
+}
+
+template <
+    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
+    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+__global__ void __launch_bounds__(THREADS, 1) forward_rows(
+    const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays, const Steps at)
+{
+    typedef typename Acc<T>::type A;
+    const int UNITS = Cell<A>::width(0) == 1 ? 4 : 1;
+    typedef Matrices<Cell, A, false, SPLIT, UNITS, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> M;
+    typedef InBlock<T, M, ROWS> Exchange;
+    __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
+    Exchange exchange = {memory[0].v};
+    const Seat<SPLIT, UNITS, ROWS> me(at.B, int(at.H), 0, blockIdx.x);
+    forward_steps<M>(cell, arrays, at, me, exchange, shared_packs<A>());
+}
+
+template <
+    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
+    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+__global__ void __launch_bounds__(THREADS, 1) backward_rows(
+    const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays, const Steps at)
+{
+    typedef typename Acc<T>::type A;
+    typedef Matrices<Cell, A, true, SPLIT, 4, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> M;
+    typedef InBlock<T, M, ROWS> Exchange;
+    __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
+    Exchange exchange = {memory[0].v};
+    const Seat<SPLIT, 4, ROWS> me(at.B, int(at.H), 0, blockIdx.x);
+    backward_steps<M>(cell, arrays, at, me, exchange, shared_packs<A>());
 }
 """
 )

@@ -17,6 +17,8 @@ from without_a_gpu.ptx.executor import Executor
 from without_a_gpu.ptx.parser import PtxError
 
 BARRIER = "__syncthreads();"
+# What takes its place in a loop over steps.
+MEETING = "exchange.meet();"
 # The tools, each with what it notices: orders of threads, other values and what is written behind
 # dynamic shared memory; the interpreter of PTX and g++'s thread sanitizer, accesses that no barrier
 # orders; the interpreter, addresses out of bounds.
@@ -147,6 +149,10 @@ def plant(monkeypatch: pytest.MonkeyPatch, cell: str, kind: str, old: str, new: 
         changed = kernel._replace(source=kernel.source.replace(old, new))
         monkeypatch.setattr(CELLS[cell], direction, kernels._replace(**{kind: changed}))
     forget()
+
+
+def without_barriers(source: str) -> str:
+    return source.replace(BARRIER, "").replace(MEETING, "")
 
 
 def launches(cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any) -> list[str]:

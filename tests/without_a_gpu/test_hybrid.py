@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,6 @@ from cupyrnn.kernels.rows import SPLITS, Layout, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
     ALL,
-    BARRIER,
     BOUNDS,
     CELLS,
     DIRECTIONS,
@@ -236,10 +236,10 @@ PLANTED: dict[str, tuple[str, str, str, set[str]]] = {
     "registers from a later part of the slice": (
         "gru_reset_after", "put(lane * SLICE + first, value)", "put(lane * SLICE, value)", {ORDERS},
     ),
-    "one matrix over the other": ("gru", "shared_packs<A>() + First::SHARED", "shared_packs<A>()",
+    "one matrix over the other": ("gru", "shared + M::First::SHARED", "shared",
         {ORDERS},
     ),
-    "and backwards": ("gru", "? Second::SHARED : 0", "? 0 : 0", {ORDERS}),
+    "and backwards": ("gru", "? M::Second::SHARED : 0", "? 0 : 0", {ORDERS}),
     "shared memory behind what was asked for": (
         "gru_reset_after", "rest = shared + threadIdx.x", "rest = shared + threadIdx.x + THREADS",
         {ORDERS, BOUNDS},
@@ -248,10 +248,12 @@ PLANTED: dict[str, tuple[str, str, str, set[str]]] = {
 # Both matrices of a GRU have a part in shared memory, those of others more in registers.
 PARTS = {"lstm": 0.6, "gru": 0.2, "gru_reset_after": 0.6, "simple_rnn": 0.6}
 # Each barrier left out; the last one stands between two products.
-_parts = rows.SOURCE.split(BARRIER)
-for _cell, _barriers in (("lstm", len(_parts) - 2), ("gru", len(_parts) - 1)):
-    for _n in range(1, _barriers + 1):
-        _without = BARRIER.join(_parts[:_n]) + BARRIER.join(_parts[_n:])
+_barriers = [
+    b.span() for b in re.finditer(r"^ +(__syncthreads\(\)|exchange\.meet\(\));$", rows.SOURCE, re.M)
+]
+for _cell, _left_out in (("lstm", _barriers[:-1]), ("gru", _barriers)):
+    for _n, (_begin, _end) in enumerate(_left_out, 1):
+        _without = rows.SOURCE[:_begin] + rows.SOURCE[_end:]
         PLANTED[f"barrier {_n} of the {_cell}"] = _cell, rows.SOURCE, _without, ALL
 TOOLS = (ORDERS, INTERPRETER, SANITIZER, BOUNDS)
 
