@@ -4,8 +4,9 @@
     python notebooks/execute.py [--pictures] [NAME.ipynb ...]
 
 runs those named, or all, each from top to bottom in a process of its own, and writes them in place.
-A figure so stored takes a third of the bytes. The figures that README shows go to img/ as well;
-with --pictures nothing is run, and they are made of what the notebooks store.
+A figure so stored takes a third of the bytes. A cell that draws is folded, in Jupyter and on the
+site. The figures that README shows go to img/ as well; with --pictures nothing is run, and they are
+made of what the notebooks store.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PICTURES = {
     "06_second_derivatives": 2,
     "07_a_published_model": 1,
 }
+FOLDED = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
 WIDTH = 780  # of the pictures, which README shows at a third of it
 
 
@@ -67,7 +69,8 @@ def execute(path: Path) -> list[bytes]:
     client.execute()
     figures = []
     for number, cell in enumerate(notebook.cells):
-        cell.id, cell.metadata = f"cell-{number:02}", {}
+        cell.id = f"cell-{number:02}"
+        cell.metadata = FOLDED if "plt.show()" in cell.source else {}
         for output in cell.get("outputs", ()):
             if "image/png" in output.get("data", {}):
                 figures.append(base64.b64decode(output.data["image/png"]))

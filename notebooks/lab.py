@@ -85,13 +85,28 @@ def caption(figure: Any, xp: ModuleType, *more: str) -> None:
     figure.supxlabel(text, x=0.99, ha="right", fontsize=8.5, color="0.4")
 
 
+def legend_below(figure: Any, ax: Any, ncols: int, **options: Any) -> None:
+    """Write the legend of a plot below the whole figure, and above its caption."""
+    named = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))  # each name once
+    height, rows = figure.get_size_inches()[1], -(-len(named) // ncols)
+    anchor = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.2 / height), "ncols": ncols}
+    figure.legend(named.values(), named.keys(), borderaxespad=0, **anchor, **options)
+    room = (0.22 * rows + 0.08) / height
+    figure.get_layout_engine().set(rect=(0, room, 1, 1 - room))
+
+
 def headline(figure: Any, title: str, see: str) -> None:
     """Write above a figure its title and, below that, what there is to see in it."""
     width, height = figure.get_size_inches()
-    see = textwrap.fill(see, int(13.2 * width))
-    rows = see.count("\n") + 1
+    longest = int(13.2 * width)
+    rows = len(textwrap.wrap(see, longest))
+    while len(textwrap.wrap(see, longest - 1)) == rows:  # as short as so many rows can be
+        longest -= 1
+    see = textwrap.fill(see, longest)
     inches = 0.36 + 0.18 * rows
-    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - inches / height))
+    engine = figure.get_layout_engine()
+    _, bottom, _, room = engine.get()["rect"]
+    engine.set(rect=(0, bottom, 1, room - inches / height))
     left = 0.08 / width
     figure.text(left, 1 - 0.07 / height, title, va="top", fontsize=12.5, fontweight="bold")
     figure.text(left, 1 - 0.31 / height, see, va="top", fontsize=10.5)
