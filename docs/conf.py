@@ -53,6 +53,8 @@ myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # Notebooks are shown as they are stored.
 nb_execution_mode = "off"
+nb_code_prompt_show = "Show the code that draws this"
+nb_code_prompt_hide = "Hide the code"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -66,6 +68,8 @@ html_css_files = ["site.css"]
 html_favicon = "_static/favicon.svg"
 html_copy_source = False
 html_show_sourcelink = False
+# A literal block of a docstring is an equation or a table; what is Python says so.
+highlight_language = "none"
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 

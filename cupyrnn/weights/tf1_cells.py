@@ -46,7 +46,7 @@ _OTHER_LAYER = re.compile(
     r"(dense|fully_connected|conv[123]d|batch_normalization|layer_?norm|logits|softmax)(_[0-9]+)?",
     re.IGNORECASE,
 )
-_OPTIMISER = re.compile(
+_OPTIMIZER = re.compile(
     r"(adam\w*|nadam|rmsprop|momentum|adagrad\w*|adadelta|ftrl|sgd|lamb|optimi[sz]er\w*"
     r"|exponentialmovingaverage)(_[0-9]+)?",
     re.IGNORECASE,
@@ -144,7 +144,7 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
     start = prefix if prefix.endswith("/") or not prefix else prefix + "/"
     found: dict[str, dict[str, str]] = {}
     for name in names:
-        # An optimiser's variables end in other names, as kernel/Adam does.
+        # An optimizer's variables end in other names, as kernel/Adam does.
         whole = name.removesuffix(":0")
         *above, last = whole.split("/")
         whole = "/".join([*above, _OLD.get(last, last)])
@@ -170,10 +170,10 @@ def _parts(path: str, prefix: str) -> list[str]:
 
 
 def _is_of_another_kind(path: str, prefix: str) -> bool:
-    """Whether a path is that of an optimiser's variables or of a layer that is no cell."""
+    """Whether a path is that of an optimizer's variables or of a layer that is no cell."""
     parts = _parts(path, prefix)
     return _OTHER_LAYER.fullmatch(parts[-1]) is not None or any(
-        _OPTIMISER.fullmatch(part) for part in parts
+        _OPTIMIZER.fullmatch(part) for part in parts
     )
 
 
