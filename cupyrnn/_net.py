@@ -375,7 +375,7 @@ class PackedForm(Form):
             H = rows // 3
             b_hc = cast(b_h, b.dtype)[2 * H :]
             if self._hc_last:
-                x_to, h_to = Weight(w_x, rows), Weight(w_h.T, rows, of=1)
+                x_to, h_to = Weight(w_x, rows), Weight(w_h.T, rows, delta=1)
                 return GRUResetAfter((x_to,), (h_to,), (rows, rows), b, b_hc, gate, True)
             x_to = Weight(w_x, rows, columns=slice(H, None))
             h_to = Weight(others[0].T, rows, columns=slice(rows))
@@ -385,7 +385,7 @@ class PackedForm(Form):
             return SimpleRNN(inputs, recurrent, (rows,), b, rnn_mode == "rnn_relu")
         if w_p is None:
             return LSTM(inputs, recurrent, (rows,), b, _LSTM_ORDER, gate=gate)
-        both = (*recurrent, Weight(w_p.T, len(w_p), of=1))
+        both = (*recurrent, Weight(w_p.T, len(w_p), delta=1))
         return LSTM(inputs, both, (rows, len(w_p)), b, _LSTM_ORDER, gate=gate)
 
     def gradients(self, xp: ModuleType, grads: Weights) -> Gradients:
@@ -440,7 +440,7 @@ class OfPacked:
         self._xp, self._form, self._dtype, self._by = xp, form_of(net, run, leaves), dtype, by
         compute = compute_dtype(dtype)
         if by == "none":
-            self.written = [Gradients(None, (), (), by=by)] * (net.L * net.D)
+            self.written = [Gradients(None, (), (), weight_gradients=by)] * (net.L * net.D)
             return
         if by == "norms":
             self._norms = [xp.zeros(B, compute)]
@@ -453,7 +453,7 @@ class OfPacked:
             axes = () if by == "sum" else (B,)
             self._memory = xp.empty((*axes, *params.shape), compute)
             self._weights = weights_of(self._memory, net)
-        made = [self._form.gradients(xp, w)._replace(by=by) for w in self._weights]
+        made = [self._form.gradients(xp, w)._replace(weight_gradients=by) for w in self._weights]
         if by == "norms":
             made = [
                 g._replace(weights=[None if a is None else self._norms for a in g.weights])

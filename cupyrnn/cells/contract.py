@@ -31,11 +31,11 @@ class States(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """A matrix w: `deltas[of][:, columns]` is the gradient of rows @ w."""
+    """A matrix w: `deltas[delta][:, columns]` is the gradient of rows @ w."""
 
     w: Any  # [K, width]; None adds the rows to every gate, as skip_input does
     width: int
-    of: int = 0
+    delta: int = 0
     columns: slice = slice(None)
 
 
@@ -62,7 +62,7 @@ class BackwardRun(NamedTuple):
     saved: Any  # the cell's Saved, as the forward pass left it
     before: Any  # the states before each step
     batches: Sequence[int]  # the rows of each step, not rising
-    given: Any  # the gradients of each step's states
+    cotangents: Any  # the gradients of each step's states
     # The gradients of the states after the last step; overwritten with those before the first.
     carried: Any
     deltas: Sequence[Any]  # written
@@ -84,9 +84,9 @@ class Gradients(NamedTuple):
     """
     Where the driver writes the gradients of a layer.
 
-    By "examples" what belongs to weights has an axis B in front of the others. By "norms" the
-    weights are lists, one for all the matrices of a weight, to which norms [B] are appended. By
-    "none" there is x alone. By "deltas" a compiled layer writes, in place of the gradients of
+    With "examples" what belongs to weights has an axis B in front of the others. With "norms" the
+    weights are lists, one for all the matrices of a weight, to which norms [B] are appended. With
+    "none" there is x alone. With "deltas" a compiled layer writes, in place of the gradients of
     weights, those of their products, [N, ·] each.
     """
 
@@ -95,7 +95,7 @@ class Gradients(NamedTuple):
     # Of the rows of each of the deltas, added to. None where they are not wanted, or for all.
     sums: Any
     vectors: Any = None  # of the cell's own vectors, added to
-    by: str = "sum"
+    weight_gradients: str = "sum"
     adds: bool = False  # whether those of the weights are added to, too
 
 

@@ -111,7 +111,7 @@ def forward_steps(cell: GRU, run: ForwardRun) -> None:
 
 def backward_steps(cell: GRU, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (d_ru, d_c), (w_ru, w_c), dh, h_grad = run.deltas, run.w, run.carried.h, run.given.h
+    (d_ru, d_c), (w_ru, w_c), dh, h_grad = run.deltas, run.w, run.carried.h, run.cotangents.h
     (t, B, H), dtype = d_c.shape, dh.dtype
     r, u, c, _ = run.saved
     h_prev, unity, slope = run.before.h, unity_of(dtype), slope_of(cell.gate, dtype)

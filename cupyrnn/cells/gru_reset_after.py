@@ -106,7 +106,7 @@ def forward_steps(cell: GRUResetAfter, run: ForwardRun) -> None:
 
 def backward_steps(cell: GRUResetAfter, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz,), (w_h,), dh, h_grad = run.deltas, run.w, run.carried.h, run.given.h
+    (dz,), (w_h,), dh, h_grad = run.deltas, run.w, run.carried.h, run.cotangents.h
     (t, B, _), H, dtype = dz.shape, dh.shape[1], dh.dtype
     r, u, c, hc, _ = run.saved
     h_prev, unity, slope = run.before.h, unity_of(dtype), slope_of(cell.gate, dtype)
@@ -178,7 +178,7 @@ def backward_step(cell: GRUResetAfter, step: BackwardStep) -> None:
     (w_x,), (w_h,) = cell.inputs, cell.recurrent
     H, dtype = dh.shape[1], dh.dtype
     unity, slope = unity_of(dtype), slope_of(cell.gate, dtype)
-    d_x, d_h = (step.deltas[w.of][:, w.columns] for w in (w_x, w_h))
+    d_x, d_h = (step.deltas[w.delta][:, w.columns] for w in (w_x, w_h))
     dr, du, dc = d_x[:, :H], d_x[:, H : 2 * H], d_x[:, 2 * H :]
     dhc, dru = _parts(cell, d_h, H)
     not_u, k = unity - u, c * c
@@ -194,7 +194,7 @@ def backward_step(cell: GRUResetAfter, step: BackwardStep) -> None:
     slope(r, k, k)
     k *= hc
     np.multiply(dc, k, dr)  # dr = dc * hc*r*(1-r)
-    if w_x.of != w_h.of:
+    if w_x.delta != w_h.delta:
         dru[...] = d_x[:, : 2 * H]
     np.multiply(dh, u, k)
     np.dot(d_h, w_h.w.T, dh)

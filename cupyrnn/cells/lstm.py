@@ -217,7 +217,7 @@ def _factors(cell: LSTM, saved: LSTMOutputs, cs_prev: Array, work: Scratch) -> _
 
 def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz, *dh_steps), (dh, dcs), (h_grad, cs_grad) = run.deltas, run.carried, run.given
+    (dz, *dh_steps), (dh, dcs), (h_grad, cs_grad) = run.deltas, run.carried, run.cotangents
     (t, B, _), H, dtype = dz.shape, dcs.shape[1], dcs.dtype
     w_h, w_p = (*run.w, None, None)[:2]
     dot = arithmetic_of(dtype).dot

@@ -68,7 +68,7 @@ def forward_steps(cell: SimpleRNN, run: ForwardRun) -> None:
 def backward_steps(cell: SimpleRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
     (dz,), (w_h,), dh, h = run.deltas, run.w, run.carried.h, run.saved.h
-    h_grad = run.given.h
+    h_grad = run.cotangents.h
     if cell.relu:
         np.greater(h.real, 0, out=dz)
     else:

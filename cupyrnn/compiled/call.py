@@ -79,7 +79,7 @@ class Back(NamedTuple):
     """What the gradient of a layer takes besides."""
 
     first: Any  # the states before the first step
-    given: Any  # the gradients of each step's states
+    cotangents: Any  # the gradients of each step's states
     grads: Any  # a Gradients: written, but x, which is here of the dtype of the computation
 
 
@@ -128,12 +128,12 @@ def layer_call(
     grads: list[Any] = []
     given: list[Any] = [None] * 5
     grads_layout: tuple[tuple[bool, int] | None, ...] = ()
-    writes_deltas = back is not None and back.grads.by == "deltas"
+    writes_deltas = back is not None and back.grads.weight_gradients == "deltas"
     if back is not None:
         grads, grads_layout = orientations(back.grads.weights, dtype)
-        given = [back.grads.x, None, back.given.h, None, back.grads.vectors]
+        given = [back.grads.x, None, back.cotangents.h, None, back.grads.vectors]
         if first_c is not None:
-            given[1], given[3] = carried.c, back.given.c
+            given[1], given[3] = carried.c, back.cotangents.c
     dx, dc, given_h, given_c, totals = given
     kept = [*saved, *vectors]
     N, I = x.shape

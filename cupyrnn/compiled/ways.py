@@ -72,7 +72,7 @@ def ways(
     def backward_step(cell: Any, step: BackwardStep) -> None:
         """One step backwards."""
         spec, vectors = spec_of(cell, step.saved[0].shape[1], step.carried.h.dtype)
-        weights = [(w.w, w.of, w.columns.start or 0) for w in (*cell.inputs, *cell.recurrent)]
+        weights = [(w.w, w.delta, w.columns.start or 0) for w in (*cell.inputs, *cell.recurrent)]
         if len(cell.recurrent) > 1 and spec.projects:
             step.deltas[-1][...] = step.carried.h
         single.backward(spec, step, weights, vectors)

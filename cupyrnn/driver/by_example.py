@@ -89,20 +89,20 @@ def operands(xp: ModuleType, cell: Cell, x: Array, h_before: Array, saved: Any) 
 
 
 def write(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
-    """Write the gradients of a layer's weights as `grads.by` says: "examples" or "norms"."""
+    """Write the gradients of the weights of a layer: of each example, or their norms."""
     for delta, sums in wanted(rows.deltas, grads.sums):
         sums += _sums_of_steps(xp, delta, sums.dtype)
     if grads.vectors is not None:
         sums = [_sums_of_steps(xp, term, term.dtype) for term in rows.terms]
         grads.vectors[...] = xp.concatenate(sums, axis=1).reshape(grads.vectors.shape)
-    if grads.by == "norms":
+    if grads.weight_gradients == "norms":
         with np.errstate(all="ignore"):
             _write_norms(xp, cell, rows, grads)
         return
     weights = (*cell.inputs, *cell.recurrent)
     for weight, a, grad in zip(weights, rows.operands, grads.weights, strict=True):
         if grad is not None:
-            _products(xp, a, rows.deltas[weight.of][:, :, weight.columns], grad)
+            _products(xp, a, rows.deltas[weight.delta][:, :, weight.columns], grad)
 
 
 def _sums_of_steps(xp: ModuleType, a: Array, dtype: np.dtype[Any]) -> Array:
@@ -142,11 +142,15 @@ def _write_norms(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> No
     weights = (*cell.inputs, *cell.recurrent)
     for k, weight in enumerate(weights):
         if grads.weights[k] is not None:
-            key = id(grads.weights[k]), weight.of, *weight.columns.indices(cell.widths[weight.of])
+            key = (
+                id(grads.weights[k]),
+                weight.delta,
+                *weight.columns.indices(cell.widths[weight.delta]),
+            )
             alike.setdefault(key, []).append(k)
     for places in alike.values():
         weight = weights[places[0]]
-        d = rows.deltas[weight.of][:, :, weight.columns]
+        d = rows.deltas[weight.delta][:, :, weight.columns]
         grads.weights[places[0]].append(_norms(xp, [rows.operands[k] for k in places], d))
 
 

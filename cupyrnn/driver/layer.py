@@ -160,9 +160,9 @@ def _part(xp: ModuleType, saved: Any, run: Run, dtype: np.dtype[Any]) -> Any:
     return type(saved)._make([cast(_rows(xp, a, run, 0), dtype) for a in saved])
 
 
-def _given(xp: ModuleType, given: Any, run: Run, dtype: np.dtype[Any]) -> Any:
+def _cotangents(xp: ModuleType, cotangents: Any, run: Run, dtype: np.dtype[Any]) -> Any:
     """Return the rows of a run of the gradients of states, in this dtype."""
-    return each(given, lambda g: cast(_rows(xp, g, run, 0), dtype))
+    return each(cotangents, lambda g: cast(_rows(xp, g, run, 0), dtype))
 
 
 def _flat(a: Array) -> Array:
@@ -278,7 +278,7 @@ def _backward_whole(
     recurrence: Any,
     cell: Cell,
     layer: Layer,
-    given: Any,
+    cotangents: Any,
     carried: Any,
     grads: Gradients,
     compute: np.dtype[Any],
@@ -294,16 +294,16 @@ def _backward_whole(
     into = x_grad if ready else np.empty(x_grad.shape, compute)
     deltas: list[Array] = []
     written = grads._replace(x=into)
-    if grads.by in ("examples", "norms"):
+    if grads.weight_gradients in ("examples", "norms"):
         deltas = [np.empty((len(into), k), compute) for k in cell.widths]
         weights = (*cell.inputs, *cell.recurrent)
         # Several matrices may have the same: those are written once.
-        places = [(weight.of, weight.columns) for weight in weights]
+        places = [(weight.delta, weight.columns) for weight in weights]
         parts = [
             deltas[n][:, columns] if places.index((n, columns)) == k else None
             for k, (n, columns) in enumerate(places)
         ]
-        written = Gradients(into, parts, (), by="deltas")
+        written = Gradients(into, parts, (), weight_gradients="deltas")
     elif grads.adds:
         written = written._replace(
             weights=[a if a is None else np.empty_like(a) for a in grads.weights]
@@ -314,7 +314,7 @@ def _backward_whole(
         each(first, plain),
         packing.starts,
         each(saved, plain),
-        each(given, plain),
+        each(cotangents, plain),
         carried,
         written,
     )
@@ -380,7 +380,7 @@ def backward(
     xp: ModuleType,
     cell: Cell,
     layer: Layer,
-    given: Any,
+    cotangents: Any,
     carried: Any,
     grads: Gradients,
 ) -> None:
@@ -391,7 +391,7 @@ def backward(
     ----------
     layer
         What `forward` read and left.
-    given : [N, ·]
+    cotangents : [N, ·]
         The gradients of each step's states; each may be None.
     carried : [S, ·]
         The gradients of the last states, in the dtype of the computation; overwritten with those
@@ -402,25 +402,27 @@ def backward(
     x, first, packing, saved = layer
     if packing.single:
         step = SavedStep(type(saved)._make([_flat(a) for a in saved]), first)
-        given = each(given, _flat)
-        backward_step(xp, cell, x, step, given, carried, grads)
+        cotangents = each(cotangents, _flat)
+        backward_step(xp, cell, x, step, cotangents, carried, grads)
         return
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     blocks = packing.blocks()
-    kept = grads.by in ("examples", "norms")
-    if grads.by == "none":
+    kept = grads.weight_gradients in ("examples", "norms")
+    if grads.weight_gradients == "none":
         grads = grads._replace(weights=[None] * (len(cell.inputs) + len(cell.recurrent)))
     recurrence, kind = implementation(xp, cell, len(x), x.dtype, "backward")
     if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
-        given = given._make([given.h, *(g if g is None or g.any() else None for g in given[1:])])
+        cotangents = cotangents._make(
+            [cotangents.h, *(g if g is None or g.any() else None for g in cotangents[1:])]
+        )
     if kind == "layer":
-        _backward_whole(recurrence, cell, layer, given, carried, grads, compute)
+        _backward_whole(recurrence, cell, layer, cotangents, carried, grads, compute)
         return
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
     after = each(cell.states(saved), _flat)
-    if not blocks and grads.by != "norms":
+    if not blocks and grads.weight_gradients != "norms":
         for a in grads.weights:
             if a is not None and not grads.adds:
                 a[...] = 0
@@ -449,7 +451,7 @@ def backward(
                     _part(xp, saved, part, dtype),
                     after._make(before),
                     part.batches,
-                    _given(xp, given, part, dtype),
+                    _cotangents(xp, cotangents, part, dtype),
                     _running(carried, part),
                     [_rows(xp, d, part, block.row) for d in deltas],
                     work,
@@ -463,7 +465,7 @@ def backward(
         right = deltas if kept else [for_products(xp, d) for d in deltas]
         if not skips:
             input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
-        if grads.by != "sum":
+        if grads.weight_gradients != "sum":
             continue
         of_block = saved
         if getattr(cell, "operands", None) is not None:
@@ -489,7 +491,7 @@ def _weight_gradients(
     weights = (*cell.inputs, *cell.recurrent)
     for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
         if grad is not None:
-            _weight_gradient(xp, a, deltas[weight.of][:, weight.columns], grad, scratch)
+            _weight_gradient(xp, a, deltas[weight.delta][:, weight.columns], grad, scratch)
     for delta, sums in wanted(deltas, grads.sums):
         add_column_sums(xp, delta, sums)
 
@@ -517,7 +519,7 @@ def input_gradient(
 ) -> None:
     """Write the gradient of the input of some rows; memory to work in may be given."""
     weight, *others = weights
-    delta = deltas[weight.of][:, weight.columns]
+    delta = deltas[weight.delta][:, weight.columns]
     compute = compute_dtype(x_grad.dtype)
     if weight.w is None:
         N, K = x_grad.shape
@@ -530,7 +532,7 @@ def input_gradient(
         into = (total or Scratch(xp, compute))(*x_grad.shape)
     matmul(xp, delta, weight.w.T, into)
     for weight in others:
-        delta = deltas[weight.of][:, weight.columns]
+        delta = deltas[weight.delta][:, weight.columns]
         add_matmul(xp, delta, weight.w.T, into, product or Scratch(xp, compute))
     if into is not x_grad:
         x_grad[...] = into
@@ -540,7 +542,7 @@ def step_gradient(
     xp: ModuleType,
     cell: Cell,
     step: SavedStep,
-    given: Any,
+    cotangents: Any,
     carried: Any,
     vectors: Array | None = None,
     x_grad: Array | None = None,
@@ -552,7 +554,7 @@ def step_gradient(
     ----------
     cell
         Its recurrent matrices may be left out where the gradient is to end at the gates.
-    given
+    cotangents
         The gradients of the states after the step; each may be None.
     carried
         As in `backward`.
@@ -565,7 +567,7 @@ def step_gradient(
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
     recurrence, kind = implementation(xp, cell, B, dtype, "backward", single=True)
     if kind == "step":
-        for state, g in zip(carried, given, strict=True):
+        for state, g in zip(carried, cotangents, strict=True):
             if g is not None:
                 state += g
         return _step_gradient(recurrence, cell, step, carried, vectors, x_grad)
@@ -586,7 +588,7 @@ def step_gradient(
             each(step.saved, part),
             each(step.before, part),
             [rows.stop - rows.start],
-            each(given, part),
+            each(cotangents, part),
             carried if n >= B else each(carried, lambda s, rows=rows: s[rows]),  # type: ignore[misc]
             [d[rows][None] if xp is np else d for d in deltas],
             work,
@@ -641,15 +643,15 @@ def backward_step(
     cell: Cell,
     x: Array,
     step: SavedStep,
-    given: Any,
+    cotangents: Any,
     carried: Any,
     grads: Gradients,
 ) -> None:
     """Do what `backward` does for one step: x[B, K], the rest as in `step_gradient`."""
-    vectors = grads.vectors if grads.by == "sum" else None
-    deltas = step_gradient(xp, cell, step, given, carried, vectors, grads.x)
-    if grads.by in ("examples", "norms"):
+    vectors = grads.vectors if grads.weight_gradients == "sum" else None
+    deltas = step_gradient(xp, cell, step, cotangents, carried, vectors, grads.x)
+    if grads.weight_gradients in ("examples", "norms"):
         by_example.take(xp, cell, x, step.before, step.saved, deltas, lambda a: a[None], grads)
-    elif grads.by == "sum":
+    elif grads.weight_gradients == "sum":
         added = Scratch(xp, compute_dtype(x.dtype)) if grads.adds else None
         _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads, added)

@@ -150,12 +150,12 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
     return Kept(every, each(states, rows))
 
 
-def carried_of(first: Any, given: Any, compute: np.dtype[Any]) -> Any:
+def carried_of(first: Any, cotangents: Any, compute: np.dtype[Any]) -> Any:
     """Return new NumPy memory with the gradients of the states after a step, zeros for None."""
     return type(first)._make(
         [
             np.zeros(s.shape, compute) if g is None else np.array(g, compute, order="C")
-            for s, g in zip(first, given, strict=True)
+            for s, g in zip(first, cotangents, strict=True)
         ]
     )
 
@@ -164,7 +164,7 @@ def backward(
     xp: ModuleType,
     cell: Cell,
     padded: Padded,
-    given: Any,
+    cotangents: Any,
     grads: Gradients,
 ) -> tuple[Array, Any]:
     """
@@ -174,7 +174,7 @@ def backward(
     ----------
     padded
         What `forward` read and left, or in its place a Recomputed with what `keep` returned.
-    given : [T, B, ·]
+    cotangents : [T, B, ·]
         The gradients of each step's states; each may be None.
     grads
         Written, but x.
@@ -183,14 +183,14 @@ def backward(
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     if extent is None:
         if xp is np:
-            carried = carried_of(first, given, compute)
-            given = type(first)._make([None] * len(first))
+            carried = carried_of(first, cotangents, compute)
+            cotangents = type(first)._make([None] * len(first))
         else:
             carried = each(first, lambda s: xp.zeros(s.shape, compute))
         step = SavedStep(_for_kernels(xp, outputs), _for_kernels(xp, first))
         grads = Gradients(xp.empty(x.shape, dtype), *grads[1:])
         x = contiguous(xp, x)
-        _layer.backward_step(xp, cell, x, step, _for_kernels(xp, given), carried, grads)
+        _layer.backward_step(xp, cell, x, step, _for_kernels(xp, cotangents), carried, grads)
         return grads.x, carried
     packing, steps = extent.packing(xp, x.shape[1]), extent.steps
     reorders, again = packing.reorders, isinstance(outputs, Recomputed)
@@ -206,15 +206,15 @@ def backward(
     x_grad[steps:] = 0
     rows = packing.like(x_grad[:steps])
     rows = rows if reorders else packing.pack(rows)
-    given, grads = each(given, packed), grads._replace(x=rows)
+    cotangents, grads = each(cotangents, packed), grads._replace(x=rows)
     if again:
         n, H = recompute.largest(xp, cell, packing, outputs.kept.every, dtype), first.h.shape[1]
         memory = [xp.empty((n, k), dtype) for k in columns_of(cell.Saved, H, H)]
         cells = cell, outputs.cell
-        for cut in recompute.backward(xp, cells, layer, given, carried, grads, memory):
+        for cut in recompute.backward(xp, cells, layer, cotangents, carried, grads, memory):
             _layer.backward(xp, cell, *cut)
     else:
-        _layer.backward(xp, cell, layer, given, carried, grads)
+        _layer.backward(xp, cell, layer, cotangents, carried, grads)
     if reorders:
         packing.unpack(rows, x_grad[:steps])
         carried = each(carried, packing.enter_grad)

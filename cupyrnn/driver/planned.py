@@ -309,11 +309,11 @@ class _Calls:
         return np.empty((T, B, D * saved[n - D].h.shape[1]), self._x.dtype)
 
 
-def _bound() -> Any:
+def _placed() -> Any:
     """Return the module of calls laid out once, where Numba is installed."""
-    from ..compiled import bound
+    from ..compiled import placed
 
-    return bound
+    return placed
 
 
 def _side_by_side(h: Sequence[Array]) -> Array:
@@ -338,7 +338,7 @@ class Forward(_Calls):
             values, states = self._read(saved, n, x), _of_layer(self._first, n)
             call = module.layer_call(cell, values, states, starts, saved[n])
             others = x, *self._first, *self._weights, *memory, *self._made[n]
-            self._calls.append(_bound().Bound(call, others))
+            self._calls.append(_placed().PlacedCall(call, others))
         self._h = [_Part(s.h, memory, x.shape[0]) for s in saved]
         self._forget()
 
@@ -367,11 +367,11 @@ class Backward(_Calls):
 
     Parameters
     ----------
-    given
+    cotangents
         For each of the last layer's states, whether there are gradients of every step.
     """
 
-    def __init__(self, layers: Layers, x: Array, first: Any, given: Sequence[bool]) -> None:
+    def __init__(self, layers: Layers, x: Array, first: Any, cotangents: Sequence[bool]) -> None:
         super().__init__(layers, x, first, "backward")
         dtype, D, N = x.dtype, layers.D, layers.rows.rows
         memory, carried = layers.memory(), each(self._first, _like)
@@ -381,14 +381,14 @@ class Backward(_Calls):
         for n, (cell, module) in enumerate(zip(self._cells, self._modules, strict=True)):
             x = self._x_of(saved, n)
             states = cell.states(saved[n])
-            there = given if n >= len(saved) - D else [True, *[False] * (len(states) - 1)]
+            there = cotangents if n >= len(saved) - D else [True, *[False] * (len(states) - 1)]
             of_states = [
                 np.empty((N, s.shape[1]), dtype) if is_given else None
                 for s, is_given in zip(states, there, strict=True)
             ]
             values = self._read(saved, n, x)
             into = _like(values)
-            back = _bound().Back(
+            back = _placed().Back(
                 _of_layer(self._first, n),
                 type(states)._make(of_states),
                 written[n]._replace(x=into),
@@ -399,7 +399,7 @@ class Backward(_Calls):
                 *(x, *self._first, *self._weights, *memory, *self._made[n], into, *carried[1:]),
                 *(*grads, *(g for g in of_states if g is not None)),
             )
-            self._calls.append(_bound().Bound(call, others))
+            self._calls.append(_placed().PlacedCall(call, others))
         self._h = [_Part(s.h, memory, self._shape[0]) for s in saved]
         widths = [self._read(saved, n, self._x_of(saved, n)).shape[1] for n in range(len(saved))]
         self._reads = [(*self._shape[:2], K) for K in widths[::D]]
@@ -408,7 +408,7 @@ class Backward(_Calls):
     def __call__(
         self,
         inputs: tuple[Array, Any, Sequence[Array], Sequence[Array]],
-        given: Any,
+        cotangents: Any,
         last_grad: Any,
     ) -> tuple[Array, Any, Sequence[Array], list[list[Array]]]:
         """
@@ -418,7 +418,7 @@ class Backward(_Calls):
         ----------
         inputs
             The input, the first states, the weights, and what the steps saved.
-        given : [T, B, ·]
+        cotangents : [T, B, ·]
             The gradients of the last layer's states.
         last_grad
             Of the states after the last step. Each of both may be None.
@@ -426,7 +426,7 @@ class Backward(_Calls):
         layers, (x, first, weights, memory) = self._layers, inputs
         made, grads, D = layers.made(weights), layers.grads(), layers.D
         (x, *states), weights = _ready((x, *first)), self._in_order(weights)
-        memory, above = _ready(memory), [g for g in _ready(given) if g is not None]
+        memory, above = _ready(memory), [g for g in _ready(cotangents) if g is not None]
         rest = *states, *weights, *memory
         carried = type(first)._make(
             [
@@ -493,7 +493,7 @@ def backward(
     weights: tuple[Any, Any],
     attributes: Any,
     padded: Padded,
-    given: Any,
+    cotangents: Any,
 ) -> Any:
     """
     Return the gradients of x, first states and weights, as laid out; None where they are not.
@@ -517,12 +517,12 @@ def backward(
         )
         return Backward(layers, x, first, there)
 
-    arrays, there = [a for a in entry if a is not None], tuple(g is not None for g in given)
+    arrays, there = [a for a in entry if a is not None], tuple(g is not None for g in cotangents)
     plan = find(plans, (Backward, there, *map(order_of, arrays)), make)
     if plan is None:
         return None
     nothing = first._make([None] * len(first))
-    x_grad, carried, grads, sums = plan((x, first, arrays, saved), given, nothing)
+    x_grad, carried, grads, sums = plan((x, first, arrays, saved), cotangents, nothing)
     (made,) = gradients_of_forms(form, [like], grads, sums)
     return x_grad, carried, made
 

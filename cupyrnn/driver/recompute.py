@@ -79,7 +79,7 @@ class Cut(NamedTuple):
     """A layer of some steps, and its gradients: what `layer.backward` takes."""
 
     layer: Layer
-    given: Any
+    cotangents: Any
     carried: Any
     grads: Gradients
 
@@ -180,7 +180,7 @@ def backward(
     xp: ModuleType,
     cells: tuple[Cell, Cell],
     layer: Layer,
-    given: Any,
+    cotangents: Any,
     carried: Any,
     grads: Gradients,
     memory: Sequence[Array],
@@ -194,7 +194,7 @@ def backward(
         Of the gradient; and of the forward pass, which may have attributes that the other has not.
     layer
         What `forward` read and left, or what `layer.forward` did, and all of it was saved. Unless
-        gradients are by example, its x, given.h and grads.x may be a Taken.
+        gradients are by example, its x, cotangents.h and grads.x may be a Taken.
     memory
         For what the steps of the largest piece save, where not all of it was.
     """
@@ -203,7 +203,7 @@ def backward(
     if not computes:
         kept = Kept(1, cell.states(layer.saved))
     pieces = list(_pieces(xp, cell, rows, kept.every, x.dtype))
-    at_once = computes and grads.by in ("examples", "norms")
+    at_once = computes and grads.weight_gradients in ("examples", "norms")
     if at_once and pieces:
         memory = [xp.empty((len(x), a.shape[1]), a.dtype) for a in memory]
     for piece in reversed(pieces):
@@ -223,7 +223,7 @@ def backward(
         into = grads.x[piece.rows]
         yield Cut(
             of_piece,
-            each(given, lambda g, p=piece: g[p.rows]),  # type: ignore[misc]
+            each(cotangents, lambda g, p=piece: g[p.rows]),  # type: ignore[misc]
             each(carried, lambda s, n=part.sequences: s[:n]),  # type: ignore[misc]
             grads._replace(x=into, adds=grads.adds or piece is not pieces[-1]),
         )
@@ -231,7 +231,7 @@ def backward(
             grads.x.put(piece.rows, into)
     if at_once or not pieces:
         whole = layer._replace(saved=cell.Saved(*memory)) if computes else layer
-        yield Cut(whole, given, carried, grads)
+        yield Cut(whole, cotangents, carried, grads)
 
 
 def _compute_again(xp: ModuleType, cell: Cell, layer: Layer, kept: Kept, piece: _Piece) -> None:

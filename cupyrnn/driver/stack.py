@@ -229,7 +229,9 @@ class _Direction(NamedTuple):
         given: Any = None if self.layer.given is None else Taken(self.given, dtype, n)
         into: Any = Taken(self.memory, self.layer.made.dtype, n, self.put)
         reorders = leaves.net.D > 1 or packing.reorders
-        whole = grads.by in ("examples", "norms") or not reorders or n <= block_rows(xp)
+        whole = (
+            grads.weight_gradients in ("examples", "norms") or not reorders or n <= block_rows(xp)
+        )
         if whole:
             rows = slice(0, n)
             x, given, into = (a if a is None else a[rows] for a in (x, given, into))

@@ -72,13 +72,13 @@ def backward(
 
     of, products = kernels.cell, len(kernels.cell.widths)
     dh, (B, H), compute = run.carried[0], run.carried[-1].shape, run.carried[-1].dtype
-    arrays = (*read, *run.given, *run.carried, *run.deltas)
+    arrays = (*read, *run.cotangents, *run.carried, *run.deltas)
     if len(run.w) == len(run.deltas) == products and persistent.run(
         kernels, run.batches, struct, [w.T for w in run.w], arrays, run.carried[-1]
     ):
         return
     loop, dtype, stages = Loop(run.batches, *kernels.loop), run.deltas[0].dtype, []
-    given, gradients = list(run.given), list(run.carried)
+    given, gradients = list(run.cotangents), list(run.carried)
     for total, w in zip(run.deltas[products:], run.w[products:], strict=False):
         gradients[0] = cupy.empty((B, H), compute)
         P = np.int64(dh.shape[1])

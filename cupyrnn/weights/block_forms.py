@@ -107,7 +107,7 @@ class LSTMForm(Form):
         recurrent: tuple[Weight, ...] = (Weight(w[len(w) - P :], 4 * H),)
         widths: tuple[int, ...] = (4 * H,)
         if w_p is not None:
-            recurrent, widths = (*recurrent, Weight(w_p, P, of=1)), (4 * H, P)
+            recurrent, widths = (*recurrent, Weight(w_p, P, delta=1)), (4 * H, P)
         peephole = None if wci is None else (wci, wcf, wco)
         return LSTM(inputs, recurrent, widths, b, COLUMNS[order], peephole, clip, gate)
 

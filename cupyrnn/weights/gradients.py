@@ -65,7 +65,7 @@ class OfWeights:
         self._xp, self._form, self._weights, self._by = xp, form, weights, by
         self._dtype, compute = dtype, compute_dtype(dtype)
         if by == "none":
-            self.written = Gradients(None, (), (), by=by)
+            self.written = Gradients(None, (), (), weight_gradients=by)
             return
         axes = () if by == "sum" else (B,)
 
@@ -83,7 +83,7 @@ class OfWeights:
         self._made = form.gradients(xp, self._memory)
         self._check()
         self._moved: list[tuple[Array, Array]] = []
-        self.written = self._in_order(self._made)._replace(by=by)
+        self.written = self._in_order(self._made)._replace(weight_gradients=by)
         if by == "norms":
             self._norms = [[xp.zeros(B, compute)] for _ in weights]
             # To which of the weights each of a cell's matrices belongs, of which it is a view.

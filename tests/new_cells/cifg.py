@@ -80,7 +80,7 @@ class CIFG(NamedTuple):
         (dz,), (w,), (dh, dc) = run.deltas, run.w, run.carried
         dot = arithmetic_of(dh.dtype).dot
         for t in reversed(range(len(dz))):
-            for state, grad in zip(run.carried, run.given, strict=True):
+            for state, grad in zip(run.carried, run.cotangents, strict=True):
                 if grad is not None:
                     state += grad[t]
             f, g, o, c, _ = (a[t] for a in run.saved)

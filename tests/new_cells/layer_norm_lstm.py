@@ -112,7 +112,7 @@ class LayerNormLSTM(NamedTuple):
         (dx, dr, da, du), (w_h,), (dh, dc) = run.deltas, run.w, run.carried
         dot = arithmetic_of(dx.dtype).dot
         for s in range(len(dx) - 1, -1, -1):
-            for state, grad in zip(run.carried, run.given, strict=True):
+            for state, grad in zip(run.carried, run.cotangents, strict=True):
                 if grad is not None:
                     np.add(state, grad[s], state)
             i, f, cz, o, _, xn, hn, cn, r, _ = (a[s] for a in run.saved)
@@ -176,7 +176,7 @@ class LayerNormLSTMForm(Form):
         w, *vectors = weights
         H = w.shape[1] // 4
         K = len(w) - H
-        inputs, recurrent = (Weight(w[:K], 4 * H),), (Weight(w[K:], 4 * H, of=1),)
+        inputs, recurrent = (Weight(w[:K], 4 * H),), (Weight(w[K:], 4 * H, delta=1),)
         return LayerNormLSTM(inputs, recurrent, (4 * H, 4 * H, 4 * H, H), *vectors)
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:

@@ -69,8 +69,8 @@ class MGU(NamedTuple):
         (dzf, dzc), (w_f, w_c), (dh,) = run.deltas, run.w, run.carried
         dot, dfh, product = arithmetic_of(dh.dtype).dot, np.empty_like(dh), np.empty_like(dh)
         for t in reversed(range(len(dzf))):
-            if run.given.h is not None:
-                dh += run.given.h[t]
+            if run.cotangents.h is not None:
+                dh += run.cotangents.h[t]
             f, c, h_prev = run.saved.f[t], run.saved.c[t], run.before.h[t]
             dzc[t] = dh * f * (1 - c * c)
             dot(dzc[t], w_c, dfh)
@@ -89,8 +89,8 @@ class MGUForm(Form):
         """Return the cell."""
         w_f, w_c, b_f, b_c = weights
         H = w_c.shape[1]
-        inputs = Weight(w_f[:-H], H), Weight(w_c[:-H], H, of=1)
-        recurrent = Weight(w_f[-H:], H), Weight(w_c[-H:], H, of=1)
+        inputs = Weight(w_f[:-H], H), Weight(w_c[:-H], H, delta=1)
+        recurrent = Weight(w_f[-H:], H), Weight(w_c[-H:], H, delta=1)
         return MGU(inputs, recurrent, (H, H), b_f, b_c)
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:

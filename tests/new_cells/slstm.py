@@ -104,7 +104,7 @@ class SLSTM(NamedTuple):
         _, c_before, n_before, _ = run.before
         dot = arithmetic_of(dz.dtype).dot
         for s in range(len(dz) - 1, -1, -1):
-            for state, grad in zip(run.carried, run.given, strict=True):
+            for state, grad in zip(run.carried, run.cotangents, strict=True):
                 if grad is not None:
                     np.add(state, grad[s], state)
             i, f, cz, o, c, n, _, _ = (a[s] for a in run.saved)

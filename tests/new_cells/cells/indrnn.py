@@ -72,7 +72,7 @@ def forward_steps(cell: IndRNN, run: ForwardRun) -> None:
 
 def backward_steps(cell: IndRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards."""
-    (dz,), dh, h_grad, h = run.deltas, run.carried.h, run.given.h, run.saved.h
+    (dz,), dh, h_grad, h = run.deltas, run.carried.h, run.cotangents.h, run.saved.h
     np.multiply(h, h, dz)
     np.subtract(1, dz, dz)
     for s in range(len(dz) - 1, -1, -1):

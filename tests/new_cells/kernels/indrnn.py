@@ -116,7 +116,7 @@ def backward_steps(cell: IndRNN, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel each."""
     (dz,), h = run.deltas, run.saved.h
     loop = Loop(run.batches, SOURCE, KERNELS)
-    arrays = h, run.given.h, cell.u, run.carried.h, dz
+    arrays = h, run.cotangents.h, cell.u, run.carried.h, dz
     loop.run(loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(h.shape[1])), backwards=True)
 
 

@@ -237,7 +237,16 @@ def backward_steps(cell: LayerNormLSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
     (_, dr, *_), (w_h,), (dh, dc), saved = run.deltas, run.w, run.carried, run.saved
     loop, H = Loop(run.batches, SOURCE, KERNELS), np.int64(dc.shape[1])
-    arrays = (*saved[:4], *saved[5:9], run.before.c, *run.given, *cell[4:], dh, dc, *run.deltas)
+    arrays = (
+        *saved[:4],
+        *saved[5:9],
+        run.before.c,
+        *run.cotangents,
+        *cell[4:],
+        dh,
+        dc,
+        *run.deltas,
+    )
     loop.run(
         loop.pointwise(_BACKWARD, dr.dtype, arrays, _LANES, H),
         loop.product(dr, w_h, dh),

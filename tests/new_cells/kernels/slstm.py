@@ -153,7 +153,7 @@ def backward_steps(cell: SLSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
     (dz,), (w_h,), (dh, *states) = run.deltas, run.w, run.carried
     loop, (_, c_before, n_before, _) = Loop(run.batches, SOURCE, KERNELS), run.before
-    arrays = (*run.saved[:6], c_before, n_before, *run.given, dh, *states, dz)
+    arrays = (*run.saved[:6], c_before, n_before, *run.cotangents, dh, *states, dz)
     loop.run(
         loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(dh.shape[1])),
         loop.product(dz, w_h, dh),

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from .call import LayerCall
     from .plan import Plan
 
-__all__ = ["Back", "Bound"]
+__all__ = ["Back", "PlacedCall"]
 
 _OWN = 2  # memory and block, which come first
 
 
-class Bound:
+class PlacedCall:
     """
     The calls like one, of whose arrays every one is a part of one of others, or is constant.
 
