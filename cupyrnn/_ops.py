@@ -112,6 +112,7 @@ CUDNN_RNN = Record(
         "int num_proj",
         "str recurrent_activation",
         "bool time_major",
+        "bool reverse",
     ),
     cotangent="{}_backprop",
     slope="{}_backprop",
@@ -123,6 +124,12 @@ STACKED_RNN = CUDNN_RNN._replace(
     gradient=stacked_rnn_backprop,
     inputs=("input", "input_h", "input_c", "weights"),
     results=CUDNN_RNN.results[:-1],
-    attributes=("str direction", "float dropout", *_LSTM_ATTRIBUTES, "bool time_major"),
+    attributes=(
+        "str direction",
+        "float dropout",
+        *_LSTM_ATTRIBUTES,
+        "bool time_major",
+        "bool reverse",
+    ),
     untold=(*CUDNN_RNN.untold, "seed", "seed2", "forget_bias"),
 )

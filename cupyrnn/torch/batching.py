@@ -23,6 +23,8 @@ class Op(Protocol):
     """What is asked of an op here."""
 
     function: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call the op itself, the gradient or their tangents, with tensors and attributes."""
@@ -51,10 +53,10 @@ def _axes(op: Op, op_kind: str) -> list[int | None]:
     f = op.function
     if f.axes is None or op_kind not in ("forward", "jvp", "backward"):
         return []
-    if op_kind == "backward" and not f.by_example:
+    if op_kind == "backward" and not f.record.by_example:
         return []
-    inner_names = {"jvp": f.inputs, "backward": (*f.outputs, *f.saved, *f.outputs)}
-    names = [*f.inputs, *inner_names.get(op_kind, ()), *f.extras]
+    inner_names = {"jvp": op.inputs, "backward": (*op.outputs, *f.saved, *op.outputs)}
+    names = [*op.inputs, *inner_names.get(op_kind, ()), *f.extras]
     return [f.axes.get(name) for name in names]
 
 
@@ -80,7 +82,7 @@ def _as_one_batch(
         grads = op.by_example(*given) if B == 1 and N else None
         if grads is None:
             return None
-        for name, t, a in zip(f.inputs, grads, args, strict=False):
+        for name, t, a in zip(op.inputs, grads, args, strict=False):
             # Of one example each the axis B in front, or in place, is that of vmap.
             axis = f.axes.get(name)
             if a is None:
@@ -90,7 +92,7 @@ def _as_one_batch(
             results.append(t)
             dims.append(axis or 0)
         return tuple(results), tuple(dims)
-    outputs = f.outputs if op_kind == "jvp" else (*f.outputs, *f.saved)
+    outputs = op.outputs if op_kind == "jvp" else (*op.outputs, *f.saved)
     for name, t in zip(outputs, op.call(op_kind, *given), strict=True):
         axis = f.axes[name]
         results.append(t.unflatten(axis, (N, B)))

@@ -12,10 +12,8 @@ from .. import _ops
 from .._net import leaves_of_rows
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
-from ..cudnn_rnn import cudnn_rnn
 from ..driver.packing import Packing, Rows, count_rows
 from ..driver.reserve import NOTE_SIZE, Leaves, Sizes, reserve_size
-from ..stacked_rnn import stacked_rnn
 from ..weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.params import Net
@@ -44,10 +42,7 @@ def _block_of(record: Record, results: tuple[str, ...]) -> Op:
     axes = dict.fromkeys(("x", *results), steps)
     return Op(
         Function(
-            record.name,
-            record.inputs,
-            record.optional,
-            record.outputs,
+            record,
             saved=tuple(n for n in results if n not in record.outputs),
             extras=record.extras,
             attributes=record.attributes,
@@ -55,7 +50,6 @@ def _block_of(record: Record, results: tuple[str, ...]) -> Op:
             backward=gradient,
             shapes=lambda *args: dict.fromkeys(results, _states(*args)),
             axes=axes | {"cs_prev": 0, "h_prev": 0, "sequence_lengths": 0, "resets": 1},
-            by_example=record.by_example,
         )
     )
 
@@ -66,14 +60,12 @@ GRU_BLOCK_CELL = _block_of(_ops.GRU_BLOCK_CELL, GRUOutputs._fields)
 BLOCK_GRU = _block_of(_ops.BLOCK_GRU, GRUOutputs._fields)
 
 
-def _net_of(rest: Named, array: Any) -> Named:
-    """Return the attributes of cudnn_rnn; on a device those of the kernels, never of cuDNN."""
-    seed, seed2 = (0, 0) if rest["seeds"] is None else rest["seeds"].tolist()
-    engine = "auto" if isinstance(array, np.ndarray) else "cupy"
-    net = {**rest, "seed": seed, "seed2": seed2, "engine": engine}
-    for name in ("seeds", "is_training", "save"):
-        del net[name]
-    return net
+def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
+    """Return L, D, H and P."""
+    D = 1 + (rest["direction"] == "bidirectional")
+    state = inputs["input_h"].shape
+    H = inputs["input_c"].shape[2] if "input_c" in inputs else state[2]
+    return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
 
 
 def _leaves_of(inputs: Named, rest: Named, own: bool = False) -> Leaves:
@@ -89,15 +81,13 @@ def _leaves_of(inputs: Named, rest: Named, own: bool = False) -> Leaves:
         else:
             marks = resets if resets is None or major else resets.T
             rows = Packing(np, T, B, lengths, marks)
-    D = 1 + (rest["direction"] == "bidirectional")
-    state, c = inputs["input_h"].shape, inputs.get("input_c")
-    L, H = state[0 if major else 1] // D, state[2] if c is None else c.shape[2]
+    L, D, H, P = _sizes(inputs, rest)
     # What the net reads does not enter.
-    net = Net(rest.get("rnn_mode", "lstm"), False, L, H, 0, D, state[2])
+    net = Net(rest.get("rnn_mode", "lstm"), False, L, H, 0, D, P)
     sizes = Sizes(T, B, True, rest["dropout"], 0, 0)
     if "rnn_mode" in rest:
         return leaves_of_rows(net, sizes, rows, every)
-    form = GRU_FORM if c is None else LSTM_FORM
+    form = LSTM_FORM if "input_c" in inputs else GRU_FORM
     return Leaves(net, sizes, form.Saved, form.States, rows, every)
 
 
@@ -139,63 +129,6 @@ def _moved(rest: Named, parts: Any, note: Any, size: int, place: int) -> Any:
     return whole
 
 
-def _net_forward(inputs: Named, rest: Named) -> Named:
-    net = _net_of(rest, inputs["input"]) | {"save": rest["save"] or "all"}
-    given = {"input_c": None, **inputs}
-    found = cudnn_rnn(**given, **net, is_training=rest["is_training"])._asdict()
-    return _with_whole_reserve(found, inputs, rest)
-
-
-def _without_c(cotangents: Named, is_lstm: bool) -> Named:
-    return cotangents if is_lstm else {n: a for n, a in cotangents.items() if n != "output_c"}
-
-
-def _net_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-    arguments = {"input_c": None, **inputs, **_net_of(rest, inputs["input"])}
-    # What the forward call returned, of which the kernels read reserve_space alone.
-    saved = {"reserve_space": _own_reserve(inputs, results, rest)}
-    cotangents = _without_c(cotangents, rest["rnn_mode"] == "lstm")
-    return _ops.CUDNN_RNN.grads(arguments, saved, cotangents)
-
-
-def _net_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
-    x, h = inputs["input"].shape, inputs["input_h"].shape
-    D = 1 + (rest["direction"] == "bidirectional")
-    c = inputs["input_c"].shape if rest["rnn_mode"] == "lstm" else ()
-    size = (_reserve_size(inputs, rest),) if rest["is_training"] else ()
-    return {
-        "output": (*x[:2], D * h[2]),
-        "output_h": tuple(h),
-        "output_c": tuple(c),
-        "reserve_space": size,
-    }
-
-
-def _net_op(record: Record, attributes: tuple[str, ...], **calls: Any) -> Op:
-    """Return the op of a net; save is k, or 0 for all."""
-    return Op(
-        Function(
-            record.name,
-            record.inputs,
-            record.optional,
-            record.outputs,
-            saved=("reserve_space",),
-            extras=(*record.extras, "seeds"),
-            attributes=(*attributes, "bool is_training", "int save"),
-            **calls,
-        )
-    )
-
-
-CUDNN_RNN = _net_op(
-    _ops.CUDNN_RNN,
-    _ops.CUDNN_RNN.attributes,
-    forward=_net_forward,
-    backward=_net_backward,
-    shapes=_net_shapes,
-)
-
-
 # The weights of stacked_rnn as one vector: those of layer 0 forward, layer 0 backward and so on,
 # of each those that the attribute `names` names, in this order.
 LSTM_WEIGHTS = PeepholeLSTMParams._fields
@@ -212,18 +145,9 @@ def block_shapes(names: Sequence[str], K: int, H: int, P: int) -> dict[str, tupl
     return {name: shapes[name] for name in names}
 
 
-def _stacked_sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
-    """Return L, D, H and P."""
-    D = 1 + (rest["direction"] == "bidirectional")
-    state = inputs["input_h"].shape
-    is_lstm = "input_c" in inputs
-    H = inputs["input_c"].shape[2] if is_lstm else state[2]
-    return state[0 if rest["time_major"] else 1] // D, D, H, state[2]
-
-
 def _block_weights(inputs: Named, rest: Named) -> list[Any]:
     """Return the weights of all layers and directions: views of the vector."""
-    L, D, H, P = _stacked_sizes(inputs, rest)
+    L, D, H, P = _sizes(inputs, rest)
     kind: Any = PeepholeLSTMParams if "input_c" in inputs else BlockGRUParams
     vector, start, entries = inputs["weights"], 0, []
     for n in range(L * D):
@@ -236,41 +160,25 @@ def _block_weights(inputs: Named, rest: Named) -> list[Any]:
     return entries
 
 
-def _stacked_of(inputs: Named, rest: Named, *others: str) -> Named:
-    """Return the arguments that both directions of stacked_rnn take."""
-    names = ["sequence_lengths", "resets", "direction", "dropout", "recurrent_activation"]
-    names += ["time_major", *others]
-    if "input_c" in inputs:
-        names += ["cell_clip", "gate_order"]
-    given = {n: inputs.get(n) for n in ("input", "input_h", "input_c")}
-    return {**given, "weights": _block_weights(inputs, rest), **{n: rest[n] for n in names}}
+def _arguments(inputs: Named, rest: Named) -> Named:
+    """Return the arguments of a net; on a device those of the kernels, never of cuDNN."""
+    given = {"input_c": None, **inputs, **rest, "save": rest["save"] or "all"}
+    seeds = given.pop("seeds")
+    given["seed"], given["seed2"] = (0, 0) if seeds is None else seeds.tolist()
+    if "params" in inputs:
+        given["engine"] = "auto" if isinstance(inputs["params"], np.ndarray) else "cupy"
+        return given
+    given["weights"] = _block_weights(inputs, rest)
+    del given["names"]
+    if "input_c" not in inputs:
+        given |= {"forget_bias": None, "cell_clip": None}
+    return given
 
 
-def _stacked_forward(inputs: Named, rest: Named) -> Named:
-    seed, seed2 = (0, 0) if rest["seeds"] is None else rest["seeds"].tolist()
-    bias = ("forget_bias",) if "input_c" in inputs else ()
-    arguments = _stacked_of(inputs, rest, "is_training", *bias)
-    arguments |= {"seed": seed, "seed2": seed2, "save": rest["save"] or "all"}
-    found = stacked_rnn(**arguments)._asdict()
-    return _with_whole_reserve(found, inputs, rest)
-
-
-def _stacked_backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-    saved = {"reserve_space": _own_reserve(inputs, results, rest)}
-    cotangents = _without_c(cotangents, "input_c" in inputs)
-    found = _ops.STACKED_RNN.grads(_stacked_of(inputs, rest), saved, cotangents)
-    parts = [
-        getattr(entry, name).reshape(-1)
-        for entry in found["weights"]
-        for name in rest["names"].split()
-    ]
-    return {**found, "weights": module_of(parts[0]).concatenate(parts)}
-
-
-def _stacked_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
+def _net_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
+    given = {n: t for n, t in inputs.items() if t is not None}
     x, h = inputs["input"].shape, inputs["input_h"].shape
     D = 1 + (rest["direction"] == "bidirectional")
-    given = {n: t for n, t in inputs.items() if t is not None}
     return {
         "output": (*x[:2], D * h[2]),
         "output_h": tuple(h),
@@ -279,10 +187,37 @@ def _stacked_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
     }
 
 
-STACKED_RNN = _net_op(
-    _ops.STACKED_RNN,
-    ("str names", *_ops.STACKED_RNN.attributes),
-    forward=_stacked_forward,
-    backward=_stacked_backward,
-    shapes=_stacked_shapes,
-)
+def _net_op(record: Record, *attributes: str) -> Op:
+    """Return the op of a net; save is k, or 0 for all."""
+
+    def forward(inputs: Named, rest: Named) -> Named:
+        found = record.forward(**_arguments(inputs, rest))._asdict()
+        return _with_whole_reserve(found, inputs, rest)
+
+    def backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
+        # What the forward call returned, of which the kernels read reserve_space alone.
+        saved = {"reserve_space": _own_reserve(inputs, results, rest)}
+        if "input_c" not in inputs:
+            cotangents = {n: a for n, a in cotangents.items() if n != "output_c"}
+        found = record.grads(_arguments(inputs, rest), saved, cotangents)
+        if "weights" in found:
+            names = rest["names"].split()
+            parts = [getattr(e, name).reshape(-1) for e in found["weights"] for name in names]
+            found["weights"] = module_of(parts[0]).concatenate(parts)
+        return found
+
+    return Op(
+        Function(
+            record,
+            saved=("reserve_space",),
+            extras=(*record.extras, "seeds"),
+            attributes=(*attributes, *record.attributes, "bool is_training", "int save"),
+            forward=forward,
+            backward=backward,
+            shapes=_net_shapes,
+        )
+    )
+
+
+CUDNN_RNN = _net_op(_ops.CUDNN_RNN)
+STACKED_RNN = _net_op(_ops.STACKED_RNN, "str names")

@@ -442,6 +442,7 @@ def cudnn_rnn(
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
+    reverse: bool = False,
     rnn_mode: RNNMode = "lstm",
     input_mode: InputMode = "linear_input",
     direction: Direction = "unidirectional",
@@ -470,6 +471,8 @@ def cudnn_rnn(
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     resets : list or tensor of [T, B] booleans on the CPU, optional
         No state passes between a marked step t and step t-1, in either direction.
+    reverse : bool
+        Run each sequence from its own last step to its first, in a net of one direction.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
@@ -523,8 +526,8 @@ def cudnn_rnn(
     rate = check_dropout(op, dropout)
     attributes = (
         *(rnn_mode, input_mode, direction, rate, check_integer(op, "num_proj", num_proj)),
-        *(recurrent_activation, check_bool(op, "time_major", time_major), keeps(rate)),
-        check_save(op, save) or 0,
+        *(recurrent_activation, check_bool(op, "time_major", time_major)),
+        *(check_bool(op, "reverse", reverse), keeps(rate), check_save(op, save) or 0),
     )
     inputs = (input, input_h, input_c if rnn_mode == "lstm" else None, params)
     output, h, c, _ = CUDNN_RNN(*inputs, *extras(op, sequence_lengths, resets), seeds, *attributes)
@@ -572,6 +575,7 @@ def stacked_rnn(
     *,
     sequence_lengths: Lengths | None = None,
     resets: Resets | None = None,
+    reverse: bool = False,
     direction: Direction = "unidirectional",
     dropout: float = 0.0,
     seeds: torch.Tensor | None = None,
@@ -601,6 +605,8 @@ def stacked_rnn(
         The length of each sequence, in [0, T]; T by default. Outputs are zero past it.
     resets : list or tensor of [T, B] booleans on the CPU, optional
         No state passes between a marked step t and step t-1, in either direction.
+    reverse : bool
+        Run each sequence from its own last step to its first, in a net of one direction.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
@@ -674,11 +680,11 @@ def stacked_rnn(
                 raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
     attributes = lstm_attributes(op, forget_bias, cell_clip, gate_order, recurrent_activation)
     check_seeds(op, seeds)
-    rate = check_dropout(op, dropout)
+    rate, reverse = check_dropout(op, dropout), check_bool(op, "reverse", reverse)
     rest = (*extras(op, sequence_lengths, resets), seeds, " ".join(names), direction, rate)
     output, h, c, _ = STACKED_RNN.of_pieces(
         (input, input_h, input_c if is_lstm else None),
         flat,
-        (*rest, *attributes, major, keeps(rate), check_save(op, save) or 0),
+        (*rest, *attributes, major, reverse, keeps(rate), check_save(op, save) or 0),
     )
     return RNNOutputs(output, h, c)

@@ -270,7 +270,7 @@ class CudnnRNN(Leaf):
         Those of `cudnn_rnn`.
     dropout : float
         The fraction, in [0, 1], of the values between layers that is zeroed in training.
-    num_proj, recurrent_activation, time_major
+    num_proj, recurrent_activation, time_major, reverse
         Those of `cudnn_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
@@ -304,6 +304,7 @@ class CudnnRNN(Leaf):
         num_proj: int = 0,
         recurrent_activation: RecurrentActivation = "sigmoid",
         time_major: bool = True,
+        reverse: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
         save: Save = "all",
@@ -322,6 +323,7 @@ class CudnnRNN(Leaf):
         self.attributes: dict[str, Any] = self._net | {
             "recurrent_activation": recurrent_activation,
             "time_major": check_bool(op, "time_major", time_major),
+            "reverse": check_bool(op, "reverse", reverse),
             "save": save_of(op, save),
         }
         D = 1 + (direction == "bidirectional")

@@ -42,6 +42,7 @@ from .batching import rule_of, under_vectorize, vectorized
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from .._ops import Record
 
     # Arguments by name, without those that are None.
     Named: TypeAlias = dict[str, Any]
@@ -57,12 +58,9 @@ _KEPT = 1 << 18
 
 
 class Function(NamedTuple):
-    """What PyTorch is told of a function: names and shapes, and how it is called."""
+    """What PyTorch is told of a function beside its record: shapes, and how it is called."""
 
-    name: str
-    inputs: tuple[str, ...]  # that have a gradient
-    optional: tuple[str, ...]  # of these
-    outputs: tuple[str, ...]  # that have a gradient
+    record: Record
     saved: tuple[str, ...]  # what the gradient needs beside
     extras: tuple[str, ...]  # tensors without a gradient, all optional
     attributes: tuple[str, ...]  # types and names
@@ -71,7 +69,6 @@ class Function(NamedTuple):
     shapes: Callable[[Named, Named], dict[str, tuple[int, ...]]]
     # The axis B of the tensors that have one, where a longer B is the same as more calls.
     axes: dict[str, int] | None = None
-    by_example: bool = False  # whether the gradient takes weight_gradients
 
 
 # What has second derivatives: those that have a complex dtype beside them.
@@ -158,10 +155,11 @@ class Op:
 
     def __init__(self, function: Function) -> None:
         self.function = f = function
-        n, m, k = len(f.inputs), len(f.outputs) + len(f.saved), len(f.outputs)
+        self.name, self.inputs, self.outputs = f.record.name, f.record.inputs, f.record.outputs
+        n, m, k = len(self.inputs), len(self.outputs) + len(f.saved), len(self.outputs)
         self._sizes = n, m, k
         self._attributes = [part.split()[-1] for part in f.attributes]
-        self._results = (*f.outputs, *f.saved)
+        self._results = (*self.outputs, *f.saved)
         # How many of the arguments of each op are tensors.
         e = len(f.extras)
         self._tensors = {
@@ -180,9 +178,9 @@ class Op:
     def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
         """Return the outputs and what is saved."""
         count = self._tensors["forward"]
-        for name, t in zip(self.function.inputs, args, strict=False):
-            if t is not None or name not in self.function.optional:
-                check_tensor(self.function.name, name, t)
+        for name, t in zip(self.inputs, args, strict=False):
+            if t is not None or name not in self.function.record.optional:
+                check_tensor(self.name, name, t)
         if torch._C._is_any_autocast_enabled():
             args = tuple(_cast(args, count))
         tensors = args[:count]
@@ -210,12 +208,12 @@ class Op:
         kind, on_host = pieces[0].dtype, pieces[0].is_cpu
         for n, piece in enumerate(pieces):
             if piece.dtype is not kind or piece.is_cpu is not on_host:
-                name = self.function.inputs[-1]
+                name = self.inputs[-1]
                 found, expected = f"has dtype {name_of(piece.dtype)}", name_of(kind)
                 if piece.dtype is kind:
                     found, expected = f"is on device {piece.device}", str(pieces[0].device)
                 raise TypeError(
-                    f"{self.function.name}: {name}[{n}] {found}, expected {expected} like {name}[0]"
+                    f"{self.name}: {name}[{n}] {found}, expected {expected} like {name}[0]"
                 )
         tensors = (*inputs, *pieces, *rest[: len(self.function.extras)])
         if (
@@ -234,7 +232,7 @@ class Op:
         for t in tensors:
             if type(t) is ExpandedWeight:
                 raise NotImplementedError(
-                    f"{self.function.name}: PyTorch's ExpandedWeights are refused; torch.func.vmap"
+                    f"{self.name}: PyTorch's ExpandedWeights are refused; torch.func.vmap"
                     " of torch.func.grad has the gradients of each example, and so has cupyrnn.vjp"
                     " with weight_gradients='examples'"
                 )
@@ -260,11 +258,11 @@ class Op:
 
     def _define(self) -> None:
         f, (n, m, k) = self.function, self._sizes
-        inputs = [("Tensor? " if name in f.optional else "Tensor ") + name for name in f.inputs]
+        inputs = [f"Tensor{'?' * (n in f.record.optional)} {n}" for n in self.inputs]
         results = [f"Tensor {name}_" for name in self._results]
-        cotangents = [f"Tensor? {name}_grad" for name in f.outputs]
-        tangents = [f"Tensor? {name}_tangent" for name in f.inputs]
-        more = [f"Tensor? {name}_grad_tangent" for name in f.outputs]
+        cotangents = [f"Tensor? {name}_grad" for name in self.outputs]
+        tangents = [f"Tensor? {name}_tangent" for name in self.inputs]
+        more = [f"Tensor? {name}_grad_tangent" for name in self.outputs]
         last = [f"Tensor? {name}" for name in f.extras] + list(f.attributes)
         self.forward = self._op("forward", inputs + last, m, self._fake_forward)
         self.backward = self._op(
@@ -281,11 +279,11 @@ class Op:
         register(self.forward, self._vjp_forward, setup_context=self._keep_forward, lib=_LIBRARY)
         register(self.backward, self._vjp_backward, setup_context=self._keep, lib=_LIBRARY)
         for op in (self.jvp, self.second):
-            register(op, _refusal(f.name, "there are no third derivatives"), lib=_LIBRARY)
+            register(op, _refusal(self.name, "there are no third derivatives"), lib=_LIBRARY)
 
     def _op(self, op_kind: str, arguments: list[str], count: int, fake: Any) -> Any:
         """Return an op of PyTorch."""
-        name = self.function.name + ("" if op_kind == "forward" else f"_{op_kind}")
+        name = self.name + ("" if op_kind == "forward" else f"_{op_kind}")
         schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * count)})"
         torch.library.define(
             f"cupyrnn::{name}", schema, lib=_LIBRARY, tags=torch.Tag.pt2_compliant_tag
@@ -299,7 +297,7 @@ class Op:
                 # makes of register_autograd, where the tangents are lost.
                 if _in_forward_mode() and not _below.autograd:
                     raise NotImplementedError(
-                        f"{self.function.name}: there is no forward mode in torch.compile"
+                        f"{self.name}: there is no forward mode in torch.compile"
                     )
                 return _result(compute(*args))
 
@@ -318,8 +316,8 @@ class Op:
         return tuple(like.new_empty(0) if t is None else t for t in found)
 
     def _fake_forward(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        f, n = self.function, len(self.function.inputs)
-        inputs = dict(zip(f.inputs, args[:n], strict=True))
+        f, n = self.function, len(self.inputs)
+        inputs = dict(zip(self.inputs, args[:n], strict=True))
         rest = dict(zip(self._attributes, args[n + len(f.extras) :], strict=True))
         shapes = f.shapes(inputs, rest)
         return tuple(args[0].new_empty(shapes[name]) for name in self._results)
@@ -337,7 +335,7 @@ class Op:
     def _rest(self, first: torch.Tensor, values: Sequence[Any]) -> Named:
         """Return the extras and the attributes by name."""
         f, e = self.function, len(self.function.extras)
-        rest: Named = host_arrays_of(f.name, f.extras, values[:e])
+        rest: Named = host_arrays_of(self.name, f.extras, values[:e])
         rest.update(zip(self._attributes, values[e:], strict=True))
         if first.dtype is torch.bfloat16 and "cell_clip" in rest:
             # As the dtype can hold it, so that a saved cs compares equal to it.
@@ -345,10 +343,12 @@ class Op:
         return rest
 
     def _forward(self, *args: Any) -> list[torch.Tensor | None]:
-        f, n = self.function, len(self.function.inputs)
+        f, n = self.function, len(self.inputs)
 
         def run() -> list[torch.Tensor | None]:
-            found = f.forward(arrays_of(f.name, f.inputs, args[:n]), self._rest(args[0], args[n:]))
+            found = f.forward(
+                arrays_of(self.name, self.inputs, args[:n]), self._rest(args[0], args[n:])
+            )
             return tensors_of([found[name] for name in self._results], args[0])
 
         return _where(args[0], run)
@@ -368,12 +368,12 @@ class Op:
         f, (n, m, k) = self.function, self._sizes
 
         def run() -> list[torch.Tensor | None]:
-            inputs = arrays_of(f.name, f.inputs, args[:n])
-            results = arrays_of(f.name, self._results, args[n : n + m])
-            cotangents = arrays_of(f.name, f.outputs, args[n + m : n + m + k])
+            inputs = arrays_of(self.name, self.inputs, args[:n])
+            results = arrays_of(self.name, self._results, args[n : n + m])
+            cotangents = arrays_of(self.name, self.outputs, args[n + m : n + m + k])
             rest = self._rest(args[0], args[n + m + k :]) | more
             grads = f.backward(inputs, results, cotangents, rest)
-            given = [grads[name] if name in inputs else None for name in f.inputs]
+            given = [grads[name] if name in inputs else None for name in self.inputs]
             return tensors_of(given, args[0])
 
         return _where(args[0], run)
@@ -387,7 +387,7 @@ class Op:
         def run() -> tuple[list[torch.Tensor | None], Array | None]:
             arrays = self._with_joined(inputs, pieces)
             found = f.forward(arrays, self._rest(first, rest))
-            whole = arrays[f.inputs[-1]]
+            whole = arrays[self.inputs[-1]]
             keeps = first.is_cpu and len(pieces) > 1 and whole.size <= _KEPT
             results = tensors_of([found[name] for name in self._results], first)
             return results, whole if keeps else None
@@ -402,12 +402,12 @@ class Op:
 
         def run() -> tuple[list[Any], list[Any]]:
             arrays = self._with_joined(inputs, pieces, ctx.joined)
-            results = arrays_of(f.name, f.saved, saved)
-            given = arrays_of(f.name, f.outputs, cotangents)
+            results = arrays_of(self.name, f.saved, saved)
+            given = arrays_of(self.name, self.outputs, cotangents)
             grads = f.backward(arrays, results, given, self._rest(first, rest))
-            wanted = zip(f.inputs[:-1], ctx.needs_input_grad, strict=False)
+            wanted = zip(self.inputs[:-1], ctx.needs_input_grad, strict=False)
             whole = [grads[name] if want and name in arrays else None for name, want in wanted]
-            parts = _split(grads[f.inputs[-1]], pieces)
+            parts = _split(grads[self.inputs[-1]], pieces)
             return tensors_of(whole, first), tensors_of(parts, first)
 
         return _where(first, run)
@@ -416,22 +416,24 @@ class Op:
         self, inputs: Any, pieces: Any, whole: Array | None = None
     ) -> dict[str, Array]:
         """Return the inputs as arrays by name, the last one joined of its pieces, if it is not."""
-        f = self.function
         if whole is None:
-            return arrays_of(f.name, f.inputs, (*inputs, joined(pieces)))
-        return {**arrays_of(f.name, f.inputs[:-1], inputs), f.inputs[-1]: whole}
+            return arrays_of(self.name, self.inputs, (*inputs, joined(pieces)))
+        *names, last = self.inputs
+        return {**arrays_of(self.name, names, inputs), last: whole}
 
     def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
-        f, n = self.function, len(self.function.inputs)
+        f, n = self.function, len(self.inputs)
         self._check_second(args[0])
 
         def run() -> list[torch.Tensor | None]:
-            inputs, tangents = (arrays_of(f.name, f.inputs, a) for a in (args[:n], args[n : 2 * n]))
+            inputs, tangents = (
+                arrays_of(self.name, self.inputs, a) for a in (args[:n], args[n : 2 * n])
+            )
             rest = self._rest(args[0], args[2 * n :])
 
             def outputs(*values: Any) -> list[Array]:
                 found = f.forward(dict(zip(inputs, values, strict=True)), rest)
-                return [found[name] for name in f.outputs]
+                return [found[name] for name in self.outputs]
 
             directions = [tangents.get(name) for name in inputs]
             return tensors_of(along(outputs, list(inputs.values()), directions)[1], args[0])
@@ -444,12 +446,12 @@ class Op:
 
         def run() -> list[torch.Tensor | None]:
             inputs, cotangents, tangents, more = (
-                arrays_of(f.name, names, args[i:j])
+                arrays_of(self.name, names, args[i:j])
                 for names, i, j in (
-                    (f.inputs, 0, n),
-                    (f.outputs, n, n + k),
-                    (f.inputs, n + k, 2 * n + k),
-                    (f.outputs, 2 * n + k, 2 * (n + k)),
+                    (self.inputs, 0, n),
+                    (self.outputs, n, n + k),
+                    (self.inputs, n + k, 2 * n + k),
+                    (self.outputs, 2 * n + k, 2 * (n + k)),
                 )
             )
             rest = self._rest(args[0], args[2 * (n + k) :])
@@ -462,8 +464,8 @@ class Op:
                 found = f.forward(primals, rest)
                 given = dict(zip(cotangents, values[len(inputs) :], strict=True))
                 grads = f.backward(primals, found, given, rest)
-                of_inputs = [grads[name] if name in inputs else None for name in f.inputs]
-                return [found[name] for name in f.outputs] + of_inputs
+                of_inputs = [grads[name] if name in inputs else None for name in self.inputs]
+                return [found[name] for name in self.outputs] + of_inputs
 
             directions = [tangents.get(name) for name in inputs]
             directions += [more.get(name) for name in cotangents]
@@ -475,7 +477,7 @@ class Op:
     def _check_second(self, first: torch.Tensor) -> None:
         if first.dtype not in _WITH_TANGENTS:
             raise TypeError(
-                f"{self.function.name}: {self.function.inputs[0]} has dtype"
+                f"{self.name}: {self.inputs[0]} has dtype"
                 f" {str(first.dtype).removeprefix('torch.')}, expected float32 or float64: there"
                 " are no second derivatives of a half format, nor forward mode"
             )
@@ -631,13 +633,13 @@ def _function(op: Op, op_kind: str, **parts: Any) -> Any:
     forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     parts = {"forward": forward, "vmap": rule_of(op, op_kind), **parts}
     static = {name: staticmethod(part) for name, part in parts.items()}
-    return type(f"{op.function.name}_{op_kind}", (torch.autograd.Function,), static)
+    return type(f"{op.name}_{op_kind}", (torch.autograd.Function,), static)
 
 
 def _functions(op: Op) -> _Functions:
     """Return the ops of a function for autograd."""
     n, m, k = op._sizes
-    name = op.function.name
+    name = op.name
     third = _refusal(name, "there are no third derivatives")
 
     def recorded(ctx: Any, *args: Any) -> Any:

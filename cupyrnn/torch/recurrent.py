@@ -293,7 +293,7 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
             direction,
         )
         every = check_save(type(self).__name__, self.save) or 0
-        attributes = (rate, self.proj_size, "sigmoid", True, keeps(rate), every)
+        attributes = (rate, self.proj_size, "sigmoid", True, False, keeps(rate), every)
         inputs = states if len(states) > 1 else (*states, None)
         output, h, c, _ = CUDNN_RNN.of_pieces((x, *inputs), pieces, (*rest, *attributes))
         return output, (h, c)[: len(states)]

@@ -91,9 +91,10 @@ class _Writer:
         return *results, *[zero] * (4 - len(results))
 
 
-def _direction(direction: str) -> tuple[str, int]:
-    both = direction == "bidirectional"
-    return ("bidirectional", 2) if both else ("forward", 1)
+def _direction(direction: str, reverse: bool) -> tuple[str, int]:
+    if direction == "bidirectional":
+        return "bidirectional", 2
+    return "reverse" if reverse else "forward", 1
 
 
 def _check(function: str, resets: Any, dropout: float = 0.0, cell_clip: float = 0.0) -> None:
@@ -111,14 +112,14 @@ def _cudnn_rnn(op: Any) -> Callable[..., Any]:
     def cudnn_rnn(
         input: Any, input_h: Any, input_c: Any, params: Any, sequence_lengths: Any, resets: Any,
         seeds: Any, rnn_mode: str, input_mode: str, direction: str, dropout: float, num_proj: int,
-        recurrent_activation: str, time_major: bool, is_training: bool, save: int,
+        recurrent_activation: str, time_major: bool, reverse: bool, is_training: bool, save: int,
     ) -> Any:  # fmt: skip
         name = "cudnn_rnn"
         _check(name, resets, dropout)
         if num_proj:
             _refuse(name, "num_proj", num_proj, "but no node of ONNX projects: expected 0")
         I, H = input.shape[2], input_h.shape[2]
-        word, D = _direction(direction)
+        word, D = _direction(direction, reverse)
         L = input_h.shape[0 if time_major else 1] // D
         net = check_net(name, L, H, I, rnn_mode, input_mode, direction, 0)
         if net.skip:
@@ -197,7 +198,7 @@ def _stacked_rnn(op: Any) -> Callable[..., Any]:
         input: Any, input_h: Any, input_c: Any, weights: Any, sequence_lengths: Any, resets: Any,
         seeds: Any, names: str, direction: str, dropout: float, forget_bias: float,
         cell_clip: float, gate_order: str, recurrent_activation: str, time_major: bool,
-        is_training: bool, save: int,
+        reverse: bool, is_training: bool, save: int,
     ) -> Any:  # fmt: skip
         name, mode = "stacked_rnn", "gru" if input_c is None else "lstm"
         _check(name, resets, dropout, cell_clip if mode == "lstm" else 0)
@@ -205,7 +206,7 @@ def _stacked_rnn(op: Any) -> Callable[..., Any]:
         if "w_p" in fields:
             _refuse(name, "w_p", "given", "but no node of ONNX projects")
         I, H = input.shape[2], input_h.shape[2]
-        word, D = _direction(direction)
+        word, D = _direction(direction, reverse)
         write, start, layers = _Writer(op), 0, []
         for n in range(input_h.shape[0 if time_major else 1] // D):
             K, entries = D * H if n else I, []

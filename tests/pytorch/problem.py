@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from problems import grus, lstms, nets
-from problems.nets import BI, MODES, Case
+from problems.nets import BI, MODES, UNI, Case
 
 import cupyrnn
 
@@ -38,7 +38,9 @@ NAMES = [
     *(f"cudnn_rnn, {mode}" for mode in MODES),
     "cudnn_rnn, projection",
     "cudnn_rnn, batch first",
+    "cudnn_rnn, reverse",
     "stacked_rnn, peepholes",
+    "stacked_rnn, reverse",
     "stacked_rnn, gru",
 ]
 # Calls that keep some of the states.
@@ -52,16 +54,19 @@ SAVES = {
 
 
 def stacked_inputs(rng: Any, kind: str, sizes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arrays and attributes of two layers in both directions of a block op's cell."""
+    """Return the arrays and attributes of a block op's cell in four layers and directions."""
     T, B, I, H = sizes
     attributes: dict[str, Any] = {"direction": BI, **LENGTHS, **RESETS, "dropout": 0.3}
+    D = 2
+    if kind == "reverse":
+        D, attributes["direction"], attributes["reverse"] = 1, UNI, True
     shapes = {"input": (T, B, I), "input_h": (4, B, H), "input_c": (4, B, H)}
     if kind == "gru":
         del shapes["input_c"]
     else:
         attributes |= {"cell_clip": 0.5, "gate_order": "ifco"}
     for n in range(4):
-        K = I if n < 2 else 2 * H
+        K = I if n < D else D * H
         fields = {"w": (K + H, 4 * H), "b": (4 * H,), "wci": (H,), "wcf": (H,), "wco": (H,)}
         if kind == "gru":
             fields = {"w_ru": (K + H, 2 * H), "w_c": (K + H, H), "b_ru": (2 * H,), "b_c": (H,)}
@@ -93,9 +98,10 @@ class Problem:
             self.fields = ("h",)
         else:
             mode = kind if kind in MODES else "lstm"
-            case = Case(mode, T, B, I, H, L=2, direction=BI, num_proj=3 * (kind == "projection"))
-            inputs = nets.problem(rng, case)
-            attributes = {"rnn_mode": mode, "direction": BI, "num_proj": case.num_proj}
+            way, P = UNI if kind == "reverse" else BI, 3 * (kind == "projection")
+            inputs = nets.problem(rng, Case(mode, T, B, I, H, L=2, direction=way, num_proj=P))
+            attributes = {"rnn_mode": mode, "direction": way, "num_proj": P}
+            attributes["reverse"] = kind == "reverse"
             attributes |= {**LENGTHS, "dropout": 0.3, "time_major": kind != "batch first"}
             if kind == "batch first":
                 for n in ("input", "input_h", "input_c"):

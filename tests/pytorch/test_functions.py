@@ -157,7 +157,7 @@ def test_opcheck(name: str) -> None:
         d.CUDNN_RNN,
         d.STACKED_RNN,
     )
-    ops = {op.function.name: op for op in known}
+    ops = {op.name: op for op in known}
     op = ops[problem.op]
     whole = {"forward", "backward", "jvp", "second"}
     with pytest.MonkeyPatch.context() as patch:

@@ -87,18 +87,23 @@ def test_nodes_with_any_t_and_b(kind: str, arguments: dict[str, Any], node: str)
             np.testing.assert_allclose(a, e.detach().numpy(), rtol=0, atol=1e-6)
 
 
-def test_states_and_lengths_are_inputs() -> None:
+@pytest.mark.parametrize("way", [{"direction": "bidirectional"}, {"reverse": True}])
+def test_states_and_lengths_are_inputs(way: dict[str, Any]) -> None:
     class Net(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.net = ct.CudnnRNN(2, 3, 2, rnn_mode="gru", direction="bidirectional")
+            self.net = ct.CudnnRNN(2, 3, 2, rnn_mode="gru", **way)
 
         def forward(self, x: Any, h: Any, lengths: Any) -> Any:
             return tuple(self.net(x, (h, None), sequence_lengths=lengths))[:2]
 
     torch.manual_seed(0)
     net = Net()
-    given = torch.randn(5, 3, 2), torch.randn(4, 3, 3), torch.tensor([5, 2, 3])
+    given = (
+        torch.randn(5, 3, 2),
+        torch.randn(4 if "direction" in way else 2, 3, 3),
+        torch.tensor([5, 2, 3]),
+    )
     session = session_of(export(net, *given))
     names = [i.name for i in session.get_inputs()]
     found = session.run(None, {n: t.numpy() for n, t in zip(names, given, strict=True)})
