@@ -18,6 +18,12 @@ A second table, of milliseconds, has `cupyrnn.torch.LSTM` and `GRU` beside torch
 the same weights: without gradients, and with those of the weights.
 ``python tests/benchmarks/torch_overhead.py modules`` prints it alone; with both variables at 2 it
 is that of two threads.
+
+``python tests/benchmarks/torch_overhead.py calls`` prints a third table: microseconds of a call of
+every op beside PyTorch's, TensorFlow's and ONNX Runtime's that computes the same of the same
+weights, at (T, B, I, H) = (20, 1, 32, 32) and (1, 1, 32, 32). It needs TensorFlow, onnx and ONNX
+Runtime, too. "and gradient" is a call and the gradient of all that it reads. Of TensorFlow it has
+the shorter of the eager call and the ``tf.function``.
 """
 
 from __future__ import annotations
@@ -214,11 +220,202 @@ def print_modules() -> None:
                 print(f"| {kind}, {sizes} | {way} | {shown} |", flush=True)
 
 
+def node_call(op_type: str, weights: Any, x: Any, states: Any, **attributes: Any) -> Any:
+    """Return a call of ONNX Runtime on a node of these weights, which are its own."""
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    given = {n: a for n, a in zip("WRBP", weights, strict=True) if a is not None}
+    feed = {"X": x, **dict(zip(("initial_h", "initial_c"), states, strict=False))}
+    names = ["X", "W", "R", "B", "", *list(feed)[1:], *("P" for _ in given.keys() & {"P"})]
+    node = helper.make_node(
+        op_type, names, ["Y", "Y_h"], hidden_size=states[0].shape[-1], **attributes
+    )
+    graph = helper.make_graph(
+        [node],
+        "node",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in feed.items()],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in given.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return lambda: session.run(None, feed)[0]
+
+
+def torch_calls(mode: str, packed: Any, x: Any, states: Any) -> tuple[Any, Any]:
+    """Return a call of torch.nn's module without gradients, and one with them."""
+    _, _, H, I, *_ = packed
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(mode, torch.nn.RNN)
+    net = kind(I, H, **({"nonlinearity": mode[4:]} if kind is torch.nn.RNN else {}))
+    weights = cupyrnn.params_to_torch(packed)
+    net.load_state_dict({n: torch.from_numpy(a) for n, a in weights.items()})
+    input, *first = (torch.from_numpy(a).requires_grad_() for a in (x, *states))
+    hx = tuple(first) if mode == "lstm" else first[0]
+    leaves, ones = [input, *first, *net.parameters()], torch.ones(*x.shape[:2], H)
+
+    def alone() -> Any:
+        with torch.no_grad():
+            return net(input, hx)[0].numpy()
+
+    return alone, lambda: torch.autograd.grad(net(input, hx)[0], leaves, ones)[0].numpy()
+
+
+def tensorflow_calls(op: str, inputs: dict[str, Any], attributes: dict[str, Any]) -> list[Any]:
+    """Return a call of TensorFlow's op and one with its gradient, eager and as a function."""
+    import tensorflow as tf
+
+    tensors = {n: tf.identity(tf.constant(a)) for n, a in inputs.items()}
+    run, cell = getattr(tf.raw_ops, op), op.endswith("Cell")
+    backward = getattr(tf.raw_ops, f"{op}Grad")
+    peephole = {"use_peephole": False} if "LSTM" in op else {}
+
+    def alone() -> Any:
+        return run(**tensors, **attributes).h
+
+    def both() -> Any:
+        out = run(**tensors, **attributes)
+        saved = out._asdict()
+        if cell:
+            del saved["h"]
+        ones = tf.ones_like(out.h)
+        given = {"d_h": ones} if "GRU" in op else {"h_grad": ones, "cs_grad": 0 * ones}
+        return backward(**tensors, **saved, **given, **peephole)[0]
+
+    functions = [tf.function(call, autograph=False) for call in (alone, both)]
+    return [alone, both, *functions]
+
+
+LIBRARIES = ("cupyrnn", "PyTorch", "TensorFlow", "ONNX Runtime")
+
+
+def contestants(op: str, T: int) -> dict[str, dict[str, list[Any]]]:
+    """Return the calls of an op by what they compute and by library; all return the same array."""
+    op, _, mode = op.partition(", ")
+    B, I, H = 1, 32, 32
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((T, B, I)).astype(np.float32)
+    states = [rng.standard_normal((1, B, H)).astype(np.float32) for _ in range(2)]
+    mode = mode or ("gru" if "gru" in op.lower() else "lstm")
+    is_lstm = mode == "lstm"
+    states = states[: 1 + is_lstm]
+    packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, rnn_mode=mode, seed=0)
+    packed.params[-2 * H :] = 0.1
+    calls: dict[str, dict[str, list[Any]]] = {"": {}, "and gradient": {}}
+    alone, both = calls.values()
+    node = {"LSTM": "lstm", "GRU": "gru"}
+    kind = next((n for n, m in node.items() if m == mode), "RNN")
+    own_gru = not is_lstm and mode == "gru" and op not in ("cudnn_rnn", "prepare_step")
+    options: dict[str, Any] = {"linear_before_reset": int(not own_gru)} if mode == "gru" else {}
+    if mode == "rnn_relu":
+        options["activations"] = ["Relu"]
+    if own_gru:
+        block: Any = cupyrnn.init_block_gru(num_units=H, input_size=I, seed=0)
+        weights = cupyrnn.block_gru_to_onnx([block])
+    else:
+        weights = cupyrnn.params_to_onnx(packed)
+        block = cupyrnn.params_to_block_lstm(packed) if is_lstm else None
+        alone["PyTorch"], both["PyTorch"] = ([c] for c in torch_calls(mode, packed, x, states))
+    alone["ONNX Runtime"] = [node_call(kind, weights, x, states, **options)]
+    module: Any = cupyrnn.raw_ops if op[0].isupper() else cupyrnn
+    run, attributes = getattr(module, op), {"forget_bias": 0.0, "cell_clip": 0.0} if is_lstm else {}
+    if op == "run_onnx_node":
+        given = [x, *weights[:3], None, *states]
+        alone["cupyrnn"] = [lambda: run(kind, given, hidden_size=H, **options).Y]
+    elif op == "prepare_step":
+        step = run(packed)
+        alone["cupyrnn"] = [lambda: step(x[0], *states).output[None, :, None]]
+    elif op in ("cudnn_rnn", "stacked_rnn"):
+        last = packed if op == "cudnn_rnn" else [block]
+        more = {} if op == "cudnn_rnn" else attributes
+        args = (x, states[0], states[1] if is_lstm else None, last)
+        ones = np.ones((T, B, H), np.float32)
+        inference = {**more, "is_training": False}
+        alone["cupyrnn"] = [lambda: run(*args, **inference).output]
+
+        def with_vjp() -> Any:
+            return cupyrnn.vjp(run, *args, **more)[1](output_backprop=ones).input_backprop
+
+        both["cupyrnn"] = [with_vjp]
+    else:
+        of_blocks(op, run, (x, states, block, attributes), calls)
+    return {what: found for what, found in calls.items() if "cupyrnn" in found and len(found) > 1}
+
+
+def of_blocks(op: str, run: Any, problem: Any, calls: dict[str, dict[str, list[Any]]]) -> None:
+    """Add the calls of a block op, TensorFlow's among them."""
+    x, states, block, attributes = problem
+    cell, raw = "cell" in op.lower(), op[0].isupper()
+    alone, both = calls.values()
+    x, (h, *c) = x[0] if cell else x, (s[0] for s in states)
+    inputs = {"x": x, "h_prev": h, **block._asdict()} | ({"cs_prev": c[0]} if c else {})
+    theirs = dict(inputs)
+    if c:
+        theirs |= dict.fromkeys(("wci", "wcf", "wco"), np.zeros(h.shape[-1], np.float32))
+        if not cell:
+            theirs["seq_len_max"] = np.int64(len(x))
+    ones = np.ones((*x.shape[:-1], h.shape[-1]), np.float32)
+    given = {"h_grad": ones} if c else {"d_h": ones}
+    slope = "x_grad" if c else "d_x"
+    if raw:
+        inputs = theirs
+    alone["cupyrnn"] = [lambda: run(**inputs, **attributes).h]
+    if not raw:
+        both["cupyrnn"] = [
+            lambda: getattr(cupyrnn.vjp(run, **inputs, **attributes)[1](**given), slope)
+        ]
+    names = {"lstm_block_cell": "LSTMBlockCell", "gru_block_cell": "GRUBlockCell"}
+    name = op if raw else names.get(op, "BlockLSTM")
+    if op != "block_gru":
+        found = tensorflow_calls(name, theirs, attributes)
+        alone["TensorFlow"] = found[::2]
+        if name == "BlockLSTM" and not raw:  # the cells' have no gradient of weights
+            both["TensorFlow"] = found[1::2]
+
+
+OPS = (
+    *("lstm_block_cell", "gru_block_cell", "block_lstm", "block_gru"),
+    *("cudnn_rnn, lstm", "cudnn_rnn, gru", "cudnn_rnn, rnn_tanh", "cudnn_rnn, rnn_relu"),
+    *("stacked_rnn, lstm", "stacked_rnn, gru", "prepare_step, lstm", "prepare_step, gru"),
+    *("run_onnx_node, lstm", "run_onnx_node, gru", "raw_ops.LSTMBlockCell"),
+    *("raw_ops.GRUBlockCell", "raw_ops.BlockLSTM"),
+)
+
+
+def one_step(op: str) -> bool:
+    """Return whether an op has no sequence."""
+    return "cell" in op.lower() or op.startswith("prepare_step")
+
+
+def print_calls() -> None:
+    """Print the table of every op beside the other libraries'."""
+    print(f"\n{torch.get_num_threads()} thread(s), microseconds, B = 1, I = H = 32\n")
+    print(f"| op | T | | {' | '.join(LIBRARIES)} | ahead of all |\n|---|--:|---|{'--:|' * 4}---|")
+    for op in OPS:
+        for T in (1,) if one_step(op) else (1, 20):
+            for what, by_library in contestants(op.removeprefix("raw_ops."), T).items():
+                flat = [(n, c) for n, cs in by_library.items() for c in cs]
+                times = median_times([c for _, c in flat], 31, 20)
+                best: dict[str, float] = {}
+                for (n, _), t in zip(flat, times, strict=True):
+                    best[n] = min(t, best.get(n, t))
+                ahead = best["cupyrnn"] <= min(best.values())
+                shown = " | ".join(f"{best[n]:.1f}" if n in best else "–" for n in LIBRARIES)
+                print(
+                    f"| {op} | {T} | {what} | {shown} | {'' if ahead else '**no**'} |", flush=True
+                )
+
+
 def main() -> None:
     """Print the table, or with the argument "modules" that of the modules alone."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if sys.argv[1:] == ["modules"]:
         print_modules()
+        return
+    if sys.argv[1:] == ["calls"]:
+        print_calls()
         return
     row("block_lstm", 2)  # until the processor has its speed
     print(f"PyTorch {torch.__version__}, NumPy {np.__version__}, Python"
