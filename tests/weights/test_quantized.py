@@ -17,6 +17,8 @@ T, B, I, H = 12, 3, 8, 16
 # How far ONNX Runtime's outputs, whose largest is about 1, are from those of the dequantized
 # weights: it rounds x and h to 8 bits in every step, which these do not.
 OF_ITS_ROUNDING = 0.03
+# How far outputs of weights of 7 bits are from those of the weights before.
+OF_7_BITS = 0.06
 
 
 def quantized(folder: Path, arrays: dict[str, Any], D: int) -> Any:
@@ -43,7 +45,8 @@ def quantized(folder: Path, arrays: dict[str, Any], D: int) -> Any:
     onnx.save(model, str(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        quantize_dynamic(str(path), str(made), weight_type=QuantType.QInt8)
+        # Weights of 7 bits: on a CPU without VNNI, ONNX Runtime's products of 8 bits saturate.
+        quantize_dynamic(str(path), str(made), weight_type=QuantType.QInt8, reduce_range=True)
     return onnx.load(str(made)), made
 
 
@@ -85,8 +88,8 @@ def test_beside_onnx_runtimes_operator(D: int, tmp_path: Path, rng: np.random.Ge
     # Both are as far from the net before it was quantized.
     exact = cupyrnn.params_from_onnx(*arrays.values(), rnn_mode="lstm")
     before = cupyrnn.cudnn_rnn(x, h, h, exact, is_training=False).output
-    assert 1e-4 < np.abs(before - found).max() < OF_ITS_ROUNDING
-    assert 1e-4 < np.abs(before - theirs).max() < OF_ITS_ROUNDING
+    assert 1e-4 < np.abs(before - found).max() < OF_7_BITS
+    assert 1e-4 < np.abs(before - theirs).max() < OF_7_BITS
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
