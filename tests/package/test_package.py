@@ -167,7 +167,16 @@ def test_the_version_is_the_same_everywhere() -> None:
     root = Path(__file__).parents[2]
     citation = root.joinpath("CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {cupyrnn.__version__}\n" in citation
-    assert cupyrnn.__version__ in root.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+    # The newest section is that of this version, with the date of the citation, or of the next.
+    changes = root.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+    section = re.search(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$\n\n(.*)", changes, re.MULTILINE)
+    assert section
+    newest, date, first_line = section.groups()
+    if newest == "Unreleased":
+        assert f" {cupyrnn.__version__}." in first_line
+    else:
+        assert newest == cupyrnn.__version__
+        assert f"\ndate-released: {date}\n" in citation
 
 
 def extras_of_the_project() -> dict[str, list[str]]:

@@ -1,12 +1,15 @@
 """
-Build the source distribution and from it the wheel; check what is in both, and that they work.
+Try a release without publishing: build both distributions, check what is in them, and use them.
 
-    python .ci/check_wheel.py FOLDER [--python VERSION=PATH ...]
+    pip install build cffconvert trove-classifiers twine
+    python .ci/try_release.py [FOLDER] [--final] [--python VERSION=PATH ...]
 
-Needs build, twine and trove-classifiers. The wheel is installed alone, with the oldest and the
-newest NumPy, on the Pythons of PAIRS that are found: given by --python, on the PATH, among pyenv's,
-or as uv can get them. What was not checked for want of a Python is said at the end. A part of the
-tests runs from the unpacked source distribution.
+The source distribution, and from it the wheel, are built and kept in FOLDER, an empty one; without
+it nothing is left behind. The wheel is installed alone, with the oldest and newest NumPy, on the
+Pythons of PAIRS that are found: given by --python, on the PATH, among pyenv's, or as uv can get
+them. A part of the tests runs from the unpacked source distribution; one of them compares the
+versions in the files. What was not checked for want of a Python, and what is not yet as it must be
+in a release, is said at the end; with --final the latter is an error.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -88,21 +92,15 @@ def check_wheel(wheel, version):
 
 
 def check_source(sdist, version, work):
-    """Check the source distribution's files; return where it was unpacked."""
+    """Check that the source distribution is what is committed; return where it was unpacked."""
+    committed = run("git", "ls-files", cwd=ROOT).splitlines()
     top = f"cupyrnn-{version}"
     assert sdist.name == f"{top}.tar.gz", sdist.name
     assert sdist.stat().st_size <= MOST_BYTES_SOURCE, f"{sdist.stat().st_size} bytes"
     with tarfile.open(sdist) as archive:
-        names = {n.removeprefix(f"{top}/") for n in archive.getnames()}
+        names = {m.name.removeprefix(f"{top}/") for m in archive.getmembers() if m.isfile()}
         archive.extractall(work, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-    wanted = {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md"}
-    tests = run("git", "ls-files", "tests", cwd=ROOT).split() if (ROOT / ".git").exists() else []
-    missing = sorted({*wanted, *tests} - names)
-    assert not missing, f"{sdist.name}: missing {missing}"
-    strange = sorted(
-        n for n in names if re.search(r"__pycache__|\.so$|\.pyc$|(^|/)\.(?!ci|gitignore)", n)
-    )
-    assert not strange, f"{sdist.name}: {strange}"
+    expect(names, {*committed, "PKG-INFO"}, sdist.name)
     print(f"{sdist.name}: {len(names)} files, {sdist.stat().st_size} bytes")
     return work / top
 
@@ -138,27 +136,41 @@ def environment(python, folder, *requirements):
     run(python, "-m", "venv", folder)
     inside = folder / "bin" / "python"
     run(inside, "-m", "pip", "-q", "install", "--only-binary", ":all:", *requirements)
+    run(inside, "-m", "pip", "check")
     return inside
 
 
-def main():
-    command = argparse.ArgumentParser(description=__doc__.strip().split("\n")[0])
-    command.add_argument("folder", type=Path)
-    command.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
-    options = command.parse_args()
-    work = options.folder.resolve()
-    work.mkdir(parents=True, exist_ok=True)
+def not_ready(wheel, version):
+    """Return what is not as it must be in a release, though all tests pass."""
+    found = []
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    if f"\n## [{version}] - " not in changes:
+        found.append(f"CHANGELOG.md has no section [{version}] with a date")
+    if "\n## [Unreleased]" in changes:
+        found.append("CHANGELOG.md has a section [Unreleased]")
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"cupyrnn-{version}.dist-info/METADATA").decode()
+    if "\nProject-URL: " not in metadata:
+        found.append("pyproject.toml does not name the repository")
+    if run("git", "status", "--porcelain", cwd=ROOT):
+        found.append("there are changes that are not committed")
+    if run("git", "tag", "--points-at", "HEAD", cwd=ROOT).split() != [f"v{version}"]:
+        found.append(f"the commit does not have the tag v{version}")
+    return found
+
+
+def try_release(dist, work, given):
+    """Build both distributions, check and use them; return what is not ready."""
     text = (ROOT / "cupyrnn" / "__init__.py").read_text(encoding="utf-8")
     (version,) = re.findall(r'^__version__ = "(.+)"$', text, re.MULTILINE)
-
-    run(sys.executable, "-m", "build", "--outdir", work / "dist", ROOT)
-    (wheel,) = (work / "dist").glob("*.whl")
-    (sdist,) = (work / "dist").glob("*.tar.gz")
+    run(Path(sys.executable).with_name("cffconvert"), "--validate", cwd=ROOT)
+    run(sys.executable, "-m", "build", "--outdir", dist, ROOT)
+    (wheel,) = dist.glob("*.whl")
+    (sdist,) = dist.glob("*.tar.gz")
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
     check_wheel(wheel, version)
     source = check_source(sdist, version, work)
 
-    given = dict(each.split("=", 1) for each in options.python)
     missing = []
     for of_python, numpys in PAIRS.items():
         python = find_python(of_python, given)
@@ -180,6 +192,25 @@ def main():
         print(f"NOT CHECKED: {what}: no such Python here, and uv could not get one")
     if len(missing) == sum(map(len, PAIRS.values())):
         sys.exit("nothing was installed anywhere")
+    return not_ready(wheel, version)
+
+
+def main():
+    command = argparse.ArgumentParser(description=__doc__.strip().split("\n")[0])
+    command.add_argument("folder", nargs="?", type=Path, help="where to keep what is built")
+    command.add_argument("--final", action="store_true", help="fail if it is not ready")
+    command.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
+    options = command.parse_args()
+    given = dict(each.split("=", 1) for each in options.python)
+    with tempfile.TemporaryDirectory() as temporary:
+        dist = (options.folder or Path(temporary, "dist")).resolve()
+        if dist.exists() and any(dist.iterdir()):
+            sys.exit(f"{dist} is not empty")
+        faults = try_release(dist, Path(temporary), given)
+    for fault in faults:
+        print(f"NOT READY TO PUBLISH: {fault}")
+    if options.final and faults:
+        sys.exit(1)
 
 
 main()
