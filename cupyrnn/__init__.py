@@ -70,7 +70,7 @@ from .weights.params import (
 if TYPE_CHECKING:  # what is loaded when it is asked for
     from . import raw_ops
     from .derivatives.jvp import jvp
-    from .device import RecurrenceKernels, recurrence_kernels
+    from .device import RecurrenceKernels, forget_kernels, recurrence_kernels
     from .onnx_node import OnnxGrads, OnnxOutputs, run_onnx_node
     from .stream import PreparedStep, StepOutputs, prepare_step
     from .weights.block import (
@@ -172,6 +172,7 @@ __all__ = [
     "cudnn_rnn_params_size",
     "cudnn_rnn_params_to_canonical",
     "dequantize",
+    "forget_kernels",
     "gradient_to_block_lstm",
     "gradient_to_keras",
     "gradient_to_torch",

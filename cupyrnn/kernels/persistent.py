@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._arrays import compute_dtype
-from . import rows, step, tiles
+from . import rows, step, tiles, timed
 from .blas import address
 from .cell import Cell, weights_of, words
 from .launch import Block, launch
@@ -38,8 +38,9 @@ _LEAST_IN_SHARED = 32
 # at a time.
 _MOST, _ALL, _AT_ONCE = 255, 65536, 128
 _MOST_THREADS = 1024
-# The shared memory that a block may have, in KB, by architecture: CUDA C++ Programming Guide,
-# "Technical Specifications per Compute Capability". Where it is not known, what all have.
+# The shared memory that a block may have, in KB, by architecture, where there is no GPU to ask:
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Where it is not
+# known, what all have.
 _SHARED = {
     70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227,
     100: 227, 103: 227, 110: 227, 120: 99, 121: 99,
@@ -70,24 +71,17 @@ def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
 
 
 class Device(NamedTuple):
-    """What the choice depends on: how many multiprocessors, and 90 for compute capability 9.0."""
+    """What the choice depends on."""
 
-    processors: int
-    architecture: int
+    processors: int  # multiprocessors
+    architecture: int  # 90 for compute capability 9.0
+    shared: int | None = None  # bytes that a block may have, None where it cannot be asked
+    kept: timed.Kept | None = None  # what was timed on it
 
-
-class Timed(NamedTuple):
-    """What was the fastest, for sizes up to H and B that no entry before it has room for."""
-
-    H: int
-    B: int
-    kernel: str  # as in `KernelChoice`, as the next one
-    sequences: int
-
-
-# What "auto" takes, by architecture, kernel and dtype, as tests/benchmarks/gpu.py prints it; the
-# loop where it has no entry. Nothing was timed on a GPU so far.
-TIMED: dict[tuple[int, str, str], tuple[Timed, ...]] = {}
+    @property
+    def available(self) -> int:
+        """The bytes of shared memory that a block may have."""
+        return self.shared or 1024 * _SHARED.get(self.architecture, _LEAST_SHARED)
 
 
 class KernelChoice(NamedTuple):
@@ -122,46 +116,61 @@ def choose(
     kernels: Kernels, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, device: Device
 ) -> KernelChoice:
     """Return what takes this many steps with states of `shape` = (B, H)."""
-    asked, (B, H) = _asked(), shape
+    asked = _asked()
+    if asked == "auto":
+        return _by_times(kernels, dtype, shape, steps, device)
     if asked == "loop":
         return KernelChoice("loop", 0, "CUPYRNN_PERSISTENT is 'loop'")
-    timed = None
-    if asked == "auto":
-        timed = _timed(kernels, dtype, B, H, device)
-        if timed is None:
-            why = "'auto' takes what was timed on a GPU, and neither rows nor tiles was"
-            return KernelChoice("loop", 0, f"{why}: CUPYRNN_PERSISTENT=rows or tiles asks for one")
-        asked = timed.kernel
-        if asked == "loop":
-            why = f"the loop was the fastest up to H = {timed.H} and B = {timed.B}"
-            return KernelChoice("loop", 0, why)
-    if steps < 2 or not B or not H:
-        return KernelChoice("loop", 0, f"{asked} needs two steps at least, and B and H above 0")
-    if asked == "tiles":
-        return _by_tiles(dtype, H, device)
-    return _by_rows(kernels.rows, dtype, shape, device, timed and timed.sequences)
+    return _by_way(asked, kernels, dtype, shape, steps, device)
 
 
-def _timed(kernels: Kernels, dtype: np.dtype[Any], B: int, H: int, device: Device) -> Timed | None:
-    """Return what was the fastest at a size, None where nothing of it was timed."""
-    key = device.architecture, kernels.name, dtype.name
-    return next((t for t in TIMED.get(key, ()) if H <= t.H and B <= t.B), None)
+def _by_times(
+    kernels: Kernels, dtype: np.dtype[Any], shape: tuple[int, int], steps: int, device: Device
+) -> KernelChoice:
+    """Return what was the fastest on this GPU, of what had the values of NumPy there."""
+    kept, name, (B, H) = device.kept, f"{kernels.name} {dtype.name}", shape
+    if kept is None:
+        why = "'auto' takes what was timed on this GPU, and nothing was"
+        return KernelChoice("loop", 0, f"{why}: python -m cupyrnn.device times all kernels")
+    near = kept.nearest(name, H, B)
+    if near is None:
+        why = f"{name} was timed on this GPU, but not near H = {H} and B = {B}"
+        return KernelChoice("loop", 0, f"{why}: {kept.path}")
+    source = f"the fastest at H = {near.H} and B = {near.B} on this GPU: {kept.path}"
+    if near.way == "loop":
+        return KernelChoice("loop", 0, source)
+    found = _by_way(near.way, kernels, dtype, shape, steps, device)
+    seen = kept.refused.get(name, {}).get(found.kernel)
+    if seen is not None:
+        return KernelChoice("loop", 0, f"{found.kernel} is wrong on this GPU, {seen}: {kept.path}")
+    return found._replace(reason=f"{found.reason}; {source}")
+
+
+def _by_way(
+    way: str,
+    kernels: Kernels,
+    dtype: np.dtype[Any],
+    shape: tuple[int, int],
+    steps: int,
+    device: Device,
+) -> KernelChoice:
+    """Return a way other than the loop if it can do this, else the loop."""
+    if steps < 2 or not all(shape):
+        return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
+    if way == "tiles":
+        return _by_tiles(dtype, shape[1], device)
+    return _by_rows(kernels.rows, dtype, shape, device)
 
 
 def _by_rows(
-    kernel: rows.Kernel,
-    dtype: np.dtype[Any],
-    shape: tuple[int, int],
-    device: Device,
-    sequences: int | None,
+    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
 ) -> KernelChoice:
     """Return rows if they fit, with shared memory where they need it, else the loop."""
     B, H = shape
-    layout = layout_for(kernel.size, H, dtype, device.architecture, rows.SPLITS)
+    layout = layout_for(kernel.size, H, dtype, device.available, rows.SPLITS)
     if isinstance(layout, str):
         return KernelChoice("loop", 0, layout)
-    # What was timed at a larger B leaves processors idle at a smaller one.
-    sequences = min(sequences or layout.split, sequences_of(B, device), layout.split)
+    sequences = min(sequences_of(B, device), layout.split)
     why = f"{layout.registers} registers a thread"
     if not layout.shared:
         return KernelChoice("rows", sequences, f"{why} hold the matrix")
@@ -176,9 +185,13 @@ def sequences_of(B: int, device: Device) -> int:
 
 @cache
 def layout_for(
-    size: rows.Size, H: int, dtype: np.dtype[Any], architecture: int, splits: tuple[int, ...]
+    size: rows.Size, H: int, dtype: np.dtype[Any], available: int, splits: tuple[int, ...]
 ) -> rows.Layout | str:
-    """Return how the matrices fit, in registers alone if they do, or why they do not at all."""
+    """
+    Return how the matrices fit, in registers alone if they do, or why they do not at all.
+
+    `available` are the bytes of shared memory that a block may have.
+    """
     found, compute = [], compute_dtype(dtype)
     for split in splits:
         whole = rows.layout_of(size, H, compute, split)
@@ -197,12 +210,11 @@ def layout_for(
         threads = rows.layout_of(size, H, compute, min(splits)).threads
         return f"rows needs {threads} threads for H = {H}, and a block has {_MOST_THREADS} at most"
     least = min(found, key=lambda layout: layout.shared)
-    available = 1024 * _SHARED.get(architecture, _LEAST_SHARED)
     if least.shared + least.vectors <= available:
         return least
     why = f"{least.registers} registers of each of {least.threads} threads for H = {H}"
     needed = f"{least.shared + least.vectors} bytes of shared memory"
-    return f"rows needs {needed} beside {why}, and sm_{architecture} has {available}"
+    return f"rows needs {needed} beside {why}, and there are {available}"
 
 
 def _by_tiles(dtype: np.dtype[Any], H: int, device: Device) -> KernelChoice:
@@ -224,7 +236,8 @@ def current_device() -> Device:
     """Return what the current device is."""
     import cupy
 
-    return _device(cupy.cuda.runtime.getDevice())
+    number = cupy.cuda.runtime.getDevice()
+    return _device(number)._replace(kept=timed.of(number))
 
 
 @cache
@@ -233,7 +246,9 @@ def _device(number: int) -> Device:
 
     device: Any = cupy.cuda.Device(number)
     # CuPy asks the driver for every attribute that there is, which are not quite all of CUDA's.
-    return Device(device.attributes["MultiProcessorCount"], int(device.compute_capability))
+    found = device.attributes
+    shared = found.get("MaxSharedMemoryPerBlockOptin")
+    return Device(found["MultiProcessorCount"], int(device.compute_capability), shared)
 
 
 def _starts(batches: Sequence[int]) -> Array | None:
@@ -273,7 +288,7 @@ def run(
         One of the states, in the dtype of the computation.
     """
     asked = _asked()
-    if asked == "loop" or (asked == "auto" and not TIMED):
+    if asked == "loop" or (asked == "auto" and not timed.anything()):
         return False
     dtype, (B, H), device = weights[0].dtype, state.shape, current_device()
     choice = choose(kernels, dtype, (B, H), len(batches), device)
@@ -286,7 +301,7 @@ def run(
         pairs = all(a is None or address(a) % (2 * a.itemsize) == 0 for a in arrays)
         name = tiles.template_of(kernels.tiles, H, pairs and H % 2 == 0)
     else:
-        layout = layout_for(kernels.rows.size, H, dtype, device.architecture, rows.SPLITS)
+        layout = layout_for(kernels.rows.size, H, dtype, device.available, rows.SPLITS)
         assert isinstance(layout, rows.Layout)
         threads, shared = layout.threads, layout.shared
         name = rows.template_of(kernels.rows, layout, choice.sequences)

@@ -18,7 +18,7 @@ recurrence    the time steps of every cell by the loop, by rows (1, 2 and 4 sequ
               4 lanes a unit), by rows with a part of the matrix in shared memory ("hybrid"), by
               tiles, by each algorithm of cuDNN, through this package and through PyTorch, and by
               TorchRL's kernel in Triton; what differs from the loop is an error. Of these follow
-              the table for kernels/persistent.py and whether what was estimated was right.
+              whether what was estimated was right.
 block_lstm    block_lstm and its gradient beside cuDNN and TensorFlow's way.
 cudnn_rnn     nets by both engines, beside PyTorch's.
 

@@ -47,7 +47,7 @@ def table_of_rows() -> list[str]:
         for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
             kernel = kernels.rows
             for dtype, H in product(("float16", "float32", "float64", "complex64"), (32, 64, 96)):
-                layout = persistent.layout_for(kernel.size, H, np.dtype(dtype), 75, rows.SPLITS)
+                layout = persistent.layout_for(kernel.size, H, np.dtype(dtype), 65536, rows.SPLITS)
                 if isinstance(layout, str) or layout.shared:
                     continue
                 instance = compile.instance(rows.template_of(kernel, layout, 4), dtype)
@@ -104,11 +104,12 @@ def table_of_hybrids() -> list[str]:
         ("lstm", "gru", "gru_reset_after", "simple_rnn"), ("float32", "float64"), ARCHITECTURES
     ):
         for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
-            kernel, kind, number = kernels.rows, np.dtype(dtype), int(arch.removeprefix("sm_"))
+            kernel, kind = kernels.rows, np.dtype(dtype)
+            available = persistent.Device(1, int(arch.removeprefix("sm_"))).available
             fits = {
                 H: layout
                 for H in range(1, 300)
-                for layout in [persistent.layout_for(kernel.size, H, kind, number, rows.SPLITS)]
+                for layout in [persistent.layout_for(kernel.size, H, kind, available, rows.SPLITS)]
                 if isinstance(layout, rows.Layout) and layout.shared
             }
             for H in fits.keys() & {128, max(fits, default=0)}:

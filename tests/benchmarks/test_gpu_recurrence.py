@@ -14,11 +14,11 @@ from typing import Any
 import gpu
 import numpy as np
 import pytest
-from on_gpu import dispatch, estimates, problem, pytorch, recurrence, report, suite, timing, triton
+from on_gpu import estimates, problem, pytorch, recurrence, report, suite, timing, triton
 from on_gpu.recurrence import Case
 
 import cupyrnn
-from cupyrnn.kernels import persistent
+from cupyrnn.device import CELLS
 from cupyrnn.kernels import rows as rows_common
 
 LSTM = Case("lstm", 3, 2, 5, "float32")
@@ -188,62 +188,13 @@ def row(who: str, ms: float, **changed: Any) -> dict[str, Any]:
     return {**kind, "T": 1000, "pass": "forward", "who": who, **times, **changed}
 
 
-def test_the_dispatch_table() -> None:
-    small, large = {"shape": "(100, 1, 128)"}, {"shape": "(100, 1024, 128)"}
-    half = {"mode": "float16"}
-    rows = [
-        *(row("loop", 9), row("rows 1", 0.5), row("rows 2", 0.4), row("rows 2, 2 lanes", 0.1)),
-        *(row("loop", 1, variant="lengths"), row("tiles 8", 0.1, variant="lengths")),
-        # Hardly faster than the loop, which is therefore taken.
-        *(row("loop", 1.02, **large), row("rows 4", 1, **large)),
-        *(row("loop", 1, **small), row("rows 1", 0.5, **small)),
-        *(row("loop", 3, **half), row("tiles 8", 1.5, **half), row("rows 1", 2, **half)),
-        # Faster than no loop.
-        row("rows 1", 0.1, **{"pass": "backward"}),
-        {**row("rows 4", 0), "status": "not taken: no"},
-    ]
-    del rows[-1]["eager_ms"]
-    found = dispatch.fastest(rows)
-    assert found["lstm_forward", "float32"] == [
-        (64, 16, "rows", 2, 9 / 0.4),
-        (128, 1, "rows", 1, 2.0),
-        (128, 1024, "loop", 0, 1.0),
-    ]
-    assert found["lstm_forward", "float16"] == [(64, 16, "tiles", 8, 2.0)]
-    assert len(found) == 2
-    assert dispatch.source(rows, 90).splitlines()[:3] == [
-        "TIMED: dict[tuple[int, str, str], tuple[Timed, ...]] = {",
-        '    (90, "lstm_forward", "float16"): (',
-        '        Timed(64, 16, "tiles", 8),  # 2.00 times as fast as the loop',
-    ]
-    names: dict[str, Any] = {"Timed": persistent.Timed}
-    exec(dispatch.source(rows, 90), names)
-    assert names["TIMED"] == {
-        (90, "lstm_forward", "float16"): (persistent.Timed(64, 16, "tiles", 8),),
-        (90, "lstm_forward", "float32"): (
-            persistent.Timed(64, 16, "rows", 2),
-            persistent.Timed(128, 1, "rows", 1),
-            persistent.Timed(128, 1024, "loop", 0),
-        ),
-    }
-
-
-def test_the_kernels_of_a_table_are_those_of_the_package() -> None:
-    """Each cell of a row has kernels by the name that its entries are looked up by."""
-    for cell in dispatch.KERNELS.values():
+def test_the_kernels_of_a_cell_are_those_of_the_package() -> None:
+    """Each cell has kernels by the name that what was timed is looked up by."""
+    for cell in CELLS.values():
         module: Any = importlib.import_module(f"cupyrnn.kernels.{cell}")
         pairs = zip(recurrence.WAYS, (module.FORWARD_KERNELS, module.BACKWARD_KERNELS), strict=True)
         for what, kernels in pairs:
             assert kernels.name == f"{cell}_{what}"
-
-
-def test_sizes_that_the_next_one_covers_are_no_entries() -> None:
-    rows = []
-    for B, loop in ((1, 3.0), (16, 4.0), (128, 0.5)):
-        shape = {"shape": f"(100, {B}, 128)"}
-        rows += [row("loop", loop, **shape), row("rows 1", 1, **shape)]
-    found = dispatch.fastest(rows)["lstm_forward", "float32"]
-    assert found == [(128, 16, "rows", 1, 3.0), (128, 128, "loop", 0, 1.0)]
 
 
 def test_whether_the_estimates_were_right() -> None:

@@ -24,6 +24,7 @@ NO_FLOATS = {
     "cudnn_rnn_engine",
     "cudnn_rnn_params_layout",
     "cudnn_rnn_params_size",
+    "forget_kernels",
     "init_block_gru",
     "init_block_lstm",
     "init_params",

@@ -29,9 +29,9 @@ FLOORS = (
     {"compiled", "kernels"},
     {"driver", "weights"},
     {"_net", "cudnn"},
-    {"cudnn_rnn", "device", "gru", "lstm", "stacked_rnn", "stream"},
+    {"cudnn_rnn", "gru", "lstm", "stacked_rnn", "stream"},
     {"_ops", "onnx_node", "raw_ops"},
-    {"jax", "torch", "vjp"},
+    {"device", "jax", "torch", "vjp"},
     {"cupyrnn"},
     {"conformance", "demo"},
     {"__main__"},
@@ -163,7 +163,7 @@ def test_rooms_import_nothing_but_types_from_cells(module: str) -> None:
 
 
 # The frames of the kernels, which run any cell, and how a page would name one.
-FRAMES = ("rows", "tiles", "step", "run", "persistent", "launch", "cell", "common")
+FRAMES = ("rows", "tiles", "step", "run", "persistent", "launch", "cell", "common", "timed")
 OF_A_FRAME = re.compile(r"\w+_(?:rows|tiles|step)\b|import rows|\btiles\b|\bhybrid\b|persistent")
 
 

@@ -80,7 +80,8 @@ def rows_layouts() -> set[tuple[rows.Size, rows.Layout, str, int]]:
         for H, arch in itertools.product(range(1, 129), DEVICES):
             # float16 has the numbers of float32 and leaves others to registers.
             for kind in (dtype, "float16") if dtype == "float32" else (dtype,):
-                layout = persistent.layout_for(size, H, numpy_dtype(kind), arch, rows.SPLITS)
+                available = persistent.Device(1, arch).available
+                layout = persistent.layout_for(size, H, numpy_dtype(kind), available, rows.SPLITS)
                 if isinstance(layout, rows.Layout):
                     found.add((size, layout, dtype, H))
     return found

@@ -323,9 +323,10 @@ def layouts(cell: str, dtype: str, arch: int) -> dict[str, dict[int, tuple[int, 
     found: dict[str, dict[int, tuple[int, Layout]]] = {}
     for direction in DIRECTIONS:
         size = getattr(CELLS[cell], direction).rows.size
+        available = persistent.Device(1, arch).available
         at = found[direction] = {}
         for H in range(1, 300):
-            layout = persistent.layout_for(size, H, numpy_dtype(dtype), arch, SPLITS)
+            layout = persistent.layout_for(size, H, numpy_dtype(dtype), available, SPLITS)
             if isinstance(layout, Layout) and layout.shared:
                 at[layout.split] = H, layout
     return found
@@ -340,18 +341,14 @@ def test_no_block_has_more_than_there_is(arch: int, kilobytes: int) -> None:
                 assert layout.threads <= 1024
 
 
-def test_shared_memory_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_at_its_limit() -> None:
     """What fits to the byte is taken, and what is one byte larger is not."""
-    size = lstm.FORWARD_KERNELS.rows.size
-    found = persistent.layout_for(size, 128, np.dtype(np.float32), 90, SPLITS)
+    given = lstm.FORWARD_KERNELS.rows.size, 128, np.dtype(np.float32)
+    found = persistent.layout_for(*given, 2**18, SPLITS)
     assert isinstance(found, Layout)
     needed = found.shared + found.vectors
-    for less, fits in ((0, True), (1, False)):
-        monkeypatch.setitem(persistent._SHARED, 90, (needed - less) / 1024)
-        persistent.layout_for.cache_clear()
-        again = persistent.layout_for(size, 128, np.dtype(np.float32), 90, SPLITS)
-        assert isinstance(again, Layout) == fits
-    persistent.layout_for.cache_clear()
+    assert persistent.layout_for(*given, needed, SPLITS) == found
+    assert isinstance(persistent.layout_for(*given, needed - 1, SPLITS), str)
 
 
 def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,21 +373,13 @@ def test_what_would_be_taken_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask("lstm", 128, B=132).forward.sequences == 1
     refused = ask("lstm", 128, 75).forward.reason
     assert refused.startswith("rows needs 92288 bytes of shared memory beside 168 registers of ")
-    assert refused.endswith("each of 256 threads for H = 128, and sm_75 has 65536")
-    assert "sm_150 has 49152" in ask("lstm", 128, 150).forward.reason
-    # What was timed counts as one kernel with another part in shared memory.
-    monkeypatch.delenv("CUPYRNN_PERSISTENT")
-    timed = {(90, "lstm_forward", "float32"): (persistent.Timed(128, 999, "hybrid", 4),)}
-    monkeypatch.setattr(persistent, "TIMED", timed)
-    assert ask("lstm", 128, B=900).forward[:2] == ("hybrid", 2)
-    assert ask("lstm", 64, B=900).forward[:2] == ("rows", 4)
+    assert refused.endswith("each of 256 threads for H = 128, and there are 65536")
+    assert "there are 49152" in ask("lstm", 128, 150).forward.reason
     # No more sequences of a block than keep all processors busy.
+    assert ask("lstm", 64, B=900).forward[:2] == ("rows", 4)
     assert ask("lstm", 64, B=133).forward[:2] == ("rows", 2)
     assert ask("lstm", 64, B=1).forward[:2] == ("rows", 1)
-    # Nor more than were timed, or than lanes share a unit.
-    timed[90, "lstm_forward", "float32"] = (persistent.Timed(128, 999, "rows", 1),)
-    assert ask("lstm", 64, B=900).forward[:2] == ("rows", 1)
-    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    # Nor more than lanes share a unit.
     assert ask("lstm", 128, B=900).forward[:2] == ("hybrid", 2)
 
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cupyrnn
+from cupyrnn.device import CELLS
 from cupyrnn.kernels import persistent
 from cupyrnn.kernels import rows as rows_common
 
 from . import lstm, nets, problem, triton
-from .dispatch import KERNELS
 from .problem import PASSES, assert_peer, noise_of, numpy_dtype, on_device
 from .pytorch import expect_same_stream, notes, torch_jobs
 from .rows import Bench
@@ -200,7 +200,7 @@ class Way(NamedTuple):
 
 
 def ways() -> list[Way]:
-    """Return the package's own, those of a table first."""
+    """Return the package's own."""
     found = [Way("loop", "loop")]
     found += [Way(f"{kernel} {n}", kernel, n) for kernel in LANES for n in SEQUENCES]
     for kernel, lanes in LANES.items():
@@ -234,7 +234,7 @@ class Steps:
 
     def __init__(self, timer: Timer, case: Case) -> None:
         self.timer, self.T = timer, case.T
-        self.module = importlib.import_module(f"cupyrnn.kernels.{KERNELS[case.cell]}")
+        self.module = importlib.import_module(f"cupyrnn.kernels.{CELLS[case.cell]}")
         self.marks: list[tuple[Any, Any]] = []
 
     @contextmanager

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import dispatch, estimates
+from cupyrnn.device import CELLS
+
+from . import estimates
 from .nets import CUDNN_ENGINE, CUPY_ENGINE, PYTORCH
 from .problem import (
     BLOCK_LSTM,
@@ -229,7 +231,7 @@ def nets_table(rows: list[dict[str, Any]]) -> str:
 
 def of_recurrence(row: dict[str, Any]) -> bool:
     """Return whether a row is of the time steps by one of the ways."""
-    return row["op"] in dispatch.KERNELS
+    return row["op"] in CELLS
 
 
 def steps_table(rows: list[dict[str, Any]]) -> str:
@@ -257,16 +259,11 @@ def steps_table(rows: list[dict[str, Any]]) -> str:
 
 
 def recurrence_page(data: dict[str, Any]) -> list[str]:
-    """Return what the time steps took, the table that follows, and what became of estimates."""
+    """Return what the time steps took, and what became of estimates."""
     rows = [row for row in data["rows"] if of_recurrence(row)]
     if not rows:
         return []
     lines = ["", "## The time steps by every way, in ms", "", steps_table(rows), "", STEPS_NOTES]
-    major, _, minor = data["environment"].get("compute capability", "").partition(".")
-    if major.isdigit() and minor.isdigit():
-        found = dispatch.source(rows, 10 * int(major) + int(minor))
-        lines += ["", "## The dispatch table that follows", "", "For `kernels/persistent.py`:", ""]
-        lines += ["```python", found, "```"]
     compared = estimates.comparison(rows)
     lines += ["", "## Estimates, microseconds per step", ""]
     if compared:

@@ -1,4 +1,8 @@
-"""What takes a device through the time steps of a call, without making one."""
+"""
+Which kernels take a device through the time steps of a call, and what was timed of them.
+
+``python -m cupyrnn.device`` runs and times them: see ``cli``.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ._arrays import check_choice, check_integer, named, shown
+from .._arrays import check_choice, check_integer, named, shown
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from .kernels.persistent import KernelChoice
+    from ..kernels.persistent import KernelChoice
 
     DeviceCell: TypeAlias = Literal["lstm", "gru", "rnn_tanh", "rnn_relu", "block_gru"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-# The files of the cells.
-_CELLS = {
+# The files of the kernels of the cells.
+CELLS = {
     "lstm": "lstm",
     "gru": "gru_reset_after",
     "rnn_tanh": "simple_rnn",
@@ -37,7 +41,7 @@ class RecurrenceKernels(NamedTuple):
         What takes the steps of the op and of its gradient: ``kernel`` is "loop", a product and
         a kernel in every step, or "rows", "hybrid" or "tiles", one launch for all steps;
         ``sequences`` is how many sequences a block of that launch takes, and 0 for "loop";
-        ``reason`` says why.
+        ``reason`` says why, and where that is kept.
     """
 
     forward: KernelChoice
@@ -62,8 +66,9 @@ def recurrence_kernels(
     wherever the recurrent matrix fits into the registers of a block, or into its registers and its
     shared memory, which the result calls "hybrid", and the loop elsewhere; "tiles" does so by
     tensor cores, for float16 and bfloat16, the LSTM and the GRU of `cudnn_rnn` and H up to 128, on
-    GPUs of architecture sm_80 and later; "loop" takes the loop; "auto", the default, takes what was
-    timed on a GPU, which is the loop.
+    GPUs of architecture sm_80 and later; "loop" takes the loop; "auto", the default, takes what
+    ``python -m cupyrnn.device`` found to be the fastest on this GPU, of the kernels that had the
+    values of NumPy there, and the loop where nothing was timed.
 
     Parameters
     ----------
@@ -80,7 +85,8 @@ def recurrence_kernels(
         Of the arrays: float16, bfloat16, float32 or float64, or complex64 or complex128 for dual
         numbers.
     processors : int, optional
-        The number of multiprocessors of the GPU; by default that of CuPy's current device.
+        The number of multiprocessors of the GPU; by default that of CuPy's current device, and
+        "auto" then knows what was timed on it.
     architecture : int, optional
         90 for a GPU of compute capability 9.0; by default that of CuPy's current device. The shared
         memory of a block depends on it.
@@ -106,7 +112,7 @@ def recurrence_kernels(
     'loop'
     """
     op = "recurrence_kernels"
-    check_choice(op, "cell", cell, tuple(_CELLS))
+    check_choice(op, "cell", cell, tuple(CELLS))
     sizes = {"batch_size": batch_size, "num_units": num_units, "num_steps": num_steps}
     B, H, T = (check_integer(op, name, value, 0) for name, value in sizes.items())
     try:
@@ -116,19 +122,44 @@ def recurrence_kernels(
     if kind.name not in _DTYPES:
         raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(_DTYPES)}")
     # Imported here, as a computation in NumPy needs no kernels.
-    kernels: Any = import_module(f".kernels.{_CELLS[cell]}", __package__)
-    persistent: Any = import_module(".kernels.persistent", __package__)
-    device = {"processors": processors, "architecture": architecture}
-    missing = [name for name, value in device.items() if value is None]
-    if missing:
+    kernels: Any = import_module(f"..kernels.{CELLS[cell]}", __package__)
+    persistent: Any = import_module("..kernels.persistent", __package__)
+    given = {"processors": processors, "architecture": architecture}
+    missing = [name for name, value in given.items() if value is None]
+    checked = {n: check_integer(op, n, value, 1) for n, value in given.items() if value is not None}
+    device = persistent.Device(**checked) if not missing else None
+    if device is None:
         try:
-            found = persistent.current_device()._asdict()
+            found = persistent.current_device()
+        except ValueError:  # of a choice that is kept
+            raise
         except Exception as error:  # CuPy is not installed, or finds no GPU
             raise ValueError(
                 f"{op}: {missing[0]} is None, expected an integer, as there is no GPU to ask"
             ) from error
-        device |= {name: found[name] for name in missing}
-    checked = {name: check_integer(op, name, value, 1) for name, value in device.items()}
-    given = kind, (B, H), T, persistent.Device(**checked)
+        # Of another GPU nothing was timed.
+        device = found._replace(**checked, shared=None, kept=None) if checked else found
     directions = kernels.FORWARD_KERNELS, kernels.BACKWARD_KERNELS
-    return RecurrenceKernels(*(persistent.choose(k, *given) for k in directions))
+    return RecurrenceKernels(*(persistent.choose(k, kind, (B, H), T, device) for k in directions))
+
+
+def forget_kernels() -> None:
+    """
+    Forget which kernels were the fastest on the GPUs of this machine.
+
+    "auto" then takes the loop, until ``python -m cupyrnn.device`` times the kernels again. The
+    environment variable CUPYRNN_CACHE_DIR names the folder where this is kept, by default
+    ``~/.cache/cupyrnn``; where it is empty, nothing is kept or read.
+
+    Raises
+    ------
+    OSError
+        A file cannot be removed.
+
+    Examples
+    --------
+    >>> import cupyrnn
+    >>> cupyrnn.forget_kernels()
+    """
+    timed: Any = import_module("..kernels.timed", __package__)
+    timed.forget()

@@ -1,0 +1,128 @@
+"""
+What was timed on the GPUs of this machine, kept in a folder of the user's.
+
+There is one file for each card, driver and state of these kernels: what one of them was like says
+nothing of another. ``python -m cupyrnn.device`` writes it, and "auto" of ``persistent`` reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import log2
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# What is further away in H or in B than by this factor says nothing of a size.
+_FAR = 2.0
+
+
+class Timed(NamedTuple):
+    """What was the fastest at a size, by the names that CUPYRNN_PERSISTENT has."""
+
+    H: int
+    B: int
+    way: str
+
+
+class Kept(NamedTuple):
+    """
+    What is known of a card, by the names of a kernel and a dtype, with a space between.
+
+    Attributes
+    ----------
+    path : Path
+        The file that it stands in.
+    fastest : mapping
+        What was timed.
+    refused : mapping
+        The kernels with other values than NumPy's, or none, and what was seen of them.
+    """
+
+    path: Path
+    fastest: Mapping[str, Sequence[Timed]]
+    refused: Mapping[str, Mapping[str, str]]
+
+    def nearest(self, name: str, H: int, B: int) -> Timed | None:
+        """Return what was timed at the size most like this one, None if none is near it."""
+
+        def away(timed: Timed) -> tuple[float, float]:
+            found = sorted(abs(log2(max(a, 1) / b)) for a, b in ((H, timed.H), (B, timed.B)))
+            return found[0] + found[1], found[1]
+
+        best = min(self.fastest.get(name, ()), key=away, default=None)
+        return best if best is not None and away(best)[1] <= log2(_FAR) else None
+
+
+def folder() -> Path | None:
+    """Return where choices are kept, None where CUPYRNN_CACHE_DIR is empty: nowhere."""
+    given = os.environ.get("CUPYRNN_CACHE_DIR")
+    if given is None:
+        given = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "cupyrnn")
+    return Path(given).expanduser() if given else None
+
+
+def _files() -> list[Path]:
+    at = folder()
+    return [] if at is None else sorted(at.glob("gpu-*.json"))
+
+
+@cache
+def anything() -> bool:
+    """Return whether there is a choice of any card."""
+    return bool(_files())
+
+
+def path_of(number: int) -> Path | None:
+    """Return the file of a device of this machine, None where nothing is kept."""
+    import cupy
+
+    at, runtime = folder(), cupy.cuda.runtime
+    card = runtime.getDeviceProperties(number)["name"].decode()
+    pages = sorted(Path(__file__).parent.glob("*.py"))
+    version = hashlib.sha256(b"".join(page.read_bytes() for page in pages)).hexdigest()[:12]
+    name = re.sub(r"[^\w.]+", "-", f"gpu-{card}-{runtime.driverGetVersion()}-{version}.json")
+    return None if at is None else at / name
+
+
+@cache
+def of(number: int) -> Kept | None:
+    """Return what is kept of a device, as it was when it was first asked for."""
+    path = path_of(number) if anything() else None
+    if path is None or not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        fastest = {name: [Timed(*t) for t in sizes] for name, sizes in found["fastest"].items()}
+        return Kept(path, fastest, found["refused"])
+    except (ValueError, TypeError, KeyError) as error:
+        remedy = "python -m cupyrnn.device --forget removes it"
+        raise ValueError(f"{path} is no choice of kernels ({error}): {remedy}") from error
+
+
+def keep(kept: Kept) -> None:
+    """Write down what is known of a card."""
+    found: dict[str, Any] = {"fastest": kept.fastest, "refused": kept.refused}
+    kept.path.parent.mkdir(parents=True, exist_ok=True)
+    whole = kept.path.with_suffix(f".{os.getpid()}")
+    whole.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    whole.replace(kept.path)  # at once, whoever reads it meanwhile
+    _read_anew()
+
+
+def forget() -> list[Path]:
+    """Remove what is kept of all cards, and return the files that it stood in."""
+    files = _files()
+    for path in files:
+        path.unlink(missing_ok=True)
+    _read_anew()
+    return files
+
+
+def _read_anew() -> None:
+    anything.cache_clear()
+    of.cache_clear()

@@ -1,0 +1,190 @@
+"""What "auto" takes once kernels were timed on a GPU, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import lstms
+
+import cupyrnn
+from cupyrnn.kernels import persistent, timed
+from cupyrnn.kernels.timed import Kept, Timed
+
+FASTEST = {
+    "lstm_forward float32": [Timed(16, 4, "rows"), Timed(64, 4, "rows"), Timed(64, 64, "loop")],
+    "lstm_backward float16": [Timed(64, 64, "tiles")],
+    "lstm_forward float64": [Timed(64, 4, "rows"), Timed(96, 4, "rows"), Timed(512, 4, "rows")],
+}
+REFUSED = {"lstm_forward float64": {"hybrid": "h is off by 3"}}
+WAYS = set(persistent._MODES) - {"auto"}
+
+
+@pytest.fixture
+def kept(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Kept]:
+    """The choice of the current device, which is kept in a folder of the test's."""
+    monkeypatch.delenv("CUPYRNN_PERSISTENT", raising=False)
+    monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "here"))
+    runtime = cupy_on_cpu.cuda.runtime
+    properties = {"name": b"A card (R)"}
+    monkeypatch.setattr(runtime, "getDeviceProperties", lambda _: properties, raising=False)
+    monkeypatch.setattr(runtime, "driverGetVersion", lambda: 13000, raising=False)
+    monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", {"MultiProcessorCount": 132})
+    _forget_what_was_read()
+    path = timed.path_of(0)
+    assert path is not None
+    found = Kept(path, FASTEST, REFUSED)
+    timed.keep(found)
+    yield found
+    _forget_what_was_read()
+
+
+def _forget_what_was_read() -> None:
+    timed.anything.cache_clear()
+    timed.of.cache_clear()
+    persistent._device.cache_clear()
+
+
+def choices(B: int, H: int, dtype: str = "float32", **device: int) -> tuple[Any, Any]:
+    given: dict[str, Any] = {"batch_size": B, "num_units": H, "num_steps": 9, "dtype": dtype}
+    return cupyrnn.recurrence_kernels("lstm", **given, **device)
+
+
+def taken(B: int, H: int, dtype: str = "float32", **device: int) -> list[str]:
+    """Return the kernels, forward and backward."""
+    return [choice.kernel for choice in choices(B, H, dtype, **device)]
+
+
+def test_nothing_is_kept_of_another_gpu(kept: Kept) -> None:
+    assert taken(4, 64) == ["rows", "loop"]
+    for device in ({"processors": 132}, {"processors": 132, "architecture": 90}):
+        assert taken(4, 64, **device) == ["loop"] * 2
+        assert "python -m cupyrnn.device" in choices(4, 64, **device)[0].reason
+
+
+def test_auto_takes_the_fastest_at_the_nearest_size(kept: Kept) -> None:
+    for B, H in ((4, 64), (2, 33), (7, 128), (8, 15), (3, 8)):
+        assert taken(B, H) == ["hybrid" if H > 96 else "rows", "loop"], (B, H)
+    for B, H in ((64, 64), (32, 100), (128, 64)):
+        assert taken(B, H) == ["loop"] * 2, (B, H)
+    # Too far from all that was timed: in H, in B; of another dtype or direction.
+    for B, H in ((4, 7), (4, 129), (1, 64), (129, 64)):
+        assert taken(B, H) == ["loop"] * 2
+        assert "not near" in choices(B, H)[0].reason
+    assert taken(4, 64, "complex64") == ["loop"] * 2
+    assert taken(64, 64, "float16") == ["loop", "tiles"]
+    # It was timed, but does not fit: a file that was changed by hand.
+    assert taken(4, 512, "float64") == ["loop"] * 2
+    assert taken(0, 64) == taken(4, 0) == ["loop"] * 2
+
+
+def test_a_kernel_with_wrong_values_is_not_taken(kept: Kept) -> None:
+    assert taken(4, 64, "float64") == ["rows", "loop"]
+    assert taken(4, 96, "float64") == ["loop", "loop"]
+    reason = choices(4, 96, "float64")[0].reason
+    assert reason == f"hybrid is wrong on this GPU, h is off by 3: {kept.path}"
+
+
+def test_the_reason_says_where_the_choice_comes_from(kept: Kept) -> None:
+    (forward, _), (loop, _) = choices(5, 60), choices(50, 60)
+    source = f"the fastest at H = 64 and B = {{}} on this GPU: {kept.path}"
+    assert forward.reason.endswith(f"registers a thread hold the matrix; {source.format(4)}")
+    assert loop.reason == source.format(64)
+    assert kept.path.name.startswith("gpu-A-card-R-13000-")
+
+
+@pytest.mark.parametrize("asked", ["loop", "rows"])
+def test_what_is_asked_for_goes_before(
+    kept: Kept, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", asked)
+    assert set(taken(64, 64)) == {asked}
+
+
+@pytest.mark.parametrize("what", ["name", "driver", "kernels"])
+def test_another_card_driver_or_version_has_a_choice_of_its_own(
+    kept: Kept, cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    runtime = cupy_on_cpu.cuda.runtime
+    if what == "name":
+        monkeypatch.setattr(runtime, "getDeviceProperties", lambda _: {"name": b"Another"})
+    elif what == "driver":
+        monkeypatch.setattr(runtime, "driverGetVersion", lambda: 13010)
+    else:
+        tmp_path.joinpath("page.py").write_text("other kernels")
+        monkeypatch.setattr(timed, "__file__", str(tmp_path / "timed.py"))
+    _forget_what_was_read()
+    assert taken(4, 64) == ["loop"] * 2
+    assert "nothing was" in choices(4, 64)[0].reason
+
+
+def test_what_is_kept_is_forgotten(kept: Kept) -> None:
+    assert taken(4, 64) == ["rows", "loop"]
+    cupyrnn.forget_kernels()
+    assert taken(4, 64) == ["loop"] * 2
+    assert not kept.path.exists()
+    cupyrnn.forget_kernels()
+
+
+def test_nothing_is_read_where_nothing_is_to_be_kept(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUPYRNN_CACHE_DIR", "")
+    _forget_what_was_read()
+    assert taken(4, 64) == ["loop"] * 2
+    assert timed.path_of(0) is None
+    cupyrnn.forget_kernels()
+    assert kept.path.exists()
+
+
+def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CUPYRNN_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert timed.folder() == tmp_path / "cupyrnn"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert timed.folder() == tmp_path / "home" / ".cache" / "cupyrnn"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"fastest": {}}', '{"fastest": {"a": [[1]]}}'])
+def test_a_file_that_is_no_choice(kept: Kept, text: str) -> None:
+    kept.path.write_text(text)
+    _forget_what_was_read()
+    with pytest.raises(ValueError, match=r"is no choice of kernels .*python -m cupyrnn\.device"):
+        taken(4, 64)
+    cupyrnn.forget_kernels()
+    assert taken(4, 64) == ["loop"] * 2
+
+
+def test_a_ways_name_is_a_mode() -> None:
+    assert {t.way for sizes in FASTEST.values() for t in sizes} <= WAYS
+
+
+@pytest.mark.cuda_on_cpu
+def test_an_op_does_as_it_was_timed(
+    kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launch where that was the fastest, with its bits, and the loop elsewhere."""
+    timed.keep(kept._replace(fastest={"lstm_forward float32": [Timed(5, 3, "rows")]}))
+    start, counts = cupy_on_cpu.cuda.driver.launchKernel, []
+
+    def counting(*args: Any) -> Any:
+        counts.append(args[0])
+        return start(*args)
+
+    monkeypatch.setattr(cupy_on_cpu.cuda.driver, "launchKernel", counting)
+    results = {}
+    for B in (3, 17):
+        inputs = lstms.problem(rng, (6, B, 4, 5), True, np.dtype("float32"))
+        there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+        for asked in ("auto", "rows", "loop"):
+            monkeypatch.setenv("CUPYRNN_PERSISTENT", asked)
+            counts.clear()
+            out = cupyrnn.block_lstm(**there)
+            results[B, asked] = len(counts), cupy_on_cpu.asnumpy(out.h).tobytes()
+    assert results[3, "auto"] == results[3, "rows"]
+    assert results[17, "auto"] == results[17, "loop"]
+    assert results[3, "rows"][0] < results[3, "loop"][0]
