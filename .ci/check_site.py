@@ -5,7 +5,8 @@ Looks through the built documentation in a real browser, as a reader with a scre
 
 On every page: no error in the console, nothing fetched from elsewhere, no broken image, nothing
 wider than the screen, one heading of the first order, no id twice. Then every link within the site
-leads to a page and to a place on it, titles are unique, the search finds, the phone's menu opens.
+leads to a page and to a place on it, titles are unique, the phone's menu opens, and the
+search for each word of SEARCHES finds its page among the first.
 
 The browser is a Chromium of the system; where there is none, it is installed by apt-get if that
 may be done, and else the script says that nothing was looked at. It needs the package playwright,
@@ -18,6 +19,7 @@ import argparse
 import functools
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +36,23 @@ OPTIONS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+# What readers searched for, and the page that is to be among the first FIRST results.
+SEARCHES = {
+    "batch_first": "guide/faq",
+    "block_lstm_grad": "reference/lstm",
+    "clip": "guide/",
+    "GPU": "guide/gpu",
+    "HardSigmoid": "guide/onnx",
+    "Keras": "guide/weights",
+    "license": "guide/faq",
+    "NaN": "guide/faq",
+    "resets": "guide/lengths",
+    "return_sequences": "guide/faq",
+    "stateful": "guide/streaming",
+    "streaming": "guide/streaming",
+    "Windows": "guide/faq",
+}
+FIRST = 3
 PATIENCE = 180_000  # ms, on a machine that may have other work
 # What a page is asked, in the browser.
 LOOK = """() => {
@@ -186,19 +205,22 @@ class Look:
             pages[title] = path
 
     def check_search(self, page) -> None:
-        """Search for a function and for a word of the guide."""
-        for words, expected in (("block_lstm_grad", "reference/lstm"), ("clip", "guide/")):
-            page.goto(f"{self.site}search.html?q={words}")
-            found = page.locator("#search-results li a")
+        """Search for each word, and see its page among the first results."""
+        for word, expected in SEARCHES.items():
+            page.goto(f"{self.site}search.html?q={word}")
             try:
-                found.first.wait_for()
-                page.wait_for_function(
-                    "n => [...document.querySelectorAll('#search-results li a')]"
-                    ".some(a => a.href.includes(n))",
-                    arg=expected,
-                )
+                # The summary is written when all results are there.
+                page.locator("#search-results .search-summary").filter(
+                    has_text=re.compile("found|did not match")
+                ).wait_for()
             except Exception as error:
-                self.fault("search", f"{words} does not find {expected}: {error}")
+                self.fault("search", f"{word}: {error}")
+                continue
+            links = page.locator("#search-results > ul > li > a:first-of-type")
+            first = links.evaluate_all("all => all.map(a => a.href)")[:FIRST]
+            if not any(link.startswith(self.site + expected) for link in first):
+                self.fault("search", f"{word} finds {first}, not {expected}")
+            page.wait_for_load_state("networkidle")  # Excerpts are fetched after the results.
 
     def check_menu(self, page) -> None:
         """On a phone the tree of pages comes in when its button is touched."""

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -87,6 +90,24 @@ def copy_notebooks(app: Sphinx) -> None:
         shutil.copy(script, target / script.relative_to(ROOT / "notebooks"))
 
 
+class IndexLeadsToSections(SphinxTransform):
+    """
+    Have a word of the index lead to the section that it stands in, or to its page.
+
+    Its own target is empty: the search has no excerpt to show, and Sphinx's script ends there.
+    """
+
+    default_priority = 800  # before Sphinx collects the index, at 850
+
+    def apply(self) -> None:
+        """Put the ids of sections into the entries."""
+        for node in self.document.findall(addnodes.index):
+            section = node.parent
+            if isinstance(section, nodes.section) and node["entries"][0][2].startswith("index-"):
+                place = "" if section.parent is self.document else section["ids"][0]
+                node["entries"] = [(*e[:2], place, *e[3:]) for e in node["entries"]]
+
+
 def hide_new(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Leave out the fields of a named tuple that have nothing but "Alias for field number"."""
     if lines and lines[0].startswith("Alias for field number"):
@@ -95,6 +116,7 @@ def hide_new(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add what the theme and Sphinx do not have."""
+    app.add_transform(IndexLeadsToSections)
     app.connect("builder-inited", copy_notebooks)
     app.connect("autodoc-process-docstring", hide_new)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
