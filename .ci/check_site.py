@@ -41,6 +41,7 @@ SEARCHES = {
     "batch_first": "guide/faq",
     "block_lstm_grad": "reference/lstm",
     "clip": "guide/",
+    "CudnnLSTM": "guide/weights",
     "GPU": "guide/gpu",
     "HardSigmoid": "guide/onnx",
     "Keras": "guide/weights",

@@ -1,4 +1,4 @@
-"""The recipes of docs/guide/files.md, run on files of each kind that are made here."""
+"""Recipes of the guide for files, run on files of each kind that are made here."""
 
 from __future__ import annotations
 
@@ -134,6 +134,75 @@ def test_a_tf1_checkpoint(heading: str, variables: dict[str, Any], tf: Any) -> N
         session.run(tf.compat.v1.global_variables_initializer())
         tf.compat.v1.train.Saver().save(session, "./model.ckpt")
     same_outputs(recipe(heading))
+
+
+def cudnn_lstm_model(tf: Any, words: Any) -> Any:
+    """
+    Return the output of a TensorFlow 1 program with a bidirectional CudnnLSTM, a node of a graph.
+
+    CudnnLSTM runs on a GPU only. It saves its variables as the cells that would run in its place:
+    BlockLSTM without a forget_bias computes what they compute.
+    """
+    v1 = tf.compat.v1
+
+    def variable(name: str, *shape: int) -> Any:
+        return v1.get_variable(
+            name, shape, initializer=v1.random_normal_initializer(seed=len(name))
+        )
+
+    def direction(x: Any, path: str, reverse: bool) -> Any:
+        w = variable(f"{path}/cudnn_compatible_lstm_cell/kernel", x.shape[-1] + H, 4 * H)
+        b = variable(f"{path}/cudnn_compatible_lstm_cell/bias", 4 * H)
+        zeros, none = tf.zeros((x.shape[1], H)), tf.zeros(H)
+        out = tf.raw_ops.BlockLSTM(
+            seq_len_max=x.shape[0], x=tf.reverse(x, [0]) if reverse else x, cs_prev=zeros,
+            h_prev=zeros, w=w, wci=none, wcf=none, wco=none, b=b, forget_bias=0, cell_clip=0,
+        )  # fmt: skip
+        return tf.reverse(out.h, [0]) if reverse else out.h
+
+    h = tf.gather(variable("embedding", 9, I), words)
+    for layer in range(2):
+        path = f"cudnn_lstm/stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn"
+        h = tf.concat([direction(h, f"{path}/{way}", way == "bw") for way in ("fw", "bw")], -1)
+    v1.get_variable("global_step", initializer=np.int64(3))
+    return h @ variable("dense/kernel", 2 * H, 2) + variable("dense/bias", 2)
+
+
+def test_a_whole_cudnn_lstm_model_and_back(tf: Any) -> None:
+    """TensorFlow saves it, the guide's lines tune and write it, TensorFlow restores and runs it."""
+    page = (PAGE.parent / "weights.md").read_text(encoding="utf-8")
+    _, found, rest = page.partition("\n## A whole CudnnLSTM model, and back\n")
+    assert found
+    blocks = r"^```(python|py)\n(.*?)^```"
+    lines = re.findall(blocks, rest.partition("\n## ")[0], re.DOTALL | re.MULTILINE)
+    assert [kind for kind, _ in lines] == ["py", "python", "python", "py"]
+    read, _, tune, write = (code for _, code in lines)
+
+    rng = np.random.default_rng(0)
+    scope: dict[str, Any] = {"np": np, "cupyrnn": cupyrnn}
+    scope["words"] = rng.integers(9, size=(5, 3))
+    scope["target"] = rng.standard_normal((5, 3, 2)).astype(np.float32)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        output = cudnn_lstm_model(tf, scope["words"])
+        saver = tf.compat.v1.train.Saver()
+        session.run(tf.compat.v1.global_variables_initializer())
+        saver.save(session, "./model.ckpt")
+        before = session.run(output)
+    exec(read + tune, scope)
+    variables, model, losses = scope["variables"], scope["model"], scope["losses"]
+    np.testing.assert_allclose(losses[0], np.mean((before - scope["target"]) ** 2), rtol=1e-5)
+    assert losses[-1] < 0.9 * losses[0]
+    assert {n: a.shape for n, a in model.items()} == {n: a.shape for n, a in variables.items()}
+    exec(write, scope)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        output = cudnn_lstm_model(tf, scope["words"])
+        tf.compat.v1.train.Saver().restore(session, "./tuned.ckpt")
+        after = session.run(output)
+    out = cupyrnn.cudnn_rnn(
+        scope["embedding"][scope["words"]], scope["h"], scope["c"], scope["packed"]
+    )
+    assert_close(out.output @ scope["kernel"] + scope["bias"], after, "float32", "output")
+    assert np.mean((after - scope["target"]) ** 2) < losses[-1]
 
 
 def test_a_frozen_graph(tf: Any) -> None:
