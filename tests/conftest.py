@@ -76,7 +76,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         option.numprocesses = min(cores or 1, MOST_WORKERS) if cores != 1 else 0
     if getattr(option, "numprocesses", None) and option.dist == "no":
-        # Neighbours share what is compiled for them; who is done takes from who is not.
+        # Neighbors share what is compiled for them; who is done takes from who is not.
         option.dist = "worksteal"
 
 

@@ -40,7 +40,7 @@ __device__ __forceinline__ typename Acc<T>::type rounded(typename Acc<T>::type v
     return wide(t);
 }
 
-// The sums over LANES neighbouring lanes of ITEMS times WIDTH values; lane l is left with those of
+// The sums over LANES neighboring lanes of ITEMS times WIDTH values; lane l is left with those of
 // item l % ITEMS. Each lane first gives away half of its items, then half of those that are left.
 template <int LANES, int ITEMS, int WIDTH, typename A>
 __device__ __forceinline__ void sum_lanes(A (&v)[ITEMS][WIDTH])
@@ -64,7 +64,7 @@ __device__ __forceinline__ void sum_lanes(A (&v)[ITEMS][WIDTH])
         for (int k = 0; k < WIDTH; ++k) v[0][k] += from_lane(v[0][k], d);
 }
 
-// Whose values a thread has. SPLIT * UNITS neighbouring lanes share UNITS units; of the ROWS
+// Whose values a thread has. SPLIT * UNITS neighboring lanes share UNITS units; of the ROWS
 // sequences of the block one is a lane's own, with one of these units.
 template <int SPLIT, int UNITS, int ROWS> struct Seat {
     static const int LANES = SPLIT * UNITS;
@@ -423,7 +423,7 @@ SPLITS = (4, 2)
 class Size(NamedTuple):
     """How a kernel is laid out over the threads of a block."""
 
-    units: int  # that neighbouring lanes share
+    units: int  # that neighboring lanes share
     vectors: tuple[int, ...]  # for each matrix how many numbers of a unit it multiplies,
     columns: tuple[int, ...]  # and how many of its columns belong to a unit
 

@@ -19,7 +19,7 @@ from . import cell
 SOURCE = (
     cell.SOURCE
     + r"""
-// Pair neighbouring numbers, and what a lane reads of a vector at once.
+// Pair neighboring numbers, and what a lane reads of a vector at once.
 template <typename V> struct alignas(2 * sizeof(V)) Pair { V v[2]; };
 template <typename T> struct alignas(16) Chunk { Pair<T> v[4]; };
 
@@ -46,8 +46,8 @@ __device__ __forceinline__ void mma(
 }
 #endif
 
-// Whose values a lane has: those of two neighbouring units, which are rows g and g + 8 of a
-// product, and of two neighbouring sequences, its columns.
+// Whose values a lane has: those of two neighboring units, which are rows g and g + 8 of a
+// product, and of two neighboring sequences, its columns.
 struct Seat {
     int g, q, unit, first, row;  // first: the first sequence of the block
     int units, sequences;        // how many of the lane's two there are
@@ -63,7 +63,7 @@ struct Seat {
     }
 };
 
-// Pair neighbouring units of a row, where the second one may not exist: at once if PAIRS, for which
+// Pair neighboring units of a row, where the second one may not exist: at once if PAIRS, for which
 // H is even and the array begins at a multiple of two numbers.
 template <bool PAIRS, typename V>
 __device__ __forceinline__ Pair<V> get(const V* from, const Seat& me)
@@ -93,7 +93,7 @@ __device__ __forceinline__ void put(V* to, const Pair<V>& pair, const Seat& me)
 }
 
 // A warp's part of a matrix: pieces of sixteen rows, those of its units, and 32 columns. Which
-// columns are a lane's is free, as long as vectors have the same order: here eight neighbouring
+// columns are a lane's is free, as long as vectors have the same order: here eight neighboring
 // ones, so that a lane reads 16 bytes of a vector at once.
 template <typename T, int PIECES> struct Matrix {
     static const int COUNT = PIECES;

@@ -89,7 +89,7 @@ def test_signature(tf: ModuleType, op: str) -> None:
     ]
 
 
-# No empty batch and no empty state: TensorFlow leaves sums over them uninitialised.
+# No empty batch and no empty state: TensorFlow leaves sums over them uninitialized.
 @st.composite
 def cases(draw: st.DrawFn, op: str, dtype: str) -> dict[str, Any]:
     sizes = {"B": draw(st.integers(1, 9)), "I": draw(st.integers(0, 9))}

@@ -14,7 +14,7 @@ not in it; us/call is that rest. "in one launch" are the kernels over all steps,
 CUPYRNN_PERSISTENT=rows asks for. In the rows of equal and different lengths us/call is the whole
 call, the copies in it included, which the host does here. CPU time of the calling thread, medians
 of calls that take turns. The counts are those of one call on the long sequence: kernels, products,
-memsets, copies to the device and on it, copies to the host and synchronisations, allocations from
+memsets, copies to the device and on it, copies to the host and synchronizations, allocations from
 CUDA itself.
 """
 
@@ -68,7 +68,7 @@ def counted(call: Any) -> str:
     call()
     n = host.counts() - before
     copies = n.copies_to_device + n.copies_on_device
-    outward = n.copies_to_host + n.synchronisations
+    outward = n.copies_to_host + n.synchronizations
     return " | ".join(map(str, (n.launches, n.products, n.memsets, copies, outward, n.allocations)))
 
 

@@ -1,11 +1,11 @@
 """
-The main job on 1, 2 and 4 processes of this machine, measured, and on up to 1,024, modelled.
+The main job on 1, 2 and 4 processes of this machine, measured, and on up to 1,024, modeled.
 
     python tests/benchmarks/scaling.py --out scaling.md   # and scaling.png beside it; 5 minutes
 
 Needs the extra `mpi`. Each process has one thread. Measured are the steps of the main job's LSTM by
 the main job's own code; the runs with 1, 2 and 4 processes take turns, and medians over all turns
-are given. Modelled is an all-reduce by recursive halving and doubling (Thakur, Rabenseifner and
+are given. Modeled is an all-reduce by recursive halving and doubling (Thakur, Rabenseifner and
 Gropp, 2005): 2 log2(N) latencies, and each byte of the gradient sent 2 (N - 1) / N times.
 """
 
@@ -169,7 +169,7 @@ def measured_table(found: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
     return lines
 
 
-def modelled_table(size: int, step: float) -> list[str]:
+def modeled_table(size: int, step: float) -> list[str]:
     """Return the lines of the table for many machines, each with the batch of one."""
     head = [f"{n}: ms | {1e3 * step:.0f} ms | {1e3 * FASTER:.0f} ms" for n in NETWORKS]
     lines = ["| ranks | " + " | ".join(head) + " |", "|---|" + "---|" * 3 * len(head)]
@@ -184,7 +184,7 @@ def modelled_table(size: int, step: float) -> list[str]:
 
 
 def draw(path: Path, found: dict[tuple[str, int], Any], size: int, step: float) -> None:
-    """Write the plot: measured on the left, modelled on the right."""
+    """Write the plot: measured on the left, modeled on the right."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4), layout="constrained", dpi=120)
@@ -207,7 +207,7 @@ def draw(path: Path, found: dict[tuple[str, int], Any], size: int, step: float) 
             right.plot(MODEL_RANKS, share, style, color=color, marker=".", label=label)
     right.set_xscale("log", base=2)
     right.set(xlabel="ranks", ylabel="efficiency, %", ylim=(0, 103))
-    right.set_title(f"Modelled: H = {MODEL_H}, weak scaling")
+    right.set_title(f"Modeled: H = {MODEL_H}, weak scaling")
     for axes in (left, right):
         axes.legend(frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
@@ -270,7 +270,7 @@ def main() -> None:
             )
         ),
         "",
-        f"## Modelled: H = {MODEL_H}, {size:,} bytes a step, a machine a rank, weak scaling",
+        f"## Modeled: H = {MODEL_H}, {size:,} bytes a step, a machine a rank, weak scaling",
         "",
         "Nothing here was run. Milliseconds of the all-reduce, and the efficiency of a step that"
         f" takes {1e3 * step:,.0f} ms",
@@ -279,7 +279,7 @@ def main() -> None:
         + ", ".join(f"{1e6 * latency:.0f} µs at {n}" for n, (_, latency) in NETWORKS.items())
         + ".",
         "",
-        *modelled_table(size, step),
+        *modeled_table(size, step),
         "",
         "![scaling](scaling.png)",
     ]

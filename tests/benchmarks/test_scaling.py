@@ -45,7 +45,7 @@ def test_tables_and_plot(tmp_path: Path) -> None:
     lines = scaling.measured_table(found)
     assert all("| 100% |" in line for line in lines[2:])  # as fast as it can be
     assert lines[4].endswith("| 40% |")  # strong, 4 ranks: 10 of 25 ms
-    model = scaling.modelled_table(18_000_000, 1.0)
+    model = scaling.modeled_table(18_000_000, 1.0)
     assert len(model) == 2 + len(scaling.MODEL_RANKS)
     assert {line.count("|") for line in model} == {8}
     scaling.draw(tmp_path / "x.png", found, 18_000_000, 1.0)

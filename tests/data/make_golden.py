@@ -5,7 +5,7 @@
 
 writes block_ops.npz beside this file. It holds arrays named CASE/FIELD, by TensorFlow's names of
 the arguments and results. A sequence's results end at seq_len_max: past it TensorFlow leaves most
-of them uninitialised, and the gradients were taken with zeros there. The string `index` is JSON:
+of them uninitialized, and the gradients were taken with zeros there. The string `index` is JSON:
 `tensorflow`, the version; `cases`, each with its op, sizes and attributes, except those left to
 their defaults; `accuracy`, larger cases whose inputs `draw` makes again from seeds, with the errors
 of TensorFlow's results against float64.

@@ -144,9 +144,9 @@ def _mean(a: Any) -> Any:
 
 def _norm(a: Any) -> tuple[Any, Any]:
     """Return norm(a) and r(a)."""
-    centred = a - _mean(a)
-    r = 1 / np.sqrt(_mean(centred * centred) + EPSILON)
-    return centred * r, r
+    centered = a - _mean(a)
+    r = 1 / np.sqrt(_mean(centered * centered) + EPSILON)
+    return centered * r, r
 
 
 def _back(d: Any, n: Any, r: Any) -> Any:

@@ -706,7 +706,7 @@ def test_statistics_of_the_masks(p: float) -> None:
         others = tuple(n for n in range(4) if n != axis)
         means = kept.mean(others)
         assert np.abs(means - (1 - p)).max() < 5 * sigma * (kept.shape[axis] / kept.size) ** 0.5
-        # Neighbours are independent.
+        # Neighbors are independent.
         a, b = (kept.take(range(n, n + kept.shape[axis] - 1), axis) - (1 - p) for n in (0, 1))
         assert abs(np.mean(a * b)) < 5 * sigma**2 / a.size**0.5
 

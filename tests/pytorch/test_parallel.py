@@ -46,11 +46,11 @@ def train(model: Any, rows: slice) -> None:
     """Take some steps with a part of the batch."""
     torch.manual_seed(1)
     x, y = torch.randn(5, BATCH, 3)[:, rows], torch.randn(5, BATCH, 2)[:, rows]
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(STEPS):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def wrapped(model: Any, wrap: str) -> Any:

@@ -155,12 +155,12 @@ def test_training_takes_the_same_steps() -> None:
     x, y = torch.randn(6, 4, 3, dtype=torch.float64), torch.randn(6, 4, 4, dtype=torch.float64)
     histories = []
     for run in pair(num_layers=2):
-        optimiser, losses = torch.optim.Adam(run.parameters(), lr=0.05), []
+        optimizer, losses = torch.optim.Adam(run.parameters(), lr=0.05), []
         for _ in range(10):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = (run(x)[0] - y).square().mean()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(float(loss))
         histories.append(losses)
     assert histories[0] == pytest.approx(histories[1], rel=1e-9)
@@ -323,7 +323,7 @@ def test_they_are_modules_of_torch_nn(kind: str) -> None:
     theirs, (_, net) = getattr(torch.nn, kind), pair(kind)
     assert isinstance(net, theirs)
     assert not any(isinstance(net, getattr(torch.nn, k)) for k in KINDS if k != kind)
-    for module in torch.nn.Sequential(net).modules():  # as people initialise
+    for module in torch.nn.Sequential(net).modules():  # as people initialize
         if isinstance(module, theirs):
             for name, p in module.named_parameters():
                 if "bias" in name:

@@ -184,12 +184,12 @@ def test_training_lowers_the_loss() -> None:
     for kind in KINDS:
         net = build(kind, num_layers=2)
         x, y = (torch.randn(6, 4, n, dtype=torch.float64) for n in (2, 3))
-        optimiser, losses = torch.optim.Adam(net.parameters(), lr=0.05), []
+        optimizer, losses = torch.optim.Adam(net.parameters(), lr=0.05), []
         for _ in range(20):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = (net(x)[0] - y).square().mean()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(float(loss))
         assert losses[-1] < 0.9 * losses[0]
 

@@ -1,4 +1,4 @@
-"""What PyTorch has around an op: compiler, autocast, tracing, files, meta tensors, optimisers."""
+"""What PyTorch has around an op: compiler, autocast, tracing, files, meta tensors, optimizers."""
 
 from __future__ import annotations
 
@@ -101,15 +101,15 @@ def test_what_asks_for_contiguous_weights(kind: int) -> None:
     assert parameters_to_vector(net.parameters()).numel() == sum(
         p.numel() for p in net.parameters()
     )
-    optimiser = torch.optim.LBFGS(net.parameters())
+    optimizer = torch.optim.LBFGS(net.parameters())
 
     def loss() -> Any:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = (net(x) - 0.1).square().sum()
         value.backward()
         return value
 
-    before = float(optimiser.step(loss))
+    before = float(optimizer.step(loss))
     assert float(loss()) < before
     prune.l1_unstructured(layer, "w" if kind == 0 else "params", 0.5)
     assert torch.isfinite(net(x)).all()

@@ -1,4 +1,4 @@
-"""Initialisers: their distributions, beside those of the real Keras and PyTorch."""
+"""Initializers: their distributions, beside those of the real Keras and PyTorch."""
 
 from __future__ import annotations
 

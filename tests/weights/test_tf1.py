@@ -48,7 +48,7 @@ def test_stored_nets(name: str, options: Any, net: Any) -> None:
     ],
 )
 def test_stored_lstm_cells(name: str, options: Any) -> None:
-    """Beside an optimiser's variables and another layer, and the way back."""
+    """Beside an optimizer's variables and another layer, and the way back."""
     golden = models.load(name)
     (kernel,) = (n for n in golden.variables if n.endswith("kernel"))
     path = kernel.removesuffix("/kernel")
@@ -235,7 +235,7 @@ def test_two_equal_names_are_refused() -> None:
 
 
 def test_what_is_no_cell(rng: np.random.Generator) -> None:
-    """An optimiser's slots, averages, dense layers: beside a cell, and without one."""
+    """An optimizer's slots, averages, dense layers: beside a cell, and without one."""
     whole = cupyrnn.params_to_tf1(cupyrnn.init_params(num_layers=2, num_units=2, input_size=3))
     others = {f"{n}/Adam_1": a for n, a in whole.items()}
     others |= {f"Adam/{n}": a for n, a in whole.items()}

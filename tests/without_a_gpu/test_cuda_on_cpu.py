@@ -106,7 +106,7 @@ __global__ void mirror(float* x, float* out, int steps) {
   if (threadIdx.x == 0) out[blockIdx.x] = own;
 }
 
-// each block waits for its right-hand neighbour
+// each block waits for its right-hand neighbor
 __global__ void chain(volatile int* done) {
   if (threadIdx.x == 0) {
     while (blockIdx.x + 1 < gridDim.x && done[blockIdx.x + 1] == 0) __nanosleep(20);
@@ -556,7 +556,7 @@ def encode_cases(codes: np.ndarray) -> np.ndarray:
     """Return float32 numbers where rounding to a 16-bit format is decided, and random ones.
 
     ``codes`` are the format's finite values in float32: themselves, the midpoints between
-    neighbours, and the float32 neighbours of both.
+    neighbors, and the float32 neighbors of both.
     """
     values = np.unique(codes).astype(np.float64)
     middle = (values[1:] + values[:-1]) / 2
@@ -581,7 +581,7 @@ def convert(name: str, x: np.ndarray, dtype: Any) -> np.ndarray:
 def assert_same_numbers(result: np.ndarray, expected: np.ndarray) -> None:
     """Equal bit by bit, but for the payload of a NaN."""
     bits = f"u{result.itemsize}"
-    with np.errstate(invalid="ignore"):  # signalling NaNs
+    with np.errstate(invalid="ignore"):  # signaling NaNs
         nan = np.isnan(expected)
         np.testing.assert_array_equal(np.isnan(result), nan)
     np.testing.assert_array_equal(result.view(bits)[~nan], expected.view(bits)[~nan])

@@ -47,7 +47,7 @@ __global__ void collatz(const long long* x, int* steps, int n) {
   steps[i] = count;
 }
 
-// neighbours exchange: BARRIER is what must be there
+// neighbors exchange: BARRIER is what must be there
 __global__ void rotate(const float* x, float* y) {
   __shared__ float part[64];
   const int t = threadIdx.x;

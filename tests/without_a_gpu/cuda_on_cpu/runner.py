@@ -47,7 +47,7 @@ _CODE_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
 _LIBRARY_FLAGS = ("-shared", *_CODE_FLAGS)
 _SANITIZED_FLAGS = (
     *("-g1", "-fno-omit-frame-pointer"),
-    # With address randomisation the program could land where the sanitizer allocates.
+    # With address randomization the program could land where the sanitizer allocates.
     *("-no-pie", "-fno-pie"),
 )
 _SANITIZERS = {

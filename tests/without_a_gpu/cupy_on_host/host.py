@@ -16,7 +16,7 @@ from .programs import Program, keep_compiled
 
 _EVENTS = (
     "launches", "products", "memsets", "copies_to_device", "copies_to_host", "copies_on_device",
-    "synchronisations", "allocations", "frees", "waits",
+    "synchronizations", "allocations", "frees", "waits",
 )  # fmt: skip
 
 # The environment variable that names another folder for the kernels that CuPy keeps.
@@ -36,7 +36,7 @@ class Counts:
     copies_to_device: int
     copies_to_host: int
     copies_on_device: int
-    synchronisations: int
+    synchronizations: int
     allocations: int
     frees: int
     waits: int

@@ -16,7 +16,7 @@ from without_a_gpu.cupy_on_host.calls import calls, calls_made, rnn_calls
 pytestmark = pytest.mark.gpu
 
 SHAPE = (5, 3, 4, 9)
-SILENT = ("synchronisations", "copies_to_host", "waits")
+SILENT = ("synchronizations", "copies_to_host", "waits")
 ON_A_STREAM = ("launches", "products", "memsets", "copies_on_device", "copies_to_device")
 NAMES = (
     *("block_lstm", "block_lstm_grad", "lstm_block_cell", "lstm_block_cell_grad"),
@@ -125,13 +125,13 @@ def test_different_lengths_cost_no_more_than_equal_ones(host: Any, cupy: Any, mo
         assert made[1] <= 1.5 * made[0]
 
 
-@pytest.mark.parametrize("what", ["synchronise", "copy", "another stream", "a wait"])
+@pytest.mark.parametrize("what", ["synchronize", "copy", "another stream", "a wait"])
 def test_a_disturbance_is_seen(host: Any, cupy: Any, what: str) -> None:
     call, stream, other = calls(cupy, SHAPE)["block_lstm"], cupy.cuda.Stream(), cupy.cuda.Stream()
 
     def disturbed() -> None:
         h = call().h
-        if what == "synchronise":
+        if what == "synchronize":
             stream.synchronize()
         elif what == "copy":
             h.get()
@@ -146,8 +146,8 @@ def test_a_disturbance_is_seen(host: Any, cupy: Any, what: str) -> None:
             disturbed()
         kinds = {e.kind for e in disturbances(events, stream)}
     expected = {
-        **{"synchronise": {"synchronisations"}, "a wait": {"waits"}},
-        **{"copy": {"synchronisations", "copies_to_host"}, "another stream": {"launches"}},
+        **{"synchronize": {"synchronizations"}, "a wait": {"waits"}},
+        **{"copy": {"synchronizations", "copies_to_host"}, "another stream": {"launches"}},
     }
     assert kinds == expected[what]
 

@@ -113,7 +113,7 @@ def only_on(host: Any, stream: Any) -> Iterator[list[Any]]:
     work = [e for e in events if e.kind in WORK]
     assert any(e.kind == "launches" for e in work)
     assert {e.stream for e in work} == {stream.cuda_stream}
-    assert not [e for e in events if e.kind in ("synchronisations", "copies_to_host")]
+    assert not [e for e in events if e.kind in ("synchronizations", "copies_to_host")]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -156,7 +156,7 @@ def work_of(host: Any, call: Callable[[], Any]) -> Any:
     kept = call()
     work = host.counts() - before
     del kept
-    return tuple(getattr(work, kind) for kind in (*WORK, "copies_to_host", "synchronisations"))
+    return tuple(getattr(work, kind) for kind in (*WORK, "copies_to_host", "synchronizations"))
 
 
 def as_cupy(problem: Problem, tensors: Any) -> Callable[[], Any]:

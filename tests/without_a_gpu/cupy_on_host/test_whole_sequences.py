@@ -44,7 +44,7 @@ def test_a_call_asks_as_much_of_a_device_whatever_the_number_of_steps(
     found = [events(host, calls(cupy, (T, 3, 4, 9))[name]) for T in STEPS]
     assert found[0] == found[1] == found[2]
     assert found[0].launches > 0
-    assert found[0].copies_to_host == found[0].synchronisations == found[0].waits == 0
+    assert found[0].copies_to_host == found[0].synchronizations == found[0].waits == 0
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])

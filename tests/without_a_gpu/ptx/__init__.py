@@ -6,7 +6,7 @@ the text; ``instructions`` is the table of what is known, with ``arithmetic`` fo
 not have; ``memory`` holds what a kernel may touch, and finds races; ``machine`` runs a launch, the
 threads being the lanes of arrays; ``executor`` takes the place of g++ in ``cuda_on_cpu``.
 
-What is modelled: every instruction as the PTX manual has it, bit by bit, subnormals flushed where
+What is modeled: every instruction as the PTX manual has it, bit by bit, subnormals flushed where
 ``.ftz`` says so; divergence and block barriers; static and dynamic shared memory, poisoned; bounds
 and alignment of every access, against the arrays that were passed; warps one after another; races.
 

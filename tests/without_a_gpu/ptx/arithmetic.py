@@ -57,8 +57,8 @@ def fma32(a: Lanes, b: Lanes, c: Lanes, down: bool = False) -> Lanes:
         above = (back > wide) | ((back == wide) & (error < 0))
         lower = np.where(above, np.nextafter(nearest, np.float32(-np.inf)), nearest)
         # Rounded down, a sum of zero is -0 unless both terms are 0.
-        cancelled = (wide == 0) & (error == 0) & ~((c == 0) & ~np.signbit(c) & ~np.signbit(product))
-        return np.where(cancelled, np.float32(-0.0), lower)
+        canceled = (wide == 0) & (error == 0) & ~((c == 0) & ~np.signbit(c) & ~np.signbit(product))
+        return np.where(canceled, np.float32(-0.0), lower)
     return nearest
 
 
@@ -123,7 +123,7 @@ def _product_error(a: Lanes, b: Lanes, product: Lanes) -> Lanes:
 
 
 def _to_odd(rounded: Lanes, error: Lanes) -> Lanes:
-    """Of the two neighbours of an inexact sum, return the one whose last bit is set."""
+    """Of the two neighbors of an inexact sum, return the one whose last bit is set."""
     even = (rounded.view(np.uint64) & np.uint64(1)) == 0
     move = (error != 0) & even & np.isfinite(rounded)
     return np.where(move, np.nextafter(rounded, np.copysign(np.inf, error)), rounded)

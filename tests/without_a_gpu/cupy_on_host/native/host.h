@@ -52,7 +52,7 @@ typedef const char* (*HostRun)(int number, const HostLaunch* launch, void** argu
 #ifndef __cplusplus
 typedef enum {
   LAUNCH, PRODUCT, MEMSET, COPY_TO_DEVICE, COPY_TO_HOST, COPY_ON_DEVICE,
-  SYNCHRONISE, ALLOCATE, FREE, WAIT, EVENTS
+  SYNCHRONIZE, ALLOCATE, FREE, WAIT, EVENTS
 } HostEvent;
 
 // Count a call, and keep it in the log while that is wanted.

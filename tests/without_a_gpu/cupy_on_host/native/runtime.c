@@ -158,7 +158,7 @@ const char* cudaGetErrorName(cudaError_t error) { return "cudaError"; }
 const char* cudaGetErrorString(cudaError_t error) { return host_message(); }
 
 cudaError_t cudaDeviceSynchronize(void) {
-  host_note(SYNCHRONISE, "cudaDeviceSynchronize", NULL, 0);
+  host_note(SYNCHRONIZE, "cudaDeviceSynchronize", NULL, 0);
   return cudaSuccess;
 }
 
@@ -185,7 +185,7 @@ static cudaError_t copy(const char* name, void* to, const void* from, size_t siz
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, enum cudaMemcpyKind kind) {
-  host_note(SYNCHRONISE, "cudaMemcpy", NULL, size);
+  host_note(SYNCHRONIZE, "cudaMemcpy", NULL, size);
   return copy("cudaMemcpy", to, from, size, kind, NULL);
 }
 
@@ -270,7 +270,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  host_note(SYNCHRONISE, "cudaStreamSynchronize", stream, 0);
+  host_note(SYNCHRONIZE, "cudaStreamSynchronize", stream, 0);
   return cudaSuccess;
 }
 
@@ -316,7 +316,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaSuccess; }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  host_note(SYNCHRONISE, "cudaEventSynchronize", NULL, 0);
+  host_note(SYNCHRONIZE, "cudaEventSynchronize", NULL, 0);
   return cudaSuccess;
 }
 

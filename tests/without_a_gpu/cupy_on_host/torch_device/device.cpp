@@ -27,7 +27,7 @@ struct Runtime {
   int (*destroy_event)(void*);
   int (*record)(void*, void*);
   int (*wait)(void*, void*, unsigned);
-  int (*synchronise)(void*);
+  int (*synchronize)(void*);
 };
 Runtime runtime;
 
@@ -128,7 +128,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream& s) const override {
-    check(runtime.synchronise((void*)s.id()));
+    check(runtime.synchronize((void*)s.id()));
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& s) const override {
     if (!data.get()) return;
