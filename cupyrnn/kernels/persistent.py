@@ -25,7 +25,10 @@ from .launch import Block, launch
 if TYPE_CHECKING:
     from .._arrays import Array
 
-_MODES = ("auto", "loop", "rows", "tiles")
+# What takes the steps, and what one may ask for: asking for rows includes the hybrid.
+KERNELS = ("loop", "rows", "hybrid", "tiles")
+WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
+_MODES = ("auto", *WAYS)
 
 # Registers that a thread needs beside its part of the matrices, by the bytes of a number, so that
 # ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
@@ -232,6 +235,14 @@ def _by_tiles(dtype: np.dtype[Any], H: int, device: Device) -> KernelChoice:
     return KernelChoice("tiles", tiles.SEQUENCES, why)
 
 
+def _expect_right(kernels: Kernels, dtype: np.dtype[Any], kept: timed.Kept) -> None:
+    """Raise an error if the loop, which is all that is left, was wrong on this GPU."""
+    seen = kept.refused.get(f"{kernels.name} {dtype.name}", {}).get("loop")
+    if seen is not None:
+        what = f"{kernels.name} for {dtype.name}: the loop is wrong on this GPU, {seen}"
+        raise RuntimeError(f"{what} ({kept.path}); CUPYRNN_PERSISTENT=loop takes it all the same")
+
+
 def current_device() -> Device:
     """Return what the current device is."""
     import cupy
@@ -293,6 +304,8 @@ def run(
     dtype, (B, H), device = weights[0].dtype, state.shape, current_device()
     choice = choose(kernels, dtype, (B, H), len(batches), device)
     if choice.kernel == "loop":
+        if asked == "auto" and device.kept is not None:
+            _expect_right(kernels, dtype, device.kept)
         return False
     kernel: rows.Kernel | tiles.Kernel = kernels.rows
     if choice.kernel == "tiles":

@@ -93,7 +93,12 @@ def path_of(number: int) -> Path | None:
 def of(number: int) -> Kept | None:
     """Return what is kept of a device, as it was when it was first asked for."""
     path = path_of(number) if anything() else None
-    if path is None or not path.exists():
+    return None if path is None else read(path)
+
+
+def read(path: Path) -> Kept | None:
+    """Return what is kept in a file, None where there is no such file."""
+    if not path.exists():
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -164,6 +164,21 @@ def test_a_ways_name_is_a_mode() -> None:
 
 
 @pytest.mark.cuda_on_cpu
+def test_a_loop_that_is_wrong_is_not_taken_unasked(
+    kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {"lstm_forward float32": {"loop": "h is off by 3"}}
+    timed.keep(kept._replace(refused=seen))
+    inputs = lstms.problem(rng, (3, 2, 4, 5), True, np.dtype("float32"))
+    there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    message = "lstm_forward for float32: the loop is wrong on this GPU, h is off by 3 "
+    with pytest.raises(RuntimeError, match=message):
+        cupyrnn.block_lstm(**there)
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
+    cupyrnn.block_lstm(**there)
+
+
+@pytest.mark.cuda_on_cpu
 def test_an_op_does_as_it_was_timed(
     kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

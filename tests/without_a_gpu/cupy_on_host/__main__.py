@@ -15,6 +15,8 @@ def main() -> None:
 
     host.install()
     torch_device.load()
+    # Of what starts processes with the same path: they have what this one has.
+    sys.path.append(str(Path(__file__).with_name("children")))
     arguments = sys.argv[1:]
     if arguments[:1] == ["-m"] and len(arguments) > 1:
         sys.argv = arguments[1:]

@@ -1,0 +1,182 @@
+"""The command line: what each kernel gives and takes on a GPU, and which one "auto" is to take."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from ..kernels import timed
+from ..kernels.persistent import KERNELS
+from ..kernels.timed import Kept, Timed
+from . import CELLS
+from .apart import Apart
+from .problems import CELLS as CELLS_IN_TURN
+from .problems import DTYPES, Problem, dtype_of
+
+UNITS, BATCHES, STEPS = (9, 16, 33, 64, 95, 128, 250), (1, 3, 16, 63, 256, 1000), 24
+SECONDS = 300.0  # that an answer may take, in which kernels are compiled
+# What is faster by less than this is left to the loop, which can do everything.
+LEAST_GAIN = 1.03
+
+
+class Row(NamedTuple):
+    """What was found of the kernels of a direction at a size."""
+
+    name: str  # with the dtype
+    timed: Timed
+    times: dict[str, float]  # microseconds a step, by kernel
+    kernel: str  # of the way that is taken
+    wrong: list[str]  # kernels
+
+    @property
+    def text(self) -> str:
+        """The line of the table."""
+        H, B, _ = self.timed
+        times = "".join(f"{f'{self.times[k]:.2f}' if k in self.times else '–':>9}" for k in KERNELS)
+        values = f"wrong: {', '.join(self.wrong)}" if self.wrong else "right"
+        return f"{self.name:<33}{H:>4}{B:>6}{times}  {self.kernel:<8}{values}"
+
+
+TITLES = f"{'microseconds of an op, a step':<33}{'H':>4}{'B':>6}"
+TITLES += "".join(f"{kernel:>9}" for kernel in KERNELS) + f"  {'taken':<8}values"
+
+
+class Trial:
+    """What a process of its own finds of kernels; those that were wrong are not run again."""
+
+    def __init__(self, process: Apart) -> None:
+        self._process = process
+        self.refused: dict[str, dict[str, str]] = {}  # by name and kernel, what was seen
+
+    def rows(self, cell: str, dtype: str, sizes: Iterable[tuple[int, int]]) -> Iterator[Row]:
+        """Yield what is found at each (H, B), without lengths and peepholes and with them."""
+        for H, B in sizes:
+            problems = [Problem(cell, dtype, STEPS, B, H, general) for general in (False, True)]
+            found, why = self._process.ask(["kernels", *problems[0]])
+            if found is None:
+                raise ValueError(f"the process that knows the GPU {why}")
+            for direction, kernels in found.items():
+                name = f"{CELLS[cell]}_{direction} {dtype}"
+                yield self._row(name, direction, kernels, problems)
+
+    def _row(
+        self, name: str, direction: str, kernels: dict[str, str], problems: list[Problem]
+    ) -> Row:
+        refused = self.refused.setdefault(name, {})
+        for problem, (way, kernel) in product(problems, kernels.items()):
+            if kernel not in refused:
+                seen, why = self._process.ask(["wrong", *problem, direction, way])
+                if seen != "":
+                    refused[kernel] = f"{seen or f'its process {why}'} at {problem.like}"
+                    self._process.close()  # its device may refuse all that follows
+        right = [way for way, kernel in kernels.items() if kernel not in refused]
+        times = dict.fromkeys(right, 0.0)
+        for problem in problems if right else ():
+            found, why = self._process.ask(["times", *problem, direction, right])
+            if found is None:
+                refused |= {kernels[w]: f"its process {why} when it was timed" for w in right}
+                times = {}
+                break
+            for way, ms in zip(right, found, strict=True):
+                times[way] += 1e3 * ms / problem.T / len(problems)
+        best = min(times, key=lambda way: times[way], default="loop")
+        if "loop" in times and times["loop"] < LEAST_GAIN * times[best]:
+            best = "loop"
+        _, _, _, B, H, _ = problems[0]
+        wrong = [kernel for kernel in kernels.values() if kernel in refused]
+        by_kernel = {kernels[way]: us for way, us in times.items()}
+        return Row(name, Timed(H, B, best), by_kernel, kernels[best], wrong)
+
+
+def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return text.split(",")
+
+    return parse
+
+
+def _sizes(text: str) -> list[int]:
+    """Return integers above 0."""
+    sizes = [int(size) for size in text.split(",") if size.isdecimal()]
+    if not all(sizes) or len(sizes) != len(text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers above 0")
+    return sizes
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m cupyrnn.device",
+        description="Compare every kernel of the time steps on this GPU with NumPy, time it, and"
+        " keep what was the fastest, which is taken from then on. Exit status: 0, all are right; 1,"
+        " some are wrong, and never taken; 2, there is no GPU, or something else is missing.",
+    )
+    lists = {"cells": CELLS_IN_TURN, "dtypes": DTYPES}
+    for name, known in lists.items():
+        default = list(known[:2] if name == "dtypes" else known)
+        text = f"of {','.join(known)}; default {','.join(default)}"
+        parser.add_argument(f"--{name}", type=_names(known), default=default, help=text)
+    for name, what, sizes in (("units", "H", UNITS), ("batches", "B", BATCHES)):
+        text = f"the {what}; default {','.join(map(str, sizes))}"
+        parser.add_argument(f"--{name}", type=_sizes, default=sizes, help=text)
+    parser.add_argument("--forget", action="store_true", help="forget what is kept, and end")
+    return parser
+
+
+def _keep(path: Path, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -> None:
+    """Add to what is kept of the card; what was refused once stays so until it is forgotten."""
+    before = timed.read(path) or Kept(path, {}, {})
+    fastest = {name: {t[:2]: t for t in sizes} for name, sizes in before.fastest.items()}
+    for row in rows:
+        fastest.setdefault(row.name, {})[row.timed[:2]] = row.timed
+    wrong = {n: {**before.refused.get(n, {}), **seen} for n, seen in refused.items()}
+    sizes = {name: [*of.values()] for name, of in fastest.items()}
+    timed.keep(Kept(path, sizes, {**before.refused, **wrong}))
+
+
+def _run(given: argparse.Namespace) -> int:
+    process = Apart(f"{__package__}.worker", [], SECONDS)
+    told, trial = process.told, Trial(process)
+    print(told["card"], TITLES, sep="\n", flush=True)
+    where = told["path"]
+    try:
+        for cell, dtype in product(given.cells, given.dtypes):
+            rows = []
+            for row in trial.rows(cell, dtype, product(given.units, given.batches)):
+                print(row.text, flush=True)
+                rows.append(row)
+            if where is not None:
+                _keep(Path(where), rows, trial.refused)
+    finally:
+        process.close()
+        wrong = [(name, k, seen) for name, of in trial.refused.items() for k, seen in of.items()]
+        for name, kernel, seen in wrong:
+            print(f"WRONG, never taken: {kernel} of {name}: {seen}")
+    print(f"kept in {where}" if where else "kept nowhere, as CUPYRNN_CACHE_DIR is empty")
+    return int(bool(wrong))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    given = _parser().parse_args(arguments)
+    if given.forget:
+        forgotten = [str(path) for path in timed.forget()]
+        print("forgotten:", *forgotten if forgotten else ["nothing, as nothing was kept"])
+        return 0
+    try:
+        for dtype in given.dtypes:
+            dtype_of(dtype)
+        return _run(given)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"cupyrnn.device: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; what is complete is kept", file=sys.stderr)
+        return 128 + signal.SIGINT

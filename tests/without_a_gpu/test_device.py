@@ -1,0 +1,255 @@
+"""python -m cupyrnn.device: what it finds of kernels, says and keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cupyrnn.device import cli
+from cupyrnn.kernels import persistent, timed
+from without_a_gpu.cupy_on_host import host
+
+RULE = ["--cells", "lstm", "--dtypes", "float32", "--units", "9", "--batches", "3"]
+
+
+class Process:
+    """In place of the process of its own: what it answers, and what it was asked."""
+
+    def __init__(self, path: Path | None, answers: Callable[..., Any]) -> None:
+        self.told = {"card": "A card", "path": None if path is None else str(path)}
+        self.answers, self.asked, self.closed = answers, [], 0  # type: ignore[var-annotated]
+
+    def ask(self, question: list[Any]) -> tuple[Any, str]:
+        what, *given = question
+        if what == "kernels":
+            ways = {"loop": "loop", "rows": "hybrid" if given[4] > 64 else "rows"}
+            return {"forward": ways, "backward": {"loop": "loop"}}, ""
+        *_, H, general, direction, ways = given
+        self.asked.append((what, H, general, direction, ways))
+        found = self.answers(what, H, general, direction, ways)
+        return found if isinstance(found, tuple) else (found, "")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def answers(**changed: Any) -> Callable[..., Any]:
+    """Return right answers, where rows takes half of the time, but for the changed ones."""
+
+    def answer(what: str, H: int, general: bool, direction: str, ways: Any) -> Any:
+        if what == "times":
+            times = changed.get("times", {"loop": 4.8, "rows": 2.4})
+            return times if isinstance(times, tuple) else [times[way] for way in ways]
+        return changed.get(f"{ways}_{direction}_{H}", "")
+
+    return answer
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A function that runs the command on answers, and returns its status and what it kept."""
+    path = tmp_path / "here" / "gpu-a.json"
+
+    def call(given: Callable[..., Any], *arguments: str, keeps: bool = True) -> Any:
+        process = Process(path if keeps else None, given)
+        monkeypatch.setattr(cli, "Apart", lambda *_: process)
+        status = cli.main([*RULE, *arguments])
+        return status, timed.read(path), process
+
+    return call
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    status, kept, process = run(answers(), "--units", "9,100")
+    assert status == 0
+    assert kept.fastest == {
+        "lstm_forward float32": [(9, 3, "rows"), (100, 3, "rows")],
+        "lstm_backward float32": [(9, 3, "loop"), (100, 3, "loop")],
+    }
+    assert kept.refused == {"lstm_forward float32": {}, "lstm_backward float32": {}}
+    found = [re.split(r"  +", line) for line in lines(capsys)]
+    none = ["–"] * len(persistent.KERNELS)
+    assert found == [
+        ["A card"],
+        ["microseconds of an op, a step", "H", "B", *persistent.KERNELS, "taken", "values"],
+        ["lstm_forward float32", "9", "3", "200.00", "100.00", *none[2:], "rows", "right"],
+        ["lstm_backward float32", "9", "3", "200.00", *none[1:], "loop", "right"],
+        ["lstm_forward float32", "100", "3", "200.00", "–", "100.00", *none[3:], "hybrid", "right"],
+        ["lstm_backward float32", "100", "3", "200.00", *none[1:], "loop", "right"],
+        [f"kept in {kept.path}"],
+    ]  # fmt: skip
+    # Without lengths and with them, and the values before the times.
+    forward = [(a[0], a[2], a[4]) for a in process.asked if a[1] == 9 and a[3] == "forward"]
+    assert forward == [
+        *(("wrong", general, way) for general in (False, True) for way in ("loop", "rows")),
+        *(("times", general, ["loop", "rows"]) for general in (False, True)),
+    ]
+
+
+def test_what_is_hardly_faster_is_left_to_the_loop(run: Any) -> None:
+    for rows, taken in ((4.7, "loop"), (4.6, "rows")):
+        _, kept, _ = run(answers(times={"loop": 4.8, "rows": rows}))
+        assert kept.fastest["lstm_forward float32"] == [(9, 3, taken)]
+
+
+def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor run again, nor where it was right before; others are."""
+    wrong = answers(rows_forward_64="h is off by 1 of 0.5")
+    status, kept, process = run(wrong, "--units", "9,64,95,33")
+    assert status == 1
+    assert kept.refused["lstm_forward float32"] == {"rows": "h is off by 1 of 0.5 at H = 64, B = 3"}
+    assert [way for *_, way in kept.fastest["lstm_forward float32"]] == [*("rows", "loop") * 2]
+    assert process.closed == 2  # once at the end
+    assert not [a for a in process.asked if a[1] == 33 and "rows" in a[4]]
+    *_, said, _ = lines(capsys)
+    assert said == (
+        "WRONG, never taken: rows of lstm_forward float32: h is off by 1 of 0.5 at H = 64, B = 3"
+    )
+    # It stays so: another run may not see it.
+    status, kept, _ = run(answers(), "--units", "33,100")
+    assert status == 0
+    assert [*kept.refused["lstm_forward float32"]] == ["rows"]
+    sizes = [(H, way) for H, _, way in kept.fastest["lstm_forward float32"]]
+    assert sizes == [(9, "rows"), (64, "loop"), (95, "rows"), (33, "rows"), (100, "rows")]
+
+
+def test_a_kernel_that_ends_the_process(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    crash = None, "ended by SIGSEGV"
+    status, kept, _ = run(answers(rows_forward_9=crash))
+    assert status == 1
+    found = {"rows": "its process ended by SIGSEGV at H = 9, B = 3"}
+    assert kept.refused["lstm_forward float32"] == found
+    status, kept, _ = run(answers(times=(None, "gave no answer within 300 s")))
+    assert status == 1
+    assert [*kept.refused["lstm_forward float32"]] == ["rows", "loop"]
+    assert kept.fastest["lstm_forward float32"] == [(9, 3, "loop")]
+
+
+def test_nothing_is_kept_where_nothing_is_to_be(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(answers(), keeps=False)[:2] == (0, None)
+    assert lines(capsys)[-1] == "kept nowhere, as CUPYRNN_CACHE_DIR is empty"
+
+
+def test_a_folder_that_cannot_be_made(
+    run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("here").touch()
+    assert run(answers())[0] == 2
+    assert "here" in capsys.readouterr().err
+
+
+def test_without_a_gpu_it_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "cupyrnn.device"]
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    found = subprocess.run(command, capture_output=True, text=True, env=hidden, check=False)
+    assert found.returncode == 2
+    assert re.fullmatch(r"cupyrnn\.device: no GPU that CuPy can use: .*\n", found.stderr)
+    assert found.stdout == ""
+
+
+def test_forget(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "here"))
+    _, kept, _ = run(answers())
+    lines(capsys)
+    for said in (kept.path, "nothing, as nothing was kept"):
+        assert cli.main(["--forget"]) == 0
+        assert lines(capsys) == [f"forgotten: {said}"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--cells", "sru"], ["--dtypes", "int8"], ["--units", "0"], ["--batches", "3,-1"]],
+    ids=" ".join,
+)
+def test_arguments_that_are_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(arguments)
+    assert repr(arguments[1]) in capsys.readouterr().err
+
+
+PLANT = """
+from cupyrnn.kernels import lstm, rows
+kernels = lstm.FORWARD_KERNELS
+kernel = kernels.rows
+{planted}
+"""
+# A gate that is computed wrongly; a kernel that ends its process.
+PLANTED = {
+    "wrong": """
+assert {old!r} in kernel.source
+kernel = kernel._replace(source=kernel.source.replace({old!r}, {new!r}))
+lstm.FORWARD_KERNELS = kernels._replace(rows=kernel)
+""",
+    "crash": """
+import os, signal
+template_of = rows.template_of
+def planted(kernel, *args):
+    if kernel is lstm.FORWARD_KERNELS.rows:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return template_of(kernel, *args)
+rows.template_of = planted
+""",
+}
+ON_HOST = """
+from without_a_gpu.cupy_on_host import host
+host.install()
+"""
+
+
+def on_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str, *arguments: str
+) -> tuple[int, dict[str, Any]]:
+    """Run the command, with lines that its process of its own runs first."""
+    text = (ON_HOST if host.installed() else "") + planted
+    tmp_path.joinpath("sitecustomize.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "here"))
+    status = cli.main([*RULE, *arguments])
+    (path,) = (tmp_path / "here").iterdir()
+    return status, json.loads(path.read_text())
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("cupy_on_gpu")
+def test_every_cell_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    every = ["--cells", "lstm,gru,rnn_tanh,block_gru", "--dtypes", "float32,float16"]
+    status, kept = on_gpu(monkeypatch, tmp_path, "", *every)
+    assert status == 0
+    assert len(kept["fastest"]) == len(kept["refused"]) == 16
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("cupy_on_gpu")
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_planted_error_is_refused_by_name(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = PLANTED[kind]
+    if kind == "wrong":
+        planted = planted.format(old="tanh_(zci)", new="tanh_(2 * zci)")
+    status, kept = on_gpu(monkeypatch, tmp_path, PLANT.format(planted=planted))
+    assert status == 1
+    refused = {name: [*seen] for name, seen in kept["refused"].items()}
+    assert refused == {"lstm_forward float32": ["rows"], "lstm_backward float32": []}
+    (seen,) = kept["refused"]["lstm_forward float32"].values()
+    assert ("is off by" if kind == "wrong" else "its process ended by SIGKILL") in seen
+    said = capsys.readouterr().out
+    assert f"WRONG, never taken: rows of lstm_forward float32: {seen}" in said
