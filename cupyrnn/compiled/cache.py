@@ -3,7 +3,8 @@ Compiled functions, from the disk where they were compiled before.
 
 A file has one function for one signature, processor and state of all source files here: whatever
 changes one of them, and whatever time the change has, other files are looked for. A file begins
-with a digest of what follows; one that is damaged is compiled anew and replaced.
+with a digest of what follows; one that is damaged is compiled anew and replaced. One of other
+sources that nobody has read for MOST_AGE is removed when a new one is written beside it.
 
 Before Numba loads a function of its own cache, it loads all that it could compile with: 0.3 s for
 what takes 0.01 s. Code that was compiled needs it only if it calls it.
@@ -16,7 +17,9 @@ import functools
 import hashlib
 import os
 import pickle
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,10 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 from numba.misc.appdirs import AppDirs
+
+MOST_AGE = 30 * 24 * 3600.0  # s
+# The stamp, the signature, and the end: that of a process while it writes.
+_NAME = re.compile(r".+?-(?:([0-9a-f]{8})-)?[0-9a-f]{32}\.(nbc|[0-9]+)")
 
 
 def _can_be_linked(data: Any) -> bool:
@@ -61,6 +68,24 @@ def _stamp() -> bytes:
     return _digest(repr(versions).encode(), *(path.read_bytes() for path in paths))
 
 
+@functools.cache
+def _remove_old(folder: Path) -> None:
+    """
+    Remove what other sources left, and processes that ended while they wrote.
+
+    Another process may do the same now, or read a file: it then has read it, or compiles anew.
+    """
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            found = _NAME.fullmatch(path.name)
+            if found is None or found.groups() == (_stamp().hex()[:8], "nbc"):
+                continue
+            with contextlib.suppress(OSError):
+                about = path.stat()
+                if time.time() - max(about.st_atime, about.st_mtime) > MOST_AGE:
+                    path.unlink()
+
+
 def _folders() -> Iterator[Path]:
     """Yield where files may be, the first that can be written being that for new ones."""
     chosen = getattr(numba.config, "CACHE_DIR", "")
@@ -82,7 +107,8 @@ class _Cache:
 
     def _paths(self, signature: Any, codegen: Any) -> list[Path]:
         what = repr((signature, codegen.magic_tuple())).encode()
-        name = f"{self._name}-{_digest(*self._key, what).hex()[:32]}.nbc"
+        stamp, key = self._key[0].hex()[:8], _digest(*self._key, what).hex()[:32]
+        name = f"{self._name}-{stamp}-{key}.nbc"
         return [folder / name for folder in _folders()]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -112,6 +138,7 @@ class _Cache:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 part.write_bytes(_digest(data) + data)
                 part.replace(path)
+                _remove_old(path.parent)
                 return
             except OSError:
                 continue

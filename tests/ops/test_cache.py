@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +35,7 @@ def loaded(cache: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calla
     """A function that says whether `add_two`, which it asks for, was compiled before."""
     numba = importlib.import_module("numba")
     monkeypatch.setattr(cache, "_folders", lambda: [tmp_path / "first", tmp_path / "second"])
+    monkeypatch.setattr(cache, "_remove_old", cache._remove_old.__wrapped__)
 
     def call() -> bool:
         compiled = cache.compiled_callback(add_two, numba.int64(numba.int64), {})
@@ -112,6 +114,102 @@ def test_a_folder_that_cannot_be_written_is_read(
     for path in tmp_path.rglob("*.nbc"):
         os.unlink(path)
     assert [loaded(), loaded()] == [False, False]
+
+
+KEY = "0123456789abcdef" * 2
+LEFT = [  # what lies in a folder, how many days nobody has read it, and whether it stays
+    (f"lstm.forward-00000000-{KEY}.nbc", 31, False),  # of other sources
+    (f"lstm.forward-00000000-{KEY}.nbc", 29, True),
+    (f"lstm.forward-STAMP-{KEY}.nbc", 31, True),  # of these
+    (f"a-file.forward-00000000-{KEY}.nbc", 31, False),
+    (f"lstm.forward-{KEY}.nbc", 31, False),  # by its first name
+    (f"lstm.forward-STAMP-{KEY}.4711", 31, False),  # of a process that ended while it wrote
+    (f"lstm.forward-STAMP-{KEY}.4711", 1, True),
+    ("lstm.forward-88.py311.1.nbc", 31, True),  # Numba's own
+    ("lstm.cpython-311.pyc", 31, True),
+    (f"lstm.forward-00000000-{KEY}.nbc.txt", 31, True),
+]
+
+
+@pytest.mark.parametrize("read", ["st_atime", "st_mtime"])
+@pytest.mark.parametrize(("name", "days", "stays"), LEFT)
+def test_what_nobody_reads_is_removed(
+    loaded: Callable[[], bool], cache: Any, name: str, days: int, stays: bool, read: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """When something is compiled; what is loaded needs no look at the folder."""
+    (tmp_path / "first").mkdir()
+    path = tmp_path / "first" / name.replace("STAMP", cache._stamp().hex()[:8])
+    path.write_bytes(b"")
+
+    def age(path: Path) -> None:
+        then, long_ago = time.time() - days * 24 * 3600, time.time() - 10**8
+        os.utime(path, (then, long_ago) if read == "st_atime" else (long_ago, then))
+
+    age(path)
+    assert not loaded()
+    assert path.exists() == stays
+    (kept,) = {*path.parent.iterdir()} - {path}
+    age(kept)
+    cache._remove_old(path.parent)
+    assert kept.exists()
+
+
+def test_what_cannot_be_removed_stays(
+    loaded: Callable[[], bool], cache: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another process has just removed it, or it is open, or another user's."""
+    (tmp_path / "first").mkdir()
+    names = [f"lstm.{n}-00000000-{KEY}.nbc" for n in "abc"]
+    for name in names:
+        (tmp_path / "first" / name).write_bytes(b"")
+        os.utime(tmp_path / "first" / name, (0, 0))
+    unlink, errors = Path.unlink, [FileNotFoundError, PermissionError]
+
+    def refuse_first(path: Path, missing_ok: bool = False) -> None:
+        if path.name in names and errors:
+            raise errors.pop()
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse_first)
+    assert [loaded(), loaded()] == [False, True]
+    assert errors == []
+    assert len([name for name in names if (tmp_path / "first" / name).exists()]) == 2
+
+
+def test_processes_that_compile_at_once(compiled_loops: ModuleType, tmp_path: Path) -> None:
+    """All find old files, remove them while others write, and compute."""
+    code = """
+import numba
+from cupyrnn.compiled import cache
+
+def add(a, b):
+    return a + b
+
+print(cache.compiled_callback(add, numba.int64(numba.int64, numba.int64), {}).ctypes(2, 3))
+"""
+    script, root = tmp_path / "script.py", Path(cupyrnn.__file__).parents[1]
+    script.write_text(code)
+    folder = tmp_path / "kept" / "cupyrnn"
+    folder.mkdir(parents=True)
+    for n in range(200):
+        path = folder / f"lstm.forward{n}-00000000-{KEY}.nbc"
+        path.write_bytes(b"")
+        os.utime(path, (0, 0))
+    variables = {"NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": str(root)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", str(script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | variables,
+        )
+        for _ in range(4)
+    ]
+    assert [p.communicate(timeout=300) for p in processes] == [("5\n", "")] * 4
+    (kept,) = folder.iterdir()
+    assert kept.name.startswith("script.add-")
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason=needs.REASONS["x86"])
