@@ -1,7 +1,8 @@
 """TensorFlow's CudnnRNN, V2 and V3, forward and backward.
 
 Symbols: T time steps, B batch, I input size, H num_units, L layers, D directions, P the size of
-the output of one direction: num_proj, or H without a projection."""
+the output of one direction: num_proj, or H without a projection.
+"""
 
 from __future__ import annotations
 
@@ -242,9 +243,9 @@ def cudnn_rnn(
     engine: Engine = "auto",
 ) -> CudnnRNNOutputs[ArrayT]:
     """
-    A recurrent net of several layers, as TensorFlow's CudnnRNN, CudnnRNNV2 and CudnnRNNV3.
+    Run a recurrent net of several layers, as TensorFlow's CudnnRNN, CudnnRNNV2 and CudnnRNNV3 do.
 
-    One step of each cell, where x is the input of the layer and every product has its own bias::
+    These are the steps of the cells. x is the input of the layer; every product has its own bias::
 
         lstm      i, f, o = sigmoid(W_i x + R_i h + b_i), ...
                   c = i*tanh(W_c x + R_c h + b_c) + f*c
@@ -257,87 +258,92 @@ def cudnn_rnn(
     Parameters
     ----------
     input : [T, B, I]
-        The sequences; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
-        Half formats are computed in float32. A complex64 or complex128 array holds values and, as
-        imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
-        are refused. Real arrays of the same precision beside it have no tangents.
+        The sequences, in float16, bfloat16, float32 or float64. All other arrays have the same
+        dtype. Half formats are computed in float32. The imaginary parts of a complex64 or
+        complex128 array are tangents, see `cupyrnn.jvp`. They must be so small that their squares
+        vanish beside 1; other complex data are refused. Real arrays of the same precision beside a
+        complex one have no tangents.
     input_h : [L*D, B, P]
-        The states before the first step, in the order layer 0 forward, layer 0 backward, layer 1
-        forward and so on. P is num_proj, or H without a projection. Its shape determines L.
+        h before the first step. The order is layer 0 forward, layer 0 backward, layer 1 forward and
+        so on. P is num_proj, or H without a projection. The shape of input_h determines L.
     input_c : [L*D, B, H] or None
-        The cell states of an LSTM. The other cells ignore it.
+        The cell states of an LSTM before the first step. The other cells ignore it.
     params : [params_size] or PackedParams
-        All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams, as
-        returned by `params_from_torch`, `init_params` and others, also determines rnn_mode,
-        input_mode, direction, num_proj and recurrent_activation; a contradicting argument is an
-        error.
+        All weights and biases, packed as `cudnn_rnn_params_layout` says. `params_from_torch`,
+        `init_params` and others return a PackedParams. It also determines rnn_mode, input_mode,
+        direction, num_proj and recurrent_activation; an argument that contradicts it is an error.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence, in [0, T] and in any order; T by default. Steps past a
-        sequence's end are not read, and output is zero there. The backward direction begins at each
-        sequence's own end. A sequence of length 0 returns its initial states.
+        The length of each sequence, from 0 to T, in any order. T by default. Steps past the end of
+        a sequence are not read, and output is zero there. The backward direction begins at the end
+        of each sequence. A sequence of length 0 returns its initial states.
     resets : [T, B] booleans on the host, optional
         Marks the steps at which an episode or a packed document begins. No state passes between a
-        marked step t and step t-1: the forward direction enters step t with zero states, the
+        marked step t and step t-1. The forward direction enters step t with zero states, and the
         backward direction enters step t-1 with zero states. [B, T] if time_major is False. cuDNN
-        does not have it.
+        does not have resets.
     reverse : bool
-        Run one direction backwards: each sequence from its own last step to its first, in every
-        layer, as the second direction of a bidirectional net. False for two. cuDNN has it not.
+        Whether every layer runs backwards, from the last step of each sequence to its first. Only
+        for one direction: it must be False if direction is "bidirectional". cuDNN does not have it.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        "linear_input" by default. With skip_input the first layer has no W: x, of size H, is added
-        to every gate. auto_select means skip_input if I equals H, else linear_input.
+        "linear_input" by default. With "skip_input" the first layer has no W, and x, of size H, is
+        added to every gate. "auto_select" means "skip_input" if I equals H, else "linear_input".
     direction : {"unidirectional", "bidirectional"}
         D is 1, the default, or 2.
     dropout : float
-        The fraction, in [0, 1], of the values between layers that is zeroed in training; the others
-        are divided by 1 - dropout.
+        The fraction, from 0 to 1, of the values between layers that is set to zero in training. The
+        other values are divided by 1 - dropout.
     seed, seed2 : int
-        The seeds of the dropout masks: the same two integers give the same masks, (0, 0) included.
-        Change one of them from call to call.
+        The seeds of the dropout masks. The same two integers give the same masks, and so do the
+        defaults: change one of them from call to call.
     num_proj : int
-        P, the size to which an LSTM projects its output; 0, the default, for none.
+        P, the size to which an LSTM projects h. The default is 0: no projection.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates i, f, o and r, u: the sigmoid, which is the default and
-        TensorFlow's, or a hard sigmoid. Keras 1 and 2, TensorFlow 1 and ONNX use clip(0.2*z + 0.5,
-        0, 1); Keras 3 and PyTorch use clip(z/6 + 0.5, 0, 1). A model's configuration says which of
-        the three it was trained with; its arrays do not. cuDNN has the sigmoid only.
+        The activation of the gates i, f and o, or r and u. The default is the sigmoid, as in
+        TensorFlow. The second is the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX,
+        clip(0.2*z + 0.5, 0, 1). The third is that of Keras 3 and PyTorch, clip(z/6 + 0.5, 0, 1).
+        The configuration of a model says which of them it was trained with; its arrays do not.
+        cuDNN has the sigmoid only.
     is_training : bool
         Whether to apply dropout and to keep what the backward pass needs.
     save : {"all", "states"} or int
-        What to keep for the gradient: all that the steps compute, or only their states, h and for
-        LSTMs c; with an integer k those of every k-th step. The gradient computes the rest again,
-        in blocks of steps. Layers below the last keep h of every step. cuDNN always keeps all.
+        What to keep for the gradient. "all" keeps all that the steps compute. "states" keeps their
+        states only, h and for LSTMs c. An integer k keeps the states of every k-th step. The
+        gradient computes the rest again, in blocks of steps. Layers below the last keep h of every
+        step. cuDNN always keeps all.
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
-        What computes CuPy arrays: cuDNN or this package's kernels. "auto" is cuDNN where its
-        library is found and supports the call, which it does of no complex arrays, unless the
-        environment variable CUPYRNN_ENGINE is set to one of the others; where the library is
-        there and fails, a RuntimeWarning says so once. NumPy arrays are computed by NumPy. The
-        last two are cuDNN 9 by another algorithm than its standard one: SMALL_H for an H of up
-        to 192 in inference and 128 in training (384 and 256 for the rnn modes), not in float64;
-        PERSIST_DYNAMIC for B = 1, not in bfloat16, which compiles its kernels at the first call.
-        Both need sequences of one length and no projection. See `cudnn_rnn_engine`.
+        What computes with CuPy arrays. "cudnn" is cuDNN's library, and "cupy" is this package's
+        kernels. "auto" is what the environment variable CUPYRNN_ENGINE says. If that is not set,
+        "auto" is cuDNN where its library is found and supports the call, and else the kernels;
+        complex arrays always need the kernels. If the library is found but fails, a RuntimeWarning
+        says so once. With NumPy arrays NumPy computes, and only "auto" is accepted.
+
+        The last two are algorithms of cuDNN 9 that keep the recurrent matrix on the chip. Both need
+        sequences of one length and no projection. "cudnn_small_h" takes H up to 192 in inference
+        and 128 in training, or 384 and 256 for the rnn modes; not float64. "cudnn_persist_dynamic"
+        takes B = 1; not bfloat16. It compiles its kernels at the first call. See
+        `cudnn_rnn_engine`.
 
     Returns
     -------
     CudnnRNNOutputs
-        output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, with
-        the shapes of input_h and input_c; reserve_space, a vector for `cudnn_rnn_backprop`; and
-        host_reserved, 5 or 13 int8 on the host. output_c is a scalar zero for cells without it. The
-        last two are scalars if is_training is False.
+        output [T, B, D*P] is h of the last layer at every step. output_h [L*D, B, P] and output_c
+        [L*D, B, H] are the states after the last step of each sequence. reserve_space, a vector,
+        and host_reserved, [5] or [13] int8 on the host, are for `cudnn_rnn_backprop`. output_c is a
+        scalar zero for cells without it. The last two are scalars if is_training is False.
 
     Raises
     ------
     TypeError
-        An argument is not an array, its module, device or dtype differs from input's, or an
+        An argument is not an array, or its module, device or dtype differs from input's. An
         attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
     RuntimeError
-        engine is one of cuDNN's, and its library is not found or does not support the call.
+        engine is one of cuDNN's, but its library is not found or does not support the call.
 
     See Also
     --------
@@ -422,36 +428,36 @@ def cudnn_rnn_engine(
     Parameters
     ----------
     input : [T, B, I]
-        The sequences. The values of no array are looked at.
+        The sequences. No values of arrays are read, here or below.
     input_h : [L*D, B, P]
-        The states before the first step.
+        h before the first step.
     input_c : [L*D, B, H] or None
-        The cell states of an LSTM. The other cells ignore it.
+        The cell states of an LSTM before the first step. The other cells ignore it.
     params : [params_size] or PackedParams
         All weights and biases. A PackedParams also determines rnn_mode, input_mode, direction,
         num_proj and recurrent_activation.
     sequence_lengths : [B] integers on the host, optional
         The length of each sequence. cuDNN 8 does not support a length of 0.
     resets : [T, B] booleans on the host, optional
-        Marks the steps at which a sequence begins anew; [B, T] if time_major is False. cuDNN does
-        not have them.
+        Marks the steps at which a sequence begins anew. [B, T] if time_major is False. cuDNN does
+        not have resets.
     reverse : bool
-        Run one direction backwards. cuDNN does not have it.
+        Whether every layer runs backwards. cuDNN does not have it.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        "linear_input" by default. With skip_input the first layer has no W. auto_select means
-        skip_input if I equals H, else linear_input.
+        "linear_input" by default. With "skip_input" the first layer has no W. "auto_select" means
+        "skip_input" if I equals H, else "linear_input".
     direction : {"unidirectional", "bidirectional"}
         D is 1, the default, or 2.
     dropout : float
-        The fraction, in [0, 1], of the values between layers that is zeroed in training.
+        The fraction, from 0 to 1, of the values between layers that is set to zero in training.
     seed, seed2 : int
         The seeds of the dropout masks.
     num_proj : int
-        P, the size to which an LSTM projects its output; 0, the default, for none.
+        P, the size to which an LSTM projects h. The default is 0: no projection.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates. cuDNN has the sigmoid only.
+        The activation of the gates. cuDNN has the sigmoid only.
     is_training : bool
         Whether to apply dropout and to keep what the backward pass needs.
     save : {"all", "states"} or int
@@ -459,24 +465,24 @@ def cudnn_rnn_engine(
     time_major : bool
         If False, input is [B, T, I] and the states [B, L*D, ·].
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
-        What is asked for: for CuPy arrays "auto" is cuDNN where its library is found and supports
-        the call, unless the environment variable CUPYRNN_ENGINE is set to one of the others.
+        What is asked for, as in `cudnn_rnn`. "auto" is what the environment variable CUPYRNN_ENGINE
+        says. If that is not set, it is cuDNN where its library is found and supports the call.
 
     Returns
     -------
     {"numpy", "cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic"}
-        NumPy, this package's kernels on CuPy arrays, or cuDNN, by its standard algorithm or one
-        of the others.
+        NumPy, this package's kernels on CuPy arrays, or cuDNN with its standard algorithm or one of
+        the two others.
 
     Raises
     ------
     TypeError
-        An argument is not an array, its module, device or dtype differs from input's, or an
+        An argument is not an array, or its module, device or dtype differs from input's. An
         attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
     RuntimeError
-        engine is one of cuDNN's, and its library is not found or does not support the call.
+        engine is one of cuDNN's, but its library is not found or does not support the call.
 
     Examples
     --------
@@ -526,7 +532,7 @@ def cudnn_rnn_backprop(
     engine: Engine = "auto",
 ) -> CudnnRNNGrads[ArrayT]:
     """
-    The gradient of every input of `cudnn_rnn`, as TensorFlow's CudnnRNNBackprop, V2 and V3.
+    Return the gradient of every input of `cudnn_rnn`, as CudnnRNNBackprop, V2 and V3 do.
 
     The call changes none of its arguments, so a second call with them returns the same results.
 
@@ -536,9 +542,9 @@ def cudnn_rnn_backprop(
         The sequences of the forward call. All other arrays have the same dtype. Complex arrays hold
         values and tangents, see `cupyrnn.jvp`.
     input_h : [L*D, B, P]
-        The states before the first step.
+        h before the first step.
     input_c : [L*D, B, H] or None
-        The cell states of an LSTM. The other cells ignore it.
+        The cell states of an LSTM before the first step. The other cells ignore it.
     params : [params_size] or PackedParams
         All weights and biases, packed as `cudnn_rnn_params_layout` says. A PackedParams also
         determines rnn_mode, input_mode, direction, num_proj and recurrent_activation.
@@ -547,69 +553,70 @@ def cudnn_rnn_backprop(
     output_h, output_c : [L*D, B, P] and [L*D, B, H], or None
         The states that the forward call returned. Their values are not read.
     output_backprop : [T, B, D*P] or None
-        The gradient of output. It is not read past a sequence's end. None stands for zeros, here
-        and in the next arguments.
+        The gradient of output. It is not read past the end of a sequence. None stands for zeros,
+        here and in the next arguments.
     output_h_backprop : [L*D, B, P] or None
         The gradient of output_h.
     output_c_backprop : [L*D, B, H] or None
-        The gradient of output_c; ignored by cells without it.
+        The gradient of output_c. The other cells ignore it.
     reserve_space : vector
         The reserve_space of the forward call. It also holds the dropout masks.
     host_reserved : [5] or [13] int8 on the host, optional
         The host_reserved of the forward call. It identifies the engine, sizes, attributes, lengths
-        and resets that reserve_space belongs to, and all of these are checked. Without it, `engine`
-        determines the engine, and only the size of reserve_space is checked.
+        and resets that reserve_space belongs to. All of these are checked. Without it only the size
+        of reserve_space is checked, and `engine` must be as in the forward call.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence in the forward call; T by default. input_backprop is zero past a
-        sequence's end.
+        The length of each sequence in the forward call. T by default. input_backprop is zero past
+        the end of a sequence.
     resets : [T, B] booleans on the host, optional
         The marks of the forward call. [B, T] if time_major is False.
     reverse : bool
-        Whether the one direction of the forward call ran backwards.
+        Whether the layers of the forward call ran backwards.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell; "lstm" by default.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        "linear_input" by default. With skip_input the first layer has no W. auto_select means
-        skip_input if I equals H, else linear_input.
+        "linear_input" by default. With "skip_input" the first layer has no W. "auto_select" means
+        "skip_input" if I equals H, else "linear_input".
     direction : {"unidirectional", "bidirectional"}
         D is 1, the default, or 2.
     dropout : float
-        The fraction of the values between layers that was zeroed.
+        The fraction of the values between layers that the forward call set to zero.
     seed, seed2 : int
         Not used, since reserve_space holds the masks.
     num_proj : int
-        P, the size to which an LSTM projects its output; 0, the default, for none.
+        P, the size to which an LSTM projects h. The default is 0: no projection.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates in the forward call. The slope of a hard sigmoid replaces i*(1-i)
-        and the like: it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        The activation of the gates in the forward call. The slope of a hard sigmoid is 0.2 or 1/6
+        where the gate is between 0 and 1, and 0 elsewhere. It replaces i*(1-i) and the like.
     time_major : bool
         If False, input, output and their gradients are [B, T, ·], and the states and their
         gradients [B, L*D, ·].
     weight_gradients : {"sum", "examples", "norms", "none"}
-        What params_backprop is: the gradient of params; those of each example of the batch, [B,
-        params_size]; the Euclidean norms [B] of these, of float16 and bfloat16 in float32; or None.
-        cuDNN computes the sum only.
+        What params_backprop is. "sum" is the gradient of params, [params_size]. "examples" is the
+        gradient for each example of the batch, [B, params_size]. "norms" is the Euclidean norm of
+        each of these, [B], in float32 for float16 and bfloat16. "none" is None. cuDNN computes the
+        sum only.
     engine : {"auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"}
-        What computes CuPy arrays. With host_reserved, "auto" means the engine of the forward call,
-        and another engine is an error.
+        What computes with CuPy arrays, as in `cudnn_rnn`. With host_reserved "auto" means the
+        engine of the forward call, and another engine is an error.
 
     Returns
     -------
     CudnnRNNGrads
-        input_backprop, input_h_backprop, input_c_backprop and params_backprop, each with the shape
-        of its input, the last as `weight_gradients` says. input_c_backprop is a scalar zero for
+        input_backprop [T, B, I], input_h_backprop [L*D, B, P], input_c_backprop [L*D, B, H] and
+        params_backprop, which `weight_gradients` describes. input_c_backprop is a scalar zero for
         cells without it.
 
     Raises
     ------
     TypeError
-        An argument is not an array, its module, device or dtype differs from input's, or an
+        An argument is not an array, or its module, device or dtype differs from input's. An
         attribute has a wrong type.
     ValueError
-        A shape does not fit the others, an attribute is out of range, or reserve_space does not
+        A shape does not fit the others, or an attribute is out of range. reserve_space does not
         have the size that the forward call with these arguments returns.
     RuntimeError
-        engine is one of cuDNN's, and its library is not found or does not support the call.
+        engine is one of cuDNN's, but its library is not found or does not support the call.
 
     Examples
     --------

@@ -422,87 +422,89 @@ def stacked_rnn(
     time_major: bool = True,
 ) -> StackedRNNOutputs[ArrayT]:
     """
-    Layers of `block_lstm` or `block_gru` in one or both directions, as CudnnRNN has its own.
+    Run layers of `block_lstm` or `block_gru` in one or both directions.
 
-    `stacked_rnn` does for the cells of the block ops what `cudnn_rnn` does for cuDNN's: LSTMs with
-    peepholes, a clip and a projection, as in TensorFlow 1's LSTMCell, and GRUs that reset before
-    the product. TensorFlow has no such op; the names are those of CudnnRNN. A layer reads h of the
-    layer below, both directions side by side.
+    `stacked_rnn` does for the cells of the block ops what `cudnn_rnn` does for cuDNN's. These cells
+    are LSTMs, also with peepholes, a clip or a projection as in TensorFlow 1's LSTMCell, and GRUs
+    that reset before the product. TensorFlow has no such op; the arguments have CudnnRNN's names. A
+    layer reads h of the layer below, with both directions side by side.
 
     P is the size of h: the size of the projection, or H without one. Layers may have different H
-    and P: then a state is a list with an array [D, B, ·] for each layer.
+    and P. A state is then a list with an array [D, B, ·] for each layer.
 
     Parameters
     ----------
     input : [T, B, I]
-        The sequences; float16, bfloat16, float32 or float64. All other arrays have the same dtype.
-        Half formats are computed in float32. A complex64 or complex128 array holds values and, as
-        imaginary parts, tangents, whose squares vanish beside 1, see `cupyrnn.jvp`; complex data
-        are refused. Real arrays of the same precision beside it have no tangents.
+        The sequences, in float16, bfloat16, float32 or float64. All other arrays have the same
+        dtype. Half formats are computed in float32. The imaginary parts of a complex64 or
+        complex128 array are tangents, see `cupyrnn.jvp`. They must be so small that their squares
+        vanish beside 1; other complex data are refused. Real arrays of the same precision beside a
+        complex one have no tangents.
     input_h : [L*D, B, P]
-        The outputs before the first step, in the order layer 0 forward, layer 0 backward, layer 1
-        forward and so on. Or a list with an array [D, B, P] for each layer, whose P may differ.
+        h before the first step. The order is layer 0 forward, layer 0 backward, layer 1 forward and
+        so on. If the layers have different P, a list with an array [D, B, P] for each layer.
     input_c : [L*D, B, H]
-        The cell states before the first step, or a list with an array [D, B, H] for each layer;
-        None for GRUs. A user's own cell with several states beside h takes a tuple of them.
+        The cell states of LSTMs before the first step, or a list with an array [D, B, H] for each
+        layer. None for GRUs. A cell of your own with several states beside h takes a tuple of them.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
-        The weights of each of the L*D layers and directions, in the order of input_h: all LSTMs or
-        all GRUs. K is I in the first layer, and D*P of the layer below in the others. An LSTM has w
-        [K+P, 4*H], b [4*H], with peepholes wci, wcf and wco [H], and with a projection w_p [H, P].
-        A GRU has w_ru [K+H, 2*H], w_c [K+H, H], b_ru [2*H] and b_c [H]. Other weights that have a
-        ``form`` make a user's own cell.
+        The weights of each of the L*D layers and directions, in the order of input_h. All are LSTMs
+        or all are GRUs. An LSTM has w [K+P, 4*H] and b [4*H]; with peepholes also wci, wcf and wco
+        [H]; with a projection also w_p [H, P]. A GRU has w_ru [K+H, 2*H], w_c [K+H, H], b_ru [2*H]
+        and b_c [H]. K is I in the first layer; in the others it is D*P of the layer below. Weights
+        that have a ``form`` make a cell of your own.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence, in [0, T] and in any order; T by default. Steps past a
-        sequence's end are not read, and output is zero there. The backward direction begins at each
-        sequence's own end. A sequence of length 0 returns its initial states.
+        The length of each sequence, from 0 to T, in any order. T by default. Steps past the end of
+        a sequence are not read, and output is zero there. The backward direction begins at the end
+        of each sequence. A sequence of length 0 returns its initial states.
     resets : [T, B] booleans on the host, optional
-        Marks the steps at which an episode or a packed document begins: no state passes between a
+        Marks the steps at which an episode or a packed document begins. No state passes between a
         marked step t and step t-1, in either direction. [B, T] if time_major is False.
     reverse : bool
-        Run one direction backwards: each sequence from its own last step to its first, as the
-        second direction of a bidirectional net does, in every layer. False for two directions.
+        Whether every layer runs backwards, from the last step of each sequence to its first. Only
+        for one direction: it must be False if direction is "bidirectional".
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
-        The fraction, in [0, 1], of the values between layers that is zeroed in training; the others
-        are divided by 1 - dropout.
+        The fraction, from 0 to 1, of the values between layers that is set to zero in training. The
+        other values are divided by 1 - dropout.
     seed, seed2 : int
-        The seeds of the dropout masks: the same two integers give the same masks, which are those
-        of `cudnn_rnn`.
+        The seeds of the dropout masks. The same two integers give the same masks, here and in
+        `cudnn_rnn`: change one of them from call to call.
     forget_bias : float, optional
-        Added to the forget gates of LSTMs. The default is 1 for "icfo" and 0 for "ifco". GRUs have
-        none.
+        What is added to the forget gates of LSTMs. The default is 1 if gate_order is "icfo", and 0
+        if it is "ifco". GRUs have none.
     cell_clip : float, optional
-        Bound of abs(cs) of LSTMs; 0, a negative number or NaN mean none. The default is 3 for
-        "icfo" and none for "ifco". GRUs have none.
+        The bound of abs(cs) of LSTMs. 0, a negative number or NaN mean no bound. The default is 3
+        if gate_order is "icfo", and no bound if it is "ifco". GRUs have none.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates i, f and o or r and u: the sigmoid, the hard sigmoid clip(0.2*z +
-        0.5, 0, 1) of Keras 1 and 2, TensorFlow 1 and ONNX, or the hard sigmoid clip(z/6 + 0.5, 0,
-        1) of Keras 3 and PyTorch.
+        The activation of the gates i, f and o, or r and u. The first is the sigmoid. The second is
+        the hard sigmoid of Keras 1 and 2, TensorFlow 1 and ONNX, clip(0.2*z + 0.5, 0, 1). The third
+        is that of Keras 3 and PyTorch, clip(z/6 + 0.5, 0, 1).
     is_training : bool
         Whether to apply dropout and to keep what the backward pass needs.
     save : {"all", "states"} or int
-        What to keep for the gradient: all that the steps compute, or only their states, h and for
-        LSTMs c; with an integer k those of every k-th step. The gradient computes the rest again,
-        in blocks of steps. Layers below the last keep h of every step.
+        What to keep for the gradient. "all" keeps all that the steps compute. "states" keeps their
+        states only, h and for LSTMs c. An integer k keeps the states of every k-th step. The
+        gradient computes the rest again, in blocks of steps. Layers below the last keep h of every
+        step.
     time_major : bool
         If False, input and output are [B, T, ·] and the states [B, L*D, ·].
 
     Returns
     -------
     StackedRNNOutputs
-        output [T, B, D*P]; output_h and output_c, the states after each sequence's last step, with
-        the shapes of input_h and input_c, tuples if these are lists; and reserve_space, a vector
-        for `stacked_rnn_backprop`. output_c is a scalar zero for GRUs; reserve_space is one if
-        is_training is False.
+        output [T, B, D*P] is h of the last layer at every step. output_h [L*D, B, P] and output_c
+        [L*D, B, H] are the states after the last step of each sequence; they are tuples if input_h
+        is a list. reserve_space is a vector for `stacked_rnn_backprop`. output_c is a scalar zero
+        for GRUs, and reserve_space is one if is_training is False.
 
     Raises
     ------
     TypeError
-        An argument is not an array, its module, device or dtype differs from input's, an entry of
-        weights is of another kind than the first, or an attribute has a wrong type.
+        An argument is not an array, or its module, device or dtype differs from input's. An entry
+        of weights is of another kind than the first. An attribute has a wrong type.
     ValueError
         A shape does not fit the others, or an attribute is out of range.
 
@@ -577,7 +579,7 @@ def stacked_rnn_backprop(
     weight_gradients: WeightGradients = "sum",
 ) -> StackedRNNGrads[ArrayT]:
     """
-    The gradient of every input of `stacked_rnn`.
+    Return the gradient of every input of `stacked_rnn`.
 
     The call changes none of its arguments, so a second call with them returns the same results.
 
@@ -587,64 +589,65 @@ def stacked_rnn_backprop(
         The sequences of the forward call. All other arrays have the same dtype. Complex arrays hold
         values and tangents, see `cupyrnn.jvp`.
     input_h : [L*D, B, P]
-        The outputs before the first step. A list of layers here, and in all other states and
-        their gradients, if it was one in the forward call.
+        h before the first step. If it was a list in the forward call, it is a list here too, and so
+        are all other states and their gradients.
     input_c : [L*D, B, H]
-        The cell states before the first step, as in the forward call; None for GRUs.
+        The cell states of LSTMs before the first step, as in the forward call. None for GRUs.
     weights : sequence of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
         The weights of the forward call.
-    output, output_h, output_c : arrays or None
-        The results of the forward call, as `cudnn_rnn_backprop` takes them. Their values are not
-        read, and they may be None.
+    output, output_h, output_c : [T, B, D*P], [L*D, B, P] and [L*D, B, H], or None
+        The results of the forward call, in the places where `cudnn_rnn_backprop` has them. Their
+        values are not read, and they may be None.
     output_backprop : [T, B, D*P] or None
-        The gradient of output. It is not read past a sequence's end. None stands for zeros, here
-        and in the next arguments.
+        The gradient of output. It is not read past the end of a sequence. None stands for zeros,
+        here and in the next arguments.
     output_h_backprop, output_c_backprop : [L*D, B, P] and [L*D, B, H] or None
-        The gradients of output_h and output_c; the latter is ignored for GRUs, and a tuple where
+        The gradients of output_h and output_c. For GRUs the second is ignored. It is a tuple where
         output_c is one.
     reserve_space : vector
         The reserve_space of the forward call. It also holds the dropout masks.
     sequence_lengths : [B] integers on the host, optional
-        The length of each sequence in the forward call; T by default. input_backprop is zero past a
-        sequence's end.
+        The length of each sequence in the forward call. T by default. input_backprop is zero past
+        the end of a sequence.
     resets : [T, B] booleans on the host, optional
         The marks of the forward call. [B, T] if time_major is False.
     reverse : bool
-        Whether the one direction of the forward call ran backwards.
+        Whether the layers of the forward call ran backwards.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float
-        The fraction of the values between layers that was zeroed.
+        The fraction of the values between layers that the forward call set to zero.
     cell_clip : float, optional
-        With the value of the forward call, the gradient is the true one. By default, it treats a
-        clipped cell state of an LSTM as if no clipping had happened, as TensorFlow's does.
+        With the value of the forward call the gradient is the true one. By default a clipped cell
+        state of an LSTM counts as not clipped, as in TensorFlow's gradient.
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b of an LSTM, and in their gradients.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        Activation of the gates in the forward call. The slope of a hard sigmoid replaces i*(1-i)
-        and the like: it is 0.2 or 1/6 where the gate is within (0, 1), else 0.
+        The activation of the gates in the forward call. The slope of a hard sigmoid is 0.2 or 1/6
+        where the gate is between 0 and 1, and 0 elsewhere. It replaces i*(1-i) and the like.
     time_major : bool
         If False, input, output_backprop and input_backprop are [B, T, ·], and the states and their
         gradients [B, L*D, ·].
     weight_gradients : {"sum", "examples", "norms", "none"}
-        What is returned of the weights: their gradients; those of each example of the batch, with
-        an axis B in front; for each weight the Euclidean norms [B] of these, of float16 and
-        bfloat16 in float32; or None.
+        What weights_backprop has. "sum" is the gradient of each weight. "examples" is its gradient
+        for each example of the batch, with an axis B in front. "norms" is the Euclidean norm of
+        each of these, [B], in float32 for float16 and bfloat16. "none" is None.
 
     Returns
     -------
     StackedRNNGrads
-        input_backprop, input_h_backprop and input_c_backprop, each with the shape of its input, and
-        weights_backprop, a list like weights, with None where weights has None. input_c_backprop is
-        a scalar zero for GRUs. The gradient of a list of states is a tuple.
+        input_backprop [T, B, I], input_h_backprop [L*D, B, P] and input_c_backprop [L*D, B, H] are
+        the gradients of the arrays. weights_backprop is a list like weights, with None where
+        weights has None. input_c_backprop is a scalar zero for GRUs. The gradient of a list of
+        states is a tuple.
 
     Raises
     ------
     TypeError
-        An argument is not an array, its module, device or dtype differs from input's, an entry of
-        weights is of another kind than the first, or an attribute has a wrong type.
+        An argument is not an array, or its module, device or dtype differs from input's. An entry
+        of weights is of another kind than the first. An attribute has a wrong type.
     ValueError
-        A shape does not fit the others, an attribute is out of range, or reserve_space does not
+        A shape does not fit the others, or an attribute is out of range. reserve_space does not
         have the size that the forward call with these arguments returns.
 
     Examples
