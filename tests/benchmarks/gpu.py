@@ -13,7 +13,8 @@ if a test, a check or a row failed, 2 if there is nothing to run on.
 Four sections, each with a share of the time; what one does not use the next one has, and what no
 time is left for is printed at the end:
 
-tests         python -m pytest -m gpu.
+tests         python -m cupyrnn.device, which keeps the fastest kernels, at a few sizes, and
+              python -m pytest -m gpu, which needs ".[test]".
 recurrence    the time steps of every cell by the loop, by rows (1, 2 and 4 sequences a block; 2 and
               4 lanes a unit), by rows with a part of the matrix in shared memory ("hybrid"), by
               tiles, by each algorithm of cuDNN, through this package and through PyTorch, and by
@@ -236,7 +237,10 @@ class Budget:
 
 
 def run_tests(report: Report, end: float, dry: bool) -> None:
-    """Run the tests that need a GPU."""
+    """Compare all kernels with NumPy, and run the tests that need a GPU in the time left."""
+    seconds = 600.0 if dry else end - time.perf_counter()
+    found = suite.command(seconds / 2, dry=dry)
+    report.check(f"python -m cupyrnn.device: {found.text}", found.problem)
     seconds = 300.0 if dry else end - time.perf_counter()
     found = suite.run(seconds, collect_only=dry)
     report.check(f"pytest -m gpu: {found.text}", found.problem)

@@ -285,6 +285,9 @@ def test_what_became_of_the_tests() -> None:
     assert suite.outcome(several, 1, 9) == ("1 failed, 1 passed", "1 failed, 1 passed; a.py::t")
     broken = suite.outcome("No module named pytest\n", 1, 270)
     assert broken.problem == "no test ran; pytest ended with 1: No module named pytest"
+    collected = "___ ERROR collecting tests/a.py ___\n===== 1 ERROR in 2 s =====\n"
+    broken = suite.outcome(collected, 2, 270)
+    assert broken.problem == "no test ran; pytest ended with 2: ===== 1 ERROR in 2 s ====="
     dry = suite.outcome("a\n5/9 tests collected (4 deselected) in 1.00s\n", 0, 270)
     assert dry == ("not run, as this is no GPU: 5/9 tests collected (4 deselected) in 1.00s", None)
 
@@ -295,6 +298,29 @@ def test_tests_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch, tmp_p
     endless.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(endless))
     assert suite.run(2, collect_only=False) == ("stopped after 2 s: 1 passed", None)
+
+
+def test_tests_that_cannot_be_run_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "NEEDED", ("pytest", "no_such_module"))
+    found = suite.run(2, collect_only=False)
+    assert found == ("not run, needs no_such_module: pip install '.[test]'", None)
+
+
+@pytest.mark.parametrize(
+    ("printed", "status", "expected"),
+    [
+        ("a right\nb right\nkept in x", 0, ("2 lines right", None)),
+        ("a right\nb wrong: rows\nWRONG, b: c\nkept", 1, ("1 lines right", "WRONG, b: c")),
+        ("no GPU", 2, ("0 lines right", "no GPU")),
+        ("a right", None, ("stopped after 2 s: 1 lines right", None)),
+    ],
+)
+def test_what_the_command_found(
+    printed: str, status: int | None, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "_run", lambda *_, **__: (printed, status))
+    for dry in (False, True):
+        assert suite.command(2, dry=dry) == expected
 
 
 def test_the_time_of_the_sections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +366,7 @@ def test_the_tests_are_a_section(
         return suite.Outcome("1 failed", "1 failed; test_z")
 
     monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(suite, "command", lambda *_, **__: suite.Outcome("9 lines right", None))
     page = report.Report(tmp_path / "gpu-x", {"device": "x"})
     gpu.run_tests(page, time.perf_counter() + 100, dry=False)
     gpu.run_tests(page, float("inf"), dry=True)

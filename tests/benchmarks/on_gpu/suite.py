@@ -1,4 +1,4 @@
-"""The tests that need a GPU, run as one program with an end."""
+"""The package's own command for a GPU, and the tests that need one, as programs with an end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ ROOT = Path(__file__).parents[3]
 # What pytest says of a test with -v, alone and of one of several processes; and of all of them with
 # --collect-only.
 _SAID = "PASSED|FAILED|ERROR|SKIPPED|XFAIL"
-_ALONE = re.compile(rf"^(?!\[gw|{_SAID})(\S.*?) ({_SAID})\b", re.MULTILINE)
+_ALONE = re.compile(rf"^(?!\[gw|___|===|{_SAID})(\S.*?) ({_SAID})\b", re.MULTILINE)
 _OF_SEVERAL = re.compile(rf"^\[gw\d+\] \[ *\d+%\] ({_SAID}) (\S.*?) *$", re.MULTILINE)
 _COLLECTED = re.compile(r"^.*\btests? collected\b.*$|^.*/\d+ tests collected.*$", re.MULTILINE)
 # More have no more to do, and each has a part of the device's memory.
 PROCESSES = 8
+# What the tests import beside the package: all of them, or none is collected.
+NEEDED = ("pytest", "hypothesis")
+# What the command is given: sizes at which every kernel is taken.
+SIZES = ("--units", "33,64,128", "--batches", "1,16,63")
+DRY = ("--cells", "lstm", "--dtypes", "float32", "--units", "9", "--batches", "3")
 
 
 class Outcome(NamedTuple):
@@ -30,15 +35,16 @@ class Outcome(NamedTuple):
     problem: str | None
 
 
-def run(seconds: float, *, collect_only: bool) -> Outcome:
-    """Run the tests that need a GPU, and stop them when their time is over."""
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--tb=line"]
-    command += ["--collect-only", "-q"] if collect_only else ["-v"]
-    if not collect_only and importlib.util.find_spec("xdist") is not None:
-        command += ["-n", str(min(PROCESSES, os.cpu_count() or 1))]
+def _run(command: list[str], seconds: float, **variables: str) -> tuple[str, int | None]:
+    """Return what a program prints, and its exit code, None where it was stopped."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **variables},
         )
         try:
             status: int | None = process.wait(timeout=seconds)
@@ -47,7 +53,38 @@ def run(seconds: float, *, collect_only: bool) -> Outcome:
             process.wait()
             status = None
         log.seek(0)
-        return outcome(log.read(), status, seconds)
+        return log.read(), status
+
+
+def command(seconds: float, *, dry: bool) -> Outcome:
+    """Compare all kernels with NumPy by the package's own command, which keeps the fastest."""
+    if dry:
+        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+        given = {"CUPYRNN_CACHE_DIR": "", "PYTHONPATH": path}
+        output, status = _run(["cupyrnn.device", *DRY], seconds, **given)
+    else:
+        output, status = _run(["cupyrnn.device", *SIZES], seconds)
+    lines = output.strip().splitlines() or ["no output"]
+    text = f"{sum(line.endswith(' right') for line in lines)} lines right"
+    wrong = [line for line in lines if line.startswith("WRONG")]
+    if status is None:
+        text = f"stopped after {seconds:.0f} s: {text}"
+    elif status and not wrong:
+        wrong = lines[-1:]
+    return Outcome(text, "; ".join(wrong) or None)
+
+
+def run(seconds: float, *, collect_only: bool) -> Outcome:
+    """Run the tests that need a GPU, and stop them when their time is over."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return Outcome(f"not run, needs {', '.join(missing)}: pip install '.[test]'", None)
+    command = ["pytest", "-m", "gpu", "-p", "no:cacheprovider", "--tb=line"]
+    command += ["--collect-only", "-q"] if collect_only else ["-v"]
+    command += ["--continue-on-collection-errors"]
+    if not collect_only and importlib.util.find_spec("xdist") is not None:
+        command += ["-n", str(min(PROCESSES, os.cpu_count() or 1))]
+    return outcome(*_run(command, seconds), seconds)
 
 
 def outcome(output: str, status: int | None, seconds: float) -> Outcome:
