@@ -152,8 +152,8 @@ def _begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
         name = cupy.cuda.runtime.getDeviceProperties(number)["name"].decode()
     except Exception as error:
         raise ValueError(f"no GPU that CuPy can use: {type(error).__name__}: {error}") from error
-    # Not cuDNN, and strict float32, as NumPy's.
-    os.environ |= {"CUPYRNN_ENGINE": "cupy", "CUPY_TF32": "0"}
+    # Not cuDNN; strict float32; NumPy's values and not Numba's.
+    os.environ |= {"CUPYRNN_ENGINE": "cupy", "CUPY_TF32": "0", "CUPYRNN_NUMBA": "0"}
     path = timed.path_of(number)
     return {"card": name, "path": None if path is None else str(path)}, _answer
 

@@ -15,6 +15,7 @@ import pytest
 
 from cupyrnn.device import cli
 from cupyrnn.kernels import persistent, timed
+from cupyrnn.kernels.timed import Kept, Timed
 from without_a_gpu.cupy_on_host import host
 
 RULE = ["--cells", "lstm", "--dtypes", "float32", "--units", "9", "--batches", "3"]
@@ -133,8 +134,17 @@ def test_a_kernel_that_ends_the_process(run: Any, capsys: pytest.CaptureFixture[
     assert kept.refused["lstm_forward float32"] == found
     status, kept, _ = run(answers(times=(None, "gave no answer within 300 s")))
     assert status == 1
-    assert [*kept.refused["lstm_forward float32"]] == ["rows", "loop"]
+    assert [*kept.refused["lstm_forward float32"]] == ["rows"]
+    assert [*kept.refused["lstm_backward float32"]] == ["loop"]
     assert kept.fastest["lstm_forward float32"] == [(9, 3, "loop")]
+
+
+def test_every_size_in_between_is_near_one_that_is_timed() -> None:
+    for sizes, name in ((cli.UNITS, "H"), (cli.BATCHES, "B")):
+        for size in range(sizes[0], 2 * sizes[-1] + 1):
+            given = [Timed(**{"H": 9, "B": 9, name: n}, way="rows") for n in sizes]
+            near = Kept(Path(), {"a": given}, {}).nearest("a", **{"H": 9, "B": 9, name: size})
+            assert near is not None, (name, size)
 
 
 def test_nothing_is_kept_where_nothing_is_to_be(
