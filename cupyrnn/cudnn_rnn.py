@@ -428,7 +428,7 @@ def cudnn_rnn_engine(
     Parameters
     ----------
     input : [T, B, I]
-        The sequences. No values of arrays are read, here or below.
+        The sequences. Of this and the next three arrays only shape, dtype and device count.
     input_h : [L*D, B, P]
         h before the first step.
     input_c : [L*D, B, H] or None
