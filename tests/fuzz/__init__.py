@@ -41,7 +41,8 @@ from cupyrnn import raw_ops
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     n: getattr(cupyrnn, n)
     for n in cupyrnn.__all__
-    if inspect.isfunction(getattr(cupyrnn, n)) and n != "vjp"  # it is among the surroundings
+    # vjp is among the surroundings, and forget_kernels takes nothing.
+    if inspect.isfunction(getattr(cupyrnn, n)) and n not in ("vjp", "forget_kernels")
 } | {n: getattr(raw_ops, n) for n in raw_ops.__all__}
 
 # The axes of arrays by the names of arguments and results. S is T, B for a sequence and B for one
