@@ -51,28 +51,26 @@ def line_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
     return np.array(gate or (0, 0), dtype)
 
 
-_READY = 0x0001 | 0x0100  # NumPy's flags of C order and of aligned numbers
-
-
-def oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, bool, int]:
+def _oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, tuple[bool, int]]:
     """Return a matrix, whether it is transposed in memory, and the bytes from row to row there."""
-    if w.dtype is dtype and w.flags.num & _READY == _READY:
-        return w, False, w.strides[0]
     if w.dtype == dtype and w.flags.aligned:
         rows, columns = w.strides
         if (columns == w.itemsize or w.shape[1] == 1) and rows >= 0:
-            return w, False, rows
+            return w, (False, rows)
         if (rows == w.itemsize or w.shape[0] == 1) and columns >= 0:
-            return w, True, columns
+            return w, (True, columns)
     copy = np.ascontiguousarray(w, dtype)
-    return copy, False, copy.strides[0]
+    return copy, (False, copy.strides[0])
 
 
-def c_ordered(a: Array, dtype: np.dtype[Any]) -> Array:
-    """Return an array in C order, aligned and of this dtype."""
-    if a.dtype is dtype and a.flags.num & _READY == _READY:
-        return a
-    return np.require(a, dtype, ("C", "A"))
+def c_ordered(arrays: Sequence[Array | None], dtype: np.dtype[Any]) -> list[Any]:
+    """Return arrays in C order, aligned and of this dtype."""
+    return [
+        a
+        if a is None or (a.dtype is dtype and (flags := a.flags).c_contiguous and flags.aligned)
+        else np.require(a, dtype, ("C", "A"))
+        for a in arrays
+    ]
 
 
 class Back(NamedTuple):
@@ -218,11 +216,12 @@ def orientations(
     found: list[Array | None] = []
     layout: list[tuple[bool, int] | None] = []
     for w in matrices:
-        if w is None:
-            found.append(None)
-            layout.append(None)
-        else:
-            a, transposed, stride = oriented(w, dtype)
-            found.append(a)
-            layout.append((transposed, stride))
+        lies = None
+        if w is not None:
+            if w.dtype is dtype and (flags := w.flags).c_contiguous and flags.aligned:
+                lies = False, w.strides[0]
+            else:
+                w, lies = _oriented(w, dtype)
+        found.append(w)
+        layout.append(lies)
     return found, tuple(layout)

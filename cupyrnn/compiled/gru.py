@@ -87,7 +87,7 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
 def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
     """Return the spec of a cell and its arrays: numbers, b_ru and b_c."""
     numbers = line_of(cell.gate, dtype)
-    biases = [numbers if b is None else c_ordered(b, dtype) for b in (cell.b_ru, cell.b_c)]
+    biases = [numbers if b is None else b for b in c_ordered((cell.b_ru, cell.b_c), dtype)]
     return _spec(cell.gate is not None, H, dtype), [numbers, *biases]
 
 
@@ -108,7 +108,7 @@ def cell_forward(char: str) -> Any:
         (B, I), H, (w_ru, w_c, *biases) = x.shape, h_prev.shape[1], weights
         # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
         saved = [*np.empty((3, B, H), char), np.empty((B, H), char)]
-        vectors = [line_of(gate, dtype), *(c_ordered(b, dtype) for b in biases)]
+        vectors = [line_of(gate, dtype), *c_ordered(biases, dtype)]
         matrices = w_ru[:I], w_c[:I], w_ru[I:], w_c[I:]
         single.forward(_spec(gate is not None, H, dtype), x, (h_prev,), matrices, vectors, saved)
         return saved
@@ -128,11 +128,10 @@ def cell_grad(char: str) -> Any:
         (B, H), (w_ru, w_c, *_) = h_prev.shape, weights
         I, carried = len(w_c) - H, [d_h.copy(order="C")]
         deltas, d_x = [np.empty((B, 2 * H), char), np.empty((B, H), char)], np.empty((B, I), char)
-        matrices = (w_ru[:I], 0, 0), (w_c[:I], 1, 0), (w_ru[I:], 0, 0), (w_c[I:], 1, 0)
-        step = single.Gradient(saved, (h_prev,), carried, deltas, x=d_x)
-        single.backward(
-            _spec(gate is not None, H, dtype), step, matrices, [line_of(gate, dtype)] * 3
-        )
+        matrices, places = (w_ru[:I], w_c[:I], w_ru[I:], w_c[I:]), ((0, 0), (1, 0)) * 2
+        step = saved, (h_prev,), carried, deltas, None, d_x
+        spec, vectors = _spec(gate is not None, H, dtype), [line_of(gate, dtype)] * 3
+        single.backward(spec, step, matrices, places, vectors)
         return [d_x, *carried, *deltas[::-1]]
 
     return grad if takes(None, dtype, "backward_step") else None

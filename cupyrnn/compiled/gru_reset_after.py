@@ -71,16 +71,16 @@ def gru_reset_after_step_back(tid: int, n: int, one: Any, address: int) -> None:
 @functools.lru_cache(maxsize=64)
 def _spec(hard: bool, hc_last: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     starts, of_h = [0, H, 2 * H], [2 * H, 0, H] if hc_last else [0, H, 2 * H]
-    layout = Layout(
-        [starts], [of_h], [APART], [*((1, start) for start in starts), (2, 0)],
-        [[(1, 0, 0), (0, 0, H), (0, 1, 2 * H), (0, 2, 3 * H)]],
-    )  # fmt: skip
+    sums = [[(1, 0, 0), (0, 0, H), (0, 1, 2 * H), (0, 2, 3 * H)]]
+    if hc_last:  # which has deltas for each matrix
+        sums = [[(k, n, c) for n, c in enumerate(of)] for k, of in enumerate((starts, of_h))]
+    layout = Layout([starts], [of_h], [APART], [*((1, start) for start in starts), (2, 0)], sums)
     return Spec(FORMULAS, _LOOPS, layout, H, dtype, int(hard))
 
 
 def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
     """Return the spec of a cell and its arrays: numbers, b and b_hc."""
-    arrays = [line_of(cell.gate, dtype), c_ordered(cell.b, dtype), c_ordered(cell.b_hc, dtype)]
+    arrays = [line_of(cell.gate, dtype), *c_ordered((cell.b, cell.b_hc), dtype)]
     return _spec(cell.gate is not None, cell.hc_last, H, dtype), arrays
 
 

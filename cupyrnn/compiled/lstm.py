@@ -125,7 +125,7 @@ def _described(
     """Return the spec of a cell and its arrays: numbers, b, wci, wcf and wco."""
     peephole, dtype = peephole or (None, None, None), numbers.dtype
     variant = PEEPHOLE * (peephole[0] is not None) | HARD * hard
-    vectors = [numbers if a is None else c_ordered(a, dtype) for a in (b, *peephole)]
+    vectors = [numbers if a is None else a for a in c_ordered((b, *peephole), dtype)]
     return _spec(tuple(columns), variant, H, dtype), [numbers, *vectors]
 
 
@@ -181,8 +181,8 @@ def cell_grad(char: str) -> Any:
         numbers, peephole = _numbers(clip, gate, dtype), call.peephole
         spec, vectors = _described(None, columns, peephole, numbers, gate is not None, H)
         sums = None if peephole[0] is None else totals
-        step = single.Gradient(saved, (None, cs_prev), carried, [dz], sums)
-        single.backward(spec, step, (), vectors)
+        step = saved, (None, cs_prev), carried, [dz], sums, None
+        single.backward(spec, step, (), (), vectors)
         return [carried[1], dz, *totals]
 
     return grad if takes(None, dtype, "backward_step") else None

@@ -67,7 +67,7 @@ def _spec(relu: bool, H: int, dtype: np.dtype[Any]) -> Spec:
 
 def _spec_of(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
     """Return the spec of a cell and its arrays: b."""
-    return _spec(cell.relu, H, dtype), [c_ordered(cell.b, dtype)]
+    return _spec(cell.relu, H, dtype), c_ordered([cell.b], dtype)
 
 
 _LOOPS = Loops(simple_rnn_forward, simple_rnn_backward, simple_rnn_step, simple_rnn_step_back)

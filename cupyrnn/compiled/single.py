@@ -25,7 +25,6 @@ from .simd import SUMMED_ROWS, VECTOR_BYTES, VECTORS, part, read_fields, size_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from ..cells.contract import BackwardStep
     from .plan import Spec
 
 # Multiplications from which on a step is worth a second thread.
@@ -153,20 +152,23 @@ class _Sizes(NamedTuple):
     saved: int  # how many arrays are the cell's Saved, and its vectors
     vectors: int
     weights: tuple[tuple[bool, int] | None, ...]  # how they lie
-    # Backwards of each matrix the number of its deltas, the first column, the bytes from row to
-    # row; none forward.
-    deltas: tuple[tuple[int, int, int], ...] = ()
+    # Backwards of each matrix the number of its deltas and the first column, and of each of the
+    # deltas the bytes from row to row; none forward.
+    places: tuple[tuple[int, int], ...] = ()
+    deltas: tuple[int, ...] = ()
     wants_x: bool = False
     totals: int = 0
 
 
 class _LaidOut(NamedTuple):
-    """The words of a step but for addresses, which words have these, and its memory."""
+    """The words of a step but for addresses, which words have these, its memory and its loop."""
 
     block: Array
     relocations: Array
     bytes: int
-    work: int  # in multiplications, of what threads can share
+    threads: int  # which it is worth at most
+    loop: Any
+    double: bool
 
 
 class _Layout:
@@ -261,8 +263,8 @@ class _Layout:
         """Return the products backwards, and where z and zh are, with the bytes from row to row."""
         sizes, size, columns = self._sizes, self._size, self._columns
         first = self._first + len(sizes.weights)
-        deltas = [(At(first + n, start * size), row) for n, start, row in sizes.deltas]
-        deltas += deltas[:1] * (len(columns) - len(deltas))
+        places = sizes.places or ((0, 0),) * len(columns)
+        deltas = [(At(first + n, start * size), sizes.deltas[n]) for n, start in places]
         work, dh = (self._take(sizes.B * self._spec.H * size), self._spec.H * size), At(_DH)
         through, products = (dh, sizes.P * size), []
 
@@ -284,25 +286,25 @@ class _Layout:
 
 
 @functools.lru_cache(maxsize=256)
-def _laid_out(spec: Spec, sizes: _Sizes) -> _LaidOut:
-    layout, work = _Layout(spec, sizes), 0
-    if not sizes.deltas:
+def _laid_out(spec: Spec, *given: Any) -> _LaidOut:
+    sizes, char = _Sizes(*given), spec.dtype.char
+    layout, back, work = _Layout(spec, sizes), bool(sizes.deltas), 0
+    if not back:
         work = sum(sizes.B * p.K * p.gates * p.H for p in layout.products)
-    return _LaidOut(*words_of(layout.words), layout.bytes, work)
+    most = panels_of(spec.H, spec.dtype.itemsize) if work > _LEAST_WORK else 1
+    loop = compiled(spec.loops[2 + back], char)
+    return _LaidOut(*words_of(layout.words), layout.bytes, most, loop, char == "d")
 
 
-def _run(spec: Spec, sizes: _Sizes, arrays: Sequence[Array | None]) -> None:
-    """Compute a step by as many threads as it is worth; arrays in C order, as in `_MEMORY`, ...."""
-    laid, char = _laid_out(spec, sizes), spec.dtype.char
-    loop = compiled(spec.loops[2 + bool(sizes.deltas)], char).address
-    most = threads.most() if laid.work > _LEAST_WORK else 1
+def _run(laid: _LaidOut, *arrays: Array | None) -> None:
+    """Compute a step by as many threads as it is worth; arrays in C order, as in `_X`, ...."""
+    n = min(threads.most(), laid.threads) if laid.threads > 1 else 1
     while True:
-        n = min(most, panels_of(spec.H, spec.dtype.itemsize))
         memory, block = np.empty(laid.bytes + n * PRODUCT_BYTES, np.uint8), laid.block.copy()
         argument = relocated(block, laid.relocations, (memory, block, *arrays))
-        if threads.run(n, loop, char == "d", argument):
+        if threads.run(n, laid.loop.address, laid.double, argument):
             return
-        most = 1
+        n = 1
 
 
 def forward(
@@ -310,33 +312,18 @@ def forward(
     saved: Sequence[Array],
 ) -> None:  # fmt: skip
     """One step of a cell with all its products; `saved` is written."""
-    dtype = spec.dtype
-    h_prev, c_prev = (
-        c_ordered(first[0], dtype),
-        c_ordered(first[1], dtype) if len(first) > 1 else None,
-    )
-    matrices, lie = orientations(weights, dtype)
-    B, I = x.shape
-    sizes = _Sizes(B, I, h_prev.shape[1], len(saved), len(vectors), lie)
-    arrays = c_ordered(x, dtype), h_prev, c_prev, None, None, None, *saved, *vectors, *matrices
-    _run(spec, sizes, arrays)
-
-
-class Gradient(NamedTuple):
-    """One step backwards: see `BackwardStep` of the contract."""
-
-    saved: Any
-    before: Any
-    carried: Any
-    deltas: Sequence[Array]
-    totals: Any = None
-    x: Any = None
+    (B, I), P = x.shape, first[0].shape[1]
+    matrices, lie = orientations(weights, spec.dtype)
+    x, h_prev, c_prev, *_ = c_ordered((x, *first, None), spec.dtype)
+    laid = _laid_out(spec, B, I, P, len(saved), len(vectors), lie)
+    _run(laid, x, h_prev, c_prev, None, None, None, *saved, *vectors, *matrices)
 
 
 def backward(
     spec: Spec,
-    step: Gradient | BackwardStep,
-    weights: Sequence[tuple[Array, int, int]],
+    step: tuple[Any, ...],
+    weights: Sequence[Array | None],
+    places: tuple[tuple[int, int], ...],
     vectors: Sequence[Array],
 ) -> None:
     """
@@ -344,24 +331,21 @@ def backward(
 
     Parameters
     ----------
-    weights
-        Each with the number of its deltas and their first column; none where the gradient ends at
-        the deltas.
+    step
+        What a `BackwardStep` has.
+    weights, places
+        Each matrix with the number of its deltas and their first column; none where the gradient
+        ends at the deltas.
     """
-    dtype, carried, deltas, x = spec.dtype, step.carried, step.deltas, step.x
-    saved = [vectors[0] if a is None else c_ordered(a, dtype) for a in step.saved]
-    saved = saved[: len(spec.formulas.saved)]
-    before = [None if s is None else c_ordered(s, dtype) for s in step.before]
-    matrices, lie = orientations([w for w, *_ in weights], dtype)
-    places = [(n, start) for _, n, start in weights] or [(0, 0)]
-    B, P = carried[0].shape
-    sizes = _Sizes(
-        B, 0 if x is None else x.shape[1], P, len(saved), len(vectors), lie,
-        tuple((n, start, deltas[n].strides[0]) for n, start in places), x is not None,
-        0 if step.totals is None else len(step.totals),
-    )  # fmt: skip
-    h_prev, c_prev = (*before, None)[:2]
-    dh, dc = (*carried, None)[:2]
-    _run(
-        spec, sizes, (x, h_prev, c_prev, dh, dc, step.totals, *saved, *vectors, *matrices, *deltas)
+    (given, before, carried, deltas, totals, x), dtype = step, spec.dtype
+    matrices, lie = orientations(weights, dtype)
+    h_prev, c_prev, *saved = c_ordered(
+        (*before, None)[:2] + given[: len(spec.formulas.saved)], dtype
     )
+    dh, dc = (*carried, None)[:2]
+    (B, P), I = dh.shape, 0 if x is None else x.shape[1]
+    laid = _laid_out(
+        spec, B, I, P, len(saved), len(vectors), lie, places, tuple([d.strides[0] for d in deltas]),
+        x is not None, 0 if totals is None else len(totals),
+    )  # fmt: skip
+    _run(laid, x, h_prev, c_prev, dh, dc, totals, *saved, *vectors, *matrices, *deltas)

@@ -227,8 +227,8 @@ def _run(job: int, serve: int, n: int, loop: int, double: int, argument: int) ->
 
 
 @functools.cache
-def _compiled(function: Callable[..., Any], arguments: int, result: Any) -> Callable[..., Any]:
-    return compiled_function(function, result(*[_int64] * arguments), OPTIONS)
+def _compiled(function: Callable[..., Any], result: str, arguments: int) -> Callable[..., Any]:
+    return compiled_function(function, getattr(types, result)(*[_int64] * arguments), OPTIONS)
 
 
 @functools.cache
@@ -284,7 +284,7 @@ def size() -> int:
 def wake(n: int) -> None:
     """Wake those that will compute a call with this one; they go to sleep again if none comes."""
     if n > 1:
-        _compiled(_tell, 2, types.void)(_job, n)
+        _compiled(_tell, "void", 2)(_job, n)
 
 
 def run(n: int, loop: int, double: bool, argument: int) -> bool:
@@ -294,5 +294,5 @@ def run(n: int, loop: int, double: bool, argument: int) -> bool:
     Returns whether it did: for n > 1 the threads may be another call's, or the system has no more.
     """
     serve = _serving() if n > 1 else 0
-    done: bool = _compiled(_run, 6, types.boolean)(_job, serve, n, loop, double, argument)
+    done: bool = _compiled(_run, "boolean", 6)(_job, serve, n, loop, double, argument)
     return done

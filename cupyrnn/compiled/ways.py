@@ -72,9 +72,10 @@ def ways(
     def backward_step(cell: Any, step: BackwardStep) -> None:
         """One step backwards."""
         spec, vectors = spec_of(cell, step.saved[0].shape[1], step.carried.h.dtype)
-        weights = [(w.w, w.delta, w.columns.start or 0) for w in (*cell.inputs, *cell.recurrent)]
+        weights = (*cell.inputs, *cell.recurrent)
+        places = tuple([(w.delta, w.columns.start or 0) for w in weights])
         if len(cell.recurrent) > 1 and spec.projects:
             step.deltas[-1][...] = step.carried.h
-        single.backward(spec, step, weights, vectors)
+        single.backward(spec, step, [w.w for w in weights], places, vectors)
 
     return Ways(takes, layer_call, forward_layer, backward_layer, forward_step, backward_step)

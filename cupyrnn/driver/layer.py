@@ -66,6 +66,7 @@ def implementation(
     direction: str,
     *,
     single: bool = False,
+    whole: bool = False,
 ) -> Implementation:
     """
     Return what computes so many rows: the one choice between NumPy, Numba and CUDA.
@@ -78,21 +79,23 @@ def implementation(
         "forward" or "backward".
     single
         Whether the rows are those of one step.
+    whole
+        Whether all that the rows take may be one call.
     """
     kind, compute = type(cell), compute_dtype(dtype)
     if xp is not np:
         return Implementation(page_of(kind, "kernels"), "steps")
     compiled = _compiled(kind) if compute.char in "fd" else None
+    if compiled is not None and whole and rows and cell.widths[0]:
+        way = f"{direction}_layer"
+        if _pays(cell, rows, direction, single) and compiled.takes(cell, compute, way):
+            return Implementation(compiled, "layer")
     if single and rows and compute.kind == "f" and _has_matrices(cell, direction):
         way = f"{direction}_step"
         if compiled is not None and compiled.takes(cell, compute, way):
             return Implementation(compiled, "step")
         if hasattr(numpys := page_of(kind, "cells"), way):
             return Implementation(numpys, "step")
-    elif compiled is not None and rows and cell.widths[0] and not single:
-        way = f"{direction}_layer"
-        if _pays(cell, rows, direction) and compiled.takes(cell, compute, way):
-            return Implementation(compiled, "layer")
     return Implementation(page_of(kind, "cells"), "steps")
 
 
@@ -119,13 +122,19 @@ def _has_matrices(cell: Cell, direction: str) -> bool:
     return direction == "backward" or cell.inputs[0].w is not None
 
 
-def _pays(cell: Cell, rows: int, direction: str) -> bool:
+def _pays(cell: Cell, rows: int, direction: str, single: bool) -> bool:
     """Return whether so many rows are worth a layer in one call."""
-    if rows >= _LEAST_ROWS_OF_LAYER[direction]:
+    most = _MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES
+    if single:  # which has a way of its own, fast with matrices in C order
+        w, few = cell.inputs[0].w, direction == "forward" and rows < _FEW_ROWS_OF_LAYER
+        most = _SMALL_MATRICES if few else 2 * _SMALL_MATRICES
+        if w is not None and w.flags.c_contiguous:
+            most = 0 if direction == "forward" else _SMALL_MATRICES
+    elif rows >= _LEAST_ROWS_OF_LAYER[direction]:
         return True
     weights = (*cell.inputs, *cell.recurrent)
     size: int = sum(w.w.size for w in weights if w.w is not None)
-    return size <= (_MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES)
+    return size <= most
 
 
 @functools.cache
@@ -196,12 +205,15 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
         The states after the last step of each sequence, in the dtype of the computation.
     """
     x, first, packing, saved = layer
-    if packing.single:
-        return forward_step(xp, cell, x, first, type(saved)._make([_flat(a) for a in saved]))
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "forward")
+    recurrence, kind = implementation(
+        xp, cell, len(x), x.dtype, "forward", single=packing.single, whole=True
+    )
     if kind == "layer":
         return _forward_whole(recurrence, cell, layer, compute)
+    if packing.single:
+        saved = type(saved)._make([_flat(a) for a in saved])
+        return forward_step(xp, cell, x, first, saved, Implementation(recurrence, kind))
     w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
@@ -328,11 +340,18 @@ def _backward_whole(
                 total += part
 
 
-def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
+def forward_step(
+    xp: ModuleType,
+    cell: Cell,
+    x: Array,
+    first: Any,
+    saved: Any,
+    chosen: Implementation | None = None,
+) -> Any:
     """Do what `forward` does for one step: x[B, K], saved [B, ·] each, without rows and runs."""
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     x, B, xw = cast(x, operand), len(x), []
-    recurrence, kind = implementation(xp, cell, B, compute, "forward", single=True)
+    recurrence, kind = chosen or implementation(xp, cell, B, compute, "forward", single=True)
     if kind == "step":
         return _forward_step(recurrence, cell, x, first, saved)
     for weight in cell.inputs:
@@ -400,17 +419,19 @@ def backward(
         Written.
     """
     x, first, packing, saved = layer
-    if packing.single:
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    recurrence, kind = implementation(
+        xp, cell, len(x), x.dtype, "backward", single=packing.single, whole=True
+    )
+    if packing.single and kind != "layer":
         step = SavedStep(type(saved)._make([_flat(a) for a in saved]), first)
         cotangents = each(cotangents, _flat)
         backward_step(xp, cell, x, step, cotangents, carried, grads)
         return
-    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     blocks = packing.blocks()
     kept = grads.weight_gradients in ("examples", "norms")
     if grads.weight_gradients == "none":
         grads = grads._replace(weights=[None] * (len(cell.inputs) + len(cell.recurrent)))
-    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "backward")
     if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
         cotangents = cotangents._make(
             [cotangents.h, *(g if g is None or g.any() else None for g in cotangents[1:])]

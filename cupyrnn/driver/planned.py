@@ -81,7 +81,7 @@ def fits(leaves: Leaves) -> bool:
         not rows.reorders
         and leaves.every is None
         and not sizes.drops(leaves.net)
-        and 1 < rows.steps <= _MOST_STEPS
+        and 0 < rows.steps <= _MOST_STEPS
         and 0 < rows.rows <= most
     )
 
@@ -280,7 +280,10 @@ class _Calls:
         self._orders = [_F if order_of(a) == "F" else _C for a in self._weights]
         self._made = layers.made(self._weights)
         self._cells = layers.cells(self._weights, self._made)
-        found = [_layer.implementation(np, c, N, x.dtype, direction) for c in self._cells]
+        options = {"single": layers.rows.steps == 1, "whole": True}
+        found = [
+            _layer.implementation(np, c, N, x.dtype, direction, **options) for c in self._cells
+        ]
         if not all(kind == "layer" and hasattr(module, "layer_call") for module, kind in found):
             raise LookupError
         self._modules = [module for module, _ in found]
@@ -530,6 +533,6 @@ def backward(
 def _rows_of(x: Array, first: Any) -> Rows:
     """Return the rows of a layer that can be laid out."""
     T, B, I = x.shape
-    if not 1 < T <= _MOST_STEPS or B * I * first.h.size == 0:
+    if not 0 < T <= _MOST_STEPS or B * I * first.h.size == 0:
         raise LookupError
     return Rows(np, T, B)

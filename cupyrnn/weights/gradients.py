@@ -11,12 +11,15 @@ import numpy as np
 from .._arrays import cast, check_choice, compute_dtype
 from ..arithmetic.norms import norm_of_rows, together
 from ..cells.contract import Form, Gradients, each
+from .block_forms import GRUForm, LSTMForm
 
 if TYPE_CHECKING:
     from .._arrays import Array
 
 WeightGradients: TypeAlias = Literal["sum", "examples", "norms", "none"]
 _WAYS = ("sum", "examples", "norms", "none")
+# What returns views that can be written as they lie. Any other's are looked at in every call.
+_IN_ORDER = (LSTMForm.gradients, GRUForm.gradients)
 
 
 def check_weight_gradients(op: str, weight_gradients: str) -> str:
@@ -80,10 +83,12 @@ class OfWeights:
         self._memory = weights._make(
             [a if a is None or name in form.apart else memory(a) for name, a in named]
         )
-        self._made = form.gradients(xp, self._memory)
-        self._check()
+        self._made = made = form.gradients(xp, self._memory)
         self._moved: list[tuple[Array, Array]] = []
-        self.written = self._in_order(self._made)._replace(weight_gradients=by)
+        if type(form).gradients not in _IN_ORDER:
+            self._check()
+            made = self._in_order(made)
+        self.written = made._replace(weight_gradients=by)
         if by == "norms":
             self._norms = [[xp.zeros(B, compute)] for _ in weights]
             # To which of the weights each of a cell's matrices belongs, of which it is a view.

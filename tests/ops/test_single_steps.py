@@ -123,7 +123,7 @@ def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("room", ["cells", "compiled"])
+@pytest.mark.parametrize("room", ["cells", "compiled", "layers"])
 def test_one_step_is_that_of_the_loops(
     room: str,
     way: str,
@@ -132,8 +132,10 @@ def test_one_step_is_that_of_the_loops(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    if room == "compiled":
+    if room != "cells":
         request.getfixturevalue("compiled_loops")
+    if room == "layers":
+        monkeypatch.setattr(layer, "_pays", lambda *_: True)
     found = []
     layouts = ["C", "F", "strided"]
     attributes = ATTRIBUTES if dtype == "float64" else ATTRIBUTES[:2]
@@ -142,6 +144,8 @@ def test_one_step_is_that_of_the_loops(
         monkeypatch.setattr(layer, "_compiled", lambda _: None)
     for case in cases:
         found.append(WAYS[way](*case))
+        for a, b in zip(found[-1], WAYS[way](*case), strict=True):  # laid out, it is the same call
+            assert a.tobytes() == b.tobytes()
     _have_loops_over_time(monkeypatch)
     for case, numbers in zip(cases, found, strict=True):
         for a, b in zip(numbers, WAYS[way](*case), strict=True):
