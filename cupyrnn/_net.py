@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from ._arrays import (
     type_shown,
     unless_zero,
 )
-from ._typing import cached_property
+from ._typing import NamedTuple, cached_property
 from .arithmetic.dual import real_dtype
 from .arithmetic.norms import norm_of_rows, together
 from .cells.contract import Form, Gradients, States, Weight, each

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from ._typing import NamedTuple
 from .cells.gru import GRUOutputs
 from .cells.lstm import LSTMOutputs
 from .cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop

@@ -18,21 +18,36 @@ none for arrays of two dtypes, which NumPy's own types tell apart worse than Num
 
 from __future__ import annotations
 
+import collections
 import sys
 import typing
 from typing import TYPE_CHECKING, Any, Generic
 
-if TYPE_CHECKING or sys.version_info >= (3, 11):
+if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
 else:
 
-    class _NamedTuple:
-        """Python 3.10 has no NamedTuple that is generic: there it is one that is not."""
+    class _Named(type):
+        """
+        What makes the classes of named tuples, in a third of the time of typing's.
 
-        def __mro_entries__(self, bases: Any) -> Any:
-            return typing.NamedTuple.__mro_entries__((typing.NamedTuple,))
+        That compiles the annotation of every field. A class may be generic in Python 3.10, too: it
+        is subscripted as every tuple is.
+        """
 
-    NamedTuple = _NamedTuple()
+        def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
+            fields = namespace.get("__annotations__", {})
+            defaults = [namespace[field] for field in fields if field in namespace]
+            made = collections.namedtuple(
+                name, fields, defaults=defaults, module=namespace["__module__"]
+            )
+            made.__annotations__ = made.__new__.__annotations__ = fields
+            for key, value in namespace.items():
+                if key not in fields and key not in ("__annotations__", "__module__"):
+                    setattr(made, key, value)
+            return made
+
+    NamedTuple = type.__new__(_Named, "NamedTuple", (), {})
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
     from functools import cached_property as cached_property

@@ -8,7 +8,7 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ._arrays import (
     on_device,
     signature,
 )
-from ._typing import GRUCellGrads, GRUGrads
+from ._typing import GRUCellGrads, GRUGrads, NamedTuple
 from .arithmetic.gates import check_gate
 from .cells.contract import States
 from .cells.gru import GRU, GRUOutputs

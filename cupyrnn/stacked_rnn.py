@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
-from typing import NamedTuple as PlainTuple
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from ._arrays import (
     unless_zero,
 )
 from ._net import Run, RunArguments, check_run, check_sequences, check_shapes, fingerprint
-from ._typing import StackedRNNGrads, StackedRNNOutputs
+from ._typing import NamedTuple, StackedRNNGrads, StackedRNNOutputs
 from .cells.contract import Attributes
 from .derivatives.traced import traceable
 from .driver import planned
@@ -55,7 +54,7 @@ _KINDS = frozenset({BlockLSTMParams, PeepholeLSTMParams, BlockGRUParams})
 _KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
 
 
-class _Layers(PlainTuple):
+class _Layers(NamedTuple):
     """The sizes of a net."""
 
     L: int
@@ -63,7 +62,7 @@ class _Layers(PlainTuple):
     widths: tuple[tuple[int, int], ...]  # H and P of each layer
 
 
-class _Call(PlainTuple):
+class _Call(NamedTuple):
     """A call after its checks."""
 
     run: Run

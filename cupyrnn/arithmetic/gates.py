@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from .._arrays import check_choice
+from .._typing import NamedTuple
 from .dual import arithmetic_of
 
 if TYPE_CHECKING:

@@ -22,10 +22,11 @@ saved values only::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._typing import NamedTuple
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import gate_of, slope_of, unity_of
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight

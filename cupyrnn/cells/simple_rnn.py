@@ -10,10 +10,11 @@ CudnnRNN's rnn_tanh and rnn_relu.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._typing import NamedTuple
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import unity_of
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight

@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._arrays import cast, compute_dtype, operand_dtype
+from .._typing import NamedTuple
 from ..arithmetic.norms import largest, norm_of, together
 from ..cells.contract import each
 from .products import add_column_sums, wanted

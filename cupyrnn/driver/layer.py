@@ -15,11 +15,12 @@ import itertools
 import os
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._arrays import cast, compute_dtype, operand_dtype
+from .._typing import NamedTuple
 from ..arithmetic.scratch import CHUNK, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, Gradients, each
 from . import by_example

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .._typing import cached_property
+from .._typing import NamedTuple, cached_property
 from .products import block_rows
 
 if TYPE_CHECKING:

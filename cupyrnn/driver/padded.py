@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from .._arrays import (
     compute_dtype,
     contiguous,
 )
+from .._typing import NamedTuple
 from ..cells.contract import Gradients, columns_of, each
 from . import layer as _layer
 from . import recompute

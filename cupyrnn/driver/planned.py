@@ -12,10 +12,11 @@ Symbols: T time steps, B batch, N = T*B, I input size, H hidden size, L layers, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._typing import NamedTuple
 from ..cells.contract import Gradients, each
 from . import layer as _layer
 from .packing import Rows

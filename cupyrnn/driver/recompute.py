@@ -11,11 +11,12 @@ memory for one piece at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._arrays import compute_dtype
+from .._typing import NamedTuple
 from ..cells.contract import each
 from . import layer as _layer
 from .layer import Layer, implementation

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .._typing import NamedTuple
 from ..cells.contract import columns_of
 from . import recompute
 from .recompute import Kept

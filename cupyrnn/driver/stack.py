@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .._arrays import cast, cast_all, compute_dtype, contiguous
+from .._typing import NamedTuple
 from ..cells.contract import columns_of, each
 from . import layer as _layer
 from . import recompute

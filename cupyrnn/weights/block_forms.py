@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from .._arrays import (
     shown,
     signature,
 )
+from .._typing import NamedTuple
 from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import check_gate
 from ..cells.contract import Attributes, Form, Gradients, States, Weight

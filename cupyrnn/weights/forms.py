@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from .._arrays import (
     shown,
     type_shown,
 )
+from .._typing import NamedTuple
 from .block_forms import GRU_FORM, LSTM_FORM
 from .params import GATES
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._arrays import array_kind, check_bool, check_integer, on_device, shown, type_shown
+from .._typing import NamedTuple
 from ..arithmetic.gates import check_gate
 from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params, checked_layout
 
