@@ -39,7 +39,7 @@ class RecurrenceKernels(NamedTuple):
     ----------
     forward, backward : KernelChoice
         What takes the steps of the op and of its gradient: ``kernel`` is "loop", a product and
-        a kernel in every step, or "rows", "hybrid" or "tiles", one launch for all steps;
+        a kernel in every step, or "rows", "hybrid", "tiles" or "grid", one launch for all steps;
         ``sequences`` is how many sequences a block of that launch takes, and 0 for "loop";
         ``reason`` says why, and where that is kept.
     """
@@ -66,9 +66,10 @@ def recurrence_kernels(
     wherever the recurrent matrix fits into the registers of a block, or into its registers and its
     shared memory, which the result calls "hybrid", and the loop elsewhere; "tiles" does so by
     tensor cores, for float16 and bfloat16, the LSTM and the GRU of `cudnn_rnn` and H up to 128, on
-    GPUs of architecture sm_80 and later; "loop" takes the loop; "auto", the default, takes what
-    ``python -m cupyrnn.device`` found to be the fastest on this GPU, of the kernels that had the
-    values of NumPy there, and the loop where nothing was timed.
+    GPUs of architecture sm_80 and later; "grid" spreads the matrix over many blocks, which wait for
+    each other in every step, where all of them can run at once; "loop" takes the loop; "auto", the
+    default, takes what ``python -m cupyrnn.device`` found to be the fastest on this GPU, of the
+    kernels that had the values of NumPy there, and the loop where nothing was timed.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from .apart import Apart
 from .problems import CELLS as CELLS_IN_TURN
 from .problems import DTYPES, Problem, dtype_of
 
-UNITS, BATCHES, STEPS = (9, 16, 33, 64, 95, 128, 250), (1, 3, 9, 33, 128, 500), 24
+UNITS, BATCHES, STEPS = (9, 16, 33, 64, 95, 128, 250, 500), (1, 3, 9, 33, 128, 500), 24
 SECONDS = 300.0  # that an answer may take, in which kernels are compiled
 # What is faster by less than this is left to the loop, which can do everything.
 LEAST_GAIN = 1.03

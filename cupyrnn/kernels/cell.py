@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 #                               makes, the given one of h included; returns, for p = 0, the part of
 #                               the gradient of h_prev that goes past the products
 SOURCE = r"""
+__device__ constexpr int larger_of(int a, int b) { return a > b ? a : b; }
+
 // The number of a product of a step.
 template <int P> struct Product { static const int NUMBER = P; };
 

@@ -28,6 +28,7 @@ class Block(NamedTuple):
 
     threads: tuple[int, int] = BLOCK
     shared: int = 0  # bytes of shared memory beside what stands in the source
+    cooperative: bool = False  # whether blocks wait for each other
 
 
 _OF_A_STEP = Block()
@@ -88,14 +89,38 @@ def launch(
 
     make_context_current()
     kept, addresses = _addresses(args)
+    function = _function(cell, kernels, name, dtype, block)
+    stream = cupy.cuda.get_current_stream().ptr
+    of_grid = function, *grid, 1, *block.threads, 1, block.shared, stream, addresses.ctypes.data
+    if block.cooperative:
+        cupy.cuda.driver.launchCooperativeKernel(*of_grid)
+    else:
+        cupy.cuda.driver.launchKernel(*of_grid, 0)
+    del kept
+
+
+def _function(
+    cell: str, kernels: tuple[str, ...], name: str, dtype: np.dtype[Any], block: Block
+) -> int:
+    """Return the driver's handle of a kernel that can be launched with such blocks."""
     function = kernel(cell, kernels, dtype.name, name)
     if block.shared:  # Without this the driver refuses more than 48 KB.
         function.max_dynamic_shared_size_bytes = block.shared
-    stream = cupy.cuda.get_current_stream().ptr
-    start = cupy.cuda.driver.launchKernel
-    pointer, (threads, shared) = function.kernel.ptr, block
-    start(pointer, *grid, 1, *threads, 1, shared, stream, addresses.ctypes.data, 0)
-    del kept
+    handle: int = function.kernel.ptr
+    return handle
+
+
+def blocks_at_once(cell: str, name: str, dtype: np.dtype[Any], block: Block) -> int:
+    """Return how many blocks of a kernel a multiprocessor runs at once, as the driver says."""
+    import cupy
+
+    make_context_current()
+    function = _function(cell, (name,), name, dtype, block)
+    threads = block.threads[0] * block.threads[1]
+    count: int = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+        function, threads, block.shared
+    )
+    return count
 
 
 class Loop:

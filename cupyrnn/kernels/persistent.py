@@ -2,8 +2,8 @@
 Which kernel takes a device through the time steps, decided in one place.
 
 ``loop`` is a product and a kernel in every step, and does everything. ``rows`` and ``tiles`` are
-one launch, for what fits into the registers of a block: see their ``__init__.py``. ``hybrid`` is
-``rows`` with a part of the matrix in shared memory.
+one launch, for what fits into the registers of a block. ``hybrid`` is ``rows`` with a part of the
+matrix in shared memory, and ``grid`` spreads it over blocks that wait for each other.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._arrays import compute_dtype
-from . import rows, step, tiles, timed
+from . import grid, rows, step, tiles, timed
 from .blas import address
 from .cell import Cell, weights_of, words
-from .launch import Block, launch
+from .launch import Block, blocks_at_once, launch
 
 if TYPE_CHECKING:
     from .._arrays import Array
 
 # What takes the steps, and what one may ask for: asking for rows includes the hybrid.
-KERNELS = ("loop", "rows", "hybrid", "tiles")
+KERNELS = ("loop", "rows", "hybrid", "tiles", "grid")
 WAYS = tuple(kernel for kernel in KERNELS if kernel != "hybrid")
 _MODES = ("auto", *WAYS)
 
@@ -34,7 +34,7 @@ _MODES = ("auto", *WAYS)
 # ptxas spills none on any architecture: tests/benchmarks/results/registers.md.
 _REGISTERS_BESIDE_MATRIX = {2: 96, 4: 64, 8: 112, 16: 192}
 # The same where a part of the matrices is in shared memory.
-_REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 128, 16: 200}
+_REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 128, 16: 208}
 # How many numbers of a thread are there at least, as that is where the others come through.
 _LEAST_IN_SHARED = 32
 # The most that a thread may have, and those of a multiprocessor, which gives them out to four warps
@@ -61,13 +61,14 @@ class Kernels(NamedTuple):
     loop: step.Module
     rows: rows.Kernel
     tiles: tiles.Kernel
+    grid: rows.Kernel
 
 
 def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
     """Return the kernels of a cell, forwards and backwards."""
     loop = step.module(cell)
     forward, backward = (
-        Kernels(f"{cell.name}_{d}", cell, loop, rows.kernel(cell, d), tiles.kernel(cell, d))
+        Kernels(f"{cell.name}_{d}", cell, loop, *(k.kernel(cell, d) for k in (rows, tiles, grid)))
         for d in ("forward", "backward")
     )
     return forward, backward
@@ -93,9 +94,10 @@ class KernelChoice(NamedTuple):
 
     Attributes
     ----------
-    kernel : {"loop", "rows", "hybrid", "tiles"}
+    kernel : {"loop", "rows", "hybrid", "tiles", "grid"}
         Products and kernels in every step, or one launch for all steps, with the matrix by rows in
-        registers, by rows in registers and shared memory, or, for tensor cores, by tiles.
+        registers, by rows in registers and shared memory, for tensor cores by tiles, or by rows
+        over many blocks.
     sequences : int
         How many sequences a block takes; 0 for "loop".
     reason : str
@@ -162,6 +164,8 @@ def _by_way(
         return KernelChoice("loop", 0, f"{way} needs two steps at least, and B and H above 0")
     if way == "tiles":
         return _by_tiles(dtype, shape[1], device)
+    if way == "grid":
+        return _by_grid(kernels.grid, dtype, shape, device)
     return _by_rows(kernels.rows, dtype, shape, device)
 
 
@@ -218,6 +222,27 @@ def layout_for(
     why = f"{least.registers} registers of each of {least.threads} threads for H = {H}"
     needed = f"{least.shared + least.vectors} bytes of shared memory"
     return f"rows needs {needed} beside {why}, and there are {available}"
+
+
+def grid_for(
+    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
+) -> grid.Layout | None:
+    """Return how the matrices fit into the multiprocessors, None where they do not."""
+    return grid.layout_of(kernel.size, shape, dtype, device.processors, device.available)
+
+
+def _by_grid(
+    kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
+) -> KernelChoice:
+    """Return the grid if all its blocks can run at once, else the loop."""
+    layout = grid_for(kernel, dtype, shape, device)
+    if layout is None:
+        of = f"H = {shape[1]} and B = {shape[0]} in {dtype.name}"
+        why = f"grid needs more than {device.processors} multiprocessors for {of}"
+        return KernelChoice("loop", 0, why)
+    blocks, groups = layout.blocks
+    why = f"{blocks} blocks hold the matrix, for {layout.sequences} sequences, {groups} times"
+    return KernelChoice("grid", layout.sequences, why)
 
 
 def _by_tiles(dtype: np.dtype[Any], H: int, device: Device) -> KernelChoice:
@@ -307,19 +332,32 @@ def run(
         if asked == "auto" and device.kept is not None:
             _expect_right(kernels, dtype, device.kept)
         return False
+    starts = _starts(batches)
+    args: list[Any] = [cell, words(*weights_of(weights), *arrays)]
+    args.append(words(starts, len(batches), B, H))
+    places = -(-B // choice.sequences), 1
     kernel: rows.Kernel | tiles.Kernel = kernels.rows
     if choice.kernel == "tiles":
-        kernel, threads, shared = kernels.tiles, tiles.threads_of(H), 0
+        kernel, block = kernels.tiles, Block((tiles.threads_of(H), 1))
         # Two numbers are read at once where all arrays begin at a multiple of two.
         pairs = all(a is None or address(a) % (2 * a.itemsize) == 0 for a in arrays)
         name = tiles.template_of(kernels.tiles, H, pairs and H % 2 == 0)
+    elif choice.kernel == "grid":
+        kernel, over = kernels.grid, grid_for(kernels.grid, dtype, (B, H), device)
+        assert over is not None
+        block = Block((over.matrices.threads, 1), over.shared, cooperative=True)
+        places = over.blocks
+        name = rows.template_of(kernel, over.matrices, over.sequences)
+        # Blocks that wait for one which has no room would wait for ever.
+        at_once = blocks_at_once(kernel.source, name, dtype, block)
+        if places[0] * places[1] > at_once * device.processors:
+            return False
+        exchanged = grid.exchanged(over, state.dtype)
+        args.append(words(*exchanged))
     else:
         layout = layout_for(kernels.rows.size, H, dtype, device.available, rows.SPLITS)
         assert isinstance(layout, rows.Layout)
-        threads, shared = layout.threads, layout.shared
+        block = Block((layout.threads, 1), layout.shared)
         name = rows.template_of(kernels.rows, layout, choice.sequences)
-    starts = _starts(batches)
-    args = cell, words(*weights_of(weights), *arrays), words(starts, len(batches), B, H)
-    grid, block = (-(-B // choice.sequences), 1), Block((threads, 1), shared)
-    launch(kernel.source, (name,), name, dtype, grid, args, block)
+    launch(kernel.source, (name,), name, dtype, places, args, block)
     return True

@@ -481,11 +481,20 @@ def _up(n: int, to: int) -> int:
 
 
 def layout_of(
-    size: Size, H: int, compute: np.dtype[Any], split: int, registers: int | None = None
+    size: Size,
+    H: int,
+    compute: np.dtype[Any],
+    split: int,
+    registers: int | None = None,
+    threads: int | None = None,
 ) -> Layout:
-    """Return the layout with at most so many registers of a thread, or all in registers."""
+    """
+    Return the layout with at most so many registers of a thread, or all in registers.
+
+    A block has the threads of all units, or as many as there are of it.
+    """
     pack = 16 // compute.itemsize
-    threads = _up(split * _up(H, size.units), 32)
+    threads = threads or _up(split * _up(H, size.units), 32)
     slices = [max(pack, _up(-(-n * H // (split * size.units)), pack)) for n in size.vectors]
     of_a_row = [size.units * n * compute.itemsize // 4 for n in size.columns]
     kept, used, packs = slices.copy(), 0, 0

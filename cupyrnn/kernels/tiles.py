@@ -157,8 +157,6 @@ template <int SLICES, int WIDTH> struct Vectors {
     }
 };
 
-__device__ constexpr int larger_of(int a, int b) { return a > b ? a : b; }
-
 // Once for each of a lane's sequences below `count` and its units: does `something`.
 template <typename Something>
 __device__ __forceinline__ void each_of(int count, const Seat& me, Something something)

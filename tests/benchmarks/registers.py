@@ -23,6 +23,10 @@ from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
 from cupyrnn.kernels import common, compile, persistent, rows, tiles  # noqa: E402
 
+# Of cards of these architectures: T4, A100, H100, B200, RTX 5090.
+PROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_90": 132, "sm_100": 148, "sm_120": 170}
+SHAPES_OF_GRIDS = ((1, 256), (8, 512), (8, 1024))
+
 
 def table() -> list[str]:
     version = importlib.metadata.version("nvidia-cuda-nvrtc")
@@ -128,6 +132,42 @@ def table_of_hybrids() -> list[str]:
     return lines
 
 
+def table_of_grids() -> list[str]:
+    """Return the same of the matrix over many blocks, on cards with as many multiprocessors."""
+    lines = ["", "With the matrix over many blocks, one a multiprocessor, of so many: "]
+    lines[-1] += ", ".join(f"{n} of {arch}" for arch, n in PROCESSORS.items()) + ". Registers;"
+    lines += [
+        "instructions of the loop over the steps; those that read or write a spilled register;"
+    ]
+    lines += ["kilobytes of shared memory; blocks of a group x groups x sequences of each:", ""]
+    lines += ["| kernel | B, H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
+    for name, dtype, direction, shape in product(
+        ("lstm", "gru", "gru_reset_after", "simple_rnn"), ("float32", "float64"),
+        ("FORWARD", "BACKWARD"), SHAPES_OF_GRIDS,
+    ):  # fmt: skip
+        kernel = getattr(CELLS[name], f"{direction}_KERNELS").grid
+        source, counts = common.source(dtype, kernel.source), []
+        for arch in ARCHITECTURES:
+            device = persistent.Device(PROCESSORS[arch], int(arch.removeprefix("sm_")))
+            layout = persistent.grid_for(kernel, np.dtype(dtype), shape, device)
+            if layout is None:
+                counts.append("")
+                continue
+            template = rows.template_of(kernel, layout.matrices, layout.sequences)
+            instance = compile.instance(template, dtype)
+            cubin = nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
+            steps, used = nvdisasm.loops(cubin)[instance][0], cubin.kernels[instance].registers
+            blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
+            counts.append(
+                f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']};"
+                f" {layout.shared / 1024:.0f}; {blocks}"
+            )
+        if any(counts):
+            struct = f"{kernel.name}<{kernel.struct}, {dtype}>"
+            lines.append(f"| `{struct}` | {shape[0]}, {shape[1]} | " + " | ".join(counts) + " |")
+    return lines
+
+
 if __name__ == "__main__":
     reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
     if reason is not None:
@@ -135,7 +175,7 @@ if __name__ == "__main__":
     text = (
         "\n".join(dict.fromkeys(table()))
         + "\n"
-        + "\n".join([*table_of_rows(), *table_of_loops(), *table_of_hybrids()])
+        + "\n".join([*table_of_rows(), *table_of_loops(), *table_of_hybrids(), *table_of_grids()])
         + "\n"
     )
     (HERE / "results" / "registers.md").write_text(text)

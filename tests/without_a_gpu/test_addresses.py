@@ -295,7 +295,7 @@ def test_nothing_beside_the_weights_is_read(
     assert wrong
     for old in wrong:
         with monkeypatch.context() as patch:
-            plant(patch, cell, kind, old, planted[old])
+            plant(patch, cell, kind, (old, planted[old]))
             assert not same(on(cupy_on_cpu, beside_nan(cupy_on_cpu, call)), expected)
 
 

@@ -282,7 +282,7 @@ def test_a_planted_error_is_caught(
     call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
     expected = on(cupy_on_cpu, call)
     assert all(asked)
-    plant(monkeypatch, cell, "rows", old, new)
+    plant(monkeypatch, cell, "rows", (old, new))
     assert caught_by(tool, cupy_on_cpu, monkeypatch, call, expected) == (tool in tools)
 
 

@@ -1,9 +1,16 @@
-"""The kernels that take all steps in one launch: values, orders, batches, errors, registers."""
+"""
+The kernels that take all steps in one launch: values, orders, batches, errors, registers.
+
+``rows``, where a block has the whole matrix, and ``grid``, where blocks share it.
+"""
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import random
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +20,7 @@ from problems import nets
 from problems.nets import BI, Case
 
 import cupyrnn
-from cupyrnn.kernels import common, compile, persistent, rows
+from cupyrnn.kernels import common, compile, grid, lstm, persistent, rows
 from cupyrnn.kernels.rows import SPLITS, template_of
 from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
 from without_a_gpu.all_steps import (
@@ -40,14 +47,33 @@ from without_a_gpu.all_steps import (
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc
 from without_a_gpu.ptx.compiler import ARCHITECTURES
 
-# By the multiprocessors of a device: one, two or four sequences a block, for B = 9.
-PROCESSORS = {1: 100, 2: 5, 4: 1}
+# A grid of small blocks, so that a small matrix has many: two warps, two units each at the most.
+WARPS, UNITS = 2, (2, 1)
+both_ways = pytest.mark.parametrize("way", ["rows", "grid"])
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
+def way() -> str:
+    return "rows"
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch, way: str) -> Iterator[dict[str, list[bool]]]:
     """Whether each cell's kernels took the steps they were asked to take."""
-    return taken_by(monkeypatch, "rows")
+    monkeypatch.setattr(grid, "WARPS", WARPS)
+    monkeypatch.setattr(grid, "UNITS", UNITS)
+    grid.layout_of.cache_clear()
+    yield taken_by(monkeypatch, way)
+    grid.layout_of.cache_clear()
+
+
+def takes(monkeypatch: pytest.MonkeyPatch, way: str, sequences: int, B: int, H: int) -> None:
+    """Have a device for which a block has so many of B sequences."""
+    groups = -(-B // sequences)
+    if way == "rows":
+        has_device(monkeypatch, 1 if sequences == 4 else groups)
+    else:
+        has_device(monkeypatch, groups * -(-H // (WARPS * UNITS[0])))
 
 
 @pytest.mark.parametrize(
@@ -58,37 +84,42 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
           for more in (("float32", 1), ("float64", 4), ("complex128", 2))),
     ],
 )  # fmt: skip
+@both_ways
 @pytest.mark.cuda_on_cpu
-def test_rows_agree_with_numpy(
+def test_one_launch_agrees_with_numpy(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
     monkeypatch: pytest.MonkeyPatch,
     dtype: str,
     sequences: int,
+    way: str,
 ) -> None:
-    has_device(monkeypatch, PROCESSORS[sequences])
-    rows_agree_with_numpy(cupy_on_cpu, taken, dtype)
+    one_launch_agrees_with_numpy(cupy_on_cpu, taken, monkeypatch, dtype, sequences, way)
 
 
 @pytest.mark.parametrize(
     ("dtype", "sequences"),
     [("float32", 2), ("float64", 4), ("float16", 2), ("bfloat16", 1), ("complex64", 4)],
 )
+@both_ways
 @pytest.mark.gpu
-def test_rows_on_a_gpu_agree_with_numpy(
+def test_one_launch_on_a_gpu_agrees_with_numpy(
     cupy_on_gpu: ModuleType,
     taken: dict[str, list[bool]],
     monkeypatch: pytest.MonkeyPatch,
     dtype: str,
     sequences: int,
+    way: str,
 ) -> None:
-    has_device(monkeypatch, PROCESSORS[sequences])
-    rows_agree_with_numpy(cupy_on_gpu, taken, dtype)
+    one_launch_agrees_with_numpy(cupy_on_gpu, taken, monkeypatch, dtype, sequences, way)
 
 
-def rows_agree_with_numpy(cupy: Any, taken: dict[str, list[bool]], dtype: str) -> None:
+def one_launch_agrees_with_numpy(
+    cupy: Any, taken: dict[str, list[bool]], monkeypatch: Any, dtype: str, sequences: int, way: str
+) -> None:
     """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
     H = 9 if dtype == "complex128" else 33  # what fits
+    takes(monkeypatch, way, sequences, 9, H)
     agrees_with_numpy(cupy, dtype, (4, 9, 3, H), 3)
     for mode in nets.MODES:
         lengths = (4, 1, 0, 2, 3, 4, 2, 1, 4)
@@ -98,6 +129,7 @@ def rows_agree_with_numpy(cupy: Any, taken: dict[str, list[bool]], dtype: str) -
     assert all(any(found) for found in taken.values())
 
 
+@both_ways
 @pytest.mark.cuda_on_cpu
 def test_what_does_not_fit_is_the_loops(
     cupy_on_cpu: ModuleType, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch
@@ -112,6 +144,7 @@ def test_what_does_not_fit_is_the_loops(
     assert taken
 
 
+@both_ways
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("complex64", marks=pytest.mark.slow)])
 @pytest.mark.cuda_on_cpu
@@ -121,16 +154,17 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     monkeypatch: pytest.MonkeyPatch,
     cell: str,
     dtype: str,
+    way: str,
 ) -> None:
     """One, two and four sequences a block, alone, and in another order."""
     function, ((x, *others), weights) = calls(4, 7, 17, dtype)[cell]
     # The product with x is not made by these kernels, and may depend on the batch.
     call = function, ((np.zeros_like(x), *others), weights)
-    has_device(monkeypatch, 100)
+    takes(monkeypatch, way, 1, 7, 17)
     expected = on(cupy_on_cpu, call)
     order = np.array([3, 0, 6, 5, 1, 4, 2])
-    for count in (4, 1):
-        has_device(monkeypatch, count)
+    for sequences in (2, 4):
+        takes(monkeypatch, way, sequences, 7, 17)
         for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
             np.testing.assert_array_equal(a, e)
         for a, e in zip(on(cupy_on_cpu, call, order), expected, strict=True):
@@ -144,18 +178,42 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
 
 
 @pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("way", ["grid"])
+@pytest.mark.cuda_on_cpu
+def test_nor_on_how_many_units_a_warp_has_and_where_the_matrix_is(
+    cupy_on_cpu: ModuleType,
+    taken: dict[str, list[bool]],
+    monkeypatch: pytest.MonkeyPatch,
+    cell: str,
+) -> None:
+    call = calls(4, 3, 33)[cell]
+    has_device(monkeypatch, 200)
+    expected = on(cupy_on_cpu, call)
+    for registers in (128, 9):
+        monkeypatch.setitem(grid._ROOM, "float32", grid.Room(registers, registers))
+        for units in (4, 1):
+            monkeypatch.setattr(grid, "UNITS", (units,))
+            grid.layout_of.cache_clear()
+            for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
+                np.testing.assert_array_equal(a, e)
+    assert all(all(found) for found in taken.values())
+
+
+@both_ways
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_nor_do_they_where_lengths_differ(
     cupy_on_cpu: ModuleType,
     taken: dict[str, list[bool]],
     monkeypatch: pytest.MonkeyPatch,
     cell: str,
+    way: str,
 ) -> None:
     """In another order, and beside fewer: each sequence is then in another block and row."""
     lengths = np.array([3, 4, 2, 4, 1, 3, 2])
     function, ((x, *others), weights) = calls(4, 7, 17, lengths=tuple(lengths))[cell]
     sequences = np.zeros_like(x), *others
-    has_device(monkeypatch, 4)
+    takes(monkeypatch, way, 2, 7, 17)
     expected = on(cupy_on_cpu, (function, (sequences, weights)))
     for part in (np.array([3, 0, 6, 5, 1, 4, 2]), np.array([4, 1]), np.array([5])):
         some, _ = calls(4, 7, 17, lengths=tuple(lengths[part]))[cell]
@@ -166,6 +224,7 @@ def test_nor_do_they_where_lengths_differ(
     assert all(all(found) for found in taken.values())
 
 
+@both_ways
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_the_order_of_threads_does_not_matter(
@@ -173,10 +232,11 @@ def test_the_order_of_threads_does_not_matter(
     taken: dict[str, list[bool]],
     monkeypatch: pytest.MonkeyPatch,
     cell: str,
+    way: str,
 ) -> None:
     """In reverse, and in twenty random orders of warps and blocks."""
     call = calls(4, 5, 17)[cell]
-    has_device(monkeypatch, 3)
+    takes(monkeypatch, way, 2, 5, 17)
     expected = on(cupy_on_cpu, call)
     for order in ("reverse", *range(20)):
         use_order(monkeypatch, order)
@@ -184,11 +244,17 @@ def test_the_order_of_threads_does_not_matter(
             np.testing.assert_array_equal(a, e)
 
 
+@both_ways
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.cuda_on_cpu
 def test_as_many_launches_whatever_the_number_of_steps(
-    cupy_on_cpu: Any, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch, cell: str
+    cupy_on_cpu: Any,
+    taken: dict[str, list[bool]],
+    monkeypatch: pytest.MonkeyPatch,
+    cell: str,
+    way: str,
 ) -> None:
+    takes(monkeypatch, way, 2, 2, 5)
     found = [launches(cupy_on_cpu, monkeypatch, calls(T, 2, 5)[cell]) for T in (2, 3, 20)]
     assert found[0] == found[1] == found[2]
     assert "gemmEx" in found[0]
@@ -229,7 +295,79 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+# The counter, as the CPU's source and NVRTC's have it.
+RELEASE, ACQUIRE = "red.release.gpu", "ld.acquire.gpu"
+TO_OTHERS = "2 * ROWS * all.stride"
+# The same for what blocks tell each other, where each pair is an old source and a new one.
+IN_GRID: dict[str, tuple[str, tuple[tuple[str, str], ...], set[str]]] = {
+    "no barrier before an arrival": (
+        "lstm", (("__syncthreads();  // before the arrival", ""),), ALL,
+    ),
+    "no barrier after a wait": ("lstm", (("__syncthreads();  // after the wait", ""),), ALL),
+    "no barrier before a product": (
+        "gru", (("__syncthreads();  // before the product", ""),), ALL,
+    ),
+    # This and the one counter are wrong only where a block comes late.
+    "a target one too low": ("gru", (("+= gridDim.x;", "+= gridDim.x - 1;"),), {ORDERS}),
+    "a target one too high": ("lstm", (("+= gridDim.x;", "+= gridDim.x + 1;"),), ALL),
+    "one counter for all groups": (
+        "lstm", (("all.counters + blockIdx.y * all.APART", "all.counters"),), {ORDERS},
+    ),
+    "one place for all groups": (
+        "lstm", ((f"blockIdx.y * ({TO_OTHERS})", "0"),), ALL,
+    ),
+    "an arrival without release": (
+        "gru_reset_after",
+        (("cuda_on_cpu::add_release(", "atomicAdd("), (RELEASE, "red.relaxed.gpu")),
+        {INTERPRETER, SANITIZER},
+    ),
+    "a wait without acquire": (
+        "gru_reset_after",
+        (("load_acquire(", "load_relaxed("), (ACQUIRE, "ld.relaxed.gpu")),
+        {INTERPRETER, SANITIZER},
+    ),
+    "no wait": (
+        "simple_rnn", (("while (int(arrived(counter) - target) < 0) { }", ""),), ALL,
+    ),
+    "no arrival": ("simple_rnn", (("arrive(counter);", ""),), ALL),
+    "no meeting before the first step": ("gru", ((f"fetch();\n    {MEETING}", "fetch();"),), ALL),
+    "no meeting after a step": (
+        "lstm", ((f"saved)[k]);\n            }}\n            {MEETING}", "saved)[k]);}"),), ALL,
+    ),
+    "no meeting in a step back": (
+        "lstm", ((f"if (any) {{\n            {MEETING}", "if (any) {"),), ALL,
+    ),
+    "no meeting between the products of a step back": (
+        "gru", ((f"first, sum[0]);\n                {MEETING}", "first, sum[0]);"),), ALL,
+    ),
+    "one place for two vectors": (
+        "lstm", (("M::turn(p, s) ^ 1", "M::turn(p, s)"), ("p : s & 1", "p : 0")),
+        {ORDERS, INTERPRETER},
+    ),
+    "the vector of the other turn": (
+        "simple_rnn", (("numbers + (turn * ROWS", "numbers + ((turn ^ 1) * ROWS"),),
+        {ORDERS, INTERPRETER},
+    ),
+    "the sequences of another group": (
+        "lstm", (("(THREADS / 32), blockIdx.y);", "(THREADS / 32), blockIdx.y / 2);"),), ALL,
+    ),
+    "the units of another block": (
+        "lstm", (("blockIdx.x * (THREADS / 32)", "blockIdx.x / 2 * (THREADS / 32)"),), ALL,
+    ),
+    "not the last numbers of a vector": (
+        "simple_rnn", (("(count + P - 1) / P", "count / P"),), {ORDERS},
+    ),
+    "numbers by the path that sees no writes": (
+        "simple_rnn",
+        (("*reinterpret_cast<Pack<A>*>(here", "*reinterpret_cast<float4*>(here"),
+         ("*reinterpret_cast<const Pack<A>*>(numbers + (turn * ROWS + slot) * stride + k)",
+          "__ldg(reinterpret_cast<const float4*>(numbers + (turn * ROWS + slot) * stride + k))")),
+        {INTERPRETER},
+    ),
+}  # fmt: skip
+
+
+every_tool = pytest.mark.parametrize(
     "tool",
     [
         ORDERS,
@@ -237,6 +375,9 @@ PLANTED: dict[str, tuple[str, str, str | None, set[str]]] = {
         pytest.param(SANITIZER, marks=pytest.mark.slow),
     ],
 )
+
+
+@every_tool
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.cuda_on_cpu
 def test_a_planted_error_is_caught(
@@ -247,13 +388,34 @@ def test_a_planted_error_is_caught(
     tool: str,
 ) -> None:
     """By each of the tools that stand beside it, and by no other."""
-    needs_tool(tool)
     cell, old, new, tools = PLANTED[name]
-    has_device(monkeypatch, 2)
+    replaced = old, without_barriers(old) if new is None else new
+    assert is_caught(cupy_on_cpu, monkeypatch, "rows", cell, (replaced,), tool) == (tool in tools)
+
+
+@every_tool
+@pytest.mark.parametrize("way", ["grid"])
+@pytest.mark.parametrize("name", IN_GRID)
+@pytest.mark.cuda_on_cpu
+def test_a_planted_error_among_blocks_is_caught(
+    cupy_on_cpu: ModuleType,
+    taken: dict[str, list[bool]],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    tool: str,
+) -> None:
+    cell, replaced, tools = IN_GRID[name]
+    assert is_caught(cupy_on_cpu, monkeypatch, "grid", cell, replaced, tool) == (tool in tools)
+
+
+def is_caught(cupy: Any, monkeypatch: Any, way: str, cell: str, replaced: Any, tool: str) -> bool:
+    """Return whether a tool finds something where a part of the source is replaced."""
+    needs_tool(tool)
+    takes(monkeypatch, way, 2, 3, 17)
     call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
-    expected = on(cupy_on_cpu, call)
-    plant(monkeypatch, cell, "rows", old, without_barriers(old) if new is None else new)
-    assert caught_by(tool, cupy_on_cpu, monkeypatch, call, expected) == (tool in tools)
+    expected = on(cupy, call)
+    plant(monkeypatch, cell, way, *replaced)
+    return caught_by(tool, cupy, monkeypatch, call, expected)
 
 
 def test_every_barrier_is_left_out_once() -> None:
@@ -261,8 +423,16 @@ def test_every_barrier_is_left_out_once() -> None:
     # That of a meeting stands in the source once.
     assert len(places) == rows.SOURCE.count(BARRIER) - 1 + rows.SOURCE.count(MEETING)
     assert all(rows.SOURCE.count(old) == 1 for old in places)
+    removed = [
+        old for _, replaced, _ in IN_GRID.values() for old, new in replaced
+        if old.count(BARRIER) + old.count(MEETING) > new.count(BARRIER) + new.count(MEETING)
+    ]  # fmt: skip
+    of_grid = grid.SOURCE.count(BARRIER) - rows.SOURCE.count(BARRIER)
+    assert len(removed) == of_grid + rows.SOURCE.count(MEETING)
+    assert all(grid.SOURCE.count(old) == 1 for old in removed)
 
 
+@both_ways
 @pytest.mark.parametrize(
     "tool", [ORDERS, INTERPRETER, pytest.param(SANITIZER, marks=pytest.mark.slow)]
 )
@@ -274,13 +444,82 @@ def test_nothing_is_caught_where_nothing_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
     cell: str,
     tool: str,
+    way: str,
 ) -> None:
     needs_tool(tool)
-    has_device(monkeypatch, 2)
+    takes(monkeypatch, way, 2, 3, 17)
     call = calls(4, 3, 17, lengths=(2, 4, 3))[cell]
     expected = on(cupy_on_cpu, call)
     assert not caught_by(tool, cupy_on_cpu, monkeypatch, call, expected)
     assert all(all(found) for found in taken.values())
+
+
+@pytest.mark.parametrize("way", ["grid"])
+@pytest.mark.cuda_on_cpu
+def test_a_grid_that_could_not_end_does_not_start(
+    cupy_on_cpu: ModuleType, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that has room for no block, and a device with one multiprocessor too few."""
+    started: list[Any] = []
+    driver = cupy_on_cpu.cuda.driver
+    function = driver.launchCooperativeKernel
+    monkeypatch.setattr(
+        driver, "launchCooperativeKernel", lambda *args: started.append(args) or function(*args)
+    )
+    call = calls(4, 3, 17)["lstm"]
+    blocks = 2 * 5
+    has_device(monkeypatch, blocks)
+    expected = on(cupy_on_cpu, call)
+    assert [args[1] * args[2] for args in started] == [blocks, blocks]
+    name = "occupancyMaxActiveBlocksPerMultiprocessor"
+    for at_once, processors in ((0, blocks), (1, 4)):
+        started.clear()
+        monkeypatch.setattr(driver, name, lambda *_, at_once=at_once: at_once)
+        has_device(monkeypatch, processors)
+        for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+        assert not started
+    # A layout for more than what the driver has room for.
+    has_device(monkeypatch, blocks)
+    monkeypatch.setattr(driver, name, lambda *_: 1)
+    wide = persistent.grid_for(lstm.FORWARD_KERNELS.grid, np.dtype("f4"), (3, 17), has(blocks))
+    assert wide.blocks == (5, 2)
+    monkeypatch.setattr(persistent, "grid_for", lambda *_: wide)
+    has_device(monkeypatch, blocks - 1)
+    on(cupy_on_cpu, call)
+    assert not started
+
+
+def has(processors: int) -> persistent.Device:
+    return persistent.Device(processors, 90)
+
+
+@pytest.mark.parametrize("way", ["grid"])
+@pytest.mark.cuda_on_cpu
+def test_each_launch_has_counters_of_its_own_that_are_zero(
+    cupy_on_cpu: ModuleType, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that two calls at once, on two streams, cannot wait for each other."""
+    made: list[Any] = []
+    exchanged = grid.exchanged
+
+    def noted(*args: Any) -> Any:
+        made.append(exchanged(*args))
+        assert not any(np.asarray(a.view(np.ndarray)).any() for a in made[-1][:2])
+        return made[-1]
+
+    monkeypatch.setattr(grid, "exchanged", noted)
+    takes(monkeypatch, "grid", 2, 3, 17)
+    for _ in range(2):
+        on(cupy_on_cpu, calls(4, 3, 17)["gru"])
+    # A counter for each of two groups; five blocks have come once for each product.
+    assert len({a.ctypes.data for _, a, _ in made}) == len(made) == 4
+    for _, counters, _ in made:
+        met = counters.view(np.ndarray)
+        assert met.shape == (2, 32)
+        assert (met[:, 0] > 0).all()
+        assert (met[:, 0] % 5 == 0).all()
+        assert not met[:, 1:].any()
 
 
 def largest(size: Any, dtype: str) -> tuple[int, Any]:
@@ -328,6 +567,28 @@ def test_what_is_taken_fits_into_the_registers(
         assert usage.registers * -(-layout.threads // 128) * 128 <= 65536
 
 
+def test_nor_does_a_grid_that_is_drawn_today_spill() -> None:
+    """Any cell, dtype, size and card: others every day, with the day in the failure."""
+    if reason := nvrtc.have_nvrtc():
+        pytest.skip(reason)
+    day = datetime.date.today().toordinal()
+    draw, done = random.Random(day), 0
+    while done < 6:
+        cell, direction, arch = (draw.choice([*of]) for of in (CELLS, DIRECTIONS, ARCHITECTURES))
+        kernel = getattr(CELLS[cell], direction).grid
+        dtype, number = draw.choice([*common.TYPES]), arch.removeprefix("compute_")
+        device = persistent.Device(draw.randint(20, 180), int(number))
+        shape = draw.choice((1, 2, 8, 32)), draw.randint(1, 1200)
+        over = persistent.grid_for(kernel, numpy_dtype(dtype), shape, device)
+        if over is None:
+            continue
+        name = compile.instance(template_of(kernel, over.matrices, over.sequences), dtype)
+        source = common.source(dtype, kernel.source)
+        usage = nvrtc.compile_cubin(source, (name,), f"sm_{number}", compile.OPTIONS).kernels[name]
+        assert usage.spill_stores == usage.spill_loads == usage.stack == 0, (day, name, arch)
+        done += 1
+
+
 # One of each; what is left is slow.
 QUICK = {
     ("lstm", "compute_75"), ("gru", "compute_80"), ("gru_reset_after", "compute_90"),
@@ -343,6 +604,7 @@ QUICK = {
     ],
 )
 @pytest.mark.parametrize("order", ["together", "backward"])
+@both_ways
 @pytest.mark.cuda_on_cpu
 def test_the_ptx_agrees(
     cupy_on_cpu: ModuleType,
@@ -351,9 +613,10 @@ def test_the_ptx_agrees(
     cell: str,
     arch: str,
     order: str,
+    way: str,
 ) -> None:
     """NVRTC's code, interpreted, every address and race looked at."""
-    has_device(monkeypatch, 2)
+    takes(monkeypatch, way, 2, 3, 9)
     interpreted(cupy_on_cpu, monkeypatch, calls(3, 3, 9, lengths=(1, 3, 2))[cell], arch, order)
     assert all(all(found) for found in taken.values())
 

@@ -309,7 +309,7 @@ def test_a_planted_error_is_caught(
     cell, old, new, tools = PLANTED[name]
     call = calls(4, 9, 35, "float16", (2, 4, 3, 1, 4, 2, 3, 4, 1))[cell]
     expected = on(cupy_on_cpu, call)
-    plant(monkeypatch, cell, "tiles", old, old.replace(BARRIER, "") if new is None else new)
+    plant(monkeypatch, cell, "tiles", (old, old.replace(BARRIER, "") if new is None else new))
     assert caught_by(tool, cupy_on_cpu, monkeypatch, call, expected) == (tool in tools)
 
 

@@ -325,6 +325,14 @@ def _launch_kernel(
     kernel((gx, gy, gz), (bx, by, bz), args, shared_mem=shared)
 
 
+def _launch_cooperative_kernel(
+    function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int,
+    shared: int, stream: int, params: int,
+) -> None:  # fmt: skip
+    """cuLaunchCooperativeKernel: blocks that wait for each other; here they always can."""
+    _launch_kernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, 0)
+
+
 _TYPES = {
     0: "float32",
     1: "float64",
@@ -412,7 +420,11 @@ def module() -> types.ModuleType:
         setattr(cupy, thing.__name__, thing)
     cupy.asnumpy = get
     cupy.cuda = types.SimpleNamespace(
-        driver=types.SimpleNamespace(launchKernel=_launch_kernel),
+        driver=types.SimpleNamespace(
+            launchKernel=_launch_kernel,
+            launchCooperativeKernel=_launch_cooperative_kernel,
+            occupancyMaxActiveBlocksPerMultiprocessor=lambda function, threads, shared: 1,
+        ),
         runtime=types.SimpleNamespace(getDevice=_current, setDevice=lambda id: None),
         get_current_stream=lambda: types.SimpleNamespace(ptr=0),
         Device=Device,

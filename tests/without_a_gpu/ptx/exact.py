@@ -199,6 +199,15 @@ def _permuted(a: Number, b: Number, selector: Number) -> Number:
     return int.from_bytes(result, "little")
 
 
+def _funnel(low: Number, high: Number, by: Number) -> Number:
+    return (int(high) << 32 | int(low)) >> (32 - int(by) % 32) if int(by) % 32 else high
+
+
+def _dot(a: Number, b: Number, c: Number) -> Number:
+    low, high = int(a) % 2**16, int(a) // 2**16
+    return int(c) + low * (int(b) % 2**8) + high * (int(b) // 2**8 % 2**8)
+
+
 def _of_integers(op: str, modifiers: list[str], operation: Operation) -> Callable[..., Number]:
     to, bits = operation.result, 8 * TYPES[operation.operands[0]].itemsize
     if op == "setp":
@@ -212,6 +221,7 @@ def _of_integers(op: str, modifiers: list[str], operation: Operation) -> Callabl
         "shl": lambda a, n: a << min(n, bits), "shr": lambda a, n: a >> min(n, bits),
         "mov": lambda a: a, "cvta": lambda a: a, "cvt": lambda a: a,
         "selp": lambda a, b, p: a if p else b, "bfi": _inserted, "prmt": _permuted,
+        "shf": _funnel, "dp2a": _dot,
     }  # fmt: skip
     function = exact[op]
     if to == "pred":

@@ -83,6 +83,8 @@ def _table() -> dict[str, Operation]:
     add("mul.hi.u64", "u64", "u64 u64", ar.high_product)
     add("bfi.b32", "b32", "b32 b32 u32 u32", _inserted)
     add("prmt.b32", "b32", "b32 b32 b32", _permuted)
+    add("shf.l.wrap.b32", "b32", "b32 b32 u32", _funnel)
+    add("dp2a.lo.u32.u32", "u32", "u32 u32 u32", _dot)
     for name, function in _BITWISE.items():
         add(f"{name}.pred", "pred", "pred pred", function)
     add("not.pred", "pred", "pred", np.invert)
@@ -173,6 +175,18 @@ def _permuted(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
     return result.astype(np.uint32)
 
 
+def _funnel(low: Lanes, high: Lanes, by: Lanes) -> Lanes:
+    """Return the upper half of both words, shifted to the left."""
+    both = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
+    return (both << (by.astype(np.uint64) & np.uint64(31)) >> np.uint64(32)).astype(np.uint32)
+
+
+def _dot(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """Return c and the products of both halves of a with the two lowest bytes of b."""
+    low = (a & np.uint32(0xFFFF)) * (b & np.uint32(0xFF))
+    return c + low + (a >> np.uint32(16)) * (b >> np.uint32(8) & np.uint32(0xFF))
+
+
 def _cast(dtype: np.dtype[Any]) -> Callable[[Lanes], Lanes]:
     return lambda a: a.astype(dtype)
 
@@ -208,6 +222,7 @@ OPERATIONS = _table()
 
 _ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\d+)\s*)?\]")
 _PRODUCT = re.compile(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32")
+_MEETING = re.compile(r"(red|ld)\.(release|acquire|relaxed)\.gpu\.global(?:\.add)?\.u32")
 _ACCESS = re.compile(r"(ld|st)\.(global|shared|param)(\.nc)?(?:\.(v2|v4))?\.(\w+)")
 # Of mma.sync.m16n8k16, by the number of an element: its row and column in each lane, as the manual
 # of PTX has them.
@@ -244,6 +259,8 @@ class Compiler:
         name, operands = instruction.opcode, instruction.operands
         if match := _ACCESS.fullmatch(name):
             return self._access(instruction, *match.groups())
+        if match := _MEETING.fullmatch(name):
+            return self._meeting(instruction)
         if re.fullmatch(r"mov\.b(32|64)", name) and any(o.startswith("{") for o in operands):
             return self._pack(8 * TYPES[name[4:]].itemsize, operands)
         if name == "shfl.sync.bfly.b32":
@@ -392,6 +409,16 @@ class Compiler:
                 f[name] = value if wide is None else value.astype(wide)
 
         return load
+
+    def _meeting(self, instruction: Instruction) -> Step:
+        """What blocks meet by: an addition to a counter, and a look at it."""
+        if instruction.waits:
+            target, _ = self._target(instruction.operands[0], "u32")
+            address = self._address(instruction.operands[1])
+            return lambda f: f.__setitem__(target, f.look(instruction, address(f)))
+        address = self._address(instruction.operands[0])
+        number = self._read(instruction.operands[1], "u32")
+        return lambda f: f.add(instruction, address(f), np.broadcast_to(number(f), f.n))
 
     def _exchange(self, operands: tuple[str, ...]) -> Step:
         """``shfl.sync.bfly``: each lane has the value of the one whose number differs by a mask."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from .arithmetic import Approximation
 from .instructions import SPECIAL, Compiler, Step
 from .memory import AccessError, Memory, Race, Region
+from .order import Clocks
 from .parser import Entry, Instruction, PtxError, parse
 
 Array = np.ndarray[Any, Any]
@@ -29,6 +30,7 @@ ORDERS = ("together", "forward", "backward")
 WARP = 32
 _MOST_LANES = 1 << 16
 _MOST_BLOCKS_OF_CODE = 1_000_000
+_MOST_LOOKS = 100
 _MAX_GRID, _MAX_BLOCK, _MAX_THREADS = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 
 
@@ -41,6 +43,8 @@ class Block:
     """The branch, barrier or return at the end; None where the next block just follows."""
     jump: tuple[str | None, bool, int]
     """Of a branch: predicate, or None; what it must be; the block it leads to."""
+    asks: bool = False
+    """Whether it begins with a look at what another block may be about to write."""
     kept: tuple[str, ...] = ()
     """Registers written here that another block reads, or this one when it comes again."""
     runs: int = 0
@@ -65,6 +69,8 @@ class Frame(dict[str, Array]):
     def __missing__(self, name: str) -> Array:
         value = self.launch.file.get(name)
         if value is None:
+            if name in self.launch.kernel.undefined:
+                return _poison(self.n, np.dtype("u4"))
             raise PtxError(f"{name} is read before it is written")
         if self.lanes is not None:
             value = value[self.lanes]
@@ -112,6 +118,29 @@ class Frame(dict[str, Array]):
             index = (offsets - slack) // dtype.itemsize
             view[index if count == 1 else index[:, None] + np.arange(count)] = values[lanes]
 
+    def look(self, what: Instruction, addresses: Array) -> Array:
+        """Return the counters at the addresses, and know what they were released with."""
+        values = self.load(what, "global", addresses, np.dtype("u4"), 1)
+        if ".acquire." in what.opcode:
+            for block, address in self._by_block(addresses):
+                self.launch.clocks.acquire(block, self.launch.turn, address)
+        return values
+
+    def add(self, what: Instruction, addresses: Array, numbers: Array) -> None:
+        """Add to the counters at the addresses."""
+        dtype = np.dtype("u4")
+        for lanes, region, offsets in self._parts(what, True, "global", addresses, dtype, 1):
+            view, slack = region.view(dtype)
+            np.add.at(view, (offsets - slack) // dtype.itemsize, numbers[lanes])
+        self.launch.asked = 0
+        if ".release." in what.opcode:
+            for block, address in self._by_block(addresses):
+                self.launch.clocks.release(block, self.launch.turn, address)
+
+    def _by_block(self, addresses: Array) -> Iterator[tuple[int, int]]:
+        blocks = self["thread"] // self.launch.threads
+        yield from zip(blocks.tolist(), addresses.tolist(), strict=True)
+
     def _parts(
         self, what: Instruction, write: bool, space: str, addresses: Array, dtype: Any, count: int
     ) -> Any:
@@ -136,6 +165,7 @@ class Kernel:
         self.shared_bytes = entry.shared_bytes
         self.instructions = entry.instructions
         self.blocks = _blocks(entry, Compiler(entry, approximation))
+        self.undefined = _undefined(entry)
         text = " ".join(o for i in entry.instructions for o in i.operands)
         self.special = tuple(name for name in SPECIAL if name in text)
 
@@ -188,14 +218,16 @@ class Kernel:
             raise PtxError(f"{self.name}: {threads} threads in a block, at most {_MAX_THREADS}")
         shared = self.shared_bytes + dynamic_shared_bytes
         count = int(np.prod(shape[0]))
-        many = max(1, _MOST_LANES // threads)
+        many, clocks = max(1, _MOST_LANES // threads), Clocks()
         with np.errstate(all="ignore"):
             for first in range(0, count, many):
                 blocks = np.arange(first, min(first + many, count))
-                Launch(self, shape, blocks, b"".join(arguments), memory, shared, order, races).run()
+                Launch(
+                    self, shape, blocks, b"".join(arguments), memory, shared, order, races, clocks
+                ).run()
         if races:
             name = functools.partial(_thread_name, shape)
-            _refuse(self, memory.find_races(lambda t: t // threads), name)
+            _refuse(self, memory.find_races(lambda t: t // threads, clocks), name)
 
 
 class Launch:
@@ -203,9 +235,11 @@ class Launch:
 
     def __init__(
         self, kernel: Kernel, shape: list[Any], blocks: Array, arguments: bytes, memory: Memory,
-        shared_bytes: int, order: str, races: bool,
+        shared_bytes: int, order: str, races: bool, clocks: Clocks,
     ) -> None:  # fmt: skip
         self.kernel, self.memory, self.arguments = kernel, memory, arguments
+        self.clocks = clocks
+        self.asked = 0  # how often groups looked for others since somebody went on
         self.shape = shape
         self.threads = threads = int(np.prod(shape[1]))
         self.n = threads * len(blocks)
@@ -271,7 +305,7 @@ class Launch:
             for turn in turns:
                 budget = self._advance(turn, arrived, budget)
             if self.races:
-                race = self.shared.find_races(lambda t: t // self.threads)
+                race = self.shared.find_races(lambda t: t // self.threads, self.clocks)
                 _refuse(self.kernel, race, self.thread_name)
             self._forget_accesses()
             self._expect_one_barrier(arrived)
@@ -290,11 +324,16 @@ class Launch:
         """Run groups until each has ended or has arrived at a barrier."""
         blocks = self.kernel.blocks
         while running:
-            group = self._lowest(running)
+            # Those that look for others come when nobody else can go on.
+            group = self._lowest([g for g in running if not blocks[g.at].asks] or running, running)
             budget -= 1
             if budget < 0:
                 raise PtxError(f"{self.kernel.name} does not end")
             block = blocks[group.at]
+            self.asked += block.asks
+            if self.asked > _MOST_LOOKS:
+                waiting = self.thread_name(int(self.file["thread"][group.lanes[0]]))
+                raise PtxError(f"{self.kernel.name}: {waiting} waits for blocks that do not come")
             everyone = group.lanes.size == self.n
             if everyone:
                 group.lanes = np.arange(self.n)
@@ -308,6 +347,8 @@ class Launch:
             frame.keep(block.kept)
             following = group.at + 1
             end = block.end.opcode if block.end else "next"
+            if end in ("ret", "exit", "bar.sync"):
+                self.asked = 0
             if end in ("ret", "exit"):
                 self._end(group, running)
             elif end == "bar.sync":
@@ -320,12 +361,12 @@ class Launch:
                 self._branch(frame, group, running, block, following)
         return budget
 
-    def _lowest(self, running: list[Group]) -> Group:
-        """Return the group at the lowest place, joined by the others that are there."""
-        if len(running) == 1:
-            return running[0]
-        at = min(group.at for group in running)
-        first, *others = (group for group in running if group.at == at)
+    def _lowest(self, some: list[Group], running: list[Group]) -> Group:
+        """Return the group of some at the lowest place, joined by the others that are there."""
+        if len(some) == 1:
+            return some[0]
+        at = min(group.at for group in some)
+        first, *others = (group for group in some if group.at == at)
         if others:
             first.lanes = np.concatenate([first.lanes, *(g.lanes for g in others)])
             for group in others:
@@ -425,7 +466,8 @@ def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
     if not instructions or instructions[-1].opcode not in ("ret", "exit", "bra.uni"):
         raise PtxError(f"{entry.name} does not end with a return")
     after = (n for n, i in enumerate(instructions, 1) if i.opcode in _CONTROL)
-    starts = sorted({0, *entry.labels.values(), *after} - {len(instructions)})
+    looks = (n for n, i in enumerate(instructions) if i.waits)
+    starts = sorted({0, *entry.labels.values(), *after, *looks} - {len(instructions)})
     number = {start: n for n, start in enumerate(starts)}
     blocks = []
     for start, stop in zip(starts, [*starts[1:], len(instructions)], strict=True):
@@ -436,7 +478,8 @@ def _blocks(entry: Entry, compiler: Compiler) -> list[Block]:
         goal = number[entry.labels[end.operands[0]]] if branch else -1
         predicate, wanted = (end.guard if end else None) or (None, True)
         steps = [(i, compiler.step(i)) for i in body]
-        blocks.append(Block(steps, end, (predicate, wanted, goal)))
+        asks = bool(body) and body[0].waits
+        blocks.append(Block(steps, end, (predicate, wanted, goal), asks))
     _find_kept(blocks)
     return blocks
 
@@ -448,13 +491,24 @@ def _find_kept(blocks: list[Block]) -> None:
     for block in blocks:
         here: dict[str, None] = {}
         for i, _ in block.steps:
-            first = 0 if i.opcode.startswith("st.") else 1
+            first = 0 if i.opcode.startswith(("st.", "red.")) else 1
             needed |= {r for o in i.operands[first:] for r in _registers(o)} - here.keys()
             here |= dict.fromkeys(r for o in i.operands[:first] for r in _registers(o))
         needed |= {block.jump[0] or ""} - here.keys()
         written.append(here)
     for block, here in zip(blocks, written, strict=True):
         block.kept = tuple(name for name in here if name in needed)
+
+
+def _undefined(entry: Entry) -> set[str]:
+    """Return the registers that nothing writes, and that only a choice among bytes reads."""
+    written, read = set(), set()
+    for i in entry.instructions:
+        first = 0 if i.opcode.startswith(("st.", "red.")) else 1
+        written |= {r for o in i.operands[:first] for r in _registers(o)}
+        if i.opcode != "prmt.b32":
+            read |= {r for o in i.operands[first:] for r in _registers(o)}
+    return set(entry.registers) - written - read
 
 
 def _registers(operand: str) -> list[str]:

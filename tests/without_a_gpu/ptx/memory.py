@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .order import Clocks
 from .parser import Instruction, PtxError
 
 Array = np.ndarray[Any, Any]
@@ -100,8 +101,10 @@ class Memory:
             else:
                 pending = pending[:0]
             offsets = offsets.view(np.int64)
-            self._written[number] |= write
-            self.accesses[number].append(Access(what, write, size, offsets, threads[lanes], turn))
+            if not what.atomic:
+                self._written[number] |= write
+                access = Access(what, write, size, offsets, threads[lanes], turn)
+                self.accesses[number].append(access)
             yield lanes, region, offsets
 
     def _describe(self, address: int, size: int) -> str:
@@ -117,8 +120,12 @@ class Memory:
             f" which has {nearest.data.size} bytes"
         )
 
-    def find_races(self, block_of: Callable[[Array], Array]) -> Race | None:
-        """Return a race among the accesses of a whole launch; barriers order those of a block."""
+    def find_races(self, block_of: Callable[[Array], Array], clocks: Clocks) -> Race | None:
+        """
+        Return a race among the accesses of a whole launch.
+
+        Barriers order those of a block, and what blocks acquire of each other those of two.
+        """
         for members in self._sharing():
             if any(self._written[n] for n in members):
                 base = min(self.regions[n].home for n in members)
@@ -128,7 +135,7 @@ class Memory:
                     for access in self.accesses[n]
                 ]
                 name = ", ".join(dict.fromkeys(self.regions[n].name for n in members))
-                if race := _race(name, moved, block_of):
+                if race := _race(name, moved, block_of, clocks):
                     return race
         return None
 
@@ -165,7 +172,10 @@ class Race:
 
 
 def _race(
-    name: str, accesses: list[tuple[Access, Array]], block_of: Callable[[Array], Array]
+    name: str,
+    accesses: list[tuple[Access, Array]],
+    block_of: Callable[[Array], Array],
+    clocks: Clocks,
 ) -> Race | None:
     """
     Return two accesses of different threads to one word that nothing orders, one of them a write.
@@ -194,25 +204,46 @@ def _race(
     block = block_of(thread)
     turn = np.array([a.turn for a, _ in accesses])[number]
     write = np.array([a.write for a, _ in accesses])[number]
-    # Of a word, blocks are ordered by nothing, the threads of a block by barriers.
-    for keys, ids in ([index], block), ([index, block, turn], thread):
-        _, group = np.unique(np.stack(keys), axis=1, return_inverse=True)
-        group = group.ravel()
-        count = int(group.max()) + 1
-        low, high, written = np.full(count, ids.max()), np.full(count, -1), np.zeros(count, bool)
-        np.minimum.at(low, group, ids)
-        np.maximum.at(high, group, ids)
-        np.logical_or.at(written, group, write)
-        racing = np.flatnonzero((low != high) & written)
-        if racing.size:
-            members = np.flatnonzero(group == racing[0])
+
+    def race(first: int, second: int) -> Race:
+        return Race(
+            f"{word} bytes of {name}, at offset {int(index[first]) * word}",
+            *(
+                (accesses[number[n]][0].instruction, bool(write[n]), int(thread[n]))
+                for n in (first, second)
+            ),
+        )
+
+    # Of a word, barriers order the threads of a block,
+    for members, ids in _groups([index, block, turn], thread):
+        if write[members].any() and (ids[members] != ids[members[0]]).any():
             first = int(members[write[members]][0])
-            second = int(members[ids[members] != ids[first]][0])
-            return Race(
-                f"{word} bytes of {name}, at offset {int(index[first]) * word}",
-                *(
-                    (accesses[number[n]][0].instruction, bool(write[n]), int(thread[n]))
-                    for n in (first, second)
-                ),
-            )
+            return race(first, int(members[ids[members] != ids[first]][0]))
+    # and blocks what they acquire of each other, where nothing reads by the path that sees no
+    # writes. Many words have the same history.
+    read_only = np.array([".nc" in a.instruction.opcode for a, _ in accesses])[number]
+    histories = set()
+    for members, ids in _groups([index], block):
+        if not write[members].any() or (ids[members] == ids[members[0]]).all():
+            continue
+        what = block[members], turn[members], write[members], read_only[members]
+        history = np.unique(np.stack(what), axis=1).tobytes()
+        if history in histories:
+            continue
+        histories.add(history)
+        for first in members[write[members]]:
+            for second in members[ids[members] != ids[first]]:
+                places = ((int(block[n]), int(turn[n])) for n in (first, second))
+                if read_only[second] or not clocks.ordered(*places):
+                    return race(int(first), int(second))
     return None
+
+
+def _groups(keys: list[Array], ids: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the places of accesses that have the same keys, more than one each."""
+    _, group = np.unique(np.stack(keys), axis=1, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    ends = np.flatnonzero(np.diff(group.ravel()[order])) + 1
+    for members in np.split(order, ends):
+        if len(members) > 1:
+            yield members, ids

@@ -21,6 +21,16 @@ class Instruction:
     operands: tuple[str, ...]
     guard: tuple[str, bool] | None
 
+    @property
+    def atomic(self) -> bool:
+        """Whether no other access gets between what it reads and writes."""
+        return self.opcode.startswith("red.") or self.waits
+
+    @property
+    def waits(self) -> bool:
+        """Whether it reads what another block may be about to write."""
+        return self.opcode.startswith(("ld.acquire.", "ld.relaxed."))
+
     def __str__(self) -> str:
         return f"line {self.line}: {self.text}"
 
