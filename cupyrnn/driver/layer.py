@@ -127,14 +127,13 @@ def _pays(cell: Cell, rows: int, direction: str, single: bool) -> bool:
     """Return whether so many rows are worth a layer in one call."""
     most = _MEDIUM_MATRICES if rows >= _FEW_ROWS_OF_LAYER else _SMALL_MATRICES
     if single:  # which has a way of its own, fast with matrices in C order
-        w, few = cell.inputs[0].w, direction == "forward" and rows < _FEW_ROWS_OF_LAYER
-        most = _SMALL_MATRICES if few else 2 * _SMALL_MATRICES
+        w, most = cell.inputs[0].w, _SMALL_MATRICES
         if w is not None and w.flags.c_contiguous:
-            most = 0 if direction == "forward" else _SMALL_MATRICES
+            return False
     elif rows >= _LEAST_ROWS_OF_LAYER[direction]:
         return True
     weights = (*cell.inputs, *cell.recurrent)
-    size: int = sum(w.w.size for w in weights if w.w is not None)
+    size: int = sum([w.w.size for w in weights if w.w is not None])
     return size <= most
 
 

@@ -469,7 +469,7 @@ def forward(
 ) -> Any:
     """Return what `padded.forward` writes, as it is laid out; None where it is not."""
     x, first, _, extent = padded
-    if plans is None or extent is None or not extent.whole(len(x)):
+    if plans is None or extent is None or len(x) < 2 or not extent.whole(len(x)):
         return None
 
     def make() -> Forward:
@@ -505,7 +505,7 @@ def backward(
     `weights` are those that the cell has, and like those of which there are gradients.
     """
     x, first, saved, extent = padded
-    if plans is None or extent is None or not extent.whole(len(x)):
+    if plans is None or extent is None or len(x) < 2 or not extent.whole(len(x)):
         return None
     entry, like = weights
     if not isinstance(saved, form.Saved):
@@ -534,6 +534,6 @@ def backward(
 def _rows_of(x: Array, first: Any) -> Rows:
     """Return the rows of a layer that can be laid out."""
     T, B, I = x.shape
-    if not 0 < T <= _MOST_STEPS or B * I * first.h.size == 0:
+    if T > _MOST_STEPS or B * I * first.h.size == 0:
         raise LookupError
     return Rows(np, T, B)
