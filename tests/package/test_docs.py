@@ -6,6 +6,7 @@ import contextlib
 import doctest
 import importlib
 import io
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -165,3 +166,84 @@ def test_every_page_of_the_guide_is_in_the_tree() -> None:
         index = text(DOCS / folder / "index.md")
         for page in (DOCS / folder).glob("*.md"):
             assert page.stem == "index" or re.search(rf"^{page.stem}$", index, re.MULTILINE), page
+
+
+def columns(page: str, chapter: str, section: str = "") -> list[dict[str, list[str]]]:
+    """Return the rows of a table of results, the cells of each by the titles of its columns."""
+    part = page.split(f"## {chapter}\n")[1]
+    if section:
+        part = part.split(f"### {section}, float32\n")[1]
+    head, _, *lines = itertools.takewhile(
+        lambda line: line.startswith("|"), part.lstrip("\n").splitlines()
+    )
+    titles, *rows = ([c.strip() for c in line.strip("|").split("|")] for line in (head, *lines))
+    found: list[dict[str, list[str]]] = []
+    for row in rows:
+        found.append({})
+        for title, cell in zip(titles, row, strict=True):
+            found[-1].setdefault(title, []).append(cell)
+    return found
+
+
+def ratios(rows: list[dict[str, list[str]]]) -> list[list[float]]:
+    """Return the ratios of rows, column by column: NumPy alone, and with Numba."""
+    columns = zip(*(row["ratio"] for row in rows), strict=True)
+    return [[float(cell.split()[0]) for cell in cells if cell != "–"] for cells in columns]
+
+
+def of_readme(section: str) -> list[dict[str, list[str]]]:
+    """Return the rows of results/cpu.md that README shows: plain layers, forward and backward."""
+    rows = columns(text(ROOT / "tests/benchmarks/results/cpu.md"), "1 thread", section)
+    plain = [row for row in rows if row[""] == [""] and row["pass"] == ["forward+backward"]]
+    return [row for row in plain if not row["(T, B, I, H)"][0].startswith("(1, ")]
+
+
+OPS = (
+    "BlockLSTM and BlockLSTMGrad",
+    *(f"cudnn_rnn and cudnn_rnn_backprop, {m}" for m in ("lstm", "gru")),
+)
+
+
+def test_the_table_of_readme_is_that_of_the_results() -> None:
+    expected: dict[str, list[str]] = {}
+    for n, section in enumerate(OPS):
+        for row in of_readme(section):
+            cells = expected.setdefault(row["(T, B, I, H)"][0], [])
+            cells += ["–"] * (2 * n - len(cells)) + [cell.split()[0] for cell in row["ratio"]]
+    shown = {}
+    for line in text(ROOT / "README.md").split("## Speed on a CPU")[1].splitlines():
+        if re.match(r"\| \(\d", line):
+            size, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            shown[size] = cells
+    assert shown == {size: cells + ["–"] * (6 - len(cells)) for size, cells in expected.items()}
+
+
+def test_ranges_are_those_of_the_results() -> None:
+    """Of README and the questions: the least and the largest ratio, as they round."""
+    tables = [ratios(of_readme(section)) for section in OPS]
+    numba, numpy = ([table[n] for table in tables] for n in (1, 0))
+    results = ROOT / "tests/benchmarks/results"
+    cells = [
+        ratios(columns(text(results / "cpu.md"), "1 thread", f"{op} and {op}Grad"))
+        for op in ("LSTMBlockCell", "GRUBlockCell")
+    ]
+    steps = [[r for cell in cells for r in cell[n]] for n in (1, 0)]
+    nets = [
+        ratios(columns(text(results / "nets.md"), f"1 thread, {how}"))[0]
+        for how in ("with Numba", "NumPy alone")
+    ]
+    readme, faq = text(ROOT / "README.md"), text(DOCS / "guide" / "faq.md")
+    speed = readme.split("**Speed.**")[1].split("\n\n")[0]
+    more = readme.split("Single steps of the block ops")[1].split("\n\n")[0]
+    answer = faq.split("On a CPU, yes in most cases with Numba")[1].split("\n\n")[0]
+    for prose, measured in (
+        (speed, numba + numpy),
+        (more, steps + nets),
+        (answer, numba[1:]),
+    ):
+        shown = re.findall(r"(\d[\d.]*) to (\d+(?:\.\d+)?)", prose)
+        assert len(shown) == len(measured), prose
+        for pair, values in zip(shown, measured, strict=True):
+            for number, value in zip(pair, (min(values), max(values)), strict=True):
+                digits = len(number.partition(".")[2])
+                assert float(number) == round(value, digits), (pair, values)
