@@ -42,7 +42,7 @@ def kernels_of_the_package() -> dict[str, tuple[str, ...]]:
     found = {}
     for info in pkgutil.iter_modules(cupyrnn.kernels.__path__):
         module = importlib.import_module(f"cupyrnn.kernels.{info.name}")
-        if hasattr(module, "KERNELS"):
+        if hasattr(module, "SOURCE") and hasattr(module, "KERNELS"):
             found[info.name] = module.KERNELS
     return found
 
