@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .._typing import NamedTuple
+from .._typing import NamedTuple, cached_property
 from ..cells.contract import columns_of
 from . import recompute
 from .recompute import Kept
@@ -60,15 +60,37 @@ class Reserved(NamedTuple):
     h: list[Array]  # by direction, of every step; none of the last layer with every k-th state
 
 
-class Leaves(NamedTuple):
-    """What the steps of a net leave."""
+class Leaves:
+    """
+    What the steps of a net leave.
 
-    net: Layers
-    sizes: Sizes
-    saved: Any  # the cells' Saved
-    states: Any  # and States
-    rows: Any  # Rows; of a call, its Packing
-    every: int | None = None  # None: all that the steps save, else every k-th state
+    Parameters
+    ----------
+    net, sizes
+        Of the net and of the call.
+    saved, states
+        The cells' Saved and States.
+    rows
+        Rows; of a call, its Packing.
+    every
+        None: all that the steps save, else every k-th state.
+    """
+
+    def __init__(
+        self,
+        net: Layers,
+        sizes: Sizes,
+        saved: Any,
+        states: Any,
+        rows: Any,
+        every: int | None = None,
+    ) -> None:
+        self.net, self.sizes, self.saved, self.states = net, sizes, saved, states
+        self.rows, self.every = rows, every
+
+    def with_every(self, every: int | None) -> Leaves:
+        """Return what the same steps leave with another `every`."""
+        return Leaves(self.net, self.sizes, self.saved, self.states, self.rows, every)
 
     def _shapes(self) -> Iterator[tuple[int, str, tuple[int, int]]]:
         """Yield the layer, what it is and the shape of every part of reserve_space."""
@@ -87,20 +109,27 @@ class Leaves(NamedTuple):
                 yield from ((layer, "h", (rows, P)) for _ in range(net.D))
             below = P
 
-    @property
+    @cached_property
+    def _places(self) -> list[tuple[int, str, slice, tuple[int, int]]]:
+        """The layer, what it is, the elements and the shape of every part of reserve_space."""
+        places, start = [], 0
+        for layer, what, shape in self._shapes():
+            end = start + shape[0] * shape[1]
+            places.append((layer, what, slice(start, end), shape))
+            start = end
+        return places
+
+    @cached_property
     def size(self) -> int:
         """The number of elements of reserve_space, without its note."""
-        return sum(n * columns for *_, (n, columns) in self._shapes())
+        return self._places[-1][2].stop if self._places else 0
 
     def parts(self, reserve_space: Array) -> list[Reserved]:
         """Return the parts of reserve_space by layer."""
         result = [Reserved(None, [], []) for _ in range(self.net.L)]
         found: list[list[Array]] = [[] for _ in range(self.net.L)]
-        start = 0
-        for layer, what, shape in self._shapes():
-            end = start + shape[0] * shape[1]
-            part = reserve_space[start:end].reshape(shape)
-            start = end
+        for layer, what, elements, shape in self._places:
+            part = reserve_space[elements].reshape(shape)
             if what == "mask":
                 result[layer] = result[layer]._replace(mask=part)
             else:
@@ -135,7 +164,7 @@ def reserve_size(leaves: Leaves) -> int:
         return leaves.size
     size = leaves.size + NOTE_SIZE
     # A size tells states from all that steps save.
-    return size + (size == leaves._replace(every=None).size)
+    return size + (size == leaves.with_every(None).size)
 
 
 def write_note(xp: ModuleType, reserve_space: Array, note: Note) -> None:
@@ -187,7 +216,7 @@ def check_reserve(
     if leaves.every is None and reserve_space.ndim == 1 and len(reserve_space) != size:
         note = _read_note(xp, reserve_space)
         if note is not None:
-            leaves = leaves._replace(every=note.every)
+            leaves = leaves.with_every(note.every)
             check_size(op, reserve_space, reserve_size(leaves), f" with save={note.every}")
             if note.call != fingerprint():
                 raise ValueError(

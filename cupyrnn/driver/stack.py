@@ -45,8 +45,9 @@ class _Memory:
 
     def __call__(self, pl: int) -> list[Array]:
         """Return an array for each of what the steps of a layer in one direction save."""
-        net, _, saved, _, packing, every = self._stack.leaves
-        widths = net.widths[pl // net.D]
+        leaves = self._stack.leaves
+        packing, every, D = leaves.rows, leaves.every, leaves.net.D
+        widths = leaves.net.widths[pl // D]
         if every is None:
             most = max((block.end - block.row for block in packing.blocks()), default=0)
         else:
@@ -54,7 +55,7 @@ class _Memory:
             most = recompute.largest(self._xp, cell, packing, every, self._dtype)
         key = most, *widths
         if key not in self._arrays:
-            columns = columns_of(saved, *widths)[: self._last]
+            columns = columns_of(leaves.saved, *widths)[: self._last]
             self._arrays[key] = [self._xp.empty((most, n), self._dtype) for n in columns]
         return self._arrays[key]
 
@@ -113,7 +114,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
         What `backward` needs; a scalar in inference.
     """
     cells, leaves, note, _ = stack
-    net, sizes, kind, _, packing, every = leaves
+    net, sizes, packing, every = leaves.net, leaves.sizes, leaves.rows, leaves.every
     dtype, memory = input.dtype, _Memory(xp, stack, input.dtype, with_h=False)
     last = each(first, lambda s: _like(xp, s, dtype))
     reserves = [Reserved(None, [], [])] * net.L
@@ -143,7 +144,7 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
                 of_layer = Layer(x, entered, packing, saved[d])
                 states = recompute.forward(xp, cells[pl], of_layer, memory(pl), h[d])
             else:
-                into = saved[d] if saved else kind(*memory(pl), h[d])
+                into = saved[d] if saved else leaves.saved(*memory(pl), h[d])
                 states = _layer.forward(xp, cells[pl], Layer(x, entered, packing, into))
             for to, state in zip(last, states, strict=True):
                 if to is not None:
@@ -271,7 +272,7 @@ def backward(
     grads
         Of each of the cells: written, but x.
     """
-    net, sizes, _, _, packing, _ = stack.leaves
+    net, sizes, packing = stack.leaves.net, stack.leaves.sizes, stack.leaves.rows
     input, first = inputs
     dtype, D = input.dtype, net.D
     compute = compute_dtype(dtype)
