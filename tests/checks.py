@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import cupyrnn
+from cupyrnn.derivatives.tree import tree_map
 
 # Largest error allowed, as a part of the largest expected magnitude. One table for all tests.
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-13}
@@ -165,15 +166,10 @@ class Ops:
         return function if self.xp is np else lambda *a, **kw: self._call(function, a, kw)
 
     def to_device(self, a: Any) -> Any:
-        if isinstance(a, list) and a and hasattr(a[0], "_make"):  # weights of layers
-            return [entry._make(map(self.to_device, entry)) for entry in a]
-        if type(a) is list and a and isinstance(a[0], np.ndarray):  # a state of layers
-            return [self.to_device(layer) for layer in a]
-        return self.xp.asarray(a) if isinstance(a, np.ndarray) else a
+        """Return arrays, or tuples and lists of them, in the memory of the module."""
+        return tree_map(lambda a: self.xp.asarray(a) if isinstance(a, np.ndarray) else a, a)
 
     def _from_device(self, a: Any) -> Any:
-        if type(a) is tuple:
-            return tuple(map(self._from_device, a))
         assert a is None or type(a) is self.xp.ndarray
         return None if a is None else self.xp.asnumpy(a)
 
@@ -183,9 +179,6 @@ class Ops:
         results = function(*args, **kwargs)
         back = {}
         for name, a in results._asdict().items():
-            if isinstance(a, list):
-                back[name] = [entry._make(map(self._from_device, entry)) for entry in a]
-                continue
             assert name not in ON_HOST or type(a) is np.ndarray, name
-            back[name] = a if name in ON_HOST else self._from_device(a)
+            back[name] = a if name in ON_HOST else tree_map(self._from_device, a)
         return type(results)(**back)

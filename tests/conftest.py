@@ -205,7 +205,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "ptx_arch" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--ptx-arch") or PTX_ARCHITECTURES
         metafunc.parametrize("ptx_arch", chosen)
-    if "ops" in metafunc.fixturenames:
+    given = metafunc.definition.iter_markers("parametrize")
+    if "ops" in metafunc.fixturenames and not any("ops" in mark.args[0] for mark in given):
         compiled = metafunc.definition.get_closest_marker("compiled") is not None
         metafunc.parametrize("ops", [*ROOMS, "numba"] if compiled else ROOMS, indirect=True)
 

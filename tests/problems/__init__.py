@@ -3,4 +3,6 @@
 import pytest
 
 # A failure shows the values compared, as in a test.
-pytest.register_assert_rewrite("problems.grus", "problems.lstms", "problems.nets")
+pytest.register_assert_rewrite(
+    "problems.grus", "problems.lstms", "problems.nets", "problems.properties"
+)

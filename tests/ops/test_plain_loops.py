@@ -1,0 +1,67 @@
+"""Every op of the table in every place: what it returns, and its gradient, beside a plain loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from problems.properties import assert_all_close, assert_slopes, each, relaid
+from problems.table import Case, call_of, kind_of, plain, small_blocks
+
+import cupyrnn
+from cupyrnn.derivatives.tree import tree_map
+
+
+@each()
+def test_outputs(
+    ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training and inference, with NaN past the end of every sequence."""
+    case = case.within(ops)
+    small_blocks(case, monkeypatch)
+    call = call_of(case, rng)
+    out, wide = call.forward(ops), call.wide()
+    expected = plain(wide, wide.inputs)
+    found = call.turned({n: a for n, a in out._asdict().items() if n in expected})
+    assert_all_close(found, expected, case, "out")
+    if case.op.is_net:
+        inference = call.forward(ops, is_training=False)
+        assert inference.reserve_space.shape == ()
+        if case.dropout:
+            wide = wide._replace(case=wide.case._replace(dropout=0.0))
+            expected = plain(wide, wide.inputs)
+        found = call.turned({n: a for n, a in inference._asdict().items() if n in expected})
+        assert_all_close(found, expected, case, "inference")
+
+
+@each()
+def test_gradients(
+    ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    In float64 by complex step of the plain loop, in others beside float64.
+
+    NaN stands past the end of every sequence, also in what the forward call saved.
+    """
+    case = case.within(ops)
+    half = np.dtype(kind_of(case)).itemsize == 2
+    rounded = case.bends and half
+    if half and case.op.is_net:  # what it saves is the package's own, and rounded in each step
+        case, rounded = case.smooth, False
+        case = case._replace(size=(min(case.size[0], 5), *case.size[1:]))
+    if case.name == "stacked_rnn-layer-norm LSTM":
+        case = case._replace(dtype="float64")  # what is divided by a small number loses digits
+    small_blocks(case, monkeypatch)
+    call = call_of(case, rng)
+    wide, out = call.wide(), call.forward(ops)
+    cotangents = call.cotangents(rng, out)
+    of_wide = tree_map(lambda a: None if a is None else a.astype(np.float64), cotangents)
+    saved = wide.forward(cupyrnn)
+    expected = wide.slopes(wide.gradient(cupyrnn, saved, of_wide))
+    assert_slopes(wide, of_wide, expected, rng)
+    if rounded:  # the gates that are 0 and 1, and the states that are clipped, are those saved
+        saved = tree_map(lambda a: a.astype(np.float64), out)
+        expected = wide.slopes(wide.gradient(cupyrnn, saved, of_wide))
+    found = call.slopes(call.gradient(ops, relaid(call, out), cotangents))
+    assert_all_close(found, expected, case, "gradient")

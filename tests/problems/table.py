@@ -1,0 +1,593 @@
+"""
+One record per op: inputs of any size and dtype, the call, its gradient, and a plain loop of it.
+
+What the tests ask of all ops, they ask of this table. An op or a cell that is new has all of it by
+one more record: its arguments by name, how they are drawn, and one step of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import needs
+import numpy as np
+import pytest
+import reference
+from checks import layouts
+from new_cells.cifg import CIFGParams
+from new_cells.layer_norm_lstm import LayerNormLSTMParams
+from new_cells.mgu import MGUParams
+from new_cells.slstm import SLSTMParams
+
+from cupyrnn import BlockGRUParams, PeepholeLSTMParams, _ops
+from cupyrnn import reference as definitions
+from cupyrnn.derivatives.tree import tree_map
+from cupyrnn.driver import layer, products, recompute
+from cupyrnn.driver.dropout import keep_mask
+
+from . import grus, lstms, nets
+
+# A step of a cell: weights, x, the states and the attributes to the new states and what it saves.
+Step = Callable[..., tuple[list[Any], dict[str, Any]]]
+
+
+class Op(NamedTuple):
+    """What the tests know of an op."""
+
+    record: _ops.Record  # names of the arguments and the results, and the gradient
+    draw: Callable[[Any, Any], dict[str, Any]]  # the inputs, of a generator and a case
+    parts: Callable[[Any, dict[str, Any]], Any]  # of inputs: x, each state, weights by place
+    step: Step
+    factors: dict[str, list[Any]]  # attributes, and what else its cases differ by
+    places: tuple[str, ...] = ("numpy", "numba", "cuda_on_cpu", "cupy")
+    states: int = 1
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether it is one step."""
+        return self.record.forward.__name__.endswith("_cell")
+
+    @property
+    def is_net(self) -> bool:
+        """Whether it has layers, directions and last states."""
+        return "output" in self.record.outputs
+
+
+class Case(NamedTuple):
+    """A call: of which op, its sizes, and all by which calls differ."""
+
+    name: str
+    size: tuple[int, int, int, int] = (6, 4, 3, 5)  # T, B, I, H
+    dtype: str = "float64"
+    extent: str = "full"  # or steps, lengths, resets, lengths+resets
+    direction: str = "forward"  # or reverse, both
+    layers: int = 1
+    time_major: bool = True
+    dropout: float = 0.0
+    save: Any = "all"
+    memory: str = "C"  # or one of `checks.layouts`, or zero strides
+    rows: int | None = None  # of a block, where it is to be smaller than it is
+    projected: bool = False
+    peephole: bool = True
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def op(self) -> Op:
+        return TABLE[self.name]
+
+    @property
+    def D(self) -> int:
+        return 2 if self.direction == "both" else 1
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """T, B, I and H: a step has one, and I is H where the input is added as it is."""
+        T, B, I, H = self.size
+        T = 1 if self.op.is_cell else T
+        return T, B, H if dict(self.attributes).get("input_mode") == "skip_input" else I, H
+
+    @property
+    def P(self) -> int:
+        """The size of h."""
+        H = self.size[3]
+        return max(1, H - 2) if self.projected and H > 1 else H
+
+    @property
+    def bends(self) -> bool:
+        """Whether a slope jumps somewhere: a number that is rounded there has another one."""
+        told = dict(self.attributes)
+        return bool(told.get("cell_clip")) or told.get("recurrent_activation", "s") != "sigmoid"
+
+    @property
+    def smooth(self) -> Case:
+        """The same without clip and hard sigmoids."""
+        kept = [(n, v) for n, v in self.attributes if n != "recurrent_activation"]
+        return self._replace(attributes=tuple((n, 0.0 if n == "cell_clip" else v) for n, v in kept))
+
+    def within(self, ops: Any) -> Case:
+        """Return the case with no more steps than take long on a CPU that plays a GPU."""
+        return self._replace(size=ops.shape(self.size))
+
+    def __str__(self) -> str:
+        """All that is not as in a plain call, in the name of a test."""
+        T, B, I, H = self.size
+        said = [f"T{T}-B{B}-I{I}-H{H}"]
+        for name, value in self._asdict().items():
+            if name in ("name", "size", "dtype", "attributes"):
+                continue
+            if value != self._field_defaults[name]:
+                said.append(str(value) if isinstance(value, str) else f"{name}={value}")
+        return "-".join([*said, *(f"{n}={v}" for n, v in self.attributes if n != "rnn_mode")])
+
+
+def cases(name: str, chosen: list[dict[str, Any]]) -> list[Case]:
+    """Return cases of combinations of factors; those that are no field of a case are attributes."""
+    found = []
+    for one in chosen:
+        fields = {n: v for n, v in one.items() if n in Case._fields}
+        rest = tuple((n, v) for n, v in one.items() if n not in Case._fields and v is not None)
+        found.append(Case(name, **fields, attributes=rest))
+    return found
+
+
+class Call(NamedTuple):
+    """The inputs of a case, and how far its sequences go."""
+
+    case: Case
+    inputs: dict[str, Any]
+    lengths: Any = None  # [B]
+    resets: Any = None  # [T, B]
+    steps: int | None = None
+
+    @property
+    def past(self) -> Any:
+        """Return where in [T, B] nothing is computed."""
+        T, B, *_ = self.case.sizes
+        ends = np.full(B, T if self.steps is None else self.steps)
+        return np.arange(T)[:, None] >= (ends if self.lengths is None else self.lengths)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What the op is told beside its inputs."""
+        case = self.case
+        said: dict[str, Any] = {} if case.op.is_net else {"seq_len_max": self.steps}
+        said |= {"sequence_lengths": self.lengths, "resets": self.resets}
+        said = {n: a for n, a in said.items() if a is not None}
+        if case.direction == "reverse":
+            said["reverse"] = True
+        if case.op.is_net:
+            said["direction"] = nets.BI if case.D == 2 else nets.UNI
+            if case.dropout:
+                said |= {"dropout": case.dropout, "seed": 5, "seed2": -3}
+            if case.save != "all":
+                said["save"] = case.save
+            if not case.time_major:
+                said["time_major"] = False
+                if self.resets is not None:
+                    said["resets"] = self.resets.T
+            if case.projected and case.op.record.name == "cudnn_rnn":
+                said["num_proj"] = case.P
+        return said | dict(case.attributes)
+
+    def turned(self, arrays: Any) -> Any:
+        """Return arrays time first where they are batch first, and the other way round."""
+        if self.case.time_major:
+            return arrays
+        return tree_map(lambda a: a.swapaxes(0, 1) if getattr(a, "ndim", 0) == 3 else a, arrays)
+
+    def wide(self) -> Call:
+        """Return the same numbers in float64."""
+        inputs = tree_map(lambda a: None if a is None else a.astype(np.float64), self.inputs)
+        return self._replace(case=self.case._replace(dtype="float64"), inputs=inputs)
+
+    def forward(self, ops: Any, **more: Any) -> Any:
+        """Return what the op returns, of inputs time first or batch first."""
+        return getattr(ops, self.case.op.record.name)(**{**self.arguments(ops), **more})
+
+    def arguments(self, ops: Any) -> dict[str, Any]:
+        """Return all arguments of the op."""
+        said = self.said
+        name = self.case.op.record.name
+        if name == "cudnn_rnn" and {"dropout", "resets", "reverse", "save"} & {*said}:
+            said["engine"] = nets.own(ops)
+        return self.turned(self.inputs) | said
+
+    def gradient(self, ops: Any, out: Any, cotangents: dict[str, Any], **more: Any) -> Any:
+        """Return what the gradient of the op returns."""
+        record = self.case.op.record
+        told = record.told(self.arguments(ops), out._asdict())
+        return getattr(ops, record.gradient.__name__)(**told, **self.turned(cotangents), **more)
+
+    def slopes(self, found: Any) -> dict[str, Any]:
+        """Return the gradients by the names of the inputs, time first."""
+        record = self.case.op.record
+        named = {n: getattr(found, record.slope.format(n)) for n in self.inputs}
+        return self.turned({n: a for n, a in named.items() if self.inputs[n] is not None})
+
+    def cotangents(self, rng: np.random.Generator, out: Any) -> dict[str, Any]:
+        """Return gradients of the outputs, time first, off zero, lest the sums cancel."""
+        record, found = self.case.op.record, {}
+        past = self.past[0] if self.case.op.is_cell else self.past
+        for name in record.outputs:
+            like = self.turned(getattr(out, name))
+            drawn = tree_map(lambda a: 0.5 + rng.standard_normal(a.shape), like)
+            if name not in ("output_h", "output_c"):
+                drawn[past] = np.nan
+            elif not isinstance(drawn, tuple) and not drawn.ndim:
+                drawn = None
+            found[record.cotangent.format(name)] = tree_map(
+                lambda a: None if a is None else laid(self.case, a.astype(kind_of(self.case))),
+                drawn,
+            )
+        return found
+
+
+def small_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have products of sequences, and what is computed again, take as many rows at once."""
+    if case.rows:
+        for module, name, many in (
+            (products, "_CPU_ROWS", case.rows),
+            (products, "_GPU_ROWS", case.rows),
+            (layer, "CHUNK", 3 * case.rows),
+            (recompute, "_BLOCKS", 1),
+            (recompute, "_CHUNK", 3 * case.rows),
+        ):
+            monkeypatch.setattr(module, name, many)
+
+
+def kind_of(case: Case) -> Any:
+    return needs.dtype(case.dtype)
+
+
+def laid(case: Case, a: Any) -> Any:
+    """Return an array as it lies in the memory that a case names."""
+    if case.memory == "C" or a is None:
+        return a
+    if case.memory == "zero strides":
+        if not a.size:
+            return a
+        one = a.ravel()[:1]
+        return np.broadcast_to(np.where(one == one, one, one.dtype.type(0.5)), a.shape)
+    return dict(layouts(a))[case.memory]
+
+
+def call_of(case: Case, rng: np.random.Generator) -> Call:
+    """
+    Return a call, with NaN in x where nothing is to be computed.
+
+    Among lengths is one of 0 and one of T, among resets are marks at the first step and some past
+    the end, where there is room for them.
+    """
+    T, B, *_ = case.sizes
+    lengths = resets = steps = None
+    if "lengths" in case.extent:
+        lengths = rng.integers(0, T + 1, B).astype(np.int32)
+        lengths[:1], lengths[1:2] = T, 0
+        lengths = rng.permutation(lengths)
+    if "resets" in case.extent:
+        resets = rng.random((T, B)) < 0.3
+        resets[:1, ::2] = True
+    if case.extent == "steps":
+        steps = T // 2
+    call = Call(case, case.op.draw(rng, case), lengths, resets, steps)
+    assert {*call.inputs} == {n for n in case.op.record.inputs if case.peephole or n[:2] != "wc"}
+    x = call.inputs[case.op.record.inputs[0]]
+    if call.past.any():
+        x[call.past] = np.nan
+    inputs = tree_map(lambda a: laid(case, a), call.inputs)
+    return call._replace(inputs=inputs)
+
+
+def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
+    """
+    Return what an op gives, step by step: each layer, each direction, all sequences side by side.
+
+    Of a block op all that it returns, zero where nothing is computed; `inputs` are those of the
+    call or, for complex steps, complex ones.
+    """
+    case, op = call.case, call.case.op
+    x, states, weights = op.parts(case, inputs)
+    T, B, *_ = case.sizes
+    past = np.vstack([call.past, np.ones((1, B), bool)])
+    marks = np.zeros((T + 1, B), bool)
+    if call.resets is not None:
+        marks[:T] = call.resets
+    dtype = np.result_type(*(a for w in weights for a in w if a is not None), x, *states)
+    last, saved = [s.astype(dtype) for s in states], {}
+    for n in range(case.layers):
+        x, P = x * mask_of(case, n), states[0].shape[-1]
+        y = np.zeros((T, B, case.D * P), dtype)
+        for d in range(case.D):
+            place = n * case.D + d
+            backwards = d == 1 or case.direction == "reverse"
+            for t in reversed(range(T)) if backwards else range(T):
+                forgets = marks[t + 1] & ~past[t + 1] if backwards else marks[t]
+                before = [np.where(forgets[:, None], 0, s[place]) for s in last]
+                after, kept = op.step(weights[place], x[t], before, dict(case.attributes))
+                here = ~past[t][:, None]
+                for s, a, b in zip(last, after, [s[place] for s in last], strict=True):
+                    s[place] = np.where(here, a, b)
+                y[t, :, d * P : (d + 1) * P] = np.where(here, after[0], 0)
+                for name, a in kept.items():
+                    saved.setdefault(name, np.zeros((T, *a.shape), dtype))[t] = np.where(here, a, 0)
+        x = y
+    if op.is_net:
+        others = {0: np.zeros(()), 1: last[-1]}.get(len(last) - 1, tuple(last[1:]))
+        return {"output": x, "output_h": last[0], "output_c": others}
+    H = case.size[3]
+    none = {n: np.zeros((T, B, H), dtype) for n in op.record.results}
+    found = none | saved | {"h": x}
+    return {n: a[0] for n, a in found.items()} if op.is_cell else found
+
+
+def mask_of(case: Case, layer: int) -> Any:
+    """Return what the values that a layer reads are multiplied by."""
+    if not (layer and case.dropout):
+        return 1.0
+    T, B, *_ = case.sizes
+    shape = (T * B, case.D * case.P)
+    kept = keep_mask(np, shape, np.dtype(float), case.dropout, 5, -3, layer)
+    scale = 1 / (1 - case.dropout) if case.dropout < 1 else 0.0
+    return kept.reshape(T, B, case.D * case.P) * scale
+
+
+def _draw_lstm(rng: Any, case: Case) -> dict[str, Any]:
+    inputs = lstms.problem(rng, case.sizes, case.peephole, kind_of(case))
+    return inputs | {"x": inputs["x"][0]} if case.op.is_cell else inputs
+
+
+def _draw_gru(rng: Any, case: Case) -> dict[str, Any]:
+    inputs = grus.problem(rng, case.sizes, kind_of(case))
+    return inputs | {"x": inputs["x"][0]} if case.op.is_cell else inputs
+
+
+def _parts_of_block(case: Case, inputs: dict[str, Any]) -> Any:
+    x = inputs["x"][None] if case.op.is_cell else inputs["x"]
+    states = [inputs[n][None] for n in ("h_prev", "cs_prev") if n in inputs]
+    names = ("w", "b", *lstms.PEEPHOLES, "w_ru", "w_c", "b_ru", "b_c")
+    return x, states, [[inputs[n] for n in names if n in inputs]]
+
+
+def _net_of(case: Case) -> nets.Case:
+    told = dict(case.attributes)
+    return nets.Case(
+        case.name.partition("-")[2],
+        *case.sizes,
+        case.layers,
+        nets.BI if case.D == 2 else nets.UNI,
+        case.P if case.projected else 0,
+        told.get("input_mode", nets.LINEAR),
+    )
+
+
+def _draw_packed(rng: Any, case: Case) -> dict[str, Any]:
+    return {"input_c": None} | nets.problem(rng, _net_of(case), kind_of(case))
+
+
+def _parts_of_packed(case: Case, inputs: dict[str, Any]) -> Any:
+    net, (_, _, I, H) = _net_of(case), case.sizes
+    layout = (net.rnn_mode, case.layers, H, I, case.D == 2, net.skip, net.num_proj)
+    weights = reference.cudnn_weights(inputs["params"], *layout)
+    states = [a for a in (inputs["input_h"], inputs["input_c"]) if a is not None]
+    return inputs["input"], states, [[*w.values()] for w in weights.values()]
+
+
+def _draw_stack(kind: Any) -> Any:
+    """Return what draws weights of a kind, as its form says their shapes."""
+
+    def draw(rng: Any, case: Case) -> dict[str, Any]:
+        (T, B, I, H), P, D = case.sizes, case.P, case.D
+
+        def number(*shape: int, scale: float = 0.7) -> Any:
+            return (scale * rng.standard_normal(shape)).astype(kind_of(case))
+
+        def entry(K: int) -> Any:
+            sizes = {"K": K, "H": H, "P": P}
+            arrays = {}
+            for name, said in _shapes_of(kind).items():
+                if name == "w_p" and not case.projected:
+                    continue
+                shape = eval(f"({said},)", {}, sizes)  # "K+P, 4*H"
+                scale = 0.7 if len(shape) == 1 else 1 / max(1, shape[0]) ** 0.5
+                arrays[name] = number(*shape, scale=scale)
+            return kind(**arrays)
+
+        weights = [entry(I if n < D else D * P) for n in range(case.layers * D)]
+        # Not zero: an sLSTM divides by one of them.
+        first, *others = (
+            (0.5 + rng.random((case.layers * D, B, n))).astype(kind_of(case))
+            for n in (P, *[H] * (case.op.states - 1))
+        )
+        c = {0: None, 1: others[0] if others else None}.get(len(others), tuple(others))
+        return {"input": number(T, B, I), "input_h": first, "input_c": c, "weights": weights}
+
+    return draw
+
+
+def _shapes_of(kind: Any) -> dict[str, str]:
+    return kind(*kind._fields).form.shapes
+
+
+def _parts_of_stack(case: Case, inputs: dict[str, Any]) -> Any:
+    c = inputs["input_c"]
+    others = [] if c is None else [*c] if isinstance(c, tuple) else [c]
+    return inputs["input"], [inputs["input_h"], *others], inputs["weights"]
+
+
+def _lstm(w: Any, x: Any, states: list[Any], said: dict[str, Any]) -> Any:
+    h, c = states
+    w, b, *rest = w
+    peephole = dict(zip(("wci", "wcf", "wco", "w_p"), rest, strict=False))
+    told = {n: a for n, a in peephole.items() if a is not None}
+    out = definitions.lstm(x[None], c, h, w, b, **told, **said)
+    saved = {n: a[0] for n, a in out._asdict().items() if n != "h"}
+    return [out.h[0], out.cs[0]], saved
+
+
+def _gru(w: Any, x: Any, states: list[Any], said: dict[str, Any]) -> Any:
+    out = definitions.gru(x[None], states[0], *w, **said)
+    return [out.h[0]], {n: a[0] for n, a in out._asdict().items() if n != "h"}
+
+
+def _packed(mode: str) -> Step:
+    def step(w: Any, x: Any, states: list[Any], said: dict[str, Any]) -> Any:
+        W, R, proj, b_x, b_h = w
+        h, *c = states
+        W = np.tile(np.eye(x.shape[-1]), (len(R) // x.shape[-1], 1)) if W is None else W
+        gates = {n: a for n, a in said.items() if n == "recurrent_activation"}
+        if mode == "lstm":
+            both, w_p = np.concatenate([W, R], 1).T, None if proj is None else proj.T
+            gates["gate_order"] = "ifco"
+            out: Any = definitions.lstm(x[None], c[0], h, both, b_x + b_h, w_p=w_p, **gates)
+            return [out.h[0], out.cs[0]], {}
+        if mode == "gru":
+            out = definitions.gru_reset_after(x[None], h, W.T, R.T, b_x, b_h, **gates)
+        else:
+            relu = mode == "rnn_relu"
+            out = definitions.simple_rnn(x[None], h, W.T, R.T, b_x + b_h, relu=relu)
+        return [out.h[0]], {}
+
+    return step
+
+
+def _sigmoid(z: Any) -> Any:
+    return 1 / (1 + np.exp(-z))
+
+
+def _gates(w: Any, x: Any, h: Any, n: int) -> list[Any]:
+    return np.split(np.concatenate([x, h], -1) @ w, n, -1)
+
+
+def _slstm(w: Any, x: Any, states: list[Any], said: Any) -> Any:
+    """The equations of the paper, without what keeps them from overflowing."""
+    h, c, n, m = states
+    zi, zf, zc, zo = np.split(np.concatenate([x, h], -1) @ w.w + w.b, 4, -1)
+    i, f = np.exp(zi), np.exp(zf)
+    # c and n of the paper are those of the states times exp(m).
+    wide_c, wide_n = f * c * np.exp(m) + i * np.tanh(zc), f * n * np.exp(m) + i
+    m = np.maximum(zi, zf + m)
+    return [wide_c / wide_n * _sigmoid(zo), wide_c * np.exp(-m), wide_n * np.exp(-m), m], {}
+
+
+def _norm(a: Any) -> Any:
+    a = a - a.mean(-1, keepdims=True)
+    return a / np.sqrt((a * a).mean(-1, keepdims=True) + 1e-5)
+
+
+def _layer_norm(weights: Any, x: Any, states: list[Any], said: Any) -> Any:
+    """Equations (20) to (22) of the paper."""
+    h, c = states
+    w, b, b_c, g_x, g_h, g_c = weights
+    K = x.shape[-1]
+    a = _norm(h @ w[K:]) * g_h + _norm(x @ w[:K]) * g_x + b
+    i, f, g, o = np.split(a, 4, -1)
+    c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+    return [_sigmoid(o) * np.tanh(_norm(c) * g_c + b_c), c], {}
+
+
+def _mgu(w: Any, x: Any, states: list[Any], said: Any) -> Any:
+    """Equations (5) to (7) of the paper."""
+    (h,) = states
+    f = _sigmoid(np.concatenate([x, h], -1) @ w.w_f + w.b_f)
+    return [(1 - f) * h + f * np.tanh(np.concatenate([x, f * h], -1) @ w.w_c + w.b_c)], {}
+
+
+def _cifg(w: Any, x: Any, states: list[Any], said: Any) -> Any:
+    h, c = states
+    f, g, o = _gates(w.w, x, h, 3)
+    c = _sigmoid(f) * c + (1 - _sigmoid(f)) * np.tanh(g)
+    return [_sigmoid(o) * np.tanh(c), c], {}
+
+
+SIZES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5)]
+LONG = [(33, 4, 2, 33)]
+EMPTY = [(0, 2, 3, 4), (5, 0, 3, 4)]
+WITHOUT = [(5, 2, 0, 4), (5, 2, 3, 0)]  # without inputs, without units
+GATES = ["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"]
+_STEPS: dict[str, list[Any]] = {
+    "size": SIZES + LONG + EMPTY + WITHOUT,
+    "dtype": ["float16", "bfloat16", "float32", "float64"],
+    "memory": ["C", "fortran", "strided", "zero strides"],
+}
+_SEQUENCES = _STEPS | {
+    "extent": ["full", "steps", "lengths", "resets", "lengths+resets"],
+    "direction": ["forward", "reverse"],
+    "rows": [None, 3, 7],
+}
+# In a net whose weights are all alike errors grow from layer to layer.
+_NETS = _STEPS | {
+    "size": [*SIZES, (12, 4, 2, 33), *EMPTY, *WITHOUT],
+    "memory": ["C", "fortran", "strided", "negative strides"],
+    "extent": ["full", "lengths", "resets", "lengths+resets"],
+    "direction": ["forward", "reverse", "both"],
+    "layers": [1, 2, 3],
+    "time_major": [True, False],
+    "dropout": [0.0, 0.4, 1.0],
+    "save": ["all", "states", 2, 1000],
+    "rows": [None, 3, 7],
+}
+# Cells that the package does not have, which may do without an H of 0. A layer's norm of zeros is
+# made of rounding.
+_OTHERS = _NETS | {"size": _NETS["size"][:-1], "dtype": ["float32", "float64"]}
+_OTHERS |= {"dropout": [0.0, 0.4], "layers": [1, 2]}
+# 0.25 is a number in every dtype.
+_LSTM: dict[str, list[Any]] = {
+    "peephole": [False, True],
+    "forget_bias": [0.6, 0.0],
+    "cell_clip": [0.0, 0.25],
+    "gate_order": ["icfo", "ifco"],
+    "recurrent_activation": GATES,
+}
+_GRU: dict[str, list[Any]] = {"recurrent_activation": GATES}
+_BLOCK_LSTM = Op(_ops.BLOCK_LSTM, _draw_lstm, _parts_of_block, _lstm, _SEQUENCES | _LSTM, states=2)
+_BLOCK_GRU = Op(_ops.BLOCK_GRU, _draw_gru, _parts_of_block, _gru, _SEQUENCES | _GRU)
+_OF_PACKED: dict[str, dict[str, list[Any]]] = {
+    "lstm": {"projected": [False, True], **_GRU},
+    "gru": _GRU,
+    "rnn_tanh": {},
+    "rnn_relu": {},
+}
+_STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
+    "LSTM": (PeepholeLSTMParams, _lstm, 2, {"projected": [False, True], **_LSTM}),
+    "GRU": (BlockGRUParams, _gru, 1, _GRU),
+    "sLSTM": (SLSTMParams, _slstm, 4, {}),
+    "layer-norm LSTM": (LayerNormLSTMParams, _layer_norm, 2, {}),
+    "MGU": (MGUParams, _mgu, 1, {}),
+    "CIFG": (CIFGParams, _cifg, 2, {}),
+}
+TABLE: dict[str, Op] = {
+    "block_lstm": _BLOCK_LSTM,
+    "lstm_block_cell": _BLOCK_LSTM._replace(record=_ops.LSTM_BLOCK_CELL, factors=_STEPS | _LSTM),
+    "block_gru": _BLOCK_GRU,
+    "gru_block_cell": _BLOCK_GRU._replace(record=_ops.GRU_BLOCK_CELL, factors=_STEPS | _GRU),
+}
+for _mode, _more in _OF_PACKED.items():
+    _factors = {
+        **_NETS,
+        "size": [*_NETS["size"][:-2]],
+        "input_mode": [nets.LINEAR, nets.SKIP],
+        **_more,
+    }
+    TABLE[f"cudnn_rnn-{_mode}"] = Op(
+        _ops.CUDNN_RNN,
+        _draw_packed,
+        _parts_of_packed,
+        _packed(_mode),
+        {"rnn_mode": [_mode], **_factors},
+        states=1 + (_mode == "lstm"),
+    )
+for _name, (_kind, _step, _states, _more) in _STACKED.items():
+    TABLE[f"stacked_rnn-{_name}"] = Op(
+        _ops.STACKED_RNN,
+        _draw_stack(_kind),
+        _parts_of_stack,
+        _step,
+        (_NETS if _more else _OTHERS) | _more,
+        ("numpy", "numba", "cuda_on_cpu", "cupy")
+        if _name in ("LSTM", "GRU")
+        else ("numpy",)
+        if _name in ("MGU", "CIFG")
+        else ("numpy", "cuda_on_cpu", "cupy"),
+        _states,
+    )
