@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..device.apart import Apart, serve
+from ..device.apart import Apart
 from . import files, report
 from .files import Stored
 from .runtimes import runtime_of
@@ -28,7 +27,7 @@ class Worker:
     """
 
     def __init__(self, name: str, gradients: str | None, seconds: float) -> None:
-        self._apart = Apart(__name__, [name, gradients or ""], seconds)
+        self._apart = Apart(_begin, [name, gradients or ""], seconds, name)
         self.about: str = self._apart.told["about"]
         self.has_gradients: bool = self._apart.told["gradients"]
 
@@ -52,8 +51,8 @@ class Worker:
         self._apart.close()
 
 
-def _begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    run, gradients, about = runtime_of(sys.argv[1], sys.argv[2] or None)
+def _begin(name: str, gradients_of: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    run, gradients, about = runtime_of(name, gradients_of or None)
 
     def answer(question: Any) -> tuple[str, str]:
         place, what = question
@@ -64,7 +63,3 @@ def _begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
         return report.of_gradients(case, gradients)
 
     return {"about": about, "gradients": gradients is not None}, answer
-
-
-if __name__ == "__main__":
-    serve(_begin)

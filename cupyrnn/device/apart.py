@@ -1,35 +1,34 @@
-"""
-A process of its own for what may crash or hang there without ending its caller.
-
-It is given a line for each question and answers with a line, both JSON. What else it prints goes to
-standard error.
-"""
+"""A process of its own for what may crash or hang there without ending its caller."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 _START = 60.0  # seconds that its imports may take
+# A fresh interpreter: what this one knows of a device is of no use in another process.
+_FRESH = multiprocessing.get_context("spawn")
 
 
 class Apart:
     """
-    A module that calls `serve`, run in another process, which is started anew after a crash.
+    What answers questions in another process, which is started anew after a crash.
 
     Parameters
     ----------
-    module, arguments
-        What is run.
+    begin, arguments
+        A function of a module, which that process calls: it returns what is said first, and what
+        answers a question. Its ValueError says in one line why it cannot.
     seconds
         What an answer may take.
+    name
+        What the process imports, for errors.
 
     Attributes
     ----------
@@ -37,24 +36,21 @@ class Apart:
         What it said first.
     """
 
-    def __init__(self, module: str, arguments: Sequence[str], seconds: float) -> None:
-        self._command, self._seconds = [sys.executable, "-m", module, *arguments], seconds
+    def __init__(
+        self, begin: Callable[..., Any], arguments: Sequence[str], seconds: float, name: str
+    ) -> None:
+        self._begin, self._arguments, self._seconds, self._name = begin, arguments, seconds, name
         self._start()
 
     def _start(self) -> None:
-        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        self._end, there = _FRESH.Pipe()
+        given = there, os.getcwd(), self._begin, self._arguments
+        self._process = _FRESH.Process(target=_serve, args=given, daemon=True)
+        self._process.start()
+        there.close()
         told, why = self._answer(max(self._seconds, _START))
         if told is None:
-            what = self._command[min(3, len(self._command) - 1)]
-            raise ValueError(f"{what} is imported by a process that {why}")
+            raise ValueError(f"{self._name} is imported by a process that {why}")
         if "error" in told:
             self.close()
             raise ValueError(told["error"])
@@ -62,72 +58,46 @@ class Apart:
 
     def _answer(self, seconds: float) -> tuple[Any, str]:
         """Return the next answer, or None and what has become of the process."""
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            self._process.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.start()
-        assert self._process.stdout is not None
+        why = f"gave no answer within {seconds:g} s"
         try:
-            line = self._process.stdout.readline()
-        finally:
-            timer.cancel()
-        if line.endswith("\n"):
-            return json.loads(line), ""
-        status = self._process.wait()
+            if self._end.poll(seconds):
+                return self._end.recv(), ""
+        except (EOFError, OSError):
+            self._process.join()
+            status = self._process.exitcode or 0
+            why = f"ended with status {status}"
+            if status < 0:
+                why = f"ended by {signal.Signals(-status).name}"
         self.close()
-        if late.is_set():
-            return None, f"gave no answer within {seconds:g} s"
-        if status < 0:
-            return None, f"ended by {signal.Signals(-status).name}"
-        return None, f"ended with status {status}"
+        return None, why
 
     def ask(self, question: Any) -> tuple[Any, str]:
         """Return the answer, or None and what has become of the process."""
-        if self._process.poll() is not None:
+        if not self._process.is_alive():
             self._start()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has just ended, as `_answer` finds out
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
+        with contextlib.suppress(OSError):  # it has just ended, as `_answer` finds out
+            self._end.send(question)
         return self._answer(self._seconds)
 
     def close(self) -> None:
         """End the process, until the next question."""
         self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+        self._process.join()
+        self._end.close()
 
 
-def serve(begin: Callable[[], tuple[dict[str, Any], Callable[[Any], Any]]]) -> None:
-    """
-    Be the other process.
-
-    `begin` returns what is said first and what answers a question. Its ValueError says in one line
-    why it cannot.
-    """
-    questions = os.fdopen(os.dup(0), encoding="utf-8")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-
-    def tell(what: Any) -> None:
-        answers.write(json.dumps(what) + "\n")
-        answers.flush()
-
+def _serve(
+    end: Connection, folder: str, begin: Callable[..., Any], arguments: Sequence[str]
+) -> None:
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    os.dup2(2, 1)  # what it prints is no part of what its caller prints
     try:
-        told, answer = begin()
+        told, answer = begin(*arguments)
     except ValueError as error:
-        tell({"error": str(error)})
+        end.send({"error": str(error)})
         return
-    tell(told)
-    with contextlib.suppress(KeyboardInterrupt):
-        for line in questions:
-            tell(answer(json.loads(line)))
+    end.send(told)
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            end.send(answer(end.recv()))

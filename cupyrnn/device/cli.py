@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..kernels import timed
 from ..kernels.persistent import KERNELS
@@ -17,8 +17,10 @@ from . import CELLS
 from .apart import Apart
 from .problems import CELLS as CELLS_IN_TURN
 from .problems import DTYPES, Problem, dtype_of
+from .worker import begin
 
-UNITS, BATCHES, STEPS = (9, 16, 33, 64, 95, 128, 250, 500), (1, 3, 9, 33, 128, 500), 24
+UNITS, BATCHES, STEPS = (9, 16, 33, 64, 95, 128, 255, 512), (1, 3, 9, 33, 128, 512), 24
+USUAL = DTYPES[:2]  # dtypes
 SECONDS = 300.0  # that an answer may take, in which kernels are compiled
 # What is faster by less than this is left to the loop, which can do everything.
 LEAST_GAIN = 1.03
@@ -57,7 +59,7 @@ class Trial:
         """Yield what is found at each (H, B), without lengths and peepholes and with them."""
         for H, B in sizes:
             problems = [Problem(cell, dtype, STEPS, B, H, general) for general in (False, True)]
-            found, why = self._process.ask(["kernels", *problems[0]])
+            found, why = self._process.ask(("kernels", problems[0]))
             if found is None:
                 raise ValueError(f"the process that knows the GPU {why}")
             for direction, kernels in found.items():
@@ -70,14 +72,14 @@ class Trial:
         refused = self.refused.setdefault(name, {})
         for problem, (way, kernel) in product(problems, kernels.items()):
             if kernel not in refused:
-                seen, why = self._process.ask(["wrong", *problem, direction, way])
+                seen, why = self._process.ask(("wrong", problem, direction, way))
                 if seen != "":
                     refused[kernel] = f"{seen or f'its process {why}'} at {problem.like}"
                     self._process.close()  # its device may refuse all that follows
         right = [way for way, kernel in kernels.items() if kernel not in refused]
         times = dict.fromkeys(right, 0.0)
         for problem in problems if right else ():
-            found, why = self._process.ask(["times", *problem, direction, right])
+            found, why = self._process.ask(("times", problem, direction, right))
             if found is None:
                 blamed = [way for way in right if way != "loop"] or right  # the likely ones
                 refused |= {kernels[w]: f"its process {why} when it was timed" for w in blamed}
@@ -88,28 +90,17 @@ class Trial:
         best = min(times, key=lambda way: times[way], default="loop")
         if "loop" in times and times["loop"] < LEAST_GAIN * times[best]:
             best = "loop"
-        _, _, _, B, H, _ = problems[0]
         wrong = [kernel for kernel in kernels.values() if kernel in refused]
         by_kernel = {kernels[way]: us for way, us in times.items()}
-        return Row(name, Timed(H, B, best), by_kernel, kernels[best], wrong)
+        size = Timed(problems[0].H, problems[0].B, best)
+        return Row(name, size, by_kernel, kernels[best], wrong)
 
 
-def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        for name in text.split(","):
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
-        return text.split(",")
-
-    return parse
-
-
-def _sizes(text: str) -> list[int]:
-    """Return integers above 0."""
-    sizes = [int(size) for size in text.split(",") if size.isdecimal()]
-    if not all(sizes) or len(sizes) != len(text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers above 0")
-    return sizes
+def _size(text: str) -> int:
+    """Return an integer above 0."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer above 0")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -119,14 +110,16 @@ def _parser() -> argparse.ArgumentParser:
         " keep what was the fastest, which is taken from then on. Exit status: 0, all are right; 1,"
         " some are wrong, and never taken; 2, there is no GPU, or something else is missing.",
     )
-    lists = {"cells": CELLS_IN_TURN, "dtypes": DTYPES}
-    for name, known in lists.items():
-        default = list(known[:2] if name == "dtypes" else known)
-        text = f"of {','.join(known)}; default {','.join(default)}"
-        parser.add_argument(f"--{name}", type=_names(known), default=default, help=text)
+    for name, known, default in (
+        ("cells", CELLS_IN_TURN, CELLS_IN_TURN),
+        ("dtypes", DTYPES, USUAL),
+    ):
+        text = f"default {' '.join(default)}"
+        parser.add_argument(f"--{name}", nargs="+", choices=known, default=default, help=text)
     for name, what, sizes in (("units", "H", UNITS), ("batches", "B", BATCHES)):
-        text = f"the {what}; default {','.join(map(str, sizes))}"
-        parser.add_argument(f"--{name}", type=_sizes, default=sizes, help=text)
+        text = f"default {' '.join(map(str, sizes))}"
+        how: Any = {"nargs": "+", "type": _size, "metavar": what}
+        parser.add_argument(f"--{name}", default=sizes, help=text, **how)
     parser.add_argument("--forget", action="store_true", help="forget what is kept, and end")
     return parser
 
@@ -143,7 +136,7 @@ def _keep(path: Path, rows: Iterable[Row], refused: dict[str, dict[str, str]]) -
 
 
 def _run(given: argparse.Namespace) -> int:
-    process = Apart(f"{__package__}.worker", [], SECONDS)
+    process = Apart(begin, [], SECONDS, "CuPy")
     told, trial = process.told, Trial(process)
     print(told["card"], TITLES, sep="\n", flush=True)
     where = told["path"]

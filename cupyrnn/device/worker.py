@@ -16,22 +16,22 @@ from typing import Any
 
 import numpy as np
 
+from .._ops import Record
 from ..kernels import timed
 from ..kernels.persistent import WAYS
 from . import recurrence_kernels
-from .apart import serve
 from .problems import Problem, draw, dtype_of
 
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
 # The largest error, as a part of the largest magnitude: ten times what rounding does here, as a
 # kernel that is wrong is off by far more.
-_TOLERANCES = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 2e-5, "float64": 1e-12}
+TOLERANCES = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 2e-5, "float64": 1e-12}
 # Calls of which the median is taken, as many as there is time for; seconds until the clocks are up.
 _MOST, _SECONDS, _WARM_UP = 9, 0.3, 0.02
 
 
 @contextmanager
-def _asked(way: str) -> Iterator[None]:
+def asked(way: str) -> Iterator[None]:
     """Have the steps taken one way."""
     before = os.environ.get("CUPYRNN_PERSISTENT")
     os.environ["CUPYRNN_PERSISTENT"] = way
@@ -43,32 +43,52 @@ def _asked(way: str) -> Iterator[None]:
             os.environ["CUPYRNN_PERSISTENT"] = before
 
 
-class _Calls:
-    """An op and its gradient, each on its own: the gradient is given what NumPy found forwards."""
+class Calls:
+    """
+    An op and its gradient on the device, each on its own.
 
-    def __init__(self, problem: Problem) -> None:
+    The gradient is given what NumPy found forwards; with arguments for the device alone, what the
+    op found there.
+
+    Attributes
+    ----------
+    expected
+        By direction and name, what NumPy found.
+    there
+        The op's arguments, on the device.
+    """
+
+    def __init__(
+        self,
+        dtype: str,
+        record: Record,
+        arguments: dict[str, Any],
+        cotangents: dict[str, Any],
+        **of_device: Any,
+    ) -> None:
         import cupy
 
         def there(arrays: dict[str, Any]) -> dict[str, Any]:
-            of_host = ("sequence_lengths", "host_reserved")
+            of_host = ("sequence_lengths", "resets", "host_reserved")
             moved = {n: isinstance(a, np.ndarray) and n not in of_host for n, a in arrays.items()}
             return {n: cupy.asarray(a) if moved[n] else a for n, a in arrays.items()}
 
-        self._record, arguments, cotangents = draw(problem)
-        results = self._record.forward(**arguments)._asdict()
-        self._expected = {
-            FORWARD: {n: results[n] for n in self._record.outputs},
-            BACKWARD: self._record.grads(arguments, results, cotangents),
+        results = record.forward(**arguments)._asdict()
+        self._record, self._tolerance = record, TOLERANCES[dtype]
+        self.expected = {
+            FORWARD: {n: results[n] for n in record.outputs},
+            BACKWARD: record.grads(arguments, results, cotangents),
         }
-        self._tolerance = _TOLERANCES[problem.dtype]
-        self._given = there(arguments), there(results), there(cotangents)
+        self.there = there(arguments) | of_device
+        self._results, self._cotangents = there(results), there(cotangents)
+        if of_device:
+            self._results = self.run(FORWARD)
 
     def run(self, direction: str) -> dict[str, Any]:
         """Return what a call gives on the device, by name."""
-        arguments, results, cotangents = self._given
         if direction == BACKWARD:
-            return self._record.grads(arguments, results, cotangents)
-        found: dict[str, Any] = self._record.forward(**arguments)._asdict()
+            return self._record.grads(self.there, self._results, self._cotangents)
+        found: dict[str, Any] = self._record.forward(**self.there)._asdict()
         return found
 
     def wrong(self, direction: str) -> str:
@@ -76,7 +96,7 @@ class _Calls:
         import cupy
 
         found = self.run(direction)
-        for name, expected in self._expected[direction].items():
+        for name, expected in self.expected[direction].items():
             if expected is None:
                 continue
             e = expected.astype(np.float64)
@@ -92,7 +112,7 @@ class _Calls:
         start, stop = cupy.cuda.Event(), cupy.cuda.Event()
 
         def one(way: str) -> float:
-            with _asked(way):
+            with asked(way):
                 cupy.cuda.runtime.deviceSynchronize()
                 start.record()
                 self.run(direction)
@@ -109,16 +129,18 @@ class _Calls:
         return [statistics.median(times) for times in zip(*found, strict=True)]
 
 
-_calls = lru_cache(maxsize=2)(_Calls)
+@lru_cache(maxsize=2)
+def _calls(problem: Problem) -> Calls:
+    return Calls(problem.dtype, *draw(problem))
 
 
-def _kernels(problem: Problem) -> dict[str, dict[str, str]]:
+def kernels_of(problem: Problem) -> dict[str, dict[str, str]]:
     """Return the kernels of each way that has one, by direction."""
     sizes = {"batch_size": problem.B, "num_units": problem.H, "num_steps": problem.T}
     cell: Any = problem.cell
     found: dict[str, dict[str, str]] = {direction: {} for direction in DIRECTIONS}
     for way in WAYS:
-        with _asked(way):
+        with asked(way):
             choices = recurrence_kernels(cell, **sizes, dtype=dtype_of(problem.dtype))
         for direction, choice in zip(DIRECTIONS, choices, strict=True):
             if way == "loop" or choice.kernel != "loop":
@@ -130,21 +152,26 @@ def _wrong(problem: Problem, direction: str, way: str) -> str:
     """Return what is wrong with the values of a way, nothing if they are right."""
     calls = _calls(problem)
     try:
-        with _asked(way):
+        with asked(way):
             return calls.wrong(direction)
     except Exception as error:
         return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _answer(question: Any) -> Any:
-    (what, *given), count = question, len(Problem._fields)
-    problem, rest = Problem(*given[:count]), given[count:]
+    what, problem, *rest = question
     if what == "kernels":
-        return _kernels(problem)
+        return kernels_of(problem)
     return _wrong(problem, *rest) if what == "wrong" else _calls(problem).times(*rest)
 
 
-def _begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
+def be_strict() -> None:
+    """Have this package's own kernels compute strict float32, and NumPy what they are beside."""
+    os.environ |= {"CUPYRNN_ENGINE": "cupy", "CUPY_TF32": "0", "CUPYRNN_NUMBA": "0"}
+
+
+def begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """Return the card and where its choice is kept, and what answers a question."""
     try:
         import cupy
 
@@ -152,11 +179,6 @@ def _begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
         name = cupy.cuda.runtime.getDeviceProperties(number)["name"].decode()
     except Exception as error:
         raise ValueError(f"no GPU that CuPy can use: {type(error).__name__}: {error}") from error
-    # Not cuDNN; strict float32; NumPy's values and not Numba's.
-    os.environ |= {"CUPYRNN_ENGINE": "cupy", "CUPY_TF32": "0", "CUPYRNN_NUMBA": "0"}
+    be_strict()
     path = timed.path_of(number)
     return {"card": name, "path": None if path is None else str(path)}, _answer
-
-
-if __name__ == "__main__":
-    serve(_begin)

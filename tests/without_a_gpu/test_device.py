@@ -29,13 +29,13 @@ class Process:
         self.answers, self.asked, self.closed = answers, [], 0  # type: ignore[var-annotated]
 
     def ask(self, question: list[Any]) -> tuple[Any, str]:
-        what, *given = question
+        what, problem, *given = question
         if what == "kernels":
-            ways = {"loop": "loop", "rows": "hybrid" if given[4] > 64 else "rows"}
+            ways = {"loop": "loop", "rows": "hybrid" if problem.H > 64 else "rows"}
             return {"forward": ways, "backward": {"loop": "loop"}}, ""
-        *_, H, general, direction, ways = given
-        self.asked.append((what, H, general, direction, ways))
-        found = self.answers(what, H, general, direction, ways)
+        asked = what, problem.H, problem.general, *given
+        self.asked.append(asked)
+        found = self.answers(*asked)
         return found if isinstance(found, tuple) else (found, "")
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_the_table_and_what_is_kept(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    status, kept, process = run(answers(), "--units", "9,100")
+    status, kept, process = run(answers(), "--units", "9", "100")
     assert status == 0
     assert kept.fastest == {
         "lstm_forward float32": [(9, 3, "rows"), (100, 3, "rows")],
@@ -108,7 +108,7 @@ def test_what_is_hardly_faster_is_left_to_the_loop(run: Any) -> None:
 def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Nor run again, nor where it was right before; others are."""
     wrong = answers(rows_forward_64="h is off by 1 of 0.5")
-    status, kept, process = run(wrong, "--units", "9,64,95,33")
+    status, kept, process = run(wrong, "--units", "9", "64", "95", "33")
     assert status == 1
     assert kept.refused["lstm_forward float32"] == {"rows": "h is off by 1 of 0.5 at H = 64, B = 3"}
     assert [way for *_, way in kept.fastest["lstm_forward float32"]] == [*("rows", "loop") * 2]
@@ -119,7 +119,7 @@ def test_a_wrong_kernel_is_never_taken(run: Any, capsys: pytest.CaptureFixture[s
         "WRONG, never taken: rows of lstm_forward float32: h is off by 1 of 0.5 at H = 64, B = 3"
     )
     # It stays so: another run may not see it.
-    status, kept, _ = run(answers(), "--units", "33,100")
+    status, kept, _ = run(answers(), "--units", "33", "100")
     assert status == 0
     assert [*kept.refused["lstm_forward float32"]] == ["rows"]
     sizes = [(H, way) for H, _, way in kept.fastest["lstm_forward float32"]]
@@ -184,7 +184,7 @@ def test_forget(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--cells", "sru"], ["--dtypes", "int8"], ["--units", "0"], ["--batches", "3,-1"]],
+    [["--cells", "sru"], ["--dtypes", "int8"], ["--units", "0"], ["--batches", "3,1"]],
     ids=" ".join,
 )
 def test_arguments_that_are_refused(
@@ -230,7 +230,7 @@ def on_gpu(
     """Run the command, with lines that its process of its own runs first."""
     text = (ON_HOST if host.installed() else "") + planted
     tmp_path.joinpath("sitecustomize.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     monkeypatch.setenv("CUPYRNN_CACHE_DIR", str(tmp_path / "here"))
     status = cli.main([*RULE, *arguments])
     (path,) = (tmp_path / "here").iterdir()
@@ -240,7 +240,7 @@ def on_gpu(
 @pytest.mark.gpu
 @pytest.mark.usefixtures("cupy_on_gpu")
 def test_every_cell_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    every = ["--cells", "lstm,gru,rnn_tanh,block_gru", "--dtypes", "float32,float16"]
+    every = ["--cells", "lstm", "gru", "rnn_tanh", "block_gru", "--dtypes", "float32", "float16"]
     status, kept = on_gpu(monkeypatch, tmp_path, "", *every)
     assert status == 0
     assert len(kept["fastest"]) == len(kept["refused"]) == 16

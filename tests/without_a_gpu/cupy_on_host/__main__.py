@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ def main() -> None:
 
     host.install()
     torch_device.load()
-    # Of what starts processes with the same path: they have what this one has.
+    # Of what starts processes: they have what this one has.
     sys.path.append(str(Path(__file__).with_name("children")))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     arguments = sys.argv[1:]
     if arguments[:1] == ["-m"] and len(arguments) > 1:
         sys.argv = arguments[1:]
