@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
-from on_gpu import problem, pytorch
+from on_gpu import pytorch
 
 
 @pytest.fixture(autouse=True)
@@ -30,20 +29,7 @@ class Clock:
 
 
 class Pool:
-    def malloc(self, size: int) -> None: ...
-
-    def total_bytes(self) -> int:
-        return 3000
-
-    def used_bytes(self) -> int:
-        return 2000
-
     def free_all_blocks(self) -> None: ...
-
-
-@contextlib.contextmanager
-def using_allocator(allocator: Callable[[int], None]) -> Iterator[None]:
-    yield
 
 
 @pytest.fixture
@@ -83,8 +69,6 @@ def cupy(cupy_on_cpu: Any) -> Any:
     cuda.Event = Event
     cuda.get_elapsed_time = lambda start, stop: 1e3 * (stop.at - start.at)
     cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0)
-    cuda.MemoryPool = Pool
-    cuda.using_allocator = using_allocator
     cuda.cublas.getVersion = lambda handle: 130000
     vars(cuda.runtime).update(
         getDeviceCount=lambda: 1,
@@ -103,17 +87,12 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch: Any = needs.module("torch")
-    monkeypatch.setattr(problem, "TORCH_DEVICE", "cpu")
-    for name in ("synchronize", "reset_peak_memory_stats", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    for name, size in (("memory_allocated", 1000), ("max_memory_allocated", 5000)):
-        monkeypatch.setattr(torch.cuda, name, lambda size=size: size)
+    monkeypatch.setattr(pytorch, "DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     stream = types.SimpleNamespace(cuda_stream=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(pytorch, "import_torch", lambda: (torch, None))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # many only wait for each other here
-    flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     yield torch
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = flags
     torch.set_num_threads(threads)

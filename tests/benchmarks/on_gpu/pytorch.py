@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from . import problem
-from .problem import PASSES, numpy_dtype
-from .timing import Job, Run, describe
+import cupyrnn
+from cupyrnn.device.problems import dtype_of
+
+from .cases import Case, lengths_of
+from .timing import Run, describe
+
+DEVICE = "cuda"
 
 
 def import_torch() -> tuple[Any, str | None]:
-    """Return PyTorch and None, or None and why not."""
+    """Return PyTorch, with strict float32, and None, or None and why not."""
     try:
         torch = importlib.import_module("torch")
     except ImportError:
@@ -26,13 +30,14 @@ def import_torch() -> tuple[Any, str | None]:
         return None, "torch without CUDA"
     if not torch.backends.cudnn.is_available():
         return None, "torch without cuDNN"
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     return torch, None
 
 
 def tensor(torch: Any, a: Any, dtype: Any) -> Any:
     """Return a copy of an array on the device."""
-    host = torch.from_numpy(np.ascontiguousarray(a))
-    return host.to(device=problem.TORCH_DEVICE, dtype=dtype, copy=True)
+    host = torch.from_numpy(np.ascontiguousarray(np.asarray(a, np.float64)))
+    return host.to(device=DEVICE, dtype=dtype, copy=True)
 
 
 def flatten(torch: Any, module: Any) -> str:
@@ -54,30 +59,44 @@ def flatten(torch: Any, module: Any) -> str:
     return ""
 
 
-class TorchLSTM:
-    """torch.nn.LSTM with the numbers of one set of inputs."""
+def as_module(case: Case, arguments: dict[str, Any]) -> Any:
+    """Return the weights of a case by the names that PyTorch has for them."""
+    return cupyrnn.params_to_torch(
+        *(arguments["params"], case.sizes["num_layers"], case.H, case.H),
+        rnn_mode=arguments["rnn_mode"],
+        direction=arguments["direction"],
+    )
 
-    def __init__(self, torch: Any, inputs: dict[str, Any], mode: str) -> None:
-        self.torch, dtype = torch, getattr(torch, numpy_dtype(mode).name)
-        (_, _, I), H = inputs["x"].shape, inputs["cs_prev"].shape[1]
 
-        def copied(a: Any) -> Any:
-            return tensor(torch, a, dtype)
+class TorchNet:
+    """torch.nn.LSTM, GRU or RNN with the arguments of a case; `packed`: in a PackedSequence."""
 
-        self.lstm = torch.nn.LSTM(I, H, device=problem.TORCH_DEVICE, dtype=dtype)
-        values = (inputs["w"][:I].T, inputs["w"][I:].T, inputs["b"], np.zeros_like(inputs["b"]))
+    def __init__(
+        self, torch: Any, case: Case, arguments: dict[str, Any], y_grad: Any, packed: bool
+    ) -> None:
+        self.torch, dtype = torch, getattr(torch, dtype_of(case.dtype).name)
+        options = {"num_layers": case.sizes["num_layers"], "device": DEVICE, "dtype": dtype}
+        options["bidirectional"] = case.sizes["direction"] == "bidirectional"
+        kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(case.cell, torch.nn.RNN)
+        self.module = kind(case.H, case.H, **options)
         with torch.no_grad():
-            for parameter, value in zip(self.lstm.parameters(), values, strict=True):
-                parameter.copy_(copied(value))
-        self.note = flatten(torch, self.lstm)
-        self.x = copied(inputs["x"]).requires_grad_()
-        self.h = copied(inputs["h_prev"][None]).requires_grad_()
-        self.cs = copied(inputs["cs_prev"][None]).requires_grad_()
-        self.y_grad = copied(inputs["h_grad"])
-        self.wanted = [self.x, self.h, self.cs, *self.lstm.parameters()]
+            for name, value in as_module(case, arguments).items():
+                getattr(self.module, name).copy_(tensor(torch, value, dtype))
+        self.note = flatten(torch, self.module)
+        self.lengths = lengths_of(case) or ([case.T] * case.B if packed else None)
+        self.x = tensor(torch, arguments["input"], dtype).requires_grad_()
+        states = [arguments[n] for n in ("input_h", "input_c") if arguments[n] is not None]
+        self.states = [tensor(torch, a, dtype).requires_grad_() for a in states]
+        self.y_grad = tensor(torch, y_grad, dtype)
+        self.wanted = [self.x, *self.states, *self.module.parameters()]
 
     def forward(self) -> Any:
-        return self.lstm(self.x, (self.h, self.cs))[0]
+        rnn = self.torch.nn.utils.rnn
+        first = tuple(self.states) if len(self.states) > 1 else self.states[0]
+        if self.lengths is None:
+            return self.module(self.x, first)[0]
+        output = self.module(rnn.pack_padded_sequence(self.x, self.lengths), first)[0]
+        return rnn.pad_packed_sequence(output, total_length=len(self.x))[0]
 
     def backward(self, y: Any) -> Any:
         return self.torch.autograd.grad(y, self.wanted, self.y_grad)
@@ -85,9 +104,7 @@ class TorchLSTM:
     def run(self, what: str) -> Run:
         if what == "forward":
             return Run(lambda _: self.forward())
-        if what == "backward":
-            return Run(self.backward, self.forward)
-        return Run(lambda _: self.backward(self.forward()))
+        return Run(self.backward, self.forward)
 
 
 def notes(contestant: Any) -> str:
@@ -110,10 +127,6 @@ def made_by(output: Any) -> str:
     return node.name() if node is not None else name
 
 
-def torch_jobs(contestants: list[TorchLSTM]) -> dict[str, Job]:
-    return {what: Job([c.run(what) for c in contestants]) for what in PASSES}
-
-
 def expect_same_stream(cupy: Any, torch: Any) -> None:
     """Check that CuPy's events see PyTorch's work: both use the default stream."""
     ours, theirs = cupy.cuda.get_current_stream().ptr, torch.cuda.current_stream().cuda_stream
@@ -121,16 +134,15 @@ def expect_same_stream(cupy: Any, torch: Any) -> None:
         raise RuntimeError(f"CuPy is on stream {ours}, PyTorch on {theirs}")
 
 
-def torch_memory(torch: Any, run: Run) -> dict[str, int]:
-    """Return PyTorch's peak above what was allocated before, the untimed part included."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    result = run.call(run.before())
-    torch.cuda.synchronize()
-    sizes = {
-        "peak_bytes": torch.cuda.max_memory_allocated() - before,
-        "result_bytes": torch.cuda.memory_allocated() - before,
-    }
-    del result
-    return sizes
+def algorithm(case: Case, packed: bool, processors: int, what: str) -> str:
+    """Return the algorithm that PyTorch asks cuDNN for on a GPU of sm_80 or later but sm_86."""
+    simple = case.cell.startswith("rnn")
+    if not packed:
+        most = {"forward": 384 if simple else 192, "backward": 256 if simple else 128}[what]
+        if case.dtype != "float64" and most >= case.H:
+            return "SMALL_H"
+        aligned = case.H % 128 == 0 and case.H <= 1024 and case.B % 8 == 0 and case.B <= 128
+        large = simple and case.B >= 96 and case.H >= 896
+        if case.dtype == "float16" and aligned and processors >= 98 and case.cell != "gru":
+            return "STANDARD" if large else "PERSIST_STATIC"
+    return "STANDARD"

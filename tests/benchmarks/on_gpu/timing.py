@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-ENOUGH = 50  # repetitions; medians of fewer are marked
+from cupyrnn.device import CELLS
+
+ENOUGH = 30  # repetitions; medians of fewer are marked
 
 
 class Limits(NamedTuple):
@@ -28,24 +32,15 @@ class Limits(NamedTuple):
         return time.perf_counter() > self.deadline
 
 
-FULL = Limits(ENOUGH, 0.8, 20, 0.3, 0.05, math.inf)
-QUICK = Limits(15, 0.15, 8, 0.1, 0.01, math.inf)
+FULL = Limits(ENOUGH, 0.2, 10, 0.1, 0.02, math.inf)
 ONCE = Limits(1, 0.0, 1, 0.0, 0.0, math.inf)
 
 
 class Run(NamedTuple):
-    """One call to time, on one set of inputs."""
+    """One call to time."""
 
     call: Callable[[Any], Any]
     before: Callable[[], Any] = lambda: None  # untimed; its result is the argument of the call
-
-
-class Job(NamedTuple):
-    """What one contestant does in one pass, and what of it is timed with a full queue."""
-
-    runs: list[Run]  # one for each set of inputs
-    sample: list[Run] | None = None  # a shorter run for the queue; None: the same
-    scale: float = 1.0  # from the time of the sample to that of the run
 
 
 # clock64 counts cycles of at most 2 GHz on the devices this is for, so it waits long enough.
@@ -80,22 +75,20 @@ class Timer:
         stop.synchronize()
         return float(self.cupy.cuda.get_elapsed_time(start, stop))
 
-    def warm_up(self, runs: list[Run]) -> None:
-        """Run every set once, then on until the clocks are up."""
+    def warm_up(self, run: Run) -> None:
+        """Run until the clocks are up."""
         end = time.perf_counter() + self.limits.warm_up
-        for run in runs:
-            run.call(run.before())
+        run.call(run.before())
         self.synchronize()
         while time.perf_counter() < end:
-            runs[0].call(runs[0].before())
+            run.call(run.before())
             self.synchronize()
 
-    def eager(self, runs: list[Run]) -> dict[str, Any]:
+    def eager(self, run: Run) -> dict[str, Any]:
         """Return the median of single calls from an idle device, and the host's time for them."""
         times, host = [], []
         end = time.perf_counter() + self.limits.seconds
         for k in range(self.limits.repetitions):
-            run = runs[k % len(runs)]
             state = run.before()
             self.synchronize()
             self.start.record()
@@ -107,15 +100,10 @@ class Timer:
             del result, state
             if k >= 4 and time.perf_counter() > end:
                 break
-        return {
-            "eager_ms": statistics.median(times),
-            "eager_min_ms": min(times),
-            "eager_max_ms": max(times),
-            "repetitions": len(times),
-            "host_ms": statistics.median(host),
-        }
+        found = {"eager_ms": statistics.median(times), "host_ms": statistics.median(host)}
+        return found | {"repetitions": len(times)}
 
-    def queued(self, job: Job, host_ms: float) -> dict[str, Any]:
+    def queued(self, run: Run, host_ms: float) -> dict[str, Any]:
         """
         Return the median of calls whose launches were all enqueued before the device began.
 
@@ -123,13 +111,11 @@ class Timer:
         an idle device; where the host needed less time from there on than the wait took, no launch
         came late.
         """
-        runs = job.sample or job.runs
-        wait = 1.5e-3 * host_ms / job.scale + 5e-4
+        wait = 1.5e-3 * host_ms + 5e-4
         ahead, behind = [], []
         doublings = 3
         end = time.perf_counter() + self.limits.queued_seconds
         for k in range(self.limits.queued_repetitions):
-            run = runs[k % len(runs)]
             state = run.before()
             self.synchronize()
             begin = time.perf_counter()
@@ -139,7 +125,7 @@ class Timer:
             result = run.call(state)
             self.stop.record()
             host = 1e3 * (time.perf_counter() - begin)
-            time_ms = self.elapsed(self.start, self.stop) * job.scale
+            time_ms = self.elapsed(self.start, self.stop)
             if host < self.elapsed(self.idle, self.start):
                 ahead.append(time_ms)
             else:
@@ -151,50 +137,49 @@ class Timer:
                 break
         return {"queued_ms": statistics.median(ahead or behind), "queued_is_bound": not ahead}
 
-    def host_per_step(self, runs_of: Callable[[int], Run], T: int) -> float:
-        """Return the microseconds of the host for each step more: what is per call drops out."""
-        most = min(T, 64)
-        host = []
-        for steps in (most // 2, most):
-            run, times = runs_of(steps), []
-            for _ in range(3 + min(15, self.limits.repetitions)):
-                self.synchronize()
-                begin = time.perf_counter()
-                run.call(run.before())
-                times.append(time.perf_counter() - begin)
-            host.append(statistics.median(times[3:]))
-        self.synchronize()
-        return 1e6 * (host[1] - host[0]) / (most - most // 2)
-
-    def memory(self, run: Run) -> dict[str, int]:
-        """
-        Return the bytes that a call takes from an empty pool.
-
-        A pool keeps what it got from the device, so its total is the peak of the call; what is
-        still used at the end are the results.
-        """
-        pool = self.cupy.cuda.MemoryPool()
-        with self.cupy.cuda.using_allocator(pool.malloc):
-            result = run.call(run.before())
-            self.synchronize()
-            sizes = {"peak_bytes": int(pool.total_bytes()), "result_bytes": int(pool.used_bytes())}
-            del result
-        pool.free_all_blocks()
-        return sizes
-
-    def measure(self, job: Job) -> dict[str, Any]:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Return both times; the queued one may fail and leaves the other."""
         gc.disable()  # a collection in the middle of a call would count as launch time
         try:
-            self.warm_up(job.runs)
-            row = self.eager(job.runs)
+            self.warm_up(run)
+            row = self.eager(run)
             try:
-                row |= self.queued(job, row["host_ms"])
+                row |= self.queued(run, row["host_ms"])
             except Exception as error:
                 row["errors"] = [f"queued: {describe(error)}"]
         finally:
             gc.enable()
         return row
+
+    def step_us(self, cell: str, what: str, run: Run, steps: int) -> float:
+        """Return the microseconds of the time steps alone, without products over sequences."""
+        module, name = importlib.import_module(f"cupyrnn.kernels.{CELLS[cell]}"), f"{what}_steps"
+        found = []
+        with self._marked(module, name) as marks:
+            for _ in range(min(5, self.limits.queued_repetitions)):
+                marks.clear()
+                self.synchronize()
+                run.call(run.before())
+                found.append(sum(self.elapsed(*pair) for pair in marks))
+        return 1e3 * statistics.median(found) / max(1, steps)
+
+    @contextmanager
+    def _marked(self, module: Any, name: str) -> Iterator[list[tuple[Any, Any]]]:
+        """Have events before and after each run of steps."""
+        original, marks = getattr(module, name), []  # type: ignore[var-annotated]
+
+        def marked(*args: Any) -> None:
+            pair = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+            pair[0].record()
+            original(*args)
+            pair[1].record()
+            marks.append(pair)
+
+        setattr(module, name, marked)
+        try:
+            yield marks
+        finally:
+            setattr(module, name, original)
 
 
 def describe(error: BaseException) -> str:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import problem
-from .problem import PASSES
-from .pytorch import tensor
-from .timing import Job, Run, describe
-
-# How its products of float32 are computed; "tf32" is what it takes by itself.
-PRECISIONS = ("ieee", "tf32")
+from . import pytorch
+from .cases import Case
+from .pytorch import as_module, tensor
+from .timing import Run, describe
 
 
 def import_torchrl() -> tuple[Any, str | None]:
@@ -28,41 +25,42 @@ def import_torchrl() -> tuple[Any, str | None]:
 
 
 class TritonLSTM:
-    """lstm_triton with the numbers of one set of inputs of block_lstm."""
+    """lstm_triton with the arguments of a case of one layer."""
 
     def __init__(
-        self, torch: Any, lstm: Any, inputs: dict[str, Any], resets: Any, precision: str
+        self, torch: Any, lstm: Any, case: Case, arguments: dict[str, Any], y_grad: Any
     ) -> None:
-        self.torch, self.lstm, self.precision = torch, lstm, precision
-        T, B, I = inputs["x"].shape
+        self.torch, self.lstm = torch, lstm
+        resets = arguments["resets"]
 
         def copied(a: Any) -> Any:
             return tensor(torch, a, torch.float32)
 
         def by_step(state: Any) -> Any:
             # A state for each step: that of the first one, and zeros for the resets.
-            steps = torch.zeros(B, T, state.shape[1], device=problem.TORCH_DEVICE)
+            steps = torch.zeros(case.B, case.T, case.H, device=pytorch.DEVICE)
             steps[:, 0] = copied(state)
             if resets is not None:
                 steps[:, 0][tensor(torch, resets[0], torch.bool)] = 0
             return steps
 
-        values = inputs["w"][:I].T, inputs["w"][I:].T, inputs["b"], 0 * inputs["b"]
-        self.weights = [copied(a).requires_grad_() for a in values]
-        self.x = copied(inputs["x"].swapaxes(0, 1)).requires_grad_()
-        self.states = [by_step(inputs[name]) for name in ("h_prev", "cs_prev")]
-        marks = torch.zeros(B, T, dtype=torch.bool, device=problem.TORCH_DEVICE)
+        self.weights = [copied(a).requires_grad_() for a in as_module(case, arguments).values()]
+        self.x = copied(arguments["input"].swapaxes(0, 1)).requires_grad_()
+        self.states = [by_step(arguments[name][0]) for name in ("input_h", "input_c")]
+        marks = torch.zeros(case.B, case.T, dtype=torch.bool, device=pytorch.DEVICE)
         if resets is not None:
             marks |= tensor(torch, resets.T, torch.bool)
         # Its first step is a reset, too: to the state that was given.
         marks[:, 0] = True
         self.marks = marks
-        self.y_grad = copied(inputs["h_grad"].swapaxes(0, 1))
+        self.y_grad = copied(y_grad)
         self.wanted = [self.x, *self.weights]
+        self.note = ""
 
     def forward(self) -> Any:
+        """Return its output, in strict float32."""
         given = (self.x, *self.states, *self.weights, self.marks)
-        return self.lstm(*given, input_precision=self.precision)[0]
+        return self.lstm(*given, input_precision="ieee")[0].swapaxes(0, 1)
 
     def backward(self, y: Any) -> Any:
         return self.torch.autograd.grad(y, self.wanted, self.y_grad)
@@ -71,6 +69,3 @@ class TritonLSTM:
         if what == "forward":
             return Run(lambda _: self.forward())
         return Run(self.backward, self.forward)
-
-    def jobs(self) -> dict[str, Job]:
-        return {what: Job([self.run(what)]) for what in PASSES[:2]}

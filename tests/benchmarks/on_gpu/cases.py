@@ -1,0 +1,117 @@
+"""What is timed: the cases, and their arguments."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cupyrnn import cudnn_rnn_params_size
+from cupyrnn._ops import CUDNN_RNN, Record
+from cupyrnn.device.problems import DTYPES, Problem, draw, dtype_of
+
+# What is timed beside plain sequences of one layer.
+LENGTHS, RESETS, NET, GENERAL = VARIANTS = ("lengths", "resets 3 %", "L=2 D=2", "general")
+RESET_RATE = 0.03
+# Its cells by the names of `rnn_mode`, and the block ops: the LSTM only for what nets have not.
+BLOCKS = {"block_lstm": "lstm", "block_gru": "block_gru"}
+CELLS = ("lstm", "gru", "rnn_tanh", *BLOCKS)
+
+
+class Case(NamedTuple):
+    """A call of an op and of its gradient; I is H."""
+
+    cell: str  # of CELLS
+    T: int
+    B: int
+    H: int
+    dtype: str
+    variant: str = ""
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What the rows of this case are found by."""
+        shape = f"({self.T}, {self.B}, {self.H})"
+        return {"cell": self.cell, "shape": shape, "dtype": self.dtype, "variant": self.variant}
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The layers and directions of a net."""
+        L, D = (2, 2) if self.variant == NET else (1, 1)
+        return {"num_layers": L, "direction": ("unidirectional", "bidirectional")[D - 1]}
+
+    @property
+    def problem(self) -> Problem:
+        """The same for the package's own command."""
+        cell = BLOCKS.get(self.cell, self.cell)
+        return Problem(cell, self.dtype, self.T, self.B, self.H, self.variant == GENERAL)
+
+
+def cases() -> list[Case]:
+    """Return all cases, what decides most first: time may end before they do."""
+    first = [(1000, 16, 64), *((100, B, 128) for B in (1, 16, 128, 1024))]
+    small = [(100, 512, 64), (100, 1024, 64), (100, 512, 32)]
+    large = [(512, 32, 256), (100, 64, 512), (256, 16, 1024), (100, 1, 256), (512, 256, 512)]
+    two = DTYPES[:2]
+    found = [Case("lstm", *shape, dtype) for dtype in two for shape in (*first, *large)]
+    found += [Case("lstm", 1000, 16, 64, "float32", variant) for variant in VARIANTS[:3]]
+    found.append(Case("block_lstm", 1000, 16, 64, "float32", GENERAL))
+    found += [Case("lstm", 100, 64, 128, "float16", variant) for variant in VARIANTS[:3]]
+    for cell in ("gru", "block_gru", "rnn_tanh"):
+        found += [Case(cell, *shape, dtype) for dtype in two for shape in (first[0], first[2])]
+    found += [Case("lstm", *shape, dtype) for dtype in two for shape in small]
+    return found + [Case("lstm", *shape, dtype) for dtype in DTYPES[2:] for shape in first[:3]]
+
+
+def dry_cases() -> list[Case]:
+    """Return tiny ones of every cell and variant, to see that everything runs."""
+    found = [Case("lstm", 4, 3, 16, "float32", variant) for variant in ("", *VARIANTS[:3])]
+    found.append(Case("block_lstm", 4, 3, 16, "float16", GENERAL))
+    return found + [Case(cell, 4, 3, 16, "float32") for cell in ("gru", "rnn_tanh", "block_gru")]
+
+
+@functools.cache
+def noise() -> Any:
+    """Return normal numbers. Drawing all that is needed would take longer than the rest."""
+    return np.random.default_rng(0).standard_normal(2**20, np.float32)
+
+
+def lengths_of(case: Case) -> Any:
+    """Return lengths from T down to half of it; as they descend, PyTorch need not sort."""
+    if case.variant != LENGTHS:
+        return None
+    return [case.T - round(case.T * b / (2 * case.B)) for b in range(case.B)]
+
+
+def resets_of(case: Case) -> Any:
+    """Return which steps no state passes into, None where that is none."""
+    if case.variant != RESETS:
+        return None
+    return np.random.default_rng(7).random((case.T, case.B)) < RESET_RATE
+
+
+def arguments_of(case: Case) -> tuple[Record, dict[str, Any], dict[str, Any]]:
+    """Return an op, its arguments, and the gradients of its outputs, in NumPy."""
+    if case.cell in BLOCKS:
+        return draw(case.problem)
+    rng, (_, T, B, H, dtype, _) = np.random.default_rng(case.H), case
+    rows = 4 if case.variant == NET else 1
+
+    def some(*sizes: int, scale: float = 0.7) -> Any:
+        size, start = math.prod(sizes), int(rng.integers(noise().size // 2))
+        part = np.resize(noise()[start : start + size] * np.float32(scale), sizes)
+        return part.astype(dtype_of(dtype))
+
+    kind: Any = {"rnn_mode": case.cell, "direction": case.sizes["direction"]}
+    weights = cudnn_rnn_params_size(case.sizes["num_layers"], H, H, **kind)
+    arguments = kind | {
+        "input": some(T, B, H),
+        "input_h": some(rows, B, H),
+        "input_c": some(rows, B, H) if case.cell == "lstm" else None,
+        "params": some(weights, scale=(2 * H) ** -0.5),
+        "sequence_lengths": lengths_of(case),
+        "resets": resets_of(case),
+    }
+    return CUDNN_RNN, arguments, {"output": some(T, B, 2 * H if rows > 1 else H)}

@@ -1,0 +1,173 @@
+"""Everybody's turn at a case: this package by every way and engine, PyTorch, TorchRL."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import cupyrnn
+from cupyrnn.device.worker import DIRECTIONS, FORWARD, TOLERANCES, Calls, asked, kernels_of
+
+from . import pytorch, triton
+from .cases import BLOCKS, LENGTHS, NET, RESETS, Case, arguments_of
+from .report import Report
+from .timing import Run, Timer, describe
+
+ENGINES = ("cudnn", "cudnn_small_h", "cudnn_persist_dynamic")
+# Peers round more often than cupyrnn does; they only have to compute the same function.
+PEER_FACTOR = 10
+
+
+class Bench(NamedTuple):
+    """What all rows are measured with."""
+
+    report: Report
+    timer: Timer
+    torch: Any
+    no_torch: str | None  # why there is no PyTorch
+
+
+class Contest:
+    """One case: its arguments, what is expected, and everybody's turn."""
+
+    def __init__(self, bench: Bench, case: Case) -> None:
+        self.bench, self.case = bench, case
+        self.record, self.arguments, self.cotangents = arguments_of(case)
+        self.calls = Calls(case.dtype, self.record, self.arguments, self.cotangents)
+
+    def everybody(self) -> None:
+        self.own()
+        if self.case.cell not in BLOCKS:
+            self.cudnn()
+            self.peers()
+
+    def turn(
+        self,
+        who: str,
+        make: Callable[[], Callable[[str], Run]],
+        extras: Callable[[str, Run], dict[str, Any]] = lambda what, run: {},
+        directions: Iterable[str] = DIRECTIONS,
+        refusal: str | None = None,
+    ) -> None:
+        """Time what `make` gives for each direction; what goes wrong is reported in the rows."""
+        timer, run_of = self.bench.timer, None
+        for what in directions:
+            row: dict[str, Any] = {}
+            try:
+                if refusal is None and timer.limits.over():
+                    refusal = "skipped: out of time"
+                if refusal is None:
+                    run_of = run_of or make()
+                    run = run_of(what)
+                    row = timer.measure(run)
+                    row |= extras(what, run)
+            except Exception as error:
+                refusal = f"failed: {describe(error)}"
+            if refusal is not None and "eager_ms" not in row:
+                row["status"] = refusal
+            self.bench.report.add({**self.case.key, "who": who, "pass": what, **row})
+        del run_of
+        self.free()
+
+    def free(self) -> None:
+        """Give the memory of the last contestant back, for the next one's library."""
+        gc.collect()
+        self.bench.timer.cupy.get_default_memory_pool().free_all_blocks()
+        if self.bench.torch is not None:
+            self.bench.torch.cuda.empty_cache()
+
+    def checked(self, calls: Calls) -> Callable[[str], Run]:
+        """Return the runs of an op, of which each is first compared with NumPy."""
+
+        def run_of(what: str) -> Run:
+            wrong = calls.wrong(what)
+            assert not wrong, wrong
+            return Run(lambda _: calls.run(what))
+
+        return run_of
+
+    def own(self) -> None:
+        """Time the loop and every kernel that takes all steps in one launch."""
+        case, timer = self.case, self.bench.timer
+        steps = case.T * (4 if case.variant == NET else 1)
+        by_way: dict[tuple[str, str], list[str]] = {}
+        for what, kernels in kernels_of(case.problem).items():
+            for way, kernel in kernels.items():
+                by_way.setdefault((way, kernel), []).append(what)
+        for (way, kernel), directions in by_way.items():
+
+            def extras(what: str, run: Run) -> dict[str, Any]:
+                return {"step_us": timer.step_us(case.problem.cell, what, run, steps)}
+
+            with asked(way):
+                self.turn(kernel, lambda: self.checked(self.calls), extras, directions)
+
+    def cudnn(self) -> None:
+        """Time cuDNN through this package, by each of its algorithms."""
+
+        def make(engine: str) -> Callable[[str], Run]:
+            given = self.case.dtype, self.record, self.arguments, self.cotangents
+            return self.checked(Calls(*given, engine=engine))
+
+        for engine in ENGINES:
+            self.turn(engine, lambda e=engine: make(e), refusal=self.no_engine(engine))  # type: ignore[misc]
+
+    def no_engine(self, engine: str) -> str | None:
+        """Return why an engine does not take this case, None if it does."""
+        try:
+            cupyrnn.cudnn_rnn_engine(**self.calls.there, engine=engine)
+        except (RuntimeError, ValueError) as error:
+            return f"not taken: {str(error).partition(', but ')[2] or error}"
+        return None
+
+    def peers(self) -> None:
+        """Time PyTorch's cuDNN, with arrays and with a PackedSequence, and TorchRL's kernel."""
+        case, torch, cupy = self.case, self.bench.torch, self.bench.timer.cupy
+        runtime, y_grad = cupy.cuda.runtime, self.cotangents["output"]
+        processors = runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
+
+        def net(packed: bool) -> Callable[[str], Run]:
+            pytorch.expect_same_stream(cupy, torch)
+            made = pytorch.TorchNet(torch, case, self.arguments, y_grad, packed)
+            return self.compared(made)
+
+        kinds = {RESETS: (), LENGTHS: (True,)}.get(case.variant, (False, True))
+        for packed in kinds:
+
+            def extras(what: str, run: Run, packed: bool = packed) -> dict[str, Any]:
+                return {"algorithm": pytorch.algorithm(case, packed, processors, what)}
+
+            who = f"PyTorch, {'packed' if packed else 'arrays'}"
+            make = lambda packed=packed: net(packed)  # noqa: E731
+            self.turn(who, make, extras, refusal=self.bench.no_torch)
+        if (case.cell, case.dtype) == ("lstm", "float32") and case.variant in ("", RESETS):
+            function, missing = triton.import_torchrl()
+            given = torch, function, case, self.arguments, y_grad
+            self.turn(
+                "TorchRL, Triton",
+                lambda: self.compared(triton.TritonLSTM(*given)),
+                refusal=self.bench.no_torch or missing,
+            )
+
+    def compared(self, made: Any) -> Callable[[str], Run]:
+        """Return a peer's runs, after a look at its output and at its gradient of the input."""
+        output = made.forward()
+        if (note := pytorch.notes(made)) and isinstance(made, pytorch.TorchNet):
+            self.bench.report.note(f"{self.case.cell}, PyTorch: {note}")
+        expected = self.calls.expected
+        self.compare(output, expected[FORWARD]["output"], "output")
+        (dx, *_) = made.backward(output)
+        dx = dx.swapaxes(0, 1) if isinstance(made, triton.TritonLSTM) else dx
+        self.compare(dx, expected["backward"]["input"], "gradient of input")
+        return made.run  # type: ignore[no-any-return]
+
+    def compare(self, found: Any, expected: Any, what: str) -> None:
+        a = found.detach().to(dtype=self.bench.torch.float64).cpu().numpy()
+        error, most = np.max(np.abs(a - expected.astype(np.float64))), np.max(np.abs(expected))
+        # Not "error > ...", which a NaN would pass.
+        assert error <= PEER_FACTOR * TOLERANCES[self.case.dtype] * float(most), (
+            f"{what}: off by {error:.3g} of {float(most):.3g}"
+        )

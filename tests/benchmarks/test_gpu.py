@@ -1,0 +1,419 @@
+"""gpu.py without a GPU: its contestants, timer, tables and programs on the stand-in for CuPy."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gpu
+import numpy as np
+import pytest
+from on_gpu import cases, pytorch, suite, timing, triton
+from on_gpu.cases import Case
+from without_a_gpu.cuda_on_cpu import nvrtc
+
+from cupyrnn.device import worker
+from cupyrnn.device.worker import DIRECTIONS, Calls
+from cupyrnn.kernels import compile
+
+LSTM = Case("lstm", 3, 2, 5, "float32")
+OWN = {"loop", "rows", "grid"}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few repetitions, no TorchRL, whose kernel compiles for a GPU, and no cuDNN."""
+    monkeypatch.setattr(gpu, "FULL", timing.Limits(2, 0.01, 2, 0.01, 0.0, 0.0))
+    monkeypatch.setitem(sys.modules, "torchrl", None)
+    for name in ("CUPYRNN_ENGINE", "CUPY_TF32", "CUPYRNN_NUMBA"):  # which a run settles
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytorch, "import_torch", lambda: (None, "torch not installed"))
+
+
+def run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wanted: list[Case], *more: str
+) -> tuple[int, Any, str]:
+    """Run some cases: the exit code, the results and the page."""
+    monkeypatch.setattr(cases, "cases", lambda: wanted)
+    monkeypatch.setattr(cases, "dry_cases", lambda: wanted)
+    code = gpu.main(["--sections", "times", "--out", str(folder), *more])
+    (data,), (page,) = folder.glob("gpu-a-cpu*.json"), folder.glob("gpu-a-cpu*.md")
+    assert not list(folder.glob("*.part"))
+    return code, json.loads(data.read_text()), page.read_text()
+
+
+def timed(data: Any) -> dict[tuple[str, str], Any]:
+    return {(r["who"], r["pass"]): r for r in data["rows"] if "eager_ms" in r}
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("variant", ["", "lengths", "resets 3 %", "L=2 D=2"])
+def test_a_net_by_everybody(
+    cupy: Any, torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    monkeypatch.setattr(cases, "RESET_RATE", 0.5)
+    code, data, page = run(tmp_path, monkeypatch, [LSTM._replace(variant=variant)])
+    assert code == 0, [r.get("status") for r in data["rows"]]
+    packed, arrays = {"PyTorch, packed"}, {"PyTorch, arrays"}
+    peers = {"lengths": packed, "resets 3 %": set()}.get(variant, packed | arrays)
+    found = timed(data)
+    assert set(found) == {(who, what) for who in OWN | peers for what in DIRECTIONS}
+    for (who, _), row in found.items():
+        assert ("step_us" in row) == (who in OWN)
+        assert row["queued_ms"] > 0
+    start = f"| lstm | (3, 2, 5) | float32 | {variant} |"
+    assert len([line for line in page.splitlines() if line.startswith(start)]) == len(OWN | peers)
+    if variant == "":
+        assert "| PyTorch, arrays (SMALL_H) |" in page
+        assert "| PyTorch, packed (STANDARD) |" in page
+    # Without a device there is no cuDNN.
+    assert "not cuDNN but" in page or not peers
+    assert "libcudnn.so.9 was not found" in page or variant == "resets 3 %"
+    assert data["finished"]
+    assert data["environment"]["CUDA driver"] == "13.1"
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize(
+    "case", [LSTM._replace(cell=cell) for cell in ("gru", "rnn_tanh", "block_gru")]
+    + [Case("block_lstm", 3, 2, 5, "bfloat16", cases.GENERAL)],
+)  # fmt: skip
+def test_the_other_cells(
+    cupy: Any, torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    code, data, _ = run(tmp_path, monkeypatch, [case])
+    assert code == 0
+    whose = {who for who, _ in timed(data)}
+    assert whose >= OWN
+    assert ("PyTorch, arrays" in whose) == (case.cell not in cases.BLOCKS)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.usefixtures("without_torch")
+def test_what_differs_from_numpy_is_not_timed_and_stops_nobody(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Calls.run
+
+    def off(calls: Calls, direction: str) -> Any:
+        found = right(calls, direction)
+        if worker.os.environ["CUPYRNN_PERSISTENT"] == "rows" and direction == "backward":
+            found["params"][1] += 1
+        return found
+
+    monkeypatch.setattr(Calls, "run", off)
+    code, data, page = run(tmp_path, monkeypatch, [LSTM])
+    assert code == 1
+    status = {(row["who"], row["pass"]): row.get("status", "") for row in data["rows"]}
+    assert status["rows", "backward"].startswith("failed: AssertionError: params is off by 1")
+    assert {who for who in OWN if status[who, "forward"] == ""} == OWN
+    assert status["grid", "backward"] == status["loop", "backward"] == ""
+    assert "## Failed\n\n* lstm (3, 2, 5) float32, rows: failed: AssertionError: params" in page
+
+
+@pytest.mark.cuda_on_cpu
+def test_a_peer_that_computes_something_else_is_noticed(
+    cupy: Any, torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward = pytorch.TorchNet.backward
+
+    def off(net: Any, y: Any) -> Any:
+        return [2 * a for a in backward(net, y)]
+
+    monkeypatch.setattr(pytorch.TorchNet, "backward", off)
+    code, data, _ = run(tmp_path, monkeypatch, [LSTM])
+    assert code == 1
+    status = {row["who"]: row.get("status", "") for row in data["rows"]}
+    for who in ("PyTorch, arrays", "PyTorch, packed"):
+        assert status[who].startswith("failed: AssertionError: gradient of input: off by")
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.usefixtures("without_torch")
+def test_what_there_is_no_time_for_is_said(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = [LSTM, LSTM._replace(B=1)]
+    assert run(tmp_path, monkeypatch, wanted, "--minutes", "0")[0] == 0
+    printed = capsys.readouterr().out
+    assert "no time was left for" in printed
+    assert "* lstm (3, 1, 5) float32, everybody: skipped: out of time" in printed
+    # In the middle of a case.
+    ends = iter([0.0, *[np.inf] * 100])
+    monkeypatch.setattr(timing.Limits, "over", lambda _: time.perf_counter() < next(ends))
+    _, data, page = run(tmp_path, monkeypatch, [LSTM])
+    assert {r["who"] for r in data["rows"] if r.get("status") == "skipped: out of time"} >= OWN
+    assert "## No time was left for" in page
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.usefixtures("without_torch")
+def test_a_dry_run_has_no_times(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, data, page = run(tmp_path, monkeypatch, [LSTM], "--dry")
+    assert code == 0
+    ran = [row for row in data["rows"] if row["status"] == "ran, not timed"]
+    assert {row["who"] for row in ran} == OWN
+    assert not any(name.endswith(("_ms", "_us")) for row in ran for name in row)
+    assert not re.search(r"\d ms\b|\| \d+\.\d+", page + capsys.readouterr().out)
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.usefixtures("without_torch")
+def test_a_failure_of_the_queue_keeps_the_time(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("out of\nluck | today")
+
+    monkeypatch.setattr(timing.Timer, "queued", broken)
+    code, data, page = run(tmp_path, monkeypatch, [LSTM])
+    assert code == 1
+    assert timed(data)["loop", "forward"]["errors"] == ["queued: RuntimeError: out of luck | today"]
+    assert "failed: queued: RuntimeError: out of luck \\| today |" in page
+    code, data, _ = run(tmp_path / "dry", monkeypatch, [LSTM], "--dry")
+    assert code == 1
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.usefixtures("without_torch")
+def test_without_torch_and_ml_dtypes(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    wanted = [LSTM._replace(dtype=dtype) for dtype in ("bfloat16", "float64")]
+    code, data, _ = run(tmp_path, monkeypatch, wanted)
+    assert code == 0
+    status = {(r["dtype"], r["who"]): r.get("status", "") for r in data["rows"]}
+    assert "ml_dtypes" in status["bfloat16", "everybody"]
+    assert status["float64", "PyTorch, arrays"] == "torch not installed"
+    assert status["float64", "loop"] == ""
+
+
+def test_the_cases() -> None:
+    found = cases.cases()
+    assert len(found) == len(set(found))
+    assert {case.variant for case in found} == {"", *cases.VARIANTS}
+    assert {case.cell for case in found} == {*cases.CELLS}
+    assert {case.dtype for case in found} == {*cases.DTYPES}
+    assert {case.cell for case in cases.dry_cases()} == {*cases.CELLS}
+    assert cases.lengths_of(Case("lstm", 8, 4, 1, "float32", "lengths")) == [8, 7, 6, 5]
+
+
+@pytest.mark.parametrize(
+    ("changed", "packed", "forward", "backward"),
+    [
+        ({"H": 64}, False, "SMALL_H", "SMALL_H"),
+        ({"H": 64}, True, "STANDARD", "STANDARD"),
+        ({"H": 64, "dtype": "float64"}, False, "STANDARD", "STANDARD"),
+        ({"H": 192}, False, "SMALL_H", "STANDARD"),
+        ({"H": 512}, False, "STANDARD", "STANDARD"),
+        ({"H": 512, "dtype": "float16"}, False, "PERSIST_STATIC", "PERSIST_STATIC"),
+        ({"H": 512, "dtype": "bfloat16"}, False, "STANDARD", "STANDARD"),
+        ({"H": 512, "dtype": "float16", "cell": "gru"}, False, "STANDARD", "STANDARD"),
+        ({"H": 512, "dtype": "float16", "B": 12}, False, "STANDARD", "STANDARD"),
+        ({"H": 384, "cell": "rnn_tanh"}, False, "SMALL_H", "STANDARD"),
+        (
+            {"H": 1024, "dtype": "float16", "cell": "rnn_tanh", "B": 96},
+            False,
+            "STANDARD",
+            "STANDARD",
+        ),
+    ],
+)
+def test_the_rule_of_pytorch(
+    changed: dict[str, Any], packed: bool, forward: str, backward: str
+) -> None:
+    case = LSTM._replace(**{"B": 16, **changed})
+    found = [pytorch.algorithm(case, packed, 132, what) for what in DIRECTIONS]
+    assert found == [forward, backward]
+
+
+@pytest.mark.parametrize("variant", ["", cases.RESETS])
+def test_torchrl_is_given_the_same_problem(
+    torch: Any, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a function that does in plain PyTorch what TorchRL says of its own."""
+    monkeypatch.setattr(cases, "RESET_RATE", 0.4)
+    case = LSTM._replace(T=6, B=3, variant=variant)
+    seen = []
+
+    def plain(x: Any, h: Any, c: Any, *given: Any, input_precision: str) -> Any:
+        *weights, init = given
+        seen.append(input_precision)
+        state, steps = (h[:, 0], c[:, 0]), []
+        for t in range(x.shape[1]):
+            new = init[:, t, None]
+            state = [torch.where(new, s[:, t], was) for s, was in zip((h, c), state, strict=True)]
+            state = torch._VF.lstm_cell(x[:, t], tuple(state), *weights)
+            steps.append(state[0])
+        return torch.stack(steps, 1), None, None, None
+
+    record, arguments, cotangents = cases.arguments_of(case)
+    assert (arguments["resets"] is not None) == bool(variant)
+    theirs = triton.TritonLSTM(torch, plain, case, arguments, cotangents["output"])
+    results = record.forward(**arguments)._asdict()
+    y = theirs.forward()
+    np.testing.assert_allclose(y.detach().numpy(), results["output"], atol=1e-5)
+    dx = theirs.backward(y)[0].numpy().swapaxes(0, 1)
+    expected = record.grads(arguments, results, cotangents)["input"]
+    np.testing.assert_allclose(dx, expected, atol=1e-5)
+    assert seen == ["ieee"]
+
+
+def test_torchrl_that_is_not_there_is_said() -> None:
+    function, missing = triton.import_torchrl()
+    assert function is None
+    assert str(missing).startswith("torchrl not installed (")
+
+
+SOME = """\
+tests/ops/test_a.py::test_x[float32] PASSED [ 10%]
+tests/ops/test_a.py::test_y SKIPPED (needs cuDNN) [ 20%]
+tests/ops/test_a.py::test_z FAILED [ 30%]
+"""
+
+
+def test_what_became_of_the_tests() -> None:
+    found = suite.outcome(SOME, 1, 270)
+    assert found.text == "1 failed, 1 passed, 1 skipped"
+    assert found.problem == "1 failed, 1 passed, 1 skipped; tests/ops/test_a.py::test_z"
+    good = SOME.replace("FAILED", "PASSED")
+    assert suite.outcome(good, 0, 270) == ("2 passed, 1 skipped", None)
+    assert suite.outcome(good, None, 270) == ("stopped after 270 s: 2 passed, 1 skipped", None)
+    several = (
+        "a.py::test_x[a b] \n[gw0] [ 50%] PASSED a.py::test_x[a b] \n[gw1] [100%] FAILED a.py::t \n"
+        "FAILED a.py::t - assert 0\n"
+    )
+    assert suite.outcome(several, 1, 9) == ("1 failed, 1 passed", "1 failed, 1 passed; a.py::t")
+    broken = suite.outcome("No module named pytest\n", 1, 270)
+    assert broken.problem == "no test ran; pytest ended with 1: No module named pytest"
+    collected = "___ ERROR collecting tests/a.py ___\n===== 1 ERROR in 2 s =====\n"
+    broken = suite.outcome(collected, 2, 270)
+    assert broken.problem == "no test ran; pytest ended with 2: ===== 1 ERROR in 2 s ====="
+    dry = suite.outcome("a\n5/9 tests collected (4 deselected) in 1.00s\n", 0, 270)
+    assert dry == ("not run, as this is no GPU: 5/9 tests collected (4 deselected) in 1.00s", None)
+
+
+def test_tests_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    endless = tmp_path / "python"
+    endless.write_text("#!/bin/sh\necho a.py::test_short PASSED\nexec sleep 600\n")
+    endless.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(endless))
+    assert suite.run(2, collect_only=False) == ("stopped after 2 s: 1 passed", None)
+
+
+def test_tests_that_cannot_be_run_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "NEEDED", ("pytest", "no_such_module"))
+    found = suite.run(2, collect_only=False)
+    assert found == ("not run, needs no_such_module: pip install '.[test]'", None)
+
+
+@pytest.mark.parametrize(
+    ("printed", "status", "expected"),
+    [
+        ("a right\nb right\nkept in x", 0, ("2 lines right", None)),
+        ("a right\nb wrong: rows\nWRONG, b: c\nkept", 1, ("1 lines right", "WRONG, b: c")),
+        ("no GPU", 2, ("0 lines right", "no GPU")),
+        ("a right", None, ("stopped after 2 s: 1 lines right", None)),
+    ],
+)
+def test_what_the_command_found(
+    printed: str, status: int | None, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "_run", lambda *_, **__: (printed, status))
+    for dry in (False, True):
+        assert suite.command(2, dry=dry) == expected
+
+
+def test_the_timer(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock of its own, which goes on by what is slept, and a little at each look."""
+    now = [0.0]
+
+    def pass_by(seconds: float) -> float:
+        now[0] += seconds
+        return now[0]
+
+    monkeypatch.setattr(time, "sleep", pass_by)
+    monkeypatch.setattr(time, "perf_counter", lambda: pass_by(1e-6))
+    timer = timing.Timer(cupy, timing.Limits(6, 0.01, 6, 0.01, 0.0, 0.0))
+    slept: list[int] = []
+
+    def sleep(state: int) -> None:
+        slept.append(state)
+        time.sleep(2e-3)
+
+    job = timing.Run(sleep, lambda: 7)
+    row = timer.measure(job)
+    assert set(slept) == {7}
+    for name in ("eager_ms", "host_ms", "queued_ms"):
+        assert row[name] == pytest.approx(2, rel=0.01)
+    assert row["repetitions"] == 5
+    assert not row["queued_is_bound"]
+
+    # A device that is free at once is not ahead of the host.
+    timer.spin = lambda *_: None
+    assert timer.queued(job, 2.0)["queued_is_bound"]
+
+    timer.spin = None
+    (error,) = timer.measure(job)["errors"]
+    assert error.startswith("queued: TypeError")
+
+
+def test_the_tests_are_a_section(
+    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have a third of the time, or all of it where nothing else is asked for."""
+    found: list[Any] = []
+
+    def run_tests(seconds: float, *, collect_only: bool) -> suite.Outcome:
+        found.append((seconds, collect_only))
+        return suite.Outcome("1 failed", "1 failed; test_z")
+
+    monkeypatch.setattr(suite, "run", run_tests)
+    monkeypatch.setattr(suite, "command", lambda *_, **__: suite.Outcome("9 lines right", None))
+    monkeypatch.setattr(pytorch, "import_torch", lambda: (None, "torch not installed"))
+    monkeypatch.setattr(cases, "cases", list)
+    for given in ([], ["--sections", "tests"], ["--dry"]):
+        assert gpu.main([*given, "--out", str(tmp_path)]) == 1
+    (part, _), (whole, collects), dry = found
+    assert 370 < part <= 380
+    assert 1130 < whole <= 1140
+    assert not collects
+    assert dry == (300.0, True)
+    page = (tmp_path / "gpu-a-cpu.md").read_text()
+    assert "pytest -m gpu: 1 failed: FAILED: 1 failed; test_z" in page
+
+
+def test_the_spin_compiles_for_a_gpu() -> None:
+    reason = nvrtc.have_nvrtc()
+    if reason is not None:
+        pytest.skip(reason)
+    assert nvrtc.compile_cubin(timing.SPIN, ("spin",), "sm_90", compile.OPTIONS).size > 0
+
+
+def test_nothing_to_run_on(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_driver() -> int:
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", no_driver)
+    assert gpu.main([]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "no GPU" in line
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert gpu.main([]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "CuPy cannot be imported" in line
+    assert "cuda13x" in line
