@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import cpu
 import numpy as np
 import processes
-import streaming
+import published
 import timing
 from timing import FORWARD, Contestant, Timing
 
@@ -379,7 +379,7 @@ def beatnet(count: int, streamed: bool) -> Net:
     import torch
 
     original = import_module("BeatNet.model").BDA(272, 150, 2, "cpu").eval()
-    path = streaming.folder("BeatNet") / "models" / "model_1_weights.pt"
+    path = published.folder("BeatNet") / "models" / "model_1_weights.pt"
     original.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=False)
     power = np.log10(1 + bands(count, 1024, 320, 136))
     rise = np.maximum(np.diff(power, axis=0, prepend=power[:1]), 0)
@@ -401,21 +401,21 @@ def beatnet(count: int, streamed: bool) -> Net:
 
 
 def g2p() -> Net:
-    theirs = streaming.original_g2p()
+    theirs = published.original_g2p()
 
     def phonemes(predict: Callable[[str], Any]) -> Callable[[], Any]:
-        return lambda: np.concatenate([predict(word) for word in streaming.WORDS])
+        return lambda: np.concatenate([predict(word) for word in published.WORDS])
 
     def ours(wrap: Wrap) -> Callable[[], Any]:
-        net: Any = streaming.G2P()
+        net: Any = published.G2P()
         net.encode, net.step = wrap(net.encode), wrap(net.step)
         return phonemes(net.predict)
 
-    return Net(phonemes(theirs.predict), ours, len(streaming.WORDS))
+    return Net(phonemes(theirs.predict), ours, len(published.WORDS))
 
 
 def silero_data() -> Path:
-    return streaming.folder("silero_vad") / "data"
+    return published.folder("silero_vad") / "data"
 
 
 class Case(NamedTuple):
