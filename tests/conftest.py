@@ -50,6 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the order in which --executor=ptx runs the warps of a block",
     )  # fmt: skip
 
+    parser.addoption(
+        "--cases",
+        type=int,
+        metavar="N",
+        help="run at most N cases of each test, spread evenly: where all of them ran elsewhere",
+    )
+
 
 # More workers than this gain nothing: each collects all tests.
 MOST_WORKERS = 8
@@ -103,6 +110,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not wanted or any(item.get_closest_marker("slow") for item in others):
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if _takes_long(item) == wanted]
+
+
+@pytest.hookimpl(trylast=True)  # of those that a mark leaves
+def pytest_collection_finish(session: pytest.Session) -> None:
+    most = session.config.option.cases
+    if most is None:
+        return
+    by_test: dict[str, list[pytest.Item]] = {}
+    for item in session.items:
+        by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = set()
+    for cases in by_test.values():
+        count = min(most, len(cases))
+        kept |= {cases[n * (len(cases) - 1) // max(count - 1, 1)] for n in range(count)}
+    session.items[:] = [item for item in session.items if item in kept]
 
 
 @pytest.fixture(autouse=True)

@@ -91,6 +91,13 @@ uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
+// Where a process has them, its libraries share their fibers' stacks: tests/without_a_gpu/cupy_on_host.
+// The lowest page of a stack is one that nobody may touch.
+extern "C" {
+__attribute__((weak)) void* cuda_on_cpu_take_stack(size_t bytes, size_t page_bytes);
+__attribute__((weak)) void cuda_on_cpu_give_stack(void* memory, size_t bytes);
+}
+
 namespace cuda_on_cpu {
 
 // Stands where runner.py replaces `extern __shared__ T name[];`.
@@ -287,11 +294,26 @@ static void fiber_main() {
 }
 
 CUDA_ON_CPU_UNSEEN
-static Fiber* new_fiber() {
+static void* new_stack() {
+  if (cuda_on_cpu_take_stack) return cuda_on_cpu_take_stack(stack_bytes, page_bytes);
   void* memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   mprotect(memory, page_bytes, PROT_NONE);
+  return memory;
+}
+
+CUDA_ON_CPU_UNSEEN
+static void free_fiber(Fiber* fiber) {
+  if (cuda_on_cpu_give_stack) cuda_on_cpu_give_stack(fiber->memory, stack_bytes);
+  else munmap(fiber->memory, stack_bytes);
+  delete fiber;
+}
+
+CUDA_ON_CPU_UNSEEN
+static Fiber* new_fiber() {
+  void* memory = new_stack();
+  if (!memory) return nullptr;
   Fiber* fiber = new Fiber();
   fiber->memory = static_cast<char*>(memory);
   ucontext_t& machine = fiber->context.machine;
@@ -418,10 +440,7 @@ static bool end_block(Block& block) {
     intact = intact && block.dynamic_shared[launch.shared_bytes + i] == guard;
 #ifndef __SANITIZE_THREAD__  // there nothing is to be used again, and the program ends soon
   for (size_t i = 0; block.threads && i < thread_count; ++i)
-    if (Fiber* fiber = block.threads[i].fiber) {  // stopped by a failure
-      munmap(fiber->memory, stack_bytes);
-      delete fiber;
-    }
+    if (Fiber* fiber = block.threads[i].fiber) free_fiber(fiber);  // stopped by a failure
   free(block.threads);
   free(block.dynamic_shared);
   free(block.static_shared);
@@ -665,8 +684,7 @@ static void release_fibers() {
   for (size_t kept = 0; kept < most_kept_fibers && *rest; ++kept) rest = &(*rest)->next_free;
   while (Fiber* fiber = *rest) {
     *rest = fiber->next_free;
-    munmap(fiber->memory, stack_bytes);
-    delete fiber;
+    free_fiber(fiber);
   }
 }
 

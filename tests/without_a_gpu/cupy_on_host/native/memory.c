@@ -131,6 +131,28 @@ cudaError_t cudaFree(void* p) {
   return cudaSuccess;
 }
 
+// The stacks of the threads of all kernels. To map one, and to have its pages cleared when they are
+// touched, takes longer than most threads run, so these are used again, by any kernel.
+#define MOST_STACKS 4096
+static void* stacks[MOST_STACKS];
+static size_t stack_count;
+
+void* cuda_on_cpu_take_stack(size_t bytes, size_t page_bytes) {
+  pthread_mutex_lock(&mutex);
+  void* memory = stack_count ? stacks[--stack_count] : NULL;
+  pthread_mutex_unlock(&mutex);
+  if (!memory && (memory = reserve(bytes))) mprotect(memory, page_bytes, PROT_NONE);
+  return memory;
+}
+
+void cuda_on_cpu_give_stack(void* memory, size_t bytes) {
+  pthread_mutex_lock(&mutex);
+  const bool kept = stack_count < MOST_STACKS;
+  if (kept) stacks[stack_count++] = memory;
+  pthread_mutex_unlock(&mutex);
+  if (!kept) munmap(memory, bytes);
+}
+
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *total = (size_t)16 << 30;
   *free = *total - live_bytes;
