@@ -35,10 +35,15 @@ _MODES = ("auto", *WAYS)
 _REGISTERS_BESIDE_MATRIX = {2: 96, 4: 64, 8: 112, 16: 192}
 # The same where a part of the matrices is in shared memory.
 _REGISTERS_BESIDE_PART = {2: 112, 4: 86, 8: 128, 16: 208}
+# The same where two lanes share a unit, and all of the matrices is in registers; not for half
+# formats, which tiles are for, and where what waits to be widened would be spilled.
+_REGISTERS_BESIDE_HALF = {2: 256, 4: 92, 8: 128, 16: 208}
+# What a second matrix needs there.
+_OF_A_SECOND = 24
 # How many numbers of a thread are there at least, as that is where the others come through.
 _LEAST_IN_SHARED = 32
 # The most that a thread may have, and those of a multiprocessor, which gives them out to four warps
-# at a time.
+# at a time, one for each of its schedulers.
 _MOST, _ALL, _AT_ONCE = 255, 65536, 128
 _MOST_THREADS = 1024
 # The shared memory that a block may have, in KB, by architecture, where there is no GPU to ask:
@@ -174,10 +179,11 @@ def _by_rows(
 ) -> KernelChoice:
     """Return rows if they fit, with shared memory where they need it, else the loop."""
     B, H = shape
-    layout = layout_for(kernel.size, H, dtype, device.available, rows.SPLITS)
+    sequences = sequences_of(B, device)
+    layout = layout_for(kernel.size, H, dtype, device.available, rows.SPLITS, sequences)
     if isinstance(layout, str):
         return KernelChoice("loop", 0, layout)
-    sequences = min(sequences_of(B, device), layout.split)
+    sequences = min(sequences, layout.split)
     why = f"{layout.registers} registers a thread"
     if not layout.shared:
         return KernelChoice("rows", sequences, f"{why} hold the matrix")
@@ -192,31 +198,39 @@ def sequences_of(B: int, device: Device) -> int:
 
 @cache
 def layout_for(
-    size: rows.Size, H: int, dtype: np.dtype[Any], available: int, splits: tuple[int, ...]
-) -> rows.Layout | str:
+    size: rows.Size, H: int, dtype: np.dtype[Any], available: int, splits: tuple[int, ...],
+    sequences: int = 4,
+) -> rows.Layout | str:  # fmt: skip
     """
     Return how the matrices fit, in registers alone if they do, or why they do not at all.
 
-    `available` are the bytes of shared memory that a block may have.
+    `available` are the bytes of shared memory that a block may have, `sequences` those that it
+    takes, if as many lanes share a unit.
     """
-    found, compute = [], compute_dtype(dtype)
+    whole, parts, compute = [], [], compute_dtype(dtype)
     for split in splits:
-        whole = rows.layout_of(size, H, compute, split)
-        if whole.threads > _MOST_THREADS:
+        layout = rows.layout_of(size, H, compute, split)
+        if layout.threads > _MOST_THREADS:
             continue
-        most = min(_MOST, _ALL // (-(-whole.threads // _AT_ONCE) * _AT_ONCE) // 8 * 8)
-        if (
-            split == max(splits)
-            and whole.registers + _REGISTERS_BESIDE_MATRIX[dtype.itemsize] <= most
-        ):
-            return whole
-        all_but_least = whole.registers - _LEAST_IN_SHARED * compute.itemsize // 4
+        most = min(_MOST, _ALL // (-(-layout.threads // _AT_ONCE) * _AT_ONCE) // 8 * 8)
+        beside = _REGISTERS_BESIDE_MATRIX[dtype.itemsize]
+        if split < max(rows.SPLITS):
+            beside = _REGISTERS_BESIDE_HALF[dtype.itemsize]
+            beside += _OF_A_SECOND * (len(size.vectors) - 1)
+        if layout.registers + beside <= most:
+            whole.append(layout)
+        all_but_least = layout.registers - _LEAST_IN_SHARED * compute.itemsize // 4
         registers = min(most - _REGISTERS_BESIDE_PART[dtype.itemsize], all_but_least)
-        found.append(rows.layout_of(size, H, compute, split, registers))
-    if not found:
+        parts.append(rows.layout_of(size, H, compute, split, registers))
+    if whole:
+        # As few lanes as sequences allow, if more would only wait for a scheduler. Their sums are
+        # the same.
+        few = sequences <= whole[-1].split and whole[0].threads > _AT_ONCE
+        return whole[-1] if few else whole[0]
+    if not parts:
         threads = rows.layout_of(size, H, compute, min(splits)).threads
         return f"rows needs {threads} threads for H = {H}, and a block has {_MOST_THREADS} at most"
-    least = min(found, key=lambda layout: layout.shared)
+    least = min(parts, key=lambda layout: layout.shared)
     if least.shared + least.vectors <= available:
         return least
     why = f"{least.registers} registers of each of {least.threads} threads for H = {H}"
@@ -355,7 +369,8 @@ def run(
         exchanged = grid.exchanged(over, state.dtype)
         args.append(words(*exchanged))
     else:
-        layout = layout_for(kernels.rows.size, H, dtype, device.available, rows.SPLITS)
+        size, sequences = kernels.rows.size, choice.sequences
+        layout = layout_for(size, H, dtype, device.available, rows.SPLITS, sequences)
         assert isinstance(layout, rows.Layout)
         block = Block((layout.threads, 1), layout.shared)
         name = rows.template_of(kernels.rows, layout, choice.sequences)

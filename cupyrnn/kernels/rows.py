@@ -7,8 +7,8 @@ registers of a block for the whole time, or in its registers and its shared memo
 costs one barrier of the block for each product. ``kernels/persistent.py`` says when these kernels
 are taken.
 
-The sums of a sequence are made in one order whatever the number of sequences of a block, and
-wherever a part of a matrix is: its bits do not depend on the sequences beside it.
+The sums of a sequence are made in one order whatever the number of sequences of a block: its bits
+do not depend on the sequences beside it.
 """
 
 from __future__ import annotations
@@ -78,12 +78,19 @@ template <int SPLIT, int UNITS, int ROWS> struct Seat {
           row(first + slot), owner(lane < UNITS * ROWS && unit < H && row < B) {}
 };
 
+// The most lanes that share a unit in a block of ``rows``.
+const int MOST_SPLIT = 4;
+
 // The part of a matrix that a thread has: SLICE of its rows, and the WIDTH columns of each of the
 // UNITS units of its lanes. The first KEPT of these rows are in its registers, the others in shared
-// memory, where nobody else reads them. Sums have one order wherever the rows are.
+// memory, where nobody else reads them.
 template <typename A, int SPLIT, int SLICE, int KEPT, int UNITS, int WIDTH, int THREADS>
 struct Matrix {
     static const int LANES = SPLIT * UNITS, COLUMNS = UNITS * WIDTH, P = 16 / sizeof(A);
+    // Where all is in registers, fewer lanes sum their rows up part by part, as MOST_SPLIT would:
+    // how many lanes there are, other than where numbers are, depends on how many sequences.
+    static const int PARTS = KEPT == SLICE && SPLIT < MOST_SPLIT ? MOST_SPLIT / SPLIT : 1;
+    static const int PART = (SLICE / P + PARTS - 1) / PARTS * P;
     // A vector to be multiplied lies in shared memory slice by slice, 16 bytes times an odd number
     // apart: the lanes, which read 16 bytes of a slice each, meet no bank twice.
     static const int STRIDE = SLICE / P % 2 ? SLICE : SLICE + P;
@@ -109,13 +116,16 @@ struct Matrix {
         for (int first = 0; first < KEPT; first += AT_ONCE) {
             if (SLICE > KEPT) put(lane * SLICE + first, value);
 #pragma unroll
-            for (int k = first; k < KEPT && k < first + AT_ONCE; ++k)
+            for (int k = first; k < KEPT && k < first + AT_ONCE; ++k) {
+                // Nor with more than a few at once.
+                if (k % (2 * P) == 0) __syncwarp();
 #pragma unroll
                 for (int n = 0; n < COLUMNS; ++n) {
                     const int e = (k - first) * COLUMNS + n;
                     w[k][n] = SLICE > KEPT ? rest[e / P * THREADS].v[e % P]
                                            : value(lane * SLICE + k, n / WIDTH, n % WIDTH);
                 }
+            }
         }
         if (SLICE > KEPT) put(lane * SLICE + KEPT, value);
     }
@@ -136,11 +146,7 @@ struct Matrix {
     template <int ROWS>
     __device__ __forceinline__ void product(const A* vectors, int lane, A (&sums)[WIDTH]) const
     {
-        A all[ROWS * UNITS][WIDTH];
-#pragma unroll
-        for (int n = 0; n < ROWS * UNITS; ++n)
-#pragma unroll
-            for (int c = 0; c < WIDTH; ++c) all[n][c] = A(0);
+        A all[ROWS * UNITS][WIDTH], part[ROWS * UNITS][WIDTH];
         Pack<A> more;
 #pragma unroll
         for (int k = 0; k < SLICE; k += P) {
@@ -157,9 +163,17 @@ struct Matrix {
                     if (e >= 0 && e % P == 0) more = rest[e / P * THREADS];
                     const A weight = e < 0 ? w[e < 0 ? k + m : 0][n] : more.v[e < 0 ? 0 : e % P];
 #pragma unroll
-                    for (int r = 0; r < ROWS; ++r)
-                        all[r * UNITS + n / WIDTH][n % WIDTH] += p[r].v[m] * weight;
+                    for (int r = 0; r < ROWS; ++r) {
+                        A& sum = part[r * UNITS + n / WIDTH][n % WIDTH];
+                        sum = ((k + m) % PART ? sum : A(0)) + p[r].v[m] * weight;
+                    }
                 }
+            if ((k + P) % PART == 0 || k + P == SLICE)
+#pragma unroll
+                for (int n = 0; n < ROWS * UNITS; ++n)
+#pragma unroll
+                    for (int c = 0; c < WIDTH; ++c)
+                        all[n][c] = k < PART ? part[n][c] : all[n][c] + part[n][c];
         }
         sum_lanes<LANES, ROWS * UNITS, WIDTH>(all);
 #pragma unroll
@@ -495,7 +509,12 @@ def layout_of(
     """
     pack = 16 // compute.itemsize
     threads = threads or _up(split * _up(H, size.units), 32)
-    slices = [max(pack, _up(-(-n * H // (split * size.units)), pack)) for n in size.vectors]
+    # All in registers, whole slices of the most lanes that there may be: these have the same sums.
+    lanes = split if registers is not None else max(split, SPLITS[0])
+    slices = [
+        lanes // split * max(pack, _up(-(-n * H // (lanes * size.units)), pack))
+        for n in size.vectors
+    ]
     of_a_row = [size.units * n * compute.itemsize // 4 for n in size.columns]
     kept, used, packs = slices.copy(), 0, 0
     # The smaller matrix first, as a kernel loads it first: what is loaded late needs the way by

@@ -160,14 +160,14 @@ def test_the_bits_of_a_sequence_do_not_depend_on_the_others(
     way: str,
 ) -> None:
     """One, two and four sequences a block, alone, and in another order."""
-    function, ((x, *others), weights) = calls(4, 7, 17, dtype)[cell]
+    function, ((x, *others), weights) = calls(4, 7, 33, dtype)[cell]
     # The product with x is not made by these kernels, and may depend on the batch.
     call = function, ((np.zeros_like(x), *others), weights)
-    takes(monkeypatch, way, 1, 7, 17)
+    takes(monkeypatch, way, 1, 7, 33)
     expected = on(cupy_on_cpu, call)
     order = np.array([3, 0, 6, 5, 1, 4, 2])
     for sequences in (2, 4):
-        takes(monkeypatch, way, sequences, 7, 17)
+        takes(monkeypatch, way, sequences, 7, 33)
         for a, e in zip(on(cupy_on_cpu, call), expected, strict=True):
             np.testing.assert_array_equal(a, e)
         for a, e in zip(on(cupy_on_cpu, call, order), expected, strict=True):
@@ -214,12 +214,12 @@ def test_nor_do_they_where_lengths_differ(
 ) -> None:
     """In another order, and beside fewer: each sequence is then in another block and row."""
     lengths = np.array([3, 4, 2, 4, 1, 3, 2])
-    function, ((x, *others), weights) = calls(4, 7, 17, lengths=tuple(lengths))[cell]
+    function, ((x, *others), weights) = calls(4, 7, 33, lengths=tuple(lengths))[cell]
     sequences = np.zeros_like(x), *others
-    takes(monkeypatch, way, 2, 7, 17)
+    takes(monkeypatch, way, 2, 7, 33)
     expected = on(cupy_on_cpu, (function, (sequences, weights)))
     for part in (np.array([3, 0, 6, 5, 1, 4, 2]), np.array([4, 1]), np.array([5])):
-        some, _ = calls(4, 7, 17, lengths=tuple(lengths[part]))[cell]
+        some, _ = calls(4, 7, 33, lengths=tuple(lengths[part]))[cell]
         found = on(cupy_on_cpu, (some, (sequences, weights)), part)
         for a, e in zip(found, expected, strict=True):
             if a.shape[2] != 3:
@@ -560,7 +560,7 @@ def test_what_is_taken_fits_into_the_registers(
         kernel = kernels.rows
         H, layout = largest(kernel.size, dtype)
         assert (96 if dtype == "float32" else 64) <= H
-        name = compile.instance(template_of(kernel, layout, 4), dtype)
+        name = compile.instance(template_of(kernel, layout, layout.split), dtype)
         source = common.source(dtype, kernel.source)
         cubin = nvrtc.compile_cubin(source, (name,), arch, compile.OPTIONS)
         usage, (steps, *_) = cubin.kernels[name], nvdisasm.loops(cubin)[name]
