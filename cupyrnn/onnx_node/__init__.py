@@ -31,8 +31,7 @@ from .._arrays import (
 )
 from ..cudnn_rnn import cudnn_rnn
 from ..derivatives.traced import traceable
-from ..gru import block_gru
-from ..lstm import block_lstm
+from ..stacked_rnn import stacked_rnn
 from ..weights.forms import as_arrays
 from ..weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
 from .attributes import GATES, Attributes, check_attributes, rounds_to
@@ -261,14 +260,7 @@ def run_onnx_node(
     call = _check("run_onnx_node", op_type, inputs, hidden_size, given)
     with on_device(call.xp, call.tensors["X"]):
         fast = _fast(call)
-        if fast is None:
-            outputs = _general(call)
-        elif op_type == "LSTM" and "P" in call.tensors:
-            outputs = _peephole_lstm(call, fast)
-        elif op_type == "GRU" and not call.attributes.linear_before_reset:
-            outputs = _reset_before_gru(call, fast)
-        else:
-            outputs = _packed(call, fast)
+        outputs = _general(call) if fast is None else _by_ops(call, fast)
         return _in_layout(call, outputs)
 
 
@@ -413,79 +405,35 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
     return result
 
 
-def _packed(call: _Call, fast: _Fast) -> OnnxOutputs:
-    """Run a node whose math is CudnnRNN's."""
+def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
+    """Run a node that an op computes: of packed parameters, or of what CudnnRNN does not have."""
     W, R, B = call.weights
-    packed: Any = params_from_onnx(W, R, B, rnn_mode=fast.rnn_mode, linear_before_reset=1)
-    packed = packed._replace(recurrent_activation=fast.recurrent_activation)
-    x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
+    x, h, c = (call.tensors.get(name) for name in ("X", "initial_h", "initial_c"))
     turned = call.attributes.direction == "reverse"
     if turned:
         x = reversed_sequences(call.xp, x, call.lengths)
-    out = cudnn_rnn(x, h, c, packed, sequence_lengths=call.lengths, is_training=False)
-    T, size = x.shape[:2]
-    y = out.output.reshape(T, size, len(h), h.shape[2])
+    block: Any = None
+    options: dict[str, Any] = {"sequence_lengths": call.lengths, "is_training": False}
+    if call.op_type == "GRU" and not call.attributes.linear_before_reset:
+        block = block_gru_from_onnx(W, R, B)
+    elif "P" in call.tensors:
+        block = block_lstm_from_onnx(W, R, B, call.tensors["P"])
+        options |= {"forget_bias": 0, "cell_clip": 0}
+    out: Any
+    if block is not None:
+        options["direction"] = "bidirectional" if len(block) == 2 else "unidirectional"
+        options["recurrent_activation"] = fast.recurrent_activation
+        out = stacked_rnn(x, h, c, block, **options)
+    else:
+        packed = params_from_onnx(W, R, B, rnn_mode=fast.rnn_mode, linear_before_reset=1)
+        packed = packed._replace(recurrent_activation=fast.recurrent_activation)
+        out = cudnn_rnn(x, h, c, packed, **options)
+    (T, size), (D, _, H) = x.shape[:2], h.shape
+    y = out.output.reshape(T, size, D, H)
     if turned:
         y = reversed_sequences(call.xp, y, call.lengths)
     Y = call.xp.ascontiguousarray(y.transpose(0, 2, 1, 3))
     return OnnxOutputs(Y, out.output_h, out.output_c if fast.rnn_mode == "lstm" else None)
-
-
-def _peephole_lstm(call: _Call, fast: _Fast) -> OnnxOutputs:
-    """Run an LSTM with peepholes, direction by direction."""
-    W, R, B = call.weights
-    x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
-    outputs = []
-    weights = block_lstm_from_onnx(W, R, B, call.tensors["P"])
-    for d, params in enumerate(weights):
-        back = call.backwards(d)
-        out = block_lstm(
-            x,
-            c[d],
-            h[d],
-            **params.arguments,
-            forget_bias=0,
-            cell_clip=0,
-            sequence_lengths=call.lengths,
-            reverse=back,
-            recurrent_activation=fast.recurrent_activation,
-        )
-        outputs.append((out.h, _last(call, out.h, h[d], back), _last(call, out.cs, c[d], back)))
-    return OnnxOutputs(*_stacked(call.xp, outputs))
-
-
-def _reset_before_gru(call: _Call, fast: _Fast) -> OnnxOutputs:
-    """Run a GRU with linear_before_reset=0, direction by direction."""
-    W, R, B = call.weights
-    x, h = call.tensors["X"], call.tensors["initial_h"]
-    outputs = []
-    for d, params in enumerate(block_gru_from_onnx(W, R, B)):
-        back = call.backwards(d)
-        out = block_gru(
-            x,
-            h[d],
-            *params,
-            sequence_lengths=call.lengths,
-            reverse=back,
-            recurrent_activation=fast.recurrent_activation,
-        )
-        outputs.append((out.h, _last(call, out.h, h[d], back)))
-    Y, Y_h = _stacked(call.xp, outputs)
-    return OnnxOutputs(Y, Y_h, None)
-
-
-def _last(call: _Call, a: Array, first: Array, back: bool) -> Array:
-    """Return what [T, B, H] is after each sequence's last step, or `first` where it has none."""
-    T, xp = len(a), call.xp
-    if call.lengths is None:
-        return (a[0] if back else a[-1]) if T else first
-    result: Array = first.copy()
-    some = np.flatnonzero(call.lengths)
-    rows = xp.asarray(some)
-    steps = xp.asarray(np.zeros_like(some) if back else call.lengths[some] - 1)
-    if len(some):
-        result[rows] = a[steps, rows]
-    return result
 
 
 def _stacked(xp: ModuleType, outputs: Sequence[tuple[Array, ...]]) -> list[Array]:
