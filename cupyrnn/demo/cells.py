@@ -1,4 +1,4 @@
-"""The cells: their first parameters and their two passes, as the model calls them.
+"""The cells: their first parameters, and their two passes as the model calls them.
 
 `seed` is that of a window's dropout, None for no dropout.
 """
@@ -33,7 +33,7 @@ class Pass(NamedTuple):
     h: Array  # [T, B, H]
     state: State  # to begin the next window with
     shown: dict[str, Array]  # [T, B, H] each, to draw
-    saved: Any  # for the backward pass
+    backward: Callable[[Array], tuple[Array, Parameters]]  # from h's gradient those of x and p
 
 
 def normal(rng: np.random.Generator, shapes: Shapes) -> Parameters:
@@ -47,62 +47,38 @@ def lstm_shapes(I: int, H: int) -> Shapes:
     return {"w": (I + H, 4 * H), "b": (4 * H,), **peepholes}
 
 
-def lstm_initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
-    return normal(rng, lstm_shapes(I, H))
-
-
 def lstm_forward(p: Parameters, x: Array, state: State, seed: int | None) -> Pass:
-    cs, h = state
-    out = cupyrnn.block_lstm(
-        x, cs, h, p["w"], p["b"], wci=p["wci"], wcf=p["wcf"], wco=p["wco"], cell_clip=CELL_CLIP
-    )
+    weights: dict[str, Any] = {name: p[name] for name in lstm_shapes(0, 0)}
+    # The gradient is the true one: none passes a clipped state.
+    out, pullback = cupyrnn.vjp(cupyrnn.block_lstm, x, *state, **weights, cell_clip=CELL_CLIP)
+
+    def backward(h_grad: Array) -> tuple[Array, Parameters]:
+        g = pullback(h_grad=h_grad)
+        return g.x_grad, {name: getattr(g, f"{name}_grad") for name in weights}
+
     gates = {"input gate i": out.i, "forget gate f": out.f, "output gate o": out.o}
-    return Pass(out.h, (out.cs[-1], out.h[-1]), gates, out)
-
-
-def lstm_backward(
-    p: Parameters, x: Array, state: State, out: Pass, h_grad: Array, seed: int | None
-) -> tuple[Array, Parameters]:
-    cs, h = state
-    saved: cupyrnn.LSTMOutputs = out.saved
-    g = cupyrnn.block_lstm_grad(
-        x,
-        cs,
-        h,
-        p["w"],
-        *saved,
-        None,
-        h_grad,
-        wci=p["wci"],
-        wcf=p["wcf"],
-        wco=p["wco"],
-        cell_clip=CELL_CLIP,  # given, the gradient is the true one: none passes a clipped state
-    )
-    peepholes = {"wci": g.wci_grad, "wcf": g.wcf_grad, "wco": g.wco_grad}
-    return g.x_grad, {"w": g.w_grad, "b": g.b_grad, **peepholes}
+    return Pass(out.h, (out.cs[-1], out.h[-1]), gates, backward)
 
 
 def gru_shapes(I: int, H: int) -> Shapes:
     return {"w_ru": (I + H, 2 * H), "w_c": (I + H, H), "b_ru": (2 * H,), "b_c": (H,)}
 
 
-def gru_initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
-    return normal(rng, gru_shapes(I, H))
-
-
 def gru_forward(p: Parameters, x: Array, state: State, seed: int | None) -> Pass:
-    (h,) = state
-    out = cupyrnn.block_gru(x, h, p["w_ru"], p["w_c"], p["b_ru"], p["b_c"])
-    return Pass(out.h, (out.h[-1],), {"reset gate r": out.r, "update gate u": out.u}, out)
+    weights: dict[str, Any] = {name: p[name] for name in gru_shapes(0, 0)}
+    out, pullback = cupyrnn.vjp(cupyrnn.block_gru, x, *state, **weights)
+
+    def backward(d_h: Array) -> tuple[Array, Parameters]:
+        g = pullback(d_h=d_h)
+        return g.d_x, {name: getattr(g, f"d_{name}") for name in weights}
+
+    return Pass(out.h, (out.h[-1],), {"reset gate r": out.r, "update gate u": out.u}, backward)
 
 
-def gru_backward(
-    p: Parameters, x: Array, state: State, out: Pass, d_h: Array, seed: int | None
-) -> tuple[Array, Parameters]:
-    (h,) = state
-    saved: cupyrnn.GRUOutputs = out.saved
-    g = cupyrnn.block_gru_grad(x, h, p["w_ru"], p["w_c"], *saved, d_h)
-    return g.d_x, {"w_ru": g.d_w_ru, "w_c": g.d_w_c, "b_ru": g.d_b_ru, "b_c": g.d_b_c}
+def block_initial(
+    shapes: Callable[[int, int], Shapes], rng: np.random.Generator, I: int, H: int
+) -> Parameters:
+    return normal(rng, shapes(I, H))
 
 
 def cudnn_shapes(rnn_mode: RNNMode, I: int, H: int) -> Shapes:
@@ -126,49 +102,20 @@ def cudnn_initial(rnn_mode: RNNMode, rng: np.random.Generator, I: int, H: int) -
 def cudnn_forward(
     rnn_mode: RNNMode, p: Parameters, x: Array, state: State, seed: int | None
 ) -> Pass:
-    h, *c = state
-    out = cupyrnn.cudnn_rnn(
-        x,
-        h,
-        c[0] if c else None,
-        p["params"],
-        rnn_mode=rnn_mode,
-        dropout=0 if seed is None else DROPOUT,
-        seed=seed or 0,
+    h: Any
+    c: Any
+    h, c = (*state, None)[:2]
+    rate = 0.0 if seed is None else DROPOUT
+    out, pullback = cupyrnn.vjp(
+        cupyrnn.cudnn_rnn, x, h, c, p["params"], rnn_mode=rnn_mode, dropout=rate, seed=seed or 0
     )
-    after = (out.output_h, out.output_c)[: len(state)]
+
+    def backward(output_backprop: Array) -> tuple[Array, Parameters]:
+        g = pullback(output_backprop=output_backprop)
+        return g.input_backprop, {"params": g.params_backprop}
+
     shown = {f"output h of layer {LAYERS}": out.output}
-    return Pass(out.output, after, shown, (*out[:3], out.reserve_space))
-
-
-def cudnn_backward(
-    rnn_mode: RNNMode,
-    p: Parameters,
-    x: Array,
-    state: State,
-    out: Pass,
-    output_backprop: Array,
-    seed: int | None,
-) -> tuple[Array, Parameters]:
-    h, *c = state
-    output, output_h, output_c, reserve_space = out.saved
-    g = cupyrnn.cudnn_rnn_backprop(
-        x,
-        h,
-        c[0] if c else None,
-        p["params"],
-        output,
-        output_h,
-        output_c,
-        output_backprop,
-        None,
-        None,
-        reserve_space,
-        rnn_mode=rnn_mode,
-        dropout=0 if seed is None else DROPOUT,
-        seed=seed or 0,
-    )
-    return g.input_backprop, {"params": g.params_backprop}
+    return Pass(out.output, (out.output_h, out.output_c)[: len(state)], shown, backward)
 
 
 class Cell(NamedTuple):
@@ -182,43 +129,32 @@ class Cell(NamedTuple):
     shapes: Callable[[int, int], Shapes]  # of I and H
     initial: Callable[[np.random.Generator, int, int], Parameters]
     forward: Callable[[Parameters, Array, State, int | None], Pass]
-    backward: Callable[..., tuple[Array, Parameters]]
 
 
-_GATES = ((0, 1), "activation (0 closed, 1 open)")
-_OUTPUT = ((-1, 1), "output")
+def _block(
+    title: str, states: int, shapes: Callable[[int, int], Shapes], forward: Callable[..., Pass]
+) -> Cell:
+    legend = "activation (0 closed, 1 open)"
+    initial = partial(block_initial, shapes)
+    return Cell(title, states, None, (0, 1), legend, shapes, initial, forward)
+
+
+def _cudnn(title: str, states: int, rnn_mode: RNNMode) -> Cell:
+    return Cell(
+        title,
+        states,
+        LAYERS,
+        (-1, 1),
+        "output",
+        partial(cudnn_shapes, rnn_mode),
+        partial(cudnn_initial, rnn_mode),
+        partial(cudnn_forward, rnn_mode),
+    )
+
+
 CELLS = {
-    "lstm": Cell(
-        "peephole LSTM (block_lstm)",
-        2,
-        None,
-        *_GATES,
-        lstm_shapes,
-        lstm_initial,
-        lstm_forward,
-        lstm_backward,
-    ),
-    "gru": Cell(
-        "GRU (block_gru)", 1, None, *_GATES, gru_shapes, gru_initial, gru_forward, gru_backward
-    ),
-    "cudnn_lstm": Cell(
-        "two-layer LSTM with dropout (cudnn_rnn)",
-        2,
-        LAYERS,
-        *_OUTPUT,
-        partial(cudnn_shapes, "lstm"),
-        partial(cudnn_initial, "lstm"),
-        partial(cudnn_forward, "lstm"),
-        partial(cudnn_backward, "lstm"),
-    ),
-    "cudnn_gru": Cell(
-        "two-layer GRU with dropout (cudnn_rnn)",
-        1,
-        LAYERS,
-        *_OUTPUT,
-        partial(cudnn_shapes, "gru"),
-        partial(cudnn_initial, "gru"),
-        partial(cudnn_forward, "gru"),
-        partial(cudnn_backward, "gru"),
-    ),
+    "lstm": _block("peephole LSTM (block_lstm)", 2, lstm_shapes, lstm_forward),
+    "gru": _block("GRU (block_gru)", 1, gru_shapes, gru_forward),
+    "cudnn_lstm": _cudnn("two-layer LSTM with dropout (cudnn_rnn)", 2, "lstm"),
+    "cudnn_gru": _cudnn("two-layer GRU with dropout (cudnn_rnn)", 1, "gru"),
 }

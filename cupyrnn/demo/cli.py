@@ -29,6 +29,7 @@ from .model import (
     EXPECTED_ERROR,
     TEMPERATURE,
     WORST_ERROR,
+    Model,
     gradient_error,
     held_out_bits,
     initial_parameters,
@@ -135,20 +136,17 @@ def wrong_path(options: argparse.Namespace, held: contextlib.ExitStack) -> str |
     """
     if options.out.suffix.lower() not in ("", ".png"):
         return f"argument --out: {str(options.out)!r} does not end in .png, which the figure is"
-    for name, path in (("out", options.out), ("checkpoint", options.checkpoint)):
-        try:
-            if path is not None:
-                files.check(path)
-        except files.WriteError as error:
-            return f"argument --{name}: {error}"
-    if options.checkpoint is None:
-        return None
-    if os.path.realpath(options.out) == os.path.realpath(options.checkpoint):
-        return "--checkpoint and --out are the same file"
+    name = "out"
     try:
-        held.enter_context(files.lock(options.checkpoint))
+        files.check(options.out)
+        if options.checkpoint is not None:
+            name = "checkpoint"
+            files.check(options.checkpoint)
+            if os.path.realpath(options.out) == os.path.realpath(options.checkpoint):
+                return "--checkpoint and --out are the same file"
+            held.enter_context(files.lock(options.checkpoint))
     except files.WriteError as error:
-        return f"argument --checkpoint: {error}"
+        return f"argument --{name}: {error}"
     return None
 
 
@@ -173,21 +171,8 @@ def saved(path: Path, training: Training, configuration: checkpoint.Configuratio
     return training.comm.share(result)
 
 
-def run(
-    comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: Callable[[str], NoReturn]
-) -> int:
-    """Do what the options say and return the exit status; `fail` ends with a usage error."""
-    with contextlib.ExitStack() as held:
-        problem = comm.share(wrong_path(options, held) if comm.rank == 0 else None)
-        if problem is not None:
-            fail(problem)
-        return run_with_files(comm, xp, options, fail)
-
-
-def run_with_files(
-    comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: Callable[[str], NoReturn]
-) -> int:
-    """Do what `run` does, with files that can be written."""
+def run(comm: Communicator, xp: ModuleType, options: argparse.Namespace, fail: Fail) -> int:
+    """Do what the options say, with files that can be written, and return the exit status."""
     begin = time.perf_counter()
     path: Path | None = options.checkpoint
     cell: Cell = CELLS[options.cell]
@@ -239,7 +224,7 @@ def run_with_files(
         complain("The gradient is wrong: not training.")
         return 1
 
-    training = Training(comm, xp, cell, p, corpus, Plan(options.steps, B, T))
+    training = Training(comm, Model(xp, cell, p), corpus, Plan(options.steps, B, T))
     configuration = {name: getattr(options, name) for name in CONFIGURATION}
     configuration["text"] = checkpoint.fingerprint(corpus)
     found = None if path is None else saved(path, training, configuration)
@@ -266,12 +251,12 @@ def run_with_files(
 
 def report(training: Training, rng: np.random.Generator, out: Path) -> None:
     """Print what the model has learned and draw it."""
-    xp, cell, p, corpus = training.xp, training.cell, training.p, training.corpus
+    model, corpus = training.model, training.corpus
     rows = text.baselines(corpus) | text.compressors(corpus)
-    rows["model"] = held_out_bits(xp, cell, p, corpus)
+    rows["model"] = held_out_bits(model, corpus)
     show_step(training.done, training.history, rows["model"])
     show(f"\nsample at temperature {TEMPERATURE}, after {PROMPT!r}:\n")
-    sampled = sample(xp, cell, p, corpus, PROMPT, SAMPLE, rng)
+    sampled = sample(model, corpus, PROMPT, SAMPLE, rng)
     show("\n".join(f"  | {line}".rstrip() for line in sampled.split("\n")))
     print_table(rows)
     alone = text.compressors(corpus, with_training=False)
@@ -282,7 +267,7 @@ def report(training: Training, rng: np.random.Generator, out: Path) -> None:
             " held-out text already read. Without the training text the compressors take more:"
             f" {without}."
         )
-    draw(out, cell, training.history, rows, *gates_on_line(xp, cell, p, corpus))
+    draw(out, model.cell, training.history, rows, *gates_on_line(model, corpus))
 
 
 def parsed(arguments: list[str] | None, command: argparse.ArgumentParser) -> argparse.Namespace:
@@ -321,7 +306,11 @@ def main(arguments: list[str] | None = None) -> int:
                 comm = communicator(xp, timeout=options.timeout)
             except (ImportError, ValueError) as error:
                 return end(str(error))
-            return run(comm, xp, options, fail)
+            with contextlib.ExitStack() as held:
+                problem = comm.share(wrong_path(options, held) if comm.rank == 0 else None)
+                if problem is not None:
+                    fail(problem)
+                return run(comm, xp, options, fail)
         finally:  # also of --help
             output.flush()
     except output.OutputError as error:

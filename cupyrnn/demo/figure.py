@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import files
-from .cells import Cell, Parameters
-from .model import forward, to_host, zero_state
+from .cells import Cell
+from .model import Model, forward, to_host
 from .modules import demo_module
 from .text import Corpus
 
@@ -33,9 +32,7 @@ def line_to_draw(corpus: Corpus) -> tuple[int, int]:
     return (line.start() + 1, line.end() + 1) if line else (1, min(48, len(text)))
 
 
-def gates_on_line(
-    xp: ModuleType, cell: Cell, p: Parameters, corpus: Corpus, units: int = 8
-) -> tuple[str, dict[str, Array]]:
+def gates_on_line(model: Model, corpus: Corpus, units: int = 8) -> tuple[str, dict[str, Array]]:
     """
     Return a held-out line and, by gate or output, its values [units, T] after each character.
 
@@ -45,12 +42,12 @@ def gates_on_line(
     start, end = line_to_draw(corpus)
     begin = max(0, start - 1000)
     tokens = corpus.held_out[begin:end]
-    _, out, _ = forward(xp, cell, p, xp.asarray(tokens)[:, None], zero_state(xp, cell, p, 1))
+    _, out, _ = forward(model, model.xp.asarray(tokens)[:, None], model.zero_state(1))
     text = "".join(corpus.symbols[k] for k in tokens[:, 0])
     letters = np.array([c.isalnum() for c in text[: start - begin]], dtype=float)
     drawn = {}
     for name, values in out.shown.items():
-        gate = to_host(xp, values[:, 0].T)
+        gate = to_host(model.xp, values[:, 0].T)
         covariance = gate[:, : len(letters)] @ (letters - letters.mean())
         chosen = np.argsort(-abs(covariance))[:units]
         chosen = chosen[np.argsort(-covariance[chosen])]

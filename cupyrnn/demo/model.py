@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -54,20 +54,22 @@ def initial_parameters(
     return {name: xp.asarray(a, dtype=dtype) for name, a in p.items()}
 
 
-def zero_state(xp: ModuleType, cell: Cell, p: Parameters, B: int) -> State:
-    """Return each of the cell's states before the text begins."""
-    H, dtype = p["w_out"].shape[0], p["w_out"].dtype
-    shape = (B, H) if cell.layers is None else (cell.layers, B, H)
-    return tuple(xp.zeros(shape, dtype) for _ in range(cell.states))
+class Model(NamedTuple):
+    """A cell with its parameters and those around it."""
+
+    xp: ModuleType  # of the parameters
+    cell: Cell
+    p: Parameters
+
+    def zero_state(self, B: int) -> State:
+        """Return each of the cell's states before the text begins."""
+        H, dtype = self.p["w_out"].shape[0], self.p["w_out"].dtype
+        shape = (B, H) if self.cell.layers is None else (self.cell.layers, B, H)
+        return tuple(self.xp.zeros(shape, dtype) for _ in range(self.cell.states))
 
 
 def forward(
-    xp: ModuleType,
-    cell: Cell,
-    p: Parameters,
-    tokens: Array,
-    state: State,
-    seed: int | None = None,
+    model: Model, tokens: Array, state: State, seed: int | None = None
 ) -> tuple[Array, Pass, Array]:
     """
     The model on tokens[T, B, 1 + hints], in the dtype of the parameters, complex128 too.
@@ -81,6 +83,7 @@ def forward(
     log_p : [T*B, V]
         The logarithms of the probabilities of the character after each of the tokens.
     """
+    xp, cell, p = model
     x = sum(table[tokens[..., k]] for k, table in enumerate(p["embedding"]))
     out = cell.forward(p, x, state, seed)
     logits = out.h.reshape(-1, out.h.shape[-1]) @ p["w_out"] + p["b_out"]
@@ -89,30 +92,19 @@ def forward(
 
 
 def loss(
-    xp: ModuleType,
-    cell: Cell,
-    p: Parameters,
-    tokens: Array,
-    targets: Array,
-    state: State,
-    seed: int | None = None,
+    model: Model, tokens: Array, targets: Array, state: State, seed: int | None = None
 ) -> tuple[Array, State]:
     """Return the mean of -log p of targets[T, B], in nats, and the state after the window."""
-    _, out, log_p = forward(xp, cell, p, tokens, state, seed)
-    return -log_p[xp.arange(targets.size), targets.ravel()].mean(), out.state
+    _, out, log_p = forward(model, tokens, state, seed)
+    return -log_p[model.xp.arange(targets.size), targets.ravel()].mean(), out.state
 
 
 def loss_and_gradient(
-    xp: ModuleType,
-    cell: Cell,
-    p: Parameters,
-    tokens: Array,
-    targets: Array,
-    state: State,
-    seed: int | None = None,
+    model: Model, tokens: Array, targets: Array, state: State, seed: int | None = None
 ) -> tuple[Array, Parameters, State]:
     """Return what `loss` does and, between the two, the gradient of the loss by parameter."""
-    x, out, log_p = forward(xp, cell, p, tokens, state, seed)
+    xp, _, p = model
+    _, out, log_p = forward(model, tokens, state, seed)
     N = len(log_p)
     at_targets = xp.arange(N), targets.ravel()
     value = -log_p[at_targets].mean()
@@ -123,7 +115,7 @@ def loss_and_gradient(
     h = out.h.reshape(N, -1)
     grads = {"w_out": h.T @ d_logits, "b_out": d_logits.sum(axis=0)}
     d_h = (d_logits @ p["w_out"].T).reshape(out.h.shape)
-    d_x, cell_grads = cell.backward(p, x, state, out, d_h, seed)
+    d_x, cell_grads = out.backward(d_h)
     # Row v of a table gets the sum of d_x where the token is v. As a matmul, unlike adding at
     # indices, the sum has one order everywhere.
     one_hot = xp.zeros((*p["embedding"].shape[:2], N), d_x.dtype)
@@ -145,17 +137,15 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
     """
     rng = np.random.default_rng(0)
     T, B, I, H, V = 7, 3, 4, 5, 11
-    p = initial_parameters(np, cell, V, I, H, rng, np.float64)
+    on_host = Model(np, cell, initial_parameters(np, cell, V, I, H, rng, np.float64))
     # Where a vector is zero, mistakes in what is multiplied with it would not show.
-    p = {name: a + 0.3 * rng.standard_normal(a.shape) for name, a in p.items()}
+    p = {name: a + 0.3 * rng.standard_normal(a.shape) for name, a in on_host.p.items()}
     # Large, so that some cell states of an LSTM are clipped.
-    state = tuple(4 * rng.standard_normal(s.shape) for s in zero_state(np, cell, p, B))
+    state = tuple(4 * rng.standard_normal(s.shape) for s in on_host.zero_state(B))
     tokens = rng.integers(V, size=(T, B, 1 + len(CONTEXTS)))
     targets = rng.integers(V, size=(T, B))
     _, grads, _ = loss_and_gradient(
-        xp,
-        cell,
-        {name: xp.asarray(a) for name, a in p.items()},
+        Model(xp, cell, {name: xp.asarray(a) for name, a in p.items()}),
         xp.asarray(tokens),
         xp.asarray(targets),
         tuple(xp.asarray(a) for a in state),
@@ -168,7 +158,7 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
         for _ in range(directions):
             d = rng.standard_normal(a.shape)
             moved = complex_p | {name: a + 1j * step * d}
-            value, _ = loss(np, cell, moved, tokens, targets, complex_state)
+            value, _ = loss(Model(np, cell, moved), tokens, targets, complex_state)
             expected = float(value.imag) / step
             projected = float((to_host(xp, grads[name]) * d).sum())
             worst = max(worst, abs(projected - expected) / abs(expected))
@@ -176,12 +166,7 @@ def gradient_error(xp: ModuleType, cell: Cell, directions: int = 3) -> float:
 
 
 def held_out_bits(
-    xp: ModuleType,
-    cell: Cell,
-    p: Parameters,
-    corpus: Corpus,
-    streams: int = 1,
-    part: slice = slice(None),
+    model: Model, corpus: Corpus, streams: int = 1, part: slice = slice(None)
 ) -> float:
     """
     Return the bits per character of the held-out text.
@@ -190,32 +175,24 @@ def held_out_bits(
     with a zero state, and what is left over at the end is not scored. A part of them may be scored
     alone, and if it has none the result is 0. The hints are those of one stream.
     """
-    text = corpus.held_out
+    text, xp = corpus.held_out, model.xp
     L = (len(text) - 1) // streams
     at = np.arange(L)[:, None] + (L * np.arange(streams))[part]
     if not at.size:
         return 0.0
     tokens, targets = xp.asarray(text[at]), xp.asarray(text[at + 1, 0])
-    state = zero_state(xp, cell, p, at.shape[1])
+    state = model.zero_state(at.shape[1])
     nats = 0.0
     for lo in range(0, L, 500):  # in pieces that fit in memory
         piece = slice(lo, min(lo + 500, L))
-        value, state = loss(xp, cell, p, tokens[piece], targets[piece], state)
+        value, state = loss(model, tokens[piece], targets[piece], state)
         nats += float(value) * (piece.stop - lo)
     return float(nats / L / np.log(2)) + corpus.escape_bits
 
 
-def sample(
-    xp: ModuleType,
-    cell: Cell,
-    p: Parameters,
-    corpus: Corpus,
-    prompt: str,
-    length: int,
-    rng: np.random.Generator,
-) -> str:
+def sample(model: Model, corpus: Corpus, prompt: str, length: int, rng: np.random.Generator) -> str:
     """Return the prompt and as many characters as the model goes on with."""
-    state = zero_state(xp, cell, p, 1)
+    xp, state = model.xp, model.zero_state(1)
     read = "".join(corpus.symbols[k] for k in corpus.training[:, 0])
     fresh = prompt
     for _ in range(length):
@@ -223,7 +200,7 @@ def sample(
         for c in fresh:
             read += c
             tokens.append([[corpus.symbols.index(c), *hints(read, corpus.symbols)]])
-        _, out, log_p = forward(xp, cell, p, xp.asarray(tokens), state)
+        _, out, log_p = forward(model, xp.asarray(tokens), state)
         state = out.state
         probability = xp.exp(log_p[-1].astype(np.float64) / TEMPERATURE)
         cumulative = xp.cumsum(probability)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..parallel import Communicator, all_reduce_gradients, broadcast_parameters, check_parameters
-from .cells import Cell, Parameters, State
-from .model import STREAMS, held_out_bits, loss_and_gradient, to_host, zero_state
+from .cells import Parameters, State
+from .model import STREAMS, Model, held_out_bits, loss_and_gradient, to_host
 from .modules import demo_module
 from .output import show
 from .text import Corpus, window
@@ -119,20 +119,12 @@ class Training:
     Where there are more ranks than one, each has some of the B streams, and all have the rest.
     """
 
-    def __init__(
-        self,
-        comm: Communicator,
-        xp: ModuleType,
-        cell: Cell,
-        p: Parameters,
-        corpus: Corpus,
-        plan: Plan,
-    ) -> None:
-        self.comm, self.xp, self.cell, self.corpus, self.plan = comm, xp, cell, corpus, plan
-        self.p = broadcast_parameters(comm, p)
-        self.adam = Adam(xp, self.p, plan.steps)
+    def __init__(self, comm: Communicator, model: Model, corpus: Corpus, plan: Plan) -> None:
+        self.comm, self.xp, self.corpus, self.plan = comm, model.xp, corpus, plan
+        self.model = model._replace(p=broadcast_parameters(comm, model.p))
+        self.adam = Adam(self.xp, self.model.p, plan.steps)
         self.streams = part_of(plan.B, comm)
-        self.state = zero_state(xp, cell, p, self.streams.stop - self.streams.start)
+        self.state = self.model.zero_state(self.streams.stop - self.streams.start)
         self.history = History()
 
     @property
@@ -146,28 +138,28 @@ class Training:
         tokens, targets = (self.xp.asarray(a[:, self.streams]) for a in window_)
         seed = self.done + 1 + self.plan.steps * self.comm.rank
         value, grads, self.state = loss_and_gradient(
-            self.xp, self.cell, self.p, tokens, targets, self.state, seed=seed
+            self.model, tokens, targets, self.state, seed=seed
         )
         if self.comm.size > 1:  # the loss and the wish to stop travel with the gradients
             grads["loss"] = self.xp.asarray(value)
             grads["stop"] = self.xp.asarray(stop, dtype=value.dtype)
             grads = all_reduce_gradients(self.comm, grads, weight=targets.size)
             value, stop = grads.pop("loss"), bool(grads.pop("stop") > 0)
-        self.adam.update(self.p, grads)
+        self.adam.update(self.model.p, grads)
         self.history.add(float(value) / float(np.log(2)))
         return stop
 
     def held_out_bits(self) -> float:
         """Return the bits per character of the held-out text, read fast, by all ranks together."""
         mine = part_of(STREAMS, self.comm)
-        bits = held_out_bits(self.xp, self.cell, self.p, self.corpus, STREAMS, mine)
+        bits = held_out_bits(self.model, self.corpus, STREAMS, mine)
         share = {"bits": self.xp.asarray([bits], np.float64)}
         mean = all_reduce_gradients(self.comm, share, weight=mine.stop - mine.start)
         return float(mean["bits"][0])
 
     def arrays(self) -> dict[str, Array]:
         """Return, on the host, the arrays that together with the history are the training."""
-        named = {f"parameter {n}": a for n, a in self.p.items()}
+        named = {f"parameter {n}": a for n, a in self.model.p.items()}
         for n, (m, v) in self.adam.moments.items():
             named |= {f"first moment {n}": m, f"second moment {n}": v}
         if self.comm.size > 1:
@@ -177,7 +169,7 @@ class Training:
 
     def _whole_state(self) -> State:
         """Return the states of all ranks' streams: the sum of each rank's among zeros."""
-        whole = zero_state(self.xp, self.cell, self.p, self.plan.B)
+        whole = self.model.zero_state(self.plan.B)
         for a, mine in zip(whole, self.state, strict=True):
             a[..., self.streams, :] = mine
         return all_reduce_gradients(self.comm, whole, reduce="sum")
@@ -185,8 +177,8 @@ class Training:
     def resume(self, history: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Become the training that these were saved from."""
         device = {n: self.xp.asarray(a) for n, a in arrays.items()}
-        for n in self.p:
-            self.p[n] = device[f"parameter {n}"]
+        for n in self.model.p:
+            self.model.p[n] = device[f"parameter {n}"]
             self.adam.moments[n] = device[f"first moment {n}"], device[f"second moment {n}"]
         self.state = tuple(
             self.xp.ascontiguousarray(device[f"state {k}"][..., self.streams, :])
@@ -231,7 +223,7 @@ def train(training: Training, every: int = 0, save: Callable[[], None] = lambda:
             bar.set_postfix_str(f"{smoothed:.3f} bits/char", refresh=False)
             bar.update()
             if step in marks:
-                check_parameters(training.comm, training.p)
+                check_parameters(training.comm, training.model.p)
                 held_out = history.held_out[step] = training.held_out_bits()
                 with bar.external_write_mode():
                     show_step(step, history, held_out)

@@ -15,6 +15,7 @@ import needs
 import numpy as np
 import pytest
 
+import cupyrnn
 from cupyrnn import demo, parallel
 from cupyrnn.demo import cells, cli, files, model, modules, training
 from cupyrnn.demo import text as texts
@@ -114,12 +115,14 @@ def test_it_learns(cell: str, text: str) -> None:
     p = model.initial_parameters(
         np, cells.CELLS[cell], len(corpus.symbols), model.EMBEDDING, 24, rng, np.float32
     )
-    before = model.held_out_bits(np, cells.CELLS[cell], p, corpus)
+    before = model.held_out_bits(model.Model(np, cells.CELLS[cell], p), corpus)
     comm = parallel.communicator()
-    run = training.Training(comm, np, cells.CELLS[cell], p, corpus, training.Plan(200, 8, 32))
+    run = training.Training(
+        comm, model.Model(np, cells.CELLS[cell], p), corpus, training.Plan(200, 8, 32)
+    )
     training.train(run)
     history = run.history
-    after = model.held_out_bits(np, cells.CELLS[cell], p, corpus)
+    after = model.held_out_bits(run.model, corpus)
     rows = texts.baselines(corpus)
     assert rows["uniform"] - 0.5 < before
     assert after < rows["unigram"] - 0.4
@@ -134,23 +137,27 @@ def test_gradient_of_every_parameter(cell: str) -> None:
     c = cells.CELLS[cell]
     p = model.initial_parameters(np, c, V, I, H, rng, np.float64)
     p = {name: a + 0.5 * rng.standard_normal(a.shape) for name, a in p.items()}
-    state = tuple(4 * rng.standard_normal(s.shape) for s in model.zero_state(np, c, p, B))
+    state = tuple(4 * rng.standard_normal(s.shape) for s in model.Model(np, c, p).zero_state(B))
     tokens = rng.integers(V, size=(T, B, 1 + len(texts.CONTEXTS)))
     tokens[..., 1:] += rng.integers(2, size=tokens[..., 1:].shape)  # V is no hint
     targets = rng.integers(V, size=(T, B))
     seed = 5  # of the dropout, where there is any
-    value, grads, after = model.loss_and_gradient(np, c, p, tokens, targets, state, seed)
+    value, grads, after = model.loss_and_gradient(
+        model.Model(np, c, p), tokens, targets, state, seed
+    )
     assert grads.keys() == p.keys()
-    x, out, _ = model.forward(np, c, p, tokens, state, seed)
+    x, out, _ = model.forward(model.Model(np, c, p), tokens, state, seed)
     if cell == "lstm":  # or the check would not see the gradient of the clip
-        assert (abs(out.saved.cs) == cells.CELL_CLIP).any()
+        weights = {name: p[name] for name in c.shapes(I, H)}
+        cs = cupyrnn.block_lstm(x, *state, **weights, cell_clip=cells.CELL_CLIP).cs
+        assert (abs(cs) == cells.CELL_CLIP).any()
     if cell.startswith("cudnn"):
         assert (out.h != c.forward(p, x, state, None).h).any()
 
     def loss(parameters: dict) -> np.ndarray:
         dtype = parameters["embedding"].dtype
         typed = tuple(s.astype(dtype) for s in state)
-        return model.loss(np, c, parameters, tokens, targets, typed, seed)
+        return model.loss(model.Model(np, c, parameters), tokens, targets, typed, seed)
 
     again, after_again = loss(p)
     assert value == again
@@ -179,10 +186,15 @@ def test_wrong_gradient_ends_the_run(
     right = cells.CELLS["lstm"]
 
     def wrong(*arguments):
-        d_x, grads = right.backward(*arguments)
-        return d_x, grads | {"wco": grads["wco"] * (1 + 1e-9)}
+        out = right.forward(*arguments)
 
-    monkeypatch.setitem(cells.CELLS, "lstm", right._replace(backward=wrong))
+        def backward(h_grad):
+            d_x, grads = out.backward(h_grad)
+            return d_x, grads | {"wco": grads["wco"] * (1 + 1e-9)}
+
+        return out._replace(backward=backward)
+
+    monkeypatch.setitem(cells.CELLS, "lstm", right._replace(forward=wrong))
     out = tmp_path / "x.png"
     assert demo.main([*SMALL, "--steps", "1", "--out", str(out)]) == 1
     assert "gradient is wrong" in capsys.readouterr().err
@@ -226,12 +238,13 @@ def test_held_out_bits_score_every_character(text: str) -> None:
     cell = cells.CELLS["gru"]
     rng = np.random.default_rng(0)
     p = model.initial_parameters(np, cell, len(corpus.symbols), 8, 8, rng, np.float64)
+    whole = model.Model(np, cell, p)
     seen, scored = corpus.held_out[:-1, None], corpus.held_out[1:, 0]
-    _, _, log_p = model.forward(np, cell, p, seen, model.zero_state(np, cell, p, 1))
+    _, _, log_p = model.forward(whole, seen, whole.zero_state(1))
     np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-12)
     expected = -log_p[np.arange(len(scored)), scored].mean() / np.log(2) + corpus.escape_bits
     assert corpus.escape_bits > 0
-    assert model.held_out_bits(np, cell, p, corpus) == pytest.approx(expected, rel=1e-12)
+    assert model.held_out_bits(whole, corpus) == pytest.approx(expected, rel=1e-12)
 
 
 def test_windows_follow_one_another() -> None:

@@ -92,9 +92,7 @@ def test_state_and_seed_go_from_step_to_step(
     corpus = corpus_of("abcd" * 25 + "abc", "abcd")
     run = training.Training(
         parallel.communicator(),
-        np,
-        cells.CELLS[cell],
-        small_model(cell, rng),
+        model.Model(np, cells.CELLS[cell], small_model(cell, rng)),
         corpus,
         training.Plan(4, 2, 7),
     )
@@ -170,11 +168,11 @@ def test_it_learns_to_copy(rng: np.random.Generator, monkeypatch: pytest.MonkeyP
         p = model.initial_parameters(np, cell, 5, 8, 8, np.random.default_rng(0), np.float32)
         assert p["embedding"].shape == (1 + len(contexts), 6, 8)
         run = training.Training(
-            parallel.communicator(), np, cell, p, corpus, training.Plan(200, 8, 24)
+            parallel.communicator(), model.Model(np, cell, p), corpus, training.Plan(200, 8, 24)
         )
         while run.done < 200:
             run.step()
-        bits[name] = model.held_out_bits(np, cell, p, corpus)
+        bits[name] = model.held_out_bits(run.model, corpus)
     assert bits["none"] > 1.9
     assert bits["hints"] < 1.7
 
@@ -183,15 +181,15 @@ def test_held_out_streams(rng: np.random.Generator) -> None:
     """Each of three begins with a zero state and carries it on; what is left over is not scored."""
     held_out = "".join(rng.choice(list("abcd"), size=3 * 1203 + 2 + 1))
     corpus, cell = corpus_of("ab", held_out), cells.CELLS["lstm"]
-    p = small_model("lstm", rng)
+    whole = model.Model(np, cell, small_model("lstm", rng))
     nats = 0.0
     for k in range(3):
         part = corpus.held_out[1203 * k : 1203 * (k + 1) + 1]
-        state = model.zero_state(np, cell, p, 1)
-        _, _, log_p = model.forward(np, cell, p, part[:-1, None], state)
+        state = whole.zero_state(1)
+        _, _, log_p = model.forward(whole, part[:-1, None], state)
         nats -= log_p[np.arange(1203), part[1:, 0]].sum()
     bits = nats / (3 * 1203) / np.log(2)
-    assert model.held_out_bits(np, cell, p, corpus, 3) == pytest.approx(bits, rel=1e-12)
+    assert model.held_out_bits(whole, corpus, 3) == pytest.approx(bits, rel=1e-12)
 
 
 def test_moving_average() -> None:
@@ -210,16 +208,16 @@ def test_temperature(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) 
     probability = np.array([0.5, 0.3, 0.15, 0.05])
     states = []
 
-    def forward(xp: Any, cell: Any, p: Any, tokens: Any, state: Any) -> Any:
+    def forward(whole: Any, tokens: Any, state: Any) -> Any:
         states.append((tokens.shape, state))
         log_p = np.log(np.tile(probability, (len(tokens), 1)))
         log_p[:-1] = -100  # only what comes after the last character counts
         return None, SimpleNamespace(state=(len(states),)), log_p
 
     monkeypatch.setattr(model, "forward", forward)
-    cell, p = cells.CELLS["gru"], small_model("gru", rng)
+    whole = model.Model(np, cells.CELLS["gru"], small_model("gru", rng))
     n = 20_000
-    sampled = model.sample(np, cell, p, corpus_of("abcd", "abcd"), "dab", n, rng)
+    sampled = model.sample(whole, corpus_of("abcd", "abcd"), "dab", n, rng)
     assert sampled.startswith("dab")
     assert len(sampled) == 3 + n
     columns = 1 + len(text.CONTEXTS)
@@ -235,10 +233,10 @@ def test_the_largest_random_number_gives_a_symbol(monkeypatch: pytest.MonkeyPatc
     log_p = np.log(np.full((1, 4), 0.25, np.float32))
     monkeypatch.setattr(model, "forward", lambda *_: (None, SimpleNamespace(state=()), log_p[:, :]))
     cell, corpus = cells.CELLS["gru"], corpus_of("abcd", "abcd")
-    p = small_model("gru", np.random.default_rng(0))
+    whole = model.Model(np, cell, small_model("gru", np.random.default_rng(0)))
     for number, last in ((0.0, "a"), (1 - 2**-53, "d")):
         fixed: Any = SimpleNamespace(random=lambda number=number: number)
-        assert model.sample(np, cell, p, corpus, "a", 2, fixed) == "a" + 2 * last
+        assert model.sample(whole, corpus, "a", 2, fixed) == "a" + 2 * last
 
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
@@ -314,7 +312,7 @@ def test_units_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = text.Corpus(symbols, places, places, 0, len(held_out), held_out, held_out[1:])
     read = {}
 
-    def forward(xp: Any, cell: Any, p: Any, tokens: Any, state: Any) -> Any:
+    def forward(whole: Any, tokens: Any, state: Any) -> Any:
         read["text"] = "".join(symbols[k] for k in tokens[:, 0, 0])
         letters = np.array([c.isalnum() for c in read["text"]], float)
         noise = np.random.default_rng(0).uniform(0, 0.01, (len(tokens), 20))
@@ -326,8 +324,8 @@ def test_units_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
         return None, SimpleNamespace(shown={"gate": noise[:, None]}), None
 
     monkeypatch.setattr(figure, "forward", forward)
-    monkeypatch.setattr(figure, "zero_state", lambda *_: None)
-    line, drawn = figure.gates_on_line(np, cells.CELLS["lstm"], {}, corpus, 3)
+    whole = model.Model(np, cells.CELLS["lstm"], {"w_out": np.zeros((4, 5))})
+    line, drawn = figure.gates_on_line(whole, corpus, 3)
     assert line == 'The "line()" that is drawn is this one here.'[: len(line)]
     assert line.endswith(" one")
     assert read["text"] == held_out[held_out.index(line) - 1000 :][: 1000 + len(line)]
