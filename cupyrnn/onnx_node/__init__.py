@@ -408,7 +408,7 @@ def _exchanged(xp: ModuleType, a: Array) -> Array:
 def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
     """Run a node that an op computes: of packed parameters, or of what CudnnRNN does not have."""
     W, R, B = call.weights
-    x, h, c = (call.tensors.get(name) for name in ("X", "initial_h", "initial_c"))
+    x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
     turned = call.attributes.direction == "reverse"
     if turned:
         x = reversed_sequences(call.xp, x, call.lengths)

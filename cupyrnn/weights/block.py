@@ -14,9 +14,9 @@ from .._arrays import (
     on_device,
 )
 from ..derivatives.traced import traceable
-from .forms import BLOCK, BlockLSTMParams, by_gate, own_order, refuse, side_by_side
-from .packed import PackedParams, check_model, gradient_model
-from .params import check_net, layers, zeros
+from .forms import BLOCK, BlockLSTMParams, gates_of, own_order, refuse, rows_of
+from .packed import PackedParams, assembled, check_model, gradient_model
+from .params import LayerParams, check_net, layers
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -96,13 +96,10 @@ def params_from_block_lstm(
     order = BLOCK[gate_order]
     with on_device(xp, w):
         w, b = cast_all(dtype, w, b)
-        params = zeros(op, xp, net, w)
-        (layer,) = layers(params, net)
-        layer.input[...] = by_gate(w[:I], 4)[order]
-        layer.recurrent[...] = by_gate(w[I:], 4)[order]
-        layer.recurrent_bias[...] = b.reshape(4, H)[order]
-        layer.recurrent_bias[1] += bias_of_f
-    return PackedParams(params, 1, H, I, "lstm", "unidirectional", 0)
+        matrix, recurrent = (a[order] for a in gates_of(w, 4, H))
+        bias = b.reshape(4, H)[order]
+        bias[1] += bias_of_f
+        return assembled(op, xp, net, w, [LayerParams(matrix, recurrent, None, None, bias)])
 
 
 @traceable
@@ -219,8 +216,8 @@ def _as_block_lstm(
         )
     (layer,) = layers(params, net)
     with on_device(xp, params):
-        parts = [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
         b = layer.recurrent_bias[order]
         if sum_biases:
             b = layer.input_bias[order] + b
-        return BlockLSTMParams(xp.concatenate(parts), b.reshape(-1))
+        w = rows_of(xp, layer.input[order], layer.recurrent[order])
+        return BlockLSTMParams(w, b.reshape(-1))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from .._arrays import check_list, check_real, expect_rank, expect_shape, on_device, shown
 from ..derivatives.traced import traceable
 from .forms import as_arrays, refuse
-from .packed import PackedParams, check_model, refuse_gates
-from .params import check_net, layers, zeros
+from .packed import PackedParams, assembled, check_model, refuse_gates
+from .params import LayerParams, check_net, layers
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -75,15 +75,15 @@ def params_from_dynet(
         shapes = ("(4*H, K)", (4 * H, K)), ("(4*H, H)", (4 * H, H)), ("(4*H,)", (4 * H,))
         for k, (symbols, shape) in enumerate(shapes):
             expect_shape(op, f"weights[{n}][{k}]", arrays[f"weights[{n}][{k}]"], symbols, shape)
-    params = zeros(op, xp, net, arrays["weights[0][0]"])
-    with on_device(xp, params):
-        for n, place in enumerate(layers(params, net)):
-            w_x, w_h, b = (arrays[f"weights[{n}][{k}]"] for k in range(3))
-            place.input[...] = w_x.reshape(place.input.shape)[_DYNET]
-            place.recurrent[...] = w_h.reshape(place.recurrent.shape)[_DYNET]
-            place.recurrent_bias[...] = b.reshape(4, H)[_DYNET]
-            place.recurrent_bias[1] += added
-    return PackedParams(params, net.L, H, I, "lstm", "unidirectional", 0)
+
+    def part(n: int) -> LayerParams:
+        w_x, w_h, b = (arrays[f"weights[{n}][{k}]"] for k in range(3))
+        b = b.reshape(4, H)[_DYNET]
+        b[1] += added
+        w_x, w_h = (a.reshape(4, H, -1)[_DYNET] for a in (w_x, w_h))
+        return LayerParams(w_x, w_h, None, None, b)
+
+    return assembled(op, xp, net, arrays["weights[0][0]"], map(part, range(net.L)))
 
 
 @traceable

@@ -17,6 +17,7 @@ from .._arrays import (
     cast,
     check_arrays,
     check_integer,
+    contiguous,
     expect_rank,
     expect_shape,
     on_device,
@@ -359,6 +360,32 @@ def side_by_side(a: Array) -> Array:
     """Return [G, H, K] as [K, G*H], a copy."""
     G, H, K = a.shape
     return a.transpose(2, 0, 1).reshape(K, G * H)
+
+
+def gates_of(w: Array, G: int, P: int) -> tuple[Array, Array]:
+    """Return [K+P, G*H], the weights of a block op, as [G, H, K] and [G, H, P]."""
+    gates = by_gate(w, G)
+    K = gates.shape[2] - P
+    return gates[:, :, :K], gates[:, :, K:]
+
+
+def rows_of(xp: ModuleType, input: Array, recurrent: Array) -> Array:
+    """Return [G, H, K] and [G, H, P] as the weights of a block op, [K+P, G*H], a copy."""
+    return side_by_side(xp.concatenate([input, recurrent], axis=2))
+
+
+def gates_of_gru(xp: ModuleType, weights: Any) -> tuple[Array, Array, Array]:
+    """Return the weights of `block_gru` by gate, r, u and c: [3, H, I], [3, H, H] and [3, H]."""
+    w_ru, w_c, b_ru, b_c = (contiguous(xp, a) for a in weights)
+    H = len(b_c)
+    biases = xp.concatenate([b_ru, b_c]).reshape(3, H)
+    return *gates_of(xp.concatenate([w_ru, w_c], axis=1), 3, H), biases
+
+
+def gru_of(xp: ModuleType, input: Array, recurrent: Array, bias: Array) -> BlockGRUParams:
+    """Return gates as `gates_of_gru` has them as the weights of `block_gru`, a copy."""
+    w_ru, w_c = (rows_of(xp, input[g], recurrent[g]) for g in (slice(2), slice(2, None)))
+    return BlockGRUParams(w_ru, w_c, bias[:2].flatten(), bias[2].copy())
 
 
 def own_order(columns: list[int]) -> list[int]:

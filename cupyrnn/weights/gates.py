@@ -29,14 +29,16 @@ from .forms import (
     BlockGRUParams,
     PeepholeLSTMParams,
     as_arrays,
-    by_gate,
     check_block_gru,
     check_block_lstm,
+    gates_of,
+    gates_of_gru,
+    gru_of,
     refuse,
-    side_by_side,
+    rows_of,
 )
-from .packed import PackedParams, check_activation, check_model
-from .params import DIRECTIONS, GATES, check_net, layers, zeros
+from .packed import PackedParams, assembled, check_activation, check_model
+from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -204,44 +206,47 @@ def params_from_gates(
     if projections is not None:
         P = expect_rank(op, "projections[0]", arrays["projections[0]"], "(P, H)")[0]
     net = check_net(op, len(gates) // D, H, I, mode, "linear_input", direction, P)
+    checked: list[list[Gate]] = []
     for n in range(len(gates)):
         K = I if n < D else D * net.P
-        for name in GATES[mode]:
-            _check_gate(op, f"gates[{n}][{name!r}]", arrays, H, K, net.P)
-        if P:
-            expect_shape(op, f"projections[{n}]", arrays[f"projections[{n}]"], "(P, H)", (P, H))
-    params = zeros(op, xp, net, next(iter(arrays.values())))
-    with on_device(xp, params):
-        for n, place in enumerate(layers(params, net)):
-            for g, name in enumerate(GATES[mode]):
-                whole = f"gates[{n}][{name!r}]"
-                place.input[g] = arrays[f"{whole}.input"]
-                place.recurrent[g] = arrays[f"{whole}.recurrent"]
-                for field, bias in (
-                    ("bias", place.input_bias),
-                    ("recurrent_bias", place.recurrent_bias),
-                ):
-                    if f"{whole}.{field}" in arrays:
-                        bias[g] = arrays[f"{whole}.{field}"]
-            if place.projection is not None:
-                place.projection[...] = arrays[f"projections[{n}]"]
-    return PackedParams(
-        params, net.L, H, I, mode, direction, P, recurrent_activation=recurrent_activation
+        names = [f"gates[{n}][{name!r}]" for name in GATES[mode]]
+        checked.append([_gate(op, name, arrays, ("K", K), H, net.P) for name in names])
+        for name, gate in zip(names, checked[n], strict=True):
+            if gate.peephole is not None:
+                raise ValueError(
+                    f"{op}: {name} has a peephole, which CudnnRNN does not have;"
+                    " block_lstm_from_gates takes it"
+                )
+        expect_shape(op, f"projections[{n}]", arrays.get(f"projections[{n}]"), "(P, H)", (P, H))
+
+    parts = (
+        _stacked(xp, of_layer)._replace(projection=arrays.get(f"projections[{n}]"))
+        for n, of_layer in enumerate(checked)
     )
+    return assembled(op, xp, net, next(iter(arrays.values())), parts, recurrent_activation)
 
 
-def _check_gate(op: str, name: str, arrays: Mapping[str, Array], H: int, K: int, P: int) -> None:
-    """Check the shapes of a gate without peepholes."""
-    expect_shape(op, f"{name}.input", arrays[f"{name}.input"], "(H, K)", (H, K))
-    symbols = "(H, H)" if P == H else "(H, P)"
-    expect_shape(op, f"{name}.recurrent", arrays[f"{name}.recurrent"], symbols, (H, P))
-    for field in ("bias", "recurrent_bias"):
-        expect_shape(op, f"{name}.{field}", arrays.get(f"{name}.{field}"), "(H,)", (H,))
-    if f"{name}.peephole" in arrays:
-        raise ValueError(
-            f"{op}: {name} has a peephole, which CudnnRNN does not have; block_lstm_from_gates"
-            " takes it"
-        )
+def _gate(
+    op: str, name: str, arrays: Mapping[str, Array], inputs: tuple[str, int], H: int, P: int
+) -> Gate:
+    """Return the gate whose arrays have these names, after a check of their shapes."""
+    gate = Gate(*(arrays.get(f"{name}.{field}") for field in Gate._fields))
+    symbol, K = inputs
+    shapes = {"input": (f"(H, {symbol})", (H, K))}
+    shapes["recurrent"] = ("(H, H)" if P == H else "(H, P)", (H, P))
+    for field, a in gate._asdict().items():
+        expect_shape(op, f"{name}.{field}", a, *shapes.get(field, ("(H,)", (H,))))
+    return gate
+
+
+def _stacked(xp: ModuleType, gates: Sequence[Gate]) -> LayerParams:
+    """Return the arrays of all gates as those of a layer; what is None is zero."""
+    zero = xp.zeros(len(gates[0].input), gates[0].input.dtype)
+    input, recurrent, *biases = (
+        xp.stack([zero if a is None else a for a in arrays])
+        for arrays in list(zip(*gates, strict=True))[:4]
+    )
+    return LayerParams(input, recurrent, None, biases[0], biases[1])
 
 
 @traceable
@@ -298,23 +303,20 @@ def params_to_gates(
     refuse(op, "this form", net)
     with on_device(xp, vector):
         return [
-            {
-                name: Gate(
-                    place.input[g].copy(),
-                    place.recurrent[g].copy(),
-                    place.input_bias[g].copy(),
-                    place.recurrent_bias[g].copy(),
-                )
-                for g, name in enumerate(GATES[net.rnn_mode])
-            }
+            _as_gates(GATES[net.rnn_mode], place.input, place.recurrent, *place[3:])
             for place in layers(vector, net)
         ]
 
 
+def _as_gates(names: Sequence[str], *arrays: Array) -> dict[str, Gate]:
+    """Return copies of a layer's input and recurrent matrices and biases, gate by gate."""
+    return {name: Gate(*(a[g].copy() for a in arrays)) for g, name in enumerate(names)}
+
+
 def _one_cell(
     op: str, gates: Any, names: Sequence[str], transposed: object
-) -> tuple[ModuleType, dict[str, Gate], int]:
-    """Check the gates of one cell of the block ops; return module, gates and H."""
+) -> tuple[ModuleType, list[Gate]]:
+    """Check the gates of one cell of the block ops; return module and gates."""
     turned = check_bool(op, "transposed", transposed)
     xp, arrays = as_arrays(op, _named(op, gates, -1, names))
     arrays = {name: _matrices(a, turned) for name, a in arrays.items()}
@@ -322,35 +324,7 @@ def _one_cell(
     H, I = expect_rank(op, first, arrays[first], "(H, I)")
     if not H or not I:
         raise ValueError(f"{op}: {first} has shape {(H, I)}, expected (H, I), neither of them 0")
-    found: dict[str, Gate] = {}
-    for name in names:
-        whole = f"gates[{name!r}]"
-        values = {field: arrays.get(f"{whole}.{field}") for field in Gate._fields}
-        for field, symbols, shape in (
-            ("input", "(H, I)", (H, I)),
-            ("recurrent", "(H, H)", (H, H)),
-            *((vector, "(H,)", (H,)) for vector in Gate._fields[2:]),
-        ):
-            expect_shape(op, f"{whole}.{field}", values[field], symbols, shape)
-        found[name] = Gate(**values)
-    return xp, found, H
-
-
-def _bias(xp: ModuleType, gate: Gate, H: int) -> Array:
-    """Return the sum of a gate's biases."""
-    total: Array = xp.zeros(H, gate.input.dtype)
-    for b in (gate.bias, gate.recurrent_bias):
-        total = total if b is None else total + b
-    return total
-
-
-def _rows(xp: ModuleType, gates: Sequence[Gate]) -> Array:
-    """Return the matrices of gates as the block ops have them: [I+H, G*H]."""
-    parts = [
-        side_by_side(xp.stack([getattr(gate, n) for gate in gates])) for n in ("input", "recurrent")
-    ]
-    joined: Array = xp.concatenate(parts)
-    return joined
+    return xp, [_gate(op, f"gates[{name!r}]", arrays, ("I", I), H, H) for name in names]
 
 
 @traceable
@@ -398,18 +372,19 @@ def block_lstm_from_gates(
     ((5, 8), (2,))
     """
     op = "block_lstm_from_gates"
-    xp, found, H = _one_cell(op, gates, _ICFO, transposed)
-    if found["ci"].peephole is not None:
+    xp, found = _one_cell(op, gates, _ICFO, transposed)
+    peepholes = {n: gate.peephole for n, gate in zip(_ICFO, found, strict=True)}
+    if peepholes.pop("ci") is not None:
         raise ValueError(f"{op}: gates['ci'] has a peephole, expected one in i, f and o alone")
-    given = [name for name in _PEEPHOLES if found[name].peephole is not None]
+    given = [name for name in _PEEPHOLES if peepholes[name] is not None]
     if given and len(given) < 3:
         missing = next(name for name in _PEEPHOLES if name not in given)
         raise ValueError(f"{op}: gates[{missing!r}] has no peephole, but gates[{given[0]!r}] has")
-    ordered = [found[name] for name in _ICFO]
-    with on_device(xp, ordered[0].input):
-        peepholes = {_PEEPHOLES[name]: xp.array(found[name].peephole) for name in given}
-        b = xp.concatenate([_bias(xp, gate, H) for gate in ordered])
-        return PeepholeLSTMParams(_rows(xp, ordered), b, **peepholes)
+    with on_device(xp, found[0].input):
+        diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in given}
+        input, recurrent, _, b, other = _stacked(xp, found)
+        w = rows_of(xp, input, recurrent)
+        return PeepholeLSTMParams(w, (b + other).reshape(-1), **diagonals)
 
 
 @traceable
@@ -451,21 +426,14 @@ def block_lstm_to_gates(
     """
     op = "block_lstm_to_gates"
     diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
-    xp, I, H = check_block_lstm(op, {"w": w, "b": b, **diagonals})
+    xp, _, H = check_block_lstm(op, {"w": w, "b": b, **diagonals})
     with on_device(xp, w):
-        w, b = contiguous(xp, w), contiguous(xp, b)
-        matrices, biases = by_gate(w, 4), b.reshape(4, H)
-        return {
-            name: Gate(
-                matrices[g, :, :I].copy(),
-                matrices[g, :, I:].copy(),
-                biases[g].copy(),
-                None,
-                None if a is None else contiguous(xp, a).copy(),
-            )
-            for g, name in enumerate(_ICFO)
-            for a in [diagonals.get(_PEEPHOLES.get(name, ""))]
-        }
+        matrices = gates_of(contiguous(xp, w), 4, H)
+        gates = _as_gates(_ICFO, *matrices, contiguous(xp, b).reshape(4, H))
+        for name, peephole in _PEEPHOLES.items():
+            if (a := diagonals[peephole]) is not None:
+                gates[name] = gates[name]._replace(peephole=contiguous(xp, a).copy())
+        return gates
 
 
 @traceable
@@ -508,14 +476,13 @@ def block_gru_from_gates(
     [(5, 4), (5, 2), (4,), (2,)]
     """
     op = "block_gru_from_gates"
-    xp, found, H = _one_cell(op, gates, GATES["gru"], transposed)
-    for name, gate in found.items():
+    xp, found = _one_cell(op, gates, GATES["gru"], transposed)
+    for name, gate in zip(GATES["gru"], found, strict=True):
         if gate.peephole is not None:
             raise ValueError(f"{op}: gates[{name!r}] has a peephole, which a GRU does not have")
-    r, u, c = (found[name] for name in GATES["gru"])
-    with on_device(xp, r.input):
-        b_ru = xp.concatenate([_bias(xp, gate, H) for gate in (r, u)])
-        return BlockGRUParams(_rows(xp, [r, u]), _rows(xp, [c]), b_ru, _bias(xp, c, H))
+    with on_device(xp, found[0].input):
+        input, recurrent, _, b, other = _stacked(xp, found)
+        return gru_of(xp, input, recurrent, b + other)
 
 
 @traceable
@@ -547,12 +514,7 @@ def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict
     (2, 2)
     """
     op = "block_gru_to_gates"
-    xp, I, H = check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
+    weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
+    xp, _, _ = check_block_gru(op, weights._asdict())
     with on_device(xp, w_ru):
-        w_ru, w_c, b_ru, b_c = (contiguous(xp, a) for a in (w_ru, w_c, b_ru, b_c))
-        matrices = by_gate(xp.concatenate([w_ru, w_c], axis=1), 3)
-        biases = xp.concatenate([b_ru, b_c]).reshape(3, H)
-        return {
-            name: Gate(matrices[g, :, :I].copy(), matrices[g, :, I:].copy(), biases[g].copy())
-            for g, name in enumerate(GATES["gru"])
-        }
+        return _as_gates(GATES["gru"], *gates_of_gru(xp, weights))

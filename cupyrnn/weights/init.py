@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from .._arrays import FLOATS, check_choice, check_integer, check_real, named, shown
-from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, own_order, side_by_side
+from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, gru_of, own_order, rows_of
 from .packed import PackedParams
 from .params import check_elements, check_net, layers
 
@@ -245,9 +245,9 @@ def init_block_lstm(
         forget_bias = 0.0
     (layer,) = layers(draw.params(net, forget_bias), net)
     order = own_order(columns)
-    parts = [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
+    w = rows_of(np, layer.input[order], layer.recurrent[order])
     b = layer.input_bias[order] + layer.recurrent_bias[order]
-    return BlockLSTMParams(draw.rounded(np.concatenate(parts)), draw.rounded(b.reshape(-1)))
+    return BlockLSTMParams(draw.rounded(w), draw.rounded(b.reshape(-1)))
 
 
 @named
@@ -294,7 +294,5 @@ def init_block_gru(
     net = check_net(op, 1, num_units, input_size, "gru", "linear_input", "unidirectional", 0)
     draw = _checked(op, scheme, dtype, seed)
     (layer,) = layers(draw.params(net, None), net)
-    both = np.concatenate([layer.input, layer.recurrent], axis=2)
-    b = layer.input_bias + layer.recurrent_bias
-    parts = (side_by_side(both[:2]), side_by_side(both[2:]), b[:2].reshape(-1), b[2])
-    return BlockGRUParams(*map(draw.rounded, parts))
+    whole = gru_of(np, layer.input, layer.recurrent, layer.input_bias + layer.recurrent_bias)
+    return BlockGRUParams(*map(draw.rounded, whole))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .._arrays import (
@@ -21,20 +21,28 @@ from .forms import (
     as_arrays,
     by_gate,
     check_block_gru,
+    gates_of_gru,
+    gru_of,
     mode_of,
     own_order,
     refuse,
     side_by_side,
 )
-from .packed import PackedParams, check_activation, check_model, gradient_model, refuse_gates
-from .params import DIRECTIONS, GATES, check_net, layers, zeros
+from .packed import (
+    PackedParams,
+    assembled,
+    check_activation,
+    check_model,
+    gradient_model,
+    refuse_gates,
+)
+from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from .._arrays import Array
     from ..arithmetic.gates import RecurrentActivation
-    from .packed import Model
     from .params import Direction, Net, RNNMode
 
 
@@ -169,49 +177,49 @@ def params_from_keras(
                     " a second layer; a Bidirectional one wants direction='bidirectional'"
                 )
             expect_shape(op, f"weights[{n}]", a, symbols, (K, G * H))
-    params = zeros(op, xp, net, arrays[0])
     columns = _KERAS[rnn_mode]
-    with on_device(xp, params):
-        for n, place in enumerate(layers(params, net)):
+
+    def packed() -> Iterator[LayerParams]:
+        for n in range(L * D):
             kernel, recurrent, *biases = arrays[each * n : each * (n + 1)]
-            twice = merged and n >= D and D == 2
-            own = xp.empty((G, H, H), params.dtype) if twice else place.input
-            matrices = ((own, kernel), (place.recurrent, recurrent))
-            if biases and biases[0].shape == (2 * G * H,) and G > 1:  # of CuDNNLSTM, CuDNNGRU
-                for target, a in matrices:
-                    for g, column in enumerate(columns):
-                        gate = a[:, column * H : (column + 1) * H]
-                        target[g] = gate.reshape(target[g].shape)
-            else:
-                for target, a in matrices:
-                    target[...] = by_gate(a, G)[columns]
-            if twice:
-                own *= 0.5 if merge_mode == "ave" else 1
-                place.input[..., :H] = place.input[..., H:] = own
-            for b in biases:
-                place.recurrent_bias[...] = b.reshape(-1, G, H)[-1, columns]
-                if b.size == 2 * G * H:
-                    place.input_bias[...] = b.reshape(-1, G, H)[0, columns]
-    packed = PackedParams(params, L, H, I, rnn_mode, direction, 0)
-    return packed._replace(recurrent_activation=recurrent_activation)
+            as_gates = by_gate
+            if biases and biases[0].shape == (2 * G * H,) and G > 1:
+                as_gates = _by_gate_of_cudnn
+            matrices, recurrent = (as_gates(a, G)[columns] for a in (kernel, recurrent))
+            if merged and n >= D and D == 2:
+                matrices = xp.concatenate([matrices, matrices], axis=2)
+                matrices = matrices * 0.5 if merge_mode == "ave" else matrices
+            bias = [b.reshape(-1, G, H)[:, columns] for b in biases]
+            of_input = bias[0][0] if bias and len(bias[0]) == 2 else None
+            yield LayerParams(matrices, recurrent, None, of_input, bias[0][-1] if bias else None)
+
+    return assembled(op, xp, net, arrays[0], packed(), recurrent_activation)
+
+
+def _by_gate_of_cudnn(a: Array, G: int) -> Array:
+    """
+    Return a kernel of CuDNNLSTM or CuDNNGRU as [G, H, K].
+
+    It is as large as any other, but a gate's [K, H] holds cuDNN's [H, K] in row-major order.
+    """
+    K, width = a.shape
+    return a.reshape(K, G, width // G).swapaxes(0, 1).reshape(G, width // G, K)
 
 
 def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
     """Check the shape of a bias, which says what kind of layer it is of."""
-    if rnn_mode == "gru":
-        if b.shape == (3 * H,):
-            raise ValueError(
-                f"{op}: {name} has shape {b.shape}, expected (2, 3*H) = {(2, 3 * H)}: a GRU with"
-                " reset_after=False resets before the matmul, which is not the GRU of cuDNN;"
-                " block_gru_from_keras takes it"
-            )
-        if b.shape != (6 * H,):
-            expect_shape(op, name, b, "(2, 3*H)", (2, 3 * H))
-    elif rnn_mode == "lstm":
-        if b.shape != (8 * H,):
-            expect_shape(op, name, b, "(4*H,)", (4 * H,))
-    else:
-        expect_shape(op, name, b, "(H,)", (H,))
+    if rnn_mode == "gru" and b.shape == (3 * H,):
+        raise ValueError(
+            f"{op}: {name} has shape {b.shape}, expected (2, 3*H) = {(2, 3 * H)}: a GRU with"
+            " reset_after=False resets before the matmul, which is not the GRU of cuDNN;"
+            " block_gru_from_keras takes it"
+        )
+    symbols, shape, of_cudnn = {
+        "gru": ("(2, 3*H)", (2, 3 * H), (6 * H,)),
+        "lstm": ("(4*H,)", (4 * H,), (8 * H,)),
+    }.get(rnn_mode, ("(H,)", (H,), None))
+    if b.shape != of_cudnn:
+        expect_shape(op, name, b, symbols, shape)
 
 
 @traceable
@@ -277,32 +285,29 @@ def params_to_keras(
     biased = check_bool(op, "use_bias", use_bias)
     check_choice(op, "merge_mode", merge_mode, _MERGED)
     in_cudnns = check_bool(op, "cudnn", cudnn)
-    if merge_mode != "concat" and model.net.D == 2:
-        if in_cudnns:
-            raise ValueError(f"{op}: cudnn is True, expected False with merge_mode = {merge_mode}")
-        return _halved(op, model, merge_mode, biased)
+    net, merged = model.net, merge_mode != "concat" and model.net.D == 2
+    if in_cudnns and merged:
+        raise ValueError(f"{op}: cudnn is True, expected False with merge_mode = {merge_mode}")
     if in_cudnns:
-        if model.net.rnn_mode not in ("lstm", "gru") or not biased:
+        if net.rnn_mode not in ("lstm", "gru") or not biased:
             raise ValueError(
-                f"{op}: cudnn is True with rnn_mode = {model.net.rnn_mode} and use_bias = {biased},"
+                f"{op}: cudnn is True with rnn_mode = {net.rnn_mode} and use_bias = {biased},"
                 " expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"
             )
-        refuse_gates(op, f"CuDNN{model.net.rnn_mode.upper()}", params)
+        refuse_gates(op, f"CuDNN{net.rnn_mode.upper()}", params)
         return _as_cudnn_keras(op, *model)
     arrays = _as_keras(op, *model)
-    return arrays if biased else _unbiased(op, model, arrays)
-
-
-def _unbiased(op: str, model: Model, arrays: list[Array]) -> list[Array]:
-    """Return the arrays without the biases, which must be zero."""
+    if merged:
+        _halve(op, net.H, arrays, merge_mode)
+    if biased:
+        return arrays
     if any(place.input_bias.any() or place.recurrent_bias.any() for place in layers(*model[:0:-1])):
         raise ValueError(f"{op}: use_bias is False, but params has biases that are not zero")
     return [a for n, a in enumerate(arrays) if n % 3 < 2]
 
 
-def _halved(op: str, model: Model, merge_mode: str, biased: bool) -> list[Array]:
-    """Return the arrays of layers that read the sum or the mean of both directions."""
-    H, arrays = model.net.H, _as_keras(op, *model)
+def _halve(op: str, H: int, arrays: list[Array], merge_mode: str) -> None:
+    """Make the arrays those of layers that read the sum or the mean of both directions."""
     for n in range(6, len(arrays), 3):  # the kernels of all layers but the first
         below = arrays[n][:H], arrays[n][H:]
         if (below[0] != below[1]).any():
@@ -311,7 +316,6 @@ def _halved(op: str, model: Model, merge_mode: str, biased: bool) -> list[Array]
                 f" two directions below, in layer {n // 6}"
             )
         arrays[n] = below[0] * 2 if merge_mode == "ave" else below[0].copy()
-    return arrays if biased else _unbiased(op, model, arrays)
 
 
 def _as_keras(
@@ -327,33 +331,27 @@ def _as_keras(
     arrays: list[Array] = []
     with on_device(xp, params):
         for layer in layers(params, net):
-            arrays.append(side_by_side(layer.input[order]))
-            arrays.append(side_by_side(layer.recurrent[order]))
-            of_input = layer.input_bias[order].reshape(1, -1)
-            recurrent = layer.recurrent_bias[order].reshape(1, -1)
+            arrays += [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
+            of_input, recurrent = (
+                b[order].reshape(-1) for b in (layer.input_bias, layer.recurrent_bias)
+            )
             if net.rnn_mode == "gru":
-                arrays.append(xp.concatenate([of_input, recurrent]))
+                arrays.append(xp.stack([of_input, recurrent]))
             else:
-                arrays.append((of_input + recurrent if sum_biases else recurrent)[0])
+                arrays.append(of_input + recurrent if sum_biases else recurrent)
     return arrays
 
 
 def _as_cudnn_keras(op: str, xp: ModuleType, net: Net, params: Array) -> list[Array]:
-    """
-    Return packed parameters as the weights of Keras's CuDNNLSTM and CuDNNGRU.
-
-    Their kernels are as large as the others' but a gate's [K, H] holds cuDNN's [H, K] in
-    row-major order.
-    """
+    """Return packed parameters as the weights of Keras's CuDNNLSTM and CuDNNGRU."""
     refuse(op, "Keras", net)
     order = own_order(_KERAS[net.rnn_mode])
     arrays: list[Array] = []
     with on_device(xp, params):
         for layer in layers(params, net):
-            for matrices in (layer.input, layer.recurrent):
-                _, H, K = matrices.shape
-                gates = [matrices[g].reshape(K, H) for g in order]
-                arrays.append(xp.concatenate(gates, axis=1))
+            for a in (layer.input, layer.recurrent):
+                G, H, K = a.shape
+                arrays.append(a[order].reshape(G, K, H).swapaxes(0, 1).reshape(K, G * H))
             biases = [b[order].reshape(-1) for b in (layer.input_bias, layer.recurrent_bias)]
             arrays.append(xp.concatenate(biases))
     return arrays
@@ -467,16 +465,11 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
                 " reset_after=True is that of cuDNN; params_from_keras takes it"
             )
         expect_shape(op, "weights[2]", b, "(3*H,)", (3 * H,))
+    order = _KERAS["gru"]
     with on_device(xp, kernel):
-        both = xp.concatenate([kernel, recurrent])
         b = biases[0] if biases else xp.zeros(3 * H, kernel.dtype)
-        u, r, c = (slice(g * H, (g + 1) * H) for g in range(3))
-        return BlockGRUParams(
-            xp.concatenate([both[:, r], both[:, u]], axis=1),
-            both[:, c].copy(),
-            xp.concatenate([b[r], b[u]]),
-            b[c].copy(),
-        )
+        matrices = [by_gate(a, 3)[order] for a in (kernel, recurrent)]
+        return gru_of(xp, matrices[0], matrices[1], b.reshape(3, H)[order])
 
 
 @traceable
@@ -514,10 +507,11 @@ def block_gru_to_keras(
     """
     op = "block_gru_to_keras"
     biased = check_bool(op, "use_bias", use_bias)
-    xp, I, H = check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
+    weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
+    xp, _, _ = check_block_gru(op, weights._asdict())
     if not biased and (b_ru.any() or b_c.any()):
         raise ValueError(f"{op}: use_bias is False, but b_ru or b_c is not zero")
+    order = own_order(_KERAS["gru"])
     with on_device(xp, w_ru):
-        both = xp.concatenate([w_ru[:, H:], w_ru[:, :H], w_c], axis=1)
-        arrays = [both[:I].copy(), both[I:].copy()]
-        return arrays + [xp.concatenate([b_ru[H:], b_ru[:H], b_c])] * biased
+        *matrices, bias = (a[order] for a in gates_of_gru(xp, weights))
+        return [side_by_side(a) for a in matrices] + [bias.reshape(-1)] * biased

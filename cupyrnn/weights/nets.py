@@ -9,8 +9,8 @@ from .._arrays import check_list, contiguous, counted, on_device, shown, type_sh
 from ..arithmetic.dual import real_dtype
 from ..derivatives.traced import traceable
 from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
-from .packed import PackedParams, check_model
-from .params import check_net, layers, zeros
+from .packed import PackedParams, assembled, check_model
+from .params import check_net, layers
 
 if TYPE_CHECKING:
     from .params import Direction
@@ -165,14 +165,8 @@ def join_params(
     whole = check_net(op, L, first.H, first.I, first.rnn_mode, "linear_input", way, first.num_proj)
     # If one of them has tangents, the whole has.
     like = next((a for *_, a in models if a.dtype.kind == "c"), models[0].params)
-    params = zeros(op, xp, whole, like)
     parts = [place for _, net, vector in models for place in layers(vector, net)]
-    with on_device(xp, params):
-        for place, part in zip(layers(params, whole), parts, strict=True):
-            for target, a in zip(place, part, strict=True):
-                if target is not None:
-                    target[...] = a
-    return nets[0]._replace(params=params, num_layers=L, direction=way, input_mode="linear_input")
+    return assembled(op, xp, whole, like, parts, nets[0].recurrent_activation)
 
 
 @traceable
@@ -207,18 +201,9 @@ def split_params(params: PackedParams) -> list[PackedParams]:
     refuse(op, "a net of several", net, projection=True)
     places = layers(vector, net)
     result: list[PackedParams] = []
-    with on_device(xp, vector):
-        for n in range(net.L):
-            K = net.D * net.P if n else net.I
-            single = check_net(
-                op, 1, net.H, K, net.rnn_mode, "linear_input", net.direction, net.num_proj
-            )
-            part = zeros(op, xp, single, vector)
-            for target, place in zip(layers(part, single), places[n * net.D :], strict=False):
-                for t, a in zip(target, place, strict=True):
-                    if t is not None:
-                        t[...] = a
-            # Of auto_select a layer whose K is H would have no input matrices.
-            of_layer = params._replace(params=part, num_layers=1, input_size=K)
-            result.append(of_layer._replace(input_mode="linear_input"))
+    for n in range(net.L):
+        # With linear_input: of auto_select a layer whose K is H would have no input matrices.
+        single = net._replace(L=1, I=net.D * net.P if n else net.I)
+        parts = places[n * net.D : (n + 1) * net.D]
+        result.append(assembled(op, xp, single, vector, parts, params.recurrent_activation))
     return result

@@ -9,7 +9,7 @@ z, r, h; and the peepholes i, o, f.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._arrays import (
@@ -18,6 +18,7 @@ from .._arrays import (
     check_integer,
     check_list,
     check_real,
+    contiguous,
     counted,
     expect_rank,
     expect_shape,
@@ -29,16 +30,18 @@ from .forms import (
     BlockGRUParams,
     PeepholeLSTMParams,
     as_arrays,
-    by_gate,
     check_block_gru,
     check_block_lstm,
+    gates_of,
+    gates_of_gru,
+    gru_of,
     mode_of,
     own_order,
     refuse,
-    side_by_side,
+    rows_of,
 )
-from .packed import PackedParams, check_model
-from .params import GATES, check_net, layers, zeros
+from .packed import PackedParams, assembled, check_model
+from .params import GATES, LayerParams, check_net, layers
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -75,20 +78,18 @@ class OnnxParams(NamedTuple):
     P: Array | None = None
 
 
-class _Node(NamedTuple):
-    """The weights of a node after their checks, by direction and gate."""
+class _Direction(NamedTuple):
+    """The weights of one direction of a node by gate."""
 
-    xp: ModuleType
-    H: int
-    I: int
-    W: Array  # [D, G, H, I]
-    R: Array  # [D, G, H, H]
-    biases: Array  # [D, 2, G, H]: of W, of R
-    P: Array | None = None  # [D, 3, H]
+    W: Array  # [G, H, I]
+    R: Array  # [G, H, H]
+    W_bias: Array  # [G, H]
+    R_bias: Array  # [G, H]
+    P: Array | None = None  # [3, H]
 
 
-def _node(op: str, G: int, **given: Any) -> _Node:
-    """Check the weights of a node with G gates."""
+def _directions(op: str, G: int, **given: Any) -> tuple[ModuleType, list[_Direction]]:
+    """Check the weights of a node with G gates; return their module and each direction's."""
     xp, arrays = as_arrays(op, {n: a for n, a in given.items() if n in "WR" or a is not None})
     gates = "H" if G == 1 else f"{G}*H"
     D, _, I = expect_rank(op, "W", arrays["W"], f"(D, {gates}, I)")
@@ -103,17 +104,23 @@ def _node(op: str, G: int, **given: Any) -> _Node:
     expect_shape(op, "B", arrays.get("B"), f"(D, {2 * G}*H)", (D, 2 * G * H))
     expect_shape(op, "P", arrays.get("P"), "(D, 3*H)", (D, 3 * H))
     with on_device(xp, arrays["W"]):
-        if "B" not in arrays:
-            arrays["B"] = xp.zeros((D, 2 * G * H), arrays["W"].dtype)
-        return _Node(
-            xp,
-            H,
-            I,
-            arrays["W"].reshape(D, G, H, I),
-            arrays["R"].reshape(D, G, H, H),
-            arrays["B"].reshape(D, 2, G, H),
-            arrays["P"].reshape(D, 3, H) if "P" in arrays else None,
-        )
+        B = arrays["B"] if "B" in arrays else xp.zeros((D, 2 * G * H), arrays["W"].dtype)
+        W, R = (arrays[n].reshape(D, G, H, -1) for n in "WR")
+        P = arrays["P"].reshape(D, 3, H) if "P" in arrays else [None] * D
+        entries = zip(W, R, B.reshape(D, 2, G, H), P, strict=True)
+        return xp, [_Direction(w, r, b[0], b[1], p) for w, r, b, p in entries]
+
+
+def _node(xp: ModuleType, order: list[int], directions: Sequence[_Direction]) -> OnnxParams:
+    """Return the weights of a node, of those of each direction in the order of other gates."""
+
+    def joined(arrays: Sequence[Array], order: list[int] = order) -> Array:
+        rows: Array = xp.stack([a[order].reshape(-1, *a.shape[2:]) for a in arrays])
+        return rows
+
+    W, R, *biases, P = zip(*directions, strict=True)
+    B = xp.concatenate([joined(b) for b in biases], axis=1)
+    return OnnxParams(joined(W), joined(R), B, None if P[0] is None else joined(P, _PEEPHOLES))
 
 
 @traceable
@@ -200,18 +207,16 @@ def params_from_onnx(
             f"{op}: linear_before_reset is 0, expected 1: a GRU that resets before the product is"
             " not the GRU of cuDNN; block_gru_from_onnx takes it"
         )
-    node = _node(op, len(GATES[rnn_mode]), W=W, R=R, B=B)
-    direction: Direction = "bidirectional" if len(node.W) == 2 else "unidirectional"
-    net = check_net(op, 1, node.H, node.I, rnn_mode, "linear_input", direction, 0)
-    params = zeros(op, node.xp, net, node.W)
+    xp, directions = _directions(op, len(GATES[rnn_mode]), W=W, R=R, B=B)
+    _, H, I = directions[0].W.shape
+    direction: Direction = "bidirectional" if D == 2 else "unidirectional"
+    net = check_net(op, 1, H, I, rnn_mode, "linear_input", direction, 0)
     order = _ONNX[rnn_mode]
-    with on_device(node.xp, params):
-        for d, layer in enumerate(layers(params, net)):
-            layer.input[...], layer.recurrent[...] = node.W[d, order], node.R[d, order]
-            layer.input_bias[...] = node.biases[d, 0, order]
-            layer.recurrent_bias[...] = node.biases[d, 1, order]
-    packed = PackedParams(params, 1, node.H, node.I, rnn_mode, direction, 0)
-    return packed._replace(recurrent_activation=gate)
+    parts = (
+        LayerParams(d.W[order], d.R[order], None, d.W_bias[order], d.R_bias[order])
+        for d in directions
+    )
+    return assembled(op, xp, net, directions[0].W, parts, gate)
 
 
 # The activations of a node by its cell, and the only other one that CudnnRNN has of the first.
@@ -344,18 +349,10 @@ def params_to_onnx(
         raise ValueError(
             f"{op}: params is of a net with L = {net.L}, expected 1: a node is a layer"
         )
-    order = own_order(_ONNX[net.rnn_mode])
-    D, GH = net.D, len(order) * net.H
     with on_device(xp, vector):
-        W = xp.empty((D, GH, net.I), vector.dtype)
-        R = xp.empty((D, GH, net.H), vector.dtype)
-        B = xp.empty((D, 2 * GH), vector.dtype)
-        for d, layer in enumerate(layers(vector, net)):
-            W[d] = layer.input[order].reshape(GH, net.I)
-            R[d] = layer.recurrent[order].reshape(GH, net.H)
-            B[d, :GH] = layer.input_bias[order].reshape(GH)
-            B[d, GH:] = layer.recurrent_bias[order].reshape(GH)
-        return OnnxParams(W, R, B)
+        places = layers(vector, net)
+        directions = [_Direction(w, r, *biases) for w, r, _, *biases in places]
+        return _node(xp, own_order(_ONNX[net.rnn_mode]), directions)
 
 
 @traceable
@@ -403,15 +400,15 @@ def block_lstm_from_onnx(
     >>> out.h.shape
     (4, 1, 2)
     """
-    node = _node("block_lstm_from_onnx", 4, W=W, R=R, B=B, P=P)
-    with on_device(node.xp, node.W):
+    xp, directions = _directions("block_lstm_from_onnx", 4, W=W, R=R, B=B, P=P)
+    with on_device(xp, directions[0].W):
         return [
             PeepholeLSTMParams(
-                node.xp.concatenate([side_by_side(a[d, _ICFO]) for a in (node.W, node.R)]),
-                (node.biases[d, 0] + node.biases[d, 1])[_ICFO].reshape(-1),
-                *([] if node.P is None else [node.P[d, gate].copy() for gate in _PEEPHOLES]),
+                rows_of(xp, d.W[_ICFO], d.R[_ICFO]),
+                (d.W_bias + d.R_bias)[_ICFO].reshape(-1),
+                *([] if d.P is None else [d.P[gate].copy() for gate in _PEEPHOLES]),
             )
-            for d in range(len(node.W))
+            for d in directions
         ]
 
 
@@ -447,35 +444,22 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     ((1, 8, 3), (1, 8, 2), (1, 16), None)
     """
     op = "block_lstm_to_onnx"
-    tuples = _directions(op, weights, (2, 5, 6))
-    for d, (*_, last) in enumerate(tuples):
-        if len(tuples[d]) == 6 and last is not None:
-            raise ValueError(f"{op}: weights[{d}].w_p is given, but ONNX has no projection")
-    whole = [(*entry, None, None, None)[:5] for entry in tuples]
-    names = PeepholeLSTMParams._fields[:5]
-    xp, I, H = check_block_lstm(op, _shown(whole[0], names, 0))
-    for d, entry in enumerate(whole):
-        given = _shown(entry, names, d)
-        if check_block_lstm(op, given)[1:] != (I, H) or (entry[2] is None) != (whole[0][2] is None):
-            raise ValueError(f"{op}: weights[{d}] is not of the shapes of weights[0]")
-    _one_dtype(op, whole)
-    order = own_order(_ICFO)
-    with on_device(xp, whole[0][0]):
-        W, R, B, P = [], [], [], []
-        for w, b, *peepholes in whole:
-            gates = by_gate(w, 4)[order]
-            W.append(gates[:, :, :I].reshape(1, 4 * H, I))
-            R.append(gates[:, :, I:].reshape(1, 4 * H, H))
-            B.append(xp.zeros((1, 8 * H), b.dtype))
-            B[-1][0, : 4 * H] = b.reshape(4, H)[order].reshape(-1)
-            if peepholes[0] is not None:
-                P.append(xp.concatenate([peepholes[n] for n in _PEEPHOLES]).reshape(1, 3 * H))
-        return OnnxParams(
-            xp.concatenate(W),
-            xp.concatenate(R),
-            xp.concatenate(B),
-            xp.concatenate(P) if P else None,
-        )
+
+    def check(op: str, arrays: dict[str, Any]) -> tuple[ModuleType, int, int]:
+        name, w_p = arrays.popitem()
+        if w_p is not None:
+            raise ValueError(f"{op}: {name} is given, but ONNX has no projection")
+        return check_block_lstm(op, arrays)
+
+    xp, whole = _checked(op, weights, (2, 5, 6), PeepholeLSTMParams, check)
+    directions = []
+    with on_device(xp, whole[0].w):
+        for w, b, *peepholes, _ in whole:
+            b = b.reshape(4, -1)
+            P = None if peepholes[0] is None else xp.stack(peepholes)
+            W, R = gates_of(contiguous(xp, w), 4, b.shape[1])
+            directions.append(_Direction(W, R, b, xp.zeros_like(b), P))
+        return _node(xp, own_order(_ICFO), directions)
 
 
 @traceable
@@ -518,23 +502,11 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
     >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
     (4, 1, 2)
     """
-    node = _node("block_gru_from_onnx", 3, W=W, R=R, B=B)
-    ru, c = [1, 0], [2]
-    with on_device(node.xp, node.W):
-
-        def rows(d: int, gates: list[int]) -> Array:
-            parts = [side_by_side(a[d, gates]) for a in (node.W, node.R)]
-            joined: Array = node.xp.concatenate(parts)
-            return joined
-
-        def bias(d: int, gates: list[int]) -> Array:
-            of_w, of_r = node.biases[d]
-            total: Array = of_w[gates] + of_r[gates]
-            return total.reshape(-1)
-
+    xp, directions = _directions("block_gru_from_onnx", 3, W=W, R=R, B=B)
+    order = _ONNX["gru"]
+    with on_device(xp, directions[0].W):
         return [
-            BlockGRUParams(rows(d, ru), rows(d, c), bias(d, ru), bias(d, c))
-            for d in range(len(node.W))
+            gru_of(xp, d.W[order], d.R[order], (d.W_bias + d.R_bias)[order]) for d in directions
         ]
 
 
@@ -570,32 +542,26 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     ((1, 6, 3), (1, 6, 2), (1, 12))
     """
     op = "block_gru_to_onnx"
-    whole = _directions(op, weights, (4,))
-    xp, I, H = check_block_gru(op, _shown(whole[0], BlockGRUParams._fields, 0))
-    for d, entry in enumerate(whole):
-        if check_block_gru(op, _shown(entry, BlockGRUParams._fields, d))[1:] != (I, H):
-            raise ValueError(f"{op}: weights[{d}] is not of the shapes of weights[0]")
-    _one_dtype(op, whole)
-    zrh = [1, 0, 2]
-    with on_device(xp, whole[0][0]):
-        W, R, B = [], [], []
-        for w_ru, w_c, b_ru, b_c in whole:
-            gates = by_gate(xp.concatenate([w_ru, w_c], axis=1), 3)[zrh]
-            W.append(gates[:, :, :I].reshape(1, 3 * H, I))
-            R.append(gates[:, :, I:].reshape(1, 3 * H, H))
-            of_w = xp.concatenate([b_ru, b_c]).reshape(3, H)[zrh].reshape(1, 3 * H)
-            B.append(xp.concatenate([of_w, xp.zeros_like(of_w)], axis=1))
-        return OnnxParams(xp.concatenate(W), xp.concatenate(R), xp.concatenate(B))
+    xp, whole = _checked(op, weights, (4,), BlockGRUParams, check_block_gru)
+    with on_device(xp, whole[0].w_ru):
+        directions = []
+        for entry in whole:
+            W, R, b = gates_of_gru(xp, entry)
+            directions.append(_Direction(W, R, b, xp.zeros_like(b)))
+        return _node(xp, own_order(_ONNX["gru"]), directions)
 
 
-def _directions(op: str, weights: Any, lengths: tuple[int, ...]) -> list[Any]:
-    """Check that there is a tuple of as many weights for each of one or two directions."""
+def _checked(
+    op: str, weights: Any, lengths: tuple[int, ...], kind: Any, check: Callable[..., Any]
+) -> tuple[ModuleType, list[Any]]:
+    """Check that there are as many weights for each of one or two directions, all alike."""
     check_list(op, "weights", weights)
     if len(weights) not in (1, 2):
         raise ValueError(
             f"{op}: weights has {counted(len(weights), 'entry')}, expected 1 or 2, one for"
             " each direction"
         )
+    found = []
     for d, entry in enumerate(weights):
         check_list(op, f"weights[{d}]", entry)
         if len(entry) not in lengths:
@@ -603,14 +569,11 @@ def _directions(op: str, weights: Any, lengths: tuple[int, ...]) -> list[Any]:
             raise ValueError(
                 f"{op}: weights[{d}] has {counted(len(entry), 'array')}, expected {expected}"
             )
-    return list(weights)
-
-
-def _shown(entry: Sequence[Any], fields: Sequence[str], d: int) -> dict[str, Any]:
-    """Return the weights of a direction by the names that errors show."""
-    return {f"weights[{d}].{name}": a for name, a in zip(fields, entry, strict=True)}
-
-
-def _one_dtype(op: str, whole: list[Any]) -> None:
-    """Check that both directions are of one module, device and dtype."""
-    check_arrays(op, {f"weights[{d}][0]": entry[0] for d, entry in enumerate(whole)})
+        whole = kind(*entry)
+        named = zip(kind._fields, whole, strict=True)
+        xp, *sizes = check(op, {f"weights[{d}].{name}": a for name, a in named})
+        found.append((whole, sizes, [a is None for a in whole]))
+        if found[d][1:] != found[0][1:]:
+            raise ValueError(f"{op}: weights[{d}] is not of the shapes of weights[0]")
+    check_arrays(op, {f"weights[{d}][0]": whole[0] for d, (whole, *_) in enumerate(found)})
+    return xp, [whole for whole, *_ in found]

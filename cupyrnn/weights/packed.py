@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._arrays import array_kind, check_bool, check_integer, on_device, shown, type_shown
 from .._typing import NamedTuple
 from ..arithmetic.gates import check_gate
-from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params, checked_layout
+from .params import (
+    DEFAULTS,
+    MOST_ELEMENTS,
+    check_net,
+    check_params,
+    checked_layout,
+    layers,
+    zeros,
+)
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.gates import HardSigmoid, RecurrentActivation
-    from .params import Direction, InputMode, Net, Piece, RNNMode
+    from .params import Direction, InputMode, LayerParams, Net, Piece, RNNMode
 
 
 class InitialState(NamedTuple):
@@ -195,6 +204,29 @@ def check_model(
         expect_known(op, net, check_net(op, **{**known, **given}))
     xp, vector = check_params(op, vector, net)
     return Model(xp, net, vector)
+
+
+def assembled(
+    op: str,
+    xp: ModuleType,
+    net: Net,
+    like: Array,
+    parts: Iterable[LayerParams],
+    activation: RecurrentActivation = "sigmoid",
+) -> PackedParams:
+    """
+    Return a net packed where `like` is, of what each layer and direction has: None is zero.
+
+    `parts` may be a generator. What it computes is computed there, too.
+    """
+    params = zeros(op, xp, net, like)
+    with on_device(xp, params):
+        for place, part in zip(layers(params, net), parts, strict=True):
+            for target, a in zip(place, part, strict=True):
+                if target is not None and a is not None:
+                    target[...] = a
+    sizes = net.L, net.H, net.I, net.rnn_mode, net.direction, net.num_proj
+    return PackedParams(params, *sizes, recurrent_activation=activation)
 
 
 def gradient_model(op: str, params: object, params_backprop: Any) -> Model:

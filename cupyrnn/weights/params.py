@@ -374,13 +374,13 @@ def expect_params_size(op: str, params: Array, net: Net, *, alone: bool = False)
 
 
 class LayerParams(NamedTuple):
-    """What one direction of one layer has of the packed vector: views by gate."""
+    """What one direction of one layer has, by gate; of the packed vector these are views."""
 
     input: Array  # [G, H, K]
     recurrent: Array  # [G, H, P]
     projection: Array | None  # [P, H]
-    input_bias: Array  # [G, H]
-    recurrent_bias: Array  # [G, H]
+    input_bias: Any  # [G, H], None to be packed as zero
+    recurrent_bias: Any  # [G, H], likewise
 
 
 def layers(params: Array, net: Net) -> list[LayerParams]:

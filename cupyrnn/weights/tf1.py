@@ -28,15 +28,15 @@ from .forms import (
     BLOCK,
     BlockGRUParams,
     PeepholeLSTMParams,
-    by_gate,
     check_block_gru,
     check_block_lstm,
+    gates_of,
     own_order,
     refuse,
-    side_by_side,
+    rows_of,
 )
-from .packed import PackedParams, check_model, refuse_gates
-from .params import GATES, check_net, layers, zeros
+from .packed import PackedParams, assembled, check_model, refuse_gates
+from .params import GATES, LayerParams, check_net, layers
 from .tf1_cells import (
     BLOCK_GRU,
     CANDIDATE,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from .._arrays import Array
-    from .params import Direction, LayerParams, Net, RNNMode
+    from .params import Direction, Net, RNNMode
     from .tf1_cells import Cell
 
 
@@ -408,13 +408,12 @@ def params_from_tf1(
                 f"{op}: {cell.path} is a cell with I = {size[0]} and H = {size[1]}, expected"
                 f" {expected[0]} and {expected[1]}"
             )
-    params = zeros(op, xp, net, next(iter(ordered[0].arrays.values())))
-    with on_device(xp, params):
-        for cell, layer_params in zip(ordered, layers(params, net), strict=True):
-            _pack(cell, layer_params, rnn_mode, added)
-    return PackedParams(params, L, H, I, rnn_mode, direction, P)
+    parts = (_part(xp, cell, net, added) for cell in ordered)
+    return assembled(op, xp, net, next(iter(ordered[0].arrays.values())), parts)
 
 
+# Where its cells with one kernel have the gates of the packed order.
+_ORDERS = {"lstm": BLOCK["icfo"], "rnn_tanh": [0], "rnn_relu": [0]}
 # What TensorFlow 1 calls the cells with CudnnRNN's math.
 _CELLS = {
     "lstm": "cudnn_compatible_lstm_cell",
@@ -498,29 +497,23 @@ def _sizes(op: str, cell: Cell, rnn_mode: str, P: int) -> tuple[int, int]:
     return K, H
 
 
-def _pack(cell: Cell, place: LayerParams, rnn_mode: str, forget_bias: float) -> None:
-    """Write a cell's variables to its place in the packed vector."""
-    a = cell.arrays
-    G, H, K = place.input.shape
-    if rnn_mode == "gru":
-        gates = by_gate(a["gates/kernel"], 2)
-        place.input[:2], place.recurrent[:2] = gates[:, :, :K], gates[:, :, K:]
-        place.recurrent_bias[:2] = a["gates/bias"].reshape(2, H)
-        for part, matrix, bias in (
-            ("input", place.input, place.input_bias),
-            ("hidden", place.recurrent, place.recurrent_bias),
-        ):
-            matrix[2] = a[f"candidate/{part}_projection/kernel"].T
-            bias[2] = a[f"candidate/{part}_projection/bias"]
-        return
-    order = BLOCK["icfo"] if rnn_mode == "lstm" else [0]
-    gates = by_gate(a["kernel"], G)[order]
-    place.input[...], place.recurrent[...] = gates[:, :, :K], gates[:, :, K:]
-    place.recurrent_bias[...] = a["bias"].reshape(G, H)[order]
-    if rnn_mode == "lstm":
-        place.recurrent_bias[1] += forget_bias
-    if place.projection is not None:
-        place.projection[...] = a[PROJECTION].T
+def _part(xp: ModuleType, cell: Cell, net: Net, forget_bias: float) -> LayerParams:
+    """Return a cell's variables as the packed vector has them."""
+    a, H = cell.arrays, net.H
+    if net.rnn_mode == "gru":
+        r_u = a["gates/bias"].reshape(2, H)
+        both = (*gates_of(a["gates/kernel"], 2, H), xp.zeros_like(r_u), r_u)
+        kernel, bias, recurrent, recurrent_bias = (a[leaf].T[None] for leaf in CUDNN_GRU)
+        c = kernel, recurrent, bias, recurrent_bias
+        parts = [xp.concatenate(pair) for pair in zip(both, c, strict=True)]
+        return LayerParams(parts[0], parts[1], None, parts[2], parts[3])
+    order = _ORDERS[net.rnn_mode]
+    input, recurrent = (gates[order] for gates in gates_of(a["kernel"], len(order), net.P))
+    bias = a["bias"].reshape(len(order), H)[order]
+    if net.rnn_mode == "lstm":
+        bias[1] += forget_bias
+    projection = a[PROJECTION].T if net.num_proj else None
+    return LayerParams(input, recurrent, projection, None, bias)
 
 
 @traceable
@@ -606,18 +599,13 @@ def _taken(xp: ModuleType, net: Net, place: LayerParams) -> dict[str, Array]:
     """Return the variables of one cell."""
     bias = place.input_bias + place.recurrent_bias
     if net.rnn_mode == "gru":
-        gates = [side_by_side(a[:2]) for a in (place.input, place.recurrent)]
-        taken = {"gates/kernel": xp.concatenate(gates), "gates/bias": bias[:2].reshape(-1)}
-        for part, matrix, own in (
-            ("input", place.input, place.input_bias),
-            ("hidden", place.recurrent, place.recurrent_bias),
-        ):
-            taken[f"candidate/{part}_projection/kernel"] = matrix[2].T.copy()
-            taken[f"candidate/{part}_projection/bias"] = own[2].copy()
-        return taken
-    order = own_order(BLOCK["icfo"]) if net.rnn_mode == "lstm" else [0]
-    kernels = [side_by_side(a[order]) for a in (place.input, place.recurrent)]
-    taken = {"kernel": xp.concatenate(kernels), "bias": bias[order].reshape(-1)}
+        kernel = rows_of(xp, place.input[:2], place.recurrent[:2])
+        c = (place.input[2].T, place.input_bias[2], place.recurrent[2].T, place.recurrent_bias[2])
+        candidate = {leaf: a.copy() for leaf, a in zip(CUDNN_GRU, c, strict=True)}
+        return {"gates/kernel": kernel, "gates/bias": bias[:2].reshape(-1), **candidate}
+    order = own_order(_ORDERS[net.rnn_mode])
+    kernel = rows_of(xp, place.input[order], place.recurrent[order])
+    taken = {"kernel": kernel, "bias": bias[order].reshape(-1)}
     if place.projection is not None:
         taken[PROJECTION] = place.projection.T.copy()
     return taken

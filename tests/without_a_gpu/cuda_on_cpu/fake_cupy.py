@@ -170,6 +170,11 @@ def concatenate(arrays: Any, axis: int = 0) -> ndarray:
     return asarray(np.concatenate([get(a) for a in arrays], axis))
 
 
+def stack(arrays: Any) -> ndarray:
+    _expect_of_device("stack", *arrays)
+    return asarray(np.stack([get(a) for a in arrays]))
+
+
 def roll(a: ndarray, shift: int, axis: int | None = None) -> ndarray:
     _expect_of_device("roll", a)
     return asarray(np.roll(get(a), shift, axis))
@@ -414,7 +419,17 @@ def _gemm_strided_batched_ex(
 def module() -> types.ModuleType:
     """Return the module that stands for cupy."""
     cupy: Any = types.ModuleType("cupy_on_cpu")
-    things = (ndarray, asarray, empty, zeros, ascontiguousarray, concatenate, roll, RawModule)
+    things = (
+        ndarray,
+        asarray,
+        empty,
+        zeros,
+        ascontiguousarray,
+        concatenate,
+        roll,
+        stack,
+        RawModule,
+    )
     things += (where, clip, full_like, zeros_like, may_share_memory, *UFUNCS)
     for thing in things:
         setattr(cupy, thing.__name__, thing)
