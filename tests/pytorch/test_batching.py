@@ -161,10 +161,13 @@ def test_gradients_of_each_example_of_a_module() -> None:
         output = torch.func.functional_call(net, weights, (x.unsqueeze(0),))[0]
         return (output[0, -1] - y).square().sum()
 
-    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, x, y)
+    each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, 0, 0))
+    found, x_grad = each(weights, x, y)
     for n in range(5):
         net.zero_grad()
-        loss(dict(net.named_parameters()), x[n], y[n]).backward()
+        x_n = x[n].clone().requires_grad_()
+        loss(dict(net.named_parameters()), x_n, y[n]).backward()
+        close(x_grad[n], x_n.grad)
         for name, p in net.named_parameters():
             close(found[name][n], p.grad)
 

@@ -535,6 +535,24 @@ def test_modules() -> None:
         assert net.params.grad.shape == net.params.shape
 
 
+def test_a_module_with_a_projection_begins_with_zeros() -> None:
+    net = ct.CudnnRNN(2, 5, num_proj=3, dtype=torch.float64)
+    x = torch.randn(4, 3, 2, dtype=torch.float64)
+    states = (torch.zeros(1, 3, size, dtype=torch.float64) for size in (3, 5))
+    torch.testing.assert_close(net(x).output, net(x, tuple(states)).output, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("order", ["icfo", "ifco"])
+def test_the_clip_that_is_left_out(order: Any) -> None:
+    """Of TensorFlow's order 3, of the other none: as of arrays."""
+    lstm = cupyrnn.init_block_lstm(num_units=5, input_size=2, gate_order=order, dtype="float64")
+    x, cs, h = np.ones((4, 3, 2)), np.full((3, 5), 40.0), np.zeros((3, 5))
+    expected = cupyrnn.block_lstm(x, cs, h, *lstm, gate_order=order)
+    assert (np.abs(expected.cs).max() == 3) == (order == "icfo")
+    found = ct.block_lstm(*map(torch.tensor, (x, cs, h, *lstm)), gate_order=order)
+    np.testing.assert_array_equal(found.cs, expected.cs)
+
+
 def test_beside_torchs_lstm() -> None:
     """The modules' parameters are those of torch.nn.LSTM, converted."""
     torch.manual_seed(0)

@@ -192,6 +192,7 @@ def bad(*shapes: tuple[int, ...]) -> list[Any]:
         (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8))), ValueError, "params_from_keras: weights has 2 arrays, expected 3 for each layer and direction with D = 1: kernel, recurrent kernel, bias; use_bias=False where layers have none"),
         (lambda: cupyrnn.params_from_keras(bad((8,), (2, 8), (8,))), ValueError, "params_from_keras: weights[0] has shape (8,), expected (K, G*H)"),
         (lambda: cupyrnn.params_from_keras(bad((3, 8), (8,), (8,))), ValueError, "params_from_keras: weights[1] has shape (8,), expected (H, G*H)"),
+        (lambda: cupyrnn.params_from_keras(bad((3, 8), (2, 8), (16,)), recurrent_activation="hard_sigmoid_0.2"), ValueError, "params_from_keras: recurrent_activation is 'hard_sigmoid_0.2', expected sigmoid: weights[2] has shape (16,), that of CuDNNLSTM"),
         (lambda: cupyrnn.params_from_keras([None] * 3), TypeError, "params_from_keras: weights[0] is None, expected a numpy.ndarray or cupy.ndarray"),
         (lambda: cupyrnn.block_gru_from_keras(bad((3, 6), (2, 6), (2, 6))), ValueError, "block_gru_from_keras: weights[2] has shape (2, 6), expected (3*H,) = (6,): a GRU with reset_after=True is that of cuDNN; params_from_keras takes it"),
         (lambda: cupyrnn.block_gru_from_keras(bad((3, 6), (2, 6)), use_bias=True), ValueError, "block_gru_from_keras: weights has 2 arrays, expected 3: kernel, recurrent kernel, bias of one layer and direction"),

@@ -257,6 +257,15 @@ def test_zero_states_of_block_weights(dtype: str) -> None:
                 weights.zero_state(size)
 
 
+@pytest.mark.parametrize("left_out", ["wci", "wcf", "wco"])
+def test_peepholes_come_together(left_out: str) -> None:
+    weights = cupyrnn.init_block_lstm(num_units=3, input_size=2)
+    peepholes = {name: np.ones(3, np.float32) for name in ("wci", "wcf", "wco") if name != left_out}
+    x = np.ones((4, 5, 2), np.float32)
+    with pytest.raises(TypeError, match=rf"^block_lstm: {left_out} is None, expected an array of"):
+        cupyrnn.block_lstm(x, *weights.zero_state(5), *weights, **peepholes)
+
+
 def test_a_net_knows_its_layout() -> None:
     for packed in (GRU, SKIP):
         pieces = packed.params_layout()

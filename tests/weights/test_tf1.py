@@ -132,6 +132,22 @@ def test_the_cudnn_compatible_gru_cell(rng: np.random.Generator) -> None:
     assert back.keys() == {path + n for n in v}
     for n, a in v.items():
         np.testing.assert_array_equal(back[path + n], a)
+    for leaf in ("kernel", "bias", "candidate/kernel", "w_f_diag"):  # which other cells have
+        with pytest.raises(ValueError, match=r"cudnn_compatible_gru_cell"):
+            cupyrnn.params_from_tf1(back | {path + leaf: np.zeros(H)})
+
+
+@pytest.mark.parametrize("prefix", ["rnn", "rnn/"])
+def test_a_prefix_ends_where_a_name_does(prefix: str) -> None:
+    """What lies in rnn_2 is not in rnn."""
+    one, other = (
+        cupyrnn.params_to_tf1(
+            cupyrnn.init_params(num_layers=1, num_units=H, input_size=2, seed=0), prefix=path
+        )
+        for H, path in ((3, "rnn"), (4, "rnn_2"))
+    )
+    found, alone = (cupyrnn.params_from_tf1(v, prefix=prefix) for v in (one | other, one))
+    np.testing.assert_array_equal(found.params, alone.params)
 
 
 NETS = [
