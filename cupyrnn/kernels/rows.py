@@ -83,13 +83,11 @@ const int MOST_SPLIT = 4;
 
 // The part of a matrix that a thread has: SLICE of its rows, and the WIDTH columns of each of the
 // UNITS units of its lanes. The first KEPT of these rows are in its registers, the others in shared
-// memory, where nobody else reads them.
-template <typename A, int SPLIT, int SLICE, int KEPT, int UNITS, int WIDTH, int THREADS>
+// memory, where nobody else reads them. They are added up in so many PARTS.
+template <
+    typename A, int SPLIT, int SLICE, int KEPT, int UNITS, int WIDTH, int THREADS, int PARTS = 1>
 struct Matrix {
     static const int LANES = SPLIT * UNITS, COLUMNS = UNITS * WIDTH, P = 16 / sizeof(A);
-    // Where all is in registers, fewer lanes sum their rows up part by part, as MOST_SPLIT would:
-    // how many lanes there are, other than where numbers are, depends on how many sequences.
-    static const int PARTS = KEPT == SLICE && SPLIT < MOST_SPLIT ? MOST_SPLIT / SPLIT : 1;
     static const int PART = (SLICE / P + PARTS - 1) / PARTS * P;
     // A vector to be multiplied lies in shared memory slice by slice, 16 bytes times an odd number
     // apart: the lanes, which read 16 bytes of a slice each, meet no bank twice.
@@ -191,8 +189,13 @@ struct Matrices {
     static const int LAST = C::PRODUCTS - 1, OF_UNIT = UNITS;
     // Backwards the vectors have the deltas of a unit together, so that a lane has the whole
     // gradient of one unit and sequence.
-    typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, BACK ? 1 : C::width(0), THREADS> First;
-    typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, UNITS, BACK ? 1 : C::width(LAST), THREADS> Second;
+    // Where all is in registers, fewer lanes sum their rows up part by part, as MOST_SPLIT would:
+    // how many lanes share a unit then depends on how many sequences there are.
+    static const int PARTS = KEPT == SLICE && KEPT_2 == SLICE_2 && SPLIT < MOST_SPLIT
+        ? MOST_SPLIT / SPLIT : 1;
+    static const int WIDTH = BACK ? 1 : C::width(0), WIDTH_2 = BACK ? 1 : C::width(LAST);
+    typedef Matrix<A, SPLIT, SLICE, KEPT, UNITS, WIDTH, THREADS, PARTS> First;
+    typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, UNITS, WIDTH_2, THREADS, PARTS> Second;
     static_assert(LAST == 0 ? SLICE_2 == 0 : LAST == 1 && SLICE_2 > 0, "a matrix a product");
     static_assert(LAST == 0 || BACK || SLICE == SLICE_2, "forwards both multiply a unit's number");
     // Which of two vectors a product multiplies: they take turns where there is one product.

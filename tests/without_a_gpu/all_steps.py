@@ -57,8 +57,9 @@ def share(monkeypatch: pytest.MonkeyPatch, part: float, split: int = 2) -> None:
     """Have this part of the matrices in registers, whatever H is."""
 
     def layout_for(size: Any, H: int, dtype: Any, *_: Any) -> Layout:
-        whole = layout_of(size, H, compute_dtype(dtype), split)
-        return layout_of(size, H, compute_dtype(dtype), split, int(part * whole.registers))
+        kind = compute_dtype(dtype)
+        whole = layout_of(size, H, kind, split, 1 << 16)  # no rows more than needed
+        return layout_of(size, H, kind, split, int(part * whole.registers))
 
     monkeypatch.setattr(persistent, "layout_for", layout_for)
 
