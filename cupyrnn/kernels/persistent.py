@@ -86,6 +86,7 @@ class Device(NamedTuple):
     architecture: int  # 90 for compute capability 9.0
     shared: int | None = None  # bytes that a block may have, None where it cannot be asked
     kept: timed.Kept | None = None  # what was timed on it
+    cooperative: bool = True  # whether blocks may wait for each other
 
     @property
     def available(self) -> int:
@@ -249,6 +250,8 @@ def _by_grid(
     kernel: rows.Kernel, dtype: np.dtype[Any], shape: tuple[int, int], device: Device
 ) -> KernelChoice:
     """Return the grid if all its blocks can run at once, else the loop."""
+    if not device.cooperative:
+        return KernelChoice("loop", 0, "grid needs cooperative launches, which this GPU refuses")
     layout = grid_for(kernel, dtype, shape, device)
     if layout is None:
         of = f"H = {shape[1]} and B = {shape[0]} in {dtype.name}"
@@ -297,8 +300,12 @@ def _device(number: int) -> Device:
     device: Any = cupy.cuda.Device(number)
     # CuPy asks the driver for every attribute that there is, which are not quite all of CUDA's.
     found = device.attributes
-    shared = found.get("MaxSharedMemoryPerBlockOptin")
-    return Device(found["MultiProcessorCount"], int(device.compute_capability), shared)
+    return Device(
+        found["MultiProcessorCount"],
+        int(device.compute_capability),
+        found.get("MaxSharedMemoryPerBlockOptin"),
+        cooperative=bool(found.get("CooperativeLaunch")),
+    )
 
 
 def _starts(batches: Sequence[int]) -> Array | None:

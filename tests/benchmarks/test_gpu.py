@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -400,6 +401,20 @@ def test_the_spin_compiles_for_a_gpu() -> None:
     if reason is not None:
         pytest.skip(reason)
     assert nvrtc.compile_cubin(timing.SPIN, ("spin",), "sm_90", compile.OPTIONS).size > 0
+
+
+def test_nothing_but_numpy_and_cupy_is_needed() -> None:
+    """On the machine with the GPU, where the tests' packages may be missing."""
+    missing = ("pytest", "hypothesis", "ml_dtypes", "numba", "torch", "cupy")
+    lines = (
+        f"import sys\nsys.modules |= dict.fromkeys({missing})\nimport gpu\nsys.exit(gpu.main([]))"
+    )
+    command = [sys.executable, "-c", lines]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(gpu.__file__).parent, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "gpu.py: nothing to run on: CuPy cannot be imported" in done.stdout
 
 
 def test_nothing_to_run_on(

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cupyrnn.device import cli
+from cupyrnn.device import cli, worker
+from cupyrnn.device.problems import Problem, draw
 from cupyrnn.kernels import persistent, timed
 from cupyrnn.kernels.timed import Kept, Timed
 from without_a_gpu.cupy_on_host import host
@@ -137,6 +139,31 @@ def test_a_kernel_that_ends_the_process(run: Any, capsys: pytest.CaptureFixture[
     assert [*kept.refused["lstm_forward float32"]] == ["rows"]
     assert [*kept.refused["lstm_backward float32"]] == ["loop"]
     assert kept.fastest["lstm_forward float32"] == [(9, 3, "loop")]
+
+
+@pytest.mark.cuda_on_cpu
+def test_what_is_no_number_or_comes_out_otherwise_again_is_wrong(
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second as where blocks do not wait for each other: rarely, and then by little."""
+    found = worker.Calls("float32", *draw(Problem("lstm", "float32", 3, 2, 5, True)))
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+    for direction in worker.DIRECTIONS:
+        assert found.wrong(direction) == ""
+    right, calls = found.run, [0]
+
+    def other(direction: str) -> Any:
+        calls[0] += 1
+        results = right(direction)
+        results["h"][0, 0, 0] *= 1 + 1e-6 * calls[0]
+        return results
+
+    monkeypatch.setattr(found, "run", other)
+    assert found.wrong("forward") == "h has other bits when it is computed again"
+    calls[0] = 10**9
+    assert found.wrong("forward").startswith("h is off by ")
+    calls[0] = np.nan  # type: ignore[call-overload]
+    assert found.wrong("forward").startswith("h is off by nan of ")
 
 
 def test_every_size_in_between_is_near_one_that_is_timed() -> None:

@@ -11,11 +11,13 @@ import itertools
 import random
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from checks import assert_close
 from problems import nets
 from problems.nets import BI, Case
 
@@ -411,6 +413,20 @@ def test_a_planted_error_among_blocks_is_caught(
     assert is_caught(cupy_on_cpu, monkeypatch, "grid", cell, replaced, tool) == (tool in tools)
 
 
+def test_the_page_has_the_same_table() -> None:
+    """Of the errors among blocks, and of what catches each; by one tool at least."""
+    lines = [
+        "| planted error | orders | interpreter of PTX | thread sanitizer |",
+        "|---|---|---|---|",
+    ]
+    for name, (_, _, tools) in IN_GRID.items():
+        marks = ["yes" if tool in tools else "–" for tool in (ORDERS, INTERPRETER, SANITIZER)]
+        assert "yes" in marks
+        lines.append(f"| {name} | {' | '.join(marks)} |")
+    page = Path(__file__).parents[2] / "docs" / "how" / "proof.md"
+    assert "\n".join(lines) in page.read_text(encoding="utf-8")
+
+
 def is_caught(cupy: Any, monkeypatch: Any, way: str, cell: str, replaced: Any, tool: str) -> bool:
     """Return whether a tool finds something where a part of the source is replaced."""
     needs_tool(tool)
@@ -457,6 +473,25 @@ def test_nothing_is_caught_where_nothing_is_wrong(
     assert all(all(found) for found in taken.values())
 
 
+@pytest.mark.parametrize(
+    ("dtype", "cell", "B", "H"),
+    [("float32", "lstm", 2, 512), ("float16", "lstm", 3, 256), ("float64", "gru", 1, 512)],
+)
+@pytest.mark.slow
+@pytest.mark.cuda_on_cpu
+def test_the_grid_at_full_size(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str, cell: str, B: int, H: int
+) -> None:
+    """On an H100's 132 multiprocessors."""
+    found = taken_by(monkeypatch, "grid")
+    has_device(monkeypatch, 132)
+    function, (sequences, weights) = calls(2, B, H, dtype)[cell]
+    call = function, (sequences, [w / np.asarray(H**0.5, w.dtype) for w in weights])
+    for a, e in zip(on(cupy_on_cpu, call), function(*call[1]), strict=True):
+        assert_close(a, e, dtype, cell)
+    assert all(all(taken) for taken in found.values())
+
+
 @pytest.mark.parametrize("way", ["grid"])
 @pytest.mark.cuda_on_cpu
 def test_a_grid_that_could_not_end_does_not_start(
@@ -491,6 +526,25 @@ def test_a_grid_that_could_not_end_does_not_start(
     has_device(monkeypatch, blocks - 1)
     on(cupy_on_cpu, call)
     assert not started
+
+
+@pytest.mark.parametrize("way", ["grid"])
+@pytest.mark.cuda_on_cpu
+def test_nor_does_one_where_blocks_may_not_wait_for_each_other(
+    cupy_on_cpu: Any, taken: dict[str, list[bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU that is lent out in parts."""
+    call = calls(4, 3, 17)["lstm"]
+    for may in (1, 0):
+        attributes = {"MultiProcessorCount": 132, "CooperativeLaunch": may}
+        monkeypatch.setattr(cupy_on_cpu.cuda.Device, "attributes", attributes)
+        persistent._device.cache_clear()
+        on(cupy_on_cpu, call)
+        assert [found[-1] for found in taken.values()] == [bool(may)] * 2
+    sizes = {"batch_size": 3, "num_units": 17, "num_steps": 4}
+    reason = cupyrnn.recurrence_kernels("lstm", **sizes).forward.reason
+    assert reason == "grid needs cooperative launches, which this GPU refuses"
+    persistent._device.cache_clear()
 
 
 def has(processors: int) -> persistent.Device:

@@ -36,7 +36,7 @@ class Device:
 
     entered: list[int] = []  # noqa: RUF012 - one stack for the process, as in CUDA
 
-    attributes = {"MultiProcessorCount": 4}  # noqa: RUF012 - CUDA's
+    attributes = {"MultiProcessorCount": 4, "CooperativeLaunch": 1}  # noqa: RUF012 - CUDA's
     compute_capability = "90"
 
     def __init__(self, id: int = 0) -> None:

@@ -7,11 +7,13 @@ op over whole sequences and its gradient.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cupyrnn.kernels import grid
 from without_a_gpu.cupy_on_host.calls import calls, calls_made, rnn_calls
 
 pytestmark = pytest.mark.gpu
@@ -24,9 +26,15 @@ OPS = (
 STEPS = (2, 3, 40)
 
 
-@pytest.fixture(autouse=True)
-def rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUPYRNN_PERSISTENT", "rows")
+@pytest.fixture(autouse=True, params=["rows", "grid"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A grid of small blocks, so that a small matrix has three."""
+    monkeypatch.setenv("CUPYRNN_PERSISTENT", request.param)
+    monkeypatch.setattr(grid, "WARPS", 2)
+    monkeypatch.setattr(grid, "UNITS", (2,))
+    grid.layout_of.cache_clear()
+    yield request.param
+    grid.layout_of.cache_clear()
 
 
 def events(host: Any, call: Any) -> Any:
@@ -68,6 +76,24 @@ def test_the_host_does_nothing_for_a_step(cupy: Any, name: str) -> None:
         call()
         made.append(calls_made(call))
     assert made[0] == made[1] == made[2]
+
+
+@pytest.mark.parametrize("way", ["grid"], indirect=True)
+@pytest.mark.parametrize("name", OPS)
+def test_what_blocks_exchange_is_zeroed_on_the_stream_of_the_launch(
+    host: Any, cupy: Any, name: str
+) -> None:
+    """Numbers and counters of its own, right before the launch, and nothing on another stream."""
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        call = calls(cupy, (4, 3, 4, 9))[name]
+        call()
+        with host.log() as events:
+            call()
+    launched = [n for n, event in enumerate(events) if event.detail == 9 and "grid" in event.name]
+    (at,) = launched  # three blocks for each of three sequences
+    zeroed = [event for event in events[:at] if event.kind == "memsets"][-2:]
+    assert zeroed[1].detail == 3 * 32 * 4
+    assert {event.stream for event in (*zeroed, events[at])} == {stream.ptr}
 
 
 def test_the_loop_is_seen_to_cost_more(
