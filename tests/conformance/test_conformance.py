@@ -64,6 +64,16 @@ def test_there_are_enough_of_everything() -> None:
     }  # fmt: skip
 
 
+def test_directions_with_other_activations_are_called_so() -> None:
+    for plan in PLANS:
+        given = plan.attributes.get("activations", [])
+        called = "directions with other activations" in cases.features(plan)
+        if plan.D == 1 or not given:
+            assert not called, plan
+        elif given[: len(given) // 2] != given[len(given) // 2 :]:
+            assert called, plan
+
+
 def test_the_truth_by_another_reading(some: list[cases.Case]) -> None:
     """Both were written from the text alone, one over arrays, one number by number."""
     for case in some:
@@ -369,6 +379,25 @@ def test_causes() -> None:
     ]  # fmt: skip
     assert [o.name for o in rest] == ["case_1", "case_6"]
     assert report.smallest(outcomes).name == "case_0"
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_features_that_are_wrong_together_only(count: int) -> None:
+    wrong = ("a", "b", "c")[:count]
+    outcomes = [
+        outcome(n, report.RIGHT, *wrong[:n], *wrong[n + 1 :], f"beside {n}") for n in range(count)
+    ]
+    outcomes += [outcome(n, report.WRONG, *wrong, f"beside {n % count}") for n in range(3, 6)]
+    found, rest = report.causes(outcomes)
+    assert [(c.features, len(c.outcomes)) for c in found] == [(wrong, 3)]
+    assert rest == []
+
+
+@pytest.mark.parametrize("dtype", sorted(cases.ROUNDING))
+def test_the_unit_of_what_is_allowed(dtype: str) -> None:
+    """Half the distance from 1 to the next number."""
+    ml_dtypes = needs.module("ml_dtypes")
+    assert cases.ROUNDING[dtype] == ml_dtypes.finfo(needs.dtype(dtype)).eps / 2
 
 
 def test_no_feature_explains_what_is_wrong_in_every_case() -> None:
