@@ -123,6 +123,23 @@ def all_cases() -> list[Case]:
     ]
 
 
+# Layers that no commit is to make slower: of one row and of many, short, long and wide.
+LAYER_SHAPES: list[tuple[int, ...]] = [
+    (20, 1, 32, 32),
+    (100, 1, 128, 128),
+    (50, 16, 128, 128),
+    (1000, 8, 64, 64),
+    (100, 32, 256, 256),
+]
+
+
+def layer_cases() -> list[Case]:
+    """Return the layers of every cell at these shapes."""
+    ops = [f"{CUDNN}{mode}" for mode in GATES if mode != "rnn_relu"]
+    ops += ["BlockLSTM", "block_gru"]
+    return [Case(op, "float32", shape) for op in ops for shape in LAYER_SHAPES]
+
+
 def smallest(case: Case) -> bool:
     """Return whether no case of this op, dtype and variant is smaller."""
     return case.variant in (LENGTHS, PROJECTION, LAYERS) or case.shape in (SEQUENCES[0], STEPS[0])

@@ -258,7 +258,8 @@ class Run:
 
     def run(self) -> int:
         begin, failed = time.perf_counter(), False
-        rooms = [NUMPY] + [NUMBA] * (importlib.util.find_spec("numba") is not None)
+        rooms = [NUMPY] * (not self.args.layers)
+        rooms += [NUMBA] * (importlib.util.find_spec("numba") is not None)
         for threads in self.args.threads:
             for room in rooms:
                 for _ in range(self.limits.starts):

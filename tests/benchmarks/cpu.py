@@ -6,6 +6,7 @@ Every op on a CPU beside TensorFlow or PyTorch and beside its bare matmuls, in o
     python tests/benchmarks/cpu.py --only 'BlockLSTM float32' --threads 1
     python tests/benchmarks/cpu.py --quick --out cpu.md  # the small shapes, a minute or two
     python tests/benchmarks/cpu.py --against ../before   # this checkout's times over another's
+    python tests/benchmarks/cpu.py --against ../before --layers --threads 1 2  # compiled layers'
 
 needs the `oracle` extra for the peers, and Linux to bind threads to processors and for the memory
 of processes; what is missing is left out. Exit code: 0 if everything ran, 1 if a process failed.
@@ -412,6 +413,8 @@ def start(task: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen
 
 def selected(args: argparse.Namespace) -> list[Case]:
     """Return the cases that the arguments ask for."""
+    if args.layers:
+        return [case for case in cases.layer_cases() if re.search(args.only, str(case))]
     return [
         case
         for case in cases.all_cases()
@@ -516,6 +519,9 @@ def main(argv: list[str] | None = None) -> int:
         type=Path,
         metavar="CHECKOUT",
         help="compare with another checkout of cupyrnn instead; threads: 1 unless given",
+    )
+    parser.add_argument(
+        "--layers", action="store_true", help="with --against: the compiled layers of every cell"
     )
     parser.add_argument(
         "--starts", type=int, metavar="N", help="with --against: processes of each; default 7"
