@@ -186,7 +186,7 @@ def compute(
         Returns the block and the relocations of a plan.
     """
     dtype = spec.dtype
-    loop = compiled(spec.loops[shapes.backward], dtype.char).address
+    loop = compiled(spec.loops[1 + shapes.backward], dtype.char).address
     most = threads.most()
     while True:
         plan = plan_of(spec, shapes, most)

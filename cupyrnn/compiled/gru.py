@@ -10,12 +10,10 @@ import numpy as np
 
 from . import single
 from .call import c_ordered, line_of
-from .formulas import Formulas, Vectors, routines
-from .frame import all_steps, all_steps_back
-from .plan import Layout, Loops, Spec
+from .formulas import Formulas, Vectors
+from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .single import one_step
-from .ways import ways
+from .ways import loops_of, ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -50,29 +48,7 @@ FORMULAS = Formulas(
     numbers=("slope", "offset"), variants=2, adds_to_dh=True,
     forward=(_gates, _state), backward=(_deltas_to_r, _deltas_to_c),
 )  # fmt: skip
-_LAYER, _STEP = routines(FORMULAS, __name__), routines(FORMULAS, __name__, packed=False)
-_FORWARD, _BACKWARD, _TERMS = _LAYER
-_STEP_FORWARD, _STEP_BACKWARD, _STEP_TERMS = _STEP
-
-
-def gru_forward(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a layer."""
-    all_steps(_FORWARD, tid, n, one, address)
-
-
-def gru_backward(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a layer, backwards."""
-    all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
-
-
-def gru_step(tid: int, n: int, one: Any, address: int) -> None:
-    """One step."""
-    one_step(_STEP_FORWARD, _STEP_TERMS, tid, n, one, address)
-
-
-def gru_step_back(tid: int, n: int, one: Any, address: int) -> None:
-    """One step, backwards."""
-    one_step(_STEP_BACKWARD, _STEP_TERMS, tid, n, one, address)
+_LOOPS = loops_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,7 +57,7 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
         [[0, H], [0]], [[0, H], [0]], [0, 1], [(1, 0), (1, H), (2, 0)],
         [[(0, 0, 0), (0, 1, H)], [(1, 0, 0)]],
     )  # fmt: skip
-    return Spec(FORMULAS, _LOOPS, layout, H, dtype, int(hard))
+    return Spec(_LOOPS, layout, H, dtype, int(hard))
 
 
 def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -91,7 +67,6 @@ def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]
     return _spec(cell.gate is not None, H, dtype), [numbers, *biases]
 
 
-_LOOPS = Loops(gru_forward, gru_backward, gru_step, gru_step_back)
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
     _LOOPS, _spec_of
 )

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .call import c_ordered, line_of
-from .formulas import Formulas, Vectors, routines
-from .frame import APART, all_steps, all_steps_back
-from .plan import Layout, Loops, Spec
+from .formulas import Formulas, Vectors
+from .frame import APART
+from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .single import one_step
-from .ways import ways
+from .ways import loops_of, ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -43,29 +42,7 @@ FORMULAS = Formulas(
     vectors=("b_r", "b_u", "b_c", "b_hc"), numbers=("slope", "offset"), variants=2,
     forward=(_state,), backward=(_deltas,), adds_to_dh=True,
 )  # fmt: skip
-_LAYER, _STEP = routines(FORMULAS, __name__), routines(FORMULAS, __name__, packed=False)
-_FORWARD, _BACKWARD, _TERMS = _LAYER
-_STEP_FORWARD, _STEP_BACKWARD, _STEP_TERMS = _STEP
-
-
-def gru_reset_after_forward(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a layer."""
-    all_steps(_FORWARD, tid, n, one, address)
-
-
-def gru_reset_after_backward(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a layer, backwards."""
-    all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
-
-
-def gru_reset_after_step(tid: int, n: int, one: Any, address: int) -> None:
-    """One step."""
-    one_step(_STEP_FORWARD, _STEP_TERMS, tid, n, one, address)
-
-
-def gru_reset_after_step_back(tid: int, n: int, one: Any, address: int) -> None:
-    """One step, backwards."""
-    one_step(_STEP_BACKWARD, _STEP_TERMS, tid, n, one, address)
+_LOOPS = loops_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
@@ -75,7 +52,7 @@ def _spec(hard: bool, hc_last: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     if hc_last:  # which has deltas for each matrix
         sums = [[(k, n, c) for n, c in enumerate(of)] for k, of in enumerate((starts, of_h))]
     layout = Layout([starts], [of_h], [APART], [*((1, start) for start in starts), (2, 0)], sums)
-    return Spec(FORMULAS, _LOOPS, layout, H, dtype, int(hard))
+    return Spec(_LOOPS, layout, H, dtype, int(hard))
 
 
 def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -84,12 +61,6 @@ def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, l
     return _spec(cell.gate is not None, cell.hc_last, H, dtype), arrays
 
 
-_LOOPS = Loops(
-    gru_reset_after_forward,
-    gru_reset_after_backward,
-    gru_reset_after_step,
-    gru_reset_after_step_back,
-)
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
     _LOOPS, _spec_of
 )

@@ -10,12 +10,11 @@ import numpy as np
 
 from . import single
 from .call import c_ordered
-from .formulas import Formulas, Vectors, routines
-from .frame import MAKES_H, all_steps, all_steps_back
-from .plan import Layout, Loops, Spec
+from .formulas import Formulas, Vectors
+from .frame import MAKES_H
+from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .single import one_step
-from .ways import ways
+from .ways import loops_of, ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -72,29 +71,7 @@ FORMULAS = Formulas(
     numbers=("cell_clip", "through_clip", "slope", "offset", "forget_bias"), variants=4, c="cs",
     forward=(_gates, _projected), backward=(_deltas, _operand), terms=_terms,
 )  # fmt: skip
-_LAYER, _STEP = routines(FORMULAS, __name__), routines(FORMULAS, __name__, packed=False)
-_FORWARD, _BACKWARD, _TERMS = _LAYER
-_STEP_FORWARD, _STEP_BACKWARD, _STEP_TERMS = _STEP
-
-
-def lstm_forward(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a layer."""
-    all_steps(_FORWARD, tid, n, one, address)
-
-
-def lstm_backward(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a layer, backwards."""
-    all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
-
-
-def lstm_step(tid: int, n: int, one: Any, address: int) -> None:
-    """One step."""
-    one_step(_STEP_FORWARD, _STEP_TERMS, tid, n, one, address)
-
-
-def lstm_step_back(tid: int, n: int, one: Any, address: int) -> None:
-    """One step, backwards."""
-    one_step(_STEP_BACKWARD, _STEP_TERMS, tid, n, one, address)
+_LOOPS = loops_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
@@ -115,7 +92,7 @@ def _spec(columns: tuple[int, ...], variant: int, H: int, dtype: np.dtype[Any]) 
         [*((1, start) for start in starts), (2, 0), (3, 0), (4, 0)],
         [[(0, gate, start) for gate, start in enumerate(starts)]],
     )  # fmt: skip
-    return Spec(FORMULAS, _LOOPS, layout, H, dtype, variant)
+    return Spec(_LOOPS, layout, H, dtype, variant)
 
 
 def _described(
@@ -134,7 +111,6 @@ def _spec_of(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array
     return _described(cell.b, cell.columns, cell.peephole, numbers, cell.gate is not None, H)
 
 
-_LOOPS = Loops(lstm_forward, lstm_backward, lstm_step, lstm_step_back)
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
     _LOOPS, _spec_of
 )

@@ -121,8 +121,9 @@ class Layout(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """What is compiled of a cell, each loop(tid, n, one, address)."""
+    """What is compiled of a cell's formulas, each loop(tid, n, one, address)."""
 
+    formulas: Formulas
     forward_layer: Callable[..., None]
     backward_layer: Callable[..., None]
     forward_step: Callable[..., None]
@@ -133,10 +134,9 @@ class Spec:
     """What the frame has to know of a cell. Two are never alike: a cell's has to be kept."""
 
     def __init__(
-        self, formulas: Formulas, loops: Loops, layout: Layout, H: int, dtype: np.dtype[Any],
-        variant: int = 0,
-    ) -> None:  # fmt: skip
-        self.formulas, self.loops, self.layout = formulas, loops, layout
+        self, loops: Loops, layout: Layout, H: int, dtype: np.dtype[Any], variant: int = 0
+    ) -> None:
+        self.formulas, self.loops, self.layout = loops.formulas, loops, layout
         self.H, self.dtype, self.variant = H, dtype, variant
         # Whether a second recurrent matrix makes h: its deltas are dh.
         self.projects = MAKES_H in layout.adds_to

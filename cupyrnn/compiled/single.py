@@ -292,7 +292,7 @@ def _laid_out(spec: Spec, *given: Any) -> _LaidOut:
     if not back:
         work = sum(sizes.B * p.K * p.gates * p.H for p in layout.products)
     most = panels_of(spec.H, spec.dtype.itemsize) if work > _LEAST_WORK else 1
-    loop = compiled(spec.loops[2 + back], char)
+    loop = compiled(spec.loops[3 + back], char)
     return _LaidOut(*words_of(layout.words), layout.bytes, most, loop, char == "d")
 
 

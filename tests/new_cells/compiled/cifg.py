@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cupyrnn.compiled.formulas import Formulas, Vectors, routines
-from cupyrnn.compiled.frame import all_steps, all_steps_back
-from cupyrnn.compiled.plan import Layout, Loops, Spec
+from cupyrnn.compiled.formulas import Formulas, Vectors
+from cupyrnn.compiled.plan import Layout, Spec
 from cupyrnn.compiled.simd import Vector, sigmoid, tanh
-from cupyrnn.compiled.single import one_step
-from cupyrnn.compiled.ways import ways
+from cupyrnn.compiled.ways import loops_of, ways
 
 from ..cifg import CIFG
 
@@ -36,36 +34,14 @@ FORMULAS = Formulas(
     saved=("f", "g", "o", "c", "h"), z=("f", "g", "o"), vectors=(), c="c",
     forward=(_state,), backward=(_deltas,),
 )  # fmt: skip
-_LAYER, _STEP = routines(FORMULAS, __name__), routines(FORMULAS, __name__, packed=False)
-_FORWARD, _BACKWARD, _TERMS = _LAYER
-_STEP_FORWARD, _STEP_BACKWARD, _STEP_TERMS = _STEP
-
-
-def cifg_forward(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a layer."""
-    all_steps(_FORWARD, tid, n, one, address)
-
-
-def cifg_backward(tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a layer, backwards."""
-    all_steps_back(_BACKWARD, _TERMS, tid, n, one, address)
-
-
-def cifg_step(tid: int, n: int, one: Any, address: int) -> None:
-    """One step."""
-    one_step(_STEP_FORWARD, _STEP_TERMS, tid, n, one, address)
-
-
-def cifg_step_back(tid: int, n: int, one: Any, address: int) -> None:
-    """One step, backwards."""
-    one_step(_STEP_BACKWARD, _STEP_TERMS, tid, n, one, address)
+_LOOPS = loops_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
 def _spec(H: int, dtype: np.dtype[Any]) -> Spec:
     starts = [0, H, 2 * H]
     sums = [(0, gate, start) for gate, start in enumerate(starts)]
-    return Spec(FORMULAS, _LOOPS, Layout([starts], [starts], [0], [], [sums]), H, dtype, 0)
+    return Spec(_LOOPS, Layout([starts], [starts], [0], [], [sums]), H, dtype, 0)
 
 
 def _spec_of(cell: CIFG, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]:
@@ -73,7 +49,6 @@ def _spec_of(cell: CIFG, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]
     return _spec(H, dtype), [np.zeros(2, dtype)]
 
 
-_LOOPS = Loops(cifg_forward, cifg_backward, cifg_step, cifg_step_back)
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
     _LOOPS, _spec_of
 )
