@@ -158,8 +158,7 @@ def compiled_function(
         compiled.disable_compile()
     except Exception:  # nothing of it can be kept
         compiled = numba.njit(signature, **options)(function)
-    result: Callable[..., Any] = compiled
-    return result
+    return compiled
 
 
 def compiled_callback(function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> Any:

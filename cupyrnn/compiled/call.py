@@ -53,6 +53,8 @@ def line_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
 
 def _oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, tuple[bool, int]]:
     """Return a matrix, whether it is transposed in memory, and the bytes from row to row there."""
+    if w.dtype is dtype and (flags := w.flags).c_contiguous and flags.aligned:
+        return w, (False, w.strides[0])
     if w.dtype == dtype and w.flags.aligned:
         rows, columns = w.strides
         if (columns == w.itemsize or w.shape[1] == 1) and rows >= 0:
@@ -213,15 +215,5 @@ def orientations(
     matrices: Sequence[Array | None], dtype: np.dtype[Any]
 ) -> tuple[list[Array | None], tuple[tuple[bool, int] | None, ...]]:
     """Return matrices as the loops take them, and how they lie."""
-    found: list[Array | None] = []
-    layout: list[tuple[bool, int] | None] = []
-    for w in matrices:
-        lies = None
-        if w is not None:
-            if w.dtype is dtype and (flags := w.flags).c_contiguous and flags.aligned:
-                lies = False, w.strides[0]
-            else:
-                w, lies = _oriented(w, dtype)
-        found.append(w)
-        layout.append(lies)
-    return found, tuple(layout)
+    found = [(None, None) if w is None else _oriented(w, dtype) for w in matrices]
+    return [w for w, _ in found], tuple([lies for _, lies in found])

@@ -148,17 +148,10 @@ def routines(formulas: Formulas, module: str, *, packed: bool = True) -> Routine
         emit.__module__ = module
         return over_units(variants, emit, rows=rows)
 
-    forward, backward = formulas.forward, formulas.backward
-    return Routines(
-        named(
-            "forward",
-            len(forward) * formulas.variants,
-            _of_stages(formulas, forward, _FORWARD if packed else _STEP, packed),
-        ),
-        named(
-            "backward",
-            len(backward) * formulas.variants,
-            _of_stages(formulas, backward, _BACKWARD if packed else _STEP, packed),
-        ),
-        named("terms", 2, terms, rows=False),
-    )
+    def of_stages(kind: str, names: Sequence[str]) -> Any:
+        stages = getattr(formulas, kind)
+        emit = _of_stages(formulas, stages, names if packed else _STEP, packed)
+        return named(kind, len(stages) * formulas.variants, emit)
+
+    made = of_stages("forward", _FORWARD), of_stages("backward", _BACKWARD)
+    return Routines(*made, named("terms", 2, terms, rows=False))

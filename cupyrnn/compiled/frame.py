@@ -17,28 +17,19 @@ from typing import Any, NamedTuple
 
 from .addresses import Address
 from .meeting import meet
-from .products import (
-    multiply,
-    multiply_transposed,
-    pack,
-    unpack,
-    vectors_of,
-)
+from .products import multiply, multiply_transposed, pack, unpack, vectors_of
 from .simd import (
-    I64,
     SUMMED_ROWS,
     VECTOR_BYTES,
     VECTORS,
     Code,
     Word,
     add_columns,
-    alloca,
     copy,
     over_units,
     part,
     read_fields,
     read_word,
-    row_of_numbers,
     size_of,
 )
 
@@ -66,6 +57,7 @@ class Matrix(NamedTuple):
     dw_table: Address  # where it goes; 0 where it is not wanted
     dw_transposed: int
     sums: Address  # of the rows of z; 0 where they are not wanted
+    variant: int  # of a recurrent one's formula
 
 
 class Frame(NamedTuple):
@@ -90,17 +82,13 @@ class Frame(NamedTuple):
     dh: Address  # [S, dh_row bytes], the gradients that are carried
     dh_row: int
     dc: Address
-    given_h: Address
+    given_h: Address  # of each step, or zeros
     given_c: Address
-    given_row: int  # bytes from row to row of given_h and given_c; 0 for zeros
-    given_c_row: int
     before: Address  # h before each step of a part
     work: Address
     work_stride: int  # from the memory of one thread to that of the next
     work_row: int  # backwards, from row to row of what the second product leaves there
     zeros: Address  # as many as a row has
-    variant: int
-    variants: int  # of each formula
     totals: Address  # of the gradients of the cell's own vectors; 0 without
     terms: int  # how many these are
     writes_deltas: int  # in place of the gradients of the weights
@@ -112,29 +100,17 @@ class Frame(NamedTuple):
 
 def sum_of_gates(c: Code, _: int, u: Word, z: Word, gates: Word, to: Word) -> None:
     """The sum of all gates of one vector of units."""
-    total = alloca(c.builder, c.vector)
-    c.store_all(c.zero(), Word(c.builder, c.builder.ptrtoint(total, I64)))
-    with c.loop(c.word(0), gates) as g:
-        place = Word(c.builder, c.builder.ptrtoint(total, I64))
-        c.store_all(c.load_all(place) + c.load(z + (u * gates + g) * VECTOR_BYTES), place)
-    c.store(c.load_all(Word(c.builder, c.builder.ptrtoint(total, I64))), to + u * VECTOR_BYTES)
-
-
-def sum_of_rows(c: Code, _: int, u: Word, a: Word, to: Word) -> None:
-    """Add a vector to another one."""
-    offset = u * VECTOR_BYTES
-    c.store(c.load(to + offset) + c.load(a + offset), to + offset)
+    sums = c.sum(c.word(0), gates, z + u * gates * VECTOR_BYTES, VECTOR_BYTES)
+    c.store(sums, to + u * VECTOR_BYTES)
 
 
 def sum_of_two(c: Code, _: int, u: Word, a: Word, b: Word, to: Word) -> None:
-    """A vector of a + b, with zeros after the last number."""
+    """A vector of a + b."""
     offset = u * VECTOR_BYTES
-    c.store_all(c.load(a + offset) + c.load(b + offset), to + offset)
+    c.store(c.load(a + offset) + c.load(b + offset), to + offset)
 
 
-_sum_of_gates, add_row, _sum_of_two = (
-    over_units(1, emit) for emit in (sum_of_gates, sum_of_rows, sum_of_two)
-)
+_sum_of_gates, add_rows = (over_units(1, emit) for emit in (sum_of_gates, sum_of_two))
 read_frame, read_matrix = read_fields(Frame), read_fields(Matrix)
 FRAME_BYTES, MATRIX_BYTES = 8 * len(Frame._fields), 8 * len(Matrix._fields)
 
@@ -237,8 +213,8 @@ def input_products(tid: int, one: Any, f: Frame, address: int, t0: int, t1: int)
                     for j in range(u0 * m.gates, u1 * m.gates):
                         u = j // m.gates * VECTOR_BYTES
                         source = a + r * f.I * size + u
-                        count = min(VECTOR_BYTES, f.H * size - u) // size
-                        row_of_numbers(one, (source, count, c + r * m.rs_z + j * VECTOR_BYTES))
+                        count = min(VECTOR_BYTES, f.H * size - u)
+                        copy(c + r * m.rs_z + j * VECTOR_BYTES, source, count)
 
 
 @part
@@ -343,7 +319,7 @@ def all_steps(formulas: Any, tid: int, n: int, one: Any, address: int) -> None:
                 if m.adds_to == MAKES_H:
                     break
                 formulas(one, (
-                    rows, u0, u1, f.H, f.variant + k * f.variants,
+                    rows, u0, u1, f.H, m.variant,
                     f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row, to,
                     0, of_x.rs_z, last.rs_z, h_row, row, row, to_row,
                 ))  # fmt: skip
@@ -355,9 +331,9 @@ def all_steps(formulas: Any, tid: int, n: int, one: Any, address: int) -> None:
                 done = r0 + max(0, finished(f, t, r0))
                 ended = min(r1, read_word(f.starts + 8 * t + 8) - first) - done
                 if ended > 0:
-                    copy(one, (ended * f.P, h_prev + done * h_row, f.first_h + done * h_row))
+                    copy(f.first_h + done * h_row, h_prev + done * h_row, ended * h_row)
                     if f.first_c:
-                        copy(one, (ended * f.H, c_prev + done * row, f.first_c + done * row))
+                        copy(f.first_c + done * row, c_prev + done * row, ended * row)
         t0 = t1
 
 
@@ -383,7 +359,7 @@ def sum_terms(
             if summed == SUMMED_ROWS or (t == t1 - 1 and r == end - first - 1):
                 for k in range(f.terms):
                     to = f.totals + k * row
-                    add_row(one, (u0, u1, f.H, 0, sums + k * row, to))
+                    add_rows(one, (u0, u1, f.H, 0, sums + k * row, to, to))
                 summed = 0
 
 
@@ -411,26 +387,28 @@ def all_steps_back(formulas: Any, terms: Any, tid: int, n: int, one: Any, addres
                 before = read_word(f.starts + 8 * t - 8)
                 h_prev, c_prev = f.h + before * h_row, f.c + before * row
             if rows > 0 and (tid == 0 or not f.by_units):
-                copy(one, (rows * f.P, h_prev + r0 * h_row, f.before + in_part * h_row))
-            dh, given, given_row = f.dh + r0 * f.dh_row, f.given_h + at * f.given_row, f.given_row
+                copy(f.before + in_part * h_row, h_prev + r0 * h_row, rows * h_row)
+            given_row = 0 if f.given_h == f.zeros else h_row
+            given_c_row = 0 if f.given_c == f.zeros else row
+            dh, given = f.dh + r0 * f.dh_row, f.given_h + at * given_row
             through, through_row = dh, f.dh_row
             z, zh = of_x.z + in_part * of_x.rs_z, last.z + in_part * last.rs_z
             for k in range(f.stages - 1, -1, -1):
                 m = matrix(address, f.inputs + k)
                 if m.adds_to == MAKES_H:  # what is given is of P numbers, and passes w_p
                     for r in range(rows):
-                        _sum_of_two(one, (
+                        add_rows(one, (
                             0, m.panels * VECTORS, f.P, 0, dh + r * f.dh_row,
                             given + r * given_row, zh + r * last.rs_z,
                         ))  # fmt: skip
                     given, given_row = f.zeros, 0
                 formulas(one, (
-                    rows, u0, u1, f.H, f.variant + k * f.variants,
+                    rows, u0, u1, f.H, m.variant,
                     f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row,
                     last.a + in_part * row, dh, through, f.dc + r0 * row, given,
-                    f.given_c + at * f.given_c_row,
+                    f.given_c + at * given_c_row,
                     0, of_x.rs_z, last.rs_z, h_row, row, row, row, f.dh_row, through_row, row,
-                    given_row, f.given_c_row,
+                    given_row, given_c_row,
                 ))  # fmt: skip
                 if f.by_units:
                     turn = meet(f.meeting, n, turn)

@@ -9,40 +9,25 @@ from typing import Any
 
 from numba.core import types
 
-from .simd import I64, POINTER, intrinsic, part
+from .simd import I64, on_word, part
 
 
-@intrinsic
-def add_and_get(typingctx: Any, address: Any, value: Any) -> Any:
+@on_word
+def add_and_get(builder: Any, place: Any, value: Any) -> Any:
     """Add to the integer at an address at once; return what it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], POINTER)
-        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
-
-    return types.int64(types.int64, types.int64), generate
+    return builder.atomic_rmw("add", place, value, "acq_rel")
 
 
-@intrinsic
-def exchange(typingctx: Any, address: Any, value: Any) -> Any:
+@on_word
+def exchange(builder: Any, place: Any, value: Any) -> Any:
     """Write an integer to an address; return at once what it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], POINTER)
-        return builder.atomic_rmw("xchg", pointer, args[1], "acq_rel")
-
-    return types.int64(types.int64, types.int64), generate
+    return builder.atomic_rmw("xchg", place, value, "acq_rel")
 
 
-@intrinsic
-def look_at(typingctx: Any, address: Any) -> Any:
+@on_word
+def look_at(builder: Any, place: Any) -> Any:
     """Return the integer at an address, which another thread may change."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], POINTER)
-        return builder.load_atomic(pointer, "acquire", 8, typ=I64)
-
-    return types.int64(types.int64), generate
+    return builder.load_atomic(place, "acquire", 8, typ=I64)
 
 
 # How often a thread looks before it gives way, how often it gives way before it sleeps, 0.1 ms in

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from .addresses import address_of
+from .addresses import At, address_of, words_of
 from .call import Back, compute
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ class PlacedCall:
         self._spec, self._shapes = call.spec, call.shapes
         self._constants: list[Array] = []
         self._places = [None if a is None else self._place(a, others) for a in call.arrays]
-        self._words: dict[int, tuple[Plan, Array, Array]] = {}
+        self._words: dict[int, tuple[Plan, tuple[Array, Array]]] = {}
 
     def _place(self, a: Array, others: Sequence[Array]) -> tuple[int | None, int]:
         """Return of which of the others an array is a part, and where; or its address."""
@@ -56,24 +54,21 @@ class PlacedCall:
 
     def _bound(self, plan: Plan) -> tuple[Array, Array]:
         """Return the block and the relocations of a plan by the others."""
-        found = self._words.get(id(plan))
-        if found is None:
-            block, relocations = plan.block.copy(), []
-            for word, array in plan.relocations.tolist():
-                if array < _OWN:
-                    relocations.append((word, array))
-                    continue
-                place = self._places[array - _OWN]
-                assert place is not None
-                other, offset = place
-                block[word] += offset
-                if other is not None:
-                    relocations.append((word, _OWN + other))
+        if id(plan) not in self._words:
             if len(self._words) > 1:  # there are as many plans as numbers of threads
                 self._words.clear()
-            found = plan, block, np.array(relocations, np.int64)
-            self._words[id(plan)] = found
-        return found[1:]
+            words = [self._of_others(word) for word in plan.words]
+            self._words[id(plan)] = plan, words_of(words)
+        return self._words[id(plan)][1]
+
+    def _of_others(self, word: int | At) -> int | At:
+        """Return a word as one of memory, block and the others."""
+        if not isinstance(word, At) or word.array < _OWN:
+            return word
+        place = self._places[word.array - _OWN]
+        assert place is not None
+        other, offset = place
+        return offset + word.offset if other is None else At(_OWN + other, offset + word.offset)
 
     def __call__(self, others: Sequence[Array], dh: Any = None) -> list[Array]:
         """Do what `compute` does, of the others."""

@@ -141,6 +141,10 @@ class Spec:
         # Whether a second recurrent matrix makes h: its deltas are dh.
         self.projects = MAKES_H in layout.adds_to
 
+    def variant_of(self, stage: int) -> int:
+        """Return which code of a row is the formula of a recurrent matrix."""
+        return self.variant + stage * self.formulas.variants
+
     def columns(self, shapes: Any) -> list[Columns]:
         """Return the columns of the matrices of a call."""
         (inputs, recurrent, adds_to, *_), size = self.layout, self.dtype.itemsize
@@ -200,9 +204,9 @@ class Plan:
         self._share = self._shared(most)
         self.threads = self._share.threads
         self._take_memory()
-        self._words: list[int | At] = []
+        self.words: list[int | At] = []
         self._write_words()
-        self.block, self.relocations = words_of(self._words)
+        self.block, self.relocations = words_of(self.words)
 
     def _shared(self, most: int) -> Share:
         """Return what each thread computes, and settle how many rows a part has."""
@@ -280,8 +284,8 @@ class Plan:
 
     def _put(self, values: Sequence[int | At]) -> At:
         """Put words behind all others; return where they are."""
-        self._words.extend(values)
-        return At(_BLOCK, 8 * (len(self._words) - len(values)))
+        self.words.extend(values)
+        return At(_BLOCK, 8 * (len(self.words) - len(values)))
 
     def _gates(
         self, array: int, oriented: tuple[bool, int] | None, c: Columns
@@ -299,9 +303,9 @@ class Plan:
         """Make the words of the block, or say of which array's address each is."""
         # Frame and matrices stand first: what they refer to comes after them.
         count = len(Frame._fields) + len(self._columns) * len(Matrix._fields)
-        self._words += [0] * count
+        self.words += [0] * count
         matrices = [word for k in range(len(self._columns)) for word in self._matrix(k)]
-        self._words[:count] = [*self._frame(), *matrices]
+        self.words[:count] = [*self._frame(), *matrices]
 
     def _matrix(self, k: int) -> Matrix:
         shapes, c, P = self._shapes, self._columns[k], self._shapes.P
@@ -323,11 +327,12 @@ class Plan:
             self._part * c.row, c.row, c.adds_to, a, rs_a, At(_MEMORY, self._dw[k]), dw_table,
             dw_transposed,
             At(_MEMORY, self._sums[k]) if shapes.backward and k in summed else 0,
+            self._spec.variant_of(k - of_x),
         ])  # fmt: skip
 
     def _frame(self) -> Frame:
         spec, shapes, here = self._spec, self._shapes, functools.partial(At, _MEMORY)
-        size, saved, formulas = spec.dtype.itemsize, shapes.saved, spec.formulas
+        saved, formulas = shapes.saved, spec.formulas
         has_c, has_h_grad, has_c_grad, has_totals = shapes.given
         table = [At(word.array + _SAVED, word.offset) for word in spec.table(saved)]
         c = formulas.saved.index(formulas.c) if formulas.c else 0
@@ -353,15 +358,11 @@ class Plan:
             dc=At(_DC) if shapes.backward and has_c else 0,
             given_h=At(_GIVEN_H) if has_h_grad else here(self._zeros),
             given_c=At(_GIVEN_C) if has_c_grad else here(self._zeros),
-            given_row=shapes.P * size if has_h_grad else 0,
-            given_c_row=spec.H * size if has_c_grad else 0,
             before=here(self._before),
             work=here(self._work),
             work_stride=self._work_bytes,
             work_row=self._work_row,
             zeros=here(self._zeros),
-            variant=spec.variant,
-            variants=formulas.variants,
             totals=At(_TOTALS) if has_totals else 0,
             terms=shapes.terms,
             writes_deltas=shapes.writes_deltas,

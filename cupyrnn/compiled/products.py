@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils
 
 from .simd import (
-    I32,
     ROWS,
     VECTOR_BYTES,
     VECTORS,
@@ -29,10 +29,10 @@ from .simd import (
     Word,
     alloca,
     block,
+    copy,
     part,
     read_word,
     routine,
-    row_of_numbers,
     size_of,
     tile,
 )
@@ -122,6 +122,26 @@ def unpack(
 
 
 @part
+def column_of_tiles(
+    one: Any, M: int, a: int, rs_a: int, packed: int, b: int, rs_b: int, K: int,
+    c: int, rs_c: int, columns: int, add: int,
+) -> None:  # fmt: skip
+    """
+    C[M, ·] (+)= A[M, K] @ B[K, 4 vectors], in tiles of nearly the same height.
+
+    A may be `packed`: the columns of each tile one after the other, `rs_a` then being K numbers.
+    """
+    size, i = size_of(one), 0
+    for n in range((M + ROWS - 1) // ROWS, 0, -1):
+        m = (M - i + n - 1) // n
+        rs, cs = (size, m * size) if packed else (rs_a, size)
+        tile(one, (
+            m, a + i * rs_a, rs, cs, b, rs_b, VECTOR_BYTES, K, c + i * rs_c, rs_c, columns, add,
+        ))  # fmt: skip
+        i += m
+
+
+@part
 def multiply(
     one: Any, M: int, a: int, rs_a: int, K: int, b: int, first: int, last: int,
     c: int, rs_c: int, columns: int, add: int,
@@ -130,21 +150,16 @@ def multiply(
     size = size_of(one)
     width = PANEL_BYTES // size
     for row in range(0, M, _HEIGHT):
-        end = min(M, row + _HEIGHT)
-        tiles = (end - row + ROWS - 1) // ROWS
+        rows = min(M - row, _HEIGHT)
         for k in range(0, max(K, 1), _DEPTH):
             depth = min(_DEPTH, K - k)
             more = add if k == 0 else 1
             for p in range(first, last):
-                i = row
-                for n in range(tiles, 0, -1):  # of nearly the same height
-                    m = (end - i + n - 1) // n
-                    tile(one, (
-                        m, a + i * rs_a + k * size, rs_a, size,
-                        b + (p * K + k) * PANEL_BYTES, PANEL_BYTES, VECTOR_BYTES, depth,
-                        c + i * rs_c + p * PANEL_BYTES, rs_c, columns - p * width, more,
-                    ))  # fmt: skip
-                    i += m
+                column_of_tiles(
+                    one, rows, a + row * rs_a + k * size, rs_a, 0, b + (p * K + k) * PANEL_BYTES,
+                    PANEL_BYTES, depth, c + row * rs_c + p * PANEL_BYTES, rs_c,
+                    columns - p * width, more,
+                )  # fmt: skip
 
 
 @part
@@ -156,7 +171,6 @@ def multiply_transposed(
     C[M, ·] (+)= A[K, M].T @ B[K, ·], the panels first..last-1 of B and C; `memory` to pack them.
     """
     size = size_of(one)
-    lanes = VECTOR_BYTES // size
     tiles = (M + ROWS - 1) // ROWS
     b_pack = memory
     a_pack = memory + _DEPTH * _PANELS * PANEL_BYTES
@@ -167,31 +181,20 @@ def multiply_transposed(
         for n in range(tiles, 0, -1):
             m = (M - i + n - 1) // n
             for d in range(depth):
-                row, to = a + (k + d) * rs_a + i * size, a_pack + (i * depth + d * m) * size
-                for row0 in range(0, m, lanes):  # A tile may have more rows than lanes.
-                    offset = row0 * size
-                    row_of_numbers(one, (row + offset, min(lanes, m - row0), to + offset))
+                row = a + (k + d) * rs_a + i * size
+                copy(a_pack + (i * depth + d * m) * size, row, m * size)
             i += m
         for p0 in range(first, last, _PANELS):
             p1 = min(last, p0 + _PANELS)
             for p in range(p0, p1):
                 for d in range(depth):
-                    for v in range(VECTORS):
-                        offset = v * VECTOR_BYTES
-                        row_of_numbers(one, (
-                            b + (k + d) * rs_b + p * PANEL_BYTES + offset, VECTOR_BYTES // size,
-                            b_pack + ((p - p0) * depth + d) * PANEL_BYTES + offset,
-                        ))  # fmt: skip
+                    panel = b_pack + ((p - p0) * depth + d) * PANEL_BYTES
+                    copy(panel, b + (k + d) * rs_b + p * PANEL_BYTES, PANEL_BYTES)
             for p in range(p0, p1):
-                i = 0
-                for n in range(tiles, 0, -1):
-                    m = (M - i + n - 1) // n
-                    tile(one, (
-                        m, a_pack + i * depth * size, size, m * size,
-                        b_pack + (p - p0) * depth * PANEL_BYTES, PANEL_BYTES, VECTOR_BYTES, depth,
-                        c + i * rs_c + p * PANEL_BYTES, rs_c, PANEL_BYTES // size, more,
-                    ))  # fmt: skip
-                    i += m
+                column_of_tiles(
+                    one, M, a_pack, depth * size, 1, b_pack + (p - p0) * depth * PANEL_BYTES,
+                    PANEL_BYTES, depth, c + p * PANEL_BYTES, rs_c, PANEL_BYTES // size, more,
+                )  # fmt: skip
 
 
 def memory_of_transposed(size: int, M: int) -> int:
@@ -199,35 +202,13 @@ def memory_of_transposed(size: int, M: int) -> int:
     return _DEPTH * (_PANELS * PANEL_BYTES + M * size) + VECTOR_BYTES
 
 
-@routine
-def pack_panel(c: Code, rows: Word, source: Word, rs: Word, columns: Word, to: Word) -> None:
-    """Copy so many rows of a panel; the columns that are missing become zero."""
-    masks = [c.first_lanes(columns - j * c.lanes) for j in range(VECTORS)]
-    with c.builder.if_else(columns.compare(">=", VECTORS * c.lanes)) as (whole, some):
-        for branch, masked in ((whole, False), (some, True)):
-            with branch, c.loop(c.word(0), rows) as k:
-                for j in range(VECTORS):
-                    c.mask = masks[j] if masked else None
-                    row = c.load(source + rs * k + j * VECTOR_BYTES)
-                    c.store_all(row, to + k * PANEL_BYTES + j * VECTOR_BYTES)
-    c.mask = None
-
-
 def _sum_of_lanes(c: Code, vector: Vector) -> Any:
-    """Return the sum of a vector's numbers, halves first."""
-    value, lanes = vector.value, c.lanes
-    while lanes > 1:
-        lanes //= 2
-        low, high = (
-            c.builder.shuffle_vector(
-                value,
-                value,
-                ir.Constant(ir.VectorType(I32, lanes), [start + n for n in range(lanes)]),
-            )
-            for start in (0, lanes)
-        )
-        value = c.builder.fadd(low, high)
-    return c.builder.extract_element(value, ir.Constant(I32, 0))
+    """Return the sum of a vector's numbers, in the order that suits the CPU."""
+    name = f"llvm.vector.reduce.fadd.v{c.lanes}f{8 * c.size}"
+    kind = ir.FunctionType(c.real, [c.real, c.vector])
+    reduced = cgutils.get_or_insert_function(c.builder.module, kind, name)
+    zero = ir.Constant(c.real, -0.0)
+    return c.builder.call(reduced, [zero, vector.value], fastmath=("reassoc",))
 
 
 @routine
@@ -249,7 +230,7 @@ def sums_along_rows(
                 old = Vector(builder, builder.load(total, typ=c.vector))
                 builder.store(c.load(place + offset).times_plus(values, old).value, total)
 
-        whole = Word(builder, builder.sdiv(K.value, ir.Constant(K.value.type, c.lanes)))
+        whole = K // c.lanes
         with c.loop(c.word(0), whole) as k:
             more(k * VECTOR_BYTES)
         with builder.if_then((K - whole * c.lanes).compare(">", 0)):
@@ -263,7 +244,7 @@ def sums_along_rows(
             plus = builder.fadd(found, before)
             builder.store(builder.select(add.compare("!=", 0), plus, found), place, align=c.size)
 
-    groups = Word(builder, builder.sdiv((last - first).value, ir.Constant(K.value.type, _TOGETHER)))
+    groups = (last - first) // _TOGETHER
     with c.loop(c.word(0), groups) as group:
         sums(first + group * _TOGETHER, _TOGETHER)
     with c.loop(first + groups * _TOGETHER, last) as row:
@@ -286,7 +267,6 @@ def multiply_in_place(
             sums_along_rows(one, (a + i * rs_a, K, b, rs_b, first, last, c + i * rs_c, add))
         return
     lanes, width = VECTOR_BYTES // size, PANEL_BYTES // size
-    tiles = (M + ROWS - 1) // ROWS
     for k in range(0, max(K, 1), _DEPTH):
         depth = min(_DEPTH, K - k)
         more = add if k == 0 else 1
@@ -303,14 +283,12 @@ def multiply_in_place(
                             min(lanes, depth - d), lanes,
                         ))  # fmt: skip
             elif M > _IN_PLACE or columns < width:
-                pack_panel(one, (depth, b + k * rs_b + p * size, rs_b, columns, memory))
+                for d in range(depth):
+                    row = b + (k + d) * rs_b + p * size
+                    copy(memory + d * PANEL_BYTES, row, columns * size)
             else:
                 panel, rs_panel = b + k * rs_b + p * size, rs_b
-            i = 0
-            for n in range(tiles, 0, -1):  # of nearly the same height
-                m = (M - i + n - 1) // n
-                tile(one, (
-                    m, a + i * rs_a + k * size, rs_a, size, panel, rs_panel, VECTOR_BYTES, depth,
-                    c + i * rs_c + p * size, rs_c, columns, more,
-                ))  # fmt: skip
-                i += m
+            column_of_tiles(
+                one, M, a + k * size, rs_a, 0, panel, rs_panel, depth, c + p * size, rs_c, columns,
+                more,
+            )  # fmt: skip

@@ -68,8 +68,21 @@ def part(function: Callable[..., Any]) -> Any:
     return compiled
 
 
+def _operator(name: str, *, swapped: bool = False) -> Any:
+    """Return the method of an operator, of a value and of another one or a number."""
+
+    def apply(self: Any, other: Any) -> Any:
+        operands = self.value, self._other(other)
+        made = getattr(self.builder, name)(*(operands[::-1] if swapped else operands))
+        return type(self)(self.builder, made)
+
+    return apply
+
+
 class Word:
-    """A 64-bit integer of the IR, with Python's operators."""
+    """A 64-bit integer of the IR, with Python's operators; // of what is not negative."""
+
+    __add__, __sub__, __mul__, __floordiv__ = map(_operator, ("add", "sub", "mul", "sdiv"))
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
@@ -77,22 +90,21 @@ class Word:
     def _other(self, other: _Integer) -> Any:
         return other.value if isinstance(other, Word) else ir.Constant(I64, other)
 
-    def __add__(self, other: _Integer) -> Word:
-        return Word(self.builder, self.builder.add(self.value, self._other(other)))
-
-    def __sub__(self, other: _Integer) -> Word:
-        return Word(self.builder, self.builder.sub(self.value, self._other(other)))
-
-    def __mul__(self, other: _Integer) -> Word:
-        return Word(self.builder, self.builder.mul(self.value, self._other(other)))
-
     def compare(self, operator: str, other: _Integer) -> Any:
         """Return a bit of the IR."""
         return self.builder.icmp_signed(operator, self.value, self._other(other))
 
+    def where(self, bit: Any, otherwise: _Integer) -> Word:
+        """Self if a bit is set."""
+        return Word(self.builder, self.builder.select(bit, self.value, self._other(otherwise)))
+
 
 class Vector:
     """A vector of the IR, with Python's operators."""
+
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, ("fadd", "fsub", "fmul", "fdiv"))
+    __radd__, __rmul__ = __add__, __mul__
+    __rsub__, __rtruediv__ = (_operator(name, swapped=True) for name in ("fsub", "fdiv"))
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
@@ -104,26 +116,6 @@ class Vector:
 
     def _make(self, value: Any) -> Vector:
         return Vector(self.builder, value)
-
-    def __add__(self, other: Vector | float) -> Vector:
-        return self._make(self.builder.fadd(self.value, self._other(other)))
-
-    def __sub__(self, other: Vector | float) -> Vector:
-        return self._make(self.builder.fsub(self.value, self._other(other)))
-
-    def __rsub__(self, other: float) -> Vector:
-        return self._make(self.builder.fsub(self._other(other), self.value))
-
-    def __mul__(self, other: Vector | float) -> Vector:
-        return self._make(self.builder.fmul(self.value, self._other(other)))
-
-    def __truediv__(self, other: Vector | float) -> Vector:
-        return self._make(self.builder.fdiv(self.value, self._other(other)))
-
-    def __rtruediv__(self, other: float) -> Vector:
-        return self._make(self.builder.fdiv(self._other(other), self.value))
-
-    __radd__, __rmul__ = __add__, __mul__
 
     def times_plus(self, factor: Vector | float, term: Vector | float) -> Vector:
         """self*factor + term, rounded once where the CPU can."""
@@ -140,28 +132,28 @@ class Vector:
 
     def at_most(self, other: Vector | float) -> Vector:
         """The smaller of the two, or NaN where self is."""
-        return self._select("<", other)
+        return self.where(self._compare("<", other, nan=True), other)
 
     def at_least(self, other: Vector | float) -> Vector:
         """The larger of the two, or NaN where self is."""
-        return self._select(">", other)
+        return self.where(self._compare(">", other, nan=True), other)
 
-    def _select(self, operator: str, other: Vector | float) -> Vector:
-        limit = self._other(other)
-        kept = self.builder.fcmp_unordered(operator, self.value, limit)
-        return self._make(self.builder.select(kept, self.value, limit))
+    def _compare(self, operator: str, other: Vector | float, *, nan: bool) -> Any:
+        """Return where a comparison is true or, if `nan`, one of the two is NaN: bits."""
+        compare = self.builder.fcmp_unordered if nan else self.builder.fcmp_ordered
+        return compare(operator, self.value, self._other(other))
 
     def below(self, other: Vector | float) -> Any:
         """Return where self < other, not where either is NaN: bits."""
-        return self.builder.fcmp_ordered("<", self.value, self._other(other))
+        return self._compare("<", other, nan=False)
 
     def above(self, other: Vector | float) -> Any:
         """Return where self > other, not where either is NaN: bits."""
-        return self.builder.fcmp_ordered(">", self.value, self._other(other))
+        return self._compare(">", other, nan=False)
 
     def not_below(self, other: Vector) -> Any:
         """Return where self >= other or one of them is NaN: bits."""
-        return self.builder.fcmp_unordered(">=", self.value, other.value)
+        return self._compare(">=", other, nan=True)
 
     def where(self, bits: Any, otherwise: Vector | float) -> Vector:
         """Self where a bit is set."""
@@ -264,29 +256,22 @@ class Code:
 
     def load(self, address: Word) -> Vector:
         """Return a vector; zeros in the lanes that the mask leaves out."""
+        pointer = self.pointer(address)
         if self.mask is None:
-            return self.load_all(address)
-        zeros, align = ir.Constant(self.vector, None), ir.Constant(I32, self.size)
-        operands = [self.pointer(address), align, self.mask, zeros]
+            return Vector(
+                self.builder, self.builder.load(pointer, align=self.size, typ=self.vector)
+            )
+        operands = [pointer, ir.Constant(I32, self.size), self.mask, self.zero().value]
         return Vector(self.builder, self._on_memory("load", self.vector, operands))
 
     def store(self, vector: Vector, address: Word) -> None:
         """Store a vector, but the lanes that the mask leaves out."""
+        value, pointer = vector.value, self.pointer(address)
         if self.mask is None:
-            self.store_all(vector, address)
+            self.builder.store(value, pointer, align=self.size)
         else:
-            operands = [vector.value, self.pointer(address), ir.Constant(I32, self.size), self.mask]
+            operands = [value, pointer, ir.Constant(I32, self.size), self.mask]
             self._on_memory("store", _VOID, operands)
-
-    def load_all(self, address: Word) -> Vector:
-        """Return a vector of memory of our own, which has no last lanes."""
-        return Vector(
-            self.builder, self.builder.load(self.pointer(address), align=self.size, typ=self.vector)
-        )
-
-    def store_all(self, vector: Vector, address: Word) -> None:
-        """Store a vector in memory of our own."""
-        self.builder.store(vector.value, self.pointer(address), align=self.size)
 
     def zero(self) -> Vector:
         """Return zeros."""
@@ -300,20 +285,29 @@ class Code:
         """Return a vector of one number."""
         pointer = self.pointer(address)
         number = self.builder.load(pointer, align=self.size, typ=self.real)
-        nothing = ir.Constant(self.vector, ir.Undefined)
-        first = self.builder.insert_element(nothing, number, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
-        return Vector(self.builder, self.builder.shuffle_vector(first, nothing, zeros))
+        return Vector(self.builder, self._spread(number))
 
     def first_lanes(self, count: Word) -> Any:
         """Return the mask of so many lanes, none if the count is not positive."""
-        lanes = ir.VectorType(I64, self.lanes)
-        nothing = ir.Constant(lanes, ir.Undefined)
-        first = self.builder.insert_element(nothing, count.value, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
-        counts = self.builder.shuffle_vector(first, nothing, zeros)
-        numbers = ir.Constant(lanes, list(range(self.lanes)))
+        counts = self._spread(count.value)
+        numbers = ir.Constant(counts.type, list(range(self.lanes)))
         return self.builder.icmp_signed("<", numbers, counts)
+
+    def _spread(self, value: Any) -> Any:
+        """Return a vector of the IR, a value in each lane."""
+        nothing = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
+        first = self.builder.insert_element(nothing, value, ir.Constant(I32, 0))
+        zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
+        return self.builder.shuffle_vector(first, nothing, zeros)
+
+    def sum(self, start: Word, stop: Word, place: Word, step: Word | int) -> Vector:
+        """Return the sum of the vectors at place + n*step."""
+        total = alloca(self.builder, self.vector)
+        self.builder.store(ir.Constant(self.vector, None), total)
+        with self.loop(start, stop) as n:
+            old = Vector(self.builder, self.builder.load(total, typ=self.vector))
+            self.builder.store((old + self.load(place + n * step)).value, total)
+        return Vector(self.builder, self.builder.load(total, typ=self.vector))
 
     @contextmanager
     def loop(self, start: Word, stop: Word) -> Iterator[Word]:
@@ -492,13 +486,10 @@ def block(c: Code, *args: Word) -> None:
     def move(transposed: bool) -> None:
         read = []
         for i in range(c.lanes):
-            in_row = c.builder.select(rows.compare(">", i), columns.value, ir.Constant(I64, 0))
-            c.mask = c.first_lanes(Word(c.builder, in_row))
+            c.mask = c.first_lanes(columns.where(rows.compare(">", i), 0))
             read.append(c.load(source + rs * i))
         for i, row in enumerate(_transposed(c, read) if transposed else read):
-            count = ir.Constant(I64, 0)
-            in_row = c.builder.select(rows_to.compare(">", i), columns_to.value, count)
-            c.mask = c.first_lanes(Word(c.builder, in_row))
+            c.mask = c.first_lanes(columns_to.where(rows_to.compare(">", i), 0))
             c.store(row, to + rs_to * i)
         c.mask = None
 
@@ -509,25 +500,8 @@ def block(c: Code, *args: Word) -> None:
             move(False)
 
 
-@routine
-def row_of_numbers(c: Code, source: Word, columns: Word, to: Word) -> None:
-    """Copy so many numbers, at most a vector's; what follows them becomes zero."""
-    c.mask = c.first_lanes(columns)
-    row = c.load(source)
-    c.mask = None
-    c.store(row, to)
-
-
-@routine
-def copy(c: Code, count: Word, source: Word, to: Word) -> None:
-    """Copy so many numbers that lie in one piece."""
-    whole = Word(c.builder, c.builder.sdiv(count.value, ir.Constant(I64, c.lanes)))
-    with c.loop(c.word(0), whole) as n:
-        c.store(c.load(source + n * VECTOR_BYTES), to + n * VECTOR_BYTES)
-    c.mask, end = c.first_lanes(count - whole * c.lanes), whole * VECTOR_BYTES
-    c.store(c.load(source + end), to + end)
-
-
+# C's copy(to, source, bytes).
+copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 # Rows whose sums are added to those of others.
 SUMMED_ROWS = 64
 
@@ -541,19 +515,12 @@ def add_columns(
 
     A sum of many rows is one of sums of some: one after the other they lose more digits.
     """
-    builder = c.builder
-    groups = builder.sdiv((rows + (SUMMED_ROWS - 1)).value, ir.Constant(I64, SUMMED_ROWS))
     with c.loop(first, last) as j:
         place, sums = source + j * VECTOR_BYTES, to + j * VECTOR_BYTES
-        total = alloca(builder, c.vector)
-        with c.loop(c.word(0), Word(builder, groups)) as group:
-            builder.store(ir.Constant(c.vector, None), total)
-            start = group * SUMMED_ROWS
-            end, whole = start + SUMMED_ROWS, (start + SUMMED_ROWS).compare("<", rows)
-            with c.loop(start, Word(builder, builder.select(whole, end.value, rows.value))) as row:
-                old = Vector(builder, builder.load(total, typ=c.vector))
-                builder.store((old + c.load(place + rs * row)).value, total)
-            c.store(c.load(sums) + Vector(builder, builder.load(total, typ=c.vector)), sums)
+        with c.loop(c.word(0), (rows + (SUMMED_ROWS - 1)) // SUMMED_ROWS) as group:
+            start, end = group * SUMMED_ROWS, (group + 1) * SUMMED_ROWS
+            end = end.where(end.compare("<", rows), rows)
+            c.store(c.load(sums) + c.sum(start, end, place, rs), sums)
 
 
 def over_units(variants: int, emit: Callable[..., None], *, rows: bool = False) -> Any:
@@ -599,14 +566,32 @@ def over_units(variants: int, emit: Callable[..., None], *, rows: bool = False) 
     return routine(over)
 
 
-@intrinsic
-def read_word(typingctx: Any, address: Any) -> Any:
-    """Return the integer at an address."""
+def on_word(emit: Callable[..., Any]) -> Any:
+    """Have compiled code call emit(builder, pointer[, value]) of an address; it returns one."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], POINTER), align=8, typ=I64)
+        return emit(builder, builder.inttoptr(args[0], POINTER), *args[1:])
 
-    return types.int64(types.int64), generate
+    def look(typingctx: Any, address: Any) -> Any:
+        return types.int64(types.int64), generate
+
+    def change(typingctx: Any, address: Any, value: Any) -> Any:
+        return types.int64(types.int64, types.int64), generate
+
+    return intrinsic(change if emit.__code__.co_argcount > 2 else look)
+
+
+@on_word
+def read_word(builder: Any, place: Any) -> Any:
+    """Return the integer at an address."""
+    return builder.load(place, align=8, typ=I64)
+
+
+@on_word
+def write_word(builder: Any, place: Any, value: Any) -> Any:
+    """Write an integer to an address; return it."""
+    builder.store(value, place, align=8)
+    return value
 
 
 def read_fields(kind: Any) -> Any:
@@ -620,17 +605,6 @@ def read_fields(kind: Any) -> Any:
         return record(types.int64), generate
 
     return intrinsic(typed)
-
-
-@intrinsic
-def write_word(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write an integer to an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], builder.inttoptr(args[0], POINTER), align=8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
 
 
 @intrinsic

@@ -17,7 +17,7 @@ import numpy as np
 from . import threads
 from .addresses import Address, At, Memory, relocated, words_of
 from .call import c_ordered, compiled, orientations
-from .frame import APART, MAKES_H, add_row
+from .frame import APART, MAKES_H, add_rows
 from .meeting import meet
 from .plan import panels_of
 from .products import PRODUCT_BYTES, multiply_in_place, vectors_of
@@ -46,7 +46,7 @@ class Product(NamedTuple):
     rs_to: int
     adds: int
     meets: int  # whether all threads have to be here first
-    stage: int = -1  # of the formula; -1 for none
+    variant: int = -1  # of the formula; -1 for none
     through: Address = 0  # what this formula has of the product before
     rs_through: int = 0
 
@@ -59,8 +59,6 @@ class Step(NamedTuple):
     H: int
     products: int  # how many, behind these words
     backward: int
-    variant: int
-    variants: int
     memory: Address  # for products
     table: Address
     z: Address
@@ -121,9 +119,9 @@ def one_step(formulas: Any, terms: Any, tid: int, n: int, one: Any, address: int
             if now == s.backward:
                 if p.w:
                     multiply_columns(tid, n, one, p, s.B, memory)
-            elif p.stage >= 0:
+            elif p.variant >= 0:
                 formulas(one, (
-                    s.B, u0, u1, s.H, s.variant + p.stage * s.variants,
+                    s.B, u0, u1, s.H, p.variant,
                     s.table, s.z, s.zh, s.h_prev, s.c_prev, 0, s.operand, s.dh, p.through, s.dc,
                     0, s.rs_z, s.rs_zh, s.rs_h, row, row, s.rs_operand, row, p.rs_through, row,
                 ))  # fmt: skip
@@ -135,7 +133,8 @@ def one_step(formulas: Any, terms: Any, tid: int, n: int, one: Any, address: int
         ))  # fmt: skip
         if summed == SUMMED_ROWS - 1 or r == s.B - 1:
             for k in range(s.terms):
-                add_row(one, (0, u1, s.H, 0, s.sums + k * row, s.totals + k * row))
+                to = s.totals + k * row
+                add_rows(one, (0, u1, s.H, 0, s.sums + k * row, to, to))
 
 
 # The arrays of a step, in this order; then come what is saved, the cell's vectors, the weights and,
@@ -160,48 +159,32 @@ class _Sizes(NamedTuple):
     totals: int = 0
 
 
-class _LaidOut(NamedTuple):
+class _LaidOut:
     """The words of a step but for addresses, which words have these, its memory and its loop."""
 
-    block: Array
-    relocations: Array
-    bytes: int
-    threads: int  # which it is worth at most
-    loop: Any
-    double: bool
-
-
-class _Layout:
-    """The words of a step."""
-
-    def __init__(self, spec: Spec, sizes: _Sizes) -> None:
-        self._spec, self._sizes, self._columns = spec, sizes, spec.columns(sizes)
-        self._memory, self._of_x = Memory(), len(spec.layout.inputs)
-        self._first = _SAVED + sizes.saved + sizes.vectors
-        saved, self._size = sizes.saved, spec.dtype.itemsize
-        columns, formulas, row = self._columns, spec.formulas, spec.H * self._size
-        self._several = len(columns) > self._of_x + 1
-        gates = [*spec.layout.inputs[0], *spec.layout.recurrent[-1][: len(formulas.zh)]]
-        table = [At(word.array + _SAVED, word.offset) for word in spec.table(saved)]
-        if sizes.deltas:
-            self.products, z, zh = self._backward()
+    def __init__(self, spec: Spec, *given: Any) -> None:
+        self._spec, self._sizes, self._of_x = spec, _Sizes(*given), len(spec.layout.inputs)
+        sizes, formulas, char = self._sizes, spec.formulas, spec.dtype.char
+        self._columns, self._memory = spec.columns(sizes), Memory()
+        self._first, self._size = _SAVED + sizes.saved + sizes.vectors, spec.dtype.itemsize
+        row, back = spec.H * self._size, bool(sizes.deltas)
+        if back:
+            products, z, zh = self._backward()
             operand, rs_operand = self._take(row), 0  # it is known, and not looked at
         else:
-            operand, rs_operand = At(_SAVED + saved - 1), sizes.P * self._size
-            if self._several:
+            operand, rs_operand = At(_SAVED + sizes.saved - 1), sizes.P * self._size
+            if len(self._columns) > self._of_x + 1:
                 operand, rs_operand = self._take(sizes.B * row), row
-            self.products, z, zh = self._forward(operand, rs_operand)
+            products, z, zh = self._forward(operand, rs_operand)
         sums = self._take(sizes.totals * row)
         step = Step(
             met=0,
             B=sizes.B,
             H=spec.H,
-            products=len(self.products),
-            backward=bool(sizes.deltas),
-            variant=spec.variant,
-            variants=formulas.variants,
+            products=len(products),
+            backward=back,
             memory=At(_MEMORY, self._memory.bytes),
-            table=At(_BLOCK, self._table_bytes()),
+            table=At(_BLOCK, _STEP_BYTES + len(products) * _EACH_BYTES),
             z=z[0],
             rs_z=z[1],
             zh=zh[0],
@@ -211,28 +194,37 @@ class _Layout:
             c_prev=At(_C_PREV) if formulas.c else 0,
             operand=operand,
             rs_operand=rs_operand,
-            dh=At(_DH) if sizes.deltas else 0,
-            dc=At(_DC) if sizes.deltas and formulas.c else 0,
+            dh=At(_DH) if back else 0,
+            dc=At(_DC) if back and formulas.c else 0,
             totals=At(_TOTALS) if sizes.totals else 0,
             terms=sizes.totals,
             sums=sums,
         )
-        products = [word for product in self.products for word in product]
-        self.words = [*step, *products, *table, *(start * self._size for start in gates)]
+        table = [At(word.array + _SAVED, word.offset) for word in spec.table(sizes.saved)]
+        gates = [*spec.layout.inputs[0], *spec.layout.recurrent[-1][: len(formulas.zh)]]
+        words = [word for product in products for word in product]
+        words = [*step, *words, *table, *(start * self._size for start in gates)]
+        self.block, self.relocations = words_of(words)
         self.bytes = self._memory.bytes + VECTOR_BYTES  # what a product packs is aligned
-
-    def _table_bytes(self) -> int:
-        return _STEP_BYTES + len(self.products) * _EACH_BYTES
+        self.threads, self.double = 1, char == "d"
+        if not back and sizes.B * sum(p.K * p.gates * p.H for p in products) > _LEAST_WORK:
+            self.threads = panels_of(spec.H, self._size)
+        self.loop = compiled(spec.loops[3 + back], char)
 
     def _take(self, count: int) -> At:
         return At(_MEMORY, self._memory.take(count))
 
-    def _weight(self, k: int, *, back: bool = False) -> dict[str, Any]:
-        """Return where a matrix is, and how it lies; backwards its transpose is multiplied."""
-        lies = self._sizes.weights[k] if k < len(self._sizes.weights) else None
-        if lies is None:
-            return {"w": 0, "rs_w": 0, "transposed": 0}
-        return {"w": At(self._first + k), "rs_w": lies[1], "transposed": lies[0] ^ back}
+    def _product(
+        self, k: int, a: tuple[Any, int], to: tuple[Any, int], back: bool, *more: Any
+    ) -> Product:
+        """Return a product with a matrix, backwards with its transpose."""
+        c, lies = self._columns[k], self._sizes.weights[k]
+        transposed, rs_w = lies or (False, 0)
+        width = len(c.starts) * c.H
+        return Product(
+            *a, width if back else c.K, At(self._first + k) if lies else 0, rs_w,
+            transposed ^ back, 1 if back else len(c.starts), c.K if back else c.H, *to, *more,
+        )  # fmt: skip
 
     def _forward(self, operand: At, rs_operand: int) -> Any:
         """Return the products forward, and where z and zh are, with the bytes from row to row."""
@@ -242,58 +234,39 @@ class _Layout:
         zh = z[max(columns[-1].adds_to, 0)]
         products = []
         for k, (c, row) in enumerate(zip(columns, rows, strict=True)):
-            stage, a, rs_a, adds = k - self._of_x, At(_X), sizes.I * size, 0
-            to, rs_to = z[max(c.adds_to, 0)]
+            stage, a, to = k - self._of_x, (At(_X), sizes.I * size), z[max(c.adds_to, 0)]
             if stage >= 0:
-                a, rs_a, adds = At(_H_PREV), sizes.P * size, 1
-                if stage:
-                    a, rs_a = operand, rs_operand
-                if c.adds_to == APART:
-                    adds, zh = 0, (self._take(sizes.B * row), row)
-                    to, rs_to = zh
-                elif c.adds_to == MAKES_H:
-                    adds, to, rs_to = 0, At(_SAVED + sizes.saved - 1), row
-            products.append(Product(
-                a=a, rs_a=rs_a, K=c.K, gates=len(c.starts), H=c.H, to=to, rs_to=rs_to, adds=adds,
-                meets=stage > 0, stage=max(stage, -1), **self._weight(k),
-            ))  # fmt: skip
+                a = (operand, rs_operand) if stage else (At(_H_PREV), sizes.P * size)
+            if c.adds_to == APART:
+                to = zh = self._take(sizes.B * row), row
+            elif c.adds_to == MAKES_H:
+                to = At(_SAVED + sizes.saved - 1), row
+            adds = stage >= 0 and c.adds_to >= 0
+            variant = self._spec.variant_of(stage) if stage >= 0 else -1
+            products.append(self._product(k, a, to, False, adds, stage > 0, variant))
         return products, z[0], zh
 
     def _backward(self) -> Any:
         """Return the products backwards, and where z and zh are, with the bytes from row to row."""
         sizes, size, columns = self._sizes, self._size, self._columns
         first = self._first + len(sizes.weights)
-        places = sizes.places or ((0, 0),) * len(columns)
-        deltas = [(At(first + n, start * size), sizes.deltas[n]) for n, start in places]
-        work, dh = (self._take(sizes.B * self._spec.H * size), self._spec.H * size), At(_DH)
-        through, products = (dh, sizes.P * size), []
-
-        def product(k: int, to: At, adds: int, **formula: Any) -> None:
-            c, (a, rs_a) = columns[k], deltas[k]
-            products.append(Product(
-                a=a, rs_a=rs_a, K=len(c.starts) * c.H, gates=1, H=c.K, to=to, rs_to=c.K * size,
-                adds=adds, meets=0, **self._weight(k, back=True), **formula,
-            ))  # fmt: skip
-
+        deltas = [(At(first + n, start * size), sizes.deltas[n]) for n, start in sizes.places]
+        dh = At(_DH), sizes.P * size
+        work = self._take(sizes.B * self._spec.H * size), self._spec.H * size
+        through, products = dh, []
         for k in range(len(columns) - 1, self._of_x - 1, -1):
             stage = k - self._of_x
-            to, adds = (work[0], 0) if stage else (dh, self._spec.formulas.adds_to_dh)
-            product(k, to, adds, stage=stage, through=through[0], rs_through=through[1])
+            to, adds = (work, 0) if stage else (dh, self._spec.formulas.adds_to_dh)
+            before = self._spec.variant_of(stage), *through
+            products.append(self._product(k, deltas[k], to, True, adds, 0, *before))
             through = work
         for k in range(self._of_x if sizes.wants_x else 0):
-            product(k, At(_X), min(k, 1))
+            to = At(_X), sizes.I * size
+            products.append(self._product(k, deltas[k], to, True, min(k, 1), 0))
         return products, deltas[0], deltas[-1]
 
 
-@functools.lru_cache(maxsize=256)
-def _laid_out(spec: Spec, *given: Any) -> _LaidOut:
-    sizes, char = _Sizes(*given), spec.dtype.char
-    layout, back, work = _Layout(spec, sizes), bool(sizes.deltas), 0
-    if not back:
-        work = sum(sizes.B * p.K * p.gates * p.H for p in layout.products)
-    most = panels_of(spec.H, spec.dtype.itemsize) if work > _LEAST_WORK else 1
-    loop = compiled(spec.loops[3 + back], char)
-    return _LaidOut(*words_of(layout.words), layout.bytes, most, loop, char == "d")
+_laid_out = functools.lru_cache(maxsize=256)(_LaidOut)
 
 
 def _run(laid: _LaidOut, *arrays: Array | None) -> None:

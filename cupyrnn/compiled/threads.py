@@ -95,23 +95,18 @@ if sys.platform == "linux":
     _open = _external("open", types.int32(_int64, types.int32))
     _read = _external("read", _int64(types.int32, _int64, _int64))
     _close = _external("close", types.int32(types.int32))
+    _next = _external("strchr", _int64(_int64, types.int32))
+    _number = _external("strtol", _int64(_int64, _int64, types.int32))
 
     @part
     def _running(own: int, file: int) -> int:
         """Return how many threads of the system run or could: 0.00 0.00 0.00 RUNNING/ALL 0."""
-        opened = _open(file, 0)
-        length = _read(opened, own + _TEXT, 64)
+        opened, place = _open(file, 0), own + _TEXT
+        length = _read(opened, place, 63)  # a zero is left behind it
         _close(opened)
-        number, spaces = 0, 0
-        for k in range(length):
-            letter = read_word(own + _TEXT + k // 8 * 8) >> k % 8 * 8 & 255
-            if letter == 32:
-                spaces += 1
-            elif spaces == 3:
-                if letter < 48:
-                    return number
-                number = 10 * number + letter - 48
-        return 1 << 32
+        for _ in range(3 if length > 0 else 0):
+            place = _next(place, 32) + 1
+        return _number(place, 0, 10) if length > 0 else 1 << 32
 
     @part
     def _note_core(job: int) -> None:

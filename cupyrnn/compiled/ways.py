@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,22 +64,14 @@ def loops_of(formulas: Formulas, module: str) -> Loops:
     )
 
 
-class Ways(NamedTuple):
-    """What a page of a cell has for the driver."""
-
-    takes: Callable[..., bool]
-    layer_call: Callable[..., LayerCall]
-    forward_layer: Callable[..., None]
-    backward_layer: Callable[..., None]
-    forward_step: Callable[..., None]
-    backward_step: Callable[..., None]
-
-
 def ways(
     loops: Loops, spec_of: Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
-) -> Ways:
+) -> tuple[Callable[..., Any], ...]:
     """
-    Return the ways through a cell, each one compiled call with all products.
+    Return what a page of a cell has for the driver: takes, layer_call and four ways through it.
+
+    Those are forward_layer, backward_layer, forward_step and backward_step, each of them one
+    compiled call with all products.
 
     Parameters
     ----------
@@ -125,4 +117,4 @@ def ways(
             step.deltas[-1][...] = step.carried.h
         single.backward(spec, step, [w.w for w in weights], places, vectors)
 
-    return Ways(takes, layer_call, forward_layer, backward_layer, forward_step, backward_step)
+    return takes, layer_call, forward_layer, backward_layer, forward_step, backward_step
