@@ -5,12 +5,15 @@ Two threads in a hot loop and in bursts after pauses: an LSTM forward and backwa
 
 Each library has a process of its own, and they take turns: of each turn's bursts of 12 calls the
 median, beside the median of as many calls without a pause. On a busy machine only the ratio of two
-lines of one turn says something. `left` is how often a thread left the caller's core.
+lines of one turn says something. `left` is how often a thread left the caller's core. `cpu.py
+--bursts` has the medians over the turns in its tables.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import statistics
 import subprocess
 import sys
 import time
@@ -70,7 +73,8 @@ def _left() -> int:
     return 0 if crew is None else crew._word(crew._OWN + crew._LEFT)
 
 
-def _measure(library: str, bursts: int, pause: float, threads: int) -> str:
+def _measure(library: str, bursts: int, pause: float, threads: int) -> dict[str, float]:
+    """Return milliseconds, and how often a thread left the caller's core."""
     call = (_of_torch if library == "torch" else _of_cupyrnn)(threads)
 
     def timed() -> list[float]:
@@ -87,10 +91,38 @@ def _measure(library: str, bursts: int, pause: float, threads: int) -> str:
     for _ in range(bursts):
         time.sleep(pause)
         found.append(np.median(timed()))
-    ms = [1e3 * value for value in (np.median(hot), np.median(found), np.quantile(found, 0.9))]
-    return "hot {:6.2f} ms, bursts {:6.2f} ms, 90 % of them {:6.2f} ms, left {}".format(
-        *ms, _left() - left
-    )
+    values = np.median(hot), np.median(found), np.quantile(found, 0.9)
+    ms = dict(zip(("hot", "bursts", "90 % of them"), (1e3 * v for v in values), strict=True))
+    return {**ms, "left": _left() - left}
+
+
+def _turn(library: str, bursts: int, pause: float, threads: int) -> dict[str, float]:
+    """Return what a process of its own measures."""
+    given = [f"--bursts={bursts}", f"--pause={pause}", f"--threads={threads}"]
+    command = [sys.executable, __file__, "--one", *given, library]
+    variables = environment(threads)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def table(turns: int = TURNS, bursts: int = 20, pause: float = 0.2, threads: int = 2) -> str:
+    """Return a table of both libraries, the medians over the turns."""
+    libraries = ("torch", "cupyrnn")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in libraries}
+    for _ in range(turns):
+        for name in libraries:
+            found[name].append(_turn(name, bursts, pause, threads))
+    lines = ["| LSTM, (T, B, I, H) = (50, 16, 128, 128) | PyTorch, ms | cupyrnn, ms | ratio |"]
+    lines.append("|---|--:|--:|--:|")
+    names = {"hot": "hot loop", "bursts": f"bursts of {CALLS} calls after pauses of {pause:g} s"}
+    for key, what in names.items():
+        pairs = [(a[key], b[key]) for a, b in zip(*found.values(), strict=True)]
+        theirs, ours, ratio = (
+            statistics.median(v) for v in zip(*((a, b, a / b) for a, b in pairs), strict=True)
+        )
+        lines.append(f"| {what} | {theirs:.2f} | {ours:.2f} | {ratio:.2f} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -101,21 +133,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    given = options.bursts, options.pause, options.threads
     if options.one:
-        print(_measure(options.libraries[0], options.bursts, options.pause, options.threads))
+        print(json.dumps(_measure(options.libraries[0], *given)))
         return
-    given = [f"--{name}={getattr(options, name)}" for name in ("bursts", "pause", "threads")]
     for _ in range(TURNS):
         for library in options.libraries:
-            command = [sys.executable, __file__, "--one", *given, library]
-            done = subprocess.run(
-                command,
-                env=environment(options.threads),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            print(f"{library:8} {done.stdout}", end="", flush=True)
+            found = _turn(library, *given).items()
+            print(f"{library:8}", *(f"{name} {value:.4g}" for name, value in found), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,17 @@ from __future__ import annotations
 import functools
 import math
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import timing
 from timing import BACKWARD, BOTH, FORWARD, Contestant
 
 import cupyrnn
+from cupyrnn.cells.lstm import LSTM
 
 # (T, B, I, H)
 SEQUENCES: list[tuple[int, ...]] = [
@@ -536,6 +539,29 @@ def _counted(products: list[Product]) -> list[Product]:
     return [(count, m, k, n) for (_, m, k, n), count in counts.items()]
 
 
+def operations(case: Case, what: str) -> int:
+    """Return the multiplications and additions of the products of a pass."""
+    forward, backward = products(case)
+    found = {FORWARD: forward, BACKWARD: backward, BOTH: forward + backward}[what]
+    return 2 * sum(count * m * k * n for count, m, k, n in found)
+
+
+# A product that is all a processor can do: its sizes, and how often it is timed.
+PEAK_SIZE, PEAK_TIMES = 1536, 7
+
+
+def peak(dtype: str, threads: int) -> float:
+    """Return the operations a second of a large product with np.dot, the best of some."""
+    a, b, out = (np.full((PEAK_SIZE, PEAK_SIZE), 0.5, dtype) for _ in range(3))
+    seconds = []
+    for _ in range(PEAK_TIMES):
+        timing.settle(threads)
+        start = time.perf_counter()
+        np.dot(a, b, out)
+        seconds.append(time.perf_counter() - start)
+    return 2.0 * PEAK_SIZE**3 / min(seconds)
+
+
 def floor(case: Case) -> Contestant | None:
     """Return the bare products with np.dot, or None where an op has none in both passes."""
     forward, backward = products(case)
@@ -561,7 +587,7 @@ def _op(case: Case) -> Any:
 
 
 @functools.cache
-def _driver() -> tuple[Any, Callable[[str], Any]]:
+def _driver() -> tuple[Any, Callable[[type], Any]]:
     """
     Return cupyrnn's driver and what it takes compiled steps from, before anyone switches.
 
@@ -572,7 +598,7 @@ def _driver() -> tuple[Any, Callable[[str], Any]]:
     return _layer, _layer._compiled
 
 
-def _switched(case: Case, name: str, compiled: Callable[[str], Any]) -> Contestant:
+def _switched(case: Case, name: str, compiled: Callable[[type], Any]) -> Contestant:
     """Return cupyrnn with its compiled steps taken from `compiled`."""
     driver, _ = _driver()
 
@@ -611,7 +637,7 @@ def tiny(case: Case) -> Case:
 def with_numba(case: Case) -> Contestant | None:
     """Return cupyrnn with its loops compiled, None where Numba compiles none."""
     _, compiled = _driver()
-    if not may_compile(case) or compiled("cupyrnn.cells.lstm") is None:
+    if not may_compile(case) or compiled(LSTM) is None:
         return None
     c = _switched(tiny(case), "", compiled)
     c.backward(c.forward())  # compiles

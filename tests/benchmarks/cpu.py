@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 # The checkout that this file lies in is what is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import bursts
 import cases
 import checkouts
 import numpy as np
@@ -76,6 +77,9 @@ NOTES = """\
 * floor: the products alone with np.dot on contiguous arrays, in float32 for float16; measured in
   turn with the rest where there is a target, else once for all cases with the same products. The
   target of single steps of cudnn_rnn is on their time over the floor and 25 µs.
+* of peak: the operations of the products in a second, by cupyrnn with Numba or alone, whichever is
+  faster, over those of np.dot of two square matrices of 1536 rows, the best of seven, measured by
+  the same process with as many threads; the gates' own operations do not count.
 * MiB: the most that NumPy holds at once during the call beyond before, results included
   (tracemalloc). Memory of processes is in a table of its own.
 * BlockLSTMV2 is BlockLSTM with the gates in another order.
@@ -129,6 +133,7 @@ class Row(NamedTuple):
     ratio_aim: Aim | None
     numba_aim: Aim | None
     floor_aim: Aim | None
+    of_peak: float | None  # of what is faster, with Numba or without
 
     @property
     def aims(self) -> list[Aim]:
@@ -139,12 +144,14 @@ class Row(NamedTuple):
 def rows(case: Case, result: dict[str, Any], threads: int) -> list[Row]:
     """Return the rows of a case, from what `measure_case` found with so many threads."""
     timings = {name: Timing(*found) for name, found in result["timings"].items() if found}
-    return [_row(case, what, timings, result["memory"], threads) for what in PASSES]
+    peak = result.get("peak")
+    return [_row(case, what, timings, result["memory"], threads, peak) for what in PASSES]
 
 
 def _row(
-    case: Case, what: str, timings: dict[str, Timing], memory: dict[str, float], threads: int
-) -> Row:
+    case: Case, what: str, timings: dict[str, Timing], memory: dict[str, float], threads: int,
+    peak: float | None,
+) -> Row:  # fmt: skip
     others = [found for name, found in timings.items() if name not in (CUPYRNN, NUMBA, FLOOR)]
     peer = min(others, key=lambda found: found.seconds(what), default=None)
     ratios: dict[str, Ratio | None] = dict.fromkeys((CUPYRNN, NUMBA))
@@ -163,6 +170,10 @@ def _row(
             {what: [s + cases.STEP_SECONDS for s in floor.rounds[what]]}, floor.repetitions
         )
         floor_aim = Aim("over floor + 25 µs", bound, timing.ratio(ours, lowest, what), False)
+    of_peak, operations = None, cases.operations(case, what)
+    if peak is not None and operations:
+        seconds = min(timings[name].seconds(what) for name in (CUPYRNN, NUMBA) if name in timings)
+        of_peak = operations / seconds / peak
     return Row(
         what,
         ours.seconds(what),
@@ -176,6 +187,7 @@ def _row(
         aims[CUPYRNN],
         aims[NUMBA],
         floor_aim,
+        of_peak,
     )
 
 
@@ -202,7 +214,7 @@ def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
     columns = [sizes, "", "pass", peer or "other", "cupyrnn", "ratio", "target"]
     compiled = any(row.numba is not None for _, case_rows in found for row in case_rows)
     columns += ["with Numba", "ratio", "target"] * compiled
-    columns += ["floor", "over floor", "target", "MiB", "n"]
+    columns += ["floor", "over floor", "target", "of peak", "MiB", "n"]
     lines = [
         [
             str(case.shape),
@@ -221,6 +233,7 @@ def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
             digits(row.floor and 1e3 * row.floor),
             "–" if row.floor is None else f"{row.ours / row.floor:.2f}",
             str(row.floor_aim or ""),
+            "" if row.of_peak is None else f"{row.of_peak:.2f}",
             "" if row.memory is None else digits(row.memory),
             str(row.repetitions),
         ]
@@ -280,8 +293,9 @@ def short_lines(results: Results) -> tuple[int, list[list[str]]]:
 
 
 def report(
-    header: list[str], results: Results, memory: dict[tuple[Case, str], float], selected: list[Case]
-) -> str:
+    header: list[str], results: Results, memory: dict[tuple[Case, str], float],
+    selected: list[Case], bursts: str = "",
+) -> str:  # fmt: skip
     """Return everything that was measured, as markdown."""
     count, short = short_lines(results)
     parts = ["# cupyrnn on a CPU", "\n".join(header)]
@@ -300,6 +314,8 @@ def report(
             names = cases.BLOCK_OPS[op] if mode is None else ("cudnn_rnn", "cudnn_rnn_backprop")
             title = " and ".join(names) + (f", {mode}" if mode else "")
             parts += [f"### {title}, {dtype}", case_table(peer, group)]
+    if bursts:
+        parts += ["## Bursts after pauses, 2 threads", bursts]
     if errors := error_lines(results):
         parts.append("## Error of gradients in float16")
         parts.append("Against float64 from the same outputs, as a part of the largest magnitude.")
@@ -376,8 +392,11 @@ def measure_case(
     half = once and others and case.dtype == "float16"
     timings = timing.measure(contestants, limits, threads, look if half else None)
     floors[key] = timings.setdefault(FLOOR, floors.get(key))
+    if dtype not in floors:
+        floors[dtype] = cases.peak(dtype, threads)
     return {
         "timings": timings,
+        "peak": floors[dtype],
         "memory": timing.traced_peaks(mine) if once else {},
         "errors": errors,
     }
@@ -405,6 +424,17 @@ def work(task: dict[str, Any]) -> None:
         print(json.dumps(measure_case(case, threads, limits, floors, task["once"])), flush=True)
 
 
+# What has all libraries compute as on a processor without AVX-512, but TensorFlow's own kernels.
+AVX2 = {
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+sse4.2,+popcnt,+cx16",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+
+
 def start(task: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen[str]:
     """Start a process that measures, on as many processors as it has threads."""
     arguments = [__file__, "--task", json.dumps(task)]
@@ -430,15 +460,18 @@ class Run:
     def __init__(self, args: argparse.Namespace, selected: list[Case]) -> None:
         self.args, self.selected = args, selected
         self.header = header(args.threads)
+        if args.avx2:
+            self.header[0] = self.header[0].replace(", ", ", held to AVX2, ", 1)
         self.results: Results = {threads: {} for threads in args.threads}
         self.memory: dict[tuple[Case, str], float] = {}
+        self.bursts = ""
         self.failed = False
 
     def time(self, threads: int, peer: str | None, chosen: list[Case]) -> None:
         """Have the cases of one peer measured."""
         task = {"threads": threads, "peer": peer, "cases": chosen, "quick": self.args.quick}
         task["once"] = threads == max(self.args.threads)
-        with start(task, {}) as process:
+        with start(task, AVX2 if self.args.avx2 else {}) as process:
             assert process.stdout is not None
             begin = time.perf_counter()
             for case, line in zip(chosen, process.stdout, strict=False):
@@ -475,7 +508,7 @@ class Run:
         print(text, file=sys.stderr, flush=True)
 
     def text(self) -> str:
-        return report(self.header, self.results, self.memory, self.selected)
+        return report(self.header, self.results, self.memory, self.selected, self.bursts)
 
     def save(self) -> None:
         if self.args.out is not None:
@@ -491,6 +524,8 @@ class Run:
                     self.save()
         if self.args.all:
             self.measure_memory()
+        if self.args.bursts:
+            self.bursts = bursts.table(turns=1 if self.args.quick else bursts.TURNS)
         seconds = time.perf_counter() - begin
         self.header[2] += f", after it {os.getloadavg()[0]:.2f}; it took {seconds / 60:.1f} minutes"
         self.save()
@@ -512,6 +547,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="what has no peer or no aim too")
     parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here too")
+    parser.add_argument(
+        "--bursts", action="store_true", help="an LSTM beside PyTorch's after pauses, too"
+    )
+    parser.add_argument("--avx2", action="store_true", help="as on a processor without AVX-512")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument(

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cases
@@ -350,3 +351,12 @@ def test_a_block_begins_when_the_threads_of_the_one_before_sleep(
         clock.now, clock.works_until = 0.0, works_until
         timing.settle(threads)
         assert begins <= clock.now <= begins + 3 * timing.IDLE_SECONDS
+
+
+def test_numba_has_columns_where_it_is_installed(
+    compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cases, "_driver", cases._driver.__wrapped__)
+    found = cases.with_numba(Case("lstm_block_cell", "float32", (1, 2, 3)))
+    assert found is not None
+    assert found.name == NUMBA
