@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems.properties import assert_all_close, assert_slopes, each, relaid
+from problems.properties import assert_all_close, assert_slopes, each, named, relaid
 from problems.table import Case, call_of, kind_of, plain, small_blocks
 
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
+
+# Half the distance between numbers from 1 to 2.
+UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 @each()
@@ -25,6 +28,12 @@ def test_outputs(
     expected = plain(wide, wide.inputs)
     found = call.turned({n: a for n, a in out._asdict().items() if n in expected})
     assert_all_close(found, expected, case, "out")
+    if ops.xp is np and case.layers == 1 and case.dtype in UNITS:
+        # Rounded once, at the end: nothing but that rounding and float32's errors.
+        due = named(expected, "out")
+        for n, a in named(found, "out").items():
+            wide_a = a.astype(np.float64)
+            np.testing.assert_allclose(wide_a, due[n], 1.01 * UNITS[case.dtype], 1e-5, err_msg=n)
     if case.op.is_net:
         inference = call.forward(ops, is_training=False)
         assert inference.reserve_space.shape == ()
@@ -50,8 +59,6 @@ def test_gradients(
     if half and case.op.is_net:  # what it saves is the package's own, and rounded in each step
         case, rounded = case.smooth, False
         case = case._replace(size=(min(case.size[0], 5), *case.size[1:]))
-    if case.name == "stacked_rnn-layer-norm LSTM":
-        case = case._replace(dtype="float64")  # what is divided by a small number loses digits
     small_blocks(case, monkeypatch)
     call = call_of(case, rng)
     wide, out = call.wide(), call.forward(ops)
@@ -63,5 +70,7 @@ def test_gradients(
     if rounded:  # the gates that are 0 and 1, and the states that are clipped, are those saved
         saved = tree_map(lambda a: a.astype(np.float64), out)
         expected = wide.slopes(wide.gradient(cupyrnn, saved, of_wide))
+    if not (case.op.is_net or case.op.is_cell):
+        out = out._make(np.where(call.past[..., None], np.nan, a).astype(a.dtype) for a in out)
     found = call.slopes(call.gradient(ops, relaid(call, out), cotangents))
     assert_all_close(found, expected, case, "gradient")

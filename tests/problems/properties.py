@@ -12,7 +12,7 @@ from checks import COMPLEX_STEP, COMPLEX_STEP_TOLERANCE, assert_close
 from cupyrnn.derivatives.tree import leaves_by_name, tree_map
 
 from .pairs import pairs
-from .table import TABLE, Call, Case, cases, kind_of, laid, plain
+from .table import TABLE, Call, Case, cases, corners, kind_of, laid, plain
 
 MARKS = {"cuda_on_cpu": pytest.mark.cuda_on_cpu, "cupy": pytest.mark.gpu}
 
@@ -22,14 +22,17 @@ def each(*names: str, places: Any = None, **fixed: Any) -> Any:
     Return the mark that runs a test in all places of the ops, with cases in which all pairs meet.
 
     The names are those of ops, all if none is given. `fixed` takes the place of factors, with a
-    value or a list of values; what an op does not have is left out.
+    value or a list of values; what an op does not have is left out. Without any the corners are
+    among the cases, too.
     """
     found = []
     for name in names or TABLE:
         op = TABLE[name]
         said = {n: v if isinstance(v, list) else [v] for n, v in fixed.items()}
         factors = op.factors | {n: v for n, v in said.items() if n in op.factors}
-        chosen = cases(name, pairs(factors))
+        if op.record.name == "cudnn_rnn":  # which has no empty input
+            factors["size"] = [size for size in factors["size"] if size[2]]
+        chosen = cases(name, pairs(factors)) + (corners(name) if not fixed else [])
         for place in op.places:
             if places is not None and place not in places:
                 continue
@@ -42,8 +45,8 @@ def each(*names: str, places: Any = None, **fixed: Any) -> Any:
 
 def named(tree: Any, what: str) -> dict[str, Any]:
     """Return the arrays of a result by their names, those of no dimension and None left out."""
-    found = dict(leaves_by_name(what, tree))
-    return {n: a for n, a in found.items() if a is not None and np.ndim(a)}
+    found = dict(leaves_by_name(what, tree._asdict() if hasattr(tree, "_asdict") else tree))
+    return {n: a for n, a in found.items() if getattr(a, "ndim", 0)}
 
 
 def assert_all_close(actual: Any, expected: Any, case: Case, what: str) -> None:
@@ -52,6 +55,16 @@ def assert_all_close(actual: Any, expected: Any, case: Case, what: str) -> None:
     for name, a in found.items():
         assert a.dtype == kind_of(case), name
         assert_close(a, due[name], case.dtype, name, at_least=1.0)
+
+
+def assert_same_bits(actual: Any, expected: Any) -> None:
+    """Compare results that are equal in every number, NaN included."""
+    found, due = named(actual, "result"), named(expected, "result")
+    assert found.keys() == due.keys()
+    for name, a in found.items():
+        assert a.dtype == due[name].dtype
+        wide = float if a.dtype.kind in "fV" else a.dtype  # bfloat16's NaN is told by float64's
+        np.testing.assert_array_equal(a.astype(wide), due[name].astype(wide), name)
 
 
 def relaid(call: Call, out: Any) -> Any:
@@ -96,3 +109,45 @@ def assert_slopes(
     if off([*inputs]) > COMPLEX_STEP_TOLERANCE:
         parts = {n: f"{off([n]):.3g}" for n in inputs}
         raise AssertionError(f"gradients are not those of the plain loop, off by {parts}")
+
+
+STATES = ("x", "cs_prev", "h_prev", "input", "input_h", "input_c")
+
+
+def assert_of_examples(ops: Any, call: Call, rng: np.random.Generator) -> None:
+    """
+    Compare gradients by example with one example's gradients after the other, also their norms.
+
+    Where none are wanted, those of x and the states are the same.
+    """
+    record, dtype = call.case.op.record, call.case.dtype
+    out = call.forward(ops)
+    cotangents = call.cotangents(rng, out)
+    whole = named(call.gradient(ops, out, cotangents), "g")
+    of_weights = {record.slope.format(n) for n in record.inputs if n not in STATES}
+
+    def alone(a: Any, b: int) -> Any:
+        if a is None:
+            return None
+        one = np.zeros_like(a)
+        one[:, b] = a[:, b]
+        return one
+
+    examples = [
+        named(call.gradient(ops, out, tree_map(functools.partial(alone, b=b), cotangents)), "g")
+        for b in range(call.case.size[1])
+    ]
+    for way in ("examples", "norms", "none"):
+        found = named(call.gradient(ops, out, cotangents, weight_gradients=way), "g")
+        for name, total in whole.items():
+            if name.split("'")[1] not in of_weights:
+                assert_close(found[name], total, dtype, f"{way}: {name}", at_least=1.0)
+                continue
+            if way == "none":
+                assert name not in found
+                continue
+            due = np.array([e[name] for e in examples]).reshape(-1, *total.shape)
+            if way == "norms":
+                wide = due.astype(np.float64)
+                due = np.sqrt((wide * wide).sum(tuple(range(1, wide.ndim))))
+            assert_close(found[name], due, dtype, f"{way}: {name}", at_least=1.0)

@@ -20,7 +20,8 @@ from new_cells.layer_norm_lstm import LayerNormLSTMParams
 from new_cells.mgu import MGUParams
 from new_cells.slstm import SLSTMParams
 
-from cupyrnn import BlockGRUParams, PeepholeLSTMParams, _ops
+import cupyrnn
+from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams, _ops
 from cupyrnn import reference as definitions
 from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import layer, products, recompute
@@ -60,7 +61,7 @@ class Case(NamedTuple):
     name: str
     size: tuple[int, int, int, int] = (6, 4, 3, 5)  # T, B, I, H
     dtype: str = "float64"
-    extent: str = "full"  # or steps, lengths, resets, lengths+resets
+    extent: str = "full"  # or one of EXTENTS, or steps, no lengths, lengths+all resets
     direction: str = "forward"  # or reverse, both
     layers: int = 1
     time_major: bool = True
@@ -97,7 +98,9 @@ class Case(NamedTuple):
     def bends(self) -> bool:
         """Whether a slope jumps somewhere: a number that is rounded there has another one."""
         told = dict(self.attributes)
-        return bool(told.get("cell_clip")) or told.get("recurrent_activation", "s") != "sigmoid"
+        return (
+            bool(told.get("cell_clip")) or told.get("recurrent_activation", "sigmoid") != "sigmoid"
+        )
 
     @property
     def smooth(self) -> Case:
@@ -118,7 +121,7 @@ class Case(NamedTuple):
                 continue
             if value != self._field_defaults[name]:
                 said.append(str(value) if isinstance(value, str) else f"{name}={value}")
-        return "-".join([*said, *(f"{n}={v}" for n, v in self.attributes if n != "rnn_mode")])
+        return "-".join([*said, *(f"{n}={v}" for n, v in self.attributes)])
 
 
 def cases(name: str, chosen: list[dict[str, Any]]) -> list[Case]:
@@ -129,6 +132,22 @@ def cases(name: str, chosen: list[dict[str, Any]]) -> list[Case]:
         rest = tuple((n, v) for n, v in one.items() if n not in Case._fields and v is not None)
         found.append(Case(name, **fields, attributes=rest))
     return found
+
+
+def corners(name: str) -> list[Case]:
+    """Return cases that stand for no factor: nothing to compute, marks everywhere, other memory."""
+    op = TABLE[name]
+    first = {n: values[0] for n, values in op.factors.items() if n not in Case._fields}
+    chosen: list[dict[str, Any]] = [
+        {"memory": memory} for memory in ("negative strides", "zero strides", "read-only")
+    ]
+    for extent in ("no lengths", "lengths+all resets"):
+        for direction in ("forward", "both" if op.is_net else "reverse"):
+            chosen += [{"extent": extent, "direction": direction}] * (not op.is_cell)
+    layers = {"layers": 2} if op.is_net else {}
+    # What is divided by a norm is to be none of numbers that are all alike.
+    kept = [one for one in chosen if "norm" not in name or one.get("memory") != "zero strides"]
+    return cases(name, [first | layers | one for one in kept])
 
 
 class Call(NamedTuple):
@@ -166,8 +185,9 @@ class Call(NamedTuple):
                 said["time_major"] = False
                 if self.resets is not None:
                     said["resets"] = self.resets.T
-            if case.projected and case.op.record.name == "cudnn_rnn":
-                said["num_proj"] = case.P
+            if case.op.record.name == "cudnn_rnn":
+                said["rnn_mode"] = _net_of(case).rnn_mode
+                said["num_proj"] = case.P if case.projected else 0
         return said | dict(case.attributes)
 
     def turned(self, arrays: Any) -> Any:
@@ -236,6 +256,16 @@ def small_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, name, many)
 
 
+def right_calls(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
+    """Return right arguments of an op and of its gradient, by their names."""
+    rng = np.random.default_rng(0)
+    call = call_of(Case(name, **fields), rng)
+    out = call.forward(cupyrnn)
+    record, arguments = call.case.op.record, call.arguments(cupyrnn)
+    told = record.told(arguments, out._asdict()) | call.turned(call.cotangents(rng, out))
+    return {record.name: arguments, record.gradient.__name__: told}
+
+
 def kind_of(case: Case) -> Any:
     return needs.dtype(case.dtype)
 
@@ -264,14 +294,22 @@ def call_of(case: Case, rng: np.random.Generator) -> Call:
     if "lengths" in case.extent:
         lengths = rng.integers(0, T + 1, B).astype(np.int32)
         lengths[:1], lengths[1:2] = T, 0
-        lengths = rng.permutation(lengths)
+        lengths = rng.permutation(lengths) * (case.extent != "no lengths")
     if "resets" in case.extent:
         resets = rng.random((T, B)) < 0.3
         resets[:1, ::2] = True
+        resets |= "all" in case.extent
     if case.extent == "steps":
         steps = T // 2
     call = Call(case, case.op.draw(rng, case), lengths, resets, steps)
-    assert {*call.inputs} == {n for n in case.op.record.inputs if case.peephole or n[:2] != "wc"}
+    assert {*call.inputs} == {
+        n for n in case.op.record.inputs if case.peephole or n not in lstms.PEEPHOLES
+    }
+    if case.bends and np.dtype(kind_of(case)).itemsize > 2 and T < 10:
+        # So large that some gates reach 0 and 1, and states the clip; over many steps errors grow.
+        for name, factor in (("w", 4), ("w_ru", 4), ("params", 2)):
+            if name in call.inputs:
+                call.inputs[name] *= factor
     x = call.inputs[case.op.record.inputs[0]]
     if call.past.any():
         x[call.past] = np.nan
@@ -386,12 +424,16 @@ def _draw_stack(kind: Any) -> Any:
             sizes = {"K": K, "H": H, "P": P}
             arrays = {}
             for name, said in _shapes_of(kind).items():
-                if name == "w_p" and not case.projected:
+                if not (
+                    case.projected
+                    if name == "w_p"
+                    else case.peephole or name not in lstms.PEEPHOLES
+                ):
                     continue
                 shape = eval(f"({said},)", {}, sizes)  # "K+P, 4*H"
                 scale = 0.7 if len(shape) == 1 else 1 / max(1, shape[0]) ** 0.5
                 arrays[name] = number(*shape, scale=scale)
-            return kind(**arrays)
+            return _kind_of(kind, arrays)(**arrays)
 
         weights = [entry(I if n < D else D * P) for n in range(case.layers * D)]
         # Not zero: an sLSTM divides by one of them.
@@ -403,6 +445,11 @@ def _draw_stack(kind: Any) -> Any:
         return {"input": number(T, B, I), "input_h": first, "input_c": c, "weights": weights}
 
     return draw
+
+
+def _kind_of(kind: Any, arrays: dict[str, Any]) -> Any:
+    plain_lstm = kind is PeepholeLSTMParams and [*arrays] == ["w", "b"]
+    return BlockLSTMParams if plain_lstm else kind
 
 
 def _shapes_of(kind: Any) -> dict[str, str]:
@@ -504,22 +551,21 @@ SIZES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5)]
 LONG = [(33, 4, 2, 33)]
 EMPTY = [(0, 2, 3, 4), (5, 0, 3, 4)]
 WITHOUT = [(5, 2, 0, 4), (5, 2, 3, 0)]  # without inputs, without units
+EXTENTS = ["full", "lengths", "resets", "lengths+resets"]
 GATES = ["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"]
 _STEPS: dict[str, list[Any]] = {
     "size": SIZES + LONG + EMPTY + WITHOUT,
     "dtype": ["float16", "bfloat16", "float32", "float64"],
-    "memory": ["C", "fortran", "strided", "zero strides"],
+    "memory": ["C", "fortran", "strided", "unaligned"],
 }
 _SEQUENCES = _STEPS | {
-    "extent": ["full", "steps", "lengths", "resets", "lengths+resets"],
+    "extent": [*EXTENTS, "steps"],
     "direction": ["forward", "reverse"],
     "rows": [None, 3, 7],
 }
-# In a net whose weights are all alike errors grow from layer to layer.
 _NETS = _STEPS | {
     "size": [*SIZES, (12, 4, 2, 33), *EMPTY, *WITHOUT],
-    "memory": ["C", "fortran", "strided", "negative strides"],
-    "extent": ["full", "lengths", "resets", "lengths+resets"],
+    "extent": EXTENTS,
     "direction": ["forward", "reverse", "both"],
     "layers": [1, 2, 3],
     "time_major": [True, False],
@@ -527,9 +573,9 @@ _NETS = _STEPS | {
     "save": ["all", "states", 2, 1000],
     "rows": [None, 3, 7],
 }
-# Cells that the package does not have, which may do without an H of 0. A layer's norm of zeros is
-# made of rounding.
-_OTHERS = _NETS | {"size": _NETS["size"][:-1], "dtype": ["float32", "float64"]}
+# Cells that the package does not have, which may do without an H of 0. A layer's norm of a state
+# that is zero, or of a layer that is dropped, is made of rounding.
+_OTHERS = _NETS | {"size": SIZES + EMPTY, "dtype": ["float32", "float64"]}
 _OTHERS |= {"dropout": [0.0, 0.4], "layers": [1, 2]}
 # 0.25 is a number in every dtype.
 _LSTM: dict[str, list[Any]] = {
@@ -552,10 +598,11 @@ _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
     "LSTM": (PeepholeLSTMParams, _lstm, 2, {"projected": [False, True], **_LSTM}),
     "GRU": (BlockGRUParams, _gru, 1, _GRU),
     "sLSTM": (SLSTMParams, _slstm, 4, {}),
-    "layer-norm LSTM": (LayerNormLSTMParams, _layer_norm, 2, {}),
+    "layer-norm LSTM": (LayerNormLSTMParams, _layer_norm, 2, {"dtype": ["float64"]}),
     "MGU": (MGUParams, _mgu, 1, {}),
     "CIFG": (CIFGParams, _cifg, 2, {}),
 }
+_NEW = (SLSTMParams, LayerNormLSTMParams, MGUParams, CIFGParams)
 TABLE: dict[str, Op] = {
     "block_lstm": _BLOCK_LSTM,
     "lstm_block_cell": _BLOCK_LSTM._replace(record=_ops.LSTM_BLOCK_CELL, factors=_STEPS | _LSTM),
@@ -574,7 +621,7 @@ for _mode, _more in _OF_PACKED.items():
         _draw_packed,
         _parts_of_packed,
         _packed(_mode),
-        {"rnn_mode": [_mode], **_factors},
+        _factors,
         states=1 + (_mode == "lstm"),
     )
 for _name, (_kind, _step, _states, _more) in _STACKED.items():
@@ -583,7 +630,7 @@ for _name, (_kind, _step, _states, _more) in _STACKED.items():
         _draw_stack(_kind),
         _parts_of_stack,
         _step,
-        (_NETS if _more else _OTHERS) | _more,
+        (_OTHERS if _kind in _NEW else _NETS) | _more,
         ("numpy", "numba", "cuda_on_cpu", "cupy")
         if _name in ("LSTM", "GRU")
         else ("numpy",)

@@ -1,0 +1,205 @@
+"""What holds of every op of the table, whatever it computes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import (
+    DIFFERENCE_TOLERANCE,
+    FINITE_DIFFERENCE_STEP,
+    ON_HOST,
+    assert_close,
+    with_tangents,
+)
+from problems.properties import assert_all_close, assert_of_examples, assert_same_bits, each, named
+from problems.table import EXTENTS, TABLE, Call, Case, call_of, plain, small_blocks
+
+import cupyrnn
+from cupyrnn.derivatives.tree import tree_map
+
+SMALL: dict[str, Any] = {"size": (5, 3, 2, 4), "memory": "C", "rows": None, "layers": 2}
+SMALL |= {"save": ["all", 2], "dropout": [0.0, 0.4], "extent": ["full", "lengths+resets"]}
+SMALL |= {"dtype": ["float16", "float64"], "peephole": True, "cell_clip": [0.0, 0.25]}
+SMALL |= {"recurrent_activation": "sigmoid", "gate_order": "ifco", "forget_bias": 0.6}
+SMALL |= {"time_major": True, "input_mode": "linear_input"}
+PLAIN: dict[str, Any] = {**SMALL, "dtype": "float64"}
+
+
+def there(ops: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments in the memory of the place, but for what the host must know."""
+    return {n: a if n in ON_HOST else ops.to_device(a) for n, a in arguments.items()}
+
+
+def host(a: Any) -> Any:
+    return a if type(a) is np.ndarray else a.get() if hasattr(a, "get") else a.view(np.ndarray)
+
+
+@each(**SMALL)
+def test_inputs_are_not_written_and_results_are_new(
+    ops: Any, case: Case, rng: np.random.Generator
+) -> None:
+    """And a call that is repeated gives the same bits."""
+    call, record = call_of(case, rng), case.op.record
+    arguments = there(ops, call.arguments(ops))
+    results = [record.forward(**arguments) for _ in range(3)]
+    cotangents = there(ops, call.turned(call.cotangents(rng, call.forward(ops))))
+    told = record.told(arguments, results[0]._asdict()) | cotangents
+    given = named(told, "argument")
+    before = {n: a.copy() for n, a in given.items()}
+    results += [record.gradient(**told) for _ in range(3)]
+    assert_same_bits(tree_map(host, given), tree_map(host, before))
+    for same in (results[:3], results[3:]):
+        for other in same[1:]:
+            assert_same_bits(tree_map(host_or_none, other), tree_map(host_or_none, same[0]))
+    kept = [*given.values(), *(a for r in results[1:] for a in named(r, "result").values())]
+    for a, b in itertools.combinations(kept, 2):
+        assert not np.may_share_memory(host(a), host(b))
+
+
+def host_or_none(a: Any) -> Any:
+    return None if a is None else host(a)
+
+
+OF_SEVERAL_OUTPUTS = [name for name, op in TABLE.items() if len(op.record.outputs) > 1]
+
+
+@each(*OF_SEVERAL_OUTPUTS, **PLAIN)
+def test_a_gradient_that_is_none_is_zero(ops: Any, case: Case, rng: np.random.Generator) -> None:
+    call = call_of(case, rng)
+    out = call.forward(ops)
+    cotangents = call.cotangents(rng, out)
+    zero = tree_map(lambda a: None if a is None else np.zeros_like(a), cotangents)
+    none = dict.fromkeys(cotangents)
+    for n in range(len(cotangents)):
+        for left_out in itertools.combinations(cotangents, n + 1):
+            some, others = (
+                call.gradient(ops, out, cotangents | {m: instead[m] for m in left_out})
+                for instead in (none, zero)
+            )
+            assert_same_bits(some, others)
+            given = [m for m in cotangents if m not in left_out and cotangents[m] is not None]
+            assert any(a.any() for a in named(some, "g").values()) == bool(given)
+
+
+@each(**(PLAIN | {"save": "all"}))
+def test_vjp_is_the_two_calls(
+    ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, and twice; with states alone, as many as are kept, the same but for rounding."""
+    call, op = call_of(case, rng), case.op.record.forward
+    out = call.forward(ops)
+    cotangents = call.cotangents(rng, out)
+    expected = call.gradient(ops, out, cotangents)
+    arguments, given = there(ops, call.arguments(ops)), there(ops, call.turned(cotangents))
+    same, pullback = cupyrnn.vjp(op, **arguments)
+    assert_same_bits(tree_map(host_or_none, same), out)
+    for _ in range(2):
+        assert_same_bits(tree_map(host_or_none, pullback(**given)), expected)
+    if case.op.is_cell:
+        return
+    small_blocks(case._replace(rows=3), monkeypatch)
+    for save in ("states", 2, 3, 1000):
+        _, pullback = cupyrnn.vjp(op, **arguments, save=save)
+        found = tree_map(host_or_none, pullback(**given))
+        assert_all_close(found, expected, case, f"save={save}")
+
+
+@each(
+    "block_lstm", **(PLAIN | {"cell_clip": 0.25, "size": (9, 3, 2, 5)}), places=["numpy", "numba"]
+)
+def test_through_clip_is_the_gradient_that_knows_no_clip(
+    ops: Any, case: Case, rng: np.random.Generator
+) -> None:
+    call = call_of(case, rng)
+    out = call.forward(ops)
+    cotangents = call.cotangents(rng, out)
+    unclipped = call._replace(case=case._replace(attributes=(*case.attributes, ("cell_clip", 0.0))))
+    true, through = (c.gradient(ops, out, cotangents) for c in (call, unclipped))
+    assert (true.x_grad != through.x_grad).any() == (not call.past.all())
+    for save in ("all", "states", 2):
+        _, pullback = cupyrnn.vjp(cupyrnn.block_lstm, **call.arguments(ops), save=save)
+        for clip, expected in ((False, true), (True, through)):
+            assert_all_close(
+                pullback(**cotangents, through_clip=clip), expected, case, f"{save} {clip}"
+            )
+
+
+BY_EXAMPLE = SMALL | {
+    "size": [(1, 1, 1, 1), (7, 3, 3, 5), (5, 2, 0, 4), (1, 0, 3, 4), (0, 2, 3, 4)],
+    "dtype": ["float16", "float32", "float64"],
+    "save": ["all", "states", 2],
+    "extent": EXTENTS,
+}
+OF_SEQUENCES = [name for name, op in TABLE.items() if op.record.by_example]
+
+
+@each(*OF_SEQUENCES, **BY_EXAMPLE)
+def test_gradients_of_each_example(ops: Any, case: Case, rng: np.random.Generator) -> None:
+    assert_of_examples(ops, call_of(case.smooth, rng), rng)
+
+
+@each(*OF_SEQUENCES, **(PLAIN | {"extent": "full", "direction": "forward"}), places=["numpy"])
+def test_another_way_to_the_gradients_of_weights(
+    ops: Any, case: Case, rng: np.random.Generator
+) -> None:
+    call, name = call_of(case, rng), case.op.record.gradient.__name__
+    out = call.forward(ops)
+    with pytest.raises(ValueError, match=f"^{name}: weight_gradients is 'mean', expected"):
+        call.gradient(ops, out, call.cotangents(rng, out), weight_gradients="mean")
+
+
+# A layer's norm is too steep for central differences.
+WITHOUT_NORMS = [name for name in TABLE if "norm" not in name]
+
+
+@each(*WITHOUT_NORMS, **(PLAIN | {"save": ["all", "states", 2]}), places=["numpy"])
+def test_tangents(ops: Any, case: Case, rng: np.random.Generator) -> None:
+    """
+    What stands beside the real parts of complex arrays is carried on, also by the gradient.
+
+    Of the outputs beside the plain loop, of gradients beside central differences.
+    """
+    case = case.smooth
+    call = call_of(case, rng)
+    out = call.forward(cupyrnn)
+    cotangents = call.cotangents(rng, out)
+    for kind, dtype in (("complex128", np.float64), ("complex64", np.float32)):
+        real = tree_map(lambda a, d=dtype: None if a is None else a.astype(d), call.inputs)
+        moved = tree_map(
+            lambda a, k=kind: (
+                None if a is None else with_tangents(rng, {"a": np.nan_to_num(a).astype(k)})["a"]
+            ),
+            real,
+        )
+        there_call = call._replace(inputs=moved, case=case._replace(dtype=kind))
+        assert isinstance(there_call, Call)
+        found = there_call.forward(ops)
+        wide = tree_map(lambda a: None if a is None else a.astype(np.complex128), moved)
+        expected = plain(call, wide)
+        shown = there_call.turned({n: a for n, a in found._asdict().items() if n in expected})
+        for n, a in named(shown, "out").items():
+            assert_close(a, named(expected, "out")[n], kind, n, at_least=1.0)
+        given = tree_map(lambda a, k=kind: None if a is None else np.nan_to_num(a).astype(k),
+                         cotangents)  # fmt: skip
+        slopes = there_call.slopes(there_call.gradient(ops, found, given))
+        scale, step = float(np.float64(2.0**-45)), FINITE_DIFFERENCE_STEP
+        ahead, behind = (gradient_at(call, wide, s * step / scale, cotangents) for s in (1, -1))
+        due = named(ahead, "g"), named(behind, "g")
+        for n, a in named(slopes, "g").items():
+            difference = (due[0][n] - due[1][n]) / (2 * step)
+            tangent = a.imag.astype(np.float64) / scale
+            error = np.abs(tangent - difference).max(initial=0)
+            most = np.abs(difference).max(initial=1.0) + np.abs(due[0][n]).max(initial=0)
+            tolerance = DIFFERENCE_TOLERANCE if kind == "complex128" else 1e-5
+            assert error <= tolerance * most, f"tangent of {n}: off by {error:.3g} of {most:.3g}"
+
+
+def gradient_at(call: Call, moved: Any, far: float, cotangents: Any) -> Any:
+    """Return the gradients of inputs that went along their tangents."""
+    inputs = tree_map(lambda a: None if a is None else a.real + far * a.imag, moved)
+    at = call._replace(inputs=inputs)
+    out = at.forward(cupyrnn)
+    return at.slopes(at.gradient(cupyrnn, out, cotangents))
