@@ -611,17 +611,23 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
             return TypeError(f"{start}there is no {word}, expected {_word_for(word, names)}")
     if len(args) > len(first):
         rest = ", ".join(n for n in names if n not in first)
-        most = f"at most {len(first)}: {', '.join(first)};" if first else "none:"
-        found = counted(len(args), "argument")
-        return TypeError(f"{start}{found} by position, expected {most} by name {rest}")
+        most = (
+            f"at most {len(first)}: {', '.join(first)}{';' if rest else ''}" if first else "none:"
+        )
+        found, rest = counted(len(args), "argument"), f" by name {rest}" if rest else ""
+        return TypeError(f"{start}{found} by position, expected {most}{rest}")
     twice = [n for n in first[: len(args)] if n in kwargs]
     if twice:
         return TypeError(f"{start}{twice[0]} is given by position and by name, expected it once")
     given = {*first[: len(args)], *kwargs}
     needed = [p.name for p in parameters if p.default is p.empty]
     missing = [n for n in needed if n not in given]
-    verb = "is" if len(missing) == 1 else "are"
-    return TypeError(f"{start}{', '.join(missing)} {verb} missing, expected {', '.join(needed)}")
+    verb, hint = "is" if len(missing) == 1 else "are", ""
+    if {*missing} <= {*getattr(next(iter(args), None), "_fields", ())}:
+        hint = f"; {type_shown(args[0])} holds them: {op.__name__}(*weights)"
+    return TypeError(
+        f"{start}{', '.join(missing)} {verb} missing, expected {', '.join(needed)}{hint}"
+    )
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -305,7 +305,7 @@ def _as_array(op: str, name: str, value: Any) -> Array:
         if callable(getattr(value, "__array__", None)):
             return np.asarray(value)
     except Exception as error:
-        reason = str(error)[:200]
+        reason = " ".join(str(error).split())[:200]
         raise TypeError(
             f"{op}: {name} is {type_shown(value)} that NumPy cannot read: {reason}"
         ) from error

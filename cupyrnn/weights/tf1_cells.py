@@ -114,6 +114,13 @@ def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
                 f"{op}: variables has {have}, but no {join(path, 'kernel')}: the cell is not whole"
             )
     cells = named or {path for path, leaves in found.items() if leaves.keys() & _MATRICES}
+    for name in variables:
+        path, mark, _ = f"/{name}".partition("/recurrent_kernel")
+        if mark and name.startswith(prefix) and (not cells or path[1:] in cells):
+            raise ValueError(
+                f"{op}: variables has {name}, which a layer of Keras has; params_from_keras takes"
+                " its get_weights()"
+            )
     if not cells:
         raise ValueError(
             f"{op}: variables has no cell under {shown(prefix)}: no name ends in kernel,"

@@ -261,7 +261,7 @@ def test_every_function_says_what_does_not_fit() -> None:
             function(zzz=1)
         first = [p for p in takes if p.kind is p.POSITIONAL_OR_KEYWORD]
         number = f"{len(first) + 1} arguments?"
-        with pytest.raises(TypeError, match=f"^{name}: {number} by position, expected "):
+        with pytest.raises(TypeError, match=rf"^{name}: {number} by position, expected .*\w$"):
             function(*range(len(first) + 1))
         needed = [p.name for p in takes if p.default is p.empty]
         if needed:
@@ -283,6 +283,10 @@ def test_what_stands_in_the_wrong_place_is_named() -> None:
         "pullback of cudnn_rnn: 1 argument by position": lambda: pullback(x),
         "run_onnx_node: op_type is a node, expected its op_type, 'LSTM'": lambda: (
             cupyrnn.run_onnx_node(node, [x])
+        ),
+        "block_lstm_to_tf1: b is missing, expected w, b; a cupyrnn.BlockLSTMParams holds them:"
+        " block_lstm_to_tf1(*weights)": lambda: cupyrnn.block_lstm_to_tf1(
+            cupyrnn.init_block_lstm(num_units=5, input_size=3)  # type: ignore[call-arg]
         ),
         "cudnn_rnn: input_h is a cupyrnn.PackedParams, expected a numpy.ndarray like input; pass it"
         " as params": lambda: cupyrnn.cudnn_rnn(x, packed, h, h),

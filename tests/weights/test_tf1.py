@@ -294,6 +294,10 @@ def cell(*, without: str = "", **shapes: tuple[int, ...]) -> dict[str, Any]:
 
 
 GRU = {"without": "kernel", "gates__kernel": (5, 4), "gates__bias": (4,)}
+KERAS = {
+    f"lstm/cell/{leaf}:0": np.ones(shape)
+    for leaf, shape in (("kernel", (3, 8)), ("recurrent_kernel", (2, 8)), ("bias", (8,)))
+}
 BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
 
 
@@ -301,6 +305,8 @@ BOTH: Any = {f"{d}/{n}": a for d in ("fw", "bw") for n, a in cell().items()}
     ("call", "error", "message"),
     [
         (lambda: cupyrnn.block_lstm_from_tf1({}), ValueError, "block_lstm_from_tf1: variables has no cell under '': no name ends in kernel, gates/kernel or w_ru"),
+        (lambda: cupyrnn.block_lstm_from_tf1(KERAS), ValueError, "block_lstm_from_tf1: variables has lstm/cell/recurrent_kernel:0, which a layer of Keras has; params_from_keras takes its get_weights()"),
+        (lambda: cupyrnn.params_from_tf1({n.replace("cell", "l") + "/.ATTRIBUTES/VARIABLE_VALUE": a for n, a in KERAS.items()}, forget_bias=1), ValueError, "params_from_tf1: variables has lstm/l/recurrent_kernel:0/.ATTRIBUTES/VARIABLE_VALUE, which a layer of Keras has; params_from_keras takes its get_weights()"),
         (lambda: cupyrnn.block_lstm_from_tf1(None), TypeError, "block_lstm_from_tf1: variables is None, expected a mapping of names to arrays"),
         (lambda: cupyrnn.block_lstm_from_tf1({1: 2}), TypeError, "block_lstm_from_tf1: variables has the key 1, expected strings"),
         (lambda: cupyrnn.block_lstm_from_tf1(cell(), prefix=1), TypeError, "block_lstm_from_tf1: prefix is 1, expected a string"),

@@ -62,10 +62,11 @@ def test_tensors_without_their_framework(kind: str, rng: np.random.Generator) ->
 def test_a_tensor_that_cannot_be_read_is_named(rng: np.random.Generator) -> None:
     class Elsewhere:
         def numpy(self) -> Any:
-            raise RuntimeError("it is on device 0")
+            raise RuntimeError("it is\non device 0")
 
     state = {**lstm_state(rng), "bias_ih_l0": Elsewhere()}
     message = r"^params_from_torch: bias_ih_l0 is a .*Elsewhere that NumPy cannot read: it is on"
+    message += " device 0$"
     with pytest.raises(TypeError, match=message):
         cupyrnn.params_from_torch(state)
 
