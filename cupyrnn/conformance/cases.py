@@ -103,8 +103,15 @@ _GIVEN: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-def _states(op_type: str) -> frozenset[str]:
-    return frozenset({"initial_h", "initial_c"} if op_type == "LSTM" else {"initial_h"})
+_STATES = {"LSTM": frozenset({"initial_h", "initial_c"})}
+
+
+def _optional(
+    op_type: str, more: frozenset[str], *, bias: bool = True, states: bool = False, lengths: Any = 0
+) -> frozenset[str]:
+    """Return the inputs of a node beside X, W and R."""
+    more |= frozenset({"B"} if bias else ()) | frozenset({"sequence_lens"} if lengths else ())
+    return more | (_STATES.get(op_type, frozenset({"initial_h"})) if states else frozenset())
 
 
 def _shared() -> Iterator[Plan]:
@@ -112,13 +119,9 @@ def _shared() -> Iterator[Plan]:
     for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, (0, 1)):
         attributes = own | direction | ({"layout": 1} if layout else {})
         for lengths, states, bias in itertools.product((0, 1, 2), (False, True), (False, True)):
-            optional = more | (frozenset({"B"}) if bias else frozenset())
-            optional |= _states(op_type) if states else frozenset()
-            optional |= {"sequence_lens"} if lengths else frozenset()
-            yield Plan(
-                op_type, attributes, optional, some_of_no_steps=lengths == 2,
-                gradients=lengths == 1 and bias,
-            )  # fmt: skip
+            optional = _optional(op_type, more, bias=bias, states=states, lengths=lengths)
+            gradients, empty = lengths == 1 and bias, lengths == 2
+            yield Plan(op_type, attributes, optional, some_of_no_steps=empty, gradients=gradients)
     for (op_type, own, more), direction in itertools.product(_KINDS, _DIRECTIONS):
         if op_type == "LSTM":
             for state in ("initial_h", "initial_c"):
@@ -135,12 +138,15 @@ def _parameters(names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _with(op_type: str, D: int, places: dict[int, str], given: bool) -> dict[str, Any]:
-    """Return the attributes of a node with activations in places, the same in all directions."""
+def _with(
+    op_type: str, attributes: dict[str, Any], places: dict[int, str], given: bool
+) -> dict[str, Any]:
+    """Return attributes with activations in places, the same in all directions."""
     names = list(truth.DEFAULTS[op_type])
     for place, name in places.items():
         names[place] = name
-    return {"activations": names * D} | (_parameters(names * D) if given else {})
+    names *= 1 + (attributes.get("direction") == "bidirectional")
+    return attributes | {"activations": names} | (_parameters(names) if given else {})
 
 
 # Both are read in more than one way, so nothing is asked of them.
@@ -150,18 +156,17 @@ _NO_DEFAULTS = ("Affine", "ScaledTanh")
 def _activations() -> Iterator[Plan]:
     """Each in each place, with parameters and with their defaults; directions that differ."""
     for (op_type, own, more), direction in itertools.product(_KINDS, _DIRECTIONS[::2]):
-        D = 1 + bool(direction)
         for place, _ in enumerate(_PLACES[op_type]):
             for name, given in itertools.product(truth.ACTIVATIONS, (False, True)):
                 if name == truth.DEFAULTS[op_type][place] and not more:
                     continue
                 if (given and name not in _GIVEN) or (not given and name in _NO_DEFAULTS):
                     continue
-                attributes = own | direction | _with(op_type, D, {place: name}, given)
+                attributes = _with(op_type, own | direction, {place: name}, given)
                 yield Plan(op_type, attributes, more | {"B"}, gradients=not direction)
         # Spelled in small letters and in capitals.
         for spelled in (str.lower, str.upper):
-            attributes = own | direction | _with(op_type, D, {0: "HardSigmoid"}, True)
+            attributes = _with(op_type, own | direction, {0: "HardSigmoid"}, True)
             attributes["activations"] = [spelled(name) for name in attributes["activations"]]
             yield Plan(op_type, attributes, more | {"B"})
     for op_type, own, more in _KINDS:
@@ -176,12 +181,12 @@ def _clips() -> Iterator[Plan]:
     for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, (0, 1)):
         for clip, lengths in itertools.product((0.125, 0.375), (False, True)):
             attributes = own | direction | {"clip": clip} | ({"layout": 1} if layout else {})
-            optional = more | {"B"} | ({"sequence_lens"} if lengths else frozenset())
+            optional = _optional(op_type, more, lengths=lengths)
             yield Plan(op_type, attributes, optional, gradients=not lengths)
     for (op_type, own, more), name in itertools.product(_KINDS, truth.ACTIVATIONS):
         # Above the alpha of a ThresholdedRelu, below which it is 0.
         clip = 0.75 if name == "ThresholdedRelu" else 0.25
-        attributes = own | {"clip": clip} | _with(op_type, 1, {0: name}, name in _GIVEN)
+        attributes = _with(op_type, own | {"clip": clip}, {0: name}, name in _GIVEN)
         yield Plan(op_type, attributes, more | {"B"})
 
 
@@ -191,9 +196,8 @@ def _coupled() -> Iterator[Plan]:
     ):
         attributes = {"input_forget": 1} | direction | ({"layout": 1} if layout else {})
         attributes |= {"clip": 0.25} if clip else {}
-        optional = frozenset({"B"}) | (_states("LSTM") if states else frozenset())
-        optional |= {"P"} if peepholes else frozenset()
-        optional |= {"sequence_lens"} if lengths else frozenset()
+        more = frozenset({"P"} if peepholes else ())
+        optional = _optional("LSTM", more, states=states, lengths=lengths)
         yield Plan("LSTM", attributes, optional, gradients=lengths and not layout)
 
 
@@ -204,16 +208,14 @@ def _sizes() -> Iterator[Plan]:
         (3, 2, 6, 7), (3, 3, 7, 6), (2, 2, 5, 17), (2, 3, 17, 5), (2, 2, 3, 33), (13, 2, 2, 3),
     ]  # fmt: skip
     for (op_type, own, more), direction, size in itertools.product(_KINDS, _DIRECTIONS, sizes):
-        optional = more | {"B"} | _states(op_type)
-        yield Plan(op_type, own | direction, optional, size)
+        yield Plan(op_type, own | direction, _optional(op_type, more, states=True), size)
 
 
 def _saturated() -> Iterator[Plan]:
     """Inputs far out, where exp overflows in float16 and gates are 0 and 1."""
     names = ("Sigmoid", "Tanh", "HardSigmoid", "Softsign", "ScaledTanh")
     for (op_type, own, more), direction, name in itertools.product(_KINDS, _DIRECTIONS, names):
-        D = 1 + (direction == _DIRECTIONS[2])
-        attributes = own | direction | _with(op_type, D, {0: name}, name in _GIVEN)
+        attributes = _with(op_type, own | direction, {0: name}, name in _GIVEN)
         yield Plan(op_type, attributes, more | {"B"}, saturated=True)
 
 
@@ -221,13 +223,11 @@ def _dtypes() -> Iterator[Plan]:
     for dtype, (op_type, own, more), direction in itertools.product(
         ("float64", "float16", "bfloat16"), _KINDS, _DIRECTIONS
     ):
-        D = 1 + (direction == _DIRECTIONS[2])
         for lengths, states in itertools.product((False, True), (False, True)):
-            optional = more | {"B"} | (_states(op_type) if states else frozenset())
-            optional |= {"sequence_lens"} if lengths else frozenset()
+            optional = _optional(op_type, more, states=states, lengths=lengths)
             yield Plan(op_type, own | direction, optional, dtype=dtype, gradients=lengths)
         for name in ("Relu", "HardSigmoid", "Elu", "Softplus"):
-            attributes = own | direction | _with(op_type, D, {0: name}, name in _GIVEN)
+            attributes = _with(op_type, own | direction, {0: name}, name in _GIVEN)
             # Rounded as coarsely as bfloat16, a clip makes too little difference.
             clip = {"clip": 0.25} if dtype == "float64" else {}
             yield Plan(op_type, attributes | clip, frozenset({"B"}), dtype=dtype)
@@ -239,19 +239,17 @@ def _everything() -> Iterator[Plan]:
     for _ in range(500):
         op_type, own, more = _KINDS[rng.integers(len(_KINDS))]
         direction = _DIRECTIONS[rng.integers(3)]
-        D = 1 + (direction == _DIRECTIONS[2])
         attributes = own | direction | ({"layout": 1} if rng.random() < 0.3 else {})
         names: dict[int, str] = {}
         if rng.random() < 0.8:
             names = {n: truth.ACTIVATIONS[rng.integers(11)] for n in range(len(_PLACES[op_type]))}
-            attributes |= _with(op_type, D, names, True)
+            attributes = _with(op_type, attributes, names, True)
         if rng.random() < 0.3:
             attributes["clip"] = 0.75 if "ThresholdedRelu" in names.values() else 0.25
         if op_type == "LSTM" and rng.random() < 0.3:
             attributes["input_forget"] = 1
-        optional = more
-        for names_, share in ((("B",), 0.7), (_states(op_type), 0.5), (("sequence_lens",), 0.4)):
-            optional |= frozenset(names_) if rng.random() < share else frozenset()
+        bias, states, lengths = (bool(rng.random() < share) for share in (0.7, 0.5, 0.4))
+        optional = _optional(op_type, more, bias=bias, states=states, lengths=lengths)
         T, B, I, H = (int(rng.choice(v)) for v in ((2, 3, 5), (2, 3), (2, 3, 5), (3, 5)))
         dtype = str(rng.choice(["float32", "float32", "float64"]))
         gradients = bool(rng.random() < 0.3)

@@ -63,24 +63,32 @@ def judge(
 
 def of_outputs(case: Stored, run: Run) -> tuple[str, str]:
     """Run a case; return a verdict on its outputs, and why."""
-    try:
+
+    def why_not() -> str:
         outputs = run(case.path, case.inputs)
         if not isinstance(outputs, (list, tuple)) or len(outputs) != len(case.truth):
-            return WRONG, f"{len(case.truth)} outputs expected, as a list or a tuple"
+            return f"{len(case.truth)} outputs expected, as a list or a tuple"
         found = dict(zip(case.truth, outputs, strict=True))
-        why = judge(case.truth, case.tolerance, found, case.dtype)
-    except Exception as error:
-        return REFUSED, _line(error)
-    return WRONG if why else RIGHT, why
+        return judge(case.truth, case.tolerance, found, case.dtype)
+
+    return _verdict(why_not)
 
 
 def of_gradients(case: Stored, gradients: Gradients) -> tuple[str, str]:
     """Run the gradient of a case; return a verdict, and why."""
-    try:
+
+    def why_not() -> str:
         found = dict(gradients(case.path, case.inputs, case.cotangents))
-        why = judge(case.gradients, case.gradient_tolerance, found, case.dtype)
+        return judge(case.gradients, case.gradient_tolerance, found, case.dtype)
+
+    return _verdict(why_not)
+
+
+def _verdict(why_not: Callable[[], str]) -> tuple[str, str]:
+    try:
+        why = why_not()
     except Exception as error:
-        return REFUSED, _line(error)
+        return REFUSED, " ".join(f"{type(error).__name__}: {error}".split())[:400]
     return WRONG if why else RIGHT, why
 
 
@@ -93,10 +101,6 @@ def run_all(
         outcome = Outcome(*about, *outputs(case))
         wanted = gradients is not None and case.gradients
         yield outcome, Outcome(*about, *gradients(case)) if gradients and wanted else None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
 
 
 def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:

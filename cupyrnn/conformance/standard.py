@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_DTYPES = 'T: "tensor(bfloat16), tensor(float16), tensor(float), tensor(double)"'
+_FUNCTIONS = '"The activation functions must be one of the activation functions specified above"'
+_DEFAULTS = '"Default values are the same as of corresponding ONNX operators": '
 # By the beginning of a feature; of several features the first that is found here counts.
 _SENTENCES = {
     "sequence_lens with a 0": "not specified; we return the initial states and Y = 0",
@@ -26,21 +29,12 @@ _SENTENCES = {
     "initial_c": '"Optional initial value of the cell"',
     "spelling": "nothing: capitals are read as not to matter",
     "directions with": '"A list of 3 (or 6 if bidirectional) activation functions"',
-    "HardSigmoid with": (
-        '"Default values are the same as of corresponding ONNX operators": 0.2 and 0.5'
-    ),
+    "HardSigmoid with": _DEFAULTS + "0.2 and 0.5",
     "LeakyRelu with": '"For example with LeakyRelu, the default alpha is 0.01"',
-    "ThresholdedRelu with": ('"Default values are the same as of corresponding ONNX operators": 1'),
-    "Elu with": '"Default values are the same as of corresponding ONNX operators": 1',
-    "float16": 'T: "tensor(bfloat16), tensor(float16), tensor(float), tensor(double)"',
-    "bfloat16": 'T: "tensor(bfloat16), tensor(float16), tensor(float), tensor(double)"',
-    "float64": 'T: "tensor(bfloat16), tensor(float16), tensor(float), tensor(double)"',
-    "activations": (
-        '"The activation functions must be one of the activation functions specified above"'
-    ),
-    "f=": '"The activation functions must be one of the activation functions specified above"',
-    "g=": '"The activation functions must be one of the activation functions specified above"',
-    "h=": '"The activation functions must be one of the activation functions specified above"',
+    "ThresholdedRelu with": _DEFAULTS + "1",
+    "Elu with": _DEFAULTS + "1",
+    **dict.fromkeys(("float16", "bfloat16", "float64"), _DTYPES),
+    **dict.fromkeys(("activations", "f=", "g=", "h="), _FUNCTIONS),
     "no bias": '"Optional: If not specified - assumed to be 0"',
     "GRU": '"Ht = (1 - zt) (.) ht + zt (.) Ht-1", and the lines above it',
     "LSTM": '"Ct = ft (.) Ct-1 + it (.) ct", "Ht = ot (.) h(Ct)", and the lines above them',
