@@ -14,7 +14,12 @@ from contextlib import contextmanager
 from ctypes import c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from .descriptors import ALGORITHMS
+
+if TYPE_CHECKING:
+    from .descriptors import Problem
 
 # The environment variable with the path of the library, a file or its folder.
 PATH_VARIABLE = "CUPYRNN_CUDNN"
@@ -58,14 +63,9 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cudnnSetRNNDescriptor_v8": (c_void_p, *(c_int,) * 8, *(c_int32,) * 4, c_void_p, c_uint32),
     "cudnnSetRNNDataDescriptor": (c_void_p, *(c_int,) * 5, c_void_p, c_void_p),
     "cudnnSetTensorNdDescriptor": (c_void_p, c_int, c_int, c_void_p, c_void_p),
-    "cudnnGetTensorNdDescriptor": (c_void_p, c_int, *(c_void_p,) * 4),
     "cudnnBuildRNNDynamic": (c_void_p, c_void_p, c_int),
     "cudnnGetRNNWeightSpaceSize": (c_void_p,) * 3,
     "cudnnGetRNNTempSpaceSizes": (c_void_p, c_void_p, c_int, *(c_void_p,) * 3),
-    "cudnnGetRNNWeightParams": (
-        *(c_void_p, c_void_p, c_int32, c_size_t, c_void_p, c_int32),
-        *(c_void_p,) * 4,
-    ),
     "cudnnRNNForward": (c_void_p, c_void_p, c_int, *(c_void_p,) * 11, *_TEMPORARY),
     "cudnnRNNBackwardData_v8": (*(c_void_p,) * 16, *_TEMPORARY),
     "cudnnRNNBackwardWeights_v8": (c_void_p, c_void_p, c_int, *(c_void_p,) * 7, *_TEMPORARY),
@@ -78,13 +78,6 @@ class CudnnError(RuntimeError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Matrix(NamedTuple):
-    """Where cuDNN has a matrix or bias of the weights."""
-
-    address: int
-    shape: tuple[int, ...]
 
 
 def dotted(version: int) -> str:
@@ -172,43 +165,21 @@ class Library:
             yield dropout
 
     @contextmanager
-    def rnn(
-        self,
-        dtype_name: str,
-        cell: str,
-        *,
-        algorithm: int,
-        skip: bool,
-        bidirectional: bool,
-        input_size: int,
-        hidden_size: int,
-        proj_size: int,
-        num_layers: int,
-        dropout: int,
-        tf32: bool,
-    ) -> Iterator[int]:
-        """Make the descriptor of a net; `proj_size` is `hidden_size` without a projection."""
+    def rnn(self, net: Problem, dtype_name: str, *, dropout: int, tf32: bool) -> Iterator[int]:
+        """Make the descriptor of a net."""
         data = DATA[dtype_name]
         half = dtype_name in ("float16", "bfloat16")
         strict = dtype_name == "float32" and not tf32
         with self._descriptor("RNN") as rnn:
             self.call(
                 "cudnnSetRNNDescriptor_v8",
-                rnn,
-                algorithm,
-                CELL[cell],
-                DOUBLE_BIAS,
-                BIDIRECTIONAL if bidirectional else UNIDIRECTIONAL,
-                SKIP_INPUT if skip else LINEAR_INPUT,
+                *(rnn, ALGORITHMS[net.engine], CELL[net.rnn_mode], DOUBLE_BIAS),
+                BIDIRECTIONAL if net.D == 2 else UNIDIRECTIONAL,
+                SKIP_INPUT if net.skip else LINEAR_INPUT,
                 data,
                 DATA["float32"] if half else data,
                 TENSOR_OP_MATH if half else FMA_MATH if strict else DEFAULT_MATH,
-                input_size,
-                hidden_size,
-                proj_size,
-                num_layers,
-                dropout,
-                PADDED_IO_ENABLED,
+                *(net.I, net.H, net.P, net.L, dropout, PADDED_IO_ENABLED),
             )
             yield rnn
 
@@ -254,27 +225,6 @@ class Library:
         args = (handle, rnn, mode, x, ctypes.byref(work), ctypes.byref(reserve))
         self.call("cudnnGetRNNTempSpaceSizes", *args)
         return work.value, reserve.value
-
-    def weight_params(
-        self, handle: int, rnn: int, pseudo_layer: int, weights: tuple[int, int], matrix: int
-    ) -> tuple[Matrix | None, Matrix | None]:
-        """Return where a matrix and its bias are; `weights` is the size and the address of all."""
-        with self._descriptor("Tensor") as m, self._descriptor("Tensor") as b:
-            addresses = c_void_p(), c_void_p()
-            self.call(
-                "cudnnGetRNNWeightParams",
-                *(handle, rnn, pseudo_layer, *weights, matrix),
-                *(m, ctypes.byref(addresses[0]), b, ctypes.byref(addresses[1])),
-            )
-            return self._matrix(addresses[0], m), self._matrix(addresses[1], b)
-
-    def _matrix(self, address: c_void_p, tensor: int) -> Matrix | None:
-        if not address.value:
-            return None
-        data, rank, dims, strides = c_int(), c_int(), (c_int * 3)(), (c_int * 3)()
-        pointers = (ctypes.byref(p) for p in (data, rank, dims, strides))
-        self.call("cudnnGetTensorNdDescriptor", tensor, 3, *pointers)
-        return Matrix(address.value, tuple(dims))
 
 
 def _from_pathfinder() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._arrays import tf32_allowed
-from .descriptors import ALGORITHMS, address, all_lengths
+from .descriptors import address, all_lengths
 from .handles import Handles
 from .library import INFERENCE, TRAINING, WGRAD_ADD
 
@@ -35,21 +35,8 @@ class Nine:
         is_lstm = net.rnn_mode == "lstm"
         with ExitStack() as stack:
             enter = stack.enter_context
-            self.rnn = enter(
-                library.rnn(
-                    dtype_name,
-                    net.rnn_mode,
-                    algorithm=ALGORITHMS[net.engine],
-                    skip=net.skip,
-                    bidirectional=net.D == 2,
-                    input_size=net.I,
-                    hidden_size=net.H,
-                    proj_size=out,
-                    num_layers=net.L,
-                    dropout=enter(self._dropout(net)),
-                    tf32=tf32_allowed(),
-                )
-            )
+            dropout = enter(self._dropout(net))
+            self.rnn = enter(library.rnn(net, dtype_name, dropout=dropout, tf32=tf32_allowed()))
             if net.engine == "cudnn_persist_dynamic":
                 # Its kernels are compiled for this net, device and batch, and stay with `rnn`.
                 self._call("cudnnBuildRNNDynamic", self.handle, self.rnn, net.B)

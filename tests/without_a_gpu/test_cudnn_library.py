@@ -18,7 +18,7 @@ import needs
 import pytest
 from problems.nets import BI, Case, params_size
 
-from cupyrnn.cudnn import descriptors, engine, nine
+from cupyrnn.cudnn import engine, nine
 from cupyrnn.cudnn import library as libcudnn
 from cupyrnn.cudnn.handles import Handle
 from without_a_gpu.cuda_on_cpu import fake_cupy
@@ -57,22 +57,13 @@ class HostLibrary:
         vars(nine)["handles"] = lambda _: types.SimpleNamespace(get=lambda device: handle)
 
     @contextlib.contextmanager
-    def net(self, case: Case, dtype: str, algorithm: int = 0) -> Iterator[int]:
-        sizes = {"input_size": case.I, "hidden_size": case.H, "proj_size": case.P}
-        flags = {"skip": case.skip, "bidirectional": case.D == 2, "tf32": False}
+    def net(self, case: Case, dtype: str, name: str = "cudnn") -> Iterator[int]:
+        net = net_of(case, engine=name)
         with (
             self.library.dropout(self.handle, 0.0, 0, 0, 0) as dropout,
-            self.library.rnn(
-                dtype,
-                case.rnn_mode,
-                algorithm=algorithm,
-                **sizes,
-                **flags,
-                num_layers=case.L,
-                dropout=dropout,
-            ) as net,
+            self.library.rnn(net, dtype, dropout=dropout, tf32=False) as rnn,
         ):
-            yield net
+            yield rnn
 
 
 def probe_layout() -> None:
@@ -119,13 +110,11 @@ def probe_algorithms() -> None:
     Which H they take it asks the device for.
     """
     real = HostLibrary()
-    numbers = {
-        name: descriptors.ALGORITHMS[name] for name in ("cudnn_small_h", "cudnn_persist_dynamic")
-    }
+    names = ("cudnn_small_h", "cudnn_persist_dynamic")
 
     def said(case: Case, dtype: str, name: str) -> int:
         try:
-            with real.net(case, dtype, numbers[name]) as net:
+            with real.net(case, dtype, name) as net:
                 # The parameters are packed alike, so that a net can go from one to the other.
                 itemsize = 8 if dtype == "float64" else 4 if dtype == "float32" else 2
                 assert (
@@ -137,7 +126,7 @@ def probe_algorithms() -> None:
         except libcudnn.CudnnError as error:
             return error.status
 
-    every = itertools.product(("lstm", "gru", "rnn_tanh", "rnn_relu"), DTYPES, numbers)
+    every = itertools.product(("lstm", "gru", "rnn_tanh", "rnn_relu"), DTYPES, names)
     for mode, dtype, name in every:
         for case in (Case(mode, 5, 1, 4, 6), Case(mode, 5, 1, 4, 6, 2, BI)):
             status, reason = (
@@ -155,7 +144,7 @@ def probe_algorithms() -> None:
             )
             if refused or (name, dtype) == ("cudnn_persist_dynamic", "bfloat16"):
                 assert str(reason).endswith(f"does not take {dtype}")
-    for name in numbers:
+    for name in names:
         projected = Case("lstm", 5, 1, 4, 6, num_proj=3)
         assert said(projected, "float32", name) == 3000
         reason = engine.why_not(net_of(projected, engine=name), "float32", None)

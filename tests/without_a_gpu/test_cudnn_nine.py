@@ -51,6 +51,7 @@ from without_a_gpu.cudnn_stub.expected import (
     tensor_text,
 )
 from without_a_gpu.cudnn_stub.fixtures import forget
+from without_a_gpu.cudnn_stub.layouts import Matrix, weight_params
 
 pytestmark = pytest.mark.usefixtures("fresh_search")
 
@@ -734,23 +735,11 @@ def test_where_the_weights_are(stub: Stub) -> None:
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         handle = nine.handles(library).get(0).address
-        rnn = enter(
-            library.rnn(
-                "float32",
-                "gru",
-                algorithm=0,
-                skip=False,
-                bidirectional=False,
-                input_size=2,
-                hidden_size=3,
-                proj_size=3,
-                num_layers=1,
-                tf32=False,
-                dropout=enter(library.dropout(handle, 0, 0, 0, 0)),
-            )
-        )
-        found = library.weight_params(handle, rnn, 4, (600, 1 << 40), 5)
-    assert found == (libcudnn.Matrix((1 << 40) + 8, (1, 2, 3)), None)
+        dropout = enter(library.dropout(handle, 0, 0, 0, 0))
+        net = net_of(Case("gru", 1, 1, 2, 3))
+        rnn = enter(library.rnn(net, "float32", dropout=dropout, tf32=False))
+        found = weight_params(library, handle, rnn, 4, (600, 1 << 40), 5)
+    assert found == (Matrix((1 << 40) + 8, (1, 2, 3)), None)
     called = stub.last("cudnnGetRNNWeightParams")
     names = ("pseudoLayer", "wSize", "w", "matrix")
     assert [called[n] for n in names] == [4, 600, 1 << 40, 5]

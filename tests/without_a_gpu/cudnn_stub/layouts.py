@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-from typing import Any
+from ctypes import c_int, c_int32, c_size_t, c_void_p
+from typing import Any, NamedTuple
 
 from problems.nets import BI, LINEAR, SKIP, UNI, Case, params_size
 
@@ -18,6 +20,52 @@ LAYOUTS = [
     )
     if (input_mode == LINEAR or I == H) and (not P or (mode == "lstm" and H > P))
 ]
+
+
+_PROTOTYPES = {
+    "cudnnGetRNNWeightParams": (
+        *(c_void_p, c_void_p, c_int32, c_size_t, c_void_p, c_int32),
+        *(c_void_p,) * 4,
+    ),
+    "cudnnGetTensorNdDescriptor": (c_void_p, c_int, *(c_void_p,) * 4),
+}
+
+
+class Matrix(NamedTuple):
+    """Where cuDNN has a matrix or bias of the weights."""
+
+    address: int
+    shape: tuple[int, ...]
+
+
+def weight_params(
+    library: libcudnn.Library,
+    handle: int,
+    rnn: int,
+    pseudo_layer: int,
+    weights: tuple[int, int],
+    matrix: int,
+) -> tuple[Matrix | None, Matrix | None]:
+    """Return where a matrix and its bias are; `weights` is the size and the address of all."""
+    for name, types in _PROTOTYPES.items():
+        getattr(library._dll, name).argtypes = types
+
+    def at(address: c_void_p, tensor: int) -> Matrix | None:
+        if not address.value:
+            return None
+        data, rank, dims, strides = c_int(), c_int(), (c_int * 3)(), (c_int * 3)()
+        pointers = (ctypes.byref(p) for p in (data, rank, dims, strides))
+        library.call("cudnnGetTensorNdDescriptor", tensor, 3, *pointers)
+        return Matrix(address.value, tuple(dims))
+
+    with library._descriptor("Tensor") as m, library._descriptor("Tensor") as b:
+        addresses = c_void_p(), c_void_p()
+        library.call(
+            "cudnnGetRNNWeightParams",
+            *(handle, rnn, pseudo_layer, *weights, matrix),
+            *(m, ctypes.byref(addresses[0]), b, ctypes.byref(addresses[1])),
+        )
+        return at(addresses[0], m), at(addresses[1], b)
 
 
 def assert_layout(
@@ -40,7 +88,7 @@ def assert_layout(
             kinds = ("input", "recurrent", "projection")
             kind, gate = kinds[matrix // len(gates)], matrix % len(gates)
             name = "" if kind == "projection" else gates[gate]
-            m, b = library.weight_params(handle, net, pl, (size, base), matrix)
+            m, b = weight_params(library, handle, net, pl, (size, base), matrix)
             for what, at in ((kind, m), (f"{kind}_bias", b)):
                 if at is not None:
                     offset, rest = divmod(at.address - base, itemsize)
