@@ -360,6 +360,22 @@ def test_a_race_of_half_a_word() -> None:
         kernel("parts", source)((1,), (2,), (np.zeros(1, np.uint32),))
 
 
+@pytest.mark.parametrize("threads", [64, 33])
+@needs_nvrtc
+def test_lanes_that_are_to_be_in_step(threads: int) -> None:
+    source = """__global__ void in_step(float* x) {
+      __syncwarp();
+      x[threadIdx.x] = 1;
+    }"""
+    in_step, x = kernel("in_step", source), np.zeros(threads, np.float32)
+    if threads % 32 == 0:
+        in_step((1,), (threads,), (x,))
+        assert x.all()
+    else:
+        with pytest.raises(PtxError, match="not all lanes of a warp are at its exchange"):
+            in_step((1,), (threads,), (x,))
+
+
 @needs_nvrtc
 def test_barriers_that_do_not_meet() -> None:
     with pytest.raises(PtxError, match=r"wait at line \d+: bar.sync 0, others at line \d+: bar"):
@@ -433,6 +449,7 @@ UNKNOWN = {
     "local memory": ("ld.local.f32 %f1, [%rd3];", "unknown instruction"),
     "another barrier": ("bar.sync 1;", "unknown instruction"),
     "a barrier of some": ("bar.sync 0, 64;", "unknown instruction"),
+    "a barrier of some of a warp": ("bar.warp.sync 15;", "unknown instruction"),
     "a guard": ("@%p1 mov.f32 %f1, 0f00000000;", "unknown instruction"),
     "a call": ("call (%f1), f, (%f1);", "unknown instruction"),
     "a directive": (".local .align 4 .b8 x[4];", "unknown directive"),

@@ -24,7 +24,7 @@ PROCESSES = 8
 # What the tests import beside the package: all of them, or none is collected.
 NEEDED = ("pytest", "hypothesis")
 # What the command is given: sizes at which every kernel is taken.
-SIZES = ("--units", "33", "64", "128", "512", "--batches", "1", "8", "63")
+SIZES = ("--units", "33", "128", "512", "--batches", "1", "63")
 DRY = ("--cells", "lstm", "--dtypes", "float32", "--units", "9", "--batches", "3")
 
 

@@ -265,6 +265,8 @@ class Compiler:
             return self._pack(8 * TYPES[name[4:]].itemsize, operands)
         if name == "shfl.sync.bfly.b32":
             return self._exchange(operands)
+        if name == "bar.warp.sync" and operands == ("-1",):
+            return _expect_whole_warps
         if match := _PRODUCT.fullmatch(name):
             return self._product(operands, match[1])
         operation = OPERATIONS.get(name)
@@ -529,6 +531,11 @@ class Compiler:
                     f[name] = (value >> shift).astype(part)
 
         return unpack
+
+
+def _expect_whole_warps(f: Frame) -> None:
+    """``bar.warp.sync``: lanes are in step here, and what it orders of memory is not counted."""
+    _whole_warps(f)
 
 
 def _whole_warps(f: Frame) -> Lanes:
