@@ -140,14 +140,6 @@ def own_panels(u0: int, u1: int, gates: int) -> tuple[int, int]:
 
 
 @part
-def finished(f: Frame, t: int, r0: int) -> int:
-    """Return how many rows from r0 on have a step after t."""
-    if t + 1 == f.T:
-        return 0
-    return read_word(f.starts + 8 * t + 16) - read_word(f.starts + 8 * t + 8) - r0
-
-
-@part
 def matrix(address: int, k: int) -> Matrix:
     """Return matrix k of a layer: those of x, then the recurrent ones."""
     return read_matrix(address + FRAME_BYTES + k * MATRIX_BYTES)
@@ -328,8 +320,11 @@ def all_steps(formulas: Any, tid: int, n: int, one: Any, address: int) -> None:
                 a, rs_a = work, row
             h_prev, c_prev = f.h + first * h_row, f.c + first * row
             if tid == 0 or not f.by_units:
-                done = r0 + max(0, finished(f, t, r0))
-                ended = min(r1, read_word(f.starts + 8 * t + 8) - first) - done
+                end, go_on = read_word(f.starts + 8 * t + 8), 0
+                if t + 1 < f.T:
+                    go_on = read_word(f.starts + 8 * t + 16) - end
+                done = max(r0, go_on)
+                ended = min(r1, end - first) - done
                 if ended > 0:
                     copy(f.first_h + done * h_row, h_prev + done * h_row, ended * h_row)
                     if f.first_c:

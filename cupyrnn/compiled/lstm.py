@@ -158,7 +158,7 @@ def cell_grad(char: str) -> Any:
         spec, vectors = _described(None, columns, peephole, numbers, gate is not None, H)
         sums = None if peephole[0] is None else totals
         step = saved, (None, cs_prev), carried, [dz], sums, None
-        single.backward(spec, step, (None, None), ((0, 0), (0, 0)), vectors)
+        single.backward(spec, step, (), (), vectors)
         return [carried[1], dz, *totals]
 
     return grad if takes(None, dtype, "backward_step") else None

@@ -201,10 +201,10 @@ class _LaidOut:
             sums=sums,
         )
         table = [At(word.array + _SAVED, word.offset) for word in spec.table(sizes.saved)]
-        gates = [*spec.layout.inputs[0], *spec.layout.recurrent[-1][: len(formulas.zh)]]
+        of_zh = spec.layout.recurrent[-1][: len(formulas.zh)]
+        gates = [start * self._size for start in (*spec.layout.inputs[0], *of_zh)]
         words = [word for product in products for word in product]
-        words = [*step, *words, *table, *(start * self._size for start in gates)]
-        self.block, self.relocations = words_of(words)
+        self.block, self.relocations = words_of([*step, *words, *table, *gates])
         self.bytes = self._memory.bytes + VECTOR_BYTES  # what a product packs is aligned
         self.threads, self.double = 1, char == "d"
         if not back and sizes.B * sum(p.K * p.gates * p.H for p in products) > _LEAST_WORK:
@@ -311,6 +311,9 @@ def backward(
         ends at the deltas.
     """
     (given, before, carried, deltas, totals, x), dtype = step, spec.dtype
+    if not weights:
+        count = len(spec.layout.inputs) + 1
+        weights, places = (None,) * count, ((0, 0),) * count
     matrices, lie = orientations(weights, dtype)
     h_prev, c_prev, *saved = c_ordered(
         (*before, None)[:2] + given[: len(spec.formulas.saved)], dtype
