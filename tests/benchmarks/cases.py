@@ -156,8 +156,7 @@ def rare(case: Case) -> bool:
         return case.op != "BlockLSTM" or case.shape != VARIANT_SHAPE
     if case.dtype == "float64":
         return case.peer is None or case.shape not in (VARIANT_SHAPE, SEQUENCES[3])
-    largest = case.shape == SEQUENCES[-1] and (case.op, case.variant) != ("BlockLSTM", "")
-    return largest or case.mode == "rnn_relu"
+    return case.shape == SEQUENCES[-1] or case.mode == "rnn_relu"
 
 
 # With Numba, PyTorch's LSTM forward and backward, with one thread and with more.

@@ -1,7 +1,7 @@
 """
 Every op on a CPU beside TensorFlow or PyTorch and beside its bare matmuls, in one table.
 
-    python tests/benchmarks/cpu.py                       # what has a peer, under 15 minutes
+    python tests/benchmarks/cpu.py                       # what has a peer, under 10 minutes
     python tests/benchmarks/cpu.py --all                 # every case and memory, most of an hour
     python tests/benchmarks/cpu.py --only 'BlockLSTM float32' --threads 1
     python tests/benchmarks/cpu.py --quick --out cpu.md  # the small shapes, a minute or two
@@ -57,7 +57,7 @@ NOTES = """\
   counts by its median, an implementation by the median of its blocks, in ms. What a call returns is
   freed outside the time. `n`: repetitions of cupyrnn. What takes over 6 s is timed once.
 * ratio: the other library's time divided by cupyrnn's; above 1, cupyrnn is faster. It is the median
-  over nine rounds, six where a round takes over a second, with its 95% interval by their order,
+  over seven rounds, six where a round takes over a second, with its 95% interval by their order,
   whatever their distribution. Another start of the same process, with its memory in other places,
   can lie outside this interval.
 * The other libraries get the same numbers and give the gradient of the same inputs. TensorFlow:

@@ -1,0 +1,242 @@
+"""
+The tables and figures of README, of the guide and of the benchmarks' pages, from the results.
+
+    python tests/benchmarks/tables.py --measure [--quick]   # 12 minutes or less, writes the results
+    python tests/benchmarks/tables.py                       # writes what is shown of them
+
+The first has cpu.py measure on all kinds of vectors that this processor has: as it is into
+results/cpu.md, held to AVX2 into results/cpu_avx2.md where it has AVX-512; and torch_overhead.py
+every op's call into results/calls.md. Have nothing else run meanwhile. The second changes no word
+but numbers and the processor's name; tests/package/test_docs.py compares the same ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from processes import environment
+
+HERE = Path(__file__).parent
+ROOT, RESULTS = HERE.parents[1], HERE / "results"
+README, FAQ = ROOT / "README.md", ROOT / "docs/guide/faq.md"
+INDEX = ROOT / "docs/benchmarks/index.md"
+SIZES = "(T, B, I, H)"
+Row = dict[str, list[str]]  # the cells of a row by the titles of its columns
+
+
+def chapters(page: str) -> dict[str, dict[str, list[Row]]]:
+    """Return the tables of results in float32 and float64, by threads and op."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for chapter in page.split("\n## ")[1:]:
+        threads = chapter.partition("\n")[0]
+        for section in chapter.split("\n### ")[1:]:
+            title, _, rest = section.partition("\n")
+            lines = itertools.takewhile(
+                lambda line: line.startswith("|"), rest.lstrip().split("\n")
+            )
+            titles, _, *rows = ([c.strip() for c in x.strip("|").split("|")] for x in lines)
+            found.setdefault(threads, {})[title] = [_row(titles, row) for row in rows]
+    return found
+
+
+def _row(titles: list[str], cells: list[str]) -> Row:
+    row: Row = {}
+    for title, cell in zip(titles, cells, strict=True):
+        row.setdefault(title, []).append(cell)
+    return row
+
+
+class Results:
+    """What a run of cpu.py found."""
+
+    def __init__(self, path: Path) -> None:
+        self.page = path.read_text()
+        self.tables = chapters(self.page)
+        name = self.page.split("\n\n")[1].partition(",")[0]
+        self.processor = re.sub(r"\(R\)|\(TM\)| Processor", "", name)
+
+    def ratios(self, threads: int, op: str, what: str, numba: bool) -> dict[tuple[str, str], str]:
+        """Return the ratios of a pass by size and variant; what has no peer or is not there: –."""
+        rows = self.tables.get(f"{threads} thread{'s' * (threads > 1)}", {}).get(op, [])
+        return {
+            (next(iter(row.values()))[0], row[""][0]): row["ratio"][-1 if numba else 0].split()[0]
+            for row in rows
+            if row["pass"] == [what] and len(row["ratio"]) > numba
+        }
+
+    def both(self, op: str, what: str, numba: bool, key: tuple[str, str]) -> str:
+        """Return the ratio with one thread and with two."""
+        cells = [self.ratios(n, op, what, numba).get(key, "–") for n in (1, 2)]
+        return "–" if cells == ["–", "–"] else " / ".join(cells)
+
+
+def lstm(dtype: str = "float32", mode: str = "lstm") -> str:
+    return f"cudnn_rnn and cudnn_rnn_backprop, {mode}, {dtype}"
+
+
+BLOCK = "BlockLSTM and BlockLSTMGrad, float32"
+OPS = BLOCK, lstm(), lstm(mode="gru")
+BOTH = "forward+backward"
+MODES = ("lstm", "gru", "rnn_tanh")
+# Tables of the benchmarks' page by the first cell of their heads: op, pass and variant by column.
+Columns = list[tuple[str, str, str]]
+TABLES: dict[str, Columns] = {
+    "BlockLSTM (T, B, I, H)": [
+        *((BLOCK, what, "") for what in ("forward", "backward", BOTH)),
+        *((BLOCK, what, "peephole") for what in ("forward", "backward")),
+    ],
+    "cudnn_rnn": [
+        (lstm(mode=mode), what, "") for mode in MODES for what in ("forward", "backward")
+    ],
+    "one step (B, I, H)": [
+        ("LSTMBlockCell and LSTMBlockCellGrad, float32", "forward", ""),
+        ("LSTMBlockCell and LSTMBlockCellGrad, float32", "backward", ""),
+        ("LSTMBlockCell and LSTMBlockCellGrad, float32", "backward", "peephole"),
+        ("GRUBlockCell and GRUBlockCellGrad, float32", "forward", ""),
+        ("GRUBlockCell and GRUBlockCellGrad, float32", "backward", ""),
+    ],
+    "float64": [(lstm("float64", mode), BOTH, "") for mode in MODES],
+}
+
+
+def table(results: Results, columns: Columns, numba: bool, labels: Iterable[str]) -> list[str]:
+    """Return the lines of a table: a size and perhaps a variant each."""
+    lines = []
+    for label in labels:
+        size, _, variant = label.partition("), ")
+        size = size.rstrip(")") + ")"
+        cells = [results.both(op, what, numba, (size, variant or v)) for op, what, v in columns]
+        if any(cell != "–" for cell in cells):
+            lines.append(f"| {' | '.join([label, *cells])} |")
+    return lines
+
+
+def readme_table(results: Results) -> list[str]:
+    """Return the lines of README's table."""
+    found = [results.ratios(1, op, BOTH, numba) for op in OPS for numba in (False, True)]
+    sizes = [size for size, variant in found[0] if not variant]
+    return [
+        f"| {' | '.join([size, *(of.get((size, ''), '–') for of in found)])} |" for size in sizes
+    ]
+
+
+def replaced(page: str, head: str, which: int, lines: Callable[[list[str]], list[str]]) -> str:
+    """Return a page with other lines in the n-th of its tables that begin with such a head."""
+    before = -1
+    for _ in range(which + 1):
+        before = page.index(f"| {head} |", before + 1)
+    start = page.index("\n", page.index("\n|--", before) + 1) + 1
+    old = list(itertools.takewhile(lambda line: line.startswith("|"), page[start:].split("\n")))
+    labels = [line.strip("|").split(" | ")[0].strip() for line in old]
+    end = start + sum(len(line) + 1 for line in old)
+    return page[:start] + "".join(f"{line}\n" for line in lines(labels)) + page[end:]
+
+
+def rounded(value: float) -> str:
+    """Return two digits after the point below 2, one below 10, else none."""
+    return f"{value:.{2 if value < 2 else 1 if value < 10 else 0}f}"
+
+
+def span(values: Iterable[str]) -> tuple[str, str]:
+    """Return the least and the largest ratio."""
+    numbers = [float(v) for v in values if v != "–"]
+    return rounded(min(numbers)), rounded(max(numbers))
+
+
+def with_spans(page: str, start: str, spans: list[tuple[str, str]]) -> str:
+    """Return a page with other "x to y" in the paragraph that begins so."""
+    before, _, rest = page.partition(start)
+    prose, gap, behind = rest.partition("\n\n")
+    given = iter(spans)
+
+    def put(found: re.Match[str]) -> str:
+        low, high = next(given, found.groups())
+        return f"{low} to {high}"
+
+    prose = re.sub(r"(\d[\d.]*) to (\d+(?:\.\d+)?)", put, prose)
+    return before + start + prose + gap + behind
+
+
+def fill() -> None:
+    """Write what is shown of the results."""
+    results = Results(RESULTS / "cpu.md")
+    readme, index = README.read_text(), INDEX.read_text()
+    head = "(T, B, I, H) | BlockLSTM of TensorFlow 2.21: NumPy alone"
+    readme = replaced(readme, head.partition(" |")[0], 0, lambda _: readme_table(results))
+    plain = [
+        [
+            value
+            for (size, variant), value in results.ratios(1, op, BOTH, numba).items()
+            if not variant and not size.startswith("(1, ")
+        ]
+        for numba in (True, False)
+        for op in OPS
+    ]
+    spans = [span(values) for values in plain]
+    cells = TABLES["one step (B, I, H)"]
+    ops = dict.fromkeys(op for op, *_ in cells)
+    steps = [
+        span(v for op in ops for what in ("forward", "backward", BOTH)
+             for v in results.ratios(1, op, what, numba).values())
+        for numba in (True, False)
+    ]  # fmt: skip
+    readme = with_spans(readme, "**Speed.**", spans)
+    readme = with_spans(readme, "Single steps of the block ops", steps)
+    name = results.processor
+    readme = re.sub(r"one thread of (an?|one) [^.]*\.\n", f"one thread of an {name}.\n", readme)
+    README.write_text(readme)
+    FAQ.write_text(
+        with_spans(FAQ.read_text(), "On a CPU, yes in most cases with Numba", spans[1:3])
+    )
+    for title, columns in TABLES.items():
+        for which, numba in enumerate((False, True)):
+
+            def lines(labels: list[str], of: Columns = columns, n: bool = numba) -> list[str]:
+                return table(results, of, n, labels)
+
+            index = replaced(index, title, which, lines)
+    found = re.search(r"(\d+) of (\d+) rows with a target miss it", results.page)
+    if found is not None:
+        index = re.sub(r"\d+ of \d+ rows miss their target", f"{found[1]} of {found[2]} rows miss"
+                       " their target", index)  # fmt: skip
+    index = re.sub(r"on 2 cores of an? [^,]*,", f"on 2 cores of an {name},", index)
+    INDEX.write_text(index)
+
+
+def measure(quick: bool) -> int:
+    """Measure everything; return how many scripts failed."""
+    flags = ["--quick"] * quick
+    plain = r"^(BlockLSTM|cudnn_rnn (lstm|gru)) float32 \([0-9, ]*\)$"
+    runs = [["cpu.py", *flags, "--bursts", "--out", str(RESULTS / "cpu.md")]]
+    if "avx512f" in Path("/proc/cpuinfo").read_text():
+        avx2 = ["--avx2", "--threads", "1", "--only", plain]
+        runs.append(["cpu.py", *flags, *avx2, "--out", str(RESULTS / "cpu_avx2.md")])
+    failed = 0
+    for name, *arguments in runs:
+        done = subprocess.run([sys.executable, str(HERE / name), *arguments], stdout=-3)
+        failed += done.returncode != 0
+    command = [sys.executable, str(HERE / "torch_overhead.py"), "calls"]
+    with (RESULTS / "calls.md").open("w") as out:
+        failed += subprocess.run(command, env=environment(1), stdout=out).returncode != 0
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--measure", action="store_true", help="measure first")
+    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
+    given = parser.parse_args()
+    if given.measure:
+        return measure(given.quick)
+    fill()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
