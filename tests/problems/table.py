@@ -61,7 +61,7 @@ class Case(NamedTuple):
     name: str
     size: tuple[int, int, int, int] = (6, 4, 3, 5)  # T, B, I, H
     dtype: str = "float64"
-    extent: str = "full"  # or one of EXTENTS, or steps, no lengths, lengths+all resets
+    extent: str = "full"  # lengths, resets, steps and what `corners` has
     direction: str = "forward"  # or reverse, both
     layers: int = 1
     time_major: bool = True
@@ -141,7 +141,8 @@ def corners(name: str) -> list[Case]:
     chosen: list[dict[str, Any]] = [
         {"memory": memory} for memory in ("negative strides", "zero strides", "read-only")
     ]
-    for extent in ("no lengths", "lengths+all resets"):
+    extents = ["no lengths", "lengths+all resets"] + ["steps"] * (not op.is_net)
+    for extent in extents:
         for direction in ("forward", "both" if op.is_net else "reverse"):
             chosen += [{"extent": extent, "direction": direction}] * (not op.is_cell)
     layers = {"layers": 2} if op.is_net else {}
@@ -299,7 +300,7 @@ def call_of(case: Case, rng: np.random.Generator) -> Call:
         resets = rng.random((T, B)) < 0.3
         resets[:1, ::2] = True
         resets |= "all" in case.extent
-    if case.extent == "steps":
+    if "steps" in case.extent:
         steps = T // 2
     call = Call(case, case.op.draw(rng, case), lengths, resets, steps)
     assert {*call.inputs} == {
@@ -559,7 +560,7 @@ _STEPS: dict[str, list[Any]] = {
     "memory": ["C", "fortran", "strided", "unaligned"],
 }
 _SEQUENCES = _STEPS | {
-    "extent": [*EXTENTS, "steps"],
+    "extent": [*EXTENTS, "steps+resets"],
     "direction": ["forward", "reverse"],
     "rows": [None, 3, 7],
 }
