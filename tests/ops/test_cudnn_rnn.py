@@ -11,13 +11,10 @@ import needs
 import numpy as np
 import pytest
 import reference
-from checks import Ops, assert_close, assert_gradients, layouts
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from checks import Ops, assert_close
 from problems.nets import (
     AUTO,
     BI,
-    CASES,
     COTANGENTS,
     LINEAR,
     MODES,
@@ -27,10 +24,6 @@ from problems.nets import (
     assert_grads,
     assert_outputs,
     backward,
-    batch_major,
-    by_input,
-    case_id,
-    cases,
     check_derivative,
     cotangents_of,
     forward,
@@ -39,71 +32,18 @@ from problems.nets import (
     plain,
     plain_grads,
     problem,
-    wide,
 )
 
 import cupyrnn
-from cupyrnn import CudnnRNNGrads, CudnnRNNOutputs
-from cupyrnn.driver import products as _products
+from cupyrnn import CudnnRNNGrads
 
 each_mode = pytest.mark.parametrize("mode", MODES)
-
-
-each_case = pytest.mark.parametrize("case", CASES, ids=case_id)
 
 
 def assert_same_bits(actual: Any, expected: Any) -> None:
     for name, a, e in zip(expected._fields, actual, expected, strict=True):
         assert a.dtype == e.dtype, name
         np.testing.assert_array_equal(a, e, name)
-
-
-@pytest.mark.compiled
-@each_case
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_agrees_with_plain_steps(
-    ops: Any, dtype: str, case: Case, rng: np.random.Generator
-) -> None:
-    case = case.within(ops)
-    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
-    out = forward(ops, case, inputs)
-    assert_outputs(out, plain(case, wide(inputs)), dtype)
-    g = backward(ops, case, inputs, out, cotangents)
-    assert_grads(g, plain_grads(case, wide(inputs), wide(cotangents)), dtype)
-    for a in (*out[:4], *g):
-        assert a.dtype == dtype
-    assert out.reserve_space.ndim == 1
-    assert out.host_reserved.dtype == np.int8
-    assert out.host_reserved.shape == (5,)
-    if case.rnn_mode != "lstm":
-        assert out.output_c.shape == g.input_c_backprop.shape == ()
-
-    inference = forward(ops, case, inputs, is_training=False)
-    assert_outputs(inference, plain(case, wide(inputs)), dtype, "inference")
-    assert inference.reserve_space.shape == inference.host_reserved.shape == ()
-    assert inference.reserve_space.dtype == dtype
-    assert inference.host_reserved.dtype == np.int8
-
-
-# TensorFlow's own test: units, input, batch, time.
-TF_SIZES = [(1, 1, 1, 1), (4, 4, 4, 4), (128, 64, 8, 16), (128, 128, 16, 32)]
-
-
-@each_mode
-@pytest.mark.parametrize("sizes", TF_SIZES)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_tensorflows_sizes(
-    ops: Any, dtype: str, sizes: tuple[int, ...], mode: str, rng: np.random.Generator
-) -> None:
-    H, I, B, T = sizes
-    if ops.xp is not np:
-        H, I, B, T = (min(n, most) for n, most in ((H, 32), (I, 16), (B, 8), (T, 4)))
-    case = Case(mode, T, B, I, H)
-    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
-    out = forward(ops, case, inputs)
-    assert_outputs(out, plain(case, wide(inputs)), dtype)
-    g = backward(ops, case, inputs, out, cotangents)
-    assert_grads(g, plain_grads(case, wide(inputs), wide(cotangents)), dtype)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5, 1.0])
@@ -121,157 +61,6 @@ def test_tensorflows_sums_over_ones(case: Case, total: float, dropout: float) ->
     ones = {n: np.ones_like(a) for n, a in problem(np.random.default_rng(0), case).items()}
     out = forward(cupyrnn, case, ones, is_training=False, dropout=dropout)
     assert round(float(out.output.sum() + out.output_h.sum() + out.output_c.sum()), 4) == total
-
-
-@each_mode
-@pytest.mark.parametrize("dropout", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("direction", [UNI, BI])
-@pytest.mark.parametrize("complex_step", [True, False])
-def test_gradient_is_the_derivative(
-    mode: str, dropout: float, direction: str, complex_step: bool, rng: np.random.Generator
-) -> None:
-    """TensorFlow's own gradient test, at its sizes, with the tighter tolerances of here."""
-    check_derivative(
-        Case(mode, T=4, B=3, I=4, H=3, L=2, direction=direction),
-        rng,
-        complex_step,
-        dropout=dropout,
-        seed=1,
-        seed2=2,
-    )
-
-
-@each_case
-def test_gradient_of_every_kind_of_case(case: Case, rng: np.random.Generator) -> None:
-    check_derivative(case, rng, dropout=0.3, seed=5)
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    case=cases(),
-    dropout=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
-    time_major=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_random_configurations(case: Case, dropout: float, time_major: bool, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    attributes = {"dropout": dropout, "seed": seed, "seed2": seed // 3}
-    masks = masks_of(cupyrnn, case, **attributes)
-    expected = plain(case, inputs, masks)
-    expected_grads = plain_grads(case, inputs, cotangents, masks)
-
-    def turned(arrays: dict[str, Any]) -> dict[str, Any]:
-        return arrays if time_major else batch_major(arrays)
-
-    attributes["time_major"] = time_major
-    out = forward(cupyrnn, case, turned(inputs), **attributes)
-    assert_outputs(CudnnRNNOutputs(*turned(out._asdict()).values()), expected, "float64")
-    g = backward(cupyrnn, case, turned(inputs), out, turned(cotangents), **attributes)
-    assert_grads(CudnnRNNGrads(*turned(g._asdict()).values()), expected_grads, "float64")
-
-    def outputs(**moved: Any) -> Any:
-        return forward(cupyrnn, case, moved, **attributes)[: len(cotangents)]
-
-    given_grads = list(turned(cotangents).values())
-    assert_gradients(outputs, turned(inputs), given_grads, by_input(g, inputs), rng)
-
-
-@each_mode
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_batch_major_is_time_major_transposed(
-    ops: Any, dtype: str, mode: str, rng: np.random.Generator
-) -> None:
-    case = Case(mode, 5, 3, 4, 6, 2, BI, lengths=(4, 0, 5))
-    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
-    dropout = {"dropout": 0.4, "seed": 3, "engine": own(ops)}
-    out = forward(ops, case, inputs, **dropout)
-    g = backward(ops, case, inputs, out, cotangents, **dropout)
-    dropout["time_major"] = False
-    for copy in (False, True):
-        i, c = (
-            {n: a.copy() if copy else a for n, a in batch_major(arrays).items()}
-            for arrays in (inputs, cotangents)
-        )
-        turned = forward(ops, case, i, **dropout)
-        assert turned.output.shape == (3, 5, 12)
-        assert turned.output_h.shape == (3, 4, 6)
-        turned_g = backward(ops, case, i, turned, c, **dropout)
-        assert_outputs(
-            CudnnRNNOutputs(*batch_major(turned._asdict()).values()), out[:3], dtype, "turned"
-        )
-        assert_grads(CudnnRNNGrads(*batch_major(turned_g._asdict()).values()), g, dtype, "turned")
-
-
-@pytest.mark.parametrize("num_proj", [0, 2])
-@each_mode
-def test_each_sequence_alone_gives_the_same(
-    ops: Any, mode: str, num_proj: int, rng: np.random.Generator
-) -> None:
-    """Unsorted lengths in one batch against every sequence cut to its length, all in a loop."""
-    if num_proj and mode != "lstm":
-        num_proj = 0
-    case = Case(mode, 6, 4, 3, 5, 2, BI, num_proj, lengths=(3, 6, 0, 1))
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    for name, arrays in (("input", inputs), ("output_backprop", cotangents)):
-        for b, length in enumerate(case.lengths or ()):
-            arrays[name][length:, b] = np.nan
-    out = forward(ops, case, inputs)
-    read = out
-    if ops.xp is np:
-        read = out._replace(output=np.where(out.output == 0, np.nan, out.output))
-    g = backward(ops, case, inputs, read, cotangents)
-    params_backprop = np.zeros_like(inputs["params"])
-    for b, length in enumerate(case.lengths or ()):
-        alone = case._replace(T=length, B=1, lengths=None)
-        i, c = (
-            {n: a if n == "params" else a[:, b : b + 1].copy() for n, a in arrays.items()}
-            for arrays in (inputs, cotangents)
-        )
-        i["input"], c["output_backprop"] = i["input"][:length], c["output_backprop"][:length]
-        single = forward(ops, alone, i)
-        one = backward(ops, alone, i, single, c)
-        assert_close(out.output[:length, b : b + 1], single.output, "float64", "output")
-        assert not out.output[length:, b].any()
-        assert_close(out.output_h[:, b : b + 1], single.output_h, "float64", "output_h")
-        assert_close(g.input_backprop[:length, b : b + 1], one.input_backprop, "float64", "input")
-        assert not g.input_backprop[length:, b].any()
-        assert_close(g.input_h_backprop[:, b : b + 1], one.input_h_backprop, "float64", "h")
-        if mode == "lstm":
-            assert_close(out.output_c[:, b : b + 1], single.output_c, "float64", "output_c")
-            assert_close(g.input_c_backprop[:, b : b + 1], one.input_c_backprop, "float64", "c")
-        params_backprop += one.params_backprop
-    assert_close(g.params_backprop, params_backprop, "float64", "params_backprop")
-
-
-@each_mode
-def test_all_sequences_empty(ops: Any, mode: str, rng: np.random.Generator) -> None:
-    case = Case(mode, 4, 3, 2, 5, 2, BI, lengths=(0, 0, 0))
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    inputs["input"][...] = np.nan
-    cotangents["output_backprop"][...] = np.nan
-    out = forward(ops, case, inputs)
-    g = backward(ops, case, inputs, out, cotangents)
-    assert out.output.shape == (4, 3, 10)
-    assert not out.output.any()
-    assert not g.input_backprop.any()
-    assert not g.params_backprop.any()
-    np.testing.assert_array_equal(out.output_h, inputs["input_h"])
-    np.testing.assert_array_equal(g.input_h_backprop, cotangents["output_h_backprop"])
-    if mode == "lstm":
-        np.testing.assert_array_equal(out.output_c, inputs["input_c"])
-        np.testing.assert_array_equal(g.input_c_backprop, cotangents["output_c_backprop"])
-
-
-@each_mode
-def test_full_lengths_are_no_lengths(ops: Any, mode: str, rng: np.random.Generator) -> None:
-    case = Case(mode, 5, 3, 2, 4, 2, BI)
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    full = case._replace(lengths=(5, 5, 5))
-    out, with_lengths = forward(ops, case, inputs), forward(ops, full, inputs)
-    assert_outputs(with_lengths, out[:3], "float64")
-    g = backward(ops, case, inputs, out, cotangents)
-    assert_grads(backward(ops, full, inputs, with_lengths, cotangents), g, "float64")
 
 
 @pytest.mark.parametrize(
@@ -293,86 +82,6 @@ def test_lengths_of_every_kind(ops: Any, lengths: Any, rng: np.random.Generator)
     g = backward(ops, case, inputs, out, cotangents)
     again = backward(ops, case, inputs, out, cotangents, sequence_lengths=lengths)
     assert_same_bits(again, g)
-
-
-@each_mode
-@pytest.mark.parametrize("cut", [1, 3, 5])
-def test_a_sequence_cut_in_two(ops: Any, cut: int, mode: str, rng: np.random.Generator) -> None:
-    """The states go from one call to the next, their gradients back."""
-    case = Case(mode, 6, 3, 2, 4, 2)
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    out = forward(ops, case, inputs)
-    g = backward(ops, case, inputs, out, cotangents)
-    early, late = case._replace(T=cut), case._replace(T=6 - cut)
-    before = {**inputs, "input": inputs["input"][:cut]}
-    first = forward(ops, early, before)
-    states = {"input_h": first.output_h}
-    if mode == "lstm":
-        states["input_c"] = first.output_c
-    after = {**inputs, **states, "input": inputs["input"][cut:]}
-    second = forward(ops, late, after)
-    output = np.concatenate([first.output, second.output])
-    assert_outputs(second._replace(output=output), out[:3], "float64")
-    d_output = cotangents["output_backprop"]
-    g2 = backward(ops, late, after, second, {**cotangents, "output_backprop": d_output[cut:]})
-    given = {"output_backprop": d_output[:cut], "output_h_backprop": g2.input_h_backprop}
-    if mode == "lstm":
-        given["output_c_backprop"] = g2.input_c_backprop
-    g1 = backward(ops, early, before, first, given)
-    whole = g1._replace(
-        input_backprop=np.concatenate([g1.input_backprop, g2.input_backprop]),
-        params_backprop=g1.params_backprop + g2.params_backprop,
-    )
-    assert_grads(whole, g, "float64")
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_lstm_is_block_lstm(ops: Any, dtype: str, rng: np.random.Generator) -> None:
-    """One layer is BlockLSTM without forget bias and clip: the same weights, the same numbers."""
-    case = Case("lstm", 7, 3, 4, 5)
-    inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
-    out = forward(ops, case, inputs)
-    g = backward(ops, case, inputs, out, cotangents)
-    w, b = cupyrnn.params_to_block_lstm(inputs["params"], case.H, case.I, gate_order="ifco")
-    block = {"x": inputs["input"], "cs_prev": inputs["input_c"][0], "w": w, "b": b}
-    block |= {"h_prev": inputs["input_h"][0]}
-    saved = ops.block_lstm(**block, gate_order="ifco")
-    assert_outputs(out, (saved.h, saved.h[-1:], saved.cs[-1:]), dtype)
-    d_cs, d_h = np.zeros((2, *saved.h.shape), dtype)
-    d_cs[-1] = cotangents["output_c_backprop"][0]
-    d_h += cotangents["output_backprop"]
-    d_h[-1] += cotangents["output_h_backprop"][0]
-    e = ops.block_lstm_grad(**block, **saved._asdict(), cs_grad=d_cs, h_grad=d_h, gate_order="ifco")
-    params_backprop = cupyrnn.params_from_block_lstm(
-        e.w_grad, e.b_grad, gate_order="ifco", forget_bias=0, cell_clip=0
-    ).params
-    biases = len(params_backprop) - 2 * len(b)
-    # Both biases have the gradient of the one.
-    params_backprop[biases : biases + len(b)] = params_backprop[biases + len(b) :]
-    states = e.h_prev_grad[None], e.cs_prev_grad[None]
-    assert_grads(g, CudnnRNNGrads(e.x_grad, *states, params_backprop), dtype)
-
-
-@each_mode
-def test_bidirectional_is_two_nets(ops: Any, mode: str, rng: np.random.Generator) -> None:
-    """One layer both ways: one net, and another one on the sequence turned round."""
-    case = Case(mode, 5, 2, 3, 4, 1, BI)
-    inputs = problem(rng, case)
-    out = forward(ops, case, inputs)
-    half = case._replace(direction=UNI)
-    G, weights = reference.CUDNN_GATES[mode], case.H * (case.I + case.H)
-    params = inputs["params"]
-    for d in range(2):
-        own_weights = params[d * G * weights : (d + 1) * G * weights]
-        biases = params[2 * G * weights :].reshape(2, -1)[d]
-        one = {n: a[d : d + 1] for n, a in inputs.items() if n in ("input_h", "input_c")}
-        one["params"] = np.concatenate([own_weights, biases])
-        one["input"] = inputs["input"][::-1] if d else inputs["input"]
-        single = forward(ops, half, one)
-        output = single.output[::-1] if d else single.output
-        assert_close(out.output[..., d * 4 : (d + 1) * 4], output, "float64", "output")
-        assert_close(out.output_h[d : d + 1], single.output_h, "float64", "output_h")
 
 
 @each_mode
@@ -444,23 +153,6 @@ def test_the_cell_state_of_other_modes_is_nothing(
     assert_same_bits(backward(ops, case, ignored, out, cotangents, **given), g)
 
 
-@pytest.mark.parametrize(
-    "which", [c for n in range(4) for c in itertools.combinations(COTANGENTS, n)]
-)
-@pytest.mark.parametrize("lengths", [None, (2, 0, 3)])
-def test_none_stands_for_a_zero_gradient(
-    ops: Any, lengths: Any, which: tuple[str, ...], rng: np.random.Generator
-) -> None:
-    case = Case("lstm", 3, 3, 2, 5, 2, BI, lengths=lengths)
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    out = forward(ops, case, inputs)
-    none = {n: a if n in which else None for n, a in cotangents.items()}
-    zero = {n: a if n in which else np.zeros_like(a) for n, a in cotangents.items()}
-    g = backward(ops, case, inputs, out, none)
-    assert_same_bits(g, backward(ops, case, inputs, out, zero))
-    assert any(a.any() for a in g) == bool(which)
-
-
 @each_mode
 def test_outputs_are_not_needed_again(ops: Any, mode: str, rng: np.random.Generator) -> None:
     """output_h and output_c may be left out; without cuDNN not even output is read."""
@@ -481,23 +173,6 @@ def test_outputs_are_not_needed_again(ops: Any, mode: str, rng: np.random.Genera
     assert_same_bits(backward(ops, case, inputs, out, cotangents, engine=engine, **nan), g)
 
 
-# A step a block, and blocks that end amid the runs of steps with equally many sequences.
-@pytest.mark.parametrize("rows", [1, 5])
-@each_mode
-def test_blocks_of_steps_do_not_matter(
-    ops: Any, mode: str, rows: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case(mode, 7, 3, 2, 4, 2, BI, lengths=(5, 0, 7))
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    out = forward(ops, case, inputs)
-    g = backward(ops, case, inputs, out, cotangents)
-    for name in ("_CPU_ROWS", "_GPU_ROWS"):
-        monkeypatch.setattr(_products, name, rows)
-    in_blocks = forward(ops, case, inputs)
-    assert_outputs(in_blocks, out[:3], "float64")
-    assert_grads(backward(ops, case, inputs, in_blocks, cotangents), g, "float64")
-
-
 @pytest.mark.parametrize(("T", "B"), [(70, 33), (1100, 2)])
 @each_mode
 def test_longer_than_a_block(mode: str, T: int, B: int, rng: np.random.Generator) -> None:
@@ -510,134 +185,8 @@ def test_longer_than_a_block(mode: str, T: int, B: int, rng: np.random.Generator
     assert_grads(g, plain_grads(case, inputs, cotangents), "float64")
 
 
-@each_mode
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize(("T", "B"), [(0, 2), (3, 0), (0, 0)])
-def test_empty_sizes(
-    ops: Any, T: int, B: int, dtype: str, mode: str, rng: np.random.Generator
-) -> None:
-    if dtype == "bfloat16":
-        dtype = needs.module("ml_dtypes").bfloat16
-    for lengths in (None, (0,) * B):
-        case = Case(mode, T, B, 3, 4, 2, BI, lengths=lengths)
-        inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
-        out = forward(ops, case, inputs, dropout=0.5)
-        g = backward(ops, case, inputs, out, cotangents, dropout=0.5)
-        for a in (*out[:4], *g):
-            assert a.dtype == dtype
-        assert out.output.shape == (T, B, 8)
-        assert g.input_backprop.shape == (T, B, 3)
-        assert g.params_backprop.shape == inputs["params"].shape
-        assert not g.params_backprop.any()
-        np.testing.assert_array_equal(out.output_h, inputs["input_h"])
-        np.testing.assert_array_equal(g.input_h_backprop, cotangents["output_h_backprop"])
-        inference = forward(ops, case, inputs, is_training=False)
-        assert inference.output.shape == (T, B, 8)
-        np.testing.assert_array_equal(inference.output_h, inputs["input_h"])
-        if mode == "lstm":
-            np.testing.assert_array_equal(out.output_c, inputs["input_c"])
-            np.testing.assert_array_equal(g.input_c_backprop, cotangents["output_c_backprop"])
-
-
-@pytest.mark.compiled
-@each_mode
-def test_memory_layout_does_not_matter(ops: Any, mode: str, rng: np.random.Generator) -> None:
-    case = Case(mode, 4, 3, 2, 5, 2, BI, lengths=(2, 4, 1))
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    dropout = {"dropout": 0.5, "engine": own(ops)}
-    out = forward(ops, case, inputs, **dropout)
-    expected = backward(ops, case, inputs, out, cotangents, **dropout)
-    given = inputs | cotangents | {"output": out.output, "output_h": out.output_h}
-    given["reserve_space"] = out.reserve_space
-    laid_out = {n: dict(layouts(a)) for n, a in given.items()}
-    for layout in laid_out["input"]:
-        args = {n: laid_out[n][layout] for n in inputs}
-        again = forward(ops, case, args, **dropout)
-        assert_outputs(again, out[:3], "float64", layout)
-        saved = {n: laid_out[n][layout] for n in ("output", "output_h", "reserve_space")}
-        c = {n: laid_out[n][layout] for n in cotangents}
-        g = backward(ops, case, args, out._replace(**saved), c, **dropout)
-        assert_grads(g, expected, "float64", layout)
-
-
-@each_mode
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-@pytest.mark.parametrize("lengths", [None, (2, 4, 1)])
-def test_inputs_are_neither_written_nor_returned_and_backward_repeats(
-    ops: Any, lengths: Any, dtype: str, mode: str, rng: np.random.Generator
-) -> None:
-    for L, direction in ((1, UNI), (2, BI)):
-        case = Case(mode, 4, 3, 2, 5, L, direction, lengths=lengths)
-        inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
-        given = inputs | cotangents
-        if ops.xp is not np:
-            given = {n: ops.to_device(a) for n, a in given.items()}
-        attributes = {**case.attributes, "dropout": 0.5}
-        results = [
-            cupyrnn.cudnn_rnn(
-                given["input"],
-                given["input_h"],
-                given.get("input_c"),
-                given["params"],
-                **attributes,
-                is_training=training,
-            )
-            for training in (True, True, False)
-        ]
-        out = results[0]
-        assert_same_bits(*(CudnnRNNOutputs(*(host(a) for a in r)) for r in results[:2]))
-        everything = [*given.values(), *(a for a in out if a.ndim)]
-        copies = [a.copy() for a in everything]
-        for _ in range(2):
-            results.append(
-                cupyrnn.cudnn_rnn_backprop(
-                    given["input"],
-                    given["input_h"],
-                    given.get("input_c"),
-                    given["params"],
-                    *out[:3],
-                    *(given.get(n) for n in COTANGENTS),
-                    out.reserve_space,
-                    host_reserved=out.host_reserved,
-                    **attributes,
-                )
-            )
-        for a, copy in zip(everything, copies, strict=True):
-            np.testing.assert_array_equal(host(a), host(copy))
-        assert_same_bits(*(CudnnRNNGrads(*(host(a) for a in r)) for r in results[3:]))
-        arrays = [*given.values(), *(a for r in results for a in r)]
-        for a, b in itertools.combinations(arrays, 2):
-            assert not np.may_share_memory(host(a), host(b))
-
-
 def host(a: Any) -> Any:
     return a if type(a) is np.ndarray else a.get() if hasattr(a, "get") else a.view(np.ndarray)
-
-
-@each_mode
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_half_formats_compute_in_float32(
-    ops: Any, dtype: str, dropout: float, mode: str, rng: np.random.Generator
-) -> None:
-    kind = needs.dtype(dtype)
-    L = 1 if dropout == 0 else 2
-    case = Case(mode, 20, 5, 3, 33, L, BI, lengths=(20, 3, 0, 11, 8)).within(ops)
-    inputs, cotangents = problem(rng, case, kind), cotangents_of(rng, case, kind)
-    attributes = {"dropout": dropout, "seed": 9, "engine": own(ops)}
-    masks = masks_of(ops, case, dropout=dropout, seed=9)
-    out = forward(ops, case, inputs, **attributes)
-    expected = plain(case, wide(inputs), masks)
-    assert_outputs(out, expected, dtype)
-    if ops.xp is np and L == 1:
-        # Rounded once, at the end: nothing but that rounding and float32's errors.
-        unit = 2.0**-11 if dtype == "float16" else 2.0**-8
-        for a, e in zip(out[:3], expected, strict=True):
-            np.testing.assert_allclose(a.astype(np.float64), e, rtol=1.01 * unit, atol=1e-5)
-    g = backward(ops, case, inputs, out, cotangents, **attributes)
-    assert_grads(g, plain_grads(case, wide(inputs), wide(cotangents), masks), dtype)
-    for a in (*out[:4], *g):
-        assert a.dtype == kind
 
 
 @each_mode
@@ -724,68 +273,6 @@ def test_a_mask_depends_on_nothing_but_its_place() -> None:
     out = forward(cupyrnn, case, inputs, sequence_lengths=lengths, **dropout)
     cut = case._replace(lengths=lengths)
     assert_outputs(out, plain(cut, inputs, expected), "float64")
-
-
-def test_masks_are_the_same_in_every_mode_and_dtype(ops: Any, rng: np.random.Generator) -> None:
-    """The mask that NumPy gives a net of ReLUs in float64 is the mask of all others."""
-    dropout: dict[str, Any] = {"dropout": 0.4, "seed": 3, "seed2": 2**40 + 1}
-    for mode, num_proj, dtype in (
-        *((mode, 0, "float64") for mode in MODES),
-        ("lstm", 2, "float64"),
-        ("gru", 0, "float32"),
-        ("lstm", 0, "float16"),
-    ):
-        case = Case(mode, 5, 4, 3, 5, 3, BI, num_proj, lengths=(5, 2, 0, 4))
-        masks = masks_of(cupyrnn, case._replace(lengths=None), **dropout)
-        inputs, cotangents = problem(rng, case, dtype), cotangents_of(rng, case, dtype)
-        out = forward(ops, case, inputs, **dropout, engine=own(ops))
-        assert_outputs(out, plain(case, wide(inputs), masks), dtype, mode)
-        g = backward(ops, case, inputs, out, cotangents, **dropout, engine=own(ops))
-        assert_grads(g, plain_grads(case, wide(inputs), wide(cotangents), masks), dtype, mode)
-
-
-@each_mode
-def test_dropout_of_nothing_and_of_all(ops: Any, mode: str, rng: np.random.Generator) -> None:
-    case = Case(mode, 5, 3, 2, 4, 3, BI, lengths=(3, 0, 5))
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    without = forward(ops, case, inputs)
-    nothing = forward(ops, case, inputs, dropout=0, seed=5)
-    assert_outputs(nothing, without[:3], "float64")
-    g = backward(ops, case, inputs, without, cotangents)
-    assert_grads(backward(ops, case, inputs, nothing, cotangents, dropout=0, seed=5), g, "float64")
-
-    out = forward(ops, case, inputs, dropout=1, seed=5)
-    zeros = np.zeros((2, 5, 3, 8))
-    assert_outputs(out, plain(case, inputs, zeros), "float64")
-    g = backward(ops, case, inputs, out, cotangents, dropout=1, seed=5)
-    assert_grads(g, plain_grads(case, inputs, cotangents, zeros), "float64")
-    assert (out.output != without.output).any()
-
-
-@each_mode
-def test_one_layer_has_no_dropout(ops: Any, mode: str, rng: np.random.Generator) -> None:
-    case = Case(mode, 5, 3, 2, 4, 1, BI)
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    out, dropped = forward(ops, case, inputs), forward(ops, case, inputs, dropout=0.5)
-    assert_outputs(dropped, out[:3], "float64")
-    assert_grads(
-        backward(ops, case, inputs, dropped, cotangents, dropout=0.5),
-        backward(ops, case, inputs, out, cotangents),
-        "float64",
-    )
-
-
-@each_mode
-def test_inference_is_without_dropout(ops: Any, mode: str, rng: np.random.Generator) -> None:
-    case = Case(mode, 5, 3, 2, 4, 2, lengths=(3, 0, 5))
-    inputs = problem(rng, case)
-    out = forward(ops, case, inputs, is_training=False)
-    for p in (0.5, 1.0):
-        dropped = forward(ops, case, inputs, is_training=False, dropout=p, seed=4)
-        assert_same_bits(dropped, out)
-        assert dropped.reserve_space.shape == dropped.host_reserved.shape == ()
-    trained = forward(ops, case, inputs, dropout=0.5, seed=4)
-    assert (trained.output != out.output).any()
 
 
 @each_mode
@@ -1252,65 +739,6 @@ def test_what_two_directions_give_is_rounded_once(ops: Any) -> None:
     expected = (w_to.astype(float) - w_back).sum(0)
     assert (expected > 0).all()
     np.testing.assert_array_equal(grads.input_backprop, np.tile(expected.astype(half), (2, 1, 1)))
-
-
-def flipped(a: Any, lengths: Any) -> Any:
-    """Return [T, B, ...], each sequence from its last step to its first."""
-    found = a.copy()
-    for b, n in enumerate(lengths):
-        found[:n, b] = a[:n, b][::-1]
-    return found
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("save", ["all", "states", 3])
-@pytest.mark.parametrize("kind", ["full", "lengths", "lengths+resets", "batch-major"])
-@pytest.mark.parametrize("mode", MODES)
-def test_one_direction_in_reverse(
-    ops: Any, mode: str, kind: str, save: Any, rng: np.random.Generator
-) -> None:
-    """Beside sequences that are turned round by hand, of two layers, and through `vjp`."""
-    T, B = 7, 4
-    case = Case(mode, T, B, 3, 5, 2, num_proj=2 * (mode == "lstm"))
-    inputs, given, lengths = problem(rng, case), cotangents_of(rng, case), [T] * B
-    said: dict[str, Any] = {"save": save, "engine": own(ops)}
-    by_hand = dict(said)
-    if "lengths" in kind:
-        lengths = [2, 7, 0, 5]
-        case = case._replace(lengths=tuple(lengths))
-    if "resets" in kind:
-        marks = np.arange(T * B).reshape(T, B) % 3 == 1
-        turned = np.zeros_like(marks)
-        for b, n in enumerate(lengths):
-            turned[1:n, b] = marks[1:n, b][::-1]  # no state passes between the same two steps
-        said["resets"], by_hand["resets"] = marks, turned
-    other, due = dict(inputs), dict(given)
-    other["input"] = flipped(inputs["input"], lengths)
-    due["output_backprop"] = flipped(given["output_backprop"], lengths)
-    expected = forward(ops, case, other, **by_hand)
-    by_hand.pop("save")
-    grads = backward(ops, case, other, expected, due, **by_hand)
-    if kind == "batch-major":
-        inputs, given = batch_major(inputs), batch_major(given)
-        said["time_major"] = False
-    out = forward(ops, case, inputs, reverse=True, **said)
-    said.pop("save")
-    found = backward(ops, case, inputs, out, given, reverse=True, **said)
-
-    def as_it_is(a: Any) -> Any:
-        return a.swapaxes(0, 1) if kind == "batch-major" and a.ndim == 3 else a
-
-    pairs = [*zip(out[:3], expected[:3], strict=True), *zip(found, grads, strict=True)]
-    for n, (a, e) in enumerate(pairs):
-        turned = flipped(as_it_is(a), lengths) if n in (0, 3) else as_it_is(a)
-        assert_close(turned, e, "float64", f"{n}")
-    if ops.xp is np:
-        arguments = dict.fromkeys(("input_c",)) | inputs
-        _, pullback = cupyrnn.vjp(
-            cupyrnn.cudnn_rnn, **arguments, **case.attributes, **said, reverse=True, save=save
-        )
-        for a, b in zip(pullback(**given), found, strict=True):
-            np.testing.assert_array_equal(a, b)
 
 
 def test_reverse_is_checked(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
