@@ -10,23 +10,16 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-import reference
-from checks import TOLERANCES, assert_close, assert_gradients
-from problems import grus, lstms, nets
-from problems.nets import BI, Case
+from checks import assert_close
+from problems import grus, lstms
 
 import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid, gate_of, slope_of
 
 HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
 each_activation = pytest.mark.parametrize("activation", HARD)
-SHAPES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5), (0, 2, 3, 4), (5, 2, 3, 0)]
 # So large that about a third of the gates reach 0 or 1.
 LARGE = 8.0
-
-
-def wide(arrays: dict[str, Any]) -> dict[str, Any]:
-    return {name: a.astype(np.float64) for name, a in arrays.items()}
 
 
 def lstm_problem(rng: np.random.Generator, shape: Any, peephole: bool, dtype: Any) -> Any:
@@ -48,187 +41,6 @@ def assert_all_parts(*gates: Any) -> None:
         assert (values == 0).any()
         assert (values == 1).any()
         assert ((values > 0) & (values < 1)).any()
-
-
-@pytest.mark.compiled
-@each_activation
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("peephole", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_lstm_agrees_with_plain_loop(
-    ops: Any,
-    shape: tuple[int, ...],
-    peephole: bool,
-    dtype: str,
-    activation: Any,
-    rng: np.random.Generator,
-) -> None:
-    if dtype == "bfloat16":
-        needs.module("ml_dtypes")
-    inputs = lstm_problem(rng, shape, peephole, np.dtype(dtype))
-    attributes: dict[str, Any] = {"gate_order": "ifco" if peephole else "icfo"}
-    out = ops.block_lstm(
-        **inputs, **attributes, forget_bias=0.6, cell_clip=0.9, recurrent_activation=activation
-    )
-    clip = float(np.dtype(dtype).type(0.9))
-    exact = wide(inputs)
-    given = attributes | {"forget_bias": 0.6, "cell_clip": clip}
-    expected = lstms.plain(exact, **given, recurrent_activation=activation)
-    assert_all_parts(out.i, out.f, out.o)
-    if np.dtype(dtype).itemsize > 2:  # halves round the state from step to step
-        for name, a, e in zip(out._fields, out, expected, strict=True):
-            assert_close(a, e, dtype, name, at_least=1.0)
-    # The gradient of what the op itself saved, so that the same gates are 0 and 1.
-    saved = cupyrnn.LSTMOutputs(*(a.astype(np.float64) for a in out))
-    cotangents = [(1 + rng.standard_normal(out.h.shape)).astype(dtype) for _ in range(2)]
-    g = lstms.grads(
-        ops, inputs, out, *cotangents, cell_clip=0.9, recurrent_activation=activation, **attributes
-    )
-    e = reference.lstm_grad(
-        *(exact[n] for n in ("x", "cs_prev", "h_prev", "w")),
-        saved,
-        *(a.astype(np.float64) for a in cotangents),
-        lstms.peephole_of(exact),
-        clip,
-        attributes["gate_order"],
-        activation,
-    )
-    for name, a in g._asdict().items():
-        assert a.dtype == dtype
-        assert_close(a, e[name], dtype, name, at_least=1.0)
-
-
-@each_activation
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_gru_agrees_with_plain_loop(
-    ops: Any, shape: tuple[int, ...], dtype: str, activation: Any, rng: np.random.Generator
-) -> None:
-    if dtype == "bfloat16":
-        needs.module("ml_dtypes")
-    inputs = gru_problem(rng, shape, np.dtype(dtype))
-    out = ops.block_gru(**inputs, recurrent_activation=activation)
-    assert_all_parts(out.r, out.u)
-    exact = wide(inputs)
-    if np.dtype(dtype).itemsize > 2:
-        expected = cupyrnn.reference.gru(**exact, recurrent_activation=activation)
-        for name, a, e in zip(out._fields, out, expected, strict=True):
-            assert_close(a, e, dtype, name, at_least=1.0)
-    d_h = (1 + rng.standard_normal(out.h.shape)).astype(dtype)
-    g = grus.grads(ops, inputs, out, d_h, recurrent_activation=activation)
-    expected_grads = reference.gru_grad(
-        *(exact[n] for n in ("x", "h_prev", "w_ru", "w_c")),
-        tuple(a.astype(np.float64) for a in out),
-        d_h.astype(np.float64),
-        activation,
-    )
-    for name, a in g._asdict().items():
-        assert_close(a, expected_grads[name], dtype, name, at_least=1.0)
-
-
-CASES = [
-    Case("lstm", 5, 4, 3, 5, 2, BI, lengths=(2, 5, 0, 5)),
-    Case("lstm", 4, 2, 3, 5, 1, num_proj=3),
-    Case("gru", 5, 4, 3, 5, 2, BI, lengths=(2, 5, 0, 5)),
-    Case("gru", 3, 33, 1, 3),
-]
-each_case = pytest.mark.parametrize("case", CASES, ids=nets.case_id)
-
-
-@pytest.mark.compiled
-@each_activation
-@each_case
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_cudnn_rnn_agrees_with_plain_loop(
-    ops: Any, case: Case, dtype: str, activation: Any, rng: np.random.Generator
-) -> None:
-    inputs = nets.problem(rng, case)
-    inputs["params"] *= 2
-    inputs = {name: a.astype(dtype) for name, a in inputs.items()}
-    out = nets.forward(ops, case, inputs, recurrent_activation=activation)
-    exact = wide(inputs)
-    c = exact.get("input_c", np.zeros((case.L * case.D, case.B, case.H)))
-    first = exact["input"], exact["input_h"], c, exact["params"]
-    expected = reference.cudnn_rnn(*first, **case.reference, activation=activation)
-    for name, a, e in zip(out._fields, out, expected, strict=False):
-        if a.ndim:
-            assert_close(a, e, dtype, name, at_least=1.0)
-    cotangents = nets.cotangents_of(rng, case, dtype)
-    g = ops.cudnn_rnn_backprop(
-        **{"input_c": None, **inputs},
-        **{name: a if a.ndim else None for name, a in list(out._asdict().items())[:3]},
-        **{"output_c_backprop": None, **cotangents},
-        reserve_space=out.reserve_space,
-        **case.attributes,
-        recurrent_activation=activation,
-    )
-    d = wide(cotangents)
-    d_c = d.get("output_c_backprop", np.zeros_like(c))
-    expected_grads = reference.cudnn_rnn_grad(
-        *first,
-        d["output_backprop"],
-        d["output_h_backprop"],
-        d_c,
-        **case.reference,
-        activation=activation,
-    )
-    for name, a, e in zip(g._fields, g, expected_grads, strict=True):
-        if a.ndim:
-            assert_close(a, e, dtype, name, at_least=1.0)
-
-
-@pytest.mark.parametrize("complex_step", [True, False])
-@each_activation
-def test_gradients_are_the_derivatives(
-    activation: Any, complex_step: bool, rng: np.random.Generator
-) -> None:
-    attributes: dict[str, Any] = {"recurrent_activation": activation}
-    inputs = lstm_problem(rng, (6, 3, 2, 5), True, np.float64)
-
-    def lstm(**moved: Any) -> tuple[Any, Any]:
-        out = cupyrnn.block_lstm(**moved, **attributes, cell_clip=0.8)
-        return out.cs, out.h
-
-    out = cupyrnn.block_lstm(**inputs, **attributes, cell_clip=0.8)
-    assert (out.i == 0).any()
-    assert (out.f == 1).any()
-    cotangents = rng.standard_normal((2, *out.h.shape))
-    g = lstms.grads(cupyrnn, inputs, out, *cotangents, **attributes, cell_clip=0.8)
-    by_input = lstms.by_input(g, inputs)
-    assert_gradients(lstm, inputs, cotangents, by_input, rng, complex_step=complex_step)
-
-    inputs = gru_problem(rng, (6, 3, 2, 5), np.float64)
-
-    def gru(**moved: Any) -> tuple[Any]:
-        return (cupyrnn.block_gru(**moved, **attributes).h,)
-
-    saved = cupyrnn.block_gru(**inputs, **attributes)
-    assert (saved.r == 0).any()
-    assert (saved.u == 1).any()
-    grads = grus.grads(cupyrnn, inputs, saved, cotangents[0], **attributes)
-    by_input = grus.by_input(grads)
-    assert_gradients(gru, inputs, cotangents[:1], by_input, rng, complex_step=complex_step)
-
-    for case in CASES:
-        inputs = nets.problem(rng, case)
-        inputs["params"] *= 2
-        given = nets.cotangents_of(rng, case)
-
-        def net(*, case: Case = case, **moved: Any) -> tuple[Any, ...]:
-            out = nets.forward(cupyrnn, case, moved, **attributes)
-            return out[:3] if case.rnn_mode == "lstm" else out[:2]
-
-        kept = nets.forward(cupyrnn, case, inputs, **attributes)
-        params = cupyrnn.cudnn_rnn_backprop(
-            **{"input_c": None, **inputs},  # type: ignore[arg-type]
-            **dict.fromkeys(("output", "output_h", "output_c")),  # type: ignore[arg-type]
-            **{"output_c_backprop": None, **given},
-            reserve_space=kept.reserve_space,
-            **case.attributes,
-            **attributes,
-        )
-        named = {name: getattr(params, f"{name}_backprop") for name in inputs}
-        assert_gradients(net, inputs, list(given.values()), named, rng, complex_step=complex_step)
 
 
 @each_activation
