@@ -4,239 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 from checks import Ops, assert_close
-from new_cells import layer_norm_lstm, slstm
-from problems import grus, lstms, nets
+from new_cells import layer_norm_lstm
+from problems import lstms, nets
+from problems.properties import assert_of_examples
+from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.cells.contract import Form, Gradients
 from cupyrnn.driver import by_example
-
-SHAPES = [(1, 1, 1, 1), (3, 3, 1, 33), (7, 33, 3, 3), (33, 3, 33, 5)]
-EMPTY = [(0, 2, 3, 4), (1, 0, 3, 4), (5, 0, 3, 4), (5, 2, 0, 4), (5, 2, 3, 0)]
-
-# Of one call: the gradient op, and the fields of its results that belong to weights.
-Call = tuple[Callable[..., Any], tuple[str, ...]]
-
-
-def lstm_call(
-    ops: Any,
-    rng: np.random.Generator,
-    shape: tuple[int, ...],
-    peephole: bool,
-    dtype: str,
-    **more: Any,
-) -> Call:
-    """Return the gradient of block_lstm, of examples or of all of them."""
-    inputs = lstms.problem(rng, shape, peephole, dtype)
-    out = ops.block_lstm(**inputs, **more)
-    given = [(rng.standard_normal(out.h.shape)).astype(dtype) for _ in range(2)]
-
-    def grads(example: int | None = None, **attributes: Any) -> Any:
-        return lstms.grads(ops, inputs, out, *alone(given, 1, example), **attributes, **more)
-
-    return grads, ("w_grad", "wci_grad", "wcf_grad", "wco_grad", "b_grad")
-
-
-def gru_call(
-    ops: Any, rng: np.random.Generator, shape: tuple[int, ...], dtype: str, **more: Any
-) -> Call:
-    inputs = grus.problem(rng, shape, dtype)
-    out = ops.block_gru(**inputs, **more)
-    given = [rng.standard_normal(out.h.shape).astype(dtype)]
-
-    def grads(example: int | None = None, **attributes: Any) -> Any:
-        return grus.grads(ops, inputs, out, *alone(given, 1, example), **attributes, **more)
-
-    return grads, ("d_w_ru", "d_w_c", "d_b_ru", "d_b_c")
-
-
-def net_call(ops: Any, rng: np.random.Generator, case: nets.Case, dtype: str, **more: Any) -> Call:
-    inputs, engine = nets.problem(rng, case, dtype), {"engine": nets.own(ops)}
-    out = nets.forward(ops, case, inputs, **more, **engine)
-    more.pop("save", None)  # which host_reserved says
-    cotangents = nets.cotangents_of(rng, case, dtype)
-
-    def grads(example: int | None = None, **attributes: Any) -> Any:
-        given = dict(zip(cotangents, alone(list(cotangents.values()), 1, example), strict=True))
-        return nets.backward(ops, case, inputs, out, given, **attributes, **more, **engine)
-
-    return grads, ("params_backprop",)
-
-
-def alone(given: list[Any], axis: int, example: int | None) -> list[Any]:
-    """Return gradients of outputs, zero but for an example: its gradient is that of a sum of it."""
-    if example is None:
-        return given
-    kept = [np.zeros_like(a) for a in given]
-    for to, a in zip(kept, given, strict=True):
-        place = (slice(None),) * axis + (example,)
-        to[place] = a[place]
-    return kept
-
-
-def check(call: Call, B: int, dtype: str) -> None:
-    """Compare with a loop over the examples, and what belongs to no weight with the sum's call."""
-    grads, names = call
-    whole = grads()
-    loop = [grads(b) for b in range(B)]
-    for way in ("examples", "norms", "none"):
-        found = grads(weight_gradients=way)
-        for name in whole._fields:
-            a, total = getattr(found, name), getattr(whole, name)
-            if name not in names:
-                assert_close(a, total, dtype, f"{way}: {name}")
-                continue
-            if way == "none":
-                assert a is None
-                continue
-            each = np.array([getattr(g, name) for g in loop]).reshape(B, *total.shape)
-            if way == "examples":
-                assert a.dtype == total.dtype
-                assert_close(a, each, dtype, f"{way}: {name}", at_least=1.0)
-            else:
-                wide = each.astype(np.float64).reshape(B, total.size)
-                assert a.dtype == (dtype if np.dtype(dtype).itemsize > 2 else np.float32)
-                expected = np.sqrt((wide * wide).sum(1))
-                assert_close(a, expected, dtype, f"{way}: {name}", at_least=0.1)
-
-
-each_dtype = pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-each_shape = pytest.mark.parametrize("shape", SHAPES + EMPTY)
-
-
-def extent_of(rng: np.random.Generator, T: int, B: int, kind: str) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    if "lengths" in kind:
-        given["sequence_lengths"] = rng.integers(0, T + 1, B).astype(np.int32)
-    if "resets" in kind:
-        given["resets"] = rng.random((T, B)) < 0.3
-    return given
-
-
-each_extent = pytest.mark.parametrize("kind", ["full", "lengths", "resets", "lengths+resets"])
-
-
-@pytest.mark.compiled
-@each_shape
-@each_dtype
-def test_block_lstm(ops: Ops, shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> None:
-    shape = ops.shape(shape)
-    check(lstm_call(ops, rng, shape, bool(shape[0] % 2), dtype), shape[1], dtype)
-
-
-@each_extent
-def test_extents_of_no_units(ops: Ops, kind: str, rng: np.random.Generator) -> None:
-    given = extent_of(rng, 3, 2, kind)
-    check(lstm_call(ops, rng, (3, 2, 4, 0), False, "float64", **given), 2, "float64")
-    check(gru_call(ops, rng, (3, 2, 4, 0), "float64", **given), 2, "float64")
-
-
-@pytest.mark.compiled
-@each_extent
-@pytest.mark.parametrize("reverse", [False, True])
-def test_extents(ops: Ops, kind: str, reverse: bool, rng: np.random.Generator) -> None:
-    T, B, I, H = ops.shape((9, 5, 3, 4))
-    given = extent_of(rng, T, B, kind) | {"reverse": reverse}
-    check(lstm_call(ops, rng, (T, B, I, H), True, "float64", cell_clip=0.3, **given), B, "float64")
-    check(gru_call(ops, rng, (T, B, I, H), "float64", **given), B, "float64")
-
-
-def test_a_part_of_the_steps(rng: np.random.Generator) -> None:
-    call = lstm_call(cupyrnn, rng, (9, 3, 2, 4), True, "float64", seq_len_max=4)
-    check(call, 3, "float64")
-
-
-@pytest.mark.compiled
-@each_shape
-def test_block_gru(ops: Ops, shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    shape = ops.shape(shape)
-    check(gru_call(ops, rng, shape, "float64"), shape[1], "float64")
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("case", nets.CASES, ids=nets.case_id)
-def test_nets(ops: Ops, case: nets.Case, rng: np.random.Generator) -> None:
-    case = case.within(ops)
-    check(net_call(ops, rng, case, "float64", dropout=0.4), case.B, "float64")
-
-
-@each_dtype
-def test_nets_of_every_dtype(ops: Ops, dtype: str, rng: np.random.Generator) -> None:
-    case = nets.Case("lstm", 5, 3, 4, 7, 2, nets.BI, num_proj=3, lengths=(1, 5, 3))
-    check(net_call(ops, rng, case, dtype), case.B, dtype)
-
-
-def weights_of(kind: str, rng: np.random.Generator, K: int, H: int, P: int) -> Any:
-    """Return one layer's weights of a kind, and how many states it has."""
-    shapes: dict[str, Any] = {
-        "GRU": (cupyrnn.BlockGRUParams, [(K + H, 2 * H), (K + H, H), (2 * H,), (H,)]),
-        "LSTM": (
-            cupyrnn.PeepholeLSTMParams,
-            [(K + P, 4 * H), (4 * H,), (H,), (H,), (H,), (H, P)],
-        ),
-        "sLSTM": (slstm.SLSTMParams, [(K + H, 4 * H), (4 * H,)]),
-        "layer-norm LSTM": (
-            layer_norm_lstm.LayerNormLSTMParams,
-            [(K + H, 4 * H), (4 * H,), (H,), (4 * H,), (4 * H,), (H,)],
-        ),
-    }
-    make, sizes = shapes[kind]
-    return make(*(0.5 * rng.standard_normal(s) for s in sizes))
-
-
-STATES = {"GRU": 1, "LSTM": 2, "sLSTM": 4, "layer-norm LSTM": 2}
-
-
-@pytest.mark.parametrize(
-    "cell",
-    # On a device those of the package are much like block_lstm and block_gru.
-    [
-        *(pytest.param(c, marks=pytest.mark.slow("cuda_on_cpu")) for c in list(STATES)[:2]),
-        *list(STATES)[2:],
-    ],
-)
-@each_extent
-def test_stacked_rnn(ops: Ops, cell: str, kind: str, rng: np.random.Generator) -> None:
-    """Two layers in both directions, with dropout between them."""
-    T, B, I, H, L, D = 5, 3, 2, 4, 2, 2
-    P = 3 if cell == "LSTM" else H
-    x = rng.standard_normal((T, B, I))
-    states = [0.5 + rng.random((L * D, B, n)) for n in (P, *[H] * (STATES[cell] - 1))]
-    weights = [weights_of(cell, rng, I if n < D else D * P, H, P) for n in range(L * D)]
-    given = extent_of(rng, T, B, kind) | {"direction": "bidirectional", "dropout": 0.3}
-    x, *states = map(ops.to_device, (x, *states))
-    weights = ops.to_device(weights)
-    c = tuple(states[1:]) if len(states) > 2 else (*states[1:], None)[0]
-    out = cupyrnn.stacked_rnn(x, states[0], c, weights, **given, seed=3)
-    dy, dh = rng.standard_normal(out.output.shape), rng.standard_normal(out.output_h.shape)
-
-    def grads(example: int | None = None, **attributes: Any) -> Any:
-        found = cupyrnn.stacked_rnn_backprop(
-            *(x, states[0], c, weights),
-            *out[:3],
-            *map(ops.to_device, (*alone([dy], 1, example), *alone([dh], 1, example))),
-            *(None, out.reserve_space),
-            **given,
-            **attributes,
-        )
-        arrays = {n: a for n, a in found._asdict().items() if n[:5] == "input"}
-        del arrays["input_c_backprop"]
-        for n, entry in enumerate(found.weights_backprop):
-            arrays |= {f"{m} {n}": a for m, a in zip(entry._fields, entry, strict=True)}
-        on_host = {
-            n: ops.xp.asnumpy(a) if a is not None and ops.xp is not np else a
-            for n, a in arrays.items()
-        }
-        return SimpleNamespace(**on_host, _fields=tuple(on_host))
-
-    names = tuple(f"{name} {n}" for n in range(L * D) for name in weights[0]._fields)
-    check((grads, names), B, "float64")
 
 
 @pytest.mark.parametrize("shape", [(300, 2, 20, 33), (33, 3, 200, 5), (600, 2, 600, 40)])
@@ -299,10 +79,13 @@ def test_each_operand_has_its_scale(ops: Ops, rng: np.random.Generator) -> None:
 
 
 def test_no_gradient_has_norm_zero(rng: np.random.Generator) -> None:
-    grads, names = lstm_call(cupyrnn, rng, (4, 3, 2, 5), True, "float64")
-    given = grads(1, weight_gradients="norms")
-    for name in names:
-        norms = getattr(given, name)
+    call = call_of(Case("block_lstm", (4, 3, 2, 5)), rng)
+    out = call.forward(cupyrnn)
+    of_one = np.zeros_like(out.h)
+    of_one[:, 1] = 1
+    given = {"cs_grad": None, "h_grad": of_one}
+    found = call.gradient(cupyrnn, out, given, weight_gradients="norms")
+    for norms in found[3:]:
         assert norms[1] > 0
         assert not norms[[0, 2]].any()
 
@@ -364,20 +147,6 @@ def test_through_vjp(rng: np.random.Generator) -> None:
 STEP = [(2, 3), (2, 4), (7, 8), (7, 4), (8,), (4,)]
 
 
-@pytest.mark.parametrize("op", ["block_lstm_grad", "block_gru_grad", "cudnn_rnn_backprop"])
-def test_another_word_is_an_error(op: str, rng: np.random.Generator) -> None:
-    calls = {
-        "block_lstm_grad": lambda: lstm_call(cupyrnn, rng, (2, 2, 2, 2), False, "float64"),
-        "block_gru_grad": lambda: gru_call(cupyrnn, rng, (2, 2, 2, 2), "float64"),
-        "cudnn_rnn_backprop": lambda: net_call(
-            cupyrnn, rng, nets.Case("gru", 2, 2, 2, 2), "float64"
-        ),
-    }
-    grads, _ = calls[op]()
-    with pytest.raises(ValueError, match=f"{op}: weight_gradients is 'mean', expected"):
-        grads(weight_gradients="mean")
-
-
 @pytest.mark.parametrize("planted", ["operands", "deltas", "terms"])
 def test_planted_errors_are_caught(
     planted: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
@@ -393,7 +162,7 @@ def test_planted_errors_are_caught(
 
     monkeypatch.setattr(by_example, "write", wrong)
     with pytest.raises(AssertionError, match="off by"):
-        check(lstm_call(cupyrnn, rng, (5, 3, 2, 4), True, "float64"), 3, "float64")
+        assert_of_examples(Ops(np), call_of(Case("block_lstm", (5, 3, 2, 4)), rng), rng)
 
 
 def test_matrices_that_share_deltas_are_not_taken_for_one(
@@ -406,8 +175,9 @@ def test_matrices_that_share_deltas_are_not_taken_for_one(
         return sum(norms) if len(norms) > 1 else together(xp, norms)
 
     monkeypatch.setattr(by_example, "together", wrong)
-    with pytest.raises(AssertionError, match="norms: w_grad: off by"):
-        check(lstm_call(cupyrnn, rng, (33, 3, 2, 4), False, "float64"), 3, "float64")
+    call = call_of(Case("block_lstm", (33, 3, 2, 4)), rng)
+    with pytest.raises(AssertionError, match=r"norms: g\['w_grad'\]: off by"):
+        assert_of_examples(Ops(np), call, rng)
 
 
 def test_products_on_a_device_are_not_one_per_example(
@@ -424,22 +194,13 @@ def test_products_on_a_device_are_not_one_per_example(
         monkeypatch.setattr(cublas, name, counted)
     for B in (2, 9):
         for way in ("examples", "norms"):
-            grads, _ = lstm_call(ops, rng, (4, B, 2, 3), True, "float32")
+            call = call_of(Case("block_lstm", (4, B, 2, 3), "float32"), rng)
+            out = call.forward(ops)
             made.clear()
-            grads(weight_gradients=way)
+            call.gradient(ops, out, call.cotangents(rng, out), weight_gradients=way)
             counts.append(made.count("gemmStridedBatchedEx"))
     assert counts[:2] == counts[2:]
     assert min(counts) > 0
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("save", ["states", 3])
-@pytest.mark.parametrize("mode", ["lstm", "gru"])
-def test_where_states_alone_are_saved(
-    ops: Ops, mode: str, save: Any, rng: np.random.Generator
-) -> None:
-    case = nets.Case(mode, 7, 3, 2, 4, 2, nets.BI, lengths=(7, 0, 4))
-    check(net_call(ops, rng, case, "float64", save=save), case.B, "float64")
 
 
 class OneVector(layer_norm_lstm.LayerNormLSTMForm):
@@ -471,6 +232,11 @@ class TwoArrays(NamedTuple):
     form = OneVector()
 
 
+def entry_of(cell: str, rng: np.random.Generator) -> Any:
+    """Return the weights of one layer, I = 2, H = 4."""
+    return call_of(Case(f"stacked_rnn-{cell}", (1, 1, 2, 4)), rng).inputs["weights"][0]
+
+
 def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
     """Return what computes the gradients of the weights of one layer, B = 3, I = 2, H = 4."""
     rng = np.random.default_rng(0)
@@ -489,7 +255,7 @@ def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
 @pytest.mark.parametrize("save", ["all", "states", 2])
 @pytest.mark.parametrize("T", [1, 7])
 def test_gradients_may_be_any_views(ops: Ops, save: Any, T: int, rng: np.random.Generator) -> None:
-    plain = weights_of("layer-norm LSTM", rng, 2, 4, 4)
+    plain = entry_of("layer-norm LSTM", rng)
     w, v = (np.repeat(a, 2, -1) for a in (plain.w, np.concatenate(plain[1:])))
     expected, found = (stacked_call(ops, T, entry, save=save) for entry in (plain, TwoArrays(w, v)))
     for by in ("sum", "examples"):
@@ -526,7 +292,7 @@ def test_gradients_that_cannot_be_written_to(
 
 def test_sums_that_are_not_wanted(ops: Ops, rng: np.random.Generator) -> None:
     """A cell without a bias says so: what its gradients has no memory for is not computed."""
-    entry = weights_of("GRU", rng, 2, 4, 4)
+    entry = entry_of("GRU", rng)
     expected = stacked_call(ops, 5, entry)
 
     class Without(type(entry.form)):  # type: ignore[misc]
