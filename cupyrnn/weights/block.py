@@ -9,12 +9,10 @@ from .._arrays import (
     check_arrays,
     check_choice,
     check_real,
-    expect_rank,
-    expect_shape,
     on_device,
 )
 from ..derivatives.traced import traceable
-from .forms import BLOCK, BlockLSTMParams, gates_of, own_order, refuse, rows_of
+from .forms import BLOCK, BlockLSTMParams, check_block_lstm, gates_of, own_order, refuse, rows_of
 from .packed import PackedParams, assembled, check_model, gradient_model
 from .params import LayerParams, check_net, layers
 
@@ -85,12 +83,7 @@ def params_from_block_lstm(
             raise ValueError(f"{op}: {name} is given, but CudnnRNN has no peepholes")
     if check_real(op, "cell_clip", cell_clip) > 0:
         raise ValueError(f"{op}: cell_clip is {cell_clip}, but CudnnRNN does not clip")
-    rows, columns = expect_rank(op, "w", w, "(I+H, 4*H)")
-    H = columns // 4
-    if columns % 4 or rows <= H:
-        raise ValueError(f"{op}: w has shape {w.shape}, expected (I+H, 4*H)")
-    expect_shape(op, "b", b, "(4*H,)", (4 * H,))
-    I = rows - H
+    _, I, H = check_block_lstm(op, {"w": w, "b": b})
     net = check_net(op, 1, H, I, "lstm", "linear_input", "unidirectional", 0)
     bias_of_f = check_real(op, "forget_bias", forget_bias)
     order = BLOCK[gate_order]

@@ -10,7 +10,7 @@ from ..arithmetic.dual import real_dtype
 from ..derivatives.traced import traceable
 from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
 from .packed import PackedParams, assembled, check_model
-from .params import check_net, layers
+from .params import layers
 
 if TYPE_CHECKING:
     from .params import Direction
@@ -161,8 +161,7 @@ def join_params(
                 f"{op}: nets[{n}] has input_size = {net.I}, expected {K}, what is below it gives"
             )
     L = len(nets) // 2 if pairs else sum(net.L for _, net, _ in models)
-    way: Direction = "bidirectional" if D == 2 else "unidirectional"
-    whole = check_net(op, L, first.H, first.I, first.rnn_mode, "linear_input", way, first.num_proj)
+    whole = first._replace(L=L, D=D)
     # If one of them has tangents, the whole has.
     like = next((a for *_, a in models if a.dtype.kind == "c"), models[0].params)
     parts = [place for _, net, vector in models for place in layers(vector, net)]

@@ -41,7 +41,7 @@ from .forms import (
     rows_of,
 )
 from .packed import PackedParams, assembled, check_model
-from .params import GATES, LayerParams, check_net, layers
+from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -209,8 +209,7 @@ def params_from_onnx(
         )
     xp, directions = _directions(op, len(GATES[rnn_mode]), W=W, R=R, B=B)
     _, H, I = directions[0].W.shape
-    direction: Direction = "bidirectional" if D == 2 else "unidirectional"
-    net = check_net(op, 1, H, I, rnn_mode, "linear_input", direction, 0)
+    net = check_net(op, 1, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], 0)
     order = _ONNX[rnn_mode]
     parts = (
         LayerParams(d.W[order], d.R[order], None, d.W_bias[order], d.R_bias[order])

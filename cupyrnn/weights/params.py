@@ -14,7 +14,7 @@ or H without a projection.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
@@ -49,7 +49,7 @@ GATES = {
     "gru": ("r", "u", "c"),
 }
 _INPUT_MODES = ("linear_input", "skip_input", "auto_select")
-DIRECTIONS = ("unidirectional", "bidirectional")
+DIRECTIONS: tuple[Direction, ...] = ("unidirectional", "bidirectional")  # by D - 1
 # What an attribute is where it is left out, as in TensorFlow.
 DEFAULTS: dict[str, object] = {
     "rnn_mode": "lstm",
@@ -84,7 +84,7 @@ class Net(NamedTuple):
     @property
     def direction(self) -> Direction:
         """TensorFlow's name for D."""
-        return "bidirectional" if self.D == 2 else "unidirectional"
+        return DIRECTIONS[self.D - 1]
 
     @property
     def input_mode(self) -> InputMode:
@@ -541,26 +541,15 @@ def cudnn_rnn_canonical_to_params(
             )
     names = [f"weights[{n}]" for n in range(len(weights))]
     names += [f"biases[{n}]" for n in range(len(biases))]
-    params: ArrayT = _pack(op, net, dict(zip(names, (*weights, *biases), strict=True)))
-    return params
-
-
-def _pack(op: str, net: Net, arrays: Mapping[str, Array]) -> Any:
-    """Return the packed vector of arrays that come in the order of the layout's pieces."""
+    arrays: dict[str, Any] = dict(zip(names, (*weights, *biases), strict=True))
     xp, dtype = check_arrays(op, arrays)
+    symbols = {"input": "(H, K)", "recurrent": "(H, P or H)", "projection": "(P, H)"}
     pieces = layout(net)
     for (name, a), piece in zip(arrays.items(), pieces, strict=True):
-        symbols = {
-            "input": "(H, K)",
-            "recurrent": "(H, P or H)",
-            "projection": "(P, H)",
-            "input_bias": "(H,)",
-            "recurrent_bias": "(H,)",
-        }[piece.kind]
-        expect_shape(op, name, a, symbols, piece.shape)
-    first = next(iter(arrays.values()))
-    with on_device(xp, first):
-        params: Array = xp.empty(net.params_size, dtype)
+        expect_shape(op, name, a, symbols.get(piece.kind, "(H,)"), piece.shape)
+    with on_device(xp, arrays[names[0]]):
+        packed = xp.empty(net.params_size, dtype)
         for a, piece in zip(arrays.values(), pieces, strict=True):
-            params[piece.offset : piece.offset + piece.size] = a.reshape(piece.size)
+            packed[piece.offset : piece.offset + piece.size] = a.reshape(piece.size)
+    params: ArrayT = packed
     return params

@@ -36,7 +36,7 @@ from .forms import (
     rows_of,
 )
 from .packed import PackedParams, assembled, check_model, refuse_gates
-from .params import GATES, LayerParams, check_net, layers
+from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
 from .tf1_cells import (
     BLOCK_GRU,
     CANDIDATE,
@@ -399,8 +399,7 @@ def params_from_tf1(
     sizes = [_sizes(op, cell, rnn_mode, P) for cell in ordered]
     I, H = sizes[0]
     L = len(ordered) // D
-    direction: Direction = "bidirectional" if D == 2 else "unidirectional"
-    net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, P)
+    net = check_net(op, L, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], P)
     for pl, (cell, size) in enumerate(zip(ordered, sizes, strict=True)):
         expected = (D * net.P if pl >= D else I, H)
         if size != expected:

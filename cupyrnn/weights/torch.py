@@ -12,7 +12,7 @@ from .._arrays import check_bool, check_choice, expect_rank, expect_shape, on_de
 from ..derivatives.traced import traceable
 from .forms import as_arrays, check_names, mode_of, refuse
 from .packed import PackedParams, check_model, gradient_model, refuse_gates
-from .params import GATES, check_net, layers, zeros
+from .params import DIRECTIONS, GATES, check_net, layers, zeros
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -95,8 +95,7 @@ def params_from_torch(
     rnn_mode, H = mode_of(op, rnn_mode, rows, H, problem)
     L = sum(re.fullmatch(r"weight_ih_l[0-9]+", name) is not None for name in given) or 1
     D = 1 + (f"weight_ih{end}_reverse" in given)
-    direction: Direction = "bidirectional" if D == 2 else "unidirectional"
-    net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, P)
+    net = check_net(op, L, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], P)
     biased = any(name.startswith("bias") for name in given)
     remaining = dict(arrays)
     without_memory: Array = np.broadcast_to(np.float32(0), net.params_size)
@@ -112,7 +111,7 @@ def params_from_torch(
         for name, _, place in _places(net, params, end):
             if name in given:
                 place[...] = arrays[prefix + name]
-    return PackedParams(params, L, H, I, rnn_mode, direction, P)
+    return PackedParams(params, L, H, I, rnn_mode, net.direction, P)
 
 
 def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, dict[str, Any]]:
