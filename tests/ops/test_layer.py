@@ -12,6 +12,7 @@ from checks import Ops, assert_close, assert_gradients
 from new_cells.cells import indrnn
 from new_cells.cells.indrnn import IndRNN, IndRNNOutputs
 from new_cells.kernels import indrnn as indrnn_kernels
+from problems.pairs import pairs
 
 from cupyrnn._arrays import compute_dtype, operand_dtype
 from cupyrnn.cells.contract import Gradients, States, Weight
@@ -137,10 +138,13 @@ def of(dtype: str) -> Any:
     return needs.dtype(dtype)
 
 
-@each_extent
-@each_direction
-@pytest.mark.parametrize("shape", SHAPES + EMPTY)
-@pytest.mark.parametrize("dtype", DTYPES)
+KINDS = ["full", "lengths", "resets", "lengths+resets"]
+FACTORS = {"dtype": DTYPES, "shape": SHAPES + EMPTY, "reverse": [False, True], "kind": KINDS}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "reverse", "kind"), [tuple(c.values()) for c in pairs(FACTORS)]
+)
 def test_agrees_with_plain_steps(
     ops: Ops,
     dtype: str,
