@@ -1,4 +1,4 @@
-"""What the ops of nets share: checks of a call, cells of packed parameters, reserve_space.
+"""What the ops share: one layer of a block op; of nets the checks, cells and reserve_space.
 
 Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions, P the size of
 the output of one direction.
@@ -18,6 +18,7 @@ import numpy as np
 from ._arrays import (
     array_kind,
     cast,
+    cast_all,
     check_arrays,
     check_bool,
     check_choice,
@@ -44,10 +45,16 @@ from .cells.contract import Form, Gradients, States, Weight, each
 from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
+from .driver import layer as _layer
+from .driver import padded as _padded
+from .driver import planned
 from .driver.packing import Packing
+from .driver.padded import Padded
 from .driver.planned import Backward, Layers, find, fits, in_reserve_space
 from .driver.reserve import Leaves, Sizes
 from .driver.stack import Stack
+from .weights.block_forms import prepared
+from .weights.gradients import OfWeights
 from .weights.packed import Settled, check_activation
 from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size, layout
 
@@ -58,6 +65,64 @@ if TYPE_CHECKING:
     from .cells.contract import Cell
     from .driver.packing import Rows
     from .driver.reserve import Layers as Widths
+    from .weights.block_forms import LSTMCall
+
+
+class BlockCall(NamedTuple):
+    """What a call of a block op is asked beside its arrays, after its checks."""
+
+    attributes: Any  # as its form has them
+    dtype: np.dtype[Any]
+    plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
+    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
+
+
+def block_forward(
+    xp: ModuleType, form: Form, padded: Padded, weights: Any, call: BlockCall | LSTMCall
+) -> Any:
+    """Return what the steps of one layer leave, or without an extent what one step does."""
+    made = planned.forward(call.plans, form, weights, call.attributes, padded)
+    if made is not None:
+        return made
+    x, first, _, extent = padded
+    if not call.plain:
+        x, *states = cast_all(call.dtype, x, *first)
+        first, weights = first._make(states), prepared(xp, weights, call.dtype)
+    cell = form.cell(xp, weights, call.attributes)
+    # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
+    shape, others = (*x.shape[:-1], first.h.shape[1]), len(form.Saved._fields) - 1
+    outputs = form.Saved._make([*xp.empty((others, *shape), x.dtype), xp.empty(shape, x.dtype)])
+    if extent is None and call.plain:
+        _layer.forward_step(xp, cell, x, first, outputs)
+    else:
+        _padded.forward(xp, cell, Padded(x, first, outputs, extent))
+    return outputs
+
+
+def block_gradient(
+    xp: ModuleType,
+    form: Form,
+    padded: Padded,
+    weights: tuple[Any, Any],
+    given: Any,
+    call: BlockCall | LSTMCall,
+    by: str,
+) -> tuple[Array, Any, Any]:
+    """
+    Return the gradients of x, first states and weights of one layer, or of one step.
+
+    `weights` are those that the cell has, and like those of which there are gradients.
+    """
+    plans, dtype, first = call.plans if by == "sum" else None, call.dtype, padded.first
+    made = planned.backward(plans, form, weights, call.attributes, padded, given)
+    if made is None:
+        of_weights = OfWeights(xp, form, dtype, weights[1], by, len(first.h))
+        padded, given = _padded.of_dtype(dtype, padded), given._make(cast_all(dtype, *given))
+        cell = form.cell(xp, prepared(xp, weights[0], dtype), call.attributes)
+        found = _padded.backward(xp, cell, padded, given, of_weights.written)
+        made = *found, of_weights.finished()
+    x_grad, first_grad, grads = made
+    return x_grad, each(first_grad, lambda g: cast(g, dtype)), grads
 
 
 class RunArguments(NamedTuple):

@@ -24,61 +24,25 @@ from ._arrays import (
     on_device,
     signature,
 )
-from ._typing import GRUCellGrads, GRUGrads, NamedTuple
+from ._net import BlockCall, block_forward, block_gradient
+from ._typing import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
 from .cells.contract import States
 from .cells.gru import GRU, GRUOutputs
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver import planned
 from .driver.layer import SavedStep
-from .driver.padded import Extent, Padded, check_extent
+from .driver.padded import Padded, check_extent
 from .weights.block_forms import GRU_FORM, prepared
 from .weights.forms import BlockGRUParams
-from .weights.gradients import OfWeights, check_weight_gradients
+from .weights.gradients import check_weight_gradients
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
     from ._typing import AnyArray, ArrayT
-    from .arithmetic.gates import HardSigmoid, RecurrentActivation
+    from .arithmetic.gates import RecurrentActivation
     from .weights.gradients import WeightGradients
-
-
-class _Call(NamedTuple):
-    """The attributes of a call after their checks."""
-
-    gate: HardSigmoid | None
-    dtype: np.dtype[Any]
-    plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
-    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
-
-
-def _forward(
-    xp: ModuleType,
-    x: Array,
-    h_prev: Array,
-    weights: BlockGRUParams,
-    call: _Call,
-    extent: Extent | None = None,
-) -> GRUOutputs[Any]:
-    """block_gru after its checks, or without an extent gru_block_cell."""
-    padded = Padded(x, States(h_prev), None, extent)
-    made: GRUOutputs[Any] = planned.forward(call.plans, GRU_FORM, weights, call.gate, padded)
-    if made is not None:
-        return made
-    if not call.plain:
-        x, h_prev = cast_all(call.dtype, x, h_prev)
-        weights = prepared(xp, weights, call.dtype)
-    cell = GRU_FORM.cell(xp, weights, call.gate)
-    # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    shape = (*x.shape[:-1], h_prev.shape[1])
-    outputs = GRUOutputs._make([*xp.empty((3, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    if extent is None and call.plain:
-        _layer.forward_step(xp, cell, x, States(h_prev), outputs)
-    else:
-        _padded.forward(xp, cell, Padded(x, States(h_prev), outputs, extent))
-    return outputs
 
 
 def gru_gradient(
@@ -86,23 +50,14 @@ def gru_gradient(
     padded: Padded,
     weights: BlockGRUParams,
     d_h: Array | None,
-    call: _Call,
+    call: BlockCall,
     by: str = "sum",
 ) -> GRUGrads[Any]:
     """block_gru_grad after its checks, or without an extent gru_block_cell_backward."""
-    (B, H), dtype, given = padded.first.h.shape, call.dtype, States(d_h)
-    biases = np.empty(2 * H, np.int8), np.empty(H, np.int8)  # shapes
-    like = BlockGRUParams(*weights[:2], *biases)
-    plans = call.plans if by == "sum" else None
-    made = planned.backward(plans, GRU_FORM, (weights, like), call.gate, padded, given)
-    if made is None:
-        padded, given = _padded.of_dtype(dtype, padded), States(*cast_all(dtype, d_h))
-        cell = GRU_FORM.cell(xp, prepared(xp, weights, dtype), call.gate)
-        of_weights = OfWeights(xp, GRU_FORM, dtype, like, by, B)
-        found = _padded.backward(xp, cell, padded, given, of_weights.written)
-        made = *found, of_weights.finished()
-    d_x, first, grads = made
-    return GRUGrads(d_x, cast(first.h, dtype), *grads)
+    H = padded.first.h.shape[1]
+    like = BlockGRUParams(*weights[:2], np.empty(2 * H, np.int8), np.empty(H, np.int8))  # shapes
+    d_x, first, grads = block_gradient(xp, GRU_FORM, padded, (weights, like), States(d_h), call, by)
+    return GRUGrads(d_x, first.h, *grads)
 
 
 def _gates_gradient(
@@ -111,7 +66,7 @@ def _gates_gradient(
     weights: BlockGRUParams,
     saved: GRUOutputs[Any],
     d_h: Array,
-    call: _Call,
+    call: BlockCall,
 ) -> GRUCellGrads[Any]:
     """gru_block_cell_grad after its checks: a step up to its gates, and through the weights."""
     (B, H), dtype = h_prev.shape, call.dtype
@@ -120,12 +75,9 @@ def _gates_gradient(
         arrays = cast_all(dtype, h_prev, d_h, *saved)
         h_prev, d_h, *gates = (contiguous(xp, a) for a in arrays)
         saved, weights = GRUOutputs._make(gates), prepared(xp, weights, dtype)
-    cell = GRU_FORM.cell(xp, weights, call.gate)
-    step, given = SavedStep(saved, States(h_prev)), States(d_h)
-    if xp is np:
-        carried, given = States(np.array(d_h, compute, order="C")), States(None)
-    else:
-        carried = States(xp.zeros((B, H), compute))
+    cell = GRU_FORM.cell(xp, weights, call.attributes)
+    step = SavedStep(saved, States(h_prev))
+    given, carried = _padded.after_step(xp, States(d_h), step.before, compute)
     d_x = xp.empty((B, len(weights.w_c) - H), compute)
     d_ru, d_c = _layer.step_gradient(xp, cell, step, given, carried, x_grad=d_x)
     return GRUCellGrads._make([cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)])
@@ -141,7 +93,7 @@ def check_gru(
     required: dict[str, Array],
     optional: dict[str, Array | None],
     recurrent_activation: RecurrentActivation,
-) -> tuple[ModuleType, _Call]:
+) -> tuple[ModuleType, BlockCall]:
     """
     Check every argument of a GRU call; return its module and attributes.
 
@@ -149,7 +101,7 @@ def check_gru(
     input of the forward op is a state of shape (lead, H).
     """
     key = signature((op, recurrent_activation), (*required.values(), *optional.values()))
-    found: tuple[ModuleType, _Call] | None = _SETTLED.get(key)
+    found: tuple[ModuleType, BlockCall] | None = _SETTLED.get(key)
     if found is None:
         xp, call = _check_all(op, lead, required, optional, recurrent_activation)
         plain = key is not None and call.dtype.char in "fd"
@@ -164,7 +116,7 @@ def _check_all(
     required: dict[str, Array],
     optional: dict[str, Array | None],
     recurrent_activation: RecurrentActivation,
-) -> tuple[ModuleType, _Call]:
+) -> tuple[ModuleType, BlockCall]:
     """Do what `check_gru` says."""
     xp, dtype = check_arrays(op, required, optional)
     gate = check_gate(op, recurrent_activation)
@@ -184,7 +136,7 @@ def _check_all(
     for name, a in arrays.items():
         if name not in _INPUTS:
             expect_shape(op, name, a, state, state_shape)
-    return xp, _Call(gate, dtype)
+    return xp, BlockCall(gate, dtype)
 
 
 @traceable
@@ -271,9 +223,12 @@ def gru_block_cell(
     )
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
     if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
-        return GRUOutputs._make(step(x, h_prev, weights, call.gate))
+        return GRUOutputs._make(step(x, h_prev, weights, call.attributes))
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, weights, call)
+        outputs: GRUOutputs[Any] = block_forward(
+            xp, GRU_FORM, Padded(x, States(h_prev), None), weights, call
+        )
+    return outputs
 
 
 @traceable
@@ -365,8 +320,11 @@ def block_gru(
         recurrent_activation,
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    padded = Padded(x, States(h_prev), None, extent)
+    weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
     with on_device(xp, x):
-        return _forward(xp, x, h_prev, BlockGRUParams(w_ru, w_c, b_ru, b_c), call, extent)
+        outputs: GRUOutputs[Any] = block_forward(xp, GRU_FORM, padded, weights, call)
+    return outputs
 
 
 @traceable
@@ -455,7 +413,7 @@ def gru_block_cell_grad(
     saved: GRUOutputs[Any] = GRUOutputs(r, u, c, c)
     weights = BlockGRUParams(w_ru, w_c, None, None)
     if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_grad")):
-        return GRUCellGrads._make(step(h_prev, weights, saved, d_h, call.gate))
+        return GRUCellGrads._make(step(h_prev, weights, saved, d_h, call.attributes))
     with on_device(xp, h_prev):
         return _gates_gradient(xp, h_prev, weights, saved, d_h, call)
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device
+from ._net import block_forward, block_gradient
 from ._typing import LSTMCellGrads, LSTMGrads
 from .cells.contract import Attributes
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver import planned
 from .driver.layer import SavedStep
-from .driver.padded import Extent, Padded, check_extent
-from .weights.block_forms import COLUMNS, LSTM_FORM, LSTMCall, check_lstm, prepared
+from .driver.padded import Padded, check_extent
+from .weights.block_forms import COLUMNS, LSTM_FORM, LSTMCall, check_lstm
 from .weights.forms import PeepholeLSTMParams
-from .weights.gradients import OfWeights, check_weight_gradients, zeros_of
+from .weights.gradients import check_weight_gradients, zeros_of
 
 if TYPE_CHECKING:
     from ._arrays import Array, Lengths, Resets
@@ -33,35 +33,6 @@ if TYPE_CHECKING:
     from .weights.gradients import WeightGradients
 
 
-def _forward(
-    xp: ModuleType,
-    x: Array,
-    first: LSTMStates,
-    weights: tuple[Array, Array],
-    call: LSTMCall,
-    extent: Extent | None = None,
-) -> LSTMOutputs[Any]:
-    """block_lstm after its checks, or without an extent lstm_block_cell."""
-    given = PeepholeLSTMParams(*weights, *call.peephole)
-    padded, attributes = Padded(x, first, None, extent), call.attributes
-    made: LSTMOutputs[Any] = planned.forward(call.plans, LSTM_FORM, given, attributes, padded)
-    if made is not None:
-        return made
-    if not call.plain:
-        x, *states = cast_all(call.dtype, x, *first)
-        first = LSTMStates(*states)
-        given = prepared(xp, given, call.dtype)
-    cell = LSTM_FORM.cell(xp, given, call.attributes)
-    # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    shape = (*x.shape[:-1], first.h.shape[1])
-    outputs = LSTMOutputs._make([*xp.empty((6, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    if extent is None and call.plain:
-        _layer.forward_step(xp, cell, x, first, outputs)
-    else:
-        _padded.forward(xp, cell, Padded(x, first, outputs, extent))
-    return outputs
-
-
 def lstm_gradient(
     xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: LSTMCall, by: str = "sum"
 ) -> LSTMGrads[Any]:
@@ -69,26 +40,19 @@ def lstm_gradient(
     (B, H), dtype = padded.first.h.shape, call.dtype
     weights = PeepholeLSTMParams(w, None, *call.peephole)
     like = weights._replace(b=np.empty(4 * H, np.int8))  # a shape
-    plans = call.plans if by == "sum" else None
-    made = planned.backward(plans, LSTM_FORM, (weights, like), call.attributes, padded, given)
-    if made is None:
-        padded, given = _padded.of_dtype(dtype, padded), LSTMStates(*cast_all(dtype, *given))
-        cell = LSTM_FORM.cell(xp, prepared(xp, weights, dtype), call.attributes)
-        of_weights = OfWeights(xp, LSTM_FORM, dtype, like, by, B)
-        found = _padded.backward(xp, cell, padded, given, of_weights.written)
-        made = *found, of_weights.finished()
-    x_grad, first, (w_grad, b_grad, *peephole_grads, _) = made
+    x_grad, first, (w_grad, b_grad, *peephole_grads, _) = block_gradient(
+        xp, LSTM_FORM, padded, (weights, like), given, call, by
+    )
     if call.peephole[0] is None:
         peephole_grads = [zeros_of(xp, by, dtype, H, B) for _ in range(3)]
-    states = [cast(g, dtype) for g in (first.c, first.h)]
-    return LSTMGrads._make([x_grad, *states, w_grad, *peephole_grads, b_grad])
+    return LSTMGrads._make([x_grad, first.c, first.h, w_grad, *peephole_grads, b_grad])
 
 
 def _gates_gradient(
     xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, given: LSTMStates, call: LSTMCall
 ) -> LSTMCellGrads[Any]:
     """lstm_block_cell_grad after its checks: a step up to its gates."""
-    (B, H), dtype = cs_prev.shape, call.dtype
+    H, dtype = cs_prev.shape[1], call.dtype
     compute, (clip, order, gate, _) = compute_dtype(dtype), call.attributes
     peephole: Any = None if call.peephole[0] is None else call.peephole
     if not call.plain:
@@ -99,11 +63,7 @@ def _gates_gradient(
             peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
     step = SavedStep(saved, LSTMStates(None, cs_prev))
-    if xp is np:
-        carried = _padded.carried_of(LSTMStates(cs_prev, cs_prev), given, compute)
-        given = LSTMStates(None, None)
-    else:
-        carried = LSTMStates(xp.zeros((B, H), compute), xp.zeros((B, H), compute))
+    given, carried = _padded.after_step(xp, given, LSTMStates(cs_prev, cs_prev), compute)
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if peephole is None else peephole_grads
     (dicfo,) = _layer.step_gradient(xp, cell, step, given, carried, vectors)
@@ -221,7 +181,11 @@ def lstm_block_cell(
         columns = COLUMNS[call.attributes.gate_order]
         return LSTMOutputs._make(step(x, first, w, b, columns, call))
     with on_device(xp, x):
-        return _forward(xp, x, first, (w, b), call)
+        weights = PeepholeLSTMParams(w, b, *call.peephole)
+        outputs: LSTMOutputs[Any] = block_forward(
+            xp, LSTM_FORM, Padded(x, first, None), weights, call
+        )
+    return outputs
 
 
 @traceable
@@ -356,8 +320,11 @@ def block_lstm(
         use_peephole,
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
+    padded = Padded(x, LSTMStates(h_prev, cs_prev), None, extent)
     with on_device(xp, x):
-        return _forward(xp, x, LSTMStates(h_prev, cs_prev), (w, b), call, extent)
+        weights = PeepholeLSTMParams(w, b, *call.peephole)
+        outputs: LSTMOutputs[Any] = block_forward(xp, LSTM_FORM, padded, weights, call)
+    return outputs
 
 
 @traceable

@@ -152,7 +152,7 @@ def _gru_from_states(
     xp, checked = check_gru(op, "T, B", inputs, {"d_h": d_h}, call["recurrent_activation"])
     by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     with on_device(xp, call["x"]):
-        cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.gate)
+        cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)
         padded = Padded(call["x"], States(call["h_prev"]), Recomputed(cell, kept), extent)
         matrices = weights._replace(b_ru=None, b_c=None)
         return gru_gradient(xp, padded, matrices, d_h, checked, by)

@@ -151,14 +151,18 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
     return Kept(every, each(states, rows))
 
 
-def carried_of(first: Any, cotangents: Any, compute: np.dtype[Any]) -> Any:
-    """Return new NumPy memory with the gradients of the states after a step, zeros for None."""
-    return type(first)._make(
-        [
-            np.zeros(s.shape, compute) if g is None else np.array(g, compute, order="C")
-            for s, g in zip(first, cotangents, strict=True)
-        ]
-    )
+def after_step(
+    xp: ModuleType, cotangents: Any, first: Any, compute: np.dtype[Any]
+) -> tuple[Any, Any]:
+    """Return the gradients of the states of a single step, and new memory for those carried in."""
+    if xp is not np:
+        return cotangents, each(first, lambda s: xp.zeros(s.shape, compute))
+    # One array less: what is carried in begins as what is given.
+    carried = [
+        np.zeros(s.shape, compute) if g is None else np.array(g, compute, order="C")
+        for s, g in zip(first, cotangents, strict=True)
+    ]
+    return type(first)._make([None] * len(first)), type(first)._make(carried)
 
 
 def backward(
@@ -183,11 +187,7 @@ def backward(
     x, first, outputs, extent = padded
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     if extent is None:
-        if xp is np:
-            carried = carried_of(first, cotangents, compute)
-            cotangents = type(first)._make([None] * len(first))
-        else:
-            carried = each(first, lambda s: xp.zeros(s.shape, compute))
+        cotangents, carried = after_step(xp, cotangents, first, compute)
         step = SavedStep(_for_kernels(xp, outputs), _for_kernels(xp, first))
         grads = Gradients(xp.empty(x.shape, dtype), *grads[1:])
         x = contiguous(xp, x)
