@@ -22,17 +22,18 @@ from ._arrays import (
     expect_rank,
     expect_shape,
     on_device,
+    operand_dtype,
     signature,
 )
 from ._net import BlockCall, block_forward, block_gradient
 from ._typing import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
-from .cells.contract import States
+from .cells.contract import Gradients, States
 from .cells.gru import GRU, GRUOutputs
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver.layer import SavedStep
+from .driver.layer import Cut, Layer
 from .driver.padded import Padded, check_extent
 from .weights.block_forms import GRU_FORM, prepared
 from .weights.forms import BlockGRUParams
@@ -76,10 +77,12 @@ def _gates_gradient(
         h_prev, d_h, *gates = (contiguous(xp, a) for a in arrays)
         saved, weights = GRUOutputs._make(gates), prepared(xp, weights, dtype)
     cell = GRU_FORM.cell(xp, weights, call.attributes)
-    step = SavedStep(saved, States(h_prev))
-    given, carried = _padded.after_step(xp, States(d_h), step.before, compute)
+    given, carried = _padded.after_step(xp, States(d_h), States(h_prev), compute)
     d_x = xp.empty((B, len(weights.w_c) - H), compute)
-    d_ru, d_c = _layer.step_gradient(xp, cell, step, given, carried, x_grad=d_x)
+    d_ru, d_c = (xp.empty((B, width), operand_dtype(xp, dtype)) for width in cell.widths)
+    layer = Layer(h_prev, States(h_prev), None, saved)
+    deltas = Gradients(d_x, [d_ru, d_c], None, None, "deltas")
+    _layer.backward_step(xp, cell, Cut(layer, given, carried, deltas))
     return GRUCellGrads._make([cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)])
 
 

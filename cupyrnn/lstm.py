@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device
+from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
 from ._net import block_forward, block_gradient
 from ._typing import LSTMCellGrads, LSTMGrads
-from .cells.contract import Attributes
+from .cells.contract import Attributes, Gradients
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver.layer import SavedStep
+from .driver.layer import Cut, Layer
 from .driver.padded import Padded, check_extent
 from .weights.block_forms import COLUMNS, LSTM_FORM, LSTMCall, check_lstm
 from .weights.forms import PeepholeLSTMParams
@@ -62,11 +62,13 @@ def _gates_gradient(
         if peephole is not None:
             peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
-    step = SavedStep(saved, LSTMStates(None, cs_prev))
+    layer = Layer(cs_prev, LSTMStates(None, cs_prev), None, saved)
     given, carried = _padded.after_step(xp, given, LSTMStates(cs_prev, cs_prev), compute)
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if peephole is None else peephole_grads
-    (dicfo,) = _layer.step_gradient(xp, cell, step, given, carried, vectors)
+    dicfo = xp.empty((len(cs_prev), 4 * H), operand_dtype(xp, dtype))
+    deltas = Gradients(None, [dicfo], None, vectors, "deltas")
+    _layer.backward_step(xp, cell, Cut(layer, given, carried, deltas))
     grads = (cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads))
     return LSTMCellGrads._make(grads)
 

@@ -24,6 +24,7 @@ from .._typing import NamedTuple
 from ..arithmetic.scratch import CHUNK, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, Gradients, each
 from . import by_example
+from .packing import Rows
 from .pages import page_of
 from .products import add_column_sums, add_matmul, factor, for_products, matmul, wanted
 
@@ -43,11 +44,15 @@ class Layer(NamedTuple):
     saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
 
 
-class SavedStep(NamedTuple):
-    """One step of the forward pass, without the axis of time."""
+class Cut(NamedTuple):
+    """A layer of some steps, and its gradients."""
 
-    saved: Any  # the cell's Saved, [B, ·] each
-    before: Any  # the states before the step
+    layer: Layer  # what `forward` read and left
+    cotangents: Any  # the gradients of each step's states, [N, ·]; each may be None
+    # The gradients of the last states, [S, ·], in the dtype of the computation; overwritten with
+    # those of the first.
+    carried: Any
+    grads: Gradients  # written
 
 
 class Implementation(NamedTuple):
@@ -205,15 +210,29 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
         The states after the last step of each sequence, in the dtype of the computation.
     """
     x, first, packing, saved = layer
-    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     recurrence, kind = implementation(
         xp, cell, len(x), x.dtype, "forward", single=packing.single, whole=True
     )
     if kind == "layer":
-        return _forward_whole(recurrence, cell, layer, compute)
-    if packing.single:
+        return _forward_whole(recurrence, cell, layer, compute_dtype(x.dtype))
+    if kind == "step":
         saved = type(saved)._make([_flat(a) for a in saved])
-        return forward_step(xp, cell, x, first, saved, Implementation(recurrence, kind))
+        return _forward_step(recurrence, cell, x, first, saved)
+    return _forward_steps(xp, recurrence, cell, layer)
+
+
+def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
+    """Do what `forward` does for one step: x[B, K], saved [B, ·] each."""
+    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "forward", single=True)
+    if kind == "step":
+        return _forward_step(recurrence, cell, x, first, saved)
+    return _forward_steps(xp, recurrence, cell, Layer(x, first, Rows(xp, 1, len(x)), saved))
+
+
+def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) -> Any:
+    """Do what `forward` does where the recurrence is what lies between the products."""
+    x, first, packing, saved = layer
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
@@ -286,17 +305,10 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
     return carried
 
 
-def _backward_whole(
-    recurrence: Any,
-    cell: Cell,
-    layer: Layer,
-    cotangents: Any,
-    carried: Any,
-    grads: Gradients,
-    compute: np.dtype[Any],
-) -> None:
+def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> None:
     """Do what `backward` does where all steps are one compiled call, products included."""
-    x, first, packing, saved = layer
+    (x, first, packing, saved), cotangents, carried, grads = cut
+    compute = compute_dtype(x.dtype)
 
     def plain(a: Array) -> Array:
         return _as_compute(a, compute)
@@ -305,10 +317,9 @@ def _backward_whole(
     ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
     into = x_grad if ready else np.empty(x_grad.shape, compute)
     deltas: list[Array] = []
-    written = grads._replace(x=into)
+    written, weights = grads._replace(x=into), (*cell.inputs, *cell.recurrent)
     if grads.weight_gradients in ("examples", "norms"):
         deltas = [np.empty((len(into), k), compute) for k in cell.widths]
-        weights = (*cell.inputs, *cell.recurrent)
         # Several matrices may have the same: those are written once.
         places = [(weight.delta, weight.columns) for weight in weights]
         parts = [
@@ -316,6 +327,8 @@ def _backward_whole(
             for k, (n, columns) in enumerate(places)
         ]
         written = Gradients(into, parts, (), weight_gradients="deltas")
+    elif grads.weight_gradients == "none":
+        written = written._replace(weights=[None] * len(weights))
     elif grads.adds:
         written = written._replace(
             weights=[a if a is None else np.empty_like(a) for a in grads.weights]
@@ -333,49 +346,17 @@ def _backward_whole(
     if not ready:
         x_grad[...] = into
     if deltas:
-        by_example.take_rows(np, cell, layer, deltas, grads)
-    elif grads.adds:
+        by_example.take_rows(xp, cell, cut.layer, deltas, grads)
+    elif grads.adds and grads.weight_gradients == "sum":
         for total, part in zip(grads.weights, written.weights, strict=True):
             if total is not None:
                 total += part
 
 
-def forward_step(
-    xp: ModuleType,
-    cell: Cell,
-    x: Array,
-    first: Any,
-    saved: Any,
-    chosen: Implementation | None = None,
-) -> Any:
-    """Do what `forward` does for one step: x[B, K], saved [B, ·] each, without rows and runs."""
-    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    x, B, xw = cast(x, operand), len(x), []
-    recurrence, kind = chosen or implementation(xp, cell, B, compute, "forward", single=True)
-    if kind == "step":
-        return _forward_step(recurrence, cell, x, first, saved)
-    for weight in cell.inputs:
-        product = xp.empty((B, weight.width), compute)
-        _input_product(xp, x, weight, product)
-        xw.append(product[None] if xp is np else product)
-    carried = _carried(first, compute)
-    if B == 0:
-        return carried
-    out, rounds = saved, xp is np and saved[0].dtype != compute
-    if xp is np:
-        made = [np.empty(a.shape, compute) for a in saved] if rounds else saved
-        out = type(saved)._make([a[None] for a in made])
-    w = [weight.w for weight in cell.recurrent]
-    recurrence.forward_steps(cell, ForwardRun(w, xw, carried, out, [B]))
-    if rounds:
-        for a, value in zip(saved, out, strict=True):
-            a[...] = value[0]
-    return carried
-
-
 def _forward_step(recurrence: Any, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
     """Do what `forward_step` does where the recurrence has a way of its own for one step."""
-    compute = x.dtype
+    compute = compute_dtype(x.dtype)
+    x = cast(x, compute)
     if saved[0].dtype == compute:
         recurrence.forward_step(cell, x, first, saved)
         return cell.states(saved)
@@ -395,73 +376,73 @@ def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None
         matmul(xp, x, weight.w, out)
 
 
-def backward(
-    xp: ModuleType,
-    cell: Cell,
-    layer: Layer,
-    cotangents: Any,
-    carried: Any,
-    grads: Gradients,
-) -> None:
-    """
-    The gradient of a layer.
-
-    Parameters
-    ----------
-    layer
-        What `forward` read and left.
-    cotangents : [N, ·]
-        The gradients of each step's states; each may be None.
-    carried : [S, ·]
-        The gradients of the last states, in the dtype of the computation; overwritten with those
-        of the first.
-    grads
-        Written.
-    """
-    x, first, packing, saved = layer
-    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+def backward(xp: ModuleType, cell: Cell, cut: Cut) -> None:
+    """The gradient of a layer."""
+    (x, first, packing, saved), cotangents, carried, grads = cut
     recurrence, kind = implementation(
         xp, cell, len(x), x.dtype, "backward", single=packing.single, whole=True
     )
-    if packing.single and kind != "layer":
-        step = SavedStep(type(saved)._make([_flat(a) for a in saved]), first)
-        cotangents = each(cotangents, _flat)
-        backward_step(xp, cell, x, step, cotangents, carried, grads)
+    if kind == "step":
+        layer = Layer(x, first, packing, each(saved, _flat))
+        _backward_step(recurrence, cell, Cut(layer, each(cotangents, _flat), carried, grads))
         return
-    blocks = packing.blocks()
-    kept = grads.weight_gradients in ("examples", "norms")
-    if grads.weight_gradients == "none":
-        grads = grads._replace(weights=[None] * (len(cell.inputs) + len(cell.recurrent)))
     if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
-        cotangents = cotangents._make(
-            [cotangents.h, *(g if g is None or g.any() else None for g in cotangents[1:])]
-        )
-    if kind == "layer":
-        _backward_whole(recurrence, cell, layer, cotangents, carried, grads, compute)
-        return
+        others = [g if g is None or g.any() else None for g in cotangents[1:]]
+        cut = cut._replace(cotangents=cotangents._make([cotangents.h, *others]))
+    run = _backward_whole if kind == "layer" else _backward_steps
+    run(xp, recurrence, cell, cut)
+
+
+def backward_step(xp: ModuleType, cell: Cell, cut: Cut) -> None:
+    """
+    Do what `backward` does for one step, x[B, K] and all else likewise.
+
+    The weight_gradients may be "deltas": with these alone, [B, ·] each in place of the gradients of
+    weights, the cell may have no matrices, and x of `grads` may be None.
+    """
+    x = cut.layer.x
+    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "backward", single=True)
+    if kind == "step":
+        _backward_step(recurrence, cell, cut)
+    else:
+        layer = cut.layer._replace(packing=Rows(xp, 1, len(x)))
+        _backward_steps(xp, recurrence, cell, cut._replace(layer=layer))
+
+
+def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> None:
+    """Do what `backward` does where the recurrence is what lies between the products."""
+    layer, cotangents, carried, grads = cut
+    x, first, packing, saved = layer
+    compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
+    blocks, by = packing.blocks(), grads.weight_gradients
+    kept = by in ("examples", "norms")
     w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
     after = each(cell.states(saved), _flat)
-    if not blocks and grads.weight_gradients != "norms":
+    if not blocks and by != "norms":
         for a in grads.weights:
             if a is not None and not grads.adds:
                 a[...] = 0
     # Those of all blocks are needed at once where examples are taken one by one.
     whole = [xp.empty((len(x), k), operand) for k in cell.widths] if kept else []
+    if by == "deltas":
+        whole = list(grads.weights)
     for block in reversed(blocks):
         rows = slice(block.row, block.end)
         deltas = [d[rows] for d in whole] or [
             m(block.end - block.row, k) for m, k in zip(memory, cell.widths, strict=True)
         ]
         dtype = compute if xp is np else x.dtype
-        h_before = packing.before(block.row, block.end, first.h, after.h, dtype)
+        h_before = None
+        if first.h is not None:
+            h_before = packing.before(block.row, block.end, first.h, after.h, dtype)
         for run in reversed(block.runs):
             # In NumPy as many steps at once as the caches hold.
             size = run.batches[0] * saved[0].shape[-1]
             most = max(1, CHUNK // max(size, 1)) if xp is np else len(run.batches)
             for part in run.parts(most):
-                before = [_rows(xp, h_before, part, block.row)]
+                before = [None if h_before is None else _rows(xp, h_before, part, block.row)]
                 for s, a in zip(first[1:], after[1:], strict=True):
                     if a is not None:
                         a = packing.before(part.row, part.end, s, a, dtype)
@@ -480,13 +461,13 @@ def backward(
                 recurrence.backward_steps(cell, steps)
                 if grads.vectors is not None and not kept:
                     recurrence.add_sums(cell, steps, grads.vectors)
-        skips = cell.inputs[0].w is None
+        skips = grads.x is not None and cell.inputs[0].w is None
         if skips:  # no product
             input_gradient(xp, cell.inputs, deltas, grads.x[rows])
-        right = deltas if kept else [for_products(xp, d) for d in deltas]
-        if not skips:
+        right = deltas if whole else [for_products(xp, d) for d in deltas]
+        if not skips and grads.x is not None:
             input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
-        if grads.weight_gradients != "sum":
+        if by != "sum":
             continue
         of_block = saved
         if getattr(cell, "operands", None) is not None:
@@ -559,120 +540,42 @@ def input_gradient(
         x_grad[...] = into
 
 
-def step_gradient(
-    xp: ModuleType,
-    cell: Cell,
-    step: SavedStep,
-    cotangents: Any,
-    carried: Any,
-    vectors: Array | None = None,
-    x_grad: Array | None = None,
-) -> list[Array]:
-    """
-    Return the deltas of one step, [B, ·] each.
-
-    Parameters
-    ----------
-    cell
-        Its recurrent matrices may be left out where the gradient is to end at the gates.
-    cotangents
-        The gradients of the states after the step; each may be None.
-    carried
-        As in `backward`.
-    vectors
-        As in `Gradients`.
-    x_grad
-        The gradient of the input, written where it is wanted.
-    """
-    B, dtype = len(step.saved[0]), step.saved[0].dtype
-    compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
-    recurrence, kind = implementation(xp, cell, B, dtype, "backward", single=True)
-    if kind == "step":
-        for state, g in zip(carried, cotangents, strict=True):
-            if g is not None:
-                state += g
-        return _step_gradient(recurrence, cell, step, carried, vectors, x_grad)
-    w, work = [weight.w.T for weight in cell.recurrent], Scratch(xp, compute)
-    deltas: list[Array] = [xp.empty((B, width), operand) for width in cell.widths]
-    # Where the gradient ends at the gates one row does not depend on another: on a CPU they are
-    # taken as many as the caches hold.
-    n = max(1, CHUNK // max(step.saved[0].shape[1], 1)) if xp is np and not w else max(B, 1)
-    for start in range(0, B, n):
-        rows = slice(start, min(start + n, B))
-
-        def part(a: Array, rows: slice | None = None if n >= B else rows) -> Array:
-            a = a if rows is None else a[rows]
-            return cast(a, compute)[None] if xp is np else a
-
-        run = BackwardRun(
-            w,
-            each(step.saved, part),
-            each(step.before, part),
-            [rows.stop - rows.start],
-            each(cotangents, part),
-            carried if n >= B else each(carried, lambda s, rows=rows: s[rows]),  # type: ignore[misc]
-            [d[rows][None] if xp is np else d for d in deltas],
-            work,
-        )
-        recurrence.backward_steps(cell, run)
-        if vectors is not None:
-            recurrence.add_sums(cell, run, vectors)
-    if x_grad is not None:
-        input_gradient(xp, cell.inputs, deltas, x_grad)
-    return deltas
-
-
-def _step_gradient(
-    recurrence: Any,
-    cell: Cell,
-    step: SavedStep,
-    carried: Any,
-    vectors: Array | None,
-    x_grad: Array | None,
-) -> list[Array]:
-    """Do what `step_gradient` does where the recurrence has a way of its own for one step."""
-    compute, (B, H) = carried.h.dtype, step.saved[0].shape
-    saved, before = step
+def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
+    """Do what `backward_step` does where the recurrence has a way of its own for one step."""
+    (x, before, _, saved), cotangents, carried, grads = cut
+    compute, (B, H), by = carried.h.dtype, saved[0].shape, grads.weight_gradients
+    for state, g in zip(carried, cotangents, strict=True):
+        if g is not None:
+            state += g
+    wide = saved, before
     if saved[0].dtype != compute:
-        saved, before = (each(arrays, lambda a: cast(a, compute)) for arrays in step)
-    deltas: list[Array] = [np.empty((B, width), compute) for width in cell.widths]
+        wide = each(saved, lambda a: cast(a, compute)), each(before, lambda a: cast(a, compute))
+    deltas, vectors, x_grad = grads.weights, grads.vectors, grads.x
+    if by != "deltas":
+        deltas = [np.empty((B, width), compute) for width in cell.widths]
+        vectors = vectors if by == "sum" else None
+    into = None
+    if x_grad is not None and cell.inputs[0].w is not None:
+        ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
+        into = x_grad if ready else np.empty(x_grad.shape, compute)
+    step = BackwardStep(*wide, carried, deltas, vectors, into)
     if cell.recurrent or B * H <= CHUNK:
-        into = None
-        if x_grad is not None and cell.inputs[0].w is not None:
-            ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
-            into = x_grad if ready else np.empty(x_grad.shape, compute)
-        recurrence.backward_step(cell, BackwardStep(saved, before, carried, deltas, vectors, into))
-        if x_grad is not None and into is not x_grad:
-            if into is None:
-                input_gradient(np, cell.inputs, deltas, x_grad)
-            else:
-                x_grad[...] = into
-        return deltas
-    # Where the gradient ends at the gates one row does not depend on another: they are taken as
-    # many as the caches hold.
-    n = max(1, CHUNK // H)
-    for start in range(0, B, n):
-        rows = slice(start, start + n)
-        states = [each(arrays, lambda a, rows=rows: a[rows]) for arrays in (saved, before, carried)]  # type: ignore[misc]
-        part = BackwardStep._make([*states, [d[rows] for d in deltas], vectors, None])
-        recurrence.backward_step(cell, part)
-    return deltas
-
-
-def backward_step(
-    xp: ModuleType,
-    cell: Cell,
-    x: Array,
-    step: SavedStep,
-    cotangents: Any,
-    carried: Any,
-    grads: Gradients,
-) -> None:
-    """Do what `backward` does for one step: x[B, K], the rest as in `step_gradient`."""
-    vectors = grads.vectors if grads.weight_gradients == "sum" else None
-    deltas = step_gradient(xp, cell, step, cotangents, carried, vectors, grads.x)
-    if grads.weight_gradients in ("examples", "norms"):
-        by_example.take(xp, cell, x, step.before, step.saved, deltas, lambda a: a[None], grads)
-    elif grads.weight_gradients == "sum":
-        added = Scratch(xp, compute_dtype(x.dtype)) if grads.adds else None
-        _weight_gradients(xp, cell, x, step.before.h, step.saved, deltas, grads, added)
+        recurrence.backward_step(cell, step)
+    else:
+        # Where the gradient ends at the gates one row does not depend on another: they are taken
+        # as many as the caches hold.
+        n = max(1, CHUNK // H)
+        for rows in (slice(start, start + n) for start in range(0, B, n)):
+            some = [each(a, lambda a, rows=rows: a[rows]) for a in step[:3]]  # type: ignore[misc]
+            some_deltas = [d[rows] for d in deltas]
+            recurrence.backward_step(cell, BackwardStep._make([*some, some_deltas, vectors, None]))
+    if x_grad is not None and into is not x_grad:
+        if into is None:
+            input_gradient(np, cell.inputs, deltas, x_grad)
+        else:
+            x_grad[...] = into
+    if by in ("examples", "norms"):
+        by_example.take(np, cell, x, before, saved, deltas, lambda a: a[None], grads)
+    elif by == "sum":
+        added = Scratch(np, compute) if grads.adds else None
+        _weight_gradients(np, cell, x, before.h, saved, deltas, grads, added)

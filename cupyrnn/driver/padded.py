@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from .._typing import NamedTuple
 from ..cells.contract import Gradients, columns_of, each
 from . import layer as _layer
 from . import recompute
-from .layer import Layer, SavedStep
+from .layer import Cut, Layer
 from .packing import Packing
 from .recompute import Kept
 
@@ -188,10 +189,10 @@ def backward(
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     if extent is None:
         cotangents, carried = after_step(xp, cotangents, first, compute)
-        step = SavedStep(_for_kernels(xp, outputs), _for_kernels(xp, first))
+        first, outputs, cotangents = (_for_kernels(xp, a) for a in (first, outputs, cotangents))
         grads = Gradients(xp.empty(x.shape, dtype), *grads[1:])
-        x = contiguous(xp, x)
-        _layer.backward_step(xp, cell, x, step, _for_kernels(xp, cotangents), carried, grads)
+        layer = Layer(contiguous(xp, x), first, None, outputs)
+        _layer.backward_step(xp, cell, Cut(layer, cotangents, carried, grads))
         return grads.x, carried
     packing, steps = extent.packing(xp, x.shape[1]), extent.steps
     reorders, again = packing.reorders, isinstance(outputs, Recomputed)
@@ -207,15 +208,14 @@ def backward(
     x_grad[steps:] = 0
     rows = packing.like(x_grad[:steps])
     rows = rows if reorders else packing.pack(rows)
-    cotangents, grads = each(cotangents, packed), grads._replace(x=rows)
+    cut = Cut(layer, each(cotangents, packed), carried, grads._replace(x=rows))
+    cuts: Iterable[Cut] = [cut]
     if again:
         n, H = recompute.largest(xp, cell, packing, outputs.kept.every, dtype), first.h.shape[1]
         memory = [xp.empty((n, k), dtype) for k in columns_of(cell.Saved, H, H)]
-        cells = cell, outputs.cell
-        for cut in recompute.backward(xp, cells, layer, cotangents, carried, grads, memory):
-            _layer.backward(xp, cell, *cut)
-    else:
-        _layer.backward(xp, cell, layer, cotangents, carried, grads)
+        cuts = recompute.backward(xp, (cell, outputs.cell), cut, memory)
+    for cut in cuts:
+        _layer.backward(xp, cell, cut)
     if reorders:
         packing.unpack(rows, x_grad[:steps])
         carried = each(carried, packing.enter_grad)

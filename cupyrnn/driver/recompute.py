@@ -19,14 +19,14 @@ from .._arrays import compute_dtype
 from .._typing import NamedTuple
 from ..cells.contract import each
 from . import layer as _layer
-from .layer import Layer, implementation
+from .layer import Cut, Layer, implementation
 from .products import block_rows
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from .._arrays import Array
-    from ..cells.contract import Cell, Gradients
+    from ..cells.contract import Cell
     from .packing import Rows
 
 # Blocks of rows in a piece that is one compiled call, which packs the weights each time.
@@ -74,15 +74,6 @@ class Taken:
     def put(self, rows: slice, values: Array) -> None:
         if self._put is not None:
             self._put(rows, values)
-
-
-class Cut(NamedTuple):
-    """A layer of some steps, and its gradients: what `layer.backward` takes."""
-
-    layer: Layer
-    cotangents: Any
-    carried: Any
-    grads: Gradients
 
 
 class _Piece(NamedTuple):
@@ -180,10 +171,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
 def backward(
     xp: ModuleType,
     cells: tuple[Cell, Cell],
-    layer: Layer,
-    cotangents: Any,
-    carried: Any,
-    grads: Gradients,
+    cut: Cut,
     memory: Sequence[Array],
 ) -> Iterator[Cut]:
     """
@@ -193,13 +181,14 @@ def backward(
     ----------
     cells
         Of the gradient; and of the forward pass, which may have attributes that the other has not.
-    layer
-        What `forward` read and left, or what `layer.forward` did, and all of it was saved. Unless
-        gradients are by example, its x, cotangents.h and grads.x may be a Taken.
+    cut
+        Of the layer, what `forward` read and left, or what `layer.forward` did, and all of it was
+        saved. Unless gradients are by example, its x, cotangents.h and grads.x may be a Taken.
     memory
         For what the steps of the largest piece save, where not all of it was.
     """
-    (cell, again), (x, first, rows, kept) = cells, layer
+    (cell, again), (layer, cotangents, carried, grads) = cells, cut
+    x, first, rows, kept = layer
     computes = isinstance(kept, Kept)
     if not computes:
         kept = Kept(1, cell.states(layer.saved))

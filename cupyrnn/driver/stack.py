@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from ..cells.contract import columns_of, each
 from . import layer as _layer
 from . import recompute
 from .dropout import keep_mask
-from .layer import Layer
+from .layer import Cut, Layer
 from .products import block_rows
 from .recompute import Taken
 from .reserve import Reserved, Sizes, reserve_size, write_note
@@ -240,13 +240,14 @@ class _Direction(NamedTuple):
         layer, grads = Layer(x, first, packing, saved), grads._replace(x=into)
         states = first._make([given, *[None] * (len(first) - 1)])
         every = leaves.every
-        both = cell, cell if every is None else again[self.n]
-        steps = [] if every is None else memory(self.n)
-        if whole and every is None:
-            _layer.backward(xp, cell, layer, states, carried, grads)
-        else:
-            for cut in recompute.backward(xp, both, layer, states, carried, grads, steps):
-                _layer.backward(xp, cell, *cut)
+        cut = Cut(layer, states, carried, grads)
+        cuts: Iterable[Cut] = [cut]
+        if not whole or every is not None:
+            both = cell, cell if every is None else again[self.n]
+            steps = [] if every is None else memory(self.n)
+            cuts = recompute.backward(xp, both, cut, steps)
+        for cut in cuts:
+            _layer.backward(xp, cell, cut)
         if whole:
             self.put(rows, into)
 

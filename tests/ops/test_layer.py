@@ -20,7 +20,7 @@ from cupyrnn.driver import layer as _layer
 from cupyrnn.driver import padded as _padded
 from cupyrnn.driver import products as _products
 from cupyrnn.driver import stack as _stack
-from cupyrnn.driver.layer import Layer
+from cupyrnn.driver.layer import Cut, Layer
 from cupyrnn.driver.packing import Packing
 from cupyrnn.driver.padded import Extent, Padded
 from cupyrnn.driver.reserve import Leaves, Sizes
@@ -232,7 +232,7 @@ def test_last_states_and_their_gradient(
     carried[...] = packing.leave_grad(ops.to_device(last_grad))
     x_grad, (w_x, u, b) = xp.empty(layer.x.shape), (xp.zeros(there[n].shape) for n in INPUTS[2:])
     grads = Gradients(x_grad, (w_x,), (b,), u)
-    _layer.backward(xp, cell, layer, States(None), States(carried), grads)
+    _layer.backward(xp, cell, Cut(layer, States(None), States(carried), grads))
     x = xp.empty(inputs["x"].shape)
     packing.unpack(x_grad, x)
     h_first = packing.enter_grad(carried)

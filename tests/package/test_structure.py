@@ -99,8 +99,8 @@ def test_no_module_imports_in_a_circle(module: str) -> None:
 
 def test_the_walk_over_imports_sees_them() -> None:
     assert imports("cupyrnn.driver.layer") >= {"cupyrnn._arrays", "cupyrnn.cells.contract"}
-    assert "cupyrnn.driver.packing" in imports("cupyrnn.driver.layer")
-    assert "cupyrnn.driver.packing" not in imports("cupyrnn.driver.layer", types=False)
+    assert "cupyrnn.driver.padded" in imports("cupyrnn.driver.planned")
+    assert "cupyrnn.driver.padded" not in imports("cupyrnn.driver.planned", types=False)
     assert "cupyrnn.kernels.launch" in imports("cupyrnn.driver.products")
     assert {"cupyrnn.raw_ops", "cupyrnn.lstm"} <= imports("cupyrnn")
 
