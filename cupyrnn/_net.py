@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ._arrays import (
-    array_kind,
     cast,
     cast_all,
     check_arrays,
@@ -34,12 +32,10 @@ from ._arrays import (
     expect_shape,
     module_of,
     operand_dtype,
-    shown,
     type_shown,
     unless_zero,
 )
 from ._typing import NamedTuple, cached_property
-from .arithmetic.dual import real_dtype
 from .arithmetic.norms import norm_of_rows, together
 from .cells.contract import Form, Gradients, States, Weight, each
 from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
@@ -51,7 +47,15 @@ from .driver import planned
 from .driver.packing import Packing
 from .driver.padded import Padded
 from .driver.planned import Backward, Layers, find, fits, in_reserve_space
-from .driver.reserve import Leaves, Sizes
+from .driver.reserve import (
+    EVERY_SIZE,
+    FINGERPRINT_SIZE,
+    OWN,
+    OWNERS,
+    Leaves,
+    Sizes,
+    fingerprint,
+)
 from .driver.stack import Stack
 from .weights.block_forms import prepared
 from .weights.gradients import OfWeights
@@ -610,24 +614,6 @@ def leaves_of(net: Net, run: Run) -> Leaves:
     return leaves_of_rows(net, run.sizes, run.packing, run.every)
 
 
-# Whose reserve_space it is, by what host_reserved begins with; the fingerprint of the call follows.
-# Each algorithm of cuDNN has its own.
-OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic")
-OWN = OWNERS.index("cupy")
-_FINGERPRINT, _EVERY = 4, 8  # bytes
-
-
-def fingerprint(run: Run, drops: bool, *net: object) -> int:
-    """Return a number that tells a call from those with other sizes, attributes or lengths."""
-    # Without the seeds, as the masks themselves are in reserve_space.
-    lengths, resets, (T, _, _, dropout, *_) = run.lengths, run.resets, run.sizes
-    rate = dropout if drops else 0.0
-    full = None if lengths is None or (lengths == T).all() else lengths.tolist()
-    marks = None if resets is None or not resets.any() else resets.tobytes()
-    said = net, rate, real_dtype(run.dtype).str, full, marks, *(["reverse"] * run.reverse)
-    return zlib.crc32(repr(said).encode())
-
-
 def packed_fingerprint(net: Net, run: Run) -> int:
     """Return the fingerprint of a call with packed parameters."""
     (*of_net, gate), (T, B, *_) = net, run.sizes
@@ -637,52 +623,10 @@ def packed_fingerprint(net: Net, run: Run) -> int:
 def host_reserved_of(engine: str, net: Net, run: Run) -> NDArray[np.int8]:
     """Return whose reserve_space it is, of what call, and k if it has every k-th state only."""
     owner = OWN if engine == "numpy" else OWNERS.index(engine)
-    text = bytes([owner]) + packed_fingerprint(net, run).to_bytes(_FINGERPRINT, "little")
+    text = bytes([owner]) + packed_fingerprint(net, run).to_bytes(FINGERPRINT_SIZE, "little")
     if run.every is not None:
-        text += run.every.to_bytes(_EVERY, "little")
+        text += run.every.to_bytes(EVERY_SIZE, "little")
     return np.frombuffer(text, np.int8).copy()
-
-
-def reserved_engine(
-    op: str, xp: ModuleType, engine: str, host_reserved: object, expected: NDArray[np.int8]
-) -> tuple[str, int | None]:
-    """
-    Return the engine whose reserve_space it is, and of how many states it has one.
-
-    `expected` is what host_reserved of this call would be, whoever owns it and all saved.
-    """
-    if (
-        array_kind(host_reserved) != "numpy"
-        or not isinstance(host_reserved, np.ndarray)
-        or host_reserved.dtype != np.int8
-    ):
-        raise TypeError(
-            f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
-        )
-    n, every = len(expected), None
-    if host_reserved.shape == (n + _EVERY,):
-        every = int.from_bytes(host_reserved[n:].tobytes(), "little")
-    elif host_reserved.shape != expected.shape:
-        raise ValueError(
-            f"{op}: host_reserved has shape {host_reserved.shape}, expected {expected.shape}, as a"
-            " forward call with is_training=True returns it"
-        )
-    owner = int(host_reserved[0])
-    if owner not in ((OWN,) if xp is np or every is not None else range(len(OWNERS))):
-        raise ValueError(
-            f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
-        )
-    if every == 0 or (host_reserved[1:n] != expected[1:]).any():
-        raise ValueError(
-            f"{op}: host_reserved is {shown(host_reserved)}, expected {expected[1:].tolist()} after"
-            " the first: reserve_space is of a call with other sizes, attributes, lengths or resets"
-        )
-    if xp is np:
-        return engine, every
-    whose = OWNERS[owner]
-    if engine not in ("auto", whose):
-        raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {whose!r}")
-    return whose, every
 
 
 class PackedCall:

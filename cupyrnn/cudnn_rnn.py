@@ -23,14 +23,13 @@ from ._net import (
     host_reserved_of,
     packed_fingerprint,
     packed_gradient,
-    reserved_engine,
     stack_of,
 )
 from ._typing import CudnnRNNGrads, CudnnRNNOutputs
 from .derivatives.traced import traceable
 from .driver import stack as _stack
 from .driver.planned import Backward, Forward
-from .driver.reserve import Note, check_reserve, check_size
+from .driver.reserve import Note, check_reserve, check_size, reserved_engine
 from .driver.stack import as_given, time_major_of
 from .weights.gradients import check_weight_gradients
 from .weights.packed import NetArguments, settled

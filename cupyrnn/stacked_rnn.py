@@ -24,14 +24,14 @@ from ._arrays import (
     type_shown,
     unless_zero,
 )
-from ._net import Run, RunArguments, check_run, check_sequences, check_shapes, fingerprint
+from ._net import Run, RunArguments, check_run, check_sequences, check_shapes
 from ._typing import NamedTuple, StackedRNNGrads, StackedRNNOutputs
 from .cells.contract import Attributes
 from .derivatives.traced import traceable
 from .driver import planned
 from .driver import stack as _stack
 from .driver.pages import page_of
-from .driver.reserve import Leaves, Note, check_reserve
+from .driver.reserve import Leaves, Note, check_reserve, fingerprint
 from .driver.stack import Stack, as_given, time_major_of
 from .weights.block_forms import check_projections, check_weights, prepared
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams

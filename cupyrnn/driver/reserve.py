@@ -10,18 +10,23 @@ steps need to be computed again: small whole numbers, which every dtype can hold
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .._arrays import array_kind, shown
 from .._typing import NamedTuple, cached_property
+from ..arithmetic.dual import real_dtype
 from ..cells.contract import columns_of
 from . import recompute
 from .recompute import Kept
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from numpy.typing import NDArray
 
     from .._arrays import Array
 
@@ -226,3 +231,63 @@ def check_reserve(
             return leaves, note
     check_size(op, reserve_space, size)
     return leaves, None
+
+
+# Whose reserve_space it is, by what host_reserved begins with; the fingerprint of the call follows.
+# Each algorithm of cuDNN has its own.
+OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic")
+OWN = OWNERS.index("cupy")
+FINGERPRINT_SIZE, EVERY_SIZE = 4, 8  # bytes
+
+
+def fingerprint(run: Any, drops: bool, *net: object) -> int:
+    """Return a number that tells a call from those with other sizes, attributes or lengths."""
+    # Without the seeds, as the masks themselves are in reserve_space.
+    lengths, resets, (T, _, _, dropout, *_) = run.lengths, run.resets, run.sizes
+    rate = dropout if drops else 0.0
+    full = None if lengths is None or (lengths == T).all() else lengths.tolist()
+    marks = None if resets is None or not resets.any() else resets.tobytes()
+    said = net, rate, real_dtype(run.dtype).str, full, marks, *(["reverse"] * run.reverse)
+    return zlib.crc32(repr(said).encode())
+
+
+def reserved_engine(
+    op: str, xp: ModuleType, engine: str, host_reserved: object, expected: NDArray[np.int8]
+) -> tuple[str, int | None]:
+    """
+    Return the engine whose reserve_space it is, and of how many states it has one.
+
+    `expected` is what host_reserved of this call would be, whoever owns it and all saved.
+    """
+    if (
+        array_kind(host_reserved) != "numpy"
+        or not isinstance(host_reserved, np.ndarray)
+        or host_reserved.dtype != np.int8
+    ):
+        raise TypeError(
+            f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
+        )
+    n, every = len(expected), None
+    if host_reserved.shape == (n + EVERY_SIZE,):
+        every = int.from_bytes(host_reserved[n:].tobytes(), "little")
+    elif host_reserved.shape != expected.shape:
+        raise ValueError(
+            f"{op}: host_reserved has shape {host_reserved.shape}, expected {expected.shape}, as a"
+            " forward call with is_training=True returns it"
+        )
+    owner = int(host_reserved[0])
+    if owner not in ((OWN,) if xp is np or every is not None else range(len(OWNERS))):
+        raise ValueError(
+            f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
+        )
+    if every == 0 or (host_reserved[1:n] != expected[1:]).any():
+        raise ValueError(
+            f"{op}: host_reserved is {shown(host_reserved)}, expected {expected[1:].tolist()} after"
+            " the first: reserve_space is of a call with other sizes, attributes, lengths or resets"
+        )
+    if xp is np:
+        return engine, every
+    whose = OWNERS[owner]
+    if engine not in ("auto", whose):
+        raise ValueError(f"{op}: engine is {engine!r}, but reserve_space is of {whose!r}")
+    return whose, every
