@@ -69,10 +69,13 @@ template <typename T, typename M, int ROWS, bool BACK> struct OverGrid {
         : vectors(shared[0].v), numbers(all.numbers + blockIdx.y * (2 * ROWS * all.stride)),
           counter(all.counters + blockIdx.y * all.APART), stride(int(all.stride)),
           H(int(units)), target(0) {}
-    template <typename Matrix>
-    __device__ __forceinline__ void put(const Matrix&, int turn, int slot, int k, A v) const
+    template <typename Matrix, int COUNT>
+    __device__ __forceinline__ void put(
+        const Matrix&, int turn, int slot, int unit, const A (&v)[COUNT]) const
     {
-        numbers[(turn * ROWS + slot) * stride + k] = rounded<T>(v);
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            numbers[(turn * ROWS + slot) * stride + COUNT * unit + k] = rounded<T>(v[k]);
     }
     __device__ __forceinline__ void begin() const { clear(vectors, IN_ALL); }
     // All blocks of the group have put theirs. Counters only rise, and may come round.

@@ -208,11 +208,22 @@ template <typename T, typename M, int ROWS> struct InBlock {
     static const int SIZE = ROWS * M::First::LENGTH;
     static const int IN_ALL = SIZE + (M::LAST == 1 ? ROWS * M::Second::LENGTH : SIZE);
     A* vectors;
-    // Number k of a sequence's vector, which `matrix` multiplies.
-    template <typename Matrix>
-    __device__ __forceinline__ void put(const Matrix& matrix, int turn, int slot, int k, A v) const
+    // The numbers of a unit in a sequence's vector, which `matrix` multiplies.
+    template <typename Matrix, int COUNT>
+    __device__ __forceinline__ void put(
+        const Matrix& matrix, int turn, int slot, int unit, const A (&v)[COUNT]) const
     {
-        vectors[turn * SIZE + slot * matrix.LENGTH + matrix.place(k)] = rounded<T>(v);
+        A* const to = vectors + turn * SIZE + slot * matrix.LENGTH;
+        if constexpr (Matrix::P % COUNT == 0) {  // side by side in one slice
+            struct alignas(COUNT * sizeof(A)) { A v[COUNT]; } all;
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) all.v[k] = rounded<T>(v[k]);
+            *reinterpret_cast<decltype(all)*>(to + matrix.place(COUNT * unit)) = all;
+        } else {
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k)
+                to[matrix.place(COUNT * unit + k)] = rounded<T>(v[k]);
+        }
     }
     // Zeros, also behind the vectors, where the matrix has zeros too.
     __device__ __forceinline__ void begin() const { clear(vectors, IN_ALL); }
@@ -256,7 +267,8 @@ __device__ __forceinline__ void forward_steps(
 #pragma unroll
         for (int k = 0; k < C::CARRIED; ++k)
             array_of<A>(state)[k] = arrays.states[k][me.row * (long long)H + me.unit];
-        exchange.put(first, 0, me.slot, me.unit, state.h);
+        const A made[] = {state.h};
+        exchange.put(first, 0, me.slot, me.unit, made);
     }
     long long from = at[0], to = at[1];
     bool active = me.owner && from + me.row < to;
@@ -289,8 +301,9 @@ __device__ __forceinline__ void forward_steps(
             A sums[C::width(p)];
             exchange.product(matrix, M::turn(p, s), me.lane, sums);
             if (now) {
-                exchange.put(first, M::turn(p, s) ^ 1, me.slot, me.unit, cell.forward(
-                    product, unit, current.z + p * C::width(0), sums, state, saved));
+                const A made[] = {cell.forward(
+                    product, unit, current.z + p * C::width(0), sums, state, saved)};
+                exchange.put(first, M::turn(p, s) ^ 1, me.slot, me.unit, made);
 #pragma unroll
                 for (int k = C::saved_before(p); k < C::saved_before(p + 1); ++k)
                     store(arrays.saved[k] + n, array_of<A>(saved)[k]);
@@ -364,9 +377,10 @@ __device__ __forceinline__ void backward_steps(
             for (int k = 0; k < C::deltas(p); ++k)
                 store(arrays.deltas[p] + n * (C::deltas(p) * H) + me.unit + cell.column(k) * H,
                       d[k]);
+            A of_unit[C::width(p)];
 #pragma unroll
-            for (int k = 0; k < C::width(p); ++k)
-                exchange.put(matrix, M::turn(p, s), me.slot, C::width(p) * me.unit + k, d[k]);
+            for (int k = 0; k < C::width(p); ++k) of_unit[k] = d[k];
+            exchange.put(matrix, M::turn(p, s), me.slot, me.unit, of_unit);
             return past;
         };
         A past = A(0), sum[1];
