@@ -220,7 +220,9 @@ def layout_for(
             beside += _OF_A_SECOND * (len(size.vectors) - 1)
         if layout.registers + beside <= most:
             whole.append(layout)
-        all_but_least = layout.registers - _LEAST_IN_SHARED * compute.itemsize // 4
+        # With no more rows than there have to be.
+        all_of_it = rows.layout_of(size, H, compute, split, _ALL).registers
+        all_but_least = all_of_it - _LEAST_IN_SHARED * compute.itemsize // 4
         registers = min(most - _REGISTERS_BESIDE_PART[dtype.itemsize], all_but_least)
         parts.append(rows.layout_of(size, H, compute, split, registers))
     if whole:
