@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from ._typing import NamedTuple
@@ -39,7 +40,7 @@ class Record(NamedTuple):
     @property
     def cotangents(self) -> tuple[str, ...]:
         """What the gradient calls the gradients of the outputs."""
-        return tuple(self.cotangent.format(n) for n in self.outputs)
+        return _written(self.cotangent, self.outputs)
 
     def told(self, arguments: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
         """Return what of a call its gradient is given: results that are missing are None."""
@@ -50,9 +51,16 @@ class Record(NamedTuple):
         self, arguments: Mapping[str, Any], results: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the gradients of the inputs by their names, given those of outputs by theirs."""
-        cotangents = {self.cotangent.format(n): given.get(n) for n in self.outputs}
+        cotangents = dict(zip(self.cotangents, map(given.get, self.outputs), strict=True))
         found = self.gradient(**self.told(arguments, results), **cotangents)
-        return {n: getattr(found, self.slope.format(n)) for n in self.inputs}
+        slopes = zip(self.inputs, _written(self.slope, self.inputs), strict=True)
+        return {n: getattr(found, slope) for n, slope in slopes}
+
+
+@cache
+def _written(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the gradient calls the gradients of these."""
+    return tuple(pattern.format(n) for n in names)
 
 
 _LSTM_ATTRIBUTES = (

@@ -225,23 +225,16 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     if comm.size == 1:
         return params
     xp, arrays = comm._xp, list(named.values())
-    flat = xp.empty(sum(a.nbytes for a in arrays if a is not None), np.uint8)
-    values: list[Array | None] = []
-    at = 0
-    for a in arrays:
-        if a is None:
-            values.append(None)
-            continue
-        piece = flat[at : at + a.nbytes]
-        piece[...] = xp.ascontiguousarray(a).reshape(-1).view(np.uint8)
-        at += a.nbytes
-        values.append(piece)
+    parts = [
+        None if a is None else xp.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays
+    ]
+    flat = xp.concatenate([xp.empty(0, np.uint8), *(part for part in parts if part is not None)])
     if flat.size:
         _run(comm, op, flat, root)
     copies = [
         # Copied, so that each begins where its dtype asks for.
         None if a is None or v is None else v.copy().view(a.dtype).reshape(a.shape)
-        for a, v in zip(arrays, values, strict=True)
+        for a, v in zip(arrays, _pieces(flat, parts), strict=True)
     ]
     received: Arrays = _like(params, copies)
     return received

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     Tensors: TypeAlias = Sequence[torch.Tensor | None]
 
-_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_OF_NUMPY = {torch.float16, torch.float32, torch.float64}
+_DTYPES = {torch.bfloat16, *_OF_NUMPY}
 
 
 def module_of(a: Array) -> Any:
@@ -40,42 +41,48 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
     computes half formats in.
     """
     found: dict[str, Array] = {}
-    device, on_host, first_kind = None, False, None
+    first: Any = None
     for name, t in zip(names, tensors, strict=True):
         if t is None:
             continue
-        if device is None:
-            first, device = name, t.device
-            on_host = t.is_cpu
-            if not (on_host or t.is_cuda):
-                raise TypeError(f"{op}: {name} is on device {device}, expected cpu or cuda")
-        elif t.device != device:
-            raise TypeError(f"{op}: {name} is on device {t.device}, expected {device} like {first}")
-        if t.layout is not torch.strided:
-            layout = str(t.layout).removeprefix("torch.")
-            raise TypeError(f"{op}: {name} has layout {layout}, expected a dense tensor")
-        kind = t.dtype
-        if kind not in _DTYPES:
-            raise TypeError(
-                f"{op}: {name} has dtype {name_of(kind)}, expected one of float16, bfloat16,"
-                " float32,"
-                " float64"
-            )
-        if first_kind is None:
-            first_kind = kind
-        elif kind is not first_kind and torch.bfloat16 in (kind, first_kind):
-            # Of the others the op itself says so.
-            raise TypeError(
-                f"{op}: {name} has dtype {name_of(kind)}, expected {name_of(first_kind)}"
-                f" like {first}"
-            )
-        if not on_host:
-            found[name] = _of_device(t)
-        elif kind is torch.bfloat16:
-            found[name] = _of_host(t.to(torch.float32))
-        else:
-            found[name] = _of_host(t)
+        if first is None:
+            first, like, kind = t, name, t.dtype
+        if not (t.is_cpu and t.dtype is kind and kind in _OF_NUMPY and t.layout is torch.strided):
+            _check_tensor(op, (name, t), (like, first))
+            t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
+        found[name] = _of_host(t) if t.is_cpu else _of_device(t)
     return found
+
+
+def check_device(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torch.Tensor]) -> None:
+    """Check that a tensor is on the device of the first one."""
+    (name, t), (first, other) = named, like
+    if t.device != other.device:
+        raise TypeError(
+            f"{op}: {name} is on device {t.device}, expected {other.device} like {first}"
+        )
+
+
+def _check_tensor(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torch.Tensor]) -> None:
+    """Check a tensor that is not plainly one of the host with the dtype of the first one."""
+    (name, t), (first, other) = named, like
+    if t is other and not (t.is_cpu or t.is_cuda):
+        raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu or cuda")
+    check_device(op, named, like)
+    if t.layout is not torch.strided:
+        layout = str(t.layout).removeprefix("torch.")
+        raise TypeError(f"{op}: {name} has layout {layout}, expected a dense tensor")
+    if t.dtype not in _DTYPES:
+        raise TypeError(
+            f"{op}: {name} has dtype {name_of(t.dtype)}, expected one of float16, bfloat16,"
+            " float32, float64"
+        )
+    if t.dtype is not other.dtype and torch.bfloat16 in (t.dtype, other.dtype):
+        # Of the others the op itself says so.
+        raise TypeError(
+            f"{op}: {name} has dtype {name_of(t.dtype)}, expected {name_of(other.dtype)}"
+            f" like {first}"
+        )
 
 
 def host_arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Array | None]:

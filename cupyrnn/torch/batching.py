@@ -9,6 +9,7 @@ for each example, an op is called for each of them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +26,7 @@ class Op(Protocol):
     function: Any
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    groups: dict[str, tuple[tuple[str, ...], ...]]
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call the op itself, the gradient or their tangents, with tensors and attributes."""
@@ -55,8 +57,7 @@ def _axes(op: Op, op_kind: str) -> list[int | None]:
         return []
     if op_kind == "backward" and not f.record.by_example:
         return []
-    inner_names = {"jvp": op.inputs, "backward": (*op.outputs, *f.saved, *op.outputs)}
-    names = [*op.inputs, *inner_names.get(op_kind, ()), *f.extras]
+    names = [*itertools.chain(*op.groups[op_kind]), *f.extras]
     return [f.axes.get(name) for name in names]
 
 
@@ -92,7 +93,7 @@ def _as_one_batch(
             results.append(t)
             dims.append(axis or 0)
         return tuple(results), tuple(dims)
-    outputs = op.outputs if op_kind == "jvp" else (*op.outputs, *f.saved)
+    outputs = op.outputs if op_kind == "jvp" else f.results
     for name, t in zip(outputs, op.call(op_kind, *given), strict=True):
         axis = f.axes[name]
         results.append(t.unflatten(axis, (N, B)))

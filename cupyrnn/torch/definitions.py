@@ -39,11 +39,13 @@ def _block_of(record: Record, results: tuple[str, ...]) -> Op:
         return record.grads({**inputs, **rest}, found, cotangents)
 
     steps = int(bool(record.extras))
+    results = (*record.outputs, *(n for n in results if n not in record.outputs))
     axes = dict.fromkeys(("x", *results), steps)
     return Op(
         Function(
             record,
-            saved=tuple(n for n in results if n not in record.outputs),
+            results=results,
+            saved=results,
             extras=record.extras,
             attributes=record.attributes,
             forward=lambda inputs, rest: record.forward(**inputs, **rest)._asdict(),
@@ -195,7 +197,6 @@ def _net_op(record: Record, *attributes: str) -> Op:
         return _with_whole_reserve(found, inputs, rest)
 
     def backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
-        # What the forward call returned, of which the kernels read reserve_space alone.
         saved = {"reserve_space": _own_reserve(inputs, results, rest)}
         if "input_c" not in inputs:
             cotangents = {n: a for n, a in cotangents.items() if n != "output_c"}
@@ -209,6 +210,7 @@ def _net_op(record: Record, *attributes: str) -> Op:
     return Op(
         Function(
             record,
+            results=(*record.outputs, "reserve_space"),
             saved=("reserve_space",),
             extras=(*record.extras, "seeds"),
             attributes=(*attributes, *record.attributes, "bool is_training", "int save"),

@@ -678,13 +678,11 @@ def stacked_rnn(
         for name, value in (("forget_bias", forget_bias), ("cell_clip", cell_clip)):
             if value is not None:
                 raise ValueError(f"{op}: {name} is {shown(value)}, expected None for a GRU")
-    attributes = lstm_attributes(op, forget_bias, cell_clip, gate_order, recurrent_activation)
+    attributes: Any = lstm_attributes(op, forget_bias, cell_clip, gate_order, recurrent_activation)
     check_seeds(op, seeds)
     rate, reverse = check_dropout(op, dropout), check_bool(op, "reverse", reverse)
-    rest = (*extras(op, sequence_lengths, resets), seeds, " ".join(names), direction, rate)
-    output, h, c, _ = STACKED_RNN.of_pieces(
-        (input, input_h, input_c if is_lstm else None),
-        flat,
-        (*rest, *attributes, major, reverse, keeps(rate), check_save(op, save) or 0),
-    )
+    inputs = (input, input_h, input_c if is_lstm else None, tuple(flat))
+    of_steps = (*extras(op, sequence_lengths, resets), seeds)
+    attributes = (" ".join(names), direction, rate, *attributes, major, reverse, keeps(rate))
+    output, h, c, _ = STACKED_RNN(*inputs, *of_steps, *attributes, check_save(op, save) or 0)
     return RNNOutputs(output, h, c)

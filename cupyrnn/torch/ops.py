@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -32,12 +33,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
+from torch._utils import _flatten_dense_tensors
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .._arrays import type_shown
 from ..derivatives.duals import along
-from .arrays import arrays_of, host_arrays_of, name_of, on_device_of, tensors_of
+from .arrays import arrays_of, check_device, host_arrays_of, name_of, on_device_of, tensors_of
 from .batching import rule_of, under_vectorize, vectorized
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     # Arguments by name, without those that are None.
     Named: TypeAlias = dict[str, Any]
 
-_R = TypeVar("_R")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
 
@@ -61,7 +63,8 @@ class Function(NamedTuple):
     """What PyTorch is told of a function beside its record: shapes, and how it is called."""
 
     record: Record
-    saved: tuple[str, ...]  # what the gradient needs beside
+    results: tuple[str, ...]  # what is returned, that with a gradient first
+    saved: tuple[str, ...]  # the last of it, which the gradient takes
     extras: tuple[str, ...]  # tensors without a gradient, all optional
     attributes: tuple[str, ...]  # types and names
     forward: Callable[[Named, Named], Named]  # arrays, attributes -> arrays
@@ -150,61 +153,84 @@ def _requires_grad(tensors: Sequence[Any]) -> bool:
     return False
 
 
+_untraced: Any = functools.cache(torch.compiler.disable)
+
+
+def _where(compute: _F) -> _F:
+    """Have a method run where its first tensor is, unseen by PyTorch's compiler."""
+
+    def run(op: Op, *args: Any, **more: Any) -> Any:
+        if not args[0].is_cuda:
+            return compute(op, *args, **more)
+        with on_device_of(args[0]):
+            return compute(op, *args, **more)
+
+    @functools.wraps(compute)
+    def call(op: Op, *args: Any, **more: Any) -> Any:
+        seen = "torch._dynamo" in sys.modules
+        return (_untraced(run) if seen else run)(op, *args, **more)
+
+    return call  # type: ignore[return-value]
+
+
 class Op:
     """A function of the package as ops of PyTorch; called with tensors and attributes in order."""
 
     def __init__(self, function: Function) -> None:
         self.function = f = function
         self.name, self.inputs, self.outputs = f.record.name, f.record.inputs, f.record.outputs
-        n, m, k = len(self.inputs), len(self.outputs) + len(f.saved), len(self.outputs)
-        self._sizes = n, m, k
         self._attributes = [part.split()[-1] for part in f.attributes]
-        self._results = (*self.outputs, *f.saved)
-        # How many of the arguments of each op are tensors.
-        e = len(f.extras)
-        self._tensors = {
-            "forward": n + e,
-            "backward": n + m + k + e,
-            "jvp": 2 * n + e,
-            "second": 2 * (n + k) + e,
+        # The tensors that each op takes, before the extras.
+        self.groups: dict[str, tuple[tuple[str, ...], ...]] = {
+            "forward": (self.inputs,),
+            "backward": (self.inputs, f.saved, self.outputs),
+            "jvp": (self.inputs, self.inputs),
+            "second": (self.inputs, self.outputs, self.inputs, self.outputs),
         }
+        self._parts = {op_kind: _slices(groups) for op_kind, groups in self.groups.items()}
         self._define()
         self.functions = _functions(self)
         # Past what looks for a transform in every call: there is none where this is called.
         base: type[Any] = torch.autograd.Function
         self._record: Any = super(base, self.functions.recorded).apply  # type: ignore[misc]
-        self._record_pieces: Any = super(base, self.functions.of_pieces).apply  # type: ignore[misc]
 
     def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
-        """Return the outputs and what is saved."""
-        count = self._tensors["forward"]
-        for name, t in zip(self.inputs, args, strict=False):
+        """
+        Return the results.
+
+        The last input may be a tuple of pieces, which the op has flat and joined. Where autograd
+        records the call, it is one node: to join and split by others takes a good part of a small
+        net's time.
+        """
+        last = len(self.inputs) - 1
+        inputs, pieces, rest = args[:last], args[last], args[last + 1 :]
+        if type(pieces) is tuple:
+            self._check_pieces(pieces)
+        else:
+            inputs, pieces = args[: last + 1], (pieces,)
+        for name, t in zip(self.inputs, inputs, strict=False):
             if t is not None or name not in self.function.record.optional:
                 check_tensor(self.name, name, t)
-        if torch._C._is_any_autocast_enabled():
-            args = tuple(_cast(args, count))
-        tensors = args[:count]
-        if torch.compiler.is_compiling() or torch._C._is_tracing():
-            results: Sequence[torch.Tensor] = self.forward(*args)
-            return results
-        if not _plain(tensors) or _in_a_transform():
+        inputs = inputs[:last]
+        tensors = (*inputs, *pieces, *rest[: len(self.function.extras)])
+        traced = torch.compiler.is_compiling() or torch._C._is_tracing()
+        whole = traced or not _plain(tensors) or _in_a_transform()
+        if whole or torch._C._is_any_autocast_enabled():
             self._check_expanded(tensors)
-            return self.functions.forward.apply(*args)  # type: ignore[no-any-return]
+            args = (*inputs, joined(pieces), *rest)
+            if torch._C._is_any_autocast_enabled():
+                args = tuple(_cast(args, len(args) - len(self._attributes)))
+            if whole:
+                run = self.forward if traced else self.functions.forward.apply
+                return run(*args)  # type: ignore[no-any-return]
+            inputs, pieces, rest = args[:last], args[last : last + 1], args[last + 1 :]
         if _requires_grad(tensors):
-            return self._record(*args)  # type: ignore[no-any-return]
-        found: Sequence[Any] = self._forward(*args)
+            return self._record(rest, *inputs, *pieces)  # type: ignore[no-any-return]
+        found: Sequence[Any] = self._forward(*inputs, joined(pieces, True), *rest)
         return found
 
-    def of_pieces(
-        self, inputs: Sequence[Any], pieces: Sequence[torch.Tensor], rest: Sequence[Any]
-    ) -> Sequence[torch.Tensor]:
-        """
-        Call it with the last of its inputs in pieces, which it has flat and joined.
-
-        Where autograd records the call, it is one node, and arrays are joined and split, not
-        tensors: to join and split by PyTorch's ops takes a good part of a small net's time.
-        """
-        self._check_expanded(pieces)
+    def _check_pieces(self, pieces: Sequence[torch.Tensor]) -> None:
+        """Check that pieces can be joined."""
         kind, on_host = pieces[0].dtype, pieces[0].is_cpu
         for n, piece in enumerate(pieces):
             if piece.dtype is not kind or piece.is_cpu is not on_host:
@@ -215,18 +241,14 @@ class Op:
                 raise TypeError(
                     f"{self.name}: {name}[{n}] {found}, expected {expected} like {name}[0]"
                 )
-        tensors = (*inputs, *pieces, *rest[: len(self.function.extras)])
-        if (
-            torch.compiler.is_compiling()
-            or torch._C._is_any_autocast_enabled()
-            or not _plain(tensors)
-            or _in_a_transform()
-        ):
-            return self(*inputs, joined(pieces), *rest)
-        if _requires_grad(tensors):
-            return self._record_pieces(*inputs, *rest, *pieces)  # type: ignore[no-any-return]
-        results: Sequence[Any] = self._forward_of_pieces(inputs, pieces, rest)[0]
-        return results
+
+    def grouped(self, op_kind: str, values: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return what an op takes group by group, and then what is left."""
+        return [values[part] for part in self._parts[op_kind]]
+
+    def _count(self, op_kind: str) -> int:
+        """Return how many of the arguments of an op are tensors."""
+        return sum(map(len, self.groups[op_kind])) + len(self.function.extras)
 
     def _check_expanded(self, tensors: Sequence[Any]) -> None:
         for t in tensors:
@@ -239,7 +261,7 @@ class Op:
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call an op as a part of a derivative, which may have one itself."""
-        tensors = args[: self._tensors[op_kind]]
+        tensors = args[: self._count(op_kind)]
         if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
             function = getattr(self.functions, op_kind)
             return function.apply(*args)  # type: ignore[no-any-return]
@@ -247,7 +269,7 @@ class Op:
 
     def run(self, op_kind: str, *args: Any) -> Sequence[torch.Tensor]:
         """Run an op below autograd."""
-        if _plain(args[: self._tensors[op_kind]]):
+        if _plain(args[: self._count(op_kind)]):
             return self._whole(args[0], getattr(self, f"_{op_kind}")(*args))
         with _below_autograd():
             found = getattr(self, op_kind)(*args)
@@ -257,14 +279,14 @@ class Op:
     # What PyTorch's dispatcher is told, for the compiler and all else that traces.
 
     def _define(self) -> None:
-        f, (n, m, k) = self.function, self._sizes
+        f, n, k = self.function, len(self.inputs), len(self.outputs)
         inputs = [f"Tensor{'?' * (n in f.record.optional)} {n}" for n in self.inputs]
-        results = [f"Tensor {name}_" for name in self._results]
+        results = [f"Tensor {name}_" for name in f.saved]
         cotangents = [f"Tensor? {name}_grad" for name in self.outputs]
         tangents = [f"Tensor? {name}_tangent" for name in self.inputs]
         more = [f"Tensor? {name}_grad_tangent" for name in self.outputs]
         last = [f"Tensor? {name}" for name in f.extras] + list(f.attributes)
-        self.forward = self._op("forward", inputs + last, m, self._fake_forward)
+        self.forward = self._op("forward", inputs + last, len(f.results), self._fake_forward)
         self.backward = self._op(
             "backward", inputs + results + cotangents + last, n, lambda *a: self._like(a[:n])
         )
@@ -318,17 +340,20 @@ class Op:
     def _fake_forward(self, *args: Any) -> tuple[torch.Tensor, ...]:
         f, n = self.function, len(self.inputs)
         inputs = dict(zip(self.inputs, args[:n], strict=True))
+        for name, t in inputs.items():
+            if t is not None:
+                check_device(self.name, (name, t), (self.inputs[0], args[0]))
         rest = dict(zip(self._attributes, args[n + len(f.extras) :], strict=True))
         shapes = f.shapes(inputs, rest)
-        return tuple(args[0].new_empty(shapes[name]) for name in self._results)
+        return tuple(args[0].new_empty(shapes[name]) for name in f.results)
 
     def _like(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         return tuple(inputs[0].new_empty(0 if t is None else t.shape) for t in inputs)
 
     def _fake_second(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        n, _, k = self._sizes
-        outputs = self._fake_forward(*args[:n], *args[2 * (n + k) :])[:k]
-        return (*outputs, *self._like(args[:n]), *self._like(args[:n]))
+        inputs, *_, rest = self.grouped("second", args)
+        outputs = self._fake_forward(*inputs, *rest)[: len(self.outputs)]
+        return (*outputs, *self._like(inputs), *self._like(inputs))
 
     # What the ops compute: tensors in and out, None where an input is left out.
 
@@ -342,16 +367,19 @@ class Op:
             rest["cell_clip"] = float(torch.tensor(rest["cell_clip"], dtype=first.dtype))
         return rest
 
+    def _named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
+        """Return what an op takes by name: arrays, group by group, and the rest."""
+        groups, parts = self.groups[op_kind], self._parts[op_kind]
+        found = [
+            arrays_of(self.name, names, args[part])
+            for names, part in zip(groups, parts, strict=False)
+        ]
+        return [*found, self._rest(args[0], args[parts[-1]])]
+
+    @_where
     def _forward(self, *args: Any) -> list[torch.Tensor | None]:
-        f, n = self.function, len(self.inputs)
-
-        def run() -> list[torch.Tensor | None]:
-            found = f.forward(
-                arrays_of(self.name, self.inputs, args[:n]), self._rest(args[0], args[n:])
-            )
-            return tensors_of([found[name] for name in self._results], args[0])
-
-        return _where(args[0], run)
+        found = self.function.forward(*self._named("forward", args))
+        return tensors_of([found[name] for name in self.function.results], args[0])
 
     def by_example(self, *args: Any) -> Sequence[Any] | None:
         """
@@ -359,120 +387,56 @@ class Op:
 
         Those of weights have an axis B in front.
         """
-        tensors = args[: self._tensors["backward"]]
+        tensors = args[: self._count("backward")]
         if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
             return None
         return self._whole(args[0], self._backward(*args, weight_gradients="examples"))
 
-    def _backward(self, *args: Any, **more: str) -> list[torch.Tensor | None]:
-        f, (n, m, k) = self.function, self._sizes
+    @_where
+    def _backward(
+        self, *args: Any, pieces: Sequence[torch.Tensor] = (), **more: str
+    ) -> list[torch.Tensor | None]:
+        """Return the gradients; that of the last input in pieces, where these are given."""
+        inputs, results, cotangents, rest = self._named("backward", args)
+        grads = self.function.backward(inputs, results, cotangents, rest | more)
+        given = [grads[name] if name in inputs else None for name in self.inputs]
+        if pieces:
+            given[-1:] = _pieces_of(given[-1], pieces)
+        return tensors_of(given, args[0])
 
-        def run() -> list[torch.Tensor | None]:
-            inputs = arrays_of(self.name, self.inputs, args[:n])
-            results = arrays_of(self.name, self._results, args[n : n + m])
-            cotangents = arrays_of(self.name, self.outputs, args[n + m : n + m + k])
-            rest = self._rest(args[0], args[n + m + k :]) | more
-            grads = f.backward(inputs, results, cotangents, rest)
-            given = [grads[name] if name in inputs else None for name in self.inputs]
-            return tensors_of(given, args[0])
-
-        return _where(args[0], run)
-
-    def _forward_of_pieces(
-        self, inputs: Sequence[Any], pieces: Sequence[torch.Tensor], rest: Sequence[Any]
-    ) -> tuple[list[torch.Tensor | None], Array | None]:
-        """Do what `_forward` does, with the last input in pieces; return them joined, if small."""
-        f, first = self.function, inputs[0]
-
-        def run() -> tuple[list[torch.Tensor | None], Array | None]:
-            arrays = self._with_joined(inputs, pieces)
-            found = f.forward(arrays, self._rest(first, rest))
-            whole = arrays[self.inputs[-1]]
-            keeps = first.is_cpu and len(pieces) > 1 and whole.size <= _KEPT
-            results = tensors_of([found[name] for name in self._results], first)
-            return results, whole if keeps else None
-
-        return _where(first, run)
-
-    def _backward_of_pieces(
-        self, ctx: Any, inputs: Any, pieces: Any, saved: Any, cotangents: Any, rest: Any
-    ) -> tuple[list[Any], list[Any]]:
-        """Return the gradients of the whole inputs, and of the pieces of the last one."""
-        f, first = self.function, inputs[0]
-
-        def run() -> tuple[list[Any], list[Any]]:
-            arrays = self._with_joined(inputs, pieces, ctx.joined)
-            results = arrays_of(self.name, f.saved, saved)
-            given = arrays_of(self.name, self.outputs, cotangents)
-            grads = f.backward(arrays, results, given, self._rest(first, rest))
-            wanted = zip(self.inputs[:-1], ctx.needs_input_grad, strict=False)
-            whole = [grads[name] if want and name in arrays else None for name, want in wanted]
-            parts = _split(grads[self.inputs[-1]], pieces)
-            return tensors_of(whole, first), tensors_of(parts, first)
-
-        return _where(first, run)
-
-    def _with_joined(
-        self, inputs: Any, pieces: Any, whole: Array | None = None
-    ) -> dict[str, Array]:
-        """Return the inputs as arrays by name, the last one joined of its pieces, if it is not."""
-        if whole is None:
-            return arrays_of(self.name, self.inputs, (*inputs, joined(pieces)))
-        *names, last = self.inputs
-        return {**arrays_of(self.name, names, inputs), last: whole}
-
+    @_where
     def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
-        f, n = self.function, len(self.inputs)
         self._check_second(args[0])
+        inputs, tangents, rest = self._named("jvp", args)
 
-        def run() -> list[torch.Tensor | None]:
-            inputs, tangents = (
-                arrays_of(self.name, self.inputs, a) for a in (args[:n], args[n : 2 * n])
-            )
-            rest = self._rest(args[0], args[2 * n :])
+        def outputs(*values: Any) -> list[Array]:
+            found = self.function.forward(dict(zip(inputs, values, strict=True)), rest)
+            return [found[name] for name in self.outputs]
 
-            def outputs(*values: Any) -> list[Array]:
-                found = f.forward(dict(zip(inputs, values, strict=True)), rest)
-                return [found[name] for name in self.outputs]
+        directions = [tangents.get(name) for name in inputs]
+        return tensors_of(along(outputs, list(inputs.values()), directions)[1], args[0])
 
-            directions = [tangents.get(name) for name in inputs]
-            return tensors_of(along(outputs, list(inputs.values()), directions)[1], args[0])
-
-        return _where(args[0], run)
-
+    @_where
     def _second(self, *args: Any) -> list[torch.Tensor | None]:
-        f, (n, _, k) = self.function, self._sizes
         self._check_second(args[0])
+        f, k = self.function, len(self.outputs)
+        inputs, cotangents, tangents, more, rest = self._named("second", args)
+        for name, a in more.items():
+            if name not in cotangents:
+                cotangents[name] = a * 0
 
-        def run() -> list[torch.Tensor | None]:
-            inputs, cotangents, tangents, more = (
-                arrays_of(self.name, names, args[i:j])
-                for names, i, j in (
-                    (self.inputs, 0, n),
-                    (self.outputs, n, n + k),
-                    (self.inputs, n + k, 2 * n + k),
-                    (self.outputs, 2 * n + k, 2 * (n + k)),
-                )
-            )
-            rest = self._rest(args[0], args[2 * (n + k) :])
-            for name, a in more.items():
-                if name not in cotangents:
-                    cotangents[name] = a * 0
+        def both(*values: Any) -> list[Array | None]:
+            primals = dict(zip(inputs, values, strict=False))
+            found = f.forward(primals, rest)
+            given = dict(zip(cotangents, values[len(inputs) :], strict=True))
+            grads = f.backward(primals, found, given, rest)
+            of_inputs = [grads[name] if name in inputs else None for name in self.inputs]
+            return [found[name] for name in self.outputs] + of_inputs
 
-            def both(*values: Any) -> list[Array | None]:
-                primals = dict(zip(inputs, values, strict=False))
-                found = f.forward(primals, rest)
-                given = dict(zip(cotangents, values[len(inputs) :], strict=True))
-                grads = f.backward(primals, found, given, rest)
-                of_inputs = [grads[name] if name in inputs else None for name in self.inputs]
-                return [found[name] for name in self.outputs] + of_inputs
-
-            directions = [tangents.get(name) for name in inputs]
-            directions += [more.get(name) for name in cotangents]
-            values, slopes = along(both, [*inputs.values(), *cotangents.values()], directions)
-            return tensors_of([*slopes[:k], *values[k:], *slopes[k:]], args[0])
-
-        return _where(args[0], run)
+        directions = [tangents.get(name) for name in inputs]
+        directions += [more.get(name) for name in cotangents]
+        values, slopes = along(both, [*inputs.values(), *cotangents.values()], directions)
+        return tensors_of([*slopes[:k], *values[k:], *slopes[k:]], args[0])
 
     def _check_second(self, first: torch.Tensor) -> None:
         if first.dtype not in _WITH_TANGENTS:
@@ -484,118 +448,98 @@ class Op:
 
     # Derivatives.
 
-    def _keep(self, ctx: Any, inputs: Any, output: Any, results: int = 0) -> None:
-        """Keep the arguments of a call, and of the forward op the results."""
+    def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep the arguments of a call."""
         tensors = len(inputs) - len(self._attributes)
-        kept = (*inputs[:tensors], *output[:results])
-        ctx.save_for_backward(*kept)
-        ctx.save_for_forward(*kept)
+        ctx.save_for_backward(*inputs[:tensors])
+        ctx.save_for_forward(*inputs[:tensors])
         ctx.attributes = inputs[tensors:]
         ctx.set_materialize_grads(False)
 
     def _keep_forward(self, ctx: Any, inputs: Any, output: Any) -> None:
-        _, m, k = self._sizes
-        self._keep(ctx, inputs, output, m)
-        ctx.mark_non_differentiable(*output[k:])
+        """Keep the arguments of the forward op and, between them, the results that are needed."""
+        n = len(self.inputs)
+        self._keep(ctx, (*inputs[:n], *output[-len(self.function.saved) :], *inputs[n:]), output)
+        ctx.mark_non_differentiable(*output[len(self.outputs) :])
 
-    def _vjp_forward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        (n, m, k), kept = self._sizes, ctx.saved_tensors
-        inputs, extras, results = kept[:n], kept[n:-m], kept[-m:]
-        found = self._derivative(
-            "backward", *inputs, *results, *grads[:k], *extras, *ctx.attributes
-        )
-        return *_wanted(ctx, found), *[None] * (len(extras) + len(ctx.attributes))
+    def _vjp_forward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
+        n, s, kept = len(self.inputs), len(self.function.saved), ctx.saved_tensors
+        given = (*kept[: n + s], *grads[: len(self.outputs)], *kept[n + s :])
+        return _wanted(ctx, self._derivative("backward", *given, *ctx.attributes))
 
-    def _vjp_of_pieces(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        (n, m, k), kept = self._sizes, ctx.saved_tensors
-        e = len(self.function.extras)
-        inputs, extras = kept[: n - 1], kept[n - 1 : n - 1 + e]
-        results, pieces = kept[n - 1 + e : n - 1 + e + m], kept[n - 1 + e + m :]
-        rest = (*extras, *ctx.attributes)
-        given = (inputs[0], *grads[:k])
-        if torch.is_grad_enabled() or not _plain(given) or under_vectorize(given):
-            found = self._derivative(
-                "backward", *inputs, joined(pieces), *results, *grads[:k], *rest
-            )
-            of_pieces = _split(found[n - 1], pieces)
+    def _vjp_recorded(self, ctx: Any, *grads: Any) -> Sequence[Any]:
+        f, last, grads = self.function, len(self.inputs) - 1, grads[: len(self.outputs)]
+        kept, s = ctx.saved_tensors, last + len(f.saved)
+        rest, pieces = kept[s : s + len(f.extras)], kept[s + len(f.extras) :]
+        rest = (*kept[last:s], *grads, *rest, *ctx.attributes)
+        given = (kept[0], *grads)
+        plain = not torch.is_grad_enabled() and _plain(given) and not _in_a_transform()
+        plain = plain and not under_vectorize(given)
+        if plain:
+            whole = joined(pieces, plain) if ctx.joined is None else ctx.joined
+            found: Sequence[Any] = self._backward(*kept[:last], whole, *rest, pieces=pieces)
         else:
-            found, of_pieces = self._backward_of_pieces(
-                ctx, inputs, pieces, results[k:], grads[:k], rest
-            )
-        return *_wanted(ctx, found[: n - 1]), *[None] * len(rest), *of_pieces
+            found = self._derivative("backward", *kept[:last], joined(pieces), *rest)
+            found = [*found[:last], *_pieces_of(found[last], pieces)]
+        return _wanted(ctx, (None, *found))
 
-    def _vjp_backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        (n, m, k), kept = self._sizes, ctx.saved_tensors
-        inputs, cotangents, extras = kept[:n], kept[n + m : n + m + k], kept[n + m + k :]
+    def _vjp_backward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
+        inputs, saved, cotangents, rest = self._kept("backward", ctx)
         given = [None if t is None else g for t, g in zip(inputs, grads, strict=True)]
-        nothing = [None] * k
-        found = self._derivative(
-            "second", *inputs, *cotangents, *given, *nothing, *extras, *ctx.attributes
-        )
-        by_cotangent = [None if t is None else a for t, a in zip(cotangents, found, strict=False)]
-        by_input = _wanted(ctx, found[k + n :])
-        last = len(extras) + len(ctx.attributes)
-        return *by_input, *[None] * m, *by_cotangent, *[None] * last
+        nothing, n, k = [None] * len(cotangents), len(inputs), len(cotangents)
+        found = self._derivative("second", *inputs, *cotangents, *given, *nothing, *rest)
+        return _wanted(ctx, (*found[k + n :], *[None] * len(saved), *found[:k]))
 
-    def _vjp_jvp(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        (n, _, k), kept = self._sizes, ctx.saved_tensors
-        inputs, tangents, extras = kept[:n], kept[n : 2 * n], kept[2 * n :]
-        nothing = [None] * k
-        found = self._derivative(
-            "second", *inputs, *grads, *tangents, *nothing, *extras, *ctx.attributes
-        )
-        by_tangent = [
-            None if t is None else g for t, g in zip(tangents, found[k : k + n], strict=True)
-        ]
-        last = len(extras) + len(ctx.attributes)
-        return *_wanted(ctx, found[k + n :]), *by_tangent, *[None] * last
+    def _vjp_jvp(self, ctx: Any, *grads: Any) -> Sequence[Any]:
+        inputs, tangents, rest = self._kept("jvp", ctx)
+        n, k = len(inputs), len(grads)
+        found = self._derivative("second", *inputs, *grads, *tangents, *[None] * k, *rest)
+        return _wanted(ctx, (*found[k + n :], *found[k : k + n]))
+
+    def _kept(self, op_kind: str, ctx: Any) -> list[Sequence[Any]]:
+        """Return what an op was given, group by group, and then the rest, attributes too."""
+        return self.grouped(op_kind, (*ctx.saved_tensors, *ctx.attributes))
 
     def _derivative(self, op_kind: str, *args: Any) -> Sequence[Any]:
         """Call an op in a derivative, traced by the compiler or not."""
         if torch.compiler.is_compiling():
             return getattr(self, op_kind)(*args)  # type: ignore[no-any-return]
-        if under_vectorize(args[: self._tensors[op_kind]]):
+        if under_vectorize(args[: self._count(op_kind)]):
             return vectorized(functools.partial(self._derivative, op_kind), args)
         return self.call(op_kind, *args)
 
 
-def joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors flat, one after the other."""
-    return torch.cat([piece.reshape(-1) for piece in pieces])
+def _slices(groups: Sequence[Sequence[str]]) -> list[slice]:
+    """Return where groups are that lie one after the other, and what is left."""
+    ends = [0, *itertools.accumulate(map(len, groups))]
+    return [slice(a, b) for a, b in itertools.pairwise([*ends, None])]
 
 
-def _split(whole: Any, pieces: Sequence[torch.Tensor]) -> list[Any]:
+def joined(pieces: Sequence[Any], plain: bool = False) -> Any:
+    """Return tensors flat, one after the other; one alone as it is."""
+    if len(pieces) == 1:
+        return pieces[0]
+    # That of plain tensors is one call, of which torch.func's transforms know nothing.
+    return _flatten_dense_tensors(pieces) if plain else torch.cat([p.reshape(-1) for p in pieces])
+
+
+def _pieces_of(whole: Any, pieces: Sequence[torch.Tensor]) -> list[Any]:
     """Return the parts of a flat tensor or array that belong to pieces, in their shapes."""
+    if len(pieces) == 1:
+        return [whole]
     parts, start = [], 0
     for piece in pieces:
         end = start + piece.numel()
-        parts.append(whole[start:end].reshape(tuple(piece.shape)))
+        parts.append(whole[start:end].reshape(piece.shape))
         start = end
     return parts
 
 
-def _where(t: torch.Tensor, run: Callable[[], _R]) -> _R:
-    """Run what an op does where a tensor is, unseen by PyTorch's compiler."""
-    if "torch._dynamo" in sys.modules:
-        return _untraced()(t, run)  # type: ignore[no-any-return]
-    return _run(t, run)
-
-
-def _run(t: torch.Tensor, run: Callable[[], _R]) -> _R:
-    if not t.is_cuda:
-        return run()
-    with on_device_of(t):
-        return run()
-
-
-@functools.cache
-def _untraced() -> Any:
-    return torch.compiler.disable(_run)
-
-
-def _wanted(ctx: Any, grads: Sequence[Any]) -> list[Any]:
-    """Return the gradients that are asked for."""
-    return [g if want else None for g, want in zip(grads, ctx.needs_input_grad, strict=False)]
+def _wanted(ctx: Any, grads: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the gradients that are asked for, None for the other arguments."""
+    return tuple(
+        g if want else None for g, want in itertools.zip_longest(grads, ctx.needs_input_grad)
+    )
 
 
 def _result(tensors: Sequence[torch.Tensor]) -> Any:
@@ -615,8 +559,7 @@ def _refusal(name: str, why: str) -> Any:
 class _Functions(NamedTuple):
     """The ops of a function for autograd: forward mode and torch.func's transforms included."""
 
-    recorded: type[torch.autograd.Function]  # the forward op without these, which takes less
-    of_pieces: type[torch.autograd.Function]  # the same, with the last input in pieces
+    recorded: type[torch.autograd.Function]  # the forward op without these, in less time
     forward: type[torch.autograd.Function]
     backward: type[torch.autograd.Function]
     jvp: type[torch.autograd.Function]
@@ -638,49 +581,40 @@ def _function(op: Op, op_kind: str, **parts: Any) -> Any:
 
 def _functions(op: Op) -> _Functions:
     """Return the ops of a function for autograd."""
-    n, m, k = op._sizes
-    name = op.name
+    name, last, k = op.name, len(op.inputs) - 1, len(op.outputs)
+    s, e = len(op.function.saved), len(op.function.extras)
     third = _refusal(name, "there are no third derivatives")
 
-    def recorded(ctx: Any, *args: Any) -> Any:
-        results: Any = tuple(op._forward(*args))
-        tensors = op._tensors["forward"]
-        ctx.save_for_backward(*args[:tensors], *results)
-        ctx.attributes = args[tensors:]
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*results[k:])
-        return results
-
-    def of_pieces(ctx: Any, *args: Any) -> Any:
-        tensors = n - 1 + len(op.function.extras)
-        last = tensors + len(op._attributes)
-        pieces = args[last:]
-        found, ctx.joined = op._forward_of_pieces(args[: n - 1], pieces, args[n - 1 : last])
-        results: Any = tuple(found)
-        ctx.save_for_backward(*args[:tensors], *results, *pieces)
-        ctx.attributes = args[tensors:last]
+    def recorded(ctx: Any, rest: Sequence[Any], *tensors: Any) -> Any:
+        inputs, pieces = tensors[:last], tensors[last:]
+        whole = joined(pieces, True)
+        results: Any = tuple(op._forward(*inputs, whole, *rest))
+        keeps = len(pieces) > 1 and whole.is_cpu and whole.numel() <= _KEPT
+        ctx.joined = whole if keeps else None
+        ctx.save_for_backward(*inputs, *results[-s:], *rest[:e], *pieces)
+        ctx.attributes = rest[e:]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*results[k:])
         return results
 
     def backward_jvp(ctx: Any, *tangents: Any) -> Any:
-        kept = [_primal(t) for t in ctx.saved_tensors]
-        inputs, cotangents, extras = kept[:n], kept[n + m : n + m + k], kept[n + m + k :]
-        along = (*tangents[:n], *tangents[n + m : n + m + k])
-        found = op.call("second", *inputs, *cotangents, *along, *extras, *ctx.attributes)
-        return tuple(found[k + n :])
+        inputs, _, cotangents, rest = op._kept("backward", ctx)
+        by_inputs, _, by_cotangents, _ = op.grouped("backward", tangents)
+        primals = map(_primal, (*inputs, *cotangents))
+        found = op.call("second", *primals, *by_inputs, *by_cotangents, *rest)
+        return tuple(found[k + len(inputs) :])
 
     def forward_jvp(ctx: Any, *tangents: Any) -> Any:
-        kept = [_primal(t) for t in ctx.saved_tensors]
-        found = op.call("jvp", *kept[:n], *tangents[:n], *kept[n:-m], *ctx.attributes)
-        return *found, *[None] * (m - k)
+        n, kept = last + 1, ctx.saved_tensors
+        rest = (*kept[n + s :], *ctx.attributes)
+        found = op.call("jvp", *map(_primal, kept[:n]), *tangents[:n], *rest)
+        return *found, *[None] * (len(op.function.results) - k)
 
     kept = {"setup_context": op._keep}
     nothing = {"setup_context": lambda ctx, inputs, output: None}
     again = _refusal(name, "there is no forward mode of forward mode")
     return _Functions(
-        recorded=_function(op, "forward", forward=recorded, backward=op._vjp_forward),
-        of_pieces=_function(op, "forward", forward=of_pieces, backward=op._vjp_of_pieces),
+        recorded=_function(op, "forward", forward=recorded, backward=op._vjp_recorded),
         forward=_function(
             op, "forward", setup_context=op._keep_forward, backward=op._vjp_forward, jvp=forward_jvp
         ),

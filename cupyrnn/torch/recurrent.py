@@ -211,7 +211,9 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
 
     save: Save = "all"  # of what was written as torch.nn's module, which has none
 
-    def __init__(self, *args: Any, save: Save, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, proj_size: int, save: Save, **kwargs: Any) -> None:
+        if proj_size:  # which torch.nn refuses if it is given by name to what has none
+            kwargs["proj_size"] = proj_size
         super().__init__(*args, **kwargs)
         self.save = save_of(type(self).__name__, save)
 
@@ -295,11 +297,33 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         every = check_save(type(self).__name__, self.save) or 0
         attributes = (rate, self.proj_size, "sigmoid", True, False, keeps(rate), every)
         inputs = states if len(states) > 1 else (*states, None)
-        output, h, c, _ = CUDNN_RNN.of_pieces((x, *inputs), pieces, (*rest, *attributes))
+        output, h, c, _ = CUDNN_RNN(x, *inputs, tuple(pieces), *rest, *attributes)
         return output, (h, c)[: len(states)]
 
 
-class LSTM(RecurrentNet, torch.nn.LSTM):
+class LSTMOrGRU(RecurrentNet):
+    """What LSTM and GRU have in common: their arguments."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        save: Save = "all",
+    ) -> None:
+        given = {"proj_size": proj_size, "device": device, "dtype": dtype, "save": save}
+        flags = (bias, batch_first, dropout, bidirectional)
+        super().__init__(input_size, hidden_size, num_layers, *flags, **given)
+
+
+class LSTM(LSTMOrGRU, torch.nn.LSTM):
     """
     A drop-in `torch.nn.LSTM`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
@@ -351,32 +375,8 @@ class LSTM(RecurrentNet, torch.nn.LSTM):
 
     _count = 2
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-        save: Save = "all",
-    ) -> None:
-        sizes = (input_size, hidden_size, num_layers)
-        flags = (bias, batch_first, dropout, bidirectional)
-        super().__init__(*sizes, *flags, proj_size, device, dtype, save=save)
 
-
-def _check_no_projection(proj_size: int) -> None:
-    """Refuse, in torch.nn's words, a projection where there is none."""
-    if proj_size:
-        raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-
-
-class GRU(RecurrentNet, torch.nn.GRU):
+class GRU(LSTMOrGRU, torch.nn.GRU):
     """
     A drop-in `torch.nn.GRU`, computed by `cudnn_rnn`: the same arguments, parameters and returns.
 
@@ -407,25 +407,6 @@ class GRU(RecurrentNet, torch.nn.GRU):
     >>> output.shape, h.shape
     (torch.Size([4, 1, 3]), torch.Size([2, 1, 3]))
     """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-        save: Save = "all",
-    ) -> None:
-        _check_no_projection(proj_size)
-        sizes = (input_size, hidden_size, num_layers)
-        flags = (bias, batch_first, dropout, bidirectional)
-        super().__init__(*sizes, *flags, 0, device, dtype, save=save)
 
 
 class RNN(RecurrentNet, torch.nn.RNN):
@@ -477,10 +458,9 @@ class RNN(RecurrentNet, torch.nn.RNN):
         dtype: torch.dtype | None = None,
         save: Save = "all",
     ) -> None:
-        _check_no_projection(proj_size)
-        sizes = (input_size, hidden_size, num_layers)
+        given = {"proj_size": proj_size, "device": device, "dtype": dtype, "save": save}
         flags = (nonlinearity, bias, batch_first, dropout, bidirectional)
-        super().__init__(*sizes, *flags, 0, device, dtype, save=save)
+        super().__init__(input_size, hidden_size, num_layers, *flags, **given)
 
 
 def from_torch(module: torch.nn.Module) -> RecurrentNet:

@@ -169,6 +169,8 @@ def test_meta_tensors() -> None:
     out.h.sum().backward()
     assert net.w.grad.is_meta
     assert not skip_init(ct.BlockLSTM, 2, 3).w.is_meta
+    with pytest.raises(TypeError, match=r"^block_lstm: w is on device cpu, expected meta like x"):
+        ct.BlockLSTM(2, 3)(torch.ones(4, 1, 2, device="meta"))
     assert skip_init(ct.CudnnRNN, 2, 3).params.shape == (84,)
     with torch.device("meta"):
         net = ct.CudnnRNN(2, 3, 2, dropout=0.5)
