@@ -25,11 +25,6 @@ _OF_NUMPY = {torch.float16, torch.float32, torch.float64}
 _DTYPES = {torch.bfloat16, *_OF_NUMPY}
 
 
-def module_of(a: Array) -> Any:
-    """Return the module of an array."""
-    return np if isinstance(a, np.ndarray) else __import__("cupy")
-
-
 # Tensors as arrays.
 
 

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 class Op(Protocol):
     """What is asked of an op here."""
 
-    function: Any
+    record: Any
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    results: tuple[str, ...]
+    extras: tuple[str, ...]
+    axes: dict[str, int] | None
     groups: dict[str, tuple[tuple[str, ...], ...]]
 
     def call(self, op_kind: str, *args: Any) -> Sequence[Any]:
@@ -52,13 +55,12 @@ def rule_of(op: Op, op_kind: str) -> Callable[..., Batched]:
 
 def _axes(op: Op, op_kind: str) -> list[int | None]:
     """Return where B is in each tensor of a call, nothing if examples cannot share one."""
-    f = op.function
-    if f.axes is None or op_kind not in ("forward", "jvp", "backward"):
+    if op.axes is None or op_kind not in ("forward", "jvp", "backward"):
         return []
-    if op_kind == "backward" and not f.record.by_example:
+    if op_kind == "backward" and not op.record.by_example:
         return []
-    names = [*itertools.chain(*op.groups[op_kind]), *f.extras]
-    return [f.axes.get(name) for name in names]
+    names = [*itertools.chain(*op.groups[op_kind]), *op.extras]
+    return [op.axes.get(name) for name in names]
 
 
 def _as_one_batch(
@@ -77,15 +79,14 @@ def _as_one_batch(
             whole = t.movedim(d, axis)
         B = whole.shape[axis + 1]
         given[n] = whole.flatten(axis, axis + 1)
-    f = op.function
-    results, dims = [], []
+    of_name, results, dims = op.axes or {}, [], []
     if op_kind == "backward":
         grads = op.by_example(*given) if B == 1 and N else None
         if grads is None:
             return None
         for name, t, a in zip(op.inputs, grads, args, strict=False):
             # Of one example each the axis B in front, or in place, is that of vmap.
-            axis = f.axes.get(name)
+            axis = of_name.get(name)
             if a is None:
                 t = t.new_empty(N, 0)
             elif axis is not None:
@@ -93,9 +94,9 @@ def _as_one_batch(
             results.append(t)
             dims.append(axis or 0)
         return tuple(results), tuple(dims)
-    outputs = op.outputs if op_kind == "jvp" else f.results
+    outputs = op.outputs if op_kind == "jvp" else op.results
     for name, t in zip(outputs, op.call(op_kind, *given), strict=True):
-        axis = f.axes[name]
+        axis = of_name[name]
         results.append(t.unflatten(axis, (N, B)))
         dims.append(axis)
     return tuple(results), tuple(dims)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _ops
+from .._arrays import module_of
 from .._net import leaves_of_rows
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
@@ -17,49 +18,41 @@ from ..driver.reserve import NOTE_SIZE, Leaves, Sizes, reserve_size
 from ..weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.params import Net
-from .arrays import module_of
-from .ops import Function, Op
+from .ops import Op
 
 if TYPE_CHECKING:
     from .._ops import Record
     from .ops import Named
 
 
-def _states(inputs: Named, attributes: Named) -> tuple[Any, ...]:
-    """Return (T, B, H), or of a cell (B, H)."""
-    return *inputs["x"].shape[:-1], inputs["h_prev"].shape[-1]
+class _BlockOp(Op):
+    """The op of a block op with these results, all of the shape of h."""
 
+    def __init__(self, record: Record, fields: tuple[str, ...]) -> None:
+        results = (*record.outputs, *(n for n in fields if n not in record.outputs))
+        steps = int(bool(record.extras))
+        axes = dict.fromkeys(("x", *results), steps)
+        axes |= {"cs_prev": 0, "h_prev": 0, "sequence_lengths": 0, "resets": 1}
+        super().__init__(record, results, results, record.extras, record.attributes, axes)
 
-def _block_of(record: Record, results: tuple[str, ...]) -> Op:
-    """Return the op of a block op with these results, all of the shape of h."""
+    def compute(self, inputs: Named, rest: Named) -> Named:
+        found: Named = self.record.forward(**inputs, **rest)._asdict()
+        return found
 
-    def gradient(inputs: Named, found: Named, cotangents: Named, rest: Named) -> Named:
+    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
         if not cotangents:  # of a GRU the one that there is must be given
-            cotangents = {"h": found["h"] * 0}
-        return record.grads({**inputs, **rest}, found, cotangents)
+            cotangents = {"h": results["h"] * 0}
+        return self.record.grads({**inputs, **rest}, results, cotangents)
 
-    steps = int(bool(record.extras))
-    results = (*record.outputs, *(n for n in results if n not in record.outputs))
-    axes = dict.fromkeys(("x", *results), steps)
-    return Op(
-        Function(
-            record,
-            results=results,
-            saved=results,
-            extras=record.extras,
-            attributes=record.attributes,
-            forward=lambda inputs, rest: record.forward(**inputs, **rest)._asdict(),
-            backward=gradient,
-            shapes=lambda *args: dict.fromkeys(results, _states(*args)),
-            axes=axes | {"cs_prev": 0, "h_prev": 0, "sequence_lengths": 0, "resets": 1},
-        )
-    )
+    def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
+        shape = *inputs["x"].shape[:-1], inputs["h_prev"].shape[-1]
+        return dict.fromkeys(self.results, shape)
 
 
-LSTM_BLOCK_CELL = _block_of(_ops.LSTM_BLOCK_CELL, LSTMOutputs._fields)
-BLOCK_LSTM = _block_of(_ops.BLOCK_LSTM, LSTMOutputs._fields)
-GRU_BLOCK_CELL = _block_of(_ops.GRU_BLOCK_CELL, GRUOutputs._fields)
-BLOCK_GRU = _block_of(_ops.BLOCK_GRU, GRUOutputs._fields)
+LSTM_BLOCK_CELL = _BlockOp(_ops.LSTM_BLOCK_CELL, LSTMOutputs._fields)
+BLOCK_LSTM = _BlockOp(_ops.BLOCK_LSTM, LSTMOutputs._fields)
+GRU_BLOCK_CELL = _BlockOp(_ops.GRU_BLOCK_CELL, GRUOutputs._fields)
+BLOCK_GRU = _BlockOp(_ops.BLOCK_GRU, GRUOutputs._fields)
 
 
 def _sizes(inputs: Named, rest: Named) -> tuple[int, int, int, int]:
@@ -133,7 +126,6 @@ def _moved(rest: Named, parts: Any, note: Any, size: int, place: int) -> Any:
 
 # The weights of stacked_rnn as one vector: those of layer 0 forward, layer 0 backward and so on,
 # of each those that the attribute `names` names, in this order.
-LSTM_WEIGHTS = PeepholeLSTMParams._fields
 GRU_WEIGHTS = BlockGRUParams._fields
 
 
@@ -177,49 +169,44 @@ def _arguments(inputs: Named, rest: Named) -> Named:
     return given
 
 
-def _net_shapes(inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
-    given = {n: t for n, t in inputs.items() if t is not None}
-    x, h = inputs["input"].shape, inputs["input_h"].shape
-    D = 1 + (rest["direction"] == "bidirectional")
-    return {
-        "output": (*x[:2], D * h[2]),
-        "output_h": tuple(h),
-        "output_c": tuple(given["input_c"].shape) if "input_c" in given else (),
-        "reserve_space": (_reserve_size(given, rest),) if rest["is_training"] else (),
-    }
+class _NetOp(Op):
+    """The op of a net; save is k, or 0 for all."""
 
+    def __init__(self, record: Record, *attributes: str) -> None:
+        super().__init__(
+            record,
+            results=(*record.outputs, "reserve_space"),
+            saved=("reserve_space",),
+            extras=(*record.extras, "seeds"),
+            attributes=(*attributes, *record.attributes, "bool is_training", "int save"),
+        )
 
-def _net_op(record: Record, *attributes: str) -> Op:
-    """Return the op of a net; save is k, or 0 for all."""
-
-    def forward(inputs: Named, rest: Named) -> Named:
-        found = record.forward(**_arguments(inputs, rest))._asdict()
+    def compute(self, inputs: Named, rest: Named) -> Named:
+        found = self.record.forward(**_arguments(inputs, rest))._asdict()
         return _with_whole_reserve(found, inputs, rest)
 
-    def backward(inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
+    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
         saved = {"reserve_space": _own_reserve(inputs, results, rest)}
         if "input_c" not in inputs:
             cotangents = {n: a for n, a in cotangents.items() if n != "output_c"}
-        found = record.grads(_arguments(inputs, rest), saved, cotangents)
+        found = self.record.grads(_arguments(inputs, rest), saved, cotangents)
         if "weights" in found:
             names = rest["names"].split()
             parts = [getattr(e, name).reshape(-1) for e in found["weights"] for name in names]
             found["weights"] = module_of(parts[0]).concatenate(parts)
         return found
 
-    return Op(
-        Function(
-            record,
-            results=(*record.outputs, "reserve_space"),
-            saved=("reserve_space",),
-            extras=(*record.extras, "seeds"),
-            attributes=(*attributes, *record.attributes, "bool is_training", "int save"),
-            forward=forward,
-            backward=backward,
-            shapes=_net_shapes,
-        )
-    )
+    def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[Any, ...]]:
+        given = {n: t for n, t in inputs.items() if t is not None}
+        x, h = inputs["input"].shape, inputs["input_h"].shape
+        D = 1 + (rest["direction"] == "bidirectional")
+        return {
+            "output": (*x[:2], D * h[2]),
+            "output_h": tuple(h),
+            "output_c": tuple(given["input_c"].shape) if "input_c" in given else (),
+            "reserve_space": (_reserve_size(given, rest),) if rest["is_training"] else (),
+        }
 
 
-CUDNN_RNN = _net_op(_ops.CUDNN_RNN)
-STACKED_RNN = _net_op(_ops.STACKED_RNN, "str names")
+CUDNN_RNN = _NetOp(_ops.CUDNN_RNN)
+STACKED_RNN = _NetOp(_ops.STACKED_RNN, "str names")

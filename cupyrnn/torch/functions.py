@@ -26,6 +26,7 @@ from ..cells.lstm import LSTMOutputs
 from ..weights.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from ..weights.params import DIRECTIONS, GATES, InputMode
+from .arrays import name_of
 from .definitions import (
     BLOCK_GRU,
     BLOCK_LSTM,
@@ -93,13 +94,12 @@ def extras(
             sequence_lengths = torch.zeros(0, dtype=torch.int64, device="cpu")
         sequence_lengths = _on_host(op, "sequence_lengths", sequence_lengths, "integers")
         if sequence_lengths.dtype not in _INTEGERS:
-            raise TypeError(
-                f"{op}: sequence_lengths has dtype {_dtype_of(sequence_lengths)}, expected integers"
-            )
+            dtype = name_of(sequence_lengths.dtype)
+            raise TypeError(f"{op}: sequence_lengths has dtype {dtype}, expected integers")
     if resets is not None:
         resets = _on_host(op, "resets", resets, "booleans")
         if resets.dtype != torch.bool:
-            raise TypeError(f"{op}: resets has dtype {_dtype_of(resets)}, expected bool")
+            raise TypeError(f"{op}: resets has dtype {name_of(resets.dtype)}, expected bool")
     return sequence_lengths, resets
 
 
@@ -117,16 +117,17 @@ def _on_host(op: str, name: str, value: Any, what: str) -> torch.Tensor:
         ) from None
 
 
-def _dtype_of(t: torch.Tensor) -> str:
-    return str(t.dtype).removeprefix("torch.")
-
-
 def check_seeds(op: str, seeds: Any) -> None:
     """Check that seeds, where there are any, are two integers in a tensor."""
     if seeds is None:
         return
     if not isinstance(seeds, torch.Tensor) or seeds.dtype not in _INTEGERS or seeds.shape != (2,):
         raise TypeError(f"{op}: seeds is {shown(seeds)}, expected a tensor of two integers")
+
+
+def seeds_of(rate: float) -> torch.Tensor | None:
+    """Return new seeds of dropout, which depend on torch.manual_seed."""
+    return torch.randint(2**62, (2,), device="cpu") if rate else None
 
 
 def keeps(rate: float) -> bool:

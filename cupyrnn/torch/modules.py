@@ -13,7 +13,7 @@ from ..arithmetic.gates import check_gate
 from ..weights.block_forms import PEEPHOLES
 from ..weights.init import init_block_lstm, init_params
 from ..weights.params import check_net
-from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes, save_of
+from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes, save_of, seeds_of
 from .ops import check_tensor
 
 if TYPE_CHECKING:
@@ -429,6 +429,6 @@ class CudnnRNN(Leaf):
             sequence_lengths=sequence_lengths,
             resets=resets,
             dropout=dropout,
-            seeds=torch.randint(2**62, (2,), device="cpu") if dropout else None,
+            seeds=seeds_of(dropout),
             **self.attributes,
         )

@@ -59,21 +59,6 @@ _LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
 _KEPT = 1 << 18
 
 
-class Function(NamedTuple):
-    """What PyTorch is told of a function beside its record: shapes, and how it is called."""
-
-    record: Record
-    results: tuple[str, ...]  # what is returned, that with a gradient first
-    saved: tuple[str, ...]  # the last of it, which the gradient takes
-    extras: tuple[str, ...]  # tensors without a gradient, all optional
-    attributes: tuple[str, ...]  # types and names
-    forward: Callable[[Named, Named], Named]  # arrays, attributes -> arrays
-    backward: Callable[[Named, Named, Named, Named], Named]  # and results, cotangents -> by input
-    shapes: Callable[[Named, Named], dict[str, tuple[int, ...]]]
-    # The axis B of the tensors that have one, where a longer B is the same as more calls.
-    axes: dict[str, int] | None = None
-
-
 # What has second derivatives: those that have a complex dtype beside them.
 _WITH_TANGENTS = (torch.float32, torch.float64)
 
@@ -174,16 +159,42 @@ def _where(compute: _F) -> _F:
 
 
 class Op:
-    """A function of the package as ops of PyTorch; called with tensors and attributes in order."""
+    """
+    A function of the package as ops of PyTorch; called with tensors and attributes in order.
 
-    def __init__(self, function: Function) -> None:
-        self.function = f = function
-        self.name, self.inputs, self.outputs = f.record.name, f.record.inputs, f.record.outputs
-        self._attributes = [part.split()[-1] for part in f.attributes]
+    Parameters
+    ----------
+    record
+        What the function is for all of the package.
+    results
+        The names of what is returned, that with a gradient first.
+    saved
+        The last of these, which the gradient takes.
+    extras
+        Tensors without a gradient, all optional.
+    attributes
+        Types and names.
+    axes
+        The axis B of the tensors that have one, where a longer B is the same as more calls.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        results: tuple[str, ...],
+        saved: tuple[str, ...],
+        extras: tuple[str, ...],
+        attributes: tuple[str, ...],
+        axes: dict[str, int] | None = None,
+    ) -> None:
+        self.record, self.results, self.saved, self.extras = record, results, saved, extras
+        self.name, self.inputs, self.outputs = record.name, record.inputs, record.outputs
+        self.axes, self._declared = axes, attributes
+        self._attributes = [part.split()[-1] for part in attributes]
         # The tensors that each op takes, before the extras.
         self.groups: dict[str, tuple[tuple[str, ...], ...]] = {
             "forward": (self.inputs,),
-            "backward": (self.inputs, f.saved, self.outputs),
+            "backward": (self.inputs, saved, self.outputs),
             "jvp": (self.inputs, self.inputs),
             "second": (self.inputs, self.outputs, self.inputs, self.outputs),
         }
@@ -193,6 +204,20 @@ class Op:
         # Past what looks for a transform in every call: there is none where this is called.
         base: type[Any] = torch.autograd.Function
         self._record: Any = super(base, self.functions.recorded).apply  # type: ignore[misc]
+
+    # What the kinds of functions differ in, of arrays by name.
+
+    def compute(self, inputs: Named, rest: Named) -> Named:
+        """Return the results of inputs, extras and attributes."""
+        raise NotImplementedError
+
+    def gradients(self, inputs: Named, results: Named, cotangents: Named, rest: Named) -> Named:
+        """Return the gradients by the names of the inputs."""
+        raise NotImplementedError
+
+    def shapes(self, inputs: Named, rest: Named) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the results."""
+        raise NotImplementedError
 
     def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
         """
@@ -209,10 +234,10 @@ class Op:
         else:
             inputs, pieces = args[: last + 1], (pieces,)
         for name, t in zip(self.inputs, inputs, strict=False):
-            if t is not None or name not in self.function.record.optional:
+            if t is not None or name not in self.record.optional:
                 check_tensor(self.name, name, t)
         inputs = inputs[:last]
-        tensors = (*inputs, *pieces, *rest[: len(self.function.extras)])
+        tensors = (*inputs, *pieces, *rest[: len(self.extras)])
         traced = torch.compiler.is_compiling() or torch._C._is_tracing()
         whole = traced or not _plain(tensors) or _in_a_transform()
         if whole or torch._C._is_any_autocast_enabled():
@@ -248,7 +273,7 @@ class Op:
 
     def _count(self, op_kind: str) -> int:
         """Return how many of the arguments of an op are tensors."""
-        return sum(map(len, self.groups[op_kind])) + len(self.function.extras)
+        return sum(map(len, self.groups[op_kind])) + len(self.extras)
 
     def _check_expanded(self, tensors: Sequence[Any]) -> None:
         for t in tensors:
@@ -279,14 +304,14 @@ class Op:
     # What PyTorch's dispatcher is told, for the compiler and all else that traces.
 
     def _define(self) -> None:
-        f, n, k = self.function, len(self.inputs), len(self.outputs)
-        inputs = [f"Tensor{'?' * (n in f.record.optional)} {n}" for n in self.inputs]
-        results = [f"Tensor {name}_" for name in f.saved]
+        n, k = len(self.inputs), len(self.outputs)
+        inputs = [f"Tensor{'?' * (n in self.record.optional)} {n}" for n in self.inputs]
+        results = [f"Tensor {name}_" for name in self.saved]
         cotangents = [f"Tensor? {name}_grad" for name in self.outputs]
         tangents = [f"Tensor? {name}_tangent" for name in self.inputs]
         more = [f"Tensor? {name}_grad_tangent" for name in self.outputs]
-        last = [f"Tensor? {name}" for name in f.extras] + list(f.attributes)
-        self.forward = self._op("forward", inputs + last, len(f.results), self._fake_forward)
+        last = [f"Tensor? {name}" for name in self.extras] + list(self._declared)
+        self.forward = self._op("forward", inputs + last, len(self.results), self._fake_forward)
         self.backward = self._op(
             "backward", inputs + results + cotangents + last, n, lambda *a: self._like(a[:n])
         )
@@ -338,14 +363,14 @@ class Op:
         return tuple(like.new_empty(0) if t is None else t for t in found)
 
     def _fake_forward(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        f, n = self.function, len(self.inputs)
+        n, e = len(self.inputs), len(self.extras)
         inputs = dict(zip(self.inputs, args[:n], strict=True))
         for name, t in inputs.items():
             if t is not None:
                 check_device(self.name, (name, t), (self.inputs[0], args[0]))
-        rest = dict(zip(self._attributes, args[n + len(f.extras) :], strict=True))
-        shapes = f.shapes(inputs, rest)
-        return tuple(args[0].new_empty(shapes[name]) for name in f.results)
+        rest = dict(zip(self._attributes, args[n + e :], strict=True))
+        shapes = self.shapes(inputs, rest)
+        return tuple(args[0].new_empty(shapes[name]) for name in self.results)
 
     def _like(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         return tuple(inputs[0].new_empty(0 if t is None else t.shape) for t in inputs)
@@ -359,8 +384,8 @@ class Op:
 
     def _rest(self, first: torch.Tensor, values: Sequence[Any]) -> Named:
         """Return the extras and the attributes by name."""
-        f, e = self.function, len(self.function.extras)
-        rest: Named = host_arrays_of(self.name, f.extras, values[:e])
+        e = len(self.extras)
+        rest: Named = host_arrays_of(self.name, self.extras, values[:e])
         rest.update(zip(self._attributes, values[e:], strict=True))
         if first.dtype is torch.bfloat16 and "cell_clip" in rest:
             # As the dtype can hold it, so that a saved cs compares equal to it.
@@ -378,8 +403,8 @@ class Op:
 
     @_where
     def _forward(self, *args: Any) -> list[torch.Tensor | None]:
-        found = self.function.forward(*self._named("forward", args))
-        return tensors_of([found[name] for name in self.function.results], args[0])
+        found = self.compute(*self._named("forward", args))
+        return tensors_of([found[name] for name in self.results], args[0])
 
     def by_example(self, *args: Any) -> Sequence[Any] | None:
         """
@@ -398,7 +423,7 @@ class Op:
     ) -> list[torch.Tensor | None]:
         """Return the gradients; that of the last input in pieces, where these are given."""
         inputs, results, cotangents, rest = self._named("backward", args)
-        grads = self.function.backward(inputs, results, cotangents, rest | more)
+        grads = self.gradients(inputs, results, cotangents, rest | more)
         given = [grads[name] if name in inputs else None for name in self.inputs]
         if pieces:
             given[-1:] = _pieces_of(given[-1], pieces)
@@ -410,7 +435,7 @@ class Op:
         inputs, tangents, rest = self._named("jvp", args)
 
         def outputs(*values: Any) -> list[Array]:
-            found = self.function.forward(dict(zip(inputs, values, strict=True)), rest)
+            found = self.compute(dict(zip(inputs, values, strict=True)), rest)
             return [found[name] for name in self.outputs]
 
         directions = [tangents.get(name) for name in inputs]
@@ -419,7 +444,7 @@ class Op:
     @_where
     def _second(self, *args: Any) -> list[torch.Tensor | None]:
         self._check_second(args[0])
-        f, k = self.function, len(self.outputs)
+        k = len(self.outputs)
         inputs, cotangents, tangents, more, rest = self._named("second", args)
         for name, a in more.items():
             if name not in cotangents:
@@ -427,9 +452,9 @@ class Op:
 
         def both(*values: Any) -> list[Array | None]:
             primals = dict(zip(inputs, values, strict=False))
-            found = f.forward(primals, rest)
+            found = self.compute(primals, rest)
             given = dict(zip(cotangents, values[len(inputs) :], strict=True))
-            grads = f.backward(primals, found, given, rest)
+            grads = self.gradients(primals, found, given, rest)
             of_inputs = [grads[name] if name in inputs else None for name in self.inputs]
             return [found[name] for name in self.outputs] + of_inputs
 
@@ -441,9 +466,8 @@ class Op:
     def _check_second(self, first: torch.Tensor) -> None:
         if first.dtype not in _WITH_TANGENTS:
             raise TypeError(
-                f"{self.name}: {self.inputs[0]} has dtype"
-                f" {str(first.dtype).removeprefix('torch.')}, expected float32 or float64: there"
-                " are no second derivatives of a half format, nor forward mode"
+                f"{self.name}: {self.inputs[0]} has dtype {name_of(first.dtype)}, expected float32"
+                " or float64: there are no second derivatives of a half format, nor forward mode"
             )
 
     # Derivatives.
@@ -459,18 +483,18 @@ class Op:
     def _keep_forward(self, ctx: Any, inputs: Any, output: Any) -> None:
         """Keep the arguments of the forward op and, between them, the results that are needed."""
         n = len(self.inputs)
-        self._keep(ctx, (*inputs[:n], *output[-len(self.function.saved) :], *inputs[n:]), output)
+        self._keep(ctx, (*inputs[:n], *output[-len(self.saved) :], *inputs[n:]), output)
         ctx.mark_non_differentiable(*output[len(self.outputs) :])
 
     def _vjp_forward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
-        n, s, kept = len(self.inputs), len(self.function.saved), ctx.saved_tensors
+        n, s, kept = len(self.inputs), len(self.saved), ctx.saved_tensors
         given = (*kept[: n + s], *grads[: len(self.outputs)], *kept[n + s :])
         return _wanted(ctx, self._derivative("backward", *given, *ctx.attributes))
 
     def _vjp_recorded(self, ctx: Any, *grads: Any) -> Sequence[Any]:
-        f, last, grads = self.function, len(self.inputs) - 1, grads[: len(self.outputs)]
-        kept, s = ctx.saved_tensors, last + len(f.saved)
-        rest, pieces = kept[s : s + len(f.extras)], kept[s + len(f.extras) :]
+        last, e, grads = len(self.inputs) - 1, len(self.extras), grads[: len(self.outputs)]
+        kept, s = ctx.saved_tensors, last + len(self.saved)
+        rest, pieces = kept[s : s + e], kept[s + e :]
         rest = (*kept[last:s], *grads, *rest, *ctx.attributes)
         given = (kept[0], *grads)
         plain = not torch.is_grad_enabled() and _plain(given) and not _in_a_transform()
@@ -582,7 +606,7 @@ def _function(op: Op, op_kind: str, **parts: Any) -> Any:
 def _functions(op: Op) -> _Functions:
     """Return the ops of a function for autograd."""
     name, last, k = op.name, len(op.inputs) - 1, len(op.outputs)
-    s, e = len(op.function.saved), len(op.function.extras)
+    s, e = len(op.saved), len(op.extras)
     third = _refusal(name, "there are no third derivatives")
 
     def recorded(ctx: Any, rest: Sequence[Any], *tensors: Any) -> Any:
@@ -608,7 +632,7 @@ def _functions(op: Op) -> _Functions:
         n, kept = last + 1, ctx.saved_tensors
         rest = (*kept[n + s :], *ctx.attributes)
         found = op.call("jvp", *map(_primal, kept[:n]), *tangents[:n], *rest)
-        return *found, *[None] * (len(op.function.results) - k)
+        return *found, *[None] * (len(op.results) - k)
 
     kept = {"setup_context": op._keep}
     nothing = {"setup_context": lambda ctx, inputs, output: None}

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._arrays import check_dropout, check_save, type_shown
 from .definitions import CUDNN_RNN
-from .functions import extras, keeps, save_of
+from .functions import extras, keeps, save_of, seeds_of
 from .modules import Leaf, check_pair
 from .ops import check_tensor
 
@@ -27,17 +27,10 @@ if TYPE_CHECKING:
 _MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
 
 
-def seeds_of(rate: float) -> torch.Tensor | None:
-    """Return new seeds of dropout, which depend on torch.manual_seed."""
-    return torch.randint(2**62, (2,), device="cpu") if rate else None
-
-
-def _marks_of(
-    op: str, resets: Resets | None, axes: str, shape: tuple[int, ...]
-) -> torch.Tensor | None:
+def _marks_of(op: str, resets: Resets, axes: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Return resets as a tensor of the axes of the input that they have."""
-    marks = None if resets is None else extras(op, None, resets)[1]
-    if marks is not None and marks.shape != shape:
+    marks: Any = extras(op, None, resets)[1]
+    if marks.shape != shape:
         found = tuple(marks.shape)
         raise ValueError(f"{op}: resets has shape {found}, expected ({axes}) = {tuple(shape)}")
     return marks
@@ -51,13 +44,22 @@ def save_shown(save: Save) -> str:
 class Recurrent(Leaf):
     """What a recurrent module of torch.nn does around its op."""
 
+    num_layers: int
+    hidden_size: int
+    proj_size: int
     batch_first: bool
+    bidirectional: bool
     check_forward_args: Callable[..., None]  # torch.nn's checks of the input and the states
     _count = 1  # of states
 
     def zero_states(self, x: torch.Tensor, B: int) -> States:
         """Return the states before the first step where none are given: [L*D, B, ·] each."""
-        raise NotImplementedError
+        places = self.num_layers * (1 + self.bidirectional)
+        h = x.new_zeros(places, B, self.proj_size or self.hidden_size)
+        if self._count == 1:
+            return (h,)
+        # One tensor may be both, as nobody writes to them.
+        return h, x.new_zeros(places, B, self.hidden_size) if self.proj_size else h
 
     def run(
         self,
@@ -115,8 +117,10 @@ class Recurrent(Leaf):
         if input.dim() not in (2, 3):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         batched, axis = input.dim() == 3, 0 if self.batch_first else 1
-        axes = "T" if not batched else "B, T" if self.batch_first else "T, B"
-        marks = _marks_of(name, resets, axes, input.shape[:-1])
+        marks = None
+        if resets is not None:
+            axes = "T" if not batched else "B, T" if self.batch_first else "T, B"
+            marks = _marks_of(name, resets, axes, input.shape[:-1])
         if not batched:
             input = input.unsqueeze(axis)
             marks = None if marks is None else marks.unsqueeze(axis)
@@ -143,7 +147,9 @@ class Recurrent(Leaf):
     ) -> tuple[Any, Any]:
         data, batch_sizes, order, back = input
         T, B = len(batch_sizes), int(batch_sizes[0])
-        marks = _marks_of(type(self).__name__, resets, "T, B", (T, B))
+        marks = None
+        if resets is not None:
+            marks = _marks_of(type(self).__name__, resets, "T, B", (T, B))
         states = self.zero_states(data, B) if hx is None else self._given(hx)
         if order is not None:
             states = tuple(s.index_select(1, order) for s in states)
@@ -261,14 +267,6 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         names: list[str] = self._flat_weights_names
         weights = [n for n in names if n.startswith("weight")]
         return weights + [n for n in names if n.startswith("bias")]
-
-    def zero_states(self, x: torch.Tensor, B: int) -> States:
-        places = self.num_layers * (1 + self.bidirectional)
-        h = x.new_zeros(places, B, self.proj_size or self.hidden_size)
-        if self._count == 1:
-            return (h,)
-        # One tensor may be both, as nobody writes to them.
-        return h, x.new_zeros(places, B, self.hidden_size) if self.proj_size else h
 
     def run(
         self,

@@ -12,9 +12,9 @@ from ..weights.block_forms import PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru, init_block_lstm
 from .definitions import GRU_WEIGHTS, block_shapes
-from .functions import lstm_attributes, save_of, stacked_rnn
+from .functions import lstm_attributes, save_of, seeds_of, stacked_rnn
 from .modules import draw, generator, parameter_of
-from .recurrent import Recurrent, save_shown, seeds_of
+from .recurrent import Recurrent, save_shown
 
 if TYPE_CHECKING:
     from .._arrays import Save
@@ -115,11 +115,6 @@ class StackedNet(Recurrent):
         others = [f", {n}={a!r}" for n, a in self.attributes.items() if a != begins.get(n)]
         shown: str = torch.nn.RNNBase.extra_repr(self)  # type: ignore[arg-type]
         return shown + "".join(others) + save_shown(self.save)
-
-    def zero_states(self, x: torch.Tensor, B: int) -> States:
-        places = self.num_layers * (1 + self.bidirectional)
-        sizes = (self.proj_size or self.hidden_size, self.hidden_size)[: self._count]
-        return tuple(x.new_zeros(places, B, size) for size in sizes)
 
     def run(
         self,
