@@ -256,6 +256,7 @@ class Op:
 
     def _check_pieces(self, pieces: Sequence[torch.Tensor]) -> None:
         """Check that pieces can be joined."""
+        self._check_expanded(pieces)  # before they are looked at, which PyTorch refuses obscurely
         kind, on_host = pieces[0].dtype, pieces[0].is_cpu
         for n, piece in enumerate(pieces):
             if piece.dtype is not kind or piece.is_cpu is not on_host:
