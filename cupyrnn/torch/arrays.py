@@ -19,7 +19,7 @@ import torch
 if TYPE_CHECKING:
     from .._arrays import Array
 
-    Tensors: TypeAlias = Sequence[torch.Tensor | None]
+    Tensors: TypeAlias = Sequence[torch.Tensor | tuple[torch.Tensor, ...] | None]
 
 _OF_NUMPY = {torch.float16, torch.float32, torch.float64}
 _DTYPES = {torch.bfloat16, *_OF_NUMPY}
@@ -32,21 +32,38 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
     """
     Return the memory of tensors of one device by name, without those that are None.
 
+    Of a tuple of tensors it is a copy: all of them flat, one after the other.
+
     NumPy has no bfloat16: of those on the host these are copies in float32, the dtype that an op
     computes half formats in.
     """
     found: dict[str, Array] = {}
     first: Any = None
-    for name, t in zip(names, tensors, strict=True):
-        if t is None:
+    for name, given in zip(names, tensors, strict=True):
+        if given is None:
             continue
+        pieces: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)
+        if len(pieces) > 1 and not pieces[0].is_cpu:
+            pieces = (joined(pieces),)
         if first is None:
-            first, like, kind = t, name, t.dtype
-        if not (t.is_cpu and t.dtype is kind and kind in _OF_NUMPY and t.layout is torch.strided):
-            _check_tensor(op, (name, t), (like, first))
-            t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
-        found[name] = _of_host(t) if t.is_cpu else _of_device(t)
+            first, like, kind = pieces[0], name, pieces[0].dtype
+        arrays = []
+        for t in pieces:
+            if not (
+                t.is_cpu and t.dtype is kind and kind in _OF_NUMPY and t.layout is torch.strided
+            ):
+                _check_tensor(op, (name, t), (like, first))
+                t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
+            arrays.append(_of_host(t) if t.is_cpu else _of_device(t))
+        # By NumPy: after an op in parallel PyTorch's threads wait busily, where ours are to run.
+        several = len(arrays) > 1
+        found[name] = np.concatenate([a.reshape(-1) for a in arrays]) if several else arrays[0]
     return found
+
+
+def joined(pieces: Sequence[Any]) -> Any:
+    """Return tensors flat, one after the other; one alone as it is."""
+    return pieces[0] if len(pieces) == 1 else torch.cat([p.reshape(-1) for p in pieces])
 
 
 def check_device(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torch.Tensor]) -> None:
@@ -80,7 +97,9 @@ def _check_tensor(op: str, named: tuple[str, torch.Tensor], like: tuple[str, tor
         )
 
 
-def host_arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Array | None]:
+def host_arrays_of(
+    op: str, names: Sequence[str], tensors: Sequence[torch.Tensor | None]
+) -> dict[str, Array | None]:
     """Return the memory of tensors that are on the host whatever the device of the others."""
     found: dict[str, Array | None] = dict.fromkeys(names)
     for name, t in zip(names, tensors, strict=True):

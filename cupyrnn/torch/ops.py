@@ -33,13 +33,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
-from torch._utils import _flatten_dense_tensors
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .._arrays import type_shown
 from ..derivatives.duals import along
-from .arrays import arrays_of, check_device, host_arrays_of, name_of, on_device_of, tensors_of
+from .arrays import (
+    arrays_of,
+    check_device,
+    host_arrays_of,
+    joined,
+    name_of,
+    on_device_of,
+    tensors_of,
+)
 from .batching import rule_of, under_vectorize, vectorized
 
 if TYPE_CHECKING:
@@ -54,8 +61,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
 
 
-# Elements of joined pieces up to which the gradient finds them joined: to join them again takes a
-# good part of a small net's time.
+# Elements of a call's inputs up to which the gradient finds them as arrays, joined: to make them
+# again takes a good part of a small net's time.
 _KEPT = 1 << 18
 
 
@@ -251,7 +258,7 @@ class Op:
             inputs, pieces, rest = args[:last], args[last : last + 1], args[last + 1 :]
         if _requires_grad(tensors):
             return self._record(rest, *inputs, *pieces)  # type: ignore[no-any-return]
-        found: Sequence[Any] = self._forward(*inputs, joined(pieces, True), *rest)
+        found: Sequence[Any] = self._forward(*inputs, _last(pieces), *rest)
         return found
 
     def _check_pieces(self, pieces: Sequence[torch.Tensor]) -> None:
@@ -393,18 +400,25 @@ class Op:
             rest["cell_clip"] = float(torch.tensor(rest["cell_clip"], dtype=first.dtype))
         return rest
 
-    def _named(self, op_kind: str, args: Sequence[Any]) -> list[Named]:
-        """Return what an op takes by name: arrays, group by group, and the rest."""
+    def _named(self, op_kind: str, args: Sequence[Any], arrays: Named | None = None) -> list[Named]:
+        """
+        Return what an op takes by name: arrays, group by group, and the rest.
+
+        `arrays` are the first group where it is known as such.
+        """
         groups, parts = self.groups[op_kind], self._parts[op_kind]
-        found = [
-            arrays_of(self.name, names, args[part])
-            for names, part in zip(groups, parts, strict=False)
-        ]
+        found = [] if arrays is None else [arrays]
+        for n in range(len(found), len(groups)):
+            found.append(arrays_of(self.name, groups[n], args[parts[n]]))
         return [*found, self._rest(args[0], args[parts[-1]])]
 
     @_where
-    def _forward(self, *args: Any) -> list[torch.Tensor | None]:
-        found = self.compute(*self._named("forward", args))
+    def _forward(self, *args: Any, ctx: Any = None) -> list[torch.Tensor | None]:
+        """Return the results; `ctx` gets the inputs as arrays."""
+        inputs, rest = self._named("forward", args)
+        if ctx is not None:
+            ctx.arrays = inputs
+        found = self.compute(inputs, rest)
         return tensors_of([found[name] for name in self.results], args[0])
 
     def by_example(self, *args: Any) -> Sequence[Any] | None:
@@ -420,15 +434,15 @@ class Op:
 
     @_where
     def _backward(
-        self, *args: Any, pieces: Sequence[torch.Tensor] = (), **more: str
+        self, *args: Any, arrays: Named | None = None, **more: str
     ) -> list[torch.Tensor | None]:
-        """Return the gradients; that of the last input in pieces, where these are given."""
-        inputs, results, cotangents, rest = self._named("backward", args)
+        """Return the gradients; `arrays` are the inputs where they are known as such."""
+        inputs, results, cotangents, rest = self._named("backward", args, arrays)
         grads = self.gradients(inputs, results, cotangents, rest | more)
-        given = [grads[name] if name in inputs else None for name in self.inputs]
-        if pieces:
-            given[-1:] = _pieces_of(given[-1], pieces)
-        return tensors_of(given, args[0])
+        *given, last = [grads[name] if name in inputs else None for name in self.inputs]
+        pieces = args[len(given)]
+        parts = _pieces_of(last, pieces) if type(pieces) is tuple else [last]
+        return tensors_of([*given, *parts], args[0])
 
     @_where
     def _jvp(self, *args: Any) -> list[torch.Tensor | None]:
@@ -501,11 +515,12 @@ class Op:
         plain = not torch.is_grad_enabled() and _plain(given) and not _in_a_transform()
         plain = plain and not under_vectorize(given)
         if plain:
-            whole = joined(pieces, plain) if ctx.joined is None else ctx.joined
-            found: Sequence[Any] = self._backward(*kept[:last], whole, *rest, pieces=pieces)
+            given = (*kept[:last], _last(pieces), *rest)
+            found: Sequence[Any] = self._backward(*given, arrays=ctx.arrays)
         else:
             found = self._derivative("backward", *kept[:last], joined(pieces), *rest)
-            found = [*found[:last], *_pieces_of(found[last], pieces)]
+            if len(pieces) > 1:
+                found = [*found[:last], *_pieces_of(found[last], pieces)]
         return _wanted(ctx, (None, *found))
 
     def _vjp_backward(self, ctx: Any, *grads: Any) -> Sequence[Any]:
@@ -540,18 +555,13 @@ def _slices(groups: Sequence[Sequence[str]]) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise([*ends, None])]
 
 
-def joined(pieces: Sequence[Any], plain: bool = False) -> Any:
-    """Return tensors flat, one after the other; one alone as it is."""
-    if len(pieces) == 1:
-        return pieces[0]
-    # That of plain tensors is one call, of which torch.func's transforms know nothing.
-    return _flatten_dense_tensors(pieces) if plain else torch.cat([p.reshape(-1) for p in pieces])
+def _last(pieces: tuple[Any, ...]) -> Any:
+    """Return the last input, of pieces or one alone."""
+    return pieces if len(pieces) > 1 else pieces[0]
 
 
 def _pieces_of(whole: Any, pieces: Sequence[torch.Tensor]) -> list[Any]:
     """Return the parts of a flat tensor or array that belong to pieces, in their shapes."""
-    if len(pieces) == 1:
-        return [whole]
     parts, start = [], 0
     for piece in pieces:
         end = start + piece.numel()
@@ -612,10 +622,9 @@ def _functions(op: Op) -> _Functions:
 
     def recorded(ctx: Any, rest: Sequence[Any], *tensors: Any) -> Any:
         inputs, pieces = tensors[:last], tensors[last:]
-        whole = joined(pieces, True)
-        results: Any = tuple(op._forward(*inputs, whole, *rest))
-        keeps = len(pieces) > 1 and whole.is_cpu and whole.numel() <= _KEPT
-        ctx.joined = whole if keeps else None
+        results: Any = tuple(op._forward(*inputs, _last(pieces), *rest, ctx=ctx))
+        if not inputs[0].is_cpu or sum(a.size for a in ctx.arrays.values()) > _KEPT:
+            ctx.arrays = None
         ctx.save_for_backward(*inputs, *results[-s:], *rest[:e], *pieces)
         ctx.attributes = rest[e:]
         ctx.set_materialize_grads(False)

@@ -138,13 +138,13 @@ def test_forward_is_one_call_where_the_weights_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem, op, shapes = Problem("block_lstm"), definitions.BLOCK_LSTM, []
-    real = op.function.forward
+    real = op.compute
 
     def spy(inputs: Any, rest: Any) -> Any:
         shapes.append(inputs["x"].shape)
         return real(inputs, rest)
 
-    monkeypatch.setattr(op, "function", op.function._replace(forward=spy))
+    monkeypatch.setattr(op, "compute", spy)
     given, dims, _ = batched(problem, (0, 1))
     torch.func.vmap(problem, in_dims=dims)(*given)
     assert shapes == [(4, 9, 2)]
