@@ -164,13 +164,18 @@ def test_opcheck(name: str) -> None:
     def flat(pieces: Any) -> Any:
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
+    def spied(which: str) -> Any:
+        real = getattr(op, f"_{which}")
+
+        def spy(*args: Any, **more: Any) -> Any:
+            calls.append((which, args))
+            return real(*args, **more)
+
+        return spy
+
     with pytest.MonkeyPatch.context() as patch:
         for which in whole:
-            real = getattr(op, f"_{which}")
-            patch.setattr(
-                op, f"_{which}",
-                lambda *a, real=real, which=which, **k: (calls.append((which, a)), real(*a, **k))[1],
-            )  # fmt: skip
+            patch.setattr(op, f"_{which}", spied(which))
         tensors = problem.tensors()
         found = problem(*tensors)
         grads = torch.autograd.grad(sum((a**2).sum() for a in found), tensors, create_graph=True)
