@@ -211,14 +211,15 @@ def test_examples_are_one_call(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     def loss(weights: Any, x: Any, *states: Any) -> Any:
         return (getattr(ct, name)(x, *states, *weights).h ** 2).sum()
 
-    slope = torch.func.grad(loss)
+    slope = torch.func.grad(loss, argnums=(0, 1))
     expected = [slope(weights, x[:, n], *(s[n] for s in states)) for n in range(N)]
     monkeypatch.setattr(op, "by_example", counted)
     for dim in (1, 0):
         given = x.movedim(1, dim)
-        found = torch.func.vmap(slope, in_dims=(None, dim, *[0] * len(states)))(
+        found, x_grad = torch.func.vmap(slope, in_dims=(None, dim, *[0] * len(states)))(
             weights, given, *states
         )
-        for a, *e in zip(found, *expected, strict=True):
+        for a, *e in zip(found, *(of_weights for of_weights, _ in expected), strict=True):
             close(a, torch.stack(e))
+        close(x_grad, torch.stack([of_x for _, of_x in expected]))
     assert len(calls) == 2

@@ -558,7 +558,11 @@ def test_the_clip_that_is_left_out(order: Any) -> None:
     x, cs, h = np.ones((4, 3, 2)), np.full((3, 5), 40.0), np.zeros((3, 5))
     expected = cupyrnn.block_lstm(x, cs, h, *lstm, gate_order=order)
     assert (np.abs(expected.cs).max() == 3) == (order == "icfo")
-    found = ct.block_lstm(*map(torch.tensor, (x, cs, h, *lstm)), gate_order=order)
+    tensors = [torch.tensor(a) for a in (x, cs, h, *lstm)]
+    found = ct.block_lstm(*tensors, gate_order=order)
+    np.testing.assert_array_equal(found.cs, expected.cs)
+    expected = cupyrnn.block_lstm(x, cs, h, *lstm, gate_order=order, forget_bias=0.3)
+    found = ct.block_lstm(*tensors, gate_order=order, forget_bias=0.3)
     np.testing.assert_array_equal(found.cs, expected.cs)
 
 

@@ -112,6 +112,13 @@ def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) 
     """And its update gate the other way round, as madmom has it."""
     (gates,) = gates_of(rng, "gru", 1, 1)
     weights = cupyrnn.block_gru_from_gates(gates)
+    transposed = {
+        name: gate._replace(input=gate.input.T, recurrent=gate.recurrent.T)
+        for name, gate in gates.items()
+    }
+    again = cupyrnn.block_gru_from_gates(transposed, transposed=True)
+    for a, e in zip(again, weights, strict=True):
+        np.testing.assert_array_equal(a, e)
     x, h, other = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
     out = cupyrnn.block_gru(x, h, *weights)
     before = [a.copy() for a in weights]

@@ -266,6 +266,13 @@ def test_peepholes_come_together(left_out: str) -> None:
         cupyrnn.block_lstm(x, *weights.zero_state(5), *weights, **peepholes)
 
 
+def test_a_net_in_the_wrong_place() -> None:
+    """The error says where it belongs."""
+    for first in ((GRU,), (np.zeros((1, 1, 2)), GRU)):
+        with pytest.raises(TypeError, match=r"; pass it as params, after input, input_h and input"):
+            cupyrnn.cudnn_rnn(*first, *[None] * (4 - len(first)))
+
+
 def test_a_net_knows_its_layout() -> None:
     for packed in (GRU, SKIP):
         pieces = packed.params_layout()
