@@ -651,6 +651,7 @@ QUICK = {
     ("lstm", "compute_75"), ("gru", "compute_80"), ("gru_reset_after", "compute_90"),
     ("lstm", "compute_100"), ("simple_rnn", "compute_120"),
 }  # fmt: skip
+QUICK_IN_FLOAT64 = {("gru", "rows"), ("simple_rnn", "grid")}
 
 
 @pytest.mark.parametrize(
@@ -675,6 +676,28 @@ def test_the_ptx_agrees(
     """NVRTC's code, interpreted, every address and race looked at."""
     takes(monkeypatch, way, 2, 3, 9)
     interpreted(cupy_on_cpu, monkeypatch, calls(3, 3, 9, lengths=(1, 3, 2))[cell], arch, order)
+    assert all(all(found) for found in taken.values())
+
+
+@pytest.mark.parametrize(
+    ("cell", "way"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK_IN_FLOAT64 else pytest.mark.slow)
+        for pair in itertools.product(CELLS, ("rows", "grid"))
+    ],
+)
+@pytest.mark.cuda_on_cpu
+def test_the_ptx_agrees_in_float64(
+    cupy_on_cpu: ModuleType,
+    taken: dict[str, list[bool]],
+    monkeypatch: pytest.MonkeyPatch,
+    cell: str,
+    way: str,
+) -> None:
+    """Of a number that lanes exchange, each half goes by itself."""
+    takes(monkeypatch, way, 2, 3, 9)
+    call = calls(3, 3, 9, "float64", (1, 3, 2))[cell]
+    interpreted(cupy_on_cpu, monkeypatch, call, "compute_75", tolerances=(1e-12, 1e-13))
     assert all(all(found) for found in taken.values())
 
 

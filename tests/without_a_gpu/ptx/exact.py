@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from .instructions import TYPES, Operation
@@ -180,11 +181,11 @@ def reference(name: str, operation: Operation) -> Callable[..., Number] | None:
     return with_flush
 
 
-def _inserted(a: Number, b: Number, start: Number, length: Number) -> Number:
+def _inserted(bits: int, a: Number, b: Number, start: Number, length: Number) -> Number:
     """Return b, bit by bit, with the lowest ones of a from `start` on: PTX reads a byte of each."""
     start, length = int(start) & 255, int(length) & 255
     for n in range(length):
-        if start + n < 32:
+        if start + n < bits:
             b = int(b) & ~(1 << (start + n)) | (int(a) >> n & 1) << (start + n)
     return b
 
@@ -220,8 +221,8 @@ def _of_integers(op: str, modifiers: list[str], operation: Operation) -> Callabl
         "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
         "shl": lambda a, n: a << min(n, bits), "shr": lambda a, n: a >> min(n, bits),
         "mov": lambda a: a, "cvta": lambda a: a, "cvt": lambda a: a,
-        "selp": lambda a, b, p: a if p else b, "bfi": _inserted, "prmt": _permuted,
-        "shf": _funnel, "dp2a": _dot,
+        "selp": lambda a, b, p: a if p else b, "bfi": partial(_inserted, bits),
+        "prmt": _permuted, "shf": _funnel, "dp2a": _dot,
     }  # fmt: skip
     function = exact[op]
     if to == "pred":

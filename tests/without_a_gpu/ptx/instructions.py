@@ -81,7 +81,8 @@ def _table() -> dict[str, Operation]:
             add(f"selp.{t}", t, f"{t} {t} pred", lambda a, b, p: np.where(p, a, b))
             add(f"mov.{t}", t, t, _same)
     add("mul.hi.u64", "u64", "u64 u64", ar.high_product)
-    add("bfi.b32", "b32", "b32 b32 u32 u32", _inserted)
+    for t in ("b32", "b64"):
+        add(f"bfi.{t}", t, f"{t} {t} u32 u32", _inserted)
     add("prmt.b32", "b32", "b32 b32 b32", _permuted)
     add("shf.l.wrap.b32", "b32", "b32 b32 u32", _funnel)
     add("dp2a.lo.u32.u32", "u32", "u32 u32 u32", _dot)
@@ -153,12 +154,14 @@ def _mad(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 def _inserted(a: Lanes, b: Lanes, start: Lanes, length: Lanes) -> Lanes:
     """Return b with as many bits as `length` from `start` on replaced by the lowest ones of a."""
-    one, bits, byte = np.uint64(1), np.uint64(32), np.uint64(255)
+    one, bits, byte = np.uint64(1), np.uint64(8 * b.itemsize), np.uint64(255)
     begin = np.minimum(start.astype(np.uint64) & byte, bits)
     count = np.minimum(length.astype(np.uint64) & byte, bits - begin)
-    mask = ((one << count) - one) << begin
-    inserted = a.astype(np.uint64) << begin
-    return ((b.astype(np.uint64) & ~mask) | (inserted & mask)).astype(np.uint32)
+    # What is shifted by all 64 bits is undefined in NumPy, as in C.
+    ones = np.where(count == 64, ~np.uint64(0), (one << (count & np.uint64(63))) - one)
+    begin = np.where(count == 0, np.uint64(0), begin)
+    mask, inserted = ones << begin, a.astype(np.uint64) << begin
+    return ((b.astype(np.uint64) & ~mask) | (inserted & mask)).astype(b.dtype)
 
 
 def _permuted(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
