@@ -55,7 +55,7 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
                 _check_tensor(op, (name, t), (like, first))
                 t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
             arrays.append(_of_host(t) if t.is_cpu else _of_device(t))
-        # By NumPy: after an op in parallel PyTorch's threads wait busily, where ours are to run.
+        # By NumPy: PyTorch's threads seem to wait busily after an op, where ours are to run.
         several = len(arrays) > 1
         found[name] = np.concatenate([a.reshape(-1) for a in arrays]) if several else arrays[0]
     return found
