@@ -43,18 +43,27 @@ def table() -> list[str]:
     return lines
 
 
+def _layout_of(kernel: rows.Kernel, H: int, dtype: str, sequences: int) -> rows.Layout | None:
+    """Return the layout of rows for so many sequences, None where registers are too few."""
+    found = persistent.layout_for(kernel.size, H, np.dtype(dtype), 65536, rows.SPLITS, sequences)
+    return None if isinstance(found, str) or found.shared else found
+
+
 def table_of_rows() -> list[str]:
-    """Return the registers of the kernels over all steps, at several H, for four sequences."""
-    lines = ["", "Of the kernels over all steps, four sequences a block, where they are taken:", ""]
+    """Return the registers of the kernels over all steps, at several H, all in registers."""
+    lines = ["", "Of the kernels over all steps, where all of the matrix is in registers: four"]
+    lines += ["sequences a block, and two if fewer lanes then share a unit:", ""]
     lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
     for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
         for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
             kernel = kernels.rows
-            for dtype, H in product(("float16", "float32", "float64", "complex64"), (32, 64, 96)):
-                layout = persistent.layout_for(kernel.size, H, np.dtype(dtype), 65536, rows.SPLITS)
-                if isinstance(layout, str) or layout.shared:
+            for dtype, H, sequences in product(
+                ("float16", "float32", "float64", "complex64"), (32, 64, 96), (4, 2)
+            ):
+                layout = _layout_of(kernel, H, dtype, sequences)
+                if layout is None or (sequences < 4 and layout == _layout_of(kernel, H, dtype, 4)):
                     continue
-                instance = compile.instance(rows.template_of(kernel, layout, 4), dtype)
+                instance = compile.instance(rows.template_of(kernel, layout, sequences), dtype)
                 source = common.source(dtype, kernel.source)
                 used = []
                 for arch in ARCHITECTURES:
@@ -78,7 +87,8 @@ def table_of_loops() -> list[str]:
     for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
         for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
             for H, sequences in product((64, 96), (1, 4)):
-                layout = rows.layout_of(kernels.rows.size, H, np.dtype(np.float32), 4)
+                layout = _layout_of(kernels.rows, H, "float32", sequences)
+                assert layout is not None
                 template = rows.template_of(kernels.rows, layout, sequences)
                 found.append((kernels.rows, template, "float32", H))
             for H in (64, 128) if kernels.tiles else ():
