@@ -12,7 +12,8 @@ patches and builds the simulator in the checkout, which takes minutes, runs ``ca
 line of the table in a process of its own, and writes ``tests/benchmarks/results/simulated.md``.
 It needs the extras `test` and `nvrtc`. Each time in it is simulated, and none a GPU's.
 
-- ``gpgpu_sim.patch``: modules from PTX text; results forwarded to who waits for them.
+- ``gpgpu_sim.patch``: modules from PTX text; results forwarded to who waits for them; all 64 bits
+  of ``bfi.b64``.
 - ``ptx_text.py``: PTX as the simulator can read it, in an order as ptxas would have it.
 - ``executor.py``: its driver below the stand-in for CuPy that all tests have.
 - ``case.py``: an op and its gradient on it, beside NumPy.
