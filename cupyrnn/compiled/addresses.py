@@ -13,11 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 
-from .cache import compiled_function
-from .simd import OPTIONS, VECTOR_BYTES, read_word, write_word
+from .simd import VECTOR_BYTES, part, read_word, write_word
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -89,8 +87,11 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
     return owner[behind : behind + count].view(dtype)
 
 
-def _relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
-    """Add to words of a block the addresses of arrays; return the block's own."""
+@part
+def relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
+    """Do what `words_for` says in compiled code, with what that returns."""
+    if data < 0:
+        return block
     words, table = read_word(block + data), read_word(relocations + data)
     for n in range(count):
         place = words + 8 * read_word(table + 16 * n)
@@ -99,16 +100,12 @@ def _relocate(block: int, relocations: int, count: int, arrays: int, data: int) 
     return words
 
 
-@functools.cache
-def _relocation() -> Any:
-    """Return `_relocate` compiled."""
-    integer = numba.int64
-    return compiled_function(_relocate, integer(*[integer] * 5), OPTIONS)
-
-
-def relocated(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> int:
+def words_for(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> tuple[int, ...]:
     """
-    Add to words of a block the addresses of arrays; return that of the block.
+    Return what has compiled code add to words of a block the addresses of arrays, once.
+
+    These are integers: variables of the caller have to hold block, relocations and arrays, the
+    tuple too. The last is -1 where the first is the address of a block that has them already.
 
     Parameters
     ----------
@@ -119,9 +116,6 @@ def relocated(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> int:
     if places is None:
         addresses = np.array([0 if a is None else address_of(a) for a in arrays])
         np.add.at(block, relocations[:, 0], addresses[relocations[:, 1]])
-        return address_of(block)
+        return address_of(block), 0, 0, 0, -1
     items, data = places
-    address: int = _relocation()(
-        id(block), id(relocations), len(relocations), id(arrays) + items, data
-    )
-    return address
+    return id(block), id(relocations), len(relocations), id(arrays) + items, data

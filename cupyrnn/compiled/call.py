@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from . import threads
-from .addresses import aligned, relocated
+from .addresses import aligned, words_for
 from .cache import compiled_callback
 from .plan import Plan, Shapes, Spec, plan_of
 from .simd import OPTIONS
@@ -53,8 +53,6 @@ def line_of(gate: HardSigmoid | None, dtype: np.dtype[Any]) -> Array:
 
 def _oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, tuple[bool, int]]:
     """Return a matrix, whether it is transposed in memory, and the bytes from row to row there."""
-    if w.dtype is dtype and (flags := w.flags).c_contiguous and flags.aligned:
-        return w, (False, w.strides[0])
     if w.dtype == dtype and w.flags.aligned:
         rows, columns = w.strides
         if (columns == w.itemsize or w.shape[1] == 1) and rows >= 0:
@@ -67,9 +65,10 @@ def _oriented(w: Array, dtype: np.dtype[Any]) -> tuple[Array, tuple[bool, int]]:
 
 def c_ordered(arrays: Sequence[Array | None], dtype: np.dtype[Any]) -> list[Any]:
     """Return arrays in C order, aligned and of this dtype."""
+    # carray is one look at what mostly holds: in C order, aligned and writable.
     return [
         a
-        if a is None or (a.dtype is dtype and (flags := a.flags).c_contiguous and flags.aligned)
+        if a is None or (a.dtype is dtype and a.flags.carray)
         else np.require(a, dtype, ("C", "A"))
         for a in arrays
     ]
@@ -196,13 +195,15 @@ def compute(
         memory = aligned(plan.bytes, dtype)
         block, relocations = words(plan)
         block = block.copy()
-        argument = relocated(block, relocations, (memory, block, *arrays))
+        all_arrays = memory, block, *arrays
         for zeroed in plan.zeroed:
             memory[zeroed] = 0
         if dh is not None:
             carried = memory[plan.dh].reshape(plan.dh_shape)[:, : dh.shape[1]]
             carried[...] = dh
-        if threads.run(plan.threads, loop, dtype.char == "d", argument):
+        if threads.run(
+            plan.threads, loop, dtype.char == "d", *words_for(block, relocations, all_arrays)
+        ):
             break
         most = 1
     if dh is None:
@@ -215,5 +216,14 @@ def orientations(
     matrices: Sequence[Array | None], dtype: np.dtype[Any]
 ) -> tuple[list[Array | None], tuple[tuple[bool, int] | None, ...]]:
     """Return matrices as the loops take them, and how they lie."""
-    found = [(None, None) if w is None else _oriented(w, dtype) for w in matrices]
-    return [w for w, _ in found], tuple([lies for _, lies in found])
+    taken: list[Array | None] = []
+    lie: list[tuple[bool, int] | None] = []
+    for w in matrices:
+        lies = None
+        if w is not None and w.dtype is dtype and w.flags.carray:
+            lies = False, w.strides[0]
+        elif w is not None:
+            w, lies = _oriented(w, dtype)
+        taken.append(w)
+        lie.append(lies)
+    return taken, tuple(lie)

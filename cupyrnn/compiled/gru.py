@@ -101,12 +101,12 @@ def cell_grad(char: str) -> Any:
         gate: HardSigmoid | None,
     ) -> list[Array]:  # fmt: skip
         (B, H), (w_ru, w_c, *_) = h_prev.shape, weights
-        I, carried = len(w_c) - H, [d_h.copy(order="C")]
+        I, carried = len(w_c) - H, [d_h.copy()]
         deltas, d_x = [np.empty((B, 2 * H), char), np.empty((B, H), char)], np.empty((B, I), char)
         matrices, places = (w_ru[:I], w_c[:I], w_ru[I:], w_c[I:]), ((0, 0), (1, 0)) * 2
         step = saved, (h_prev,), carried, deltas, None, d_x
         spec, vectors = _spec(gate is not None, H, dtype), [line_of(gate, dtype)] * 3
-        single.backward(spec, step, matrices, places, vectors)
+        single.backward(spec, step, matrices, places, (2 * H, H), vectors)
         return [d_x, *carried, *deltas[::-1]]
 
     return grad if takes(None, dtype, "backward_step") else None

@@ -96,14 +96,16 @@ def _spec(columns: tuple[int, ...], variant: int, H: int, dtype: np.dtype[Any]) 
 
 
 def _described(
-    b: Array | None, columns: Sequence[int], peephole: Sequence[Array | None] | None,
+    b: Array | None, columns: tuple[int, ...], peephole: Sequence[Array | None] | None,
     numbers: Array, hard: bool, H: int,
 ) -> tuple[Spec, list[Array]]:  # fmt: skip
     """Return the spec of a cell and its arrays: numbers, b, wci, wcf and wco."""
-    peephole, dtype = peephole or (None, None, None), numbers.dtype
-    variant = PEEPHOLE * (peephole[0] is not None) | HARD * hard
-    vectors = [numbers if a is None else a for a in c_ordered((b, *peephole), dtype)]
-    return _spec(tuple(columns), variant, H, dtype), [numbers, *vectors]
+    variant, dtype, arrays = HARD if hard else 0, numbers.dtype, [numbers] * 5
+    if b is not None:
+        arrays[1:2] = c_ordered((b,), dtype)
+    if peephole is not None and peephole[0] is not None:
+        variant, arrays[2:] = variant | PEEPHOLE, c_ordered(peephole, dtype)
+    return _spec(columns, variant, H, dtype), arrays
 
 
 def _spec_of(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -152,13 +154,13 @@ def cell_grad(char: str) -> Any:
         saved: LSTMOutputs, cs_prev: Array, given: LSTMStates, columns: tuple[int, ...], call: Any
     ) -> list[Array]:
         (B, H), (clip, _, gate, _) = cs_prev.shape, call.attributes
-        carried = [np.zeros((B, H), char) if a is None else a.copy(order="C") for a in given]
+        carried = [np.zeros((B, H), char) if a is None else a.copy() for a in given]
         dz, totals = np.empty((B, 4 * H), char), np.zeros((3, H), char)
         numbers, peephole = _numbers(clip, gate, dtype), call.peephole
         spec, vectors = _described(None, columns, peephole, numbers, gate is not None, H)
         sums = None if peephole[0] is None else totals
         step = saved, (None, cs_prev), carried, [dz], sums, None
-        single.backward(spec, step, (), (), vectors)
+        single.backward(spec, step, (), (), (4 * H,), vectors)
         return [carried[1], dz, *totals]
 
     return grad if takes(None, dtype, "backward_step") else None

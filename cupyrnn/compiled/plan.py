@@ -140,6 +140,8 @@ class Spec:
         self.H, self.dtype, self.variant = H, dtype, variant
         # Whether a second recurrent matrix makes h: its deltas are dh.
         self.projects = MAKES_H in layout.adds_to
+        # What stands behind the h of states for the c that these are without.
+        self.no_c: tuple[Any, ...] = () if loops.formulas.c else (None,)
 
     def variant_of(self, stage: int) -> int:
         """Return which code of a row is the formula of a recurrent matrix."""

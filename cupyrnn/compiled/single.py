@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import threads
-from .addresses import Address, At, Memory, relocated, words_of
+from .addresses import Address, At, Memory, words_for, words_of
 from .call import c_ordered, compiled, orientations
 from .frame import APART, MAKES_H, add_rows
 from .meeting import meet
@@ -151,8 +151,8 @@ class _Sizes(NamedTuple):
     saved: int  # how many arrays are the cell's Saved, and its vectors
     vectors: int
     weights: tuple[tuple[bool, int] | None, ...]  # how they lie
-    # Backwards of each matrix the number of its deltas and the first column, and of each of the
-    # deltas the bytes from row to row; none forward.
+    # Backwards of each matrix the number of its deltas and the first column, and how many numbers
+    # a row of each of the deltas has; none forward.
     places: tuple[tuple[int, int], ...] = ()
     deltas: tuple[int, ...] = ()
     wants_x: bool = False
@@ -206,10 +206,10 @@ class _LaidOut:
         words = [word for product in products for word in product]
         self.block, self.relocations = words_of([*step, *words, *table, *gates])
         self.bytes = self._memory.bytes + VECTOR_BYTES  # what a product packs is aligned
-        self.threads, self.double = 1, char == "d"
+        self.threads, self.double = 1, int(char == "d")
         if not back and sizes.B * sum(p.K * p.gates * p.H for p in products) > _LEAST_WORK:
             self.threads = panels_of(spec.H, self._size)
-        self.loop = compiled(spec.loops[3 + back], char)
+        self.loop = compiled(spec.loops[3 + back], char).address
 
     def _take(self, count: int) -> At:
         return At(_MEMORY, self._memory.take(count))
@@ -250,7 +250,9 @@ class _LaidOut:
         """Return the products backwards, and where z and zh are, with the bytes from row to row."""
         sizes, size, columns = self._sizes, self._size, self._columns
         first = self._first + len(sizes.weights)
-        deltas = [(At(first + n, start * size), sizes.deltas[n]) for n, start in sizes.places]
+        deltas = [
+            (At(first + n, start * size), sizes.deltas[n] * size) for n, start in sizes.places
+        ]
         dh = At(_DH), sizes.P * size
         work = self._take(sizes.B * self._spec.H * size), self._spec.H * size
         through, products = dh, []
@@ -274,8 +276,9 @@ def _run(laid: _LaidOut, *arrays: Array | None) -> None:
     n = min(threads.most(), laid.threads) if laid.threads > 1 else 1
     while True:
         memory, block = np.empty(laid.bytes + n * PRODUCT_BYTES, np.uint8), laid.block.copy()
-        argument = relocated(block, laid.relocations, (memory, block, *arrays))
-        if threads.run(n, laid.loop.address, laid.double, argument):
+        all_arrays = memory, block, *arrays
+        words = words_for(block, laid.relocations, all_arrays)
+        if threads.run(n, laid.loop, laid.double, *words):
             return
         n = 1
 
@@ -287,7 +290,7 @@ def forward(
     """One step of a cell with all its products; `saved` is written."""
     (B, I), P = x.shape, first[0].shape[1]
     matrices, lie = orientations(weights, spec.dtype)
-    x, h_prev, c_prev, *_ = c_ordered((x, *first, None), spec.dtype)
+    x, h_prev, c_prev = c_ordered((x, *first, *spec.no_c), spec.dtype)
     laid = _laid_out(spec, B, I, P, len(saved), len(vectors), lie)
     _run(laid, x, h_prev, c_prev, None, None, None, *saved, *vectors, *matrices)
 
@@ -297,6 +300,7 @@ def backward(
     step: tuple[Any, ...],
     weights: Sequence[Array | None],
     places: tuple[tuple[int, int], ...],
+    widths: tuple[int, ...],
     vectors: Sequence[Array],
 ) -> None:
     """
@@ -305,23 +309,28 @@ def backward(
     Parameters
     ----------
     step
-        What a `BackwardStep` has.
+        What a `BackwardStep` has; its deltas are in C order.
     weights, places
         Each matrix with the number of its deltas and their first column; none where the gradient
         ends at the deltas.
+    widths
+        How wide each of the deltas is.
     """
     (given, before, carried, deltas, totals, x), dtype = step, spec.dtype
-    if not weights:
-        count = len(spec.layout.inputs) + 1
-        weights, places = (None,) * count, ((0, 0),) * count
-    matrices, lie = orientations(weights, dtype)
+    matrices: Sequence[Array | None]
+    lie: tuple[Any, ...]
+    if weights:
+        matrices, lie = orientations(weights, dtype)
+    else:
+        matrices = lie = (None,) * (len(spec.layout.inputs) + 1)
+        places = ((0, 0),) * len(lie)
     h_prev, c_prev, *saved = c_ordered(
-        (*before, None)[:2] + given[: len(spec.formulas.saved)], dtype
+        (*before, *spec.no_c, *given[: len(spec.formulas.saved)]), dtype
     )
     dh, dc = (*carried, None)[:2]
     (B, P), I = dh.shape, 0 if x is None else x.shape[1]
     laid = _laid_out(
-        spec, B, I, P, len(saved), len(vectors), lie, places, tuple([d.strides[0] for d in deltas]),
-        x is not None, 0 if totals is None else len(totals),
+        spec, B, I, P, len(saved), len(vectors), lie, places, widths, x is not None,
+        0 if totals is None else len(totals),
     )  # fmt: skip
     _run(laid, x, h_prev, c_prev, dh, dc, totals, *saved, *vectors, *matrices, *deltas)

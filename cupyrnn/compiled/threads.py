@@ -10,13 +10,13 @@ many threads, and once more for one if it does not get them::
         ...                   # lay out for n threads, at most that many
         threads.wake(n)       # may be left out: waking takes longer than what is still to prepare
         ...
-        if threads.run(n, loop, double, argument):
+        if threads.run(n, loop, double, *addresses.words_for(block, relocations, arrays)):
             break
         most = 1
 
-``loop`` is the address of a compiled loop(tid, n, one, argument) (``call.compiled``), ``argument``
-an integer that it understands: the address of a block of words as a rule, with those of the call's
-arrays (``addresses.relocated``). Variables of the caller have to hold the block and the arrays.
+``loop`` is the address of a compiled loop(tid, n, one, argument) (``call.compiled``). Its argument
+is the address of a block of words with those of the call's arrays; in place of what `words_for`
+returns, any integer that the loop understands may be given.
 
 One compiled call takes the threads, has them compute, waits for them and gives them back: no
 statement of Python stands in between at which an interrupt could leave them taken, or free memory
@@ -40,6 +40,7 @@ import numpy as np
 from numba.core import types
 
 from ..arithmetic.blas import count
+from .addresses import relocate
 from .cache import compiled_callback, compiled_function
 from .meeting import add_and_get, came_to, exchange, look_at, wait_for
 from .simd import OPTIONS, call_loop, part, read_word, write_word
@@ -198,8 +199,12 @@ def _tell(job: int, n: int) -> None:
         _raise(job + k * _OWN, _TOLD)
 
 
-def _run(job: int, serve: int, n: int, loop: int, double: int, argument: int) -> bool:
+def _run(
+    job: int, serve: int, n: int, loop: int, double: int,
+    block: int, relocations: int, count: int, arrays: int, data: int,
+) -> bool:  # fmt: skip
     """Compute a call by this thread, which has part 0, and n - 1 others, if they can be had."""
+    argument = relocate(block, relocations, count, arrays, data)
     if n == 1:
         _call(0, 1, loop, double, argument)
         return True
@@ -282,12 +287,20 @@ def wake(n: int) -> None:
         _compiled(_tell, "void", 2)(_job, n)
 
 
-def run(n: int, loop: int, double: bool, argument: int) -> bool:
+@functools.cache
+def _compiled_run() -> Callable[..., bool]:
+    """Return `_run` compiled; the cache of `_compiled` takes longer."""
+    return _compiled(_run, "boolean", 10)
+
+
+def run(
+    n: int, loop: int, double: int, block: int,
+    relocations: int = 0, count: int = 0, arrays: int = 0, data: int = -1,
+) -> bool:  # fmt: skip
     """
     Call the compiled loop(k, n, 1, argument) for all k < n at once.
 
     Returns whether it did: for n > 1 the threads may be another call's, or the system has no more.
     """
     serve = _serving() if n > 1 else 0
-    done: bool = _compiled(_run, "boolean", 6)(_job, serve, n, loop, double, argument)
-    return done
+    return _compiled_run()(_job, serve, n, loop, double, block, relocations, count, arrays, data)

@@ -115,6 +115,6 @@ def ways(
         places = tuple([(w.delta, w.columns.start or 0) for w in weights])
         if len(cell.recurrent) > 1 and spec.projects:
             step.deltas[-1][...] = step.carried.h
-        single.backward(spec, step, [w.w for w in weights], places, vectors)
+        single.backward(spec, step, [w.w for w in weights], places, cell.widths, vectors)
 
     return takes, layer_call, forward_layer, backward_layer, forward_step, backward_step

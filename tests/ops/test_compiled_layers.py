@@ -247,7 +247,17 @@ def test_addresses_without_looking_into_objects(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are those that the array interface tells, of parts of arrays too."""
-    addresses = importlib.import_module("cupyrnn.compiled.addresses")
+    import numba
+
+    addresses, simd, threads = (
+        importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("addresses", "simd", "threads")
+    )
+    write = simd.write_word
+
+    @numba.cfunc("void(int64, int64, float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
+    def loop(tid: int, n: int, one: float, address: int) -> None:
+        write(address + 8, address)
+
     assert addresses._data() is not None or sys.implementation.name != "cpython"
     arrays = np.zeros(3), None, np.arange(12).reshape(3, 4)[1:, 2:], np.float32([1])
     relocations = np.array([(0, 0), (2, 2), (3, 3), (3, 0)])
@@ -255,9 +265,11 @@ def test_addresses_without_looking_into_objects(
     for found in (addresses._data(), None):
         monkeypatch.setattr(addresses, "_data", lambda found=found: found)
         block = np.array([1, 2, 3, 4])
-        assert addresses.relocated(block, relocations, arrays) == addresses.address_of(block)
+        words = addresses.words_for(block, relocations, arrays)
+        assert threads.run(1, loop.address, False, *words)
         first, part, one = (expected[n] for n in (0, 2, 3))
-        assert block.tolist() == [1 + first, 2, 3 + part, 4 + one + first]
+        own = addresses.address_of(block)
+        assert block.tolist() == [1 + first, own, 3 + part, 4 + one + first]
 
 
 def test_calls_at_once_and_after_a_fork(with_threads: Callable[[int], None]) -> None:

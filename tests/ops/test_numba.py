@@ -140,6 +140,23 @@ def test_with_and_without_numba(
         assert_close(a, e, dtype, "")
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "cell", [lstm.LSTM, gru.GRU, gru_reset_after.GRUResetAfter, simple_rnn.SimpleRNN]
+)
+def test_every_way_through_a_cell_compiles(
+    compiled_loops: ModuleType, cell: type, dtype: Any
+) -> None:
+    """What does not compile would be computed in NumPy, and no result would tell."""
+    page, dtype = page_of(cell, "compiled"), np.dtype(dtype)
+    for direction in ("forward", "backward"):
+        for way in (f"{direction}_layer", f"{direction}_step"):
+            assert page.takes(None, dtype, way), way
+    of_block_op = cell in (lstm.LSTM, gru.GRU)
+    for way in ("cell_forward", "cell_grad"):
+        assert (_layer.compiled_cell(cell, dtype, way) is not None) == of_block_op, way
+
+
 def test_a_numba_that_does_not_work_is_none(
     compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch, numpys: set[str]
 ) -> None:
