@@ -297,7 +297,7 @@ def test_the_fuzzer_notices_what_only_two_threads_do(
     def run(*given: Any) -> bool:
         done: bool = run_safely(*given)
         taken.value = 1
-        time.sleep(1e-5)
+        time.sleep(1e-3)  # most of the call, so that an interrupt falls into it
         taken.value = 0
         return done
 
