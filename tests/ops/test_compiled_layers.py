@@ -159,9 +159,10 @@ def test_a_late_thread_finds_what_it_left(
     """Whichever begins when the others have ended, or wait for it: none touches its rows."""
     expected, counts, integer = run(mode, shape), [], ctypes.c_int64
 
-    def compute(latest: int, n: int, loop: int, double: bool, argument: int) -> bool:
+    def compute(latest: int, n: int, loop: int, double: int, argument: int, *rest: int) -> bool:
         kind = ctypes.CFUNCTYPE(None, integer, integer, ctypes.c_double, integer)
         assert double
+        assert rest[-1] == -1  # the argument is the words' address, with the arrays' in them
         counts.append(n)
         with ThreadPoolExecutor(n) as pool:
             for k in [*range(latest), *range(latest + 1, n)]:
@@ -171,7 +172,10 @@ def test_a_late_thread_finds_what_it_left(
         return True
 
     with_threads(3)
-    threads = importlib.import_module("cupyrnn.compiled.threads")
+    addresses, threads = (
+        importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("addresses", "threads")
+    )
+    monkeypatch.setattr(addresses, "_data", lambda: None)
     for latest in range(3):
         monkeypatch.setattr(threads, "run", functools.partial(compute, latest))
         for a, e in zip(run(mode, shape), expected, strict=True):
