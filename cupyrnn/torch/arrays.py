@@ -47,11 +47,10 @@ def arrays_of(op: str, names: Sequence[str], tensors: Tensors) -> dict[str, Arra
             pieces = (joined(pieces),)
         if first is None:
             first, like, kind = pieces[0], name, pieces[0].dtype
+            of_numpy = first.is_cpu and kind in _OF_NUMPY
         arrays = []
         for t in pieces:
-            if not (
-                t.is_cpu and t.dtype is kind and kind in _OF_NUMPY and t.layout is torch.strided
-            ):
+            if not (of_numpy and t.is_cpu and t.dtype is kind and t.layout is torch.strided):
                 _check_tensor(op, (name, t), (like, first))
                 t = t.to(torch.float32) if t.is_cpu and t.dtype is torch.bfloat16 else t
             arrays.append(_of_host(t) if t.is_cpu else _of_device(t))
