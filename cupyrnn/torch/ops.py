@@ -61,8 +61,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _LIBRARY = torch.library.Library("cupyrnn", "FRAGMENT")
 
 
-# Elements of a call's inputs up to which the gradient finds them as arrays, joined: to make them
-# again takes a good part of a small net's time.
+# Elements of joined pieces up to which the gradient finds them joined: to join them again takes a
+# good part of a small net's time. Nothing else is kept as an array: FSDP frees memory of parameters
+# between the call and its gradient.
 _KEPT = 1 << 18
 
 
@@ -400,24 +401,30 @@ class Op:
             rest["cell_clip"] = float(torch.tensor(rest["cell_clip"], dtype=first.dtype))
         return rest
 
-    def _named(self, op_kind: str, args: Sequence[Any], arrays: Named | None = None) -> list[Named]:
+    def _named(self, op_kind: str, args: Sequence[Any], whole: Array | None = None) -> list[Named]:
         """
         Return what an op takes by name: arrays, group by group, and the rest.
 
-        `arrays` are the first group where it is known as such.
+        `whole` is the last input where its pieces are joined.
         """
-        groups, parts = self.groups[op_kind], self._parts[op_kind]
-        found = [] if arrays is None else [arrays]
-        for n in range(len(found), len(groups)):
-            found.append(arrays_of(self.name, groups[n], args[parts[n]]))
-        return [*found, self._rest(args[0], args[parts[-1]])]
+        groups, found = [*self.groups[op_kind]], []
+        given = [args[part] for part in self._parts[op_kind]]
+        if whole is not None:
+            groups[0], given[0] = groups[0][:-1], given[0][:-1]
+        for names, tensors in zip(groups, given, strict=False):
+            found.append(arrays_of(self.name, names, tensors))
+        if whole is not None:
+            found[0][self.inputs[-1]] = whole
+        return [*found, self._rest(args[0], given[-1])]
 
     @_where
     def _forward(self, *args: Any, ctx: Any = None) -> list[torch.Tensor | None]:
-        """Return the results; `ctx` gets the inputs as arrays."""
+        """Return the results; `ctx` gets the last input joined, if in small pieces."""
         inputs, rest = self._named("forward", args)
         if ctx is not None:
-            ctx.arrays = inputs
+            last, whole = args[len(self.inputs) - 1], inputs[self.inputs[-1]]
+            keeps = type(last) is tuple and args[0].is_cpu and whole.size <= _KEPT
+            ctx.whole = whole if keeps else None
         found = self.compute(inputs, rest)
         return tensors_of([found[name] for name in self.results], args[0])
 
@@ -434,10 +441,10 @@ class Op:
 
     @_where
     def _backward(
-        self, *args: Any, arrays: Named | None = None, **more: str
+        self, *args: Any, whole: Array | None = None, **more: str
     ) -> list[torch.Tensor | None]:
-        """Return the gradients; `arrays` are the inputs where they are known as such."""
-        inputs, results, cotangents, rest = self._named("backward", args, arrays)
+        """Return the gradients; `whole` is the last input where its pieces are joined."""
+        inputs, results, cotangents, rest = self._named("backward", args, whole)
         grads = self.gradients(inputs, results, cotangents, rest | more)
         *given, last = [grads[name] if name in inputs else None for name in self.inputs]
         pieces = args[len(given)]
@@ -516,7 +523,7 @@ class Op:
         plain = plain and not under_vectorize(given)
         if plain:
             given = (*kept[:last], _last(pieces), *rest)
-            found: Sequence[Any] = self._backward(*given, arrays=ctx.arrays)
+            found: Sequence[Any] = self._backward(*given, whole=ctx.whole)
         else:
             found = self._derivative("backward", *kept[:last], joined(pieces), *rest)
             if len(pieces) > 1:
@@ -623,8 +630,6 @@ def _functions(op: Op) -> _Functions:
     def recorded(ctx: Any, rest: Sequence[Any], *tensors: Any) -> Any:
         inputs, pieces = tensors[:last], tensors[last:]
         results: Any = tuple(op._forward(*inputs, _last(pieces), *rest, ctx=ctx))
-        if not inputs[0].is_cpu or sum(a.size for a in ctx.arrays.values()) > _KEPT:
-            ctx.arrays = None
         ctx.save_for_backward(*inputs, *results[-s:], *rest[:e], *pieces)
         ctx.attributes = rest[e:]
         ctx.set_materialize_grads(False)

@@ -144,7 +144,15 @@ class StackedNet(Recurrent):
         return out.output, (out.output_h, out.output_c)[: len(states)]
 
 
-class PeepholeLSTM(StackedNet):
+class PeepholeNet(StackedNet):
+    """A net with a cell state beside h, and torch.nn's checks of both."""
+
+    _count = 2
+    check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+
+
+class PeepholeLSTM(PeepholeNet):
     """
     LSTMs with peepholes and a clip, in layers and directions; called like `torch.nn.LSTM`.
 
@@ -182,11 +190,6 @@ class PeepholeLSTM(StackedNet):
     >>> output.shape, c.shape
     (torch.Size([4, 1, 6]), torch.Size([4, 1, 3]))
     """
-
-    _count = 2
-    # torch.nn's checks of both states.
-    check_forward_args = torch.nn.LSTM.check_forward_args  # type: ignore[assignment]
-    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
 
     def __init__(
         self,
