@@ -422,9 +422,10 @@ class Op:
         """Return the results; `ctx` gets the last input joined, if in small pieces."""
         inputs, rest = self._named("forward", args)
         if ctx is not None:
-            last, whole = args[len(self.inputs) - 1], inputs[self.inputs[-1]]
-            keeps = type(last) is tuple and args[0].is_cpu and whole.size <= _KEPT
-            ctx.whole = whole if keeps else None
+            ctx.whole = None
+            if type(args[len(self.inputs) - 1]) is tuple and args[0].is_cpu:
+                whole = inputs[self.inputs[-1]]
+                ctx.whole = whole if whole.size <= _KEPT else None
         found = self.compute(inputs, rest)
         return tensors_of([found[name] for name in self.results], args[0])
 
