@@ -322,9 +322,14 @@ def block_lstm(
         use_peephole,
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
-    padded = Padded(x, LSTMStates(h_prev, cs_prev), None, extent)
+    first = LSTMStates(h_prev, cs_prev)
+    one_step = call.plain and len(x) == 1 and extent.whole(1)
+    if one_step and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
+        found = step(x[0], first, w, b, COLUMNS[call.attributes.gate_order], call)
+        return LSTMOutputs._make([a[np.newaxis] for a in found])
     with on_device(xp, x):
         weights = PeepholeLSTMParams(w, b, *call.peephole)
+        padded = Padded(x, first, None, extent)
         outputs: LSTMOutputs[Any] = block_forward(xp, LSTM_FORM, padded, weights, call)
     return outputs
 

@@ -6,15 +6,20 @@ import math
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .._arrays import cast, compute_dtype
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from .._arrays import Array
 
 # Elements [t, B, H] whose gradients NumPy makes at once: their planes stay in a core's cache.
 CHUNK = 32768
+
+# The GNU C library gives freed memory back to the system once it is twice as much as the largest
+# array it ever gave back: a call that frees a little more pays a page fault for every 4 kB of its
+# next results. After an array of 32 MB, which nobody touches, up to 64 MB stay with the process.
+np.empty((32 << 20) - (64 << 10), np.uint8)
 
 
 class Scratch:

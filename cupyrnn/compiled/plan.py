@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
 # A call of less work, in multiplications, is not worth a second thread; with fewer rows than this
 # for each, units are shared instead; a matrix of so many bytes does not fit the cache of a core.
-_LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 2_000_000, 2, 3 << 20
+_LEAST_WORK, _LEAST_ROWS, _LARGE_MATRIX = 8_000_000, 2, 3 << 20
 # Forward, threads that share units meet after each step, which takes 1 to 2 µs: as long as a second
 # one saves of a step with a matrix of so many bytes.
 _SMALL_MATRIX = 1 << 19

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from .._arrays import Array
     from .plan import Spec
 
-# Multiplications from which on a step is worth a second thread.
-_LEAST_WORK = 2_000_000
+# Multiplications from which on a step is worth a second thread, whose waking takes 0.1 ms and more on
+# a virtual machine; fewer rows than these wait for the matrix, as long as these take.
+_LEAST_WORK, _LEAST_ROWS = 30_000_000, 4
 
 
 class Product(NamedTuple):
@@ -207,7 +208,8 @@ class _LaidOut:
         self.block, self.relocations = words_of([*step, *words, *table, *gates])
         self.bytes = self._memory.bytes + VECTOR_BYTES  # what a product packs is aligned
         self.threads, self.double = 1, int(char == "d")
-        if not back and sizes.B * sum(p.K * p.gates * p.H for p in products) > _LEAST_WORK:
+        work = max(sizes.B, _LEAST_ROWS) * sum(p.K * p.gates * p.H for p in products)
+        if not back and work > _LEAST_WORK:
             self.threads = panels_of(spec.H, self._size)
         self.loop = compiled(spec.loops[3 + back], char).address
 

@@ -335,7 +335,7 @@ def test_narrow_vectors(compiled_loops: ModuleType, tmp_path: Path) -> None:
 def test_the_interpreter_ends_while_threads_wait(compiled_loops: ModuleType) -> None:
     code = (
         "import threading, numpy as np, cupyrnn; from cupyrnn.compiled import threads;"
-        "threads.count = lambda: 2; x = np.ones((40, 16, 64), 'f');"
+        "threads.count = lambda: 2; x = np.ones((100, 16, 64), 'f');"
         "n = cupyrnn.cudnn_rnn_params_size(1, 64, 64, rnn_mode='rnn_tanh');"
         "out = cupyrnn.cudnn_rnn(x, x[:1], None, np.ones(n, 'f'), rnn_mode='rnn_tanh');"
         "print(threads.size(), threading.active_count())"
