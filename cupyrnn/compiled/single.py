@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .._arrays import Array
     from .plan import Spec
 
-# Multiplications from which on a step is worth a second thread, whose waking takes 0.1 ms and more on
-# a virtual machine; fewer rows than these wait for the matrix, as long as these take.
+# Multiplications from which on a step is worth a second thread, whose waking takes a virtual
+# machine 0.1 ms and more; fewer rows than these wait for the matrix, as long as these take.
 _LEAST_WORK, _LEAST_ROWS = 30_000_000, 4
 
 
