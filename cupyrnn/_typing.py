@@ -124,16 +124,16 @@ class LSTMGrads(NamedTuple, Generic[ArrayT]):
     Attributes
     ----------
     x_grad : [B, I] or [T, B, I]
-        Of the input.
+        The gradient of the input.
     cs_prev_grad, h_prev_grad : [B, H]
         The gradients of the states before the first step.
     w_grad : [I+H, 4*H]
-        Of the weights. This and what follows are by example, norms or None where
-        `weight_gradients` says so.
+        The gradient of the weights. `weight_gradients` says whether this and the next ones are sums
+        over the batch, gradients of each example, norms or None.
     wci_grad, wcf_grad, wco_grad : [H]
         The gradients of the peephole weights; zeros without peepholes.
     b_grad : [4*H]
-        Of the bias.
+        The gradient of the bias.
     """
 
     x_grad: ArrayT
@@ -175,12 +175,12 @@ class GRUGrads(NamedTuple, Generic[ArrayT]):
     Attributes
     ----------
     d_x : [B, I] or [T, B, I]
-        Of the input.
+        The gradient of the input.
     d_h_prev : [B, H]
         The gradient of the output before the first step.
     d_w_ru : [I+H, 2*H]
-        The gradient of the weights of r and u. This and what follows are by example, norms or None
-        where `weight_gradients` says so.
+        The gradient of the weights of r and u. `weight_gradients` says whether this and the next
+        ones are sums over the batch, gradients of each example, norms or None.
     d_w_c : [I+H, H]
         The gradient of the weights of c.
     d_b_ru : [2*H]
@@ -252,14 +252,14 @@ class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
     Attributes
     ----------
     input_backprop : [T, B, I]
-        Of the sequences.
+        The gradient of the sequences.
     input_h_backprop : [L*D, B, P]
         The gradients of the states before the first step.
     input_c_backprop : [L*D, B, H]
         The gradient of the cell states before the first step; a scalar zero for cells without them.
     params_backprop : [params_size]
-        The gradient of all weights and biases, packed; by example [B, params_size], norms [B] or
-        None where `weight_gradients` says so.
+        The gradient of all weights and biases, packed. `weight_gradients` can make it the gradients
+        of each example [B, params_size], their norms [B] or None.
     """
 
     input_backprop: ArrayT
@@ -298,7 +298,7 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
     Attributes
     ----------
     input_backprop : [T, B, I]
-        Of the sequences.
+        The gradient of the sequences.
     input_h_backprop : [L*D, B, P]
         The gradient of the outputs before the first step; a tuple with an array for each layer if
         input_h is a list.
@@ -306,8 +306,8 @@ class StackedRNNGrads(NamedTuple, Generic[ArrayT]):
         The gradient of the cell states before the first step; a scalar zero for GRUs, a tuple if
         input_c is one.
     weights_backprop : list of BlockLSTMParams, PeepholeLSTMParams or BlockGRUParams
-        The gradients of the weights, with None where the weights have None; by example, norms or
-        None where `weight_gradients` says so.
+        The gradients of the weights, with None where the weights have None. `weight_gradients` says
+        whether they are sums over the batch, gradients of each example, norms or None.
     """
 
     input_backprop: ArrayT

@@ -112,9 +112,9 @@ def jvp(
     `jvp` calls the function once, with objects that hold values and tangents in place of arrays.
     Ops of this package take both as one complex array. NumPy's functions return exactly the values
     that they return without tangents, and their slopes give the tangents. Nothing is subtracted, so
-    that the derivative is as accurate as the value, but for numbers that are too small, see Notes.
-    The derivative of a gradient is a
-    Hessian-vector product; the derivative of a forward pass is a Jacobian-vector product.
+    the derivative is as accurate as the value, except for numbers that are too small: see Notes.
+    The derivative of a gradient is a Hessian-vector product; that of a forward pass is a
+    Jacobian-vector product.
 
     Parameters
     ----------

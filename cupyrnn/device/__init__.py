@@ -38,9 +38,9 @@ class RecurrenceKernels(NamedTuple):
     Attributes
     ----------
     forward, backward : KernelChoice
-        What takes the steps of the op and of its gradient: ``kernel`` is "loop", a product and
-        a kernel in every step, or "rows", "hybrid", "tiles" or "grid", one launch for all steps;
-        ``sequences`` is how many sequences a block of that launch takes, and 0 for "loop";
+        What computes the steps of the op and of its gradient. ``kernel`` is "loop", a product and
+        a kernel in every step, or "rows", "hybrid", "tiles" or "grid", one launch for all steps.
+        ``sequences`` is how many sequences a block of that launch computes, and 0 for "loop".
         ``reason`` says why, and where that is kept.
     """
 
@@ -62,14 +62,18 @@ def recurrence_kernels(
     """
     Return which kernels a GPU would use for the time steps of a call, and why not others.
 
-    The environment variable CUPYRNN_PERSISTENT decides: "rows" takes one launch for all steps
-    wherever the recurrent matrix fits into the registers of a block, or into its registers and its
-    shared memory, which the result calls "hybrid", and the loop elsewhere; "tiles" does so by
-    tensor cores, for float16 and bfloat16, the LSTM and the GRU of `cudnn_rnn` and H up to 128, on
-    GPUs of architecture sm_80 and later; "grid" spreads the matrix over many blocks, which wait for
-    each other in every step, where all of them can run at once; "loop" takes the loop; "auto", the
-    default, takes what ``python -m cupyrnn.device`` found to be the fastest on this GPU, of the
-    kernels that had the values of NumPy there, and the loop where nothing was timed.
+    The environment variable CUPYRNN_PERSISTENT decides. What it asks for and cannot be done is done
+    by the loop.
+
+    * "loop": a product and a kernel in every step.
+    * "rows": one launch for all steps, if the recurrent matrix fits into the registers of a block,
+      or into its registers and its shared memory; the result calls the latter "hybrid".
+    * "tiles": the same by tensor cores, for float16 and bfloat16 and H up to 128, on GPUs of
+      architecture sm_80 and later.
+    * "grid": one launch in which the matrix is spread over many blocks, which wait for each other
+      in every step, if all of them can run at once.
+    * "auto", the default: the kernel that ``python -m cupyrnn.device`` found to be the fastest on
+      this GPU, of those that had NumPy's values there, and the loop where nothing was timed.
 
     Parameters
     ----------

@@ -156,7 +156,7 @@ def run_onnx_node(
     of the tensors::
 
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        inputs = [arrays.get(name) for name in node.input]
+        inputs = [arrays[name] if name else None for name in node.input]
         outputs = cupyrnn.run_onnx_node(node.op_type, inputs, **attributes)
 
     Parameters

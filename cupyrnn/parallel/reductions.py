@@ -85,7 +85,7 @@ def all_reduce_gradients(
     Parameters
     ----------
     comm : Communicator
-        Of `communicator`.
+        What `communicator` returned.
     grads : dict or tuple of arrays
         The gradients of this rank: a dict, tuple or named tuple, such as the gradient functions of
         this package return, in float16, bfloat16, float32 or float64. None stands for zeros; it
@@ -181,12 +181,12 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     Parameters
     ----------
     comm : Communicator
-        Of `communicator`.
+        What `communicator` returned.
     params : dict or tuple of arrays
         The parameters of this rank, of any dtype. Only the root's values are used; the other ranks'
         names, shapes and dtypes are checked. The arrays are not changed.
     root : int, optional
-        Whose parameters.
+        The rank whose parameters all ranks get.
 
     Returns
     -------
@@ -252,9 +252,9 @@ def check_parameters(comm: Communicator, params: Arrays) -> None:
     Parameters
     ----------
     comm : Communicator
-        Of `communicator`.
+        What `communicator` returned.
     params : dict or tuple of arrays
-        Of this rank.
+        The parameters of this rank.
 
     Raises
     ------

@@ -341,7 +341,7 @@ class LSTM(LSTMOrGRU, torch.nn.LSTM):
     dropout : float
         The fraction of the values between layers that is zeroed in training.
     bidirectional : bool
-        D is 2.
+        If True, each layer has both directions: D is 2.
     proj_size : int
         P, the size to which the output is projected; 0 for none.
     device, dtype : torch.device, torch.dtype
@@ -380,12 +380,22 @@ class GRU(LSTMOrGRU, torch.nn.GRU):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
-        Those of `LSTM`.
+    input_size, hidden_size, num_layers : int
+        I, H and L.
+    bias : bool
+        Whether to have bias_ih and bias_hh.
+    batch_first : bool
+        If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
+    dropout : float
+        The fraction of the values between layers that is zeroed in training.
+    bidirectional : bool
+        If True, each layer has both directions: D is 2.
     proj_size : int
-        0, in the place where torch.nn takes it.
-    device, dtype, save
-        Those of `LSTM`.
+        Must be 0: only an LSTM has a projection. torch.nn has the argument in this place.
+    device, dtype : torch.device, torch.dtype
+        The device and dtype of the parameters; PyTorch's defaults by default.
+    save : {"all", "states"} or int
+        What is kept for the gradient: see `cudnn_rnn`.
 
     Attributes
     ----------
@@ -413,14 +423,24 @@ class RNN(RecurrentNet, torch.nn.RNN):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers
+    input_size, hidden_size, num_layers : int
         I, H and L.
     nonlinearity : {"tanh", "relu"}
-        The cell's.
-    bias, batch_first, dropout, bidirectional
-        Those of `LSTM`.
-    proj_size, device, dtype, save
-        Those of `GRU`.
+        The activation of the cell.
+    bias : bool
+        Whether to have bias_ih and bias_hh.
+    batch_first : bool
+        If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
+    dropout : float
+        The fraction of the values between layers that is zeroed in training.
+    bidirectional : bool
+        If True, each layer has both directions: D is 2.
+    proj_size : int
+        Must be 0: only an LSTM has a projection. torch.nn has the argument in this place.
+    device, dtype : torch.device, torch.dtype
+        The device and dtype of the parameters; PyTorch's defaults by default.
+    save : {"all", "states"} or int
+        What is kept for the gradient: see `cudnn_rnn`.
 
     Attributes
     ----------

@@ -158,16 +158,30 @@ class PeepholeLSTM(PeepholeNet):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers, batch_first, dropout, bidirectional, proj_size
-        Those of `torch.nn.LSTM`.
+    input_size, hidden_size, num_layers : int
+        I, H and L.
+    batch_first : bool
+        If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
+    dropout : float
+        The fraction of the values between layers that is zeroed in training.
+    bidirectional : bool
+        If True, each layer has both directions: D is 2.
+    proj_size : int
+        P, the size to which the output is projected; 0 for none.
     use_peephole : bool
         Whether to have wci, wcf and wco.
-    forget_bias, cell_clip, gate_order, recurrent_activation
-        Those of `stacked_rnn`.
+    forget_bias : float, optional
+        Added to the forget gate. The default is 1 for "icfo" and 0 for "ifco".
+    cell_clip : float, optional
+        Bound of abs(c); 0 means none. The default is 3 for "icfo" and none for "ifco".
+    gate_order : {"icfo", "ifco"}
+        The order of the gates in w and b.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        The activation of the gates: see `cupyrnn.stacked_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
-    save
-        That of `stacked_rnn`.
+    save : {"all", "states"} or int
+        What is kept for the gradient: see `cupyrnn.stacked_rnn`.
 
     Attributes
     ----------
@@ -252,14 +266,20 @@ class BlockGRU(StackedNet):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers, batch_first, dropout, bidirectional
-        Those of `torch.nn.GRU`.
-    recurrent_activation
-        That of `stacked_rnn`.
+    input_size, hidden_size, num_layers : int
+        I, H and L.
+    batch_first : bool
+        If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
+    dropout : float
+        The fraction of the values between layers that is zeroed in training.
+    bidirectional : bool
+        If True, each layer has both directions: D is 2.
+    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
+        The activation of the gates: see `cupyrnn.stacked_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
-    save
-        That of `stacked_rnn`.
+    save : {"all", "states"} or int
+        What is kept for the gradient: see `cupyrnn.stacked_rnn`.
 
     Attributes
     ----------

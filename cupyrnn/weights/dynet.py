@@ -43,7 +43,7 @@ def params_from_dynet(
     Raises
     ------
     TypeError
-        An argument has a wrong type, or an array is not an array, does not have a floating dtype,
+        An argument has a wrong type, or a weight is not an array, does not have a floating dtype,
         or is on another device than the first.
     ValueError
         A shape does not fit the others.

@@ -42,7 +42,7 @@ class LSTMState(NamedTuple):
     Attributes
     ----------
     cs_prev, h_prev : [B, H]
-        Of zeros.
+        Zeros.
     """
 
     cs_prev: Array

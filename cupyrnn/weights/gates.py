@@ -155,7 +155,7 @@ def params_from_gates(
     Raises
     ------
     TypeError
-        An argument has a wrong type, or an array is not an array, does not have a floating dtype,
+        An argument has a wrong type, or a weight is not an array, does not have a floating dtype,
         or is on another device than the first.
     ValueError
         A gate is missing or unknown, a shape does not fit the others, or there are peepholes, which
@@ -356,7 +356,7 @@ def block_lstm_from_gates(
     Raises
     ------
     TypeError
-        An argument has a wrong type, or an array is not an array, does not have a floating dtype,
+        An argument has a wrong type, or a weight is not an array, does not have a floating dtype,
         or is on another device than the first.
     ValueError
         A gate or a peephole is missing or unknown, or a shape does not fit the others.
@@ -462,7 +462,7 @@ def block_gru_from_gates(
     Raises
     ------
     TypeError
-        An argument has a wrong type, or an array is not an array, does not have a floating dtype,
+        An argument has a wrong type, or a weight is not an array, does not have a floating dtype,
         or is on another device than the first.
     ValueError
         A gate is missing or unknown, has a peephole, or a shape does not fit the others.

@@ -88,12 +88,12 @@ def params_from_keras(
         arrays of a GRU without biases do not show ``reset_after``: if it is False, do not use this
         function, whose results would be wrong by tenths without an error.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        That of the layers, as in `cudnn_rnn`. The layer's configuration says which it is; the
+        The layers' activation, as in `cudnn_rnn`. The layer's configuration says which it is; the
         arrays do not. The default before Keras 2.3 is ``hard_sigmoid``, which is
         "hard_sigmoid_0.2"; the ``hard_sigmoid`` of Keras 3 is "hard_sigmoid_1/6". With a wrong one
         the outputs are wrong by tenths, without an error.
     merge_mode : {"concat", "sum", "ave"}
-        That of Bidirectional layers. With "sum" and "ave" a Keras layer reads [T, B, H] from the
+        The merge_mode of Bidirectional layers. With "sum" and "ave" a Keras layer reads [T, B, H] from the
         layer below, whereas CudnnRNN reads both directions side by side. The packed input matrices
         therefore appear twice, halved for "ave", which computes the same. Merge the last layer's
         output yourself: ``output[..., :H] + output[..., H:]``.
@@ -116,8 +116,8 @@ def params_from_keras(
 
     See Also
     --------
-    block_gru_from_keras : A GRU with ``reset_after=False``, Keras's default before 2.0 of
-        TensorFlow, which resets before the product as cuDNN's GRU does not.
+    block_gru_from_keras : A GRU with ``reset_after=False``, the default before TensorFlow 2.0. It
+        resets before the product; cuDNN's GRU resets after it.
 
     Notes
     -----
@@ -255,8 +255,8 @@ def params_to_keras(
     cudnn : bool
         Whether to return them in the form of CuDNNLSTM and CuDNNGRU.
     merge_mode : {"concat", "sum", "ave"}
-        That of Bidirectional layers. With "sum" and "ave" the input matrices for the two directions
-        of the layer below must be equal, as `params_from_keras` makes them.
+        The merge_mode of Bidirectional layers. With "sum" and "ave" the input matrices for the two
+        directions of the layer below must be equal, as `params_from_keras` makes them.
 
     Returns
     -------

@@ -32,7 +32,7 @@ class InitialState(NamedTuple):
     Attributes
     ----------
     input_h : [L*D, B, P]
-        Of zeros.
+        Zeros.
     input_c : [L*D, B, H] or None
         Zeros for an LSTM, else None.
     """

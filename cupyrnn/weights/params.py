@@ -139,7 +139,7 @@ class Piece(NamedTuple):
     kind : {"input", "recurrent", "projection", "input_bias", "recurrent_bias"}
         What it is: W, R, Wp, b_W or b_R.
     layer : int
-        Whose, from 0.
+        The number of its layer, from 0.
     direction : int
         0 forward in time, 1 backward.
     gate : str
@@ -320,7 +320,7 @@ class CanonicalParams(NamedTuple, Generic[ArrayT]):
     weights : list of matrices
         In the order that they have in the packed vector.
     biases : list of [H]
-        Likewise.
+        In the order that they have in the packed vector.
     """
 
     weights: list[ArrayT]
@@ -421,9 +421,10 @@ def cudnn_rnn_params_to_canonical(
     Parameters
     ----------
     num_layers, num_units, input_size : int
-        L, H and I. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
+        L, H and I.
     params : [params_size]
-        The packed parameters; float16, bfloat16, float32 or float64.
+        The packed parameters; float16, bfloat16, float32 or float64. Complex arrays hold values and
+        tangents, see `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
@@ -491,10 +492,11 @@ def cudnn_rnn_canonical_to_params(
     Parameters
     ----------
     num_layers, num_units, input_size : int
-        L, H and I. Complex arrays hold values and tangents, see `cupyrnn.jvp`.
+        L, H and I.
     weights, biases : sequences of arrays
         In the order of `cudnn_rnn_params_layout`, all of one dtype. Matrices are [H, K] and [H, P],
         a projection is [P, H], and biases are [H]. K is I in the first layer and D*P in the others.
+        Complex arrays hold values and tangents, see `cupyrnn.jvp`.
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}

@@ -7,8 +7,10 @@ import doctest
 import importlib
 import io
 import itertools
+import math
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +249,227 @@ def test_ranges_are_those_of_the_results() -> None:
             for number, value in zip(pair, (min(values), max(values)), strict=True):
                 digits = len(number.partition(".")[2])
                 assert float(number) == round(value, digits), (pair, values)
+
+
+RESULTS = ROOT / "tests/benchmarks/results"
+
+
+def tables_of(file: str, head: str) -> list[dict[str, list[str]]]:
+    """Return the rows of all tables of results whose heads have these words."""
+    found, titles = [], []
+    for line in text(RESULTS / file).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            titles = []
+        elif not titles:
+            titles = cells
+        elif head in " ".join(titles) and set(line) - set("|-: "):
+            found.append({t: [c for u, c in zip(titles, cells) if u == t] for t in titles})
+    return found
+
+
+def least_and_most(values: list[float]) -> list[float]:
+    return [min(values), max(values)]
+
+
+def of_streaming() -> list[float]:
+    rows = [r for r in tables_of("streaming.md", "prepare_step") if r[""][0].find("'") < 0]
+    found = []
+    for net in ("g2p_en", "silero-vad"):
+        found += least_and_most(
+            [1 / float(r["original / ours"][0]) for r in rows if r[""][0].startswith(net)]
+        )
+    calls = [float(r["one call"][0]) / float(r["prepare_step"][0]) for r in rows]
+    return found + least_and_most(calls)
+
+
+def of_second_order() -> list[float]:
+    jvp = [float(r["jvp / real"][0]) for r in tables_of("second_order.md", "jvp / real")]
+    products = [float(r["ratio"][0]) for r in tables_of("second_order.md", "its way")]
+    few = sum(value <= 3.5 for value in jvp)
+    return [*least_and_most(jvp), few, len(jvp), *least_and_most(products)]
+
+
+def of_recompute() -> list[float]:
+    rows = tables_of("recompute.md", "save")
+    at = {(r["T, B, I, H"][0], r["cell"][0]): r for r in rows}
+    short, long = "1000, 16, 128, 128", "20000, 8, 128, 128"
+    times = [float(at[short, cell]["time"][0]) for cell in ("lstm", "gru")]
+    peaks = [float(at[long, cell]["peak"][0].rstrip("%")) for cell in ("lstm", "gru")]
+    assert float(at["2000, 64, 256, 256", "lstm"]["time"][0]) <= 1
+    return [*times, math.ceil(max(peaks))]
+
+
+def of_examples() -> list[float]:
+    rows = tables_of("by_example.md", "norms / sum")[:4]  # with Numba
+    of = {title: [float(c[0]) for c in (r[title] for r in rows)] for title in [*rows[0]][2:]}
+    assert all(round(value, 1) == 0.5 for value in of["none / sum"])
+    return [
+        *least_and_most(of["norms / sum"]),
+        *least_and_most(of["less what writing takes"]),
+    ]
+
+
+def of_the_host() -> list[float]:
+    step = {
+        r["op"][0]: float(r["us/step"][0])
+        for r in tables_of("host_cost.md", "us/step")
+        if re.fullmatch(r"[\d.]+", r["us/step"][0]) and "one launch" not in r["op"][0]
+    }
+    gru = [step.pop("block_gru"), step.pop("block_gru_grad")]
+    return least_and_most([*step.values()]) + gru
+
+
+def of_lengths_on_the_host() -> list[float]:
+    rows = tables_of("host_cost.md", "us/step")
+    return [float(c.split()[0]) for r in rows if (c := r["us/step"][0]).endswith("times")]
+
+
+def of_torch() -> list[float]:
+    rows = tables_of("torch_overhead.md", "autograd alone")
+    found = []
+    for n in range(3):
+        found += least_and_most([float(r["added"][n]) for r in rows])
+    found += least_and_most([float(r["autograd alone"][0]) for r in rows])
+    one = tables_of("torch_overhead.md", "torch.nn's")
+    at = {(*r["module, (T, B, I, H)"], r[""][0]): float(r["ratio"][1]) for r in reversed(one)}
+    small, large = "(20, 1, 32, 32)", "(50, 16, 128, 128)"
+    packed = [at[f"LSTM, {small}", f"packed, {kind}"] for kind in ("one length", "T/2 to T")]
+    found += [at[f"LSTM, {small}", "plain"], *least_and_most(packed)]
+    found += [at[f"LSTM, {large}", "plain"], *(at[f"GRU, {n}", "plain"] for n in (small, large))]
+    return found
+
+
+def of_conformance() -> list[float]:
+    found: list[float] = []
+    for runtime in ("onnxruntime", "onnx_reference", "cupyrnn"):
+        page = text(RESULTS / f"conformance_{runtime}.md")
+        found += map(int, re.findall(r"cases: (\d+) right, (\d+) wrong, (\d+) ref", page)[0])
+    return found
+
+
+def of_accuracy() -> list[float]:
+    notebook = text(ROOT / "notebooks/02_trust_the_gradients.ipynb")
+    (found,) = re.findall(
+        r"cupyrnn / TensorFlow: ([\d.]+) \(GRUBlockCell\) to ([\d.]+) \(BlockLSTMGradV2\)", notebook
+    )
+    return [float(number) for number in found]
+
+
+# What a page says of results, a # for each number, and the numbers.
+SAID: dict[str, tuple[str, Callable[[], list[float]]]] = {
+    "docs/guide/streaming.md": (
+        "A step takes # to # times as long as in g2p_en's NumPy decoder (GRU, H = 256), and # to #"
+        " times as long as ONNX Runtime's LSTM node in silero-vad (H = 128). A call of `cudnn_rnn`"
+        " or `run_onnx_node` takes # to # times as long as a step.",
+        of_streaming,
+    ),
+    "docs/guide/second_derivatives.md": (
+        "takes # to # times as long as the two without `jvp`; in # of # measurements it takes at"
+        " most 3.5 times as long. A Hessian-vector product is # to # times as fast as PyTorch's",
+        of_second_order,
+    ),
+    "docs/guide/memory.md": (
+        "an LSTM with 128 units takes # times as long over 1,000 steps of 16 sequences, and a GRU #"
+        " times. An LSTM with 256 units over 2,000 steps of 64 sequences takes no longer than with"
+        ' "all". Over 20,000 steps of 8 sequences, `save=32` needs at most #% of the memory',
+        of_recompute,
+    ),
+    "docs/guide/by_example.md": (
+        '`"norms"` takes # to # times as long as the sum at (T, B, I, H) = (50, 16, 128, 128) and'
+        ' (100, 32, 256, 256), `"none"` half as long, and `"examples"` # to # times as long plus',
+        of_examples,
+    ),
+    "docs/guide/gpu.md": (
+        "take # to # µs per step to queue one kernel and one product, and # to # µs in `block_gru`",
+        of_the_host,
+    ),
+    "docs/benchmarks/host_cost.md": (
+        "this run shows # forward and # backward",
+        of_lengths_on_the_host,
+    ),
+    "docs/guide/torch.md": (
+        "A call takes # to # µs longer than the same call in NumPy, # to # µs longer if autograd"
+        " records it, and # to # µs longer with its gradient. An autograd function that computes"
+        " nothing takes # to # µs. For a call and its gradient on one thread, `LSTM` takes # times"
+        " as long as torch.nn's at (T, B, I, H) = (20, 1, 32, 32), # to # with a `PackedSequence`,"
+        " and # times as long at (50, 16, 128, 128); `GRU` takes # and # times as long",
+        of_torch,
+    ),
+    "docs/guide/conformance.md": (
+        "| ONNX Runtime 1.31.1 | # | # | # | | onnx 1.23.2, ReferenceEvaluator | # | # | # |"
+        " | `run_onnx_node` | # | # | # |",
+        of_conformance,
+    ),
+    "docs/guide/faq.md": (
+        "ours are # (GRUBlockCell) to # (BlockLSTMGradV2) times TensorFlow's",
+        of_accuracy,
+    ),
+    "docs/how/checks.md": (
+        "TensorFlow's: # (GRUBlockCell) to # (BlockLSTMGradV2) times as large",
+        of_accuracy,
+    ),
+}
+
+
+@pytest.mark.parametrize("page", SAID)
+def test_figures_are_those_of_the_results(page: str) -> None:
+    phrase, measured = SAID[page]
+    pattern = re.escape(re.sub(r"\s+", " ", phrase)).replace(r"\#", r"([\d.]+)")
+    found = re.search(pattern, re.sub(r"\s+", " ", text(ROOT / page)))
+    assert found, f"{page} does not say so any more"
+    values = measured()
+    for number, value in zip(found.groups(), values, strict=True):
+        assert float(number) == round(value, len(number.partition(".")[2])), (number, values)
+
+
+def test_the_nets_are_those_of_the_results() -> None:
+    expected: dict[str, dict[str, list[str]]] = {}
+    page = text(RESULTS / "nets.md")
+    for how in ("with Numba", "NumPy alone"):
+        for threads in ("1 thread", "2 threads"):
+            for row in columns(page, f"{threads}, {how}"):
+                ours = expected.setdefault(f"{row['net'][0]} | {row['original in'][0]}", {})
+                ours.setdefault(how, []).append(row["ratio"][0].split()[0])
+    lines = [
+        f"| {net} | {' / '.join(of['with Numba'])} | {' / '.join(of['NumPy alone'])} |"
+        for net, of in expected.items()
+    ]
+    assert "\n".join(["|---|---|--:|--:|", *lines, ""]) in text(DOCS / "benchmarks/index.md")
+
+
+def test_what_the_questions_say_of_numpy_alone() -> None:
+    page = text(RESULTS / "cpu.md")
+    rows = {m: columns(page, "1 thread", f"{OPS[1][:-4]}{m}") for m in ("lstm", "gru", "rnn_tanh")}
+
+    def alone(mode: str, variant: str, most: int) -> list[float]:
+        return [
+            float(row["ratio"][0].split()[0])
+            for row in rows[mode]
+            if row[""] == [variant] and row["pass"] == ["forward+backward"]
+            if 1 < int(row["(T, B, I, H)"][0][1:].split(",")[0])
+            if int(row["(T, B, I, H)"][0][:-1].split(",")[-1]) <= most
+        ]
+
+    assert max(alone("lstm", "", 10_000)) < 1
+    assert min(alone("gru", "", 128) + alone("rnn_tanh", "", 128)) > 1
+    assert min(ratio for mode in rows for ratio in alone(mode, "lengths", 10_000)) > 1
+
+
+def test_bits_per_character_are_the_same_everywhere() -> None:
+    page = text(DOCS / "guide/main_job.md")
+    table = dict(re.findall(r"^\| (.+?) \| (\d\.\d\d) \|$", page, re.MULTILINE))
+    (shown,) = re.findall(
+        r"(\S+) bits per held-out character with the hints of a context table, (\S+) without,"
+        r" bz2 (\S+) ",
+        " ".join(text(ROOT / "README.md").split()),
+    )
+    without = "the LSTM without hints (`CONTEXTS = ()` in `cupyrnn/demo/text.py`)"
+    assert shown == (table["the LSTM with hints"], table[without], table["bz2"])
+
+
+def test_there_are_as_many_planted_errors_as_pages_say() -> None:
+    planted = re.findall("^- ", text(ROOT / "tests/mutants/planted.txt"), re.MULTILINE)
+    for page in ("CONTRIBUTING.md", "docs/how/checks.md"):
+        (said,) = re.findall(r"more than (\d+)", text(ROOT / page))
+        assert int(said) < len(planted) < int(said) + 50

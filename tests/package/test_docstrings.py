@@ -26,7 +26,8 @@ MODULES = [
 ]
 # Where a user reads on elsewhere for what is to be said here.
 ELSEWHERE = re.compile(
-    r"^As (in|there|`(?!torch\.))|not listed here|no NumPy array|(?<!`)\bsee there\b"
+    r"^(As|That|Those) (in|of|there|`(?!torch\.))|not listed here|no NumPy array"
+    r"|(?<!`)\bsee there\b"
 )
 
 Sections = dict[str, dict[str, str]]
@@ -169,6 +170,7 @@ def test_classes_describe_what_they_hold(name: str) -> None:
     if name.startswith("cupyrnn.torch.") and name not in TUPLES:
         parameters = inspect.signature(kind).parameters
         assert names(found["Parameters"]) == [*parameters]
+        assert untyped(kind) == []
         assert not any(ELSEWHERE.search(text) for text in found["Parameters"].values())
 
 
