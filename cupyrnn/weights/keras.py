@@ -93,10 +93,10 @@ def params_from_keras(
         "hard_sigmoid_0.2"; the ``hard_sigmoid`` of Keras 3 is "hard_sigmoid_1/6". With a wrong one
         the outputs are wrong by tenths, without an error.
     merge_mode : {"concat", "sum", "ave"}
-        The merge_mode of Bidirectional layers. With "sum" and "ave" a Keras layer reads [T, B, H] from the
-        layer below, whereas CudnnRNN reads both directions side by side. The packed input matrices
-        therefore appear twice, halved for "ave", which computes the same. Merge the last layer's
-        output yourself: ``output[..., :H] + output[..., H:]``.
+        The merge_mode of Bidirectional layers. With "sum" and "ave" a Keras layer reads [T, B, H]
+        from the layer below, whereas CudnnRNN reads both directions side by side. The packed input
+        matrices therefore appear twice, halved for "ave", which computes the same. Merge the last
+        layer's output yourself: ``output[..., :H] + output[..., H:]``.
 
     Returns
     -------
