@@ -31,6 +31,9 @@ NEEDS = {"torch.md": "torch", "jax.md": "jax", "onnx.md": "onnx"}
 # An example, and what it prints where that is shown.
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 _FENCED = re.compile(r"^(```+|:::+).*?^\1", re.DOTALL | re.MULTILINE)
+_FENCED_CODE = re.compile(r"^```.*?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# Where a page names a file of a folder that it speaks of.
+_FOLDERS = ("cupyrnn/cells", "cupyrnn/kernels", "cupyrnn/compiled", "tests/new_cells")
 
 
 def text(path: Path) -> str:
@@ -149,6 +152,19 @@ def test_readme_is_short_and_its_table_names_what_there_is() -> None:
     assert [n for n in named if n not in {*cupyrnn.__all__, *attributes, *modules}] == []
     for beginning in re.findall(r"`([a-z_]+)…`", table):
         assert any(n.startswith(beginning) for n in cupyrnn.__all__), beginning
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "CONTRIBUTING.md", *sorted((DOCS / "how").glob("*.md"))], ids=name
+)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    """By their path, or the end of it; not what stands for a name, or is made."""
+    code = re.findall(r"`([^`\n]+)`", text(page)) + _FENCED_CODE.findall(text(page))
+    named = {word for part in code for word in re.findall(r"[\w.-]+(?:/[\w.-]+)+|\w+\.py\b", part)}
+    folders = ("", "cupyrnn", "tests", "tests/ops", "tests/without_a_gpu", *_FOLDERS)
+    for path in sorted(named):
+        if not re.search(r"NAME|_build|\.html", path):
+            assert any((ROOT / folder / path).exists() for folder in folders), path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
