@@ -9,13 +9,13 @@ tests/without_a_gpu/cupy_on_host): what remains is what it takes to get the work
 a device. It says nothing about how long a device takes for it. CuPy's memory pool is on, as it is
 for users.
 
-us/step is the slope between a short sequence and a long one, so that what a call takes once is
-not in it; us/call is that rest. "in one launch" are the kernels over all steps, which
-CUPYRNN_PERSISTENT=rows asks for. In the rows of equal and different lengths us/call is the whole
-call, the copies in it included, which the host does here. CPU time of the calling thread, medians
-of calls that take turns. The counts are those of one call on the long sequence: kernels, products,
-memsets, copies to the device and on it, copies to the host and synchronizations, allocations from
-CUDA itself.
+us/step is the time of one more step: the slope between a short sequence and a long one. us/call is
+the rest, which a call takes once. "in one launch" are the kernels over all steps, which
+CUPYRNN_PERSISTENT=rows selects. In the rows with equal and with different lengths us/call is the
+whole call with its copies, which the host makes here. Times are CPU time of the calling thread,
+medians of calls that take turns. The counts are of one call on the long sequence: kernels,
+products, memsets, copies to the device and on it, copies to the host and synchronizations,
+allocations from CUDA itself.
 """
 
 from __future__ import annotations
