@@ -203,7 +203,7 @@ def prepare_step(
     Return one step of a net as a function, for streams and decoders.
 
     `cudnn_rnn` over a sequence of one step returns the same, but checks and unpacks the parameters
-    in every call. At a batch of one this takes several times as long as the step itself.
+    in every call. At a batch of one this takes as long as the step itself, or longer.
 
     Parameters
     ----------
