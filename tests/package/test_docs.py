@@ -280,7 +280,8 @@ def tables_of(file: str, head: str) -> list[dict[str, list[str]]]:
         elif not titles:
             titles = cells
         elif head in " ".join(titles) and set(line) - set("|-: "):
-            found.append({t: [c for u, c in zip(titles, cells) if u == t] for t in titles})
+            pairs = list(zip(titles, cells, strict=True))
+            found.append({t: [cell for title, cell in pairs if title == t] for t in titles})
     return found
 
 
@@ -391,8 +392,8 @@ def of_accuracy() -> list[float]:
 # What a page says of results, a # for each number, and the numbers.
 SAID: dict[str, tuple[str, Callable[[], list[float]]]] = {
     "docs/guide/streaming.md": (
-        "a call of `cudnn_rnn` takes # times as long as a step, and a call of `run_onnx_node` # to #"
-        " times ([all calls](../benchmarks/calls.md)). Beside the code of published models, in"
+        "a call of `cudnn_rnn` takes # times as long as a step, and a call of `run_onnx_node` # to"
+        " # times ([all calls](../benchmarks/calls.md)). Beside the code of published models, in"
         " float32 with a batch of one, a step takes # to # times as long as in g2p_en's NumPy"
         " decoder (GRU, H = 256), and # to # times as long as ONNX Runtime's LSTM node in"
         " silero-vad (H = 128).",
@@ -481,7 +482,7 @@ def test_what_the_questions_say_of_numpy_alone() -> None:
             float(row["ratio"][0].split()[0])
             for row in rows[mode]
             if row[""] == [variant] and row["pass"] == ["forward+backward"]
-            if 1 < int(row["(T, B, I, H)"][0][1:].split(",")[0])
+            if int(row["(T, B, I, H)"][0][1:].split(",")[0]) > 1
             if int(row["(T, B, I, H)"][0][:-1].split(",")[-1]) <= most
         ]
 
