@@ -171,6 +171,9 @@ def cupy_on_cpu(
     _forget_kernels()
     cupy = fake_cupy.module()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    if "fresh_search" not in request.fixturenames:
+        # A real cuDNN, which a PyTorch with CUDA brings, has no device here.
+        monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     yield cupy
     _forget_kernels()
 

@@ -224,8 +224,6 @@ def backward_steps(cell: LSTM, run: BackwardRun) -> None:
     k = _factors(cell, run.saved, run.before.c, run.work)
     dm = dh if w_p is None else np.empty((B, H), dtype)  # of o*co
     u = np.empty((B, H), dtype)
-    if cs_grad is not None and not cs_grad.any():
-        cs_grad = None  # zeros, as TensorFlow gives them: not to be added in every step
     gates = dz.reshape(t, B, 4, H).transpose(0, 2, 1, 3)
     # Iterating over arrays makes the views of a step faster than indexing them does.
     arrays = (*k, gates[:, :3], gates[:, 3], dz)

@@ -134,7 +134,7 @@ METHODS = {
     " x.astype('f8') x.clip(0.4) x.conj() x.conjugate() x.copy() x.cumprod() x.cumsum(1)"
     " x.diagonal() x.dot(x) x.dtype x.fill(1) x.flatten() x.itemsize x.mT x.max(0) x.mean() x.min()"
     " x.nbytes x.ndim x.nonzero() x.prod() x.ptp(0) x.ravel() x.real x.repeat(2) x.reshape(9)"
-    " x.round(1) x.shape x.size x.squeeze() x.std() x.strides x.sum(axis=0)"
+    " x.round(1) x.shape x.size x.squeeze() x.std() x.std(0) x.strides x.sum(axis=0)"
     " x.swapaxes(0,1) x.take([1,0]) x.trace() x.transpose(1,0) x.var(0)",
     "refused": "x.__array_interface__ x.astype('f4') x.astype('f2') x.base x.byteswap()"
     " x.choose([1]) x.compress([1]) x.ctypes x.data x.device.x x.dump('') x.dumps() x.flags x.flat"

@@ -513,6 +513,23 @@ def test_no_tangent_is_too_large_or_too_small(dtype: str, growth: float, small: 
         assert_close(along[1] / u, [1 - np.tanh(0.5) ** 2], dtype, "small")
 
 
+def test_a_direction_of_ops_alone_may_have_any_size() -> None:
+    """What lies between the direction and the derivative neither overflows nor vanishes."""
+    x, zero, w, b = (
+        np.full(s, v, "f") for s, v in (((1, 1), 0.05), ((1, 1), 0), ((2, 4), 100), (4, 0))
+    )
+
+    def derivative(size: float) -> Any:
+        def call(x: Any) -> list[Any]:
+            return [cupyrnn.lstm_block_cell(x, zero, zero, w, b).h]
+
+        return along(call, (x,), (np.full((1, 1), size, "f"),))[1][0]
+
+    expected = derivative(1.0)
+    for size in (1e37, 1e-35):
+        assert_close(derivative(size) / np.float32(size), expected, "float32", "derivative")
+
+
 @pytest.mark.parametrize(
     ("dtype", "powers"), [("float32", (-126, 127)), ("float64", (-1000, 1023))]
 )

@@ -643,6 +643,13 @@ def test_sizes_that_are_read_off_the_states() -> None:
             cupyrnn.cudnn_rnn(**args, rnn_mode="gru", direction=BI)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^cudnn_rnn: is_training is 1, expected a bool$"):
         cupyrnn.cudnn_rnn(**{**CALLS["cudnn_rnn"], "is_training": 1})
+    packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=4, num_proj=2, seed=0)
+    for name, symbol, size in (("input_h", "P", 2), ("input_c", "H", 5)):
+        args = dict(zip(("input_h", "input_c"), packed.zero_state(3), strict=True))
+        args |= {"input": x.astype("f"), "params": packed, name: h[0].astype("f")}
+        message = f"{name} has shape (3, 5), expected (L*D, B, {symbol}) = (1, 3, {size})"
+        with pytest.raises(ValueError, match=f"^{re.escape(f'cudnn_rnn: {message}')},"):
+            cupyrnn.cudnn_rnn(**args)
 
 
 def on_device(cupy: Any, args: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from reference import lstm_grad
 
 import cupyrnn
 from cupyrnn import LSTMOutputs
+from cupyrnn.driver import layer as _layer
 
 pytestmark = pytest.mark.compiled
 
@@ -254,8 +255,13 @@ def test_a_clip_that_tensorflows_float_cannot_hold_is_none(ops: Any) -> None:
     np.testing.assert_array_equal(clipped.cs, ops.lstm_block_cell(one, one, one, w, b).cs)
 
 
-def test_zeros_for_cs_grad_are_as_none(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("by_numpy", [False, True])
+def test_zeros_for_cs_grad_are_as_none(
+    rng: np.random.Generator, by_numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They need not be added; anything else has to be."""
+    if by_numpy:
+        monkeypatch.setattr(_layer, "_compiled", lambda _: None)
     inputs = problem(rng, (6, 3, 4, 5), True)
     out = cupyrnn.block_lstm(**inputs)
     h_grad, none = rng.standard_normal(out.h.shape), np.zeros(out.h.shape)
