@@ -2,39 +2,76 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from .._typing import CudnnRNNV1Outputs
 
 # Not the module: in the package its name stands for the function.
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
-from ._op import calls
+from ._op import Named, Net, Projected, calls
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
     from .._arrays import Lengths
     from .._typing import AnyArray, ArrayT, CudnnRNNGrads, CudnnRNNOutputs
-    from ..weights.params import Direction, InputMode, RNNMode
+
+
+class _Inputs(Named):
+    input_h: AnyArray
+    input_c: AnyArray
+    params: AnyArray
+
+
+class _Lengths(TypedDict):
+    sequence_lengths: Lengths
+
+
+class _Results(TypedDict):
+    output: AnyArray
+    output_h: AnyArray
+    output_c: AnyArray
+    output_backprop: AnyArray
+    output_h_backprop: AnyArray
+    output_c_backprop: AnyArray
+    reserve_space: AnyArray
+
+
+class _Reserved(TypedDict):
+    host_reserved: NDArray[np.int8]
+
+
+class _Forward(_Inputs, Net, total=False):
+    """What CudnnRNN and CudnnRNNV2 take."""
+
+    is_training: bool
+
+
+class _ForwardV3(_Inputs, _Lengths, Projected, total=False):
+    """What CudnnRNNV3 takes."""
+
+    is_training: bool
+    time_major: bool
+
+
+class _Backprop(_Inputs, _Results, Net):
+    """What CudnnRNNBackprop takes."""
+
+
+class _BackpropV2(_Inputs, _Results, _Reserved, Net):
+    """What CudnnRNNBackpropV2 takes."""
+
+
+class _BackpropV3(_Inputs, _Lengths, _Results, _Reserved, Projected, total=False):
+    """What CudnnRNNBackpropV3 takes."""
+
+    time_major: bool
 
 
 @calls(cudnn_rnn, lambda **given: CudnnRNNV1Outputs(*cudnn_rnn(**given)[:4]))
-def CudnnRNN(
-    *,
-    input: ArrayT,
-    input_h: AnyArray,
-    input_c: AnyArray,
-    params: AnyArray,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    is_training: bool = True,
-    name: str | None = None,
-) -> CudnnRNNV1Outputs[ArrayT]:
+def CudnnRNN(*, input: ArrayT, **given: Unpack[_Forward]) -> CudnnRNNV1Outputs[ArrayT]:
     """
     The first version of TensorFlow's op: `cupyrnn.cudnn_rnn` without host_reserved.
 
@@ -50,21 +87,7 @@ def CudnnRNN(
 
 
 @calls(cudnn_rnn)
-def CudnnRNNV2(
-    *,
-    input: ArrayT,
-    input_h: AnyArray,
-    input_c: AnyArray,
-    params: AnyArray,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    is_training: bool = True,
-    name: str | None = None,
-) -> CudnnRNNOutputs[ArrayT]:
+def CudnnRNNV2(*, input: ArrayT, **given: Unpack[_Forward]) -> CudnnRNNOutputs[ArrayT]:
     """
     CudnnRNN that also returns host_reserved: see `cupyrnn.cudnn_rnn`.
 
@@ -80,24 +103,7 @@ def CudnnRNNV2(
 
 
 @calls(cudnn_rnn)
-def CudnnRNNV3(
-    *,
-    input: ArrayT,
-    input_h: AnyArray,
-    input_c: AnyArray,
-    params: AnyArray,
-    sequence_lengths: Lengths,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    num_proj: int = 0,
-    is_training: bool = True,
-    time_major: bool = True,
-    name: str | None = None,
-) -> CudnnRNNOutputs[ArrayT]:
+def CudnnRNNV3(*, input: ArrayT, **given: Unpack[_ForwardV3]) -> CudnnRNNOutputs[ArrayT]:
     """
     CudnnRNNV2 with sequence lengths and a projection: see `cupyrnn.cudnn_rnn`.
 
@@ -114,27 +120,7 @@ def CudnnRNNV3(
 
 
 @calls(cudnn_rnn_backprop)
-def CudnnRNNBackprop(
-    *,
-    input: ArrayT,
-    input_h: AnyArray,
-    input_c: AnyArray,
-    params: AnyArray,
-    output: AnyArray,
-    output_h: AnyArray,
-    output_c: AnyArray,
-    output_backprop: AnyArray,
-    output_h_backprop: AnyArray,
-    output_c_backprop: AnyArray,
-    reserve_space: AnyArray,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    name: str | None = None,
-) -> CudnnRNNGrads[ArrayT]:
+def CudnnRNNBackprop(*, input: ArrayT, **given: Unpack[_Backprop]) -> CudnnRNNGrads[ArrayT]:
     """
     The gradient of CudnnRNN: see `cupyrnn.cudnn_rnn_backprop`.
 
@@ -153,28 +139,7 @@ def CudnnRNNBackprop(
 
 
 @calls(cudnn_rnn_backprop)
-def CudnnRNNBackpropV2(
-    *,
-    input: ArrayT,
-    input_h: AnyArray,
-    input_c: AnyArray,
-    params: AnyArray,
-    output: AnyArray,
-    output_h: AnyArray,
-    output_c: AnyArray,
-    output_backprop: AnyArray,
-    output_h_backprop: AnyArray,
-    output_c_backprop: AnyArray,
-    reserve_space: AnyArray,
-    host_reserved: NDArray[np.int8],
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    name: str | None = None,
-) -> CudnnRNNGrads[ArrayT]:
+def CudnnRNNBackpropV2(*, input: ArrayT, **given: Unpack[_BackpropV2]) -> CudnnRNNGrads[ArrayT]:
     """
     The gradient of CudnnRNNV2: see `cupyrnn.cudnn_rnn_backprop`.
 
@@ -193,31 +158,7 @@ def CudnnRNNBackpropV2(
 
 
 @calls(cudnn_rnn_backprop)
-def CudnnRNNBackpropV3(
-    *,
-    input: ArrayT,
-    input_h: AnyArray,
-    input_c: AnyArray,
-    params: AnyArray,
-    sequence_lengths: Lengths,
-    output: AnyArray,
-    output_h: AnyArray,
-    output_c: AnyArray,
-    output_backprop: AnyArray,
-    output_h_backprop: AnyArray,
-    output_c_backprop: AnyArray,
-    reserve_space: AnyArray,
-    host_reserved: NDArray[np.int8],
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    num_proj: int = 0,
-    time_major: bool = True,
-    name: str | None = None,
-) -> CudnnRNNGrads[ArrayT]:
+def CudnnRNNBackpropV3(*, input: ArrayT, **given: Unpack[_BackpropV3]) -> CudnnRNNGrads[ArrayT]:
     """
     The gradient of CudnnRNNV3: see `cupyrnn.cudnn_rnn_backprop`.
 

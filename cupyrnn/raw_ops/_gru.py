@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import gru
-from ._op import calls
+from ._op import Named, calls
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .._typing import AnyArray, ArrayT, GRUCellGrads
     from ..cells.gru import GRUOutputs
 
 
+class _Inputs(Named):
+    h_prev: AnyArray
+    w_ru: AnyArray
+    w_c: AnyArray
+    b_ru: AnyArray
+    b_c: AnyArray
+
+
+class _Grad(_Inputs):
+    r: AnyArray
+    u: AnyArray
+    c: AnyArray
+    d_h: AnyArray
+
+
 @calls(gru.gru_block_cell)
-def GRUBlockCell(
-    *,
-    x: ArrayT,
-    h_prev: AnyArray,
-    w_ru: AnyArray,
-    w_c: AnyArray,
-    b_ru: AnyArray,
-    b_c: AnyArray,
-    name: str | None = None,
-) -> GRUOutputs[ArrayT]:
+def GRUBlockCell(*, x: ArrayT, **given: Unpack[_Inputs]) -> GRUOutputs[ArrayT]:
     """
     One step of a GRU: see `cupyrnn.gru_block_cell`.
 
@@ -39,20 +47,7 @@ def GRUBlockCell(
 
 
 @calls(gru.gru_block_cell_grad)
-def GRUBlockCellGrad(
-    *,
-    x: ArrayT,
-    h_prev: AnyArray,
-    w_ru: AnyArray,
-    w_c: AnyArray,
-    b_ru: AnyArray,
-    b_c: AnyArray,
-    r: AnyArray,
-    u: AnyArray,
-    c: AnyArray,
-    d_h: AnyArray,
-    name: str | None = None,
-) -> GRUCellGrads[ArrayT]:
+def GRUBlockCellGrad(*, x: ArrayT, **given: Unpack[_Grad]) -> GRUCellGrads[ArrayT]:
     """
     The gradient of GRUBlockCell: see `cupyrnn.gru_block_cell_grad`.
 

@@ -2,32 +2,74 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from .. import lstm
-from ._op import calls
+from ._op import Named, calls
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .._typing import AnyArray, ArrayT, LSTMCellGrads, LSTMGrads
     from ..cells.lstm import LSTMOutputs
 
 
+class _Inputs(Named):
+    cs_prev: AnyArray
+    h_prev: AnyArray
+    w: AnyArray
+    wci: AnyArray
+    wcf: AnyArray
+    wco: AnyArray
+    b: AnyArray
+
+
+class _Saved(TypedDict):
+    i: AnyArray
+    cs: AnyArray
+    f: AnyArray
+    o: AnyArray
+    ci: AnyArray
+    co: AnyArray
+
+
+class _Output(TypedDict):
+    h: AnyArray
+
+
+class _Cotangents(TypedDict):
+    cs_grad: AnyArray
+    h_grad: AnyArray
+    use_peephole: bool
+
+
+class _Bias(TypedDict, total=False):
+    forget_bias: float
+
+
+class _Clip(TypedDict, total=False):
+    cell_clip: float
+    use_peephole: bool | None
+
+
+class _Forward(_Inputs, _Bias, _Clip):
+    """What LSTMBlockCell and BlockLSTM take."""
+
+
+class _ForwardV2(_Inputs, _Clip):
+    """What BlockLSTMV2 takes."""
+
+
+class _CellGrad(_Inputs, _Saved, _Cotangents):
+    """What LSTMBlockCellGrad takes."""
+
+
+class _Grad(_Inputs, _Saved, _Output, _Cotangents):
+    """What BlockLSTMGrad and BlockLSTMGradV2 take."""
+
+
 @calls(lstm.lstm_block_cell)
-def LSTMBlockCell(
-    *,
-    x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
-    w: AnyArray,
-    wci: AnyArray,
-    wcf: AnyArray,
-    wco: AnyArray,
-    b: AnyArray,
-    forget_bias: float = 1,
-    cell_clip: float = 3,
-    use_peephole: bool | None = False,
-    name: str | None = None,
-) -> LSTMOutputs[ArrayT]:
+def LSTMBlockCell(*, x: ArrayT, **given: Unpack[_Forward]) -> LSTMOutputs[ArrayT]:
     """
     One step of an LSTM: `cupyrnn.lstm_block_cell` with ``gate_order="icfo"``.
 
@@ -51,27 +93,7 @@ def LSTMBlockCell(
 
 
 @calls(lstm.lstm_block_cell_grad)
-def LSTMBlockCellGrad(
-    *,
-    x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
-    w: AnyArray,
-    wci: AnyArray,
-    wcf: AnyArray,
-    wco: AnyArray,
-    b: AnyArray,
-    i: AnyArray,
-    cs: AnyArray,
-    f: AnyArray,
-    o: AnyArray,
-    ci: AnyArray,
-    co: AnyArray,
-    cs_grad: AnyArray,
-    h_grad: AnyArray,
-    use_peephole: bool,
-    name: str | None = None,
-) -> LSTMCellGrads[ArrayT]:
+def LSTMBlockCellGrad(*, x: ArrayT, **given: Unpack[_CellGrad]) -> LSTMCellGrads[ArrayT]:
     """
     The gradient of LSTMBlockCell: see `cupyrnn.lstm_block_cell_grad`.
 
@@ -100,22 +122,7 @@ def LSTMBlockCellGrad(
 
 
 @calls(lstm.block_lstm)
-def BlockLSTM(
-    *,
-    seq_len_max: int,
-    x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
-    w: AnyArray,
-    wci: AnyArray,
-    wcf: AnyArray,
-    wco: AnyArray,
-    b: AnyArray,
-    forget_bias: float = 1,
-    cell_clip: float = 3,
-    use_peephole: bool | None = False,
-    name: str | None = None,
-) -> LSTMOutputs[ArrayT]:
+def BlockLSTM(*, seq_len_max: int, x: ArrayT, **given: Unpack[_Forward]) -> LSTMOutputs[ArrayT]:
     """
     An LSTM over a sequence: `cupyrnn.block_lstm` with ``gate_order="icfo"``.
 
@@ -138,22 +145,8 @@ def BlockLSTM(
     """
 
 
-@calls(lstm.block_lstm, gate_order="ifco")
-def BlockLSTMV2(
-    *,
-    seq_len_max: int,
-    x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
-    w: AnyArray,
-    wci: AnyArray,
-    wcf: AnyArray,
-    wco: AnyArray,
-    b: AnyArray,
-    cell_clip: float = 0,
-    use_peephole: bool | None = False,
-    name: str | None = None,
-) -> LSTMOutputs[ArrayT]:
+@calls(lstm.block_lstm, gate_order="ifco", cell_clip=0)
+def BlockLSTMV2(*, seq_len_max: int, x: ArrayT, **given: Unpack[_ForwardV2]) -> LSTMOutputs[ArrayT]:
     """
     An LSTM over a sequence: `cupyrnn.block_lstm` with ``gate_order="ifco"``.
 
@@ -177,29 +170,7 @@ def BlockLSTMV2(
 
 
 @calls(lstm.block_lstm_grad)
-def BlockLSTMGrad(
-    *,
-    seq_len_max: int,
-    x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
-    w: AnyArray,
-    wci: AnyArray,
-    wcf: AnyArray,
-    wco: AnyArray,
-    b: AnyArray,
-    i: AnyArray,
-    cs: AnyArray,
-    f: AnyArray,
-    o: AnyArray,
-    ci: AnyArray,
-    co: AnyArray,
-    h: AnyArray,
-    cs_grad: AnyArray,
-    h_grad: AnyArray,
-    use_peephole: bool,
-    name: str | None = None,
-) -> LSTMGrads[ArrayT]:
+def BlockLSTMGrad(*, seq_len_max: int, x: ArrayT, **given: Unpack[_Grad]) -> LSTMGrads[ArrayT]:
     """
     The gradient of BlockLSTM: `cupyrnn.block_lstm_grad` with ``gate_order="icfo"``.
 
@@ -227,29 +198,7 @@ def BlockLSTMGrad(
 
 
 @calls(lstm.block_lstm_grad, gate_order="ifco")
-def BlockLSTMGradV2(
-    *,
-    seq_len_max: int,
-    x: ArrayT,
-    cs_prev: AnyArray,
-    h_prev: AnyArray,
-    w: AnyArray,
-    wci: AnyArray,
-    wcf: AnyArray,
-    wco: AnyArray,
-    b: AnyArray,
-    i: AnyArray,
-    cs: AnyArray,
-    f: AnyArray,
-    o: AnyArray,
-    ci: AnyArray,
-    co: AnyArray,
-    h: AnyArray,
-    cs_grad: AnyArray,
-    h_grad: AnyArray,
-    use_peephole: bool,
-    name: str | None = None,
-) -> LSTMGrads[ArrayT]:
+def BlockLSTMGradV2(*, seq_len_max: int, x: ArrayT, **given: Unpack[_Grad]) -> LSTMGrads[ArrayT]:
     """
     The gradient of BlockLSTMV2: `cupyrnn.block_lstm_grad` with ``gate_order="ifco"``.
 

@@ -4,11 +4,63 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from .._arrays import check_bool, misfit
+from ..weights import params
+
+if TYPE_CHECKING:
+    from ..weights.params import Direction, InputMode, RNNMode
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+# What an argument is where it is left out, as in TensorFlow.
+_DEFAULTS = {
+    **params.DEFAULTS,
+    **{"dropout": 0, "seed": 0, "seed2": 0, "is_training": True, "time_major": True},
+    **{"forget_bias": 1, "cell_clip": 3, "use_peephole": False, "name": None},
+}
+
+
+class Named(TypedDict, total=False):
+    """What every op takes, after all else."""
+
+    name: str | None
+
+
+class Net(Named, total=False):
+    """The attributes of a net."""
+
+    rnn_mode: RNNMode
+    input_mode: InputMode
+    direction: Direction
+    dropout: float
+    seed: int
+    seed2: int
+
+
+class Projected(Net, total=False):
+    """Those of one that may have a projection."""
+
+    num_proj: int
+
+
+def _parameters(op: Callable[..., Any], defaults: dict[str, Any]) -> dict[str, Parameter]:
+    """Return the parameters of an op, those of its TypedDict by name, and set its annotations."""
+    shared = op.__globals__[op.__annotations__.pop("given").removeprefix("Unpack[")[:-1]]
+    result = op.__annotations__.pop("return")
+    fields = dict(shared.__annotations__)
+    fields["name"] = fields.pop("name")
+    op.__annotations__ |= {n: getattr(kind, "__forward_arg__", kind) for n, kind in fields.items()}
+    found = {}
+    for name, kind in op.__annotations__.items():
+        default = Parameter.empty
+        if name in shared.__optional_keys__:
+            default = defaults.get(name, _DEFAULTS[name])
+        found[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    op.__annotations__["return"] = result
+    return found
 
 
 def calls(
@@ -17,22 +69,24 @@ def calls(
     """
     Have an op, which is no more than its signature, do what a function of the package does.
 
-    The function gets the op's arguments and what is fixed by its name; its errors begin with the
-    name of the op. Where `run` is given, that is called and calls the function.
+    Arguments that several ops have are those of a TypedDict, `given`, and come after the others.
+    The function gets the op's arguments and what is fixed by its name: values of arguments that
+    the op does not have, defaults of those that it has. Its errors begin with the name of the op.
+    Where `run` is given, that is called and calls the function.
     """
     name = function.__name__
     prefix = f"{name}: "
 
     def decorate(op: _F) -> _F:
-        defaults: Any = op.__kwdefaults__
+        parameters = _parameters(op, fixed)
+        required = {n for n, p in parameters.items() if p.default is p.empty}
+        defaults = {n: p.default for n, p in parameters.items() if n not in required} | fixed
 
         @functools.wraps(op)
         def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                op(*args, **kwargs)
-            except TypeError:
-                raise misfit(op, args, kwargs) from None
-            given = {**defaults, **kwargs, **fixed}
+            if args or not required <= kwargs.keys() <= parameters.keys():
+                raise misfit(call, args, kwargs)
+            given = {**defaults, **kwargs}
             del given["name"]
             try:
                 if "use_peephole" in given and given["use_peephole"] is None:
@@ -46,6 +100,9 @@ def calls(
                     error.args = (f"{op.__name__}: {message.removeprefix(prefix)}", *others)
                 raise
 
+        call.__signature__ = Signature(  # type: ignore[attr-defined]
+            list(parameters.values()), return_annotation=op.__annotations__["return"]
+        )
         return call  # type: ignore[return-value]
 
     return decorate

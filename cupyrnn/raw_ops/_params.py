@@ -9,13 +9,13 @@ import numpy as np
 
 from .._arrays import FLOATS, check_choice, check_dropout, check_integer, shown
 from ..weights import params as packed
-from ._op import calls
+from ._op import Net, Projected, calls
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
     from .._typing import AnyArray, ArrayT
-    from ..weights.params import Direction, InputMode, RNNMode
 
 _SIZE = "cudnn_rnn_params_size"
 _TO_CANONICAL = "cudnn_rnn_params_to_canonical"
@@ -64,20 +64,7 @@ def _dtype_name(given: object) -> object:
 
 @calls(packed.cudnn_rnn_params_size, _size)
 def CudnnRNNParamsSize(
-    *,
-    num_layers: int,
-    num_units: int,
-    input_size: int,
-    T: Any,
-    S: Any,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    num_proj: int = 0,
-    name: str | None = None,
+    *, num_layers: int, num_units: int, input_size: int, T: Any, S: Any, **given: Unpack[Projected]
 ) -> NDArray[Any]:
     """
     The size of the packed vector as an array: see `cupyrnn.cudnn_rnn_params_size`.
@@ -110,13 +97,7 @@ def CudnnRNNParamsToCanonical(
     input_size: int,
     params: ArrayT,
     num_params: int,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    name: str | None = None,
+    **given: Unpack[Net],
 ) -> packed.CanonicalParams[ArrayT]:
     """
     The packed vector as matrices and biases: see `cupyrnn.cudnn_rnn_params_to_canonical`.
@@ -149,14 +130,7 @@ def CudnnRNNParamsToCanonicalV2(
     params: ArrayT,
     num_params_weights: int,
     num_params_biases: int,
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    num_proj: int = 0,
-    name: str | None = None,
+    **given: Unpack[Projected],
 ) -> packed.CanonicalParams[ArrayT]:
     """
     The packed vector as matrices and biases: see `cupyrnn.cudnn_rnn_params_to_canonical`.
@@ -188,13 +162,7 @@ def CudnnRNNCanonicalToParams(
     input_size: int,
     weights: Sequence[ArrayT],
     biases: Sequence[AnyArray],
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    name: str | None = None,
+    **given: Unpack[Net],
 ) -> ArrayT:
     """
     Matrices and biases as a packed vector: see `cupyrnn.cudnn_rnn_canonical_to_params`.
@@ -223,14 +191,7 @@ def CudnnRNNCanonicalToParamsV2(
     input_size: int,
     weights: Sequence[ArrayT],
     biases: Sequence[AnyArray],
-    rnn_mode: RNNMode = "lstm",
-    input_mode: InputMode = "linear_input",
-    direction: Direction = "unidirectional",
-    dropout: float = 0,
-    seed: int = 0,
-    seed2: int = 0,
-    num_proj: int = 0,
-    name: str | None = None,
+    **given: Unpack[Projected],
 ) -> ArrayT:
     """
     Matrices and biases as a packed vector: see `cupyrnn.cudnn_rnn_canonical_to_params`.
