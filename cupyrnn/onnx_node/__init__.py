@@ -32,11 +32,12 @@ from .._arrays import (
 from ..cudnn_rnn import cudnn_rnn
 from ..derivatives.traced import traceable
 from ..stacked_rnn import stacked_rnn
+from ..weights.activations import gate_of
 from ..weights.forms import as_arrays
 from ..weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_from_onnx
-from .attributes import GATES, Attributes, check_attributes, rounds_to
+from .attributes import GATES, Attributes, check_attributes
 from .cell import Cell
-from .layer import Sequences, backward, forward, reversed_sequences, sequences
+from .layer import Sequences, backward, forward, sequences
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -329,15 +330,10 @@ def _fast(call: _Call) -> _Fast | None:
     if op_type == "RNN":
         modes = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
         return _Fast(modes[f.name], "sigmoid") if f.name in modes else None
-    mode = op_type.lower()
-    if f.name == "sigmoid":
-        return _Fast(mode, "sigmoid")
-    if f.name == "hardsigmoid" and f.beta == 0.5:
-        exactly = compute_dtype(call.dtype).char in "dD"
-        for name, slope in (("hard_sigmoid_0.2", 0.2), ("hard_sigmoid_1/6", 1 / 6)):
-            if f.alpha == slope or (not exactly and rounds_to(f.alpha, slope)):
-                return _Fast(mode, name)
-    return None
+    # The attributes of a file are float32.
+    exactly = compute_dtype(call.dtype).char in "dD"
+    gate = gate_of(f, 0 if exactly else 1e-8)
+    return None if gate is None else _Fast(op_type.lower(), gate)
 
 
 def _check(
@@ -409,11 +405,9 @@ def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
     """Run a node that an op computes: of packed parameters, or of what CudnnRNN does not have."""
     W, R, B = call.weights
     x, h, c = (call.tensors[name] for name in ("X", "initial_h", "initial_c"))
-    turned = call.attributes.direction == "reverse"
-    if turned:
-        x = reversed_sequences(call.xp, x, call.lengths)
     block: Any = None
     options: dict[str, Any] = {"sequence_lengths": call.lengths, "is_training": False}
+    options["reverse"] = call.attributes.direction == "reverse"
     if call.op_type == "GRU" and not call.attributes.linear_before_reset:
         block = block_gru_from_onnx(W, R, B)
     elif "P" in call.tensors:
@@ -430,8 +424,6 @@ def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
         out = cudnn_rnn(x, h, c, packed, **options)
     (T, size), (D, _, H) = x.shape[:2], h.shape
     y = out.output.reshape(T, size, D, H)
-    if turned:
-        y = reversed_sequences(call.xp, y, call.lengths)
     Y = call.xp.ascontiguousarray(y.transpose(0, 2, 1, 3))
     return OnnxOutputs(Y, out.output_h, out.output_c if fast.rnn_mode == "lstm" else None)
 

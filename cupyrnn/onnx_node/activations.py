@@ -26,20 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from .._arrays import Array
-
-
-class Activation(NamedTuple):
-    """A function by the lower-case name of the standard, with its parameters."""
-
-    name: str
-    alpha: float = 0.0
-    beta: float = 0.0
+    from ..weights.activations import Activation
 
 
 def activate(
@@ -48,7 +41,7 @@ def activate(
     """Return the value and the slope of an activation, whose input is bounded by `clip`, at z."""
     x = z.real
     bounded = x if clip is None else xp.clip(x, -clip, clip)
-    formulas = FUNCTIONS[activation.name].formulas
+    formulas = FUNCTIONS[activation.name]
     # Of a number and a mask NumPy makes float64.
     value, slope, curvature = (
         a.astype(x.dtype) for a in formulas(xp, bounded, activation.alpha, activation.beta)
@@ -129,26 +122,17 @@ def _softplus(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x))), slope, curvature
 
 
-class Function(NamedTuple):
-    """One of the eleven: its formulas, and the defaults of the parameters that it has."""
-
-    formulas: Callable[..., tuple[Array, ...]]
-    alpha: float | None = None
-    beta: float | None = None
-
-
-# The defaults are those of ONNX's operators of the same names. There is no operator Affine or
-# ScaledTanh any more: Affine had 1 and 0, and ScaledTanh none; with 1 and 1 it is Tanh.
-FUNCTIONS = {
-    "relu": Function(_relu),
-    "tanh": Function(_tanh),
-    "sigmoid": Function(_sigmoid),
-    "affine": Function(_affine, 1.0, 0.0),
-    "leakyrelu": Function(_leaky_relu, 0.01),
-    "thresholdedrelu": Function(_thresholded_relu, 1.0),
-    "scaledtanh": Function(_scaled_tanh, 1.0, 1.0),
-    "hardsigmoid": Function(_hard_sigmoid, 0.2, 0.5),
-    "elu": Function(_elu, 1.0),
-    "softsign": Function(_softsign),
-    "softplus": Function(_softplus),
+# By the lower-case names of the standard.
+FUNCTIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
+    "relu": _relu,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "affine": _affine,
+    "leakyrelu": _leaky_relu,
+    "thresholdedrelu": _thresholded_relu,
+    "scaledtanh": _scaled_tanh,
+    "hardsigmoid": _hard_sigmoid,
+    "elu": _elu,
+    "softsign": _softsign,
+    "softplus": _softplus,
 }

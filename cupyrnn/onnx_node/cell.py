@@ -6,10 +6,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..driver.products import matmul
-from .activations import Activation, activate
+from .activations import activate
 
 if TYPE_CHECKING:
     from .._arrays import Array
+    from ..weights.activations import Activation
 
 
 class Cell(NamedTuple):

@@ -17,7 +17,6 @@ from .._arrays import (
     check_choice,
     check_integer,
     check_list,
-    check_real,
     contiguous,
     counted,
     expect_rank,
@@ -26,6 +25,7 @@ from .._arrays import (
     shown,
 )
 from ..derivatives.traced import traceable
+from .activations import DEFAULTS, activations_of, gate_of, text
 from .forms import (
     BlockGRUParams,
     PeepholeLSTMParams,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _ONNX = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
 # Where block_lstm has its gates i, ci, f, o, and its peepholes wci, wcf, wco, in ONNX's.
 _ICFO, _PEEPHOLES = [0, 3, 2, 1], [0, 2, 1]
+_ROUNDING = 1e-6  # of the attributes, which are float32 or fewer decimals
 
 
 class OnnxParams(NamedTuple):
@@ -159,6 +160,7 @@ def params_from_onnx(
         direction.
     activation_alpha, activation_beta : sequence of float, optional
         The slope of each direction's HardSigmoid, 0.2 (the default) or 1/6, and its offset, 0.5.
+        Without one they are ignored, as exporters write them.
 
     Returns
     -------
@@ -198,7 +200,10 @@ def params_from_onnx(
     problem = f"W has shape {arrays['W'].shape}, expected (D, G*H, I)"
     rnn_mode = rnn_mode or _mode_of_rnn(activations, width, H)
     rnn_mode, _ = mode_of(op, rnn_mode, width, H, problem)
-    gate = _gate(op, rnn_mode, D, activations, activation_alpha, activation_beta)
+    gate = _gate(
+        op, rnn_mode, D, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta,
+    )  # fmt: skip
     after = check_integer(op, "linear_before_reset", linear_before_reset)
     if after not in (0, 1):
         raise ValueError(f"{op}: linear_before_reset is {shown(after)}, expected 0 or 1")
@@ -218,77 +223,38 @@ def params_from_onnx(
     return assembled(op, xp, net, directions[0].W, parts, gate)
 
 
-# The activations of a node by its cell, and the only other one that CudnnRNN has of the first.
-_DEFAULTS: dict[str, tuple[str, ...]] = {
-    "lstm": ("Sigmoid", "Tanh", "Tanh"),
-    "gru": ("Sigmoid", "Tanh"),
-    "rnn_tanh": ("Tanh",),
-    "rnn_relu": ("Relu",),
-}
-_SLOPES: dict[RecurrentActivation, float] = {"hard_sigmoid_0.2": 0.2, "hard_sigmoid_1/6": 1 / 6}
-
-
-def _name(value: object) -> str | None:
-    """Return the name of an activation as the standard compares it; the package onnx has bytes."""
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    return value.lower() if isinstance(value, str) else None
-
-
 def _mode_of_rnn(activations: Any, width: int, H: int) -> Any:
     """Return which RNN the first activation is of, None if it or the shapes do not tell one."""
     if width != H or not isinstance(activations, (list, tuple)) or not activations:
         return None
-    return {"tanh": "rnn_tanh", "relu": "rnn_relu"}.get(_name(activations[0]) or "")
+    return {"tanh": "rnn_tanh", "relu": "rnn_relu"}.get(str(text(activations[0])).lower())
 
 
-def _gate(op: str, mode: str, D: int, given: Any, alpha: Any, beta: Any) -> RecurrentActivation:
+def _gate(op: str, mode: str, D: int, **given: Any) -> RecurrentActivation:
     """Return what the attributes say of a cell's gates."""
-    default, hard = _DEFAULTS[mode], False
-    if given is not None:
-        check_list(op, "activations", given, "strings")
-        if len(given) != len(default) * D:
+    default = ("Relu",) if mode == "rnn_relu" else DEFAULTS.get(mode.upper(), DEFAULTS["RNN"])
+    found = [f for functions in activations_of(op, mode, default, D, given) for f in functions]
+    expected, gated = [*default], len(default) > 1
+    if gated and found[0].name == "hardsigmoid":
+        expected[0] = "HardSigmoid"
+    for n, (function, name) in enumerate(zip(found, expected * D, strict=True)):
+        if function.name != name.lower():
+            either = " or HardSigmoid" * (gated and not n)
             raise ValueError(
-                f"{op}: activations has {counted(len(given), 'entry')}, expected"
-                f" {len(default) * D} for"
-                f" {mode} with D = {D}"
+                f"{op}: activations[{n}] is {shown(given['activations'][n])}, expected"
+                f" {name}{either}: CudnnRNN has no others in {mode}, and all directions alike"
             )
-        gated = len(default) > 1
-        hard = gated and _name(given[0]) == "hardsigmoid"
-        for n, (value, expected) in enumerate(zip(given, default * D, strict=True)):
-            if hard and expected == "Sigmoid":
-                expected = "HardSigmoid"
-            if _name(value) != expected.lower():
-                either = " or HardSigmoid" * (gated and not n)
-                raise ValueError(
-                    f"{op}: activations[{n}] is {shown(value)}, expected {expected}{either}:"
-                    f" CudnnRNN has no others in {mode}, and all directions alike"
-                )
-    slopes = _parameters(op, "activation_alpha", alpha, 0.2, D * hard)
-    offsets = _parameters(op, "activation_beta", beta, 0.5, D * hard)
-    if not hard:
+    if not gated:
         return "sigmoid"
-    for name, slope in _SLOPES.items():
-        # The attributes are float32.
-        if all(abs(a - slope) < 1e-6 for a in slopes) and all(abs(b - 0.5) < 1e-6 for b in offsets):
-            return name
-    raise ValueError(
-        f"{op}: HardSigmoid has activation_alpha = {shown(slopes)} and activation_beta ="
-        f" {shown(offsets)}, expected 0.2 or 1/6, and 0.5"
-    )
-
-
-def _parameters(op: str, name: str, given: Any, default: float, count: int) -> list[float]:
-    """Return a parameter of each HardSigmoid; others have none."""
-    if given is None or (isinstance(given, (list, tuple)) and not given):
-        return [default] * count
-    check_list(op, name, given, "real numbers")
-    if len(given) != count:
+    gates = found[:: len(default)]
+    first = gate_of(gates[0], _ROUNDING)
+    if first is None or any(gate_of(gate, _ROUNDING) != first for gate in gates):
+        _, slopes, offsets = map(list, zip(*gates, strict=True))
         raise ValueError(
-            f"{op}: {name} has {counted(len(given), 'entry')}, expected {count}, one for each"
-            " HardSigmoid"
+            f"{op}: HardSigmoid has activation_alpha = {shown(slopes)} and activation_beta ="
+            f" {shown(offsets)}, expected 0.2 or 1/6, and 0.5"
         )
-    return [check_real(op, f"{name}[{n}]", value) for n, value in enumerate(given)]
+    return first
 
 
 @traceable

@@ -14,7 +14,8 @@ from checks import TANGENT, assert_close, assert_gradients
 
 import cupyrnn
 from cupyrnn import onnx_node
-from cupyrnn.onnx_node.activations import FUNCTIONS, Activation, activate
+from cupyrnn.onnx_node.activations import FUNCTIONS, activate
+from cupyrnn.weights.activations import PARAMETERS, Activation
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
@@ -305,7 +306,8 @@ def test_parameters_that_no_activation_has(rng: np.random.Generator) -> None:
 
 
 def with_defaults(name: str) -> Activation:
-    return Activation(name, FUNCTIONS[name].alpha or 0.0, FUNCTIONS[name].beta or 0.0)
+    alpha, beta = PARAMETERS.get(name, (None, None))
+    return Activation(name, alpha or 0.0, beta or 0.0)
 
 
 def with_others(name: str) -> Activation:
