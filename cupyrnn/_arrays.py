@@ -365,7 +365,7 @@ def check_seq_len(op: str, seq_len_max: object, T: int) -> int:
     return steps
 
 
-def _on_host(op: str, name: str, value: object, what: str) -> Array:
+def on_host(op: str, name: str, value: object, what: str) -> Array:
     """Return what the host must know before any work as a NumPy array."""
     if array_kind(value) == "cupy":
         raise TypeError(
@@ -388,7 +388,7 @@ def check_lengths(
     """Return sequence_lengths, B integers in [0, T] on the host, or None."""
     if sequence_lengths is None:
         return None
-    lengths = _on_host(op, name, sequence_lengths, "integers")
+    lengths = on_host(op, name, sequence_lengths, "integers")
     if isinstance(sequence_lengths, (list, tuple)) and not lengths.size:
         lengths = lengths.astype(np.int32)  # an empty list has no integers to tell
     found = str(lengths.dtype)
@@ -411,7 +411,7 @@ def check_resets(
     """Return resets, booleans of this shape on the host, or None."""
     if resets is None:
         return None
-    marks = _on_host(op, "resets", resets, "booleans")
+    marks = on_host(op, "resets", resets, "booleans")
     if marks.dtype != np.bool_:
         raise TypeError(f"{op}: resets has dtype {marks.dtype}, expected bool")
     expect_shape(op, "resets", marks, symbols, shape)

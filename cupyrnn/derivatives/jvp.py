@@ -218,7 +218,7 @@ def jvp(
         try:
             with on_device(module_of(primal), primal):
                 # In the memory order of the primal, which decides the order of NumPy's sums.
-                value = _plain(primal).copy(order="K")
+                value = plain(primal).copy(order="K")
                 return Traced(value, fitted(scaled(tangent, exponent), value), call)
         except MemoryError as error:
             raise MemoryError(
@@ -261,11 +261,6 @@ def _check_result(name: str, a: Any, call: Call) -> None:
         raise TypeError(f"jvp: {name} is an array of another call of jvp: there is no jvp of jvp")
 
 
-def _plain(a: Any) -> Any:
-    """Return an array without its subclass, if it is NumPy's."""
-    return plain(a) if module_of(a) is np else a
-
-
 def _value(a: Any) -> Any:
     """Return a leaf of the result without its tangent."""
     if not isinstance(a, Traced):
@@ -273,7 +268,7 @@ def _value(a: Any) -> Any:
     if isinstance(a.value, np.generic):
         return a.value
     with on_device(module_of(a.value), a.value):
-        return _plain(a.value).copy()
+        return plain(a.value).copy()
 
 
 def _tangent(a: Any, exponent: int) -> Any:

@@ -175,16 +175,7 @@ def init_params(
                 " lstm has a forget gate"
             )
         forget_bias = check_real(op, "forget_bias", forget_bias)
-    return PackedParams(
-        draw.rounded(draw.params(net, forget_bias)),
-        net.L,
-        net.H,
-        net.I,
-        net.rnn_mode,
-        net.direction,
-        net.num_proj,
-        net.input_mode,
-    )
+    return PackedParams(draw.rounded(draw.params(net, forget_bias)), *net.known)
 
 
 @named

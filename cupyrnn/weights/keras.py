@@ -206,6 +206,12 @@ def _by_gate_of_cudnn(a: Array, G: int) -> Array:
     return a.reshape(K, G, width // G).swapaxes(0, 1).reshape(G, width // G, K)
 
 
+def _side_by_side_of_cudnn(a: Array) -> Array:
+    """Return [G, H, K] as such a kernel: the inverse."""
+    G, H, K = a.shape
+    return a.reshape(G, K, H).swapaxes(0, 1).reshape(K, G * H)
+
+
 def _check_bias(op: str, name: str, b: Array, rnn_mode: str, H: int) -> None:
     """Check the shape of a bias, which says what kind of layer it is of."""
     if rnn_mode == "gru" and b.shape == (3 * H,):
@@ -295,7 +301,7 @@ def params_to_keras(
                 " expected lstm or gru and True: CuDNNLSTM and CuDNNGRU"
             )
         refuse_gates(op, f"CuDNN{net.rnn_mode.upper()}", params)
-        return _as_cudnn_keras(op, *model)
+        return _as_keras(op, *model, cudnn=True)
     arrays = _as_keras(op, *model)
     if merged:
         _halve(op, net.H, arrays, merge_mode)
@@ -319,41 +325,35 @@ def _halve(op: str, H: int, arrays: list[Array], merge_mode: str) -> None:
 
 
 def _as_keras(
-    op: str, xp: ModuleType, net: Net, params: Array, *, sum_biases: bool = True
+    op: str,
+    xp: ModuleType,
+    net: Net,
+    params: Array,
+    *,
+    sum_biases: bool = True,
+    cudnn: bool = False,
 ) -> list[Array]:
     """
-    Return packed parameters as ``layer.get_weights()`` has them.
+    Return packed parameters as ``layer.get_weights()`` has them, with cudnn as CuDNNLSTM's.
 
     Where Keras has one bias for two it is their sum, or the recurrent one.
     """
     refuse(op, "Keras", net)
     order = own_order(_KERAS[net.rnn_mode])
+    columns = _side_by_side_of_cudnn if cudnn else side_by_side
     arrays: list[Array] = []
     with on_device(xp, params):
         for layer in layers(params, net):
-            arrays += [side_by_side(a[order]) for a in (layer.input, layer.recurrent)]
+            arrays += [columns(a[order]) for a in (layer.input, layer.recurrent)]
             of_input, recurrent = (
                 b[order].reshape(-1) for b in (layer.input_bias, layer.recurrent_bias)
             )
-            if net.rnn_mode == "gru":
+            if cudnn:
+                arrays.append(xp.concatenate([of_input, recurrent]))
+            elif net.rnn_mode == "gru":
                 arrays.append(xp.stack([of_input, recurrent]))
             else:
                 arrays.append(of_input + recurrent if sum_biases else recurrent)
-    return arrays
-
-
-def _as_cudnn_keras(op: str, xp: ModuleType, net: Net, params: Array) -> list[Array]:
-    """Return packed parameters as the weights of Keras's CuDNNLSTM and CuDNNGRU."""
-    refuse(op, "Keras", net)
-    order = own_order(_KERAS[net.rnn_mode])
-    arrays: list[Array] = []
-    with on_device(xp, params):
-        for layer in layers(params, net):
-            for a in (layer.input, layer.recurrent):
-                G, H, K = a.shape
-                arrays.append(a[order].reshape(G, K, H).swapaxes(0, 1).reshape(K, G * H))
-            biases = [b[order].reshape(-1) for b in (layer.input_bias, layer.recurrent_bias)]
-            arrays.append(xp.concatenate(biases))
     return arrays
 
 

@@ -225,8 +225,7 @@ def assembled(
             for target, a in zip(place, part, strict=True):
                 if target is not None and a is not None:
                     target[...] = a
-    sizes = net.L, net.H, net.I, net.rnn_mode, net.direction, net.num_proj
-    return PackedParams(params, *sizes, recurrent_activation=activation)
+    return PackedParams(params, *net.known, activation)
 
 
 def gradient_model(op: str, params: object, params_backprop: Any) -> Model:

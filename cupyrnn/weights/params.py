@@ -92,6 +92,12 @@ class Net(NamedTuple):
         return "skip_input" if self.skip else "linear_input"
 
     @property
+    def known(self) -> tuple[Any, ...]:
+        """What a PackedParams says of it, after its vector."""
+        sizes = self.L, self.H, self.I
+        return *sizes, self.rnn_mode, self.direction, self.num_proj, self.input_mode
+
+    @property
     def params_size(self) -> int:
         """The number of elements of the packed parameters."""
         G, H, P = len(GATES[self.rnn_mode]), self.H, self.P
@@ -299,15 +305,9 @@ def cudnn_rnn_params_size(
     >>> cupyrnn.cudnn_rnn_params_size(1, 2, 3)
     56
     """
+    op = "cudnn_rnn_params_size"
     return check_net(
-        "cudnn_rnn_params_size",
-        num_layers,
-        num_units,
-        input_size,
-        rnn_mode,
-        input_mode,
-        direction,
-        num_proj,
+        op, num_layers, num_units, input_size, rnn_mode, input_mode, direction, num_proj
     ).params_size
 
 

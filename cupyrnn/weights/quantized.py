@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arrays import array_kind, check_arrays, check_integer, expect_shape, named, shown
+from .._arrays import check_arrays, check_integer, expect_shape, named, on_host, shown
 from .onnx import params_from_onnx
 
 if TYPE_CHECKING:
@@ -14,19 +14,13 @@ if TYPE_CHECKING:
     from .packed import PackedParams
 
 
-def _on_host(op: str, name: str, value: Any) -> Array:
-    """Return an array of numbers that is on the host."""
-    if array_kind(value) == "cupy":
-        raise TypeError(f"{op}: {name} is a cupy.ndarray, expected an array of the host")
-    try:
-        if isinstance(value, np.ma.MaskedArray):
-            raise TypeError
-        a = np.asarray(value)
-    except Exception:  # lists of different lengths, an __array__ that raises
-        a = np.empty((), object)
-    if a.dtype.kind not in "iuf" and a.dtype.name != "bfloat16":
-        raise TypeError(f"{op}: {name} is {shown(value)}, expected an array of numbers")
-    return a
+def _on_host(op: str, **values: Any) -> list[Array]:
+    """Return arrays of numbers that are on the host."""
+    arrays = [on_host(op, name, value, "numbers") for name, value in values.items()]
+    for (name, value), a in zip(values.items(), arrays, strict=True):
+        if a.dtype.kind not in "iuf" and a.dtype.name != "bfloat16":
+            raise TypeError(f"{op}: {name} is {shown(value)}, expected an array of numbers")
+    return arrays
 
 
 @named
@@ -75,11 +69,10 @@ def dequantize(
     op = "dequantize"
     if axis is not None:
         axis = check_integer(op, "axis", axis)
-    arrays = {"values": _on_host(op, "values", values), "scale": _on_host(op, "scale", scale)}
+    q, s = _on_host(op, values=values, scale=scale)
+    z = np.zeros(s.shape, np.int32)
     if zero_point is not None:
-        arrays["zero_point"] = _on_host(op, "zero_point", zero_point)
-    q, s = arrays["values"], arrays["scale"]
-    z = arrays.get("zero_point", np.zeros(s.shape, np.int32))
+        (z,) = _on_host(op, zero_point=zero_point)
     for name, a in (("values", q), ("zero_point", z)):
         if a.dtype.kind not in "iu" or a.dtype.itemsize > 4:
             raise TypeError(
@@ -168,25 +161,16 @@ def params_from_quantized_onnx(
     (1, 2, 3, 'lstm')
     """
     op = "params_from_quantized_onnx"
-    W, R, W_scale, W_zero_point, R_scale, R_zero_point = (
-        _on_host(op, name, a)
-        for name, a in (
-            ("W", W),
-            ("R", R),
-            ("W_scale", W_scale),
-            ("W_zero_point", W_zero_point),
-            ("R_scale", R_scale),
-            ("R_zero_point", R_zero_point),
-        )
-    )
-    shapes = {"W": W.shape, "R": R.shape}
-    D, H, width = shapes["R"] if len(shapes["R"]) == 3 else (0, 0, 1)
+    W, R = _on_host(op, W=W, R=R)
+    W_scale, W_zero_point = _on_host(op, W_scale=W_scale, W_zero_point=W_zero_point)
+    R_scale, R_zero_point = _on_host(op, R_scale=R_scale, R_zero_point=R_zero_point)
+    D, H, width = R.shape if R.ndim == 3 else (0, 0, 1)
     if D not in (1, 2) or not H or width != 4 * H:
-        raise ValueError(f"{op}: R has shape {shapes['R']}, expected (D, H, 4*H) with D = 1 or 2")
-    if len(shapes["W"]) != 3 or shapes["W"][::2] != (D, 4 * H) or not shapes["W"][1]:
-        raise ValueError(f"{op}: W has shape {shapes['W']}, expected (D, I, 4*H) with H = {H}")
+        raise ValueError(f"{op}: R has shape {R.shape}, expected (D, H, 4*H) with D = 1 or 2")
+    if W.ndim != 3 or W.shape[::2] != (D, 4 * H) or not W.shape[1]:
+        raise ValueError(f"{op}: W has shape {W.shape}, expected (D, I, 4*H) with H = {H}")
     if B is not None:
-        B = _on_host(op, "B", B)
+        (B,) = _on_host(op, B=B)
         check_arrays(op, {"B": B})
         expect_shape(op, "B", B, "(D, 8*H)", (D, 8 * H))
     matrices: list[Array] = []

@@ -570,16 +570,9 @@ def params_to_tf1(
     """
     op = "params_to_tf1"
     path = prefix_of(op, prefix)
-    xp, net, vector = check_model(
-        op,
-        params,
-        num_layers,
-        num_units,
-        input_size,
-        rnn_mode=rnn_mode,
-        direction=direction,
-        num_proj=num_proj,
-    )
+    sizes, others = (num_layers, num_units, input_size), {"num_proj": num_proj}
+    model = check_model(op, params, *sizes, rnn_mode=rnn_mode, direction=direction, **others)
+    xp, net, vector = model
     refuse(op, "TensorFlow 1", net, projection=True)
     refuse_gates(op, "TensorFlow 1", params)
     arrays: dict[str, Array] = {}

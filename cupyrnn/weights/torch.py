@@ -111,7 +111,7 @@ def params_from_torch(
         for name, _, place in _places(net, params, end):
             if name in given:
                 place[...] = arrays[prefix + name]
-    return PackedParams(params, L, H, I, rnn_mode, net.direction, P)
+    return PackedParams(params, *net.known)
 
 
 def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, dict[str, Any]]:
@@ -180,16 +180,8 @@ def params_to_torch(
     {'weight_ih_l0': (8, 3), 'weight_hh_l0': (8, 2)}
     """
     op = "params_to_torch"
-    model = check_model(
-        op,
-        params,
-        num_layers,
-        num_units,
-        input_size,
-        rnn_mode=rnn_mode,
-        direction=direction,
-        num_proj=num_proj,
-    )
+    sizes, others = (num_layers, num_units, input_size), {"num_proj": num_proj}
+    model = check_model(op, params, *sizes, rnn_mode=rnn_mode, direction=direction, **others)
     net = model.net
     refuse_gates(op, "PyTorch", params)
     if not check_bool(op, "cell", cell):
