@@ -424,6 +424,14 @@ def check_list(op: str, name: str, value: object, what: str = "arrays") -> None:
         raise TypeError(f"{op}: {name} is {type_shown(value)}, expected a list of {what}")
 
 
+def check_count(
+    op: str, name: str, given: Sequence[Any], fits: object, expected: object, item: str = "entry"
+) -> None:
+    """Raise the error of a list that has too few or too many entries, unless their number fits."""
+    if not fits:
+        raise ValueError(f"{op}: {name} has {counted(len(given), item)}, expected {expected}")
+
+
 def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> str:
     """Return `value`, one of the strings `choices`."""
     if not isinstance(value, str) or value not in choices:

@@ -29,13 +29,17 @@ class Record(NamedTuple):
     slope: str  # and that of an input
     optional: tuple[str, ...] = ()  # of the inputs
     extras: tuple[str, ...] = ("sequence_lengths", "resets")  # arrays without a gradient
-    untold: tuple[str, ...] = ()  # arguments that the gradient does not take
     by_example: bool = True  # whether the gradient takes weight_gradients
 
     @property
     def name(self) -> str:
         """The name of the op."""
         return self.forward.__name__
+
+    @property
+    def untold(self) -> frozenset[str]:
+        """The arguments that the gradient does not take."""
+        return _untold(self.forward, self.gradient)
 
     @property
     def cotangents(self) -> tuple[str, ...]:
@@ -55,6 +59,17 @@ class Record(NamedTuple):
         found = self.gradient(**self.told(arguments, results), **cotangents)
         slopes = zip(self.inputs, _written(self.slope, self.inputs), strict=True)
         return {n: getattr(found, slope) for n, slope in slopes}
+
+
+@cache
+def _untold(op: Callable[..., Any], gradient: Callable[..., Any]) -> frozenset[str]:
+    """Return the arguments of an op that its gradient does not take."""
+    # Not above: it takes a while to import.
+    import inspect
+
+    given, taken = (inspect.signature(function).parameters for function in (op, gradient))
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    return frozenset(() if takes_all else given.keys() - taken.keys())
 
 
 @cache
@@ -79,7 +94,6 @@ BLOCK_LSTM = Record(
     cotangent="{}_grad",
     slope="{}_grad",
     optional=PEEPHOLES,
-    untold=("forget_bias",),
 )
 LSTM_BLOCK_CELL = BLOCK_LSTM._replace(
     forward=lstm_block_cell,
@@ -126,7 +140,6 @@ CUDNN_RNN = Record(
     cotangent="{}_backprop",
     slope="{}_backprop",
     optional=("input_c",),
-    untold=("is_training", "save"),
 )
 STACKED_RNN = CUDNN_RNN._replace(
     forward=stacked_rnn,
@@ -140,5 +153,4 @@ STACKED_RNN = CUDNN_RNN._replace(
         "bool time_major",
         "bool reverse",
     ),
-    untold=(*CUDNN_RNN.untold, "seed", "seed2", "forget_bias"),
 )

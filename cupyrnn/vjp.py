@@ -176,9 +176,8 @@ def _from_states() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _raw(record: Record, forward: Any, gradient: Any, *untold: str, **others: Any) -> Record:
-    others |= {"untold": (*untold, "name"), "by_example": False}
-    return record._replace(forward=forward, gradient=gradient, **others)
+def _raw(record: Record, forward: Any, gradient: Any, **others: Any) -> Record:
+    return record._replace(forward=forward, gradient=gradient, by_example=False, **others)
 
 
 @functools.cache
@@ -187,6 +186,7 @@ def _records() -> dict[Any, Record]:
     from . import raw_ops  # not above, as before
     from .onnx_node import onnx_node_gradients, run_onnx_node
 
+    of_first = _ops.CUDNN_RNN.results[:-1]  # without host_reserved
     records = (
         _ops.BLOCK_LSTM,
         _ops.LSTM_BLOCK_CELL,
@@ -205,17 +205,11 @@ def _records() -> dict[Any, Record]:
             slope="{}",
             by_example=False,
         ),
-        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTM, raw_ops.BlockLSTMGrad, "forget_bias", "cell_clip"),
-        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTMV2, raw_ops.BlockLSTMGradV2, "cell_clip"),
-        _raw(
-            _ops.CUDNN_RNN,
-            raw_ops.CudnnRNN,
-            raw_ops.CudnnRNNBackprop,
-            "is_training",
-            results=_ops.CUDNN_RNN.results[:-1],
-        ),
-        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV2, raw_ops.CudnnRNNBackpropV2, "is_training"),
-        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV3, raw_ops.CudnnRNNBackpropV3, "is_training"),
+        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTM, raw_ops.BlockLSTMGrad),
+        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTMV2, raw_ops.BlockLSTMGradV2),
+        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNN, raw_ops.CudnnRNNBackprop, results=of_first),
+        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV2, raw_ops.CudnnRNNBackpropV2),
+        _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV3, raw_ops.CudnnRNNBackpropV3),
     )
     return {record.forward: record for record in records}
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from .._arrays import (
     array_kind,
+    check_count,
     check_list,
-    counted,
     module_of,
     named,
     on_device,
@@ -201,10 +201,7 @@ def jvp(
         raise TypeError(f"{op}: function is {shown(function)}, expected a callable")
     check_list(op, "primals", primals)
     check_list(op, "tangents", tangents)
-    if len(primals) != len(tangents):
-        raise ValueError(
-            f"{op}: tangents has {counted(len(tangents), 'entry')}, expected {len(primals)}"
-        )
+    check_count(op, "tangents", tangents, len(tangents) == len(primals), len(primals))
     pairs, largest = _pairs(primals, tangents)
     dtypes = [t.dtype for _, t in pairs if t is not None]
     exponent = int(exponent_of(largest, dtypes)) if dtypes else 0
@@ -218,7 +215,7 @@ def jvp(
         try:
             with on_device(module_of(primal), primal):
                 # In the memory order of the primal, which decides the order of NumPy's sums.
-                value = plain(primal).copy(order="K")
+                value = _plain(primal).copy(order="K")
                 return Traced(value, fitted(scaled(tangent, exponent), value), call)
         except MemoryError as error:
             raise MemoryError(
@@ -261,6 +258,11 @@ def _check_result(name: str, a: Any, call: Call) -> None:
         raise TypeError(f"jvp: {name} is an array of another call of jvp: there is no jvp of jvp")
 
 
+def _plain(a: Any) -> Any:
+    """Return an array without its subclass, if it is NumPy's."""
+    return plain(a) if module_of(a) is np else a
+
+
 def _value(a: Any) -> Any:
     """Return a leaf of the result without its tangent."""
     if not isinstance(a, Traced):
@@ -268,7 +270,7 @@ def _value(a: Any) -> Any:
     if isinstance(a.value, np.generic):
         return a.value
     with on_device(module_of(a.value), a.value):
-        return plain(a.value).copy()
+        return _plain(a.value).copy()
 
 
 def _tangent(a: Any, exponent: int) -> Any:

@@ -111,22 +111,6 @@ FLAT |= {np.logical_and, np.logical_or, np.logical_not, np.logical_xor}
 _LARGER = {np.maximum: np.greater, np.minimum: np.less}
 
 
-def _add(x: Any, y: Any, t: Any) -> Any:
-    return added(t)
-
-
-def _subtract(x: Any, y: Any, t: Any) -> Any:
-    return added([t[0], None if t[1] is None else -t[1]])
-
-
-def _multiply(x: Any, y: Any, t: Any) -> Any:
-    return added([_times(x[1], t[0]), _times(x[0], t[1])])
-
-
-def _divide(x: Any, y: Any, t: Any) -> Any:
-    return added([t[0], _times(-y, t[1])]) / x[1]
-
-
 def _power(x: Any, y: Any, t: Any) -> Any:
     a, b = x
     along_a = along_b = None
@@ -138,37 +122,9 @@ def _power(x: Any, y: Any, t: Any) -> Any:
     return added([along_a, along_b])
 
 
-def _arctan2(x: Any, y: Any, t: Any) -> Any:
-    return added([_times(x[1], t[0]), _times(-x[0], t[1])]) / (x[0] * x[0] + x[1] * x[1])
-
-
-def _hypot(x: Any, y: Any, t: Any) -> Any:
-    return added([_times(x[0] / y, t[0]), _times(x[1] / y, t[1])])
-
-
-def _logaddexp(x: Any, y: Any, t: Any) -> Any:
-    return added([_times(np.exp(a - y), u) for a, u in zip(x, t, strict=True)])
-
-
-def _logaddexp2(x: Any, y: Any, t: Any) -> Any:
-    return added([_times(np.exp2(a - y), u) for a, u in zip(x, t, strict=True)])
-
-
-def _fmod(x: Any, y: Any, t: Any) -> Any:
-    return added([t[0], _times(-np.trunc(x[0] / x[1]), t[1])])
-
-
-def _remainder(x: Any, y: Any, t: Any) -> Any:
-    return added([t[0], _times(-np.floor_divide(x[0], x[1]), t[1])])
-
-
 def _copysign(x: Any, y: Any, t: Any) -> Any:
     slope = np.copysign(1, x[0]) * np.copysign(1, x[1])
     return slope * (0 if t[0] is None else t[0])
-
-
-def _ldexp(x: Any, y: Any, t: Any) -> Any:
-    return np.ldexp(t[0], x[1])
 
 
 def larger(ufunc: Any, x: Sequence[Any], t: Sequence[Any]) -> Any:
@@ -195,21 +151,28 @@ def bilinear(function: Callable[..., Any]) -> Rule:
     return rule
 
 
+# The tangent of a function of two numbers x, whose value there is y, from their tangents t.
 _RULES: dict[Any, Rule] = {
-    np.add: _add,
-    np.subtract: _subtract,
-    np.multiply: _multiply,
-    np.divide: _divide,
+    np.add: lambda x, y, t: added(t),
+    np.subtract: lambda x, y, t: added([t[0], _times(-1, t[1])]),
+    np.multiply: lambda x, y, t: added([_times(x[1], t[0]), _times(x[0], t[1])]),
+    np.divide: lambda x, y, t: added([t[0], _times(-y, t[1])]) / x[1],
     np.power: _power,
     np.float_power: _power,
-    np.arctan2: _arctan2,
-    np.hypot: _hypot,
-    np.logaddexp: _logaddexp,
-    np.logaddexp2: _logaddexp2,
-    np.fmod: _fmod,
-    np.remainder: _remainder,
+    np.arctan2: lambda x, y, t: (
+        added([_times(x[1], t[0]), _times(-x[0], t[1])]) / (x[0] * x[0] + x[1] * x[1])
+    ),
+    np.hypot: lambda x, y, t: added([_times(a / y, u) for a, u in zip(x, t, strict=True)]),
+    np.logaddexp: lambda x, y, t: added(
+        [_times(np.exp(a - y), u) for a, u in zip(x, t, strict=True)]
+    ),
+    np.logaddexp2: lambda x, y, t: added(
+        [_times(np.exp2(a - y), u) for a, u in zip(x, t, strict=True)]
+    ),
+    np.fmod: lambda x, y, t: added([t[0], _times(-np.trunc(x[0] / x[1]), t[1])]),
+    np.remainder: lambda x, y, t: added([t[0], _times(-np.floor_divide(x[0], x[1]), t[1])]),
     np.copysign: _copysign,
-    np.ldexp: _ldexp,
+    np.ldexp: lambda x, y, t: np.ldexp(t[0], x[1]),
     np.maximum: lambda x, y, t: larger(np.maximum, x, t),
     np.minimum: lambda x, y, t: larger(np.minimum, x, t),
 }

@@ -19,11 +19,11 @@ from .._arrays import (
     cast,
     check_arrays,
     check_choice,
+    check_count,
     check_integer,
     check_lengths,
     check_list,
     compute_dtype,
-    counted,
     expect_rank,
     expect_shape,
     on_device,
@@ -47,19 +47,6 @@ if TYPE_CHECKING:
 OpType: TypeAlias = Literal["LSTM", "GRU", "RNN"]
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-
-
-# The attributes but hidden_size of a node that has none.
-_LEFT_OUT = {
-    "direction": "forward",
-    "layout": 0,
-    "linear_before_reset": 0,
-    "activations": None,
-    "activation_alpha": None,
-    "activation_beta": None,
-    "clip": None,
-    "input_forget": 0,
-}
 
 
 class OnnxOutputs(NamedTuple):
@@ -265,6 +252,10 @@ def run_onnx_node(
         return _in_layout(call, outputs)
 
 
+# The attributes of a node that has none.
+_LEFT_OUT: dict[str, Any] = run_onnx_node.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
+
+
 @traceable
 def onnx_node_gradients(
     op_type: OpType,
@@ -350,12 +341,8 @@ def _check(
     check_list(op, "inputs", inputs)
     batch_first = node.batch_first
     names = _INPUTS if op_type == "LSTM" else _INPUTS[:6]
-    if not 3 <= len(inputs) <= len(names):
-        raise ValueError(
-            f"{op}: inputs has {counted(len(inputs), 'entry')}, expected 3 to {len(names)}"
-            f" for {op_type}:"
-            f" {', '.join(names)}"
-        )
+    expected = f"3 to {len(names)} for {op_type}: {', '.join(names)}"
+    check_count(op, "inputs", inputs, 3 <= len(inputs) <= len(names), expected)
     given = dict(zip(names, inputs, strict=False))
     sequence_lens = given.pop("sequence_lens", None)
     xp, tensors = as_arrays(

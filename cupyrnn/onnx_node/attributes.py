@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .._arrays import check_choice, check_integer, check_real, shown
-from ..weights.activations import DEFAULTS, Activation, activations_of, text
+from .._arrays import check_choice, check_real
+from ..weights.activations import DEFAULTS, Activation, activations_of, check_flag, text
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -31,7 +31,9 @@ def check_attributes(op: str, op_type: str, given: dict[str, Any]) -> Attributes
     """Return a node's attributes, all of them by their names."""
     direction = check_choice(op, "direction", text(given["direction"]), DIRECTIONS)
     D = 1 + (direction == "bidirectional")
-    flags = {n: _flag(op, n, given[n]) for n in ("linear_before_reset", "input_forget", "layout")}
+    flags = {
+        n: check_flag(op, n, given[n]) for n in ("linear_before_reset", "input_forget", "layout")
+    }
     for name, only in (("linear_before_reset", "GRU"), ("input_forget", "LSTM")):
         if flags[name] and op_type != only:
             raise ValueError(f"{op}: {name} is 1, expected 0 for {op_type}")
@@ -48,10 +50,3 @@ def check_attributes(op: str, op_type: str, given: dict[str, Any]) -> Attributes
         flags["input_forget"],
         flags["linear_before_reset"],
     )
-
-
-def _flag(op: str, name: str, value: object) -> bool:
-    number = check_integer(op, name, value)
-    if number not in (0, 1):
-        raise ValueError(f"{op}: {name} is {shown(number)}, expected 0 or 1")
-    return bool(number)

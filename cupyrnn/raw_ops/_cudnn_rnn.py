@@ -8,7 +8,7 @@ from .._typing import CudnnRNNV1Outputs
 
 # Not the module: in the package its name stands for the function.
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
-from ._op import Named, Net, Projected, calls
+from ._op import Net, Projected, calls
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .._typing import AnyArray, ArrayT, CudnnRNNGrads, CudnnRNNOutputs
 
 
-class _Inputs(Named):
+class _Inputs(TypedDict):
     input_h: AnyArray
     input_c: AnyArray
     params: AnyArray

@@ -100,6 +100,7 @@ def calls(
                     error.args = (f"{op.__name__}: {message.removeprefix(prefix)}", *others)
                 raise
 
+        call.__annotations__ = op.__annotations__
         call.__signature__ = Signature(  # type: ignore[attr-defined]
             list(parameters.values()), return_annotation=op.__annotations__["return"]
         )

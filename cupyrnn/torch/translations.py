@@ -130,7 +130,8 @@ def _cudnn_rnn(op: Any) -> Callable[..., Any]:
         net = check_net(name, L, H, I, rnn_mode, input_mode, direction, 0)
         if net.skip:
             _refuse(name, "input_mode", input_mode, "but a node of ONNX has input matrices")
-        write, pieces = _Writer(op), {p[:4]: p for p in layout(net)}
+        write = _Writer(op)
+        pieces: dict[Any, Any] = {p[:4]: p for p in layout(net)}
 
         def joined(n: int, d: int, *kinds: str) -> Any:
             """Return all gates of a layer and direction, flat."""

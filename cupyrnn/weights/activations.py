@@ -1,11 +1,11 @@
-"""The activations of an ONNX node, as its attributes say them."""
+"""The attributes of an ONNX node that weights depend on: its activations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._arrays import check_list, check_real, counted, shown
+from .._arrays import check_count, check_integer, check_list, check_real, shown
 
 if TYPE_CHECKING:
     from ..arithmetic.gates import RecurrentActivation
@@ -42,19 +42,25 @@ def text(value: object) -> object:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
+def check_flag(op: str, name: str, value: object) -> bool:
+    """Return an attribute that is 0 or 1."""
+    number = check_integer(op, name, value)
+    if number not in (0, 1):
+        raise ValueError(f"{op}: {name} is {shown(number)}, expected 0 or 1")
+    return bool(number)
+
+
 def activations_of(
     op: str, cell: str, default: Sequence[str], D: int, given: Mapping[str, Any]
 ) -> tuple[tuple[Activation, ...], ...]:
     """Return the activations of each direction with their parameters."""
+    count = len(default) * D
     names = _listed(op, "activations", given, "strings") or (*default,) * D
     lower = [_name(op, n, name) for n, name in enumerate(names)]
-    if len(default) * D == 1 and lower == ["tanh", "tanh"]:
+    if count == 1 and lower == ["tanh", "tanh"]:
         lower = ["tanh"]  # the schema's own default of an RNN, whatever the direction
-    if len(lower) != len(default) * D:
-        raise ValueError(
-            f"{op}: activations has {counted(len(names), 'entry')}, expected {len(default) * D} for"
-            f" {cell} with D = {D}"
-        )
+    expected = f"{count} for {cell} with D = {D}"
+    check_count(op, "activations", names, len(lower) == count, expected)
     alphas, betas = (_parameters(op, n, lower, given) for n in range(2))
     every = [Activation(*item) for item in zip(lower, alphas, betas, strict=True)]
     n = len(default)
@@ -96,12 +102,9 @@ def _parameters(op: str, which: int, functions: list[str], given: Mapping[str, A
     consumed = values[: len(takers)]
     if takers and len(values) > len(takers):
         by_place = [values[n] for n in takers] if len(values) == len(functions) else None
-        if by_place != consumed:
-            raise ValueError(
-                f"{op}: {argument} has {counted(len(values), 'entry')}, expected at most"
-                f" {len(takers)}, one for each activation that has {name}:"
-                f" {', '.join(functions[n] for n in takers)}"
-            )
+        expected = f"at most {len(takers)}, one for each activation that has {name}:"
+        expected += f" {', '.join(functions[n] for n in takers)}"
+        check_count(op, argument, values, by_place == consumed, expected)
     result = [default or 0.0 for default in defaults]
     for n, value in zip(takers, consumed, strict=False):
         result[n] = value

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .._arrays import (
     check_bool,
     check_choice,
+    check_count,
     check_list,
     contiguous,
-    counted,
     expect_rank,
     expect_shape,
     on_device,
@@ -181,10 +181,7 @@ def params_from_gates(
     D = 1 + (check_choice(op, "direction", direction, DIRECTIONS) == "bidirectional")
     turned = check_bool(op, "transposed", transposed)
     check_gate(op, recurrent_activation)
-    if not gates or len(gates) % D:
-        raise ValueError(
-            f"{op}: gates has {counted(len(gates), 'entry')}, expected L*D with D = {D}"
-        )
+    check_count(op, "gates", gates, gates and len(gates) % D == 0, f"L*D with D = {D}")
     mode = _mode(op, gates, rnn_mode)
     check_activation(op, mode, recurrent_activation)
     given: dict[str, Any] = {}
@@ -192,11 +189,8 @@ def params_from_gates(
         given |= _named(op, of_layer, n, GATES[mode])
     if projections is not None:
         check_list(op, "projections", projections)
-        if len(projections) != len(gates):
-            raise ValueError(
-                f"{op}: projections has {counted(len(projections), 'entry')}, expected L*D ="
-                f" {len(gates)}"
-            )
+        LD = len(gates)
+        check_count(op, "projections", projections, len(projections) == LD, f"L*D = {LD}")
         given |= {f"projections[{n}]": a for n, a in enumerate(projections)}
     xp, arrays = as_arrays(op, given)
     arrays = {name: _matrices(a, turned) for name, a in arrays.items()}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from .._arrays import (
     check_bool,
     check_choice,
+    check_count,
     check_list,
-    counted,
     expect_rank,
     expect_shape,
     on_device,
@@ -141,13 +141,10 @@ def params_from_keras(
     check_gate(op, recurrent_activation)
     merged = check_choice(op, "merge_mode", merge_mode, _MERGED) != "concat"
     check_list(op, "weights", weights)
-    if not weights or len(weights) % (each * D):
-        parts = ", ".join(_PARTS[:each])
-        hint = "; use_bias=False where layers have none" if use_bias else ""
-        raise ValueError(
-            f"{op}: weights has {counted(len(weights), 'array')}, expected {each} for each"
-            f" layer and direction with D = {D}: {parts}{hint}"
-        )
+    expected = f"{each} for each layer and direction with D = {D}: {', '.join(_PARTS[:each])}"
+    expected += "; use_bias=False where layers have none" if use_bias else ""
+    fits = weights and len(weights) % (each * D) == 0
+    check_count(op, "weights", weights, fits, expected, "array")
     xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
     arrays = list(named.values())
     I, width = expect_rank(op, "weights[0]", arrays[0], "(K, G*H)")
@@ -445,13 +442,8 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     op = "block_gru_from_keras"
     each = 2 + check_bool(op, "use_bias", use_bias)
     check_list(op, "weights", weights)
-    if len(weights) != each:
-        parts = ", ".join(_PARTS[:each])
-        raise ValueError(
-            f"{op}: weights has {counted(len(weights), 'array')}, expected {each}: {parts} of"
-            " one layer and"
-            " direction"
-        )
+    expected = f"{each}: {', '.join(_PARTS[:each])} of one layer and direction"
+    check_count(op, "weights", weights, len(weights) == each, expected, "array")
     xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
     kernel, recurrent, *biases = named.values()
     H = expect_rank(op, "weights[1]", recurrent, "(H, 3*H)")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._arrays import check_list, contiguous, counted, on_device, shown, type_shown
+from .._arrays import check_count, check_list, contiguous, on_device, shown, type_shown
 from ..arithmetic.dual import real_dtype
 from ..derivatives.traced import traceable
 from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
@@ -126,9 +126,8 @@ def join_params(
     pairs = direction is not None
     if pairs and not (isinstance(direction, str) and direction == "bidirectional"):
         raise ValueError(f"{op}: direction is {shown(direction)}, expected 'bidirectional' or None")
-    if not nets or (pairs and len(nets) % 2):
-        expected = "two for each layer" if pairs else "one or more"
-        raise ValueError(f"{op}: nets has {counted(len(nets), 'entry')}, expected {expected}")
+    expected = "two for each layer" if pairs else "one or more"
+    check_count(op, "nets", nets, nets and len(nets) % (1 + pairs) == 0, expected)
     models = [check_model(op, packed) for packed in nets]
     xp, _ = as_arrays(op, {f"nets[{n}].params": model.params for n, model in enumerate(models)})
     first = models[0].net

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .._arrays import (
     check_arrays,
     check_choice,
-    check_integer,
+    check_count,
     check_list,
     contiguous,
-    counted,
     expect_rank,
     expect_shape,
     on_device,
     shown,
 )
 from ..derivatives.traced import traceable
-from .activations import DEFAULTS, activations_of, gate_of, text
+from .activations import DEFAULTS, activations_of, check_flag, gate_of, text
 from .forms import (
     BlockGRUParams,
     PeepholeLSTMParams,
@@ -204,9 +203,7 @@ def params_from_onnx(
         op, rnn_mode, D, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
-    after = check_integer(op, "linear_before_reset", linear_before_reset)
-    if after not in (0, 1):
-        raise ValueError(f"{op}: linear_before_reset is {shown(after)}, expected 0 or 1")
+    after = check_flag(op, "linear_before_reset", linear_before_reset)
     if not after and rnn_mode == "gru":
         raise ValueError(
             f"{op}: linear_before_reset is 0, expected 1: a GRU that resets before the product is"
@@ -521,19 +518,13 @@ def _checked(
 ) -> tuple[ModuleType, list[Any]]:
     """Check that there are as many weights for each of one or two directions, all alike."""
     check_list(op, "weights", weights)
-    if len(weights) not in (1, 2):
-        raise ValueError(
-            f"{op}: weights has {counted(len(weights), 'entry')}, expected 1 or 2, one for"
-            " each direction"
-        )
+    expected = "1 or 2, one for each direction"
+    check_count(op, "weights", weights, len(weights) in (1, 2), expected)
     found = []
     for d, entry in enumerate(weights):
         check_list(op, f"weights[{d}]", entry)
-        if len(entry) not in lengths:
-            expected = " or ".join(map(str, lengths))
-            raise ValueError(
-                f"{op}: weights[{d}] has {counted(len(entry), 'array')}, expected {expected}"
-            )
+        expected = " or ".join(map(str, lengths))
+        check_count(op, f"weights[{d}]", entry, len(entry) in lengths, expected, "array")
         whole = kind(*entry)
         named = zip(kind._fields, whole, strict=True)
         xp, *sizes = check(op, {f"weights[{d}].{name}": a for name, a in named})

@@ -225,7 +225,7 @@ def assembled(
             for target, a in zip(place, part, strict=True):
                 if target is not None and a is not None:
                     target[...] = a
-    return PackedParams(params, *net.known, activation)
+    return PackedParams(params, *net.known)._replace(recurrent_activation=activation)
 
 
 def gradient_model(op: str, params: object, params_backprop: Any) -> Model:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 from .._arrays import (
     check_arrays,
     check_choice,
+    check_count,
     check_integer,
     check_list,
     contiguous,
-    counted,
     expect_shape,
     named,
     on_device,
@@ -537,10 +537,7 @@ def cudnn_rnn_canonical_to_params(
         ("biases", biases, places * 2 * G),
     ):
         check_list(op, name, given)
-        if len(given) != expected:
-            raise ValueError(
-                f"{op}: {name} has {counted(len(given), 'array')}, expected {expected}"
-            )
+        check_count(op, name, given, len(given) == expected, expected, "array")
     names = [f"weights[{n}]" for n in range(len(weights))]
     names += [f"biases[{n}]" for n in range(len(biases))]
     arrays: dict[str, Any] = dict(zip(names, (*weights, *biases), strict=True))

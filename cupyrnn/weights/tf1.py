@@ -114,14 +114,9 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     """
     op = "block_lstm_from_tf1"
     xp, cell = one_cell(op, variables, prefix)
-    P, others = 0, {}
-    if PROJECTION in cell.names:
-        others["w_p"] = cell.arrays[PROJECTION]
-        P = expect_rank(op, cell.names[PROJECTION], others["w_p"], "(H, P)")[1]
-    _, H = kernel_sizes(op, cell, 4, P)
-    cell.only(op, "kernel", "bias", *PEEPHOLES.values(), PROJECTION)
-    if P:
-        cell.expect(op, PROJECTION, "(H, P)", (H, P))
+    P = cell.projection_size(op)
+    _, H = kernel_sizes(op, cell, 4, P, *PEEPHOLES.values())
+    others = {"w_p": cell.arrays[PROJECTION]} if P else {}
     if set(PEEPHOLES.values()) & cell.names.keys():
         for name, leaf in PEEPHOLES.items():
             (others[name],) = cell.need(op, leaf)
@@ -392,10 +387,7 @@ def params_from_tf1(
             f"{op}: forget_bias is left out, expected what the cells were made with, which is not"
             " in the checkpoint: 1 unless they were told otherwise"
         )
-    P = 0
-    if PROJECTION in ordered[0].names:
-        name = ordered[0].names[PROJECTION]
-        P = expect_rank(op, name, ordered[0].arrays[PROJECTION], "(H, P)")[1]
+    P = ordered[0].projection_size(op)
     sizes = [_sizes(op, cell, rnn_mode, P) for cell in ordered]
     I, H = sizes[0]
     L = len(ordered) // D
@@ -478,12 +470,7 @@ def _mode(op: str, rnn_mode: Any, cells: list[Cell]) -> Any:
 def _sizes(op: str, cell: Cell, rnn_mode: str, P: int) -> tuple[int, int]:
     """Check the variables of a cell; return K and H."""
     if rnn_mode != "gru":
-        K, H = kernel_sizes(op, cell, len(GATES[rnn_mode]), P)
-        if P:
-            cell.need(op, PROJECTION)
-            cell.expect(op, PROJECTION, "(H, P)", (H, P))
-        cell.only(op, "kernel", "bias", *[PROJECTION] * bool(P))
-        return K, H
+        return kernel_sizes(op, cell, len(GATES[rnn_mode]), P)
     cell.need(op, *GATE_VARIABLES, *CUDNN_GRU)
     cell.only(op, *GATE_VARIABLES, *CUDNN_GRU)
     leaf = "candidate/input_projection/kernel"

@@ -80,6 +80,12 @@ class Cell(NamedTuple):
                     f"{op}: variables has {name}, expected only {', '.join(leaves)} of that cell"
                 )
 
+    def projection_size(self, op: str) -> int:
+        """Return P of an LSTM, 0 without a projection."""
+        if PROJECTION not in self.names:
+            return 0
+        return expect_rank(op, self.names[PROJECTION], self.arrays[PROJECTION], "(H, P)")[1]
+
     def expect(self, op: str, leaf: str, symbols: str, shape: tuple[int, ...]) -> None:
         """Check the shape of a variable."""
         expect_shape(op, self.names[leaf], self.arrays[leaf], symbols, shape)
@@ -201,8 +207,12 @@ def one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
     return xp, cells[0]
 
 
-def kernel_sizes(op: str, cell: Cell, G: int, P: int = 0) -> tuple[int, int]:
-    """Check kernel [K+P, G*H] and bias [G*H]; return K and H. P is H where it is 0."""
+def kernel_sizes(op: str, cell: Cell, G: int, P: int, *others: str) -> tuple[int, int]:
+    """
+    Check kernel [K+P, G*H], bias [G*H] and the projection [H, P] where P is not 0; return K and H.
+
+    The cell may have `others` beside these. P is H where it is 0.
+    """
     kernel, _ = cell.need(op, "kernel", "bias")
     width = f"{G}*H" if G > 1 else "H"
     symbols = f"(I+{'P' if P else 'H'}, {width})"
@@ -213,4 +223,8 @@ def kernel_sizes(op: str, cell: Cell, G: int, P: int = 0) -> tuple[int, int]:
             f"{op}: {cell.names['kernel']} has shape {kernel.shape}, expected {symbols}"
         )
     cell.expect(op, "bias", f"({width},)", (columns,))
+    cell.only(op, "kernel", "bias", *others, *[PROJECTION] * bool(P))
+    if P:
+        cell.need(op, PROJECTION)
+        cell.expect(op, PROJECTION, "(H, P)", (H, P))
     return rows - (P or H), H
