@@ -10,6 +10,8 @@ import pytest
 from checks import assert_close
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import grus, lstms
+from problems.lstms import PEEPHOLES
 
 import cupyrnn
 
@@ -20,34 +22,19 @@ random_shapes = st.tuples(*(st.integers(1, 9) for _ in range(4)))
 seeds = st.integers(0, 2**32)
 
 GATES = {"icfo": ("i", "ci", "f", "o"), "ifco": ("i", "f", "ci", "o")}
-PEEPHOLES = ("wci", "wcf", "wco")
-
-
-def draw(seed: int, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-    a = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
-    for name in a.keys() & {"w", "w_ru", "w_c"}:
-        a[name] /= np.sqrt(len(a[name]))
-    return a
 
 
 def lstm_problem(seed: int, shape: tuple[int, ...], peephole: bool) -> tuple[Any, Any]:
     """Return the inputs of block_lstm, and gradients of cs and h."""
-    T, B, I, H = shape
-    sizes = {"x": (T, B, I), "cs_prev": (B, H), "h_prev": (B, H), "w": (I + H, 4 * H)}
-    sizes |= {"b": (4 * H,)} | dict.fromkeys(PEEPHOLES if peephole else (), (H,))
-    cotangents = dict.fromkeys(("cs_grad", "h_grad"), (T, B, H))
-    a = draw(seed, sizes | cotangents)
-    return {name: a[name] for name in sizes}, {name: a[name] for name in cotangents}
+    rng, (T, B, _, H) = np.random.default_rng(seed), shape
+    inputs = lstms.problem(rng, shape, peephole)
+    return inputs, {name: rng.standard_normal((T, B, H)) for name in ("cs_grad", "h_grad")}
 
 
 def gru_problem(seed: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """Return the inputs of block_gru, and a gradient of h."""
-    T, B, I, H = shape
-    sizes = {"x": (T, B, I), "h_prev": (B, H), "w_ru": (I + H, 2 * H), "w_c": (I + H, H)}
-    sizes |= {"b_ru": (2 * H,), "b_c": (H,)}
-    a = draw(seed, sizes | {"d_h": (T, B, H)})
-    return {name: a[name] for name in sizes}, a["d_h"]
+    rng, (T, B, _, H) = np.random.default_rng(seed), shape
+    return grus.problem(rng, shape), rng.standard_normal((T, B, H))
 
 
 def leaves(torch: ModuleType, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -57,23 +57,36 @@ def check_png(path: Path) -> None:
     assert image[..., :3].std() > 0.05  # not blank
 
 
-@pytest.mark.parametrize("cell", cells.CELLS)
-def test_command(cell: str, tmp_path: Path) -> None:
+def check_output(output: str, cell: str, figure: Path) -> None:
+    assert f"NumPy {np.__version__}" in output
+    assert f"model: {cells.CELLS[cell].title}, 8 units" in output
+    assert "complex step" in output
+    rows = bits(output)
+    assert rows["unigram"] < rows["uniform"]
+    check_png(figure)
+
+
+def test_command(tmp_path: Path) -> None:
     out = tmp_path / "figure.png"
     done = subprocess.run(
-        [*COMMAND, "--cell", cell, "--steps", "30", *SMALL, "--out", str(out)],
+        [*COMMAND, "--cell", "cudnn_gru", "--steps", "30", *SMALL, "--out", str(out)],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
         timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")  # no bar where no terminal is
-    assert f"NumPy {np.__version__}" in done.stdout
-    assert f"model: {cells.CELLS[cell].title}, 8 units" in done.stdout
-    assert "complex step" in done.stdout
-    rows = bits(done.stdout)
-    assert rows["unigram"] < rows["uniform"]
-    check_png(out)
+    check_output(done.stdout, "cudnn_gru", out)
+
+
+@pytest.mark.usefixtures("short_text")
+@pytest.mark.parametrize("cell", cells.CELLS)
+def test_every_cell(cell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "figure.png"
+    assert demo.main(["--cell", cell, "--steps", "30", *SMALL, "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    check_output(captured.out, cell, out)
 
 
 @pytest.mark.usefixtures("short_text")
@@ -290,6 +303,7 @@ def test_trying_the_path_leaves_nothing_behind(tmp_path: Path) -> None:
     assert (tmp_path / "old.png").read_bytes() == b"old"
 
 
+@pytest.mark.usefixtures("short_text")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
 def test_a_full_disk_does_not_hide_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["--steps", "2", *SMALL, "--out", "/dev/full"]) == 1

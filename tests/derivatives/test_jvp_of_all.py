@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from checks import DIFFERENCE_TOLERANCE, FINITE_DIFFERENCE_STEP, assert_close
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from problems import grus, lstms
+from problems.converters import BI, CONVERSIONS, conversions, packed, random
+from problems.table import TABLE, Case, call_of
 
 import cupyrnn
 from cupyrnn import raw_ops
@@ -109,109 +107,6 @@ def assert_data_refused(function: Callable[..., Any], primals: Any) -> None:
             function(*with_imaginary(n, 0.1))
 
 
-def random(rng: np.random.Generator, *shape: int) -> Any:
-    return rng.standard_normal(shape)
-
-
-def packed(rng: np.random.Generator, L: int = 1, I: int = 3, **net: Any) -> Any:
-    params = cupyrnn.init_params(num_layers=L, num_units=4, input_size=I, dtype="float64", **net)
-    return params._replace(params=random(rng, params.params.size))
-
-
-def block_weights(rng: np.random.Generator, kind: str, K: int, H: int) -> Any:
-    if kind == "gru":
-        a = grus.problem(rng, (1, 1, K, H))
-        return cupyrnn.BlockGRUParams(*(a[n] for n in ("w_ru", "w_c", "b_ru", "b_c")))
-    a = lstms.problem(rng, (1, 1, K, H), True)
-    if kind == "lstm":
-        return cupyrnn.BlockLSTMParams(a["w"], a["b"])
-    return cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *lstms.PEEPHOLES)))
-
-
-def lstm_to_block(p: Any) -> Any:
-    return cupyrnn.params_to_block_lstm(p)
-
-
-def lstm_from_block(p: Any) -> Any:
-    return cupyrnn.params_from_block_lstm(*p, forget_bias=1.0, cell_clip=0.0)
-
-
-BI = {"direction": "bidirectional"}
-
-
-def conversions(rng: np.random.Generator) -> dict[str, tuple[Callable[..., Any], Any]]:
-    """Return for each name a function and its argument: what it converts, with all it has."""
-    gru, lstm = block_weights(rng, "gru", 3, 4), block_weights(rng, "peephole", 3, 4)
-    keras = cupyrnn.params_to_keras(packed(rng, **BI))
-    state = cupyrnn.params_to_torch(packed(rng, 2, rnn_mode="gru", **BI))
-    node = cupyrnn.params_to_onnx(packed(rng, rnn_mode="gru", **BI))
-    lstm_node = cupyrnn.block_lstm_to_onnx([lstm, lstm])
-    gru_node = cupyrnn.block_gru_to_onnx([gru])
-    variables = cupyrnn.params_to_tf1(packed(rng, 2))
-    one = packed(rng)
-    canonical = cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, one.params)
-    return {
-        "params_to_keras": (cupyrnn.params_to_keras, packed(rng, **BI)),
-        "params_from_keras": (lambda a: cupyrnn.params_from_keras(a, **BI), keras),
-        "params_to_torch": (cupyrnn.params_to_torch, packed(rng, 2, rnn_mode="gru", **BI)),
-        "params_from_torch": (cupyrnn.params_from_torch, state),
-        "params_to_onnx": (cupyrnn.params_to_onnx, packed(rng, rnn_mode="gru", **BI)),
-        "params_from_onnx": (
-            lambda a: cupyrnn.params_from_onnx(a.W, a.R, a.B, linear_before_reset=1),
-            node,
-        ),
-        "params_to_tf1": (cupyrnn.params_to_tf1, packed(rng, 2)),
-        "params_from_tf1": (cupyrnn.params_from_tf1, variables),
-        "params_to_block_lstm": (lstm_to_block, one),
-        "params_from_block_lstm": (lstm_from_block, cupyrnn.params_to_block_lstm(one)),
-        "block_gru_to_keras": (lambda a: cupyrnn.block_gru_to_keras(*a), gru),
-        "block_gru_from_keras": (cupyrnn.block_gru_from_keras, cupyrnn.block_gru_to_keras(*gru)),
-        "block_gru_to_onnx": (cupyrnn.block_gru_to_onnx, [gru]),
-        "block_gru_from_onnx": (
-            lambda a: cupyrnn.block_gru_from_onnx(a.W, a.R, a.B),
-            gru_node,
-        ),
-        "block_gru_to_tf1": (lambda a: cupyrnn.block_gru_to_tf1(*a), gru),
-        "block_gru_from_tf1": (cupyrnn.block_gru_from_tf1, cupyrnn.block_gru_to_tf1(*gru)),
-        "block_lstm_to_onnx": (cupyrnn.block_lstm_to_onnx, [lstm, lstm]),
-        "block_lstm_from_onnx": (
-            lambda a: cupyrnn.block_lstm_from_onnx(a.W, a.R, a.B, a.P),
-            lstm_node,
-        ),
-        "block_lstm_to_tf1": (lambda a: cupyrnn.block_lstm_to_tf1(*a), lstm),
-        "block_lstm_from_tf1": (cupyrnn.block_lstm_from_tf1, cupyrnn.block_lstm_to_tf1(*lstm)),
-        "cudnn_rnn_params_to_canonical": (
-            lambda p: cupyrnn.cudnn_rnn_params_to_canonical(1, 4, 3, p),
-            one.params,
-        ),
-        "block_gru_from_gates": (cupyrnn.block_gru_from_gates, cupyrnn.block_gru_to_gates(*gru)),
-        "block_gru_to_gates": (lambda a: cupyrnn.block_gru_to_gates(*a), gru),
-        "block_lstm_from_gates": (
-            cupyrnn.block_lstm_from_gates,
-            cupyrnn.block_lstm_to_gates(*lstm[:5]),
-        ),
-        "block_lstm_to_gates": (lambda a: cupyrnn.block_lstm_to_gates(*a[:5]), lstm),
-        **{
-            name: (partial(getattr(cupyrnn, name), one), random(rng, one.params.size))
-            for name in ("gradient_to_block_lstm", "gradient_to_keras", "gradient_to_torch")
-        },
-        "join_params": (cupyrnn.join_params, cupyrnn.split_params(packed(rng, 2, I=4))),
-        "split_params": (cupyrnn.split_params, packed(rng, 2)),
-        "params_from_dynet": (cupyrnn.params_from_dynet, cupyrnn.params_to_dynet(one)),
-        "params_to_dynet": (cupyrnn.params_to_dynet, one),
-        "params_from_gates": (cupyrnn.params_from_gates, cupyrnn.params_to_gates(one)),
-        "params_to_gates": (cupyrnn.params_to_gates, packed(rng, 2, rnn_mode="gru", **BI)),
-        "reverse_update_gate": (cupyrnn.reverse_update_gate, gru),
-        "cudnn_rnn_canonical_to_params": (
-            lambda a: cupyrnn.cudnn_rnn_canonical_to_params(1, 4, 3, a.weights, a.biases),
-            canonical,
-        ),
-    }
-
-
-CONVERSIONS = sorted(conversions(np.random.default_rng(0)))
-
-
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_conversions(name: str, rng: np.random.Generator) -> None:
     """They are linear but for constants: a tangent is the difference of two values."""
@@ -291,81 +186,37 @@ def test_a_step_of_another_jvp(rng: np.random.Generator) -> None:
         kept[0](x, h)
 
 
-RAW_LSTM = ("x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b")
+LSTM = {"use_peephole": True, "cell_clip": 0.0}
+NET = {**BI, "is_training": True}
+V3 = {"num_proj": 0, "time_major": True, "sequence_lengths": np.array([4, 1, 2], "i")}
+RAW: list[Any] = [
+    ("BlockLSTM", "BlockLSTMGrad", "block_lstm", LSTM | {"seq_len_max": np.array(3)}),
+    ("BlockLSTMV2", "BlockLSTMGradV2", "block_lstm", LSTM | {"seq_len_max": np.array(3)}),
+    ("LSTMBlockCell", "LSTMBlockCellGrad", "lstm_block_cell", LSTM | {"cell_clip": 0.5}),
+    ("GRUBlockCell", "GRUBlockCellGrad", "gru_block_cell", {}),
+    ("CudnnRNN", "CudnnRNNBackprop", "cudnn_rnn-lstm", NET),
+    ("CudnnRNNV2", "CudnnRNNBackpropV2", "cudnn_rnn-lstm", NET),
+    ("CudnnRNNV3", "CudnnRNNBackpropV3", "cudnn_rnn-lstm", NET | V3),
+]
 
 
-@pytest.mark.parametrize(
-    ("forward", "backward"), [("BlockLSTM", "BlockLSTMGrad"), ("BlockLSTMV2", "BlockLSTMGradV2")]
-)
-def test_raw_block_lstm(forward: str, backward: str, rng: np.random.Generator) -> None:
-    inputs = lstms.problem(rng, (4, 3, 2, 5), True)
-    other = {"seq_len_max": np.array(3), "use_peephole": True}
+@pytest.mark.parametrize(("forward", "backward", "name", "more"), RAW)
+def test_raw_ops(
+    forward: str, backward: str, name: str, more: Any, rng: np.random.Generator
+) -> None:
+    net = {"layers": 2, "direction": "both"} if name.startswith("cudnn") else {}
+    call = call_of(Case(name, (4, 3, 2, 5), **net), rng)
+    op, gradient = getattr(raw_ops, forward), getattr(raw_ops, backward)
 
-    def both(a: Any, cs_grad: Any, h_grad: Any) -> Any:
-        out = getattr(raw_ops, forward)(**a, **other, cell_clip=0.0)
-        return out, getattr(raw_ops, backward)(
-            **a, **out._asdict(), cs_grad=cs_grad, h_grad=h_grad, **other
-        )
+    def both(inputs: Any, given: Any) -> Any:
+        out = op(**inputs, **more)._asdict()
+        told = {**inputs, **more, **out}
+        known = inspect.signature(gradient).parameters
+        grads = gradient(**{n: a for n, a in told.items() if n in known}, **given)
+        return [a for n, a in out.items() if n not in ("reserve_space", "host_reserved")], grads
 
-    a = {n: inputs[n] for n in RAW_LSTM}
-    assert_jvp(both, (a, random(rng, 4, 3, 5), random(rng, 4, 3, 5)), rng)
-
-
-def test_raw_lstm_block_cell(rng: np.random.Generator) -> None:
-    inputs = lstms.problem(rng, (1, 3, 2, 5), True)
-    inputs["x"] = inputs["x"][0]
-
-    def both(a: Any, cs_grad: Any, h_grad: Any) -> Any:
-        out = raw_ops.LSTMBlockCell(**a, cell_clip=0.5, use_peephole=True)
-        saved = {n: v for n, v in out._asdict().items() if n != "h"}
-        return out, raw_ops.LSTMBlockCellGrad(
-            **a, **saved, cs_grad=cs_grad, h_grad=h_grad, use_peephole=True
-        )
-
-    assert_jvp(both, ({n: inputs[n] for n in RAW_LSTM}, random(rng, 3, 5), random(rng, 3, 5)), rng)
-
-
-def test_raw_gru_block_cell(rng: np.random.Generator) -> None:
-    inputs = grus.problem(rng, (1, 3, 2, 5))
-    inputs["x"] = inputs["x"][0]
-
-    def both(a: Any, d_h: Any) -> Any:
-        out = raw_ops.GRUBlockCell(**a)
-        saved = {n: v for n, v in out._asdict().items() if n != "h"}
-        return out, raw_ops.GRUBlockCellGrad(**a, **saved, d_h=d_h)
-
-    assert_jvp(both, (inputs, random(rng, 3, 5)), rng)
-
-
-@pytest.mark.parametrize(
-    ("forward", "backward"),
-    [
-        ("CudnnRNN", "CudnnRNNBackprop"),
-        ("CudnnRNNV2", "CudnnRNNBackpropV2"),
-        ("CudnnRNNV3", "CudnnRNNBackpropV3"),
-    ],
-)
-def test_raw_cudnn_rnn(forward: str, backward: str, rng: np.random.Generator) -> None:
-    net = packed(rng, 2, I=2, **BI)
-    a: Any = {"input": random(rng, 4, 3, 2), "input_h": random(rng, 4, 3, 4)}
-    a |= {"input_c": random(rng, 4, 3, 4), "params": net.params}
-    grads = {f"{n}_backprop": random(rng, *s) for n, s in (
-        ("output", (4, 3, 8)), ("output_h", (4, 3, 4)), ("output_c", (4, 3, 4)),
-    )}  # fmt: skip
-    other: Any = dict(BI)
-    if forward == "CudnnRNNV3":
-        other |= {"num_proj": 0, "time_major": True, "sequence_lengths": np.array([4, 1, 2], "i")}
-
-    def both(a: Any, grads: Any) -> Any:
-        out = getattr(raw_ops, forward)(**a, **other, is_training=True)
-        names = ("output", "output_h", "output_c", "reserve_space")
-        given = {n: getattr(out, n) for n in names}
-        if forward != "CudnnRNN":
-            given["host_reserved"] = out.host_reserved
-        back = getattr(raw_ops, backward)(**a, **given, **grads, **other)
-        return [getattr(out, n) for n in names[:3]], back
-
-    assert_jvp(both, (a, grads), rng)
+    given = call.cotangents(rng, call.forward(cupyrnn))
+    assert_jvp(both, (call.inputs, given), rng)
 
 
 def test_raw_conversions(rng: np.random.Generator) -> None:
@@ -390,45 +241,6 @@ def test_raw_conversions(rng: np.random.Generator) -> None:
 
     assert_jvp(there, (params, projected), rng)
     assert_jvp(back, there(params, projected), rng)
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    kind=st.sampled_from(["lstm", "peephole", "gru"]),
-    sizes=st.tuples(*[st.integers(0, 4)] * 3, st.integers(1, 4)),
-    L=st.integers(1, 2),
-    both_ways=st.booleans(),
-    lengths=st.booleans(),
-    clip=st.sampled_from([0.0, 0.4]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_random_stacked_rnn(
-    kind: str, sizes: Any, L: int, both_ways: bool, lengths: bool, clip: float, seed: int
-) -> None:
-    (T, B, I, H), D, rng = sizes, 1 + both_ways, np.random.default_rng(seed)
-    weights = [
-        block_weights(rng, kind, I if layer == 0 else D * H, H)
-        for layer in range(L)
-        for _ in range(D)
-    ]
-    same: Any = {"direction": "bidirectional" if both_ways else "unidirectional"}
-    if kind != "gru":
-        same["cell_clip"] = clip
-    if lengths:
-        same["sequence_lengths"] = rng.integers(0, T + 1, B)
-    states = [random(rng, L * D, B, H), random(rng, L * D, B, H)]
-    grads = [random(rng, T, B, D * H), random(rng, L * D, B, H), random(rng, L * D, B, H)]
-    if kind == "gru":
-        states[1] = grads[2] = None
-
-    def both(x: Any, states: Any, weights: Any, grads: Any) -> Any:
-        out = cupyrnn.stacked_rnn(x, *states, weights, **same, dropout=0.3, seed=1)
-        back = cupyrnn.stacked_rnn_backprop(
-            x, *states, weights, *out[:3], *grads, out.reserve_space, **same, dropout=0.3
-        )
-        return out[: 2 if kind == "gru" else 3], back
-
-    assert_jvp(both, (random(rng, T, B, I), states, weights, grads), rng)
 
 
 def hessian_product(function: Any, primals: Any, direction: Any) -> Any:
@@ -523,7 +335,9 @@ def test_nothing_is_left_out() -> None:
     functions = {
         n for n in cupyrnn.__all__ if inspect.isfunction(getattr(cupyrnn, n)) and n != "jvp"
     }
-    for name in functions - NO_FLOATS:
-        assert f"cupyrnn.{name}(" in text or name in CONVERSIONS, name
+    records = [op.record for op in TABLE.values()]  # of test_an_op_and_its_gradient
+    covered = {f.__name__ for r in records for f in (r.forward, r.gradient)} | {*CONVERSIONS}
+    for name in functions - NO_FLOATS - covered:
+        assert f"cupyrnn.{name}(" in text, name
     for name in {*raw_ops.__all__} - {"CudnnRNNParamsSize"}:
         assert f"raw_ops.{name}(" in text or f'"{name}"' in text, name

@@ -12,7 +12,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from problems import grus, lstms
+from problems.table import right_calls
 
 import cupyrnn
 from cupyrnn import _arrays
@@ -22,39 +22,34 @@ T, B, I, H = 6, 3, 4, 5
 PEEPHOLES = ("wci", "wcf", "wco")
 
 
+BLOCK_OPS = ("block_lstm", "lstm_block_cell", "block_gru", "gru_block_cell")
+
+
 def _calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """Return, by name, every public function and one set of right arguments, none left out."""
-    rng = np.random.default_rng(0)
-    lstm, gru = lstms.problem(rng, (T, B, I, H), True), grus.problem(rng, (T, B, I, H))
-    lstm_step, gru_step = ({**a, "x": a["x"][0]} for a in (lstm, gru))
-    lstm_out, gru_out = (
-        f(**a)._asdict() for f, a in ((cupyrnn.block_lstm, lstm), (cupyrnn.block_gru, gru))
-    )
-    lstm_saved, gru_saved = (
-        {n: a[0] for n, a in out.items() if n != "h"} for out in (lstm_out, gru_out)
-    )
-    grads = {"cs_grad": np.ones((T, B, H)), "h_grad": np.ones((T, B, H))}
-    step_grads = {n: a[0] for n, a in grads.items()}
-    d_h = np.ones((T, B, H))
-    cells: dict[str, dict[str, Any]] = {
-        "lstm_block_cell": lstm_step,
-        "block_lstm": lstm,
-        "lstm_block_cell_grad": lstm_step | lstm_saved | step_grads,
-        "lstm_block_cell_backward": lstm_step | lstm_saved | step_grads,
-        "block_lstm_grad": lstm | lstm_out | grads,
-        "gru_block_cell": gru_step,
-        "block_gru": gru,
-        "gru_block_cell_grad": gru_step | gru_saved | {"d_h": d_h[0]},
-        "gru_block_cell_backward": gru_step | gru_saved | {"d_h": d_h[0]},
-        "block_gru_grad": gru | gru_out | {"d_h": d_h},
-    }
-    return {name: (getattr(cupyrnn, name), args) for name, args in cells.items()}
+    """Return, by name, public functions and one set of right arguments, none left out."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in BLOCK_OPS:
+        found |= right_calls(name, size=(T, B, I, H))
+    for cell in ("lstm_block_cell", "gru_block_cell"):
+        found[f"{cell}_grad"] = found[f"{cell}_backward"]
+    found |= right_calls("cudnn_rnn-lstm", size=(T, B, I, H), layers=2, direction="both")
+    return {name: (getattr(cupyrnn, name), args) for name, args in found.items()}
 
 
 CALLS = _calls()
-OPTIONAL_GRADIENTS = ("cs_grad", "h_grad")
-ARGUMENTS = [(op, name) for op, (_, args) in CALLS.items() for name in args]
+BLOCKS = [op for op in CALLS if not op.startswith("cudnn_rnn")]
 SEQUENCES = [op for op in CALLS if op.startswith("block_")]
+OUTPUTS = ("output", "output_h", "output_c")
+OPTIONAL = ("cs_grad", "h_grad", *OUTPUTS, *(f"{n}_backprop" for n in OUTPUTS))
+ARGUMENTS = [
+    (op, name)
+    for op, (_, args) in CALLS.items()
+    for name, a in args.items()
+    if isinstance(a, np.ndarray) and name != "host_reserved"
+]
+OF_BLOCKS = [(op, name) for op, name in ARGUMENTS if op in BLOCKS]
+SHAPES_OF_ZEROS = dict.fromkeys(("cs_prev", "h_prev"), "(B, H)")
+SHAPES_OF_ZEROS |= {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
 
 
 def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
@@ -71,7 +66,8 @@ def raises(op: str, error: type[Exception], message: str, **changed: Any) -> Non
 
 def expected_type(op: str, name: str) -> str:
     """What the message of a wrong type asks for: the first argument decides for the others."""
-    first = {"lstm_block_cell_grad": "cs_prev", "gru_block_cell_grad": "h_prev"}.get(op, "x")
+    first = "x" if op in BLOCKS else "input"
+    first = {"lstm_block_cell_grad": "cs_prev", "gru_block_cell_grad": "h_prev"}.get(op, first)
     if name == first:
         return "expected a numpy.ndarray or cupy.ndarray"
     return f"expected a numpy.ndarray like {first}"
@@ -80,7 +76,7 @@ def expected_type(op: str, name: str) -> str:
 def test_every_public_function_is_covered() -> None:
     functions = [a for n in cupyrnn.__all__ if inspect.isfunction(a := getattr(cupyrnn, n))]
     cells = ("cupyrnn.lstm", "cupyrnn.gru")
-    assert {f.__name__ for f in functions if f.__module__ in cells} == set(CALLS)
+    assert {f.__name__ for f in functions if f.__module__ in cells} == set(BLOCKS)
 
 
 @pytest.mark.parametrize(("op", "name"), ARGUMENTS)
@@ -92,8 +88,13 @@ def test_rank(op: str, name: str) -> None:
 
 
 # T of a forward call is x's alone to say.
-FREE = {("block_lstm", "x", 0), ("block_gru", "x", 0)}
-AXES = [(*a, axis) for a in ARGUMENTS for axis in (0, -1) if (*a, axis) not in FREE]
+FREE = {("block_lstm", "x", 0), ("block_gru", "x", 0), ("cudnn_rnn", "input", 0)}
+AXES = [
+    (op, name, axis)
+    for op, name in ARGUMENTS
+    for axis in range(CALLS[op][1][name].ndim)
+    if (op, name, axis) not in FREE
+]
 
 
 @pytest.mark.parametrize(("op", "name", "axis"), AXES)
@@ -103,7 +104,7 @@ def test_size(op: str, name: str, axis: int) -> None:
     a = args[name]
     for size in (a.shape[axis] + 1, a.shape[axis] - 1):
         wrong = a.take(range(size), axis, mode="wrap")
-        with pytest.raises(ValueError, match=rf"^{op}: \w+ has shape .*, expected \(.*\) = \("):
+        with pytest.raises(ValueError, match=rf"^{op}: \w+ has shape .*, expected \(.*\)"):
             function(**{**args, name: wrong})
 
 
@@ -115,7 +116,7 @@ def test_dtype(op: str, name: str) -> None:
         function(**{**args, name: args[name].astype(np.float32)})
 
 
-@pytest.mark.parametrize(("op", "name"), ARGUMENTS)
+@pytest.mark.parametrize(("op", "name"), OF_BLOCKS)
 def test_complex_data(op: str, name: str) -> None:
     """Imaginary parts are tangents: their squares vanish beside 1, or beside the largest value."""
     function, args = CALLS[op]
@@ -161,10 +162,11 @@ def test_none(op: str, name: str) -> None:
         other = next(p for p in PEEPHOLES if p != name)
         message = f"{name} is None, expected an array of shape (H,) = ({H},) like {other}"
         raises(op, TypeError, message, **{name: None})
-    elif parameter.default is None or name in OPTIONAL_GRADIENTS:
+    elif parameter.default is None or name in OPTIONAL:
         function(**{**args, name: None})
     else:
-        hint = "; pass zeros of shape (B, H)" if name in ("cs_prev", "h_prev") else ""
+        zeros = SHAPES_OF_ZEROS.get(name)
+        hint = f"; pass zeros of shape {zeros}" if zeros else ""
         raises(op, TypeError, f"{name} is None, {expected_type(op, name)}{hint}", **{name: None})
 
 
@@ -310,13 +312,14 @@ class Decibel(np.ndarray[Any, Any]):
 def test_array_subclasses_and_memory_maps_are_accepted(op: str, tmp_path: Any) -> None:
     function, args = CALLS[op]
     expected = function(**args)
-    mapped = {}
-    for n, a in args.items():
+    mapped, arrays = {}, {n: args[n] for o, n in ARGUMENTS if o == op}
+    for n, a in arrays.items():
         np.save(tmp_path / f"{n}.npy", a)
         mapped[n] = np.load(tmp_path / f"{n}.npy", mmap_mode="r")
-    named = {n: a.view(Named) for n, a in args.items()}
-    for given in (mapped, named, {**args, "h_prev": named["h_prev"]}):
-        for a, e in zip(function(**given), expected, strict=True):
+    named = {n: a.view(Named) for n, a in arrays.items()}
+    one = next(n for n in ("h_prev", "input_h") if n in named)
+    for given in (mapped, named, {one: named[one]}):
+        for a, e in zip(function(**{**args, **given}), expected, strict=True):
             assert type(a) is np.ndarray
             np.testing.assert_array_equal(a, e)
 
@@ -344,7 +347,8 @@ def test_every_kind_of_arithmetic_counts(name: str) -> None:
 @pytest.mark.parametrize("kind", [np.matrix, Units, Logging, Dispatching, Decibel])
 @pytest.mark.parametrize("op", CALLS)
 def test_arrays_that_mean_more_than_their_numbers_are_refused(op: str, kind: type[Any]) -> None:
-    for name, a in CALLS[op][1].items():
+    for name in (n for o, n in ARGUMENTS if o == op):
+        a = CALLS[op][1][name]
         if kind is np.matrix and a.ndim > 2:
             continue
         shown = f"{kind.__module__}.{kind.__qualname__}"
@@ -362,7 +366,7 @@ def test_matrices_in_half_precision() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize("op", BLOCKS)
 def test_no_value_is_an_error(op: str, dtype: str, rng: np.random.Generator) -> None:
     """Neither warnings nor errors, forward and gradient, and what the caller has set is no use."""
     ml_dtypes = needs.module("ml_dtypes")

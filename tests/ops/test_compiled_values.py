@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +11,8 @@ import needs
 import numpy as np
 import pytest
 from checks import assert_close
-from problems import grus, lstms
+from problems.properties import numbers
+from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import layer as _layer
@@ -118,88 +118,47 @@ def assert_reaches_the_same(call: Callable[[], list[Any]], monkeypatch: pytest.M
         assert_close(a[same], e[same], "float64", "where it is finite", at_least=1.0)
 
 
+H, UNIT = 19, 17
+# Of ops and their arguments, the gates of which one unit is no number: a block of H for each.
+BLOCKS = {
+    "block_gru": {"b_ru": 2, "b_c": 1, "x": 1, "h_prev": 1},
+    "block_lstm": {"b": 4, "wci": 1, "wcf": 1, "wco": 1, "cs_prev": 1},
+}
+PLACES: list[tuple[str, str, int]] = [
+    (op, name, gate * H + UNIT)
+    for op, arguments in BLOCKS.items()
+    for name, gates in arguments.items()
+    for gate in range(gates)
+]
+PLACES += [
+    (f"cudnn_rnn-{mode}", "params", (gate - 2 * gates) * H + UNIT)
+    for mode, gates in GATES.items()
+    for gate in range(gates)
+]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("T", [1, 3])
-@pytest.mark.parametrize(
-    ("mode", "gate", "proj"),
-    [
-        *((mode, gate, 0) for mode, gates in GATES.items() for gate in range(gates)),
-        *(("lstm", gate, 5) for gate in range(4)),
-    ],
-)
+@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize(("op", "name", "at"), PLACES)
 def test_a_value_that_is_no_number_in_each_gate(
-    compiled_loops: ModuleType,
-    mode: str,
-    gate: int,
-    proj: int,
-    T: int,
-    value: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of one unit: forward and backward it reaches what it reaches in NumPy."""
-    B, I, H, unit = 2, 4, 19, 17
-    P = proj or H
-    rng = np.random.default_rng(0)
-    options: dict[str, Any] = {"rnn_mode": mode, "num_proj": proj}
-    params = rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, I, **options)) / 4
-    params[-2 * GATES[mode] * H + gate * H + unit] = value
-    shapes = (T, B, I), (T, B, P), (1, B, P), (1, B, H)
-    x, given, h, c = (rng.standard_normal(shape) for shape in shapes)
-    states = (h, c if mode == "lstm" else None)
-
-    def call() -> list[Any]:
-        out = cupyrnn.cudnn_rnn(x, *states, params, **options)
-        rest = (given, None, None, out.reserve_space)
-        grads = cupyrnn.cudnn_rnn_backprop(x, *states, params, *out[:3], *rest, **options)
-        return [out.reserve_space, *out[:4], *grads]
-
-    assert_reaches_the_same(call, monkeypatch)
-
-
-PLACES = {
-    "gru": [("b_ru", 0), ("b_ru", 1), ("b_c", 0), ("x", 0), ("h_prev", 0)],
-    "lstm": [
-        *(("b", gate) for gate in range(4)), ("wci", 0), ("wcf", 0), ("wco", 0), ("cs_prev", 0),
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("T", [1, 3])
-@pytest.mark.parametrize(
-    ("op", "name", "gate"), [(op, *place) for op, places in PLACES.items() for place in places]
-)
-def test_a_value_that_is_no_number_in_each_gate_of_a_block_op(
     compiled_loops: ModuleType,
     op: str,
     name: str,
-    gate: int,
+    at: int,
+    projected: bool,
     T: int,
     value: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """LSTMs with peepholes and GRUs, a layer and a single step, forward and backward."""
-    B, I, H, unit = 2, 18, 19, 17
-    rng = np.random.default_rng(0)
-    problems = {"gru": grus.problem, "lstm": partial(lstms.problem, peephole=True)}
-    inputs = problems[op](rng, (T, B, I, H))
-    inputs[name][..., gate * H + unit] = value
-    layer, cell = f"block_{op}", f"{op}_block_cell"
-    args = inputs if T > 1 else inputs | {"x": inputs["x"][0]}
-
-    def call() -> list[Any]:
-        out = getattr(cupyrnn, layer if T > 1 else cell)(**args)
-        names = ("h_grad", "cs_grad") if op == "lstm" else ("d_h",)
-        given = {field: np.ones_like(out.h) for field in names}
-        if T > 1:
-            backward = getattr(cupyrnn, f"{layer}_grad")
-            return [*out, *backward(**args, **out._asdict(), **given)]
-        saved = {field: a for field, a in out._asdict().items() if field != "h"}
-        weights = {field: a for field, a in args.items() if field != "b"}
-        both = [getattr(cupyrnn, f"{cell}_{way}") for way in ("grad", "backward")]
-        return [*out, *(a for f in both for a in f(**weights, **saved, **given))]
-
-    assert_reaches_the_same(call, monkeypatch)
+    """Of one unit: forward and backward it reaches what it reaches in NumPy, also in one step."""
+    if projected and op != "cudnn_rnn-lstm":
+        return
+    if T == 1 and op in BLOCKS:
+        op = op.removeprefix("block_") + "_block_cell"
+    call = call_of(Case(op, (T, 2, UNIT + 1, H), projected=projected), np.random.default_rng(0))
+    call.inputs[name][..., at] = value
+    assert_reaches_the_same(lambda: [*numbers(call).values()], monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

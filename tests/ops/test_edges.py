@@ -9,12 +9,11 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import TOLERANCES, assert_close
+from checks import TOLERANCES, assert_close, assert_gradients
 from problems import grus, lstms
-from reference import gru_grad, lstm_grad
+from problems.table import Call, Case, call_of
 
 import cupyrnn
-from cupyrnn.arithmetic import scratch as _scratch
 from cupyrnn.driver import dropout as _dropout
 from cupyrnn.driver import products as _products
 from cupyrnn.driver.packing import count_rows
@@ -149,46 +148,44 @@ def test_rows_beyond_32_bits() -> None:
     assert count_rows(2**20, 2**12, None) == 2**32
 
 
-@pytest.mark.parametrize("z", [-750.0, -1000.0, 750.0])
-def test_complex_step_through_closed_gates(z: float) -> None:
+def gates_of(call: Call) -> list[tuple[str, int]]:
+    """Return the biases of each gate: an argument, and where in it they begin."""
+    H, gates = call.case.size[3], {"cudnn_rnn-lstm": 4, "cudnn_rnn-gru": 3}
+    found = [(n, g * H) for n in ("b", "b_ru", "b_c") if n in call.inputs
+             for g in range(len(call.inputs[n]) // H)]  # fmt: skip
+    count = gates.get(call.case.name, 0)
+    return found + [("params", (g - 2 * count) * H) for g in range(count)]
+
+
+@pytest.mark.parametrize("z", [-750.0, -2000.0, 750.0])
+@pytest.mark.parametrize("peephole", [False, True])
+@pytest.mark.parametrize("name", ["block_lstm", "block_gru", "cudnn_rnn-lstm", "cudnn_rnn-gru"])
+def test_complex_step_through_closed_gates(
+    name: str, peephole: bool, z: float, rng: np.random.Generator
+) -> None:
     """exp overflows there, where a complex reciprocal would be NaN."""
-    B, I, H = 2, 3, 4
-    rng = np.random.default_rng(0)
-    lstm = lstms.problem(rng, (3, B, I, H), True, complex)
-    direction = 1e-100j * rng.standard_normal((3, B, I))
-    for gate in range(4):
-        b = lstm["b"].copy()
-        b[gate * H : (gate + 1) * H] = z
-        real = cupyrnn.block_lstm(**{n: a.real for n, a in {**lstm, "b": b}.items()})
-        out = cupyrnn.block_lstm(**{**lstm, "b": b, "x": lstm["x"] + direction})
-        for n, a, e in zip(out._fields, out, real, strict=True):
-            assert np.isfinite(a).all(), n
-            assert_close(a.real, e, "float64", n, at_least=1e-290)
-    inputs = grus.problem(rng, (3, B, I, H), complex)
-    for name in ("b_ru", "b_c"):
-        for half in (slice(None, H), slice(-H, None)):
-            b = inputs[name].copy()
-            b[half] = z
-            real = cupyrnn.block_gru(**{n: a.real for n, a in {**inputs, name: b}.items()})
-            out = cupyrnn.block_gru(**{**inputs, name: b, "x": inputs["x"] + direction})
-            for n, a, e in zip(out._fields, out, real, strict=True):
-                assert np.isfinite(a).all(), n
-                assert_close(a.real, e, "float64", n, at_least=1e-290)
-    for mode in ("lstm", "gru"):
-        net = {"rnn_mode": mode}
-        params = 0.3 * rng.standard_normal(cupyrnn.cudnn_rnn_params_size(1, H, I, **net))
-        for piece in cupyrnn.cudnn_rnn_params_layout(1, H, I, **net):
-            if piece.kind != "input_bias":
-                continue
-            packed = params.astype(complex)
-            packed[piece.offset : piece.offset + piece.size] = z
-            first = np.zeros((1, B, H), complex)
-            given = (lstm["x"] + direction, first, first if mode == "lstm" else None, packed)
-            real = cupyrnn.cudnn_rnn(*(None if a is None else a.real for a in given), **net)
-            out = cupyrnn.cudnn_rnn(*given, **net)
-            assert np.isfinite(out.output).all(), (mode, piece.gate)
-            what = f"{mode} {piece.gate}"
-            assert_close(out.output.real, real.output, "float64", what, at_least=1e-290)
+    call = call_of(Case(name, (3, 2, 4, 5), peephole=peephole), rng)
+    known, record = {n: a for n, a in call.inputs.items() if a is not None}, call.case.op.record
+    for argument, start in gates_of(call):
+        for units in (2, 5):
+            closed = known[argument].copy()
+            closed[[start + n for n in range(units)]] = z
+            inputs = known | {argument: closed}
+            at = call._replace(inputs=call.inputs | inputs)
+            out = at.forward(cupyrnn)
+            given = {n: g for n, g in at.cotangents(rng, out).items() if g is not None}
+            names = [n for n in record.outputs if record.cotangent.format(n) in given]
+
+            def forward(at: Call = at, names: Any = names, **moved: Any) -> list[Any]:
+                out = at._replace(inputs=at.inputs | moved).forward(cupyrnn)
+                return [getattr(out, n) for n in names]
+
+            wide = forward(**{n: a.astype(complex) for n, a in inputs.items()})
+            for n, a in zip(names, wide, strict=True):
+                assert_close(a.real, getattr(out, n), "float64", n, at_least=1e-290)
+            every = dict.fromkeys(record.cotangents) | given
+            slopes = at.slopes(at.gradient(cupyrnn, out, every))
+            assert_gradients(forward, inputs, [*given.values()], slopes, rng)
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
@@ -218,75 +215,6 @@ def test_inference_over_several_blocks(mode: str, lengths: str | None) -> None:
         out = cupyrnn.cudnn_rnn(*alone, packed, **net)
         assert_close(inference.output[:, b : b + 1], out.output, "float64", "output")
         assert_close(inference.output_h[:, b : b + 1], out.output_h, "float64", "output_h")
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("peephole", [False, True])
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_gradients_of_a_step_of_many_rows(ops: Any, dtype: str, peephole: bool) -> None:
-    B, I, H = 1200, 3, 33
-    if ops.xp is np:
-        assert B * H > _scratch.CHUNK
-    rng = np.random.default_rng(0)
-    lstm = {**lstms.problem(rng, (1, B, I, H), peephole, dtype)}
-    lstm["x"] = lstm["x"][0]
-    out = ops.lstm_block_cell(**lstm, cell_clip=0)
-    cs_grad, h_grad = rng.standard_normal((2, B, H)).astype(dtype)
-    saved = {n: a for n, a in out._asdict().items() if n != "h"}
-    wide = {n: a.astype(np.float64) for n, a in lstm.items()}
-    expected = lstm_grad(
-        wide["x"][None],
-        wide["cs_prev"],
-        wide["h_prev"],
-        wide["w"],
-        tuple(a.astype(np.float64)[None] for a in out),
-        cs_grad.astype(np.float64)[None],
-        h_grad.astype(np.float64)[None],
-        lstms.peephole_of(wide),
-    )
-    g = ops.lstm_block_cell_backward(**lstm, **saved, cs_grad=cs_grad, h_grad=h_grad)
-    for name, a in g._asdict().items():
-        e = expected[name][0] if name == "x_grad" else expected[name]
-        assert_close(a, e, dtype, name, at_least=float(B**0.5))
-    lstm.pop("x")
-    g = ops.lstm_block_cell_grad(**lstm, **saved, cs_grad=cs_grad, h_grad=h_grad)
-    for name, a in g._asdict().items():
-        e = expected["dgates"][0] if name == "dicfo" else expected[name]
-        assert_close(a, e, dtype, name, at_least=float(B**0.5) if name[0] == "w" else 0.0)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_gru_gradients_of_a_step_of_many_rows(ops: Any, dtype: str) -> None:
-    B, I, H = 1200, 3, 33
-    rng = np.random.default_rng(0)
-    inputs = grus.problem(rng, (1, B, I, H), dtype)
-    inputs["x"] = inputs["x"][0]
-    out = ops.gru_block_cell(**inputs)
-    d_h = rng.standard_normal((B, H)).astype(dtype)
-    wide = {n: a.astype(np.float64) for n, a in inputs.items()}
-    expected = gru_grad(
-        wide["x"][None],
-        wide["h_prev"],
-        wide["w_ru"],
-        wide["w_c"],
-        tuple(a.astype(np.float64)[None] for a in out),
-        d_h.astype(np.float64)[None],
-    )
-    saved = {n: getattr(out, n) for n in ("r", "u", "c")}
-    for function in (ops.gru_block_cell_backward, ops.gru_block_cell_grad):
-        g = function(**inputs, **saved, d_h=d_h)
-        for name, a in g._asdict().items():
-            e = expected[name][0] if expected[name].ndim == 3 else expected[name]
-            scale = float(B**0.5) if name.startswith(("d_w", "d_b")) else 0.0
-            assert_close(a, e, dtype, name, at_least=scale)
-
-
-def test_the_reference_of_a_step_of_many_rows_is_the_sequence() -> None:
-    """As the forward op of such a step is checked nowhere else."""
-    rng = np.random.default_rng(0)
-    inputs = grus.problem(rng, (1, 1200, 3, 33))
-    for a, e in zip(cupyrnn.block_gru(**inputs), cupyrnn.reference.gru(**inputs), strict=True):
-        assert_close(a, e, "float64", "gru")
 
 
 @pytest.mark.cuda_on_cpu

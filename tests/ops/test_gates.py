@@ -11,7 +11,8 @@ import needs
 import numpy as np
 import pytest
 from checks import assert_close
-from problems import grus, lstms
+from problems import lstms
+from problems.table import right_calls
 
 import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid, gate_of, slope_of
@@ -28,12 +29,6 @@ def lstm_problem(rng: np.random.Generator, shape: Any, peephole: bool, dtype: An
     return {name: a.astype(dtype) for name, a in inputs.items()}
 
 
-def gru_problem(rng: np.random.Generator, shape: Any, dtype: Any) -> Any:
-    inputs = grus.problem(rng, shape)
-    inputs["w_ru"] *= LARGE
-    return {name: a.astype(dtype) for name, a in inputs.items()}
-
-
 def assert_all_parts(*gates: Any) -> None:
     """Check that some gates are 0, some 1 and some between."""
     values = np.concatenate([g.ravel() for g in gates])
@@ -41,48 +36,6 @@ def assert_all_parts(*gates: Any) -> None:
         assert (values == 0).any()
         assert (values == 1).any()
         assert ((values > 0) & (values < 1)).any()
-
-
-@each_activation
-def test_one_step_is_the_first_of_the_sequence(
-    ops: Any, activation: Any, rng: np.random.Generator
-) -> None:
-    attributes: dict[str, Any] = {"recurrent_activation": activation}
-    inputs = lstm_problem(rng, (1, 3, 4, 5), True, np.float64)
-    one = {**inputs, "x": inputs["x"][0]}
-    out, sequence = (
-        ops.lstm_block_cell(**one, **attributes),
-        ops.block_lstm(**inputs, **attributes),
-    )
-    for name, a, e in zip(out._fields, out, sequence, strict=True):
-        assert_close(a, e[0], "float64", name)
-    cs_grad, h_grad = rng.standard_normal((2, *out.h.shape))
-    expected = lstms.grads(ops, inputs, sequence, cs_grad[None], h_grad[None], **attributes)
-    saved = {n: a for n, a in out._asdict().items() if n != "h"}
-    given = {"cs_grad": cs_grad, "h_grad": h_grad, **attributes}
-    for name, a in ops.lstm_block_cell_backward(**one, **saved, **given)._asdict().items():
-        e = getattr(expected, name)
-        assert_close(a, e[0] if name == "x_grad" else e, "float64", name)
-    gates = ops.lstm_block_cell_grad(**one, **saved, **given)
-    assert_close(gates.dicfo.sum(0), expected.b_grad, "float64", "dicfo")
-    assert_close(gates.cs_prev_grad, expected.cs_prev_grad, "float64", "cs_prev_grad")
-
-    inputs = gru_problem(rng, (1, 3, 4, 5), np.float64)
-    one = {**inputs, "x": inputs["x"][0]}
-    first, whole = ops.gru_block_cell(**one, **attributes), ops.block_gru(**inputs, **attributes)
-    for name, a, e in zip(first._fields, first, whole, strict=True):
-        assert_close(a, e[0], "float64", name)
-    d_h = rng.standard_normal(first.h.shape)
-    expected = grus.grads(ops, inputs, whole, d_h[None], **attributes)
-    saved = {n: a for n, a in first._asdict().items() if n != "h"}
-    for name, a in (
-        ops.gru_block_cell_backward(**one, **saved, d_h=d_h, **attributes)._asdict().items()
-    ):
-        e = getattr(expected, name)
-        assert_close(a, e[0] if name == "d_x" else e, "float64", name)
-    gates = ops.gru_block_cell_grad(**one, **saved, d_h=d_h, **attributes)
-    assert_close(gates.d_x, expected.d_x[0], "float64", "d_x")
-    assert_close(gates.d_r_bar_u_bar.sum(0), expected.d_b_ru, "float64", "d_r_bar_u_bar")
 
 
 @each_activation
@@ -215,41 +168,24 @@ TWO = (
 )
 
 
-def calls(activation: Any) -> dict[str, Any]:
-    """Return a call of every function with the attribute."""
-    x, h, w = np.zeros((2, 1, 3)), np.zeros((1, 4)), np.zeros((7, 16))
-    ru, c, b_ru, b_c = np.zeros((7, 8)), np.zeros((7, 4)), np.zeros(8), np.zeros(4)
-    s, of_lstm, a = (
-        np.zeros((2, 1, 4)),
-        np.zeros(cupyrnn.cudnn_rnn_params_size(1, 4, 3)),
-        activation,
-    )
-    lstm, more = cupyrnn.lstm_block_cell_backward, {"recurrent_activation": a}
-    return {
-        "lstm_block_cell": lambda: cupyrnn.lstm_block_cell(x[0], h, h, w, np.zeros(16), **more),
-        "block_lstm": lambda: cupyrnn.block_lstm(x, h, h, w, np.zeros(16), **more),
-        "lstm_block_cell_grad": lambda: cupyrnn.lstm_block_cell_grad(*[h] * 9, **more),
-        "lstm_block_cell_backward": lambda: lstm(x[0], h, h, w, *[h] * 8, **more),
-        "block_lstm_grad": lambda: cupyrnn.block_lstm_grad(x, h, h, w, *[s] * 9, **more),
-        "gru_block_cell": lambda: cupyrnn.gru_block_cell(x[0], h, ru, c, b_ru, b_c, **more),
-        "block_gru": lambda: cupyrnn.block_gru(x, h, ru, c, b_ru, b_c, **more),
-        "gru_block_cell_grad": lambda: cupyrnn.gru_block_cell_grad(h, ru, c, *[h] * 4, **more),
-        "gru_block_cell_backward": lambda: cupyrnn.gru_block_cell_backward(
-            x[0], h, ru, c, *[h] * 4, **more
-        ),
-        "block_gru_grad": lambda: cupyrnn.block_gru_grad(x, h, ru, c, *[s] * 5, **more),
-        "cudnn_rnn": lambda: cupyrnn.cudnn_rnn(x, h[None], h[None], of_lstm, **more),
-        "cudnn_rnn_engine": lambda: cupyrnn.cudnn_rnn_engine(x, h[None], h[None], of_lstm, **more),
-        "cudnn_rnn_backprop": lambda: cupyrnn.cudnn_rnn_backprop(
-            *(x, h[None], h[None], of_lstm, None, None, None, s, None, None, np.zeros(56)), **more
-        ),
-    }
+def calls() -> dict[str, dict[str, Any]]:
+    """Return right arguments of every function with the attribute."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("block_lstm", "lstm_block_cell", "block_gru", "gru_block_cell", "cudnn_rnn-gru"):
+        found |= right_calls(name)
+    for cell in ("lstm_block_cell", "gru_block_cell"):
+        found[f"{cell}_grad"] = found[f"{cell}_backward"]
+    found["cudnn_rnn_backprop"]["host_reserved"] = None  # which knows the attribute
+    return found | {"cudnn_rnn_engine": found["cudnn_rnn"]}
 
 
-@pytest.mark.parametrize("op", calls("sigmoid"))
+CALLS = calls()
+
+
+@pytest.mark.parametrize("op", CALLS)
 def test_names(op: str) -> None:
     for name in ("sigmoid", *HARD):
-        calls(name)[op]()
+        getattr(cupyrnn, op)(**CALLS[op], recurrent_activation=name)
     for name, message in (
         ("hard_sigmoid", TWO),
         ("Sigmoid", f"recurrent_activation is 'Sigmoid', {CHOICES}"),
@@ -259,7 +195,7 @@ def test_names(op: str) -> None:
         if name is None and op.startswith("cudnn"):
             continue  # left out
         with pytest.raises(ValueError, match=f"^{re.escape(f'{op}: {message}')}$"):
-            calls(name)[op]()
+            getattr(cupyrnn, op)(**CALLS[op], recurrent_activation=name)
 
 
 @pytest.mark.parametrize("mode", ["rnn_tanh", "rnn_relu"])

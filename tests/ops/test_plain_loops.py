@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from problems.properties import assert_all_close, assert_slopes, each, named, relaid
-from problems.table import Case, call_of, kind_of, plain, small_blocks
+from problems.table import TABLE, Case, call_of, kind_of, plain, small_blocks
 
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
 
 # Half the distance between numbers from 1 to 2.
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+LONG: dict[str, Any] = {"size": (100, 2, 8, 16), "dtype": "float64", "memory": "C", "rows": None}
+LONG |= {"extent": "full", "direction": ["forward", "both"], "layers": 2, "time_major": True}
+LONG |= {"dropout": 0.0, "save": "all", "tapered": False, "recurrent_activation": "sigmoid"}
+LONG |= {"cell_clip": 0.0, "gate_order": "icfo", "forget_bias": 0.6, "projected": False}
 
 
 @each()
@@ -78,3 +84,17 @@ def test_gradients(
             due = named(expected, "gradient")[n]
             error = np.abs(a.astype(np.float64) - due).max(initial=0)
             assert error <= 1.01 * UNITS[case.dtype] * np.abs(due).max(initial=0) + 1e-5, n
+
+
+@each(*(n for n, op in TABLE.items() if not op.is_cell and "norm" not in n),
+      **LONG, places=["numpy", "numba"])  # fmt: skip
+def test_outputs_in_long_double(ops: Any, case: Case, rng: np.random.Generator) -> None:
+    """The plain steps in more than double precision: how far off is float64 itself?"""
+    if np.finfo(np.longdouble).eps >= np.finfo(np.float64).eps:
+        pytest.skip("long double has no more precision than float64 on this platform")
+    call = call_of(case, rng)
+    wide = tree_map(lambda a: None if a is None else a.astype(np.longdouble), call.inputs)
+    expected = plain(call, wide)
+    found = named({n: a for n, a in call.forward(ops)._asdict().items() if n in expected}, "out")
+    for n, e in named(expected, "out").items():
+        assert np.abs(found[n] - e).max() <= 1e-14 * np.abs(e).max(), n

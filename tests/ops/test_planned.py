@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import itertools
 import weakref
 from collections.abc import Callable
@@ -13,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import grus, lstms
+from problems.properties import each, named, numbers
+from problems.table import TABLE, Call, Case, call_of
 
 import cupyrnn
 from cupyrnn import _arrays, _net
 from cupyrnn.driver import planned
 
 Net = dict[str, Any]
-SHAPES = [(2, 1, 1, 1), (3, 2, 5, 33), (20, 1, 32, 32), (7, 3, 4, 17)]
 WHOLE = ["Forward", "Backward"]
 
 
@@ -89,148 +88,45 @@ def unplanned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     return without
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("L", [1, 3])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {},
-        {"rnn_mode": "rnn_tanh"},
-        {"rnn_mode": "rnn_relu"},
-        {"num_proj": 3},
-        {"recurrent_activation": "hard_sigmoid_0.2"},
-        {"rnn_mode": "gru"},
-        {"rnn_mode": "gru", "direction": "bidirectional"},
-        {"num_proj": 3, "direction": "bidirectional"},
-    ],
-    ids=["lstm", "rnn_tanh", "rnn_relu", "projection", "hard", "gru", "gru both", "lstm both"],
-)
+LAID_OUT: dict[str, Any] = {
+    "size": [(2, 1, 1, 1), (3, 2, 5, 33), (20, 1, 32, 32), (7, 3, 4, 17)],
+    "dtype": ["float32", "float64"],
+    "memory": ["C", "fortran", "strided"],
+    "layers": [1, 3],
+    "tapered": False,
+    "extent": "full",
+    "time_major": True,
+    "dropout": 0.0,
+    "save": "all",
+    "rows": None,
+}
+
+
+def calls(call: Call, left_out: str = "") -> list[Any]:
+    """Return every number of a call, of its gradient without one of the gradients, of inference."""
+    found = [*numbers(call, left_out).values()]
+    if call.case.op.is_net:
+        inference = call.forward(cupyrnn, is_training=False)
+        found += [inference.output, inference.output_h]
+    return found
+
+
+@each(*(name for name, op in TABLE.items() if "numba" in op.places and not op.is_cell),
+      **LAID_OUT, places=["numba"])  # fmt: skip
 def test_the_bits_are_those_of_calls_that_are_not_planned(
-    shape: tuple[int, ...],
-    L: int,
-    dtype: str,
-    attributes: Net,
-    plans: list[str],
-    unplanned: Callable[..., list[Any]],
+    ops: Any, case: Case, plans: list[str], unplanned: Callable[..., list[Any]]
 ) -> None:
-    if shape[-1] <= attributes.get("num_proj", 0):
-        attributes = {**attributes, "num_proj": int(shape[-1] > 1)}
-    for seed in range(3):  # other numbers in other memory
-        net, given = problem(shape, L, dtype, seed, **attributes)
-        expected = unplanned(net, given)
+    """Also without one of the gradients, with other numbers in other memory."""
+    due = [*WHOLE, *["Forward"] * case.op.is_net]
+    names = case.op.record.cotangents
+    for seed, left_out in enumerate(("", *(names if len(names) > 1 else ("", "")))):
+        call = call_of(case, np.random.default_rng(seed))
+        expected = unplanned(call, left_out, run=calls)
         plans.clear()
-        equal(both(net, given), expected)
-        assert plans == WHOLE
-
-
-def block(
-    op: str, shape: tuple[int, ...], dtype: str, seed: int, order: str, missing: str, **said: Any
-) -> Callable[[], list[Any]]:
-    """Return a call of a block op and of its gradient, for arrays in an order of memory."""
-    rng = np.random.default_rng(seed)
-    if op == "block_gru":
-        inputs, said = grus.problem(rng, shape, dtype), {}
-        grads: Any = grus.grads
-        given = [rng.standard_normal((*shape[:2], shape[3])).astype(dtype)]
-    else:
-        inputs, grads = lstms.problem(rng, shape, said.pop("peephole", False), dtype), lstms.grads
-        given = [rng.standard_normal((*shape[:2], shape[3])).astype(dtype) for _ in range(2)]
-        given = [None if n == missing else g for n, g in zip(("cs", "h"), given, strict=True)]
-    lay = {"C": np.ascontiguousarray, "F": np.asfortranarray}.get(
-        order, lambda a: np.repeat(a, 2, -1)[..., ::2]
-    )
-    inputs = {n: lay(a) for n, a in inputs.items()}
-
-    def run() -> list[Any]:
-        out = getattr(cupyrnn, op)(**inputs, **said)
-        back = {n: a for n, a in said.items() if n != "forget_bias"}
-        return [*out, *grads(cupyrnn, inputs, out, *given, **back)]
-
-    return run
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("order", ["C", "F", "gaps"])
-@pytest.mark.parametrize(
-    ("op", "said"),
-    [
-        ("block_gru", {}),
-        ("block_lstm", {"missing": "cs"}),
-        ("block_lstm", {"peephole": True, "cell_clip": 0.2, "forget_bias": 0.5}),
-        ("block_lstm", {"gate_order": "ifco", "missing": "h", "forget_bias": 0.5}),
-        ("block_lstm", {"recurrent_activation": "hard_sigmoid_1/6", "missing": "h"}),
-    ],
-)
-def test_block_ops(
-    op: str,
-    said: Net,
-    order: str,
-    dtype: str,
-    shape: tuple[int, ...],
-    plans: list[str],
-    unplanned: Callable[..., list[Any]],
-) -> None:
-    for seed in range(3):
-        run = block(op, shape, dtype, seed, order, **{"missing": "", **said})
-        expected = unplanned(run=run)
-        plans.clear()
-        equal(run(), expected)
-        equal(run(), expected)
-        assert plans == WHOLE * 2 or order == "gaps"  # which no loop reads as they lie
-
-
-def stack(kind: str, D: int, seed: int) -> Callable[[], list[Any]]:
-    """Return calls of `stacked_rnn` of two layers and of its gradient."""
-    T, B, I, H = 7, 3, 4, 5
-    P, rng = 3 if kind == "projection" else H, np.random.default_rng(seed)
-    weights: list[Any] = []
-    for K in [I] * D + [D * P] * D:
-        if kind == "gru":
-            shapes = [(K + H, 2 * H), (K + H, H), (2 * H,), (H,)]
-            weights.append(cupyrnn.BlockGRUParams(*map(rng.standard_normal, shapes)))
-            continue
-        arrays = [*map(rng.standard_normal, [(K + P, 4 * H), 4 * H, H, H, H, (H, P)])]
-        if kind == "lstm":
-            weights.append(cupyrnn.BlockLSTMParams(*arrays[:2]))
-        else:
-            weights.append(cupyrnn.PeepholeLSTMParams(*arrays[: 5 + (P != H)]))
-    x, h, c = map(rng.standard_normal, [(T, B, I), (2 * D, B, P), (2 * D, B, H)])
-    inputs = x, h, None if kind == "gru" else c, weights
-    said: Any = {"direction": ("unidirectional", "bidirectional")[D - 1]}
-
-    def run() -> list[Any]:
-        out = cupyrnn.stacked_rnn(*inputs, **said)
-        given = *out[:3], out.output, h, None, out.reserve_space
-        grads = cupyrnn.stacked_rnn_backprop(*inputs, *given, **said)
-        without = cupyrnn.stacked_rnn(*inputs, **said, is_training=False)
-        of_weights = [a for w in grads.weights_backprop for a in w if a is not None]
-        return [*out, *grads[:3], *of_weights, without.output, without.output_h]
-
-    return run
-
-
-@pytest.mark.parametrize("kind", ["lstm", "peepholes", "projection", "gru"])
-@pytest.mark.parametrize("D", [1, 2])
-def test_stacked_rnn(
-    kind: str, D: int, plans: list[str], unplanned: Callable[..., list[Any]]
-) -> None:
-    for seed in range(3):
-        run = stack(kind, D, seed)
-        expected = unplanned(run=run)
-        plans.clear()
-        equal(run(), expected)
-        assert plans == [*WHOLE, "Forward"]
-
-
-def test_the_first_layer_may_have_no_matrix(
-    plans: list[str], unplanned: Callable[..., list[Any]]
-) -> None:
-    net, given = problem((5, 2, 7, 7), 2, input_mode="skip_input")
-    for _ in range(3):
-        equal(both(net, given), unplanned(net, given))
-    assert plans[-2:] == WHOLE
+        for _ in range(2):
+            equal(calls(call, left_out), expected)
+        # No loop reads gaps as they lie, and rows in reverse are moved.
+        assert plans == due * 2 or case.memory == "strided" or case.direction == "reverse"
 
 
 def test_one_array_may_be_given_twice(
@@ -419,22 +315,12 @@ def test_several_threads_call_at_once(plans: list[str]) -> None:
     assert plans
 
 
-@pytest.mark.parametrize("op", ["cudnn_rnn", "block_lstm", "block_gru", "stacked_rnn"])
+@pytest.mark.parametrize("op", ["cudnn_rnn-lstm", "block_lstm", "block_gru", "stacked_rnn-GRU"])
 def test_no_array_of_a_caller_is_kept(op: str, plans: list[str]) -> None:
-    net, given = problem((6, 3, 4, 5), 2)
-    if op == "cudnn_rnn":
-        found = both(net, given), both(net, given)
-        arrays = [*net.values(), *given.values(), *found[1]]
-    else:
-        run = stack("gru", 2, 0)
-        if op != "stacked_rnn":
-            run = block(op, (6, 3, 4, 5), "float32", 0, "C", "")
-        found = run(), run()
-        inner: Any = inspect.getclosurevars(run).nonlocals["inputs"]
-        inputs = [*inner[:2], *inner[3][0]] if op == "stacked_rnn" else [*inner.values()]
-        arrays = [*inputs, *found[1]]
-        del run, inner, inputs
+    call = call_of(Case(op, dtype="float32", layers=2), np.random.default_rng(0))
+    found = calls(call), calls(call)
+    arrays = [*named(call.inputs, "a").values(), *found[1]]
     kept = [weakref.ref(a) for a in arrays if isinstance(a, np.ndarray)]
-    del net, given, found, arrays
+    del call, found, arrays
     assert plans
     assert not [a for a in kept if a() is not None]

@@ -15,48 +15,27 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from problems.properties import numbers
+from problems.table import Case, call_of
 
 import cupyrnn
 
 
-def lstm(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
-    rng = np.random.default_rng(seed)
-    x, h_grad = rng.normal(size=(T, B, I)), rng.normal(size=(T, B, H))
-    cs, h = rng.normal(size=(2, B, H))
-    w, b, peephole = rng.normal(size=(I + H, 4 * H)), rng.normal(size=4 * H), rng.normal(size=H)
-    peepholes = dict.fromkeys(("wci", "wcf", "wco"), peephole)
-    out = cupyrnn.block_lstm(x, cs, h, w, b, **peepholes)
-    return [*out, *cupyrnn.block_lstm_grad(x, cs, h, w, *out, None, h_grad, **peepholes)]
+def run_of(name: str, **fields: Any) -> Callable[..., list[Any]]:
+    """Return what computes every number of a call and its gradient, given a seed."""
 
-
-def gru(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
-    rng = np.random.default_rng(seed)
-    x, h, d_h = (rng.normal(size=s) for s in ((T, B, I), (B, H), (T, B, H)))
-    w_ru, w_c = rng.normal(size=(I + H, 2 * H)), rng.normal(size=(I + H, H))
-    out = cupyrnn.block_gru(x, h, w_ru, w_c, rng.normal(size=2 * H), rng.normal(size=H))
-    return [*out, *cupyrnn.block_gru_grad(x, h, w_ru, w_c, *out, d_h)]
-
-
-def cudnn(mode: str) -> Callable[[int], list[Any]]:
     def run(seed: int, T: int = 30, B: int = 33, I: int = 5, H: int = 33) -> list[Any]:
-        rng = np.random.default_rng(seed)
-        options: dict[str, Any] = {"rnn_mode": mode, "direction": "bidirectional"}
-        size = cupyrnn.cudnn_rnn_params_size(2, H, I, **options)
-        x, h, c = (rng.normal(size=s) for s in ((T, B, I), (4, B, H), (4, B, H)))
-        first = x, h, c if mode == "lstm" else None, rng.normal(size=size)
-        options |= {"dropout": 0.5, "seed": seed, "sequence_lengths": rng.integers(0, T + 1, B)}
-        out = cupyrnn.cudnn_rnn(*first, **options)
-        dy = rng.normal(size=out.output.shape)
-        grads = cupyrnn.cudnn_rnn_backprop(
-            *first, *out[:3], dy, None, None, out.reserve_space, **options
-        )
-        return [a for a in (*out, *grads) if isinstance(a, np.ndarray)]
+        call = call_of(Case(name, (T, B, I, H), **fields), np.random.default_rng(seed))
+        return [*numbers(call).values()]
 
     return run
 
 
-RUNS = {"lstm": lstm, "gru": gru}
-RUNS |= {f"cudnn_{mode}": cudnn(mode) for mode in ("lstm", "gru", "rnn_tanh")}
+NET: dict[str, Any] = {"extent": "lengths", "direction": "both", "layers": 2, "dropout": 0.4}
+RUNS = {"lstm": run_of("block_lstm"), "gru": run_of("block_gru")}
+RUNS |= {
+    f"cudnn_{mode}": run_of(f"cudnn_rnn-{mode}", **NET) for mode in ("lstm", "gru", "rnn_tanh")
+}
 each_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 
 

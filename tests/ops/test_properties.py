@@ -15,7 +15,7 @@ from checks import (
     with_tangents,
 )
 from problems.properties import assert_all_close, assert_of_examples, assert_same_bits, each, named
-from problems.table import EXTENTS, TABLE, Call, Case, call_of, plain, small_blocks
+from problems.table import EXTENTS, GATES, TABLE, Call, Case, call_of, plain, small_blocks
 
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
@@ -61,6 +61,41 @@ def test_inputs_are_not_written_and_results_are_new(
 
 def host_or_none(a: Any) -> Any:
     return None if a is None else host(a)
+
+
+TO_THE_GATES: dict[str, Any] = SMALL | {"dtype": ["float16", "float32", "float64"]}
+TO_THE_GATES |= {"size": [(1, 1, 1, 1), (1, 3, 4, 5), (1, 33, 31, 3), (1, 2, 33, 33)]}
+TO_THE_GATES |= {"recurrent_activation": GATES, "gate_order": ["icfo", "ifco"]}
+
+
+@each("lstm_block_cell", "gru_block_cell", **TO_THE_GATES)
+def test_gradients_up_to_the_gates(ops: Any, case: Case, rng: np.random.Generator) -> None:
+    """They are those of the whole gradient, which is made of them, and write into no argument."""
+    call, record = call_of(case, rng), case.op.record
+    arguments = there(ops, call.arguments(ops))
+    out = record.forward(**arguments)
+    told = record.told(arguments, out._asdict())
+    told |= there(ops, call.cotangents(rng, call.forward(ops)))
+    given = named(told, "argument")
+    before = {n: a.copy() for n, a in given.items()}
+    found = getattr(cupyrnn, f"{record.name}_grad")(**told)
+    assert_same_bits(tree_map(host, given), tree_map(host, before))
+    for a, b in itertools.product(given.values(), named(found, "gates").values()):
+        assert not np.may_share_memory(host(a), host(b))
+    gates, whole = (
+        {n: host(a).astype(float) for n, a in result._asdict().items() if a is not None}
+        for result in (found, record.gradient(**told))
+    )
+    x, h = (call.inputs[n].astype(float) for n in ("x", "h_prev"))
+    if "dicfo" in gates:
+        delta = gates.pop("dicfo")
+        gates |= {"w_grad": np.hstack([x, h]).T @ delta, "b_grad": delta.sum(0)}
+    else:
+        ru, c, reset = gates.pop("d_r_bar_u_bar"), gates.pop("d_c_bar"), h * host(out.r)
+        gates |= {"d_w_ru": np.hstack([x, h]).T @ ru, "d_b_ru": ru.sum(0)}
+        gates |= {"d_w_c": np.hstack([x, reset]).T @ c, "d_b_c": c.sum(0)}
+    for n, a in gates.items():
+        assert_close(a, whole[n], case.dtype, n, at_least=1.0)
 
 
 OF_SEVERAL_OUTPUTS = [name for name, op in TABLE.items() if len(op.record.outputs) > 1]

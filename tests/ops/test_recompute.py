@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 import tracemalloc
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from checks import Ops, assert_close
-from problems import grus, lstms, nets
+from problems import nets
 from problems.nets import MODES
 from problems.properties import assert_all_close
 from problems.table import Case, call_of
@@ -38,15 +37,6 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have blocks of two or three steps, and recompute some rows of a piece at once."""
     for (module, name, _), few in zip(SIZES_OF_BLOCKS, (9, 9, 1, 25), strict=True):
         monkeypatch.setattr(module, name, few)
-
-
-def as_dtype(a: Any, dtype: Any) -> Any:
-    if isinstance(a, dict):
-        return {name: as_dtype(value, dtype) for name, value in a.items()}
-    if isinstance(a, (list, tuple)):
-        parts = [as_dtype(value, dtype) for value in a]
-        return type(a)._make(parts) if hasattr(a, "_make") else type(a)(parts)  # type: ignore[attr-defined]
-    return None if a is None else a.astype(dtype)
 
 
 def compare(actual: Any, expected: Any, dtype: str) -> None:
@@ -229,42 +219,30 @@ def test_cudnn_keeps_all(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
         nets.forward(ops, case, nets.problem(rng, case), save=2, engine="cudnn")
 
 
-class Block(NamedTuple):
-    """A block op, whether it is an LSTM, and its attributes."""
-
-    op: Any
-    lstm: bool = True
-    attributes: Any = MappingProxyType({})
-
-
-BLOCKS = {
-    "LSTM": Block(cupyrnn.block_lstm, attributes={"forget_bias": 0.3, "cell_clip": 0.4}),
-    "GRU": Block(cupyrnn.block_gru, lstm=False),
-    "raw": Block(raw_ops.BlockLSTM, attributes={"use_peephole": True, "cell_clip": 0.4}),
-    "raw V2": Block(raw_ops.BlockLSTMV2, attributes={"use_peephole": None}),
-}
-EXTENTS: dict[str, dict[str, Any]] = {
-    "full": {},
-    "lengths+resets": {
-        "sequence_lengths": np.array([7, 2, 0, 5]),
-        "resets": np.arange(28).reshape(7, 4) % 5 == 2,
-        "reverse": True,
-    },
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "LSTM": {"forget_bias": 0.3, "cell_clip": 0.4},
+    "GRU": {},
+    "BlockLSTM": {"use_peephole": True, "cell_clip": 0.4},
+    "BlockLSTMV2": {"use_peephole": None},
 }
 
 
 def block(
-    rng: np.random.Generator, name: str, extent: str, dtype: Any = float, shape: Any = (7, 4, 3, 5)
+    rng: np.random.Generator,
+    name: str,
+    extent: str,
+    dtype: str = "float64",
+    shape: Any = (7, 4, 3, 5),
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return a block op, its arguments and the gradients of its outputs."""
-    op, lstm, attributes = BLOCKS[name]
-    T, B, _, H = shape
-    names = ("cs_grad", "h_grad") if lstm else ("d_h",)
-    inputs = lstms.problem(rng, shape, True) if lstm else grus.problem(rng, shape)
-    given = {n: rng.standard_normal((T, B, H)) for n in names}
-    # Raw ops have no lengths.
-    where = {"seq_len_max": T - 1} if name.startswith("raw") else EXTENTS[extent]
-    return op, {**as_dtype(inputs, dtype), **where, **attributes}, as_dtype(given, dtype)
+    direction = "forward" if extent == "full" else "reverse"
+    op = "block_gru" if name == "GRU" else "block_lstm"
+    call = call_of(Case(op, shape, dtype, extent, direction), rng)
+    given = call.arguments(cupyrnn) | ATTRIBUTES[name]
+    gradients = call.cotangents(rng, call.forward(cupyrnn))
+    if name in ("LSTM", "GRU"):
+        return call.case.op.record.forward, given, gradients
+    return getattr(raw_ops, name), given | {"seq_len_max": shape[0] - 1}, gradients
 
 
 def pulled_back(
@@ -274,7 +252,7 @@ def pulled_back(
     return [*cupyrnn.vjp(op, **given, save=save)[1](**gradients, **more)]
 
 
-@pytest.mark.parametrize("name", ["raw", "raw V2"])
+@pytest.mark.parametrize("name", ["BlockLSTM", "BlockLSTMV2"])
 def test_raw_block_ops(name: str, rng: np.random.Generator) -> None:
     """By `vjp`, whose pullback keeps no outputs."""
     op, given, gradients = block(rng, name, "full")
@@ -302,11 +280,11 @@ def test_memory_of_block_ops(
     for module, size, value in SIZES_OF_BLOCKS:
         monkeypatch.setattr(module, size, value)
     T, B, H = shape = 1600, 8, 32
-    op, given, gradients = block(rng, name, "full", np.float32, (T, B, 8, H))
+    op, given, gradients = block(rng, name, "full", "float32", (T, B, 8, H))
     if extent != "full":
         given |= {"sequence_lengths": [T, T // 2, 0, T - 1] * 2, "reverse": True}
     steps = T * B if extent == "full" else 2 * (2 * T + T // 2 - 1)
-    states = 2 if BLOCKS[name].lstm else 1
+    states = 2 if name == "LSTM" else 1
     state = np.zeros(shape, np.float32).nbytes
 
     def measured(save: Any) -> tuple[int, int]:
@@ -326,7 +304,7 @@ def test_memory_of_block_ops(
     measured(40)  # what is cached
     (whole, _), (some, during), (few, _) = map(measured, ("all", "states", 40))
     row = 4 * H
-    assert whole > (6.9 if BLOCKS[name].lstm else 3.9) * state
+    assert whole > (6.9 if name == "LSTM" else 3.9) * state
     assert some < states * steps * row + 50_000
     assert few < states * steps * row / 40 + 30_000
     # Of a block of steps, and where rows move, copies of what is given and returned.
@@ -347,7 +325,7 @@ def test_an_output_that_the_pullback_keeps(rng: np.random.Generator) -> None:
         pullback(**gradients)
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "raw"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "BlockLSTM"])
 def test_errors_of_block_ops(name: str, rng: np.random.Generator) -> None:
     """A bad save is refused before the call, and bad gradients by the name of the gradient op."""
     op, given, gradients = block(rng, name, "full")
@@ -361,12 +339,12 @@ def test_errors_of_block_ops(name: str, rng: np.random.Generator) -> None:
     for save in ("states", 2):
         pullback = cupyrnn.vjp(op, **given, save=save)[1]
         last = pullback.names[-1]
-        its = {"LSTM": "block_lstm_grad", "GRU": "block_gru_grad", "raw": "BlockLSTMGrad"}[name]
+        its = {"LSTM": "block_lstm_grad", "GRU": "block_gru_grad"}.get(name, f"{name}Grad")
         with pytest.raises(ValueError, match=rf"^{its}: {last} has shape \(6, 4, 5\), expected"):
             pullback(**{last: gradients[last][1:]})
         with pytest.raises(TypeError, match=rf"^{its}: {last} "):
             pullback(**{last: gradients[last].astype("f4")})
-        if name == "raw":
+        if name == "BlockLSTM":
             with pytest.raises(TypeError, match="through_clip is True, but the call has no"):
                 pullback(**gradients, through_clip=True)
         else:

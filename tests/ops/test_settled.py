@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import grus, lstms
+from problems import grus
+from problems.table import right_calls
 
 import cupyrnn
 from cupyrnn import _arrays, _net
@@ -19,29 +20,12 @@ T, B, I, H = 1, 3, 4, 5
 
 def _calls() -> dict[str, dict[str, Any]]:
     """Return by name the ops that remember their calls, and right arguments of each."""
-    rng = np.random.default_rng(0)
-    lstm, gru = lstms.problem(rng, (T, B, I, H), True), grus.problem(rng, (T, B, I, H))
-    saved, gates = cupyrnn.block_lstm(**lstm)._asdict(), cupyrnn.block_gru(**gru)._asdict()
-    steps = [{**a, "x": a["x"][0]} for a in (lstm, gru)]
-    of_steps = [{name: a[0] for name, a in s.items() if name != "h"} for s in (saved, gates)]
-    grads, d_h = {"cs_grad": np.ones((B, H)), "h_grad": None}, np.ones((B, H))
-    packed = cupyrnn.init_params(num_layers=1, num_units=H, input_size=I, dtype="float64")
-    net = {"input": lstm["x"], "input_h": d_h[None], "input_c": d_h[None], "params": packed.params}
-    out = cupyrnn.cudnn_rnn(**net)._asdict()
-    for name in ("output", "output_h", "output_c"):
-        out[f"{name}_backprop"] = out[name]
-    return {
-        "lstm_block_cell": steps[0],
-        "lstm_block_cell_grad": steps[0] | of_steps[0] | grads,
-        "lstm_block_cell_backward": steps[0] | of_steps[0] | grads,
-        "block_lstm": lstm,
-        "gru_block_cell": steps[1],
-        "gru_block_cell_grad": steps[1] | of_steps[1] | {"d_h": d_h},
-        "gru_block_cell_backward": steps[1] | of_steps[1] | {"d_h": d_h},
-        "block_gru": gru,
-        "cudnn_rnn": net,
-        "cudnn_rnn_backprop": net | out,
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("block_lstm", "lstm_block_cell", "block_gru", "gru_block_cell", "cudnn_rnn-lstm"):
+        found |= right_calls(name, size=(T, B, I, H))
+    for cell in ("lstm_block_cell", "gru_block_cell"):
+        found[f"{cell}_grad"] = found[f"{cell}_backward"]
+    return found
 
 
 CALLS = _calls()
@@ -102,9 +86,10 @@ def _said(op: str, args: dict[str, Any]) -> str:
 
 def _errors(op: str, before: Callable[[], Any]) -> list[str]:
     args, found = CALLS[op], []
+    arrays = {name: a for name, a in args.items() if isinstance(a, np.ndarray)}
     function = getattr(cupyrnn, op).__wrapped__
     known = function.__kwdefaults__ or {}
-    changes = [(name, value) for name, a in args.items() if a is not None for value in _wrong(a)]
+    changes = [(name, value) for name, a in arrays.items() for value in _wrong(a)]
     changes += [(name, value) for name in ATTRIBUTES if name in known for value in ATTRIBUTES[name]]
     right = {name: value for name, value in RIGHT.items() if name in known}
     for name, value in changes:
@@ -120,12 +105,12 @@ def test_a_call_is_refused_in_the_same_words_after_a_right_one(
 ) -> None:
     args = CALLS[op]
 
-    def right_calls() -> None:
+    def call_rightly() -> None:
         known = getattr(cupyrnn, op).__wrapped__.__kwdefaults__ or {}
         assert not _said(op, args)
         assert not _said(op, args | {name: v for name, v in RIGHT.items() if name in known})
 
-    after = _errors(op, right_calls)
+    after = _errors(op, call_rightly)
     monkeypatch.setattr(_arrays.Settled, "get", lambda *_: None)
     assert after == _errors(op, lambda: None)
     assert sum(map(bool, after)) > len(args)
@@ -155,7 +140,7 @@ def test_neither_values_nor_identity_are_remembered() -> None:
 
 def test_what_a_model_knows_of_its_sizes_is_compared_in_every_call() -> None:
     """Of the same vector another model may be made, which does not fit it."""
-    net = CALLS["cudnn_rnn"]
+    net = {name: a for name, a in CALLS["cudnn_rnn"].items() if isinstance(a, np.ndarray)}
     packed = cupyrnn.PackedParams(net["params"], 1, H, I, "lstm", "unidirectional", 0)
     for _ in range(2):
         cupyrnn.cudnn_rnn(**{**net, "params": packed})

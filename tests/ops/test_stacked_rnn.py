@@ -31,18 +31,6 @@ def test_peepholes_in_some_of_the_cells(ops: Any, rng: np.random.Generator) -> N
     assert_close(g.weights_backprop[0].wco, of_zeros.weights_backprop[0].wco, "float64", "wco")
 
 
-@pytest.mark.parametrize("gate_order", ["icfo", "ifco"])
-def test_the_forget_bias_is_that_of_the_forget_gate(
-    gate_order: Any, rng: np.random.Generator
-) -> None:
-    x, h, c = rng.standard_normal((4, 2, 3)), *rng.standard_normal((2, 1, 2, 5))
-    w, b = rng.standard_normal((8, 20)), rng.standard_normal(20)
-    options: Any = {"gate_order": gate_order, "forget_bias": 1.5, "cell_clip": 0}
-    out = cupyrnn.stacked_rnn(x, h, c, [BlockLSTMParams(w, b)], **options)
-    expected = cupyrnn.block_lstm(x, c[0], h[0], w, b, **options)
-    assert_close(out.output, expected.h, "float64", "output")
-
-
 @pytest.mark.parametrize("zero", [None, 0, 0.0])
 def test_a_gru_takes_a_plain_zero_for_its_cell_states(zero: Any, rng: np.random.Generator) -> None:
     """That is what its own output_c is."""

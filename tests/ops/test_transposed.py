@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close
+from problems.properties import numbers
+from problems.table import TABLE, Case, call_of
 
-import cupyrnn
 from cupyrnn.arithmetic import blas
 from cupyrnn.arithmetic import transposed as _transposed
 from cupyrnn.arithmetic.transposed import Blocks, Transposed
@@ -17,18 +18,6 @@ from cupyrnn.driver.products import factor, matmul
 
 def of(rng: np.random.Generator, *shape: int) -> Any:
     return rng.standard_normal(shape).astype(np.float32)
-
-
-def inputs_of(
-    rng: np.random.Generator, rnn_mode: str, shape: tuple[int, ...]
-) -> tuple[list[Any], Any]:
-    """Return the arguments of cudnn_rnn and the gradient of its output."""
-    T, B, I, H = shape
-    size = cupyrnn.cudnn_rnn_params_size(1, H, I, rnn_mode=rnn_mode)
-    inputs = [of(rng, T, B, I), of(rng, 1, B, H), None, of(rng, size) / H**0.5]
-    if rnn_mode == "lstm":
-        inputs[2] = of(rng, 1, B, H)
-    return inputs, of(rng, T, B, H)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -137,32 +126,14 @@ def test_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert factor(np, large.astype(float), 8, 100).dtype == float
 
 
-@pytest.mark.parametrize("lengths", [None, [3, 0, 5, 1]], ids=["full", "lengths"])
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("extent", ["full", "lengths"])
+@pytest.mark.parametrize("name", [name for name, op in TABLE.items() if not op.is_cell])
 def test_results(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rnn_mode: str, lengths: Any
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, name: str, extent: str
 ) -> None:
     """They are those of the plain product, in every cell, forward and backward."""
-    inputs, d_output = inputs_of(rng, rnn_mode, (5, 4, 3, 7))
-    options: Any = {"rnn_mode": rnn_mode, "sequence_lengths": lengths}
-
-    def run(arrays: list[Any]) -> list[Any]:
-        out = cupyrnn.cudnn_rnn(*arrays, **options)
-        output_grad = d_output.astype(arrays[0].dtype)
-        grads = cupyrnn.cudnn_rnn_backprop(
-            *arrays,
-            *out[:3],
-            output_grad,
-            None,
-            None,
-            out.reserve_space,
-            host_reserved=out.host_reserved,
-            **options,
-        )
-        return [*out[:3], *grads]
-
-    expected = run([None if a is None else a.astype(float) for a in inputs])
-    count, made = [], Transposed.__init__
+    call = call_of(Case(name, (5, 4, 3, 7), "float32", extent), rng)
+    expected, count, made = numbers(call), [], Transposed.__init__
 
     def counted(self: Transposed, w: Any, rows: int) -> None:
         count.append(rows)
@@ -170,25 +141,7 @@ def test_results(
 
     monkeypatch.setattr(Transposed, "__init__", counted)
     monkeypatch.setattr(_transposed, "pays", lambda *_: True)
-    for actual, wanted in zip(run(inputs), expected, strict=True):
-        if wanted is not None:
-            assert_close(actual, wanted, "float32", rnn_mode)
-    assert count == [4, 4]
-
-
-def test_block_ops(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    T, B, I, H = 4, 3, 2, 5
-    x, h = of(rng, T, B, I), of(rng, B, H)
-    lstm = (x, h, h, of(rng, I + H, 4 * H), of(rng, 4 * H))
-    gru = (x, h, of(rng, I + H, 2 * H), of(rng, I + H, H), of(rng, 2 * H), of(rng, H))
-
-    def run() -> list[Any]:
-        out, gates = cupyrnn.block_lstm(*lstm), cupyrnn.block_gru(*gru)
-        grads = cupyrnn.block_lstm_grad(*lstm[:4], *out, None, out.h)
-        return [*out, *grads, *gates, *cupyrnn.block_gru_grad(*gru[:4], *gates, gates.h)]
-
-    expected = run()
-    monkeypatch.setattr(_transposed, "pays", lambda *_: True)
-    for actual, wanted in zip(run(), expected, strict=True):
-        if wanted is not None:
-            assert_close(actual, wanted, "float32", "block ops")
+    for n, a in numbers(call).items():
+        assert_close(a, expected[n], "float32", n, at_least=1.0)
+    assert len(count) >= 2
+    assert {*count} == {4}

@@ -8,17 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from checks import assert_close
-from problems import grus, lstms, nets
-from problems.nets import Case
+from problems import lstms, nets
+from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn import raw_ops
 from cupyrnn.derivatives.tree import tree_map
 
 T, B, I, H = 4, 3, 2, 5
-LENGTHS = np.array([4, 0, 2], np.int32)
-RESETS = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
-EXTENT = {"sequence_lengths": LENGTHS, "resets": RESETS}
 
 
 class Problem(NamedTuple):
@@ -31,101 +28,50 @@ class Problem(NamedTuple):
     explicit: Callable[..., Any]  # of arguments, outputs and gradients
 
 
-def lstm_of(rng: np.random.Generator, peephole: bool = True, **attributes: Any) -> Problem:
-    inputs = lstms.problem(rng, (T, B, I, H), peephole)
-    attributes = {"gate_order": "ifco", "forget_bias": 0.5, "cell_clip": 0.4, **attributes}
-    attributes |= {"reverse": True, "recurrent_activation": "hard_sigmoid_0.2", **EXTENT}
-    given = {n: rng.standard_normal((T, B, H)) for n in ("cs_grad", "h_grad")}
+def of_table(name: str, rng: np.random.Generator, by_place: int = 0, **said: Any) -> Problem:
+    """Return a problem of an op of the table, its first arguments given by place."""
+    step = name.endswith("_cell")
+    fields = {n: said.pop(n) for n in [*said] if n in Case._fields}
+    extent = {} if step else {"extent": "lengths+resets"}
+    case = Case(name, (T, B, I, H), **(extent | fields), attributes=tuple(said.items()))
+    call, record = call_of(case, rng), case.op.record
+    kwargs = {n: a for n, a in call.arguments(cupyrnn).items() if a is not None or n == "input_c"}
+    args = tuple(kwargs.pop(n) for n in record.inputs[:by_place])
+    given = call.cotangents(rng, call.forward(cupyrnn))
 
     def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        del inputs["forget_bias"]
-        return cupyrnn.block_lstm_grad(**inputs, **out._asdict(), **given)
+        told = record.told(inputs, out._asdict()) | dict.fromkeys(record.cotangents)
+        return record.gradient(**told | given)
 
-    return Problem(cupyrnn.block_lstm, (), {**inputs, **attributes}, given, explicit)
-
-
-def lstm_cell(rng: np.random.Generator) -> Problem:
-    inputs = lstms.problem(rng, (1, B, I, H), True)
-    inputs["x"] = inputs["x"][0]
-    given = {n: rng.standard_normal((B, H)) for n in ("cs_grad", "h_grad")}
-
-    def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        saved = {n: a for n, a in out._asdict().items() if n != "h"}
-        return cupyrnn.lstm_block_cell_backward(**inputs, **saved, **given, cell_clip=3.0)
-
-    return Problem(cupyrnn.lstm_block_cell, (), inputs, given, explicit)
+    known = {n: a for n, a in given.items() if a is not None}
+    return Problem(record.forward, args, kwargs, known, explicit)
 
 
-def gru(rng: np.random.Generator) -> Problem:
-    inputs = grus.problem(rng, (T, B, I, H))
-    args, attributes = tuple(inputs.values()), {"reverse": True, **EXTENT}
-    given = {"d_h": rng.standard_normal((T, B, H))}
-
-    def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        return cupyrnn.block_gru_grad(**inputs, **out._asdict(), **given)
-
-    return Problem(cupyrnn.block_gru, args, attributes, given, explicit)
+LSTM = {"gate_order": "ifco", "forget_bias": 0.5, "cell_clip": 0.4}
+LSTM |= {"recurrent_activation": "hard_sigmoid_0.2"}
+NET: dict[str, Any] = {"direction": "both", "layers": 2, "dropout": 0.4, "by_place": 4}
 
 
-def gru_cell(rng: np.random.Generator) -> Problem:
-    inputs = grus.problem(rng, (1, B, I, H))
-    inputs["x"] = inputs["x"][0]
-
-    def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        saved = {n: a for n, a in out._asdict().items() if n != "h"}
-        return cupyrnn.gru_block_cell_backward(**inputs, **saved, **given)
-
-    given = {"d_h": rng.standard_normal((B, H))}
-    return Problem(cupyrnn.gru_block_cell, (), inputs, given, explicit)
+def of_default_clip(name: str, rng: np.random.Generator) -> Problem:
+    """Return a problem with states beyond the clip, which the gradient has to be told."""
+    p = of_table(name, rng)
+    p.kwargs["cs_prev" if "cs_prev" in p.kwargs else "input_c"] *= 9
+    return p._replace(explicit=lambda inputs, *more: p.explicit(inputs | {"cell_clip": 3.0}, *more))
 
 
-def net(rng: np.random.Generator, mode: str) -> Problem:
-    case = Case(mode, T, B, I, H, L=2, direction=nets.BI)
-    inputs = nets.problem(rng, case)
-    packed = cupyrnn.init_params(
+def packed(rng: np.random.Generator, mode: str) -> Problem:
+    """As it is called with parameters that know their sizes."""
+    p = of_table(f"cudnn_rnn-{mode}", rng, **NET)
+    net = cupyrnn.init_params(
         num_layers=2,
         num_units=H,
         input_size=I,
         rnn_mode=mode,  # type: ignore[arg-type]
         direction="bidirectional",
         dtype="float64",
-    )._replace(params=inputs["params"])
-    args = inputs["input"], inputs["input_h"], inputs.get("input_c"), packed
-    attributes = {"dropout": 0.4, "seed": 3, **EXTENT}
-
-    def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        given = {"output_c_backprop": None, **given}
-        return cupyrnn.cudnn_rnn_backprop(**inputs, **out._asdict(), **given)
-
-    given = nets.cotangents_of(rng, case)
-    return Problem(cupyrnn.cudnn_rnn, args, attributes, given, explicit)
-
-
-def stacked(rng: np.random.Generator, kind: str) -> Problem:
-    weights: list[Any] = []
-    for K in (I, H):
-        if kind == "gru":
-            a = grus.problem(rng, (1, 1, K, H))
-            weights.append(cupyrnn.BlockGRUParams(*(a[n] for n in ("w_ru", "w_c", "b_ru", "b_c"))))
-        else:
-            a = lstms.problem(rng, (1, 1, K, H), True)
-            weights.append(
-                cupyrnn.PeepholeLSTMParams(*(a[n] for n in ("w", "b", *lstms.PEEPHOLES)))
-            )
-    states = [rng.standard_normal((2, B, H)) for _ in range(2)]
-    args = rng.standard_normal((T, B, I)), states[0], None if kind == "gru" else states[1], weights
-    attributes: dict[str, Any] = {"dropout": 0.4, "seed": 2, **EXTENT}
-    attributes |= {} if kind == "gru" else {"cell_clip": 0.5, "gate_order": "ifco"}
-
-    def explicit(inputs: Any, out: Any, given: Any) -> Any:
-        del inputs["seed"]
-        given = {"output_c_backprop": None, **given}
-        given |= {n: getattr(out, n) for n in ("output", "output_h", "output_c", "reserve_space")}
-        return cupyrnn.stacked_rnn_backprop(**inputs, **given)
-
-    given = {"output_backprop": rng.standard_normal((T, B, H))}
-    given["output_h_backprop"] = rng.standard_normal((2, B, H))
-    return Problem(cupyrnn.stacked_rnn, args, attributes, given, explicit)
+    )._replace(params=p.args[3])
+    more = {n: a for n, a in p.kwargs.items() if n not in ("rnn_mode", "direction", "num_proj")}
+    return p._replace(args=(*p.args[:3], net), kwargs=more)
 
 
 def raw_lstm(rng: np.random.Generator) -> Problem:
@@ -141,7 +87,7 @@ def raw_lstm(rng: np.random.Generator) -> Problem:
 
 
 def raw_net(rng: np.random.Generator, version: str) -> Problem:
-    case = Case("lstm", T, B, I, H)
+    case = nets.Case("lstm", T, B, I, H)
     inputs = nets.problem(rng, case)
     more: Any = {"sequence_lengths": np.array([4, 1, 2], np.int32)} if version == "V3" else {}
 
@@ -154,15 +100,16 @@ def raw_net(rng: np.random.Generator, version: str) -> Problem:
 
 
 PROBLEMS: dict[str, Callable[[Any], Problem]] = {
-    "block_lstm": lstm_of,
-    "lstm_block_cell": lstm_cell,
-    "block_gru": gru,
-    "gru_block_cell": gru_cell,
-    "lstm": lambda rng: net(rng, "lstm"),
-    "gru": lambda rng: net(rng, "gru"),
-    "rnn_relu": lambda rng: net(rng, "rnn_relu"),
-    "stacked LSTM": lambda rng: stacked(rng, "lstm"),
-    "stacked GRU": lambda rng: stacked(rng, "gru"),
+    "block_lstm": lambda rng: of_table("block_lstm", rng, direction="reverse", **LSTM),
+    "lstm_block_cell": lambda rng: of_default_clip("lstm_block_cell", rng),
+    "block_gru": lambda rng: of_table("block_gru", rng, 6, direction="reverse"),
+    "gru_block_cell": lambda rng: of_table("gru_block_cell", rng),
+    "lstm": lambda rng: packed(rng, "lstm"),
+    "gru": lambda rng: packed(rng, "gru"),
+    "rnn_relu": lambda rng: packed(rng, "rnn_relu"),
+    "stacked LSTM": lambda rng: of_table("stacked_rnn-LSTM", rng, **NET, **LSTM),
+    "stacked LSTM, clip": lambda rng: of_default_clip("stacked_rnn-LSTM", rng),
+    "stacked GRU": lambda rng: of_table("stacked_rnn-GRU", rng, **NET),
     "BlockLSTMV2": raw_lstm,
     "CudnnRNN": lambda rng: raw_net(rng, ""),
     "CudnnRNNV2": lambda rng: raw_net(rng, "V2"),
@@ -312,14 +259,14 @@ def test_arrays_that_were_written_into(name: str, rng: np.random.Generator) -> N
 
 
 def test_nan_is_no_change(rng: np.random.Generator) -> None:
-    p = lstm_cell(rng)
+    p = PROBLEMS["lstm_block_cell"](rng)
     p.kwargs["x"][...] = np.nan
     _, pullback = cupyrnn.vjp(p.function, **p.kwargs)
     assert np.isnan(pullback(**p.gradients).x_grad).all()
 
 
 def test_errors(rng: np.random.Generator) -> None:
-    p = lstm_of(rng)
+    p = PROBLEMS["block_lstm"](rng)
     for function in (np.exp, 3, cupyrnn.block_lstm_grad, [], raw_ops.LSTMBlockCell):
         with pytest.raises(TypeError, match=r"^vjp: function is .*, expected one of block_lstm, "):
             cupyrnn.vjp(function, 1)  # type: ignore[arg-type]
@@ -338,16 +285,16 @@ def test_errors(rng: np.random.Generator) -> None:
             pullback(**given)
     with pytest.raises(ValueError, match=r"^block_lstm_grad: h_grad has shape \(2,\), expected"):
         pullback(h_grad=np.ones(2))
-    g = gru(rng)
+    g = PROBLEMS["block_gru"](rng)
     _, pullback_of_gru = cupyrnn.vjp(g.function, *g.args, **g.kwargs)
     with pytest.raises(TypeError, match=r"^pullback of block_gru: through_clip is True, but the"):
         pullback_of_gru(**g.gradients, through_clip=True)
-    s = stacked(rng, "gru")
+    s = PROBLEMS["stacked GRU"](rng)
     _, pullback_of_stack = cupyrnn.vjp(s.function, *s.args, **s.kwargs)
     with pytest.raises(TypeError, match=r"^pullback of stacked_rnn: through_clip is True, but the"):
         pullback_of_stack(**s.gradients, through_clip=True)
     with pytest.raises(TypeError, match=r"^pullback of block_gru: there is no h_grad, "):
         pullback_of_gru(h_grad=g.gradients["d_h"])
-    q = net(rng, "gru")
+    q = packed(rng, "gru")
     with pytest.raises(ValueError, match=r"^vjp: is_training is False, expected True: what the"):
         cupyrnn.vjp(q.function, *q.args, **q.kwargs, is_training=False)

@@ -29,7 +29,7 @@ from cupyrnn import parallel
 from cupyrnn.demo import checkpoint
 
 # Of all four runs together; as many as anyone wants.
-SECONDS = float(os.environ.get("CUPYRNN_FUZZ_SECONDS", "30"))
+SECONDS = float(os.environ.get("CUPYRNN_FUZZ_SECONDS", "16"))
 SEED = int(os.environ.get("CUPYRNN_FUZZ_SEED", "0"))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from reference import gru_grad
 
 from cupyrnn import GRUGrads, GRUOutputs
 
@@ -25,11 +24,3 @@ def grads(
     ops: Any, inputs: dict[str, Any], saved: GRUOutputs, d_h: Any, **attributes: Any
 ) -> GRUGrads:
     return ops.block_gru_grad(**inputs, **saved._asdict(), d_h=d_h, **attributes)
-
-
-def plain_grads(inputs: dict[str, Any], saved: Any, d_h: Any) -> dict[str, Any]:
-    return gru_grad(*(inputs[n] for n in ("x", "h_prev", "w_ru", "w_c")), saved, d_h)
-
-
-def by_input(g: GRUGrads) -> dict[str, Any]:
-    return {name.removeprefix("d_"): a for name, a in g._asdict().items()}

@@ -26,10 +26,6 @@ def problem(
     return {n: (scale[n] * rng.standard_normal(s)).astype(dtype) for n, s in sizes.items()}
 
 
-def peephole_of(inputs: dict[str, Any]) -> tuple[Any, Any, Any] | None:
-    return (inputs["wci"], inputs["wcf"], inputs["wco"]) if "wci" in inputs else None
-
-
 def plain(inputs: dict[str, Any], **attributes: Any) -> LSTMOutputs:
     """The reference on the same inputs."""
     return reference.lstm(**inputs, **attributes)
@@ -47,7 +43,3 @@ def grads(
     return ops.block_lstm_grad(
         **inputs, **saved._asdict(), cs_grad=cs_grad, h_grad=h_grad, **attributes
     )
-
-
-def by_input(g: LSTMGrads, inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: getattr(g, f"{name}_grad") for name in inputs}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import reference
-from checks import assert_close, assert_gradients
+from checks import assert_close
 from hypothesis import strategies as st
 
 import cupyrnn
@@ -215,27 +215,6 @@ def assert_grads(g: CudnnRNNGrads, expected: CudnnRNNGrads, dtype: str, what: st
         assert_close(a, e, dtype, f"{what} {name}", at_least=1.0)
 
 
-def by_input(g: CudnnRNNGrads, inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: getattr(g, f"{name}_backprop") for name in inputs}
-
-
-def check_derivative(
-    case: Case,
-    rng: np.random.Generator,
-    complex_step: bool = True,
-    inputs: dict[str, Any] | None = None,
-    **dropout: Any,
-) -> None:
-    inputs, cotangents = inputs or problem(rng, case), cotangents_of(rng, case)
-
-    def outputs(**moved: Any) -> Any:
-        return forward(cupyrnn, case, moved, **dropout)[: len(cotangents)]
-
-    out = forward(cupyrnn, case, inputs, **dropout)
-    g = by_input(backward(cupyrnn, case, inputs, out, cotangents, **dropout), inputs)
-    assert_gradients(outputs, inputs, list(cotangents.values()), g, rng, complex_step=complex_step)
-
-
 @st.composite
 def cases(draw: Any) -> Case:
     """The whole space of configurations, at small sizes."""
@@ -256,8 +235,3 @@ def cases(draw: Any) -> Case:
         input_mode,
         draw(st.none() | lengths),
     )
-
-
-def batch_major(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Swap time and batch, and in the states layers and batch: its own inverse."""
-    return {n: a.swapaxes(0, 1) if a.ndim == 3 else a for n, a in arrays.items()}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from checks import COMPLEX_STEP, COMPLEX_STEP_TOLERANCE, assert_close
 
+import cupyrnn
 from cupyrnn.derivatives.tree import leaves_by_name, tree_map
 
 from .pairs import pairs
@@ -30,8 +31,9 @@ def each(*names: str, places: Any = None, **fixed: Any) -> Any:
         op = TABLE[name]
         said = {n: v if isinstance(v, list) else [v] for n, v in fixed.items()}
         factors = op.factors | {n: v for n, v in said.items() if n in op.factors}
-        if op.record.name == "cudnn_rnn":  # which has no empty input
-            factors["size"] = [size for size in factors["size"] if size[2]]
+        # Not every op has an H of 0, and cudnn_rnn has no empty input.
+        least = min(size[3] for size in op.factors["size"]), op.record.name == "cudnn_rnn"
+        factors["size"] = [s for s in factors["size"] if s[3] >= least[0] and s[2] >= least[1]]
         chosen = cases(name, pairs(factors)) + (corners(name) if not fixed else [])
         for place in op.places:
             if places is not None and place not in places:
@@ -47,6 +49,22 @@ def named(tree: Any, what: str) -> dict[str, Any]:
     """Return the arrays of a result by their names, those of no dimension and None left out."""
     found = dict(leaves_by_name(what, tree._asdict() if hasattr(tree, "_asdict") else tree))
     return {n: a for n, a in found.items() if getattr(a, "ndim", 0)}
+
+
+def numbers(call: Call, without: str = "") -> dict[str, Any]:
+    """
+    Return every number of a call and of its gradient, of a step also of that up to the gates.
+
+    `without` is a gradient of an output that is not given.
+    """
+    record, out = call.case.op.record, call.forward(cupyrnn)
+    given = call.cotangents(np.random.default_rng(1), out)
+    given |= {without: None} if without else {}
+    found = [out, call.gradient(cupyrnn, out, given)]
+    if call.case.op.is_cell:
+        told = record.told(call.arguments(cupyrnn), out._asdict())
+        found.append(getattr(cupyrnn, f"{record.name}_grad")(**told, **given))
+    return named([a._asdict() for a in found], "number")
 
 
 def assert_all_close(actual: Any, expected: Any, case: Case, what: str) -> None:

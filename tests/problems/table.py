@@ -7,6 +7,7 @@ one more record: its arguments by name, how they are drawn, and one step of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -70,6 +71,7 @@ class Case(NamedTuple):
     memory: str = "C"  # or one of `checks.layouts`, or zero strides
     rows: int | None = None  # of a block, where it is to be smaller than it is
     projected: bool = False
+    tapered: bool = False  # whether each layer has another H
     peephole: bool = True
     attributes: tuple[tuple[str, Any], ...] = ()
 
@@ -89,10 +91,16 @@ class Case(NamedTuple):
         return T, B, H if dict(self.attributes).get("input_mode") == "skip_input" else I, H
 
     @property
-    def P(self) -> int:
-        """The size of h."""
+    def widths(self) -> list[tuple[int, int]]:
+        """H and P, the size of h, of each layer."""
         H = self.size[3]
-        return max(1, H - 2) if self.projected and H > 1 else H
+        units = [H, max(1, H // 2), H + 2] if self.tapered else [H] * 3
+        return [(H, max(1, H - 2) if self.projected and H > 1 else H) for H in units[: self.layers]]
+
+    @property
+    def P(self) -> int:
+        """The size of h of the first layer."""
+        return self.widths[0][1]
 
     @property
     def bends(self) -> bool:
@@ -332,10 +340,12 @@ def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
     marks = np.zeros((T + 1, B), bool)
     if call.resets is not None:
         marks[:T] = call.resets
-    dtype = np.result_type(*(a for w in weights for a in w if a is not None), x, *states)
-    last, saved = [s.astype(dtype) for s in states], {}
-    for n in range(case.layers):
-        x, P = x * mask_of(case, n), states[0].shape[-1]
+    dtype = np.result_type(*(a for w in weights for a in w if a is not None), x, states[0][0])
+    # A row for each layer and direction, also where a layer has an array of its own.
+    each_row = [[*itertools.chain(*s)] if isinstance(s, list) else [*s] for s in states]
+    last, saved = [[a.astype(dtype) for a in s] for s in each_row], {}
+    for n, (_, P) in enumerate(case.widths):
+        x = x * mask_of(case, n)
         y = np.zeros((T, B, case.D * P), dtype)
         for d in range(case.D):
             place = n * case.D + d
@@ -352,12 +362,19 @@ def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
                     saved.setdefault(name, np.zeros((T, *a.shape), dtype))[t] = np.where(here, a, 0)
         x = y
     if op.is_net:
-        others = {0: np.zeros(()), 1: last[-1]}.get(len(last) - 1, tuple(last[1:]))
-        return {"output": x, "output_h": last[0], "output_c": others}
+        h, *others = (_joined(case, [a[None] for a in s], tuple) for s in last)
+        c = {0: np.zeros(()), 1: others[0] if others else None}.get(len(others), tuple(others))
+        return {"output": x, "output_h": h, "output_c": c}
     H = case.size[3]
     none = {n: np.zeros((T, B, H), dtype) for n in op.record.results}
     found = none | saved | {"h": x}
     return {n: a[0] for n, a in found.items()} if op.is_cell else found
+
+
+def _joined(case: Case, rows: list[Any], kind: Any) -> Any:
+    """Return the rows of a state as one array, or in a list or tuple for each layer."""
+    parts = [np.concatenate(rows[n : n + case.D]) for n in range(0, len(rows), case.D)]
+    return kind(parts) if case.tapered else np.concatenate(parts)
 
 
 def mask_of(case: Case, layer: int) -> Any:
@@ -365,10 +382,11 @@ def mask_of(case: Case, layer: int) -> Any:
     if not (layer and case.dropout):
         return 1.0
     T, B, *_ = case.sizes
-    shape = (T * B, case.D * case.P)
+    P = case.widths[layer - 1][1]
+    shape = (T * B, case.D * P)
     kept = keep_mask(np, shape, np.dtype(float), case.dropout, 5, -3, layer)
     scale = 1 / (1 - case.dropout) if case.dropout < 1 else 0.0
-    return kept.reshape(T, B, case.D * case.P) * scale
+    return kept.reshape(T, B, case.D * P) * scale
 
 
 def _draw_lstm(rng: Any, case: Case) -> dict[str, Any]:
@@ -416,12 +434,12 @@ def _draw_stack(kind: Any) -> Any:
     """Return what draws weights of a kind, as its form says their shapes."""
 
     def draw(rng: Any, case: Case) -> dict[str, Any]:
-        (T, B, I, H), P, D = case.sizes, case.P, case.D
+        (T, B, I, _), D = case.sizes, case.D
 
         def number(*shape: int, scale: float = 0.7) -> Any:
             return (scale * rng.standard_normal(shape)).astype(kind_of(case))
 
-        def entry(K: int) -> Any:
+        def entry(K: int, H: int, P: int) -> Any:
             sizes = {"K": K, "H": H, "P": P}
             arrays = {}
             for name, said in _shapes_of(kind).items():
@@ -436,12 +454,18 @@ def _draw_stack(kind: Any) -> Any:
                 arrays[name] = number(*shape, scale=scale)
             return _kind_of(kind, arrays)(**arrays)
 
-        weights = [entry(I if n < D else D * P) for n in range(case.layers * D)]
-        # Not zero: an sLSTM divides by one of them.
-        first, *others = (
-            (0.5 + rng.random((case.layers * D, B, n))).astype(kind_of(case))
-            for n in (P, *[H] * (case.op.states - 1))
-        )
+        read = [I, *(D * P for _, P in case.widths)]
+        weights = [
+            entry(K, *width) for K, width in zip(read, case.widths, strict=False) for _ in range(D)
+        ]
+
+        def state(size: int) -> Any:
+            """Return a state of H or P numbers, none zero: an sLSTM divides by one of them."""
+            shapes = [(1, B, width[size]) for width in case.widths for _ in range(D)]
+            rows = [(0.5 + rng.random(shape)).astype(kind_of(case)) for shape in shapes]
+            return _joined(case, rows, list)
+
+        first, *others = (state(n == 0) for n in range(case.op.states))
         c = {0: None, 1: others[0] if others else None}.get(len(others), tuple(others))
         return {"input": number(T, B, I), "input_h": first, "input_c": c, "weights": weights}
 
@@ -559,6 +583,8 @@ _STEPS: dict[str, list[Any]] = {
     "dtype": ["float16", "bfloat16", "float32", "float64"],
     "memory": ["C", "fortran", "strided", "unaligned"],
 }
+# And more rows than are taken at once.
+_CELLS = _STEPS | {"size": [*_STEPS["size"], (1, 1200, 3, 33)]}
 _SEQUENCES = _STEPS | {
     "extent": [*EXTENTS, "steps+resets"],
     "direction": ["forward", "reverse"],
@@ -606,9 +632,9 @@ _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
 _NEW = (SLSTMParams, LayerNormLSTMParams, MGUParams, CIFGParams)
 TABLE: dict[str, Op] = {
     "block_lstm": _BLOCK_LSTM,
-    "lstm_block_cell": _BLOCK_LSTM._replace(record=_ops.LSTM_BLOCK_CELL, factors=_STEPS | _LSTM),
+    "lstm_block_cell": _BLOCK_LSTM._replace(record=_ops.LSTM_BLOCK_CELL, factors=_CELLS | _LSTM),
     "block_gru": _BLOCK_GRU,
-    "gru_block_cell": _BLOCK_GRU._replace(record=_ops.GRU_BLOCK_CELL, factors=_STEPS | _GRU),
+    "gru_block_cell": _BLOCK_GRU._replace(record=_ops.GRU_BLOCK_CELL, factors=_CELLS | _GRU),
 }
 for _mode, _more in _OF_PACKED.items():
     _factors = {
@@ -631,7 +657,7 @@ for _name, (_kind, _step, _states, _more) in _STACKED.items():
         _draw_stack(_kind),
         _parts_of_stack,
         _step,
-        (_OTHERS if _kind in _NEW else _NETS) | _more,
+        (_OTHERS if _kind in _NEW else _NETS) | {"tapered": [False, True]} | _more,
         ("numpy", "numba", "cuda_on_cpu", "cupy")
         if _name in ("LSTM", "GRU")
         else ("numpy",)

@@ -223,35 +223,6 @@ def test_layers_of_an_auto_select_that_is_linear_have_input_matrices() -> None:
         output(part, np.ones((T, B, part.input_size), np.float32))
 
 
-def arrays_of(tree: Any) -> list[Any]:
-    """Return all arrays in mappings and sequences."""
-    if isinstance(tree, np.ndarray):
-        return [tree]
-    parts = (
-        tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
-    )
-    return [a for part in parts for a in arrays_of(part)]
-
-
-@pytest.mark.parametrize("mode", ["packed", "lstm", "gru"])
-def test_nothing_is_a_view(mode: str, rng: np.random.Generator) -> None:
-    """What a converter returns shares no memory with its argument, there and back."""
-    (gates,) = gates_of(rng, "gru" if mode == "gru" else "lstm", 1, 1)
-    if mode == "lstm":
-        peephole = rng.standard_normal(H)
-        gates = {n: g if n == "ci" else g._replace(peephole=peephole) for n, g in gates.items()}
-    gates = {n: g._replace(recurrent_bias=None) for n, g in gates.items()}
-    there, back = {
-        "packed": (lambda g: cupyrnn.params_from_gates([g]), cupyrnn.params_to_gates),
-        "lstm": (cupyrnn.block_lstm_from_gates, lambda w: cupyrnn.block_lstm_to_gates(*w[:5])),
-        "gru": (cupyrnn.block_gru_from_gates, lambda w: cupyrnn.block_gru_to_gates(*w)),
-    }[mode]
-    weights = there(gates)
-    for given, made in ((gates, weights), (weights, back(weights))):
-        for a in arrays_of(given):
-            assert not any(np.shares_memory(a, b) for b in arrays_of(made))
-
-
 def test_directions_are_joined(rng: np.random.Generator) -> None:
     """ONNX's forward and reverse nodes, two each, to one net."""
     nodes = [

@@ -165,6 +165,11 @@ def ascontiguousarray(a: ndarray) -> ndarray:
     return a if a.flags.c_contiguous else a.copy()
 
 
+def array(a: ndarray) -> ndarray:
+    _expect_of_device("array", a)
+    return a.copy()
+
+
 def concatenate(arrays: Any, axis: int = 0) -> ndarray:
     _expect_of_device("concatenate", *arrays)
     return asarray(np.concatenate([get(a) for a in arrays], axis))
@@ -421,6 +426,7 @@ def module() -> types.ModuleType:
     cupy: Any = types.ModuleType("cupy_on_cpu")
     things = (
         ndarray,
+        array,
         asarray,
         empty,
         zeros,
