@@ -358,7 +358,7 @@ def plain(call: Call, inputs: dict[str, Any]) -> dict[str, Any]:
                 for s, a, b in zip(last, after, [s[place] for s in last], strict=True):
                     s[place] = np.where(here, a, b)
                 y[t, :, d * P : (d + 1) * P] = np.where(here, after[0], 0)
-                for name, a in kept.items():
+                for name, a in () if op.is_net else kept.items():
                     saved.setdefault(name, np.zeros((T, *a.shape), dtype))[t] = np.where(here, a, 0)
         x = y
     if op.is_net:
