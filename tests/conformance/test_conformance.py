@@ -304,12 +304,12 @@ def test_a_runtime_that_crashes_is_started_again(
         files.write(case, tmp_path / "cases")
     (tmp_path / "crashing.py").write_text(CRASHING)
     monkeypatch.chdir(tmp_path)
-    options = ["--gradients", "crashing:gradients", "--timeout", "8"]
+    options = ["--gradients", "crashing:gradients", "--timeout", "5"]
     assert cli.main(["run", "crashing:run", "cases", *options]) == 1
     forward, backward = capsys.readouterr().out.split("## Gradients of")
     assert f"2 right, 0 wrong, 0 refused, {len(clips) + 1} crashed." in forward
     assert "its process ended by SIGABRT" in forward
-    assert "its process gave no answer within 8 s" in forward
+    assert "its process gave no answer within 5 s" in forward
     assert "| attribute | cases | right | wrong | refused | crashed |" in forward
     assert " crashed." in backward
     assert "its process ended with status 7" in backward

@@ -127,63 +127,6 @@ def test_cudnn_rnn_takes_it(
         assert cupyrnn.cudnn_rnn_engine(x, h, c, packed, **said, **major) == "numpy"
 
 
-@pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
-def test_every_form_stays_on_its_device(
-    cupy_on_cpu: Any, mode: Any, rng: np.random.Generator
-) -> None:
-    """What every converter returns for arrays of a device, beside what it returns for NumPy's."""
-    host = cupyrnn.init_params(
-        num_layers=1,
-        num_units=3,
-        input_size=2,
-        rnn_mode=mode,
-        scheme="torch",
-        dtype="float64",
-        seed=rng,
-    )
-    there = host._replace(params=cupy_on_cpu.asarray(host.params))
-
-    def forms(packed: cupyrnn.PackedParams) -> Any:
-        told = {"rnn_mode": mode}
-        yield packed.zero_state(2)
-        yield cupyrnn.gradient_to_keras(packed, packed.params)
-        for state in (cupyrnn.params_to_torch(packed), cupyrnn.params_to_torch(packed, cell=True)):
-            yield state
-            yield cupyrnn.params_from_torch(state, **told)
-        yield cupyrnn.params_from_keras(cupyrnn.params_to_keras(packed), **told)
-        yield cupyrnn.params_from_tf1(cupyrnn.params_to_tf1(packed), **told)
-        node = cupyrnn.params_to_onnx(packed)
-        yield cupyrnn.params_from_onnx(*node[:3], **told, linear_before_reset=1)
-        if mode == "lstm":
-            weights: Any = cupyrnn.params_to_block_lstm(packed)
-            yield cupyrnn.gradient_to_block_lstm(packed, packed.params)
-            yield cupyrnn.params_from_block_lstm(*weights, forget_bias=0, cell_clip=0)
-            yield cupyrnn.params_from_keras(cupyrnn.params_to_keras(packed, cudnn=True))
-            weights = cupyrnn.block_lstm_from_tf1(cupyrnn.block_lstm_to_tf1(*weights))
-            yield cupyrnn.block_lstm_from_onnx(*cupyrnn.block_lstm_to_onnx([weights])[:3])
-        if mode == "gru":
-            gru = cupyrnn.block_gru_from_onnx(*node[:3])[0]
-            yield cupyrnn.block_gru_to_onnx([gru])
-            gru = cupyrnn.block_gru_from_tf1(cupyrnn.block_gru_to_tf1(*gru))
-            yield cupyrnn.block_gru_from_keras(cupyrnn.block_gru_to_keras(*gru))
-
-    def arrays(result: Any) -> Any:
-        for part in result.values() if isinstance(result, dict) else result:
-            if isinstance(part, (list, tuple)):
-                yield from arrays(part)
-            elif not isinstance(part, (str, int, type(None))):
-                yield part
-
-    count = 0
-    for e, a in zip(forms(host), forms(there), strict=True):
-        for expected, actual in zip(arrays(e), arrays(a), strict=True):
-            assert type(actual) is cupy_on_cpu.ndarray
-            np.testing.assert_array_equal(cupy_on_cpu.asnumpy(actual), expected)
-            count += 1
-    assert count > 10
-
-
 SKIP = cupyrnn.PackedParams(
     np.zeros(cupyrnn.cudnn_rnn_params_size(1, 3, 3, input_mode="skip_input")),
     1, 3, 3, "lstm", "unidirectional", 0, "auto_select",
