@@ -300,6 +300,18 @@ def test_a_direction_of_ops_alone_may_have_any_size() -> None:
         assert_close(derivative(size) / np.float32(size), expected, "float32", "derivative")
 
 
+def test_an_op_within_takes_tangents_that_have_grown() -> None:
+    """As arguments of the op alone such imaginary parts are data."""
+    x, h, w = np.ones((1, 2)), np.ones((1, 3)), np.full((5, 6), 0.1)
+
+    def op(x: Any) -> Any:
+        return cupyrnn.gru_block_cell(x, h, w, w[:, :3], np.zeros(6), np.zeros(3)).h
+
+    _, along = cupyrnn.jvp(lambda x: op(1e9 * (x - 1)), (x,), (x,))
+    _, expected = cupyrnn.jvp(op, (0 * x,), (x,))
+    assert_close(along / 1e9, expected, "float64", "tangent")
+
+
 @pytest.mark.parametrize(
     ("dtype", "powers"), [("float32", (-126, 127)), ("float64", (-1000, 1023))]
 )

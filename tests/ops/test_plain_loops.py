@@ -17,7 +17,7 @@ UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 LONG: dict[str, Any] = {"size": (100, 2, 8, 16), "dtype": "float64", "memory": "C", "rows": None}
-LONG |= {"extent": "full", "direction": ["forward", "both"], "layers": 2, "time_major": True}
+LONG |= {"extent": "full", "layers": 2, "time_major": True}
 LONG |= {"dropout": 0.0, "save": "all", "tapered": False, "recurrent_activation": "sigmoid"}
 LONG |= {"cell_clip": 0.0, "gate_order": "icfo", "forget_bias": 0.6, "projected": False}
 
