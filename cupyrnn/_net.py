@@ -6,11 +6,9 @@ the output of one direction.
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,23 +28,20 @@ from ._arrays import (
     counted,
     expect_rank,
     expect_shape,
-    module_of,
-    operand_dtype,
     type_shown,
     unless_zero,
 )
 from ._typing import NamedTuple, cached_property
-from .arithmetic.norms import norm_of_rows, together
-from .cells.contract import Form, Gradients, States, Weight, each
-from .cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
-from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
-from .cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
+from .cells.contract import Form, States, each
+from .cells.lstm import LSTMStates
 from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver import planned
+from .driver import stack as _stack
+from .driver.layer import Layer
 from .driver.packing import Packing
 from .driver.padded import Padded
-from .driver.planned import Backward, Layers, find, fits, in_reserve_space
+from .driver.pages import page_of
 from .driver.reserve import (
     EVERY_SIZE,
     FINGERPRINT_SIZE,
@@ -58,9 +53,11 @@ from .driver.reserve import (
 )
 from .driver.stack import Stack
 from .weights.block_forms import prepared
+from .weights.entries import NetWeights, PackedWeights
 from .weights.gradients import OfWeights
 from .weights.packed import Settled, check_activation
-from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size, layout
+from .weights.packed_forms import PackedForm
+from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,6 +66,7 @@ if TYPE_CHECKING:
     from .cells.contract import Cell
     from .driver.packing import Rows
     from .driver.reserve import Layers as Widths
+    from .driver.reserve import Note
     from .weights.block_forms import LSTMCall
 
 
@@ -81,25 +79,56 @@ class BlockCall(NamedTuple):
     plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
 
 
+def _block_plan(
+    make: Any, form: Form, padded: Padded, call: BlockCall | LSTMCall, entries: Any, *rest: Any
+) -> Any:
+    """Return how calls like this lie, None where that is not settled, and their weights' arrays."""
+    if call.plans is None or not planned.is_layer(padded):
+        return None, ()
+    (x, first, *_), weights = padded, NetWeights(form, call.attributes, *entries)
+
+    def layers() -> planned.Layers:
+        return planned.layer_of_block(form.Saved, padded)
+
+    return planned.find(call.plans, make, weights, layers, x, first, *rest), weights.arrays
+
+
+def _memory_for(xp: ModuleType, kind: Any, *shape: int, dtype: np.dtype[Any]) -> Any:
+    """Return memory for what steps save, a Saved of this kind."""
+    # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
+    others = xp.empty((len(kind._fields) - 1, *shape), dtype)
+    return kind._make([*others, xp.empty(shape, dtype)])
+
+
+def block_step(
+    xp: ModuleType, form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockCall | LSTMCall
+) -> Any:
+    """Return what one step leaves, of x and the states before it."""
+    x, first = inputs
+    if not call.plain:
+        x, *states = (contiguous(xp, a) for a in cast_all(call.dtype, x, *first))
+        first, weights = first._make(states), prepared(xp, weights, call.dtype)
+    cell = form.cell(xp, weights, call.attributes)
+    outputs = _memory_for(xp, form.Saved, *first.h.shape, dtype=x.dtype)
+    _layer.forward(xp, cell, Layer(x, first, None, outputs))
+    return outputs
+
+
 def block_forward(
     xp: ModuleType, form: Form, padded: Padded, weights: Any, call: BlockCall | LSTMCall
 ) -> Any:
-    """Return what the steps of one layer leave, or without an extent what one step does."""
-    made = planned.forward(call.plans, form, weights, call.attributes, padded)
-    if made is not None:
-        return made
-    x, first, _, extent = padded
+    """Return what the steps of one layer leave."""
+    x, first, *_ = padded
+    plan, arrays = _block_plan(planned.Forward, form, padded, call, ([weights],))
+    if plan is not None:
+        (others, h), _, _ = plan(x, first, arrays)
+        return form.Saved._make((*others, h))
     if not call.plain:
         x, *states = cast_all(call.dtype, x, *first)
         first, weights = first._make(states), prepared(xp, weights, call.dtype)
     cell = form.cell(xp, weights, call.attributes)
-    # In one piece, fresh memory costs fewer page faults. h is often kept without the others.
-    shape, others = (*x.shape[:-1], first.h.shape[1]), len(form.Saved._fields) - 1
-    outputs = form.Saved._make([*xp.empty((others, *shape), x.dtype), xp.empty(shape, x.dtype)])
-    if extent is None and call.plain:
-        _layer.forward_step(xp, cell, x, first, outputs)
-    else:
-        _padded.forward(xp, cell, Padded(x, first, outputs, extent))
+    outputs = _memory_for(xp, form.Saved, len(x), *first.h.shape, dtype=x.dtype)
+    _padded.forward(xp, cell, padded._replace(x=x, first=first, saved=outputs))
     return outputs
 
 
@@ -117,16 +146,25 @@ def block_gradient(
 
     `weights` are those that the cell has, and like those of which there are gradients.
     """
-    plans, dtype, first = call.plans if by == "sum" else None, call.dtype, padded.first
-    made = planned.backward(plans, form, weights, call.attributes, padded, given)
-    if made is None:
-        of_weights = OfWeights(xp, form, dtype, weights[1], by, len(first.h))
-        padded, given = _padded.of_dtype(dtype, padded), given._make(cast_all(dtype, *given))
-        cell = form.cell(xp, prepared(xp, weights[0], dtype), call.attributes)
-        found = _padded.backward(xp, cell, padded, given, of_weights.written)
-        made = *found, of_weights.finished()
-    x_grad, first_grad, grads = made
-    return x_grad, each(first_grad, lambda g: cast(g, dtype)), grads
+    (entry, like), dtype, (x, first, saved, extent) = weights, call.dtype, padded
+    if extent is not None and by == "sum" and isinstance(saved, form.Saved):
+        there = tuple(g is not None for g in given)
+        both = [entry], [like]
+        plan, arrays = _block_plan(planned.Backward, form, padded, call, both, there)
+        if plan is not None:
+            x_grad, first_grad, (grads,) = plan(
+                (x, first, arrays, saved), given, first._make([None] * len(first))
+            )
+            return x_grad, first_grad, grads
+    of_weights = OfWeights(xp, form, dtype, like, by, len(first.h))
+    if not call.plain:
+        padded, given = _padded.ready(xp, dtype, padded, given)
+        entry = prepared(xp, entry, dtype)
+    cell = form.cell(xp, entry, call.attributes)
+    x_grad, first_grad = _padded.backward(xp, cell, padded, given, of_weights.written)
+    if not call.plain:
+        first_grad = each(first_grad, lambda g: cast(g, dtype))
+    return x_grad, first_grad, of_weights.finished()
 
 
 class RunArguments(NamedTuple):
@@ -334,284 +372,10 @@ def check_packed(
     return check_sequences(op, call, run, D), made
 
 
-# Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
-_LSTM_ORDER = (0, 2, 1, 3)
-
-# What a step of each cell leaves.
-_SAVED: dict[str, Any] = {
-    "lstm": LSTMOutputs,
-    "gru": GRUResetAfterOutputs,
-    "rnn_tanh": SimpleRNNOutputs,
-    "rnn_relu": SimpleRNNOutputs,
-}
-
-
-class Weights(NamedTuple):
-    """The parameters of one direction of one layer, or their gradients: views of the packed."""
-
-    w_x: Array | None  # [G*H, K], None with skip_input
-    w_h: Array  # [G*H, P]
-    w_p: Array | None  # [P, H]
-    b_x: Array  # [G*H]
-    b_h: Array  # [G*H]
-
-
-_Place: TypeAlias = tuple[slice, tuple[int, ...]]
-
-
-@functools.lru_cache(maxsize=256)
-def _places(net: Net) -> list[tuple[Any, ...]]:
-    """Return, by layer and direction, where the `Weights` lie in a net's parameters."""
-    H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
-    starts: dict[tuple[int, int, str], int] = {}
-    for p in layout(net):
-        starts.setdefault((p.layer, p.direction, p.kind), p.offset)
-
-    def place(layer: int, d: int, kind: str, *shape: int) -> _Place:
-        start = starts[layer, d, kind]
-        return slice(start, start + math.prod(shape)), shape
-
-    return [
-        (
-            None
-            if net.skip and layer == 0
-            else place(layer, d, "input", rows, net.D * P if layer else net.I),
-            place(layer, d, "recurrent", rows, P),
-            place(layer, d, "projection", P, H) if net.num_proj else None,
-            place(layer, d, "input_bias", rows),
-            place(layer, d, "recurrent_bias", rows),
-        )
-        for layer in range(net.L)
-        for d in range(net.D)
-    ]
-
-
-def weights_of(params: Array, net: Net) -> list[Weights]:
-    """Return the parameters by layer and direction; there may be an axis in front."""
-    found, axes = [], params.shape[:-1]
-    for places in _places(net):
-        w_x, w_h, w_p, b_x, b_h = (
-            None if place is None else params[..., place[0]].reshape(*axes, *place[1])
-            for place in places
-        )
-        found.append(Weights(w_x, w_h, w_p, b_x, b_h))
-    return found
-
-
-class PackedForm(Form):
-    """
-    What makes the cells of a net of packed parameters.
-
-    With `single`, cells for a single step of NumPy's real numbers: see `GRUResetAfter`.
-    """
-
-    name, shapes = "a cell of CudnnRNN", MappingProxyType[str, str]({})
-
-    def __init__(self, net: Net, *, single: bool = False) -> None:
-        self._net, self._hc_last = net, single and net.rnn_mode == "gru"
-        self.States = LSTMStates if net.rnn_mode == "lstm" else States
-        self.Saved = _SAVED[net.rnn_mode]
-
-    def made(self, xp: ModuleType, w_h: Array | None, b_x: Array, b_h: Array) -> tuple[Array, ...]:
-        """Return what a cell has that is no part of its weights: the bias, and a GRU's w_h."""
-        compute = compute_dtype(b_x.dtype)
-        b_x, b_h = cast(b_x, compute), cast(b_h, compute)
-        if self._net.rnn_mode != "gru":
-            return (b_x + b_h,)
-        H = len(b_x) // 3
-        b = b_x.copy()
-        b[: 2 * H] += b_h[: 2 * H]
-        if self._hc_last:
-            return (b,)
-        assert w_h is not None
-        reordered = xp.empty(w_h.shape, w_h.dtype)  # hc, r, u in place of r, u, hc
-        reordered[:H], reordered[H:] = w_h[2 * H :], w_h[: 2 * H]
-        return b, reordered
-
-    def cell(
-        self,
-        xp: ModuleType,
-        weights: Weights,
-        attributes: Any = None,
-        made: tuple[Array, ...] | None = None,
-    ) -> Cell:
-        """Return the cell of views of the packed parameters."""
-        w_x, w_h, w_p, b_x, b_h = weights
-        rnn_mode, gate, rows = self._net.rnn_mode, self._net.gate, len(w_h)
-        b, *others = self.made(xp, w_h, b_x, b_h) if made is None else made
-        w_x = None if w_x is None else w_x.T
-        if rnn_mode == "gru":
-            H = rows // 3
-            b_hc = cast(b_h, b.dtype)[2 * H :]
-            if self._hc_last:
-                x_to, h_to = Weight(w_x, rows), Weight(w_h.T, rows, delta=1)
-                return GRUResetAfter((x_to,), (h_to,), (rows, rows), b, b_hc, gate, True)
-            x_to = Weight(w_x, rows, columns=slice(H, None))
-            h_to = Weight(others[0].T, rows, columns=slice(rows))
-            return GRUResetAfter((x_to,), (h_to,), (4 * H,), b, b_hc, gate)
-        inputs, recurrent = (Weight(w_x, rows),), (Weight(w_h.T, rows),)
-        if rnn_mode != "lstm":
-            return SimpleRNN(inputs, recurrent, (rows,), b, rnn_mode == "rnn_relu")
-        if w_p is None:
-            return LSTM(inputs, recurrent, (rows,), b, _LSTM_ORDER, gate=gate)
-        both = (*recurrent, Weight(w_p.T, len(w_p), delta=1))
-        return LSTM(inputs, both, (rows, len(w_p)), b, _LSTM_ORDER, gate=gate)
-
-    def gradients(self, xp: ModuleType, grads: Weights) -> Gradients:
-        """Return views of the matrices, and memory for the sums."""
-        w_x, w_h, w_p, *_ = grads
-        matrices = [None if a is None else a.swapaxes(-1, -2) for a in (w_x, w_h)]
-        *axes, rows, _ = w_h.shape
-        widths = [rows * 4 // 3 if self._net.rnn_mode == "gru" else rows]
-        if self._hc_last:
-            widths = [rows, rows]
-        if w_p is not None:
-            matrices.append(w_p.swapaxes(-1, -2))
-            widths.append(w_p.shape[-2])
-        return Gradients(None, matrices, [xp.zeros((*axes, width), w_h.dtype) for width in widths])
-
-    def finished(self, grads: Weights, written: Gradients) -> Weights:
-        """Write the gradients of the biases, and have a GRU's matrix in the packed order."""
-        xp, total = module_of(grads.w_h), written.sums[0]
-        if self._hc_last:
-            grads.b_x[...], grads.b_h[...] = written.sums
-        elif self._net.rnn_mode == "gru":
-            H = grads.w_h.shape[-2] // 3
-            grads.w_h[...] = xp.roll(grads.w_h, -H, axis=-2)
-            grads.b_x[...] = total[..., H:]
-            grads.b_h[...] = xp.roll(total[..., : 3 * H], -H, axis=-1)
-        else:
-            grads.b_x[...] = grads.b_h[...] = total
-        return grads
-
-
-def form_of(net: Net, run: Run, leaves: Leaves) -> PackedForm:
-    """Return what makes the cells of a call."""
-    rows = leaves.rows
-    single = rows.single and rows.rows > 0 and leaves.every is None and not net.skip
-    real = run.xp is np and compute_dtype(run.dtype).kind == "f"
-    return PackedForm(net, single=single and real)
-
-
-def stack_of(net: Net, run: Run, params: Array, leaves: Leaves) -> Stack:
-    """Return the cells of packed parameters."""
-    operands = cast(contiguous(run.xp, params), operand_dtype(run.xp, run.dtype))
-    form = form_of(net, run, leaves)
-    cells = [form.cell(run.xp, w) for w in weights_of(operands, net)]
-    return Stack(cells, leaves, again=cells)
-
-
-class OfPacked:
-    """The gradients of packed parameters, while they are made: as `weights.gradients.OfWeights`."""
-
-    def __init__(self, net: Net, run: Run, params: Array, leaves: Leaves, by: str) -> None:
-        xp, dtype, B = run.xp, run.dtype, run.sizes.B
-        self._xp, self._form, self._dtype, self._by = xp, form_of(net, run, leaves), dtype, by
-        compute = compute_dtype(dtype)
-        if by == "none":
-            self.written = [Gradients(None, (), (), weight_gradients=by)] * (net.L * net.D)
-            return
-        if by == "norms":
-            self._norms = [xp.zeros(B, compute)]
-            # Nothing is kept of a matrix.
-            self._weights = [
-                each(w, lambda a: xp.zeros((B, len(a), 0)[: a.ndim + 1], compute))
-                for w in weights_of(params, net)
-            ]
-        else:
-            axes = () if by == "sum" else (B,)
-            self._memory = xp.empty((*axes, *params.shape), compute)
-            self._weights = weights_of(self._memory, net)
-        made = [self._form.gradients(xp, w)._replace(weight_gradients=by) for w in self._weights]
-        if by == "norms":
-            made = [
-                g._replace(weights=[None if a is None else self._norms for a in g.weights])
-                for g in made
-            ]
-        self.written = made
-
-    def finished(self) -> Any:
-        """Return what has been written, packed; or the norms, or None."""
-        if self._by == "none":
-            return None
-        for w, written in zip(self._weights, self.written, strict=True):
-            self._form.finished(w, written)
-        if self._by != "norms":
-            return cast(self._memory, self._dtype)
-        with np.errstate(all="ignore"):
-            biases = [norm_of_rows(self._xp, b) for w in self._weights for b in (w.b_x, w.b_h)]
-            return together(self._xp, [*self._norms, *biases])
-
-
-def _layers_of(net: Net, leaves: Leaves, dtype: np.dtype[Any], *, backward: bool) -> Layers:
-    """Return the layers of packed parameters as calls that are alike have them."""
-    if dtype.char not in "fd" or net.I * net.H * net.P == 0 or not fits(leaves):
-        raise LookupError
-    form, places, is_gru = PackedForm(net), _places(net), net.rnn_mode == "gru"
-    params_size = net.params_size
-
-    def made(weights: Sequence[Array]) -> list[tuple[Array, ...]]:
-        (params,) = weights
-        if backward and not is_gru:  # whose biases are not looked at
-            return [()] * len(places)
-        found = []
-        for _, w_h, _, b_x, b_h in places:
-            matrix = params[w_h[0]].reshape(w_h[1]) if is_gru else None
-            found.append(form.made(np, matrix, params[b_x[0]], params[b_h[0]]))
-        return found
-
-    def grads() -> list[Array]:
-        reordered = [np.empty(w_h[1], dtype) for _, w_h, *_ in places] if is_gru else []
-        return [np.empty(params_size, dtype), *reordered]
-
-    def written(grads: Sequence[Array]) -> list[Gradients]:
-        params, *reordered = grads
-        found = [form.gradients(np, w) for w in weights_of(params, net)]
-        return [
-            g._replace(weights=[g.weights[0], w_h.T])
-            for g, w_h in zip(found, reordered, strict=True)
-        ] if is_gru else found  # fmt: skip
-
-    return Layers(
-        leaves.rows,
-        net.D,
-        [np.empty(params_size, dtype)],
-        made,
-        lambda weights, made: [
-            form.cell(np, w, None, of_cell or None)
-            for w, of_cell in zip(weights_of(weights[0], net), made, strict=True)
-        ],
-        *in_reserve_space(leaves, dtype),
-        grads,
-        written,
-    )
-
-
-def packed_gradient(net: Net, grads: Sequence[Array], sums: Sequence[Sequence[Array]]) -> Array:
-    """Return the gradient of packed parameters, of what `_layers_of` has written and the sums."""
-    params, *reordered = grads
-    for n, ((_, w_h, _, b_x, b_h), (total, *_)) in enumerate(zip(_places(net), sums, strict=True)):
-        to_x, to_h = params[b_x[0]], params[b_h[0]]
-        if not reordered:
-            to_x[...] = to_h[...] = total
-            continue
-        H = len(total) // 4
-        matrix = params[w_h[0]].reshape(w_h[1])
-        for to, a in ((to_h, total), (matrix, reordered[n])):
-            to[: 2 * H], to[2 * H :] = a[H : 3 * H], a[:H]
-        to_x[...] = total[H:]
-    return params
-
-
 def leaves_of_rows(net: Net, sizes: Sizes, rows: Rows, every: int | None = None) -> Leaves:
     """Return what these steps of a net of packed parameters leave in our reserve_space."""
-    states = LSTMStates if net.rnn_mode == "lstm" else States
-    return Leaves(net, sizes, _SAVED[net.rnn_mode], states, rows, every)
-
-
-def leaves_of(net: Net, run: Run) -> Leaves:
-    """Return what the steps of a call leave."""
-    return leaves_of_rows(net, run.sizes, run.packing, run.every)
+    form = PackedForm(net)
+    return Leaves(net, sizes, form.Saved, form.States, rows, every)
 
 
 def packed_fingerprint(net: Net, run: Run) -> int:
@@ -629,23 +393,113 @@ def host_reserved_of(engine: str, net: Net, run: Run) -> NDArray[np.int8]:
     return np.frombuffer(text, np.int8).copy()
 
 
-class PackedCall:
-    """A call after its checks, but for the values of its arrays; there is one for those alike."""
+class NetCall:
+    """A call of a net after its checks, but for its arrays; there is one for those alike."""
 
-    def __init__(self, run: Run, net: Net, engine: Any) -> None:
-        self.run, self.net, self.engine = run, net, engine
+    def __init__(self, run: Run, net: Widths, form: Form, attributes: Any = None) -> None:
+        self.run, self.net, self.form, self.attributes = run, net, form, attributes
         # How the layers lie, which for one call alone is not worth it.
         self.plans: dict[Any, Any] | None = None
+
+    @cached_property
+    def leaves(self) -> Leaves:
+        """What the steps leave."""
+        run, form = self.run, self.form
+        return Leaves(self.net, run.sizes, form.Saved, form.States, run.packing, run.every)
+
+    def _plan(self, make: Any, weights: NetWeights, x: Array, first: Any, *rest: Any) -> Any:
+        """Return how calls like this lie, None where that is not settled."""
+        if self.plans is None:
+            return None
+
+        def layers() -> planned.Layers:
+            return planned.layers_of_net(self.leaves, x, first)
+
+        return planned.find(self.plans, make, weights, layers, x, first, *rest)
+
+    def _cells(self, weights: NetWeights, attributes: Any) -> list[Cell]:
+        """Return the cells of all layers and directions."""
+        run, cells = self.run, weights.cells(self.run.xp, self.run.dtype, attributes)
+        kind = type(cells[0])
+        # A cell of the user's own comes by stacked_rnn alone.
+        if page_of(kind, "cells") is None:
+            raise TypeError(
+                f"stacked_rnn: {kind.__qualname__} has no forward_steps, expected a method of the"
+                f" class or a function of its module, {kind.__module__}"
+            )
+        if run.xp is not np and page_of(kind, "kernels") is None:
+            raise TypeError(
+                f"stacked_rnn: input is a cupy.ndarray, expected a numpy.ndarray: {self.form.name}"
+                " has no CUDA functions"
+            )
+        return cells
+
+    def forward(
+        self, weights: NetWeights, x: Array, first: Any, note: Note | None = None
+    ) -> tuple[Array, Any, Array]:
+        """Return output, last states and reserve_space, time-major; `note` with states only."""
+        run = self.run
+        if (plan := self._plan(planned.Forward, weights, x, first)) is not None:
+            memory, last, output = plan(x, first, weights.arrays)
+            if output is None:
+                output = plan.last_h(memory).copy()
+            reserve_space = memory[0] if run.sizes.is_training else np.zeros((), run.dtype)
+            return output, last, reserve_space
+        stack = Stack(self._cells(weights, self.attributes), self.leaves, note)
+        return _stack.forward(run.xp, stack, x, first)
+
+    def backward(
+        self,
+        weights: NetWeights,
+        inputs: tuple[Array, Any],
+        cotangents: tuple[Array | None, Any],
+        reserved: tuple[Array, Leaves, Any],
+        by: str,
+    ) -> tuple[Array, Any, Any]:
+        """
+        Return the gradients of input, first states and weights, time-major.
+
+        Parameters
+        ----------
+        inputs, cotangents
+            Input and first states; the gradients of output and last states.
+        reserved
+            reserve_space, what is in it and, if these are states, the attributes of the cells that
+            left them.
+        """
+        run, (x, first), (output_grad, last_grad) = self.run, inputs, cotangents
+        reserve_space, leaves, attributes = reserved
+        if by == "sum" and leaves.every is None:
+            of_states = first._make([output_grad, *[None] * (len(first) - 1)])
+            there = tuple(g is not None for g in of_states)
+            if (plan := self._plan(planned.Backward, weights, x, first, there)) is not None:
+                arrays = x, first, weights.arrays, (reserve_space,)
+                found: tuple[Array, Any, Any] = plan(arrays, of_states, last_grad)
+                return found
+        of_weights = weights.gradients(run.xp, run.dtype, by, run.sizes.B)
+        cells = self._cells(weights, self.attributes)
+        again = [] if leaves.every is None else self._cells(weights, attributes)
+        stack = Stack(cells, leaves, None, again)
+        input_grad, grads = _stack.backward(
+            run.xp, stack, inputs, output_grad, last_grad, reserve_space, of_weights.written
+        )
+        return input_grad, grads, of_weights.finished()
+
+
+class PackedCall(NetCall):
+    """A call with packed parameters."""
+
+    net: Net
+    form: PackedForm
+
+    def __init__(self, run: Run, net: Net, engine: Any) -> None:
+        super().__init__(run, net, PackedForm(net))
+        self.engine = engine
 
     @property
     def by_cudnn(self) -> bool:
         """Whether cuDNN computes it, by whatever algorithm."""
         return self.engine not in ("numpy", "cupy")
-
-    @cached_property
-    def leaves(self) -> Leaves:
-        """What the steps leave."""
-        return leaves_of(self.net, self.run)
 
     @cached_property
     def size(self) -> int:
@@ -667,17 +521,13 @@ class PackedCall:
             and host_reserved.tobytes() == expected.tobytes()
         )
 
-    def plan(self, make: Callable[..., Any], x: Array, *rest: Any) -> Any:
-        """Return how calls like this lie, None where that is not settled."""
-        if self.engine != "numpy":
-            return None
-
-        def laid_out() -> Any:
-            backward = make is Backward
-            layers = _layers_of(self.net, self.leaves, self.run.dtype, backward=backward)
-            return make(layers, x, *rest)
-
-        return find(self.plans, (make, *rest[1:]), laid_out)
+    def weights(self, params: Array, leaves: Leaves) -> PackedWeights:
+        """Return the parameters of a call that leaves this, or has left it."""
+        form, rows, run = self.form, leaves.rows, self.run
+        if rows.single and rows.rows > 0 and leaves.every is None and not self.net.skip:
+            real = run.xp is np and compute_dtype(run.dtype).kind == "f"
+            form = PackedForm(self.net, single=real)
+        return PackedWeights(form, params)
 
     def states(self, h: Any, c: Any) -> Any:
         """Return states, or their gradients, as the cells have them."""

@@ -15,20 +15,15 @@ import numpy as np
 from ._arrays import Settled as Found
 from ._arrays import check_choice, contiguous_all, named, on_device, signature
 from ._net import (
-    OfPacked,
     PackedCall,
     Run,
     RunArguments,
     check_packed,
     host_reserved_of,
     packed_fingerprint,
-    packed_gradient,
-    stack_of,
 )
 from ._typing import CudnnRNNGrads, CudnnRNNOutputs
 from .derivatives.traced import traceable
-from .driver import stack as _stack
-from .driver.planned import Backward, Forward
 from .driver.reserve import Note, check_reserve, check_size, reserved_engine
 from .driver.stack import as_given, time_major_of
 from .weights.gradients import check_weight_gradients
@@ -137,7 +132,7 @@ def _check(
     if sizes.drops(found.net) and sizes[-2:] != (seed, seed2):
         sizes = sizes._replace(seed=seed, seed2=seed2)
         return PackedCall(found.run._replace(sizes=sizes), found.net, found.engine)
-    if found.plans is None:
+    if found.plans is None:  # there was one before
         found.plans = {}
     return found
 
@@ -165,40 +160,10 @@ def _check_all(
 
 def _forward(call: PackedCall, params: Array, x: Array, first: Any) -> tuple[Array, Any, Array]:
     """cudnn_rnn after its checks, time-major and without cuDNN."""
-    run = call.run
-    if (plan := call.plan(Forward, x, first)) is not None:
-        memory, last, output = plan(x, first, (params,))
-        reserve_space = memory[0] if run.sizes.is_training else np.zeros((), run.dtype)
-        return output if call.net.D > 1 else output.copy(), last, reserve_space
-    stack = stack_of(call.net, run, params, call.leaves)
-    if (every := run.every) is not None:
-        stack = stack._replace(note=Note(every, packed_fingerprint(call.net, run)))
-    return _stack.forward(run.xp, stack, x, first)
-
-
-def _backward(
-    call: PackedCall,
-    inputs: tuple[Array, Any, Array],
-    output_grad: Array | None,
-    last_grad: Any,
-    reserve: tuple[Array, Leaves],
-    by: str,
-) -> tuple[Array, Array, Array | None, Any]:
-    """cudnn_rnn_backprop after its checks, time-major and without cuDNN."""
-    run, (x, first, params), (reserve_space, leaves) = call.run, inputs, reserve
-    if by == "sum" and leaves.every is None:
-        given = first._make([output_grad, *[None] * (len(first) - 1)])
-        there = tuple(g is not None for g in given)
-        if (plan := call.plan(Backward, x, first, there)) is not None:
-            arrays = x, first, (params,), (reserve_space,)
-            input_grad, grads, *of_weights = plan(arrays, given, last_grad)
-            return input_grad, *(*grads, None)[:2], packed_gradient(call.net, *of_weights)
-    of_params = OfPacked(call.net, run, params, leaves, by)
-    stack = stack_of(call.net, run, params, leaves)
-    input_grad, grads = _stack.backward(
-        run.xp, stack, (x, first), output_grad, last_grad, reserve_space, of_params.written
-    )
-    return input_grad, *(*grads, None)[:2], of_params.finished()
+    note, every = None, call.run.every
+    if every is not None:
+        note = Note(every, packed_fingerprint(call.net, call.run))
+    return call.forward(call.weights(params, call.leaves), x, first, note)
 
 
 def _check_reserve(op: str, call: PackedCall, reserve_space: Array) -> Leaves:
@@ -671,8 +636,10 @@ def cudnn_rnn_backprop(
                 _problem(call), x, h, c, packed, call.run.lengths, y, dy, dh, dc, saved
             )
         else:
-            inputs, last = (x, call.states(h, c), said.params), call.states(dh, dc)
-            grads = _backward(call, inputs, dy, last, (reserve_space, leaves), by)
+            inputs, cotangents = (x, call.states(h, c)), (dy, call.states(dh, dc))
+            weights, reserved = call.weights(said.params, leaves), (reserve_space, leaves, None)
+            dx, first, dw = call.backward(weights, inputs, cotangents, reserved, by)
+            grads = (dx, *first, dw) if is_lstm else (dx, *first, None, dw)
         return CudnnRNNGrads(
             as_given(xp, grads[0], time_major, dtype),
             as_given(xp, grads[1], time_major, dtype),

@@ -15,17 +15,15 @@ import numpy as np
 from ._arrays import (
     Settled,
     cast,
-    cast_all,
     check_arrays,
     compute_dtype,
-    contiguous,
     expect_rank,
     expect_shape,
     on_device,
     operand_dtype,
     signature,
 )
-from ._net import BlockCall, block_forward, block_gradient
+from ._net import BlockCall, block_forward, block_gradient, block_step
 from ._typing import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
 from .cells.contract import Gradients, States
@@ -33,7 +31,7 @@ from .cells.gru import GRU, GRUOutputs
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver.layer import Cut, Layer
+from .driver.layer import Layer
 from .driver.padded import Padded, check_extent
 from .weights.block_forms import GRU_FORM, prepared
 from .weights.forms import BlockGRUParams
@@ -72,18 +70,18 @@ def _gates_gradient(
     """gru_block_cell_grad after its checks: a step up to its gates, and through the weights."""
     (B, H), dtype = h_prev.shape, call.dtype
     compute = compute_dtype(dtype)
+    layer, given = Layer(h_prev, States(h_prev), None, saved), States(d_h)
     if not call.plain:
-        arrays = cast_all(dtype, h_prev, d_h, *saved)
-        h_prev, d_h, *gates = (contiguous(xp, a) for a in arrays)
-        saved, weights = GRUOutputs._make(gates), prepared(xp, weights, dtype)
+        layer, given = _padded.ready(xp, dtype, layer, given)
+        weights = prepared(xp, weights, dtype)
     cell = GRU_FORM.cell(xp, weights, call.attributes)
-    given, carried = _padded.after_step(xp, States(d_h), States(h_prev), compute)
     d_x = xp.empty((B, len(weights.w_c) - H), compute)
-    d_ru, d_c = (xp.empty((B, width), operand_dtype(xp, dtype)) for width in cell.widths)
-    layer = Layer(h_prev, States(h_prev), None, saved)
+    operand = operand_dtype(xp, dtype)
+    d_ru, d_c = [xp.empty((B, width), operand) for width in cell.widths]
     deltas = Gradients(d_x, [d_ru, d_c], None, None, "deltas")
-    _layer.backward_step(xp, cell, Cut(layer, given, carried, deltas))
-    return GRUCellGrads._make([cast(g, dtype) for g in (d_x, carried.h, d_c, d_ru)])
+    (dh,) = _padded.backward_step(xp, cell, layer, given, deltas)
+    grads = d_x, dh, d_c, d_ru
+    return GRUCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
 
 
 _INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
@@ -228,9 +226,8 @@ def gru_block_cell(
     if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
         return GRUOutputs._make(step(x, h_prev, weights, call.attributes))
     with on_device(xp, x):
-        outputs: GRUOutputs[Any] = block_forward(
-            xp, GRU_FORM, Padded(x, States(h_prev), None), weights, call
-        )
+        inputs = x, States(h_prev)
+        outputs: GRUOutputs[Any] = block_step(xp, GRU_FORM, inputs, weights, call)
     return outputs
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arrays import cast, cast_all, compute_dtype, contiguous, on_device, operand_dtype
-from ._net import block_forward, block_gradient
+from ._arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
+from ._net import block_forward, block_gradient, block_step
 from ._typing import LSTMCellGrads, LSTMGrads
 from .cells.contract import Attributes, Gradients
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
-from .driver.layer import Cut, Layer
+from .driver.layer import Layer
 from .driver.padded import Padded, check_extent
 from .weights.block_forms import COLUMNS, LSTM_FORM, LSTMCall, check_lstm
 from .weights.forms import PeepholeLSTMParams
@@ -55,22 +55,18 @@ def _gates_gradient(
     H, dtype = cs_prev.shape[1], call.dtype
     compute, (clip, order, gate, _) = compute_dtype(dtype), call.attributes
     peephole: Any = None if call.peephole[0] is None else call.peephole
+    layer = Layer(cs_prev, LSTMStates(None, cs_prev), None, saved)
     if not call.plain:
-        arrays = cast_all(dtype, *saved, cs_prev, *given)
-        *ready, cs_prev, dh, dcs = (None if a is None else contiguous(xp, a) for a in arrays)
-        saved, given = LSTMOutputs._make(ready), LSTMStates(dh, dcs)
+        layer, given = _padded.ready(xp, dtype, layer, given)
         if peephole is not None:
             peephole = tuple(cast(contiguous(xp, a), compute) for a in peephole)
     cell = LSTM((), (), (4 * H,), None, COLUMNS[order], peephole, clip, gate)
-    layer = Layer(cs_prev, LSTMStates(None, cs_prev), None, saved)
-    given, carried = _padded.after_step(xp, given, LSTMStates(cs_prev, cs_prev), compute)
     peephole_grads = xp.zeros((3, H), compute)
     vectors = None if peephole is None else peephole_grads
     dicfo = xp.empty((len(cs_prev), 4 * H), operand_dtype(xp, dtype))
     deltas = Gradients(None, [dicfo], None, vectors, "deltas")
-    _layer.backward_step(xp, cell, Cut(layer, given, carried, deltas))
-    grads = (cast(g, dtype) for g in (carried.c, dicfo, *peephole_grads))
-    return LSTMCellGrads._make(grads)
+    grads = _padded.backward_step(xp, cell, layer, given, deltas).c, dicfo, *peephole_grads
+    return LSTMCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
 
 
 @traceable
@@ -184,9 +180,7 @@ def lstm_block_cell(
         return LSTMOutputs._make(step(x, first, w, b, columns, call))
     with on_device(xp, x):
         weights = PeepholeLSTMParams(w, b, *call.peephole)
-        outputs: LSTMOutputs[Any] = block_forward(
-            xp, LSTM_FORM, Padded(x, first, None), weights, call
-        )
+        outputs: LSTMOutputs[Any] = block_step(xp, LSTM_FORM, (x, first), weights, call)
     return outputs
 
 

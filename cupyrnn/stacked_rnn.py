@@ -24,18 +24,16 @@ from ._arrays import (
     type_shown,
     unless_zero,
 )
-from ._net import Run, RunArguments, check_run, check_sequences, check_shapes
+from ._net import NetCall, RunArguments, check_run, check_sequences, check_shapes
 from ._typing import NamedTuple, StackedRNNGrads, StackedRNNOutputs
 from .cells.contract import Attributes
 from .derivatives.traced import traceable
-from .driver import planned
-from .driver import stack as _stack
-from .driver.pages import page_of
 from .driver.reserve import Leaves, Note, check_reserve, fingerprint
-from .driver.stack import Stack, as_given, time_major_of
-from .weights.block_forms import check_projections, check_weights, prepared
+from .driver.stack import as_given, time_major_of
+from .weights.block_forms import check_projections, check_weights
+from .weights.entries import NetWeights
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from .weights.gradients import OfWeights, check_weight_gradients
+from .weights.gradients import check_weight_gradients
 from .weights.params import DIRECTIONS
 
 if TYPE_CHECKING:
@@ -52,6 +50,8 @@ BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams 
 LayerStates: TypeAlias = "Sequence[AnyArray]"
 _KINDS = frozenset({BlockLSTMParams, PeepholeLSTMParams, BlockGRUParams})
 _KNOWN = ("BlockLSTMParams", "PeepholeLSTMParams", "BlockGRUParams")
+# A call; h and what else the cell has before the first step; the gradients of the last states.
+_Checked: TypeAlias = tuple[NetCall, tuple[Any, ...], tuple[Any, ...]]
 
 
 class _Layers(NamedTuple):
@@ -60,18 +60,6 @@ class _Layers(NamedTuple):
     L: int
     D: int
     widths: tuple[tuple[int, int], ...]  # H and P of each layer
-
-
-class _Call(NamedTuple):
-    """A call after its checks."""
-
-    run: Run
-    net: _Layers
-    form: Form  # of all weights
-    attributes: Any  # what the form makes of those of the call
-    states: tuple[Any, ...]  # h and what else the cell has, before the first step
-    grads: tuple[Any, ...]  # of those after the last
-    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
 
 
 def _form_of(op: str, weights: object) -> Form:
@@ -149,7 +137,7 @@ def _check(
     direction: object,
     run: RunArguments,
     backward: dict[str, Any] | None = None,
-) -> _Call:
+) -> _Checked:
     """
     Check every argument of a call.
 
@@ -163,17 +151,16 @@ def _check(
     arrays = (*states, *(a for entry in entries for a in entry), *given.values())
     key = signature((op, direction, *attributes, *run), arrays)
     key = None if key is None else (*key, kinds)
-    found: _Call | None = _SETTLED.get(key)
+    found: NetCall | None = _SETTLED.get(key)
     if found is None:
-        call = _check_all(op, states, weights, attributes, direction, run, backward)
-        # The arrays are those of one call.
-        _SETTLED.keep(key, call._replace(states=(), grads=(), plans={}))
-        return call
+        checked = _check_all(op, states, weights, attributes, direction, run, backward)
+        _SETTLED.keep(key, checked[0])
+        return checked
+    if found.plans is None:  # there was one before
+        found.plans = {}
     n = len(found.form.States._fields)
     names = ("output_h_backprop", "output_c_backprop")[:n]
-    return found._replace(
-        states=states[1 : n + 1], grads=tuple(given[name] for name in names if given)
-    )
+    return found, states[1 : n + 1], tuple(given[name] for name in names if given)
 
 
 def _check_all(
@@ -184,7 +171,7 @@ def _check_all(
     direction: object,
     run: RunArguments,
     backward: dict[str, Any] | None = None,
-) -> _Call:
+) -> _Checked:
     """Do what `_check` says."""
     form, (input, input_h, input_c) = _form_of(op, weights), states
     entries: Sequence[Any] = weights
@@ -243,54 +230,10 @@ def _check_all(
     call = check_sequences(op, call, run, D)
     check_weights(op, form, entries, call.I, D, widths, layered)
     grads = () if backward is None else (backward["output_h_backprop"], *others_grad)
-    return _Call(call, net, form, checked, (input_h, *others), grads)
+    return NetCall(call, net, form, checked), (input_h, *others), grads
 
 
-def _leaves_of(call: _Call) -> Leaves:
-    """Return what the steps leave for the gradient."""
-    run, form = call.run, call.form
-    return Leaves(call.net, run.sizes, form.Saved, form.States, run.packing, run.every)
-
-
-def _plan(call: _Call, make: Any, weights: Sequence[Any], x: Any, first: Any, *rest: Any) -> Any:
-    """Return how calls like this lie, None where that is not settled."""
-    if call.plans is None or call.run.dtype.char not in "fd":
-        return None
-
-    def laid_out() -> Any:
-        leaves, like = _leaves_of(call), weights if make is planned.Backward else ()
-        if not planned.fits(leaves) or x.size * first.h.size == 0:
-            raise LookupError
-        layers = planned.layers_of_forms(
-            *(call.form, weights, call.attributes, leaves.rows, call.net.D),
-            *planned.in_reserve_space(leaves, call.run.dtype),
-            like,
-        )
-        return make(layers, x, first, *rest)
-
-    orders = (planned.order_of(a) for entry in weights for a in entry if a is not None)
-    return planned.find(call.plans, (make, *rest, *orders), laid_out)
-
-
-def _cells_of(call: _Call, weights: Sequence[Any], attributes: Any) -> list[Any]:
-    """Return the cells of all layers and directions."""
-    xp, dtype = call.run.xp, call.run.dtype
-    cells = [call.form.cell(xp, prepared(xp, entry, dtype), attributes) for entry in weights]
-    kind = type(cells[0])
-    if page_of(kind, "cells") is None:
-        raise TypeError(
-            f"stacked_rnn: {kind.__qualname__} has no forward_steps, expected a method of the class"
-            f" or a function of its module, {kind.__module__}"
-        )
-    if xp is not np and page_of(kind, "kernels") is None:
-        raise TypeError(
-            f"stacked_rnn: input is a cupy.ndarray, expected a numpy.ndarray: {call.form.name} has"
-            " no CUDA functions"
-        )
-    return cells
-
-
-def _fingerprint_of(call: _Call, weights: Sequence[Any], given: Attributes) -> int:
+def _fingerprint_of(call: NetCall, weights: Sequence[Any], given: Attributes) -> int:
     """Return what tells a call from those with other sizes, attributes, lengths or resets."""
     run, net = call.run, call.net
     shapes = [[None if a is None else a.shape for a in entry] for entry in weights]
@@ -299,7 +242,7 @@ def _fingerprint_of(call: _Call, weights: Sequence[Any], given: Attributes) -> i
     return fingerprint(run, run.sizes.drops(net), sizes, call.form.name, named)
 
 
-def _of_driver(call: _Call, states: Sequence[Any]) -> list[Any]:
+def _of_driver(call: NetCall, states: Sequence[Any]) -> list[Any]:
     """Return states, time-major: arrays [L*D, B, ·], or lists of L*D arrays [B, ·]."""
     xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
 
@@ -311,7 +254,7 @@ def _of_driver(call: _Call, states: Sequence[Any]) -> list[Any]:
     return [of_layers(state) for state in states]
 
 
-def _as_given(call: _Call, state: Any) -> Any:
+def _as_given(call: NetCall, state: Any) -> Any:
     """Return a state of the driver as the caller has its own: a tuple for a list."""
     xp, dtype, major, D = call.run.xp, call.run.dtype, call.run.time_major, call.net.D
     if not isinstance(state, list):
@@ -321,81 +264,43 @@ def _as_given(call: _Call, state: Any) -> Any:
 
 
 def _forward(
-    call: _Call, input: Any, weights: Sequence[Any], given: Attributes
+    checked: _Checked, input: Any, weights: Sequence[Any], given: Attributes
 ) -> StackedRNNOutputs[Any]:
     """stacked_rnn after its checks."""
+    call, states, _ = checked
     xp, dtype, major = call.run.xp, call.run.dtype, call.run.time_major
-    (x,) = time_major_of(xp, dtype, major, (input,))
-    first = call.form.States(*_of_driver(call, call.states))
-    if (plan := _plan(call, planned.Forward, weights, x, first)) is not None:
-        memory, last, output = plan(x, first, [a for e in weights for a in e if a is not None])
-        reserve_space = memory[0] if call.run.sizes.is_training else np.zeros((), dtype)
-        output = output if call.net.D > 1 else output.copy()
-    else:
-        output, last, reserve_space = _run(call, x, first, weights, given)
-    h, *others = (_as_given(call, state) for state in last)
-    output = as_given(xp, output, major, dtype)
-    return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
-
-
-def _run(
-    call: _Call, x: Any, first: Any, weights: Sequence[Any], given: Attributes
-) -> tuple[Any, Any, Any]:
-    """Return output, last states and reserve_space, time-major."""
     note, every = None, call.run.every
     if every is not None:
         # What the gradient is not told, and the steps computed again have to know.
         known = (None if a is None else float(a) for a in (given.forget_bias, given.cell_clip))
         note = Note(every, _fingerprint_of(call, weights, given), *known)
-    stack = Stack(_cells_of(call, weights, call.attributes), _leaves_of(call), note)
-    return _stack.forward(call.run.xp, stack, x, first)
+    (x,) = time_major_of(xp, dtype, major, (input,))
+    first = call.form.States(*_of_driver(call, states))
+    of_net = NetWeights(call.form, call.attributes, weights)
+    output, last, reserve_space = call.forward(of_net, x, first, note)
+    h, *others = (_as_given(call, state) for state in last)
+    output = as_given(xp, output, major, dtype)
+    return StackedRNNOutputs(output, h, _joined(xp, others, dtype), reserve_space)
 
 
 def _backward(
-    call: _Call,
+    checked: _Checked,
     input: Any,
     weights: Sequence[Any],
     output_backprop: Any,
-    reserve_space: Any,
-    reserved: tuple[Leaves, Any],
+    reserved: tuple[Any, Leaves, Any],
     by: str,
 ) -> StackedRNNGrads[Any]:
-    """
-    stacked_rnn_backprop after its checks.
-
-    `reserved` is what reserve_space has and, if these are states, the attributes of the forward
-    call.
-    """
+    """stacked_rnn_backprop after its checks; `reserved` as `NetCall.backward` has it."""
+    call, states, last_grad = checked
     xp, dtype, major, form = call.run.xp, call.run.dtype, call.run.time_major, call.form
     x, dy = time_major_of(xp, dtype, major, (input, output_backprop))
-    first = form.States(*_of_driver(call, call.states))
-    last = form.States(*_of_driver(call, call.grads))
-    B, (leaves, attributes) = call.run.sizes.B, reserved
-    if by == "sum" and leaves.every is None:
-        cotangents = first._make([dy, *[None] * (len(first) - 1)])
-        there = tuple(g is not None for g in cotangents)
-        if (plan := _plan(call, planned.Backward, weights, x, first, there)) is not None:
-            flat = [a for entry in weights for a in entry if a is not None]
-            dx, d_first, *made = plan((x, first, flat, (reserve_space,)), cotangents, last)
-            dh, *others = (_as_given(call, state) for state in d_first)
-            return StackedRNNGrads(
-                as_given(xp, dx, major, dtype),
-                dh,
-                _joined(xp, others, dtype),
-                planned.gradients_of_forms(form, weights, *made),
-            )
-    of_weights = [OfWeights(xp, form, dtype, entry, by, B) for entry in weights]
-    grads = [of_entry.written for of_entry in of_weights]
-    again = _cells_of(call, weights, attributes) if leaves.every is not None else []
-    stack = Stack(_cells_of(call, weights, call.attributes), leaves, None, again)
-    dx, d_first = _stack.backward(xp, stack, (x, first), dy, last, reserve_space, grads)
+    inputs = x, form.States(*_of_driver(call, states))
+    given = dy, form.States(*_of_driver(call, last_grad))
+    of_net = NetWeights(form, call.attributes, weights)
+    dx, d_first, grads = call.backward(of_net, inputs, given, reserved, by)
     dh, *others = (_as_given(call, state) for state in d_first)
-    return StackedRNNGrads(
-        as_given(xp, dx, major, dtype),
-        dh,
-        _joined(xp, others, dtype),
-        [of_entry.finished() for of_entry in of_weights],
-    )
+    return StackedRNNGrads(as_given(xp, dx, major, dtype), dh, _joined(xp, others, dtype), grads)
 
 
 @traceable
@@ -547,9 +452,9 @@ def stacked_rnn(
     attributes = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
     run = RunArguments(sequence_lengths, resets, dropout, is_training, time_major, seed, seed2)
     run = run._replace(save=save, reverse=reverse)
-    call = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
-    with on_device(call.run.xp, input):
-        return _forward(call, input, weights, attributes)
+    checked = _check(op, (input, input_h, input_c), weights, attributes, direction, run)
+    with on_device(checked[0].run.xp, input):
+        return _forward(checked, input, weights, attributes)
 
 
 @traceable
@@ -678,15 +583,17 @@ def stacked_rnn_backprop(
         "output_c_backprop": output_c_backprop,
         "reserve_space": reserve_space,
     }
-    call = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
+    checked = _check(op, (input, input_h, input_c), weights, attributes, direction, run, given)
+    call, *_ = checked
     by = check_weight_gradients(op, weight_gradients)
     with on_device(call.run.xp, input):
         leaves, note = check_reserve(
-            op, call.run.xp, reserve_space, _leaves_of(call),
+            op, call.run.xp, reserve_space, call.leaves,
             lambda: _fingerprint_of(call, weights, attributes),
         )  # fmt: skip
         known = None
         if note is not None:
             known = attributes._replace(forget_bias=note.forget_bias, cell_clip=note.cell_clip)
             known = call.form.attributes(op, known, call.run.dtype, forward=True)
-        return _backward(call, input, weights, output_backprop, reserve_space, (leaves, known), by)
+        reserved = reserve_space, leaves, known
+        return _backward(checked, input, weights, output_backprop, reserved, by)

@@ -23,13 +23,14 @@ from ._arrays import (
     operand_dtype,
     type_shown,
 )
-from ._net import PackedForm, weights_of
 from ._typing import ArrayT, NamedTuple
 from .cells.contract import columns_of
 from .derivatives.traced import call_around, traceable
 from .driver import layer as _layer
 from .driver import step as _steps
+from .driver.layer import Layer
 from .weights.packed import Model, PackedParams, activation_of, check_activation, check_model
+from .weights.packed_forms import PackedForm, weights_of
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -169,7 +170,7 @@ class PreparedStep:
         for layer, cell in enumerate(cells):
             first = PackedForm(net).States(*[contiguous(xp, s[layer]) for s in given])
             saved = kind(*others, output_h[layer])
-            last = _layer.forward_step(xp, cell, values, first, saved)
+            last = _layer.forward(xp, cell, Layer(values, first, None, saved))
             if output_c is not None:
                 output_c[layer] = last.c
             values = saved.h

@@ -40,7 +40,7 @@ class Layer(NamedTuple):
 
     x: Array  # [N, K]
     first: Any  # the states before the first step of each of the S sequences
-    packing: Any  # a Packing, or the Rows of some of its steps
+    packing: Any  # a Packing, the Rows of some of its steps, or None of a single step [B, ·]
     saved: Any  # the cell's Saved, [N, ·] or [T, B, ·] each
 
 
@@ -48,7 +48,7 @@ class Cut(NamedTuple):
     """A layer of some steps, and its gradients."""
 
     layer: Layer  # what `forward` read and left
-    cotangents: Any  # the gradients of each step's states, [N, ·]; each may be None
+    cotangents: Any  # the gradients of each step's states, [N, ·]; each may be None, and all
     # The gradients of the last states, [S, ·], in the dtype of the computation; overwritten with
     # those of the first.
     carried: Any
@@ -70,7 +70,6 @@ def implementation(
     rows: int,
     dtype: np.dtype[Any],
     direction: str,
-    *,
     single: bool = False,
     whole: bool = False,
 ) -> Implementation:
@@ -96,13 +95,26 @@ def implementation(
         way = f"{direction}_layer"
         if _pays(cell, rows, direction, single) and compiled.takes(cell, compute, way):
             return Implementation(compiled, "layer")
-    if single and rows and compute.kind == "f" and _has_matrices(cell, direction):
+    way = ""
+    # A step has all products; backwards it may end at its gates.
+    complete = direction == "backward" or cell.inputs[0].w is not None
+    if single and rows and complete and compute.kind == "f":
         way = f"{direction}_step"
         if compiled is not None and compiled.takes(cell, compute, way):
             return Implementation(compiled, "step")
-        if hasattr(numpys := page_of(kind, "cells"), way):
-            return Implementation(numpys, "step")
-    return Implementation(page_of(kind, "cells"), "steps")
+    return _in_numpy(page_of, kind, way)
+
+
+@functools.cache
+def _in_numpy(page_of: Any, kind: type, way: str) -> Implementation:
+    """Return NumPy's way of a step through cells of a kind, that of many where it has no such."""
+    page = page_of(kind, "cells")
+    return Implementation(page, "step" if hasattr(page, way) else "steps")
+
+
+def _with_rows(xp: ModuleType, layer: Layer) -> Layer:
+    """Return a layer with rows, if it is a single step."""
+    return layer if layer.packing is not None else layer._replace(packing=Rows(xp, 1, len(layer.x)))
 
 
 def compiled_cell(cell: type, dtype: np.dtype[Any], way: str) -> Any:
@@ -121,11 +133,6 @@ def compiled_cell(cell: type, dtype: np.dtype[Any], way: str) -> Any:
 # few rows on up to the second.
 _LEAST_ROWS_OF_LAYER, _FEW_ROWS_OF_LAYER = {"forward": 12, "backward": 40}, 5
 _SMALL_MATRICES, _MEDIUM_MATRICES = 1 << 16, 1 << 18
-
-
-def _has_matrices(cell: Cell, direction: str) -> bool:
-    """Return whether a step has all products; backwards one may end at its gates."""
-    return direction == "backward" or cell.inputs[0].w is not None
 
 
 def _pays(cell: Cell, rows: int, direction: str, single: bool) -> bool:
@@ -209,24 +216,14 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer) -> Any:
     NamedTuple
         The states after the last step of each sequence, in the dtype of the computation.
     """
-    x, first, packing, saved = layer
-    recurrence, kind = implementation(
-        xp, cell, len(x), x.dtype, "forward", single=packing.single, whole=True
-    )
+    x, _, packing, _ = layer
+    single, whole = packing is None or packing.single, packing is not None
+    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "forward", single, whole)
     if kind == "layer":
         return _forward_whole(recurrence, cell, layer, compute_dtype(x.dtype))
     if kind == "step":
-        saved = type(saved)._make([_flat(a) for a in saved])
-        return _forward_step(recurrence, cell, x, first, saved)
-    return _forward_steps(xp, recurrence, cell, layer)
-
-
-def forward_step(xp: ModuleType, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
-    """Do what `forward` does for one step: x[B, K], saved [B, ·] each."""
-    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "forward", single=True)
-    if kind == "step":
-        return _forward_step(recurrence, cell, x, first, saved)
-    return _forward_steps(xp, recurrence, cell, Layer(x, first, Rows(xp, 1, len(x)), saved))
+        return _forward_step(recurrence, cell, layer)
+    return _forward_steps(xp, recurrence, cell, _with_rows(xp, layer))
 
 
 def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) -> Any:
@@ -353,15 +350,17 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
                 total += part
 
 
-def _forward_step(recurrence: Any, cell: Cell, x: Array, first: Any, saved: Any) -> Any:
-    """Do what `forward_step` does where the recurrence has a way of its own for one step."""
+def _forward_step(recurrence: Any, cell: Cell, layer: Layer) -> Any:
+    """Do what `forward` does where the recurrence has a way of its own for one step."""
+    x, first, _, saved = layer
     compute = compute_dtype(x.dtype)
-    x = cast(x, compute)
-    if saved[0].dtype == compute:
+    if saved[0].ndim > 2:
+        saved = each(saved, _flat)
+    if x.dtype is compute:
         recurrence.forward_step(cell, x, first, saved)
         return cell.states(saved)
     made = each(saved, lambda a: np.empty(a.shape, compute))
-    recurrence.forward_step(cell, x, each(first, lambda s: cast(s, compute)), made)
+    recurrence.forward_step(cell, cast(x, compute), each(first, lambda s: cast(s, compute)), made)
     for a, value in zip(saved, made, strict=True):
         a[...] = value
     return cell.states(made)
@@ -377,36 +376,26 @@ def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None
 
 
 def backward(xp: ModuleType, cell: Cell, cut: Cut) -> None:
-    """The gradient of a layer."""
-    (x, first, packing, saved), cotangents, carried, grads = cut
-    recurrence, kind = implementation(
-        xp, cell, len(x), x.dtype, "backward", single=packing.single, whole=True
-    )
-    if kind == "step":
-        layer = Layer(x, first, packing, each(saved, _flat))
-        _backward_step(recurrence, cell, Cut(layer, each(cotangents, _flat), carried, grads))
-        return
-    if xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
-        others = [g if g is None or g.any() else None for g in cotangents[1:]]
-        cut = cut._replace(cotangents=cotangents._make([cotangents.h, *others]))
-    run = _backward_whole if kind == "layer" else _backward_steps
-    run(xp, recurrence, cell, cut)
-
-
-def backward_step(xp: ModuleType, cell: Cell, cut: Cut) -> None:
     """
-    Do what `backward` does for one step, x[B, K] and all else likewise.
+    The gradient of a layer.
 
-    The weight_gradients may be "deltas": with these alone, [B, ·] each in place of the gradients of
-    weights, the cell may have no matrices, and x of `grads` may be None.
+    The weight_gradients of a single step may be "deltas": with these alone, [B, ·] each in place of
+    the gradients of weights, the cell may have no matrices, and x of `grads` may be None.
     """
-    x = cut.layer.x
-    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "backward", single=True)
+    x, _, packing, _ = cut.layer
+    single, whole = packing is None or packing.single, packing is not None
+    recurrence, kind = implementation(xp, cell, len(x), x.dtype, "backward", single, whole)
     if kind == "step":
         _backward_step(recurrence, cell, cut)
-    else:
-        layer = cut.layer._replace(packing=Rows(xp, 1, len(x)))
-        _backward_steps(xp, recurrence, cell, cut._replace(layer=layer))
+        return
+    layer, cotangents = _with_rows(xp, cut.layer), cut.cotangents
+    if cotangents is None:
+        cotangents = cut.carried._make([None] * len(cut.carried))
+    elif xp is np:  # Zeros, as PyTorch gives them for what is not used, are as good as None.
+        others = [g if g is None or g.any() else None for g in cotangents[1:]]
+        cotangents = cotangents._make([cotangents.h, *others])
+    run = _backward_whole if kind == "layer" else _backward_steps
+    run(xp, recurrence, cell, cut._replace(layer=layer, cotangents=cotangents))
 
 
 def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> None:
@@ -541,10 +530,12 @@ def input_gradient(
 
 
 def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
-    """Do what `backward_step` does where the recurrence has a way of its own for one step."""
+    """Do what `backward` does where the recurrence has a way of its own for one step."""
     (x, before, _, saved), cotangents, carried, grads = cut
+    if saved[0].ndim > 2:
+        saved, cotangents = each(saved, _flat), each(cotangents, _flat)
     compute, (B, H), by = carried.h.dtype, saved[0].shape, grads.weight_gradients
-    for state, g in zip(carried, cotangents, strict=True):
+    for state, g in () if cotangents is None else zip(carried, cotangents, strict=True):
         if g is not None:
             state += g
     wide = saved, before

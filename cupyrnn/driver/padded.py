@@ -66,18 +66,24 @@ class Padded(NamedTuple):
     extent: Extent | None = None
 
 
-def of_dtype(dtype: np.dtype[Any], padded: Padded) -> Padded:
-    """Return what is given in the dtype of a call, where some may have a tangent and some not."""
-    if dtype.kind != "c":
-        return padded
-    x, first, saved, extent = padded
-    (x,) = cast_all(dtype, x)
-    first = first._make(cast_all(dtype, *first))
+def ready(xp: ModuleType, dtype: np.dtype[Any], given: Any, cotangents: Any) -> tuple[Any, Any]:
+    """
+    Return what is given for a gradient in the dtype of a call, and that of a step in order.
+
+    Some may have a tangent and some not. `given` is a Padded, or the Layer of a step.
+    """
+    (x, first, saved), again = (given.x, given.first, given.saved), None
     if isinstance(saved, Recomputed):
-        every, states = saved.kept
-        kept = Kept(every, states._make(cast_all(dtype, *states)))
-        return Padded(x, first, saved._replace(kept=kept), extent)
-    return Padded(x, first, saved._make(cast_all(dtype, *saved)), extent)
+        again, saved = saved, saved.kept.states
+
+    def change(a: Array) -> Array:
+        (a,) = cast_all(dtype, a)
+        return contiguous(xp, a) if x.ndim == 2 else a
+
+    first, saved, cotangents = (each(arrays, change) for arrays in (first, saved, cotangents))
+    if again is not None:
+        saved = again._replace(kept=again.kept._replace(states=saved))
+    return given._replace(x=change(x), first=first, saved=saved), cotangents
 
 
 def check_extent(
@@ -104,25 +110,18 @@ def check_extent(
     )
 
 
-def _for_kernels(xp: ModuleType, states: Any) -> Any:
-    """Return states as the kernels need them."""
-    return each(states, np.asarray if xp is np else lambda s: contiguous(xp, s))
-
-
 def _layer_of(
     xp: ModuleType, padded: Padded, extent: Extent, packing: Packing, saved: Any
 ) -> Layer:
-    first = each(_for_kernels(xp, padded.first), packing.enter)
+    first = each(padded.first, lambda s: packing.enter(contiguous(xp, s)))
     x = packing.pack(contiguous(xp, padded.x[: extent.steps]))
     return Layer(x, first, packing, saved)
 
 
 def forward(xp: ModuleType, cell: Cell, padded: Padded) -> None:
     """Run a cell; padded.saved, new arrays in C order, is written, zeros where nothing is."""
-    x, first, outputs, extent = padded
-    if extent is None:
-        _layer.forward_step(xp, cell, contiguous(xp, x), _for_kernels(xp, first), outputs)
-        return
+    x, _, outputs, extent = padded
+    assert extent is not None
     packing, steps = extent.packing(xp, x.shape[1]), extent.steps
     if steps < len(x):
         for a in outputs:
@@ -152,18 +151,28 @@ def keep(xp: ModuleType, states: Any, extent: Extent, every: int) -> Kept:
     return Kept(every, each(states, rows))
 
 
-def after_step(
-    xp: ModuleType, cotangents: Any, first: Any, compute: np.dtype[Any]
-) -> tuple[Any, Any]:
-    """Return the gradients of the states of a single step, and new memory for those carried in."""
-    if xp is not np:
-        return cotangents, each(first, lambda s: xp.zeros(s.shape, compute))
-    # One array less: what is carried in begins as what is given.
-    carried = [
-        np.zeros(s.shape, compute) if g is None else np.array(g, compute, order="C")
-        for s, g in zip(first, cotangents, strict=True)
-    ]
-    return type(first)._make([None] * len(first)), type(first)._make(carried)
+def backward_step(
+    xp: ModuleType, cell: Cell, layer: Layer, cotangents: Any, grads: Gradients
+) -> Any:
+    """
+    Return the gradients of the states before a single step, [B, H] each; all arrays are in order.
+
+    `grads` are written: see `layer.backward`.
+    """
+    compute, shape = compute_dtype(layer.x.dtype), layer.saved[0].shape
+    if xp is np:
+        # One array less: what is carried in begins as what is given.
+        carried = cotangents._make(
+            [
+                np.zeros(shape, compute) if g is None else np.array(g, compute, order="C")
+                for g in cotangents
+            ]
+        )
+        cotangents = None
+    else:
+        carried = cotangents._make([xp.zeros(shape, compute) for _ in cotangents])
+    _layer.backward(xp, cell, Cut(layer, cotangents, carried, grads))
+    return carried
 
 
 def backward(
@@ -188,12 +197,9 @@ def backward(
     x, first, outputs, extent = padded
     dtype, compute = x.dtype, compute_dtype(x.dtype)
     if extent is None:
-        cotangents, carried = after_step(xp, cotangents, first, compute)
-        first, outputs, cotangents = (_for_kernels(xp, a) for a in (first, outputs, cotangents))
         grads = Gradients(xp.empty(x.shape, dtype), *grads[1:])
-        layer = Layer(contiguous(xp, x), first, None, outputs)
-        _layer.backward_step(xp, cell, Cut(layer, cotangents, carried, grads))
-        return grads.x, carried
+        layer = Layer(x, first, None, outputs)
+        return grads.x, backward_step(xp, cell, layer, cotangents, grads)
     packing, steps = extent.packing(xp, x.shape[1]), extent.steps
     reorders, again = packing.reorders, isinstance(outputs, Recomputed)
 

@@ -123,6 +123,11 @@ def _pieces(
         t0, kept = t1, kept + n
 
 
+def _taken(arrays: Any, rows: slice) -> Any:
+    """Return some rows of states, or of what steps save."""
+    return each(arrays, lambda a: a[rows])
+
+
 def _kept_of(rows: Rows, steps: slice, every: int) -> Any:
     """Return which rows of some steps are the states that these leave."""
     if every == 1:
@@ -156,7 +161,7 @@ def forward(xp: ModuleType, cell: Cell, layer: Layer, memory: Sequence[Array], h
     for piece in _pieces(xp, cell, rows, every, x.dtype):
         part = rows.part(piece.steps.start, piece.steps.stop)
         saved = cell.Saved(*(a[: part.rows] for a in memory), h[piece.rows])
-        running = each(last, lambda s, n=part.sequences: s[:n])  # type: ignore[misc]
+        running = _taken(last, slice(part.sequences))
         after = _layer.forward(xp, cell, Layer(x[piece.rows], running, part, saved))
         for to, state in zip(running, after, strict=True):
             if to is not None:
@@ -196,16 +201,12 @@ def backward(
     at_once = computes and grads.weight_gradients in ("examples", "norms")
     if at_once and pieces:
         memory = [xp.empty((len(x), a.shape[1]), a.dtype) for a in memory]
+    saved = cell.Saved(*memory) if computes else layer.saved
     for piece in reversed(pieces):
-        part, saved = rows.part(piece.steps.start, piece.steps.stop), layer.saved
+        part = rows.part(piece.steps.start, piece.steps.stop)
         here = piece.rows if at_once or not computes else slice(0, part.rows)
-        saved = (
-            type(saved)._make([a[here] for a in saved])
-            if not computes
-            else cell.Saved(*(a[here] for a in memory))
-        )
         entering = _entering(rows, piece, kept, first, part.sequences)
-        of_piece = Layer(x[piece.rows], entering, part, saved)
+        of_piece = Layer(x[piece.rows], entering, part, _taken(saved, here))
         if computes:
             _compute_again(xp, again, of_piece, kept, piece)
         if at_once:
@@ -213,15 +214,14 @@ def backward(
         into = grads.x[piece.rows]
         yield Cut(
             of_piece,
-            each(cotangents, lambda g, p=piece: g[p.rows]),  # type: ignore[misc]
-            each(carried, lambda s, n=part.sequences: s[:n]),  # type: ignore[misc]
+            _taken(cotangents, piece.rows),
+            _taken(carried, slice(part.sequences)),
             grads._replace(x=into, adds=grads.adds or piece is not pieces[-1]),
         )
         if isinstance(grads.x, Taken):
             grads.x.put(piece.rows, into)
     if at_once or not pieces:
-        whole = layer._replace(saved=cell.Saved(*memory)) if computes else layer
-        yield Cut(whole, cotangents, carried, grads)
+        yield Cut(layer._replace(saved=saved), cotangents, carried, grads)
 
 
 def _compute_again(xp: ModuleType, cell: Cell, layer: Layer, kept: Kept, piece: _Piece) -> None:
@@ -229,7 +229,7 @@ def _compute_again(xp: ModuleType, cell: Cell, layer: Layer, kept: Kept, piece: 
     part = layer.packing
     kind = implementation(xp, cell, part.rows, layer.x.dtype, "forward").kind
     if kept.every == 1 and kind != "layer":
-        _all_at_once(xp, cell, layer, each(kept.states, lambda s: s[piece.rows]))
+        _all_at_once(xp, cell, layer, _taken(kept.states, piece.rows))
     else:
         _layer.forward(xp, cell, layer)
 
@@ -241,7 +241,7 @@ def _entering(rows: Rows, piece: _Piece, saved: Kept, first: Any, n: int) -> Any
         states, start = first, 0
     elif saved.every == 1:
         start = int(rows.starts[t0 - 1])
-    return each(states, lambda s: s[start : start + n])
+    return _taken(states, slice(start, start + n))
 
 
 def _all_at_once(xp: ModuleType, cell: Cell, layer: Layer, after: Any) -> None:
@@ -257,10 +257,5 @@ def _all_at_once(xp: ModuleType, cell: Cell, layer: Layer, after: Any) -> None:
     most = max(1, _CHUNK // max(1, saved[0].shape[1])) if xp is np else max(1, len(x))
     for start in range(0, len(x), most):
         some = slice(start, start + most)
-        _layer.forward_step(
-            xp,
-            cell,
-            x[some],
-            each(before, lambda s, some=some: s[some]),  # type: ignore[misc]
-            each(saved, lambda a, some=some: a[some]),  # type: ignore[misc]
-        )
+        step = Layer(x[some], _taken(before, some), None, _taken(saved, some))
+        _layer.forward(xp, cell, step)

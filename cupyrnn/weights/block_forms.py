@@ -225,14 +225,19 @@ def check_lstm(
     input of the forward op is a state of shape (lead, H).
     """
     key = signature((op, use_peephole, *attributes), (*required.values(), *optional.values()))
-    found, plans = _SETTLED.get(key) or (None, None)
+    found = _SETTLED.get(key)
     if found is None:
-        found = _check_lstm(op, lead, required, optional, attributes, use_peephole)
-        _SETTLED.keep(key, (found, {}))
-    xp, wanted, checked, dtype = found
-    peephole = (optional["wci"], optional["wcf"], optional["wco"]) if wanted else (None,) * 3
-    plain = key is not None and dtype.char in "fd"
-    return xp, LSTMCall(peephole, checked, dtype, plain, plans if plain else None)
+        xp, wanted, checked, dtype = _check_lstm(
+            op, lead, required, optional, attributes, use_peephole
+        )
+        plain = key is not None and dtype.char in "fd"
+        call = LSTMCall((None, None, None), checked, dtype, plain)
+        found = xp, wanted, call
+        _SETTLED.keep(key, (xp, wanted, call._replace(plans={} if plain else None)))
+    xp, wanted, call = found
+    if wanted:
+        call = LSTMCall((optional["wci"], optional["wcf"], optional["wco"]), *call[1:])
+    return xp, call
 
 
 def _check_lstm(

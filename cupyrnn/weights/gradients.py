@@ -12,6 +12,7 @@ from .._arrays import cast, check_choice, compute_dtype
 from ..arithmetic.norms import norm_of_rows, together
 from ..cells.contract import Form, Gradients, each
 from .block_forms import GRUForm, LSTMForm
+from .packed_forms import PackedForm
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 WeightGradients: TypeAlias = Literal["sum", "examples", "norms", "none"]
 _WAYS = ("sum", "examples", "norms", "none")
 # What returns views that can be written as they lie. Any other's are looked at in every call.
-_IN_ORDER = (LSTMForm.gradients, GRUForm.gradients)
+_IN_ORDER = (LSTMForm.gradients, GRUForm.gradients, PackedForm.gradients)
 
 
 def check_weight_gradients(op: str, weight_gradients: str) -> str:
@@ -60,13 +61,24 @@ class OfWeights:
         The weights, of which only the shapes are looked at.
     by, B
         The argument `weight_gradients` and the number of examples.
+    shared
+        What several cells have: memory like the weights or, with norms, a list for those of all
+        matrices.
     """
 
     def __init__(
-        self, xp: ModuleType, form: Form, dtype: np.dtype[Any], weights: Any, by: str, B: int
+        self,
+        xp: ModuleType,
+        form: Form,
+        dtype: np.dtype[Any],
+        weights: Any,
+        by: str,
+        B: int,
+        shared: Any = None,
     ) -> None:
         self._xp, self._form, self._weights, self._by = xp, form, weights, by
         self._dtype, compute = dtype, compute_dtype(dtype)
+        self._casts = compute is not dtype or type(form).gradients not in _IN_ORDER
         if by == "none":
             self.written = Gradients(None, (), (), weight_gradients=by)
             return
@@ -79,18 +91,20 @@ class OfWeights:
             K = 0 if by == "norms" else a.shape[0]
             return xp.empty((*axes, K, a.shape[1]), compute)
 
-        named = zip(weights._fields, weights, strict=True)
-        self._memory = weights._make(
-            [a if a is None or name in form.apart else memory(a) for name, a in named]
-        )
+        self._memory = shared
+        if shared is None or by == "norms":
+            named = zip(weights._fields, weights, strict=True)
+            self._memory = weights._make(
+                [a if a is None or name in form.apart else memory(a) for name, a in named]
+            )
         self._made = made = form.gradients(xp, self._memory)
         self._moved: list[tuple[Array, Array]] = []
         if type(form).gradients not in _IN_ORDER:
             self._check()
             made = self._in_order(made)
-        self.written = made._replace(weight_gradients=by)
+        self.written = made if by == "sum" else made._replace(weight_gradients=by)
         if by == "norms":
-            self._norms = [[xp.zeros(B, compute)] for _ in weights]
+            self._norms = [shared or [xp.zeros(B, compute)] for _ in weights]
             # To which of the weights each of a cell's matrices belongs, of which it is a view.
             marks = [
                 None if a is None else np.broadcast_to(np.int8(n), a.shape)
@@ -149,16 +163,20 @@ class OfWeights:
             vectors=in_order(made.vectors, _is_whole),
         )
 
+    def values(self) -> Any:
+        """Return what has been written, in the dtype of the computation and without norms."""
+        for to, a in self._moved:
+            to += a
+        return self._form.finished(self._memory, self._made)
+
     def finished(self) -> Any:
         """Return what has been written: in the dtype of the call but for norms."""
         xp, kind = self._xp, type(self._weights)
         if self._by == "none":
             return kind._make([None] * len(self._weights))
-        for to, a in self._moved:
-            to += a
-        found = self._form.finished(self._memory, self._made)
+        found = self.values()
         if self._by != "norms":
-            return each(found, lambda a: cast(a, self._dtype))
+            return each(found, lambda a: cast(a, self._dtype)) if self._casts else found
         with np.errstate(all="ignore"):
             return kind._make(
                 [

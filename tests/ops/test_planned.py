@@ -16,7 +16,7 @@ from problems.properties import each, named, numbers
 from problems.table import TABLE, Call, Case, call_of
 
 import cupyrnn
-from cupyrnn import _arrays, _net
+from cupyrnn import _arrays
 from cupyrnn.driver import planned
 
 Net = dict[str, Any]
@@ -82,7 +82,6 @@ def unplanned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     def without(*args: Any, run: Callable[..., list[Any]] = both, **kwargs: Any) -> list[Any]:
         with monkeypatch.context() as patch:
             patch.setattr(planned, "find", lambda *_: None)
-            patch.setattr(_net, "find", lambda *_: None)
             return run(*args, **kwargs)
 
     return without

@@ -13,7 +13,8 @@ from problems import grus
 from problems.table import right_calls
 
 import cupyrnn
-from cupyrnn import _arrays, _net
+from cupyrnn import _arrays
+from cupyrnn.weights import packed_forms
 
 T, B, I, H = 1, 3, 4, 5
 
@@ -195,7 +196,7 @@ def test_where_packed_weights_lie(mode: Any) -> None:
     pieces = cupyrnn.cudnn_rnn_params_layout(**sizes, direction="bidirectional")
     vector = np.arange(pieces[-1].offset + 3.0)
     net = cupyrnn.weights.params.check_net("op", 2, 3, 2, mode, "linear_input", "bidirectional", 0)
-    weights = _net.weights_of(vector, net)
+    weights = packed_forms.weights_of(vector, net)
     assert len(weights) == 4
     for kind, name in (("input", "w_x"), ("recurrent", "w_h"), ("input_bias", "b_x")):
         for at, w in enumerate(weights):

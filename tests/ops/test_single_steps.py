@@ -18,6 +18,7 @@ from problems.table import Call, Case, call_of
 import cupyrnn
 from cupyrnn import _net
 from cupyrnn.driver import layer
+from cupyrnn.weights.entries import PackedWeights
 
 SIZES = [(1, 1, 1), (3, 5, 7), (2, 33, 31), (7, 0, 3), (2, 3, 0), (20, 300, 65), (1, 128, 130)]
 STEPS = ["lstm_block_cell", "gru_block_cell"]
@@ -65,7 +66,9 @@ def _have_loops_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     page_of = layer.page_of
     monkeypatch.setattr(layer, "_compiled", lambda _: None)
     monkeypatch.setattr(layer, "page_of", lambda *of: _OverTime(page_of(*of)))
-    monkeypatch.setattr(_net, "form_of", lambda net, *_: _net.PackedForm(net))
+    monkeypatch.setattr(
+        _net.PackedCall, "weights", lambda self, params, _: PackedWeights(self.form, params)
+    )
 
 
 @each(*STEPS, *NETS, **ONE, places=["numpy"])

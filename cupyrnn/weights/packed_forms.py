@@ -1,0 +1,176 @@
+"""The form of the weights of CudnnRNN's cells, which are parts of packed parameters."""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .._arrays import cast, compute_dtype, module_of
+from .._typing import NamedTuple
+from ..cells.contract import Form, Gradients, States, Weight
+from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
+from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
+from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
+from .params import GATES, Net, layout
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..cells.contract import Cell
+
+# Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
+_LSTM_ORDER = (0, 2, 1, 3)
+
+# What a step of each cell leaves.
+_SAVED: dict[str, Any] = {
+    "lstm": LSTMOutputs,
+    "gru": GRUResetAfterOutputs,
+    "rnn_tanh": SimpleRNNOutputs,
+    "rnn_relu": SimpleRNNOutputs,
+}
+
+
+class Weights(NamedTuple):
+    """The parameters of one direction of one layer, or their gradients: views of the packed."""
+
+    w_x: Array | None  # [G*H, K], None with skip_input
+    w_h: Array  # [G*H, P]
+    w_p: Array | None  # [P, H]
+    b_x: Array  # [G*H]
+    b_h: Array  # [G*H]
+
+
+_Place: TypeAlias = tuple[slice, tuple[int, ...]]
+
+
+@functools.lru_cache(maxsize=256)
+def places_of(net: Net) -> list[tuple[Any, ...]]:
+    """Return, by layer and direction, where the `Weights` lie in a net's parameters."""
+    H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
+    starts: dict[tuple[int, int, str], int] = {}
+    for p in layout(net):
+        starts.setdefault((p.layer, p.direction, p.kind), p.offset)
+
+    def place(layer: int, d: int, kind: str, *shape: int) -> _Place:
+        start = starts[layer, d, kind]
+        return slice(start, start + math.prod(shape)), shape
+
+    return [
+        (
+            None
+            if net.skip and layer == 0
+            else place(layer, d, "input", rows, net.D * P if layer else net.I),
+            place(layer, d, "recurrent", rows, P),
+            place(layer, d, "projection", P, H) if net.num_proj else None,
+            place(layer, d, "input_bias", rows),
+            place(layer, d, "recurrent_bias", rows),
+        )
+        for layer in range(net.L)
+        for d in range(net.D)
+    ]
+
+
+def weights_of(params: Array, net: Net) -> list[Weights]:
+    """Return the parameters by layer and direction; there may be an axis in front."""
+    axes = params.shape[:-1]
+    return [
+        Weights._make(
+            [
+                None if place is None else params[..., place[0]].reshape(*axes, *place[1])
+                for place in places
+            ]
+        )
+        for places in places_of(net)
+    ]
+
+
+class PackedForm(Form):
+    """
+    What makes the cells of a net of packed parameters.
+
+    With `single`, cells for a single step of NumPy's real numbers: see `GRUResetAfter`.
+    """
+
+    name, shapes = "a cell of CudnnRNN", MappingProxyType[str, str]({})
+
+    def __init__(self, net: Net, *, single: bool = False) -> None:
+        self.net, self._hc_last = net, single and net.rnn_mode == "gru"
+        self.States = LSTMStates if net.rnn_mode == "lstm" else States
+        self.Saved = _SAVED[net.rnn_mode]
+
+    def made(self, weights: Weights, attributes: Any = None) -> tuple[Array, ...]:
+        """Return what a cell has that is no part of its weights: the bias, and a GRU's w_h."""
+        _, w_h, _, b_x, b_h = weights
+        compute = compute_dtype(b_x.dtype)
+        b_x, b_h = cast(b_x, compute), cast(b_h, compute)
+        if self.net.rnn_mode != "gru":
+            return (b_x + b_h,)
+        H = len(b_x) // 3
+        b = b_x.copy()
+        b[: 2 * H] += b_h[: 2 * H]
+        if self._hc_last:
+            return (b,)
+        # hc, r, u in place of r, u, hc
+        reordered = module_of(w_h).empty(w_h.shape, w_h.dtype)
+        reordered[:H], reordered[H:] = w_h[2 * H :], w_h[: 2 * H]
+        return b, reordered
+
+    def cell(
+        self,
+        xp: ModuleType,
+        weights: Weights,
+        attributes: Any = None,
+        made: tuple[Array, ...] | None = None,
+    ) -> Cell:
+        """Return the cell of views of the packed parameters."""
+        w_x, w_h, w_p, _, b_h = weights
+        rnn_mode, gate, rows = self.net.rnn_mode, self.net.gate, len(w_h)
+        b, *others = made or self.made(weights)
+        w_x = None if w_x is None else w_x.T
+        if rnn_mode == "gru":
+            H = rows // 3
+            b_hc = cast(b_h, b.dtype)[2 * H :]
+            if self._hc_last:
+                x_to, h_to = Weight(w_x, rows), Weight(w_h.T, rows, delta=1)
+                return GRUResetAfter((x_to,), (h_to,), (rows, rows), b, b_hc, gate, True)
+            x_to = Weight(w_x, rows, columns=slice(H, None))
+            h_to = Weight(others[0].T, rows, columns=slice(rows))
+            return GRUResetAfter((x_to,), (h_to,), (4 * H,), b, b_hc, gate)
+        inputs, recurrent = (Weight(w_x, rows),), (Weight(w_h.T, rows),)
+        if rnn_mode != "lstm":
+            return SimpleRNN(inputs, recurrent, (rows,), b, rnn_mode == "rnn_relu")
+        if w_p is None:
+            return LSTM(inputs, recurrent, (rows,), b, _LSTM_ORDER, gate=gate)
+        both = (*recurrent, Weight(w_p.T, len(w_p), delta=1))
+        return LSTM(inputs, both, (rows, len(w_p)), b, _LSTM_ORDER, gate=gate)
+
+    def gradients(self, xp: ModuleType, grads: Weights) -> Gradients:
+        """Return views of the matrices, and memory for the sums."""
+        w_x, w_h, w_p, b_x, _ = grads
+        matrices = [None if a is None else a.swapaxes(-1, -2) for a in (w_x, w_h)]
+        *axes, rows = b_x.shape
+        widths = [rows * 4 // 3 if self.net.rnn_mode == "gru" else rows]
+        if self._hc_last:
+            widths = [rows, rows]
+        sums: list[Any] = [xp.zeros((*axes, width), b_x.dtype) for width in widths]
+        if w_p is not None:
+            matrices.append(w_p.swapaxes(-1, -2))
+            sums.append(None)  # of the gradients of h
+        return Gradients(None, matrices, sums)
+
+    def finished(self, grads: Weights, written: Gradients) -> Weights:
+        """Write the gradients of the biases, and have a GRU's matrix in the packed order."""
+        (total, *others), (_, w_h, _, b_x, b_h) = written.sums, grads
+        if self._hc_last:
+            b_x[...], b_h[...] = total, others[0]
+        elif self.net.rnn_mode == "gru":
+            H = b_x.shape[-1] // 3
+            b_x[...] = total[..., H:]
+            b_h[..., : 2 * H], b_h[..., 2 * H :] = total[..., H : 3 * H], total[..., :H]
+            r_u = w_h[..., H:, :].copy()  # behind hc
+            w_h[..., 2 * H :, :] = w_h[..., :H, :]
+            w_h[..., : 2 * H, :] = r_u
+        else:
+            b_x[...] = b_h[...] = total
+        return grads
