@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from ._arrays import Array
     from .cells.contract import Cell
     from .driver.packing import Rows
+    from .driver.padded import Extent
     from .driver.reserve import Layers as Widths
     from .driver.reserve import Note
     from .weights.block_forms import LSTMCall
@@ -77,6 +78,11 @@ class BlockCall(NamedTuple):
     dtype: np.dtype[Any]
     plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
     plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
+
+
+def only_step(x: Array, extent: Extent, call: BlockCall | LSTMCall) -> Any:
+    """Return x of the only step of a plain call, None where there are more or none."""
+    return x[0] if call.plain and len(x) == 1 and extent.whole(1) else None
 
 
 def _block_plan(

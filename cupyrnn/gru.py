@@ -23,7 +23,7 @@ from ._arrays import (
     operand_dtype,
     signature,
 )
-from ._net import BlockCall, block_forward, block_gradient, block_step
+from ._net import BlockCall, block_forward, block_gradient, block_step, only_step
 from ._typing import GRUCellGrads, GRUGrads
 from .arithmetic.gates import check_gate
 from .cells.contract import Gradients, States
@@ -322,9 +322,9 @@ def block_gru(
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), None, extent)
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
-    one_step = call.plain and len(x) == 1 and extent.whole(1)
-    if one_step and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
-        found = step(x[0], h_prev, weights, call.attributes)
+    only = only_step(x, extent, call)
+    if only is not None and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
+        found = step(only, h_prev, weights, call.attributes)
         return GRUOutputs._make([a[np.newaxis] for a in found])
     with on_device(xp, x):
         outputs: GRUOutputs[Any] = block_forward(xp, GRU_FORM, padded, weights, call)

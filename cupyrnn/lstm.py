@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
-from ._net import block_forward, block_gradient, block_step
+from ._net import block_forward, block_gradient, block_step, only_step
 from ._typing import LSTMCellGrads, LSTMGrads
 from .cells.contract import Attributes, Gradients
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
@@ -317,9 +317,9 @@ def block_lstm(
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     first = LSTMStates(h_prev, cs_prev)
-    one_step = call.plain and len(x) == 1 and extent.whole(1)
-    if one_step and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
-        found = step(x[0], first, w, b, COLUMNS[call.attributes.gate_order], call)
+    only = only_step(x, extent, call)
+    if only is not None and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
+        found = step(only, first, w, b, COLUMNS[call.attributes.gate_order], call)
         return LSTMOutputs._make([a[np.newaxis] for a in found])
     with on_device(xp, x):
         weights = PeepholeLSTMParams(w, b, *call.peephole)
