@@ -638,8 +638,8 @@ def cudnn_rnn_backprop(
         else:
             inputs, cotangents = (x, call.states(h, c)), (dy, call.states(dh, dc))
             weights, reserved = call.weights(said.params, leaves), (reserve_space, leaves, None)
-            dx, first, dw = call.backward(weights, inputs, cotangents, reserved, by)
-            grads = (dx, *first, dw) if is_lstm else (dx, *first, None, dw)
+            found: Any = call.backward(weights, inputs, cotangents, reserved, by)
+            grads = found[0], *(*found[1], None)[:2], found[2]
         return CudnnRNNGrads(
             as_given(xp, grads[0], time_major, dtype),
             as_given(xp, grads[1], time_major, dtype),
