@@ -78,7 +78,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         and option.dist == "no"
         and config.args_source is not pytest.Config.ArgsSource.ARGS
         and not (option.markexpr or option.usepdb or option.capture == "no")
-        and not getattr(option, "benchmark_enable", False)
     ):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         option.numprocesses = min(cores or 1, MOST_WORKERS) if cores != 1 else 0
@@ -88,9 +87,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Not in addopts: pytest would refuse the option where pytest-benchmark is not installed.
-    if config.pluginmanager.hasplugin("benchmark"):
-        config.option.benchmark_disable = True
     config.addinivalue_line("markers", "gpu: needs a GPU and CuPy")
     config.addinivalue_line("markers", "compiled: runs with the loops that Numba compiles too")
     config.addinivalue_line("markers", "cuda_on_cpu: runs the CUDA source on the CPU, with g++")
@@ -104,7 +100,16 @@ def _takes_long(item: pytest.Item) -> bool:
     return any(not mark.args or any(of in item.name for of in mark.args) for mark in marks)
 
 
+# What a test is marked as that has one of these fixtures.
+MARKS = {"cupy_on_cpu": "cuda_on_cpu", "cupy_on_gpu": "gpu"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks choose
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture, mark in MARKS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
     wanted = "slow" in config.option.markexpr
     others = [item for item in items if _takes_long(item) != wanted]
     if not wanted or any(item.get_closest_marker("slow") for item in others):
@@ -161,9 +166,7 @@ def cupy_on_cpu(
 ) -> Iterator[ModuleType]:
     """A stand-in for cupy that runs the CUDA source on the CPU."""
     ptx = request.config.getoption("--executor") == "ptx"
-    reason = compiler.have_ptx() if ptx else runner.have_gxx()
-    if reason is not None:
-        pytest.skip(reason)
+    needs.tool(compiler.have_ptx() if ptx else runner.have_gxx())
     if ptx:
         arch = (request.config.getoption("--ptx-arch") or PTX_ARCHITECTURES)[0]
         executor = Executor(arch, request.config.getoption("--ptx-order"))
@@ -181,9 +184,7 @@ def cupy_on_cpu(
 @pytest.fixture
 def cupy_on_ptx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Executor], ModuleType]]:
     """A function that makes the stand-in for cupy run the kernels' PTX."""
-    reason = compiler.have_ptx()
-    if reason is not None:
-        pytest.skip(reason)
+    needs.tool(compiler.have_ptx())
 
     def use(executor: Executor) -> ModuleType:
         _forget_kernels()
@@ -220,6 +221,14 @@ ROOMS = [
     pytest.param("cuda_on_cpu", marks=pytest.mark.cuda_on_cpu),
     pytest.param("cupy", marks=pytest.mark.gpu),
 ]
+
+
+@pytest.fixture(params=ROOMS[1:])
+def each_cupy(request: pytest.FixtureRequest) -> ModuleType:
+    """The stand-in for cupy, and the real one where there is a GPU."""
+    fixture = {"cuda_on_cpu": "cupy_on_cpu", "cupy": "cupy_on_gpu"}[request.param]
+    found: ModuleType = request.getfixturevalue(fixture)
+    return found
 
 
 # The oldest and the newest generation of code; NVRTC makes other PTX for each.

@@ -39,6 +39,13 @@ def module(name: str) -> Any:
     return pytest.importorskip(name, reason=REASONS[name.partition(".")[0]])
 
 
+def tool(*missing: str | None) -> None:
+    """Skip the test with the reason why a tool is missing, if there is one."""
+    for reason in missing:
+        if reason is not None:
+            pytest.skip(reason)
+
+
 def dtype(name: str) -> np.dtype[Any]:
     """Return a dtype, of ml_dtypes if it is bfloat16."""
     return np.dtype(module("ml_dtypes").bfloat16 if name == "bfloat16" else name)

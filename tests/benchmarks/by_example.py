@@ -12,7 +12,6 @@ arguments included, over that of the sum. `CUPYRNN_NUMBA=0` measures NumPy alone
 from __future__ import annotations
 
 import functools
-import statistics
 import sys
 import time
 import tracemalloc
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import timing
 
 import cupyrnn
 
@@ -73,20 +73,6 @@ def net(shape: tuple[int, ...]) -> tuple[Callable[[str], Any], int]:
     return call, sum(a.nbytes for a in (x, h, h, params, *out[:3], dy, out.reserve_space))
 
 
-def times_of(calls: list[Callable[[], Any]]) -> list[float]:
-    """Return the median seconds of each; they take turns."""
-    for call in calls:
-        call()
-    taken: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end or len(taken[0]) < LEAST:
-        for call, seconds in zip(calls, taken, strict=True):
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
-    return [statistics.median(seconds) for seconds in taken]
-
-
 def peak_of(call: Callable[[], Any]) -> int:
     """Return the most bytes that NumPy holds during a call beyond before."""
     tracemalloc.start()
@@ -108,7 +94,11 @@ def rows() -> list[str]:
                 np.empty(weights, np.float32).fill(1)
 
             calls = [*(functools.partial(call, way) for way in WAYS), write]
-            whole, *others, written = times_of(calls)
+            start = time.perf_counter()
+            for c in calls:
+                c()
+            rounds = max(LEAST, int(SECONDS / (time.perf_counter() - start)))
+            whole, *others, written = timing.in_turns(calls, rounds)
             peaks = [peak_of(c) + arguments for c in calls[:-1]]
             ratios = [t / whole for t in others]
             beyond = (others[0] - written) / whole

@@ -1,20 +1,17 @@
 """
-The recurrent ops on a GPU: tested, timed by every kernel there is, and beside their peers.
+The recurrent ops on a GPU, timed by every kernel there is, and beside their peers.
 
-    python tests/benchmarks/gpu.py              # everything, in twenty minutes at most
-    python tests/benchmarks/gpu.py --minutes 9 --sections times
+    python tests/benchmarks/gpu.py              # everything, in thirteen minutes at most
+    python tests/benchmarks/gpu.py --minutes 9 --cells lstm
     python tests/benchmarks/gpu.py --dry        # tiny shapes, to see that everything runs: no times
 
 needs CuPy, and for the cuDNN columns PyTorch with CUDA; what is missing is said and left out. The
 results are written after every row as gpu-<device>.json and .md. Exit code: 0 if all went well, 1
-if a test, a check or a row failed, 2 if there is nothing to run on.
+if a row failed, 2 if there is nothing to run on.
 
-tests         python -m cupyrnn.device, which keeps the fastest kernels, at a few sizes, and
-              python -m pytest -m gpu, which needs ".[test]". A third of the time.
-times         ops and their gradients by the loop, by every kernel that takes all steps in one
-              launch, by each algorithm of cuDNN, through this package and through PyTorch, and by
-              TorchRL's kernel in Triton; what differs from NumPy is an error. What no time is left
-              for is printed at the end.
+Ops and their gradients are timed by the loop, by every kernel that takes all steps in one launch,
+by each algorithm of cuDNN, through this package and through PyTorch, and by TorchRL's kernel in
+Triton; what differs from NumPy is an error. What no time is left for is printed at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ import numpy as np
 # The checkout that this file lies in is what is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from on_gpu import cases, pytorch, suite
+from on_gpu import cases, pytorch
 from on_gpu.contest import Bench, Contest
 from on_gpu.report import Report, by_reason, times_table
 from on_gpu.timing import FULL, ONCE, Timer, describe
@@ -45,10 +42,9 @@ import cupyrnn
 from cupyrnn.device.problems import DTYPES, dtype_of
 from cupyrnn.device.worker import be_strict
 
-SECTIONS = TESTS, TIMES = ("tests", "times")
-MINUTES = 20.0
+MINUTES = 13.0
 # The part of them that rows begin in; what has begun ends in the rest.
-PART, PART_OF_TESTS = 0.95, 1 / 3
+PART = 0.95
 
 
 def import_cupy() -> tuple[Any, str | None]:
@@ -122,20 +118,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("gpu.py", description=title)
     parser.add_argument("--dry", action="store_true", help="tiny shapes, everything once, no times")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    for name, known in (("sections", SECTIONS), ("cells", cases.CELLS), ("dtypes", DTYPES)):
+    for name, known in (("cells", cases.CELLS), ("dtypes", DTYPES)):
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=known)
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="in all; default 20")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="in all; default 13")
     return parser.parse_args(argv)
-
-
-def run_tests(report: Report, end: float, dry: bool) -> None:
-    """Compare all kernels with NumPy, and run the tests that need a GPU in the time left."""
-    seconds = 600.0 if dry else end - time.perf_counter()
-    found = suite.command(seconds / 2, dry=dry)
-    report.check(f"python -m cupyrnn.device: {found.text}", found.problem)
-    seconds = 300.0 if dry else end - time.perf_counter()
-    found = suite.run(seconds, collect_only=dry)
-    report.check(f"pytest -m gpu: {found.text}", found.problem)
 
 
 def run_times(bench: Bench, wanted: list[cases.Case]) -> None:
@@ -168,14 +154,10 @@ def main(argv: list[str] | None = None) -> int:
     stem = args.out / f"gpu-{device}{'-dry' if args.dry else ''}"
     report = Report(stem, found, timed=not args.dry)
     seconds = math.inf if args.dry else 60 * PART * args.minutes
-    if TESTS in args.sections:
-        of_tests = seconds * (PART_OF_TESTS if TIMES in args.sections else 1)
-        run_tests(report, begin + of_tests, args.dry)
-    if TIMES in args.sections:
-        limits = (ONCE if args.dry else FULL)._replace(deadline=begin + seconds)
-        every = cases.dry_cases() if args.dry else cases.cases()
-        wanted = [case for case in every if case.cell in args.cells and case.dtype in args.dtypes]
-        run_times(Bench(report, Timer(cupy, limits), torch, no_torch), wanted)
+    limits = (ONCE if args.dry else FULL)._replace(deadline=begin + seconds)
+    every = cases.dry_cases() if args.dry else cases.cases()
+    wanted = [case for case in every if case.cell in args.cells and case.dtype in args.dtypes]
+    run_times(Bench(report, Timer(cupy, limits), torch, no_torch), wanted)
     found["seconds"] = f"{time.perf_counter() - begin:.0f}"
     report.data["finished"] = True
     report.save()

@@ -21,10 +21,9 @@ allocations from CUDA itself.
 from __future__ import annotations
 
 import argparse
-import gc
+import functools
 import os
 import platform
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -35,6 +34,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import timing
 from without_a_gpu.cupy_on_host import host
 
 OPS = ("block_lstm", "block_lstm_grad", "block_gru", "block_gru_grad")
@@ -43,23 +43,10 @@ B, I, H = 16, 64, 64
 RAGGED = (200, 256, 64)  # T, B, H
 LENGTHS = 146  # different ones
 
+seconds = functools.partial(timing.in_turns, clock=time.thread_time)
+
 COLUMNS = ("op", "us/step", "us/call", "kernels", "products", "memsets", "copies",
            "to host, syncs", "allocations")  # fmt: skip
-
-
-def seconds(calls: list[Any], repetitions: int) -> list[float]:
-    """Return the median CPU time of each call; they take turns."""
-    times: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        call()
-    gc.disable()
-    for _ in range(repetitions):
-        for call, of in zip(calls, times, strict=True):
-            before = time.thread_time()
-            call()
-            of.append(time.thread_time() - before)
-    gc.enable()
-    return [statistics.median(of) for of in times]
 
 
 def counted(call: Any) -> str:

@@ -149,11 +149,49 @@ def convolve(x: Any, w: Any, b: Any, stride: int = 1) -> Any:
     return z.reshape(N, steps, -1)
 
 
+class Encoded:
+    """A net of recurrent layers between what it makes of pieces of sound and of outputs."""
+
+    packed: cupyrnn.PackedParams
+
+    def encoded(self, pieces: Any) -> Any:
+        """Return what the recurrent layers take [N, I] of pieces [N, ...]."""
+        raise NotImplementedError
+
+    def decoded(self, h: Any) -> Any:
+        """Return the results of the layers' outputs [N, H]."""
+        raise NotImplementedError
+
+    def streamed(self, pieces: Any, wrap: Wrap) -> Callable[[], Any]:
+        """Return a call for each piece, which carry the state."""
+        step = wrap(cupyrnn.prepare_step(self.packed))
+
+        def call() -> Any:
+            found = []
+            h, c = self.packed.zero_state(1)
+            for piece in pieces:
+                output, h, c = step(self.encoded(piece[None]), h, c)
+                found.append(self.decoded(output))
+            return np.concatenate(found)
+
+        return call
+
+    def whole(self, pieces: Any, wrap: Wrap) -> Callable[[], Any]:
+        """Return one call for all pieces."""
+
+        def layers(x: Any) -> Any:
+            states = self.packed.zero_state(1)
+            return cupyrnn.cudnn_rnn(x, *states, self.packed, is_training=False).output
+
+        wrapped = wrap(layers)
+        return lambda: self.decoded(wrapped(self.encoded(pieces)[:, None])[:, 0])
+
+
 # silero-vad: samples in a chunk of 32 ms, and those of the chunk before that the net sees again.
 CHUNK, CONTEXT = 512, 64
 
 
-class Silero:
+class Silero(Encoded):
     """silero-vad for 16 kHz: a spectrum, four convolutions, an LSTM and a probability."""
 
     def __init__(self, tensors: dict[str, Any]) -> None:
@@ -186,29 +224,6 @@ class Silero:
     def decoded(self, h: Any) -> Any:
         """Return probabilities [N] of the LSTM's outputs [N, 128]."""
         return sigmoid(np.maximum(h, 0) @ self.out + self.bias)
-
-    def streamed(self, chunks: Any, wrap: Wrap) -> Callable[[], Any]:
-        step = wrap(cupyrnn.prepare_step(self.packed))
-
-        def call() -> Any:
-            found = []
-            h, c = self.packed.zero_state(1)
-            for chunk in chunks:
-                output, h, c = step(self.encoded(chunk[None]), h, c)
-                found.append(self.decoded(output))
-            return np.concatenate(found)
-
-        return call
-
-    def whole(self, chunks: Any, wrap: Wrap) -> Callable[[], Any]:
-        layer = wrap(
-            lambda x: (
-                cupyrnn.cudnn_rnn(
-                    x, *self.packed.zero_state(1), self.packed, is_training=False
-                ).output
-            )
-        )
-        return lambda: self.decoded(layer(self.encoded(chunks)[:, None])[:, 0])
 
 
 def silero_tensors(path: Path) -> dict[str, Any]:
@@ -331,7 +346,7 @@ def resemblyzer(windows: int) -> Net:
     return Net(call, lambda wrap: net.embed(mels, wrap))
 
 
-class Beats:
+class Beats(Encoded):
     """BeatNet's activations: a convolution, a linear layer, two layers of an LSTM, three logits."""
 
     def __init__(self, state: dict[str, Any]) -> None:
@@ -350,29 +365,6 @@ class Beats:
 
     def decoded(self, h: Any) -> Any:
         return h @ self.v["linear.weight"] + self.v["linear.bias"]
-
-    def streamed(self, frames: Any, wrap: Wrap) -> Callable[[], Any]:
-        step = wrap(cupyrnn.prepare_step(self.packed))
-
-        def call() -> Any:
-            found = []
-            h, c = self.packed.zero_state(1)
-            for frame in frames:
-                output, h, c = step(self.encoded(frame[None]), h, c)
-                found.append(self.decoded(output))
-            return np.concatenate(found)
-
-        return call
-
-    def whole(self, frames: Any, wrap: Wrap) -> Callable[[], Any]:
-        layers = wrap(
-            lambda x: (
-                cupyrnn.cudnn_rnn(
-                    x, *self.packed.zero_state(1), self.packed, is_training=False
-                ).output
-            )
-        )
-        return lambda: self.decoded(layers(self.encoded(frames)[:, None])[:, 0])
 
 
 def beatnet(count: int, streamed: bool) -> Net:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,19 +30,56 @@ PROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_90": 132, "sm_100": 148, "sm_120": 
 SHAPES_OF_GRIDS = ((1, 256), (8, 512), (8, 1024))
 
 
-def table() -> list[str]:
-    version = importlib.metadata.version("nvidia-cuda-nvrtc")
-    lines = [f"Registers per thread, NVRTC {version}; no kernel of a single step spills.", ""]
-    lines += ["| kernel | " + " | ".join(ARCHITECTURES) + " |", "|---" * 6 + "|"]
-    for room in CELLS.values():
-        for dtype in common.TYPES:
-            names = compile.instances(room.KERNELS, dtype)
-            source = common.source(dtype, room.SOURCE)
-            cubins = [nvrtc.compile_cubin(source, names, a, compile.OPTIONS) for a in ARCHITECTURES]
-            for name in names:
-                used = " | ".join(str(cubin.kernels[name].registers) for cubin in cubins)
-                lines.append(f"| `{name}` | {used} |")
+OF_CELLS = [*CELLS][:4]
+# By the name of a kernel, and perhaps by its sizes: what is said of each architecture.
+Found = dict[tuple[str, ...], dict[str, str]]
+
+
+def table(text: str, found: Found, *titles: str) -> list[str]:
+    """Return lines of text, and a table."""
+    head = ["kernel", *titles, *ARCHITECTURES]
+    lines = [*text.splitlines(), "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for (name, *sizes), said in found.items():
+        cells = [f"`{name}`", *sizes, *(said.get(arch, "") for arch in ARCHITECTURES)]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def kernels_of(kind: str) -> Iterator[Any]:
+    """Yield the kernels of a kind of all cells, forwards and backwards."""
+    for name in OF_CELLS:
+        for direction in ("FORWARD_KERNELS", "BACKWARD_KERNELS"):
+            yield getattr(getattr(CELLS[name], direction), kind)
+
+
+def compiled(kernel: Any, template: str, dtype: str, arch: str) -> tuple[str, Any]:
+    """Return the name of a kernel, and its machine code."""
+    instance, source = compile.instance(template, dtype), common.source(dtype, kernel.source)
+    return instance, nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
+
+
+def of_loop(kernel: Any, template: str, dtype: str, arch: str) -> tuple[str, str]:
+    """Return the name of a kernel, its registers, and what the loop over the steps is made of."""
+    instance, cubin = compiled(kernel, template, dtype, arch)
+    steps, used = nvdisasm.loops(cubin)[instance][0], cubin.kernels[instance].registers
+    return instance, f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}"
+
+
+def architecture(arch: str) -> int:
+    return int(arch.removeprefix("sm_"))
+
+
+def single_steps() -> list[str]:
+    version = importlib.metadata.version("nvidia-cuda-nvrtc")
+    found: Found = {}
+    for room, dtype, arch in product(CELLS.values(), common.TYPES, ARCHITECTURES):
+        names = compile.instances(room.KERNELS, dtype)
+        source = common.source(dtype, room.SOURCE)
+        cubin = nvrtc.compile_cubin(source, names, arch, compile.OPTIONS)
+        for name in names:
+            found.setdefault((name,), {})[arch] = str(cubin.kernels[name].registers)
+    text = f"Registers per thread, NVRTC {version}; no kernel of a single step spills."
+    return table(text, found)
 
 
 def _layout_of(kernel: rows.Kernel, H: int, dtype: str, sequences: int) -> rows.Layout | None:
@@ -49,144 +88,105 @@ def _layout_of(kernel: rows.Kernel, H: int, dtype: str, sequences: int) -> rows.
     return None if isinstance(found, str) or found.shared else found
 
 
-def table_of_rows() -> list[str]:
+def in_registers() -> list[str]:
     """Return the registers of the kernels over all steps, at several H, all in registers."""
-    lines = ["", "Of the kernels over all steps, where all of the matrix is in registers: four"]
-    lines += ["sequences a block, and two if fewer lanes then share a unit:", ""]
-    lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
-    for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
-        for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
-            kernel = kernels.rows
-            for dtype, H, sequences in product(
-                ("float16", "float32", "float64", "complex64"), (32, 64, 96), (4, 2)
-            ):
-                layout = _layout_of(kernel, H, dtype, sequences)
-                if layout is None or (sequences < 4 and layout == _layout_of(kernel, H, dtype, 4)):
-                    continue
-                instance = compile.instance(rows.template_of(kernel, layout, sequences), dtype)
-                source = common.source(dtype, kernel.source)
-                used = []
-                for arch in ARCHITECTURES:
-                    cubin = nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
-                    usage = cubin.kernels[instance]
-                    spilled = f" ({usage.spill_stores} B spilled)" if usage.spill_stores else ""
-                    used.append(f"{usage.registers}{spilled}")
-                lines.append(f"| `{instance}` | {H} | " + " | ".join(used) + " |")
-    return lines
+    found: Found = {}
+    dtypes = ("float16", "float32", "float64", "complex64")
+    for kernel, dtype, H, sequences in product(kernels_of("rows"), dtypes, (32, 64, 96), (4, 2)):
+        layout = _layout_of(kernel, H, dtype, sequences)
+        if layout is None or (sequences < 4 and layout == _layout_of(kernel, H, dtype, 4)):
+            continue
+        template = rows.template_of(kernel, layout, sequences)
+        for arch in ARCHITECTURES:
+            instance, cubin = compiled(kernel, template, dtype, arch)
+            usage = cubin.kernels[instance]
+            spilled = f" ({usage.spill_stores} B spilled)" if usage.spill_stores else ""
+            found.setdefault((instance, str(H)), {})[arch] = f"{usage.registers}{spilled}"
+    text = """
+Of the kernels over all steps, where all of the matrix is in registers: four
+sequences a block, and two if fewer lanes then share a unit:"""
+    return table(text, found, "H")
 
 
-def table_of_loops() -> list[str]:
+def loops() -> list[str]:
     """Return what stands between the two ends of the loop over the steps, some sizes of it."""
-    lines = [
-        "",
-        "Registers; instructions of the loop over the steps, both sides of each branch counted;",
-    ]
-    lines += ["and how many of these read or write a spilled register, from the machine code:", ""]
-    lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
-    found = []
-    for name in ("lstm", "gru", "gru_reset_after", "simple_rnn"):
-        for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
-            for H, sequences in product((64, 96), (1, 4)):
-                layout = _layout_of(kernels.rows, H, "float32", sequences)
-                assert layout is not None
-                template = rows.template_of(kernels.rows, layout, sequences)
-                found.append((kernels.rows, template, "float32", H))
-            for H in (64, 128) if kernels.tiles else ():
-                template = tiles.template_of(kernels.tiles, H, pairs=True)
-                found.append((kernels.tiles, template, "float16", H))
-    for kernel, template, dtype, H in found:
-        instance, source = compile.instance(template, dtype), common.source(dtype, kernel.source)
-        counts = []
-        for arch in ARCHITECTURES:
-            if dtype == "float16" and arch == "sm_75":  # has no such tiles
-                counts.append("")
-                continue
-            cubin = nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
-            steps, used = nvdisasm.loops(cubin)[instance][0], cubin.kernels[instance].registers
-            counts.append(f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}")
-        lines.append(f"| `{instance}` | {H} | " + " | ".join(counts) + " |")
-    return lines
+    wanted: list[tuple[Any, str, str, int]] = []
+    for by_rows, by_tiles in zip(kernels_of("rows"), kernels_of("tiles"), strict=True):
+        for H, sequences in product((64, 96), (1, 4)):
+            layout = _layout_of(by_rows, H, "float32", sequences)
+            assert layout is not None
+            wanted.append((by_rows, rows.template_of(by_rows, layout, sequences), "float32", H))
+        for H in (64, 128):
+            template = tiles.template_of(by_tiles, H, pairs=True)
+            wanted.append((by_tiles, template, "float16", H))
+    found: Found = {}
+    for (kernel, template, dtype, H), arch in product(wanted, ARCHITECTURES):
+        if (dtype, arch) != ("float16", "sm_75"):  # which has no such tiles
+            instance, said = of_loop(kernel, template, dtype, arch)
+            found.setdefault((instance, str(H)), {})[arch] = said
+    text = """
+Registers; instructions of the loop over the steps, both sides of each branch counted;
+and how many of these read or write a spilled register, from the machine code:"""
+    return table(text, found, "H")
 
 
-def table_of_hybrids() -> list[str]:
+def hybrids() -> list[str]:
     """Return the same of the largest layers with a part of the matrix in shared memory."""
-    lines = ["", "With a part of the matrix in shared memory, the largest H on each architecture:"]
-    lines += ["the same three numbers, and the kilobytes of shared memory of a block:", ""]
-    lines += ["| kernel | H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
     found: dict[tuple[str, int], dict[str, str]] = {}
-    for name, dtype, arch in product(
-        ("lstm", "gru", "gru_reset_after", "simple_rnn"), ("float32", "float64"), ARCHITECTURES
-    ):
-        for kernels in (CELLS[name].FORWARD_KERNELS, CELLS[name].BACKWARD_KERNELS):
-            kernel, kind = kernels.rows, np.dtype(dtype)
-            available = persistent.Device(1, int(arch.removeprefix("sm_"))).available
-            fits = {
-                H: layout
-                for H in range(1, 300)
-                for layout in [persistent.layout_for(kernel.size, H, kind, available, rows.SPLITS)]
-                if isinstance(layout, rows.Layout) and layout.shared
-            }
-            for H in fits.keys() & {128, max(fits, default=0)}:
-                layout = fits[H]
-                instance = compile.instance(rows.template_of(kernel, layout, layout.split), dtype)
-                source = common.source(dtype, kernel.source)
-                cubin = nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
-                steps, used = nvdisasm.loops(cubin)[instance][0], cubin.kernels[instance].registers
-                kilobytes = (layout.shared + layout.vectors) / 1024
-                found.setdefault((instance, H), {})[arch] = (
-                    f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}; {kilobytes:.0f}"
-                )
-    for (instance, H), counts in sorted(found.items(), key=lambda item: item[0]):
-        cells = " | ".join(counts.get(arch, "") for arch in ARCHITECTURES)
-        lines.append(f"| `{instance}` | {H} | {cells} |")
-    return lines
+    for kernel, dtype, arch in product(kernels_of("rows"), ("float32", "float64"), ARCHITECTURES):
+        available = persistent.Device(1, architecture(arch)).available
+        given = np.dtype(dtype), available, rows.SPLITS
+        fits = {
+            H: layout
+            for H in range(1, 300)
+            for layout in [persistent.layout_for(kernel.size, H, *given)]
+            if isinstance(layout, rows.Layout) and layout.shared
+        }
+        for H in fits.keys() & {128, max(fits, default=0)}:
+            layout = fits[H]
+            template = rows.template_of(kernel, layout, layout.split)
+            instance, said = of_loop(kernel, template, dtype, arch)
+            kilobytes = (layout.shared + layout.vectors) / 1024
+            found.setdefault((instance, H), {})[arch] = f"{said}; {kilobytes:.0f}"
+    text = """
+With a part of the matrix in shared memory, the largest H on each architecture:
+the same three numbers, and the kilobytes of shared memory of a block:"""
+    return table(text, {(name, str(H)): found[name, H] for name, H in sorted(found)}, "H")
 
 
-def table_of_grids() -> list[str]:
+def grids() -> list[str]:
     """Return the same of the matrix over many blocks, on cards with as many multiprocessors."""
-    lines = ["", "With the matrix over many blocks, one a multiprocessor, of so many: "]
-    lines[-1] += ", ".join(f"{n} of {arch}" for arch, n in PROCESSORS.items()) + ". Registers;"
-    lines += [
-        "instructions of the loop over the steps; those that read or write a spilled register;"
-    ]
-    lines += ["kilobytes of shared memory; blocks of a group x groups x sequences of each:", ""]
-    lines += ["| kernel | B, H | " + " | ".join(ARCHITECTURES) + " |", "|---" * 7 + "|"]
-    for name, dtype, direction, shape in product(
-        ("lstm", "gru", "gru_reset_after", "simple_rnn"), ("float32", "float64"),
-        ("FORWARD", "BACKWARD"), SHAPES_OF_GRIDS,
-    ):  # fmt: skip
-        kernel = getattr(CELLS[name], f"{direction}_KERNELS").grid
-        source, counts = common.source(dtype, kernel.source), []
-        for arch in ARCHITECTURES:
-            device = persistent.Device(PROCESSORS[arch], int(arch.removeprefix("sm_")))
-            layout = persistent.grid_for(kernel, np.dtype(dtype), shape, device)
-            if layout is None:
-                counts.append("")
-                continue
+    found: Found = {}
+    for kernel, dtype, (B, H), arch in grids_of():
+        device = persistent.Device(PROCESSORS[arch], architecture(arch))
+        layout = persistent.grid_for(kernel, np.dtype(dtype), (B, H), device)
+        if layout is not None:
             template = rows.template_of(kernel, layout.matrices, layout.sequences)
-            instance = compile.instance(template, dtype)
-            cubin = nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
-            steps, used = nvdisasm.loops(cubin)[instance][0], cubin.kernels[instance].registers
+            _, said = of_loop(kernel, template, dtype, arch)
             blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
-            counts.append(
-                f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']};"
-                f" {layout.shared / 1024:.0f}; {blocks}"
-            )
-        if any(counts):
-            struct = f"{kernel.name}<{kernel.struct}, {dtype}>"
-            lines.append(f"| `{struct}` | {shape[0]}, {shape[1]} | " + " | ".join(counts) + " |")
-    return lines
+            key = f"{kernel.name}<{kernel.struct}, {dtype}>", f"{B}, {H}"
+            found.setdefault(key, {})[arch] = f"{said}; {layout.shared / 1024:.0f}; {blocks}"
+    cards = ", ".join(f"{n} of {arch}" for arch, n in PROCESSORS.items())
+    text = f"""
+With the matrix over many blocks, one a multiprocessor, of so many: {cards}. Registers;
+instructions of the loop over the steps; those that read or write a spilled register;
+kilobytes of shared memory; blocks of a group x groups x sequences of each:"""
+    return table(text, found, "B, H")
+
+
+def grids_of() -> Iterator[Any]:
+    """Yield kernels, dtypes, shapes and architectures."""
+    for name, dtype, direction in product(
+        OF_CELLS, ("float32", "float64"), ("FORWARD", "BACKWARD")
+    ):
+        kernel = getattr(CELLS[name], f"{direction}_KERNELS").grid
+        yield from product([kernel], [dtype], SHAPES_OF_GRIDS, ARCHITECTURES)
 
 
 if __name__ == "__main__":
     reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
     if reason is not None:
         sys.exit(reason)
-    text = (
-        "\n".join(dict.fromkeys(table()))
-        + "\n"
-        + "\n".join([*table_of_rows(), *table_of_loops(), *table_of_hybrids(), *table_of_grids()])
-        + "\n"
-    )
-    (HERE / "results" / "registers.md").write_text(text)
-    print(text)
+    lines = [*single_steps(), *in_registers(), *loops(), *hybrids(), *grids()]
+    (HERE / "results" / "registers.md").write_text("\n".join(lines) + "\n")
+    print(*lines, sep="\n")

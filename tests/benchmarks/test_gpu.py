@@ -1,4 +1,4 @@
-"""gpu.py without a GPU: its contestants, timer, tables and programs on the stand-in for CuPy."""
+"""gpu.py without a GPU: its contestants, timer and tables on the stand-in for CuPy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import gpu
+import needs
 import numpy as np
 import pytest
-from on_gpu import cases, pytorch, suite, timing, triton
+from on_gpu import cases, pytorch, timing, triton
 from on_gpu.cases import Case
 from without_a_gpu.cuda_on_cpu import nvrtc
 
@@ -46,7 +47,7 @@ def run(
     """Run some cases: the exit code, the results and the page."""
     monkeypatch.setattr(cases, "cases", lambda: wanted)
     monkeypatch.setattr(cases, "dry_cases", lambda: wanted)
-    code = gpu.main(["--sections", "times", "--out", str(folder), *more])
+    code = gpu.main(["--out", str(folder), *more])
     (data,), (page,) = folder.glob("gpu-a-cpu*.json"), folder.glob("gpu-a-cpu*.md")
     assert not list(folder.glob("*.part"))
     return code, json.loads(data.read_text()), page.read_text()
@@ -56,7 +57,6 @@ def timed(data: Any) -> dict[tuple[str, str], Any]:
     return {(r["who"], r["pass"]): r for r in data["rows"] if "eager_ms" in r}
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("variant", ["", "lengths", "resets 3 %", "L=2 D=2"])
 def test_a_net_by_everybody(
     cupy: Any, torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
@@ -83,7 +83,6 @@ def test_a_net_by_everybody(
     assert data["environment"]["CUDA driver"] == "13.1"
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize(
     "case", [LSTM._replace(cell=cell) for cell in ("gru", "rnn_tanh", "block_gru")]
     + [Case("block_lstm", 3, 2, 5, "bfloat16", cases.GENERAL)],
@@ -98,7 +97,6 @@ def test_the_other_cells(
     assert ("PyTorch, arrays" in whose) == (case.cell not in cases.BLOCKS)
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.usefixtures("without_torch")
 def test_what_differs_from_numpy_is_not_timed_and_stops_nobody(
     cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,7 +119,6 @@ def test_what_differs_from_numpy_is_not_timed_and_stops_nobody(
     assert "## Failed\n\n* lstm (3, 2, 5) float32, rows: failed: AssertionError: params" in page
 
 
-@pytest.mark.cuda_on_cpu
 def test_a_peer_that_computes_something_else_is_noticed(
     cupy: Any, torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +135,6 @@ def test_a_peer_that_computes_something_else_is_noticed(
         assert status[who].startswith("failed: AssertionError: gradient of input: off by")
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.usefixtures("without_torch")
 def test_what_there_is_no_time_for_is_said(
     cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -156,7 +152,6 @@ def test_what_there_is_no_time_for_is_said(
     assert "## No time was left for" in page
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.usefixtures("without_torch")
 def test_a_dry_run_has_no_times(
     cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -169,7 +164,6 @@ def test_a_dry_run_has_no_times(
     assert not re.search(r"\d ms\b|\| \d+\.\d+", page + capsys.readouterr().out)
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.usefixtures("without_torch")
 def test_a_failure_of_the_queue_keeps_the_time(
     cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,7 +180,6 @@ def test_a_failure_of_the_queue_keeps_the_time(
     assert code == 1
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.usefixtures("without_torch")
 def test_without_torch_and_ml_dtypes(
     cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -278,65 +271,6 @@ def test_torchrl_that_is_not_there_is_said() -> None:
     assert str(missing).startswith("torchrl not installed (")
 
 
-SOME = """\
-tests/ops/test_a.py::test_x[float32] PASSED [ 10%]
-tests/ops/test_a.py::test_y SKIPPED (needs cuDNN) [ 20%]
-tests/ops/test_a.py::test_z FAILED [ 30%]
-"""
-
-
-def test_what_became_of_the_tests() -> None:
-    found = suite.outcome(SOME, 1, 270)
-    assert found.text == "1 failed, 1 passed, 1 skipped"
-    assert found.problem == "1 failed, 1 passed, 1 skipped; tests/ops/test_a.py::test_z"
-    good = SOME.replace("FAILED", "PASSED")
-    assert suite.outcome(good, 0, 270) == ("2 passed, 1 skipped", None)
-    assert suite.outcome(good, None, 270) == ("stopped after 270 s: 2 passed, 1 skipped", None)
-    several = (
-        "a.py::test_x[a b] \n[gw0] [ 50%] PASSED a.py::test_x[a b] \n[gw1] [100%] FAILED a.py::t \n"
-        "FAILED a.py::t - assert 0\n"
-    )
-    assert suite.outcome(several, 1, 9) == ("1 failed, 1 passed", "1 failed, 1 passed; a.py::t")
-    broken = suite.outcome("No module named pytest\n", 1, 270)
-    assert broken.problem == "no test ran; pytest ended with 1: No module named pytest"
-    collected = "___ ERROR collecting tests/a.py ___\n===== 1 ERROR in 2 s =====\n"
-    broken = suite.outcome(collected, 2, 270)
-    assert broken.problem == "no test ran; pytest ended with 2: ===== 1 ERROR in 2 s ====="
-    dry = suite.outcome("a\n5/9 tests collected (4 deselected) in 1.00s\n", 0, 270)
-    assert dry == ("not run, as this is no GPU: 5/9 tests collected (4 deselected) in 1.00s", None)
-
-
-def test_tests_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    endless = tmp_path / "python"
-    endless.write_text("#!/bin/sh\necho a.py::test_short PASSED\nexec sleep 600\n")
-    endless.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(endless))
-    assert suite.run(2, collect_only=False) == ("stopped after 2 s: 1 passed", None)
-
-
-def test_tests_that_cannot_be_run_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "NEEDED", ("pytest", "no_such_module"))
-    found = suite.run(2, collect_only=False)
-    assert found == ("not run, needs no_such_module: pip install '.[test]'", None)
-
-
-@pytest.mark.parametrize(
-    ("printed", "status", "expected"),
-    [
-        ("a right\nb right\nkept in x", 0, ("2 lines right", None)),
-        ("a right\nb wrong: rows\nWRONG, b: c\nkept", 1, ("1 lines right", "WRONG, b: c")),
-        ("no GPU", 2, ("0 lines right", "no GPU")),
-        ("a right", None, ("stopped after 2 s: 1 lines right", None)),
-    ],
-)
-def test_what_the_command_found(
-    printed: str, status: int | None, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(suite, "_run", lambda *_, **__: (printed, status))
-    for dry in (False, True):
-        assert suite.command(2, dry=dry) == expected
-
-
 def test_the_timer(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock of its own, which goes on by what is slept, and a little at each look."""
     now = [0.0]
@@ -371,35 +305,8 @@ def test_the_timer(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.startswith("queued: TypeError")
 
 
-def test_the_tests_are_a_section(
-    cupy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They have a third of the time, or all of it where nothing else is asked for."""
-    found: list[Any] = []
-
-    def run_tests(seconds: float, *, collect_only: bool) -> suite.Outcome:
-        found.append((seconds, collect_only))
-        return suite.Outcome("1 failed", "1 failed; test_z")
-
-    monkeypatch.setattr(suite, "run", run_tests)
-    monkeypatch.setattr(suite, "command", lambda *_, **__: suite.Outcome("9 lines right", None))
-    monkeypatch.setattr(pytorch, "import_torch", lambda: (None, "torch not installed"))
-    monkeypatch.setattr(cases, "cases", list)
-    for given in ([], ["--sections", "tests"], ["--dry"]):
-        assert gpu.main([*given, "--out", str(tmp_path)]) == 1
-    (part, _), (whole, collects), dry = found
-    assert 370 < part <= 380
-    assert 1130 < whole <= 1140
-    assert not collects
-    assert dry == (300.0, True)
-    page = (tmp_path / "gpu-a-cpu.md").read_text()
-    assert "pytest -m gpu: 1 failed: FAILED: 1 failed; test_z" in page
-
-
 def test_the_spin_compiles_for_a_gpu() -> None:
-    reason = nvrtc.have_nvrtc()
-    if reason is not None:
-        pytest.skip(reason)
+    needs.tool(nvrtc.have_nvrtc())
     assert nvrtc.compile_cubin(timing.SPIN, ("spin",), "sm_90", compile.OPTIONS).size > 0
 
 

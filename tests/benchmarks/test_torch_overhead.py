@@ -1,4 +1,4 @@
-"""torch_overhead.py: that it runs, and that both sides of a row compute the same numbers."""
+"""torch_overhead.py: all sides of a row compute the same numbers."""
 
 from __future__ import annotations
 
@@ -17,27 +17,6 @@ def overhead() -> Any:
         needs.module("torch")
         import torch_overhead
     return torch_overhead
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", ["lstm_block_cell", "gru_block_cell", "block_lstm", "block_gru",
-                                "cudnn_rnn"])  # fmt: skip
-def test_rows(overhead: Any, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
-    monkeypatch.setattr(overhead, "REPETITIONS", 1)
-    monkeypatch.setattr(overhead, "CALLS", 1)
-    found = []
-    real = overhead.median_times
-    monkeypatch.setattr(
-        overhead, "median_times", lambda calls: (found.extend(c() for c in calls), real(calls))[1]
-    )
-    times = overhead.row(op, 2)
-    assert len(times) == 7
-    assert min(times) > 0
-    _, _, _, _, expected, grads, _ = found
-    # The gradients of the inputs, which NumPy's LSTM gives with those of peepholes among them.
-    by_shape = [a for a in expected if a is not None and a.ndim]
-    for g in grads:
-        assert any(a.shape == g.shape and np.allclose(a, g, atol=1e-6) for a in by_shape), g.shape
 
 
 @pytest.mark.filterwarnings("ignore")

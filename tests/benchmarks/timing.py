@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 PASSES = FORWARD, BACKWARD, BOTH = ("forward", "backward", "forward+backward")
@@ -82,6 +82,27 @@ def block(c: Contestant, repetitions: int, threads: int) -> list[tuple[float, fl
     if repetitions > 1:
         repetition(c)
     return [repetition(c) for _ in range(repetitions)]
+
+
+def in_turns(
+    calls: Sequence[Callable[[], Any]],
+    rounds: int,
+    count: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Return the median seconds of each call; they take turns, so often each in a round."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    gc.disable()
+    for _ in range(rounds):
+        for call, of in zip(calls, times, strict=True):
+            start = clock()
+            for _ in range(count):
+                call()
+            of.append((clock() - start) / count)
+    gc.enable()
+    return [statistics.median(of) for of in times]
 
 
 def block_size(seconds: float) -> int:

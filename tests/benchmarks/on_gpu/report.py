@@ -36,13 +36,7 @@ class Report:
     def __init__(self, stem: Path, environment: dict[str, Any], *, timed: bool = True) -> None:
         self.stem, self.timed, self.failed = stem, timed, False
         self.data: dict[str, Any] = {"environment": environment, "finished": False}
-        self.data |= {"checks": [], "rows": [], "remarks": []}
-
-    def check(self, what: str, problem: str | None) -> None:
-        self.failed |= problem is not None
-        self.data["checks"].append({"what": what, "problem": problem})
-        print(f"  {what}: {'ok' if problem is None else f'FAILED: {problem}'}", flush=True)
-        self.save()
+        self.data |= {"rows": [], "remarks": []}
 
     def note(self, remark: str) -> None:
         if remark not in self.data["remarks"]:
@@ -146,11 +140,8 @@ def by_reason(data: dict[str, Any], *kinds: str) -> list[str]:
 
 def markdown(data: dict[str, Any]) -> str:
     """Return the results as a page."""
-    failed = [c for c in data["checks"] if c["problem"] is not None]
     lines = [f"# Recurrent ops on {data['environment'].get('device', '?')}", ""]
     lines += [f"* {name}: {value}" for name, value in data["environment"].items()]
-    lines += ["", f"{len(data['checks'])} checks, {len(failed)} failed."]
-    lines += [f"* {c['what']}: FAILED: {c['problem']}" for c in failed]
     if not data["finished"]:
         lines += ["", "The run did not come to its end."]
     lines += ["", "## Times in ms", "", times_table(data["rows"]), "", NOTES]

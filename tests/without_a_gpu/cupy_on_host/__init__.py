@@ -4,7 +4,7 @@ Real CuPy without a GPU: its wheels, its compiler and its launches, over memory 
 ::
 
     python tests/without_a_gpu/cupy_on_host -m pytest -m gpu
-    python tests/without_a_gpu/cupy_on_host tests/benchmarks/gpu.py --quick
+    python tests/without_a_gpu/cupy_on_host tests/benchmarks/gpu.py --dry
 
 runs Python as usual, with a CuPy that takes this machine for two GPUs. It needs Linux on x86-64,
 g++, and CuPy with NVRTC, cuBLAS and CUDA's headers, as the extras ``cupy-cuda13x[ctk]`` and
