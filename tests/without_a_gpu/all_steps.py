@@ -1,16 +1,30 @@
-"""What the tests of kernels over all steps share: ops with their gradients, orders of threads."""
+"""What the tests of kernels over all steps share: frames, ops with their gradients, tools."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+import needs
 import numpy as np
 import pytest
 
 import cupyrnn
 from cupyrnn._arrays import compute_dtype
-from cupyrnn.kernels import compile, gru, gru_reset_after, lstm, persistent, simple_rnn
-from cupyrnn.kernels.rows import Layout, layout_of
+from cupyrnn.kernels import (
+    common,
+    compile,
+    grid,
+    gru,
+    gru_reset_after,
+    launch,
+    lstm,
+    persistent,
+    simple_rnn,
+)
+from cupyrnn.kernels.rows import SPLITS, Layout, layout_of
 from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
 from without_a_gpu.ptx.executor import Executor
@@ -32,19 +46,129 @@ CELLS: dict[str, Any] = {
 DIRECTIONS = ("FORWARD_KERNELS", "BACKWARD_KERNELS")
 
 
-def taken_by(monkeypatch: pytest.MonkeyPatch, mode: str) -> dict[str, list[bool]]:
-    """Ask for kernels, and return whether they took steps, by the name of the cell's first one."""
+def taken_by(
+    monkeypatch: pytest.MonkeyPatch, mode: str, *, shared: bool = False
+) -> dict[str, list[bool]]:
+    """
+    Ask for kernels, and return whether they took steps, by the name of a cell's.
+
+    `shared`: with a part of the matrices in shared memory.
+    """
     found: dict[str, list[bool]] = {}
+    asked: list[int] = []
     run = persistent.run
+
+    def noted(*args: Any) -> None:
+        asked.append(args[-1].shared)
+        launch.launch(*args)
 
     def counted(kernels: Any, *args: Any) -> bool:
         done = run(kernels, *args)
-        found.setdefault(kernels.name, []).append(done)
+        found.setdefault(kernels.name, []).append(done and not (shared and not asked[-1]))
         return done
 
+    monkeypatch.setattr(persistent, "launch", noted)
     monkeypatch.setattr(persistent, "run", counted)
     monkeypatch.setenv("CUPYRNN_PERSISTENT", mode)
     return found
+
+
+class Frame(NamedTuple):
+    """A way to take all steps in one launch, and sizes that are awkward for it."""
+
+    mode: str  # what is asked for, and the kernel's place among those of a cell
+    dtype: str = "float32"
+    part: float | None = None  # of the matrices: what is in registers, where the rest is shared
+    split: int = 2  # how many lanes share a unit then
+    few: tuple[int, int] = (3, 17)  # B and H
+    many: tuple[int, int] = (7, 33)
+
+    def ask(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
+        """Ask for these kernels, and return whether they took steps, by the name of a cell's."""
+        # A grid of small blocks, so that a small matrix has many: two warps, two units each.
+        monkeypatch.setattr(grid, "WARPS", 2)
+        monkeypatch.setattr(grid, "UNITS", (2, 1))
+        monkeypatch.setattr(grid, "layout_of", functools.cache(grid.layout_of.__wrapped__))
+        if self.part is not None:
+            share(monkeypatch, self.part, self.split)
+        return taken_by(monkeypatch, self.mode, shared=self.part is not None)
+
+    def has(self, monkeypatch: pytest.MonkeyPatch, sequences: int, B: int, H: int) -> None:
+        """Have a device for which a block has so many of B sequences."""
+        groups = -(-B // sequences)
+        if self.mode == "grid":
+            groups *= -(-H // (grid.WARPS * grid.UNITS[0]))
+        has_device(monkeypatch, 1 if (self.mode, sequences) == ("rows", 4) else groups)
+
+    def layouts(self, monkeypatch: pytest.MonkeyPatch, B: int, H: int) -> Iterator[None]:
+        """Have each layout in turn: sequences of a block, units of a warp, where the matrix is."""
+        if self.mode == "tiles":
+            yield
+        elif self.part is not None:
+            # Nothing is shared where as many lanes share a unit as there may be.
+            first = 1 if self.split == max(SPLITS) else 0.3
+            for part, processors in ((first, 3), (0.5, 3), (0, 1), (0.8, 100)):
+                share(monkeypatch, part, self.split)
+                has_device(monkeypatch, processors)
+                yield
+        else:
+            for sequences in (2, 1, 4):
+                self.has(monkeypatch, sequences, B, H)
+                yield
+        if (self.mode, self.dtype) == ("grid", "float32"):
+            has_device(monkeypatch, 200)
+            for registers, units in itertools.product((128, 9), (4, 1)):
+                monkeypatch.setitem(grid._ROOM, "float32", grid.Room(registers, registers))
+                monkeypatch.setattr(grid, "UNITS", (units,))
+                grid.layout_of.cache_clear()
+                yield
+
+    def call_of_few(self, monkeypatch: pytest.MonkeyPatch, cell: str) -> Any:
+        """Return a call of a few sequences, two a block, which these kernels are asked to take."""
+        part = self.part
+        if part is not None:  # of each matrix of a GRU; others have more in registers
+            part = 0.2 if cell == "gru" else 0.6
+        taken = self._replace(part=part).ask(monkeypatch)
+        B, H = self.few
+        self.has(monkeypatch, 2, B, H)
+        lengths = (2, 4, 3) if B == 3 else (2, 4, 3, 1, 4, 2, 3, 4, 1)
+        return taken, calls(4, B, H, self.dtype, lengths)[cell]
+
+
+FRAMES = {
+    "rows": Frame("rows"),
+    "grid": Frame("grid"),
+    "hybrid": Frame("rows", part=0.5, many=(5, 17)),
+    "tiles": Frame("tiles", "float16", few=(9, 35), many=(11, 18)),
+}
+
+
+def choices(cell: Any = "lstm", **changed: Any) -> Any:
+    """Return what would take the steps of a call on an H100, but for what is changed."""
+    sizes = {"batch_size": 300, "num_units": 64, "num_steps": 10, "dtype": "float32"}
+    device = {"processors": 132, "architecture": 90}
+    return cupyrnn.recurrence_kernels(cell, **{**sizes, **device, **changed})
+
+
+def largest(size: Any, dtype: str, arch: int) -> dict[tuple[int, bool], tuple[int, Layout]]:
+    """Return the largest H and its layout, by lanes of a unit and whether memory is shared."""
+    found = {}
+    for H in range(1, 300):
+        available = persistent.Device(1, arch).available
+        layout = persistent.layout_for(size, H, numpy_dtype(dtype), available, SPLITS)
+        if isinstance(layout, Layout):
+            found[layout.split, bool(layout.shared)] = H, layout
+    return found
+
+
+def cubin_of(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, Any, str]:
+    """Return what NVRTC makes of a kernel, which spills no register, its usage and its name."""
+    name = compile.instance(template, dtype)
+    source = common.source(dtype, kernel.source)
+    cubin = nvrtc.compile_cubin(source, (name,), arch, compile.OPTIONS)
+    usage = cubin.kernels[name]
+    assert usage.spill_stores == usage.spill_loads == usage.stack == 0, (name, arch)
+    return cubin, usage, name
 
 
 def has_device(monkeypatch: pytest.MonkeyPatch, processors: int, architecture: int = 90) -> None:
@@ -208,9 +332,7 @@ def interpreted(
 
     `tolerances` are the relative and the absolute one.
     """
-    reason = nvrtc.have_nvrtc()
-    if reason is not None:
-        pytest.skip(reason)
+    needs.tool(nvrtc.have_nvrtc())
     monkeypatch.setattr(fake_cupy, "compile_module", runner.compile_module)
     forget()
     expected = on(cupy, call)
@@ -268,5 +390,4 @@ def needs_tool(tool: str) -> None:
         BOUNDS: nvrtc.have_nvrtc,
         SANITIZER: lambda: runner.have_sanitizer("thread"),
     }
-    if reason := reasons[tool]():
-        pytest.skip(reason)
+    needs.tool(reasons[tool]())

@@ -12,6 +12,7 @@ import itertools
 from types import ModuleType
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -20,13 +21,12 @@ from without_a_gpu.agreement import numpy_dtype
 from without_a_gpu.all_steps import (
     CELLS,
     DIRECTIONS,
+    FRAMES,
     calls,
     has_device,
     on,
     plant,
     same,
-    share,
-    taken_by,
 )
 from without_a_gpu.cuda_on_cpu import runner
 
@@ -38,9 +38,7 @@ DEVICES = (75, 80, 86, 90, 60)
 
 def compiled(source: str, cases: list[str]) -> Any:
     """Return a function of C: that of case `which`, of n triples of numbers."""
-    reason = runner.have_gxx()
-    if reason is not None:
-        pytest.skip(reason)
+    needs.tool(runner.have_gxx())
     table = ", ".join(cases)
     head = 'extern "C" __attribute__((visibility("default"))) void places'
     text = f"""{source}
@@ -252,19 +250,6 @@ def test_wrong_addresses_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         assert wrong_of_rows({(size, wrong, "float32", 100)})
 
 
-# How a kernel is asked for: its name, its dtype, and whether memory is shared.
-FRAMES = {"rows": ("rows", "float32"), "hybrid": ("rows", "float32"), "tiles": ("tiles", "float16")}
-
-
-def asked_for(monkeypatch: pytest.MonkeyPatch, frame: str) -> tuple[str, str]:
-    kind, dtype = FRAMES[frame]
-    taken_by(monkeypatch, kind)
-    has_device(monkeypatch, 2)
-    if frame == "hybrid":
-        share(monkeypatch, 0.5)
-    return kind, dtype
-
-
 def beside_nan(cupy: Any, call: Any) -> Any:
     """Return the call with weights that have NaN around them in memory."""
     function, (sequences, weights) = call
@@ -278,37 +263,38 @@ def beside_nan(cupy: Any, call: Any) -> Any:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("frame", FRAMES)
-@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", [n for n in FRAMES if n != "grid"])
 def test_nothing_beside_the_weights_is_read(
-    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, frame: str, cell: str
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, cell: str
 ) -> None:
     """Not even to multiply it by zero; and a row too many is found."""
-    kind, dtype = asked_for(monkeypatch, frame)
+    frame = FRAMES[name]
+    frame.ask(monkeypatch)
+    has_device(monkeypatch, 2)
     kernels = CELLS[cell].FORWARD_KERNELS
-    call = calls(3, 3, 18, dtype)[cell]
+    call = calls(3, 3, 18, frame.dtype)[cell]
     expected = on(cupy_on_cpu, call)
     assert same(on(cupy_on_cpu, beside_nan(cupy_on_cpu, call)), expected)
-    source = getattr(kernels, kind).source
+    source = getattr(kernels, frame.mode).source
     planted = {"k >= H": "k > H", "k < H": "k <= H", "row >= H": "row > H"}
     wrong = [old for old in planted if old in source]
     assert wrong
     for old in wrong:
         with monkeypatch.context() as patch:
-            plant(patch, cell, kind, (old, planted[old]))
+            plant(patch, cell, frame.mode, (old, planted[old]))
             assert not same(on(cupy_on_cpu, beside_nan(cupy_on_cpu, call)), expected)
 
 
 @pytest.mark.parametrize("H", [17, 18])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("frame", FRAMES)
-@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("name", [n for n in FRAMES if n != "grid"])
 def test_inf_in_w_meets_no_zero_behind_a_vector(
-    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, frame: str, cell: str, H: int
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, cell: str, H: int
 ) -> None:
     """NaN stands just where NumPy has it."""
-    _, dtype = asked_for(monkeypatch, frame)
-    function, (sequences, weights) = calls(3, 3, H, dtype)[cell]
+    FRAMES[name].ask(monkeypatch)
+    has_device(monkeypatch, 2)
+    function, (sequences, weights) = calls(3, 3, H, FRAMES[name].dtype)[cell]
     for row, column in ((-1, 0), (3, -1), (-1, -1), (3 + H // 2, H)):
         some = [w.copy() for w in weights]
         some[0][row, column] = np.inf

@@ -1,0 +1,441 @@
+"""
+The kernels that take all steps in one launch: what is asked of every frame, with every cell.
+
+``rows``, where a block has the whole matrix, and ``hybrid``, with a part of it in shared memory;
+``grid``, where blocks share it; ``tiles``, by tensor cores.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import random
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import needs
+import numpy as np
+import pytest
+from checks import TOLERANCES
+from problems import nets
+from problems.nets import BI, Case
+from problems.pairs import pairs
+
+from cupyrnn.kernels import common, grid, persistent, rows, tiles
+from cupyrnn.kernels.rows import SPLITS, template_of
+from without_a_gpu.agreement import agrees_with_numpy, numpy_dtype, rnn_agrees_with_numpy
+from without_a_gpu.all_steps import (
+    BARRIER,
+    BOUNDS,
+    CELLS,
+    DIRECTIONS,
+    FRAMES,
+    INTERPRETER,
+    MEETING,
+    ORDERS,
+    SANITIZER,
+    Frame,
+    calls,
+    caught_by,
+    cubin_of,
+    has_device,
+    interpreted,
+    largest,
+    launches,
+    needs_tool,
+    on,
+    plant,
+    same,
+    share,
+    use_order,
+)
+from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc
+from without_a_gpu.ptx.compiler import ARCHITECTURES
+from without_a_gpu.wrong_steps import GRID, WRONG
+
+slow = pytest.mark.slow
+each_frame = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+each_cell = pytest.mark.parametrize("cell", CELLS)
+
+# By frame: dtype, sequences of a block, B and H; of hybrids also what is in registers, and how many
+# lanes share a unit.
+QUICK: dict[str, list[tuple[Any, ...]]] = {
+    "rows": [
+        ("float32", 2, 9, 33), ("float64", 4, 9, 33), ("float16", 2, 9, 33),
+        ("bfloat16", 1, 9, 33), ("complex64", 4, 9, 33),
+    ],
+    "hybrid": [("float32", 4, 5, 9, 0.5, 2)],
+    "tiles": [
+        ("float16", 8, 9, 33), ("bfloat16", 8, 9, 33), ("float16", 8, 3, 1), ("bfloat16", 8, 3, 1),
+        ("float16", 8, 1, 128),
+    ],
+}  # fmt: skip
+SLOW: dict[str, list[tuple[Any, ...]]] = {
+    "rows": [("float32", 4, 9, 33), ("float32", 1, 9, 33), ("complex128", 2, 9, 9)],
+    "hybrid": [
+        ("float64", 4, 5, 33, 0.5, 4), ("float16", 4, 5, 33, 0.7, 2), ("bfloat16", 4, 5, 33, 0, 2),
+        ("complex64", 4, 5, 33, 0.3, 2), ("complex128", 4, 5, 33, 0.5, 4),
+        ("float32", 4, 5, 33, 0.9, 4),
+    ],
+    "tiles": [("float16", 8, 17, 36), ("bfloat16", 8, 17, 36), ("bfloat16", 8, 1, 128)],
+}  # fmt: skip
+AGREEING = [
+    pytest.param(name, sizes, id="-".join(map(str, (name, *sizes))), marks=marks)
+    for table, marks in (
+        (QUICK | {"grid": QUICK["rows"]}, ()),
+        (SLOW | {"grid": SLOW["rows"]}, slow),
+    )
+    for name, chosen in table.items()
+    for sizes in chosen
+]
+
+
+@pytest.mark.parametrize(("name", "sizes"), AGREEING)
+def test_one_launch_agrees_with_numpy(
+    each_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, sizes: Any
+) -> None:
+    """Peepholes, clip, hard gates, both directions, lengths, two layers, dropout."""
+    dtype, sequences, B, H, *how = sizes
+    if name == "tiles" and int(each_cupy.cuda.Device().compute_capability) < 80:
+        pytest.skip("needs a GPU of sm_80 or later")
+    frame = FRAMES[name]._replace(dtype=dtype)
+    if how:
+        frame = frame._replace(part=how[0], split=how[1])
+    taken = frame.ask(monkeypatch)
+    if dtype == "complex128":  # of which less fits into a thread
+        monkeypatch.setattr(grid, "UNITS", (1,))
+    frame.has(monkeypatch, sequences, B, H)
+    agrees_with_numpy(each_cupy, dtype, (4, B, 3, H), 3)
+    lengths = tuple(np.resize([4, 1, 0, 2, 3], B).tolist())
+    of_nets = H if name == "tiles" else 5
+    for mode in nets.MODES:
+        case = Case(mode, 4, B, 2, of_nets, 2, BI, lengths=lengths)
+        rnn_agrees_with_numpy(each_cupy, case, dtype)
+    assert len(taken) == 2 * len(CELLS)
+    # Where a step is alone, the loop has no more launches.
+    assert all(any(found) for found in taken.values())
+
+
+TOO_LARGE = {"rows": ("float64", 97), "grid": ("float64", 97), "tiles": ("float16", 129)}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_does_not_fit_is_the_loops(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A projection, one step, no sequences, a matrix that is too large, no tensor cores."""
+    frame, (wide, H) = FRAMES[name], TOO_LARGE[name]
+    taken, dtype = frame.ask(monkeypatch), frame.dtype
+    has_device(monkeypatch, 4, 90 if name == "tiles" else 75)
+    rnn_agrees_with_numpy(cupy_on_cpu, Case("lstm", 3, 4, 2, 9, num_proj=3), dtype)
+    agrees_with_numpy(cupy_on_cpu, dtype, (1, 4, 3, 9))
+    agrees_with_numpy(cupy_on_cpu, dtype, (3, 0, 3, 9))
+    agrees_with_numpy(cupy_on_cpu, wide, (2, 2, 2, H))
+    if name == "tiles":
+        agrees_with_numpy(cupy_on_cpu, "float32", (3, 4, 3, 9))
+        has_device(monkeypatch, 40, 75)
+        agrees_with_numpy(cupy_on_cpu, "float16", (2, 2, 2, 8))
+    assert not any(itertools.chain(*taken.values()))
+    assert taken
+
+
+BITS = [
+    *itertools.product(("rows", "grid", "tiles"), [{}], (False, True)),
+    *itertools.product(["tiles"], [{"dtype": "bfloat16"}], (False, True)),
+    pytest.param("hybrid", {}, False, marks=pytest.mark.slow("lstm", "gru_reset", "simple_rnn")),
+    pytest.param("hybrid", {}, True, marks=slow),
+    pytest.param("hybrid", {"split": 4}, False, marks=slow),
+    *(pytest.param(name, {"dtype": "complex64"}, lengths, marks=slow)
+      for name in ("rows", "grid", "hybrid") for lengths in (False, True)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "how", "lengths"), BITS)
+@each_cell
+def test_the_bits_of_a_sequence_depend_on_nothing_else(
+    cupy_on_cpu: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    cell: str,
+    name: str,
+    how: dict[str, Any],
+    lengths: bool,
+) -> None:
+    """Not on the others, nor their order: each is in any block and row; nor on the layout."""
+    frame = FRAMES[name]._replace(**how)
+    taken, (B, H) = frame.ask(monkeypatch), frame.many
+    of_all = np.resize([3, 4, 2, 4, 1, 3, 2], B) if lengths else None
+
+    def found(part: Any = slice(None)) -> list[np.ndarray]:
+        some = None if of_all is None else tuple(of_all[part])
+        function, ((x, *others), weights) = calls(4, B, H, frame.dtype, some)[cell]
+        # The product with x is not made by these kernels, and may depend on the batch.
+        return on(cupy_on_cpu, (function, ((np.zeros_like(x), *others), weights)), part)
+
+    expected: list[np.ndarray] = []
+    parts = [np.random.default_rng(3).permutation(B), slice(2, 4), slice(1, 2)]
+    layouts = frame.layouts(monkeypatch, B, H)
+    for n, _ in enumerate(itertools.islice(layouts, 1) if lengths else layouts):
+        whole = found()
+        expected = expected or whole
+        assert same(whole, expected)
+        for part in parts if lengths or name == "tiles" else parts[n : n + 1]:
+            for a, e in zip(found(part), expected, strict=True):
+                # Of x alone the product over all rows is cuBLAS's.
+                if a.shape[2] != 3:
+                    np.testing.assert_array_equal(a, e[:, part])
+        if n == 0 and frame.split == max(SPLITS):  # where nothing is in shared memory
+            taken.clear()
+    assert taken
+    assert all(all(found) for found in taken.values())
+
+
+@pytest.mark.parametrize("name", ["rows", "grid", "tiles", pytest.param("hybrid", marks=slow)])
+@each_cell
+def test_the_order_of_threads_does_not_matter(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str
+) -> None:
+    """In reverse, and in twenty random orders of warps and blocks."""
+    taken, call = FRAMES[name].call_of_few(monkeypatch, cell)
+    expected = on(cupy_on_cpu, call)
+    for order in ("reverse", *range(20)):
+        use_order(monkeypatch, order)
+        assert same(on(cupy_on_cpu, call), expected), order
+    assert all(all(found) for found in taken.values())
+
+
+@each_frame
+@each_cell
+def test_as_many_launches_whatever_the_number_of_steps(
+    cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch, cell: str, frame: Frame
+) -> None:
+    frame.ask(monkeypatch)
+    frame.has(monkeypatch, 2, 2, 5)
+    found = [
+        launches(cupy_on_cpu, monkeypatch, calls(T, 2, 5, frame.dtype)[cell]) for T in (2, 3, 20)
+    ]
+    assert found[0] == found[1] == found[2]
+    assert "gemmEx" in found[0]
+
+
+def tried(quick: Any) -> list[Any]:
+    """Return each frame's errors with each tool that looks for them, slow ones but for `quick`."""
+    return [
+        pytest.param(name, error, tool, marks=() if quick(name, error, tool) else slow)
+        for name, errors in WRONG.items()
+        for error in errors
+        for tool in (ORDERS, INTERPRETER, SANITIZER, *[BOUNDS] * (name == "hybrid"))
+    ]
+
+
+def is_quick(name: str, error: str, tool: str) -> bool:
+    return tool == ORDERS and (name != "hybrid" or error == "a row too late")
+
+
+@pytest.mark.parametrize(("name", "error", "tool"), tried(is_quick))
+def test_a_planted_error_is_caught(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, error: str, tool: str
+) -> None:
+    """By each of the tools that are named, and by no other."""
+    needs_tool(tool)
+    wrong, frame = WRONG[name][error], FRAMES[name]
+    taken, call = frame.call_of_few(monkeypatch, wrong.cell)
+    expected = on(cupy_on_cpu, call)
+    assert all(all(found) for found in taken.values())
+    plant(monkeypatch, wrong.cell, frame.mode, *wrong.replaced)
+    assert caught_by(tool, cupy_on_cpu, monkeypatch, call, expected) == (tool in wrong.tools)
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        pytest.param(name, tool, marks=slow if tool == SANITIZER or name == "hybrid" else ())
+        for name in FRAMES
+        for tool in (ORDERS, INTERPRETER, SANITIZER, *[BOUNDS] * (name == "hybrid"))
+    ],
+)
+@each_cell
+def test_nothing_is_caught_where_nothing_is_wrong(
+    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, cell: str, name: str, tool: str
+) -> None:
+    needs_tool(tool)
+    taken, call = FRAMES[name].call_of_few(monkeypatch, cell)
+    expected = on(cupy_on_cpu, call)
+    assert not caught_by(tool, cupy_on_cpu, monkeypatch, call, expected)
+    assert all(all(found) for found in taken.values())
+
+
+def test_every_barrier_is_left_out_once() -> None:
+    meetings = rows.SOURCE.count(MEETING)
+    in_rows, in_tiles = rows.SOURCE.count(BARRIER), tiles.SOURCE.count(BARRIER)
+    for name, source, count in (
+        ("rows", rows.SOURCE, in_rows - 1 + meetings),  # that of a meeting stands there once
+        ("grid", grid.SOURCE, grid.SOURCE.count(BARRIER) - in_rows + meetings),
+        ("tiles", tiles.SOURCE, in_tiles),
+    ):
+        pairs_of = [pair for wrong in WRONG[name].values() for pair in wrong.replaced]
+        fewer = {old for old, new in pairs_of if barriers(old) > barriers(new)}
+        assert len(fewer) == count
+        assert all(source.count(old) == 1 for old in fewer)
+
+
+def barriers(source: str) -> int:
+    return source.count(BARRIER) + source.count(MEETING)
+
+
+def test_the_page_has_the_same_table() -> None:
+    """Of the errors among blocks, and of what catches each; by one tool at least."""
+    lines = [
+        "| planted error | orders | interpreter of PTX | thread sanitizer |",
+        "|---|---|---|---|",
+    ]
+    for name, wrong in GRID.items():
+        marks = ["yes" if t in wrong.tools else "–" for t in (ORDERS, INTERPRETER, SANITIZER)]
+        assert "yes" in marks
+        lines.append(f"| {name} | {' | '.join(marks)} |")
+    page = Path(__file__).parents[2] / "docs" / "how" / "proof.md"
+    assert "\n".join(lines) in page.read_text(encoding="utf-8")
+
+
+# Each with each cell and architecture, in either order of warps; slow are hybrids, and in float64
+# all but two.
+IN_PTX = pairs(
+    {
+        "frame": [
+            *itertools.product(("rows", "grid"), ("float32", "float64")),
+            *(("hybrid", "float32"), ("tiles", "float16"), ("tiles", "bfloat16")),
+        ],
+        "cell": [*CELLS],
+        "arch": ARCHITECTURES,
+        "order": ["together", "backward"],
+    }
+)
+QUICK_IN_FLOAT64 = (("rows", "gru"), ("grid", "simple_rnn"))
+
+
+def is_quick_in_ptx(one: dict[str, Any]) -> bool:
+    name, dtype = one["frame"]
+    return name != "hybrid" and (dtype != "float64" or (name, one["cell"]) in QUICK_IN_FLOAT64)
+
+
+TOLERATED = {"float32": (1e-4, 1e-5), "float64": (1e-12, 1e-13)}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "cell", "arch", "order"),
+    [
+        pytest.param(
+            *one["frame"], *[*one.values()][1:], marks=() if is_quick_in_ptx(one) else slow
+        )
+        for one in IN_PTX
+    ],
+)
+def test_the_ptx_agrees(
+    cupy_on_cpu: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    dtype: str,
+    cell: str,
+    arch: str,
+    order: str,
+) -> None:
+    """NVRTC's code, interpreted, every address and race looked at; of tiles with H odd and even."""
+    frame = FRAMES[name]._replace(dtype=dtype)
+    taken = frame.ask(monkeypatch)
+    B, H = {"float16": (9, 34), "bfloat16": (9, 17)}.get(dtype, (3, 9))
+    if name == "tiles" and arch == "compute_75":  # which has no tiles
+        arch = "compute_80"
+    frame.has(monkeypatch, 2, B, H)
+    tolerances = TOLERATED.get(dtype) or (TOLERANCES[dtype], TOLERANCES[dtype])
+    call = calls(3, B, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B])[cell]
+    found = interpreted(cupy_on_cpu, monkeypatch, call, arch, order, tolerances)
+    assert all(all(found) for found in taken.values())
+    if name == "hybrid":  # where the matrix is changes no bit
+        share(monkeypatch, 0)
+        assert same(on(cupy_on_cpu, call), found)
+
+
+# The oldest architecture, and the one with most threads; the rest stands in results/registers.md.
+@pytest.mark.parametrize(
+    ("dtype", "arch", "shared"),
+    [
+        ("float32", 120, False),
+        *(pytest.param(*more, False, marks=slow) for more in (("float32", 75), ("float64", 90))),
+        *(pytest.param("float32", arch, True, marks=slow) for arch in (75, 80, 90, 100, 120)),
+        *(
+            pytest.param(dtype, 90, True, marks=slow)
+            for dtype in ("float64", "float16", "complex64")
+        ),
+    ],
+)
+@each_cell
+def test_rows_fit_into_the_registers(cell: str, dtype: str, arch: int, shared: bool) -> None:
+    """No register is spilled or read again within the loop; shared memory is what is counted."""
+    needs.tool(nvrtc.have_nvrtc(), nvdisasm.have_nvdisasm())
+    for direction in DIRECTIONS:
+        kernel = getattr(CELLS[cell], direction).rows
+        found = largest(kernel.size, dtype, arch)
+        layouts = [of for (_, is_shared), of in found.items() if is_shared == shared]
+        assert layouts
+        if not shared:
+            layouts = [max(layouts)]
+            assert layouts[0][0] >= (96 if dtype == "float32" else 64)
+        for _, layout in layouts:
+            template = template_of(kernel, layout, layout.split)
+            cubin, usage, name = cubin_of(kernel, template, dtype, f"sm_{arch}")
+            # The loop that loads the matrix may be the longer one.
+            steps = next(loop for loop in nvdisasm.loops(cubin)[name] if loop["BAR"])
+            assert steps["LDL"] == steps["STL"] == 0
+            assert usage.registers * -(-layout.threads // 128) * 128 <= 65536
+            assert not shared or usage.shared == layout.vectors
+
+
+@pytest.mark.parametrize("arch", [80, *(pytest.param(a, marks=slow) for a in (90, 100, 120))])
+@each_cell
+def test_tiles_fit_into_the_registers(cell: str, arch: int) -> None:
+    """At the largest H, and at one that is odd."""
+    needs.tool(nvrtc.have_nvrtc())
+    dtype = "bfloat16" if arch == 80 else "float16"
+    for direction in DIRECTIONS:
+        kernel = getattr(CELLS[cell], direction).tiles
+        for H, paired in ((tiles.MOST_UNITS, True), (tiles.MOST_UNITS - 1, False)):
+            template = tiles.template_of(kernel, H, paired)
+            _, usage, _ = cubin_of(kernel, template, dtype, f"sm_{arch}")
+            assert usage.registers * tiles.threads_of(H) <= 65536
+            assert usage.shared <= 48 * 1024
+
+
+@pytest.mark.parametrize(("name", "count"), [("rows", 16), ("grid", 6)])
+def test_a_sample_of_the_day_spills_no_register(name: str, count: int) -> None:
+    """Any cell, dtype, size and card: others every day, with the day in the failure."""
+    needs.tool(nvrtc.have_nvrtc())
+    day = datetime.date.today().toordinal()
+    draw, done = random.Random(day), 0
+    while done < count:
+        cell, direction, arch = (draw.choice([*of]) for of in (CELLS, DIRECTIONS, (*TARGETS, 86)))
+        kernel, dtype = getattr(getattr(CELLS[cell], direction), name), draw.choice([*common.TYPES])
+        device = persistent.Device(draw.randint(20, 180), arch)
+        given = kernel, numpy_dtype(dtype), device
+        template = of_grid(draw, *given) if name == "grid" else of_rows(draw, *given)
+        if template is not None:
+            print("the sample of day", day)  # shown where it fails
+            cubin_of(kernel, template, dtype, f"sm_{arch}")
+            done += 1
+
+
+TARGETS = tuple(int(arch.removeprefix("compute_")) for arch in ARCHITECTURES)
+
+
+def of_rows(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
+    H, sequences = draw.randint(1, 256), draw.choice((1, 2, 4))
+    given = kernel.size, H, dtype, device.available, SPLITS, sequences
+    layout = persistent.layout_for(*given)
+    if isinstance(layout, str):
+        return None
+    return template_of(kernel, layout, min(sequences, layout.split))
+
+
+def of_grid(draw: random.Random, kernel: rows.Kernel, dtype: Any, device: Any) -> str | None:
+    shape = draw.choice((1, 2, 8, 32)), draw.randint(1, 1200)
+    over = persistent.grid_for(kernel, dtype, shape, device)
+    return None if over is None else template_of(kernel, over.matrices, over.sequences)

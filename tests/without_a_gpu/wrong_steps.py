@@ -1,0 +1,206 @@
+"""Errors in kernels over all steps, and which tools catch each: what the tests plant."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from cupyrnn.kernels import rows
+from without_a_gpu.all_steps import (
+    ALL,
+    BARRIER,
+    BOUNDS,
+    INTERPRETER,
+    MEETING,
+    ORDERS,
+    SANITIZER,
+    without_barriers,
+)
+
+
+class Wrong(NamedTuple):
+    """An error: in which cell, what stands in the source and what in its place, what catches it."""
+
+    cell: str
+    old: str
+    new: str | None = None  # or the same without its barrier
+    tools: set[str] = ALL
+    more: tuple[tuple[str, str], ...] = ()  # old and new
+
+    @property
+    def replaced(self) -> tuple[tuple[str, str], ...]:
+        """What is replaced by what."""
+        new = without_barriers(self.old) if self.new is None else self.new
+        return (self.old, new), *self.more
+
+
+ROWS = {
+    "no barrier between zeros and the first state": Wrong("lstm", f"begin();\n    {BARRIER}"),
+    "no barrier before the first step": Wrong("gru", f"fetch();\n    {MEETING}"),
+    "no barrier after a step": Wrong("lstm", f"saved)[k]);\n            }}\n            {MEETING}"),
+    "no barrier between zeros and the first deltas": Wrong(
+        "lstm", f"cell.factors(unit, read);\n    }}\n    {BARRIER}"
+    ),
+    "no barrier in a step back": Wrong("lstm", f"if (any) {{\n            {MEETING}"),
+    "no barrier between the products of a step back": Wrong(
+        "gru", f"first, sum[0]);\n                {MEETING}"
+    ),
+    "no barrier after a product": Wrong(
+        "gru", f"saved)[k]);\n            }}\n            {MEETING}"
+    ),
+    "one place for two states": Wrong("lstm", "M::turn(p, s) ^ 1", "M::turn(p, s)"),
+    "one place for two deltas": Wrong("lstm", "p : s & 1", "p : 0"),
+    "a wrong lane": Wrong(
+        "simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)", {ORDERS}
+    ),
+    "a wrong slice": Wrong(
+        "gru_reset_after", "lane * SLICE + k, n /", "lane * SLICE + k + 1, n /", {ORDERS}
+    ),
+    "another sequence": Wrong("gru_reset_after", "vectors + r * LENGTH", "vectors", {ORDERS}),
+    "a step too early": Wrong("simple_rnn", "to = at[s + 2];", "to = at[s + 1];", {ORDERS}),
+}
+
+# What blocks tell each other. The counter, as the CPU's source and NVRTC's have it.
+RELEASE, ACQUIRE = "red.release.gpu", "ld.acquire.gpu"
+TO_OTHERS = "2 * ROWS * all.stride"
+NUMBERS = "numbers + (turn * ROWS"
+PLACE = f"{NUMBERS} + slot) * stride + k"
+GRID = {
+    "no barrier before an arrival": Wrong("lstm", "__syncthreads();  // before the arrival", ""),
+    "no barrier after a wait": Wrong("lstm", "__syncthreads();  // after the wait", ""),
+    "no barrier before a product": Wrong("gru", "__syncthreads();  // before the product", ""),
+    # This and the one counter are wrong only where a block comes late.
+    "a target one too low": Wrong("gru", "+= gridDim.x;", "+= gridDim.x - 1;", {ORDERS}),
+    "a target one too high": Wrong("lstm", "+= gridDim.x;", "+= gridDim.x + 1;"),
+    "one counter for all groups": Wrong(
+        "lstm", "all.counters + blockIdx.y * all.APART", "all.counters", {ORDERS}
+    ),
+    "one place for all groups": Wrong("lstm", f"blockIdx.y * ({TO_OTHERS})", "0"),
+    "an arrival without release": Wrong(
+        "gru_reset_after",
+        *("cuda_on_cpu::add_release(", "atomicAdd(", {INTERPRETER, SANITIZER}),
+        ((RELEASE, "red.relaxed.gpu"),),
+    ),
+    "a wait without acquire": Wrong(
+        "gru_reset_after",
+        *("load_acquire(", "load_relaxed(", {INTERPRETER, SANITIZER}),
+        ((ACQUIRE, "ld.relaxed.gpu"),),
+    ),
+    "no wait": Wrong("simple_rnn", "while (int(arrived(counter) - target) < 0) { }", ""),
+    "no arrival": Wrong("simple_rnn", "arrive(counter);", ""),
+    "no meeting before the first step": Wrong("gru", f"fetch();\n    {MEETING}"),
+    "no meeting after a step": Wrong("lstm", f"saved)[k]);\n            }}\n            {MEETING}"),
+    "no meeting in a step back": Wrong("lstm", f"if (any) {{\n            {MEETING}"),
+    "no meeting between the products of a step back": Wrong(
+        "gru", f"first, sum[0]);\n                {MEETING}"
+    ),
+    "one place for two vectors": Wrong(
+        "lstm",
+        *("M::turn(p, s) ^ 1", "M::turn(p, s)", {ORDERS, INTERPRETER}),
+        (("p : s & 1", "p : 0"),),
+    ),
+    "the vector of the other turn": Wrong(
+        "simple_rnn", NUMBERS, "numbers + ((turn ^ 1) * ROWS", {ORDERS, INTERPRETER}
+    ),
+    "the sequences of another group": Wrong(
+        "lstm", "(THREADS / 32), blockIdx.y);", "(THREADS / 32), blockIdx.y / 2);"
+    ),
+    "the units of another block": Wrong(
+        "lstm", "blockIdx.x * (THREADS / 32)", "blockIdx.x / 2 * (THREADS / 32)"
+    ),
+    "not the last numbers of a vector": Wrong(
+        "simple_rnn", "(count + P - 1) / P", "count / P", {ORDERS}
+    ),
+    "numbers by the path that sees no writes": Wrong(
+        "simple_rnn",
+        *("*reinterpret_cast<Pack<A>*>(here", "*reinterpret_cast<float4*>(here", {INTERPRETER}),
+        (
+            (
+                f"*reinterpret_cast<const Pack<A>*>({PLACE})",
+                f"__ldg(reinterpret_cast<const float4*>({PLACE}))",
+            ),
+        ),
+    ),
+}
+
+OTHERS_PART = "(rest - threadIdx.x + (threadIdx.x ^ 1))[e / P * THREADS]"
+ROW, ROW_TOO_LATE = (
+    f"const int e = (k + m - KEPT{later}) * COLUMNS + n;" for later in ("", " + 1")
+)
+HYBRID = {
+    "one place for two threads": Wrong(
+        "lstm", "rest = shared + threadIdx.x", "rest = shared + threadIdx.x / 2"
+    ),
+    "the part of another thread": Wrong(
+        "gru_reset_after",
+        "more = rest[e / P * THREADS]",
+        f"more = {OTHERS_PART}",
+        {ORDERS},
+    ),
+    "the packs of a thread side by side": Wrong(
+        "simple_rnn", "more = rest[e / P * THREADS]", "more = rest[e / P]", {ORDERS}
+    ),
+    "a row too late": Wrong("lstm", ROW, ROW_TOO_LATE, {ORDERS, BOUNDS}),
+    "a row of the slice left out": Wrong(
+        "lstm",
+        "put(lane * SLICE + KEPT, value)",
+        "put(lane * SLICE + KEPT + 1, value)",
+        {ORDERS},
+    ),
+    "registers from a later part of the slice": Wrong(
+        "gru_reset_after",
+        "put(lane * SLICE + first, value)",
+        "put(lane * SLICE, value)",
+        {ORDERS},
+    ),
+    "one matrix over the other": Wrong("gru", "shared + M::First::SHARED", "shared", {ORDERS}),
+    "and backwards": Wrong("gru", "? M::Second::SHARED : 0", "? 0 : 0", {ORDERS}),
+    "shared memory behind what was asked for": Wrong(
+        "gru_reset_after",
+        "rest = shared + threadIdx.x",
+        "rest = shared + threadIdx.x + THREADS",
+        {ORDERS, BOUNDS},
+    ),
+}
+# Each barrier left out; the last one stands between two products.
+_barriers = [
+    b.span() for b in re.finditer(r"^ +(__syncthreads\(\)|exchange\.meet\(\));$", rows.SOURCE, re.M)
+]
+for _cell, _left_out in (("lstm", _barriers[:-1]), ("gru", _barriers)):
+    for _n, (_begin, _end) in enumerate(_left_out, 1):
+        _without = rows.SOURCE[:_begin] + rows.SOURCE[_end:]
+        HYBRID[f"barrier {_n} of the {_cell}"] = Wrong(_cell, rows.SOURCE, _without)
+
+TILES = {
+    "no barrier before the matrix is read": Wrong(
+        "lstm", f"= value(p, u, k);\n                }}\n            {BARRIER}"
+    ),
+    "no barrier before more of the matrix": Wrong(
+        "lstm", f"= bits_of(x.v[n]);\n                }}\n            {BARRIER}"
+    ),
+    "no barrier between zeros and the first state": Wrong("lstm", f"2 * SIZE);\n    {BARRIER}"),
+    "no barrier before the first step": Wrong("lstm", f"fetch();\n    {BARRIER}"),
+    "no barrier after a step": Wrong(
+        "gru_reset_after", f"made[1], both);\n                }}\n            {BARRIER}"
+    ),
+    "no barrier between zeros and deltas": Wrong("lstm", f"make_factors();\n    {BARRIER}"),
+    "no barrier in a step back": Wrong("gru_reset_after", f"if (any) {{\n            {BARRIER}"),
+    "no barrier between the products of a step back": Wrong(
+        "gru", f"sums[2 * u + r]; }});\n                {BARRIER}"
+    ),
+    "one place for two states": Wrong("lstm", "(turn ^ 1) * SIZE", "turn * SIZE"),
+    "one place for two deltas": Wrong("lstm", "(s & 1) * SIZE : 0", "0 : 0"),
+    "a wrong lane": Wrong(
+        "lstm", "(p - first) + 2 * me.g + u", "(p - first) + me.g + 8 * u", {ORDERS}
+    ),
+    "a wrong half of a fragment": Wrong(
+        "gru_reset_after", "n % 2 * 2 + u]", "n % 2 + 2 * u]", {ORDERS}
+    ),
+    "a wrong slice": Wrong(
+        "gru_reset_after", "mine[4 * k], part", "mine[4 * (k / 2)], part", {ORDERS}
+    ),
+    "another sequence": Wrong("lstm", "return g * STRIDE", "return q * STRIDE", {ORDERS}),
+    "a step too early": Wrong("gru_reset_after", "to = at[s + 2];", "to = at[s + 1];", {ORDERS}),
+    "a unit that is not there": Wrong("lstm", "both ? second : 0.f", "1.f", {ORDERS}),
+}
+WRONG = {"rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tiles": TILES}
