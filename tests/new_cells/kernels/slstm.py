@@ -1,12 +1,12 @@
-"""The CUDA twin of ``slstm.py``: the gates, the kernels of one step, their launches."""
+"""The CUDA twin of ``slstm.py``: the gates, and the cell for the frames."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from cupyrnn.kernels.launch import Loop
+from cupyrnn.kernels import persistent
+from cupyrnn.kernels.cell import Cell
+from cupyrnn.kernels.run import backward, forward
 
 if TYPE_CHECKING:
     from cupyrnn.cells.contract import BackwardRun, ForwardRun
@@ -33,19 +33,21 @@ __device__ __forceinline__ SLSTMGates<A> slstm_gates(
     return g;
 }
 
+template <typename A> struct SLSTMRead { A i, f, cz, o, c, n, c_prev, n_prev; };
 template <typename A> struct SLSTMGateGradients { A di, df, dcz, do_, dc, dn; };
 
 template <typename A>
 __device__ __forceinline__ SLSTMGateGradients<A> slstm_gate_gradients(
-    A i, A f, A cz, A o, A c, A n, A c_prev, A n_prev, A dh, A dc, A dn, A dm)
+    const SLSTMRead<A>& s, A dh, A dc, A dn, A dm)
 {
+    const A i = s.i, f = s.f, cz = s.cz, o = s.o, c = s.c, n = s.n;
     SLSTMGateGradients<A> g;
     g.do_ = dh * c / n * o * (A(1) - o);
     dc += dh * o / n;
     dn = dn - dh * o * c / (n * n);
     g.dcz = dc * i * (A(1) - cz * cz);
     g.di = (dc * cz + dn) * i;
-    g.df = (dc * c_prev + dn * n_prev) * f;
+    g.df = (dc * s.c_prev + dn * s.n_prev) * f;
     dm = dm - (g.di + g.df);
     if (f < A(1)) g.di += dm;  // zi > p
     else g.df += dm;
@@ -55,107 +57,66 @@ __device__ __forceinline__ SLSTMGateGradients<A> slstm_gate_gradients(
 }
 """
 
-STEP = r"""
-template <typename T>
-__global__ void slstm_forward_step(
-    const typename Acc<T>::type* z,    // [n, 4*H], read: x @ w_x + h_prev @ w_h
-    const typename Acc<T>::type* b,    // [4*H], read
-    typename Acc<T>::type* c_state,    // [B, H], updated, as the next two: the states, not rounded
-    typename Acc<T>::type* n_state,
-    typename Acc<T>::type* m_state,
-    T* i, T* f, T* cz, T* o, T* c, T* n, T* m, T* h,  // [n, H], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H)
-{
-    typedef typename Acc<T>::type A;
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const A* zr = z + (first + row) * 4 * H + column;
-        const A* br = b + column;
-        const SLSTMGates<A> g = slstm_gates<A>(
-            zr[0] + br[0], zr[H] + br[H], zr[2 * H] + br[2 * H], zr[3 * H] + br[3 * H],
-            c_state[state], n_state[state], m_state[state]);
-        c_state[state] = g.c;
-        n_state[state] = g.n;
-        m_state[state] = g.m;
-        store(i + at, g.i);
-        store(f + at, g.f);
-        store(cz + at, g.cz);
-        store(o + at, g.o);
-        store(c + at, g.c);
-        store(n + at, g.n);
-        store(m + at, g.m);
-        store(h + at, g.h);
-    }
-}
+STRUCT = r"""
+template <typename A> struct SLSTM {
+    static const int PRODUCTS = 1, SAVED = 8, READ = 8, STATES = 4, CARRIED = 4;
+    static const int GRADIENTS = 4, GIVEN = 4;
+    static __device__ constexpr int width(int) { return 4; }
+    static __device__ constexpr int deltas(int) { return 4; }
+    static __device__ constexpr int saved_before(int p) { return p ? SAVED : 0; }
+    static const bool APART = false;
+    static __device__ constexpr int reads(int) { return 14; }  // all but h
+    static __device__ constexpr int writes(int) { return 14; }
+    static __device__ constexpr int updates(int) { return 14; }
+    struct Unit { A b[4]; };
+    struct State { A h, c, n, m; };
+    typedef SLSTMGates<A> Saved;
+    typedef SLSTMRead<A> Read;
+    typedef SLSTMRead<A> Factors;
+    struct Gradients { A h, c, n, m; };
 
-template <typename T>
-__global__ void slstm_backward_step(
-    const T* i, const T* f, const T* cz, const T* o, const T* c, const T* n,  // [n, H], read
-    const T* c_prev, const T* n_prev,  // [n, H], read: the states before each step
-    const T* h_grad, const T* c_grad,  // [n, H], read; null: zeros
-    const T* n_grad, const T* m_grad,
-    const typename Acc<T>::type* dh,   // [B, H], read: the gradient of h from the next step
-    typename Acc<T>::type* dc,         // [B, H], updated, as the next two
-    typename Acc<T>::type* dn,
-    typename Acc<T>::type* dm,
-    T* dz,                             // [n, 4*H], written
-    long long first, long long B,      // the first row of the step, and its rows
-    long long H)
-{
-    typedef typename Acc<T>::type A;
-    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= H) return;
-    for (long long row = (long long)blockIdx.y * blockDim.y + threadIdx.y; row < B;
-         row += (long long)gridDim.y * blockDim.y) {
-        const long long state = row * H + column;
-        const long long at = first * H + state;
-        const SLSTMGateGradients<A> g = slstm_gate_gradients<A>(
-            wide(i[at]), wide(f[at]), wide(cz[at]), wide(o[at]), wide(c[at]), wide(n[at]),
-            wide(c_prev[at]), wide(n_prev[at]),
-            dh[state] + (h_grad ? wide(h_grad[at]) : A(0)),
-            dc[state] + (c_grad ? wide(c_grad[at]) : A(0)),
-            dn[state] + (n_grad ? wide(n_grad[at]) : A(0)),
-            dm[state] + (m_grad ? wide(m_grad[at]) : A(0)));
-        T* to = dz + (first + row) * 4 * H + column;
-        store(to, g.di);
-        store(to + H, g.df);
-        store(to + 2 * H, g.dcz);
-        store(to + 3 * H, g.do_);
-        dc[state] = g.dc;
-        dn[state] = g.dn;
-        dm[state] = g.df;
+    const A* b;  // [4*H]
+
+    __device__ __forceinline__ int column(int k) const { return k; }
+    __device__ __forceinline__ Unit unit(int u, int H) const
+    {
+        return {{b[u], b[H + u], b[2 * H + u], b[3 * H + u]}};
     }
-}
+    __device__ __forceinline__ A forward(
+        Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
+    {
+        saved = slstm_gates<A>(
+            z[0] + v.b[0] + sums[0], z[1] + v.b[1] + sums[1], z[2] + v.b[2] + sums[2],
+            z[3] + v.b[3] + sums[3], state.c, state.n, state.m);
+        state = {saved.h, saved.c, saved.n, saved.m};
+        return saved.h;
+    }
+    __device__ __forceinline__ Factors factors(const Unit&, const Read& s) const { return s; }
+    __device__ __forceinline__ A backward(
+        Product<0>, const Factors& s, A dh, const A* given, Gradients& gradients, A* d) const
+    {
+        const SLSTMGateGradients<A> g = slstm_gate_gradients<A>(
+            s, dh, gradients.c + given[1], gradients.n + given[2], gradients.m + given[3]);
+        gradients.c = g.dc, gradients.n = g.dn, gradients.m = g.df;
+        d[0] = g.di, d[1] = g.df, d[2] = g.dcz, d[3] = g.do_;
+        return A(0);
+    }
+};
 """
 
-_FORWARD, _BACKWARD = KERNELS = "slstm_forward_step<{T}>", "slstm_backward_step<{T}>"
-SOURCE = GATES + STEP
+CELL = Cell(
+    name="slstm", struct="SLSTM", source=GATES + STRUCT, fields={"b": "pointer"}, widths=(4,)
+)
+FORWARD_KERNELS, BACKWARD_KERNELS = persistent.kernels_of(CELL)
+SOURCE, KERNELS = FORWARD_KERNELS.loop
 
 
 def forward_steps(cell: SLSTM, run: ForwardRun) -> None:
-    """The recurrence over t steps: one product and one kernel each."""
-    (z,), (w_h,), (h_state, *states) = run.xw, run.w, run.carried
-    h, loop = run.saved.h, Loop(run.batches, SOURCE, KERNELS)
-    arrays = (z, cell.b, *states, *run.saved)
-    loop.run(
-        loop.product(h, w_h, z, accumulate=True, before=h_state),
-        loop.pointwise(_FORWARD, h.dtype, arrays, np.int64(h.shape[1])),
-    )
-    loop.keep_last(h, h_state)
+    """The recurrence over t steps."""
+    forward(FORWARD_KERNELS, CELL.record(run.xw[0].dtype, cell.b), run)
 
 
 def backward_steps(cell: SLSTM, run: BackwardRun) -> None:
-    """The recurrence over t steps, backwards: one kernel and one product each."""
-    (dz,), (w_h,), (dh, *states) = run.deltas, run.w, run.carried
-    loop, (_, c_before, n_before, _) = Loop(run.batches, SOURCE, KERNELS), run.before
-    arrays = (*run.saved[:6], c_before, n_before, *run.cotangents, dh, *states, dz)
-    loop.run(
-        loop.pointwise(_BACKWARD, dz.dtype, arrays, np.int64(dh.shape[1])),
-        loop.product(dz, w_h, dh),
-        backwards=True,
-    )
+    """The recurrence over t steps, backwards."""
+    read = (*run.saved[:6], run.before.c, run.before.n)
+    backward(BACKWARD_KERNELS, CELL.record(run.carried[0].dtype, cell.b), run, read)
