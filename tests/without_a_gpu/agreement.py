@@ -8,13 +8,15 @@ from typing import Any
 
 import needs
 import numpy as np
+import pytest
 from checks import assert_close, with_tangents
 from problems import grus, lstms, nets
-from problems.nets import BI, SKIP, Case
+from problems.nets import BI, LINEAR, SKIP, Case
+from problems.pairs import pairs
 
 import cupyrnn
 from cupyrnn.driver import dropout as _dropout
-from cupyrnn.kernels import dropout, gru, gru_reset_after, launch, lstm, simple_rnn
+from cupyrnn.kernels import common, dropout, gru, gru_reset_after, launch, lstm, simple_rnn
 
 CELLS: dict[str, Any] = {
     "lstm": lstm,
@@ -101,15 +103,27 @@ def agrees_with_numpy(
     same("gru_block_cell_backward", **one, **cell, d_h=d_h[0])
 
 
-RNN_CASES = [
-    *(Case(mode, 1, 1, 1, 1) for mode in nets.MODES),
-    *(Case(mode, 2, 33, 1, 3, 2, BI) for mode in nets.MODES),
-    *(Case(mode, 4, 3, 65, 65, 1, BI, 0, SKIP) for mode in nets.MODES),
-    *(Case(mode, 5, 4, 7, 33, 3, BI, lengths=(2, 5, 0, 3)) for mode in nets.MODES),
-    Case("lstm", 4, 3, 5, 33, 2, BI, 7, lengths=(4, 0, 2)),
-    Case("lstm", 5, 9, 3, 5, 2, num_proj=5),
-    Case("lstm", 3, 2, 4, 32, num_proj=1),
-]
+def _rnn_cases() -> list[Any]:
+    """Return dtypes with configurations: each dtype, kind of net and shape meets every other."""
+    shapes = {
+        "one": (1, 1, 1, 1),
+        "two layers": (2, 33, 1, 3, 2, BI),
+        "as it is": (4, 3, 65, 65, 1, BI, 0, SKIP),
+        "lengths": (5, 4, 7, 33, 3, BI, 0, LINEAR, (2, 5, 0, 3)),
+    }
+    factors = {"dtype": [*common.TYPES], "mode": nets.MODES, "shape": [*shapes]}
+    found = [(one["dtype"], Case(one["mode"], *shapes[one["shape"]])) for one in pairs(factors)]
+    projected = (
+        Case("lstm", 4, 3, 5, 33, 2, BI, 7, lengths=(4, 0, 2)),
+        Case("lstm", 5, 9, 3, 5, 2, num_proj=5),
+        Case("lstm", 3, 2, 4, 32, num_proj=1),
+    )
+    found += [(dtype, projected[n % 3]) for n, dtype in enumerate(common.TYPES)]
+    found += [("float32", case) for case in projected[1:]]
+    return [pytest.param(*one, id=f"{one[0]}-{nets.case_id(one[1])}") for one in found]
+
+
+RNN_CASES = _rnn_cases()
 
 
 def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -24,34 +25,28 @@ from without_a_gpu.cuda_on_cpu.runner import (
 )
 from without_a_gpu.cuda_on_cpu.samples import PLAIN, REDUCE
 
-needs_gxx = pytest.mark.skipif(runner.have_gxx() is not None, reason=str(runner.have_gxx()))
+pytestmark = pytest.mark.skipif(runner.have_gxx() is not None, reason=str(runner.have_gxx()))
 needs_sanitizer = pytest.mark.skipif(
     runner.have_sanitizer() is not None, reason=str(runner.have_sanitizer())
 )
 needs_nvrtc = pytest.mark.skipif(nvrtc.have_nvrtc() is not None, reason=str(nvrtc.have_nvrtc()))
 
 ORDERS = ("forward", "reverse")
+HALVES = ("__half", "__nv_bfloat16")
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 
-REDUCE_NAMES = (
-    "reduce<float, 256>",
-    "reduce<double, 64>",
-    "reduce<__half, 32>",
-    "reduce<__nv_bfloat16, 32>",
-    "reduce_dynamic",
-)
 
-PLAIN_NAMES = (
-    "scale<float>",
-    "write_at",
-    "write_byte_at",
-    "write_shared_at",
-    "add_into",
-    "take_all",
-    "indices",
-    "read_poison",
-    "write_dynamic",
+def names_of(source: str, *instances: str) -> tuple[str, ...]:
+    """Return instances of the templates in a source, and its kernels that are none."""
+    return *instances, *re.findall(r'(?<!>\n)^(?:extern "C" )?__global__ void (\w+)', source, re.M)
+
+
+REDUCE_NAMES = names_of(
+    REDUCE,
+    *("reduce<float, 256>", "reduce<double, 64>", "reduce<__half, 32>"),
+    "reduce<__nv_bfloat16, 32>",
 )
+PLAIN_NAMES = names_of(PLAIN, "scale<float>")
 
 TOGETHER = r"""
 #include <cooperative_groups.h>
@@ -154,23 +149,7 @@ __global__ void trap_at(int thread) {
   if (threadIdx.x == thread) __trap();
 }
 """
-TOGETHER_NAMES = (
-    "from_left",
-    "shuffles<float>",
-    "shuffles<double>",
-    "votes",
-    "mirror",
-    "chain",
-    "spin_for_ever",
-    "two_barriers",
-    "leave_early",
-    "shuffle_apart",
-    "shuffle_unnamed",
-    "grid_apart",
-    "two_grid_barriers",
-    "two_masks",
-    "trap_at",
-)
+TOGETHER_NAMES = names_of(TOGETHER, "shuffles<float>", "shuffles<double>")
 
 NARROW = r"""
 #include <cuda_fp16.h>
@@ -202,16 +181,11 @@ __global__ void by_name(const float* x, __half* h, __nv_bfloat16* b, float* back
   back[n + i] = __bfloat162float(b[i]);
 }
 """
-NARROW_NAMES = (
-    "convert<float, __half>",
-    "convert<double, __half>",
-    "convert<__half, float>",
-    "convert<float, __nv_bfloat16>",
-    "convert<double, __nv_bfloat16>",
-    "convert<__nv_bfloat16, float>",
-    "arithmetic<__half>",
-    "arithmetic<__nv_bfloat16>",
-    "by_name",
+NARROW_NAMES = names_of(
+    NARROW,
+    *(f"convert<{wide}, {narrow}>" for wide in ("float", "double") for narrow in HALVES),
+    *(f"convert<{narrow}, float>" for narrow in HALVES),
+    *(f"arithmetic<{narrow}>" for narrow in HALVES),
 )
 
 
@@ -242,14 +216,12 @@ def reduce_blocks(source: str, order: str = "forward") -> tuple[np.ndarray, np.n
     return out, np.add.reduceat(x, np.arange(0, n, 256))
 
 
-@needs_gxx
 @pytest.mark.parametrize("order", ORDERS)
 def test_reduction_with_barriers_is_right(order: str) -> None:
     result, expected = reduce_blocks(REDUCE, order)
     np.testing.assert_array_equal(result, expected)
 
 
-@needs_gxx
 @pytest.mark.parametrize("barrier", ["load", "add"])
 def test_reduction_without_a_barrier_is_wrong(barrier: str) -> None:
     source = REDUCE.replace(f"__syncthreads();  // {barrier}", "")
@@ -260,7 +232,6 @@ def test_reduction_without_a_barrier_is_wrong(barrier: str) -> None:
     assert not np.array_equal(reduce_blocks(source, "reverse")[0], result, equal_nan=True)
 
 
-@needs_gxx
 def test_reverse_order_shows_what_forward_hides() -> None:
     x = np.arange(1, 65, dtype=np.float32)
     results = {order: np.empty_like(x) for order in ORDERS}
@@ -270,7 +241,6 @@ def test_reverse_order_shows_what_forward_hides() -> None:
     assert np.isnan(results["reverse"][1:]).all()
 
 
-@needs_gxx
 @pytest.mark.parametrize(
     ("name", "threads", "one", "total"),
     [
@@ -287,7 +257,6 @@ def test_template_by_name_expression(name: str, threads: int, one: Any, total: i
     assert out[0] == total
 
 
-@needs_gxx
 @pytest.mark.parametrize("order", ORDERS)
 def test_dynamic_shared_memory(order: str) -> None:
     x = np.random.default_rng(0).integers(0, 9, 100).astype(np.float64)
@@ -299,14 +268,12 @@ def test_dynamic_shared_memory(order: str) -> None:
         run((4,), (32,), (x, out, np.int32(100)), shared_mem=31 * 8)
 
 
-@needs_gxx
 def test_every_block_finds_its_shared_memory_poisoned() -> None:
     out = np.zeros(7, np.uint32)
     plain("read_poison")((3,), (1,), (out, np.int32(3)), shared_mem=12)
     np.testing.assert_array_equal(out, np.full(7, 0xFFFFFFFF))
 
 
-@needs_gxx
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_thread_of_every_block_runs_once(order: str) -> None:
     grid, block = (3, 2, 2), (5, 4, 3)
@@ -315,7 +282,6 @@ def test_every_thread_of_every_block_runs_once(order: str) -> None:
     np.testing.assert_array_equal(out, np.arange(1, out.size + 1))
 
 
-@needs_gxx
 def test_too_small_a_grid_leaves_the_rest_poisoned() -> None:
     x = np.ones(1000, np.float32)
     out = np.full(4, np.nan, np.float32)
@@ -324,7 +290,6 @@ def test_too_small_a_grid_leaves_the_rest_poisoned() -> None:
     np.testing.assert_array_equal(out, [256, 256, 256, np.nan])
 
 
-@needs_gxx
 def test_few_libraries_keep_their_fibers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may have about 65,000 mappings; each thread at a barrier has a fiber, with two."""
 
@@ -343,7 +308,6 @@ def test_few_libraries_keep_their_fibers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert max(others) < two + 500
 
 
-@needs_gxx
 @pytest.mark.parametrize(("ctype", "dtype"), [("float", np.float32), ("double", np.float64)])
 @pytest.mark.parametrize("order", ORDERS)
 def test_shuffles(ctype: str, dtype: type, order: str) -> None:
@@ -358,7 +322,6 @@ def test_shuffles(ctype: str, dtype: type, order: str) -> None:
     assert out[128] == x.sum()
 
 
-@needs_gxx
 def test_votes() -> None:
     out = np.zeros(2, np.uint32)
     together("votes")((1,), (32,), (out,))
@@ -366,7 +329,6 @@ def test_votes() -> None:
     assert out[1] == 8 + 2
 
 
-@needs_gxx
 @pytest.mark.parametrize("order", ORDERS)
 def test_grid_barrier(order: str) -> None:
     blocks, steps = 6, 5
@@ -378,7 +340,6 @@ def test_grid_barrier(order: str) -> None:
     np.testing.assert_array_equal(out, own)
 
 
-@needs_gxx
 @pytest.mark.parametrize("order", ORDERS)
 def test_blocks_that_wait_in_a_spin_loop(order: str) -> None:
     done = np.zeros(9, np.int32)
@@ -386,7 +347,6 @@ def test_blocks_that_wait_in_a_spin_loop(order: str) -> None:
     np.testing.assert_array_equal(done, np.ones(9))
 
 
-@needs_gxx
 @pytest.mark.parametrize(
     ("name", "grid", "args", "message"),
     [
@@ -412,7 +372,6 @@ def test_threads_that_never_come_are_reported(
     test_grid_barrier("forward")
 
 
-@needs_gxx
 def test_scalars_are_passed_as_cupy_passes_them() -> None:
     out = np.full(9, np.nan)
     args = (True, np.int8(-3), np.uint16(65535), np.int32(-7), -(2**40), 2**63, np.float32(0.5),
@@ -421,7 +380,6 @@ def test_scalars_are_passed_as_cupy_passes_them() -> None:
     np.testing.assert_array_equal(out, [1, -3, 65535, -7, -(2**40), 2**63, 0.5, 1e300, 0])
 
 
-@needs_gxx
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -448,7 +406,6 @@ def test_wrong_arguments_are_refused(change: dict[int, Any], message: str) -> No
     np.testing.assert_array_equal(x, np.ones(3))
 
 
-@needs_gxx
 @pytest.mark.parametrize(
     ("grid", "block", "shared_mem"),
     [
@@ -469,14 +426,12 @@ def test_sizes_beyond_cuda_s_limits_are_refused(
         plain("write_dynamic")(grid, block, (np.int32(1),), shared_mem=shared_mem)
 
 
-@needs_gxx
 def test_larger_shared_memory_can_be_asked_for() -> None:
     run = plain("write_dynamic")
     run.max_dynamic_shared_size_bytes = 100_000
     run((1,), (1,), (np.int32(25_000),), shared_mem=100_000)
 
 
-@needs_gxx
 def test_a_zero_size_counts_as_one_and_a_list_is_refused() -> None:
     x = np.ones(1, np.float32)
     plain("scale<float>")((0,), (1,), (x, np.float32(3), np.int32(1)))
@@ -485,7 +440,6 @@ def test_a_zero_size_counts_as_one_and_a_list_is_refused() -> None:
         plain("scale<float>")([1], (1,), ())  # type: ignore[arg-type]
 
 
-@needs_gxx
 @pytest.mark.parametrize("sanitize", [None, pytest.param("address", marks=needs_sanitizer)])
 def test_views_and_offsets(sanitize: str | None) -> None:
     x = np.ones(10, np.float32)
@@ -593,8 +547,7 @@ def narrow_dtype(name: str) -> np.dtype:
     return np.dtype(needs.module("ml_dtypes").bfloat16)
 
 
-@needs_gxx
-@pytest.mark.parametrize("name", ["__half", "__nv_bfloat16"])
+@pytest.mark.parametrize("name", HALVES)
 def test_narrow_floats_convert_exactly(name: str) -> None:
     dtype = narrow_dtype(name)
     codes = np.arange(2**16, dtype=np.uint16).view(dtype)
@@ -605,8 +558,7 @@ def test_narrow_floats_convert_exactly(name: str) -> None:
         assert_same_numbers(convert(f"convert<float, {name}>", x, dtype), x.astype(dtype))
 
 
-@needs_gxx
-@pytest.mark.parametrize("name", ["__half", "__nv_bfloat16"])
+@pytest.mark.parametrize("name", HALVES)
 def test_double_to_narrow_rounds_once(name: str) -> None:
     dtype = narrow_dtype(name)
     codes = np.arange(2**16, dtype=np.uint16).view(dtype)
@@ -623,8 +575,7 @@ def test_double_to_narrow_rounds_once(name: str) -> None:
     np.testing.assert_array_equal(above.astype(np.float64), high)
 
 
-@needs_gxx
-@pytest.mark.parametrize("name", ["__half", "__nv_bfloat16"])
+@pytest.mark.parametrize("name", HALVES)
 def test_narrow_arithmetic_rounds_every_result(name: str) -> None:
     dtype = narrow_dtype(name)
     codes = np.random.default_rng(0).integers(0, 2**16, (2, 2**18), dtype=np.uint16)
@@ -637,7 +588,6 @@ def test_narrow_arithmetic_rounds_every_result(name: str) -> None:
     assert_same_numbers(out, expected)
 
 
-@needs_gxx
 def test_conversion_functions_by_name() -> None:
     bfloat16 = needs.module("ml_dtypes").bfloat16
     x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
@@ -652,7 +602,6 @@ def test_conversion_functions_by_name() -> None:
         run((4,), (256,), (x, half, half, back, np.int32(1000)))
 
 
-@needs_gxx
 def test_high_half_of_a_product() -> None:
     source = "typedef unsigned long long u64;\n__global__ void high(u64 a, u64 b, u64* out) {"
     source += " out[0] = __umul64hi(a, b); out[1] = a * b; }"
@@ -663,7 +612,6 @@ def test_high_half_of_a_product() -> None:
         assert [int(n) for n in out] == [a * b >> 64, a * b % 2**64]
 
 
-@needs_gxx
 def test_compile_errors_name_the_line() -> None:
     source = "__global__ void broken(int* x) {\n  x[0] = missing;\n}\n"
     with pytest.raises(CompileError, match=r"kernel\.cu:2:.*'missing' was not declared"):
@@ -675,7 +623,6 @@ def test_compile_errors_name_the_line() -> None:
         compile_module("extern __shared__ float x[];\n__global__ void f() { x[0] = 1; }", ["f"])
 
 
-@needs_gxx
 def test_options() -> None:
     source = "__global__ void store(int* x) { x[0] = VALUE; }"
     x = np.zeros(1, np.int32)
@@ -692,7 +639,6 @@ def parameters_of_store(source: str) -> list[Parameter]:
     return kernel(source, ["store"], "store").parameters
 
 
-@needs_gxx
 def test_compiled_objects_are_kept_and_parallel_compiling_is_safe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -828,8 +774,7 @@ __global__ void __launch_bounds__(1024) spills(float* x, int n) {
 
 
 def test_the_disassembler_shows_what_a_loop_reloads() -> None:
-    if reason := nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm():
-        pytest.skip(reason)
+    needs.tool(nvrtc.have_nvrtc(), nvdisasm.have_nvdisasm())
     for body, reloads in ((SPILLS, True), (SPILLS.replace("96", "6"), False)):
         cubin = nvrtc.compile_cubin(body, ("spills",), "sm_90")
         loop = nvdisasm.loops(cubin)["spills"][0]

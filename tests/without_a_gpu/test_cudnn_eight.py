@@ -21,7 +21,6 @@ from without_a_gpu.cudnn_stub.expected import CELLS, data_text, given, net_of, p
 LEGACY_CASES = [c for c in CASES if not c.num_proj and 0 not in (c.lengths or ())]
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("case", LEGACY_CASES, ids=case_id)
 def test_every_argument_of_both_passes_on_cudnn_8(
     cupy_on_cpu: Any, legacy: Callable[[int], Legacy], case: Case
@@ -96,7 +95,6 @@ def test_every_argument_of_both_passes_on_cudnn_8(
     assert (called["hx"], called["workSpaceSizeInBytes"]) == (pointer(args["input_h"]), 40)
 
 
-@pytest.mark.cuda_on_cpu
 def test_dropout_and_half_precision_on_cudnn_8(
     cupy_on_cpu: Any, legacy: Callable[[int], Legacy]
 ) -> None:
@@ -123,7 +121,6 @@ def test_dropout_and_half_precision_on_cudnn_8(
     assert cudnn.last("getRNNParamsSize")["dataType"] == 2
 
 
-@pytest.mark.cuda_on_cpu
 def test_what_cudnn_8_does_not_have(
     cupy_on_cpu: Any, legacy: Callable[[int], Legacy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +161,6 @@ def test_what_cudnn_8_does_not_have(
     assert lack() == f"{nine}; this CuPy has no cupy.cuda.cudnn"
 
 
-@pytest.mark.cuda_on_cpu
 def test_an_incomplete_cudnn_8_is_not_called(
     cupy_on_cpu: Any, legacy: Callable[[int], Legacy], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,10 +53,16 @@ from without_a_gpu.cudnn_stub.expected import (
 from without_a_gpu.cudnn_stub.fixtures import forget
 from without_a_gpu.cudnn_stub.layouts import Matrix, weight_params
 
+
+def there(cupy: Any, case: Case, dtype: str = "f8") -> dict[str, Any]:
+    """Return the inputs of a net on the device."""
+    inputs = problem(np.random.default_rng(0), case, np.dtype(dtype))
+    return {n: cupy.asarray(a) for n, a in inputs.items()}
+
+
 pytestmark = pytest.mark.usefixtures("fresh_search")
 
 
-@pytest.mark.cuda_on_cpu
 @each_dtype
 @each_case
 def test_every_argument_of_both_passes(
@@ -101,15 +107,7 @@ def test_every_argument_of_both_passes(
     dy, dhy, dcy = (cupy.asarray(cotangents[n]) if n in cotangents else None for n in COTANGENTS)
     before = reserve.tobytes()
     for attempt in range(2):
-        grads = engine.backward(
-            net,
-            **args,
-            output=output,
-            output_backprop=dy,
-            output_h_backprop=dhy,
-            output_c_backprop=dcy,
-            reserve=reserve,
-        )
+        grads = engine.backward(net, *args.values(), output, dy, dhy, dcy, reserve)
         assert reserve.tobytes() == before, f"the reserve changed in call {attempt}"
         dx, dhx, dcx, dw = grads
         called = stub.last("cudnnRNNBackwardData_v8")
@@ -120,10 +118,8 @@ def test_every_argument_of_both_passes(
         assert called == used | new | own
         assert own["res"] != pointer(reserve)
         called = stub.last("cudnnRNNBackwardWeights_v8")
-        used = {
-            n: shared[n]
-            for n in ["handle", "rnn", "lengths", "xDesc", "x", "hDesc", "hx", "yDesc", "y"]
-        }
+        names = ("handle", "rnn", "lengths", "xDesc", "x", "hDesc", "hx", "yDesc", "y")
+        used = {n: shared[n] for n in names}
         assert called == used | own | {"addGrad": 0, "dw": pointer(dw)}
         np.testing.assert_array_equal(wide(cupy.asnumpy(dw)), np.ones(params_size(case)))
         for a, states, source in ((dx, False, dx), (dhx, True, dhy), (dcx, True, dcy)):
@@ -138,7 +134,6 @@ def test_every_argument_of_both_passes(
     assert stub.last("cudnnSetStream")["stream"] == 0x57
 
 
-@pytest.mark.cuda_on_cpu
 def test_gradients_that_are_not_given_are_zeros(cupy_on_cpu: Any, stub: Stub) -> None:
     case = Case("lstm", 3, 2, 4, 5)
     net, args = net_of(case), given(cupy_on_cpu, case, "float64")
@@ -151,21 +146,12 @@ def test_gradients_that_are_not_given_are_zeros(cupy_on_cpu: Any, stub: Stub) ->
         return seen[-1]
 
     cupy_on_cpu.zeros = remember
-    engine.backward(
-        net,
-        **args,
-        output=output,
-        output_backprop=None,
-        output_h_backprop=None,
-        output_c_backprop=None,
-        reserve=reserve,
-    )
+    engine.backward(net, *args.values(), output, None, None, None, reserve)
     called = stub.last("cudnnRNNBackwardData_v8")
     at = {pointer(a): a.shape for a in seen}
     assert [at[called[n]] for n in ("dy", "dhy", "dcy")] == [(3, 2, 5), (1, 2, 5), (1, 2, 5)]
 
 
-@pytest.mark.cuda_on_cpu
 def test_inference_has_no_reserve(cupy_on_cpu: Any, stub: Stub) -> None:
     case = Case("gru", 3, 2, 4, 5, 2, BI)
     net = net_of(case, is_training=False, dropout=0.5)
@@ -180,7 +166,6 @@ def test_inference_has_no_reserve(cupy_on_cpu: Any, stub: Stub) -> None:
     )
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize(
     ("seed", "seed2", "expected"),
     [
@@ -207,21 +192,12 @@ def test_the_seed_of_the_mask(
         assert (called["rnn"], called["drawn"]) == (text, expected % 127)
     assert stub.names().count("cudnnSetDropoutDescriptor") == 1
     stub.dll.stub_reset()
-    engine.backward(
-        net._replace(seed=77),
-        **args,
-        output=output,
-        output_backprop=output,
-        output_h_backprop=None,
-        output_c_backprop=None,
-        reserve=reserve,
-    )
+    engine.backward(net._replace(seed=77), *args.values(), output, output, None, None, reserve)
     assert "cudnnSetDropoutDescriptor" not in stub.names()
     for name in ("cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"):
         assert stub.last(name)["rnn"] == text
 
 
-@pytest.mark.cuda_on_cpu
 def test_a_mask_depends_on_its_seed_alone(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +223,6 @@ def names_since(stub: Stub, call: Callable[[], Any]) -> list[str]:
     return stub.names()
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("lengths", [None, (3, 1)])
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
 def test_a_net_is_described_once(
@@ -275,7 +250,6 @@ def test_a_net_is_described_once(
     assert back(out) == both
 
 
-@pytest.mark.cuda_on_cpu
 def test_what_is_kept_has_a_bound(cupy_on_cpu: Any, stub: Stub) -> None:
     def run(cases: Any) -> None:
         for case in cases:
@@ -296,7 +270,6 @@ def test_what_is_kept_has_a_bound(cupy_on_cpu: Any, stub: Stub) -> None:
     assert stub.dll.stub_alive() == 8 * 6
 
 
-@pytest.mark.cuda_on_cpu
 def test_what_a_description_depends_on(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +303,6 @@ def test_what_a_description_depends_on(
     assert len({id(a) for a in found}) == len(changes) + 6
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_what_is_not_aligned_is_copied(cupy_on_cpu: Any, stub: Stub, dtype: str) -> None:
     """cuDNN may read 16 bytes at once; a view may begin anywhere."""
@@ -385,13 +357,11 @@ def test_what_is_not_aligned_is_copied(cupy_on_cpu: Any, stub: Stub, dtype: str)
             assert a.tobytes()[:20] in seen[name], name
 
 
-@pytest.mark.cuda_on_cpu
 def test_an_engine_that_fails_is_said_once(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     case = Case("lstm", 3, 2, 4, 5)
-    inputs = problem(np.random.default_rng(0), case)
-    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    arguments = there(cupy_on_cpu, case)
 
     def chosen(**more: Any) -> str:
         return cupyrnn.cudnn_rnn_engine(**arguments | more)
@@ -429,37 +399,31 @@ def test_an_engine_that_fails_is_said_once(
     assert chosen() == "cupy"
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("op", ["cudnn_rnn", "raw_ops.CudnnRNN"])
 def test_the_warning_names_the_line_of_the_caller(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
     """However deep in the package it is given: `stacklevel` is not a count that can be wrong."""
     monkeypatch.setattr("cupyrnn.cudnn.engine._warned", set())
-    inputs = problem(np.random.default_rng(0), Case("lstm", 3, 2, 4, 5))
-    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    arguments = there(cupy_on_cpu, Case("lstm", 3, 2, 4, 5))
     stub.dll.stub_fail(b"cudnnSetRNNDescriptor_v8", 4000)
     with pytest.warns(RuntimeWarning, match="does not take cuDNN") as caught:
         operator.attrgetter(op)(cupyrnn)(**arguments)
     assert caught[0].filename == __file__
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.usefixtures("nowhere")
 def test_no_cudnn_is_no_fault(cupy_on_cpu: Any) -> None:
-    inputs = problem(np.random.default_rng(0), Case("lstm", 3, 2, 4, 5))
-    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    arguments = there(cupy_on_cpu, Case("lstm", 3, 2, 4, 5))
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
 
 
-@pytest.mark.cuda_on_cpu
 def test_why_not_is_asked_on_the_device_of_the_input(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case("lstm", 3, 2, 4, 5)
     with cupy_on_cpu.cuda.Device(1):
-        inputs = problem(np.random.default_rng(0), case)
-        arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+        arguments = there(cupy_on_cpu, case)
     devices: list[int] = []
     current = cupy_on_cpu.cuda.get_device_id
 
@@ -476,7 +440,6 @@ def test_why_not_is_asked_on_the_device_of_the_input(
     assert stub.names().count("cudnnCreate") == 1
 
 
-@pytest.mark.cuda_on_cpu
 def test_a_workspace_of_no_bytes(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -502,14 +465,12 @@ def test_a_workspace_of_no_bytes(
         assert sizes[Stub(path).last(name)["work"]] == 1
 
 
-@pytest.mark.cuda_on_cpu
 def test_one_layer_has_no_dropout(cupy_on_cpu: Any, stub: Stub) -> None:
     case = Case("lstm", 3, 2, 4, 5)
     engine.forward(net_of(case, dropout=0.5), **given(cupy_on_cpu, case, "float32"))
     assert stub.last("cudnnRNNForward")["rnn"] == rnn_text(case, "float32")
 
 
-@pytest.mark.cuda_on_cpu
 def test_tf32_where_the_user_asks_for_it(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,7 +483,6 @@ def test_tf32_where_the_user_asks_for_it(
         assert " math 0 " in stub.last("cudnnRNNForward")["rnn"]
 
 
-@pytest.mark.cuda_on_cpu
 def test_the_public_functions_use_it(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -568,7 +528,6 @@ def test_the_public_functions_use_it(
 ALGORITHMS = {"cudnn": (0, 1), "cudnn_small_h": (3, 2), "cudnn_persist_dynamic": (2, 3)}
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any) -> None:
@@ -595,25 +554,21 @@ def test_an_algorithm_by_name(cupy_on_cpu: Any, stub: Stub, mode: str, name: Any
     assert built == ([1] if number == 2 else [])
 
 
-@pytest.mark.cuda_on_cpu
 def test_auto_takes_no_algorithm_but_the_standard_one(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case("lstm", 3, 1, 4, 5)
-    inputs = problem(np.random.default_rng(0), case, np.dtype("f4"))
-    arguments = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    arguments = there(cupy_on_cpu, case, "f4")
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn"
     assert stub.names().count("cudnnBuildRNNDynamic") == 0
     monkeypatch.setenv("CUPYRNN_ENGINE", "cudnn_small_h")
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cudnn_small_h"
-    arguments = {n: cupy_on_cpu.asarray(a.astype("f8")) for n, a in inputs.items()}
     message = "cuDNN's SMALL_H does not take float64"
     source = "the environment variable CUPYRNN_ENGINE is 'cudnn_small_h'"
     with pytest.raises(RuntimeError, match=f"^cudnn_rnn: {source}, but {message}$"):
-        cupyrnn.cudnn_rnn(**arguments)
+        cupyrnn.cudnn_rnn(**there(cupy_on_cpu, case))
 
 
-@pytest.mark.cuda_on_cpu
 def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
     plain = net_of(Case("lstm", 5, 1, 4, 6))
 
@@ -645,18 +600,16 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
             what = "training" if trains else "inference"
             expected = f"H = {most + 1} for '{mode}' in {what}, at most {most}"
             assert reason(**changed, H=most + 1) == start + expected
-    inputs = problem(np.random.default_rng(0), Case("lstm", 3, 2, 4, 5))
-    there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+    arguments = there(cupy_on_cpu, Case("lstm", 3, 2, 4, 5))
     message = "engine is 'cudnn_persist_dynamic', but cuDNN's PERSIST_DYNAMIC does not take B = 2"
     for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
         with pytest.raises(RuntimeError, match=f"^{op.__name__}: {message}, only 1$"):
-            op(**there, engine="cudnn_persist_dynamic")
+            op(**arguments, engine="cudnn_persist_dynamic")
     # What it needs to compile may be missing.
     stub.dll.stub_fail(b"cudnnBuildRNNDynamic", 3008)
     assert str(reason(engine="cudnn_persist_dynamic", T=4)).startswith("cudnnBuildRNNDynamic of ")
 
 
-@pytest.mark.cuda_on_cpu
 def test_params_of_another_size_are_refused(cupy_on_cpu: Any, stub: Stub) -> None:
     case = Case("lstm", 3, 2, 4, 5)
     args = given(cupy_on_cpu, case, "float64")
@@ -665,7 +618,6 @@ def test_params_of_another_size_are_refused(cupy_on_cpu: Any, stub: Stub) -> Non
         engine.forward(net_of(case), **args)
 
 
-@pytest.mark.cuda_on_cpu
 def test_what_is_refused_and_why(stub: Stub) -> None:
     net = net_of(Case("lstm", 3, 2, 4, 5))
 
@@ -704,7 +656,6 @@ def test_what_is_refused_and_why(stub: Stub) -> None:
     assert reason(rnn_mode="elman") == "KeyError: 'elman'"
 
 
-@pytest.mark.cuda_on_cpu
 def test_a_handle_for_each_thread_and_device(cupy_on_cpu: Any, stub: Stub) -> None:
     case = Case("lstm", 3, 2, 4, 5)
 
@@ -728,7 +679,6 @@ def test_a_handle_for_each_thread_and_device(cupy_on_cpu: Any, stub: Stub) -> No
     assert destroyed == [other]
 
 
-@pytest.mark.cuda_on_cpu
 def test_where_the_weights_are(stub: Stub) -> None:
     library = libcudnn.find()
     assert isinstance(library, libcudnn.Library)
@@ -806,7 +756,6 @@ PLANTED = {
 }
 
 
-@pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
 def test_planted_errors_are_caught(
     cupy_on_cpu: Any,

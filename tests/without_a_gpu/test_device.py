@@ -141,7 +141,6 @@ def test_a_kernel_that_ends_the_process(run: Any, capsys: pytest.CaptureFixture[
     assert kept.fastest["lstm_forward float32"] == [(9, 3, "loop")]
 
 
-@pytest.mark.cuda_on_cpu
 def test_what_is_no_number_or_comes_out_otherwise_again_is_wrong(
     cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +263,6 @@ def on_gpu(
     return status, json.loads(path.read_text())
 
 
-@pytest.mark.gpu
 @pytest.mark.usefixtures("cupy_on_gpu")
 def test_every_cell_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     every = ["--cells", "lstm", "gru", "rnn_tanh", "block_gru", "--dtypes", "float32", "float16"]
@@ -273,7 +271,6 @@ def test_every_cell_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert len(kept["fastest"]) == len(kept["refused"]) == 16
 
 
-@pytest.mark.gpu
 @pytest.mark.usefixtures("cupy_on_gpu")
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_planted_error_is_refused_by_name(

@@ -6,18 +6,17 @@ import ctypes
 import re
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
 from without_a_gpu.cuda_on_cpu.samples import PLAIN, REDUCE
 from without_a_gpu.ptx import machine
-from without_a_gpu.ptx.compiler import have_ptx
+from without_a_gpu.ptx.compiler import compile_ptx, have_ptx
 from without_a_gpu.ptx.executor import Allocation, Executor
 from without_a_gpu.ptx.machine import ORDERS
 from without_a_gpu.ptx.memory import host_region
 from without_a_gpu.ptx.parser import PtxError
-
-needs_nvrtc = pytest.mark.skipif(have_ptx() is not None, reason=str(have_ptx()))
 
 SOURCE = r"""
 template <typename T> struct Four { T x, y, z, w; };
@@ -94,13 +93,13 @@ NAMES = tuple(re.findall(r"__global__ void (\w+)", SOURCE))
 
 def kernel(name: str, source: str = SOURCE, order: str = "together", **how: Any) -> Any:
     """Return one kernel, alone in its module; BARRIER stands for a barrier unless it is given."""
+    needs.tool(have_ptx())
     how = {"arch": "compute_75", "order": order, **how}
     barrier = how.pop("barrier", "__syncthreads();")
     options = [f"-DBARRIER={barrier}"]
     return Executor(**how).compile_module(source, [name], options=options).get_function(name)
 
 
-@needs_nvrtc
 @pytest.mark.parametrize("arch", ["compute_75", "compute_100"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_threads_and_barriers(order: str, arch: str, rng: np.random.Generator) -> None:
@@ -129,7 +128,6 @@ def test_threads_and_barriers(order: str, arch: str, rng: np.random.Generator) -
     np.testing.assert_array_equal(rotated, np.roll(data.reshape(3, 64), -1, 1).ravel())
 
 
-@needs_nvrtc
 @pytest.mark.parametrize("order", ORDERS)
 def test_lanes_that_part_and_meet(order: str) -> None:
     x = np.arange(1, 200)
@@ -144,7 +142,6 @@ def test_lanes_that_part_and_meet(order: str) -> None:
     np.testing.assert_array_equal(steps, expected)
 
 
-@needs_nvrtc
 def test_arguments() -> None:
     out = np.full(9, np.nan)
     numbers = (np.int8(-2), np.uint16(60000), np.int32(-4), -5, np.uint64(2**63), np.float32(0.5))
@@ -163,11 +160,9 @@ def test_arguments() -> None:
         take((1,), (1024, 2), (True, *numbers, 0.25, None, out))
 
 
-@needs_nvrtc
 def test_run_takes_bytes_and_memory_of_this_process() -> None:
     """What stands below a launch of CuPy's: no arrays, but the parameters and the allocations."""
-    from without_a_gpu.ptx.compiler import compile_ptx
-
+    kernel("takes")  # or skip
     ptx = compile_ptx(SOURCE, ("takes", "copy"), "compute_100", ("-DBARRIER=",))
     x = np.full(4, np.nan, np.float32)
     regions = [host_region("x", x.ctypes.data, x.nbytes)]
@@ -195,7 +190,6 @@ def test_run_takes_bytes_and_memory_of_this_process() -> None:
         machine.run(ptx.text, ptx.names["copy"], (1,), (32,), [*values, bytes([5, 0, 0, 0])], half)
 
 
-@needs_nvrtc
 def test_a_launch_by_the_addresses_of_its_arguments() -> None:
     """What a parameter block built once and cuLaunchKernel come to."""
     run = kernel("copy")
@@ -264,7 +258,6 @@ OUTSIDE = {
 }  # fmt: skip
 
 
-@needs_nvrtc
 @pytest.mark.parametrize("name", OUTSIDE)
 @pytest.mark.parametrize("arch", ["compute_75", "compute_100"])
 def test_an_access_that_is_not_allowed_is_caught(arch: str, name: str) -> None:
@@ -273,7 +266,6 @@ def test_an_access_that_is_not_allowed_is_caught(arch: str, name: str) -> None:
         kernel(entry, arch=arch)((1,), (32,), args)
 
 
-@needs_nvrtc
 def test_what_is_aligned_is_allowed(rng: np.random.Generator) -> None:
     x = rng.random(128).astype(np.float32)
     y = off_by(np.zeros_like(x), 16)
@@ -291,7 +283,6 @@ def test_what_is_aligned_is_allowed(rng: np.random.Generator) -> None:
         kernel("copy")((1,), (32,), (both[1:], both, np.int32(32)))
 
 
-@needs_nvrtc
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("arch", ["compute_75", "compute_100"])
 def test_a_missing_barrier_is_a_race(arch: str, order: str, rng: np.random.Generator) -> None:
@@ -309,7 +300,6 @@ def test_a_missing_barrier_is_a_race(arch: str, order: str, rng: np.random.Gener
     assert block == same_block
 
 
-@needs_nvrtc
 def test_warps_one_after_another_show_a_missing_barrier(rng: np.random.Generator) -> None:
     """Without the search for races too: in lockstep the result is right, by luck."""
     x = rng.random(64).astype(np.float32)
@@ -328,7 +318,6 @@ def test_warps_one_after_another_show_a_missing_barrier(rng: np.random.Generator
         )
 
 
-@needs_nvrtc
 @pytest.mark.parametrize("order", ORDERS)
 def test_races_for_global_memory(order: str) -> None:
     x = np.arange(64, dtype=np.float32)
@@ -350,7 +339,6 @@ def test_races_for_global_memory(order: str) -> None:
     kernel("rotate", order=order)((2,), (64,), (ones(128), ones(128)))
 
 
-@needs_nvrtc
 def test_a_race_of_half_a_word() -> None:
     """Accesses of several sizes are seen by bytes."""
     source = """__global__ void parts(unsigned* x) {
@@ -361,7 +349,6 @@ def test_a_race_of_half_a_word() -> None:
 
 
 @pytest.mark.parametrize("threads", [64, 33])
-@needs_nvrtc
 def test_lanes_that_are_to_be_in_step(threads: int) -> None:
     source = """__global__ void in_step(float* x) {
       __syncwarp();
@@ -376,13 +363,11 @@ def test_lanes_that_are_to_be_in_step(threads: int) -> None:
             in_step((1,), (threads,), (x,))
 
 
-@needs_nvrtc
 def test_barriers_that_do_not_meet() -> None:
     with pytest.raises(PtxError, match=r"wait at line \d+: bar.sync 0, others at line \d+: bar"):
         kernel("two_barriers")((2,), (32,), (ones(3),))
 
 
-@needs_nvrtc
 def test_a_division_by_zero() -> None:
     y = np.zeros(1, np.int32)
     kernel("quotient")((1,), (1,), (np.array([-7, 2], np.int32), y))

@@ -163,7 +163,6 @@ def test_a_ways_name_is_a_mode() -> None:
     assert {t.way for sizes in FASTEST.values() for t in sizes} <= WAYS
 
 
-@pytest.mark.cuda_on_cpu
 def test_a_loop_that_is_wrong_is_not_taken_unasked(
     kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +177,6 @@ def test_a_loop_that_is_wrong_is_not_taken_unasked(
     cupyrnn.block_lstm(**there)
 
 
-@pytest.mark.cuda_on_cpu
 def test_an_op_does_as_it_was_timed(
     kept: Kept, cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

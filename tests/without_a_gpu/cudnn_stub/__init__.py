@@ -16,6 +16,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -39,9 +40,7 @@ def compiled(source: str) -> bytes:
 
 def install(folder: Path, source: str = SOURCE, parts: tuple[str, ...] | None = None) -> Path:
     """Write a library as libcudnn.so.9 and, as its parts, libraries beside it."""
-    reason = runner.have_gxx()
-    if reason is not None:
-        pytest.skip(reason)
+    needs.tool(runner.have_gxx())
     folder.mkdir(exist_ok=True, parents=True)
     path = folder / "libcudnn.so.9"
     path.write_bytes(compiled(source))
