@@ -95,10 +95,8 @@ class BlockLSTM(Leaf):
         I and H.
     use_peephole : bool
         Whether to have wci, wcf and wco, which are zero at first.
-    forget_bias : float, optional
-        Added to the forget gate. The default is 1 for "icfo" and 0 for "ifco".
-    cell_clip : float, optional
-        Bound of abs(c); 0 means none. The default is 3 for "icfo" and none for "ifco".
+    forget_bias, cell_clip : float, optional
+        Added to the forget gate; bound of abs(c). 1 and 3 for "icfo", 0 and none for "ifco".
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -277,7 +275,7 @@ class CudnnRNN(Leaf):
     rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
         The cell.
     input_mode : {"linear_input", "skip_input", "auto_select"}
-        With skip_input the first layer has no input matrices: see `cupyrnn.cudnn_rnn`.
+        Whether the first layer has input matrices: see `cupyrnn.cudnn_rnn`.
     direction : {"unidirectional", "bidirectional"}
         D is 1 or 2.
     dropout : float

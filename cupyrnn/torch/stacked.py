@@ -160,20 +160,12 @@ class PeepholeLSTM(PeepholeNet):
     ----------
     input_size, hidden_size, num_layers : int
         I, H and L.
-    batch_first : bool
-        If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
-    dropout : float
-        The fraction of the values between layers that is zeroed in training.
-    bidirectional : bool
-        If True, each layer has both directions: D is 2.
-    proj_size : int
-        P, the size to which the output is projected; 0 for none.
+    batch_first, dropout, bidirectional, proj_size : bool, float, bool, int
+        The arguments of `torch.nn.LSTM`.
     use_peephole : bool
         Whether to have wci, wcf and wco.
-    forget_bias : float, optional
-        Added to the forget gate. The default is 1 for "icfo" and 0 for "ifco".
-    cell_clip : float, optional
-        Bound of abs(c); 0 means none. The default is 3 for "icfo" and none for "ifco".
+    forget_bias, cell_clip : float, optional
+        Added to the forget gate; bound of abs(c). 1 and 3 for "icfo", 0 and none for "ifco".
     gate_order : {"icfo", "ifco"}
         The order of the gates in w and b.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
@@ -268,12 +260,8 @@ class BlockGRU(StackedNet):
     ----------
     input_size, hidden_size, num_layers : int
         I, H and L.
-    batch_first : bool
-        If True, input and output are [B, T, ·]. The states are [L*D, B, ·] in either case.
-    dropout : float
-        The fraction of the values between layers that is zeroed in training.
-    bidirectional : bool
-        If True, each layer has both directions: D is 2.
+    batch_first, dropout, bidirectional : bool, float, bool
+        The arguments of `torch.nn.GRU`.
     recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
         The activation of the gates: see `cupyrnn.stacked_rnn`.
     device, dtype : torch.device, torch.dtype

@@ -458,6 +458,16 @@ def test_figures_are_those_of_the_results(page: str) -> None:
         assert float(number) == round(value, len(number.partition(".")[2])), (number, values)
 
 
+def test_the_number_of_cases_is_that_of_the_results() -> None:
+    page = text(RESULTS / "conformance_cupyrnn.md")
+    cases, gradients = map(int, re.findall(r"^(\d+) cases", page, re.MULTILINE))
+    for path in ("docs/guide/conformance.md", "docs/how/checks.md"):
+        assert f"{cases:,}" in text(ROOT / path), path
+    for path in ("docs/guide/index.md", "CHANGELOG.md"):
+        assert f"{round(cases, -2):,}" in text(ROOT / path), path
+    assert f"({gradients} cases)" in text(DOCS / "guide/conformance.md")
+
+
 def test_the_nets_are_those_of_the_results() -> None:
     expected: dict[str, dict[str, list[str]]] = {}
     page = text(RESULTS / "nets.md")
