@@ -259,7 +259,10 @@ def test_sums_of_few_columns_take_more_slices(shape: Any, grid: Any) -> None:
     assert launch.sum_grid(*shape) == grid
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64"])
+# One that is computed in more bytes than it is stored in, one of two numbers; and a plain one.
+@pytest.mark.parametrize(
+    "dtype", ["float16", "complex64", pytest.param("float64", marks=pytest.mark.slow)]
+)
 def test_no_access_outside_the_arrays(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
