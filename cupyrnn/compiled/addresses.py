@@ -89,7 +89,7 @@ def aligned(count: int, dtype: np.dtype[Any]) -> Array:
 
 @part
 def relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
-    """Do what `words_for` says in compiled code, with what that returns."""
+    """Return where `Words` are, with their addresses."""
     if data < 0:
         return block
     words, table = read_word(block + data), read_word(relocations + data)
@@ -100,12 +100,25 @@ def relocate(block: int, relocations: int, count: int, arrays: int, data: int) -
     return words
 
 
-def words_for(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> tuple[int, ...]:
+class Words(NamedTuple):
     """
-    Return what has compiled code add to words of a block the addresses of arrays, once.
+    A block of words for compiled code, which adds the addresses of arrays to them once.
 
     These are integers: variables of the caller have to hold block, relocations and arrays, the
-    tuple too. The last is -1 where the first is the address of a block that has them already.
+    tuple too. The last is -1 where the first is the address of a block that has them already, or
+    any integer that the code understands.
+    """
+
+    block: int
+    relocations: int = 0
+    number: int = 0
+    arrays: int = 0
+    data: int = -1
+
+
+def words_for(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> Words:
+    """
+    Return a block of words with the addresses of arrays.
 
     Parameters
     ----------
@@ -116,6 +129,6 @@ def words_for(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> tupl
     if places is None:
         addresses = np.array([0 if a is None else address_of(a) for a in arrays])
         np.add.at(block, relocations[:, 0], addresses[relocations[:, 1]])
-        return address_of(block), 0, 0, 0, -1
+        return Words(address_of(block))
     items, data = places
-    return id(block), id(relocations), len(relocations), id(arrays) + items, data
+    return Words(id(block), id(relocations), len(relocations), id(arrays) + items, data)

@@ -26,6 +26,7 @@ from typing import Any
 
 import llvmlite
 import numba
+import numpy as np
 from llvmlite import binding
 from numba.core import sigutils
 from numba.core.ccallback import CFunc
@@ -33,6 +34,8 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 from numba.misc.appdirs import AppDirs
+
+from .simd import OPTIONS
 
 MOST_AGE = 30 * 24 * 3600.0  # s
 # The stamp, the signature, and the end: that of a process while it writes.
@@ -170,3 +173,20 @@ def compiled_callback(function: Callable[..., Any], signature: Any, options: dic
     except Exception:  # as above
         compiled = numba.cfunc(signature, **options)(function)
     return compiled
+
+
+@functools.cache
+def compiled(function: Callable[..., None], char: str) -> Any:
+    """
+    Return function(one, words) compiled for a dtype, with an address: what `simd.call` calls.
+
+    None where Numba does not work.
+    """
+    if getattr(numba.config, "DISABLE_JIT", False):  # Not compiled it would be of no use.
+        return None
+    one = numba.from_dtype(np.dtype(char))
+    options = {name: value for name, value in OPTIONS.items() if name != "nogil"}
+    try:
+        return compiled_callback(function, numba.void(one, numba.int64), options)
+    except Exception:
+        return None

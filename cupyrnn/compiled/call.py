@@ -12,37 +12,17 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numba
 import numpy as np
 
 from . import threads
 from .addresses import aligned, words_for
-from .cache import compiled_callback
+from .cache import compiled
+from .frame import all_steps, all_steps_back
 from .plan import Plan, Shapes, Spec, plan_of
-from .simd import OPTIONS
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..arithmetic.gates import HardSigmoid
-
-_FUNCTION_OPTIONS = {name: value for name, value in OPTIONS.items() if name != "nogil"}
-
-
-@functools.cache
-def compiled(loop: Callable[..., None], char: str) -> Any:
-    """
-    Return loop(tid, n, one, address) compiled for a dtype, a function with an address.
-
-    None where Numba does not work.
-    """
-    if getattr(numba.config, "DISABLE_JIT", False):  # Not compiled it would be of no use.
-        return None
-    one = numba.from_dtype(np.dtype(char))
-    try:
-        signature = numba.void(numba.int64, numba.int64, one, numba.int64)
-        return compiled_callback(loop, signature, _FUNCTION_OPTIONS)
-    except Exception:
-        return None
 
 
 @functools.lru_cache(maxsize=64)
@@ -187,7 +167,8 @@ def compute(
         Returns the block and the relocations of a plan.
     """
     dtype = spec.dtype
-    loop = compiled(spec.loops[1 + shapes.backward], dtype.char).address
+    steps = all_steps_back if shapes.backward else all_steps
+    loop = compiled(steps, dtype.char).address
     most = threads.most()
     while True:
         plan = plan_of(spec, shapes, most)
@@ -201,9 +182,8 @@ def compute(
         if dh is not None:
             carried = memory[plan.dh].reshape(plan.dh_shape)[:, : dh.shape[1]]
             carried[...] = dh
-        if threads.run(
-            plan.threads, loop, dtype.char == "d", *words_for(block, relocations, all_arrays)
-        ):
+        found = words_for(block, relocations, all_arrays)
+        if threads.run(plan.threads, loop, dtype.char == "d", found):
             break
         most = 1
     if dh is None:

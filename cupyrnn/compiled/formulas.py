@@ -8,10 +8,12 @@ of a single step, which has them as they lie in the matrices.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
-from .simd import VECTOR_BYTES, Code, Vector, Word, over_units, sigmoid
+from .simd import VECTOR_BYTES, Code, Vector, Word, over_units, routine, sigmoid
 
 # What the code of rows is called with behind the units and the variant, of a layer forward, of a
 # single step and of a layer backwards: addresses. `at` is how far a row is from the first of what
@@ -114,44 +116,71 @@ class Vectors:
         return self.slope.where(gate.above(0.0), 0.0).where(gate.below(1.0), 0.0)
 
 
-class Routines(NamedTuple):
-    """The code of a cell's rows: variant v of the formula of stage s is s*variants + v."""
+class CellCode(NamedTuple):
+    """
+    The code of a cell's rows, to be compiled: functions of one and of the address of their words.
 
-    forward: Any
-    backward: Any
-    terms: Any
+    Variant v of the formula of stage s is s*variants + v.
+    """
 
-
-def _of_stages(
-    formulas: Formulas, stages: Sequence[Formula], names: Sequence[str], packed: bool
-) -> Callable[..., None]:
-    def emit(c: Code, variant: int, u: Word, *words: Word) -> None:
-        vectors = Vectors(c, formulas, dict(zip(names, words, strict=True)), u, packed)
-        stage, of_stage = divmod(variant, formulas.variants)
-        vectors.put(stages[stage](vectors, of_stage))
-
-    return emit
+    formulas: Formulas
+    functions: Mapping[str, Callable[..., None]]  # by name, as `code_of` says
 
 
-def routines(formulas: Formulas, module: str, *, packed: bool = True) -> Routines:
-    """Return the code of a cell's rows; the name of the cell's module tells it from others."""
+# What a function calls that is to be compiled: each has globals of its own.
+_ROUTINE: Any = None
 
-    def terms(c: Code, more: int, u: Word, sums: Word, row: Word, *words: Word) -> None:
-        """Have the terms of one vector of units, or add them to those there are."""
-        vectors = Vectors(c, formulas, dict(zip(_TERMS, words, strict=True)), u, packed)
-        for n, (a, b) in enumerate(formulas.terms(vectors) if formulas.terms else ()):
-            place = sums + row * n + u * VECTOR_BYTES
-            c.store(a.times_plus(b, c.load(place)) if more else a * b, place)
 
-    def named(kind: str, variants: int, emit: Callable[..., None], *, rows: bool = True) -> Any:
-        emit.__name__ = f"{kind}_{'packed' if packed else 'apart'}"
-        emit.__module__ = module
-        return over_units(variants, emit, rows=rows)
+def _function(one: Any, words: int) -> None:
+    _ROUTINE(one, (words,))
 
-    def of_stages(kind: str, names: Sequence[str]) -> Any:
-        stages = getattr(formulas, kind)
-        emit = _of_stages(formulas, stages, names if packed else _STEP, packed)
-        return named(kind, len(stages) * formulas.variants, emit)
 
-    made = of_stages("forward", _FORWARD), of_stages("backward", _BACKWARD)
-    return Routines(*made, named("terms", 2, terms, rows=False))
+def code_of(formulas: Formulas, module: str) -> CellCode:
+    """
+    Return the code of a cell's rows, as functions of the module that has its formulas.
+
+    Closures would do the same, but what is compiled of them cannot be kept.
+    """
+    file, cell = str(sys.modules[module].__file__), module.rpartition(".")[2]
+
+    def function(name: str, count: int, emit: Callable[..., None]) -> Callable[..., None]:
+        def load(c: Code, words: Word) -> None:
+            emit(c, *(c.load_word(words + 8 * n) for n in range(count)))
+
+        load.__name__, load.__module__ = name, module
+        own = {"__name__": module, "_ROUTINE": routine(load)}
+        made = FunctionType(_function.__code__.replace(co_filename=file), own, f"{cell}_{name}")
+        made.__qualname__ = made.__name__
+        return made
+
+    # What follows returns how many words a function has, and what writes its code.
+    def of_stages(
+        stages: Sequence[Formula], names: Sequence[str], packed: bool
+    ) -> tuple[int, Callable[..., None]]:
+        def emit(c: Code, variant: int, u: Word, *words: Word) -> None:
+            vectors = Vectors(c, formulas, dict(zip(names, words, strict=True)), u, packed)
+            stage, of_stage = divmod(variant, formulas.variants)
+            vectors.put(stages[stage](vectors, of_stage))
+
+        return 5 + 2 * len(names), over_units(len(stages) * formulas.variants, emit, rows=True)
+
+    def terms(packed: bool) -> tuple[int, Callable[..., None]]:
+        def emit(c: Code, more: int, u: Word, sums: Word, row: Word, *words: Word) -> None:
+            """Have the terms of one vector of units, or add them to those there are."""
+            vectors = Vectors(c, formulas, dict(zip(_TERMS, words, strict=True)), u, packed)
+            for n, (a, b) in enumerate(formulas.terms(vectors) if formulas.terms else ()):
+                place = sums + row * n + u * VECTOR_BYTES
+                c.store(a.times_plus(b, c.load(place)) if more else a * b, place)
+
+        return 6 + len(_TERMS), over_units(2, emit)
+
+    forward, backward = formulas.forward, formulas.backward
+    written = {
+        "forward_layer": of_stages(forward, _FORWARD, True),
+        "backward_layer": of_stages(backward, _BACKWARD, True),
+        "layer_terms": terms(True),
+        "forward_step": of_stages(forward, _STEP, False),
+        "backward_step": of_stages(backward, _STEP, False),
+        "step_terms": terms(False),
+    }
+    return CellCode(formulas, {name: function(name, *of) for name, of in written.items()})

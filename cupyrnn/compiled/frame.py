@@ -25,11 +25,14 @@ from .simd import (
     Code,
     Word,
     add_columns,
+    call,
+    call_of,
     copy,
     over_units,
     part,
     read_fields,
     read_word,
+    routine,
     size_of,
 )
 
@@ -77,7 +80,8 @@ class Frame(NamedTuple):
     # Before the first step; forward overwritten with those after each sequence's last.
     first_h: Address
     first_c: Address
-    table: Address  # of what the cell's formulas look up
+    formulas: Address  # the code of the cell's rows
+    table: Address  # of what this looks up
     dx: Address
     dh: Address  # [S, dh_row bytes], the gradients that are carried
     dh_row: int
@@ -89,8 +93,9 @@ class Frame(NamedTuple):
     work_stride: int  # from the memory of one thread to that of the next
     work_row: int  # backwards, from row to row of what the second product leaves there
     zeros: Address  # as many as a row has
-    totals: Address  # of the gradients of the cell's own vectors; 0 without
-    terms: int  # how many these are
+    terms: Address  # the code of what the gradients of the cell's own vectors are sums of
+    totals: Address  # of these; 0 without
+    vectors: int  # how many these are
     writes_deltas: int  # in place of the gradients of the weights
     inputs: int  # the matrices of x, after which come the recurrent ones
     stages: int  # the recurrent matrices
@@ -110,7 +115,8 @@ def sum_of_two(c: Code, _: int, u: Word, a: Word, b: Word, to: Word) -> None:
     c.store(c.load(a + offset) + c.load(b + offset), to + offset)
 
 
-_sum_of_gates, add_rows = (over_units(1, emit) for emit in (sum_of_gates, sum_of_two))
+_sum_of_gates = routine(over_units(1, sum_of_gates))
+add_rows = routine(over_units(1, sum_of_two))
 read_frame, read_matrix = read_fields(Frame), read_fields(Matrix)
 FRAME_BYTES, MATRIX_BYTES = 8 * len(Frame._fields), 8 * len(Matrix._fields)
 
@@ -267,9 +273,9 @@ def weight_products(
     return meet(f.meeting, n, turn)
 
 
-@part
-def all_steps(formulas: Any, tid: int, n: int, one: Any, address: int) -> None:
-    """All steps of a thread's rows and units; `formulas` is the code of the cell's rows."""
+def all_steps(one: Any, words: int) -> None:
+    """All steps of a thread's rows and units, for `compiled`."""
+    tid, n, address = call_of(words)
     f = read_frame(address)
     of_x, last = matrix(address, 0), matrix(address, f.inputs + f.stages - 1)
     size = size_of(one)
@@ -310,7 +316,7 @@ def all_steps(formulas: Any, tid: int, n: int, one: Any, address: int) -> None:
                 multiply(one, rows, a, rs_a, m.K, m.packed, p0, p1, into, rs, columns, add)
                 if m.adds_to == MAKES_H:
                     break
-                formulas(one, (
+                call(f.formulas, one, (
                     rows, u0, u1, f.H, m.variant,
                     f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row, to,
                     0, of_x.rs_z, last.rs_z, h_row, row, row, to_row,
@@ -333,9 +339,7 @@ def all_steps(formulas: Any, tid: int, n: int, one: Any, address: int) -> None:
 
 
 @part
-def sum_terms(
-    tid: int, n: int, one: Any, f: Frame, address: int, terms: Any, t0: int, t1: int
-) -> None:
+def sum_terms(tid: int, n: int, one: Any, f: Frame, address: int, t0: int, t1: int) -> None:
     """Add the gradients of a cell's own vectors over the steps t0..t1-1: a thread's units."""
     z, row = matrix(address, 0), f.H * size_of(one)
     units, sums, summed = vectors_of(one, f.H), f.work + tid * f.work_stride, 0
@@ -345,22 +349,22 @@ def sum_terms(
         first, end = read_word(f.starts + 8 * t), read_word(f.starts + 8 * t + 8)
         c_prev = f.first_c if t == 0 else f.c + read_word(f.starts + 8 * t - 8) * row
         for r in range(end - first):
-            terms(one, (
+            call(f.terms, one, (
                 u0, u1, f.H, min(summed, 1), sums, row, f.table,
                 z.z + (first - start + r) * z.rs_z, c_prev + r * row, (first + r) * row,
             ))  # fmt: skip
             summed += 1
             # A sum of many rows is one of sums of some.
             if summed == SUMMED_ROWS or (t == t1 - 1 and r == end - first - 1):
-                for k in range(f.terms):
+                for k in range(f.vectors):
                     to = f.totals + k * row
                     add_rows(one, (u0, u1, f.H, 0, sums + k * row, to, to))
                 summed = 0
 
 
-@part
-def all_steps_back(formulas: Any, terms: Any, tid: int, n: int, one: Any, address: int) -> None:
+def all_steps_back(one: Any, words: int) -> None:
     """All steps of a thread's rows and units from the last to the first, and its share of sums."""
+    tid, n, address = call_of(words)
     f = read_frame(address)
     of_x, last = matrix(address, 0), matrix(address, f.inputs + f.stages - 1)
     size = size_of(one)
@@ -397,7 +401,7 @@ def all_steps_back(formulas: Any, terms: Any, tid: int, n: int, one: Any, addres
                             given + r * given_row, zh + r * last.rs_z,
                         ))  # fmt: skip
                     given, given_row = f.zeros, 0
-                formulas(one, (
+                call(f.formulas, one, (
                     rows, u0, u1, f.H, m.variant,
                     f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row,
                     last.a + in_part * row, dh, through, f.dc + r0 * row, given,
@@ -419,6 +423,6 @@ def all_steps_back(formulas: Any, terms: Any, tid: int, n: int, one: Any, addres
                 multiply_back(one, m, rows, deltas, p0, p1, into, rs, rs // size, add)
         turn = meet(f.meeting, n, turn)
         if f.totals:
-            sum_terms(tid, n, one, f, address, terms, t0, t1)
+            sum_terms(tid, n, one, f, address, t0, t1)
         turn = weight_products(tid, n, one, f, address, t0, t1, turn)
         t1 = t0

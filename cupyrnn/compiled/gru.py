@@ -10,10 +10,10 @@ import numpy as np
 
 from . import single
 from .call import c_ordered, line_of
-from .formulas import Formulas, Vectors
+from .formulas import Formulas, Vectors, code_of
 from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .ways import loops_of, ways
+from .ways import ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -48,7 +48,7 @@ FORMULAS = Formulas(
     numbers=("slope", "offset"), variants=2, adds_to_dh=True,
     forward=(_gates, _state), backward=(_deltas_to_r, _deltas_to_c),
 )  # fmt: skip
-_LOOPS = loops_of(FORMULAS, __name__)
+_CODE = code_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
@@ -57,7 +57,7 @@ def _spec(hard: bool, H: int, dtype: np.dtype[Any]) -> Spec:
         [[0, H], [0]], [[0, H], [0]], [0, 1], [(1, 0), (1, H), (2, 0)],
         [[(0, 0, 0), (0, 1, H)], [(1, 0, 0)]],
     )  # fmt: skip
-    return Spec(_LOOPS, layout, H, dtype, int(hard))
+    return Spec(_CODE, layout, H, dtype, int(hard))
 
 
 def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -68,7 +68,7 @@ def _spec_of(cell: GRU, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
-    _LOOPS, _spec_of
+    _CODE, _spec_of
 )
 
 

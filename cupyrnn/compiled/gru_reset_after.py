@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .call import c_ordered, line_of
-from .formulas import Formulas, Vectors
+from .formulas import Formulas, Vectors, code_of
 from .frame import APART
 from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .ways import loops_of, ways
+from .ways import ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -42,7 +42,7 @@ FORMULAS = Formulas(
     vectors=("b_r", "b_u", "b_c", "b_hc"), numbers=("slope", "offset"), variants=2,
     forward=(_state,), backward=(_deltas,), adds_to_dh=True,
 )  # fmt: skip
-_LOOPS = loops_of(FORMULAS, __name__)
+_CODE = code_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
@@ -52,7 +52,7 @@ def _spec(hard: bool, hc_last: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     if hc_last:  # which has deltas for each matrix
         sums = [[(k, n, c) for n, c in enumerate(of)] for k, of in enumerate((starts, of_h))]
     layout = Layout([starts], [of_h], [APART], [*((1, start) for start in starts), (2, 0)], sums)
-    return Spec(_LOOPS, layout, H, dtype, int(hard))
+    return Spec(_CODE, layout, H, dtype, int(hard))
 
 
 def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -62,5 +62,5 @@ def _spec_of(cell: GRUResetAfter, H: int, dtype: np.dtype[Any]) -> tuple[Spec, l
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
-    _LOOPS, _spec_of
+    _CODE, _spec_of
 )

@@ -10,11 +10,11 @@ import numpy as np
 
 from . import single
 from .call import c_ordered
-from .formulas import Formulas, Vectors
+from .formulas import Formulas, Vectors, code_of
 from .frame import MAKES_H
 from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .ways import loops_of, ways
+from .ways import ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -71,7 +71,7 @@ FORMULAS = Formulas(
     numbers=("cell_clip", "through_clip", "slope", "offset", "forget_bias"), variants=4, c="cs",
     forward=(_gates, _projected), backward=(_deltas, _operand), terms=_terms,
 )  # fmt: skip
-_LOOPS = loops_of(FORMULAS, __name__)
+_CODE = code_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
@@ -92,7 +92,7 @@ def _spec(columns: tuple[int, ...], variant: int, H: int, dtype: np.dtype[Any]) 
         [*((1, start) for start in starts), (2, 0), (3, 0), (4, 0)],
         [[(0, gate, start) for gate, start in enumerate(starts)]],
     )  # fmt: skip
-    return Spec(_LOOPS, layout, H, dtype, variant)
+    return Spec(_CODE, layout, H, dtype, variant)
 
 
 def _described(
@@ -114,7 +114,7 @@ def _spec_of(cell: LSTM, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
-    _LOOPS, _spec_of
+    _CODE, _spec_of
 )
 
 

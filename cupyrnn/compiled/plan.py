@@ -14,19 +14,20 @@ Plan   threads, memory and words of the calls of these shapes  once for each num
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .addresses import At, Memory, address_of, words_of
+from .cache import compiled
 from .frame import MAKES_H, Frame, Matrix
 from .products import PANEL_BYTES, memory_of_transposed
 from .simd import VECTOR_BYTES
 
 if TYPE_CHECKING:
     from .._arrays import Array
-    from .formulas import Formulas
+    from .formulas import CellCode
 
 
 class Share(NamedTuple):
@@ -120,28 +121,23 @@ class Layout(NamedTuple):
     sums: Sequence[Sequence[tuple[int, int, int]]]
 
 
-class Loops(NamedTuple):
-    """What is compiled of a cell's formulas, each loop(tid, n, one, address)."""
-
-    formulas: Formulas
-    forward_layer: Callable[..., None]
-    backward_layer: Callable[..., None]
-    forward_step: Callable[..., None]
-    backward_step: Callable[..., None]
-
-
 class Spec:
     """What the frame has to know of a cell. Two are never alike: a cell's has to be kept."""
 
     def __init__(
-        self, loops: Loops, layout: Layout, H: int, dtype: np.dtype[Any], variant: int = 0
+        self, code: CellCode, layout: Layout, H: int, dtype: np.dtype[Any], variant: int = 0
     ) -> None:
-        self.formulas, self.loops, self.layout = loops.formulas, loops, layout
+        self.code, self.formulas, self.layout = code, code.formulas, layout
         self.H, self.dtype, self.variant = H, dtype, variant
         # Whether a second recurrent matrix makes h: its deltas are dh.
         self.projects = MAKES_H in layout.adds_to
         # What stands behind the h of states for the c that these are without.
-        self.no_c: tuple[Any, ...] = () if loops.formulas.c else (None,)
+        self.no_c: tuple[Any, ...] = () if self.formulas.c else (None,)
+
+    def address(self, name: str) -> int:
+        """Return where code of the cell's rows is, by its name in `CellCode`."""
+        address: int = compiled(self.code.functions[name], self.dtype.char).address
+        return address
 
     def variant_of(self, stage: int) -> int:
         """Return which code of a row is the formula of a recurrent matrix."""
@@ -189,7 +185,7 @@ class Shapes(NamedTuple):
     weights: tuple[tuple[bool, int] | None, ...]  # how they are oriented
     grads: tuple[tuple[bool, int] | None, ...]
     given: tuple[bool, ...]  # which of the arrays that may be missing are there
-    terms: int  # how many vectors of the cell's own have gradients
+    vectors: int  # how many of the cell's own have gradients
 
 
 # The arrays of a call, in this order; then come what is saved, the cell's vectors, the weights and
@@ -353,6 +349,7 @@ class Plan:
             H=spec.H,
             first_h=At(_FIRST_H),
             first_c=At(_FIRST_C) if has_c else 0,
+            formulas=spec.address("backward_layer" if shapes.backward else "forward_layer"),
             table=self._put(table),
             dx=At(_DX) if shapes.backward else 0,
             dh=here(self._dh),
@@ -365,8 +362,9 @@ class Plan:
             work_stride=self._work_bytes,
             work_row=self._work_row,
             zeros=here(self._zeros),
+            terms=spec.address("layer_terms") if has_totals else 0,
             totals=At(_TOTALS) if has_totals else 0,
-            terms=shapes.terms,
+            vectors=shapes.vectors,
             writes_deltas=shapes.writes_deltas,
             inputs=of_x,
             stages=len(self._columns) - of_x,

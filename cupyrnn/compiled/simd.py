@@ -523,14 +523,16 @@ def add_columns(
             c.store(c.load(sums) + c.sum(start, end, place, rs), sums)
 
 
-def over_units(variants: int, emit: Callable[..., None], *, rows: bool = False) -> Any:
+def over_units(
+    variants: int, emit: Callable[..., None], *, rows: bool = False
+) -> Callable[..., None]:
     """
-    Return a routine that applies a formula to the units of a row, a vector of them at a time.
+    Return what writes a routine that applies a formula to a row, a vector of units at a time.
 
-    It is called with the first and the last vector of units, their number H, the variant and what
+    The routine takes the first and the last vector of units, their number H, the variant and what
     the formula takes: ``emit(code, variant, u, *integers)`` of vector u. Of the last vector only
-    the lanes below H are loaded and stored. One for `rows` is called with their number before all
-    else, and behind all else with how much larger each of those integers is from row to row.
+    the lanes below H are loaded and stored. One for `rows` takes their number before all else, and
+    behind all else how much larger each of those integers is from row to row.
     """
 
     def units(c: Code, n: int, first: Word, last: Word, H: Word, integers: Sequence[Word]) -> None:
@@ -563,7 +565,7 @@ def over_units(variants: int, emit: Callable[..., None], *, rows: bool = False) 
         builder.position_at_end(done)
 
     over.__name__, over.__module__ = emit.__name__, emit.__module__
-    return routine(over)
+    return over
 
 
 def on_word(emit: Callable[..., Any]) -> Any:
@@ -608,13 +610,20 @@ def read_fields(kind: Any) -> Any:
 
 
 @intrinsic
-def call_loop(typingctx: Any, loop: Any, tid: Any, n: Any, one: Any, argument: Any) -> Any:
-    """Call a compiled loop(tid, n, one, argument) by its address."""
+def call(typingctx: Any, function: Any, one: Any, integers: Any) -> Any:
+    """Call compiled code by its address: function(one, the address of these integers)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_VOID, [I64, I64, args[3].type, I64])
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        words = builder.ptrtoint(cgutils.alloca_once_value(builder, args[2]), I64)
+        kind = ir.FunctionType(_VOID, [args[1].type, I64])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1], words])
         return context.get_dummy_value()
 
-    integer = types.int64
-    return types.void(integer, integer, integer, one, integer), generate
+    given = types.UniTuple(types.int64, len(integers))
+    return types.void(types.int64, one, given), generate
+
+
+@part
+def call_of(words: int) -> tuple[int, int, int]:
+    """Return which thread a loop is called as, of how many, and its argument."""
+    return read_word(words), read_word(words + 8), read_word(words + 16)

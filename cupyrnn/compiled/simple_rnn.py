@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .call import c_ordered
-from .formulas import Formulas, Vectors
+from .formulas import Formulas, Vectors, code_of
 from .plan import Layout, Spec
 from .simd import Vector, tanh
-from .ways import loops_of, ways
+from .ways import ways
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -32,13 +32,13 @@ def _deltas(v: Vectors, relu: int) -> Mapping[str, Vector]:
 FORMULAS = Formulas(
     saved=("h",), z=("h",), vectors=("b",), variants=2, forward=(_state,), backward=(_deltas,)
 )
-_LOOPS = loops_of(FORMULAS, __name__)
+_CODE = code_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
 def _spec(relu: bool, H: int, dtype: np.dtype[Any]) -> Spec:
     layout = Layout([[0]], [[0]], [0], [(0, 0)], [[(0, 0, 0)]])
-    return Spec(_LOOPS, layout, H, dtype, int(relu))
+    return Spec(_CODE, layout, H, dtype, int(relu))
 
 
 def _spec_of(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Array]]:
@@ -47,5 +47,5 @@ def _spec_of(cell: SimpleRNN, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
-    _LOOPS, _spec_of
+    _CODE, _spec_of
 )

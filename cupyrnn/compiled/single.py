@@ -16,12 +16,22 @@ import numpy as np
 
 from . import threads
 from .addresses import Address, At, Memory, words_for, words_of
-from .call import c_ordered, compiled, orientations
+from .cache import compiled
+from .call import c_ordered, orientations
 from .frame import APART, MAKES_H, add_rows
 from .meeting import meet
 from .plan import panels_of
 from .products import PRODUCT_BYTES, multiply_in_place, vectors_of
-from .simd import SUMMED_ROWS, VECTOR_BYTES, VECTORS, part, read_fields, size_of
+from .simd import (
+    SUMMED_ROWS,
+    VECTOR_BYTES,
+    VECTORS,
+    call,
+    call_of,
+    part,
+    read_fields,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -61,6 +71,7 @@ class Step(NamedTuple):
     products: int  # how many, behind these words
     backward: int
     memory: Address  # for products
+    formulas: Address
     table: Address
     z: Address
     rs_z: int
@@ -73,9 +84,10 @@ class Step(NamedTuple):
     rs_operand: int
     dh: Address
     dc: Address
+    terms: Address
     totals: Address
-    terms: int
-    sums: Address  # memory for these
+    vectors: int
+    sums: Address  # memory for what is added to totals
 
 
 _read_step, _read_product = read_fields(Step), read_fields(Product)
@@ -105,9 +117,9 @@ def multiply_columns(tid: int, n: int, one: Any, p: Product, B: int, memory: int
         )  # fmt: skip
 
 
-@part
-def one_step(formulas: Any, terms: Any, tid: int, n: int, one: Any, address: int) -> None:
-    """One step of a thread's units; `formulas` is the code of the cell's rows."""
+def one_step(one: Any, words: int) -> None:
+    """One step of a thread's units, for `compiled`."""
+    tid, n, address = call_of(words)
     s = _read_step(address)
     row = s.H * size_of(one)
     memory = (s.memory + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES + tid * PRODUCT_BYTES
@@ -121,19 +133,19 @@ def one_step(formulas: Any, terms: Any, tid: int, n: int, one: Any, address: int
                 if p.w:
                     multiply_columns(tid, n, one, p, s.B, memory)
             elif p.variant >= 0:
-                formulas(one, (
+                call(s.formulas, one, (
                     s.B, u0, u1, s.H, p.variant,
                     s.table, s.z, s.zh, s.h_prev, s.c_prev, 0, s.operand, s.dh, p.through, s.dc,
                     0, s.rs_z, s.rs_zh, s.rs_h, row, row, s.rs_operand, row, p.rs_through, row,
                 ))  # fmt: skip
     for r in range(s.B if s.totals else 0):
         summed = r % SUMMED_ROWS
-        terms(one, (
+        call(s.terms, one, (
             0, u1, s.H, min(summed, 1), s.sums, row, s.table, s.z + r * s.rs_z, s.c_prev + r * row,
             r * row,
         ))  # fmt: skip
         if summed == SUMMED_ROWS - 1 or r == s.B - 1:
-            for k in range(s.terms):
+            for k in range(s.vectors):
                 to = s.totals + k * row
                 add_rows(one, (0, u1, s.H, 0, s.sums + k * row, to, to))
 
@@ -185,6 +197,7 @@ class _LaidOut:
             products=len(products),
             backward=back,
             memory=At(_MEMORY, self._memory.bytes),
+            formulas=spec.address("backward_step" if back else "forward_step"),
             table=At(_BLOCK, _STEP_BYTES + len(products) * _EACH_BYTES),
             z=z[0],
             rs_z=z[1],
@@ -197,8 +210,9 @@ class _LaidOut:
             rs_operand=rs_operand,
             dh=At(_DH) if back else 0,
             dc=At(_DC) if back and formulas.c else 0,
+            terms=spec.address("step_terms") if sizes.totals else 0,
             totals=At(_TOTALS) if sizes.totals else 0,
-            terms=sizes.totals,
+            vectors=sizes.totals,
             sums=sums,
         )
         table = [At(word.array + _SAVED, word.offset) for word in spec.table(sizes.saved)]
@@ -211,7 +225,7 @@ class _LaidOut:
         work = max(sizes.B, _LEAST_ROWS) * sum(p.K * p.gates * p.H for p in products)
         if not back and work > _LEAST_WORK:
             self.threads = panels_of(spec.H, self._size)
-        self.loop = compiled(spec.loops[3 + back], char).address
+        self.loop = compiled(one_step, char).address
 
     def _take(self, count: int) -> At:
         return At(_MEMORY, self._memory.take(count))
@@ -280,7 +294,7 @@ def _run(laid: _LaidOut, *arrays: Array | None) -> None:
         memory, block = np.empty(laid.bytes + n * PRODUCT_BYTES, np.uint8), laid.block.copy()
         all_arrays = memory, block, *arrays
         words = words_for(block, laid.relocations, all_arrays)
-        if threads.run(n, laid.loop, laid.double, *words):
+        if threads.run(n, laid.loop, laid.double, words):
             return
         n = 1
 

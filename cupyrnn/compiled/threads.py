@@ -10,13 +10,12 @@ many threads, and once more for one if it does not get them::
         ...                   # lay out for n threads, at most that many
         threads.wake(n)       # may be left out: waking takes longer than what is still to prepare
         ...
-        if threads.run(n, loop, double, *addresses.words_for(block, relocations, arrays)):
+        if threads.run(n, loop, double, addresses.words_for(block, relocations, arrays)):
             break
         most = 1
 
-``loop`` is the address of a compiled loop(tid, n, one, argument) (``call.compiled``). Its argument
-is the address of a block of words with those of the call's arrays; in place of what `words_for`
-returns, any integer that the loop understands may be given.
+``loop`` is the address of a compiled loop (``cache.compiled``), whose three words `simd.call_of`
+reads: which thread it is, of how many, and where the call's words are.
 
 One compiled call takes the threads, has them compute, waits for them and gives them back: no
 statement of Python stands in between at which an interrupt could leave them taken, or free memory
@@ -40,10 +39,10 @@ import numpy as np
 from numba.core import types
 
 from ..arithmetic.blas import count
-from .addresses import relocate
+from .addresses import Words, relocate
 from .cache import compiled_callback, compiled_function
 from .meeting import add_and_get, came_to, exchange, look_at, wait_for
-from .simd import OPTIONS, call_loop, part, read_word, write_word
+from .simd import OPTIONS, call, part, read_word, write_word
 
 # Threads that a call has at most; how often one that finds no core idle does not look again.
 _MOST, _PATIENCE = 256, 7
@@ -75,9 +74,9 @@ _make_thread = _external("pthread_create", types.int32(_int64, _int64, _int64, _
 def _call(k: int, n: int, loop: int, double: int, argument: int) -> None:
     """Compute a part."""
     if double:
-        call_loop(loop, k, n, np.float64(1), argument)
+        call(loop, np.float64(1), (k, n, argument))
     else:
-        call_loop(loop, k, n, np.float32(1), argument)
+        call(loop, np.float32(1), (k, n, argument))
 
 
 @part
@@ -293,14 +292,11 @@ def _compiled_run() -> Callable[..., bool]:
     return _compiled(_run, "boolean", 10)
 
 
-def run(
-    n: int, loop: int, double: int, block: int,
-    relocations: int = 0, count: int = 0, arrays: int = 0, data: int = -1,
-) -> bool:  # fmt: skip
+def run(n: int, loop: int, double: int, words: Words) -> bool:
     """
-    Call the compiled loop(k, n, 1, argument) for all k < n at once.
+    Call a compiled loop as thread k of n for all k < n at once.
 
     Returns whether it did: for n > 1 the threads may be another call's, or the system has no more.
     """
     serve = _serving() if n > 1 else 0
-    return _compiled_run()(_job, serve, n, loop, double, block, relocations, count, arrays, data)
+    return _compiled_run()(_job, serve, n, loop, double, *words)

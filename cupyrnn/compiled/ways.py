@@ -2,70 +2,36 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import single
-from .call import Back, LayerCall, compiled, run_layer
+from .cache import compiled
+from .call import Back, LayerCall, run_layer
 from .call import layer_call as _layer_call
-from .formulas import Formulas, routines
 from .frame import all_steps, all_steps_back
-from .plan import Loops, Spec
 from .single import one_step
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..cells.contract import BackwardStep
+    from .formulas import CellCode
+    from .plan import Spec
 
 
-# The code of a cell's rows: each cell's loops have globals of their own.
-_ROWS: Any = None
-_TERMS: Any = None
-
-
-def _layer(tid: int, n: int, one: Any, address: int) -> None:
-    all_steps(_ROWS, tid, n, one, address)
-
-
-def _layer_back(tid: int, n: int, one: Any, address: int) -> None:
-    all_steps_back(_ROWS, _TERMS, tid, n, one, address)
-
-
-def _step(tid: int, n: int, one: Any, address: int) -> None:
-    one_step(_ROWS, _TERMS, tid, n, one, address)
-
-
-def loops_of(formulas: Formulas, module: str) -> Loops:
-    """
-    Return the loops of a cell, to be compiled as functions of the module that has its formulas.
-
-    A closure would do the same, but what is compiled of one cannot be kept.
-    """
-    file, cell = sys.modules[module].__file__, module.rpartition(".")[2]
-
-    def loop(template: Any, name: str, rows: Any, terms: Any) -> Callable[..., None]:
-        code = template.__code__.replace(co_filename=file)
-        own = {**globals(), "__name__": module, "_ROWS": rows, "_TERMS": terms}
-        made = FunctionType(code, own, f"{cell}_{name}")
-        made.__qualname__ = made.__name__
-        return made
-
-    layer, step = routines(formulas, module), routines(formulas, module, packed=False)
-    return Loops(
-        formulas,
-        loop(_layer, "forward", layer.forward, layer.terms),
-        loop(_layer_back, "backward", layer.backward, layer.terms),
-        loop(_step, "step", step.forward, step.terms),
-        loop(_step, "step_back", step.backward, step.terms),
-    )
+# What takes the formulas of a cell through it.
+_LOOPS = {
+    "forward_layer": all_steps,
+    "backward_layer": all_steps_back,
+    "forward_step": one_step,
+    "backward_step": one_step,
+}
 
 
 def ways(
-    loops: Loops, spec_of: Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
+    code: CellCode, spec_of: Callable[[Any, int, np.dtype[Any]], tuple[Spec, list[Array]]]
 ) -> tuple[Callable[..., Any], ...]:
     """
     Return what a page of a cell has for the driver: takes, layer_call and four ways through it.
@@ -81,8 +47,10 @@ def ways(
 
     def takes(cell: Any, dtype: np.dtype[Any], way: str = "") -> bool:
         """Return whether this way through a cell is compiled for a dtype."""
-        loop = getattr(loops, way, None)
-        return loop is not None and compiled(loop, dtype.char) is not None
+        return way in _LOOPS and all(
+            compiled(function, dtype.char) is not None
+            for function in (_LOOPS[way], code.functions[way])
+        )
 
     def layer_call(
         cell: Any, x: Array, carried: Any, starts: Array, saved: Any, back: Back | None = None

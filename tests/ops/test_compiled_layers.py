@@ -144,18 +144,19 @@ def test_a_late_thread_finds_what_it_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whichever begins when the others have ended, or wait for it: none touches its rows."""
-    expected, counts, integer = run(mode, shape), [], ctypes.c_int64
+    expected, counts = run(mode, shape), list[int]()
 
-    def compute(latest: int, n: int, loop: int, double: int, argument: int, *rest: int) -> bool:
-        kind = ctypes.CFUNCTYPE(None, integer, integer, ctypes.c_double, integer)
+    def compute(latest: int, n: int, loop: int, double: int, words: Any) -> bool:
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_double, ctypes.c_void_p)(loop)
         assert double
-        assert rest[-1] == -1  # the argument is the words' address, with the arrays' in them
+        assert words.data == -1  # the block is the words' address, with the arrays' in them
         counts.append(n)
+        calls = [np.array([k, n, words.block], np.int64) for k in range(n)]
         with ThreadPoolExecutor(n) as pool:
             for k in [*range(latest), *range(latest + 1, n)]:
-                pool.submit(kind(loop), k, n, 1.0, argument)
+                pool.submit(kind, 1.0, calls[k].ctypes.data)
             time.sleep(0.01)
-            kind(loop)(latest, n, 1.0, argument)
+            kind(1.0, calls[latest].ctypes.data)
         return True
 
     with_threads(3)
@@ -243,10 +244,11 @@ def test_addresses_without_looking_into_objects(
     addresses, simd, threads = (
         importlib.import_module(f"cupyrnn.compiled.{n}") for n in ("addresses", "simd", "threads")
     )
-    write = simd.write_word
+    write, call_of = simd.write_word, simd.call_of
 
-    @numba.cfunc("void(int64, int64, float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
-    def loop(tid: int, n: int, one: float, address: int) -> None:
+    @numba.cfunc("void(float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
+    def loop(one: float, words: int) -> None:
+        _, _, address = call_of(words)
         write(address + 8, address)
 
     assert addresses._data() is not None or sys.implementation.name != "cpython"
@@ -257,7 +259,7 @@ def test_addresses_without_looking_into_objects(
         monkeypatch.setattr(addresses, "_data", lambda found=found: found)
         block = np.array([1, 2, 3, 4])
         words = addresses.words_for(block, relocations, arrays)
-        assert threads.run(1, loop.address, False, *words)
+        assert threads.run(1, loop.address, False, words)
         first, part, one = (expected[n] for n in (0, 2, 3))
         own = addresses.address_of(block)
         assert block.tolist() == [1 + first, own, 3 + part, 4 + one + first]

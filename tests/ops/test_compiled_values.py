@@ -44,7 +44,7 @@ def functions() -> Callable[[str, Any], Any]:
             c.store(formula(c.load(a + offset)), to + offset)
 
         emit.__name__ = f"apply_{name}"
-        return simd.over_units(1, emit)
+        return simd.routine(simd.over_units(1, emit))
 
     def loop_of(name: str) -> Any:
         routine = routine_of(name)

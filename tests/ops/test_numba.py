@@ -135,11 +135,11 @@ def test_a_numba_that_does_not_work_is_none(
     """As after Ctrl-C while it was imported."""
     for name in ("njit", "cfunc"):
         monkeypatch.setattr(importlib.import_module("numba"), name, None)
-    monkeypatch.setattr(importlib.import_module("cupyrnn.compiled.cache"), "CFunc", None)
-    call = importlib.import_module("cupyrnn.compiled.call")
-    call.compiled.cache_clear()
+    cache = importlib.import_module("cupyrnn.compiled.cache")
+    monkeypatch.setattr(cache, "CFunc", None)
+    cache.compiled.cache_clear()
     run("block_lstm", 2, 1, 2)
-    call.compiled.cache_clear()
+    cache.compiled.cache_clear()
     assert numpys == {"forward_steps", "backward_steps"}
 
 

@@ -58,34 +58,36 @@ def test_a_call_ends_when_its_last_thread_has(threads: Any) -> None:
 
     simd = importlib.import_module("cupyrnn.compiled.simd")
     sleep = numba.types.ExternalFunction("usleep", numba.int32(numba.int32))
-    write = simd.write_word
+    write, call_of = simd.write_word, simd.call_of
 
-    @numba.cfunc("void(int64, int64, float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
-    def loop(tid: int, n: int, one: float, address: int) -> None:
+    @numba.cfunc("void(float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
+    def loop(one: float, words: int) -> None:
+        tid, n, address = call_of(words)
         sleep(10_000 * tid)
         write(address + 8 * tid, tid * n)
 
     for n in (4, 3, 1):
         found = np.zeros(4, np.int64)
-        assert threads.run(n, loop.address, False, found.__array_interface__["data"][0])
+        assert threads.run(n, loop.address, False, threads.Words(found.ctypes.data))
         assert found.tolist() == [n * k if k < n else 0 for k in range(4)]
 
 
 def test_a_call_within_a_call_is_computed_by_one(threads: Any) -> None:
     import numba
 
+    call_of = importlib.import_module("cupyrnn.compiled.simd").call_of
     found: list[Any] = []
 
     @ctypes.CFUNCTYPE(None)
     def call() -> None:
-        found.extend([threads.most(), threads.run(2, 0, False, 0)])
+        found.extend([threads.most(), threads.run(2, 0, False, threads.Words(0))])
 
-    @numba.cfunc("void(int64, int64, float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
-    def loop(tid: int, n: int, one: float, address: int) -> None:
-        if tid == 0:
+    @numba.cfunc("void(float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
+    def loop(one: float, words: int) -> None:
+        if call_of(words)[0] == 0:
             call()
 
-    assert threads.run(2, loop.address, False, 0)
+    assert threads.run(2, loop.address, False, threads.Words(0))
     assert found == [1, False]
     assert threads.most() == threads.count()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cupyrnn.compiled.formulas import Formulas, Vectors
+from cupyrnn.compiled.formulas import Formulas, Vectors, code_of
 from cupyrnn.compiled.plan import Layout, Spec
 from cupyrnn.compiled.simd import Vector, sigmoid, tanh
-from cupyrnn.compiled.ways import loops_of, ways
+from cupyrnn.compiled.ways import ways
 
 from ..cifg import CIFG
 
@@ -34,14 +34,14 @@ FORMULAS = Formulas(
     saved=("f", "g", "o", "c", "h"), z=("f", "g", "o"), vectors=(), c="c",
     forward=(_state,), backward=(_deltas,),
 )  # fmt: skip
-_LOOPS = loops_of(FORMULAS, __name__)
+_CODE = code_of(FORMULAS, __name__)
 
 
 @functools.lru_cache(maxsize=64)
 def _spec(H: int, dtype: np.dtype[Any]) -> Spec:
     starts = [0, H, 2 * H]
     sums = [(0, gate, start) for gate, start in enumerate(starts)]
-    return Spec(_LOOPS, Layout([starts], [starts], [0], [], [sums]), H, dtype, 0)
+    return Spec(_CODE, Layout([starts], [starts], [0], [], [sums]), H, dtype, 0)
 
 
 def _spec_of(cell: CIFG, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]:
@@ -50,5 +50,5 @@ def _spec_of(cell: CIFG, H: int, dtype: np.dtype[Any]) -> tuple[Spec, list[Any]]
 
 
 takes, layer_call, forward_layer, backward_layer, forward_step, backward_step = ways(
-    _LOOPS, _spec_of
+    _CODE, _spec_of
 )
