@@ -18,7 +18,7 @@ from without_a_gpu.ptx.compiler import compile_ptx
 from without_a_gpu.ptx.executor import Allocation, PtxKernel
 from without_a_gpu.ptx.parser import parse
 
-from .ptx_text import readable, scheduled, static_shared
+from .ptx_text import predicated, readable, scheduled, static_shared, without_warp_barriers
 
 _TO_DEVICE, _TO_HOST = 1, 2
 _LEAST = 16
@@ -88,7 +88,7 @@ class SimulatedKernel(PtxKernel):
         self.sizes = [p.size for p in parse(ptx)[entry].parameters]
         self._static = static_shared(ptx)
         text = readable(ptx)
-        text = text if simulator.in_order else scheduled(text)
+        text = without_warp_barriers(text if simulator.in_order else scheduled(predicated(text)))
         Path(f"kernel_{len(simulator.loaded)}.ptx").write_text(text)
         self._text = text.encode()  # read again at every launch
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()

@@ -19,11 +19,9 @@ def readable(ptx: str) -> str:
     Return the text in words that the simulator knows.
 
     It takes the first result of ``%r1|%p1`` for a predicate, reads an immediate as 32 bits, knows
-    no ``copysign``, and lays dynamic shared memory over what stands in the source. Its warps take
-    every step together, so ``bar.warp.sync`` has nothing to do.
+    no ``copysign``, and lays dynamic shared memory over what stands in the source.
     """
     ptx = re.sub(r"^\.version .*", f".version {_VERSION}", ptx, flags=re.M)
-    ptx = re.sub(r"^\s*bar\.warp\.sync.*\n", "", ptx, flags=re.M)
     ptx = re.sub(r"(shfl\.sync\.\w+\.b32\s+%r\d+)\|%p\d+", r"\1", ptx)
     ptx = re.sub(
         r"copysign\.f(32|64)(\s+)(%\w+), (%\w+), (%\w+);",
@@ -75,15 +73,52 @@ def _with_signs(ptx: str, bits: str) -> str:
 
 def _apart(ptx: str) -> str:
     """Put the dynamic shared memory of a text with one kernel behind the other."""
-    if not re.search(r"\.extern\s+\.shared", ptx):
+    declared = re.search(r"\.extern\s+\.shared[^;]*?(\w+)\[\];", ptx)
+    if declared is None:
         return ptx
     (entry,) = parse(ptx).values()
-    return re.sub(
-        r"^(\tmov\.[bu]64\s+(%rd\d+), memory;)",
-        rf"\1\n\tadd.s64 \2, \2, {entry.shared_bytes};",
+    # Its address has 64 bits or, with NVRTC 13, 32.
+    ptx, moved = re.subn(
+        rf"^(\tmov\.[bu](32|64)\s+(%\w+), {declared[1]};)",
+        rf"\1\n\tadd.s\2 \3, \3, {entry.shared_bytes};",
         ptx,
         flags=re.M,
     )
+    if moved + 1 != len(re.findall(rf"\b{declared[1]}\b", ptx)):
+        raise ValueError(f"{entry.name} has the address of {declared[1]} in an unknown way")
+    return ptx
+
+
+def without_warp_barriers(ptx: str) -> str:
+    """Return the text without ``bar.warp.sync``: its warps take every step together."""
+    return re.sub(r"^\s*bar\.warp\.sync.*\n", "", ptx, flags=re.M)
+
+
+# A branch around a few instructions, at the end of which all threads are where it goes.
+_SKIPPED = re.compile(
+    r"^\t@(!?)(%p\d+) bra\s+(\S+);\n((?:\n|\t[a-z][^\n]*;\n)+?)(?=(?:\tbra\.uni\s+)?\3[;:])", re.M
+)
+_MOST_SKIPPED = 4
+_NEVER_SKIPPED = re.compile(r"bra|bar|ret|exit|shfl|setp|\w+\.pred")
+
+
+def predicated(ptx: str) -> str:
+    """
+    Return the text with predicates in place of branches around a few instructions.
+
+    ptxas does so, and only then many loads of a thread are on their way at once.
+    """
+
+    def without_branch(match: re.Match[str]) -> str:
+        lines = [line.strip() for line in match[4].split("\n") if line.strip()]
+        if len(lines) > _MOST_SKIPPED or any(_NEVER_SKIPPED.match(line) for line in lines):
+            return match[0]
+        guard = f"@{'' if match[1] else '!'}{match[2]}"
+        return "".join(f"\t{guard} {line}\n" for line in lines)
+
+    ptx = _SKIPPED.sub(without_branch, ptx)
+    # Where nobody goes any more a basic block does not end.
+    return re.sub(r"^(\$\w+):\n", lambda m: m[0] if f"{m[1]};" in ptx else "", ptx, flags=re.M)
 
 
 def static_shared(ptx: str) -> int:
