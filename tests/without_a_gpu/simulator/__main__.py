@@ -38,7 +38,7 @@ CHANGES = {
 NVCC = "#!/bin/sh\necho 'Cuda compilation tools, release 11.8, V11.8.89'\n"
 PROFILER = "typedef enum { CU_OUT_KEY_VALUE_PAIR, CU_OUT_CSV } CUoutput_mode;\n"
 STEPS = (4, 16)
-LIMIT = 600  # seconds for a case of so many steps
+LIMIT = 240  # seconds for a case of so many steps
 CELLS = ("lstm", "gru_reset_after", "gru", "simple_rnn")
 
 
@@ -57,7 +57,7 @@ CASES = [
     *(Case(cell, "float32", "rows", 1, H, 1) for H in (64, 128) for cell in CELLS),
     *(Case(cell, "float32", "rows", 16, 32, 4) for cell in CELLS),
     *(Case(cell, "float64", "rows", 1, 32, 1) for cell in CELLS),
-    *(Case(cell, "float32", "loop", 16, 32, 4) for cell in CELLS),
+    Case("lstm", "float32", "loop", 16, 32, 4),
     Case("lstm", "float32", "rows", 2, 128, 1),
     Case("lstm", "float32", "rows", 4, 96, 1),
     Case("lstm", "float32", "rows", 16, 64, 4),
@@ -188,7 +188,7 @@ def main() -> None:
         for found in lines:
             print(found, flush=True)
             text += found + "\n"
-    RESULTS.write_text(text)
+            RESULTS.write_text(text)
 
 
 if __name__ == "__main__":
