@@ -285,11 +285,9 @@ def cudnn_rnn(
         complex arrays always need the kernels. If the library is found but fails, a RuntimeWarning
         says so once. With NumPy arrays NumPy computes, and only "auto" is accepted.
 
-        The last two are algorithms of cuDNN 9 that keep the recurrent matrix on the chip. Both need
-        sequences of one length and no projection. "cudnn_small_h" takes H up to 192 in inference
-        and 128 in training, or 384 and 256 for the rnn modes; not float64. "cudnn_persist_dynamic"
-        takes B = 1; not bfloat16. It compiles its kernels at the first call. See
-        `cudnn_rnn_engine`.
+        The last two are algorithms of cuDNN 9 that keep the recurrent matrix on the chip. They need
+        sequences of one length, no projection and small H or B = 1: `cudnn_rnn_engine` says whether
+        they take a call.
 
     Returns
     -------

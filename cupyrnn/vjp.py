@@ -474,11 +474,9 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
     array, so that an update of all weights raises a ValueError; the change of a single element, or
     of a CuPy array, is not noticed.
 
-    `block_lstm` returns seven arrays of the size of h, and `block_gru` four. With `save` the
-    pullback does not need them: once you drop the outputs, their memory is free, but for the states
-    that were asked for. The pullback then computes the gates again from these, in blocks of steps.
-    The gradients are equal except for rounding. With ``weight_gradients="examples"`` or "norms" the
-    gates of all steps are computed at once.
+    With `save` the pullback does not need the outputs: once you drop them, their memory is free. It
+    then computes the gates again, in blocks of steps; the gradients are equal except for rounding.
+    With ``weight_gradients="examples"`` or "norms" the gates of all steps are computed at once.
 
     Examples
     --------

@@ -161,13 +161,8 @@ def jvp(
     similar functions find equal values, they take the mean of the tangents. `jvp` waits for
     tangents on a device, since the host must know how large they are.
 
-    A slope that an operation on the way rounds to zero is zero in the tangent. In float32 exp(85)
-    is 8e36 and its square is infinite, so that ``1/(1 + exp(85))`` has the value 1e-37 and the
-    tangent 0 in place of -1e-37. All tangents of a call are scaled alike: those that are smaller
-    than the largest by more than 2**78 (float32) or 2**722 (float64) lose digits, and become 0 in
-    the end: of the tangents 1e300 and 1e-300 the second does. In float32, tangents that grow inside
-    the function to more than 2**36 times the largest one given spoil the values of the ops that
-    take them: scale such inputs first, or compute in float64.
+    Tangents that are too small or grow too large lose digits: the guide's page on second
+    derivatives has the limits.
 
     The ops hold a value and a tangent in one complex number, and also take such arrays outside of
     `jvp`. The real part is the value; the imaginary part is the tangent, scaled down until its

@@ -205,23 +205,14 @@ def run_onnx_node(
     Affine or ScaledTanh; their defaults here are 1 and 0, and 1 and 1. Where the standard can be
     read in two ways, the guide's page on ONNX says which reading this function follows.
 
-    If `cudnn_rnn`, `block_lstm` or `block_gru` can compute the node, they do. All other nodes run
-    step by step in a general cell, which is slower. float16 and bfloat16 are computed in float32.
+    Nodes that neither `cudnn_rnn` nor the block ops can compute run step by step, which is slower.
 
-    Some exporters silently write a wrong ``linear_before_reset``. ``torch.onnx.export`` with
-    ``dynamo=True`` has omitted it [2]_ [3]_, which means 0, although torch.nn.GRU resets after the
-    product. No check of the file can detect this, as all shapes are the same. The outputs look
-    plausible but are wrong by hundredths to tenths; from zero states the first step is still right
-    if the recurrent bias of the last gate is zero. Compare several steps with the outputs of the
-    original model. If ``linear_before_reset=1`` agrees better than the node's own value, the file
-    is wrong. Without the original's outputs, do not trust a 0 in a file whose ``producer_name`` is
-    "pytorch".
+    Some exporters silently write a wrong ``linear_before_reset``, which no check of the file can
+    detect. The guide's page says how to recognize it.
 
     References
     ----------
     .. [1] ONNX, Operator Schemas: LSTM, GRU and RNN.
-    .. [2] https://github.com/pytorch/pytorch/issues/189225
-    .. [3] https://github.com/microsoft/onnxscript/issues/2852
 
     Examples
     --------

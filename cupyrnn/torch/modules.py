@@ -95,14 +95,8 @@ class BlockLSTM(Leaf):
         I and H.
     use_peephole : bool
         Whether to have wci, wcf and wco, which are zero at first.
-    forget_bias, cell_clip : float, optional
-        Added to the forget gate; bound of abs(c). 1 and 3 for "icfo", 0 and none for "ifco".
-    gate_order : {"icfo", "ifco"}
-        The order of the gates in w and b.
-    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        The activation of the gates: see `cupyrnn.block_lstm`.
-    reverse : bool
-        Run each sequence from its own last step to its first.
+    forget_bias, cell_clip, gate_order, recurrent_activation, reverse : float, str, bool
+        The arguments of `block_lstm`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
 
@@ -272,26 +266,16 @@ class CudnnRNN(Leaf):
     ----------
     input_size, num_units, num_layers : int
         I, H and L.
-    rnn_mode : {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-        The cell.
-    input_mode : {"linear_input", "skip_input", "auto_select"}
-        Whether the first layer has input matrices: see `cupyrnn.cudnn_rnn`.
-    direction : {"unidirectional", "bidirectional"}
-        D is 1 or 2.
+    rnn_mode, input_mode, direction : str
+        The arguments of `cudnn_rnn`.
     dropout : float
         The fraction, in [0, 1], of the values between layers that is zeroed in training.
-    num_proj : int
-        P, the size to which an LSTM projects its output; 0 for none.
-    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        The activation of the gates: see `cupyrnn.cudnn_rnn`.
-    time_major : bool
-        If False, input and output are [B, T, ·] and the states [B, L*D, ·].
-    reverse : bool
-        Run each sequence from its own last step to its first, in a net of one direction.
+    num_proj, recurrent_activation, time_major, reverse : int, str, bool, bool
+        The arguments of `cudnn_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
     save : {"all", "states"} or int
-        What is kept for the gradient: see `cupyrnn.cudnn_rnn`.
+        The argument of `cudnn_rnn`.
 
     Attributes
     ----------

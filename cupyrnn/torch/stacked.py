@@ -164,16 +164,12 @@ class PeepholeLSTM(PeepholeNet):
         The arguments of `torch.nn.LSTM`.
     use_peephole : bool
         Whether to have wci, wcf and wco.
-    forget_bias, cell_clip : float, optional
-        Added to the forget gate; bound of abs(c). 1 and 3 for "icfo", 0 and none for "ifco".
-    gate_order : {"icfo", "ifco"}
-        The order of the gates in w and b.
-    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        The activation of the gates: see `cupyrnn.stacked_rnn`.
+    forget_bias, cell_clip, gate_order, recurrent_activation : float, float, str, str
+        The arguments of `stacked_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
     save : {"all", "states"} or int
-        What is kept for the gradient: see `cupyrnn.stacked_rnn`.
+        The argument of `stacked_rnn`.
 
     Attributes
     ----------
@@ -262,12 +258,12 @@ class BlockGRU(StackedNet):
         I, H and L.
     batch_first, dropout, bidirectional : bool, float, bool
         The arguments of `torch.nn.GRU`.
-    recurrent_activation : {"sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"}
-        The activation of the gates: see `cupyrnn.stacked_rnn`.
+    recurrent_activation : str
+        The argument of `stacked_rnn`.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the weights; PyTorch's defaults by default.
     save : {"all", "states"} or int
-        What is kept for the gradient: see `cupyrnn.stacked_rnn`.
+        The argument of `stacked_rnn`.
 
     Attributes
     ----------

@@ -179,7 +179,7 @@ def params_from_onnx(
 
     See Also
     --------
-    run_onnx_node : A node's outputs, by its attributes; says how a wrong linear_before_reset shows.
+    run_onnx_node : A node's outputs, by its attributes.
     block_lstm_from_onnx, block_gru_from_onnx : Peepholes; a GRU that resets before the product.
 
     Examples
