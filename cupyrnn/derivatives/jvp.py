@@ -161,8 +161,7 @@ def jvp(
     similar functions find equal values, they take the mean of the tangents. `jvp` waits for
     tangents on a device, since the host must know how large they are.
 
-    Tangents that are too small or grow too large lose digits: the guide's page on second
-    derivatives has the limits.
+    The guide says which tangents are too small or too large.
 
     The ops hold a value and a tangent in one complex number, and also take such arrays outside of
     `jvp`. The real part is the value; the imaginary part is the tangent, scaled down until its
