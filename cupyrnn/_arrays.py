@@ -555,20 +555,25 @@ for _words, *_here in (
      ("reverse", "a second call with reverse=True, or stacked_rnn")),
     ("lengths seq_len seq_lens seq_lengths sequence_length sequence_lens input_lengths mask",
      ("sequence_lengths", "")),
-    ("hidden_size units hidden_dim num_hidden n_hidden", ("num_units", ""),
-     ("params", "the size in params"), ("w", "w, whose shape says it")),
+    ("batch", ("batch_size", "")),
+    ("time_major", ("batch_first", "batch_first, which says the contrary")),
+    ("direction", ("bidirectional", "")),
+    ("hidden_size units hidden_dim num_hidden n_hidden num_units",
+     ("num_units", ""), ("hidden_size", ""), ("params", "the size in params"),
+     ("w", "w, whose shape says it")),
     ("input_dim in_features", ("input_size", ""), ("x", "x, whose shape says it")),
     ("layers n_layers num_layers",
      ("num_layers", ""), ("weights", "weights, one entry for each layer and direction"),
      ("x", "stacked_rnn for several layers")),
     ("return_sequences return_state",
      ("input_h", "nothing: output has every step, output_h the last"),
-     ("h_prev", "nothing: h has every step")),
+     ("h_prev", "nothing: h has every step"),
+     ("batch_first", "nothing: output has every step, h_n the last")),
     ("stateful", ("input_h", "input_h, the output_h of the call before"),
      ("h_prev", "h_prev, the last h of the call before")),
     ("cellclip clip cell_clip cell_clipping clip_value",
      ("cell_clip", ""), ("params", "none: an LSTM of CudnnRNN does not clip")),
-    ("proj_size projection num_projection", ("num_proj", "")),
+    ("proj_size projection num_projection num_proj", ("num_proj", ""), ("proj_size", "")),
     ("mode cell cell_type rnn_type", ("rnn_mode", "")),
     ("activation gate_activation inner_activation", ("recurrent_activation", "")),
     ("go_backwards backward reversed is_reverse", ("reverse", "")),
@@ -610,10 +615,14 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     """Return the error of a call whose arguments do not fit: one that says what would."""
     import inspect  # takes a while
 
-    parameters = list(inspect.signature(op).parameters.values())
+    parameters, name = list(inspect.signature(op).parameters.values()), op.__name__
+    if parameters and parameters[0].name == "self":
+        own = type(args[0]).__name__
+        name = own if name in ("__init__", "__call__") else f"{own}.{name}"
+        parameters, args = parameters[1:], args[1:]
     names = [p.name for p in parameters]
     first = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    start = f"{op.__name__}: "
+    start = f"{name}: "
     for word in kwargs:
         if word not in names:
             return TypeError(f"{start}there is no {word}, expected {_word_for(word, names)}")
@@ -632,7 +641,7 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     missing = [n for n in needed if n not in given]
     verb, hint = "is" if len(missing) == 1 else "are", ""
     if {*missing} <= {*getattr(next(iter(args), None), "_fields", ())}:
-        hint = f"; {type_shown(args[0])} holds them: {op.__name__}(*weights)"
+        hint = f"; {type_shown(args[0])} holds them: {name}(*weights)"
     return TypeError(
         f"{start}{', '.join(missing)} {verb} missing, expected {', '.join(needed)}{hint}"
     )
@@ -642,7 +651,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def named(op: _Function) -> _Function:
-    """Have a public function say which word fits where an argument has another library's name."""
+    """Have a function or a method say which word fits where an argument has another one's name."""
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:

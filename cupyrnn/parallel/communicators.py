@@ -75,6 +75,7 @@ class Communicator:
         traceback.print_exception(kind, error, error.__traceback__)
         self.abort(130 if isinstance(error, KeyboardInterrupt) else 1)
 
+    @named
     def abort(self, status: int = 1) -> None:
         """
         End this process and all others with an exit status.
@@ -107,6 +108,7 @@ class Communicator:
             raise SystemExit(number)
         self._mpi.Abort(number)
 
+    @named
     def barrier(self, timeout: float | None = None) -> None:
         """
         Wait until all ranks have called this function.
@@ -137,6 +139,7 @@ class Communicator:
                 failure = error
         agree(self, "barrier", {}, failure=failure, timeout=seconds)
 
+    @named
     def share(self, value: Any) -> Any:
         """
         Return rank 0's value on all ranks.

@@ -17,6 +17,7 @@ from .._arrays import (
     check_real,
     check_save,
     counted,
+    named,
     shown,
     type_shown,
 )
@@ -133,7 +134,8 @@ def seeds_of(rate: float) -> torch.Tensor | None:
 def keeps(rate: float) -> bool:
     """Return whether a net keeps what its gradient needs."""
     # What is traced is checked without gradients and used with them.
-    return torch.is_grad_enabled() or rate > 0 or torch._C._is_tracing()
+    traced = not torch.compiler.is_compiling() and torch._C._is_tracing()  # the compiler can't ask
+    return torch.is_grad_enabled() or rate > 0 or traced
 
 
 def save_of(op: str, save: Save) -> Save:
@@ -170,6 +172,7 @@ def gru_outputs(found: Sequence[torch.Tensor]) -> GRUOutputs:
     return GRUOutputs(*values)
 
 
+@named
 def lstm_block_cell(
     x: torch.Tensor,
     cs_prev: torch.Tensor,
@@ -238,6 +241,7 @@ def lstm_block_cell(
     return lstm_outputs(LSTM_BLOCK_CELL(x, cs_prev, h_prev, w, b, wci, wcf, wco, *attributes))
 
 
+@named
 def block_lstm(
     x: torch.Tensor,
     cs_prev: torch.Tensor,
@@ -317,6 +321,7 @@ def block_lstm(
     return lstm_outputs(BLOCK_LSTM(*inputs, *of_steps, *attributes, reverse))
 
 
+@named
 def gru_block_cell(
     x: torch.Tensor,
     h_prev: torch.Tensor,
@@ -371,6 +376,7 @@ def gru_block_cell(
     return gru_outputs(GRU_BLOCK_CELL(x, h_prev, w_ru, w_c, b_ru, b_c, recurrent_activation))
 
 
+@named
 def block_gru(
     x: torch.Tensor,
     h_prev: torch.Tensor,
@@ -435,6 +441,7 @@ def block_gru(
     return gru_outputs(BLOCK_GRU(*inputs, *of_steps, recurrent_activation, reverse))
 
 
+@named
 def cudnn_rnn(
     input: torch.Tensor,
     input_h: torch.Tensor,
@@ -568,6 +575,7 @@ def _check_block_weights(
     return flat, names
 
 
+@named
 def stacked_rnn(
     input: torch.Tensor,
     input_h: torch.Tensor,

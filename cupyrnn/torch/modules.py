@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer, type_shown
+from .._arrays import check_bool, check_dropout, check_integer, named, type_shown
 from ..arithmetic.gates import check_gate
 from ..weights.block_forms import PEEPHOLES
 from ..weights.init import init_block_lstm, init_params
@@ -115,6 +115,7 @@ class BlockLSTM(Leaf):
     torch.Size([4, 1, 3])
     """
 
+    @named
     def __init__(
         self,
         input_size: int,
@@ -291,6 +292,7 @@ class CudnnRNN(Leaf):
     torch.Size([4, 1, 6])
     """
 
+    @named
     def __init__(
         self,
         input_size: int,

@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.nn.utils.rnn import PackedSequence
 
-from .._arrays import check_dropout, check_save, type_shown
+from .._arrays import check_dropout, check_save, named, type_shown
 from .definitions import CUDNN_RNN
 from .functions import extras, keeps, save_of, seeds_of
 from .modules import Leaf, check_pair
@@ -302,6 +302,7 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
 class LSTMOrGRU(RecurrentNet):
     """What LSTM and GRU have in common: their arguments."""
 
+    @named
     def __init__(
         self,
         input_size: int,
@@ -461,6 +462,7 @@ class RNN(RecurrentNet, torch.nn.RNN):
     torch.Size([4, 1, 3])
     """
 
+    @named
     def __init__(
         self,
         input_size: int,
@@ -481,6 +483,7 @@ class RNN(RecurrentNet, torch.nn.RNN):
         super().__init__(input_size, hidden_size, num_layers, *flags, **given)
 
 
+@named
 def from_torch(module: torch.nn.Module) -> RecurrentNet:
     """
     Convert a `torch.nn.LSTM`, `GRU` or `RNN` to this package's module of the same name.

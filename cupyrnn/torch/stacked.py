@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer
+from .._arrays import check_bool, check_dropout, check_integer, named
 from ..weights.block_forms import PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.init import init_block_gru, init_block_lstm
@@ -193,6 +193,7 @@ class PeepholeLSTM(PeepholeNet):
     (torch.Size([4, 1, 6]), torch.Size([4, 1, 3]))
     """
 
+    @named
     def __init__(
         self,
         input_size: int,
@@ -285,6 +286,7 @@ class BlockGRU(StackedNet):
     (torch.Size([4, 1, 3]), torch.Size([2, 1, 3]))
     """
 
+    @named
     def __init__(
         self,
         input_size: int,

@@ -20,6 +20,7 @@ from .._arrays import (
     contiguous,
     expect_rank,
     expect_shape,
+    named,
     on_device,
     plain,
     shown,
@@ -80,6 +81,7 @@ class BlockLSTMParams(NamedTuple):
     w: Array
     b: Array
 
+    @named
     def zero_state(self, batch_size: int) -> LSTMState:
         """
         Return states of zeros, on the device and of the dtype of the weights.
@@ -168,6 +170,7 @@ class PeepholeLSTMParams(_PeepholeLSTM):
             )
         return self._asdict()
 
+    @named
     def zero_state(self, batch_size: int) -> LSTMState:
         """
         Return states of zeros, on the device and of the dtype of the weights.
@@ -225,6 +228,7 @@ class BlockGRUParams(NamedTuple):
     b_ru: Array
     b_c: Array
 
+    @named
     def zero_state(self, batch_size: int) -> Array:
         """
         Return a state of zeros, on the device and of the dtype of the weights.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .._arrays import array_kind, check_bool, check_integer, on_device, shown, type_shown
+from .._arrays import array_kind, check_bool, check_integer, named, on_device, shown, type_shown
 from .._typing import NamedTuple
 from ..arithmetic.gates import check_gate
 from .params import (
@@ -88,6 +88,7 @@ class PackedParams(NamedTuple):
     input_mode: InputMode = "linear_input"
     recurrent_activation: RecurrentActivation = "sigmoid"
 
+    @named
     def zero_state(self, batch_size: int, *, time_major: bool = True) -> InitialState:
         """
         Return states of zeros for `cudnn_rnn`, on the device and of the dtype of the parameters.

@@ -15,6 +15,7 @@ import typing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import needs
 import numpy as np
 import pytest
 
@@ -246,6 +247,36 @@ def test_another_librarys_word_is_answered_with_the_one_that_fits(
     with pytest.raises(TypeError) as caught:
         getattr(cupyrnn, function)(**{word: 1})
     assert str(caught.value) == f"{function}: there is no {word}, expected {expected}"
+
+
+def test_methods_and_modules_say_what_fits() -> None:
+    """By the name of the class that was called, not of one that it is made of."""
+    packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=3)
+    with pytest.raises(
+        TypeError, match=r"^PackedParams.zero_state: there is no batch, expected ba"
+    ):
+        packed.zero_state(batch=3)
+    step = cupyrnn.prepare_step(packed)
+    with pytest.raises(TypeError, match=r"^PreparedStep: there is no input, expected x$"):
+        step(input=3)
+    needs.module("torch")
+    import cupyrnn.torch as ct
+
+    words = {
+        ct.LSTM: ("num_layer", "num_layers"),
+        ct.GRU: ("num_units", "hidden_size"),
+        ct.RNN: ("direction", "bidirectional"),
+        ct.PeepholeLSTM: ("num_proj", "proj_size"),
+        ct.BlockGRU: ("time_major", "batch_first, which says the contrary"),
+        ct.BlockLSTM: ("hidden_size", "num_units"),
+        ct.CudnnRNN: ("batch_first", "time_major=False"),
+    }
+    for kind, (word, expected) in words.items():
+        message = f"^{kind.__name__}: there is no {word}, expected {expected}$"
+        with pytest.raises(TypeError, match=message):
+            kind(3, 5, **{word: 1})
+    with pytest.raises(TypeError, match=r"^block_lstm: there is no lengths, expected sequence_len"):
+        ct.block_lstm(lengths=3)
 
 
 def test_every_function_says_what_does_not_fit() -> None:
