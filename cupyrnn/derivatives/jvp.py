@@ -166,7 +166,6 @@ def jvp(
     The ops hold a value and a tangent in one complex number, and also take such arrays outside of
     `jvp`. The real part is the value; the imaginary part is the tangent, scaled down until its
     square vanishes beside 1 and beside the largest value of the array, by 1e-20 for instance.
-    Complex arrays of data are refused: pass their real and imaginary parts as real arrays.
 
     References
     ----------
