@@ -14,7 +14,7 @@ the ranks average their gradients, and each makes the same step::
     mpiexec -n 4 python train.py
 
 Without `mpiexec` the same lines run in one process. NumPy arrays go through mpi4py; CuPy arrays
-through NCCL by `cupyx.distributed`, or through an MPI built for CUDA where CuPy has no NCCL.
+through NCCL, or an MPI built for CUDA.
 
 Arrays that differ between ranks in name, order, shape or dtype raise an error on every rank.
 """
