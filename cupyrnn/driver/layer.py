@@ -96,9 +96,9 @@ def implementation(
         if _pays(cell, rows, direction, single) and compiled.takes(cell, compute, way):
             return Implementation(compiled, "layer")
     way = ""
-    # A step has all products; backwards it may end at its gates.
-    complete = direction == "backward" or cell.inputs[0].w is not None
-    if single and rows and complete and compute.kind == "f":
+    is_step = single and rows and compute.kind == "f"
+    # It has all products; backwards it may end at its gates.
+    if is_step and (direction == "backward" or cell.inputs[0].w is not None):
         way = f"{direction}_step"
         if compiled is not None and compiled.takes(cell, compute, way):
             return Implementation(compiled, "step")
