@@ -161,11 +161,13 @@ def jvp(
     similar functions find equal values, they take the mean of the tangents. `jvp` waits for
     tangents on a device, since the host must know how large they are.
 
-    The guide says which tangents are too small or too large.
+    Tangents that are too small or grow too large lose digits: the guide's page on second
+    derivatives has the limits.
 
     The ops hold a value and a tangent in one complex number, and also take such arrays outside of
     `jvp`. The real part is the value; the imaginary part is the tangent, scaled down until its
     square vanishes beside 1 and beside the largest value of the array, by 1e-20 for instance.
+    Complex arrays of data are refused: pass their real and imaginary parts as real arrays.
 
     References
     ----------

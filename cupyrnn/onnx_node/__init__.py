@@ -205,6 +205,8 @@ def run_onnx_node(
     Affine or ScaledTanh; their defaults here are 1 and 0, and 1 and 1. Where the standard can be
     read in two ways, the guide's page on ONNX says which reading this function follows.
 
+    Nodes that neither `cudnn_rnn` nor the block ops can compute run step by step, which is slower.
+
     Some exporters silently write a wrong ``linear_before_reset``, which no check of the file can
     detect. The guide's page says how to recognize it.
 

@@ -14,9 +14,11 @@ the ranks average their gradients, and each makes the same step::
     mpiexec -n 4 python train.py
 
 Without `mpiexec` the same lines run in one process. NumPy arrays go through mpi4py; CuPy arrays
-through NCCL, or an MPI built for CUDA.
+through NCCL by `cupyx.distributed`, or through an MPI built for CUDA where CuPy has no NCCL.
 
-Arrays that differ between ranks in name, order, shape or dtype raise an error on every rank.
+Every call first compares what the ranks are about to do: arrays that differ in name, order, shape
+or dtype raise an error on every rank, where other libraries hang or return a wrong sum. A waiting
+process does not occupy a core. It stops waiting after a timeout, or when another process has ended.
 """
 
 from .communicators import Communicator, communicator, launched_rank

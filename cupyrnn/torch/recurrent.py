@@ -392,7 +392,7 @@ class GRU(LSTMOrGRU, torch.nn.GRU):
     bidirectional : bool
         If True, each layer has both directions: D is 2.
     proj_size : int
-        0: only an LSTM has a projection.
+        Must be 0: only an LSTM has a projection. torch.nn has the argument in this place.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
     save : {"all", "states"} or int
@@ -437,7 +437,7 @@ class RNN(RecurrentNet, torch.nn.RNN):
     bidirectional : bool
         If True, each layer has both directions: D is 2.
     proj_size : int
-        0: only an LSTM has a projection.
+        Must be 0: only an LSTM has a projection. torch.nn has the argument in this place.
     device, dtype : torch.device, torch.dtype
         The device and dtype of the parameters; PyTorch's defaults by default.
     save : {"all", "states"} or int
