@@ -460,8 +460,8 @@ class NetCall:
         inputs: tuple[Array, Any],
         cotangents: tuple[Array | None, Any],
         reserved: tuple[Array, Leaves, Any],
-        by: str,
-    ) -> tuple[Array, Any, Any]:
+        wanted: tuple[bool, str],
+    ) -> tuple[Array | None, Any, Any]:
         """
         Return the gradients of input, first states and weights, time-major.
 
@@ -472,15 +472,19 @@ class NetCall:
         reserved
             reserve_space, what is in it and, if these are states, the attributes of the cells that
             left them.
+        wanted
+            Whether that of the input is; what those of the weights are, as `weight_gradients` says.
         """
+        of_input, by = wanted
         run, (x, first), (output_grad, last_grad) = self.run, inputs, cotangents
         reserve_space, leaves, attributes = reserved
         if by == "sum" and leaves.every is None:
             of_states = first._make([output_grad, *[None] * (len(first) - 1)])
             there = tuple(g is not None for g in of_states)
-            if (plan := self._plan(planned.Backward, weights, x, first, there)) is not None:
+            plan = self._plan(planned.Backward, weights, x, first, there, of_input)
+            if plan is not None:
                 arrays = x, first, weights.arrays, (reserve_space,)
-                found: tuple[Array, Any, Any] = plan(arrays, of_states, last_grad)
+                found: tuple[Array | None, Any, Any] = plan(arrays, of_states, last_grad)
                 return found
         of_weights = weights.gradients(run.xp, run.dtype, by, run.sizes.B)
         cells = self._cells(weights, self.attributes)

@@ -252,7 +252,7 @@ class CudnnRNNGrads(NamedTuple, Generic[ArrayT]):
     Attributes
     ----------
     input_backprop : [T, B, I]
-        The gradient of the sequences.
+        The gradient of the sequences; None where `input_gradient` says so.
     input_h_backprop : [L*D, B, P]
         The gradients of the states before the first step.
     input_c_backprop : [L*D, B, H]

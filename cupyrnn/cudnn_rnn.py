@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ._arrays import Settled as Found
-from ._arrays import check_choice, contiguous_all, named, on_device, signature
+from ._arrays import check_bool, check_choice, contiguous_all, named, on_device, signature
 from ._net import (
     PackedCall,
     Run,
@@ -490,6 +490,7 @@ def cudnn_rnn_backprop(
     num_proj: int | None = None,
     recurrent_activation: RecurrentActivation | None = None,
     time_major: bool = True,
+    input_gradient: bool = True,
     weight_gradients: WeightGradients = "sum",
     engine: Engine = "auto",
 ) -> CudnnRNNGrads[ArrayT]:
@@ -553,6 +554,8 @@ def cudnn_rnn_backprop(
     time_major : bool
         If False, input, output and their gradients are [B, T, ·], and the states and their
         gradients [B, L*D, ·].
+    input_gradient : bool
+        If False, input_backprop is None; a layer that Numba compiles saves its product.
     weight_gradients : {"sum", "examples", "norms", "none"}
         What params_backprop is. "sum" is the gradient of params, [params_size]. "examples" is the
         gradient for each example of the batch, [B, params_size]. "norms" is the Euclidean norm of
@@ -610,6 +613,7 @@ def cudnn_rnn_backprop(
     states, said = (input, input_h, input_c), settled(op, params, attributes)
     call = _check(op, states, said, run, engine, given)
     xp, dtype, is_lstm = call.run.xp, call.run.dtype, call.net.rnn_mode == "lstm"
+    input_gradient = check_bool(op, "input_gradient", input_gradient)
     by = check_weight_gradients(op, weight_gradients)
     if call.by_cudnn and by != "sum":
         raise ValueError(
@@ -636,10 +640,14 @@ def cudnn_rnn_backprop(
         else:
             inputs, cotangents = (x, call.states(h, c)), (dy, call.states(dh, dc))
             weights, reserved = call.weights(said.params, leaves), (reserve_space, leaves, None)
-            found: Any = call.backward(weights, inputs, cotangents, reserved, by)
+            wanted = input_gradient, by
+            found: Any = call.backward(weights, inputs, cotangents, reserved, wanted)
             grads = found[0], *(*found[1], None)[:2], found[2]
+        input_grad: Any = None
+        if input_gradient:
+            input_grad = as_given(xp, grads[0], time_major, dtype)
         return CudnnRNNGrads(
-            as_given(xp, grads[0], time_major, dtype),
+            input_grad,
             as_given(xp, grads[1], time_major, dtype),
             as_given(xp, grads[2], time_major, dtype),
             grads[3],

@@ -298,7 +298,7 @@ def _backward(
     inputs = x, form.States(*_of_driver(call, states))
     given = dy, form.States(*_of_driver(call, last_grad))
     of_net = NetWeights(form, call.attributes, weights)
-    dx, d_first, grads = call.backward(of_net, inputs, given, reserved, by)
+    dx, d_first, grads = call.backward(of_net, inputs, given, reserved, (True, by))
     dh, *others = (_as_given(call, state) for state in d_first)
     return StackedRNNGrads(as_given(xp, dx, major, dtype), dh, _joined(xp, others, dtype), grads)
 

@@ -119,7 +119,7 @@ def layer_call(
     shapes = Shapes(
         back is not None, writes_deltas, N, I, saved.h.shape[1], len(carried.h), starts.tobytes(),
         len(saved), len(kept), layout, grads_layout,
-        (first_c is not None, given_h is not None, given_c is not None, totals is not None),
+        tuple(a is not None for a in (first_c, dx, given_h, given_c, totals)),
         0 if totals is None else len(totals),
     )  # fmt: skip
     arrays = (x, states.h, first_c, dx, dc, given_h, given_c, totals, *kept, *weights, *grads)

@@ -82,7 +82,7 @@ class Frame(NamedTuple):
     first_c: Address
     formulas: Address  # the code of the cell's rows
     table: Address  # of what this looks up
-    dx: Address
+    dx: Address  # 0 where it is not wanted
     dh: Address  # [S, dh_row bytes], the gradients that are carried
     dh_row: int
     dc: Address
@@ -156,7 +156,7 @@ def pack_all(tid: int, n: int, one: Any, f: Frame, address: int, backward: int) 
     """Pack a thread's part of the weights."""
     for k in range(f.inputs + f.stages):
         m = matrix(address, k)
-        if m.table:
+        if m.table and (f.dx or not backward or k >= f.inputs):
             pack(one, m.table, m.gates, m.H, m.K, m.transposed, backward, m.packed, tid, n)
 
 
@@ -241,7 +241,7 @@ def weight_products(
     memory = f.work + tid * f.work_stride
     m0, m1 = rows * tid // n, rows * (tid + 1) // n
     to, rs = f.dx + (start + m0) * f.I * size, f.I * size
-    for k in range(f.inputs):
+    for k in range(f.inputs if f.dx else 0):
         m = matrix(address, k)
         z = m.z + m0 * m.rs_z
         if m.table:

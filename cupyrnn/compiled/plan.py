@@ -331,7 +331,7 @@ class Plan:
     def _frame(self) -> Frame:
         spec, shapes, here = self._spec, self._shapes, functools.partial(At, _MEMORY)
         saved, formulas = shapes.saved, spec.formulas
-        has_c, has_h_grad, has_c_grad, has_totals = shapes.given
+        has_c, has_dx, has_h_grad, has_c_grad, has_totals = shapes.given
         table = [At(word.array + _SAVED, word.offset) for word in spec.table(saved)]
         c = formulas.saved.index(formulas.c) if formulas.c else 0
         of_x = len(spec.layout.inputs)
@@ -351,7 +351,7 @@ class Plan:
             first_c=At(_FIRST_C) if has_c else 0,
             formulas=spec.address("backward_layer" if shapes.backward else "forward_layer"),
             table=self._put(table),
-            dx=At(_DX) if shapes.backward else 0,
+            dx=At(_DX) if has_dx else 0,
             dh=here(self._dh),
             dh_row=self._dh_row,
             dc=At(_DC) if shapes.backward and has_c else 0,

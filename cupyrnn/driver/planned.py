@@ -283,12 +283,21 @@ class Backward(_Calls):
     ----------
     cotangents
         For each of the last layer's states, whether there are gradients of every step.
+    of_input
+        Whether the gradient of the input is wanted.
     """
 
     def __init__(
-        self, weights: Any, layers: Layers, x: Array, first: Any, cotangents: Sequence[bool]
+        self,
+        weights: Any,
+        layers: Layers,
+        x: Array,
+        first: Any,
+        cotangents: Sequence[bool],
+        of_input: bool = True,
     ) -> None:
         super().__init__(weights, layers, x, first, "backward")
+        self._of_input = of_input
         dtype, D, N = x.dtype, layers.D, layers.rows.rows
         memory, carried = layers.memory(), each(self._first, _like)
         saved, grads = layers.saved(memory), self._weights.grads()
@@ -308,7 +317,7 @@ class Backward(_Calls):
             back = _placed().Back(
                 _of_layer(self._first, n),
                 type(states)._make(of_states),
-                written[n]._replace(x=into),
+                written[n]._replace(x=into if n >= D or of_input else None),
             )
             carried_of = _of_layer(carried, n)
             call = module.layer_call(cell, values, carried_of, layers.rows.starts, saved[n], back)
@@ -326,7 +335,7 @@ class Backward(_Calls):
         inputs: tuple[Array, Any, Sequence[Array], Sequence[Array]],
         cotangents: Any,
         last_grad: Any,
-    ) -> tuple[Array, Any, Any]:
+    ) -> tuple[Array | None, Any, Any]:
         """
         Return the gradients of input, first states and weights.
 
@@ -365,10 +374,11 @@ class Backward(_Calls):
                     *(*grads, *some),
                 )
                 sums[n] = self._calls[n](others, carried.h if carried.h.ndim == 2 else carried.h[n])
-            if D > 1:
+            if D > 1 and (layer or self._of_input):
                 into[0] += into[1][::-1]
             above = into[:1]
-        return above[0], carried, self._weights.finished(grads, sums)
+        x_grad = above[0] if self._of_input else None
+        return x_grad, carried, self._weights.finished(grads, sums)
 
 
 def _of_direction(g: Array, d: int) -> Array:

@@ -209,4 +209,5 @@ class _NetOp(Op):
 
 
 CUDNN_RNN = _NetOp(_ops.CUDNN_RNN)
+CUDNN_RNN.without_input = {"input_gradient": False}
 STACKED_RNN = _NetOp(_ops.STACKED_RNN, "str names")

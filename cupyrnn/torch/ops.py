@@ -198,6 +198,8 @@ class Op:
         self.record, self.results, self.saved, self.extras = record, results, saved, extras
         self.name, self.inputs, self.outputs = record.name, record.inputs, record.outputs
         self.axes, self._declared = axes, attributes
+        # By what the gradient leaves out that of the first input.
+        self.without_input: Named = {}
         self._attributes = [part.split()[-1] for part in attributes]
         # The tensors that each op takes, before the extras.
         self.groups: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -442,7 +444,7 @@ class Op:
 
     @_where
     def _backward(
-        self, *args: Any, whole: Array | None = None, **more: str
+        self, *args: Any, whole: Array | None = None, **more: Any
     ) -> list[torch.Tensor | None]:
         """Return the gradients; `whole` is the last input where its pieces are joined."""
         inputs, results, cotangents, rest = self._named("backward", args, whole)
@@ -524,7 +526,8 @@ class Op:
         plain = plain and not under_vectorize(given)
         if plain:
             given = (*kept[:last], _last(pieces), *rest)
-            found: Sequence[Any] = self._backward(*given, whole=ctx.whole)
+            more = {} if ctx.needs_input_grad[1] else self.without_input
+            found: Sequence[Any] = self._backward(*given, whole=ctx.whole, **more)
         else:
             found = self._derivative("backward", *kept[:last], joined(pieces), *rest)
             if len(pieces) > 1:

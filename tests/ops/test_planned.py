@@ -324,3 +324,22 @@ def test_no_array_of_a_caller_is_kept(op: str, plans: list[str]) -> None:
     del call, found, arrays
     assert plans
     assert not [a for a in kept if a() is not None]
+
+
+@pytest.mark.parametrize("L", [1, 2])
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_without_the_gradient_of_the_input(
+    plans: list[str], mode: str, direction: str, L: int
+) -> None:
+    """It is None, all others have the same bits; planned and not."""
+    net, given = problem((7, 3, 5, 17), L, rnn_mode=mode, direction=direction)
+    out = cupyrnn.cudnn_rnn(**net)._asdict()
+    expected = cupyrnn.cudnn_rnn_backprop(**net, **out, **given)
+    for n in range(3):
+        dx, *others = cupyrnn.cudnn_rnn_backprop(**net, **out, **given, input_gradient=False)
+        assert dx is None
+        equal(others, [*expected[1:]])
+        assert plans.count("Backward") == n + 1
+    with pytest.raises(TypeError, match=r"^cudnn_rnn_backprop: input_gradient is 1"):
+        cupyrnn.cudnn_rnn_backprop(**net, **out, **given, input_gradient=1)
