@@ -502,6 +502,10 @@ def test_the_public_functions_use_it(
         message = f"engine is '{engine_}', but reserve_space is of '{other}'"
         with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}$"):
             backward(ops, case, inputs, given_, cotangents, engine=engine_)
+    for by in ("examples", "norms", "none"):
+        message = f"weight_gradients is '{by}', expected 'sum' where reserve_space is cuDNN's"
+        with pytest.raises(ValueError, match=f"^cudnn_rnn_backprop: {message}"):
+            backward(ops, case, inputs, out, cotangents, weight_gradients=by)
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
     forget()

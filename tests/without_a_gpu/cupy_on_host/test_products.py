@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import needs
+import numpy as np
 import pytest
 
+from cupyrnn.kernels.blas import gemm
 from without_a_gpu.cupy_on_host.calls import calls
 
 pytestmark = pytest.mark.gpu
@@ -92,3 +94,10 @@ def test_the_mode_is_set_once_a_call(host: Any, cupy: Any, monkeypatch: pytest.M
         found.append(count[0])
         count[0] = 0
     assert found[0] == found[1] > 0
+
+
+def test_operands_of_which_neither_rows_nor_columns_are_contiguous(host: Any, cupy: Any) -> None:
+    a, b = (cupy.asarray(np.arange(1.0, 61.0).reshape(s))[::2, ::2] for s in ((6, 10), (10, 6)))
+    out = cupy.empty((3, 3))
+    gemm(a, b, out)
+    np.testing.assert_allclose(cupy.asnumpy(out), cupy.asnumpy(a) @ cupy.asnumpy(b))

@@ -6,11 +6,13 @@ Each is called twice: the first call compiles, and makes the handle of cuBLAS.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cupyrnn.driver import layer as _layer
 from without_a_gpu.cupy_on_host.calls import calls, calls_made, rnn_calls
 
 pytestmark = pytest.mark.gpu
@@ -61,6 +63,23 @@ def test_ops_are_quiet(host: Any, cupy: Any, stream: Any, name: str, dtype: str)
     events = quiet(host, stream, call)
     # What is on the host goes up before the op, if at all.
     assert not [e for e in events if e.kind == "copies_to_device"]
+
+
+@pytest.mark.parametrize("T", [1, 5])
+@pytest.mark.parametrize("name", NAMES)
+def test_numba_takes_no_array_of_a_device(
+    host: Any, cupy: Any, compiled_loops: ModuleType, name: str, T: int
+) -> None:
+    """Where both are installed: the same bits as without it, on the device."""
+    call = calls(cupy, (T, *SHAPE[1:]))[name]
+    found = call()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_layer, "_compiled", lambda _: None)
+        expected = call()
+    for field, a, e in zip(found._fields, found, expected, strict=True):
+        if a is not None:
+            assert isinstance(a, np.ndarray if field == "host_reserved" else cupy.ndarray), field
+            assert cupy.asnumpy(a).tobytes() == cupy.asnumpy(e).tobytes(), field
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
