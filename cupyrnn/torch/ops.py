@@ -239,7 +239,7 @@ class Op:
         """
         last = len(self.inputs) - 1
         inputs, pieces, rest = args[:last], args[last], args[last + 1 :]
-        if type(pieces) is tuple:
+        if type(pieces) is tuple and pieces and all(isinstance(t, torch.Tensor) for t in pieces):
             self._check_pieces(pieces)
         else:
             inputs, pieces = args[: last + 1], (pieces,)

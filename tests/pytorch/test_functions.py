@@ -595,3 +595,11 @@ def test_without_the_framework_the_extra_is_named(module: str, what: str) -> Non
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     message = f"cupyrnn.{module}: {what} is not installed, install it with pip install"
     assert f"ModuleNotFoundError: {message} 'cupyrnn[{module}]'" in run.stderr
+
+
+@pytest.mark.parametrize("wrong", [(), (1, 2), [1.0]])
+def test_a_last_input_that_is_no_tensor(wrong: Any) -> None:
+    one = torch.ones
+    kind = type(wrong).__name__
+    with pytest.raises(TypeError, match=rf"b_c is a {kind}, expected a torch\.Tensor$"):
+        ct.gru_block_cell(one(1, 2), one(1, 3), one(5, 6), one(5, 3), one(6), wrong)
