@@ -199,6 +199,7 @@ def params_from_onnx(
     problem = f"W has shape {arrays['W'].shape}, expected (D, G*H, I)"
     rnn_mode = rnn_mode or _mode_of_rnn(activations, width, H)
     rnn_mode, _ = mode_of(op, rnn_mode, width, H, problem)
+    xp, directions = _directions(op, len(GATES[rnn_mode]), W=W, R=R, B=B)
     gate = _gate(
         op, rnn_mode, D, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta,
@@ -209,7 +210,6 @@ def params_from_onnx(
             f"{op}: linear_before_reset is 0, expected 1: a GRU that resets before the product is"
             " not the GRU of cuDNN; block_gru_from_onnx takes it"
         )
-    xp, directions = _directions(op, len(GATES[rnn_mode]), W=W, R=R, B=B)
     _, H, I = directions[0].W.shape
     net = check_net(op, 1, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], 0)
     order = _ONNX[rnn_mode]

@@ -355,6 +355,7 @@ LSTM = zeros((1, 8, 3), (1, 8, 2))
     [
         (lambda: cupyrnn.params_from_onnx(*GRU_WEIGHTS), ValueError, "params_from_onnx: linear_before_reset is 0, expected 1: a GRU that resets before the product is not the GRU of cuDNN; block_gru_from_onnx takes it"),
         (lambda: cupyrnn.params_from_onnx(*zeros((1, 2, 3), (1, 2, 2))), ValueError, "params_from_onnx: rnn_mode is left out, and the shapes, of an RNN, do not tell rnn_tanh from rnn_relu: say which"),
+        (lambda: cupyrnn.params_from_onnx(*zeros((0, 99, 3), (1, 99, 33)), rnn_mode="gru", linear_before_reset=1), ValueError, "params_from_onnx: W has shape (0, 99, 3) and R (1, 99, 33), expected (D, 3*H, I) and (D, 3*H, H) with D = 1 or 2"),
         (lambda: cupyrnn.params_from_onnx(*zeros((3, 8, 3), (3, 8, 2))), ValueError, "params_from_onnx: W has shape (3, 8, 3) and R (3, 8, 2), expected (D, 4*H, I) and (D, 4*H, H) with D = 1 or 2"),
         (lambda: cupyrnn.params_from_onnx(*zeros((1, 8, 3), (2, 8, 2))), ValueError, "params_from_onnx: R has shape (2, 8, 2), expected (D, 4*H, H) = (1, 8, 2)"),
         (lambda: cupyrnn.params_from_onnx(None, None), TypeError, "params_from_onnx: W is None, expected a numpy.ndarray or cupy.ndarray"),
