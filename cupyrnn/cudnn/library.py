@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PATH_VARIABLE = "CUPYRNN_CUDNN"
 SONAME = "libcudnn.so.9"
 INSTALL = (
-    "install it with: pip install 'cupyrnn[cudnn13]' for CUDA 13, pip install 'cupyrnn[cudnn12]'"
+    'install it with: pip install "cupyrnn[cudnn13]" for CUDA 13, pip install "cupyrnn[cudnn12]"'
     " for CUDA 12"
 )
 

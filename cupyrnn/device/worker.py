@@ -180,7 +180,11 @@ def begin() -> tuple[dict[str, Any], Callable[[Any], Any]]:
         number = cupy.cuda.runtime.getDevice()
         name = cupy.cuda.runtime.getDeviceProperties(number)["name"].decode()
     except Exception as error:
-        raise ValueError(f"no GPU that CuPy can use: {type(error).__name__}: {error}") from error
+        missing = isinstance(error, ModuleNotFoundError)
+        install = '; install it with pip install "cupyrnn[cuda12x]" or "cupyrnn[cuda13x]"'
+        raise ValueError(
+            f"no GPU that CuPy can use: {type(error).__name__}: {error}{install * missing}"
+        ) from error
     be_strict()
     path = timed.path_of(number)
     return {"card": name, "path": None if path is None else str(path)}, _answer

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
-        "cupyrnn.torch: PyTorch is not installed, install it with pip install 'cupyrnn[torch]'",
+        'cupyrnn.torch: PyTorch is not installed, install it with pip install "cupyrnn[torch]"',
         name="torch",
     )
 

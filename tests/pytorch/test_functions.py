@@ -594,7 +594,7 @@ def test_without_the_framework_the_extra_is_named(module: str, what: str) -> Non
     code = f"import sys; sys.modules['{module}'] = None; import cupyrnn.{module}"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     message = f"cupyrnn.{module}: {what} is not installed, install it with pip install"
-    assert f"ModuleNotFoundError: {message} 'cupyrnn[{module}]'" in run.stderr
+    assert f'ModuleNotFoundError: {message} "cupyrnn[{module}]"' in run.stderr
 
 
 @pytest.mark.parametrize("wrong", [(), (1, 2), [1.0]])

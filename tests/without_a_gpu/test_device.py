@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -193,7 +194,9 @@ def test_without_a_gpu_it_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     found = subprocess.run(command, capture_output=True, text=True, env=hidden, check=False)
     assert found.returncode == 2
-    assert re.fullmatch(r"cupyrnn\.device: no GPU that CuPy can use: .*\n", found.stderr)
+    install = r'; install it with pip install "cupyrnn\[cuda12x\]" or "cupyrnn\[cuda13x\]"'
+    missing = install if importlib.util.find_spec("cupy") is None else ""
+    assert re.fullmatch(rf"cupyrnn\.device: no GPU that CuPy can use: .*{missing}\n", found.stderr)
     assert found.stdout == ""
 
 
