@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +12,7 @@ from ..cells.contract import Form, Gradients, States, Weight
 from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
-from .params import GATES, Net, layout
+from .params import LayerParams, Net, parts
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -47,28 +46,14 @@ _Place: TypeAlias = tuple[slice, tuple[int, ...]]
 @functools.lru_cache(maxsize=256)
 def places_of(net: Net) -> list[tuple[Any, ...]]:
     """Return, by layer and direction, where the `Weights` lie in a net's parameters."""
-    H, P, rows = net.H, net.P, len(GATES[net.rnn_mode]) * net.H
-    starts: dict[tuple[int, int, str], int] = {}
-    for p in layout(net):
-        starts.setdefault((p.layer, p.direction, p.kind), p.offset)
-
-    def place(layer: int, d: int, kind: str, *shape: int) -> _Place:
-        start = starts[layer, d, kind]
-        return slice(start, start + math.prod(shape)), shape
-
-    return [
-        (
-            None
-            if net.skip and layer == 0
-            else place(layer, d, "input", rows, net.D * P if layer else net.I),
-            place(layer, d, "recurrent", rows, P),
-            place(layer, d, "projection", P, H) if net.num_proj else None,
-            place(layer, d, "input_bias", rows),
-            place(layer, d, "recurrent_bias", rows),
-        )
-        for layer in range(net.L)
-        for d in range(net.D)
-    ]
+    places: dict[tuple[int, int], dict[str, _Place]] = {}
+    for part in parts(net):
+        shape = part.shape
+        if part.kind != "projection":
+            shape = shape[0] * shape[1], *shape[2:]
+        if 0 not in shape:  # which with skip_input are the first layer's input matrices
+            places.setdefault(part[1:3], {})[part.kind] = part.place, shape
+    return [tuple([found.get(kind) for kind in LayerParams._fields]) for found in places.values()]
 
 
 def weights_of(params: Array, net: Net) -> list[Weights]:

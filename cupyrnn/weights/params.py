@@ -13,6 +13,7 @@ or H without a projection.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -166,32 +167,53 @@ class Piece(NamedTuple):
     @property
     def size(self) -> int:
         """The number of elements."""
-        rows, columns = (*self.shape, 1)[:2]
-        return rows * columns
+        return math.prod(self.shape)
+
+
+class Part(NamedTuple):
+    """Where all gates of a layer and direction have one of the fields of `LayerParams`."""
+
+    kind: Any
+    layer: int
+    direction: int
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def place(self) -> slice:
+        """Where it lies in the packed vector."""
+        return slice(self.offset, self.offset + math.prod(self.shape))
+
+
+def parts(net: Net) -> Iterator[Part]:
+    """Yield the parts of a packed vector in their order."""
+    G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
+
+    def unplaced() -> Iterator[tuple[str, int, int, tuple[int, ...]]]:
+        for layer, d in itertools.product(range(net.L), range(net.D)):
+            K = net.D * P if layer else 0 if net.skip else net.I
+            yield "input", layer, d, (G, H, K)
+            yield "recurrent", layer, d, (G, H, P)
+            if net.num_proj:
+                yield "projection", layer, d, (P, H)
+        for layer, d in itertools.product(range(net.L), range(net.D)):
+            yield "input_bias", layer, d, (G, H)
+            yield "recurrent_bias", layer, d, (G, H)
+
+    offset = 0
+    for kind, layer, d, shape in unplaced():
+        yield Part(kind, layer, d, offset, shape)
+        offset += math.prod(shape)
 
 
 def layout(net: Net) -> list[Piece]:
     """Return all pieces in the order of the packed vector."""
-    H, P, gates = net.H, net.P, GATES[net.rnn_mode]
-
-    def unplaced() -> Iterator[tuple[Any, int, int, str, tuple[int, ...]]]:
-        for layer in range(net.L):
-            K = net.D * P if layer else 0 if net.skip else net.I
-            for d in range(net.D):
-                yield from (("input", layer, d, gate, (H, K)) for gate in gates)
-                yield from (("recurrent", layer, d, gate, (H, P)) for gate in gates)
-                if net.num_proj:
-                    yield ("projection", layer, d, "", (P, H))
-        for layer in range(net.L):
-            for d in range(net.D):
-                yield from (("input_bias", layer, d, gate, (H,)) for gate in gates)
-                yield from (("recurrent_bias", layer, d, gate, (H,)) for gate in gates)
-
     pieces: list[Piece] = []
-    offset = 0
-    for kind, layer, d, gate, shape in unplaced():
-        pieces.append(Piece(kind, layer, d, gate, offset, shape))
-        offset += pieces[-1].size
+    for kind, layer, d, offset, shape in parts(net):
+        gates, shape = (("",), shape) if kind == "projection" else (GATES[net.rnn_mode], shape[1:])
+        for n, gate in enumerate(gates):
+            place = offset + n * math.prod(shape)
+            pieces.append(Piece(kind, layer, d, gate, place, shape))
     return pieces
 
 
@@ -385,21 +407,11 @@ class LayerParams(NamedTuple):
 
 def layers(params: Array, net: Net) -> list[LayerParams]:
     """Return views of the packed vector by layer and direction; to be read, or written through."""
-    G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
-    offset = 0
-
-    def take(*shape: int) -> Array:
-        nonlocal offset
-        start, offset = offset, offset + math.prod(shape)
-        return params[start:offset].reshape(shape)
-
-    matrices = []
-    for layer in range(net.L):
-        K = net.D * P if layer else 0 if net.skip else net.I
-        for _ in range(net.D):
-            projection = (P, H) if net.num_proj else None
-            matrices.append((take(G, H, K), take(G, H, P), projection and take(*projection)))
-    return [LayerParams(*three, take(G, H), take(G, H)) for three in matrices]
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for part in parts(net):
+        fields = found.setdefault((part.layer, part.direction), {"projection": None})
+        fields[part.kind] = params[part.place].reshape(part.shape)
+    return [LayerParams(**fields) for fields in found.values()]
 
 
 @traceable
