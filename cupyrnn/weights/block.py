@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._arrays import (
-    cast_all,
-    check_arrays,
-    check_choice,
-    check_real,
-    on_device,
-)
+from .._arrays import cast_all, check_arrays, check_choice, check_real, on_device
 from ..derivatives.traced import traceable
-from .forms import BLOCK, BlockLSTMParams, check_block_lstm, gates_of, own_order, refuse, rows_of
+from .forms import BLOCK, BlockLSTMParams, check_block_lstm, layer_of, refuse, rows_of
 from .packed import PackedParams, assembled, check_model, gradient_model
-from .params import LayerParams, check_net, layers
+from .params import check_net, layers
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -86,13 +80,11 @@ def params_from_block_lstm(
     _, I, H = check_block_lstm(op, {"w": w, "b": b})
     net = check_net(op, 1, H, I, "lstm", "linear_input", "unidirectional", 0)
     bias_of_f = check_real(op, "forget_bias", forget_bias)
-    order = BLOCK[gate_order]
     with on_device(xp, w):
         w, b = cast_all(dtype, w, b)
-        matrix, recurrent = (a[order] for a in gates_of(w, 4, H))
-        bias = b.reshape(4, H)[order]
-        bias[1] += bias_of_f
-        return assembled(op, xp, net, w, [LayerParams(matrix, recurrent, None, None, bias)])
+        layer = layer_of(w, b, BLOCK[gate_order])
+        layer.recurrent_bias[1] += bias_of_f
+        return assembled(op, xp, net, w, [layer])
 
 
 @traceable
@@ -200,7 +192,7 @@ def _as_block_lstm(
     sum_biases: bool = True,
 ) -> BlockLSTMParams:
     """Return the packed parameters of one LSTM layer as `block_lstm` takes them."""
-    order = own_order(BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))])
+    order = BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))]
     refuse(op, "block_lstm", net)
     if net.rnn_mode != "lstm" or net.L > 1 or net.D > 1:
         raise ValueError(
@@ -209,8 +201,5 @@ def _as_block_lstm(
         )
     (layer,) = layers(params, net)
     with on_device(xp, params):
-        b = layer.recurrent_bias[order]
-        if sum_biases:
-            b = layer.input_bias[order] + b
-        w = rows_of(xp, layer.input[order], layer.recurrent[order])
-        return BlockLSTMParams(w, b.reshape(-1))
+        layer = layer if sum_biases else layer._replace(input_bias=None)
+        return BlockLSTMParams(*rows_of(xp, layer, order))

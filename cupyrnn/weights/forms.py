@@ -6,7 +6,7 @@ of a layer in orders of their own, side by side or above each other, and most of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from .._arrays import (
 )
 from .._typing import NamedTuple
 from .block_forms import GRU_FORM, LSTM_FORM
-from .params import GATES
+from .params import GATES, LayerParams
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -267,6 +267,7 @@ class BlockGRUParams(NamedTuple):
 
 # Where the block ops have the gates of the packed order i, f, ci, o.
 BLOCK = {"icfo": [0, 2, 1, 3], "ifco": [0, 1, 2, 3]}
+_GRU = [0, 1, 2]
 
 
 def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Array]]:
@@ -366,33 +367,40 @@ def side_by_side(a: Array) -> Array:
     return a.transpose(2, 0, 1).reshape(K, G * H)
 
 
-def gates_of(w: Array, G: int, P: int) -> tuple[Array, Array]:
-    """Return [K+P, G*H], the weights of a block op, as [G, H, K] and [G, H, P]."""
-    gates = by_gate(w, G)
-    K = gates.shape[2] - P
-    return gates[:, :, :K], gates[:, :, K:]
+def layer_of(rows: Array, bias: Array, order: Sequence[int], P: int | None = None) -> LayerParams:
+    """Return [K+P, G*H] and [G*H], whose gates have this order, as the packed vector has them."""
+    gates = by_gate(rows, len(order))[order]
+    K = gates.shape[2] - (P or gates.shape[1])
+    biases = bias.reshape(len(order), -1)[order]
+    return LayerParams(gates[:, :, :K], gates[:, :, K:], None, None, biases)
 
 
-def rows_of(xp: ModuleType, input: Array, recurrent: Array) -> Array:
-    """Return [G, H, K] and [G, H, P] as the weights of a block op, [K+P, G*H], a copy."""
-    return side_by_side(xp.concatenate([input, recurrent], axis=2))
+def rows_of(xp: ModuleType, layer: LayerParams, order: Sequence[int]) -> tuple[Array, Array]:
+    """Return what `layer_of` takes, copies: the biases are added where there are two."""
+    columns = own_order(order)
+    rows = xp.concatenate([layer.input, layer.recurrent], axis=2)
+    bias = layer.recurrent_bias
+    if layer.input_bias is not None:
+        bias = layer.input_bias + bias
+    return side_by_side(rows[columns]), bias[columns].reshape(-1)
 
 
-def gates_of_gru(xp: ModuleType, weights: Any) -> tuple[Array, Array, Array]:
-    """Return the weights of `block_gru` by gate, r, u and c: [3, H, I], [3, H, H] and [3, H]."""
+def layer_of_gru(xp: ModuleType, weights: Any) -> LayerParams:
+    """Return the weights of `block_gru` as the packed vector has those of its GRU."""
     w_ru, w_c, b_ru, b_c = (contiguous(xp, a) for a in weights)
-    H = len(b_c)
-    biases = xp.concatenate([b_ru, b_c]).reshape(3, H)
-    return *gates_of(xp.concatenate([w_ru, w_c], axis=1), 3, H), biases
+    rows, bias = xp.concatenate([w_ru, w_c], axis=1), xp.concatenate([b_ru, b_c])
+    return layer_of(rows, bias, _GRU)
 
 
-def gru_of(xp: ModuleType, input: Array, recurrent: Array, bias: Array) -> BlockGRUParams:
-    """Return gates as `gates_of_gru` has them as the weights of `block_gru`, a copy."""
-    w_ru, w_c = (rows_of(xp, input[g], recurrent[g]) for g in (slice(2), slice(2, None)))
-    return BlockGRUParams(w_ru, w_c, bias[:2].flatten(), bias[2].copy())
+def gru_of(xp: ModuleType, layer: LayerParams) -> BlockGRUParams:
+    """Return what `layer_of_gru` takes, copies: the biases are added where there are two."""
+    rows, bias = rows_of(xp, layer, _GRU)
+    r_u = len(bias) // 3 * 2
+    whole = rows[:, :r_u], rows[:, r_u:], bias[:r_u], bias[r_u:]
+    return BlockGRUParams(*(a.copy() for a in whole))
 
 
-def own_order(columns: list[int]) -> list[int]:
+def own_order(columns: Sequence[int]) -> list[int]:
     """Return the packed places of gates that lie in the order that `columns` says."""
     return sorted(range(len(columns)), key=columns.__getitem__)
 

@@ -31,9 +31,9 @@ from .forms import (
     as_arrays,
     check_block_gru,
     check_block_lstm,
-    gates_of,
-    gates_of_gru,
     gru_of,
+    layer_of,
+    layer_of_gru,
     refuse,
     rows_of,
 )
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .params import Direction, RNNMode
 
 _PEEPHOLES = {"i": "wci", "f": "wcf", "o": "wco"}
-_ICFO = ("i", "ci", "f", "o")
+_ICFO, _IN_ORDER = ("i", "ci", "f", "o"), [0, 1, 2, 3]
 
 
 class Gate(NamedTuple):
@@ -296,14 +296,13 @@ def params_to_gates(
     )
     refuse(op, "this form", net)
     with on_device(xp, vector):
-        return [
-            _as_gates(GATES[net.rnn_mode], place.input, place.recurrent, *place[3:])
-            for place in layers(vector, net)
-        ]
+        return [_as_gates(GATES[net.rnn_mode], place) for place in layers(vector, net)]
 
 
-def _as_gates(names: Sequence[str], *arrays: Array) -> dict[str, Gate]:
+def _as_gates(names: Sequence[str], layer: LayerParams) -> dict[str, Gate]:
     """Return copies of a layer's input and recurrent matrices and biases, gate by gate."""
+    w, r, _, *biases, _ = layer
+    arrays = [w, r, *(b for b in biases if b is not None)]
     return {name: Gate(*(a[g].copy() for a in arrays)) for g, name in enumerate(names)}
 
 
@@ -376,9 +375,7 @@ def block_lstm_from_gates(
         raise ValueError(f"{op}: gates[{missing!r}] has no peephole, but gates[{given[0]!r}] has")
     with on_device(xp, found[0].input):
         diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in given}
-        input, recurrent, _, b, other = _stacked(xp, found)
-        w = rows_of(xp, input, recurrent)
-        return PeepholeLSTMParams(w, (b + other).reshape(-1), **diagonals)
+        return PeepholeLSTMParams(*rows_of(xp, _stacked(xp, found), _IN_ORDER), **diagonals)
 
 
 @traceable
@@ -420,10 +417,9 @@ def block_lstm_to_gates(
     """
     op = "block_lstm_to_gates"
     diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
-    xp, _, H = check_block_lstm(op, {"w": w, "b": b, **diagonals})
+    xp, _, _ = check_block_lstm(op, {"w": w, "b": b, **diagonals})
     with on_device(xp, w):
-        matrices = gates_of(contiguous(xp, w), 4, H)
-        gates = _as_gates(_ICFO, *matrices, contiguous(xp, b).reshape(4, H))
+        gates = _as_gates(_ICFO, layer_of(contiguous(xp, w), contiguous(xp, b), _IN_ORDER))
         for name, peephole in _PEEPHOLES.items():
             if (a := diagonals[peephole]) is not None:
                 gates[name] = gates[name]._replace(peephole=contiguous(xp, a).copy())
@@ -475,8 +471,7 @@ def block_gru_from_gates(
         if gate.peephole is not None:
             raise ValueError(f"{op}: gates[{name!r}] has a peephole, which a GRU does not have")
     with on_device(xp, found[0].input):
-        input, recurrent, _, b, other = _stacked(xp, found)
-        return gru_of(xp, input, recurrent, b + other)
+        return gru_of(xp, _stacked(xp, found))
 
 
 @traceable
@@ -511,4 +506,4 @@ def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
     xp, _, _ = check_block_gru(op, weights._asdict())
     with on_device(xp, w_ru):
-        return _as_gates(GATES["gru"], *gates_of_gru(xp, weights))
+        return _as_gates(GATES["gru"], layer_of_gru(xp, weights))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from .._arrays import FLOATS, check_choice, check_integer, check_real, named, shown
-from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, gru_of, own_order, rows_of
+from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, gru_of, rows_of
 from .packed import PackedParams
 from .params import check_elements, check_net, layers
 
@@ -235,10 +235,7 @@ def init_block_lstm(
     elif scheme == "keras" and gate_order == "icfo":
         forget_bias = 0.0
     (layer,) = layers(draw.params(net, forget_bias), net)
-    order = own_order(columns)
-    w = rows_of(np, layer.input[order], layer.recurrent[order])
-    b = layer.input_bias[order] + layer.recurrent_bias[order]
-    return BlockLSTMParams(draw.rounded(w), draw.rounded(b.reshape(-1)))
+    return BlockLSTMParams(*map(draw.rounded, rows_of(np, layer, columns)))
 
 
 @named
@@ -285,5 +282,4 @@ def init_block_gru(
     net = check_net(op, 1, num_units, input_size, "gru", "linear_input", "unidirectional", 0)
     draw = _checked(op, scheme, dtype, seed)
     (layer,) = layers(draw.params(net, None), net)
-    whole = gru_of(np, layer.input, layer.recurrent, layer.input_bias + layer.recurrent_bias)
-    return BlockGRUParams(*map(draw.rounded, whole))
+    return BlockGRUParams(*map(draw.rounded, gru_of(np, layer)))

@@ -21,8 +21,9 @@ from .forms import (
     as_arrays,
     by_gate,
     check_block_gru,
-    gates_of_gru,
     gru_of,
+    layer_of,
+    layer_of_gru,
     mode_of,
     own_order,
     refuse,
@@ -460,8 +461,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     order = _KERAS["gru"]
     with on_device(xp, kernel):
         b = biases[0] if biases else xp.zeros(3 * H, kernel.dtype)
-        matrices = [by_gate(a, 3)[order] for a in (kernel, recurrent)]
-        return gru_of(xp, matrices[0], matrices[1], b.reshape(3, H)[order])
+        return gru_of(xp, layer_of(xp.concatenate([kernel, recurrent]), b, order))
 
 
 @traceable
@@ -505,5 +505,6 @@ def block_gru_to_keras(
         raise ValueError(f"{op}: use_bias is False, but b_ru or b_c is not zero")
     order = own_order(_KERAS["gru"])
     with on_device(xp, w_ru):
-        *matrices, bias = (a[order] for a in gates_of_gru(xp, weights))
-        return [side_by_side(a) for a in matrices] + [bias.reshape(-1)] * biased
+        input, recurrent, *_, bias, _ = layer_of_gru(xp, weights)
+        matrices = [side_by_side(a[order]) for a in (input, recurrent)]
+        return matrices + [bias[order].reshape(-1)] * biased

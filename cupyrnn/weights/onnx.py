@@ -26,14 +26,15 @@ from .._arrays import (
 from ..derivatives.traced import traceable
 from .activations import DEFAULTS, activations_of, check_flag, gate_of, text
 from .forms import (
+    BLOCK,
     BlockGRUParams,
     PeepholeLSTMParams,
     as_arrays,
     check_block_gru,
     check_block_lstm,
-    gates_of,
-    gates_of_gru,
     gru_of,
+    layer_of,
+    layer_of_gru,
     mode_of,
     own_order,
     refuse,
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 
 # Where ONNX has the gates of the packed orders i, f, ci, o; r, u, c; h.
 _ONNX = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
-# Where block_lstm has its gates i, ci, f, o, and its peepholes wci, wcf, wco, in ONNX's.
-_ICFO, _PEEPHOLES = [0, 3, 2, 1], [0, 2, 1]
+# Where it has the peepholes of i, f and o.
+_PEEPHOLES = [0, 2, 1]
 _ROUNDING = 1e-6  # of the attributes, which are float32 or fewer decimals
 
 
@@ -78,19 +79,10 @@ class OnnxParams(NamedTuple):
     P: Array | None = None
 
 
-class _Direction(NamedTuple):
-    """The weights of one direction of a node by gate."""
-
-    W: Array  # [G, H, I]
-    R: Array  # [G, H, H]
-    W_bias: Array  # [G, H]
-    R_bias: Array  # [G, H]
-    P: Array | None = None  # [3, H]
-
-
-def _directions(op: str, G: int, **given: Any) -> tuple[ModuleType, list[_Direction]]:
-    """Check the weights of a node with G gates; return their module and each direction's."""
+def _directions(op: str, mode: RNNMode, **given: Any) -> tuple[ModuleType, list[LayerParams]]:
+    """Check the weights of a node; return their module and those of each direction."""
     xp, arrays = as_arrays(op, {n: a for n, a in given.items() if n in "WR" or a is not None})
+    G, order = len(GATES[mode]), _ONNX[mode]
     gates = "H" if G == 1 else f"{G}*H"
     D, _, I = expect_rank(op, "W", arrays["W"], f"(D, {gates}, I)")
     H = expect_rank(op, "R", arrays["R"], f"(D, {gates}, H)")[2]
@@ -105,22 +97,27 @@ def _directions(op: str, G: int, **given: Any) -> tuple[ModuleType, list[_Direct
     expect_shape(op, "P", arrays.get("P"), "(D, 3*H)", (D, 3 * H))
     with on_device(xp, arrays["W"]):
         B = arrays["B"] if "B" in arrays else xp.zeros((D, 2 * G * H), arrays["W"].dtype)
-        W, R = (arrays[n].reshape(D, G, H, -1) for n in "WR")
-        P = arrays["P"].reshape(D, 3, H) if "P" in arrays else [None] * D
-        entries = zip(W, R, B.reshape(D, 2, G, H), P, strict=True)
-        return xp, [_Direction(w, r, b[0], b[1], p) for w, r, b, p in entries]
+        W, R = (arrays[n].reshape(D, G, H, -1)[:, order] for n in "WR")
+        biases = B.reshape(D, 2, G, H)[:, :, order].swapaxes(0, 1)
+        P = arrays["P"].reshape(D, 3, H)[:, _PEEPHOLES] if "P" in arrays else [None] * D
+        entries = zip(W, R, [None] * D, *biases, P, strict=True)
+        return xp, [LayerParams(*of_direction) for of_direction in entries]
 
 
-def _node(xp: ModuleType, order: list[int], directions: Sequence[_Direction]) -> OnnxParams:
-    """Return the weights of a node, of those of each direction in the order of other gates."""
+def _node(xp: ModuleType, mode: RNNMode, directions: Sequence[LayerParams]) -> OnnxParams:
+    """Return the weights of a node, of those of each direction."""
 
-    def joined(arrays: Sequence[Array], order: list[int] = order) -> Array:
+    def joined(arrays: Sequence[Array], order: Sequence[int]) -> Array:
         rows: Array = xp.stack([a[order].reshape(-1, *a.shape[2:]) for a in arrays])
         return rows
 
-    W, R, *biases, P = zip(*directions, strict=True)
-    B = xp.concatenate([joined(b) for b in biases], axis=1)
-    return OnnxParams(joined(W), joined(R), B, None if P[0] is None else joined(P, _PEEPHOLES))
+    order = own_order(_ONNX[mode])
+    W, R, _, W_bias, R_bias, P = zip(*directions, strict=True)
+    if W_bias[0] is None:
+        W_bias, R_bias = R_bias, tuple(xp.zeros_like(b) for b in R_bias)
+    B = xp.concatenate([joined(b, order) for b in (W_bias, R_bias)], axis=1)
+    peepholes = None if P[0] is None else joined(P, _PEEPHOLES)
+    return OnnxParams(joined(W, order), joined(R, order), B, peepholes)
 
 
 @traceable
@@ -199,7 +196,7 @@ def params_from_onnx(
     problem = f"W has shape {arrays['W'].shape}, expected (D, G*H, I)"
     rnn_mode = rnn_mode or _mode_of_rnn(activations, width, H)
     rnn_mode, _ = mode_of(op, rnn_mode, width, H, problem)
-    xp, directions = _directions(op, len(GATES[rnn_mode]), W=W, R=R, B=B)
+    xp, directions = _directions(op, rnn_mode, W=W, R=R, B=B)
     gate = _gate(
         op, rnn_mode, D, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta,
@@ -210,14 +207,9 @@ def params_from_onnx(
             f"{op}: linear_before_reset is 0, expected 1: a GRU that resets before the product is"
             " not the GRU of cuDNN; block_gru_from_onnx takes it"
         )
-    _, H, I = directions[0].W.shape
+    _, H, I = directions[0].input.shape
     net = check_net(op, 1, H, I, rnn_mode, "linear_input", DIRECTIONS[D - 1], 0)
-    order = _ONNX[rnn_mode]
-    parts = (
-        LayerParams(d.W[order], d.R[order], None, d.W_bias[order], d.R_bias[order])
-        for d in directions
-    )
-    return assembled(op, xp, net, directions[0].W, parts, gate)
+    return assembled(op, xp, net, directions[0].input, directions, gate)
 
 
 def _mode_of_rnn(activations: Any, width: int, H: int) -> Any:
@@ -312,9 +304,7 @@ def params_to_onnx(
             f"{op}: params is of a net with L = {net.L}, expected 1: a node is a layer"
         )
     with on_device(xp, vector):
-        places = layers(vector, net)
-        directions = [_Direction(w, r, *biases) for w, r, _, *biases in places]
-        return _node(xp, own_order(_ONNX[net.rnn_mode]), directions)
+        return _node(xp, net.rnn_mode, layers(vector, net))
 
 
 @traceable
@@ -362,13 +352,12 @@ def block_lstm_from_onnx(
     >>> out.h.shape
     (4, 1, 2)
     """
-    xp, directions = _directions("block_lstm_from_onnx", 4, W=W, R=R, B=B, P=P)
-    with on_device(xp, directions[0].W):
+    xp, directions = _directions("block_lstm_from_onnx", "lstm", W=W, R=R, B=B, P=P)
+    with on_device(xp, directions[0].input):
         return [
             PeepholeLSTMParams(
-                rows_of(xp, d.W[_ICFO], d.R[_ICFO]),
-                (d.W_bias + d.R_bias)[_ICFO].reshape(-1),
-                *([] if d.P is None else [d.P[gate].copy() for gate in _PEEPHOLES]),
+                *rows_of(xp, d, BLOCK["icfo"]),
+                *([] if d.peepholes is None else [a.copy() for a in d.peepholes]),
             )
             for d in directions
         ]
@@ -417,11 +406,10 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     directions = []
     with on_device(xp, whole[0].w):
         for w, b, *peepholes, _ in whole:
-            b = b.reshape(4, -1)
+            layer = layer_of(contiguous(xp, w), contiguous(xp, b), BLOCK["icfo"])
             P = None if peepholes[0] is None else xp.stack(peepholes)
-            W, R = gates_of(contiguous(xp, w), 4, b.shape[1])
-            directions.append(_Direction(W, R, b, xp.zeros_like(b), P))
-        return _node(xp, own_order(_ICFO), directions)
+            directions.append(layer._replace(peepholes=P))
+        return _node(xp, "lstm", directions)
 
 
 @traceable
@@ -464,12 +452,9 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
     >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
     (4, 1, 2)
     """
-    xp, directions = _directions("block_gru_from_onnx", 3, W=W, R=R, B=B)
-    order = _ONNX["gru"]
-    with on_device(xp, directions[0].W):
-        return [
-            gru_of(xp, d.W[order], d.R[order], (d.W_bias + d.R_bias)[order]) for d in directions
-        ]
+    xp, directions = _directions("block_gru_from_onnx", "gru", W=W, R=R, B=B)
+    with on_device(xp, directions[0].input):
+        return [gru_of(xp, d) for d in directions]
 
 
 @traceable
@@ -506,11 +491,7 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     op = "block_gru_to_onnx"
     xp, whole = _checked(op, weights, (4,), BlockGRUParams, check_block_gru)
     with on_device(xp, whole[0].w_ru):
-        directions = []
-        for entry in whole:
-            W, R, b = gates_of_gru(xp, entry)
-            directions.append(_Direction(W, R, b, xp.zeros_like(b)))
-        return _node(xp, own_order(_ONNX["gru"]), directions)
+        return _node(xp, "gru", [layer_of_gru(xp, entry) for entry in whole])
 
 
 def _checked(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -197,12 +197,8 @@ def check_model(
         vector: Array = params
         net = check_net(op, **{**DEFAULTS, **given})
     else:
-        known: dict[str, Any] = params._asdict()
-        vector = known.pop("params")
-        activation = known.pop("recurrent_activation")
-        net = check_net(op, **known)
-        check_activation(op, net.rnn_mode, activation)
-        expect_known(op, net, check_net(op, **{**known, **given}))
+        vector, net = params.params, _known_net(op, params, given)
+        check_activation(op, net.rnn_mode, params.recurrent_activation)
     xp, vector = check_params(op, vector, net)
     return Model(xp, net, vector)
 
@@ -274,12 +270,10 @@ def settled(op: str, params: Array | PackedParams, given: NetArguments) -> Settl
         return Settled(
             params, NetArguments(**{**DEFAULTS, **said}, recurrent_activation=activation), None
         )
-    vector, *sizes = params[:4]
+    known = _known_net(op, params, said)
     attributes = {name: getattr(params, name) for name in DEFAULTS}
-    known = check_net(op, *sizes, **attributes)
-    if said:
-        expect_known(op, known, check_net(op, *sizes, **{**attributes, **said}))
-    return Settled(vector, NetArguments(**attributes, recurrent_activation=activation), known)
+    said_of_net = NetArguments(**attributes, recurrent_activation=activation)
+    return Settled(params.params, said_of_net, known)
 
 
 def activation_of(op: str, params: object, given: object) -> Any:
@@ -315,19 +309,15 @@ def refuse_gates(op: str, whose: str, params: object) -> None:
         )
 
 
-def expect_known(op: str, known: Net, given: Net) -> None:
-    """Check that nothing that was given contradicts what a PackedParams knows."""
-    for name, symbol in (
-        ("rnn_mode", "rnn_mode"),
-        ("direction", "direction"),
-        ("num_layers", "L"),
-        ("num_units", "H"),
-        ("input_size", "I"),
-        ("num_proj", "num_proj"),
-        ("input_mode", "input_mode"),
-    ):
-        ours, theirs = getattr(known, symbol), getattr(given, symbol)
-        if ours != theirs:
-            raise ValueError(
-                f"{op}: {name} is {shown(theirs)}, but params is of a net with {shown(ours)}"
-            )
+def _known_net(op: str, params: PackedParams, given: Mapping[str, object]) -> Net:
+    """Return the net that a PackedParams knows, which nothing that is given may contradict."""
+    known = dict(zip(params._fields[1:-1], params[1:-1], strict=True))
+    net = check_net(op, **known)
+    if given:
+        said = check_net(op, **{**known, **given})
+        for name, ours, theirs in zip(known, net.known, said.known, strict=True):
+            if ours != theirs:
+                raise ValueError(
+                    f"{op}: {name} is {shown(theirs)}, but params is of a net with {shown(ours)}"
+                )
+    return net

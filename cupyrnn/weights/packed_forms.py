@@ -53,7 +53,8 @@ def places_of(net: Net) -> list[tuple[Any, ...]]:
             shape = shape[0] * shape[1], *shape[2:]
         if 0 not in shape:  # which with skip_input are the first layer's input matrices
             places.setdefault(part[1:3], {})[part.kind] = part.place, shape
-    return [tuple([found.get(kind) for kind in LayerParams._fields]) for found in places.values()]
+    kinds = LayerParams._fields[:-1]  # all but the peepholes
+    return [tuple([found.get(kind) for kind in kinds]) for found in places.values()]
 
 
 def weights_of(params: Array, net: Net) -> list[Weights]:

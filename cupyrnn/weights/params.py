@@ -403,6 +403,7 @@ class LayerParams(NamedTuple):
     projection: Array | None  # [P, H]
     input_bias: Any  # [G, H], None to be packed as zero
     recurrent_bias: Any  # [G, H], likewise
+    peepholes: Any = None  # [3, H] of i, f and o, which the packed vector does not have
 
 
 def layers(params: Array, net: Net) -> list[LayerParams]:

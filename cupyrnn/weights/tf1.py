@@ -30,8 +30,8 @@ from .forms import (
     PeepholeLSTMParams,
     check_block_gru,
     check_block_lstm,
-    gates_of,
-    own_order,
+    gru_of,
+    layer_of,
     refuse,
     rows_of,
 )
@@ -485,21 +485,19 @@ def _sizes(op: str, cell: Cell, rnn_mode: str, P: int) -> tuple[int, int]:
 
 def _part(xp: ModuleType, cell: Cell, net: Net, forget_bias: float) -> LayerParams:
     """Return a cell's variables as the packed vector has them."""
-    a, H = cell.arrays, net.H
+    a = cell.arrays
     if net.rnn_mode == "gru":
-        r_u = a["gates/bias"].reshape(2, H)
-        both = (*gates_of(a["gates/kernel"], 2, H), xp.zeros_like(r_u), r_u)
+        w, r, *_, r_u, _ = layer_of(a["gates/kernel"], a["gates/bias"], [0, 1])
+        both = w, r, xp.zeros_like(r_u), r_u
         kernel, bias, recurrent, recurrent_bias = (a[leaf].T[None] for leaf in CUDNN_GRU)
         c = kernel, recurrent, bias, recurrent_bias
         parts = [xp.concatenate(pair) for pair in zip(both, c, strict=True)]
         return LayerParams(parts[0], parts[1], None, parts[2], parts[3])
     order = _ORDERS[net.rnn_mode]
-    input, recurrent = (gates[order] for gates in gates_of(a["kernel"], len(order), net.P))
-    bias = a["bias"].reshape(len(order), H)[order]
+    layer = layer_of(a["kernel"], a["bias"], order, net.P)
     if net.rnn_mode == "lstm":
-        bias[1] += forget_bias
-    projection = a[PROJECTION].T if net.num_proj else None
-    return LayerParams(input, recurrent, projection, None, bias)
+        layer.recurrent_bias[1] += forget_bias
+    return layer._replace(projection=a[PROJECTION].T if net.num_proj else None)
 
 
 @traceable
@@ -576,15 +574,12 @@ def params_to_tf1(
 
 def _taken(xp: ModuleType, net: Net, place: LayerParams) -> dict[str, Array]:
     """Return the variables of one cell."""
-    bias = place.input_bias + place.recurrent_bias
     if net.rnn_mode == "gru":
-        kernel = rows_of(xp, place.input[:2], place.recurrent[:2])
+        weights = gru_of(xp, place)
         c = (place.input[2].T, place.input_bias[2], place.recurrent[2].T, place.recurrent_bias[2])
         candidate = {leaf: a.copy() for leaf, a in zip(CUDNN_GRU, c, strict=True)}
-        return {"gates/kernel": kernel, "gates/bias": bias[:2].reshape(-1), **candidate}
-    order = own_order(_ORDERS[net.rnn_mode])
-    kernel = rows_of(xp, place.input[order], place.recurrent[order])
-    taken = {"kernel": kernel, "bias": bias[order].reshape(-1)}
+        return {"gates/kernel": weights.w_ru, "gates/bias": weights.b_ru, **candidate}
+    taken = dict(zip(("kernel", "bias"), rows_of(xp, place, _ORDERS[net.rnn_mode]), strict=True))
     if place.projection is not None:
         taken[PROJECTION] = place.projection.T.copy()
     return taken
