@@ -206,7 +206,6 @@ class LSTMCall(NamedTuple):
     plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
 
 
-_INPUTS = ("x", "cs_prev", "h_prev", "w", "b", *PEEPHOLES)
 _SETTLED = Settled()
 
 
@@ -262,16 +261,11 @@ def _check_lstm(
     if x is not None:
         *leading_sizes, I = expect_rank(op, "x", x, f"({lead}, I)")
         leading = tuple(leading_sizes)
-    expect_shape(op, "cs_prev", cs_prev, "(B, H)", (leading[-1], H))
-    expect_shape(op, "h_prev", arrays.get("h_prev"), "(B, H)", (leading[-1], H))
-    expect_shape(op, "w", w, "(I+H, 4*H)", (I + H, 4 * H))
-    expect_shape(op, "b", arrays.get("b"), "(4*H,)", (4 * H,))
-    for name in PEEPHOLES:
-        expect_shape(op, name, arrays.get(name), "(H,)", (H,))
-    state, state_shape = f"({lead}, H)", (*leading, H)
+    shapes = {"x": (f"({lead}, I)", (*leading, I)), "w": ("(I+H, 4*H)", (I + H, 4 * H))}
+    shapes |= {"b": ("(4*H,)", (4 * H,)), **dict.fromkeys(PEEPHOLES, ("(H,)", (H,)))}
+    shapes |= dict.fromkeys(("cs_prev", "h_prev"), ("(B, H)", (leading[-1], H)))
     for name, a in arrays.items():
-        if name not in _INPUTS:
-            expect_shape(op, name, a, state, state_shape)
+        expect_shape(op, name, a, *shapes.get(name, (f"({lead}, H)", (*leading, H))))
 
     given = [name for name in PEEPHOLES if name in arrays]
     wanted = bool(given)
@@ -379,17 +373,20 @@ def check_weights(
             if widths[layer - 1] != widths[layer]:
                 symbol = "K"
         arrays = entry._asdict()
-
-        def expected(
-            name: str, K: int = K, symbol: str = symbol, H: int = H, P: int = P
-        ) -> tuple[str, tuple[int, ...]]:
-            shape = _shape_of(form.shapes[name], K, H, P)
-            symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
-            return f"({symbols}{',' * (len(shape) == 1)})", shape
-
+        given = [name for name in form.together if arrays.get(name) is not None]
         for name, a in arrays.items():
-            if a is None or a.shape == _shape_of(form.shapes[name], K, H, P):
+            shape = _shape_of(form.shapes[name], K, H, P)
+            is_missing = a is None and name in form.together and bool(given)
+            if not is_missing and (a is None or a.shape == shape):
                 continue
+            named = f"{op}: weights[{n}].{name}"
+            symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
+            symbols = f"({symbols}{',' * (len(shape) == 1)})"
+            if is_missing:
+                raise TypeError(
+                    f"{named} is None, expected an array of shape {symbols} = {shape} like"
+                    f" weights[{n}].{given[0]}"
+                )
             sizes = {_size_of(form, other) for other in weights}
             if not (layered or projects) and len(sizes) > 1 and None not in sizes:
                 each_size = " and ".join(str(size) for size in sorted(sizes))  # type: ignore[type-var]
@@ -397,18 +394,5 @@ def check_weights(
                     f"{op}: input_h is an array, and the layers have H = {each_size}: pass input_h"
                     " and input_c as lists of an array (D, B, H) for each layer"
                 )
-            symbols, shape = expected(name)
-            if symbol == "K":
-                raise ValueError(
-                    f"{op}: weights[{n}].{name} has shape {a.shape}, expected {symbols} = {shape}"
-                    f" with K = {K}, what layer {layer - 1} gives, and H = {H}"
-                )
-            expect_shape(op, f"weights[{n}].{name}", a, symbols, shape)
-        given = [name for name in form.together if arrays.get(name) is not None]
-        if 0 < len(given) < len(form.together):
-            missing = next(name for name in form.together if arrays[name] is None)
-            symbols, shape = expected(missing)
-            raise TypeError(
-                f"{op}: weights[{n}].{missing} is None, expected an array of shape {symbols} ="
-                f" {shape} like weights[{n}].{given[0]}"
-            )
+            why = f" with K = {K}, what layer {layer - 1} gives, and H = {H}" * (symbol == "K")
+            raise ValueError(f"{named} has shape {a.shape}, expected {symbols} = {shape}{why}")
