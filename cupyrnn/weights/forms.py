@@ -426,13 +426,11 @@ def check_block_gru(op: str, arrays: Mapping[str, Array]) -> tuple[ModuleType, i
     return xp, rows - H, H
 
 
-def check_block_lstm(
-    op: str, arrays: Mapping[str, Any], projection: Mapping[str, Any] | None = None
-) -> tuple[ModuleType, int, int]:
+def check_block_lstm(op: str, arrays: Mapping[str, Any]) -> tuple[ModuleType, int, int]:
     """Check w, b, wci, wcf, wco and w_p, by the names that errors show; return module, I and H."""
-    (name_w, w), (name_b, b), *peepholes = arrays.items()
-    ((name_p, w_p),) = (projection or {"w_p": None}).items()
-    xp, _ = check_arrays(op, {name_w: w, name_b: b}, {**dict(peepholes), name_p: w_p})
+    (name_w, w), (name_b, b), *others = arrays.items()
+    xp, _ = check_arrays(op, {name_w: w, name_b: b}, dict(others))
+    peepholes, ((name_p, w_p),) = others[:3], others[3:] or [("w_p", None)]
     symbols = "(I+H, 4*H)" if w_p is None else "(I+P, 4*H)"
     rows, columns = expect_rank(op, name_w, w, symbols)
     H = columns // 4

@@ -25,18 +25,8 @@ from .._arrays import (
 )
 from ..arithmetic.gates import check_gate
 from ..derivatives.traced import traceable
-from .forms import (
-    BlockGRUParams,
-    PeepholeLSTMParams,
-    as_arrays,
-    check_block_gru,
-    check_block_lstm,
-    gru_of,
-    layer_of,
-    layer_of_gru,
-    refuse,
-    rows_of,
-)
+from . import forms
+from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_activation, check_model
 from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
 
@@ -192,7 +182,7 @@ def params_from_gates(
         LD = len(gates)
         check_count(op, "projections", projections, len(projections) == LD, f"L*D = {LD}")
         given |= {f"projections[{n}]": a for n, a in enumerate(projections)}
-    xp, arrays = as_arrays(op, given)
+    xp, arrays = forms.as_arrays(op, given)
     arrays = {name: _matrices(a, turned) for name, a in arrays.items()}
     first = f"gates[0][{GATES[mode][0]!r}]"
     H, I = expect_rank(op, f"{first}.input", arrays[f"{first}.input"], "(H, K)")
@@ -294,7 +284,7 @@ def params_to_gates(
     xp, net, vector = check_model(
         op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
     )
-    refuse(op, "this form", net)
+    forms.refuse(op, "this form", net)
     with on_device(xp, vector):
         return [_as_gates(GATES[net.rnn_mode], place) for place in layers(vector, net)]
 
@@ -311,7 +301,7 @@ def _one_cell(
 ) -> tuple[ModuleType, list[Gate]]:
     """Check the gates of one cell of the block ops; return module and gates."""
     turned = check_bool(op, "transposed", transposed)
-    xp, arrays = as_arrays(op, _named(op, gates, -1, names))
+    xp, arrays = forms.as_arrays(op, _named(op, gates, -1, names))
     arrays = {name: _matrices(a, turned) for name, a in arrays.items()}
     first = f"gates[{names[0]!r}].input"
     H, I = expect_rank(op, first, arrays[first], "(H, I)")
@@ -375,7 +365,7 @@ def block_lstm_from_gates(
         raise ValueError(f"{op}: gates[{missing!r}] has no peephole, but gates[{given[0]!r}] has")
     with on_device(xp, found[0].input):
         diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in given}
-        return PeepholeLSTMParams(*rows_of(xp, _stacked(xp, found), _IN_ORDER), **diagonals)
+        return PeepholeLSTMParams(*forms.rows_of(xp, _stacked(xp, found), _IN_ORDER), **diagonals)
 
 
 @traceable
@@ -417,9 +407,9 @@ def block_lstm_to_gates(
     """
     op = "block_lstm_to_gates"
     diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
-    xp, _, _ = check_block_lstm(op, {"w": w, "b": b, **diagonals})
+    xp, _, _ = forms.check_block_lstm(op, {"w": w, "b": b, **diagonals})
     with on_device(xp, w):
-        gates = _as_gates(_ICFO, layer_of(contiguous(xp, w), contiguous(xp, b), _IN_ORDER))
+        gates = _as_gates(_ICFO, forms.layer_of(contiguous(xp, w), contiguous(xp, b), _IN_ORDER))
         for name, peephole in _PEEPHOLES.items():
             if (a := diagonals[peephole]) is not None:
                 gates[name] = gates[name]._replace(peephole=contiguous(xp, a).copy())
@@ -471,7 +461,7 @@ def block_gru_from_gates(
         if gate.peephole is not None:
             raise ValueError(f"{op}: gates[{name!r}] has a peephole, which a GRU does not have")
     with on_device(xp, found[0].input):
-        return gru_of(xp, _stacked(xp, found))
+        return forms.gru_of(xp, _stacked(xp, found))
 
 
 @traceable
@@ -504,6 +494,6 @@ def block_gru_to_gates(w_ru: Array, w_c: Array, b_ru: Array, b_c: Array) -> dict
     """
     op = "block_gru_to_gates"
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
-    xp, _, _ = check_block_gru(op, weights._asdict())
+    xp, _, _ = forms.check_block_gru(op, weights._asdict())
     with on_device(xp, w_ru):
-        return _as_gates(GATES["gru"], layer_of_gru(xp, weights))
+        return _as_gates(GATES["gru"], forms.layer_of_gru(xp, weights))

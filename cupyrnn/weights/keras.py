@@ -16,19 +16,8 @@ from .._arrays import (
 )
 from ..arithmetic.gates import check_gate
 from ..derivatives.traced import traceable
-from .forms import (
-    BlockGRUParams,
-    as_arrays,
-    by_gate,
-    check_block_gru,
-    gru_of,
-    layer_of,
-    layer_of_gru,
-    mode_of,
-    own_order,
-    refuse,
-    side_by_side,
-)
+from . import forms
+from .forms import BlockGRUParams
 from .packed import (
     PackedParams,
     assembled,
@@ -146,12 +135,12 @@ def params_from_keras(
     expected += "; use_bias=False where layers have none" if use_bias else ""
     fits = weights and len(weights) % (each * D) == 0
     check_count(op, "weights", weights, fits, expected, "array")
-    xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
+    xp, named = forms.as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
     arrays = list(named.values())
     I, width = expect_rank(op, "weights[0]", arrays[0], "(K, G*H)")
     H, _ = expect_rank(op, "weights[1]", arrays[1], "(H, G*H)")
     problem = f"weights[0] has shape {(I, width)}, expected (K, G*H)"
-    rnn_mode, _ = mode_of(op, rnn_mode, width, H, problem)
+    rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
     L = len(arrays) // (each * D)
     net = check_net(op, L, H, I, rnn_mode, "linear_input", direction, 0)
     check_activation(op, rnn_mode, recurrent_activation)
@@ -180,7 +169,7 @@ def params_from_keras(
     def packed() -> Iterator[LayerParams]:
         for n in range(L * D):
             kernel, recurrent, *biases = arrays[each * n : each * (n + 1)]
-            as_gates = by_gate
+            as_gates = forms.by_gate
             if biases and biases[0].shape == (2 * G * H,) and G > 1:
                 as_gates = _by_gate_of_cudnn
             matrices, recurrent = (as_gates(a, G)[columns] for a in (kernel, recurrent))
@@ -336,9 +325,9 @@ def _as_keras(
 
     Where Keras has one bias for two it is their sum, or the recurrent one.
     """
-    refuse(op, "Keras", net)
-    order = own_order(_KERAS[net.rnn_mode])
-    columns = _side_by_side_of_cudnn if cudnn else side_by_side
+    forms.refuse(op, "Keras", net)
+    order = forms.own_order(_KERAS[net.rnn_mode])
+    columns = _side_by_side_of_cudnn if cudnn else forms.side_by_side
     arrays: list[Array] = []
     with on_device(xp, params):
         for layer in layers(params, net):
@@ -445,7 +434,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     check_list(op, "weights", weights)
     expected = f"{each}: {', '.join(_PARTS[:each])} of one layer and direction"
     check_count(op, "weights", weights, len(weights) == each, expected, "array")
-    xp, named = as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
+    xp, named = forms.as_arrays(op, {f"weights[{n}]": a for n, a in enumerate(weights)})
     kernel, recurrent, *biases = named.values()
     H = expect_rank(op, "weights[1]", recurrent, "(H, 3*H)")[0]
     I = expect_rank(op, "weights[0]", kernel, "(I, 3*H)")[0]
@@ -461,7 +450,7 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     order = _KERAS["gru"]
     with on_device(xp, kernel):
         b = biases[0] if biases else xp.zeros(3 * H, kernel.dtype)
-        return gru_of(xp, layer_of(xp.concatenate([kernel, recurrent]), b, order))
+        return forms.gru_of(xp, forms.layer_of(xp.concatenate([kernel, recurrent]), b, order))
 
 
 @traceable
@@ -500,11 +489,11 @@ def block_gru_to_keras(
     op = "block_gru_to_keras"
     biased = check_bool(op, "use_bias", use_bias)
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
-    xp, _, _ = check_block_gru(op, weights._asdict())
+    xp, _, _ = forms.check_block_gru(op, weights._asdict())
     if not biased and (b_ru.any() or b_c.any()):
         raise ValueError(f"{op}: use_bias is False, but b_ru or b_c is not zero")
-    order = own_order(_KERAS["gru"])
+    order = forms.own_order(_KERAS["gru"])
     with on_device(xp, w_ru):
-        input, recurrent, *_, bias, _ = layer_of_gru(xp, weights)
-        matrices = [side_by_side(a[order]) for a in (input, recurrent)]
+        input, recurrent, *_, bias, _ = forms.layer_of_gru(xp, weights)
+        matrices = [forms.side_by_side(a[order]) for a in (input, recurrent)]
         return matrices + [bias[order].reshape(-1)] * biased

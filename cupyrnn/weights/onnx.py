@@ -24,22 +24,9 @@ from .._arrays import (
     shown,
 )
 from ..derivatives.traced import traceable
+from . import forms
 from .activations import DEFAULTS, activations_of, check_flag, gate_of, text
-from .forms import (
-    BLOCK,
-    BlockGRUParams,
-    PeepholeLSTMParams,
-    as_arrays,
-    check_block_gru,
-    check_block_lstm,
-    gru_of,
-    layer_of,
-    layer_of_gru,
-    mode_of,
-    own_order,
-    refuse,
-    rows_of,
-)
+from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_model
 from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
 
@@ -81,7 +68,7 @@ class OnnxParams(NamedTuple):
 
 def _directions(op: str, mode: RNNMode, **given: Any) -> tuple[ModuleType, list[LayerParams]]:
     """Check the weights of a node; return their module and those of each direction."""
-    xp, arrays = as_arrays(op, {n: a for n, a in given.items() if n in "WR" or a is not None})
+    xp, arrays = forms.as_arrays(op, {n: a for n, a in given.items() if n in "WR" or a is not None})
     G, order = len(GATES[mode]), _ONNX[mode]
     gates = "H" if G == 1 else f"{G}*H"
     D, _, I = expect_rank(op, "W", arrays["W"], f"(D, {gates}, I)")
@@ -111,7 +98,7 @@ def _node(xp: ModuleType, mode: RNNMode, directions: Sequence[LayerParams]) -> O
         rows: Array = xp.stack([a[order].reshape(-1, *a.shape[2:]) for a in arrays])
         return rows
 
-    order = own_order(_ONNX[mode])
+    order = forms.own_order(_ONNX[mode])
     W, R, _, W_bias, R_bias, P = zip(*directions, strict=True)
     if W_bias[0] is None:
         W_bias, R_bias = R_bias, tuple(xp.zeros_like(b) for b in R_bias)
@@ -190,12 +177,12 @@ def params_from_onnx(
     op = "params_from_onnx"
     if rnn_mode is not None:
         check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
-    _, arrays = as_arrays(op, {"W": W, "R": R})
+    _, arrays = forms.as_arrays(op, {"W": W, "R": R})
     D, width, _ = expect_rank(op, "W", arrays["W"], "(D, G*H, I)")
     H = expect_rank(op, "R", arrays["R"], "(D, G*H, H)")[2]
     problem = f"W has shape {arrays['W'].shape}, expected (D, G*H, I)"
     rnn_mode = rnn_mode or _mode_of_rnn(activations, width, H)
-    rnn_mode, _ = mode_of(op, rnn_mode, width, H, problem)
+    rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
     xp, directions = _directions(op, rnn_mode, W=W, R=R, B=B)
     gate = _gate(
         op, rnn_mode, D, activations=activations,
@@ -298,7 +285,7 @@ def params_to_onnx(
         op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
     )
     xp, net, vector = model
-    refuse(op, "ONNX", net)
+    forms.refuse(op, "ONNX", net)
     if net.L > 1:
         raise ValueError(
             f"{op}: params is of a net with L = {net.L}, expected 1: a node is a layer"
@@ -356,7 +343,7 @@ def block_lstm_from_onnx(
     with on_device(xp, directions[0].input):
         return [
             PeepholeLSTMParams(
-                *rows_of(xp, d, BLOCK["icfo"]),
+                *forms.rows_of(xp, d, forms.BLOCK["icfo"]),
                 *([] if d.peepholes is None else [a.copy() for a in d.peepholes]),
             )
             for d in directions
@@ -400,13 +387,13 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
         name, w_p = arrays.popitem()
         if w_p is not None:
             raise ValueError(f"{op}: {name} is given, but ONNX has no projection")
-        return check_block_lstm(op, arrays)
+        return forms.check_block_lstm(op, arrays)
 
     xp, whole = _checked(op, weights, (2, 5, 6), PeepholeLSTMParams, check)
     directions = []
     with on_device(xp, whole[0].w):
         for w, b, *peepholes, _ in whole:
-            layer = layer_of(contiguous(xp, w), contiguous(xp, b), BLOCK["icfo"])
+            layer = forms.layer_of(contiguous(xp, w), contiguous(xp, b), forms.BLOCK["icfo"])
             P = None if peepholes[0] is None else xp.stack(peepholes)
             directions.append(layer._replace(peepholes=P))
         return _node(xp, "lstm", directions)
@@ -454,7 +441,7 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
     """
     xp, directions = _directions("block_gru_from_onnx", "gru", W=W, R=R, B=B)
     with on_device(xp, directions[0].input):
-        return [gru_of(xp, d) for d in directions]
+        return [forms.gru_of(xp, d) for d in directions]
 
 
 @traceable
@@ -489,9 +476,9 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     ((1, 6, 3), (1, 6, 2), (1, 12))
     """
     op = "block_gru_to_onnx"
-    xp, whole = _checked(op, weights, (4,), BlockGRUParams, check_block_gru)
+    xp, whole = _checked(op, weights, (4,), BlockGRUParams, forms.check_block_gru)
     with on_device(xp, whole[0].w_ru):
-        return _node(xp, "gru", [layer_of_gru(xp, entry) for entry in whole])
+        return _node(xp, "gru", [forms.layer_of_gru(xp, entry) for entry in whole])
 
 
 def _checked(

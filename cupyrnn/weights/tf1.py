@@ -24,39 +24,17 @@ from .._arrays import (
     shown,
 )
 from ..derivatives.traced import traceable
-from .forms import (
-    BLOCK,
-    BlockGRUParams,
-    PeepholeLSTMParams,
-    check_block_gru,
-    check_block_lstm,
-    gru_of,
-    layer_of,
-    refuse,
-    rows_of,
-)
+from . import forms, tf1_cells
+from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_model, refuse_gates
 from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
-from .tf1_cells import (
-    BLOCK_GRU,
-    CANDIDATE,
-    CUDNN_GRU,
-    PEEPHOLES,
-    PROJECTION,
-    cells_of,
-    join,
-    kernel_sizes,
-    old_name,
-    one_cell,
-)
-from .tf1_cells import GATES as GATE_VARIABLES
+from .tf1_cells import PROJECTION, Cell, join
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from .._arrays import Array
     from .params import Direction, Net, RNNMode
-    from .tf1_cells import Cell
 
 
 @traceable
@@ -113,17 +91,16 @@ def block_lstm_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Pe
     (4, 1, 2)
     """
     op = "block_lstm_from_tf1"
-    xp, cell = one_cell(op, variables, prefix)
+    xp, cell = tf1_cells.one_cell(op, variables, prefix)
     P = cell.projection_size(op)
-    _, H = kernel_sizes(op, cell, 4, P, *PEEPHOLES.values())
-    others = {"w_p": cell.arrays[PROJECTION]} if P else {}
-    if set(PEEPHOLES.values()) & cell.names.keys():
-        for name, leaf in PEEPHOLES.items():
-            (others[name],) = cell.need(op, leaf)
+    _, H = tf1_cells.kernel_sizes(op, cell, 4, P, *tf1_cells.PEEPHOLES.values())
+    if set(tf1_cells.PEEPHOLES.values()) & cell.names.keys():
+        for leaf in tf1_cells.PEEPHOLES.values():
+            cell.need(op, leaf)
             cell.expect(op, leaf, "(H,)", (H,))
-    arrays = {"w": cell.arrays["kernel"], "b": cell.arrays["bias"], **others}
-    with on_device(xp, arrays["w"]):
-        return PeepholeLSTMParams(**{name: a.copy() for name, a in arrays.items()})
+    names = {leaf: name for name, leaf in tf1_cells.LSTM.items()}
+    with on_device(xp, cell.arrays["kernel"]):
+        return PeepholeLSTMParams(**{names[leaf]: a.copy() for leaf, a in cell.arrays.items()})
 
 
 @traceable
@@ -175,12 +152,9 @@ def block_lstm_to_tf1(
     ['rnn/lstm_cell/kernel', 'rnn/lstm_cell/bias']
     """
     op = "block_lstm_to_tf1"
-    diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
-    xp, _, _ = check_block_lstm(op, {"w": w, "b": b, **diagonals}, {"w_p": w_p})
-    given = {PEEPHOLES[name]: a for name, a in diagonals.items() if a is not None}
-    if w_p is not None:
-        given[PROJECTION] = w_p
-    arrays = {"kernel": w, "bias": b, **given}
+    given = {"w": w, "b": b, "wci": wci, "wcf": wcf, "wco": wco, "w_p": w_p}
+    xp, _, _ = forms.check_block_lstm(op, given)
+    arrays = {tf1_cells.LSTM[name]: a for name, a in given.items() if a is not None}
     return _named(op, xp, prefix, arrays, old_names)
 
 
@@ -196,7 +170,7 @@ def _named(
 ) -> dict[str, Array]:
     """Return copies by the names of variables under a path."""
     path = prefix_of(op, prefix)
-    name_of = old_name if check_bool(op, "old_names", old_names) else str
+    name_of = tf1_cells.old_name if check_bool(op, "old_names", old_names) else str
     with on_device(xp, next(iter(arrays.values()))):
         return {join(path, name_of(leaf)): contiguous(xp, a).copy() for leaf, a in arrays.items()}
 
@@ -241,18 +215,18 @@ def block_gru_from_tf1(variables: Mapping[str, Any], *, prefix: str = "") -> Blo
     (4, 1, 2)
     """
     op = "block_gru_from_tf1"
-    xp, cell = one_cell(op, variables, prefix)
-    if set(CUDNN_GRU) & cell.names.keys():
+    xp, cell = tf1_cells.one_cell(op, variables, prefix)
+    if set(tf1_cells.CUDNN_GRU) & cell.names.keys():
         raise ValueError(
             f"{op}: {cell.path} is a CudnnCompatibleGRUCell, which resets after the product;"
             " params_from_tf1 takes it"
         )
-    leaves = BLOCK_GRU
+    leaves = tf1_cells.BLOCK_GRU
     if "w_ru" not in cell.names:
         leaves = ("gates/kernel", "candidate/kernel", "gates/bias", "candidate/bias")
     weights = cell.need(op, *leaves)
     names = [cell.names[leaf] for leaf in leaves]
-    check_block_gru(op, dict(zip(names, weights, strict=True)))
+    forms.check_block_gru(op, dict(zip(names, weights, strict=True)))
     cell.only(op, *leaves)
     with on_device(xp, weights[0]):
         return BlockGRUParams(*(a.copy() for a in weights))
@@ -300,9 +274,9 @@ def block_gru_to_tf1(
     ['gates/kernel', 'gates/bias', 'candidate/kernel', 'candidate/bias']
     """
     op = "block_gru_to_tf1"
-    xp, _, _ = check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
-    leaves = (*GATE_VARIABLES, *CANDIDATE)
-    arrays = dict(zip(leaves, (w_ru, b_ru, w_c, b_c), strict=True))
+    xp, _, _ = forms.check_block_gru(op, {"w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c})
+    arrays = {"gates/kernel": w_ru, "gates/bias": b_ru}
+    arrays |= {"candidate/kernel": w_c, "candidate/bias": b_c}
     return _named(op, xp, prefix, arrays, old_names)
 
 
@@ -363,7 +337,7 @@ def params_from_tf1(
     op = "params_from_tf1"
     if rnn_mode is not None:
         check_choice(op, "rnn_mode", rnn_mode, tuple(GATES))
-    xp, cells = cells_of(op, variables, prefix)
+    xp, cells = tf1_cells.cells_of(op, variables, prefix)
     places = _places(op, cells, prefix)
     D = 1 + any(d == 1 for _, d in places)
     for layer in range(1 + max(layer for layer, _ in places)):
@@ -404,7 +378,7 @@ def params_from_tf1(
 
 
 # Where its cells with one kernel have the gates of the packed order.
-_ORDERS = {"lstm": BLOCK["icfo"], "rnn_tanh": [0], "rnn_relu": [0]}
+_ORDERS = {"lstm": forms.BLOCK["icfo"], "rnn_tanh": [0], "rnn_relu": [0]}
 # What TensorFlow 1 calls the cells with CudnnRNN's math.
 _CELLS = {
     "lstm": "cudnn_compatible_lstm_cell",
@@ -445,7 +419,7 @@ def _places(op: str, cells: list[Cell], prefix: str) -> dict[tuple[int, int], Ce
 def _mode(op: str, rnn_mode: Any, cells: list[Cell]) -> Any:
     """Return rnn_mode: the one given, or what the names tell; refuse cells of other math."""
     for cell in cells:
-        if set(PEEPHOLES.values()) & cell.names.keys():
+        if set(tf1_cells.PEEPHOLES.values()) & cell.names.keys():
             raise ValueError(
                 f"{op}: {cell.path} has peepholes, which CudnnRNN does not have;"
                 " block_lstm_from_tf1 takes it"
@@ -470,9 +444,9 @@ def _mode(op: str, rnn_mode: Any, cells: list[Cell]) -> Any:
 def _sizes(op: str, cell: Cell, rnn_mode: str, P: int) -> tuple[int, int]:
     """Check the variables of a cell; return K and H."""
     if rnn_mode != "gru":
-        return kernel_sizes(op, cell, len(GATES[rnn_mode]), P)
-    cell.need(op, *GATE_VARIABLES, *CUDNN_GRU)
-    cell.only(op, *GATE_VARIABLES, *CUDNN_GRU)
+        return tf1_cells.kernel_sizes(op, cell, len(GATES[rnn_mode]), P)
+    cell.need(op, *tf1_cells.GATES, *tf1_cells.CUDNN_GRU)
+    cell.only(op, *tf1_cells.GATES, *tf1_cells.CUDNN_GRU)
     leaf = "candidate/input_projection/kernel"
     K, H = expect_rank(op, cell.names[leaf], cell.arrays[leaf], "(I, H)")
     cell.expect(op, "gates/kernel", "(I+H, 2*H)", (K + H, 2 * H))
@@ -487,14 +461,14 @@ def _part(xp: ModuleType, cell: Cell, net: Net, forget_bias: float) -> LayerPara
     """Return a cell's variables as the packed vector has them."""
     a = cell.arrays
     if net.rnn_mode == "gru":
-        w, r, *_, r_u, _ = layer_of(a["gates/kernel"], a["gates/bias"], [0, 1])
+        w, r, *_, r_u, _ = forms.layer_of(a["gates/kernel"], a["gates/bias"], [0, 1])
         both = w, r, xp.zeros_like(r_u), r_u
-        kernel, bias, recurrent, recurrent_bias = (a[leaf].T[None] for leaf in CUDNN_GRU)
+        kernel, bias, recurrent, recurrent_bias = (a[leaf].T[None] for leaf in tf1_cells.CUDNN_GRU)
         c = kernel, recurrent, bias, recurrent_bias
         parts = [xp.concatenate(pair) for pair in zip(both, c, strict=True)]
         return LayerParams(parts[0], parts[1], None, parts[2], parts[3])
     order = _ORDERS[net.rnn_mode]
-    layer = layer_of(a["kernel"], a["bias"], order, net.P)
+    layer = forms.layer_of(a["kernel"], a["bias"], order, net.P)
     if net.rnn_mode == "lstm":
         layer.recurrent_bias[1] += forget_bias
     return layer._replace(projection=a[PROJECTION].T if net.num_proj else None)
@@ -558,7 +532,7 @@ def params_to_tf1(
     sizes, others = (num_layers, num_units, input_size), {"num_proj": num_proj}
     model = check_model(op, params, *sizes, rnn_mode=rnn_mode, direction=direction, **others)
     xp, net, vector = model
-    refuse(op, "TensorFlow 1", net, projection=True)
+    forms.refuse(op, "TensorFlow 1", net, projection=True)
     refuse_gates(op, "TensorFlow 1", params)
     arrays: dict[str, Array] = {}
     with on_device(xp, vector):
@@ -575,11 +549,12 @@ def params_to_tf1(
 def _taken(xp: ModuleType, net: Net, place: LayerParams) -> dict[str, Array]:
     """Return the variables of one cell."""
     if net.rnn_mode == "gru":
-        weights = gru_of(xp, place)
+        weights = forms.gru_of(xp, place)
         c = (place.input[2].T, place.input_bias[2], place.recurrent[2].T, place.recurrent_bias[2])
-        candidate = {leaf: a.copy() for leaf, a in zip(CUDNN_GRU, c, strict=True)}
+        candidate = {leaf: a.copy() for leaf, a in zip(tf1_cells.CUDNN_GRU, c, strict=True)}
         return {"gates/kernel": weights.w_ru, "gates/bias": weights.b_ru, **candidate}
-    taken = dict(zip(("kernel", "bias"), rows_of(xp, place, _ORDERS[net.rnn_mode]), strict=True))
+    kernel, bias = forms.rows_of(xp, place, _ORDERS[net.rnn_mode])
+    taken = {"kernel": kernel, "bias": bias}
     if place.projection is not None:
         taken[PROJECTION] = place.projection.T.copy()
     return taken

@@ -30,6 +30,8 @@ CUDNN_GRU = tuple(
     for kind in ("kernel", "bias")
 )
 PROJECTION = "projection/kernel"
+# What stands behind the path of an LSTM, by the names of `block_lstm`.
+LSTM = {"w": "kernel", "b": "bias", **PEEPHOLES, "w_p": PROJECTION}
 # What only a cell has behind its path, the longest first.
 _OF_CELLS = (*CUDNN_GRU, *GATES, *CANDIDATE, *PEEPHOLES.values(), *BLOCK_GRU)
 _LEAVES = (*_OF_CELLS, PROJECTION, "kernel", "bias")
