@@ -28,7 +28,7 @@ from .._arrays import (
 from .._typing import NamedTuple
 from ..arithmetic.dual import real_dtype
 from ..arithmetic.gates import check_gate
-from ..cells.contract import Attributes, Form, Gradients, States, Weight
+from ..cells.contract import Attributes, Form, Gradients, States, Weight, each
 from ..cells.gru import GRU, GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
@@ -188,12 +188,7 @@ LSTM_FORM, GRU_FORM = LSTMForm(), GRUForm()
 def prepared(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
     """Return weights as `Form.cell` takes them, for a call of this dtype."""
     compute, operand = compute_dtype(dtype), operand_dtype(xp, dtype)
-    return weights._make(
-        [
-            None if a is None else cast(contiguous(xp, a), operand if a.ndim == 2 else compute)
-            for a in weights
-        ]
-    )
+    return each(weights, lambda a: cast(contiguous(xp, a), operand if a.ndim == 2 else compute))
 
 
 class LSTMCall(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from .._arrays import cast, compute_dtype, contiguous, operand_dtype
 from .._typing import cached_property
 from ..arithmetic.norms import norm_of_rows, together
-from ..cells.contract import Gradients
+from ..cells.contract import Gradients, each
 from .block_forms import prepared
 from .gradients import OfWeights
 from .packed_forms import PackedForm, Weights, places_of, weights_of
@@ -128,7 +128,7 @@ class NetWeights:
 
     def _entries_of(self, arrays: Sequence[Array]) -> list[Any]:
         left = iter(arrays)
-        return [e._make([None if a is None else next(left) for a in e]) for e in self._entries]
+        return [_filled(entry, left, left) for entry in self._entries]
 
     def made(self, arrays: Sequence[Array], *, backward: bool) -> list[tuple[Array, ...]]:
         """Return what the cells have that is no part of the weights."""
@@ -154,14 +154,14 @@ class NetWeights:
     @cached_property
     def _own_vectors(self) -> list[list[tuple[int, ...]]]:
         memory = [map(np.empty_like, _matrices(entry)) for entry in self._like]
-        made = [self.form.gradients(np, e) for e in map(_with_matrices, self._like, memory)]
+        made = [self.form.gradients(np, e) for e in map(_filled, self._like, memory)]
         return [[] if g.vectors is None else [g.vectors.shape] for g in made]
 
     def written(self, grads: Sequence[Array]) -> list[Gradients]:
         """Return the gradients of the cells, views of memory for them."""
         left, found = iter(grads), []
         for entry in self._like:
-            made = self.form.gradients(np, _with_matrices(entry, left))
+            made = self.form.gradients(np, _filled(entry, left))
             found.append(made if made.vectors is None else made._replace(vectors=next(left)))
         return found
 
@@ -170,19 +170,10 @@ class NetWeights:
         left, apart, found = iter(grads), self.form.apart, []
         for entry, of_deltas in zip(self._like, sums, strict=True):
             # Vectors have what is summed, in their order; those of a cell's own come last.
-            totals = iter(of_deltas)
-            values = entry._make(
-                [
-                    None
-                    if a is None or name in apart
-                    else next(left)
-                    if a.ndim == 2
-                    else next(totals)
-                    for name, a in zip(entry._fields, entry, strict=True)
-                ]
-            )
-            has_own = any(getattr(entry, name, None) is not None for name in apart)
-            own = next(left) if has_own else None
+            of_cell = [name for name in apart if getattr(entry, name, None) is not None]
+            rest = entry._replace(**dict.fromkeys(of_cell))
+            values = _filled(rest, left, iter(of_deltas))
+            own = next(left) if of_cell else None
             found.append(self.form.finished(values, Gradients(None, (), (), own)))
         return found
 
@@ -243,9 +234,7 @@ class PackedWeights(NetWeights):
 
 def _shapes_of(entry: Any) -> Any:
     """Return weights of the shapes of others, in the memory of a number."""
-    return entry._make(
-        [None if a is None else np.broadcast_to(np.zeros((), a.dtype), a.shape) for a in entry]
-    )
+    return each(entry, lambda a: np.broadcast_to(np.zeros((), a.dtype), a.shape))
 
 
 def _matrices(entry: Any) -> Iterator[Array]:
@@ -253,8 +242,12 @@ def _matrices(entry: Any) -> Iterator[Array]:
     return (a for a in entry if a is not None and a.ndim == 2)
 
 
-def _with_matrices(entry: Any, matrices: Iterator[Array]) -> Any:
-    """Return weights of the shapes of others, their matrices the next of some arrays."""
-    return entry._make(
-        [None if a is None else next(matrices) if a.ndim == 2 else np.zeros(a.shape) for a in entry]
-    )
+def _filled(entry: Any, matrices: Iterator[Array], vectors: Iterator[Array] | None = None) -> Any:
+    """Return weights of the shapes of others, the next of some arrays; without vectors, zeros."""
+
+    def filled(a: Array) -> Array:
+        if a.ndim == 2:
+            return next(matrices)
+        return np.zeros(a.shape) if vectors is None else next(vectors)
+
+    return each(entry, filled)

@@ -66,9 +66,8 @@ class Gate(NamedTuple):
     peephole: Array | None = None
 
 
-def _named(op: str, gates: Any, n: int, names: Sequence[str]) -> dict[str, Any]:
+def _named(op: str, gates: Any, what: str, names: Sequence[str]) -> dict[str, Any]:
     """Check the gates of a layer and direction; return their arrays by the names in errors."""
-    what = f"gates[{n}]" if n >= 0 else "gates"
     if not isinstance(gates, Mapping):
         raise TypeError(f"{op}: {what} is {type_shown(gates)}, expected a mapping to Gates")
     if {*gates} != {*names}:
@@ -176,7 +175,7 @@ def params_from_gates(
     check_activation(op, mode, recurrent_activation)
     given: dict[str, Any] = {}
     for n, of_layer in enumerate(gates):
-        given |= _named(op, of_layer, n, GATES[mode])
+        given |= _named(op, of_layer, f"gates[{n}]", GATES[mode])
     if projections is not None:
         check_list(op, "projections", projections)
         LD = len(gates)
@@ -195,12 +194,8 @@ def params_from_gates(
         K = I if n < D else D * net.P
         names = [f"gates[{n}][{name!r}]" for name in GATES[mode]]
         checked.append([_gate(op, name, arrays, ("K", K), H, net.P) for name in names])
-        for name, gate in zip(names, checked[n], strict=True):
-            if gate.peephole is not None:
-                raise ValueError(
-                    f"{op}: {name} has a peephole, which CudnnRNN does not have;"
-                    " block_lstm_from_gates takes it"
-                )
+        why = "CudnnRNN does not have; block_lstm_from_gates takes it"
+        _refuse_peepholes(op, names, checked[n], why)
         expect_shape(op, f"projections[{n}]", arrays.get(f"projections[{n}]"), "(P, H)", (P, H))
 
     parts = (
@@ -221,6 +216,13 @@ def _gate(
     for field, a in gate._asdict().items():
         expect_shape(op, f"{name}.{field}", a, *shapes.get(field, ("(H,)", (H,))))
     return gate
+
+
+def _refuse_peepholes(op: str, names: Sequence[str], gates: Sequence[Gate], why: str) -> None:
+    """Refuse gates with peepholes; `why` ends the error."""
+    for name, gate in zip(names, gates, strict=True):
+        if gate.peephole is not None:
+            raise ValueError(f"{op}: {name} has a peephole, which {why}")
 
 
 def _stacked(xp: ModuleType, gates: Sequence[Gate]) -> LayerParams:
@@ -301,7 +303,7 @@ def _one_cell(
 ) -> tuple[ModuleType, list[Gate]]:
     """Check the gates of one cell of the block ops; return module and gates."""
     turned = check_bool(op, "transposed", transposed)
-    xp, arrays = forms.as_arrays(op, _named(op, gates, -1, names))
+    xp, arrays = forms.as_arrays(op, _named(op, gates, "gates", names))
     arrays = {name: _matrices(a, turned) for name, a in arrays.items()}
     first = f"gates[{names[0]!r}].input"
     H, I = expect_rank(op, first, arrays[first], "(H, I)")
@@ -457,9 +459,8 @@ def block_gru_from_gates(
     """
     op = "block_gru_from_gates"
     xp, found = _one_cell(op, gates, GATES["gru"], transposed)
-    for name, gate in zip(GATES["gru"], found, strict=True):
-        if gate.peephole is not None:
-            raise ValueError(f"{op}: gates[{name!r}] has a peephole, which a GRU does not have")
+    names = [f"gates[{name!r}]" for name in GATES["gru"]]
+    _refuse_peepholes(op, names, found, "a GRU does not have")
     with on_device(xp, found[0].input):
         return forms.gru_of(xp, _stacked(xp, found))
 

@@ -120,10 +120,9 @@ class PackedParams(NamedTuple):
         op = "zero_state"
         xp, net, params = check_model(op, self)
         B = check_integer(op, "batch_size", batch_size, 0)
-        places = (
-            (net.L * net.D, B) if check_bool(op, "time_major", time_major) else (B, net.L * net.D)
-        )
-        if net.L * net.D * B * net.H >= MOST_ELEMENTS:
+        LD = net.L * net.D
+        places = (LD, B) if check_bool(op, "time_major", time_major) else (B, LD)
+        if LD * B * net.H >= MOST_ELEMENTS:
             raise ValueError(
                 f"{op}: batch_size is {shown(B)}, expected less, for states [L*D, B, H] of fewer"
                 " than 10**12 elements"

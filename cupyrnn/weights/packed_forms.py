@@ -47,12 +47,11 @@ _Place: TypeAlias = tuple[slice, tuple[int, ...]]
 def places_of(net: Net) -> list[tuple[Any, ...]]:
     """Return, by layer and direction, where the `Weights` lie in a net's parameters."""
     places: dict[tuple[int, int], dict[str, _Place]] = {}
-    for part in parts(net):
-        shape = part.shape
-        if part.kind != "projection":
+    for kind, layer, d, place, shape in parts(net):
+        if kind != "projection":
             shape = shape[0] * shape[1], *shape[2:]
         if 0 not in shape:  # which with skip_input are the first layer's input matrices
-            places.setdefault(part[1:3], {})[part.kind] = part.place, shape
+            places.setdefault((layer, d), {})[kind] = place, shape
     kinds = LayerParams._fields[:-1]  # all but the peepholes
     return [tuple([found.get(kind) for kind in kinds]) for found in places.values()]
 

@@ -170,23 +170,12 @@ class Piece(NamedTuple):
         return math.prod(self.shape)
 
 
-class Part(NamedTuple):
-    """Where all gates of a layer and direction have one of the fields of `LayerParams`."""
+def parts(net: Net) -> Iterator[tuple[Any, int, int, slice, tuple[int, ...]]]:
+    """
+    Yield the parts of a packed vector in their order, those of all gates together.
 
-    kind: Any
-    layer: int
-    direction: int
-    offset: int
-    shape: tuple[int, ...]
-
-    @property
-    def place(self) -> slice:
-        """Where it lies in the packed vector."""
-        return slice(self.offset, self.offset + math.prod(self.shape))
-
-
-def parts(net: Net) -> Iterator[Part]:
-    """Yield the parts of a packed vector in their order."""
+    Each is a field of `LayerParams`, its layer and direction, and its place and shape.
+    """
     G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
 
     def unplaced() -> Iterator[tuple[str, int, int, tuple[int, ...]]]:
@@ -200,20 +189,19 @@ def parts(net: Net) -> Iterator[Part]:
             yield "input_bias", layer, d, (G, H)
             yield "recurrent_bias", layer, d, (G, H)
 
-    offset = 0
+    end = 0
     for kind, layer, d, shape in unplaced():
-        yield Part(kind, layer, d, offset, shape)
-        offset += math.prod(shape)
+        start, end = end, end + math.prod(shape)
+        yield kind, layer, d, slice(start, end), shape
 
 
 def layout(net: Net) -> list[Piece]:
     """Return all pieces in the order of the packed vector."""
     pieces: list[Piece] = []
-    for kind, layer, d, offset, shape in parts(net):
+    for kind, layer, d, place, shape in parts(net):
         gates, shape = (("",), shape) if kind == "projection" else (GATES[net.rnn_mode], shape[1:])
         for n, gate in enumerate(gates):
-            place = offset + n * math.prod(shape)
-            pieces.append(Piece(kind, layer, d, gate, place, shape))
+            pieces.append(Piece(kind, layer, d, gate, place.start + n * math.prod(shape), shape))
     return pieces
 
 
@@ -409,9 +397,9 @@ class LayerParams(NamedTuple):
 def layers(params: Array, net: Net) -> list[LayerParams]:
     """Return views of the packed vector by layer and direction; to be read, or written through."""
     found: dict[tuple[int, int], dict[str, Any]] = {}
-    for part in parts(net):
-        fields = found.setdefault((part.layer, part.direction), {"projection": None})
-        fields[part.kind] = params[part.place].reshape(part.shape)
+    for kind, layer, d, place, shape in parts(net):
+        fields = found.setdefault((layer, d), {"projection": None})
+        fields[kind] = params[place].reshape(shape)
     return [LayerParams(**fields) for fields in found.values()]
 
 
