@@ -42,7 +42,7 @@ FACTORS: dict[str, Any] = {
     "memory": "C",
     "rows": None,
     "layers": 2,
-    "save": ["all", 2],
+    "save": ["all", "states", 2],
     "dropout": [0.0, 0.4],
     "forget_bias": 0.5,
 }
@@ -68,8 +68,12 @@ def loss_gradient(call: Call) -> Any:
         out = at.forward(cupyrnn)
         used = {record.cotangent.format(n): at.turned(getattr(out, n)) for n in record.outputs}
         used = {n: used[n] for n in cotangents}
-        given = of_arrays(lambda g, out: g + out, cotangents, used)
-        slopes = at.slopes(at.gradient(cupyrnn, out, dict.fromkeys(record.cotangents) | given))
+        given = dict.fromkeys(record.cotangents)
+        given |= of_arrays(lambda g, out: g + out, cotangents, used)
+        slopes = at.slopes(at.gradient(cupyrnn, out, given))
+        if at.case.op.is_cell:  # the gradient that ends at the gates
+            told = record.told(at.arguments(cupyrnn), out._asdict()) | given
+            used["gates"] = getattr(cupyrnn, f"{record.name}_grad")(**told)._asdict()
         return used, {n: slopes[n] for n in inputs}
 
     return gradient
@@ -175,42 +179,6 @@ def test_lengths_and_many_rows_at_sizes_of_planes(
     assert_second_order(ops, case, rng)
 
 
-def test_the_gradients_up_to_the_gates(ops: Ops, rng: np.random.Generator) -> None:
-    """The tangents of the ops that end at the gates are those of the ops that go on."""
-    inputs: Any = lstms.problem(rng, (1, 3, 2, 5), True)
-    inputs["x"] = inputs["x"][0]
-    given: Any = {n: rng.standard_normal((3, 5)) for n in ("cs_grad", "h_grad")}
-
-    def lstm(inputs: Any, given: Any) -> Any:
-        saved = cupyrnn.lstm_block_cell(**inputs, cell_clip=0.6)._asdict()
-        del saved["h"]
-        rest = {"cell_clip": 0.6, **inputs, **saved, **given}
-        return cupyrnn.lstm_block_cell_grad(**rest), cupyrnn.lstm_block_cell_backward(**rest)
-
-    def gru(inputs: Any, given: Any) -> Any:
-        saved = cupyrnn.gru_block_cell(**inputs)._asdict()
-        del saved["h"]
-        rest = {**inputs, **saved, **given}
-        return cupyrnn.gru_block_cell_grad(**rest), cupyrnn.gru_block_cell_backward(**rest)
-
-    def along(function: Any) -> Any:
-        primals = inputs, given
-        u = tuple({n: rng.standard_normal(a.shape) for n, a in p.items()} for p in primals)
-        return jvp_in(ops, function, primals, u)[1]
-
-    gates, whole = along(lstm)
-    for name in ("cs_prev_grad", "wci_grad", "wcf_grad", "wco_grad"):
-        assert_close(getattr(gates, name), getattr(whole, name), "float64", name)
-    assert_close(gates.dicfo.sum(0), whole.b_grad, "float64", "dicfo")
-    inputs, given = grus.problem(rng, (1, 3, 2, 5)), {"d_h": given["h_grad"]}
-    inputs["x"] = inputs["x"][0]
-    gates, whole = along(gru)
-    for name in ("d_x", "d_h_prev"):
-        assert_close(getattr(gates, name), getattr(whole, name), "float64", name)
-    assert_close(gates.d_r_bar_u_bar.sum(0), whole.d_b_ru, "float64", "d_r_bar_u_bar")
-    assert_close(gates.d_c_bar.sum(0), whole.d_b_c, "float64", "d_c_bar")
-
-
 def test_parameters_of_every_form(ops: Ops, rng: np.random.Generator) -> None:
     """A net's parameters there and back, and a step of it, are linear or as the net itself."""
     packed = cupyrnn.init_params(num_layers=2, num_units=4, input_size=4, dtype="float64", seed=0)
@@ -246,11 +214,20 @@ def test_parameters_of_every_form(ops: Ops, rng: np.random.Generator) -> None:
     assert_close(along, sums_of_biases(packed._replace(params=v)), "float64", "sums")
 
 
-NARROW = PLAIN | {"size": (5, 3, 4, 33), "direction": ["forward", "both"], "projected": False}
+NARROW = PLAIN | {"size": (5, 3, 4, 33), "direction": ["forward", "both"]}
 
 
-@each("block_lstm", "block_gru", "cudnn_rnn-lstm", **NARROW, places=ROOMS)
+@each(*WITHOUT_NORMS, **NARROW, places=["numpy"])
 def test_float32_is_as_accurate_as_the_op(ops: Ops, case: Case, rng: np.random.Generator) -> None:
+    assert_of_float32(ops, case, rng)
+
+
+@each("block_lstm", "block_gru", "cudnn_rnn-lstm", **NARROW, projected=False, places=ROOMS[1:])
+def test_float32_on_a_device(ops: Ops, case: Case, rng: np.random.Generator) -> None:
+    assert_of_float32(ops, case, rng)
+
+
+def assert_of_float32(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     gradient, primals = drawn(case, rng)
     for scale in (1.0, 1e-30, 1e30):
         tangents = of_arrays(lambda a, s=scale: s * rng.standard_normal(a.shape), primals)
@@ -450,45 +427,44 @@ def test_large_values(ops: Ops, dtype: str, size: float, rng: np.random.Generato
             assert np.isfinite(getattr(along_part, n)).all(), n
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "L", "P", "lengths"),
+    [*((mode, 2, 0, None) for mode in MODES), ("lstm", 1, 2, None), ("lstm", 1, 0, [5, 3, 1])],
+)
 def test_torchs_double_backward(
-    torch: Any,
-    mode: str,
-    rng: np.random.Generator,
+    torch: Any, mode: Any, L: int, P: int, lengths: Any, rng: np.random.Generator
 ) -> None:
-    """Hessian-vector products of LSTM, GRU and RNN, in two directions and two layers."""
-    T, B, I, H, L = 5, 3, 4, 6, 2
+    """Hessian-vector products of LSTM, GRU and RNN, in two directions."""
+    T, B, I, H = 5, 3, 4, 6
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(mode, "RNN")
     more = {"nonlinearity": mode.removeprefix("rnn_")} if kind == "RNN" else {}
+    more |= {"proj_size": P} if P else {}
     net = getattr(torch.nn, kind)(I, H, L, bidirectional=True, dtype=torch.float64, **more)
-    x, weight = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, 2 * H))
+    x, weight = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, 2 * (P or H)))
     state = {n: p.detach().numpy() for n, p in net.state_dict().items()}
     direction = {n: rng.standard_normal(a.shape) for n, a in state.items()}
     along_x = rng.standard_normal(x.shape)
 
     leaves = [torch.tensor(x, requires_grad=True), *net.parameters()]
-    y = net(leaves[0])[0]
+    rnn = torch.nn.utils.rnn
+    y = net(leaves[0] if lengths is None else rnn.pack_padded_sequence(leaves[0], lengths))[0]
+    y = y if lengths is None else rnn.pad_packed_sequence(y)[0]
     loss = (torch.tensor(weight) * y).sum() + (y**2).sum() / 2
     grads = torch.autograd.grad(loss, leaves, create_graph=True)
     tangents = [along_x, *(direction[n] for n, _ in net.named_parameters())]
     total = sum((g * torch.tensor(t)).sum() for g, t in zip(grads, tangents, strict=True))
     expected = [a.numpy() for a in torch.autograd.grad(total, leaves)]
 
-    zeros = np.zeros((2 * L, B, H))
-    c = zeros if mode == "lstm" else None
-    net_of = {"rnn_mode": mode, "direction": BI}
+    h, c = np.zeros((2 * L, B, P or H)), np.zeros((2 * L, B, H)) if mode == "lstm" else None
+    net_of: Any = {"rnn_mode": mode, "direction": BI, "num_proj": P}
 
     def gradient(x: Any, state: Any) -> Any:
-        packed = cupyrnn.params_from_torch(state, rnn_mode=mode)
-        out = cupyrnn.cudnn_rnn(x, zeros, c, packed.params, **net_of)
-        g = cupyrnn.cudnn_rnn_backprop(
-            x, zeros, c, packed.params, *out[:3], weight + out.output, None, None,
-            out.reserve_space, **net_of,
-        )  # fmt: skip
-        packed = packed._replace(params=g.params_backprop)
-        return g.input_backprop, cupyrnn.params_to_torch(
-            packed.params, L, H, I, rnn_mode=mode, direction=BI
+        params = cupyrnn.params_from_torch(state, rnn_mode=mode).params
+        out, pullback = cupyrnn.vjp(
+            cupyrnn.cudnn_rnn, x, h, c, params, **net_of, sequence_lengths=lengths
         )
+        g = pullback(output_backprop=weight + out.output)
+        return g.input_backprop, cupyrnn.params_to_torch(g.params_backprop, L, H, I, **net_of)
 
     _, (found_x, found) = cupyrnn.jvp(gradient, (x, state), (along_x, direction))
     names = [n for n, _ in net.named_parameters()]

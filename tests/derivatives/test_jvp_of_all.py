@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import DIFFERENCE_TOLERANCE, FINITE_DIFFERENCE_STEP, assert_close
+from problems import onnx_nodes
 from problems.converters import BI, CONVERSIONS, conversions, packed, random
 from problems.table import TABLE, Case, call_of
 
@@ -118,36 +119,16 @@ def test_conversions(name: str, rng: np.random.Generator) -> None:
         assert_jvp(function, (primal,), rng, only=n)
 
 
-def onnx_node(rng: np.random.Generator, op: str, D: int, peephole: bool = False) -> list[Any]:
-    (T, B, I, H), G = (4, 3, 2, 5), {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
-    inputs = [random(rng, T, B, I), random(rng, D, G * H, I), random(rng, D, G * H, H) / 2]
-    inputs += [random(rng, D, 2 * G * H), np.array([4, 0, 2]), random(rng, D, B, H)]
-    if op == "LSTM":
-        inputs += [random(rng, D, B, H), random(rng, D, 3 * H) if peephole else None]
-    return inputs
-
-
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize(
-    ("op", "attributes"),
-    [
-        ("LSTM", {}),
-        ("LSTM", {"peephole": True}),
-        ("GRU", {"linear_before_reset": 0}),
-        ("GRU", {"linear_before_reset": 1}),
-        ("RNN", {}),
-    ],
-    ids=str,
-)
-def test_run_onnx_node(
-    op: str, attributes: dict[str, Any], direction: str, rng: np.random.Generator
-) -> None:
-    attributes = attributes.copy()
-    D = 1 + (direction == "bidirectional")
-    inputs = onnx_node(rng, op, D, attributes.pop("peephole", False))
+@pytest.mark.parametrize(("op", "before"), [("LSTM", 0), ("GRU", 0), ("GRU", 1), ("RNN", 0)])
+def test_run_onnx_node(op: str, before: int, rng: np.random.Generator) -> None:
+    """Of what a fast cell computes; all others, tests/ops/test_onnx_general.py."""
+    inputs = onnx_nodes.node(rng, op, 2)
+    inputs[4] = np.array([4, 0, 2])
 
     def node(inputs: Any) -> Any:
-        return cupyrnn.run_onnx_node(op, inputs, direction=direction, **attributes)
+        return cupyrnn.run_onnx_node(
+            op, inputs, direction="bidirectional", linear_before_reset=before
+        )
 
     assert_jvp(node, (inputs,), rng)
 
@@ -243,92 +224,6 @@ def test_raw_conversions(rng: np.random.Generator) -> None:
     assert_jvp(back, there(params, projected), rng)
 
 
-def hessian_product(function: Any, primals: Any, direction: Any) -> Any:
-    return cupyrnn.jvp(function, primals, direction)[1]
-
-
-@pytest.mark.parametrize("variant", ["projection", "lengths"])
-def test_torchs_double_backward_of_variants(
-    torch: Any,
-    variant: str,
-    rng: np.random.Generator,
-) -> None:
-    """A projection; sequences of different length, the last of which is one step long."""
-    T, B, I, H, P = 5, 3, 4, 6, 2 if variant == "projection" else 0
-    lengths = [5, 3, 1] if variant == "lengths" else None
-    net = torch.nn.LSTM(I, H, bidirectional=True, proj_size=P, dtype=torch.float64)
-    x, weight = random(rng, T, B, I), random(rng, T, B, 2 * (P or H))
-    state = {n: p.detach().numpy() for n, p in net.state_dict().items()}
-    direction = {n: random(rng, *a.shape) for n, a in state.items()}
-    given = torch.tensor(x)
-    if lengths is not None:
-        y = torch.nn.utils.rnn.pack_padded_sequence(given, lengths)
-        y = torch.nn.utils.rnn.pad_packed_sequence(net(y)[0])[0]
-    else:
-        y = net(given)[0]
-    leaves = dict(net.named_parameters())
-    loss = (torch.tensor(weight) * y).sum() + (y**2).sum() / 2
-    grads = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
-    along = [torch.tensor(direction[n]) for n in leaves]
-    expected = torch.autograd.grad(grads, list(leaves.values()), along)
-
-    h, c = np.zeros((2, B, P or H)), np.zeros((2, B, H))
-    same: Any = {**BI, "num_proj": P, "sequence_lengths": lengths}
-
-    def gradient(state: Any) -> Any:
-        params = cupyrnn.params_from_torch(state).params
-        out = cupyrnn.cudnn_rnn(x, h, c, params, **same)
-        g = cupyrnn.cudnn_rnn_backprop(
-            x, h, c, params, *out[:3], weight + out.output, None, None, out.reserve_space,
-            host_reserved=out.host_reserved, **same,
-        )  # fmt: skip
-        return cupyrnn.params_to_torch(g.params_backprop, 1, H, I, num_proj=P, **BI)
-
-    found = hessian_product(gradient, (state,), (direction,))
-    for n, e in zip(leaves, expected, strict=True):
-        assert_close(found[n], e.numpy(), "float64", n, at_least=1.0)
-
-
-@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
-def test_torchs_double_backward_of_cells(
-    torch: Any,
-    kind: str,
-    rng: np.random.Generator,
-) -> None:
-    """torch.nn.LSTMCell is block_lstm over the steps; its GRUCell is a prepared step."""
-    T, B, I, H = 3, 2, 4, 5
-    net = getattr(torch.nn, kind)(I, H, dtype=torch.float64)
-    x, v = random(rng, T, B, I), random(rng, T, B, I)
-    leaf, states = torch.tensor(x, requires_grad=True), torch.zeros(B, H, dtype=torch.float64)
-    outputs, carried = [], (states, states) if kind == "LSTMCell" else states
-    for x_t in leaf:
-        carried = net(x_t, carried)
-        outputs.append(carried[0] if kind == "LSTMCell" else carried)
-    loss = sum((h**3).sum() for h in outputs)
-    (grad,) = torch.autograd.grad(loss, [leaf], create_graph=True)
-    (expected,) = torch.autograd.grad(grad, [leaf], torch.tensor(v))
-
-    state = {n: p.detach().numpy() for n, p in net.state_dict().items()}
-    params = cupyrnn.params_from_torch(state)
-    zeros = np.zeros((B, H))
-
-    def gradient(x: Any) -> Any:
-        if kind == "GRUCell":
-            h = zeros[None]
-            out = cupyrnn.cudnn_rnn(x, h, None, params)
-            return cupyrnn.cudnn_rnn_backprop(
-                x, h, None, params, *out[:3], 3 * out.output**2, None, None, out.reserve_space
-            ).input_backprop
-        w, b = cupyrnn.params_to_block_lstm(params)
-        out = cupyrnn.block_lstm(x, zeros, zeros, w, b, forget_bias=0, cell_clip=0)
-        return cupyrnn.block_lstm_grad(
-            x, zeros, zeros, w, *out, cs_grad=None, h_grad=3 * out.h**2
-        ).x_grad
-
-    found = hessian_product(gradient, (x,), (v,))
-    assert_close(found, expected.numpy(), "float64", kind, at_least=1.0)
-
-
 def test_nothing_is_left_out() -> None:
     """Every public function is called in one of these two files, or takes no numbers."""
     text = Path(__file__).read_text() + Path(__file__).with_name("test_jvp.py").read_text()
@@ -337,6 +232,7 @@ def test_nothing_is_left_out() -> None:
     }
     records = [op.record for op in TABLE.values()]  # of test_an_op_and_its_gradient
     covered = {f.__name__ for r in records for f in (r.forward, r.gradient)} | {*CONVERSIONS}
+    covered |= {f"{op.record.name}_grad" for op in TABLE.values() if op.is_cell}
     for name in functions - NO_FLOATS - covered:
         assert f"cupyrnn.{name}(" in text, name
     for name in {*raw_ops.__all__} - {"CudnnRNNParamsSize"}:

@@ -9,13 +9,11 @@ from typing import Any
 
 import needs
 import numpy as np
-import onnx_by_the_text
 import pytest
 from checks import assert_close
+from problems.onnx_nodes import DIRECTIONS, GATES, KINDS, node, of_directions
 
 import cupyrnn
-
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def node_tests() -> list[Any]:
@@ -47,106 +45,9 @@ def test_onnxs_own_node_tests() -> None:
                 assert_close(a, e, "float32", case.name)
 
 
-def by_the_standard(op_type: str, inputs: list[Any], direction: str, attributes: Any) -> Any:
-    """The text of the standard, number by number."""
-    return onnx_by_the_text.run(op_type, inputs, direction=direction, **attributes)
-
-
-KINDS = [
-    ("LSTM", {}),
-    ("LSTM", {"P": True}),
-    ("GRU", {"linear_before_reset": 0}),
-    ("GRU", {"linear_before_reset": 1}),
-    ("RNN", {}),
-    ("RNN", {"activations": ["Relu"]}),
-    ("LSTM", {"activations": ["HardSigmoid", "Tanh", "Tanh"]}),
-    ("LSTM", {"P": True, "activations": ["HardSigmoid", "Tanh", "Tanh"]}),
-    ("GRU", {"linear_before_reset": 0, "activations": ["HardSigmoid", "Tanh"]}),
-    (
-        "GRU",
-        {
-            "linear_before_reset": 1,
-            "activations": ["HardSigmoid", "Tanh"],
-            "activation_alpha": [1 / 6],
-            "activation_beta": [0.5],
-        },
-    ),
-]
-
-
-def random_node(
-    op_type: str, more: Any, D: int, rng: np.random.Generator, *sizes: int
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return all inputs of a node and its attributes but direction and layout."""
-    T, B, I, H = sizes
-    G, more = GATES[op_type], dict(more)
-    shapes = [(T, B, I), (D, G * H, I), (D, G * H, H), (D, 2 * G * H)]
-    shapes += [(D, B, H), (D, B, H), (D, 3 * H)]
-    x, W, R, b, h, c, P = (rng.standard_normal(shape) for shape in shapes)
-    if not more.pop("P", False):
-        P = 0 * P
-    for name in ("activations", "activation_alpha", "activation_beta"):
-        if name in more:
-            more[name] = more[name] * D
-    return [x, W, R, b, None, h, c, P], more
-
-
-@pytest.mark.parametrize("layout", [0, 1])
-@pytest.mark.parametrize("lengths", [None, [2, 6, 0, 5]])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize(("op_type", "more"), KINDS)
-def test_the_standards_equations(
-    op_type: Any, more: Any, direction: str, lengths: Any, layout: int, rng: np.random.Generator
-) -> None:
-    D = 1 + (direction == "bidirectional")
-    inputs, attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
-    inputs[4] = None if lengths is None else np.array(lengths, np.int32)
-    expected = by_the_standard(op_type, inputs, direction, attributes)
-    given = inputs if op_type == "LSTM" else inputs[:6]
-    if "P" not in more and op_type == "LSTM":
-        given = given[:7]
-    if lengths is not None:
-        given[0] = given[0].copy()
-        for b, length in enumerate(lengths):
-            given[0][length:, b] = np.nan  # is not read
-    if layout:
-        given = [a.swapaxes(0, 1) if n in (0, 5, 6) else a for n, a in enumerate(given)]
-    before = [None if a is None else a.copy() for a in given]
-    out = cupyrnn.run_onnx_node(
-        op_type, given, direction=direction, layout=layout, hidden_size=5, **attributes
-    )
-    for a, e in zip(given, before, strict=True):
-        np.testing.assert_array_equal(a, e)
-    assert (out.Y_c is None) == (op_type != "LSTM")
-    for name, a, e in zip(out._fields, out, expected, strict=True):
-        if a is not None:
-            if layout:
-                e = e.transpose(2, 0, 1, 3) if name == "Y" else e.swapaxes(0, 1)
-            assert a.flags.c_contiguous
-            assert_close(a, e, "float64", name)
-
-
-@pytest.mark.parametrize("sizes", [(0, 2, 3, 4), (1, 0, 3, 4), (3, 1, 1, 1), (33, 3, 1, 2)])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize(("op_type", "more"), KINDS)
-def test_awkward_sizes(
-    op_type: Any, more: Any, direction: str, sizes: Any, rng: np.random.Generator
-) -> None:
-    D = 1 + (direction == "bidirectional")
-    inputs, attributes = random_node(op_type, more, D, rng, *sizes)
-    expected = by_the_standard(op_type, inputs, direction, attributes)
-    given = inputs[: 8 if "P" in more else 7 if op_type == "LSTM" else 6]
-    for lens in (None, [sizes[0]] * sizes[1]):
-        given[4] = lens
-        out = cupyrnn.run_onnx_node(op_type, given, direction=direction, **attributes)
-        for name, a, e in zip(out._fields, out, expected, strict=True):
-            if a is not None:
-                assert_close(a, e, "float64", name)
-
-
 def test_what_may_be_left_out(rng: np.random.Generator) -> None:
     """Biases, lengths and states; bytes for strings; the widest dtype."""
-    inputs, _ = random_node("LSTM", {}, 2, rng, 5, 2, 3, 4)
+    inputs = node(rng, "LSTM", 2, 5, 2, 3, 4)
     inputs = [a if a is None else a.astype(np.float32) for a in inputs]
     zeros = [np.zeros_like(inputs[n]) for n in (3, 5, 6, 7)]
     full = [*inputs[:3], zeros[0], np.array([5, 5]), *zeros[1:]]
@@ -165,7 +66,7 @@ def test_what_may_be_left_out(rng: np.random.Generator) -> None:
     assert cupyrnn.run_onnx_node("LSTM", wide, direction=direction).Y.dtype == np.float64
 
 
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("op_type", "more"), KINDS)
 def test_the_real_runtime(
     op_type: Any, more: Any, direction: str, rng: np.random.Generator
@@ -174,11 +75,12 @@ def test_the_real_runtime(
     runtime = needs.module("onnxruntime")
     onnx = needs.module("onnx")
     D = 1 + (direction == "bidirectional")
-    inputs, attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
-    inputs = [a if a is None else (0.5 * a).astype(np.float32) for a in inputs]
-    inputs[4] = np.array([2, 6, 1, 5], np.int32)
-    given = inputs[: 8 if "P" in more else 7 if op_type == "LSTM" else 6]
-    attributes |= {"direction": direction, "hidden_size": 5}
+    inputs = node(rng, op_type, D, 6, 4, 3, 5, scale=0.5)
+    given = [a if a is None else a.astype(np.float32) for a in inputs]
+    given[4] = np.array([2, 6, 1, 5], np.int32)
+    if direction == "reverse":
+        given = given[:7]  # without peepholes
+    attributes = of_directions(more, D) | {"direction": direction, "hidden_size": 5}
     names = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"][: len(given)]
     results = ["Y", "Y_h", "Y_c"][: 3 if op_type == "LSTM" else 2]
     kind, helper = onnx.TensorProto, onnx.helper
@@ -225,17 +127,15 @@ def test_packed_weights_round_trip(mode: Any, D: int, rng: np.random.Generator) 
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-@pytest.mark.parametrize(
-    ("op_type", "more"), [(kind, more) for kind, more in KINDS if "activations" in more]
-)
+@pytest.mark.parametrize(("op_type", "more"), [kind for kind in KINDS if "activations" in kind[1]])
 def test_packed_weights_say_the_activations(
     op_type: Any, more: Any, direction: str, rng: np.random.Generator
 ) -> None:
     """What params_from_onnx returns computes what the node does, hard sigmoids too."""
     D = 1 + (direction == "bidirectional")
-    more = {n: value for n, value in more.items() if n != "P"}
-    more |= {"linear_before_reset": 1} if op_type == "GRU" else {}
-    (x, W, R, B, *_), attributes = random_node(op_type, more, D, rng, 6, 4, 3, 5)
+    more = more | {"linear_before_reset": 1} if op_type == "GRU" else more
+    x, W, R, B, *_ = node(rng, op_type, D, 6, 4, 3, 5, scale=1.0)
+    attributes = of_directions(more, D)
     packed = cupyrnn.params_from_onnx(W, R, B, **attributes)
     out = cupyrnn.cudnn_rnn(x, *packed.zero_state(4), packed)
     expected = cupyrnn.run_onnx_node(op_type, [x, W, R, B], direction=direction, **attributes)
@@ -272,26 +172,6 @@ def test_weights_of_block_gru_round_trip(D: int, rng: np.random.Generator) -> No
     np.testing.assert_array_equal(back.R, R)
     assert back.B is not None
     np.testing.assert_array_equal(back.B[:, :9], B[:, :9] + B[:, 9:])
-
-
-@pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
-@pytest.mark.parametrize(("op_type", "more"), KINDS)
-def test_arrays_stay_on_their_device(
-    cupy_on_cpu: Any, op_type: Any, more: Any, direction: str, rng: np.random.Generator
-) -> None:
-    D = 1 + (direction == "bidirectional")
-    inputs, attributes = random_node(op_type, more, D, rng, 4, 3, 2, 3)
-    given = inputs[: 8 if "P" in more else 7 if op_type == "LSTM" else 6]
-    there = [None if a is None else cupy_on_cpu.asarray(a) for a in given]
-    for lens in (None, [2, 0, 4]):
-        given[4] = there[4] = lens
-        out = cupyrnn.run_onnx_node(op_type, there, direction=direction, **attributes)
-        expected = cupyrnn.run_onnx_node(op_type, given, direction=direction, **attributes)
-        for name, a, e in zip(out._fields, out, expected, strict=True):
-            if a is not None:
-                assert type(a) is cupy_on_cpu.ndarray
-                assert_close(cupy_on_cpu.asnumpy(a), e, "float64", name)
 
 
 def zeros(*shapes: tuple[int, ...]) -> list[Any]:

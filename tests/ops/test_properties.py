@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import (
-    DIFFERENCE_TOLERANCE,
-    FINITE_DIFFERENCE_STEP,
     ON_HOST,
     assert_close,
-    with_tangents,
 )
 from problems.properties import assert_all_close, assert_of_examples, assert_same_bits, each, named
-from problems.table import EXTENTS, GATES, TABLE, Call, Case, call_of, plain, small_blocks
+from problems.table import EXTENTS, GATES, TABLE, Case, call_of, small_blocks
 
 import cupyrnn
 from cupyrnn.derivatives.tree import tree_map
@@ -188,57 +185,3 @@ def test_another_way_to_the_gradients_of_weights(
     out = call.forward(ops)
     with pytest.raises(ValueError, match=f"^{name}: weight_gradients is 'mean', expected"):
         call.gradient(ops, out, call.cotangents(rng, out), weight_gradients="mean")
-
-
-# A layer's norm is too steep for central differences.
-WITHOUT_NORMS = [name for name in TABLE if "norm" not in name]
-
-
-@each(*WITHOUT_NORMS, **(PLAIN | {"save": ["all", "states", 2]}), places=["numpy"])
-def test_tangents(ops: Any, case: Case, rng: np.random.Generator) -> None:
-    """
-    What stands beside the real parts of complex arrays is carried on, also by the gradient.
-
-    Of the outputs beside the plain loop, of gradients beside central differences.
-    """
-    case = case.smooth
-    call = call_of(case, rng)
-    out = call.forward(cupyrnn)
-    cotangents = call.cotangents(rng, out)
-    for kind, dtype in (("complex128", np.float64), ("complex64", np.float32)):
-        real = tree_map(lambda a, d=dtype: None if a is None else a.astype(d), call.inputs)
-        moved = tree_map(
-            lambda a, k=kind: (
-                None if a is None else with_tangents(rng, {"a": np.nan_to_num(a).astype(k)})["a"]
-            ),
-            real,
-        )
-        there_call = call._replace(inputs=moved, case=case._replace(dtype=kind))
-        assert isinstance(there_call, Call)
-        found = there_call.forward(ops)
-        wide = tree_map(lambda a: None if a is None else a.astype(np.complex128), moved)
-        expected = plain(call, wide)
-        shown = there_call.turned({n: a for n, a in found._asdict().items() if n in expected})
-        for n, a in named(shown, "out").items():
-            assert_close(a, named(expected, "out")[n], kind, n, at_least=1.0)
-        given = tree_map(lambda a, k=kind: None if a is None else np.nan_to_num(a).astype(k),
-                         cotangents)  # fmt: skip
-        slopes = there_call.slopes(there_call.gradient(ops, found, given))
-        scale, step = float(np.float64(2.0**-45)), FINITE_DIFFERENCE_STEP
-        ahead, behind = (gradient_at(call, wide, s * step / scale, cotangents) for s in (1, -1))
-        due = named(ahead, "g"), named(behind, "g")
-        for n, a in named(slopes, "g").items():
-            difference = (due[0][n] - due[1][n]) / (2 * step)
-            tangent = a.imag.astype(np.float64) / scale
-            error = np.abs(tangent - difference).max(initial=0)
-            most = np.abs(difference).max(initial=1.0) + np.abs(due[0][n]).max(initial=0)
-            tolerance = DIFFERENCE_TOLERANCE if kind == "complex128" else 1e-5
-            assert error <= tolerance * most, f"tangent of {n}: off by {error:.3g} of {most:.3g}"
-
-
-def gradient_at(call: Call, moved: Any, far: float, cotangents: Any) -> Any:
-    """Return the gradients of inputs that went along their tangents."""
-    inputs = tree_map(lambda a: None if a is None else a.real + far * a.imag, moved)
-    at = call._replace(inputs=inputs)
-    out = at.forward(cupyrnn)
-    return at.slopes(at.gradient(cupyrnn, out, cotangents))
