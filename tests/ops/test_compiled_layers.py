@@ -64,16 +64,6 @@ def with_threads(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("shape", [(3, 1, 1, 1), (2, 3, 3, 3), (4, 33, 33, 33), (5, 2, 0, 17)])
-def test_tails_of_vectors(
-    compiled_loops: ModuleType, mode: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actual, expected = beside_numpy(lambda: run(mode, shape), monkeypatch)
-    for a, e in zip(actual, expected, strict=True):
-        assert_close(a, e, "float64", mode, at_least=1.0)
-
-
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shape", [(9, 9, 5, 40), (9, 1, 5, 150), (9, 3, 130, 129)])
 def test_any_number_of_threads_gives_the_same_bits(
     with_threads: Callable[[int], None], mode: str, shape: tuple[int, ...]

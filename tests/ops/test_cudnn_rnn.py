@@ -28,7 +28,6 @@ from problems.nets import (
     masks_of,
     own,
     plain,
-    plain_grads,
     problem,
 )
 
@@ -83,49 +82,18 @@ def test_lengths_of_every_kind(ops: Any, lengths: Any, rng: np.random.Generator)
 
 
 @each_mode
-def test_skip_input_is_a_matrix_of_ones_on_the_diagonal(
+def test_auto_select_is_skip_input_where_sizes_are_equal(
     ops: Any, mode: str, rng: np.random.Generator
 ) -> None:
-    case = Case(mode, 4, 3, 5, 5, 2, BI, input_mode=SKIP, lengths=(2, 4, 0))
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    linear = case._replace(input_mode=LINEAR)
-    weights, biases = cupyrnn.cudnn_rnn_params_to_canonical(
-        case.L,
-        case.H,
-        case.I,
-        inputs["params"],
-        rnn_mode=mode,  # type: ignore[arg-type]
-        input_mode=SKIP,  # type: ignore[arg-type]
-        direction=BI,  # type: ignore[arg-type]
-    )
-    full = [a if a.size else np.eye(5) for a in weights]
-    attributes: dict[str, Any] = {"rnn_mode": mode, "direction": BI}
-    params = cupyrnn.cudnn_rnn_canonical_to_params(2, 5, 5, full, biases, **attributes)
-    out = forward(ops, case, inputs)
-    same = {**inputs, "params": params}
-    expected = forward(ops, linear, same)
-    assert_outputs(out, expected[:3], "float64")
-    g = backward(ops, case, inputs, out, cotangents)
-    e = backward(ops, linear, same, expected, cotangents)
-    parts = cupyrnn.cudnn_rnn_params_to_canonical(2, 5, 5, e.params_backprop, **attributes)
-    kept = [
-        np.zeros((5, 0)) if a.shape == (5, 0) else b
-        for a, b in zip(weights, parts.weights, strict=True)
-    ]
-    params_backprop = cupyrnn.cudnn_rnn_canonical_to_params(
-        2, 5, 5, kept, parts.biases, input_mode=SKIP, **attributes
-    )
-    assert_grads(g, e._replace(params_backprop=params_backprop), "float64")
-
-    # auto_select is this, as I equals H; and linear_input where it does not.
-    auto = case._replace(input_mode=AUTO)
-    assert_same_bits(forward(ops, auto, inputs), out)
-    assert_same_bits(backward(ops, auto, inputs, out, cotangents), g)
-    other = linear._replace(I=4)
-    inputs = problem(rng, other)
-    assert_same_bits(
-        forward(ops, other._replace(input_mode=AUTO), inputs), forward(ops, other, inputs)
-    )
+    """And linear_input where they are not."""
+    for I, same in ((5, SKIP), (4, LINEAR)):
+        case = Case(mode, 4, 3, I, 5, 2, BI, input_mode=same, lengths=(2, 4, 0))
+        auto = case._replace(input_mode=AUTO)
+        inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
+        out = forward(ops, case, inputs)
+        assert_same_bits(forward(ops, auto, inputs), out)
+        g = backward(ops, case, inputs, out, cotangents)
+        assert_same_bits(backward(ops, auto, inputs, out, cotangents), g)
 
 
 @pytest.mark.parametrize("mode", MODES[1:])
@@ -169,18 +137,6 @@ def test_outputs_are_not_needed_again(ops: Any, mode: str, rng: np.random.Genera
     if mode == "lstm":
         nan["output_c"] = np.full_like(out.output_c, np.nan)
     assert_same_bits(backward(ops, case, inputs, out, cotangents, engine=engine, **nan), g)
-
-
-@pytest.mark.parametrize(("T", "B"), [(70, 33), (1100, 2)])
-@each_mode
-def test_longer_than_a_block(mode: str, T: int, B: int, rng: np.random.Generator) -> None:
-    lengths = tuple(int(n) for n in rng.integers(0, T + 1, B - 1))
-    case = Case(mode, T, B, 3, 5, 2, BI, lengths=(*lengths, T))
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    out = forward(cupyrnn, case, inputs)
-    assert_outputs(out, plain(case, inputs), "float64")
-    g = backward(cupyrnn, case, inputs, out, cotangents)
-    assert_grads(g, plain_grads(case, inputs, cotangents), "float64")
 
 
 def host(a: Any) -> Any:

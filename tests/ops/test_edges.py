@@ -15,7 +15,6 @@ from problems.table import Call, Case, call_of
 
 import cupyrnn
 from cupyrnn.driver import dropout as _dropout
-from cupyrnn.driver import products as _products
 from cupyrnn.driver.packing import count_rows
 
 # Far into where tanh is 1, past where exp overflows in float32 and in float64, and the largest.
@@ -186,35 +185,6 @@ def test_complex_step_through_closed_gates(
             every = dict.fromkeys(record.cotangents) | given
             slopes = at.slopes(at.gradient(cupyrnn, out, every))
             assert_gradients(forward, inputs, [*given.values()], slopes, rng)
-
-
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
-@pytest.mark.parametrize("lengths", [None, "some"])
-def test_inference_over_several_blocks(mode: str, lengths: str | None) -> None:
-    """What only training keeps has the rows of one block in inference."""
-    T, B, I, H = 90, 50, 2, 5
-    rng = np.random.default_rng(0)
-    assert 4 * _products.block_rows(np) < T * B
-    net: dict[str, Any] = {"rnn_mode": mode, "direction": "bidirectional"}
-    params = 0.3 * rng.standard_normal(cupyrnn.cudnn_rnn_params_size(2, H, I, **net))
-    h, c = rng.standard_normal((2, 4, B, H))
-    given = (rng.standard_normal((T, B, I)), h, c if mode == "lstm" else None, params)
-    some = rng.integers(T + 1, size=B)
-    if lengths is not None:
-        net["sequence_lengths"] = some
-    training = cupyrnn.cudnn_rnn(*given, **net)
-    inference = cupyrnn.cudnn_rnn(*given, **net, is_training=False)
-    for name in ("output", "output_h", "output_c"):
-        np.testing.assert_array_equal(getattr(inference, name), getattr(training, name))
-    # A sequence alone is in one block.
-    x, *states, packed = given
-    for b in (0, B // 2, B - 1):
-        alone = [None if a is None else a[:, b : b + 1] for a in (x, *states)]
-        if lengths is not None:
-            net["sequence_lengths"] = some[b : b + 1]
-        out = cupyrnn.cudnn_rnn(*alone, packed, **net)
-        assert_close(inference.output[:, b : b + 1], out.output, "float64", "output")
-        assert_close(inference.output_h[:, b : b + 1], out.output_h, "float64", "output_h")
 
 
 @pytest.mark.cuda_on_cpu

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -94,7 +93,7 @@ LAID_OUT: dict[str, Any] = {
     "layers": [1, 3],
     "tapered": False,
     "extent": "full",
-    "time_major": True,
+    "time_major": [True, False],
     "dropout": 0.0,
     "save": "all",
     "rows": None,
@@ -162,44 +161,6 @@ def test_an_array_that_lies_otherwise_is_not_misread(
         arguments = [{n: changed[n] for n in part} for part in (net, given)]
         for _ in range(3):
             equal(both(*arguments), unplanned(*arguments))
-    assert plans
-
-
-def test_nothing_is_written_but_the_results(plans: list[str]) -> None:
-    net, given = problem((6, 3, 4, 5), 2)
-    arrays = [a for a in (*net.values(), *given.values()) if isinstance(a, np.ndarray)]
-    before = [a.copy() for a in arrays]
-    results = [both(net, given) for _ in range(3)]
-    equal(arrays, before)
-    equal(results[1], results[0])
-    for a, b in itertools.combinations((*results[1], *results[2]), 2):
-        assert not np.shares_memory(a, b)
-    assert len(plans) == 4
-
-
-def test_inference_and_missing_gradients(
-    plans: list[str], unplanned: Callable[..., list[Any]]
-) -> None:
-    net, given = problem((6, 3, 4, 5), 2)
-    for name in given:
-        some = {**given, name: None}
-        for _ in range(2):
-            equal(both(net, some), unplanned(net, some))
-    found = [cupyrnn.cudnn_rnn(**net, is_training=False) for _ in range(3)]
-    equal([*found[2]], [*found[0]])
-    equal([*found[2][:3]], [*cupyrnn.cudnn_rnn(**net)[:3]])
-    assert plans[-3:] == ["Forward"] * 3
-
-
-def test_batch_major(plans: list[str], unplanned: Callable[..., list[Any]]) -> None:
-    net, given = problem((6, 3, 4, 5))
-    net = {
-        n: a if n == "params" else np.ascontiguousarray(a.swapaxes(0, 1)) for n, a in net.items()
-    }
-    given = {n: np.ascontiguousarray(a.swapaxes(0, 1)) for n, a in given.items()}
-    for _ in range(3):
-        expected = unplanned(net, given, time_major=False)
-        equal(both(net, given, time_major=False), expected)
     assert plans
 
 
