@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import needs
 import numpy as np
+import pytest
 from problems import grus, lstms, nets
 from problems.nets import BI, MODES, UNI, Case
 
@@ -18,11 +20,24 @@ try:
         warnings.simplefilter("ignore")
         import torch
         import torch._dynamo
+        import torch.nn.utils._per_sample_grad
+        import torch.nn.utils.prune
 
         import cupyrnn.torch as ct
         from cupyrnn.torch import definitions
 except ImportError:
     torch = ct = definitions = None
+utils: Any = torch and torch.nn.utils
+rnn: Any = torch and utils.rnn
+
+MARKS = [
+    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
+    # What torch's own code warns of, which is not ours to mend.
+    *(
+        pytest.mark.filterwarnings(f"ignore::{kind}Warning")
+        for kind in ("Deprecation", "Future", "User")
+    ),
+]
 
 LENGTHS = {"sequence_lengths": [3, 0, 4]}
 RESETS = {"resets": [[True, False, False], [False, True, False], [False] * 3, [True] * 3]}

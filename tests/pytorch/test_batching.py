@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import needs
 import pytest
 
-from pytorch.problem import NAMES, Problem
+from pytorch.problem import MARKS, NAMES, Problem, ct, definitions, torch
 
-torch: Any
-ct: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-
-        import cupyrnn.torch as ct
-        from cupyrnn.torch import definitions
-except ImportError:
-    torch = ct = definitions = None
-
-pytestmark = [
-    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = MARKS
 
 N = 3
 

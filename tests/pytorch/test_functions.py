@@ -18,15 +18,9 @@ from problems import grus, lstms, nets
 from problems.nets import BI, MODES
 
 import cupyrnn
-from pytorch.problem import NAMES, SAVES, Problem, ct, definitions, torch
+from pytorch.problem import MARKS, NAMES, SAVES, Problem, ct, definitions, torch
 
-pytestmark = [
-    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
-    # What torch's own code warns of, which is not ours to mend.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize("name", [*NAMES, *SAVES])

@@ -9,17 +9,9 @@ import needs
 import numpy as np
 import pytest
 
-torch: Any
-ct: Any
-onnxruntime: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
+from pytorch.problem import MARKS, ct, torch
 
-        import cupyrnn.torch as ct
-except ImportError:
-    torch = ct = None
+onnxruntime: Any
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -29,11 +21,8 @@ except ImportError:
     onnxruntime = None
 
 pytestmark = [
-    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
+    *MARKS,
     pytest.mark.skipif(onnxruntime is None, reason=needs.REASONS["onnxruntime"]),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 
 BOTH = {"num_layers": 2, "bidirectional": True}

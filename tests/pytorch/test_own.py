@@ -12,20 +12,9 @@ from typing import Any
 import needs
 import pytest
 
-torch: Any
-ct: Any
+from pytorch.problem import MARKS, ct, rnn, torch, utils
+
 common_modules: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-        from torch.nn.utils import _per_sample_grad
-        from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
-
-        import cupyrnn.torch as ct
-except ImportError:
-    torch = ct = None
-
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -37,13 +26,10 @@ except ImportError:  # no PyTorch, or none of what its tests need
     common_modules = None
 
 pytestmark = [
-    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
+    *MARKS,
     pytest.mark.skipif(
         torch is not None and common_modules is None, reason=needs.REASONS["expecttest"]
     ),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"]),
 ]
 
@@ -72,14 +58,14 @@ def build(kind: str, sample: Any, **kwargs: Any) -> Any:
 
 def flat(out: Any) -> list[Any]:
     """Return all tensors of what a module takes or returns."""
-    if isinstance(out, PackedSequence):
+    if isinstance(out, rnn.PackedSequence):
         return [out.data]
     return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
 
 
 def with_tensors(given: Any, tensors: list[Any]) -> Any:
     """Return what a module takes with other tensors in it, which are taken from the list."""
-    if isinstance(given, PackedSequence):
+    if isinstance(given, rnn.PackedSequence):
         return given._replace(data=tensors.pop(0))
     if isinstance(given, torch.Tensor):
         return tensors.pop(0)
@@ -109,7 +95,7 @@ def test_forward(kind: str, training: bool) -> None:
     for sample in samples(kind, training):
         module, given = build(kind, sample).train(training), sample.forward_input
         found = module(*given.args, **given.kwargs)
-        if sample.reference_fn is not None and not isinstance(given.args[0], PackedSequence):
+        if sample.reference_fn is not None and not isinstance(given.args[0], rnn.PackedSequence):
             expected = sample.reference_fn(module, *given.args, **given.kwargs)
             for a, e in zip(flat(found), flat(expected), strict=True):
                 torch.testing.assert_close(a, e)
@@ -175,7 +161,7 @@ def test_factory_arguments(kind: str) -> None:
             module = build(kind, sample, dtype=dtype, device="cpu")
             assert {p.dtype for p in module.parameters()} == {dtype}
         assert {p.device.type for p in build(kind, sample, device="meta").parameters()} == {"meta"}
-        skipped = torch.nn.utils.skip_init(getattr(ct, kind), **sample.constructor_input.kwargs)
+        skipped = utils.skip_init(getattr(ct, kind), **sample.constructor_input.kwargs)
         assert [p.shape for p in skipped.parameters()] == [p.shape for p in module.parameters()]
 
 
@@ -198,9 +184,9 @@ def test_gradients_of_each_example(kind: str, training: bool) -> None:
     for sample in samples(kind, training):
         module, (x, *hx) = build(kind, sample).train(training), sample.forward_input.args
         axis = 0 if module.batch_first else 1
-        if isinstance(x, PackedSequence):
+        if isinstance(x, rnn.PackedSequence):
             batch, packed = len(x.batch_sizes) and int(x.batch_sizes[0]), x
-            padded, lengths = pad_packed_sequence(x)
+            padded, lengths = rnn.pad_packed_sequence(x)
             examples = [padded[:n, b] for b, n in enumerate(lengths)]
         else:  # without a batch: there are to be two examples
             packed, batch = torch.stack([x, 2 * x], axis), 2
@@ -211,9 +197,9 @@ def test_gradients_of_each_example(kind: str, training: bool) -> None:
             states = [with_tensors(part, [t[:, b] for t in flat(part)]) for part in hx]
             loss = module(example, *states)[0].square().sum()
             expected.append(torch.autograd.grad(loss, list(module.parameters())))
-        call = _per_sample_grad.call_for_per_sample_grads
+        call = utils._per_sample_grad.call_for_per_sample_grads
         run = call(module, batch_size=batch, batch_first=module.batch_first)
         out = run(packed, *hx)[0]
-        (out.data if isinstance(out, PackedSequence) else out).square().sum().backward()
+        (out.data if isinstance(out, rnn.PackedSequence) else out).square().sum().backward()
         for p, grads in zip(module.parameters(), zip(*expected, strict=True), strict=True):
             torch.testing.assert_close(p.grad_sample, torch.stack(grads))

@@ -12,16 +12,7 @@ from typing import Any
 import needs
 import pytest
 
-torch: Any
-ct: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-
-        import cupyrnn.torch as ct
-except ImportError:
-    torch = ct = None
+from pytorch.problem import ct, torch
 
 pytestmark = pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"])
 

@@ -6,38 +6,19 @@ import copy
 import io
 import pickle
 import re
-import warnings
 from typing import Any
 
-import needs
 import pytest
 
-torch: Any
-ct: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-        import torch._dynamo
-        from torch.nn.utils import _per_sample_grad, parametrizations, prune
-        from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from pytorch.problem import MARKS, ct, rnn, torch, utils
 
-        import cupyrnn.torch as ct
-except ImportError:
-    torch = ct = None
-
-pytestmark = [
-    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = MARKS
 KINDS = ["LSTM", "GRU", "RNN"]
 
 
 def flat(out: Any) -> list[Any]:
     """Return all tensors of what a module returns."""
-    if isinstance(out, PackedSequence):
+    if isinstance(out, rnn.PackedSequence):
         return [out.data]
     return [out] if isinstance(out, torch.Tensor) else [t for part in out for t in flat(part)]
 
@@ -58,9 +39,9 @@ def test_packed_sequences(kind: str, batch_first: bool, lengths: list[int]) -> N
     hx = states if kind == "LSTM" else states[0]
     results = []
     for run in (other, net):
-        packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+        packed = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
         output, last = run(packed, hx)
-        assert isinstance(output, PackedSequence)
+        assert isinstance(output, rnn.PackedSequence)
         tensors = [output.data, *flat(last)]
         grads = torch.autograd.grad(sum((t**2).sum() for t in tensors), [x, *run.parameters()])
         results.append((output, [*tensors, *grads]))
@@ -75,7 +56,7 @@ def test_second_derivatives_of_packed_sequences(kind: str) -> None:
     x = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
 
     def call(x: Any) -> Any:
-        packed = pack_padded_sequence(x.cos(), [4, 2])
+        packed = rnn.pack_padded_sequence(x.cos(), [4, 2])
         return net(packed)[0].data
 
     torch.autograd.gradgradcheck(call, (x,), fast_mode=True)
@@ -96,14 +77,14 @@ def test_resets_are_new_sequences() -> None:
     torch.testing.assert_close(found.transpose(0, 1), expected, rtol=1e-13, atol=1e-14)
     found = net(x[:, 0], resets=marks[:, 0].tolist())[0]
     torch.testing.assert_close(found, expected[:, 0], rtol=1e-13, atol=1e-14)
-    packed = pack_padded_sequence(x, [4, 6], enforce_sorted=False)
+    packed = rnn.pack_padded_sequence(x, [4, 6], enforce_sorted=False)
     uneven = marks.clone()
     uneven[:, 1] = False
-    found, _ = torch.nn.utils.rnn.pad_packed_sequence(net(packed, resets=uneven)[0])
+    found, _ = rnn.pad_packed_sequence(net(packed, resets=uneven)[0])
     torch.testing.assert_close(found[:2, 0], net(x[:2, :1])[0][:, 0], rtol=1e-13, atol=1e-14)
     torch.testing.assert_close(found[:, 1], net(x[:, 1:])[0][:, 0], rtol=1e-13, atol=1e-14)
-    even = pack_padded_sequence(x, [6, 6])
-    found, _ = torch.nn.utils.rnn.pad_packed_sequence(net(even, resets=uneven)[0])
+    even = rnn.pack_padded_sequence(x, [6, 6])
+    found, _ = rnn.pad_packed_sequence(net(even, resets=uneven)[0])
     torch.testing.assert_close(found, net(x, resets=uneven)[0], rtol=1e-13, atol=1e-14)
 
 
@@ -124,9 +105,9 @@ def test_what_is_done_to_single_parameters() -> None:
     """weight_norm, old and new, pruning, freezing, a learning rate of its own."""
     x = torch.randn(5, 2, 3, dtype=torch.float64)
     for change in (
-        lambda m: parametrizations.weight_norm(m, "weight_hh_l0"),
-        lambda m: torch.nn.utils.weight_norm(m, "weight_hh_l0"),
-        lambda m: prune.random_unstructured(m, "weight_ih_l0", 0.5),
+        lambda m: utils.parametrizations.weight_norm(m, "weight_hh_l0"),
+        lambda m: utils.weight_norm(m, "weight_hh_l0"),
+        lambda m: utils.prune.random_unstructured(m, "weight_ih_l0", 0.5),
         lambda m: m.weight_hh_l0.requires_grad_(False),
     ):
         results = []
@@ -255,7 +236,7 @@ def test_autocast_and_skip_init() -> None:
     torch.testing.assert_close(double, net.double()(x.double())[0], rtol=0, atol=0)
     for a, e in zip(flat(found), flat(expected), strict=True):
         torch.testing.assert_close(a.float(), e.float(), rtol=0.02, atol=0.02)
-    assert torch.nn.utils.skip_init(ct.GRU, 3, 4).weight_hh_l0.shape == (12, 4)
+    assert utils.skip_init(ct.GRU, 3, 4).weight_hh_l0.shape == (12, 4)
 
 
 def test_errors() -> None:
@@ -273,7 +254,7 @@ def test_errors() -> None:
     with pytest.raises(TypeError, match=r"^LSTM: resets has dtype int64, expected bool"):
         net(x, resets=[[1, 0]] * 5)
     first = ct.LSTM(3, 4, batch_first=True)
-    packed = pack_padded_sequence(x, [5, 2])
+    packed = rnn.pack_padded_sequence(x, [5, 2])
     for run, given, shape, expected in (
         (net, x, (2, 5), "(T, B) = (5, 2)"),
         (first, x.transpose(0, 1), (5, 2), "(B, T) = (2, 5)"),
@@ -419,7 +400,7 @@ def test_a_weight_of_another_dtype_or_device_is_refused() -> None:
 
 def test_expanded_weights_are_refused_by_name() -> None:
     """But by LSTM, GRU and RNN, which test_own.py has, unless there are resets."""
-    call = _per_sample_grad.call_for_per_sample_grads
+    call = utils._per_sample_grad.call_for_per_sample_grads
     x = torch.randn(5, 2, 3)
     message = r": PyTorch's ExpandedWeights are refused; torch.func.vmap of torch.func.grad has .*"
     for kind in ("BlockLSTM", "CudnnRNN", "PeepholeLSTM", "BlockGRU"):

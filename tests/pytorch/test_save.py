@@ -5,19 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from checks import assert_close
 
-from pytorch.problem import Problem, ct, torch
+from pytorch.problem import MARKS, Problem, ct, torch
 
-pytestmark = [
-    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = MARKS
 
 SAVES: list[Any] = ["states", 2, 3, 1000]
 PROBLEMS = [

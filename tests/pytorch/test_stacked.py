@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import io
-import warnings
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 
 import cupyrnn
+from pytorch.problem import MARKS, ct, rnn, torch
 
-torch: Any
-ct: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-        import torch._dynamo
-        from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-
-        import cupyrnn.torch as ct
-except ImportError:
-    torch = ct = None
-
-pytestmark = [
-    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = MARKS
 
 KINDS = ["PeepholeLSTM", "BlockGRU"]
 
@@ -89,8 +70,8 @@ def test_values_are_those_of_stacked_rnn(kind: str, batch_first: bool) -> None:
 def test_packed_and_unbatched_are_the_sequences_alone(kind: str) -> None:
     net = build(kind, num_layers=2, bidirectional=True)
     x, lengths = torch.randn(5, 3, 2, dtype=torch.float64), [2, 5, 3]
-    out = net(pack_padded_sequence(x, lengths, enforce_sorted=False))
-    padded, _ = pad_packed_sequence(out[0])
+    out = net(rnn.pack_padded_sequence(x, lengths, enforce_sorted=False))
+    padded, _ = rnn.pad_packed_sequence(out[0])
     for b, n in enumerate(lengths):
         alone = net(x[:n, b])
         torch.testing.assert_close(padded[:n, b], alone[0], rtol=1e-13, atol=1e-14)

@@ -8,31 +8,13 @@ import sys
 import warnings
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from checks import assert_close
 
-torch: Any
-ct: Any
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-        import torch._dynamo
-        import torch.autograd.forward_ad as forward_ad
-        from torch.nn.utils import parameters_to_vector, prune, skip_init
+from pytorch.problem import MARKS, ct, torch, utils
 
-        import cupyrnn.torch as ct
-except ImportError:
-    torch = ct = None
-
-pytestmark = [
-    pytest.mark.skipif(torch is None, reason=needs.REASONS["torch"]),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = MARKS
 
 
 class Net(torch.nn.Module if torch else object):  # type: ignore[misc]
@@ -84,9 +66,9 @@ def test_forward_mode_in_a_compiled_graph_is_right_or_refused(
 @pytest.mark.parametrize("kind", [0, 1])
 def test_backward_of_a_tangent_inside_its_level(kind: int) -> None:
     layer, x = Net(layers()[kind]), torch.randn(4, 1, 2)
-    with forward_ad.dual_level():
-        out = layer(forward_ad.make_dual(x, torch.ones_like(x)))
-        forward_ad.unpack_dual(out).tangent.sum().backward()
+    with torch.autograd.forward_ad.dual_level():
+        out = layer(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+        torch.autograd.forward_ad.unpack_dual(out).tangent.sum().backward()
     found = [p.grad for p in layer.parameters()]
     layer.zero_grad()
     torch.func.jvp(lambda x: layer(x).sum(), (x,), (torch.ones_like(x),))[1].backward()
@@ -98,7 +80,7 @@ def test_backward_of_a_tangent_inside_its_level(kind: int) -> None:
 def test_what_asks_for_contiguous_weights(kind: int) -> None:
     layer, x = layers()[kind], torch.randn(4, 3, 2)
     net = Net(layer)
-    assert parameters_to_vector(net.parameters()).numel() == sum(
+    assert utils.parameters_to_vector(net.parameters()).numel() == sum(
         p.numel() for p in net.parameters()
     )
     optimizer = torch.optim.LBFGS(net.parameters())
@@ -111,7 +93,7 @@ def test_what_asks_for_contiguous_weights(kind: int) -> None:
 
     before = float(optimizer.step(loss))
     assert float(loss()) < before
-    prune.l1_unstructured(layer, "w" if kind == 0 else "params", 0.5)
+    utils.prune.l1_unstructured(layer, "w" if kind == 0 else "params", 0.5)
     assert torch.isfinite(net(x)).all()
 
 
@@ -168,10 +150,10 @@ def test_meta_tensors() -> None:
     assert out.h.shape == (4, 1, 3)
     out.h.sum().backward()
     assert net.w.grad.is_meta
-    assert not skip_init(ct.BlockLSTM, 2, 3).w.is_meta
+    assert not utils.skip_init(ct.BlockLSTM, 2, 3).w.is_meta
     with pytest.raises(TypeError, match=r"^block_lstm: w is on device cpu, expected meta like x"):
         ct.BlockLSTM(2, 3)(torch.ones(4, 1, 2, device="meta"))
-    assert skip_init(ct.CudnnRNN, 2, 3).params.shape == (84,)
+    assert utils.skip_init(ct.CudnnRNN, 2, 3).params.shape == (84,)
     with torch.device("meta"):
         net = ct.CudnnRNN(2, 3, 2, dropout=0.5)
         assert net(torch.ones(4, 1, 2)).output.shape == (4, 1, 3)
