@@ -65,7 +65,7 @@ class Cell(NamedTuple):
     @property
     def own_name(self) -> str:
         """The last part of the path."""
-        return self.path.rpartition("/")[2]
+        return _own_name(self.path)
 
     def need(self, op: str, *leaves: str) -> list[Array]:
         """Return variables that the cell must have."""
@@ -111,10 +111,12 @@ def cells_of(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[Module
     found = {
         path: leaves
         for path, leaves in _grouped(op, variables, prefix).items()
-        if not (_UNCLEAR.fullmatch(path.rpartition("/")[2]) and _is_dense(leaves, variables))
+        if not (_UNCLEAR.fullmatch(_own_name(path)) and _is_dense(leaves, variables))
     }
-    named = {path for path in found if _is_named_as_cell(path, prefix)}
-    named |= {path for path, leaves in found.items() if leaves.keys() & {*_OF_CELLS}}
+    named = {path for path, leaves in found.items() if leaves.keys() & {*_OF_CELLS}}
+    for path in found:
+        if _CELL.fullmatch(_own_name(path)) or any(map(_PLACE.fullmatch, _parts(path, prefix))):
+            named.add(path)
     for path in sorted(named):
         if not found[path].keys() & _MATRICES:
             have = ", ".join(sorted(found[path].values()))
@@ -167,7 +169,8 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
         if leaf is None or not whole.startswith(start):
             continue
         path = whole[: -len(leaf)].removesuffix("/")
-        if _is_of_another_kind(path, prefix):
+        parts = _parts(path, prefix)
+        if _OTHER_LAYER.fullmatch(parts[-1]) or any(map(_OPTIMIZER.fullmatch, parts)):
             continue
         leaves = found.setdefault(path, {})
         if leaf in leaves:
@@ -179,25 +182,14 @@ def _grouped(op: str, names: Iterable[str], prefix: str) -> dict[str, dict[str, 
     return found
 
 
+def _own_name(path: str) -> str:
+    """Return the last part of a path."""
+    return path.rpartition("/")[2]
+
+
 def _parts(path: str, prefix: str) -> list[str]:
     """Return the parts of a path behind the prefix."""
     return path[len(prefix) :].strip("/").split("/")
-
-
-def _is_of_another_kind(path: str, prefix: str) -> bool:
-    """Whether a path is that of an optimizer's variables or of a layer that is no cell."""
-    parts = _parts(path, prefix)
-    return _OTHER_LAYER.fullmatch(parts[-1]) is not None or any(
-        _OPTIMIZER.fullmatch(part) for part in parts
-    )
-
-
-def _is_named_as_cell(path: str, prefix: str) -> bool:
-    """Whether the name of a path, or its place among layers and directions, is that of a cell."""
-    own = path.rpartition("/")[2]
-    return _CELL.fullmatch(own) is not None or any(
-        _PLACE.fullmatch(part) for part in _parts(path, prefix)
-    )
 
 
 def one_cell(op: str, variables: Mapping[str, Any], prefix: str) -> tuple[ModuleType, Cell]:
