@@ -553,8 +553,9 @@ for _words, *_here in (
     ("batch_first", ("time_major", "time_major=False"), ("", "arrays [T, B, ·]: transpose them")),
     ("bidirectional", ("direction", 'direction="bidirectional"'),
      ("reverse", "a second call with reverse=True, or stacked_rnn")),
-    ("lengths seq_len seq_lens seq_lengths sequence_length sequence_lens input_lengths mask",
-     ("sequence_lengths", "")),
+    ("lengths seq_len seq_lens seq_lengths sequence_length sequence_lens input_lengths mask"
+     " sequence_lengths",
+     ("sequence_lengths", ""), ("hx", "a PackedSequence as input")),
     ("batch", ("batch_size", "")),
     ("time_major", ("batch_first", "batch_first, which says the contrary")),
     ("direction", ("bidirectional", "")),
@@ -578,8 +579,11 @@ for _words, *_here in (
     ("activation gate_activation inner_activation", ("recurrent_activation", "")),
     ("go_backwards backward reversed is_reverse", ("reverse", "")),
     ("training train", ("is_training", "")),
-    ("initial_state h0 h_0 hx initial_h", ("input_h", ""), ("h_prev", "")),
-    ("c0 c_0 cx initial_c c_prev cell_state", ("input_c", ""), ("cs_prev", "")),
+    ("initial_state h0 h_0 hx initial_h state",
+     ("input_h", ""), ("h_prev", ""), ("hx", ""), ("state", "")),
+    ("c0 c_0 cx initial_c c_prev cell_state",
+     ("input_c", ""), ("cs_prev", ""), ("hx", "hx, the pair of h and c"),
+     ("state", "state, the pair of both")),
     ("peephole peepholes use_peepholes", ("use_peephole", ""), ("wci", "wci, wcf and wco")),
     ("unit_forget_bias forget_gate_bias bias_forget", ("forget_bias", "")),
     ("order gates_order", ("gate_order", "")),
@@ -618,7 +622,7 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     parameters, name = list(inspect.signature(op).parameters.values()), op.__name__
     if parameters and parameters[0].name == "self":
         own = type(args[0]).__name__
-        name = own if name in ("__init__", "__call__") else f"{own}.{name}"
+        name = own if name in ("__init__", "__call__", "forward") else f"{own}.{name}"
         parameters, args = parameters[1:], args[1:]
     names = [p.name for p in parameters]
     first = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

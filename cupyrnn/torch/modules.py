@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._arrays import check_bool, check_dropout, check_integer, named, type_shown
+from .._arrays import check_bool, check_dropout, check_integer, misfit, named, type_shown
 from ..arithmetic.gates import check_gate
 from ..weights.block_forms import PEEPHOLES
 from ..weights.init import init_block_lstm, init_params
@@ -58,6 +58,16 @@ def check_pair(op: str, name: str, given: Any, what: str) -> None:
 class Leaf(torch.nn.Module):
     """What the modules do where PyTorch reads the Python code of a module's call."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Not `named`: PyTorch's tracers read the signature and the code of forward.
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError as error:
+            forward = type(self).forward
+            if "forward()" not in str(error) or _fits(forward, self, *args, **kwargs):
+                raise
+            raise misfit(forward, (self, *args), kwargs) from None
+
     def as_node(self, *args: Any, **kwargs: Any) -> Any:
         """Return a call as a node of torch.fx's graph, as it has one for a module of torch.nn."""
         tracer, name = args[0].tracer, type(self).__name__
@@ -72,6 +82,15 @@ class Leaf(torch.nn.Module):
             f"{type(self).__name__}: torch.jit.script cannot compile it, use torch.jit.trace or"
             " torch.export"
         )
+
+
+def _fits(function: Any, /, *args: Any, **kwargs: Any) -> bool:
+    """Return whether a function takes these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _shown(sizes: tuple[int, ...], given: dict[str, Any], defaults: dict[str, Any]) -> str:

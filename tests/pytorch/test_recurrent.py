@@ -287,6 +287,50 @@ def test_errors() -> None:
             net(given)
 
 
+FOREIGN = [
+    ("LSTM", {"lengths": [4, 3]}, "there is no lengths, expected a PackedSequence as input"),
+    ("BlockGRU", {"h_0": None}, "there is no h_0, expected hx"),
+    ("PeepholeLSTM", {"c0": None}, "there is no c0, expected hx, the pair of h and c"),
+    ("CudnnRNN", {"lengths": [4, 3]}, "there is no lengths, expected sequence_lengths"),
+    ("BlockLSTM", {"cx": None}, "there is no cx, expected state, the pair of both"),
+    ("GRU", {"reset": None}, "there is no reset, expected resets"),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "expected"), FOREIGN)
+def test_a_call_names_the_word_for_a_foreign_one(
+    kind: str, given: dict[str, Any], expected: str
+) -> None:
+    net, x = getattr(ct, kind)(3, 4), torch.zeros(4, 2, 3)
+    with pytest.raises(TypeError, match=f"^{kind}: {re.escape(expected)}$"):
+        net(x, **given)
+    with pytest.raises(TypeError, match=rf"^{kind}: 4 arguments by position, expected at most 2:"):
+        net(x, None, None, None)
+    with pytest.raises(TypeError, match=rf"^{kind}: (input|x) is missing, expected (input|x)$"):
+        net()
+
+
+def test_an_error_within_a_call_stays_what_it_is() -> None:
+    class Inner(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x
+
+    class Outer(ct.GRU):
+        def forward(self, input: Any, *, lengths: Any = None) -> Any:
+            return Inner()(input, lengths=lengths)
+
+    with pytest.raises(TypeError, match=r"Inner\.forward\(\) got an unexpected keyword"):
+        Outer(3, 4)(torch.zeros(4, 2, 3), lengths=[4, 3])
+    net = ct.GRU(3, 4)
+
+    def renamed(module: Any, args: Any, kwargs: Any) -> Any:
+        return args, {"hx": kwargs["lengths"]}
+
+    net.register_forward_pre_hook(renamed, with_kwargs=True)
+    with pytest.raises(TypeError, match=r"^GRU: hx is a list, expected a torch.Tensor"):
+        net(torch.zeros(4, 2, 3), lengths=[4, 3])
+
+
 # What follows from being one of torch.nn's modules.
 
 
