@@ -48,7 +48,8 @@ class Record(NamedTuple):
 
     def told(self, arguments: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
         """Return what of a call its gradient is given: results that are missing are None."""
-        kept = {n: a for n, a in arguments.items() if n not in self.untold}
+        untold = self.untold
+        kept = {n: a for n, a in arguments.items() if n not in untold}
         return kept | {n: results.get(n) for n in self.results}
 
     def grads(

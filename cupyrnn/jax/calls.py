@@ -73,7 +73,7 @@ class _Call(NamedTuple):
         """Return the gradients of the inputs, flat."""
         given = self.arguments(inputs, extras)
         grads = self.record.grads(given, outputs | saved, cotangents)
-        return jax.tree.leaves({n: grads[n] for n in jax.tree.unflatten(self.inputs, inputs)})
+        return jax.tree.leaves({n: grads[n] for n in self.record.inputs if given[n] is not None})
 
 
 @functools.lru_cache(maxsize=256)
@@ -217,8 +217,8 @@ def _gradient(
 def _run_gradient(
     call: _Call, inputs: Any, extras: Any, outputs: Any, saved: Any, cotangents: Any
 ) -> Any:
-    lengths = call.arguments(inputs, extras).get("sequence_lengths")
-    if "reserve_space" in saved and lengths is not None:
+    if "reserve_space" in saved and "sequence_lengths" in call.extras:
+        lengths = call.arguments(inputs, extras)["sequence_lengths"]
         reserve, major = saved["reserve_space"], dict(call.attributes)["time_major"]
         T = outputs["output"].shape[0 if major else 1]
         size = reserve.size // max(T * len(lengths), 1) * int(lengths.sum())

@@ -91,6 +91,16 @@ def in_turns(
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
     """Return the median seconds of each call; they take turns, so often each in a round."""
+    return [statistics.median(of) for of in rounds_in_turns(calls, rounds, count, clock)]
+
+
+def rounds_in_turns(
+    calls: Sequence[Callable[[], Any]],
+    rounds: int,
+    count: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
+    """Return the seconds of each call in each round, which has so many of each, in turns."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
@@ -102,7 +112,7 @@ def in_turns(
                 call()
             of.append((clock() - start) / count)
     gc.enable()
-    return [statistics.median(of) for of in times]
+    return times
 
 
 def block_size(seconds: float) -> int:
