@@ -170,29 +170,22 @@ def test_none(op: str, name: str) -> None:
         raises(op, TypeError, f"{name} is None, {expected_type(op, name)}{hint}", **{name: None})
 
 
+# ruff: noqa: E501 - a case a line
 @pytest.mark.parametrize(
     ("op", "changed", "message"),
     [
         ("block_lstm_grad", {"w": (9, 24)}, "w has shape (9, 24), expected (I+H, 4*H) = (9, 20)"),
         ("block_lstm", {"x": (6, 4)}, "x has shape (6, 4), expected (T, B, I)"),
         ("lstm_block_cell", {"x": (6, 3, 4)}, "x has shape (6, 3, 4), expected (B, I)"),
-        (
-            "block_lstm",
-            {"cs_prev": (2, 5)},
-            "cs_prev has shape (2, 5), expected (B, H) = (3, 5); x is [T, B, I], time first",
-        ),
+        ("block_lstm", {"cs_prev": (2, 5)}, "cs_prev has shape (2, 5), expected (B, H) = (3, 5); x is [T, B, I], time first"),
         ("block_lstm", {"b": (5,)}, "b has shape (5,), expected (4*H,) = (20,)"),
         ("block_lstm", {"wcf": (6,)}, "wcf has shape (6,), expected (H,) = (5,)"),
-        (
-            "block_lstm_grad",
-            {"co": (5, 3, 5)},
-            "co has shape (5, 3, 5), expected (T, B, H) = (6, 3, 5)",
-        ),
+        ("block_lstm_grad", {"co": (5, 3, 5)}, "co has shape (5, 3, 5), expected (T, B, H) = (6, 3, 5)"),
         ("gru_block_cell", {"w_c": (9, 4)}, "w_c has shape (9, 4), expected (I+H, H) = (9, 5)"),
         ("block_gru", {"b_ru": (11,)}, "b_ru has shape (11,), expected (2*H,) = (10,)"),
         ("block_gru_grad", {"u": (6, 3)}, "u has shape (6, 3), expected (T, B, H) = (6, 3, 5)"),
     ],
-)
+)  # fmt: skip
 def test_shape_messages(op: str, changed: dict[str, Any], message: str) -> None:
     raises(op, ValueError, message, **{n: np.zeros(s) for n, s in changed.items()})
 

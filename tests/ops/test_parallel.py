@@ -127,11 +127,7 @@ def test_an_error_leaves_one_process_as_it_is() -> None:
     ("grads", "options", "message"),
     [
         ([np.ones(2)], {}, "grads is a list, expected a dict or a tuple"),
-        (
-            {"w": [1.0]},
-            {},
-            "w is a list, expected a numpy.ndarray, as the communicator was made with",
-        ),
+        ({"w": [1.0]}, {}, "w is a list, expected a numpy.ndarray, as the communicator was made "),
         ((1.0,), {}, "0 is a float"),
         ({"w": np.ones(2, int)}, {}, "w has dtype int64, expected a real floating-point one"),
         ({"w": np.ones(2, complex)}, {}, "w has dtype complex128"),

@@ -136,6 +136,7 @@ ARRAY = np.zeros(2)
 BIG = 10**5000  # of more digits than Python writes
 
 
+# ruff: noqa: E501 - a case a line
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
@@ -143,47 +144,19 @@ BIG = 10**5000  # of more digits than Python writes
         ({"dropout": 1.5}, ValueError, "dropout is 1.5, expected in [0, 1]"),
         ({"dropout": np.nan}, ValueError, "dropout is nan, expected in [0, 1]"),
         ({"dropout": "0"}, TypeError, "dropout is '0', expected a real number"),
-        (
-            {"dropout": ARRAY},
-            TypeError,
-            "dropout is array([0., 0.]), expected a real number",
-        ),
-        (
-            {"dropout": np.timedelta64(0, "s")},
-            TypeError,
-            f"dropout is {np.timedelta64(0, 's')!r}, expected a real number",
-        ),
+        ({"dropout": ARRAY}, TypeError, "dropout is array([0., 0.]), expected a real number"),
+        ({"dropout": np.timedelta64(0, "s")}, TypeError, f"dropout is {np.timedelta64(0, 's')!r}, expected a real number"),
         ({"seed": 1.5}, TypeError, "seed is 1.5, expected an integer"),
         ({"seed2": ARRAY}, TypeError, "seed2 is array([0., 0.]), expected an integer"),
         ({"seed": True}, TypeError, "seed is True, expected an integer"),
         ({"num_layers": True}, TypeError, "num_layers is True, expected an integer"),
-        (
-            {"num_units": ARRAY},
-            TypeError,
-            "num_units is array([0., 0.]), expected an integer",
-        ),
-        (
-            {"num_layers": BIG},
-            ValueError,
-            "num_layers is an integer of 16610 bits, expected less than 2**63",
-        ),
-        (
-            {"input_size": -BIG},
-            ValueError,
-            "input_size is an integer of 16610 bits, expected at least 1",
-        ),
-        (
-            {"rnn_mode": ARRAY},
-            ValueError,
-            "rnn_mode is array([0., 0.]), expected one of rnn_relu, rnn_tanh, lstm, gru",
-        ),
-        (
-            {"direction": ARRAY},
-            ValueError,
-            "direction is array([0., 0.]), expected one of unidirectional, bidirectional",
-        ),
+        ({"num_units": ARRAY}, TypeError, "num_units is array([0., 0.]), expected an integer"),
+        ({"num_layers": BIG}, ValueError, "num_layers is an integer of 16610 bits, expected less than 2**63"),
+        ({"input_size": -BIG}, ValueError, "input_size is an integer of 16610 bits, expected at least 1"),
+        ({"rnn_mode": ARRAY}, ValueError, "rnn_mode is array([0., 0.]), expected one of rnn_relu, rnn_tanh, lstm, gru"),
+        ({"direction": ARRAY}, ValueError, "direction is array([0., 0.]), expected one of unidirectional, bidirectional"),
     ],
-)
+)  # fmt: skip
 def test_attributes_of_parameters(
     op: str, changed: dict[str, Any], error: type[Exception], message: str
 ) -> None:
@@ -205,16 +178,10 @@ def test_attributes_of_parameters(
         ({"S": None}, "S is None, expected one of int32, int64"),
         ({"T": np.int32}, "T is 'int32', expected one of float16, bfloat16, float32, float64"),
         ({"T": [4]}, "T is [4], expected one of float16, bfloat16, float32, float64"),
-        (
-            {"num_layers": 2**29},
-            "the size is 25769803784, expected what S = int32 can hold",
-        ),
-        (
-            {"num_units": 2**31, "S": np.int64},
-            "the size is 18446744116659224576, expected what S = int64 can hold",
-        ),
+        ({"num_layers": 2**29}, "the size is 25769803784, expected what S = int32 can hold"),
+        ({"num_units": 2**31, "S": np.int64}, "the size is 18446744116659224576, expected what S = int64 can hold"),
     ],
-)
+)  # fmt: skip
 def test_dtypes_and_sizes(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(f'CudnnRNNParamsSize: {message}')}$"):
         raw_ops.CudnnRNNParamsSize(**{**NET, "T": np.float32, "S": np.int32, **changed})

@@ -118,29 +118,25 @@ def test_as_many_numbers_as_all(save: Any, rng: np.random.Generator) -> None:
     assert_all_close(grads, expected, case, "gradient")
 
 
-@pytest.mark.parametrize(
-    ("save", "error", "message"),
-    [
-        (0, ValueError, "save is 0, expected 'all', 'states' or k in [1, 2**63)"),
-        (-1, ValueError, "save is -1, expected 'all', 'states' or k in [1, 2**63)"),
-        (
-            2**63,
-            ValueError,
-            "save is 9223372036854775808, expected 'all', 'states' or k in [1, 2**63)",
-        ),
-        ("some", ValueError, "save is 'some', expected 'all', 'states' or k in [1, 2**63)"),
-        (2.0, TypeError, "save is 2.0, expected 'all', 'states' or an integer"),
-        (True, TypeError, "save is True, expected 'all', 'states' or an integer"),
-        (None, TypeError, "save is None, expected 'all', 'states' or an integer"),
-    ],
-)
+RANGE = "expected 'all', 'states' or k in [1, 2**63)"
+KIND = "expected 'all', 'states' or an integer"
+WRONG_SAVES = [
+    *((save, ValueError, f"save is {save!r}, {RANGE}") for save in (0, -1, 2**63, "some")),
+    *((save, TypeError, f"save is {save!r}, {KIND}") for save in (2.0, True, None)),
+]
+
+
+@pytest.mark.parametrize(("save", "error", "message"), WRONG_SAVES)
 def test_errors(save: Any, error: Any, message: str, rng: np.random.Generator) -> None:
-    case = nets.Case("gru", 3, 2, 4, 5)
-    with pytest.raises(error, match=re.escape(f"cudnn_rnn: {message}")):
-        nets.forward(cupyrnn, case, nets.problem(rng, case), save=save)
-    call = call_of(Case("stacked_rnn-GRU"), rng)
-    with pytest.raises(error, match=re.escape(f"stacked_rnn: {message}")):
-        call.forward(cupyrnn, save=save)
+    """Also of vjp, before the call."""
+    for name in ("cudnn_rnn-gru", "stacked_rnn-GRU"):
+        call = call_of(Case(name), rng)
+        with pytest.raises(error, match=re.escape(f"{call.case.op.record.name}: {message}")):
+            call.forward(cupyrnn, save=save)
+    for name in ("LSTM", "GRU", "BlockLSTM"):
+        op, given, _ = block(rng, name, "full")
+        with pytest.raises(error, match=re.escape(f"vjp: {message}")):
+            cupyrnn.vjp(op, **{**given, "x": None}, save=save)
 
 
 def test_a_largest_k(rng: np.random.Generator) -> None:
@@ -327,15 +323,8 @@ def test_an_output_that_the_pullback_keeps(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "BlockLSTM"])
 def test_errors_of_block_ops(name: str, rng: np.random.Generator) -> None:
-    """A bad save is refused before the call, and bad gradients by the name of the gradient op."""
+    """Bad gradients are refused by the name of the gradient op."""
     op, given, gradients = block(rng, name, "full")
-    for save, error, message in (
-        (0, ValueError, "save is 0, expected 'all', 'states' or k in [1, 2**63)"),
-        ("some", ValueError, "save is 'some', expected 'all', 'states' or k in [1, 2**63)"),
-        (None, TypeError, "save is None, expected 'all', 'states' or an integer"),
-    ):
-        with pytest.raises(error, match=re.escape(f"vjp: {message}")):
-            cupyrnn.vjp(op, **{**given, "x": None}, save=save)
     for save in ("states", 2):
         pullback = cupyrnn.vjp(op, **given, save=save)[1]
         last = pullback.names[-1]
