@@ -176,36 +176,6 @@ def test_block_lstm_round_trip(gate_order: Any, rng: np.random.Generator) -> Non
         assert_close(out.h, expected.h, "float64", order)
 
 
-def lstm_by_layers(packed: cupyrnn.PackedParams, x: Any) -> Any:
-    """Run packed LSTM parameters with block_lstm, layer by layer and direction by direction."""
-    pieces = cupyrnn.cudnn_rnn_params_layout(
-        packed.num_layers, packed.num_units, packed.input_size, direction=packed.direction
-    )
-    D = 1 + (packed.direction == "bidirectional")
-    H = packed.num_units
-    zeros = np.zeros((x.shape[1], H))
-    for layer, group in itertools.groupby(
-        sorted(pieces, key=lambda p: (p.layer, p.direction)), lambda p: p.layer
-    ):
-        mine = list(group)
-        outputs = []
-        for d in range(D):
-            own = [p for p in mine if p.direction == d]
-            params = np.concatenate([packed.params[p.offset : p.offset + p.size] for p in own])
-            w, b = cupyrnn.params_to_block_lstm(params, H, x.shape[2], gate_order="ifco")
-            read = x[::-1] if d else x
-            h = cupyrnn.block_lstm(read, zeros, zeros, w, b, gate_order="ifco").h
-            outputs.append(h[::-1] if d else h)
-        x = np.concatenate(outputs, 2)
-        assert layer < packed.num_layers
-    return x
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return needs.module("torch")
-
-
 @pytest.fixture(scope="module")
 def tf() -> Any:
     with warnings.catch_warnings():
@@ -229,78 +199,6 @@ def test_signatures_are_tensorflows(tf: Any, op: str) -> None:
 
 def as_numpy(module: Any) -> dict[str, Any]:
     return {k: v.numpy() for k, v in module.state_dict().items()}
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("layers", [1, 3])
-def test_weights_of_a_real_torch_lstm(
-    torch: Any, layers: int, bidirectional: bool, rng: np.random.Generator
-) -> None:
-    module = torch.nn.LSTM(3, 5, layers, bidirectional=bidirectional, dtype=torch.float64)
-    packed = cupyrnn.params_from_torch(as_numpy(module))
-    x = rng.standard_normal((7, 2, 3))
-    with torch.no_grad():
-        expected = module(torch.from_numpy(x))[0].numpy()
-    assert_close(lstm_by_layers(packed, x), expected, "float64", "output")
-
-    other = torch.nn.LSTM(3, 5, layers, bidirectional=bidirectional, dtype=torch.float64)
-    state = cupyrnn.params_to_torch(packed.params, layers, 5, 3, direction=packed.direction)
-    other.load_state_dict({k: torch.from_numpy(a) for k, a in state.items()})
-    with torch.no_grad():
-        np.testing.assert_array_equal(other(torch.from_numpy(x))[0].numpy(), expected)
-
-
-def test_a_real_torch_lstm_with_projection(torch: Any) -> None:
-    module = torch.nn.LSTM(3, 5, 2, proj_size=2, bidirectional=True, dtype=torch.float64)
-    state = as_numpy(module)
-    packed = cupyrnn.params_from_torch(state)
-    assert packed[1:] == (2, 5, 3, "lstm", "bidirectional", 2, "linear_input", "sigmoid")
-    back = cupyrnn.params_to_torch(packed.params, 2, 5, 3, direction="bidirectional", num_proj=2)
-    assert back.keys() == state.keys()
-    for name, a in back.items():
-        np.testing.assert_array_equal(a, state[name], name)
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_weights_of_a_real_keras_lstm(
-    keras: Any, bidirectional: bool, rng: np.random.Generator
-) -> None:
-    make = keras.layers.LSTM(5, return_sequences=True, dtype="float64")
-    layer = keras.layers.Bidirectional(make, dtype="float64") if bidirectional else make
-    x = rng.standard_normal((2, 7, 3))
-    layer(x)
-    layer.set_weights([rng.standard_normal(w.shape) for w in layer.get_weights()])
-    direction = "bidirectional" if bidirectional else "unidirectional"
-    packed = cupyrnn.params_from_keras(layer.get_weights(), direction=direction)
-    expected = np.asarray(layer(x)).swapaxes(0, 1)
-    actual = lstm_by_layers(packed, x.swapaxes(0, 1).copy())
-    assert_close(actual, expected, "float64", "output")
-    for a, b in zip(
-        cupyrnn.params_to_keras(packed.params, 1, 5, 3, direction=direction),
-        layer.get_weights(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_keras_gru_is_torchs_gru(
-    keras: Any, torch: Any, bidirectional: bool, rng: np.random.Generator
-) -> None:
-    """Keras weights packed, and taken out for PyTorch: the same function."""
-    make = keras.layers.GRU(5, return_sequences=True, reset_after=True, dtype="float64")
-    layer = keras.layers.Bidirectional(make, dtype="float64") if bidirectional else make
-    x = rng.standard_normal((2, 7, 3))
-    layer(x)
-    layer.set_weights([rng.standard_normal(w.shape) for w in layer.get_weights()])
-    direction = "bidirectional" if bidirectional else "unidirectional"
-    packed = cupyrnn.params_from_keras(layer.get_weights(), rnn_mode="gru", direction=direction)
-    module = torch.nn.GRU(3, 5, bidirectional=bidirectional, batch_first=True, dtype=torch.float64)
-    state = cupyrnn.params_to_torch(packed.params, 1, 5, 3, rnn_mode="gru", direction=direction)
-    module.load_state_dict({k: torch.from_numpy(a) for k, a in state.items()})
-    with torch.no_grad():
-        actual = module(torch.from_numpy(x))[0].numpy()
-    assert_close(actual, np.asarray(layer(x)), "float64", "output")
 
 
 def both_passes(
@@ -340,7 +238,14 @@ def test_a_real_torch_net_gives_the_same_and_its_gradients(
     torch.manual_seed(int(rng.integers(2**31)))
     module = kind(I, H, layers, bidirectional=bidirectional, dtype=torch.float64, **more)
     rnn_mode: Any = mode
-    packed = cupyrnn.params_from_torch(as_numpy(module), rnn_mode=rnn_mode)
+    state = as_numpy(module)
+    packed = cupyrnn.params_from_torch(state, rnn_mode=rnn_mode)
+    direction = "bidirectional" if bidirectional else "unidirectional"
+    assert packed[1:] == (layers, H, I, mode, direction, P, "linear_input", "sigmoid")
+    back = cupyrnn.params_to_torch(packed)
+    assert back.keys() == state.keys()
+    for name, a in back.items():
+        np.testing.assert_array_equal(a, state[name], name)
     D, is_lstm = 1 + bidirectional, mode == "lstm"
     states = {"input_h": (layers * D, B, P or H), "input_c": (layers * D, B, H)}
     shapes: dict[str, Any] = {"input": (T, B, I)} | states
@@ -394,6 +299,8 @@ def test_a_real_keras_layer_gives_the_same_and_its_gradients(
     direction: Any = "bidirectional" if bidirectional else "unidirectional"
     rnn_mode: Any = mode
     packed = cupyrnn.params_from_keras(layer.get_weights(), rnn_mode=rnn_mode, direction=direction)
+    for a, e in zip(cupyrnn.params_to_keras(packed), layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, e)
 
     mask = None if lengths is None else tf.sequence_mask(lengths, T)
     valid = np.arange(T) < np.array(lengths or [T] * B)[:, None]
