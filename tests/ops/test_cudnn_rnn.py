@@ -412,6 +412,10 @@ RESERVED = "as a forward call with is_training=True returns it"
     ("changed", "error", "message"),
     [
         ({"host_reserved": [0, 0]}, TypeError, "host_reserved is [0, 0], expected a numpy.ndarray, int8"),
+        *(
+            ({"host_reserved": a}, TypeError, f"host_reserved is {a!r}, expected a numpy.ndarray, int8")
+            for a in (np.zeros(5, d) for d in (np.uint8, np.int64, np.float32, bool, ">i2"))
+        ),
         ({"host_reserved": np.zeros((), np.int8)}, ValueError, f"host_reserved has shape (), expected (5,), {RESERVED}"),
         ({"host_reserved": np.zeros(3, np.int8)}, ValueError, f"host_reserved has shape (3,), expected (5,), {RESERVED}"),
         ({"host_reserved": np.array([0, 77], np.int8)}, ValueError, f"host_reserved has shape (2,), expected (5,), {RESERVED}"),

@@ -50,6 +50,7 @@ def test_outputs(
     if case.op.is_net:
         inference = call.forward(ops, is_training=False)
         assert inference.reserve_space.shape == ()
+        assert call.case.name.startswith("stacked") or inference.host_reserved.shape == ()
         if not case.dropout:
             assert_same_bits(inference[:3], out[:3])
             return

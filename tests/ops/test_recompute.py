@@ -203,12 +203,6 @@ def test_cudnn_has_no_states_alone(cupy_on_cpu: Any, rng: np.random.Generator) -
         nets.backward(ops, case, inputs, out, cotangents)
 
 
-def test_inference_keeps_nothing(rng: np.random.Generator) -> None:
-    case = nets.Case("lstm", 6, 3, 4, 5)
-    out = nets.forward(cupyrnn, case, nets.problem(rng, case), save=2, is_training=False)
-    assert out.reserve_space.shape == () == out.host_reserved.shape
-
-
 def test_cudnn_keeps_all(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
     ops, case = Ops(cupy_on_cpu), nets.Case("lstm", 6, 3, 4, 5)
     with pytest.raises(RuntimeError, match="cuDNN keeps all that its gradient needs"):
