@@ -1,14 +1,19 @@
-"""
+r"""
 Write the table of registers each kernel needs, as NVRTC compiles it for each architecture.
 
     python tests/benchmarks/registers.py
+    python tests/benchmarks/registers.py layouts
 
-needs the `test` extra and no GPU; without_a_gpu/test_kernels.py asserts that no kernel spills.
+needs the extras `test` and `nvrtc`, and no GPU; without_a_gpu/test_kernels.py asserts that no
+kernel spills. The second line compiles the layouts that have the fewest registers to spare, for
+more architectures, and writes a table for each version of CUDA. With that of NVRTC 12.9:
+
+    pip install numpy ml_dtypes pytest hypothesis nvidia-cuda-nvdisasm "cuda-bindings==12.9.*" \
+        nvidia-cuda-{nvrtc,cccl,runtime}-cu12==12.9.*
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Iterator
 from itertools import product
@@ -20,7 +25,9 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
+import needs  # noqa: E402
 from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
+from without_a_gpu.all_steps import time_loop_of  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
 from cupyrnn.kernels import common, compile, persistent, rows, tiles  # noqa: E402
@@ -28,6 +35,8 @@ from cupyrnn.kernels import common, compile, persistent, rows, tiles  # noqa: E4
 # Of cards of these architectures: T4, A100, H100, B200, RTX 5090.
 PROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_90": 132, "sm_100": 148, "sm_120": 170}
 SHAPES_OF_GRIDS = ((1, 256), (8, 512), (8, 1024))
+# Those of the layouts, with the RTX 3090 and 4090.
+CARDS = {75: 40, 80: 108, 86: 82, 89: 128, 90: 132, 100: 148, 120: 170}
 
 
 OF_CELLS = [*CELLS][:4]
@@ -70,7 +79,6 @@ def architecture(arch: str) -> int:
 
 
 def single_steps() -> list[str]:
-    version = importlib.metadata.version("nvidia-cuda-nvrtc")
     found: Found = {}
     for room, dtype, arch in product(CELLS.values(), common.TYPES, ARCHITECTURES):
         names = compile.instances(room.KERNELS, dtype)
@@ -78,7 +86,7 @@ def single_steps() -> list[str]:
         cubin = nvrtc.compile_cubin(source, names, arch, compile.OPTIONS)
         for name in names:
             found.setdefault((name,), {})[arch] = str(cubin.kernels[name].registers)
-    text = f"Registers per thread, NVRTC {version}; no kernel of a single step spills."
+    text = f"Registers per thread, NVRTC {nvrtc.version()}; no kernel of a single step spills."
     return table(text, found)
 
 
@@ -183,10 +191,74 @@ def grids_of() -> Iterator[Any]:
         yield from product([kernel], [dtype], SHAPES_OF_GRIDS, ARCHITECTURES)
 
 
+def chosen(kernel: rows.Kernel, dtype: np.dtype[Any], device: persistent.Device) -> Iterator[Any]:
+    """Yield layouts that are chosen for some size, with the sequences of a block."""
+    for H, B in product(range(16, 1601, 16), (1, 2, 4, 8)):
+        if "grid" in kernel.name:
+            over = persistent.grid_for(kernel, dtype, (B, H), device)
+            if over is not None:
+                yield over.matrices, over.sequences
+        elif H <= 512 and max(rows.SPLITS) >= B:
+            given = kernel.size, H, dtype, device.available, rows.SPLITS, B
+            layout = persistent.layout_for(*given)
+            if isinstance(layout, rows.Layout):
+                yield layout, min(B, layout.split)
+
+
+def tightest(kernel: rows.Kernel, dtype: str, device: persistent.Device) -> list[str]:
+    """Return the layouts that are chosen with the fewest registers beside the matrix, by kind."""
+    found: dict[Any, tuple[int, int, rows.Layout]] = {}
+    for layout, sequences in chosen(kernel, needs.dtype(dtype), device):
+        of_a_thread = min(255, 65536 // (-(-layout.threads // 128) * 128))
+        few = sequences > 1 if "grid" in kernel.name else (sequences, layout.split)
+        one = of_a_thread - layout.registers, -sequences, layout
+        kind = bool(layout.shared), few
+        found[kind] = min(found.get(kind, one), one)
+    return [rows.template_of(kernel, of, -n) for _, n, of in found.values()]
+
+
+def of_layouts(kernel: Any, dtype: str, arch: int) -> tuple[int, int, int, int]:
+    """Return how many are compiled, their most registers, and how many spill, and in the loop."""
+    if "tiles" in kernel.name:
+        sizes = (64, True), (127, False), (128, True)
+        templates = [tiles.template_of(kernel, *size) for size in sizes]
+    else:
+        templates = tightest(kernel, dtype, persistent.Device(CARDS[arch], arch))
+    names = [compile.instance(template, dtype) for template in templates]
+    source = common.source(dtype, kernel.source)
+    cubin = nvrtc.compile_cubin(source, names, f"sm_{arch}", compile.OPTIONS)
+    spill = [n for n in names if cubin.kernels[n].spill_stores or cubin.kernels[n].spill_loads]
+    in_loop = [n for n in spill for loop in [time_loop_of(cubin, n)] if loop["LDL"] or loop["STL"]]
+    most = max(cubin.kernels[n].registers for n in names)
+    return len(names), most, len(spill), len(in_loop)
+
+
+def layouts() -> list[str]:
+    """Return of each kernel, all dtypes together, what spills where registers are the fewest."""
+    found: dict[str, dict[str, str]] = {}
+    for kind in ("rows", "grid", "tiles"):
+        dtypes = ("float16", "bfloat16") if kind == "tiles" else common.TYPES
+        for kernel, arch in product(kernels_of(kind), CARDS):
+            if (kind, arch) != ("tiles", 75):  # which has no such tiles
+                numbers = zip(*(of_layouts(kernel, dtype, arch) for dtype in dtypes), strict=True)
+                compiled, most, spill, in_loop = numbers
+                said = f"{sum(compiled)}; {max(most)}; {sum(spill)}; {sum(in_loop)}"
+                found.setdefault(f"{kernel.name}<{kernel.struct}>", {})[f"sm_{arch}"] = said
+    head = ["kernel", *(f"sm_{arch}" for arch in CARDS)]
+    lines = [f"NVRTC {nvrtc.version()}:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, said in found.items():
+        lines.append(f"| `{name}` | {' | '.join(said.get(arch, '') for arch in head[1:])} |")
+    return lines
+
+
 if __name__ == "__main__":
     reason = nvrtc.have_nvrtc() or nvdisasm.have_nvdisasm()
     if reason is not None:
         sys.exit(reason)
-    lines = [*single_steps(), *in_registers(), *loops(), *hybrids(), *grids()]
-    (HERE / "results" / "registers.md").write_text("\n".join(lines) + "\n")
+    if sys.argv[1:] == ["layouts"]:
+        lines, page = layouts(), f"registers_cuda{nvrtc.version().partition('.')[0]}.md"
+    else:
+        page = "registers.md"
+        lines = [*single_steps(), *in_registers(), *loops(), *hybrids(), *grids()]
+    (HERE / "results" / page).write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")

@@ -26,7 +26,7 @@ from cupyrnn.kernels import (
 )
 from cupyrnn.kernels.rows import SPLITS, Layout, layout_of
 from without_a_gpu.agreement import numpy_dtype
-from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
+from without_a_gpu.cuda_on_cpu import fake_cupy, nvdisasm, nvrtc, runner
 from without_a_gpu.ptx.executor import Executor
 from without_a_gpu.ptx.parser import PtxError
 
@@ -161,11 +161,22 @@ def largest(size: Any, dtype: str, arch: int) -> dict[tuple[int, bool], tuple[in
     return found
 
 
-def cubin_of(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, Any, str]:
-    """Return what NVRTC makes of a kernel, which spills no register, its usage and its name."""
+def compiled(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, str]:
+    """Return what NVRTC makes of a kernel, and its name."""
     name = compile.instance(template, dtype)
     source = common.source(dtype, kernel.source)
-    cubin = nvrtc.compile_cubin(source, (name,), arch, compile.OPTIONS)
+    return nvrtc.compile_cubin(source, (name,), arch, compile.OPTIONS), name
+
+
+def time_loop_of(cubin: Any, name: str) -> Any:
+    """Return the instructions of the loop over the steps."""
+    # The loop that loads the matrix may be the longer one.
+    return next(loop for loop in nvdisasm.loops(cubin)[name] if loop["BAR"])
+
+
+def cubin_of(kernel: Any, template: str, dtype: str, arch: str) -> tuple[Any, Any, str]:
+    """Return what NVRTC makes of a kernel, which spills no register, its usage and its name."""
+    cubin, name = compiled(kernel, template, dtype, arch)
     usage = cubin.kernels[name]
     assert usage.spill_stores == usage.spill_loads == usage.stack == 0, (name, arch)
     return cubin, usage, name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ _HEADERS = {
     "nvidia-cuda-runtime": "include/cuda_fp16.h",
     "nvidia-cuda-cccl": "include/nv/target",
 }
+# What the names of the wheels end in, by the version of CUDA that cuda-bindings is of.
+_ENDINGS = {"12": "-cu12", "13": ""}
 
 
 class NvrtcError(RuntimeError):
@@ -59,19 +60,33 @@ class Cubin:
 
 def have_nvrtc() -> str | None:
     """Return None if :func:`compile_cubin` can work here, else why not."""
-    if importlib.util.find_spec("cuda") is None or (
-        importlib.util.find_spec("cuda.bindings") is None
-    ):
+    try:
+        bindings = importlib.metadata.version("cuda-bindings")
+    except importlib.metadata.PackageNotFoundError:
         return "cuda-bindings is not installed"
-    for wheel in ("nvidia-cuda-nvrtc", *_HEADERS):
+    major = bindings.partition(".")[0]
+    if major not in _ENDINGS:
+        return f"cuda-bindings is {bindings}, not of CUDA {' or '.join(_ENDINGS)}"
+    for wheel in wheels():
         try:
             version = importlib.metadata.version(wheel)
         except importlib.metadata.PackageNotFoundError:
             return f"{wheel} is not installed"
         # The headers' version is NVRTC's; CCCL counts on its own.
-        if wheel != "nvidia-cuda-cccl" and not version.startswith("13."):
-            return f"{wheel} is {version}, not of CUDA 13"
+        if "-cccl" not in wheel and not version.startswith(f"{major}."):
+            return f"{wheel} is {version}, not of CUDA {major}, as cuda-bindings is"
     return None
+
+
+def wheels() -> list[str]:
+    """Return the names of the wheels with NVRTC, first, and with its headers."""
+    major = importlib.metadata.version("cuda-bindings").partition(".")[0]
+    return [name + _ENDINGS[major] for name in ("nvidia-cuda-nvrtc", *_HEADERS)]
+
+
+def version() -> str:
+    """Return the version of NVRTC, such as "12.9.86"."""
+    return importlib.metadata.version(wheels()[0])
 
 
 def compile_cubin(
@@ -160,7 +175,7 @@ def _checked(result: tuple[Any, ...]) -> Any:
 @functools.cache
 def _include_folders() -> list[Path]:
     folders = []
-    for wheel, header in _HEADERS.items():
+    for wheel, header in zip(wheels()[1:], _HEADERS.values(), strict=True):
         files = importlib.metadata.files(wheel) or []
         found = [file for file in files if file.as_posix().endswith(header)]
         if not found:

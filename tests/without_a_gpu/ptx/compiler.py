@@ -67,7 +67,7 @@ def _compiled(
 @functools.cache
 def _versions() -> list[str]:
     """Return what the text depends on besides the source and the options."""
-    return [importlib.metadata.version(w) for w in ("nvidia-cuda-nvrtc", *nvrtc._HEADERS)]
+    return [importlib.metadata.version(wheel) for wheel in nvrtc.wheels()]
 
 
 def have_ptx() -> str | None:
