@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -86,11 +86,9 @@ _KINDS: tuple[tuple[str, dict[str, Any], frozenset[str]], ...] = (
     ("GRU", {"linear_before_reset": 1}, frozenset()),
     ("RNN", {}, frozenset()),
 )
-_DIRECTIONS: tuple[dict[str, Any], ...] = (
-    {},
-    {"direction": "reverse"},
-    {"direction": "bidirectional"},
-)
+_Choices: TypeAlias = "tuple[dict[str, Any], ...]"
+_DIRECTIONS: _Choices = ({}, {"direction": "reverse"}, {"direction": "bidirectional"})
+_LAYOUTS: _Choices = ({}, {"layout": 1})
 _PLACES = {"LSTM": "fgh", "GRU": "fg", "RNN": "f"}
 # Other parameters than the defaults.
 _GIVEN: dict[str, tuple[float | None, float | None]] = {
@@ -116,8 +114,8 @@ def _optional(
 
 def _shared() -> Iterator[Plan]:
     """What all operators have: directions, layouts, lengths, states, biases."""
-    for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, (0, 1)):
-        attributes = own | direction | ({"layout": 1} if layout else {})
+    for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
+        attributes = own | direction | layout
         for lengths, states, bias in itertools.product((0, 1, 2), (False, True), (False, True)):
             optional = _optional(op_type, more, bias=bias, states=states, lengths=lengths)
             gradients, empty = lengths == 1 and bias, lengths == 2
@@ -178,9 +176,9 @@ def _activations() -> Iterator[Plan]:
 
 
 def _clips() -> Iterator[Plan]:
-    for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, (0, 1)):
+    for (op_type, own, more), direction, layout in itertools.product(_KINDS, _DIRECTIONS, _LAYOUTS):
         for clip, lengths in itertools.product((0.125, 0.375), (False, True)):
-            attributes = own | direction | {"clip": clip} | ({"layout": 1} if layout else {})
+            attributes = own | direction | {"clip": clip} | layout
             optional = _optional(op_type, more, lengths=lengths)
             yield Plan(op_type, attributes, optional, gradients=not lengths)
     for (op_type, own, more), name in itertools.product(_KINDS, truth.ACTIVATIONS):
@@ -192,10 +190,9 @@ def _clips() -> Iterator[Plan]:
 
 def _coupled() -> Iterator[Plan]:
     for direction, layout, peepholes, clip, lengths, states in itertools.product(
-        _DIRECTIONS, (0, 1), (False, True), (False, True), (False, True), (False, True)
+        _DIRECTIONS, _LAYOUTS, (False, True), (False, True), (False, True), (False, True)
     ):
-        attributes = {"input_forget": 1} | direction | ({"layout": 1} if layout else {})
-        attributes |= {"clip": 0.25} if clip else {}
+        attributes = {"input_forget": 1} | direction | layout | ({"clip": 0.25} if clip else {})
         more = frozenset({"P"} if peepholes else ())
         optional = _optional("LSTM", more, states=states, lengths=lengths)
         yield Plan("LSTM", attributes, optional, gradients=lengths and not layout)
@@ -385,16 +382,11 @@ class _Other(NamedTuple):
 def _ignoring(plan: Plan, inputs: Arrays) -> Iterator[_Other]:
     """Yield the node as runtimes see it that ignore one thing each."""
     a = plan.attributes
-    functions = truth.functions(plan.op_type, plan.D, a)
-    for name in ("clip", "input_forget", "linear_before_reset", "activations"):
-        ignored = name in a
-        if name == "activations":
-            ignored = functions != truth.functions(plan.op_type, plan.D, {})
-        if ignored:
-            others = {n: v for n, v in a.items() if n != name}
-            if name == "activations":
-                others = {n: v for n, v in others.items() if not n.startswith("activation_")}
-            yield _Other(inputs, others)
+    for name in ("clip", "input_forget", "linear_before_reset"):
+        if name in a:
+            yield _Other(inputs, {n: v for n, v in a.items() if n != name})
+    if truth.functions(plan.op_type, plan.D, a) != truth.functions(plan.op_type, plan.D, {}):
+        yield _Other(inputs, {n: v for n, v in a.items() if not n.startswith("activation")})
     for name in ("activation_alpha", "activation_beta"):
         if name in a:
             yield _Other(inputs, a | {name: [0.0] * len(a[name])})

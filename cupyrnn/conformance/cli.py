@@ -118,26 +118,26 @@ def _cases(folder: Path | None, op_type: str | None) -> Iterator[Path]:
 def _run(given: argparse.Namespace) -> int:
     import onnx
 
-    from . import files, report
-    from .worker import Worker
+    from . import files, report, worker
 
     forward, backward = [], []
     try:
-        worker = Worker(given.runtime, given.gradients, given.timeout)
+        process = worker.start(given.runtime, given.gradients, given.timeout)
     except ValueError as error:
         _fail(str(error))
+    outputs = worker.judge_in(process, worker.OUTPUTS)
+    gradients = worker.judge_in(process, worker.GRADIENTS) if process.told["gradients"] else None
     try:
         with _cases(given.folder, given.op) as folder:
             chosen = (case for case in files.read(folder) if given.op in (None, case.features[0]))
-            gradients = worker.gradients if worker.has_gradients else None
-            for outcome, back in report.run_all(chosen, worker.outputs, gradients):
+            for outcome, back in report.run_all(chosen, outputs, gradients):
                 forward.append(outcome)
                 backward += [] if back is None else [back]
     except ValueError as error:  # it could not be started again
         _fail(str(error))
     finally:
-        worker.close()
-    about = worker.about
+        process.close()
+    about = process.told["about"]
     versions = {"cupyrnn": cupyrnn.__version__, "onnx": onnx.__version__, "NumPy": np.__version__}
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [report.text(about, forward)]

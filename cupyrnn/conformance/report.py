@@ -99,8 +99,7 @@ def run_all(
     for case in cases:
         about = case.name, case.size, case.features
         outcome = Outcome(*about, *outputs(case))
-        wanted = gradients is not None and case.gradients
-        yield outcome, Outcome(*about, *gradients(case)) if gradients and wanted else None
+        yield outcome, Outcome(*about, *gradients(case)) if gradients and case.gradients else None
 
 
 def causes(outcomes: Sequence[Outcome]) -> tuple[list[Cause], list[Outcome]]:
@@ -159,23 +158,17 @@ def text(title: str, outcomes: Sequence[Outcome]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for cause in explained:
-        least = smallest(cause.outcomes)
-        row = (
-            " and ".join(cause.features), cause.verdict, len(cause.outcomes), least.name,
-            least.why, decided_by(cause.features) if _is_decided(cause) else "",
-        )  # fmt: skip
-        lines.append(_row(*row))
+        least, names, sentence = smallest(cause.outcomes), " and ".join(cause.features), ""
+        if cause.verdict != REFUSED and cause.features != (EVERY_CASE,):
+            sentence = decided_by(cause.features)
+        cells = names, cause.verdict, len(cause.outcomes), least.name, least.why, sentence
+        lines.append(_row(*cells))
     for outcome in sorted(rest, key=lambda o: o.size)[:20]:
         lines.append(_row("no feature alone", outcome.verdict, 1, outcome.name, outcome.why, ""))
     if len(rest) > 20:
         lines.append(_row("no feature alone", "", len(rest) - 20, "and more", "", ""))
     lines += ["", *_by_feature(outcomes), ""]
     return "\n".join(lines)
-
-
-def _is_decided(cause: Cause) -> bool:
-    """Whether a sentence of the standard decides these cases."""
-    return cause.verdict != REFUSED and cause.features != (EVERY_CASE,)
 
 
 def _counts(outcomes: Sequence[Outcome]) -> list[str]:

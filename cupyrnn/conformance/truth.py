@@ -116,6 +116,7 @@ def functions(op_type: str, D: int, attributes: dict[str, Any]) -> list[list[tup
     return [found[d * count : (d + 1) * count] for d in range(D)]
 
 
+@np.errstate(all="ignore")
 def run(
     op_type: str, inputs: Arrays, attributes: dict[str, Any], *, unclipped: int | None = None
 ) -> Truth:
@@ -135,18 +136,6 @@ def run(
         The place of an activation whose input is not bounded, to see what difference it makes.
     """
     watch = _Watch()
-    with np.errstate(all="ignore"):
-        outputs = _run(watch, op_type, inputs, attributes, unclipped)
-    return Truth(outputs, watch.jump, watch.bend, watch.largest)
-
-
-def _run(
-    watch: _Watch,
-    op_type: str,
-    inputs: Arrays,
-    attributes: dict[str, Any],
-    unclipped: int | None,
-) -> Arrays:
     batch_first = attributes.get("layout", 0) == 1
     X = inputs["X"].swapaxes(1, 2) if batch_first else inputs["X"]
     N, T, B, _ = X.shape
@@ -174,7 +163,8 @@ def _run(
         Y_h[:, d, b], Y_c[:, d, b] = h, c
     if batch_first:
         Y, Y_h, Y_c = Y.transpose(0, 3, 1, 2, 4), Y_h.swapaxes(1, 2), Y_c.swapaxes(1, 2)
-    return {"Y": Y, "Y_h": Y_h} | ({"Y_c": Y_c} if op_type == "LSTM" else {})
+    outputs = {"Y": Y, "Y_h": Y_h} | ({"Y_c": Y_c} if op_type == "LSTM" else {})
+    return Truth(outputs, watch.jump, watch.bend, watch.largest)
 
 
 class _Weights:
@@ -239,9 +229,9 @@ def outputs_of(
     return found._replace(outputs={name: a[0] for name, a in found.outputs.items()})
 
 
-def _in_front(inputs: Arrays, N: int) -> Arrays:
+def _in_front(inputs: Arrays, N: int, dtype: Any = np.float64) -> Arrays:
     return {
-        name: a if name == "sequence_lens" else np.repeat(a[None].astype(np.float64), N, 0)
+        name: a if name == "sequence_lens" else np.repeat(a[None].astype(dtype), N, 0)
         for name, a in inputs.items()
     }
 
@@ -270,12 +260,8 @@ def gradients(
     for name, a in inputs.items():
         if name == "sequence_lens":
             continue
-        every = _in_front(inputs, a.size)
-        moved = every[name].astype(np.complex128).reshape(a.size, a.size)
-        moved[np.arange(a.size), np.arange(a.size)] += 1j * STEP
-        for n in every.keys() - {"sequence_lens"}:
-            every[n] = every[n].astype(np.complex128)
-        every[name] = moved.reshape(a.size, *a.shape)
+        every = _in_front(inputs, a.size, np.complex128)
+        every[name].reshape(a.size, a.size)[np.diag_indices(a.size)] += 1j * STEP
         outputs = run(op_type, every, attributes).outputs
         slope: Any = sum(
             (outputs[n].imag * g).reshape(a.size, -1).sum(1) for n, g in cotangents.items()

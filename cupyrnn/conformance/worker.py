@@ -11,44 +11,27 @@ from . import files, report
 from .files import Stored
 from .runtimes import runtime_of
 
-_OUTPUTS, _GRADIENTS = "outputs", "gradients"
+OUTPUTS, GRADIENTS = "outputs", "gradients"
 
 
-class Worker:
+def start(name: str, gradients: str | None, seconds: float) -> Apart:
     """
-    A runtime in another process, which is started anew after a crash.
+    Return the process of a runtime, which is started anew after a crash.
 
-    Attributes
-    ----------
-    about : str
-        The runtime with its version.
-    has_gradients : bool
-        Whether it has gradients.
+    What it says first is `about`, the runtime with its version, and whether it has `gradients`.
     """
+    return Apart(_begin, [name, gradients or ""], seconds, name)
 
-    def __init__(self, name: str, gradients: str | None, seconds: float) -> None:
-        self._apart = Apart(_begin, [name, gradients or ""], seconds, name)
-        self.about: str = self._apart.told["about"]
-        self.has_gradients: bool = self._apart.told["gradients"]
 
-    def _ask(self, case: Stored, what: str) -> tuple[str, str]:
-        told, why = self._apart.ask([str(case.path.parent), what])
-        if told is None:
-            return report.CRASHED, f"its process {why}"
-        verdict, why = told
-        return verdict, why
+def judge_in(process: Apart, what: str) -> report.Judge:
+    """Return what has a process run a case, and gives the verdict on its outputs or gradients."""
 
-    def outputs(self, case: Stored) -> tuple[str, str]:
-        """Return a verdict on the outputs of a case, and why."""
-        return self._ask(case, _OUTPUTS)
+    def judge(case: Stored) -> tuple[str, str]:
+        verdict: tuple[str, str] | None
+        verdict, why = process.ask([str(case.path.parent), what])
+        return verdict or (report.CRASHED, f"its process {why}")
 
-    def gradients(self, case: Stored) -> tuple[str, str]:
-        """Return a verdict on the gradients of a case, and why."""
-        return self._ask(case, _GRADIENTS)
-
-    def close(self) -> None:
-        """End the process."""
-        self._apart.close()
+    return judge
 
 
 def _begin(name: str, gradients_of: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
@@ -57,7 +40,7 @@ def _begin(name: str, gradients_of: str) -> tuple[dict[str, Any], Callable[[Any]
     def answer(question: Any) -> tuple[str, str]:
         place, what = question
         case = files.read_case(Path(place))
-        if what == _OUTPUTS:
+        if what == OUTPUTS:
             return report.of_outputs(case, run)
         assert gradients is not None
         return report.of_gradients(case, gradients)
