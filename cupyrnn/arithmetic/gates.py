@@ -43,8 +43,6 @@ _ACTIVATIONS = {
 
 def check_gate(op: str, recurrent_activation: object) -> HardSigmoid | None:
     """Return the activation of the gates by its name, None for the sigmoid."""
-    if isinstance(recurrent_activation, str) and recurrent_activation in _ACTIVATIONS:
-        return _ACTIVATIONS[recurrent_activation]
     if isinstance(recurrent_activation, str) and recurrent_activation == "hard_sigmoid":
         raise ValueError(
             f"{op}: recurrent_activation is 'hard_sigmoid', which has two meanings, expected"

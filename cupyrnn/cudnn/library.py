@@ -133,11 +133,15 @@ class Library:
                 status,
             )
 
+    def _written(self, kind: Any, name: str, *args: Any) -> int:
+        """Call a function, and return what it writes where its last argument says."""
+        found = kind()
+        self.call(name, *args, ctypes.byref(found))
+        return found.value or 0
+
     def create(self, name: str) -> int:
         """Call a function that makes something, and return its address."""
-        address = c_void_p()
-        self.call(name, ctypes.byref(address))
-        return address.value or 0
+        return self._written(c_void_p, name)
 
     @contextmanager
     def _descriptor(self, kind: str) -> Iterator[int]:
@@ -149,9 +153,7 @@ class Library:
 
     def dropout_states_size(self, handle: int) -> int:
         """Return the bytes that the states of the generator take on the device."""
-        size = c_size_t()
-        self.call("cudnnDropoutGetStatesSize", handle, ctypes.byref(size))
-        return size.value
+        return self._written(c_size_t, "cudnnDropoutGetStatesSize", handle)
 
     @contextmanager
     def dropout(
@@ -215,9 +217,7 @@ class Library:
 
     def weight_space_size(self, handle: int, rnn: int) -> int:
         """Return the bytes of the packed parameters."""
-        size = c_size_t()
-        self.call("cudnnGetRNNWeightSpaceSize", handle, rnn, ctypes.byref(size))
-        return size.value
+        return self._written(c_size_t, "cudnnGetRNNWeightSpaceSize", handle, rnn)
 
     def temp_space_sizes(self, handle: int, rnn: int, mode: int, x: int) -> tuple[int, int]:
         """Return the bytes of the workspace and of the reserve space."""

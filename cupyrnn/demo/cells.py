@@ -75,12 +75,6 @@ def gru_forward(p: Parameters, x: Array, state: State, seed: int | None) -> Pass
     return Pass(out.h, (out.h[-1],), {"reset gate r": out.r, "update gate u": out.u}, backward)
 
 
-def block_initial(
-    shapes: Callable[[int, int], Shapes], rng: np.random.Generator, I: int, H: int
-) -> Parameters:
-    return normal(rng, shapes(I, H))
-
-
 def cudnn_shapes(rnn_mode: RNNMode, I: int, H: int) -> Shapes:
     return {"params": (cupyrnn.cudnn_rnn_params_size(LAYERS, H, I, rnn_mode=rnn_mode),)}
 
@@ -134,8 +128,10 @@ class Cell(NamedTuple):
 def _block(
     title: str, states: int, shapes: Callable[[int, int], Shapes], forward: Callable[..., Pass]
 ) -> Cell:
+    def initial(rng: np.random.Generator, I: int, H: int) -> Parameters:
+        return normal(rng, shapes(I, H))
+
     legend = "activation (0 closed, 1 open)"
-    initial = partial(block_initial, shapes)
     return Cell(title, states, None, (0, 1), legend, shapes, initial, forward)
 
 

@@ -122,10 +122,8 @@ def compressors(corpus: Corpus, *, with_training: bool = True) -> dict[str, floa
     rows = {}
     training = corpus.training_text.encode() if with_training else b""
     both = training + corpus.held_out_text.encode()
-    options = {
-        "bz2": {"compresslevel": 9},
-        "lzma": {"preset": 9, "format": 2},
-    }  # alone: no checksum
+    # Of lzma the format 2, "alone", has no checksum.
+    options = {"bz2": {"compresslevel": 9}, "lzma": {"preset": 9, "format": 2}}
     for name, named in options.items():
         try:
             compress = partial(importlib.import_module(name).compress, **named)
