@@ -260,15 +260,15 @@ def apply(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     The tangent has the same structure, None where there is none.
     """
     if func in _OWN:
-        first, rest = (args[0], args[1:]) if args else (None, ())
+        first = (*args, *kwargs.values())[0]
         if not (isinstance(first, Pair) or func in (np.clip, np.full_like)):
             raise refusal(f"numpy.{func.__name__} of these arguments")
-        return _OWN[func](first, *rest, **kwargs)
+        return _OWN[func](*args, **kwargs)
     if func in _EXTREMES:
-        names = ("axis", "out", "keepdims", "initial", "where")
-        given = dict(zip(names, args[1:], strict=False)) | kwargs
+        names = ("a", "axis", "out", "keepdims", "initial", "where")
+        given = dict(zip(names, args, strict=False)) | kwargs
         given["keepdims"] = given.get("keepdims", False) is True
-        return extreme(func.__name__, args[0], **given)
+        return extreme(func.__name__, **given)
     if not (func in _FLAT or func in _LINEAR or func in _PRODUCTS or func in _ANALYTIC):
         module = getattr(func, "__module__", "numpy").removesuffix("._linalg")
         raise refusal(f"{module}.{func.__name__}")

@@ -250,30 +250,24 @@ class Traced(Pair, NDArrayOperatorsMixin):
     flat = view = data = imag = property(_plain)
 
 
-def _both(write: Callable[..., Any]) -> Callable[..., None]:
-    """Return what writes into the values and into the tangents of an array."""
+def _both(write: Callable[..., Any], source: str, names: str) -> Callable[..., None]:
+    """Return what writes into the values and into the tangents of an array, what `source` names."""
 
     def writer(to: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(to, Traced):
             _plain()
         to._check(args, kwargs, None)
-        tangents = tree_map(_functions.tangent_or_zero, args), kwargs
-        values, kwargs = tree_map(value_of, (args, kwargs))
-        write(to.value, *values, **kwargs)
-        write(to.tangent, *_with_values(write, values, tangents[0]), **kwargs)
+        given = dict(zip(names.split(), args, strict=False)) | kwargs
+        values = tree_map(value_of, given)
+        write(to.value, **values)
+        write(to.tangent, **values | {source: _functions.tangent_or_zero(given[source])})
 
     return writer
 
 
-# Functions that write into their first argument, by how many others are no numbers to write.
-_PLACES: dict[Any, int] = {np.copyto: 0, np.fill_diagonal: 0, np.put_along_axis: 1}
-
-
-def _with_values(write: Any, values: Any, tangents: Any) -> Any:
-    """Return the arguments that a tangent is written with."""
-    at = _PLACES[write]
-    return (*values[:at], *tangents[at : at + 1], *values[at + 1 :])
-
-
-_WRITERS: dict[Any, Any] = {f: _both(f) for f in _PLACES}
+_WRITERS = {
+    np.copyto: _both(np.copyto, "src", "src casting where"),
+    np.fill_diagonal: _both(np.fill_diagonal, "val", "val wrap"),
+    np.put_along_axis: _both(np.put_along_axis, "values", "indices values axis"),
+}
 _MAKERS = {np.zeros, np.ones, np.full, np.empty}
