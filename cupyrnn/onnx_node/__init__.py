@@ -406,13 +406,6 @@ def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:
     return OnnxOutputs(Y, out.output_h, out.output_c if fast.rnn_mode == "lstm" else None)
 
 
-def _stacked(xp: ModuleType, outputs: Sequence[tuple[Array, ...]]) -> list[Array]:
-    """Return Y [T, D, B, H] and the states [D, B, H] of all directions."""
-    y, *states = zip(*outputs, strict=True)
-    arrays = [xp.concatenate([a[:, None] for a in y], axis=1)]
-    return arrays + [xp.concatenate([a[None] for a in state]) for state in states]
-
-
 def _cells(call: _Call) -> list[tuple[Cell, Sequences]]:
     """Return the general cell and the sequences of each direction."""
     xp, a = call.xp, call.attributes
@@ -443,12 +436,12 @@ def _states(call: _Call, d: int) -> tuple[Array, ...]:
 
 def _general(call: _Call) -> OnnxOutputs:
     """Run a node that no fast cell computes, direction by direction."""
-    outputs = []
-    for d, (cell, x) in enumerate(_cells(call)):
-        done = forward(call.op_type, cell, x, _states(call, d))
-        outputs.append((done.Y, *done.states))
-    Y, *states = (cast(a, call.dtype) for a in _stacked(call.xp, outputs))
-    return OnnxOutputs(Y, *states) if len(states) == 2 else OnnxOutputs(Y, states[0], None)
+    cells = enumerate(_cells(call))
+    done = [forward(call.op_type, cell, x, _states(call, d)) for d, (cell, x) in cells]
+    Y = call.xp.stack([direction.Y for direction in done], axis=1)
+    states = map(call.xp.stack, zip(*(direction.states for direction in done), strict=True))
+    Y, Y_h, *Y_c = (cast(a, call.dtype) for a in (Y, *states))
+    return OnnxOutputs(Y, Y_h, Y_c[0] if Y_c else None)
 
 
 def _general_gradients(call: _Call, gradients: dict[str, Array]) -> OnnxGrads:
@@ -461,10 +454,10 @@ def _general_gradients(call: _Call, gradients: dict[str, Array]) -> OnnxGrads:
     found: dict[str, Array] = {"X": sum(g.X for g in directions)}
     for name in ("W", "R", "B", "P"):
         if name in call.given:
-            found[name] = xp.concatenate([getattr(g, name)[None] for g in directions])
+            found[name] = xp.stack([getattr(g, name) for g in directions])
     for n, name in enumerate(("initial_h", "initial_c")):
         if name in call.given:
-            found[name] = xp.concatenate([g.states[n][None] for g in directions])
+            found[name] = xp.stack([g.states[n] for g in directions])
     if call.attributes.batch_first:
         for name in {"X", "initial_h", "initial_c"} & found.keys():
             found[name] = _exchanged(xp, found[name])

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from ..derivatives.duals import dual
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -51,14 +51,7 @@ def activate(
         slope, curvature = slope * inside, curvature * inside
     if z.dtype.kind != "c":
         return value, slope
-    return _dual(xp, value, slope * z.imag), _dual(xp, slope, curvature * z.imag)
-
-
-def _dual(xp: ModuleType, value: Array, tangent: Array) -> Array:
-    """Return a complex array of its parts."""
-    a: Array = xp.empty(value.shape, np.result_type(value.dtype, np.complex64))
-    a.real, a.imag = value, tangent
-    return a
+    return dual(value, slope * z.imag), dual(slope, curvature * z.imag)
 
 
 # Each returns f(x), f'(x) and f''(x).
@@ -103,12 +96,9 @@ def _hard_sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, 
 
 
 def _elu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
-    y = alpha * xp.exp(x)
-    return (
-        xp.where(x >= 0, x, alpha * xp.expm1(x)),
-        xp.where(x >= 0, 1, y),
-        xp.where(x >= 0, 0, y),
-    )
+    y, above = alpha * xp.exp(x), x >= 0
+    value = xp.where(above, x, alpha * xp.expm1(x))
+    return value, xp.where(above, 1, y), xp.where(above, 0, y)
 
 
 def _softsign(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:

@@ -138,10 +138,8 @@ def backward(
     R_grad: Array = xp.zeros((GH, H), dtype)
     for n in range(len(steps[0].multiplied) if T else 0):
         gate = slice(n * H, (n + 1) * H)
-        multiplied = xp.empty((T, B, H), dtype)
-        for t in range(T):
-            multiplied[t] = steps[t].multiplied[n]
-        R_grad[gate] = cell.product(rows[1][:, gate].T, multiplied.reshape(T * B, H))
+        multiplied = xp.concatenate([step.multiplied[n] for step in steps])
+        R_grad[gate] = cell.product(rows[1][:, gate].T, multiplied)
     W_grad = cell.product(rows[0].T, x.X.reshape(T * B, I))
     B_grad: Array = xp.concatenate([a.sum(axis=0) for a in rows])
     X_grad = cell.product(rows[0], cell.W).reshape(T, B, I)

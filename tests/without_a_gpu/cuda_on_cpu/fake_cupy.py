@@ -175,9 +175,9 @@ def concatenate(arrays: Any, axis: int = 0) -> ndarray:
     return asarray(np.concatenate([get(a) for a in arrays], axis))
 
 
-def stack(arrays: Any) -> ndarray:
+def stack(arrays: Any, axis: int = 0) -> ndarray:
     _expect_of_device("stack", *arrays)
-    return asarray(np.stack([get(a) for a in arrays]))
+    return asarray(np.stack([get(a) for a in arrays], axis))
 
 
 def roll(a: ndarray, shift: int, axis: int | None = None) -> ndarray:
