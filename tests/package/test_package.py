@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.resources
 import importlib.util
@@ -154,6 +155,20 @@ def test_what_is_loaded_later_is_there_as_if_it_had_been() -> None:
         words = code.replace("ORDER", order)
         run = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True)
         assert (run.stdout.split(), run.stderr) == (kinds, "")
+
+
+def test_type_checkers_see_the_names_that_there_are() -> None:
+    tree = ast.parse(Path(cupyrnn.__file__ or "").read_text(encoding="utf-8"))
+    imported = {
+        alias.asname: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname
+    }
+    assert {*imported} == {*cupyrnn.__all__, "reference"}
+    later = vars(cupyrnn)["_MODULES"]
+    assert {name: imported[name] for name in later} == later
 
 
 def test_the_script_for_type_checkers_runs() -> None:
