@@ -267,7 +267,7 @@ class BlockGRUParams(NamedTuple):
 
 # Where the block ops have the gates of the packed order i, f, ci, o.
 BLOCK = {"icfo": [0, 2, 1, 3], "ifco": [0, 1, 2, 3]}
-_GRU = [0, 1, 2]
+IN_ORDER = [0, 1, 2, 3]
 
 
 def as_arrays(op: str, given: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Array]]:
@@ -369,35 +369,43 @@ def side_by_side(a: Array) -> Array:
 
 def layer_of(rows: Array, bias: Array, order: Sequence[int], P: int | None = None) -> LayerParams:
     """Return [K+P, G*H] and [G*H], whose gates have this order, as the packed vector has them."""
-    gates = by_gate(rows, len(order))[order]
+    gates, places = by_gate(rows, len(order)), _places(order)
     K = gates.shape[2] - (P or gates.shape[1])
     biases = bias.reshape(len(order), -1)[order]
-    return LayerParams(gates[:, :, :K], gates[:, :, K:], None, None, biases)
+    return LayerParams(gates[places, :, :K], gates[places, :, K:], None, None, biases)
 
 
 def rows_of(xp: ModuleType, layer: LayerParams, order: Sequence[int]) -> tuple[Array, Array]:
     """Return what `layer_of` takes, copies: the biases are added where there are two."""
-    columns = own_order(order)
-    rows = xp.concatenate([layer.input, layer.recurrent], axis=2)
-    bias = layer.recurrent_bias
+    return _side_by_side(xp, layer, _places(own_order(order)))
+
+
+def _places(order: Sequence[int]) -> Any:
+    """Return what takes gates in an order: without a copy where that is their own."""
+    return slice(None) if order == IN_ORDER[: len(order)] else order
+
+
+def _side_by_side(xp: ModuleType, layer: LayerParams, gates: Any) -> tuple[Array, Array]:
+    """Return the weights and the bias of some gates, [K+P, G*H] and [G*H]."""
+    rows = xp.concatenate([layer.input[gates], layer.recurrent[gates]], axis=2)
+    bias = layer.recurrent_bias[gates]
     if layer.input_bias is not None:
-        bias = layer.input_bias + bias
-    return side_by_side(rows[columns]), bias[columns].reshape(-1)
+        bias = layer.input_bias[gates] + bias
+    return side_by_side(rows), bias.flatten()
 
 
 def layer_of_gru(xp: ModuleType, weights: Any) -> LayerParams:
     """Return the weights of `block_gru` as the packed vector has those of its GRU."""
     w_ru, w_c, b_ru, b_c = (contiguous(xp, a) for a in weights)
     rows, bias = xp.concatenate([w_ru, w_c], axis=1), xp.concatenate([b_ru, b_c])
-    return layer_of(rows, bias, _GRU)
+    return layer_of(rows, bias, IN_ORDER[:3])
 
 
 def gru_of(xp: ModuleType, layer: LayerParams) -> BlockGRUParams:
     """Return what `layer_of_gru` takes, copies: the biases are added where there are two."""
-    rows, bias = rows_of(xp, layer, _GRU)
-    r_u = len(bias) // 3 * 2
-    whole = rows[:, :r_u], rows[:, r_u:], bias[:r_u], bias[r_u:]
-    return BlockGRUParams(*(a.copy() for a in whole))
+    both = slice(2), slice(2, None)
+    (w_ru, b_ru), (w_c, b_c) = (_side_by_side(xp, layer, gates) for gates in both)
+    return BlockGRUParams(w_ru, w_c, b_ru, b_c)
 
 
 def own_order(columns: Sequence[int]) -> list[int]:

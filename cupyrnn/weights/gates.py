@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .params import Direction, RNNMode
 
 _PEEPHOLES = {"i": "wci", "f": "wcf", "o": "wco"}
-_ICFO, _IN_ORDER = ("i", "ci", "f", "o"), [0, 1, 2, 3]
+_ICFO = ("i", "ci", "f", "o")
 
 
 class Gate(NamedTuple):
@@ -367,7 +367,9 @@ def block_lstm_from_gates(
         raise ValueError(f"{op}: gates[{missing!r}] has no peephole, but gates[{given[0]!r}] has")
     with on_device(xp, found[0].input):
         diagonals = {_PEEPHOLES[name]: xp.array(peepholes[name]) for name in given}
-        return PeepholeLSTMParams(*forms.rows_of(xp, _stacked(xp, found), _IN_ORDER), **diagonals)
+        return PeepholeLSTMParams(
+            *forms.rows_of(xp, _stacked(xp, found), forms.IN_ORDER), **diagonals
+        )
 
 
 @traceable
@@ -411,7 +413,9 @@ def block_lstm_to_gates(
     diagonals = {"wci": wci, "wcf": wcf, "wco": wco}
     xp, _, _ = forms.check_block_lstm(op, {"w": w, "b": b, **diagonals})
     with on_device(xp, w):
-        gates = _as_gates(_ICFO, forms.layer_of(contiguous(xp, w), contiguous(xp, b), _IN_ORDER))
+        gates = _as_gates(
+            _ICFO, forms.layer_of(contiguous(xp, w), contiguous(xp, b), forms.IN_ORDER)
+        )
         for name, peephole in _PEEPHOLES.items():
             if (a := diagonals[peephole]) is not None:
                 gates[name] = gates[name]._replace(peephole=contiguous(xp, a).copy())

@@ -450,7 +450,9 @@ def block_gru_from_keras(weights: Sequence[Any], *, use_bias: bool = True) -> Bl
     order = _KERAS["gru"]
     with on_device(xp, kernel):
         b = biases[0] if biases else xp.zeros(3 * H, kernel.dtype)
-        return forms.gru_of(xp, forms.layer_of(xp.concatenate([kernel, recurrent]), b, order))
+        matrices = [forms.by_gate(a, 3)[order] for a in (kernel, recurrent)]
+        bias = b.reshape(3, H)[order]
+        return forms.gru_of(xp, LayerParams(matrices[0], matrices[1], None, None, bias))
 
 
 @traceable

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 # Where ONNX has the gates of the packed orders i, f, ci, o; r, u, c; h.
 _ONNX = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
-# Where it has the peepholes of i, f and o.
-_PEEPHOLES = [0, 2, 1]
+# Where it has the gates i, ci, f, o of block_lstm, and the peepholes of i, f and o.
+_ICFO, _PEEPHOLES = [0, 3, 2, 1], [0, 2, 1]
 _ROUNDING = 1e-6  # of the attributes, which are float32 or fewer decimals
 
 
@@ -66,10 +66,10 @@ class OnnxParams(NamedTuple):
     P: Array | None = None
 
 
-def _directions(op: str, mode: RNNMode, **given: Any) -> tuple[ModuleType, list[LayerParams]]:
-    """Check the weights of a node; return their module and those of each direction."""
+def _directions(op: str, order: list[int], **given: Any) -> tuple[ModuleType, list[LayerParams]]:
+    """Check a node's weights; return their module and each direction's, gates in this order."""
     xp, arrays = forms.as_arrays(op, {n: a for n, a in given.items() if n in "WR" or a is not None})
-    G, order = len(GATES[mode]), _ONNX[mode]
+    G = len(order)
     gates = "H" if G == 1 else f"{G}*H"
     D, _, I = expect_rank(op, "W", arrays["W"], f"(D, {gates}, I)")
     H = expect_rank(op, "R", arrays["R"], f"(D, {gates}, H)")[2]
@@ -91,14 +91,14 @@ def _directions(op: str, mode: RNNMode, **given: Any) -> tuple[ModuleType, list[
         return xp, [LayerParams(*of_direction) for of_direction in entries]
 
 
-def _node(xp: ModuleType, mode: RNNMode, directions: Sequence[LayerParams]) -> OnnxParams:
-    """Return the weights of a node, of those of each direction."""
+def _node(xp: ModuleType, places: list[int], directions: Sequence[LayerParams]) -> OnnxParams:
+    """Return the weights of a node, of those of each direction, whose gates have these places."""
 
     def joined(arrays: Sequence[Array], order: Sequence[int]) -> Array:
         rows: Array = xp.stack([a[order].reshape(-1, *a.shape[2:]) for a in arrays])
         return rows
 
-    order = forms.own_order(_ONNX[mode])
+    order = forms.own_order(places)
     W, R, _, W_bias, R_bias, P = zip(*directions, strict=True)
     if W_bias[0] is None:
         W_bias, R_bias = R_bias, tuple(xp.zeros_like(b) for b in R_bias)
@@ -183,7 +183,7 @@ def params_from_onnx(
     problem = f"W has shape {arrays['W'].shape}, expected (D, G*H, I)"
     rnn_mode = rnn_mode or _mode_of_rnn(activations, width, H)
     rnn_mode, _ = forms.mode_of(op, rnn_mode, width, H, problem)
-    xp, directions = _directions(op, rnn_mode, W=W, R=R, B=B)
+    xp, directions = _directions(op, _ONNX[rnn_mode], W=W, R=R, B=B)
     gate = _gate(
         op, rnn_mode, D, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta,
@@ -291,7 +291,7 @@ def params_to_onnx(
             f"{op}: params is of a net with L = {net.L}, expected 1: a node is a layer"
         )
     with on_device(xp, vector):
-        return _node(xp, net.rnn_mode, layers(vector, net))
+        return _node(xp, _ONNX[net.rnn_mode], layers(vector, net))
 
 
 @traceable
@@ -339,11 +339,11 @@ def block_lstm_from_onnx(
     >>> out.h.shape
     (4, 1, 2)
     """
-    xp, directions = _directions("block_lstm_from_onnx", "lstm", W=W, R=R, B=B, P=P)
+    xp, directions = _directions("block_lstm_from_onnx", _ICFO, W=W, R=R, B=B, P=P)
     with on_device(xp, directions[0].input):
         return [
             PeepholeLSTMParams(
-                *forms.rows_of(xp, d, forms.BLOCK["icfo"]),
+                *forms.rows_of(xp, d, forms.IN_ORDER),
                 *([] if d.peepholes is None else [a.copy() for a in d.peepholes]),
             )
             for d in directions
@@ -393,10 +393,10 @@ def block_lstm_to_onnx(weights: Sequence[Sequence[Array | None]]) -> OnnxParams:
     directions = []
     with on_device(xp, whole[0].w):
         for w, b, *peepholes, _ in whole:
-            layer = forms.layer_of(contiguous(xp, w), contiguous(xp, b), forms.BLOCK["icfo"])
+            layer = forms.layer_of(contiguous(xp, w), contiguous(xp, b), forms.IN_ORDER)
             P = None if peepholes[0] is None else xp.stack(peepholes)
             directions.append(layer._replace(peepholes=P))
-        return _node(xp, "lstm", directions)
+        return _node(xp, _ICFO, directions)
 
 
 @traceable
@@ -439,7 +439,7 @@ def block_gru_from_onnx(W: Array, R: Array, B: Array | None = None) -> list[Bloc
     >>> cupyrnn.block_gru(np.ones((4, 1, 3)), np.zeros((1, 2)), *weights).h.shape
     (4, 1, 2)
     """
-    xp, directions = _directions("block_gru_from_onnx", "gru", W=W, R=R, B=B)
+    xp, directions = _directions("block_gru_from_onnx", _ONNX["gru"], W=W, R=R, B=B)
     with on_device(xp, directions[0].input):
         return [forms.gru_of(xp, d) for d in directions]
 
@@ -478,7 +478,7 @@ def block_gru_to_onnx(weights: Sequence[Sequence[Array]]) -> OnnxParams:
     op = "block_gru_to_onnx"
     xp, whole = _checked(op, weights, (4,), BlockGRUParams, forms.check_block_gru)
     with on_device(xp, whole[0].w_ru):
-        return _node(xp, "gru", [forms.layer_of_gru(xp, entry) for entry in whole])
+        return _node(xp, _ONNX["gru"], [forms.layer_of_gru(xp, entry) for entry in whole])
 
 
 def _checked(

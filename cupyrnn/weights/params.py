@@ -396,11 +396,14 @@ class LayerParams(NamedTuple):
 
 def layers(params: Array, net: Net) -> list[LayerParams]:
     """Return views of the packed vector by layer and direction; to be read, or written through."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
-    for kind, layer, d, place, shape in parts(net):
-        fields = found.setdefault((layer, d), {"projection": None})
-        fields[kind] = params[place].reshape(shape)
-    return [LayerParams(**fields) for fields in found.values()]
+    views = [params[place].reshape(shape) for *_, place, shape in parts(net)]
+    n, each = net.L * net.D, 3 if net.num_proj else 2
+    matrices = (views[each * i : each * (i + 1)] for i in range(n))
+    biases = views[each * n :]
+    return [
+        LayerParams(*some, *[None] * (3 - each), *biases[2 * i : 2 * i + 2])
+        for i, some in enumerate(matrices)
+    ]
 
 
 @traceable
