@@ -1,5 +1,4 @@
-"""Hard sigmoids in place of the gates' sigmoid: outputs and gradients in every room, and beside
-Keras, PyTorch and ONNX."""
+"""Hard sigmoids in place of the gates' sigmoid: at the ends of their line, and beside Keras."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ import needs
 import numpy as np
 import pytest
 from checks import assert_close
-from problems import lstms
 from problems.table import right_calls
 
 import cupyrnn
@@ -19,14 +17,6 @@ from cupyrnn.arithmetic.gates import HardSigmoid, gate_of, slope_of
 
 HARD = ("hard_sigmoid_0.2", "hard_sigmoid_1/6")
 each_activation = pytest.mark.parametrize("activation", HARD)
-# So large that about a third of the gates reach 0 or 1.
-LARGE = 8.0
-
-
-def lstm_problem(rng: np.random.Generator, shape: Any, peephole: bool, dtype: Any) -> Any:
-    inputs = lstms.problem(rng, shape, peephole)
-    inputs["w"] *= LARGE
-    return {name: a.astype(dtype) for name, a in inputs.items()}
 
 
 def assert_all_parts(*gates: Any) -> None:
@@ -125,40 +115,6 @@ def test_keras(keras: Any, kind: str, activation: Any, rng: np.random.Generator)
         wrong = packed._replace(recurrent_activation=HARD[1 - HARD.index(activation)])
         net = cupyrnn.cudnn_rnn(x, h, h, wrong)
         assert np.abs(net.output - y.numpy().transpose(1, 0, 2)).max() > 1e-3
-
-
-def test_pytorch(rng: np.random.Generator) -> None:
-    """
-    PyTorch's hardsigmoid in the equations of block_lstm written out, and the gradient of these.
-
-    It is PyTorch's of relu6(z + 3)/6, as which it documents hardsigmoid: its own gradient of
-    hardsigmoid has 1/6 in float32 also where all else is float64.
-    """
-    torch = needs.module("torch")
-    inputs = lstm_problem(rng, (6, 3, 4, 5), True, np.float64)
-    t = tensors = {n: torch.tensor(a, requires_grad=True) for n, a in inputs.items()}
-
-    def gate(z: Any) -> Any:
-        g = torch.nn.functional.relu6(z + 3) / 6
-        assert torch.allclose(g, torch.nn.functional.hardsigmoid(z), rtol=0, atol=1e-15)
-        return g
-
-    cs, h = t["cs_prev"], t["h_prev"]
-    steps = []
-    for x in t["x"]:
-        zi, zci, zf, zo = (torch.cat([x, h], 1) @ t["w"] + t["b"]).chunk(4, 1)
-        i, f = gate(zi + cs * t["wci"]), gate(zf + 1 + cs * t["wcf"])
-        cs = (i * torch.tanh(zci) + f * cs).clamp(-3, 3)
-        h = gate(zo + cs * t["wco"]) * torch.tanh(cs)
-        steps.append(h)
-    d_h = rng.standard_normal((6, 3, 5))
-    (torch.stack(steps) * torch.tensor(d_h)).sum().backward()
-    attributes: dict[str, Any] = {"recurrent_activation": "hard_sigmoid_1/6", "cell_clip": 3.0}
-    out = cupyrnn.block_lstm(**inputs, **attributes)
-    assert_close(out.h, torch.stack(steps).detach().numpy(), "float64", "h")
-    g = lstms.grads(cupyrnn, inputs, out, None, d_h, **attributes)
-    for name, tensor in tensors.items():
-        assert_close(getattr(g, f"{name}_grad"), tensor.grad.numpy(), "float64", name)
 
 
 CHOICES = "expected one of sigmoid, hard_sigmoid_0.2, hard_sigmoid_1/6"
