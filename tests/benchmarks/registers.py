@@ -246,8 +246,8 @@ def layouts() -> list[str]:
                 found.setdefault(f"{kernel.name}<{kernel.struct}>", {})[f"sm_{arch}"] = said
     head = ["kernel", *(f"sm_{arch}" for arch in CARDS)]
     lines = [f"NVRTC {nvrtc.version()}:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name, said in found.items():
-        lines.append(f"| `{name}` | {' | '.join(said.get(arch, '') for arch in head[1:])} |")
+    for name, by_arch in found.items():
+        lines.append(f"| `{name}` | {' | '.join(by_arch.get(arch, '') for arch in head[1:])} |")
     return lines
 
 
