@@ -31,6 +31,11 @@ class At(NamedTuple):
 # A field that is an address: an At or 0 to who writes it, an integer to the loops that read it.
 Address: TypeAlias = Any
 
+# What `relocate` takes: a block, which of its words to add addresses of which arrays to, how many
+# these are, a tuple's items, and where an array has its address. It is -1 if nothing is to be
+# added, and the block then is an address; all others are those of objects.
+Words: TypeAlias = tuple[int, int, int, int, int]
+
 
 def address_of(a: Array) -> int:
     """Return where an array lies."""
@@ -77,19 +82,20 @@ def _data() -> tuple[int, int] | None:
 
 def aligned(count: int, dtype: np.dtype[Any]) -> Array:
     """Return memory for so many bytes that begins with a whole vector."""
-    owner, places = np.empty(count + VECTOR_BYTES, np.uint8), _data()
+    size, places = dtype.itemsize, _data()
+    owner = np.empty((count + VECTOR_BYTES) // size, dtype)
     address = (
         address_of(owner)
         if places is None
         else ctypes.c_ssize_t.from_address(id(owner) + places[1]).value
     )
-    behind = -address % VECTOR_BYTES
-    return owner[behind : behind + count].view(dtype)
+    behind = -address % VECTOR_BYTES // size
+    return owner[behind : behind + count // size]
 
 
 @part
 def relocate(block: int, relocations: int, count: int, arrays: int, data: int) -> int:
-    """Return where `Words` are, with their addresses."""
+    """Return where words are, with their addresses."""
     if data < 0:
         return block
     words, table = read_word(block + data), read_word(relocations + data)
@@ -100,25 +106,11 @@ def relocate(block: int, relocations: int, count: int, arrays: int, data: int) -
     return words
 
 
-class Words(NamedTuple):
-    """
-    A block of words for compiled code, which adds the addresses of arrays to them once.
-
-    These are integers: variables of the caller have to hold block, relocations and arrays, the
-    tuple too. The last is -1 where the first is the address of a block that has them already, or
-    any integer that the code understands.
-    """
-
-    block: int
-    relocations: int = 0
-    number: int = 0
-    arrays: int = 0
-    data: int = -1
-
-
 def words_for(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> Words:
     """
-    Return a block of words with the addresses of arrays.
+    Return a block of words for compiled code, which adds the addresses of arrays to them once.
+
+    What is returned are integers: variables of the caller have to hold these three.
 
     Parameters
     ----------
@@ -129,6 +121,6 @@ def words_for(block: Array, relocations: Array, arrays: tuple[Any, ...]) -> Word
     if places is None:
         addresses = np.array([0 if a is None else address_of(a) for a in arrays])
         np.add.at(block, relocations[:, 0], addresses[relocations[:, 1]])
-        return Words(address_of(block))
+        return address_of(block), 0, 0, 0, -1
     items, data = places
-    return Words(id(block), id(relocations), len(relocations), id(arrays) + items, data)
+    return id(block), id(relocations), len(relocations), id(arrays) + items, data

@@ -18,7 +18,7 @@ from . import threads
 from .addresses import aligned, words_for
 from .cache import compiled
 from .frame import all_steps, all_steps_back
-from .plan import Plan, Shapes, Spec, plan_of
+from .plan import Plan, Shapes, Spec, most_threads, plan_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -117,8 +117,9 @@ def layer_call(
     kept = [*saved, *vectors]
     N, I = x.shape
     shapes = Shapes(
-        back is not None, writes_deltas, N, I, saved.h.shape[1], len(carried.h), starts.tobytes(),
-        len(saved), len(kept), layout, grads_layout,
+        back is not None, writes_deltas, N, N * sum([w.size for w in weights if w is not None]), I,
+        saved.h.shape[1], len(carried.h), starts.tobytes(), len(saved), len(kept), layout,
+        grads_layout,
         tuple(a is not None for a in (first_c, dx, given_h, given_c, totals)),
         0 if totals is None else len(totals),
     )  # fmt: skip
@@ -169,7 +170,7 @@ def compute(
     dtype = spec.dtype
     steps = all_steps_back if shapes.backward else all_steps
     loop = compiled(steps, dtype.char).address
-    most = threads.most()
+    most = most_threads(shapes)
     while True:
         plan = plan_of(spec, shapes, most)
         threads.wake(plan.threads)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from . import threads
 from .addresses import At, Memory, address_of, words_of
 from .cache import compiled
 from .frame import MAKES_H, Frame, Matrix
@@ -47,7 +48,7 @@ _SMALL_MATRIX = 1 << 19
 
 
 def share(
-    batches: Any, H: int, recurrent_bytes: int, work: int, size: int, all_units: bool, most: int
+    batches: Any, H: int, recurrent_bytes: int, size: int, all_units: bool, most: int
 ) -> Share:
     """
     Return how the rows or the units of a layer are shared among threads.
@@ -56,17 +57,16 @@ def share(
     ----------
     batches
         The rows of each step.
-    recurrent_bytes, work
-        Of the matrix of each step; in all, in multiplications.
+    recurrent_bytes
+        Of the matrix of each step.
     all_units
         Whether each thread has to have all units of its rows.
     most
         The threads there are.
     """
     B, groups = int(batches[0]), -(-H * size // PANEL_BYTES)
-    n = most if work >= _LEAST_WORK else 1
-    by_rows = min(n, B // _LEAST_ROWS) if B >= 2 * _LEAST_ROWS else 1
-    by_units = 1 if all_units else min(n, groups)
+    by_rows = min(most, B // _LEAST_ROWS) if B >= 2 * _LEAST_ROWS else 1
+    by_units = 1 if all_units else min(most, groups)
     if by_units > 1 and (by_units > by_rows or recurrent_bytes >= _LARGE_MATRIX):
         return Share(by_units, True, [groups * k // by_units for k in range(by_units + 1)])
     n = max(by_rows, 1)
@@ -176,6 +176,7 @@ class Shapes(NamedTuple):
     backward: bool
     writes_deltas: bool  # in place of the gradients of the weights
     rows: int
+    work: int  # in multiplications
     I: int
     P: int
     sequences: int
@@ -215,9 +216,8 @@ class Plan:
         if not backward and B < 2 * _LEAST_ROWS and recurrent_bytes < _SMALL_MATRIX:
             most = 1
         found = share(
-            batches, self._spec.H, recurrent_bytes, sum(rows * c.K * c.width for c in columns),
-            first.size, columns[-1].adds_to == MAKES_H, most,
-        )  # fmt: skip
+            batches, self._spec.H, recurrent_bytes, first.size, columns[-1].adds_to == MAKES_H, most
+        )
         part_bytes = sum(c.row for c in columns[:of_x])
         most_rows = _FORWARD_PART * found.threads // part_bytes
         if backward:
@@ -371,6 +371,11 @@ class Plan:
             adds_to_dh=formulas.adds_to_dh,
             c=At(_SAVED + c) if formulas.c else 0,
         )
+
+
+def most_threads(shapes: Shapes) -> int:
+    """Return how many threads a call may have, which is not asked where one will do."""
+    return threads.most() if shapes.work >= _LEAST_WORK else 1
 
 
 _kept_plan = functools.lru_cache(maxsize=64)(Plan)

@@ -139,9 +139,10 @@ def test_a_late_thread_finds_what_it_left(
     def compute(latest: int, n: int, loop: int, double: int, words: Any) -> bool:
         kind = ctypes.CFUNCTYPE(None, ctypes.c_double, ctypes.c_void_p)(loop)
         assert double
-        assert words.data == -1  # the block is the words' address, with the arrays' in them
+        block, *_, data = words
+        assert data == -1  # the block is the words' address, with the arrays' in them
         counts.append(n)
-        calls = [np.array([k, n, words.block], np.int64) for k in range(n)]
+        calls = [np.array([k, n, block], np.int64) for k in range(n)]
         with ThreadPoolExecutor(n) as pool:
             for k in [*range(latest), *range(latest + 1, n)]:
                 pool.submit(kind, 1.0, calls[k].ctypes.data)

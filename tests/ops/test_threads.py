@@ -53,6 +53,11 @@ def threads(compiled_loops: ModuleType) -> Any:
     return importlib.import_module("cupyrnn.compiled.threads")
 
 
+def words(block: int) -> tuple[int, ...]:
+    """Return a block of words without arrays, or any other integer, as calls take it."""
+    return block, 0, 0, 0, -1
+
+
 def test_a_call_ends_when_its_last_thread_has(threads: Any) -> None:
     import numba
 
@@ -61,14 +66,14 @@ def test_a_call_ends_when_its_last_thread_has(threads: Any) -> None:
     write, call_of = simd.write_word, simd.call_of
 
     @numba.cfunc("void(float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
-    def loop(one: float, words: int) -> None:
-        tid, n, address = call_of(words)
+    def loop(one: float, given: int) -> None:
+        tid, n, address = call_of(given)
         sleep(10_000 * tid)
         write(address + 8 * tid, tid * n)
 
     for n in (4, 3, 1):
         found = np.zeros(4, np.int64)
-        assert threads.run(n, loop.address, False, threads.Words(found.ctypes.data))
+        assert threads.run(n, loop.address, False, words(found.ctypes.data))
         assert found.tolist() == [n * k if k < n else 0 for k in range(4)]
 
 
@@ -80,14 +85,14 @@ def test_a_call_within_a_call_is_computed_by_one(threads: Any) -> None:
 
     @ctypes.CFUNCTYPE(None)
     def call() -> None:
-        found.extend([threads.most(), threads.run(2, 0, False, threads.Words(0))])
+        found.extend([threads.most(), threads.run(2, 0, False, words(0))])
 
     @numba.cfunc("void(float32, int64)", nopython=True)  # type: ignore[untyped-decorator]
-    def loop(one: float, words: int) -> None:
-        if call_of(words)[0] == 0:
+    def loop(one: float, given: int) -> None:
+        if call_of(given)[0] == 0:
             call()
 
-    assert threads.run(2, loop.address, False, threads.Words(0))
+    assert threads.run(2, loop.address, False, words(0))
     assert found == [1, False]
     assert threads.most() == threads.count()
 
