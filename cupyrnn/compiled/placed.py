@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .addresses import At, address_of, words_of
+import numpy as np
+
+from .addresses import address_of
 from .call import Back, compute
 
 if TYPE_CHECKING:
@@ -39,36 +41,32 @@ class PlacedCall:
     def __init__(self, call: LayerCall, others: Sequence[Array]) -> None:
         self._spec, self._shapes = call.spec, call.shapes
         self._constants: list[Array] = []
-        self._places = [None if a is None else self._place(a, others) for a in call.arrays]
+        places = [(0, 0) if a is None else self._place(a, others) for a in call.arrays]
+        # Of each array the number of the other one, -1 without, and how far behind it begins.
+        self._places = np.array([*((n, 0) for n in range(_OWN)), *places])
         self._words: dict[int, tuple[Plan, tuple[Array, Array]]] = {}
 
-    def _place(self, a: Array, others: Sequence[Array]) -> tuple[int | None, int]:
-        """Return of which of the others an array is a part, and where; or its address."""
+    def _place(self, a: Array, others: Sequence[Array]) -> tuple[int, int]:
+        """Return of which of the others an array is a part, and where; or -1 and its address."""
         address = address_of(a)
         for n, other in enumerate(others):
             offset = address - address_of(other)
             if 0 <= offset < other.nbytes:
-                return n, offset
+                return _OWN + n, offset
         self._constants.append(a)
-        return None, address
+        return -1, address
 
     def _bound(self, plan: Plan) -> tuple[Array, Array]:
         """Return the block and the relocations of a plan by the others."""
         if id(plan) not in self._words:
             if len(self._words) > 1:  # there are as many plans as numbers of threads
                 self._words.clear()
-            words = [self._of_others(word) for word in plan.words]
-            self._words[id(plan)] = plan, words_of(words)
+            block, (words, arrays) = plan.block.copy(), plan.relocations.T
+            others, offsets = self._places[arrays].T
+            block[words] += offsets
+            relocations = np.stack([words, others], axis=1)[others >= 0]
+            self._words[id(plan)] = plan, (block, relocations)
         return self._words[id(plan)][1]
-
-    def _of_others(self, word: int | At) -> int | At:
-        """Return a word as one of memory, block and the others."""
-        if not isinstance(word, At) or word.array < _OWN:
-            return word
-        place = self._places[word.array - _OWN]
-        assert place is not None
-        other, offset = place
-        return offset + word.offset if other is None else At(_OWN + other, offset + word.offset)
 
     def __call__(self, others: Sequence[Array], dh: Any = None) -> list[Array]:
         """Do what `compute` does, of the others."""

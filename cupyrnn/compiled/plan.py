@@ -203,9 +203,9 @@ class Plan:
         self._share = self._shared(most)
         self.threads = self._share.threads
         self._take_memory()
-        self.words: list[int | At] = []
+        self._words: list[int | At] = []
         self._write_words()
-        self.block, self.relocations = words_of(self.words)
+        self.block, self.relocations = words_of(self._words)
 
     def _shared(self, most: int) -> Share:
         """Return what each thread computes, and settle how many rows a part has."""
@@ -282,8 +282,8 @@ class Plan:
 
     def _put(self, values: Sequence[int | At]) -> At:
         """Put words behind all others; return where they are."""
-        self.words.extend(values)
-        return At(_BLOCK, 8 * (len(self.words) - len(values)))
+        self._words.extend(values)
+        return At(_BLOCK, 8 * (len(self._words) - len(values)))
 
     def _gates(
         self, array: int, oriented: tuple[bool, int] | None, c: Columns
@@ -301,9 +301,9 @@ class Plan:
         """Make the words of the block, or say of which array's address each is."""
         # Frame and matrices stand first: what they refer to comes after them.
         count = len(Frame._fields) + len(self._columns) * len(Matrix._fields)
-        self.words += [0] * count
+        self._words += [0] * count
         matrices = [word for k in range(len(self._columns)) for word in self._matrix(k)]
-        self.words[:count] = [*self._frame(), *matrices]
+        self._words[:count] = [*self._frame(), *matrices]
 
     def _matrix(self, k: int) -> Matrix:
         shapes, c, P = self._shapes, self._columns[k], self._shapes.P

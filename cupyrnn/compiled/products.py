@@ -18,18 +18,18 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from .simd import (
     ROWS,
     VECTOR_BYTES,
     VECTORS,
     Code,
+    Sum,
     Vector,
     Word,
-    alloca,
     block,
     copy,
+    llvm,
     part,
     read_word,
     routine,
@@ -204,11 +204,9 @@ def memory_of_transposed(size: int, M: int) -> int:
 
 def _sum_of_lanes(c: Code, vector: Vector) -> Any:
     """Return the sum of a vector's numbers, in the order that suits the CPU."""
-    name = f"llvm.vector.reduce.fadd.v{c.lanes}f{8 * c.size}"
-    kind = ir.FunctionType(c.real, [c.real, c.vector])
-    reduced = cgutils.get_or_insert_function(c.builder.module, kind, name)
-    zero = ir.Constant(c.real, -0.0)
-    return c.builder.call(reduced, [zero, vector.value], fastmath=("reassoc",))
+    operands = [ir.Constant(c.real, -0.0), vector.value]
+    name = "vector.reduce.fadd"
+    return llvm(c.builder, name, operands, c.vector, c.real, fastmath=("reassoc",))
 
 
 @routine
@@ -219,16 +217,13 @@ def sums_along_rows(
     builder = c.builder
 
     def sums(row: Word, count: int) -> None:
-        totals = [alloca(builder, c.vector) for _ in range(count)]
-        for total in totals:
-            builder.store(ir.Constant(c.vector, None), total)
+        totals = [Sum(c) for _ in range(count)]
         places = [b + rs_b * (row + n) for n in range(count)]
 
         def more(offset: Word) -> None:
             values = c.load(a + offset)
             for place, total in zip(places, totals, strict=True):
-                old = Vector(builder, builder.load(total, typ=c.vector))
-                builder.store(c.load(place + offset).times_plus(values, old).value, total)
+                total.become(c.load(place + offset).times_plus(values, total.now()))
 
         whole = K // c.lanes
         with c.loop(c.word(0), whole) as k:
@@ -238,7 +233,7 @@ def sums_along_rows(
             more(whole * VECTOR_BYTES)
             c.mask = None
         for n, total in enumerate(totals):
-            found = _sum_of_lanes(c, Vector(builder, builder.load(total, typ=c.vector)))
+            found = _sum_of_lanes(c, total.now())
             place = c.pointer(to + (row + n) * c.size)
             before = builder.load(place, align=c.size, typ=c.real)
             plus = builder.fadd(found, before)

@@ -11,7 +11,8 @@ dtype, says which dtype it is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -26,7 +27,6 @@ OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"
 
 # Of no type that could be checked.
 intrinsic: Any = _intrinsic
-alloca: Any = cgutils.alloca_once
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
@@ -117,18 +117,22 @@ class Vector:
     def _make(self, value: Any) -> Vector:
         return Vector(self.builder, value)
 
+    def _by_llvm(self, name: str, *others: Vector | float) -> Vector:
+        """Return what a function of LLVM's has of vectors of one type: another one of it."""
+        operands = [self.value, *map(self._other, others)]
+        return self._make(llvm(self.builder, name, operands, self.value.type, self.value.type))
+
     def times_plus(self, factor: Vector | float, term: Vector | float) -> Vector:
         """self*factor + term, rounded once where the CPU can."""
-        arguments = [self.value, self._other(factor), self._other(term)]
-        return self._make(_on_vectors(self.builder, "fmuladd", arguments))
+        return self._by_llvm("fmuladd", factor, term)
 
     def rounded(self) -> Vector:
         """The nearest whole number."""
-        return self._make(_on_vectors(self.builder, "rint", [self.value]))
+        return self._by_llvm("rint")
 
     def absolute(self) -> Vector:
         """Without its sign."""
-        return self._make(_on_vectors(self.builder, "fabs", [self.value]))
+        return self._by_llvm("fabs")
 
     def at_most(self, other: Vector | float) -> Vector:
         """The smaller of the two, or NaN where self is."""
@@ -172,16 +176,16 @@ class Vector:
         return self._make(self.builder.bitcast(n, self.value.type))
 
 
-def _on_vectors(builder: Any, name: str, arguments: Sequence[Any]) -> Any:
-    """Call one of LLVM's own functions of vectors, all of one type, which it returns."""
-    vector = arguments[0].type
-    kind = "f64" if isinstance(vector.element, ir.DoubleType) else "f32"
-    function = cgutils.get_or_insert_function(
-        builder.module,
-        ir.FunctionType(vector, [vector] * len(arguments)),
-        f"llvm.{name}.v{vector.count}{kind}",
-    )
-    return builder.call(function, arguments)
+def llvm(
+    builder: Any, name: str, operands: Sequence[Any], vector: Any, result: Any, **options: Any
+) -> Any:
+    """Call a function of LLVM's own that it has for each type of vectors; return the result."""
+    kind = ir.FunctionType(result, [operand.type for operand in operands])
+    name = f"llvm.{name}.v{vector.count}f{64 if isinstance(vector.element, ir.DoubleType) else 32}"
+    if POINTER in kind.args:
+        name += ".p0"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, operands, **options)
 
 
 # By the size of an item: the terms of the series, ln(2) in two parts, of which n times the first is
@@ -246,23 +250,15 @@ class Code:
         """Return an address as LLVM has it."""
         return self.builder.inttoptr(address.value, POINTER)
 
-    def _on_memory(self, name: str, result: Any, operands: Sequence[Any]) -> Any:
-        kind = f"v{self.lanes}f{8 * self.size}.p0"
-        kinds = [operand.type for operand in operands]
-        function = cgutils.get_or_insert_function(
-            self.builder.module, ir.FunctionType(result, kinds), f"llvm.masked.{name}.{kind}"
-        )
-        return self.builder.call(function, operands)
-
     def load(self, address: Word) -> Vector:
         """Return a vector; zeros in the lanes that the mask leaves out."""
         pointer = self.pointer(address)
         if self.mask is None:
-            return Vector(
-                self.builder, self.builder.load(pointer, align=self.size, typ=self.vector)
-            )
-        operands = [pointer, ir.Constant(I32, self.size), self.mask, self.zero().value]
-        return Vector(self.builder, self._on_memory("load", self.vector, operands))
+            value = self.builder.load(pointer, align=self.size, typ=self.vector)
+        else:
+            operands = [pointer, ir.Constant(I32, self.size), self.mask, self.zero().value]
+            value = llvm(self.builder, "masked.load", operands, self.vector, self.vector)
+        return Vector(self.builder, value)
 
     def store(self, vector: Vector, address: Word) -> None:
         """Store a vector, but the lanes that the mask leaves out."""
@@ -271,7 +267,7 @@ class Code:
             self.builder.store(value, pointer, align=self.size)
         else:
             operands = [value, pointer, ir.Constant(I32, self.size), self.mask]
-            self._on_memory("store", _VOID, operands)
+            llvm(self.builder, "masked.store", operands, self.vector, _VOID)
 
     def zero(self) -> Vector:
         """Return zeros."""
@@ -302,12 +298,29 @@ class Code:
 
     def sum(self, start: Word, stop: Word, place: Word, step: Word | int) -> Vector:
         """Return the sum of the vectors at place + n*step."""
-        total = alloca(self.builder, self.vector)
-        self.builder.store(ir.Constant(self.vector, None), total)
+        total = Sum(self)
         with self.loop(start, stop) as n:
-            old = Vector(self.builder, self.builder.load(total, typ=self.vector))
-            self.builder.store((old + self.load(place + n * step)).value, total)
-        return Vector(self.builder, self.builder.load(total, typ=self.vector))
+            total.become(total.now() + self.load(place + n * step))
+        return total.now()
+
+    def either(self, bit: Any, emit: Callable[[bool], None]) -> None:
+        """Have emit(True) done if a bit is set, else emit(False)."""
+        with self.builder.if_else(bit) as branches:
+            for branch, is_set in zip(branches, (True, False), strict=True):
+                with branch:
+                    emit(is_set)
+
+    def cases(self, of: Word, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield numbers: what is written after one is done where `of` is that number."""
+        done = self.builder.append_basic_block("done")
+        switch = self.builder.switch(of.value, done)
+        for number in numbers:
+            block = self.builder.append_basic_block(f"case{number}")
+            switch.add_case(ir.Constant(I64, number), block)
+            self.builder.position_at_end(block)
+            yield number
+            self.builder.branch(done)
+        self.builder.position_at_end(done)
 
     @contextmanager
     def loop(self, start: Word, stop: Word) -> Iterator[Word]:
@@ -316,6 +329,22 @@ class Code:
             self.builder, start.value, stop.value, ir.Constant(I64, 1), intp=I64
         ) as (index, _):
             yield Word(self.builder, index)
+
+
+class Sum:
+    """A vector that a loop adds to, 0 at first."""
+
+    def __init__(self, code: Code) -> None:
+        self._builder, self._kind = code.builder, code.vector
+        self._place = cgutils.alloca_once_value(code.builder, code.zero().value)
+
+    def now(self) -> Vector:
+        """Return what it is."""
+        return Vector(self._builder, self._builder.load(self._place, typ=self._kind))
+
+    def become(self, sum_: Vector) -> None:
+        """Have it be another one."""
+        self._builder.store(sum_.value, self._place)
 
 
 def routine(emit: Callable[..., None]) -> Any:
@@ -372,17 +401,8 @@ def tile(c: Code, *args: Word) -> None:
     row to row and from vector to vector of B, K, c, from row to row of C, the columns of C that
     there are, whether to add to C.
     """
-    builder = c.builder
-    m = args[0]
-    done = builder.append_basic_block("done")
-    switch = builder.switch(m.value, done)
-    for rows in range(1, ROWS + 1):
-        block = builder.append_basic_block(f"rows{rows}")
-        switch.add_case(ir.Constant(I64, rows), block)
-        builder.position_at_end(block)
+    for rows in c.cases(args[0], range(1, ROWS + 1)):
         _tile(c, rows, *args[1:])
-        builder.branch(done)
-    builder.position_at_end(done)
 
 
 def _tile(
@@ -440,17 +460,9 @@ def _tile(
                     c.store(c.load(place) + value if plus else value, place)
             c.mask = None
 
-        with builder.if_else(add.compare("!=", 0)) as (yes, no):
-            with yes:
-                each(True)
-            with no:
-                each(False)
+        c.either(add.compare("!=", 0), each)
 
-    with builder.if_else(columns.compare("<", VECTORS * c.lanes)) as (some, all_):
-        with some:
-            add_or_store(True)
-        with all_:
-            add_or_store(False)
+    c.either(columns.compare("<", VECTORS * c.lanes), add_or_store)
 
 
 def _transposed(c: Code, rows: list[Vector]) -> list[Vector]:
@@ -483,21 +495,23 @@ def block(c: Code, *args: Word) -> None:
     """
     transpose, source, rs, rows, columns, to, rs_to, rows_to, columns_to = args
 
-    def move(transposed: bool) -> None:
+    def move(transposed: bool, whole: bool) -> None:
         read = []
         for i in range(c.lanes):
-            c.mask = c.first_lanes(columns.where(rows.compare(">", i), 0))
+            c.mask = None if whole else c.first_lanes(columns.where(rows.compare(">", i), 0))
             read.append(c.load(source + rs * i))
         for i, row in enumerate(_transposed(c, read) if transposed else read):
-            c.mask = c.first_lanes(columns_to.where(rows_to.compare(">", i), 0))
+            if not whole:
+                c.mask = c.first_lanes(columns_to.where(rows_to.compare(">", i), 0))
             c.store(row, to + rs_to * i)
         c.mask = None
 
-    with c.builder.if_else(transpose.compare("!=", 0)) as (yes, no):
-        with yes:
-            move(True)
-        with no:
-            move(False)
+    least = rows
+    for count in (columns, rows_to, columns_to):
+        least = least.where(least.compare("<", count), count)
+    for transposed in (False, True):
+        with c.builder.if_then(transpose.compare("==", int(transposed))):
+            c.either(least.compare(">=", c.lanes), functools.partial(move, transposed))
 
 
 # C's copy(to, source, bytes).
@@ -538,22 +552,17 @@ def over_units(
     def units(c: Code, n: int, first: Word, last: Word, H: Word, integers: Sequence[Word]) -> None:
         with c.loop(first, last) as u:
             rest = H - u * c.lanes
-            with c.builder.if_else(rest.compare(">=", c.lanes)) as (whole, part):
-                with whole:
-                    emit(c, n, u, *integers)
-                with part:
-                    c.mask = c.first_lanes(rest)
-                    emit(c, n, u, *integers)
-                    c.mask = None
+
+            def of_lanes(whole: bool) -> None:
+                c.mask = None if whole else c.first_lanes(rest)
+                emit(c, n, u, *integers)
+                c.mask = None
+
+            c.either(rest.compare(">=", c.lanes), of_lanes)
 
     def over(c: Code, *given: Word) -> None:
-        builder, (first, last, H, variant, *integers) = c.builder, given[1:] if rows else given
-        done = builder.append_basic_block("done")
-        switch = builder.switch(variant.value, done)
-        for n in range(variants):
-            block_ = builder.append_basic_block(f"variant{n}")
-            switch.add_case(ir.Constant(I64, n), block_)
-            builder.position_at_end(block_)
+        first, last, H, variant, *integers = given[1:] if rows else given
+        for n in c.cases(variant, range(variants)):
             if rows:
                 half = len(integers) // 2
                 with c.loop(c.word(0), given[0]) as r:
@@ -561,8 +570,6 @@ def over_units(
                     units(c, n, first, last, H, [word + more * r for word, more in pairs])
             else:
                 units(c, n, first, last, H, integers)
-            builder.branch(done)
-        builder.position_at_end(done)
 
     over.__name__, over.__module__ = emit.__name__, emit.__module__
     return over
