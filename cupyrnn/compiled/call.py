@@ -68,7 +68,6 @@ class LayerCall(NamedTuple):
     spec: Spec
     shapes: Shapes
     arrays: tuple[Array | None, ...]  # all but memory and block
-    carried: Any
     back: Back | None
     written: Sequence[Array | None]  # the gradients of the weights, as the loop takes them
 
@@ -105,35 +104,34 @@ def layer_call(
     first_c = states.c if len(states) > 1 else None
     weights, layout = orientations([w.w for w in (*cell.inputs, *cell.recurrent)], dtype)
     grads: list[Any] = []
-    given: list[Any] = [None] * 5
+    given: list[Any] = [None] * 6
     grads_layout: tuple[tuple[bool, int] | None, ...] = ()
     writes_deltas = back is not None and back.grads.weight_gradients == "deltas"
     if back is not None:
         grads, grads_layout = orientations(back.grads.weights, dtype)
-        given = [back.grads.x, None, back.cotangents.h, None, back.grads.vectors]
+        given = [back.grads.x, carried.h, None, back.cotangents.h, None, back.grads.vectors]
         if first_c is not None:
-            given[1], given[3] = carried.c, back.cotangents.c
-    dx, dc, given_h, given_c, totals = given
+            given[2], given[4] = carried.c, back.cotangents.c
+    dx, _, _, given_h, given_c, totals = given
     kept = [*saved, *vectors]
     N, I = x.shape
     shapes = Shapes(
         back is not None, writes_deltas, N, N * sum([w.size for w in weights if w is not None]), I,
-        saved.h.shape[1], len(carried.h), starts.tobytes(), len(saved), len(kept), layout,
+        saved.h.shape[1], starts.tobytes(), len(saved), len(kept), layout,
         grads_layout,
         tuple(a is not None for a in (first_c, dx, given_h, given_c, totals)),
         0 if totals is None else len(totals),
     )  # fmt: skip
-    arrays = (x, states.h, first_c, dx, dc, given_h, given_c, totals, *kept, *weights, *grads)
-    return LayerCall(spec, shapes, arrays, carried, back, grads)
+    arrays = (x, states.h, first_c, *given, *kept, *weights, *grads)
+    return LayerCall(spec, shapes, arrays, back, grads)
 
 
 def run_layer(call: LayerCall) -> None:
     """Compute all steps of a layer, or their gradient."""
-    spec, shapes, arrays, carried, back, grads = call
+    spec, shapes, arrays, back, grads = call
+    sums = compute(spec, shapes, arrays)
     if back is None:
-        compute(spec, shapes, arrays)
         return
-    sums = compute(spec, shapes, arrays, carried.h)
     for grad, written in zip(back.grads.weights, grads, strict=True):
         if written is not grad:
             grad[...] = written
@@ -151,7 +149,6 @@ def compute(
     spec: Spec,
     shapes: Shapes,
     arrays: Sequence[Array | None],
-    dh: Array | None = None,
     words: Callable[[Plan], tuple[Array, Array]] = _as_planned,
 ) -> list[Array]:
     """
@@ -162,8 +159,6 @@ def compute(
     arrays
         What the words refer to, but for memory and block, which come first. What is None is not
         looked up.
-    dh : [S, P]
-        Backwards the gradients of the last h, overwritten with those of the first.
     words
         Returns the block and the relocations of a plan.
     """
@@ -180,17 +175,10 @@ def compute(
         all_arrays = memory, block, *arrays
         for zeroed in plan.zeroed:
             memory[zeroed] = 0
-        if dh is not None:
-            carried = memory[plan.dh].reshape(plan.dh_shape)[:, : dh.shape[1]]
-            carried[...] = dh
         found = words_for(block, relocations, all_arrays)
         if threads.run(plan.threads, loop, dtype.char == "d", found):
-            break
+            return [memory.take(places) for places in plan.sums]
         most = 1
-    if dh is None:
-        return []
-    dh[...] = carried
-    return [memory.take(places) for places in plan.sums]
 
 
 def orientations(

@@ -83,15 +83,13 @@ class Frame(NamedTuple):
     formulas: Address  # the code of the cell's rows
     table: Address  # of what this looks up
     dx: Address  # 0 where it is not wanted
-    dh: Address  # [S, dh_row bytes], the gradients that are carried
-    dh_row: int
+    dh: Address  # the gradients that are carried
     dc: Address
     given_h: Address  # of each step, or zeros
     given_c: Address
     before: Address  # h before each step of a part
     work: Address
     work_stride: int  # from the memory of one thread to that of the next
-    work_row: int  # backwards, from row to row of what the second product leaves there
     zeros: Address  # as many as a row has
     terms: Address  # the code of what the gradients of the cell's own vectors are sums of
     totals: Address  # of these; 0 without
@@ -389,15 +387,15 @@ def all_steps_back(one: Any, words: int) -> None:
                 copy(f.before + in_part * h_row, h_prev + r0 * h_row, rows * h_row)
             given_row = 0 if f.given_h == f.zeros else h_row
             given_c_row = 0 if f.given_c == f.zeros else row
-            dh, given = f.dh + r0 * f.dh_row, f.given_h + at * given_row
-            through, through_row = dh, f.dh_row
+            dh, given = f.dh + r0 * h_row, f.given_h + at * given_row
+            through, through_row = dh, h_row
             z, zh = of_x.z + in_part * of_x.rs_z, last.z + in_part * last.rs_z
             for k in range(f.stages - 1, -1, -1):
                 m = matrix(address, f.inputs + k)
                 if m.adds_to == MAKES_H:  # what is given is of P numbers, and passes w_p
                     for r in range(rows):
                         add_rows(one, (
-                            0, m.panels * VECTORS, f.P, 0, dh + r * f.dh_row,
+                            0, m.panels * VECTORS, f.P, 0, dh + r * h_row,
                             given + r * given_row, zh + r * last.rs_z,
                         ))  # fmt: skip
                     given, given_row = f.zeros, 0
@@ -406,17 +404,17 @@ def all_steps_back(one: Any, words: int) -> None:
                     f.table, z, zh, h_prev + r0 * h_row, c_prev + r0 * row, at * row,
                     last.a + in_part * row, dh, through, f.dc + r0 * row, given,
                     f.given_c + at * given_c_row,
-                    0, of_x.rs_z, last.rs_z, h_row, row, row, row, f.dh_row, through_row, row,
+                    0, of_x.rs_z, last.rs_z, h_row, row, row, row, h_row, through_row, row,
                     given_row, given_c_row,
                 ))  # fmt: skip
                 if f.by_units:
                     turn = meet(f.meeting, n, turn)
-                deltas, into, rs, add = z, dh, f.dh_row, f.adds_to_dh
+                deltas, into, rs, add = z, dh, h_row, f.adds_to_dh
                 p0, p1 = own_panels(u0, u1, 1)
                 if k == f.stages - 1:
                     deltas = zh
                 if k > 0:
-                    into, rs, add = work, f.work_row, 0
+                    into, rs, add = work, row, 0
                     through, through_row = into, rs
                 elif last.adds_to == MAKES_H:
                     p0, p1 = 0, (vectors_of(one, f.P) + VECTORS - 1) // VECTORS

@@ -9,7 +9,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -68,6 +68,6 @@ class PlacedCall:
             self._words[id(plan)] = plan, (block, relocations)
         return self._words[id(plan)][1]
 
-    def __call__(self, others: Sequence[Array], dh: Any = None) -> list[Array]:
+    def __call__(self, others: Sequence[Array]) -> list[Array]:
         """Do what `compute` does, of the others."""
-        return compute(self._spec, self._shapes, others, dh, self._bound)
+        return compute(self._spec, self._shapes, others, self._bound)

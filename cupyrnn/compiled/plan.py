@@ -179,7 +179,6 @@ class Shapes(NamedTuple):
     work: int  # in multiplications
     I: int
     P: int
-    sequences: int
     starts: bytes
     saved: int  # how many arrays are the cell's Saved, and with its vectors
     kept: int
@@ -191,7 +190,8 @@ class Shapes(NamedTuple):
 
 # The arrays of a call, in this order; then come what is saved, the cell's vectors, the weights and
 # their gradients.
-_MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _DX, _DC, _GIVEN_H, _GIVEN_C, _TOTALS, _SAVED = range(11)
+_MEMORY, _BLOCK, _X, _FIRST_H, _FIRST_C, _DX, _DH, _DC, _GIVEN_H = range(9)
+_GIVEN_C, _TOTALS, _SAVED = range(9, 12)
 
 
 class Plan:
@@ -235,9 +235,7 @@ class Plan:
             memory.take(c.width * panels_of(c.K, size) * PANEL_BYTES if backward else c.K * c.row)
             for c in columns
         ]
-        # What the second product backwards leaves is as wide as h.
-        self._work_row = panels_of(H, size) * PANEL_BYTES
-        work = B * max(self._work_row, *(c.row for c in columns))
+        work = B * max(H * size, *(c.row for c in columns))
         if backward:
             work = max(work, memory_of_transposed(size, max(depths)))
         self._work_bytes = -(-work // 4096) * 4096 + 128
@@ -257,8 +255,6 @@ class Plan:
         zeroed = memory.bytes
         self._sums = [memory.take(c.row * backward) for c in columns]
         self._zeros = memory.take(max(H, P, shapes.I) * size)
-        self._dh_row = panels_of(P, size) * PANEL_BYTES
-        self._dh = memory.take(shapes.sequences * self._dh_row * backward)
         self.bytes = memory.bytes
         self.zeroed = [slice(zeroed // size, None)] if backward else []
         if backward and any(c.H * size % VECTOR_BYTES for c in columns):  # what no unit writes
@@ -266,8 +262,6 @@ class Plan:
                 slice(place // size, (place + count) // size)
                 for place, count in zip(self._z, z, strict=True)
             ]
-        self.dh = slice(self._dh // size, (self._dh + shapes.sequences * self._dh_row) // size)
-        self.dh_shape = shapes.sequences, self._dh_row // size
         self.sums = [self._places_of_sums(of) for of in self._spec.layout.sums if backward]
 
     def _places_of_sums(self, gates: Sequence[tuple[int, int, int]]) -> Array:
@@ -352,15 +346,13 @@ class Plan:
             formulas=spec.address("backward_layer" if shapes.backward else "forward_layer"),
             table=self._put(table),
             dx=At(_DX) if has_dx else 0,
-            dh=here(self._dh),
-            dh_row=self._dh_row,
+            dh=At(_DH) if shapes.backward else 0,
             dc=At(_DC) if shapes.backward and has_c else 0,
             given_h=At(_GIVEN_H) if has_h_grad else here(self._zeros),
             given_c=At(_GIVEN_C) if has_c_grad else here(self._zeros),
             before=here(self._before),
             work=here(self._work),
             work_stride=self._work_bytes,
-            work_row=self._work_row,
             zeros=here(self._zeros),
             terms=spec.address("layer_terms") if has_totals else 0,
             totals=At(_TOTALS) if has_totals else 0,

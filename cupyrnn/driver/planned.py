@@ -322,7 +322,7 @@ class Backward(_Calls):
             carried_of = _of_layer(carried, n)
             call = module.layer_call(cell, values, carried_of, layers.rows.starts, saved[n], back)
             others = (
-                *(x, *self._first, *self._arrays, *memory, *self._made[n], into, *carried[1:]),
+                *(x, *self._first, *self._arrays, *memory, *self._made[n], into, *carried),
                 *(*grads, *(g for g in of_states if g is not None)),
             )
             self._calls.append(_placed().PlacedCall(call, others))
@@ -370,10 +370,10 @@ class Backward(_Calls):
                 n = layer * D + d
                 some = above if D == 1 else [_of_direction(g, d) for g in above]
                 others = (
-                    *(_turned(read) if d else read, *rest, *made[n], into[d], *carried[1:]),
+                    *(_turned(read) if d else read, *rest, *made[n], into[d], *carried),
                     *(*grads, *some),
                 )
-                sums[n] = self._calls[n](others, carried.h if carried.h.ndim == 2 else carried.h[n])
+                sums[n] = self._calls[n](others)
             if D > 1 and (layer or self._of_input):
                 into[0] += into[1][::-1]
             above = into[:1]
