@@ -35,7 +35,7 @@ from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 from numba.misc.appdirs import AppDirs
 
-from .simd import OPTIONS
+from .simd import CALLBACK_OPTIONS
 
 MOST_AGE = 30 * 24 * 3600.0  # s
 # The stamp, the signature, and the end: that of a process while it writes.
@@ -185,8 +185,7 @@ def compiled(function: Callable[..., None], char: str) -> Any:
     if getattr(numba.config, "DISABLE_JIT", False):  # Not compiled it would be of no use.
         return None
     one = numba.from_dtype(np.dtype(char))
-    options = {name: value for name, value in OPTIONS.items() if name != "nogil"}
     try:
-        return compiled_callback(function, numba.void(one, numba.int64), options)
+        return compiled_callback(function, numba.void(one, numba.int64), CALLBACK_OPTIONS)
     except Exception:
         return None

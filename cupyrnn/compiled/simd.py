@@ -23,7 +23,9 @@ from llvmlite.binding import get_process_triple
 from numba.core import cgutils, codegen, types
 from numba.extending import intrinsic as _intrinsic
 
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+# Of compiled code that has an address; of functions that Python calls.
+CALLBACK_OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
+OPTIONS = {**CALLBACK_OPTIONS, "nogil": True}
 
 # Of no type that could be checked.
 intrinsic: Any = _intrinsic

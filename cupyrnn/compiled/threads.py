@@ -42,7 +42,7 @@ from ..arithmetic.blas import count
 from .addresses import Words, relocate
 from .cache import compiled_callback, compiled_function
 from .meeting import add_and_get, came_to, exchange, look_at, wait_for
-from .simd import OPTIONS, call, part, read_word, write_word
+from .simd import CALLBACK_OPTIONS, OPTIONS, call, part, read_word, write_word
 
 # Threads that a call has at most; how often one that finds no core idle does not look again.
 _MOST, _PATIENCE = 256, 7
@@ -233,8 +233,7 @@ def _compiled(function: Callable[..., Any], result: str, arguments: int) -> Call
 @functools.cache
 def _serving() -> int:
     """Return the address of what threads do for ever: of code that is never freed."""
-    options = {name: value for name, value in OPTIONS.items() if name != "nogil"}
-    code = compiled_callback(_serve, types.void(_int64), options)
+    code = compiled_callback(_serve, types.void(_int64), CALLBACK_OPTIONS)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
     address: int = code.address
     return address
