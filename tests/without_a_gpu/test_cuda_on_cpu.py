@@ -49,9 +49,6 @@ REDUCE_NAMES = names_of(
 PLAIN_NAMES = names_of(PLAIN, "scale<float>")
 
 TOGETHER = r"""
-#include <cooperative_groups.h>
-namespace cg = cooperative_groups;
-
 __global__ void from_left(const float* x, float* out) {
   __shared__ float part[64];
   const int t = threadIdx.x;
@@ -60,45 +57,9 @@ __global__ void from_left(const float* x, float* out) {
 }
 
 template <typename T>
-__global__ void shuffles(const T* x, T* out) {
-  const unsigned all = 0xffffffff;
+__global__ void neighbors(const T* x, T* out) {
   const int lane = threadIdx.x;
-  out[lane] = __shfl_sync(all, x[lane], 3);
-  out[32 + lane] = __shfl_up_sync(all, x[lane], 2, 16);
-  out[64 + lane] = __shfl_down_sync(all, x[lane], 2, 16);
-  out[96 + lane] = __shfl_xor_sync(all, x[lane], 5);
-  T sum = x[lane];
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(all, sum, step);
-  if (lane == 0) out[128] = sum;
-}
-
-__global__ void votes(unsigned* out) {
-  const unsigned all = 0xffffffff;
-  const int lane = threadIdx.x;
-  const unsigned ballot = __ballot_sync(all, lane % 3 == 0);
-  const int any = __any_sync(all, lane == 7), none = __any_sync(all, lane == 32);
-  const int every = __all_sync(all, lane < 32), some = __all_sync(all, lane < 31);
-  if (lane == 0) {
-    out[0] = ballot;
-    out[1] = any * 8 + none * 4 + every * 2 + some;
-  }
-}
-
-// every block reads what the others wrote; shared memory lives on across the grid barrier
-__global__ void mirror(float* x, float* out, int steps) {
-  __shared__ float own;
-  cg::grid_group grid = cg::this_grid();
-  if (threadIdx.x == 0) own = blockIdx.x;
-  for (int step = 0; step < steps; ++step) {
-    cg::this_thread_block().sync();
-    const float value = own + step;
-    cg::this_thread_block().sync();
-    if (threadIdx.x == 0) x[blockIdx.x] = value;
-    grid.sync();
-    if (threadIdx.x == 0) own = x[gridDim.x - 1 - blockIdx.x];
-    grid.sync();
-  }
-  if (threadIdx.x == 0) out[blockIdx.x] = own;
+  out[lane] = __shfl_xor_sync(0xffffffff, x[lane], 5);
 }
 
 // each block waits for its right-hand neighbor
@@ -129,27 +90,15 @@ __global__ void shuffle_apart(float* x) {
 }
 
 __global__ void shuffle_unnamed(float* x) {
-  x[threadIdx.x] = __shfl_sync(0x0000ffff, x[threadIdx.x], 0);
-}
-
-__global__ void grid_apart() {
-  if (blockIdx.x > 0) cg::this_grid().sync();
-}
-
-__global__ void two_grid_barriers() {
-  if (blockIdx.x > 0) cg::this_grid().sync();
-  else cg::this_grid().sync();
+  x[threadIdx.x] = __shfl_xor_sync(0x0000ffff, x[threadIdx.x], 1);
 }
 
 __global__ void two_masks(float* x) {
   x[threadIdx.x] = __shfl_xor_sync(threadIdx.x == 0 ? 0x00000003 : 0xffffffff, x[threadIdx.x], 1);
 }
 
-__global__ void trap_at(int thread) {
-  if (threadIdx.x == thread) __trap();
-}
 """
-TOGETHER_NAMES = names_of(TOGETHER, "shuffles<float>", "shuffles<double>")
+TOGETHER_NAMES = names_of(TOGETHER, "neighbors<float>", "neighbors<double>")
 
 NARROW = r"""
 #include <cuda_fp16.h>
@@ -308,36 +257,12 @@ def test_few_libraries_keep_their_fibers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert max(others) < two + 500
 
 
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("ctype", "dtype"), [("float", np.float32), ("double", np.float64)])
-@pytest.mark.parametrize("order", ORDERS)
 def test_shuffles(ctype: str, dtype: type, order: str) -> None:
-    x = np.arange(100, 132, dtype=dtype)
-    out = np.full(129, np.nan, dtype)
-    together(f"shuffles<{ctype}>", order=order)((1,), (32,), (x, out))
-    lane = np.arange(32)
-    np.testing.assert_array_equal(out[:32], np.full(32, 103))
-    np.testing.assert_array_equal(out[32:64], x[np.where(lane % 16 >= 2, lane - 2, lane)])
-    np.testing.assert_array_equal(out[64:96], x[np.where(lane % 16 < 14, lane + 2, lane)])
-    np.testing.assert_array_equal(out[96:128], x[lane ^ 5])
-    assert out[128] == x.sum()
-
-
-def test_votes() -> None:
-    out = np.zeros(2, np.uint32)
-    together("votes")((1,), (32,), (out,))
-    assert out[0] == sum(1 << lane for lane in range(0, 32, 3))
-    assert out[1] == 8 + 2
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_grid_barrier(order: str) -> None:
-    blocks, steps = 6, 5
-    x, out = np.full(blocks, np.nan, np.float32), np.full(blocks, np.nan, np.float32)
-    together("mirror", order=order)((blocks,), (40,), (x, out, np.int32(steps)))
-    own = np.arange(blocks)
-    for step in range(steps):
-        own = (own + step)[::-1]
-    np.testing.assert_array_equal(out, own)
+    x, out = np.arange(100, 132, dtype=dtype), np.full(32, np.nan, dtype)
+    together(f"neighbors<{ctype}>", order=order)((1,), (32,), (x, out))
+    np.testing.assert_array_equal(out, x[np.arange(32) ^ 5])
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -355,11 +280,8 @@ def test_blocks_that_wait_in_a_spin_loop(order: str) -> None:
         ("leave_early", 1, (), "waits at the block barrier .* has left the kernel"),
         ("shuffle_apart", 1, (np.zeros(64, np.float32),), "__shfl_xor_sync .* has left"),
         ("shuffle_unnamed", 1, (np.zeros(64, np.float32),), "lane 16 is not in the mask"),
-        ("grid_apart", 3, (), r"grid barrier .* block \(0, 0, 0\) has ended"),
-        ("two_grid_barriers", 3, (), "at the grid barrier in line .* at the grid barrier in line"),
         ("two_masks", 1, (np.zeros(64, np.float32),), "mask 0x00000003 .* mask 0xffffffff"),
         ("spin_for_ever", 2, (), "128 threads spin for ever"),
-        ("trap_at", 1, (np.int32(40),), r"__trap\(\) in line"),
     ],
 )  # fmt: skip
 def test_threads_that_never_come_are_reported(
@@ -369,7 +291,7 @@ def test_threads_that_never_come_are_reported(
     with pytest.raises(KernelError, match=message.format(**places)):
         together(name)((grid,), (64,), args)
     # A failed launch must not harm the next one.
-    test_grid_barrier("forward")
+    test_blocks_that_wait_in_a_spin_loop("forward")
 
 
 def test_scalars_are_passed_as_cupy_passes_them() -> None:
@@ -498,9 +420,9 @@ def test_sanitized_launch_keeps_what_arrays_share() -> None:
 @needs_sanitizer
 @pytest.mark.parametrize("order", ORDERS)
 def test_sanitized_threads_wait_for_one_another(order: str) -> None:
-    x, out = np.full(5, np.nan, np.float32), np.full(5, np.nan, np.float32)
-    together("mirror", sanitize="address", order=order)((5,), (40,), (x, out, np.int32(1)))
-    np.testing.assert_array_equal(out, [4, 3, 2, 1, 0])
+    done = np.zeros(5, np.int32)
+    together("chain", sanitize="address", order=order)((5,), (40,), (done,))
+    np.testing.assert_array_equal(done, np.ones(5))
     with pytest.raises(KernelError, match="has left the kernel") as caught:
         together("leave_early", sanitize="address", order=order)((1,), (64,), ())
     assert not isinstance(caught.value, SanitizerError)
@@ -692,7 +614,7 @@ def test_nvrtc_reports_spills() -> None:
 
 
 @needs_nvrtc
-def test_nvrtc_finds_cooperative_groups_and_agrees_on_the_other_sources() -> None:
+def test_nvrtc_agrees_on_the_other_sources() -> None:
     assert set(compile_cubin(TOGETHER, TOGETHER_NAMES, "sm_90").kernels) == set(TOGETHER_NAMES)
     assert set(compile_cubin(PLAIN, PLAIN_NAMES, "sm_90").kernels) == set(PLAIN_NAMES)
     assert set(compile_cubin(NARROW, NARROW_NAMES, "sm_90").kernels) == set(NARROW_NAMES)

@@ -3,9 +3,9 @@
 ``nvrtc`` compiles a string to machine code, ``runner`` compiles the same string with g++ and runs
 its kernels on the host.
 
-What the runner refuses though a GPU may let it pass: a block or grid barrier that part of the
-threads never reach because they have returned, or reach in another line; a warp operation whose
-mask names a lane that has returned; a Python int for a 32-bit parameter.
+What the runner refuses though a GPU may let it pass: a block's barrier that part of the threads
+never reach because they have returned, or reach in another line; a warp operation whose mask names
+a lane that has returned; a Python int for a 32-bit parameter.
 
 What the runner does not see: memory ordering between blocks, since one OS thread runs everything;
 whether all blocks of a cooperative launch fit on the GPU; ``__launch_bounds__``; misaligned vector

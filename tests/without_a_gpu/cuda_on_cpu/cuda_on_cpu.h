@@ -152,7 +152,7 @@ struct Fiber {
   Fiber* next_free;
 };
 
-enum class State : unsigned char { ready, spinning, block_barrier, grid_barrier, warp, done };
+enum class State : unsigned char { ready, spinning, block_barrier, warp, done };
 
 struct Thread {
   Fiber* fiber;  // null before it starts and after it ends
@@ -460,9 +460,6 @@ static void describe(const Thread& thread, char* text, size_t size) {
     case State::block_barrier:
       snprintf(text, size, "waits at the block barrier in line %d", thread.line);
       break;
-    case State::grid_barrier:
-      snprintf(text, size, "waits at the grid barrier in line %d", thread.line);
-      break;
     case State::warp:
       snprintf(text, size, "waits at %s with mask 0x%08x in line %d", thread.operation,
                thread.mask, thread.line);
@@ -483,17 +480,15 @@ static bool fail_apart(const Block& block, const Thread& waiting, const Thread& 
               other_block.index.x, other_block.index.y, other_block.index.z, there);
 }
 
-// What any thread that waits in these blocks did so far comes before what any of them does next.
+// What any thread that waits at a block's barrier did so far comes before what any of them does next.
 CUDA_ON_CPU_UNSEEN
-static void order_blocks(Block* blocks, size_t count, State waiting) {
+static void order_threads(Block& block) {
 #ifdef __SANITIZE_THREAD__
   for (int acquire = 0; acquire < 2; ++acquire)
-    for (size_t b = 0; b < count; ++b)
-      for (size_t i = 0; blocks[b].threads && i < thread_count; ++i) {
-        if (blocks[b].threads[i].state != waiting) continue;
-        enter(blocks[b].threads[i].fiber->context);
-        (acquire ? __tsan_acquire : __tsan_release)(blocks);
-      }
+    for (size_t i = 0; i < thread_count; ++i) {
+      enter(block.threads[i].fiber->context);
+      (acquire ? __tsan_acquire : __tsan_release)(&block);
+    }
   enter(scheduler);
 #endif
 }
@@ -518,7 +513,6 @@ CUDA_ON_CPU_UNSEEN
 static bool release_lanes(const Block& block, Thread* lanes, size_t count, Thread& waiting,
                           bool& released) {
   const unsigned mask = waiting.mask;
-  unsigned long long ballot = 0;
   for (size_t i = 0; i < count; ++i) {
     if (!(mask >> i & 1)) continue;
     Thread& lane = lanes[i];
@@ -526,7 +520,6 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
     if (lane.state != State::warp || lane.operation != waiting.operation || lane.mask != mask ||
         lane.line != waiting.line)
       return fail_apart(block, waiting, lane, block);
-    ballot |= (unsigned long long)(lane.value != 0) << i;
   }
   if (!strcmp(waiting.operation, "__syncwarp")) order_lanes(lanes, count, mask);
   if (waiting.together) waiting.together(lanes);
@@ -535,7 +528,7 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
     const int source = lanes[i].source;
     // A lane that takes no part has no value: reading it gives the poison.
     const bool has_value = source >= 0 && size_t(source) < count && (mask >> source & 1);
-    lanes[i].result = source < 0 ? ballot : has_value ? lanes[source].value : ~0ull;
+    lanes[i].result = has_value ? lanes[source].value : ~0ull;
     lanes[i].state = State::ready;
   }
   released = true;
@@ -600,56 +593,25 @@ static bool drive_block(Block& block) {
       if (other.state != State::block_barrier || other.line != waiting->line)
         return fail_apart(block, *waiting, other, block);
     }
-    order_blocks(&block, 1, State::block_barrier);
+    order_threads(block);
     set_ready(block, State::block_barrier);
     ++state_changes;
   }
 }
 
-// Lets threads go on that wait for other blocks.
+// Lets threads go on that spin until other blocks come.
 CUDA_ON_CPU_UNSEEN
-static bool release_grid(Block* blocks) {
+static bool release_spinning(Block* blocks) {
   constexpr int patience = 10000;
   static size_t changes_before;
   static int idle_rounds;
-  size_t spinning = 0, waiting = 0, running = 0;
-  if (at_random())
-    for (size_t b = 0; b < block_count; ++b)
-      running += count_threads(blocks[b], State::ready) + count_threads(blocks[b], State::warp);
-  const Thread* first = nullptr;
-  const Block* first_block = nullptr;
-  for (size_t b = 0; b < block_count; ++b) {
-    spinning += count_threads(blocks[b], State::spinning);
-    waiting += count_threads(blocks[b], State::grid_barrier);
-    for (size_t i = 0; !first && blocks[b].threads && i < thread_count; ++i)
-      if (blocks[b].threads[i].state == State::grid_barrier) {
-        first = &blocks[b].threads[i];
-        first_block = &blocks[b];
-      }
-  }
-  if (spinning) {
-    idle_rounds = state_changes == changes_before ? idle_rounds + 1 : 0;
-    changes_before = state_changes;
-    if (idle_rounds > patience)
-      return fail("%zu threads spin for ever in __nanosleep()", spinning);
-    for (size_t b = 0; b < block_count; ++b) set_ready(blocks[b], State::spinning);
-    return true;
-  }
-  if (running) return true;
-  for (size_t b = 0; b < block_count; ++b) {
-    if (!blocks[b].threads)
-      return fail("the grid barrier in line %d is reached by %zu of %zu threads: block (%u, %u, "
-                  "%u) has ended", first->line, waiting, thread_count * block_count,
-                  blocks[b].index.x, blocks[b].index.y, blocks[b].index.z);
-    for (size_t i = 0; i < thread_count; ++i) {
-      const Thread& other = blocks[b].threads[i];
-      if (other.state != State::grid_barrier || other.line != first->line)
-        return fail_apart(*first_block, *first, other, blocks[b]);
-    }
-  }
-  order_blocks(blocks, block_count, State::grid_barrier);
-  for (size_t b = 0; b < block_count; ++b) set_ready(blocks[b], State::grid_barrier);
-  ++state_changes;
+  size_t spinning = 0;
+  for (size_t b = 0; b < block_count; ++b) spinning += count_threads(blocks[b], State::spinning);
+  if (spinning == 0) return true;
+  idle_rounds = state_changes == changes_before ? idle_rounds + 1 : 0;
+  changes_before = state_changes;
+  if (idle_rounds > patience) return fail("%zu threads spin for ever in __nanosleep()", spinning);
+  for (size_t b = 0; b < block_count; ++b) set_ready(blocks[b], State::spinning);
   return true;
 }
 
@@ -663,7 +625,7 @@ static bool run_blocks(Block* blocks) {
     bool alive = false;
     for (size_t b = 0; b < block_count; ++b) alive = alive || blocks[b].threads;
     if (!alive) return true;
-    if (!release_grid(blocks)) return false;
+    if (!release_spinning(blocks)) return false;
     const size_t turn = at_random() ? drawn(block_count) : 0;
     for (size_t i = 0; i < block_count; ++i) {
       Block& block = blocks[in_order((i + turn) % block_count, block_count)];
@@ -763,7 +725,7 @@ inline int lane_number() {
   return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize;
 }
 
-// source: the lane to read from, or -1 for the ballot of all values.
+// source: the lane to read from, or -1 where nothing is read.
 inline unsigned long long warp_operation(const char* operation, unsigned mask,
                                          unsigned long long value, int source, int line,
                                          void (*together)(Thread*) = nullptr) {
@@ -778,16 +740,6 @@ inline unsigned long long warp_operation(const char* operation, unsigned mask,
          operation, line);
   wait(State::warp, line);
   return self.result;
-}
-
-template <class T>
-T shuffle(const char* operation, unsigned mask, T value, int source, int line) {
-  static_assert(sizeof(T) <= 8, "a shuffle moves at most eight bytes");
-  unsigned long long bits = 0;
-  memcpy(&bits, &value, sizeof value);
-  bits = warp_operation(operation, mask, bits, source, line);
-  memcpy(&value, &bits, sizeof value);
-  return value;
 }
 
 template <class To, class From>
@@ -864,53 +816,18 @@ inline void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE()) {
 }
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, int line = __builtin_LINE()) {
-  const int first = cuda_on_cpu::lane_number() & -width;
-  return cuda_on_cpu::shuffle("__shfl_sync", mask, value, first + (source & (width - 1)), line);
-}
-
-template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                 int line = __builtin_LINE()) {
-  const int lane = cuda_on_cpu::lane_number(), source = lane - int(delta);
-  const bool inside = source >= (lane & -width);
-  return cuda_on_cpu::shuffle("__shfl_up_sync", mask, value, inside ? source : lane, line);
-}
-
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                   int line = __builtin_LINE()) {
-  const int lane = cuda_on_cpu::lane_number(), source = lane + int(delta);
-  const bool inside = source < (lane & -width) + width;
-  return cuda_on_cpu::shuffle("__shfl_down_sync", mask, value, inside ? source : lane, line);
-}
-
-template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, int line = __builtin_LINE()) {
-  const int lane = cuda_on_cpu::lane_number(), source = lane ^ lanes;
-  const bool inside = source < (lane & -width) + width;
-  return cuda_on_cpu::shuffle("__shfl_xor_sync", mask, value, inside ? source : lane, line);
-}
-
-inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
-  return unsigned(cuda_on_cpu::warp_operation("__ballot_sync", mask, predicate != 0, -1, line));
-}
-
-inline int __any_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
-  return cuda_on_cpu::warp_operation("__any_sync", mask, predicate != 0, -1, line) != 0;
-}
-
-inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
-  return cuda_on_cpu::warp_operation("__all_sync", mask, predicate == 0, -1, line) == 0;
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int line = __builtin_LINE()) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves at most eight bytes");
+  unsigned long long bits = 0;
+  memcpy(&bits, &value, sizeof value);
+  const int source = cuda_on_cpu::lane_number() ^ lanes;
+  bits = cuda_on_cpu::warp_operation("__shfl_xor_sync", mask, bits, source, line);
+  memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
 // A spin loop must call this: it is where another thread gets its turn.
 inline void __nanosleep(unsigned, int line = __builtin_LINE()) {
-  cuda_on_cpu::wait(cuda_on_cpu::State::spinning, line);
-}
-
-inline void __trap(int line = __builtin_LINE()) {
-  cuda_on_cpu::fail("__trap() in line %d", line);
   cuda_on_cpu::wait(cuda_on_cpu::State::spinning, line);
 }
 
