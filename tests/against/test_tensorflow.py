@@ -165,47 +165,8 @@ def stacked(steps: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
     return ((name, np.stack([step[name] for step in steps])) for name in steps[0])
 
 
-@pytest.mark.parametrize("use_peephole", [False, True])
-def test_chained_lstm_cell(tf: ModuleType, use_peephole: bool) -> None:
-    """The sequence op and its gradient equal TensorFlow's cell, step by step."""
-    case = golden.case(golden.V1, "float32", "T33 B3 I1 H3")
-    a = golden.draw(case, 0)
-    peephole = {name: a[name] for name in ("wci", "wcf", "wco")}
-    weights = {name: a[name] for name in ("w", "b")} | peephole | {"use_peephole": use_peephole}
-    before = {"cs_prev": a["cs_prev"], "h_prev": a["h_prev"]}
-    starts, steps = [], []
-    for x in a["x"]:
-        starts.append({"x": x, **before})
-        steps.append(run(tf, golden.CELL, starts[-1] | weights | {"cell_clip": 0.5}))
-        before = {"cs_prev": steps[-1]["cs"], "h_prev": steps[-1]["h"]}
-    given_peephole = peephole if use_peephole else {}
-    first = (a["x"], a["cs_prev"], a["h_prev"], a["w"])
-    outputs = cupyrnn.block_lstm(*first, a["b"], **given_peephole, cell_clip=0.5)
-    assert np.abs(outputs.cs).max() == 0.5
-    for name, chained in stacked(steps):
-        assert_close(getattr(outputs, name), chained, "float32", name)
-
-    carried = {"cs_grad": np.float32(0), "h_grad": np.float32(0)}
-    chained_grads = []
-    for t in reversed(range(33)):
-        saved = {name: v for name, v in steps[t].items() if name != "h"}
-        both = {name: (a[name][t] + g).astype(np.float32) for name, g in carried.items()}
-        g = run(tf, "LSTMBlockCellGrad", starts[t] | weights | saved | both)
-        x_grad, h_grad = np.split(g["dicfo"] @ a["w"].T, [1], axis=1)
-        carried = {"cs_grad": g["cs_prev_grad"], "h_grad": h_grad}
-        rows = np.concatenate([starts[t]["x"], starts[t]["h_prev"]], axis=1)
-        g |= {"x_grad": x_grad, "w_grad": rows.T @ g["dicfo"], "b_grad": g["dicfo"].sum(0)}
-        chained_grads.append(g)
-    grads = cupyrnn.block_lstm_grad(*first, *outputs, a["cs_grad"], a["h_grad"], **given_peephole)
-    expected = dict(stacked(chained_grads[::-1]))
-    assert_close(grads.x_grad, expected["x_grad"], "float32", "x_grad")
-    assert_close(grads.cs_prev_grad, carried["cs_grad"], "float32", "cs_prev_grad")
-    assert_close(grads.h_prev_grad, carried["h_grad"], "float32", "h_prev_grad")
-    for name in ("w_grad", "b_grad", "wci_grad", "wcf_grad", "wco_grad"):
-        assert_close(getattr(grads, name), expected[name].sum(0), "float32", name)
-
-
 def test_chained_gru_cell(tf: ModuleType) -> None:
+    """The sequence op, which TensorFlow has not, and its gradient equal its cell, step by step."""
     T, I = 33, 1
     a = golden.draw(golden.case(golden.GRU, "float32", "B3 I1 H3"), 0)
     rng = np.random.default_rng(1)
