@@ -235,12 +235,7 @@ def test_lstm_cell_gradients(
     inputs, cotangents = lstm_problem(seed, (1, *shape[1:]), peephole)
     leaf = leaves(torch, inputs)
     expected = written_out_lstm(
-        torch,
-        leaf,
-        steps=1,
-        clip=clip,
-        straight_through=not true_gradient,
-        gate_order=gate_order,
+        torch, leaf, steps=1, clip=clip, straight_through=not true_gradient, gate_order=gate_order
     )
     loss = sum((expected[name[:-5]] * torch.tensor(a)).sum() for name, a in cotangents.items())
     theirs = autodiff(torch, loss, leaf)

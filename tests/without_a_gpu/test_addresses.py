@@ -18,16 +18,7 @@ import pytest
 
 from cupyrnn.kernels import common, compile, persistent, rows, tiles
 from without_a_gpu.agreement import numpy_dtype
-from without_a_gpu.all_steps import (
-    CELLS,
-    DIRECTIONS,
-    FRAMES,
-    calls,
-    has_device,
-    on,
-    plant,
-    same,
-)
+from without_a_gpu.all_steps import CELLS, DIRECTIONS, FRAMES, calls, has_device, on, plant, same
 from without_a_gpu.cuda_on_cpu import runner
 
 KINDS = {"float32": "float", "float64": "double", "complex64": "Dual<float>",

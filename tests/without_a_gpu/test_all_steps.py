@@ -229,8 +229,7 @@ QUICK_ERROR = {
 }
 TRIED = [
     pytest.param(
-        *(name, error, tool),
-        marks=() if (tool, error) == (ORDERS, QUICK_ERROR[name]) else slow,
+        *(name, error, tool), marks=() if (tool, error) == (ORDERS, QUICK_ERROR[name]) else slow
     )
     for name, errors in WRONG.items()
     for error in errors
@@ -254,8 +253,7 @@ def test_a_planted_error_is_caught(
 
 @slow
 @pytest.mark.parametrize(
-    ("name", "tool"),
-    [*itertools.product(FRAMES, (INTERPRETER, SANITIZER)), ("hybrid", BOUNDS)],
+    ("name", "tool"), [*itertools.product(FRAMES, (INTERPRETER, SANITIZER)), ("hybrid", BOUNDS)]
 )
 @each_cell
 def test_nothing_is_caught_where_nothing_is_wrong(

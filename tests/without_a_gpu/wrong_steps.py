@@ -132,26 +132,17 @@ HYBRID = {
         "lstm", "rest = shared + threadIdx.x", "rest = shared + threadIdx.x / 2"
     ),
     "the part of another thread": Wrong(
-        "gru_reset_after",
-        "more = rest[e / P * THREADS]",
-        f"more = {OTHERS_PART}",
-        {ORDERS},
+        "gru_reset_after", "more = rest[e / P * THREADS]", f"more = {OTHERS_PART}", {ORDERS}
     ),
     "the packs of a thread side by side": Wrong(
         "simple_rnn", "more = rest[e / P * THREADS]", "more = rest[e / P]", {ORDERS}
     ),
     "a row too late": Wrong("lstm", ROW, ROW_TOO_LATE, {ORDERS, BOUNDS}),
     "a row of the slice left out": Wrong(
-        "lstm",
-        "put(lane * SLICE + KEPT, value)",
-        "put(lane * SLICE + KEPT + 1, value)",
-        {ORDERS},
+        "lstm", "put(lane * SLICE + KEPT, value)", "put(lane * SLICE + KEPT + 1, value)", {ORDERS}
     ),
     "registers from a later part of the slice": Wrong(
-        "gru_reset_after",
-        "put(lane * SLICE + first, value)",
-        "put(lane * SLICE, value)",
-        {ORDERS},
+        "gru_reset_after", "put(lane * SLICE + first, value)", "put(lane * SLICE, value)", {ORDERS}
     ),
     "one matrix over the other": Wrong("gru", "shared + M::First::SHARED", "shared", {ORDERS}),
     "and backwards": Wrong("gru", "? M::Second::SHARED : 0", "? 0 : 0", {ORDERS}),

@@ -72,12 +72,7 @@ class ndarray(np.ndarray):
     @functools.cached_property
     def extent(self) -> tuple[int, int]:
         """The first byte and the one behind the last; the same for an empty array."""
-        low = high = self.ctypes.data
-        if self.size == 0:
-            return low, high
-        for n, stride in zip(self.shape, self.strides, strict=True):
-            low, high = low + min(0, (n - 1) * stride), high + max(0, (n - 1) * stride)
-        return low, high + self.itemsize
+        return runner.extent(self)
 
     @functools.cached_property
     def allocation(self) -> tuple[int, int, str]:
@@ -343,14 +338,7 @@ def _launch_cooperative_kernel(
     _launch_kernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, 0)
 
 
-_TYPES = {
-    0: "float32",
-    1: "float64",
-    2: "float16",
-    14: "bfloat16",
-    4: "complex64",
-    5: "complex128",
-}
+_TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16", 4: "complex64", 5: "complex128"}
 
 
 def _matrix(pointer: int, kind: int, rows: int, columns: int, ld: int) -> Any:

@@ -481,13 +481,13 @@ def _launch_sanitized(
 ) -> None:
     inside = [p.array for value in values for _, p in value.inside]
     arrays = inside + [value.array for value in values if value.array is not None]
-    extents = _merged([_extent(array) for array in arrays])
+    extents = _merged([extent(array) for array in arrays])
     buffers = [ctypes.string_at(low, high - low) for low, high in extents]
     arguments, patches = [], []
 
     def place_of(array: np.ndarray, address: int) -> tuple[int, int]:
         """Return the number of the buffer that has an array, and an offset in it."""
-        first, end = _extent(array)
+        first, end = extent(array)
         index = next(i for i, (low, high) in enumerate(extents) if low <= first and end <= high)
         return index, address - extents[index][0]
 
@@ -552,7 +552,7 @@ def _sanitizer_error(name: str, report: str, source: str) -> SanitizerError:
     return SanitizerError(f"{name}, line {line}: {text}\n{report}", report, line)
 
 
-def _extent(array: np.ndarray) -> tuple[int, int]:
+def extent(array: np.ndarray) -> tuple[int, int]:
     """Return the first address of an array and the one behind its last byte."""
     low = high = array.ctypes.data
     if array.size == 0:

@@ -141,11 +141,7 @@ def test_another_stream_is_seen(host: Any, monkeypatch: pytest.MonkeyPatch) -> N
     tensors = on_device(problem, "cuda:0", grad=False)
     stream = torch.cuda.Stream("cuda:0")
     monkeypatch.setattr(cupy.cuda, "ExternalStream", lambda *_: cupy.cuda.Stream.null)
-    with (
-        pytest.raises(AssertionError),
-        torch.cuda.stream(stream),
-        only_on(host, stream),
-    ):
+    with pytest.raises(AssertionError), torch.cuda.stream(stream), only_on(host, stream):
         problem(*tensors)
 
 

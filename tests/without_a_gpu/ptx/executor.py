@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from without_a_gpu.cuda_on_cpu.runner import Pointer
+from without_a_gpu.cuda_on_cpu.runner import Pointer, extent
 
 from . import machine
 from .arithmetic import Approximation
@@ -105,7 +105,7 @@ class PtxKernel:
                 )
             arguments.append(data)
             if isinstance(a, (np.ndarray, Pointer)):
-                allocations.append(((number, 0), _extent(a, number)))
+                allocations.append(((number, 0), _allocation(a, number)))
         # Of a pointer the array is known, also where it points beside it.
         self._launch(grid, block, arguments, allocations, shared_mem)
 
@@ -186,9 +186,7 @@ def _bytes_of(a: Any) -> bytes | None:
     return None
 
 
-def _extent(a: Any, number: int) -> Allocation:
+def _allocation(a: Any, number: int) -> Allocation:
     array = a.array if isinstance(a, Pointer) else a
-    low = high = int(array.ctypes.data)
-    if array.size:
-        low, high = np.lib.array_utils.byte_bounds(array)
+    low, high = extent(array)
     return Allocation(low, high - low, f"argument {number} ({array.dtype}{[*array.shape]})")
