@@ -18,6 +18,7 @@ from cupyrnn.cudnn import library as libcudnn
 from without_a_gpu.cudnn_stub.eight import Legacy
 from without_a_gpu.cudnn_stub.expected import CELLS, data_text, given, net_of, pointer, tensor_text
 
+SMALL = Case("lstm", 3, 2, 4, 5)
 LEGACY_CASES = [c for c in CASES if not c.num_proj and 0 not in (c.lengths or ())]
 
 
@@ -124,11 +125,10 @@ def test_dropout_and_half_precision_on_cudnn_8(
 def test_what_cudnn_8_does_not_have(
     cupy_on_cpu: Any, legacy: Callable[[int], Legacy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case("lstm", 3, 2, 4, 5)
-    cudnn = legacy(params_size(case))
+    cudnn = legacy(params_size(SMALL))
 
     def lack(dtype: str = "float32", lengths: Any = None, **changed: Any) -> str | None:
-        reason = engine.why_not(net_of(case)._replace(**changed), dtype, lengths)
+        reason = engine.why_not(net_of(SMALL)._replace(**changed), dtype, lengths)
         if reason is None:
             return None
         found = re.fullmatch(
@@ -164,9 +164,9 @@ def test_what_cudnn_8_does_not_have(
 def test_an_incomplete_cudnn_8_is_not_called(
     cupy_on_cpu: Any, legacy: Callable[[int], Legacy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cudnn = legacy(params_size(Case("lstm", 3, 2, 4, 5)))
+    cudnn = legacy(params_size(SMALL))
     monkeypatch.setattr(libcudnn, "missing_sublibrary", lambda folder, names: f"no {names[3]}")
-    reason = engine.why_not(net_of(Case("lstm", 3, 2, 4, 5)), "float32", None)
+    reason = engine.why_not(net_of(SMALL), "float32", None)
     assert reason == f"{libcudnn.find()}; cupy.cuda.cudnn: no libcudnn_adv_train.so.8"
     assert not cudnn.log
     assert eight._loaded_from("libc.so") == str(Path(eight._loaded_from("libc.so")).resolve())

@@ -60,6 +60,7 @@ def there(cupy: Any, case: Case, dtype: str = "f8") -> dict[str, Any]:
 
 
 pytestmark = pytest.mark.usefixtures("fresh_search")
+SMALL = Case("lstm", 3, 2, 4, 5)
 
 
 @each_dtype
@@ -134,8 +135,7 @@ def test_every_argument_of_both_passes(
 
 
 def test_gradients_that_are_not_given_are_zeros(cupy_on_cpu: Any, stub: Stub) -> None:
-    case = Case("lstm", 3, 2, 4, 5)
-    net, args = net_of(case), given(cupy_on_cpu, case, "float64")
+    net, args = net_of(SMALL), given(cupy_on_cpu, SMALL, "float64")
     output, _, _, reserve = engine.forward(net, **args)
     seen: list[Any] = []
     zeros = cupy_on_cpu.zeros
@@ -359,8 +359,7 @@ def test_what_is_not_aligned_is_copied(cupy_on_cpu: Any, stub: Stub, dtype: str)
 def test_an_engine_that_fails_is_said_once(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    case = Case("lstm", 3, 2, 4, 5)
-    arguments = there(cupy_on_cpu, case)
+    arguments = there(cupy_on_cpu, SMALL)
 
     def chosen(**more: Any) -> str:
         return cupyrnn.cudnn_rnn_engine(**arguments | more)
@@ -404,7 +403,7 @@ def test_the_warning_names_the_line_of_the_caller(
 ) -> None:
     """However deep in the package it is given: `stacklevel` is not a count that can be wrong."""
     monkeypatch.setattr("cupyrnn.cudnn.engine._warned", set())
-    arguments = there(cupy_on_cpu, Case("lstm", 3, 2, 4, 5))
+    arguments = there(cupy_on_cpu, SMALL)
     stub.dll.stub_fail(b"cudnnSetRNNDescriptor_v8", 4000)
     with pytest.warns(RuntimeWarning, match="does not take cuDNN") as caught:
         operator.attrgetter(op)(cupyrnn)(**arguments)
@@ -413,16 +412,15 @@ def test_the_warning_names_the_line_of_the_caller(
 
 @pytest.mark.usefixtures("nowhere")
 def test_no_cudnn_is_no_fault(cupy_on_cpu: Any) -> None:
-    arguments = there(cupy_on_cpu, Case("lstm", 3, 2, 4, 5))
+    arguments = there(cupy_on_cpu, SMALL)
     assert cupyrnn.cudnn_rnn_engine(**arguments) == "cupy"
 
 
 def test_why_not_is_asked_on_the_device_of_the_input(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case("lstm", 3, 2, 4, 5)
     with cupy_on_cpu.cuda.Device(1):
-        arguments = there(cupy_on_cpu, case)
+        arguments = there(cupy_on_cpu, SMALL)
     devices: list[int] = []
     current = cupy_on_cpu.cuda.get_device_id
 
@@ -445,8 +443,7 @@ def test_a_workspace_of_no_bytes(
     """cuDNN refuses it, also where it asks for none."""
     path = install(tmp_path / "none", SOURCE.replace("WORK = 40", "WORK = 0"))
     monkeypatch.setenv("CUPYRNN_CUDNN", str(path))
-    case = Case("lstm", 3, 2, 4, 5)
-    args, net = given(cupy_on_cpu, case, "float32"), net_of(case)
+    args, net = given(cupy_on_cpu, SMALL, "float32"), net_of(SMALL)
     sizes, empty = {}, cupy_on_cpu.empty
 
     def look(*args: Any) -> Any:
@@ -465,20 +462,18 @@ def test_a_workspace_of_no_bytes(
 
 
 def test_one_layer_has_no_dropout(cupy_on_cpu: Any, stub: Stub) -> None:
-    case = Case("lstm", 3, 2, 4, 5)
-    engine.forward(net_of(case, dropout=0.5), **given(cupy_on_cpu, case, "float32"))
-    assert stub.last("cudnnRNNForward")["rnn"] == rnn_text(case, "float32")
+    engine.forward(net_of(SMALL, dropout=0.5), **given(cupy_on_cpu, SMALL, "float32"))
+    assert stub.last("cudnnRNNForward")["rnn"] == rnn_text(SMALL, "float32")
 
 
 def test_tf32_where_the_user_asks_for_it(
     cupy_on_cpu: Any, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case("lstm", 3, 2, 4, 5)
     for setting, math in (("0", 3), ("1", 0), ("2", 0), ("-1", 3), ("yes", 3)):
         monkeypatch.setenv("CUPY_TF32", setting)
-        engine.forward(net_of(case), **given(cupy_on_cpu, case, "float32"))
+        engine.forward(net_of(SMALL), **given(cupy_on_cpu, SMALL, "float32"))
         assert f" math {math} " in stub.last("cudnnRNNForward")["rnn"]
-        engine.forward(net_of(case), **given(cupy_on_cpu, case, "float64"))
+        engine.forward(net_of(SMALL), **given(cupy_on_cpu, SMALL, "float64"))
         assert " math 0 " in stub.last("cudnnRNNForward")["rnn"]
 
 
@@ -603,7 +598,7 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
             what = "training" if trains else "inference"
             expected = f"H = {most + 1} for '{mode}' in {what}, at most {most}"
             assert reason(**changed, H=most + 1) == start + expected
-    arguments = there(cupy_on_cpu, Case("lstm", 3, 2, 4, 5))
+    arguments = there(cupy_on_cpu, SMALL)
     message = "engine is 'cudnn_persist_dynamic', but cuDNN's PERSIST_DYNAMIC does not take B = 2"
     for op in (cupyrnn.cudnn_rnn, cupyrnn.cudnn_rnn_engine):
         with pytest.raises(RuntimeError, match=f"^{op.__name__}: {message}, only 1$"):
@@ -614,15 +609,14 @@ def test_the_limits_of_the_algorithms(cupy_on_cpu: Any, stub: Stub) -> None:
 
 
 def test_params_of_another_size_are_refused(cupy_on_cpu: Any, stub: Stub) -> None:
-    case = Case("lstm", 3, 2, 4, 5)
-    args = given(cupy_on_cpu, case, "float64")
+    args = given(cupy_on_cpu, SMALL, "float64")
     args["params"] = args["params"][:-1]
     with pytest.raises(RuntimeError, match=r"^cuDNN has 1760 bytes of params, not 1752$"):
-        engine.forward(net_of(case), **args)
+        engine.forward(net_of(SMALL), **args)
 
 
 def test_what_is_refused_and_why(stub: Stub) -> None:
-    net = net_of(Case("lstm", 3, 2, 4, 5))
+    net = net_of(SMALL)
 
     def reason(**changed: Any) -> str | None:
         return engine.why_not(net._replace(**changed), "float32", None)
@@ -660,11 +654,10 @@ def test_what_is_refused_and_why(stub: Stub) -> None:
 
 
 def test_a_handle_for_each_thread_and_device(cupy_on_cpu: Any, stub: Stub) -> None:
-    case = Case("lstm", 3, 2, 4, 5)
 
     def run(device: int) -> None:
         with cupy_on_cpu.cuda.Device(device):
-            engine.forward(net_of(case), **given(cupy_on_cpu, case, "float32"))
+            engine.forward(net_of(SMALL), **given(cupy_on_cpu, SMALL, "float32"))
 
     for device in (0, 1, 0, 1):
         run(device)
