@@ -396,14 +396,21 @@ class LayerParams(NamedTuple):
 
 def layers(params: Array, net: Net) -> list[LayerParams]:
     """Return views of the packed vector by layer and direction; to be read, or written through."""
-    views = [params[place].reshape(shape) for *_, place, shape in parts(net)]
-    n, each = net.L * net.D, 3 if net.num_proj else 2
-    matrices = (views[each * i : each * (i + 1)] for i in range(n))
-    biases = views[each * n :]
-    return [
-        LayerParams(*some, *[None] * (3 - each), *biases[2 * i : 2 * i + 2])
-        for i, some in enumerate(matrices)
-    ]
+    G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
+    offset = 0
+
+    def take(*shape: int) -> Array:
+        nonlocal offset
+        start, offset = offset, offset + math.prod(shape)
+        return params[start:offset].reshape(shape)
+
+    matrices = []
+    for layer in range(net.L):
+        K = net.D * P if layer else 0 if net.skip else net.I
+        for _ in range(net.D):
+            projection = (P, H) if net.num_proj else None
+            matrices.append((take(G, H, K), take(G, H, P), projection and take(*projection)))
+    return [LayerParams(*three, take(G, H), take(G, H)) for three in matrices]
 
 
 @traceable
