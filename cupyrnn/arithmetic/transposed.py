@@ -144,7 +144,7 @@ def c_ordered(a: Array) -> Array:
 
 
 def dot(a: Array, w: Any, out: Array) -> None:
-    """Compute out = a @ w, w[K, N] as `driver.products.factor` returns it for real ones."""
+    """Compute out = a @ w, w[K, N] as `products.factor` returns it for real ones."""
     if isinstance(w, (Blocks, Transposed)):
         w.dot(a, out)
     else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -20,15 +20,17 @@ from .._arrays import cast, compute_dtype, operand_dtype
 from .._typing import NamedTuple
 from ..arithmetic.norms import largest, norm_of, together
 from ..cells.contract import each
-from .products import add_column_sums, wanted
+from .pages import products_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from ..cells.contract import Cell, Gradients
 
+_T = TypeVar("_T")
+
 # Bytes of what is made at once of the pairs of steps or of the gradients of some examples, and
 # steps that are paired with those before them at once.
-_CPU_BYTES, _GPU_BYTES, _STEPS = 1 << 20, 1 << 26, 256
+_STEPS = 256
 # A pair of steps is counted this often: most products of two equal factors are made by half.
 _PAIRS = 0.7
 
@@ -47,7 +49,7 @@ def take_rows(
     """Write the gradients of the weights by example, of the deltas of all steps."""
     x, first, packing, saved = layer
     saved = each(saved, lambda a: a.reshape(math.prod(a.shape[:-1]), a.shape[-1]))
-    dtype, after = compute_dtype(x.dtype) if xp is np else x.dtype, cell.states(saved)
+    dtype, after = operand_dtype(xp, x.dtype), cell.states(saved)
     before = [
         # Beside h a cell's own vectors alone ask for them.
         None
@@ -89,6 +91,13 @@ def operands(xp: ModuleType, cell: Cell, x: Array, h_before: Array, saved: Any) 
     return [cast(x, operand)] * len(cell.inputs) + of_recurrent
 
 
+def wanted(deltas: Sequence[_T], sums: Sequence[Array | None] | None) -> list[tuple[_T, Array]]:
+    """Return each of the deltas whose sums are wanted with where these go."""
+    if sums is None:
+        return []
+    return [(d, a) for d, a in zip(deltas, sums, strict=True) if a is not None]
+
+
 def write(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
     """Write the gradients of the weights of a layer: of each example, or their norms."""
     for delta, sums in wanted(rows.deltas, grads.sums):
@@ -110,31 +119,15 @@ def _sums_of_steps(xp: ModuleType, a: Array, dtype: np.dtype[Any]) -> Array:
     """Return the sums over the steps of a[T, B, M]."""
     T, B, M = a.shape
     sums: Array = xp.zeros(B * M, dtype)
-    add_column_sums(xp, a.reshape(T, B * M), sums)
+    products_of(xp).add_column_sums(a.reshape(T, B * M), sums)
     return sums.reshape(B, M)
-
-
-def _matmul(xp: ModuleType, a: Array, b: Array, out: Array) -> None:
-    """Compute out[n] = a[n] @ b[n]; a and b are of one dtype, out may be of a wider one."""
-    if xp is not np:
-        from ..kernels.blas import gemm_each
-
-        gemm_each(a, b, out)
-    elif out.dtype.kind == "c":
-        # Of dual numbers: as the tangents are small, three real products are exact.
-        planes = [[np.ascontiguousarray(p) for p in (x.real, x.imag)] for x in (a, b)]
-        (value, tangent), (other, its) = planes
-        out.real = value @ other
-        out.imag = value @ its + tangent @ other
-    elif out.size:
-        np.matmul(a, b, out=out)
 
 
 def _products(xp: ModuleType, a: Array, d: Array, out: Array) -> None:
     """Write out[b] = a[:, b].T @ d[:, b]."""
     if out.shape[1] > 0 and out.shape[2] > 0 and out.strides[1] < out.strides[2]:
         a, d, out = d, a, out.swapaxes(1, 2)  # a view of transposed matrices
-    _matmul(xp, a.transpose(1, 2, 0), d.transpose(1, 0, 2), out)
+    products_of(xp).matmul_each(a.transpose(1, 2, 0), d.transpose(1, 0, 2), out)
 
 
 def _write_norms(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> None:
@@ -157,7 +150,7 @@ def _write_norms(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> No
 
 def _examples(xp: ModuleType, B: int, bytes_of_each: int) -> Iterator[slice]:
     """Yield the examples in parts of bounded memory."""
-    n = max(1, (_CPU_BYTES if xp is np else _GPU_BYTES) // max(bytes_of_each, 1))
+    n = max(1, products_of(xp).BYTES // max(bytes_of_each, 1))
     yield from (slice(b, min(b + n, B)) for b in range(0, B, n))
 
 
@@ -187,7 +180,7 @@ def _norms(xp: ModuleType, operands: Sequence[Array], d: Array) -> Array:
                 if a.shape[2]:
                     scale, a = _scaled(xp, a[:, part], compute)
                     product = xp.empty((len(a), a.shape[2], M), compute)
-                    _matmul(xp, a.swapaxes(1, 2), delta, product)
+                    products_of(xp).matmul_each(a.swapaxes(1, 2), delta, product)
                     found.append(scale * norm_of(xp, product))
         norms[part] = scale_d * together(xp, found)
     return norms
@@ -211,10 +204,14 @@ def _norm_by_pairs(xp: ModuleType, operands: Sequence[Array], delta: Array) -> A
             if last == first:
                 continue
             pairs, both = (xp.empty((n, end - start, last - first), delta.dtype) for _ in "ab")
-            _matmul(xp, delta[:, start:end], delta[:, first:last].swapaxes(1, 2), pairs)
+            products_of(xp).matmul_each(
+                delta[:, start:end], delta[:, first:last].swapaxes(1, 2), pairs
+            )
             for k, a in enumerate(operands):
                 product = both if k == 0 else xp.empty(both.shape, both.dtype)
-                _matmul(xp, a[:, start:end], a[:, first:last].swapaxes(1, 2), product)
+                products_of(xp).matmul_each(
+                    a[:, start:end], a[:, first:last].swapaxes(1, 2), product
+                )
                 if k:
                     both += product
             both *= pairs

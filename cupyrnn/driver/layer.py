@@ -24,9 +24,8 @@ from .._typing import NamedTuple
 from ..arithmetic.scratch import CHUNK, Scratch
 from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, Gradients, each
 from . import by_example
-from .packing import Rows
-from .pages import page_of
-from .products import add_column_sums, add_matmul, factor, for_products, matmul, wanted
+from .packing import Rows, flat
+from .pages import page_of, products_of
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -160,35 +159,9 @@ def _compiled(cell: type) -> Any:
         return None
 
 
-def _rows(xp: ModuleType, a: Array, run: Run, start: int) -> Array:
-    """Return the rows of a run, of an array that begins at row `start`: [t, B, ·] in NumPy."""
-    if a.ndim == 3:
-        if len(a) > len(run.batches):
-            B = a.shape[1]
-            a = a[(run.row - start) // B : (run.end - start) // B]
-        return a if xp is np else a.reshape(run.end - run.row, a.shape[2])
-    rows = a[run.row - start : run.end - start]
-    if xp is np:
-        return rows.reshape(len(run.batches), run.batches[0], rows.shape[1])
-    return rows
-
-
-def _part(xp: ModuleType, saved: Any, run: Run, dtype: np.dtype[Any]) -> Any:
-    """Return the rows of a run of what is saved, in this dtype."""
-    h = saved.h
-    if xp is np and h.ndim == 3 and len(h) == len(run.batches) and h.dtype == dtype:
-        return saved
-    return type(saved)._make([cast(_rows(xp, a, run, 0), dtype) for a in saved])
-
-
-def _cotangents(xp: ModuleType, cotangents: Any, run: Run, dtype: np.dtype[Any]) -> Any:
-    """Return the rows of a run of the gradients of states, in this dtype."""
-    return each(cotangents, lambda g: cast(_rows(xp, g, run, 0), dtype))
-
-
-def _flat(a: Array) -> Array:
-    """Return [N, ·] of an array that may be [T, B, ·]."""
-    return a if a.ndim == 2 else a.reshape(a.shape[0] * a.shape[1], a.shape[2])
+def _part(arrays: Any, run: Run, dtype: np.dtype[Any]) -> Any:
+    """Return the rows of a run of what is saved, or of the gradients of states, in this dtype."""
+    return each(arrays, lambda a: cast(run.of(a), dtype))
 
 
 def _running(states: Any, run: Run) -> Any:
@@ -230,10 +203,11 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
     """Do what `forward` does where the recurrence is what lies between the products."""
     x, first, packing, saved = layer
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
-    w = [factor(xp, weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
+    factor = products_of(xp).factor
+    w = [factor(weight.w, packing.sequences, packing.steps) for weight in cell.recurrent]
     carried = _carried(first, compute)
     memory = [Scratch(xp, compute) for _ in cell.inputs]
-    rounds = xp is np and saved[0].dtype != compute
+    rounds = saved[0].dtype != operand  # what is returned, in NumPy of halves
     unrounded = [Scratch(xp, compute) for _ in saved] if rounds else []
     for block in packing.blocks():
         x_block = cast(x[block.row : block.end], operand)
@@ -242,34 +216,45 @@ def _forward_steps(xp: ModuleType, recurrence: Any, cell: Cell, layer: Layer) ->
             xw.append(new(len(x_block), weight.width))
             _input_product(xp, x_block, weight, xw[-1])
         for run in block.runs:
-            if len(_flat(saved[0])) == len(x):
-                out = _part(xp, saved, run, x.dtype)
+            if len(flat(saved[0])) == len(x):
+                out = _part(saved, run, x.dtype)
             else:  # In inference all but h have the rows of the largest block.
                 *others, h = saved
-                out = type(saved)(
-                    *[_rows(xp, a, run, block.row) for a in others], _rows(xp, h, run, 0)
-                )
+                out = type(saved)(*[run.of(a, block.row) for a in others], run.of(h))
             wide = out
             if rounds:
                 made = [new(*a.shape) for new, a in zip(unrounded, out, strict=True)]
                 wide = type(saved)._make(made)
-            z = [_rows(xp, a, run, block.row) for a in xw]
+            z = [run.of(a, block.row) for a in xw]
             recurrence.forward_steps(
                 cell, ForwardRun(w, z, _running(carried, run), wide, run.batches)
             )
             if rounds:
-                for a, value in zip(out, wide, strict=True):
-                    a[...] = value
+                _round(wide, out)
     if xp is not np:
         # On a device h is carried from block to block only.
-        h = packing.last(first.h, _flat(saved.h))
+        h = packing.last(first.h, flat(saved.h))
         carried = carried._replace(h=h)
     return carried
 
 
+def _unrounded(arrays: Sequence[Array], compute: np.dtype[Any]) -> Sequence[Array]:
+    """Return arrays if compiled code can write them, else memory for what they are to have."""
+    # Halves are computed in float32 and rounded once.
+    ready = all(a.dtype == compute and a.flags.c_contiguous for a in arrays)
+    return arrays if ready else [np.empty(a.shape, compute) for a in arrays]
+
+
+def _round(made: Sequence[Array], arrays: Sequence[Array]) -> None:
+    """Write what was made to arrays, unless it was there."""
+    for a, value in zip(arrays, made, strict=True):
+        if a is not value:
+            a[...] = value
+
+
 def _as_compute(a: Array, dtype: np.dtype[Any]) -> Array:
     """Return rows [N, ·] as compiled code takes them: in C order, aligned and of this dtype."""
-    a = np.asarray(_flat(a), dtype)
+    a = np.asarray(flat(a), dtype)
     flags = a.flags
     return a if flags.c_contiguous and flags.aligned else a.copy()
 
@@ -278,7 +263,7 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
     """Do what `forward` does where all steps are one compiled call, products included."""
     x, first, packing, saved = layer
     carried = _carried(first, compute)
-    *others, h = (_flat(a) for a in saved)
+    *others, h = (flat(a) for a in saved)
     steps, row = packing.starts, 0
     spans = [(0, len(steps) - 1)]
     if others and len(others[0]) < len(x):
@@ -289,16 +274,11 @@ def _forward_whole(recurrence: Any, cell: Cell, layer: Layer, compute: np.dtype[
     for t0, t1 in spans:
         row, end = int(steps[t0]), int(steps[t1])
         out = [*(a[: end - row] for a in others), h[row:end]]
-        # Halves are computed in float32 and rounded once.
-        ready = out[0].dtype == compute and all(a.flags.c_contiguous for a in out)
-        wide = out if ready else [np.empty(a.shape, compute) for a in out]
-        made = type(saved)._make(wide)
+        made = type(saved)._make(_unrounded(out, compute))
         recurrence.forward_layer(
             cell, _as_compute(x[row:end], compute), carried, steps[t0 : t1 + 1] - row, made
         )
-        if not ready:
-            for a, value in zip(out, wide, strict=True):
-                a[...] = value
+        _round(made, out)
     return carried
 
 
@@ -310,9 +290,8 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
     def plain(a: Array) -> Array:
         return _as_compute(a, compute)
 
-    x_grad = _flat(grads.x)
-    ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
-    into = x_grad if ready else np.empty(x_grad.shape, compute)
+    x_grad = flat(grads.x)
+    (into,) = _unrounded((x_grad,), compute)
     deltas: list[Array] = []
     written, weights = grads._replace(x=into), (*cell.inputs, *cell.recurrent)
     if grads.weight_gradients in ("examples", "norms"):
@@ -340,8 +319,7 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
         carried,
         written,
     )
-    if not ready:
-        x_grad[...] = into
+    _round((into,), (x_grad,))
     if deltas:
         by_example.take_rows(xp, cell, cut.layer, deltas, grads)
     elif grads.adds and grads.weight_gradients == "sum":
@@ -355,14 +333,13 @@ def _forward_step(recurrence: Any, cell: Cell, layer: Layer) -> Any:
     x, first, _, saved = layer
     compute = compute_dtype(x.dtype)
     if saved[0].ndim > 2:
-        saved = each(saved, _flat)
+        saved = each(saved, flat)
     if x.dtype is compute:
         recurrence.forward_step(cell, x, first, saved)
         return cell.states(saved)
     made = each(saved, lambda a: np.empty(a.shape, compute))
     recurrence.forward_step(cell, cast(x, compute), each(first, lambda s: cast(s, compute)), made)
-    for a, value in zip(saved, made, strict=True):
-        a[...] = value
+    _round(made, saved)
     return cell.states(made)
 
 
@@ -372,7 +349,7 @@ def _input_product(xp: ModuleType, x: Array, weight: Weight, out: Array) -> None
         by_gate = out.reshape(len(out), weight.width // x.shape[1], x.shape[1])
         by_gate[...] = x[:, None]
     else:
-        matmul(xp, x, weight.w, out)
+        products_of(xp).matmul(x, weight.w, out)
 
 
 def backward(xp: ModuleType, cell: Cell, cut: Cut) -> None:
@@ -405,10 +382,11 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
     compute, operand = compute_dtype(x.dtype), operand_dtype(xp, x.dtype)
     blocks, by = packing.blocks(), grads.weight_gradients
     kept = by in ("examples", "norms")
-    w = [factor(xp, weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
+    on = products_of(xp)
+    w = [on.factor(weight.w.T, packing.sequences, packing.steps) for weight in cell.recurrent]
     memory = [Scratch(xp, operand) for _ in cell.widths]
     product, total, work = (Scratch(xp, compute) for _ in range(3))
-    after = each(cell.states(saved), _flat)
+    after = each(cell.states(saved), flat)
     if not blocks and by != "norms":
         for a in grads.weights:
             if a is not None and not grads.adds:
@@ -422,29 +400,27 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
         deltas = [d[rows] for d in whole] or [
             m(block.end - block.row, k) for m, k in zip(memory, cell.widths, strict=True)
         ]
-        dtype = compute if xp is np else x.dtype
         h_before = None
         if first.h is not None:
-            h_before = packing.before(block.row, block.end, first.h, after.h, dtype)
+            h_before = packing.before(block.row, block.end, first.h, after.h, operand)
         for run in reversed(block.runs):
             # In NumPy as many steps at once as the caches hold.
             size = run.batches[0] * saved[0].shape[-1]
-            most = max(1, CHUNK // max(size, 1)) if xp is np else len(run.batches)
-            for part in run.parts(most):
-                before = [None if h_before is None else _rows(xp, h_before, part, block.row)]
+            for part in run.parts(max(1, CHUNK // max(size, 1))):
+                before = [None if h_before is None else part.of(h_before, block.row)]
                 for s, a in zip(first[1:], after[1:], strict=True):
                     if a is not None:
-                        a = packing.before(part.row, part.end, s, a, dtype)
-                        a = _rows(xp, a, part, part.row)
+                        a = packing.before(part.row, part.end, s, a, operand)
+                        a = part.of(a, part.row)
                     before.append(a)
                 steps = BackwardRun(
                     w,
-                    _part(xp, saved, part, dtype),
+                    _part(saved, part, operand),
                     after._make(before),
                     part.batches,
-                    _cotangents(xp, cotangents, part, dtype),
+                    _part(cotangents, part, operand),
                     _running(carried, part),
-                    [_rows(xp, d, part, block.row) for d in deltas],
+                    [part.of(d, block.row) for d in deltas],
                     work,
                 )
                 recurrence.backward_steps(cell, steps)
@@ -453,14 +429,14 @@ def _backward_steps(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
         skips = grads.x is not None and cell.inputs[0].w is None
         if skips:  # no product
             input_gradient(xp, cell.inputs, deltas, grads.x[rows])
-        right = deltas if whole else [for_products(xp, d) for d in deltas]
+        right = deltas if whole else [on.for_products(d) for d in deltas]
         if not skips and grads.x is not None:
             input_gradient(xp, cell.inputs, right, grads.x[rows], total, product)
         if by != "sum":
             continue
         of_block = saved
         if getattr(cell, "operands", None) is not None:
-            of_block = type(saved)._make([_flat(a)[rows] for a in saved])
+            of_block = type(saved)._make([flat(a)[rows] for a in saved])
         added = None if block is blocks[-1] and not grads.adds else product
         _weight_gradients(xp, cell, x[rows], h_before, of_block, right, grads, added)
     if kept and blocks:
@@ -483,8 +459,8 @@ def _weight_gradients(
     for weight, a, grad in zip(weights, operands, grads.weights, strict=True):
         if grad is not None:
             _weight_gradient(xp, a, deltas[weight.delta][:, weight.columns], grad, scratch)
-    for delta, sums in wanted(deltas, grads.sums):
-        add_column_sums(xp, delta, sums)
+    for delta, sums in by_example.wanted(deltas, grads.sums):
+        products_of(xp).add_column_sums(delta, sums)
 
 
 def _weight_gradient(
@@ -495,9 +471,9 @@ def _weight_gradient(
     if grad.strides[0] < grad.strides[1]:  # a view of a transposed matrix
         left, right, grad = delta.T, a, grad.T
     if scratch is None:
-        matmul(xp, left, right, grad)
+        products_of(xp).matmul(left, right, grad)
     else:
-        add_matmul(xp, left, right, grad, scratch)
+        products_of(xp).add_matmul(left, right, grad, scratch)
 
 
 def input_gradient(
@@ -521,10 +497,11 @@ def input_gradient(
         into = x_grad
     else:
         into = (total or Scratch(xp, compute))(*x_grad.shape)
-    matmul(xp, delta, weight.w.T, into)
+    on = products_of(xp)
+    on.matmul(delta, weight.w.T, into)
     for weight in others:
         delta = deltas[weight.delta][:, weight.columns]
-        add_matmul(xp, delta, weight.w.T, into, product or Scratch(xp, compute))
+        on.add_matmul(delta, weight.w.T, into, product or Scratch(xp, compute))
     if into is not x_grad:
         x_grad[...] = into
 
@@ -533,7 +510,7 @@ def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
     """Do what `backward` does where the recurrence has a way of its own for one step."""
     (x, before, _, saved), cotangents, carried, grads = cut
     if saved[0].ndim > 2:
-        saved, cotangents = each(saved, _flat), each(cotangents, _flat)
+        saved, cotangents = each(saved, flat), each(cotangents, flat)
     compute, (B, H), by = carried.h.dtype, saved[0].shape, grads.weight_gradients
     for state, g in () if cotangents is None else zip(carried, cotangents, strict=True):
         if g is not None:
@@ -547,8 +524,7 @@ def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
         vectors = vectors if by == "sum" else None
     into = None
     if x_grad is not None and cell.inputs[0].w is not None:
-        ready = x_grad.dtype == compute and x_grad.flags.c_contiguous
-        into = x_grad if ready else np.empty(x_grad.shape, compute)
+        (into,) = _unrounded((x_grad,), compute)
     step = BackwardStep(*wide, carried, deltas, vectors, into)
     if cell.recurrent or B * H <= CHUNK:
         recurrence.backward_step(cell, step)
@@ -560,11 +536,10 @@ def _backward_step(recurrence: Any, cell: Cell, cut: Cut) -> None:
             some = [each(a, lambda a, rows=rows: a[rows]) for a in step[:3]]  # type: ignore[misc]
             some_deltas = [d[rows] for d in deltas]
             recurrence.backward_step(cell, BackwardStep._make([*some, some_deltas, vectors, None]))
-    if x_grad is not None and into is not x_grad:
-        if into is None:
-            input_gradient(np, cell.inputs, deltas, x_grad)
-        else:
-            x_grad[...] = into
+    if into is not None:
+        _round((into,), (x_grad,))
+    elif x_grad is not None:
+        input_gradient(np, cell.inputs, deltas, x_grad)
     if by in ("examples", "norms"):
         by_example.take(np, cell, x, before, saved, deltas, lambda a: a[None], grads)
     elif by == "sum":

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._typing import NamedTuple, cached_property
-from .products import block_rows
+from .pages import products_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .._arrays import Array
-
-    # Indices into an axis, and the places where there is nothing to take: arrays of the module.
-    _Route: TypeAlias = tuple[Array, Array | None]
 
 
 class Run(NamedTuple):
@@ -31,18 +28,34 @@ class Run(NamedTuple):
 
     row: int  # the first
     end: int  # the one after the last
-    batches: list[int]  # the rows of each step; all alike in NumPy
+    batches: list[int]  # the rows of each step
+    alike: bool  # whether all have as many: then arrays are [t, B, ·], else [n, ·]
 
     def parts(self, most: int) -> Iterator[Run]:
         """Yield the run from its end in parts of no more steps than `most`, if all are alike."""
-        if len(self.batches) <= most:
+        if len(self.batches) <= most or not self.alike:
             yield self
             return
         batch = self.batches[0]
         for stop in range(len(self.batches), 0, -most):
             start = max(0, stop - most)
             first = self.row + start * batch
-            yield Run(first, self.row + stop * batch, self.batches[start:stop])
+            yield Run(first, self.row + stop * batch, self.batches[start:stop], True)
+
+    def of(self, a: Array, start: int = 0) -> Array:
+        """Return its rows of an array [N, ·] or [T, B, ·] that begins at row `start`."""
+        if not self.alike:
+            return flat(a)[self.row - start : self.end - start]
+        steps = len(self.batches)
+        if a.ndim == 3 and len(a) == steps:
+            return a
+        rows = flat(a)[self.row - start : self.end - start]
+        return rows.reshape(steps, self.batches[0], rows.shape[1])
+
+
+def flat(a: Array) -> Array:
+    """Return [N, ·] of an array that may be [T, B, ·]."""
+    return a if a.ndim == 2 else a.reshape(a.shape[0] * a.shape[1], a.shape[2])
 
 
 class Block(NamedTuple):
@@ -148,46 +161,51 @@ class Rows:
     def _before(self) -> Array:
         """The row before each row, itself at the first step."""
         t, s = self._places
-        index: Array = self._xp.asarray(self._starts[np.maximum(t - 1, 0)] + s)
-        return index
+        return self._index(self._starts[np.maximum(t - 1, 0)] + s)
 
     @cached_property
     def _last(self) -> Array:
         """The last row of each sequence but the empty ones."""
         assert self._lengths is not None
         running = self._batches[0] if self._batches else 0
-        lengths = self._lengths[:running]
-        index: Array = self._xp.asarray(self._starts[lengths - 1] + np.arange(running))
+        return self._index(self._starts[self._lengths[:running] - 1] + np.arange(running))
+
+    def _index(self, places: NDArray[np.intp]) -> Array:
+        """Return places among rows as an array of the module."""
+        index: Array = self._xp.asarray(places)
         return index
+
+    def pieces(self, most: int, every: int = 1) -> Iterator[tuple[slice, slice]]:
+        """
+        Yield the steps and the rows of pieces of so many rows or a few more, the last of fewer.
+
+        They have as many steps as a multiple of `every`, but the last.
+        """
+        if 0 < self.rows <= most:
+            yield slice(0, self.steps), slice(0, self.rows)
+            return
+        starts, t0 = self.starts, 0
+        while t0 < self.steps:
+            enough = int(np.searchsorted(starts, starts[t0] + most))
+            t1 = min(self.steps, t0 + max(1, -(-(enough - t0) // every)) * every)
+            yield slice(t0, t1), slice(int(starts[t0]), int(starts[t1]))
+            t0 = t1
 
     def blocks(self) -> list[Block]:
         """Return all blocks in order."""
-        most = block_rows(self._xp)
-        if self._lengths is None:
-            return self._uniform_blocks(most)
-        blocks: list[Block] = []
-        row, t, longest = 0, 0, len(self._batches)
-        while t < longest:
-            first, start = row, t
-            while t < longest and row - first < most:
-                row, t = row + self._batches[t], t + 1
-            batches = self._batches[start:t]
-            runs = [Run(first, row, batches)]
-            if self._xp is np:
-                runs = list(_equal(first, batches))
-            blocks.append(Block(first, row, runs))
-        return blocks
+        pieces = self.pieces(products_of(self._xp).ROWS) if self.rows else ()
+        return [Block(rows.start, rows.stop, self._runs(steps, rows)) for steps, rows in pieces]
 
-    def _uniform_blocks(self, most: int) -> list[Block]:
-        T, B = self.steps, self.sequences
-        if B == 0:
-            return []
-        n, blocks = -(-most // B), []
-        for lo in range(0, T, n):
-            hi = min(lo + n, T)
-            run = Run(lo * B, hi * B, [B] * (hi - lo))
-            blocks.append(Block(run.row, run.end, [run]))
-        return blocks
+    def _runs(self, steps: slice, rows: slice) -> list[Run]:
+        """Return the runs of some steps, of equally many rows each in NumPy."""
+        in_numpy = self._xp is np
+        if self._lengths is None:
+            batches = [self.sequences] * (steps.stop - steps.start)
+        else:
+            batches = self._batches[steps]
+            if in_numpy:
+                return list(_equal(rows.start, batches))
+        return [Run(rows.start, rows.stop, batches, in_numpy)]
 
     def before(self, row: int, end: int, first: Array, after: Array, dtype: np.dtype[Any]) -> Array:
         """
@@ -279,50 +297,38 @@ class Packing(Rows):
         """Where each row is among those of the padded array."""
         t, s = self._places
         start = self._cuts.start * self._B + self._cuts.sequence
-        index: Array = self._xp.asarray(t * self._B + start[s])
-        return index
+        return self._index(t * self._B + start[s])
 
     @cached_property
     def _mirrored(self) -> Array:
         """Which row each is when time runs backwards."""
         t, s = self._places
-        index: Array = self._xp.asarray(self._starts[self._cuts.length[s] - 1 - t] + s)
-        return index
+        return self._index(self._starts[self._cuts.length[s] - 1 - t] + s)
 
-    def _route(self, at_first: bool, lost: NDArray[np.bool_] | None, back: bool) -> _Route:
+    def _moved(self, states: Array, reverse: bool, *, enter: bool, back: bool) -> Array:
         """
-        Return the route from sequences to their segments, or from there back to the sequences.
+        Return states [..., S, K] of the segments, of those [..., B, K] of sequences, or `back`.
 
         Parameters
         ----------
-        at_first
-            Whether states enter or leave at the first segment, not at the last.
-        lost
-            The sequences whose states do not.
+        reverse
+            Whether time is.
+        enter
+            Whether the states are those before the first step, not those after the last.
         """
-        index = self._cuts.first if at_first else self._cuts.last
-        if lost is not None:
-            index = np.where(lost, -1, index)
-        if not back:
-            segments = np.full(self.sequences, -1)
-            segments[index[index >= 0]] = np.flatnonzero(index >= 0)
-            index = segments
-        missing = np.flatnonzero(index < 0)
-        taken = self._xp.asarray(np.maximum(index, 0))
-        return taken, self._xp.asarray(missing) if missing.size else None
-
-    def _entering(self, reverse: bool, back: bool) -> _Route:
+        if self._segments is None:
+            return states
         reverse = reverse != self._backwards
-        return self._route(not reverse, None if reverse else self._lost, back)
-
-    def _leaving(self, reverse: bool, back: bool) -> _Route:
-        return self._route(reverse != self._backwards, None, back)
-
-    def _take(self, states: Array, route: _Route) -> Array:
-        index, missing = route
-        taken: Array = states.take(index, -2)
-        if missing is not None:
-            taken[..., missing, :] = 0
+        index = self._cuts.last if enter == reverse else self._cuts.first
+        if enter and not reverse and self._lost is not None:
+            index = np.where(self._lost, -1, index)
+        if not back:
+            of_sequence, index = index, np.full(self.sequences, -1)
+            index[of_sequence[of_sequence >= 0]] = np.flatnonzero(of_sequence >= 0)
+        missing = np.flatnonzero(index < 0)
+        taken: Array = states.take(self._xp.asarray(np.maximum(index, 0)), -2)
+        if missing.size:
+            taken[..., self._xp.asarray(missing), :] = 0
         return taken
 
     def pack(self, a: Array) -> Array:
@@ -372,7 +378,7 @@ class Packing(Rows):
         if not reverse or B == 0:
             return rows
         steps = np.arange(self._T - 1 - rows.start // B, self._T - 1 - rows.stop // B, -1)
-        return self._xp.asarray((steps[:, None] * B + np.arange(B)).reshape(-1))
+        return self._index((steps[:, None] * B + np.arange(B)).reshape(-1))
 
     @property
     def reorders(self) -> bool:
@@ -398,35 +404,19 @@ class Packing(Rows):
 
     def enter(self, states: Array, reverse: bool = False) -> Array:
         """Return the first states [..., S, K] of the segments, of those [..., B, K] given."""
-        return (
-            states
-            if self._segments is None
-            else self._take(states, self._entering(reverse, back=False))
-        )
+        return self._moved(states, reverse, enter=True, back=False)
 
     def enter_grad(self, grads: Array, reverse: bool = False) -> Array:
         """Return the gradients of what `enter` takes, of those of what it returns."""
-        return (
-            grads
-            if self._segments is None
-            else self._take(grads, self._entering(reverse, back=True))
-        )
+        return self._moved(grads, reverse, enter=True, back=True)
 
     def leave(self, states: Array, reverse: bool = False) -> Array:
         """Return the last states [..., B, K] of the sequences, of those [..., S, K]."""
-        return (
-            states
-            if self._segments is None
-            else self._take(states, self._leaving(reverse, back=True))
-        )
+        return self._moved(states, reverse, enter=False, back=True)
 
     def leave_grad(self, grads: Array, reverse: bool = False) -> Array:
         """Return the gradients of what `leave` takes, of those of what it returns."""
-        return (
-            grads
-            if self._segments is None
-            else self._take(grads, self._leaving(reverse, back=False))
-        )
+        return self._moved(grads, reverse, enter=False, back=False)
 
 
 def _equal(row: int, batches: list[int]) -> Iterator[Run]:
@@ -435,5 +425,5 @@ def _equal(row: int, batches: list[int]) -> Iterator[Run]:
     for t in range(1, len(batches) + 1):
         if t == len(batches) or batches[t] != batches[start]:
             end = row + (t - start) * batches[start]
-            yield Run(row, end, batches[start:t])
+            yield Run(row, end, batches[start:t], True)
             row, start = end, t

@@ -160,18 +160,10 @@ def backward_step(
     `grads` are written: see `layer.backward`.
     """
     compute, shape = compute_dtype(layer.x.dtype), layer.saved[0].shape
-    if xp is np:
-        # One array less: what is carried in begins as what is given.
-        carried = cotangents._make(
-            [
-                np.zeros(shape, compute) if g is None else np.array(g, compute, order="C")
-                for g in cotangents
-            ]
-        )
-        cotangents = None
-    else:
-        carried = cotangents._make([xp.zeros(shape, compute) for _ in cotangents])
-    _layer.backward(xp, cell, Cut(layer, cotangents, carried, grads))
+    # One array less: what is carried in begins as what is given.
+    given = [xp.zeros(shape, compute) if g is None else g.astype(compute, "C") for g in cotangents]
+    carried = cotangents._make(given)
+    _layer.backward(xp, cell, Cut(layer, None, carried, grads))
     return carried
 
 

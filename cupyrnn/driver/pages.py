@@ -1,11 +1,14 @@
-"""Where the functions of a cell are: in NumPy, in CUDA and compiled."""
+"""Where functions are that have twins: those of cells, of products and of dropout."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import sys
+from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 
 @functools.cache
@@ -39,3 +42,15 @@ def page_of(cell: type, room: str) -> Any:
         if error.name in (beside, f"{package}.{room}"):
             return None
         raise
+
+
+@functools.cache
+def twin_of(xp: ModuleType, name: str) -> Any:
+    """Return the module for arrays of an array module: of `arithmetic`, or its twin in CUDA."""
+    room = "arithmetic" if xp is np else "kernels"
+    return importlib.import_module(f"..{room}.{name}", __package__)
+
+
+def products_of(xp: ModuleType) -> Any:
+    """Return the products of arrays of a module."""
+    return twin_of(xp, "products")

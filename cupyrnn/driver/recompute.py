@@ -20,7 +20,7 @@ from .._typing import NamedTuple
 from ..cells.contract import each
 from . import layer as _layer
 from .layer import Cut, Layer, implementation
-from .products import block_rows
+from .pages import products_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -109,18 +109,15 @@ def _pieces(
     xp: ModuleType, cell: Cell, rows: Rows, every: int, dtype: np.dtype[Any]
 ) -> Iterator[_Piece]:
     """Yield the pieces in order: as many steps as a multiple of `every`, but the last."""
-    starts, most = rows.starts, block_rows(xp)
+    most, batches, kept = products_of(xp).ROWS, rows.starts[1:] - rows.starts[:-1], 0
     if implementation(xp, cell, min(rows.rows, most), dtype, "forward").kind == "layer":
         most *= _BLOCKS
-    batches = starts[1:] - starts[:-1]
-    t0 = kept = 0
-    while t0 < rows.steps:
-        enough = int(np.searchsorted(starts, starts[t0] + most))
-        t1 = min(rows.steps, t0 + max(1, -(-(enough - t0) // every)) * every)
-        row, end = int(starts[t0]), int(starts[t1])
-        n = end - row if every == 1 else int(batches[t0 + every : t1 + 1 : every].sum())
-        yield _Piece(slice(t0, t1), slice(row, end), slice(kept, kept + n))
-        t0, kept = t1, kept + n
+    for steps, places in rows.pieces(most, every):
+        n = places.stop - places.start
+        if every > 1:
+            n = int(batches[steps.start + every : steps.stop + 1 : every].sum())
+        yield _Piece(steps, places, slice(kept, kept + n))
+        kept += n
 
 
 def _taken(arrays: Any, rows: slice) -> Any:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from .._arrays import cast, cast_all, compute_dtype, contiguous
 from .._typing import NamedTuple
+from ..arithmetic.dropout import key_words, threshold
 from ..cells.contract import columns_of, each
 from . import layer as _layer
 from . import recompute
-from .dropout import keep_mask
 from .layer import Cut, Layer
-from .products import block_rows
+from .pages import products_of, twin_of
 from .recompute import Taken
 from .reserve import Reserved, Sizes, reserve_size, write_note
 
@@ -64,7 +64,9 @@ def _draw_mask(xp: ModuleType, sizes: Sizes, packing: Packing, layer: int, mask:
     """Fill the mask of a layer's input. What it is for a value does not depend on the lengths."""
     T, B, _, rate, *seeds = sizes
     columns = mask.shape[1]
-    drawn = keep_mask(xp, (T * B, columns), mask.dtype, rate, seeds[0], seeds[1], layer)
+    keys = key_words(*seeds)
+    draw = twin_of(xp, "dropout").keep_mask
+    drawn = draw((T * B, columns), mask.dtype, threshold(rate), keys, layer)
     mask[...] = packing.pack(drawn.reshape(T, B, columns))
 
 
@@ -232,7 +234,9 @@ class _Direction(NamedTuple):
         into: Any = Taken(self.memory, self.layer.made.dtype, n, self.put)
         reorders = leaves.net.D > 1 or packing.reorders
         whole = (
-            grads.weight_gradients in ("examples", "norms") or not reorders or n <= block_rows(xp)
+            grads.weight_gradients in ("examples", "norms")
+            or not reorders
+            or n <= products_of(xp).ROWS
         )
         if whole:
             rows = slice(0, n)

@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cupyrnn.driver.dropout``: NumPy's generator Philox4x64-10, bit for bit."""
+"""The CUDA twin of ``cupyrnn.arithmetic.dropout``: NumPy's generator Philox4x64-10, bit for bit."""
 
 from __future__ import annotations
 

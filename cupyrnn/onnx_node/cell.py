@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..driver.products import matmul
+from ..driver.pages import products_of
 from .activations import activate
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Cell(NamedTuple):
     def product(self, a: Array, b: Array) -> Array:
         """Return a @ b."""
         out: Array = self.xp.empty((a.shape[0], b.shape[1]), a.dtype)
-        matmul(self.xp, a, b, out)
+        products_of(self.xp).matmul(a, b, out)
         return out
 
     def gates(self, z: Array, G: int) -> list[Any]:

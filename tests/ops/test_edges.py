@@ -13,7 +13,7 @@ from problems import grus, lstms
 from problems.table import Call, Case, call_of
 
 import cupyrnn
-from cupyrnn.driver import dropout as _dropout
+from cupyrnn.arithmetic import dropout as _dropout
 from cupyrnn.driver.packing import count_rows
 
 # Far into where tanh is 1, past where exp overflows in float32 and in float64, and the largest.
@@ -122,7 +122,11 @@ def test_a_mask_is_philoxs(seeds: tuple[int, int], layer: int) -> None:
     rows, columns = 3, 7
     rate = 0.25
     mask = _dropout.keep_mask(
-        np, (rows, columns), np.dtype(np.float32), rate, seeds[0], seeds[1], layer
+        (rows, columns),
+        np.dtype(np.float32),
+        _dropout.threshold(rate),
+        _dropout.key_words(*seeds),
+        layer,
     )
     key = [seed % 2**64 for seed in seeds]
     draws = []

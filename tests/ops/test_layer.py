@@ -18,11 +18,11 @@ from cupyrnn._arrays import compute_dtype, operand_dtype
 from cupyrnn.cells.contract import Gradients, States, Weight
 from cupyrnn.driver import layer as _layer
 from cupyrnn.driver import padded as _padded
-from cupyrnn.driver import products as _products
 from cupyrnn.driver import stack as _stack
 from cupyrnn.driver.layer import Cut, Layer
 from cupyrnn.driver.packing import Packing
 from cupyrnn.driver.padded import Extent, Padded
+from cupyrnn.driver.pages import products_of
 from cupyrnn.driver.reserve import Leaves, Sizes
 from cupyrnn.driver.stack import Stack
 from cupyrnn.weights.params import Net
@@ -182,8 +182,7 @@ def test_gradient_is_the_derivative(
 ) -> None:
     """In one block of rows and in several."""
     if rows is not None:
-        monkeypatch.setattr(_products, "_CPU_ROWS", rows)
-        monkeypatch.setattr(_products, "_GPU_ROWS", rows)
+        monkeypatch.setattr(products_of(ops.xp), "ROWS", rows)
     T, B, *_ = shape = (7, 4, 3, 5)
     extent = extent_of(rng, T, B, kind, reverse)
     inputs, h_grad = problem(rng, shape), rng.standard_normal((T, B, 5))

@@ -20,14 +20,16 @@ from problems.table import Case, call_of
 
 import cupyrnn
 from cupyrnn import _net, raw_ops
-from cupyrnn.driver import products, recompute
+from cupyrnn.arithmetic import products
+from cupyrnn.driver import recompute
+from cupyrnn.kernels import products as on_device
 
 # The states of every step; every k-th, with T a multiple and not; none but the first.
 SAVES: list[Any] = ["states", 2, 3, 7, 1000]
 
 
 SIZES_OF_BLOCKS = [
-    *[(products, name, getattr(products, name)) for name in ("_CPU_ROWS", "_GPU_ROWS")],
+    *[(module, "ROWS", module.ROWS) for module in (products, on_device)],
     *[(recompute, name, getattr(recompute, name)) for name in ("_BLOCKS", "_CHUNK")],
 ]
 

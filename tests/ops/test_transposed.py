@@ -12,8 +12,8 @@ from problems.table import TABLE, Case, call_of
 
 from cupyrnn.arithmetic import blas
 from cupyrnn.arithmetic import transposed as _transposed
+from cupyrnn.arithmetic.products import factor, matmul
 from cupyrnn.arithmetic.transposed import Blocks, Transposed
-from cupyrnn.driver.products import factor, matmul
 
 
 def of(rng: np.random.Generator, *shape: int) -> Any:
@@ -51,7 +51,7 @@ def test_where_blocks_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = _transposed.blocks_pay
     monkeypatch.setattr(blas, "has_small_kernels", lambda: True)
     monkeypatch.setattr(blas, "count", lambda: 1)
-    assert isinstance(factor(np, large, 8, 16), Blocks)
+    assert isinstance(factor(large, 8, 16), Blocks)
     assert chosen(small, 16, 16)
     assert not chosen(large, 9, 16)
     assert not chosen(large, 8, 15)
@@ -81,7 +81,7 @@ def test_product_by_small_results(
         a = a.astype(dtype)
         a[-1, 0] = np.nan
         for out in (np.zeros((rows, N), dtype), np.zeros((rows, 2 * N), dtype)[:, ::2]):
-            matmul(np, a, w, out)
+            matmul(a, w, out)
             assert_close(out[:-1], a[:-1].astype(float) @ w, "float32", "product")
             assert np.isnan(out[-1]).all()
     assert len(calls) == 6
@@ -113,17 +113,17 @@ def test_small_kernels_are_known_by_the_environment(monkeypatch: pytest.MonkeyPa
 def test_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "has_small_kernels", lambda: False)
     large, small = np.zeros((256, 1024), np.float32), np.zeros((256, 768), np.float32)
-    assert isinstance(factor(np, large, 32, 16), Transposed)
-    assert isinstance(factor(np, small, 16, 16), Transposed)
-    assert factor(np, small, 5, 16) is small
-    assert factor(np, small, 17, 16) is small
-    assert factor(np, large, 33, 16) is large
-    assert factor(np, large, 1, 16) is large
-    assert isinstance(factor(np, np.zeros((128, 512), np.float32), 16, 16), np.ndarray)
+    assert isinstance(factor(large, 32, 16), Transposed)
+    assert isinstance(factor(small, 16, 16), Transposed)
+    assert factor(small, 5, 16) is small
+    assert factor(small, 17, 16) is small
+    assert factor(large, 33, 16) is large
+    assert factor(large, 1, 16) is large
+    assert isinstance(factor(np.zeros((128, 512), np.float32), 16, 16), np.ndarray)
     # A copy for few steps does not pay; what has the right order needs none.
-    assert factor(np, large, 8, 15) is large
-    assert isinstance(factor(np, np.asfortranarray(large), 8, 1), Transposed)
-    assert factor(np, large.astype(float), 8, 100).dtype == float
+    assert factor(large, 8, 15) is large
+    assert isinstance(factor(np.asfortranarray(large), 8, 1), Transposed)
+    assert factor(large.astype(float), 8, 100).dtype == float
 
 
 @pytest.mark.parametrize("extent", ["full", "lengths"])

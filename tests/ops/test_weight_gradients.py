@@ -17,6 +17,7 @@ from problems.table import Case, call_of
 import cupyrnn
 from cupyrnn.cells.contract import Form, Gradients
 from cupyrnn.driver import by_example
+from cupyrnn.driver.pages import products_of
 
 
 @pytest.mark.parametrize("shape", [(300, 2, 20, 33), (33, 3, 200, 5), (600, 2, 600, 40)])
@@ -34,8 +35,7 @@ def test_by_pairs_and_by_products(
     for pairs in (0.0, 1e9):
         for size in (1, 1 << 26):
             monkeypatch.setattr(by_example, "_PAIRS", pairs)
-            monkeypatch.setattr(by_example, "_CPU_BYTES", size)
-            monkeypatch.setattr(by_example, "_GPU_BYTES", size)
+            monkeypatch.setattr(products_of(xp), "BYTES", size)
             norms = by_example._norms(xp, operands, d)
             assert_close(norms if xp is np else xp.asnumpy(norms), expected, "float64", f"{pairs}")
 

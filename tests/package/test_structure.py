@@ -101,7 +101,7 @@ def test_the_walk_over_imports_sees_them() -> None:
     assert imports("cupyrnn.driver.layer") >= {"cupyrnn._arrays", "cupyrnn.cells.contract"}
     assert "cupyrnn.driver.padded" in imports("cupyrnn.driver.planned")
     assert "cupyrnn.driver.padded" not in imports("cupyrnn.driver.planned", types=False)
-    assert "cupyrnn.kernels.launch" in imports("cupyrnn.driver.products")
+    assert "cupyrnn.cudnn.engine" in imports("cupyrnn.cudnn_rnn")
     assert {"cupyrnn.raw_ops", "cupyrnn.lstm"} <= imports("cupyrnn")
 
 

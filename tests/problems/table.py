@@ -24,9 +24,10 @@ from new_cells.slstm import SLSTMParams
 import cupyrnn
 from cupyrnn import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams, _ops
 from cupyrnn import reference as definitions
+from cupyrnn.arithmetic import dropout, products
 from cupyrnn.derivatives.tree import tree_map
-from cupyrnn.driver import layer, products, recompute
-from cupyrnn.driver.dropout import keep_mask
+from cupyrnn.driver import layer, recompute
+from cupyrnn.kernels import products as on_device
 
 from . import grus, lstms, nets
 
@@ -256,8 +257,8 @@ def small_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have products of sequences, and what is computed again, take as many rows at once."""
     if case.rows:
         for module, name, many in (
-            (products, "_CPU_ROWS", case.rows),
-            (products, "_GPU_ROWS", case.rows),
+            (products, "ROWS", case.rows),
+            (on_device, "ROWS", case.rows),
             (layer, "CHUNK", 3 * case.rows),
             (recompute, "_BLOCKS", 1),
             (recompute, "_CHUNK", 3 * case.rows),
@@ -384,7 +385,8 @@ def mask_of(case: Case, layer: int) -> Any:
     T, B, *_ = case.sizes
     P = case.widths[layer - 1][1]
     shape = (T * B, case.D * P)
-    kept = keep_mask(np, shape, np.dtype(float), case.dropout, 5, -3, layer)
+    drawn_below, keys = dropout.threshold(case.dropout), dropout.key_words(5, -3)
+    kept = dropout.keep_mask(shape, np.dtype(float), drawn_below, keys, layer)
     scale = 1 / (1 - case.dropout) if case.dropout < 1 else 0.0
     return kept.reshape(T, B, case.D * P) * scale
 

@@ -15,8 +15,9 @@ from problems.nets import BI, LINEAR, SKIP, Case
 from problems.pairs import pairs
 
 import cupyrnn
-from cupyrnn.driver import dropout as _dropout
+from cupyrnn.arithmetic import dropout as _dropout
 from cupyrnn.kernels import common, dropout, gru, gru_reset_after, launch, lstm, simple_rnn
+from cupyrnn.kernels import dropout as on_device
 
 CELLS: dict[str, Any] = {
     "lstm": lstm,
@@ -195,8 +196,10 @@ MASKS = [
 def masks_agree_with_numpy(cupy: Any, dtype: str) -> None:
     kind = numpy_dtype(dtype)
     for shape, rate, seeds in MASKS:
-        expected = _dropout.keep_mask(np, shape, kind, rate, *seeds)
-        actual = _dropout.keep_mask(cupy, shape, kind, rate, *seeds)
+        *seed, layer = seeds
+        draws = _dropout.threshold(rate), _dropout.key_words(*seed), layer
+        expected = _dropout.keep_mask(shape, kind, *draws)
+        actual = on_device.keep_mask(shape, kind, *draws)
         assert type(actual) is cupy.ndarray
         assert actual.dtype == kind
         wide = np.complex128 if kind.kind == "c" else np.float64

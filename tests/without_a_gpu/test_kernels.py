@@ -20,8 +20,7 @@ from problems.pairs import pairs
 
 import cupyrnn
 from cupyrnn.driver import packing as _packing
-from cupyrnn.driver import products as _products
-from cupyrnn.kernels import common, compile, dropout, launch, lstm, step
+from cupyrnn.kernels import common, compile, dropout, launch, lstm, products, step
 from cupyrnn.kernels.cell import words
 from without_a_gpu.agreement import (
     ARCHITECTURES,
@@ -131,7 +130,7 @@ def test_the_gpu_agrees_with_numpy_over_many_steps(cupy_on_gpu: ModuleType, dtyp
 def test_sequences_in_several_blocks(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    monkeypatch.setattr(_products, "_GPU_ROWS", 9)
+    monkeypatch.setattr(products, "ROWS", 9)
     assert len(_packing.Packing(cupy_on_cpu, 7, 5).blocks()) == 4
     for dtype in ("float64", "float16", "complex128"):
         agrees_with_numpy(cupy_on_cpu, dtype, (7, 5, 3, 33), steps)
@@ -153,7 +152,7 @@ IN_BLOCKS = pairs(
 def test_rnn_in_several_blocks(
     cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: int, case: Case, dtype: str
 ) -> None:
-    monkeypatch.setattr(_products, "_GPU_ROWS", rows)
+    monkeypatch.setattr(products, "ROWS", rows)
     rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
 
 

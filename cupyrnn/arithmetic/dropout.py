@@ -1,8 +1,7 @@
-"""The dropout masks of CudnnRNN, the same bit for bit on every array module."""
+"""The dropout masks of CudnnRNN; the CUDA twin, ``kernels/dropout.py``, makes the same bits."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,36 +23,28 @@ def threshold(rate: float) -> int:
 
 
 def keep_mask(
-    xp: ModuleType,
     shape: tuple[int, int],
     dtype: np.dtype[Any],
-    rate: float,
-    seed: int,
-    seed2: int,
+    threshold: int,
+    keys: tuple[int, int],
     layer: int,
 ) -> Array:
     """
-    Return a mask of ones, and zeros at about `rate` of its places.
+    Return the mask of a layer's input: ones where a draw of 32 bits is below `threshold`.
 
     Draw number n of 32 bits is half n % 2 of output n // 2 of Philox4x64-10 with the key
-    (seed, seed2) and the counter's third word `layer`, as numpy.random.Philox makes them.
+    `keys` and the counter's third word `layer`, as numpy.random.Philox makes them.
 
     Parameters
     ----------
     shape
         Rows and columns.
-    layer
-        The layer whose input is masked.
     """
-    if xp is not np:
-        from ..kernels.dropout import keep_mask as twin
-
-        return twin(shape, dtype, threshold(rate), key_words(seed, seed2), layer)
     rows, columns = shape
     size = rows * columns
     counter = np.array([0, 0, layer, 0], np.uint64)
-    generator = np.random.Philox(counter=counter, key=np.array(key_words(seed, seed2), np.uint64))
+    generator = np.random.Philox(counter=counter, key=np.array(keys, np.uint64))
     # Little-endian on every machine: the low half of an output comes first.
     draws = generator.random_raw(-(-size // 2)).astype("<u8", copy=False).view("<u4")[:size]
-    kept: Array = (draws < np.uint32(threshold(rate))).astype(dtype).reshape(shape)
+    kept: Array = (draws < np.uint32(threshold)).astype(dtype).reshape(shape)
     return kept

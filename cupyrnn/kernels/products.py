@@ -1,0 +1,34 @@
+"""The CUDA twin of ``cupyrnn.arithmetic.products``: cuBLAS takes matrices as they lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .blas import gemm, gemm_each
+from .launch import add_column_sums
+
+if TYPE_CHECKING:
+    from .._arrays import Array
+    from ..arithmetic.scratch import Scratch
+
+__all__ = ["add_column_sums", "add_matmul", "factor", "for_products", "matmul", "matmul_each"]
+
+# They only bound the memory.
+ROWS, BYTES = 16384, 1 << 26
+
+matmul, matmul_each = gemm, gemm_each
+
+
+def factor(w: Array, rows: int, steps: int) -> Array:
+    """Return w as it is."""
+    return w
+
+
+def for_products(a: Array) -> Array:
+    """Return a matrix as it is."""
+    return a
+
+
+def add_matmul(a: Array, b: Array, out: Array, scratch: Scratch) -> None:
+    """Compute out += a @ b."""
+    gemm(a, b, out, accumulate=True)
