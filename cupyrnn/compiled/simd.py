@@ -11,7 +11,6 @@ dtype, says which dtype it is for.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -497,23 +496,17 @@ def block(c: Code, *args: Word) -> None:
     """
     transpose, source, rs, rows, columns, to, rs_to, rows_to, columns_to = args
 
-    def move(transposed: bool, whole: bool) -> None:
+    def move(transposed: bool) -> None:
         read = []
         for i in range(c.lanes):
-            c.mask = None if whole else c.first_lanes(columns.where(rows.compare(">", i), 0))
+            c.mask = c.first_lanes(columns.where(rows.compare(">", i), 0))
             read.append(c.load(source + rs * i))
         for i, row in enumerate(_transposed(c, read) if transposed else read):
-            if not whole:
-                c.mask = c.first_lanes(columns_to.where(rows_to.compare(">", i), 0))
+            c.mask = c.first_lanes(columns_to.where(rows_to.compare(">", i), 0))
             c.store(row, to + rs_to * i)
         c.mask = None
 
-    least = rows
-    for count in (columns, rows_to, columns_to):
-        least = least.where(least.compare("<", count), count)
-    for transposed in (False, True):
-        with c.builder.if_then(transpose.compare("==", int(transposed))):
-            c.either(least.compare(">=", c.lanes), functools.partial(move, transposed))
+    c.either(transpose.compare("!=", 0), move)
 
 
 # C's copy(to, source, bytes).
