@@ -19,7 +19,7 @@ import numpy as np
 from .._typing import NamedTuple
 from ..cells.contract import each
 from . import layer as _layer
-from .packing import Rows
+from .packing import Rows, flat
 
 if TYPE_CHECKING:
     from .._arrays import Array
@@ -109,7 +109,7 @@ def layer_of_block(kind: Any, padded: Padded) -> Layers:
 
     def saved_of(memory: Sequence[Array]) -> list[Any]:
         arrays = (*memory[0], memory[1]) if in_one_piece else memory
-        return [kind._make(map(_flat, arrays))]
+        return [kind._make(map(flat, arrays))]
 
     return Layers(Rows(np, T, B), 1, lambda: [np.empty(s, dtype) for s in shapes], saved_of)
 
@@ -124,19 +124,9 @@ def _like(a: Array) -> Array:
     return np.empty(a.shape, a.dtype)
 
 
-def _copy(a: Array) -> Array:
-    """Return a copy in C order."""
-    return a.copy()
-
-
 def _turned(a: Array) -> Array:
     """Return steps from the last to the first."""
     return np.ascontiguousarray(a[::-1])
-
-
-def _flat(a: Array) -> Array:
-    """Return [N, K] of a[T, B, K] in C order."""
-    return a.reshape(-1, a.shape[2])
 
 
 def _of_layer(states: Any, n: int) -> Any:
@@ -178,26 +168,45 @@ class _Calls:
         The layers are not a compiled call each.
     """
 
-    def __init__(self, weights: Any, layers: Layers, x: Array, first: Any, direction: str) -> None:
-        self._weights, self._layers, self._shape = weights.settled(), layers, x.shape
-        # In memory of our own: what is given may be the same array twice.
-        self._x, self._first = _like(x), each(first, _like)
-        self._arrays = [np.empty_like(a) for a in weights.arrays]
-        self._orders = [_C if a.flags.c_contiguous else _F for a in self._arrays]
-        self._made = self._weights.made(self._arrays, backward=direction == "backward")
-        self._cells = self._weights.cells_of(self._arrays, self._made)
-        options = {"single": layers.rows.steps == 1, "whole": True}
-        found = [
-            _layer.implementation(np, c, layers.rows.rows, x.dtype, direction, **options)
-            for c in self._cells
-        ]
-        if not all(kind == "layer" and hasattr(module, "layer_call") for module, kind in found):
-            raise LookupError
-        self._modules = [module for module, _ in found]
+    direction: str
 
-    def _forget(self) -> None:
-        """Have no memory but what the calls need."""
-        del self._x, self._first, self._arrays, self._made, self._cells, self._modules
+    def _of_layers(self, first: Any) -> Callable[[int, Any, Array], tuple[Any, Any, Sequence[Any]]]:
+        """
+        Return what says of the n-th layer, its states and what it reads the rest of its call.
+
+        That is the states it carries, its `Back`, and which arrays it has besides.
+        """
+        return lambda n, states, values: (_of_layer(first, n), None, ())
+
+    def __init__(self, weights: Any, layers: Layers, x: Array, first: Any) -> None:
+        self._weights, self._layers = weights.settled(), layers
+        self._reads: list[tuple[int, ...]] = []  # the shape of what each layer reads
+        # In memory of our own: what is given may be the same array twice.
+        x, first, memory = _like(x), each(first, _like), layers.memory()
+        arrays = [np.empty_like(a) for a in weights.arrays]
+        self._orders = [_C if a.flags.c_contiguous else _F for a in arrays]
+        saved, (T, B, _) = layers.saved(memory), x.shape
+        made = self._weights.made(arrays, backward=self.direction == "backward")
+        cells = self._weights.cells_of(arrays, made)
+        of_layer = self._of_layers(first)
+        asked = layers.rows.rows, x.dtype, self.direction, layers.rows.steps == 1, True
+        self._calls = []
+        for n, (cell, of_cell) in enumerate(zip(cells, made, strict=True)):
+            module, kind = _layer.implementation(np, cell, *asked)
+            if kind != "layer" or not hasattr(module, "layer_call"):
+                raise LookupError
+            read, below = x, n - n % layers.D - layers.D
+            values = x if below < 0 else saved[below].h.reshape(T, B, -1)
+            if below >= 0 and layers.D > 1:  # h of both directions, in memory of its own
+                read = values = np.empty((T, B, 2 * values.shape[2]), x.dtype)
+            self._reads.append(values.shape)
+            carried, back, others = of_layer(n, cell.states(saved[n]), values)
+            call = module.layer_call(
+                cell, flat(values), carried, layers.rows.starts, saved[n], back
+            )
+            given = read, *first, *arrays, *memory, *of_cell, *others
+            self._calls.append(_placed().PlacedCall(call, given))
+        self._h = [_Part(s.h, memory, T) for s in saved]
 
     def _in_order(self, weights: Sequence[Array]) -> list[Array]:
         """Return weights in the order of memory that was settled."""
@@ -205,17 +214,6 @@ class _Calls:
             a if a.flags.num & flags == flags else a.copy("F" if flags == _F else "C")
             for a, flags in zip(weights, self._orders, strict=True)
         ]
-
-    def _read(self, saved: Sequence[Any], n: int, x: Array) -> Array:
-        """Return what a layer in one direction reads: x, or h of the layer below."""
-        return _flat(x) if n < self._layers.D or self._layers.D > 1 else saved[n - 1].h
-
-    def _x_of(self, saved: Sequence[Any], n: int) -> Array:
-        """Return an array like the one that a layer of two directions reads."""
-        D, (T, B, _) = self._layers.D, self._shape
-        if n < D or D == 1:
-            return self._x
-        return np.empty((T, B, D * saved[n - D].h.shape[1]), self._x.dtype)
 
 
 def _placed() -> Any:
@@ -237,19 +235,7 @@ def _side_by_side(h: Sequence[Array]) -> Array:
 class Forward(_Calls):
     """The forward calls of layers."""
 
-    def __init__(self, weights: Any, layers: Layers, x: Array, first: Any) -> None:
-        super().__init__(weights, layers, x, first, "forward")
-        memory = layers.memory()
-        saved, starts = layers.saved(memory), layers.rows.starts
-        self._calls = []
-        for n, (cell, module) in enumerate(zip(self._cells, self._modules, strict=True)):
-            x = self._x_of(saved, n)
-            values, states = self._read(saved, n, x), _of_layer(self._first, n)
-            call = module.layer_call(cell, values, states, starts, saved[n])
-            others = x, *self._first, *self._arrays, *memory, *self._made[n]
-            self._calls.append(_placed().PlacedCall(call, others))
-        self._h = [_Part(s.h, memory, x.shape[0]) for s in saved]
-        self._forget()
+    direction = "forward"
 
     def __call__(
         self, x: Array, first: Any, weights: Sequence[Array]
@@ -258,7 +244,7 @@ class Forward(_Calls):
         layers = self._layers
         (x,), weights = _ready((x,)), self._in_order(weights)
         made = self._weights.made(weights, backward=False)
-        last, memory = each(first, _copy), layers.memory()
+        last, memory = each(first, np.ndarray.copy), layers.memory()
         rest = *last, *weights, *memory
         if layers.D == 1:
             for call, of_cell in zip(self._calls, made, strict=True):
@@ -287,6 +273,8 @@ class Backward(_Calls):
         Whether the gradient of the input is wanted.
     """
 
+    direction = "backward"
+
     def __init__(
         self,
         weights: Any,
@@ -296,39 +284,26 @@ class Backward(_Calls):
         cotangents: Sequence[bool],
         of_input: bool = True,
     ) -> None:
-        super().__init__(weights, layers, x, first, "backward")
-        self._of_input = of_input
-        dtype, D, N = x.dtype, layers.D, layers.rows.rows
-        memory, carried = layers.memory(), each(self._first, _like)
-        saved, grads = layers.saved(memory), self._weights.grads()
+        self._cotangents, self._of_input = cotangents, of_input
+        super().__init__(weights, layers, x, first)
+
+    def _of_layers(self, first: Any) -> Callable[[int, Any, Array], tuple[Any, Any, Sequence[Any]]]:
+        carried, grads, D = each(first, _like), self._weights.grads(), self._layers.D
         written = self._weights.written(grads)
-        self._calls, reads = [], []
-        for n, (cell, module) in enumerate(zip(self._cells, self._modules, strict=True)):
-            x = self._x_of(saved, n)
-            states = cell.states(saved[n])
-            there = cotangents if n >= len(saved) - D else [True, *[False] * (len(states) - 1)]
-            of_states = [
-                np.empty((N, s.shape[1]), dtype) if is_given else None
-                for s, is_given in zip(states, there, strict=True)
-            ]
-            values = self._read(saved, n, x)
-            reads.append((*self._shape[:2], values.shape[1]))
-            into = _like(values)
+
+        def of_layer(n: int, states: Any, values: Array) -> tuple[Any, Any, Sequence[Any]]:
+            is_last, into = n >= len(written) - D, _like(values)
+            there = self._cotangents if is_last else [True, *[False] * (len(states) - 1)]
+            of_states = [_like(s) if has else None for s, has in zip(states, there, strict=True)]
             back = _placed().Back(
-                _of_layer(self._first, n),
+                _of_layer(first, n),
                 type(states)._make(of_states),
-                written[n]._replace(x=into if n >= D or of_input else None),
+                written[n]._replace(x=flat(into) if n >= D or self._of_input else None),
             )
-            carried_of = _of_layer(carried, n)
-            call = module.layer_call(cell, values, carried_of, layers.rows.starts, saved[n], back)
-            others = (
-                *(x, *self._first, *self._arrays, *memory, *self._made[n], into, *carried),
-                *(*grads, *(g for g in of_states if g is not None)),
-            )
-            self._calls.append(_placed().PlacedCall(call, others))
-        self._h = [_Part(s.h, memory, self._shape[0]) for s in saved]
-        self._reads = reads[::D]
-        self._forget()
+            above = [g for g in of_states if g is not None]
+            return _of_layer(carried, n), back, (into, *carried, *grads, *above)
+
+        return of_layer
 
     def __call__(
         self,
@@ -356,7 +331,7 @@ class Backward(_Calls):
         rest = *states, *weights, *memory
         carried = type(first)._make(
             [
-                np.zeros(s.shape, s.dtype) if g is None else _copy(g)
+                np.zeros(s.shape, s.dtype) if g is None else g.copy()
                 for s, g in zip(first, last_grad, strict=True)
             ]
         )
@@ -365,7 +340,7 @@ class Backward(_Calls):
             below, read = slice((layer - 1) * D, layer * D), x
             if layer and D > 1:
                 read = _side_by_side([part.of(memory) for part in self._h[below]])
-            into = [np.empty(self._reads[layer], x.dtype) for _ in range(D)]
+            into = [np.empty(self._reads[layer * D], x.dtype) for _ in range(D)]
             for d in range(D):
                 n = layer * D + d
                 some = above if D == 1 else [_of_direction(g, d) for g in above]

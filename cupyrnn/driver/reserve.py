@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -65,88 +66,69 @@ class Reserved(NamedTuple):
     h: list[Array]  # by direction, of every step; none of the last layer with every k-th state
 
 
-class Leaves:
-    """
-    What the steps of a net leave.
+class _Net(NamedTuple):
+    """A net and a call of it, as its steps leave what they do."""
 
-    Parameters
-    ----------
-    net, sizes
-        Of the net and of the call.
-    saved, states
-        The cells' Saved and States.
-    rows
-        Rows; of a call, its Packing.
-    every
-        None: all that the steps save, else every k-th state.
-    """
+    net: Layers
+    sizes: Sizes
+    saved: Any  # the cells' Saved and States
+    states: Any
+    rows: Any  # Rows; of a call, its Packing
+    every: int | None = None  # None: all that the steps save, else every k-th state
 
-    def __init__(
-        self,
-        net: Layers,
-        sizes: Sizes,
-        saved: Any,
-        states: Any,
-        rows: Any,
-        every: int | None = None,
-    ) -> None:
-        self.net, self.sizes, self.saved, self.states = net, sizes, saved, states
-        self.rows, self.every = rows, every
+
+class Leaves(_Net):
+    """What the steps of a net leave."""
 
     def with_every(self, every: int | None) -> Leaves:
         """Return what the same steps leave with another `every`."""
-        return Leaves(self.net, self.sizes, self.saved, self.states, self.rows, every)
+        return self._replace(every=every)
 
-    def _shapes(self) -> Iterator[tuple[int, str, tuple[int, int]]]:
-        """Yield the layer, what it is and the shape of every part of reserve_space."""
-        net, rows = self.net, self.rows.rows
+    def _shapes(self) -> Iterator[tuple[int, int]]:
+        """Yield the shape of every part of reserve_space, in the order of `parts`."""
+        net, rows, below = self.net, self.rows.rows, 0
         n = rows if self.every is None else recompute.count_kept(self.rows, self.every)
-        below = 0
         for layer, (H, P) in enumerate(net.widths):
             if layer and self.sizes.drops(net):
-                yield layer, "mask", (rows, net.D * below)
+                yield rows, net.D * below
             columns = [P] + [H] * (len(self.states._fields) - 1)
             if self.every is None:
                 columns = columns_of(self.saved, H, P)
-            for _ in range(net.D):
-                yield from ((layer, "saved", (n, width)) for width in columns)
+            yield from [(n, width) for width in columns] * net.D
             if self.every not in (None, 1) and layer < net.L - 1:
-                yield from ((layer, "h", (rows, P)) for _ in range(net.D))
+                yield from [(rows, P)] * net.D
             below = P
 
     @cached_property
-    def _places(self) -> list[tuple[int, str, slice, tuple[int, int]]]:
-        """The layer, what it is, the elements and the shape of every part of reserve_space."""
+    def _places(self) -> list[tuple[slice, tuple[int, int]]]:
+        """The elements and the shape of every part of reserve_space."""
         places, start = [], 0
-        for layer, what, shape in self._shapes():
+        for shape in self._shapes():
             end = start + shape[0] * shape[1]
-            places.append((layer, what, slice(start, end), shape))
+            places.append((slice(start, end), shape))
             start = end
         return places
 
     @cached_property
     def size(self) -> int:
         """The number of elements of reserve_space, without its note."""
-        return self._places[-1][2].stop if self._places else 0
+        return self._places[-1][0].stop if self._places else 0
 
     def parts(self, reserve_space: Array) -> list[Reserved]:
         """Return the parts of reserve_space by layer."""
-        result = [Reserved(None, [], []) for _ in range(self.net.L)]
-        found: list[list[Array]] = [[] for _ in range(self.net.L)]
-        for layer, what, elements, shape in self._places:
-            part = reserve_space[elements].reshape(shape)
-            if what == "mask":
-                result[layer] = result[layer]._replace(mask=part)
-            else:
-                (found[layer] if what == "saved" else result[layer].h).append(part)
-        kind = self.saved if self.every is None else self.states
+        net, every, result = self.net, self.every, []
+        left = iter([reserve_space[places].reshape(shape) for places, shape in self._places])
+        kind = self.saved if every is None else self.states
         n = len(kind._fields)
-        for arrays, (_, saved, h) in zip(found, result, strict=True):
-            for d in range(self.net.D):
-                states = kind._make(arrays[d * n : (d + 1) * n])
-                saved.append(states if self.every is None else Kept(self.every, states))
-            if self.every in (None, 1):
-                h.extend(a.h if self.every is None else a.states.h for a in saved)
+        for layer in range(net.L):
+            mask = next(left) if layer and self.sizes.drops(net) else None
+            saved, h = [kind._make(islice(left, n)) for _ in range(net.D)], []
+            if every in (None, 1):
+                h = [a.h for a in saved]
+            elif layer < net.L - 1:
+                h = list(islice(left, net.D))
+            kept = saved if every is None else [Kept(every, states) for states in saved]
+            result.append(Reserved(mask, kept, h))
         return result
 
 

@@ -13,6 +13,7 @@ from ..cells.contract import columns_of, each
 from . import layer as _layer
 from . import recompute
 from .layer import Cut, Layer
+from .packing import flat
 from .pages import products_of, twin_of
 from .recompute import Taken
 from .reserve import Reserved, Sizes, reserve_size, write_note
@@ -157,66 +158,63 @@ def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Arr
     return output, last, reserve_space
 
 
-class _Backward(NamedTuple):
-    """What both directions of a layer read and write backwards, in rows [N, ·] of all steps."""
+class _Direction(NamedTuple):
+    """
+    One direction of a layer backwards, and what both of them read and write.
+
+    The others are rows [N, ·] of all steps; it has those of some whole steps in its own order.
+    """
 
     xp: ModuleType
     stack: Stack
     memory: _Memory
     read: Sequence[Array]  # the input, or h of each direction of the layer below
     mask: Array | None  # of what is read
-    given: Array | None  # the gradient of what the layer gives
+    output_grad: Array | None  # the gradient of what the layer gives
     made: Array  # written: the gradient of what it reads
     # Whether the rows are those of the padded array; else they are in the order of `pack`.
     read_padded: bool
     given_padded: bool
     made_padded: bool
+    n: int = 0  # the pseudo-layer
 
-
-class _Direction(NamedTuple):
-    """Where one direction of a layer has the rows of some whole steps, of those that both share."""
-
-    layer: _Backward
-    n: int  # the pseudo-layer
-    d: int
-    P: int
+    @property
+    def d(self) -> int:
+        """Which direction it is."""
+        return self.n % self.stack.leaves.net.D
 
     def _places(self, rows: slice, padded: bool, d: int = 0) -> Any:
         """Return where rows are in the order of time, or in that of a direction."""
-        return self.layer.stack.leaves.rows.places(rows, self.d != d, padded=padded)
+        return self.stack.leaves.rows.places(rows, self.d != d, padded=padded)
 
     def x(self, rows: slice) -> Array:
         """Return what the direction reads."""
-        xp, stack, _, read, mask, *_ = self.layer
-        if self.layer.read_padded:
-            values = read[0][self._places(rows, True)]
-        else:
-            parts = [h[self._places(rows, False, d)] for d, h in enumerate(read)]
-            values = parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=1)
-        if mask is not None:
-            values = _drop(values, mask[self._places(rows, False)], stack.leaves.sizes)
+        parts = [h[self._places(rows, self.read_padded, d)] for d, h in enumerate(self.read)]
+        values = parts[0] if len(parts) == 1 else self.xp.concatenate(parts, axis=1)
+        if self.mask is not None:
+            values = _drop(values, self.mask[self._places(rows, False)], self.stack.leaves.sizes)
         return values
 
     def given(self, rows: slice) -> Array:
         """Return the gradient of what it gives."""
-        given: Any = self.layer.given
-        columns = slice(self.d * self.P, (self.d + 1) * self.P)
-        some: Array = given[:, columns][self._places(rows, self.layer.given_padded)]
-        return self.layer.xp.ascontiguousarray(some)
+        given: Any = self.output_grad
+        P = given.shape[1] // self.stack.leaves.net.D
+        some: Array = given[:, self.d * P : (self.d + 1) * P]
+        return self.xp.ascontiguousarray(some[self._places(rows, self.given_padded)])
 
-    def memory(self, rows: slice) -> Array:
+    def space(self, rows: slice) -> Array:
         """Return where the gradient of what it reads is made."""
-        made, places = self.layer.made, self._places(rows, self.layer.made_padded)
+        made, places = self.made, self._places(rows, self.made_padded)
         if self.d == 0 and isinstance(places, slice):
             return made[places]
-        return self.layer.xp.empty((rows.stop - rows.start, made.shape[1]), made.dtype)
+        return self.xp.empty((rows.stop - rows.start, made.shape[1]), made.dtype)
 
     def put(self, rows: slice, values: Array) -> None:
         """Have that gradient in its place, or add a second direction's to the first one's."""
-        made, places = self.layer.made, self._places(rows, self.layer.made_padded)
+        made, places = self.made, self._places(rows, self.made_padded)
         if self.d:
             made[places] += values
-        elif not isinstance(places, slice):  # else `memory` is its place
+        elif not isinstance(places, slice):  # else `space` is its place
             made[places] = values
 
     def backward(self, first: Any, saved: Any, carried: Any, grads: Gradients) -> None:
@@ -226,12 +224,12 @@ class _Direction(NamedTuple):
         Where rows move and are more than a piece has at least, pieces are taken one by one: a copy
         of what moves is in memory for no more than a piece at a time.
         """
-        xp, (cells, leaves, _, again), memory, *_ = self.layer
+        xp, (cells, leaves, _, again) = self.xp, self.stack
         packing, n = leaves.rows, leaves.rows.rows
-        dtype, cell = self.layer.read[0].dtype, cells[self.n]
+        dtype, cell = self.read[0].dtype, cells[self.n]
         x: Any = Taken(self.x, dtype, n)
-        given: Any = None if self.layer.given is None else Taken(self.given, dtype, n)
-        into: Any = Taken(self.memory, self.layer.made.dtype, n, self.put)
+        given: Any = None if self.output_grad is None else Taken(self.given, dtype, n)
+        into: Any = Taken(self.space, self.made.dtype, n, self.put)
         reorders = leaves.net.D > 1 or packing.reorders
         whole = (
             grads.weight_gradients in ("examples", "norms")
@@ -248,7 +246,7 @@ class _Direction(NamedTuple):
         cuts: Iterable[Cut] = [cut]
         if not whole or every is not None:
             both = cell, cell if every is None else again[self.n]
-            steps = [] if every is None else memory(self.n)
+            steps = [] if every is None else self.memory(self.n)
             cuts = recompute.backward(xp, both, cut, steps)
         for cut in cuts:
             _layer.backward(xp, cell, cut)
@@ -285,12 +283,12 @@ def backward(
     reserves = stack.leaves.parts(contiguous(xp, reserve_space))
     memory = _Memory(xp, stack, dtype, with_h=True)
     first_grad = each(first, lambda s: _like(xp, s, compute))
-    given = None if output_grad is None else _by_rows(contiguous(xp, output_grad))
+    given = None if output_grad is None else flat(contiguous(xp, output_grad))
     in_place = True  # whether the rows of `given` are those of the padded array
     input_grad = xp.empty(input.shape, dtype)
     for layer in reversed(range(net.L)):
-        P, (mask, saved, _) = net.widths[layer][1], reserves[layer]
-        read = reserves[layer - 1].h if layer else [_by_rows(contiguous(xp, input))]
+        mask, saved, _ = reserves[layer]
+        read = reserves[layer - 1].h if layer else [flat(contiguous(xp, input))]
         # What two directions give is added, and what is dropped scaled, before it is rounded.
         wide = compute if D > 1 or mask is not None else dtype
         # Of the input it is made where it is returned, if it can be.
@@ -298,23 +296,16 @@ def backward(
         if in_place and packing.rows < sizes.T * sizes.B:
             input_grad[...] = 0
         columns = sum(a.shape[1] for a in read)
-        made = _by_rows(input_grad) if in_place else xp.empty((packing.rows, columns), wide)
-        both = _Backward(
+        made = flat(input_grad) if in_place else xp.empty((packing.rows, columns), wide)
+        both = _Direction(
             xp, stack, memory, read, mask, given, made,
             read_padded=layer == 0, given_padded=given_padded, made_padded=in_place,
         )  # fmt: skip
         for d in range(D):
             pl = layer * D + d
             entered = _enter(xp, packing, first, pl, d)
-            carried = first._make(
-                [
-                    None
-                    if s is None
-                    else _carried(xp, packing, s, None if g is None else g[pl], d == 1, compute)
-                    for s, g in zip(entered, last_grad, strict=True)
-                ]
-            )
-            _Direction(both, pl, d, P).backward(entered, saved[d], carried, grads[pl])
+            carried = _carried(xp, packing, entered, last_grad, pl, d == 1)
+            both._replace(n=pl).backward(entered, saved[d], carried, grads[pl])
             for to, state in zip(first_grad, carried, strict=True):
                 if to is not None:
                     to[pl][...] = packing.enter_grad(state, d == 1)
@@ -326,28 +317,22 @@ def backward(
     return input_grad, each(first_grad, lambda s: _rounded(s, dtype))
 
 
-def _by_rows(a: Array) -> Array:
-    """Return [T*B, K] of a[T, B, K]."""
-    return a.reshape(a.shape[0] * a.shape[1], a.shape[2])
-
-
 def _rounded(state: Any, dtype: Any) -> Any:
     return [cast(a, dtype) for a in state] if isinstance(state, list) else cast(state, dtype)
 
 
 def _carried(
-    xp: ModuleType,
-    packing: Packing,
-    first: Array,
-    given: Array | None,
-    reverse: bool,
-    compute: Any,
-) -> Array:
-    """Return new memory with the gradients of the last states, zeros where none are given."""
-    if given is None:
-        zeros: Array = xp.zeros(first.shape, compute)
-        return zeros
-    return packing.leave_grad(contiguous(xp, given), reverse).astype(compute, order="C")
+    xp: ModuleType, packing: Packing, first: Any, last_grad: Any, pl: int, reverse: bool
+) -> Any:
+    """Return new memory with the gradients of a pseudo-layer's last states, of those of all."""
+
+    def of_state(s: Array | None, given: Any) -> Any:
+        if s is None or given is None:
+            return s if s is None else xp.zeros(s.shape, compute_dtype(s.dtype))
+        g = packing.leave_grad(contiguous(xp, given[pl]), reverse)
+        return g.astype(compute_dtype(s.dtype), order="C")
+
+    return first._make(map(of_state, first, last_grad))
 
 
 def time_major_of(
