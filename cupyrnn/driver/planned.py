@@ -181,20 +181,20 @@ class _Calls:
     def __init__(self, weights: Any, layers: Layers, x: Array, first: Any) -> None:
         self._weights, self._layers = weights.settled(), layers
         self._reads: list[tuple[int, ...]] = []  # the shape of what each layer reads
-        # In memory of our own: what is given may be the same array twice.
-        x, first, memory = _like(x), each(first, _like), layers.memory()
         arrays = [np.empty_like(a) for a in weights.arrays]
         self._orders = [_C if a.flags.c_contiguous else _F for a in arrays]
-        saved, (T, B, _) = layers.saved(memory), x.shape
         made = self._weights.made(arrays, backward=self.direction == "backward")
         cells = self._weights.cells_of(arrays, made)
-        of_layer = self._of_layers(first)
         asked = layers.rows.rows, x.dtype, self.direction, layers.rows.steps == 1, True
+        found = [_layer.implementation(np, cell, *asked) for cell in cells]
+        if not all(kind == "layer" and hasattr(module, "layer_call") for module, kind in found):
+            raise LookupError  # before there is memory of many steps
+        # In memory of our own: what is given may be the same array twice.
+        x, first, memory = _like(x), each(first, _like), layers.memory()
+        saved, (T, B, _) = layers.saved(memory), x.shape
+        of_layer = self._of_layers(first)
         self._calls = []
-        for n, (cell, of_cell) in enumerate(zip(cells, made, strict=True)):
-            module, kind = _layer.implementation(np, cell, *asked)
-            if kind != "layer" or not hasattr(module, "layer_call"):
-                raise LookupError
+        for n, ((module, _), cell, of_cell) in enumerate(zip(found, cells, made, strict=True)):
             read, below = x, n - n % layers.D - layers.D
             values = x if below < 0 else saved[below].h.reshape(T, B, -1)
             if below >= 0 and layers.D > 1:  # h of both directions, in memory of its own

@@ -51,11 +51,11 @@ def test_outputs(
         inference = call.forward(ops, is_training=False)
         assert inference.reserve_space.shape == ()
         assert call.case.name.startswith("stacked") or inference.host_reserved.shape == ()
-        if not case.dropout:
+        if not case.dropout and case.save == "all":  # else training cuts other pieces
             assert_same_bits(inference[:3], out[:3])
-            return
-        wide = wide._replace(case=wide.case._replace(dropout=0.0))
-        expected = plain(wide, wide.inputs)
+        if case.dropout:
+            wide = wide._replace(case=wide.case._replace(dropout=0.0))
+            expected = plain(wide, wide.inputs)
         found = call.turned({n: a for n, a in inference._asdict().items() if n in expected})
         assert_all_close(found, expected, case, "inference")
 
