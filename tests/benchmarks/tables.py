@@ -7,7 +7,7 @@ The tables and figures of README, of the guide and of the benchmarks' pages, fro
 The first has cpu.py measure on all kinds of vectors that this processor has: as it is into
 results/cpu.md, held to AVX2 into results/cpu_avx2.md where it has AVX-512; and torch_overhead.py
 every op's call into results/calls.md. Have nothing else run meanwhile. The second changes no word
-but numbers and the processor's name; tests/package/test_docs.py compares the same ones.
+but numbers and the processor's name; what it shows of nets is from results/nets.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from processes import environment
@@ -30,19 +30,21 @@ SIZES = "(T, B, I, H)"
 Row = dict[str, list[str]]  # the cells of a row by the titles of its columns
 
 
-def chapters(page: str) -> dict[str, dict[str, list[Row]]]:
-    """Return the tables of results in float32 and float64, by threads and op."""
-    found: dict[str, dict[str, list[Row]]] = {}
-    for chapter in page.split("\n## ")[1:]:
-        threads = chapter.partition("\n")[0]
-        for section in chapter.split("\n### ")[1:]:
-            title, _, rest = section.partition("\n")
-            lines = itertools.takewhile(
-                lambda line: line.startswith("|"), rest.lstrip().split("\n")
-            )
-            titles, _, *rows = ([c.strip() for c in x.strip("|").split("|")] for x in lines)
-            found.setdefault(threads, {})[title] = [_row(titles, row) for row in rows]
-    return found
+def rows_of(page: str) -> Iterator[tuple[str, str, Row]]:
+    """Yield the rows of all tables of a page, with the chapter and the section they are in."""
+    chapter, section, titles = "", "", None
+    for line in page.splitlines():
+        if line.startswith("## "):
+            chapter, section = line[3:], ""
+        elif line.startswith("### "):
+            section = line[4:]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            titles = None
+        elif titles is None:
+            titles = cells
+        elif set(line) - set("|-: "):
+            yield chapter, section, _row(titles, cells)
 
 
 def _row(titles: list[str], cells: list[str]) -> Row:
@@ -57,7 +59,11 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.page = path.read_text()
-        self.tables = chapters(self.page)
+        self.tables: dict[
+            str, dict[str, list[Row]]
+        ] = {}  # in float32 and float64, by threads and op
+        for threads, op, row in rows_of(self.page):
+            self.tables.setdefault(threads, {}).setdefault(op, []).append(row)
         name = self.page.split("\n\n")[1].partition(",")[0]
         self.processor = re.sub(r"\(R\)|\(TM\)| Processor", "", name)
 
@@ -153,19 +159,30 @@ def with_spans(page: str, start: str, spans: list[tuple[str, str]]) -> str:
     """Return a page with other "x to y" in the paragraph that begins so."""
     before, _, rest = page.partition(start)
     prose, gap, behind = rest.partition("\n\n")
-    given = iter(spans)
-
-    def put(found: re.Match[str]) -> str:
-        low, high = next(given, found.groups())
-        return f"{low} to {high}"
-
-    prose = re.sub(r"(\d[\d.]*) to (\d+(?:\.\d+)?)", put, prose)
+    pattern, given = r"\d[\d.]* to \d+(?:\.\d+)?", iter(spans)
+    if len(re.findall(pattern, prose)) != len(spans):
+        raise ValueError(f"not {len(spans)} ranges: {start}{prose}")
+    prose = re.sub(pattern, lambda _: " to ".join(next(given)), prose)
     return before + start + prose + gap + behind
+
+
+def nets() -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the lines of the table of nets, and their ratios by way, with one thread."""
+    shown: dict[str, dict[str, list[str]]] = {}
+    for chapter, _, row in rows_of((RESULTS / "nets.md").read_text()):
+        by_way = shown.setdefault(f"{row['net'][0]} | {row['original in'][0]}", {})
+        by_way.setdefault(chapter.split(", ")[1], []).append(row["ratio"][0].split()[0])
+    ways = "with Numba", "NumPy alone"
+    lines = [
+        f"| {' | '.join([net, *(' / '.join(of[way]) for way in ways)])} |"
+        for net, of in shown.items()
+    ]
+    return lines, [span(of[way][0] for of in shown.values()) for way in ways]
 
 
 def fill() -> None:
     """Write what is shown of the results."""
-    results = Results(RESULTS / "cpu.md")
+    results, (net_lines, of_nets) = Results(RESULTS / "cpu.md"), nets()
     readme, index = README.read_text(), INDEX.read_text()
     head = "(T, B, I, H) | BlockLSTM of TensorFlow 2.21: NumPy alone"
     readme = replaced(readme, head.partition(" |")[0], 0, lambda _: readme_table(results))
@@ -187,7 +204,7 @@ def fill() -> None:
         for numba in (True, False)
     ]  # fmt: skip
     readme = with_spans(readme, "**Speed.**", spans)
-    readme = with_spans(readme, "Single steps of the block ops", steps)
+    readme = with_spans(readme, "Single steps of the block ops", steps + of_nets)
     name = results.processor
     readme = re.sub(r"one thread of (an?|one) [^.]*\.\n", f"one thread of an {name}.\n", readme)
     README.write_text(readme)
@@ -201,6 +218,7 @@ def fill() -> None:
                 return table(results, of, n, labels)
 
             index = replaced(index, title, which, lines)
+    index = replaced(index, "net", 0, lambda _: net_lines)
     found = re.search(r"(\d+) of (\d+) rows with a target miss it", results.page)
     if found is not None:
         index = re.sub(r"\d+ of \d+ rows miss their target", f"{found[1]} of {found[2]} rows miss"
