@@ -39,12 +39,12 @@ def lstm_gradient(
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     (B, H), dtype = padded.first.h.shape, call.dtype
     weights = PeepholeLSTMParams(w, None, *call.peephole)
-    like = weights._replace(b=np.empty(4 * H, np.int8))  # a shape
+    like = PeepholeLSTMParams(w, np.empty(4 * H, np.int8), *call.peephole)  # b is a shape
     x_grad, first, (w_grad, b_grad, *peephole_grads, _) = block_gradient(
         xp, LSTM_FORM, padded, (weights, like), given, call, by
     )
     if call.peephole[0] is None:
-        peephole_grads = [zeros_of(xp, by, dtype, H, B) for _ in range(3)]
+        peephole_grads = zeros_of(xp, by, dtype, H, B)
     return LSTMGrads._make([x_grad, first.c, first.h, w_grad, *peephole_grads, b_grad])
 
 

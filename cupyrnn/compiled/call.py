@@ -129,7 +129,7 @@ def layer_call(
 def run_layer(call: LayerCall) -> None:
     """Compute all steps of a layer, or their gradient."""
     spec, shapes, arrays, back, grads = call
-    sums = compute(spec, shapes, arrays)
+    sums = compute(shapes, arrays, functools.partial(Laid.of, spec, shapes))
     if back is None:
         return
     for grad, written in zip(back.grads.weights, grads, strict=True):
@@ -140,16 +140,38 @@ def run_layer(call: LayerCall) -> None:
             total += made
 
 
-def _as_planned(plan: Plan) -> tuple[Array, Array]:
-    """Return the block of a plan, and which of its words are addresses of which arrays."""
-    return plan.block, plan.relocations
+class Laid(NamedTuple):
+    """A plan with all that its calls begin with."""
+
+    plan: Plan
+    dtype: np.dtype[Any]
+    is_double: bool
+    loop: int  # its address
+    block: Array
+    relocations: Array  # which words of the block are addresses of which arrays
+
+    @classmethod
+    def of(cls, spec: Spec, shapes: Shapes, most: int) -> Laid:
+        """Return the plan of a call that may have so many threads."""
+        plan, dtype = plan_of(spec, shapes, most), spec.dtype
+        loop = compiled(all_steps_back if shapes.backward else all_steps, dtype.char).address
+        return cls(plan, dtype, dtype.char == "d", loop, plan.block, plan.relocations)
+
+    def run(self, arrays: Sequence[Array | None]) -> list[Array] | None:
+        """Do what `compute` says; None where another call has the threads."""
+        plan, dtype, is_double, loop, block, relocations = self
+        threads.wake(plan.threads)
+        memory, block = aligned(plan.bytes, dtype), block.copy()
+        for zeroed in plan.zeroed:
+            memory[zeroed] = 0
+        all_arrays = memory, block, *arrays
+        if threads.run(plan.threads, loop, is_double, words_for(block, relocations, all_arrays)):
+            return [memory.take(places) for places in plan.sums]
+        return None
 
 
 def compute(
-    spec: Spec,
-    shapes: Shapes,
-    arrays: Sequence[Array | None],
-    words: Callable[[Plan], tuple[Array, Array]] = _as_planned,
+    shapes: Shapes, arrays: Sequence[Array | None], laid_for: Callable[[int], Laid]
 ) -> list[Array]:
     """
     Run the loop of a layer; return, backwards, the sums of the columns of each of its deltas.
@@ -159,26 +181,13 @@ def compute(
     arrays
         What the words refer to, but for memory and block, which come first. What is None is not
         looked up.
-    words
-        Returns the block and the relocations of a plan.
+    laid_for
+        Returns what a call begins with that may have so many threads.
     """
-    dtype = spec.dtype
-    steps = all_steps_back if shapes.backward else all_steps
-    loop = compiled(steps, dtype.char).address
     most = most_threads(shapes)
-    while True:
-        plan = plan_of(spec, shapes, most)
-        threads.wake(plan.threads)
-        memory = aligned(plan.bytes, dtype)
-        block, relocations = words(plan)
-        block = block.copy()
-        all_arrays = memory, block, *arrays
-        for zeroed in plan.zeroed:
-            memory[zeroed] = 0
-        found = words_for(block, relocations, all_arrays)
-        if threads.run(plan.threads, loop, dtype.char == "d", found):
-            return [memory.take(places) for places in plan.sums]
+    while (sums := laid_for(most).run(arrays)) is None:
         most = 1
+    return sums
 
 
 def orientations(

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .addresses import address_of
-from .call import Back, compute
+from .call import Back, Laid, compute
 
 if TYPE_CHECKING:
     from .._arrays import Array
     from .call import LayerCall
-    from .plan import Plan
 
 __all__ = ["Back", "PlacedCall"]
 
@@ -44,7 +43,7 @@ class PlacedCall:
         places = [(0, 0) if a is None else self._place(a, others) for a in call.arrays]
         # Of each array the number of the other one, -1 without, and how far behind it begins.
         self._places = np.array([*((n, 0) for n in range(_OWN)), *places])
-        self._words: dict[int, tuple[Plan, tuple[Array, Array]]] = {}
+        self._laid: dict[int, Laid] = {}  # by the number of threads that a call may have
 
     def _place(self, a: Array, others: Sequence[Array]) -> tuple[int, int]:
         """Return of which of the others an array is a part, and where; or -1 and its address."""
@@ -56,18 +55,20 @@ class PlacedCall:
         self._constants.append(a)
         return -1, address
 
-    def _bound(self, plan: Plan) -> tuple[Array, Array]:
-        """Return the block and the relocations of a plan by the others."""
-        if id(plan) not in self._words:
-            if len(self._words) > 1:  # there are as many plans as numbers of threads
-                self._words.clear()
-            block, (words, arrays) = plan.block.copy(), plan.relocations.T
+    def _laid_for(self, most: int) -> Laid:
+        """Return a plan with its block and its relocations by the others."""
+        laid = self._laid.get(most)
+        if laid is None:
+            if len(self._laid) > 1:
+                self._laid.clear()
+            laid = Laid.of(self._spec, self._shapes, most)
+            block, (words, arrays) = laid.block.copy(), laid.relocations.T
             others, offsets = self._places[arrays].T
             block[words] += offsets
             relocations = np.stack([words, others], axis=1)[others >= 0]
-            self._words[id(plan)] = plan, (block, relocations)
-        return self._words[id(plan)][1]
+            self._laid[most] = laid = laid._replace(block=block, relocations=relocations)
+        return laid
 
     def __call__(self, others: Sequence[Array]) -> list[Array]:
         """Do what `compute` does, of the others."""
-        return compute(self._spec, self._shapes, others, self._bound)
+        return compute(self._shapes, others, self._laid_for)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -145,37 +145,48 @@ class NetWeights:
 
     def grads(self) -> list[Array]:
         """Return memory for the gradients of matrices, and zeros for a cell's own vectors."""
-        found, dtype = [], self.arrays[0].dtype
+        return [make(shape, dtype) for make, shape, dtype in self._memory]
+
+    @cached_property
+    def _memory(self) -> list[tuple[Callable[..., Array], tuple[int, ...], np.dtype[Any]]]:
+        found: list[Any] = []
+        dtype = self.arrays[0].dtype
         for entry, shapes in zip(self._like, self._own_vectors, strict=True):
-            found += [np.empty(a.shape, dtype) for a in _matrices(entry)]
-            found += [np.zeros(shape, dtype) for shape in shapes]
+            found += [(np.empty, a.shape, dtype) for a in _matrices(entry)]
+            found += [(np.zeros, shape, dtype) for shape in shapes]
         return found
 
     @cached_property
     def _own_vectors(self) -> list[list[tuple[int, ...]]]:
         memory = [map(np.empty_like, _matrices(entry)) for entry in self._like]
-        made = [self.form.gradients(np, e) for e in map(_filled, self._like, memory)]
+        made = [self.form.gradients(np, e) for e in map(_with_zeros, self._like, memory)]
         return [[] if g.vectors is None else [g.vectors.shape] for g in made]
 
     def written(self, grads: Sequence[Array]) -> list[Gradients]:
         """Return the gradients of the cells, views of memory for them."""
         left, found = iter(grads), []
         for entry in self._like:
-            made = self.form.gradients(np, _filled(entry, left))
+            made = self.form.gradients(np, _with_zeros(entry, left))
             found.append(made if made.vectors is None else made._replace(vectors=next(left)))
         return found
 
     def finished(self, grads: Sequence[Array], sums: Sequence[Sequence[Array]]) -> Any:
         """Return the gradients of the weights, of memory that is written and the sums of deltas."""
-        left, apart, found = iter(grads), self.form.apart, []
-        for entry, of_deltas in zip(self._like, sums, strict=True):
+        left, found = iter(grads), []
+        for entry, own, of_deltas in zip(self._summed, self._own_vectors, sums, strict=True):
             # Vectors have what is summed, in their order; those of a cell's own come last.
-            of_cell = [name for name in apart if getattr(entry, name, None) is not None]
-            rest = entry._replace(**dict.fromkeys(of_cell))
-            values = _filled(rest, left, iter(of_deltas))
-            own = next(left) if of_cell else None
-            found.append(self.form.finished(values, Gradients(None, (), (), own)))
+            values = _filled(entry, left, iter(of_deltas))
+            vectors = next(left) if own else None
+            found.append(self.form.finished(values, Gradients(None, (), (), vectors)))
         return found
+
+    @cached_property
+    def _summed(self) -> list[Any]:
+        """The weights without the vectors whose gradients a cell sums itself."""
+        return [
+            entry._replace(**dict.fromkeys([n for n in self.form.apart if hasattr(entry, n)]))
+            for entry in self._like
+        ]
 
 
 class PackedWeights(NetWeights):
@@ -242,12 +253,15 @@ def _matrices(entry: Any) -> Iterator[Array]:
     return (a for a in entry if a is not None and a.ndim == 2)
 
 
-def _filled(entry: Any, matrices: Iterator[Array], vectors: Iterator[Array] | None = None) -> Any:
-    """Return weights of the shapes of others, the next of some arrays; without vectors, zeros."""
+def _filled(entry: Any, matrices: Iterator[Array], vectors: Iterator[Array]) -> Any:
+    """Return weights of the shapes of others, the next of some arrays."""
+    return type(entry)._make(
+        [None if a is None else next(matrices if a.ndim == 2 else vectors) for a in entry]
+    )
 
-    def filled(a: Array) -> Array:
-        if a.ndim == 2:
-            return next(matrices)
-        return np.zeros(a.shape) if vectors is None else next(vectors)
 
-    return each(entry, filled)
+def _with_zeros(entry: Any, matrices: Iterator[Array]) -> Any:
+    """Return weights of the shapes of others whose vectors are zeros."""
+    return _filled(
+        entry, matrices, (np.zeros(a.shape) for a in entry if a is not None and a.ndim < 2)
+    )

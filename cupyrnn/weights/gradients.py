@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 from .._arrays import cast, check_choice, compute_dtype
 from ..arithmetic.norms import norm_of_rows, together
 from ..cells.contract import Form, Gradients, each
-from .block_forms import GRUForm, LSTMForm
+from .block_forms import PEEPHOLES, GRUForm, LSTMForm
 from .packed_forms import PackedForm
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ def check_weight_gradients(op: str, weight_gradients: str) -> str:
     return check_choice(op, "weight_gradients", weight_gradients, _WAYS)
 
 
-def zeros_of(xp: ModuleType, by: str, dtype: np.dtype[Any], n: int, B: int) -> Any:
-    """Return the gradient of a vector of n weights that are not used."""
-    shape = {"sum": (n,), "examples": (B, n), "norms": (B,), "none": None}[by]
-    return (
-        None if shape is None else xp.zeros(shape, compute_dtype(dtype) if by == "norms" else dtype)
-    )
+def zeros_of(xp: ModuleType, by: str, dtype: np.dtype[Any], H: int, B: int) -> Sequence[Any]:
+    """Return the gradients of peepholes [H] that are not used."""
+    n = len(PEEPHOLES)
+    if by == "none":
+        return [None] * n
+    shape = {"sum": (n, H), "examples": (n, B, H), "norms": (n, B)}[by]
+    return tuple(xp.zeros(shape, compute_dtype(dtype) if by == "norms" else dtype))
 
 
 def _is_whole(a: Array) -> bool:
