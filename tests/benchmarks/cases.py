@@ -12,11 +12,12 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import timing
+from pages import PYTORCH, TENSORFLOW
 from timing import BACKWARD, BOTH, FORWARD, Contestant
 
 import cupyrnn
@@ -37,12 +38,9 @@ STEPS: list[tuple[int, ...]] = [(1, 32, 32), (32, 128, 128), (64, 512, 512), (25
 ONE_STEP_SHAPES: list[tuple[int, ...]] = [(1, 1, 32, 32), (1, 1, 128, 128), (1, 1, 512, 512)]
 SMALL_SHAPES = SEQUENCES[:2] + STEPS[:2] + ONE_STEP_SHAPES[:2]
 VARIANT_SHAPE = (50, 16, 128, 128)
-MEMORY_SHAPES = [(100, 32, 256, 256), (100, 64, 512, 512)]
 
 CUPYRNN, NUMBA, FLOOR = "cupyrnn", "cupyrnn with Numba", "matmuls"
-TENSORFLOW, PYTORCH = "TensorFlow", "PyTorch"
 EAGER, FUNCTION = "TensorFlow eager", "tf.function"
-MODULES = {TENSORFLOW: "tensorflow", PYTORCH: "torch"}
 
 # The functions of an op. Names with a capital are of raw_ops, and TensorFlow's too.
 BLOCK_OPS = {
@@ -200,11 +198,6 @@ def step_aim(case: Case, what: str) -> float | None:
     if what == BACKWARD:
         return 4.0
     return (5.0 if case.shape == ONE_STEP_SHAPES[1] else 3.0) if what == FORWARD else None
-
-
-def memory_aim(case: Case) -> float | None:
-    """Return what the backward call is to take at most, its results included, in MiB."""
-    return 40.0 if case == Case("BlockLSTM", "float32", (100, 64, 512, 512)) else None
 
 
 def _draw(case: Case, sizes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -666,11 +659,3 @@ def gradient_error(case: Case, contestant: Contestant, outputs: Any, grads: Any)
     exact_outputs = type(outputs)(**{n: got[n].astype(np.float64) for n in outputs._fields})
     exact = exact_op.cupyrnn().backward(exact_outputs)._asdict()
     return max(relative_error(got[name], a) for name, a in exact.items())
-
-
-def memory_cases() -> Iterator[tuple[Case, str]]:
-    """Yield the cases whose backward call is measured in a process of its own, and by whom."""
-    for shape in MEMORY_SHAPES:
-        for op in ("BlockLSTM", f"{CUDNN}lstm"):
-            case = Case(op, "float32", shape)
-            yield from ((case, name) for name in (CUPYRNN, case.peer) if name is not None)

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -31,6 +29,7 @@ if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
 
 import cases
+import pages
 import processes
 import timing
 from cases import Case
@@ -121,16 +120,15 @@ def table(rows: list[Row]) -> str:
     """Return the rows as markdown."""
     titles = ["case", "with", "threads", "pass", "this, ms", "other, ms", "this / other", "95%", ""]
     titles += ["more, µs", "starts"]
-    lines = [
+    lines = (
         [
             *(str(row.case), row.room, str(row.threads), row.what, f"{1e3 * row.this:.4g}"),
             *(f"{1e3 * row.other:.4g}", f"{row.ratio:.3f}", f"{row.low:.3f}–{row.high:.3f}"),
             *(row.verdict, f"{1e6 * row.more:+.1f}", str(row.starts)),
         ]
         for row in rows
-    ]
-    rule = ["---"] * len(titles)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rule, *lines))
+    )
+    return pages.markdown(titles, lines)
 
 
 def report(header: list[str], rows: list[Row]) -> str:
@@ -214,18 +212,20 @@ def described(checkout: Path) -> str:
     return f"{checkout} at {asked.stdout.strip()}"
 
 
-class Run:
-    """The whole comparison, kept as far as it got."""
+class Run(pages.Run):
+    """The whole comparison."""
 
-    def __init__(self, args: argparse.Namespace, header: list[str], selected: list[Case]) -> None:
-        self.args, self.header, self.selected = args, header, selected
+    def __init__(self, args: argparse.Namespace, selected: list[Case]) -> None:
+        super().__init__(args, pages.header(args.threads))
+        self.selected = selected
         self.checkouts = Path(__file__).parents[2], args.against
         self.limits = QUICK if args.quick else FULL
         if args.starts is not None:
             self.limits = self.limits._replace(starts=args.starts)
         self.times: dict[tuple[int, str, Case], list[list[Pair]]] = {}
         this, other = map(described, self.checkouts)
-        header.append(f"\nThis: {this}; other: {other}. Processes of each: {self.limits.starts}")
+        found = f"\nThis: {this}; other: {other}. Processes of each: {self.limits.starts}"
+        self.header.append(found)
 
     def once(self, threads: int, room: str) -> None:
         """Have every case measured by a process of each checkout."""
@@ -244,37 +244,19 @@ class Run:
                 worker.close()
 
     def text(self) -> str:
-        rows = []
-        for (threads, room, case), times in self.times.items():
-            rows += compare(case, room, threads, times)
-        return report(self.header, rows)
+        times = self.times.items()
+        rows = [compare(case, room, n, of) for (n, room, case), of in times]
+        return report(self.header, [row for of_case in rows for row in of_case])
 
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def save(self) -> None:
-        if self.args.out is not None:
-            self.args.out.write_text(self.text())
-
-    def run(self) -> int:
-        begin, failed = time.perf_counter(), False
-        rooms = [NUMPY] * (not self.args.layers)
-        rooms += [NUMBA] * (importlib.util.find_spec("numba") is not None)
+    def measure(self) -> None:
+        rooms = [NUMPY] * (not self.args.layers) + [NUMBA] * pages.installed("numba")
         for threads in self.args.threads:
             for room in rooms:
                 for _ in range(self.limits.starts):
                     try:
                         self.once(threads, room)
                     except (OSError, ValueError):  # an answer is missing
-                        failed = True
-                        self.header.append(f"\n**A process with {room} failed, rows are missing**")
-                        self.say(self.header[-1])
-        minutes = (time.perf_counter() - begin) / 60
-        load = os.getloadavg()[0]
-        self.header.append(f"\nLoad after the run {load:.2f}; it took {minutes:.1f} minutes")
-        self.save()
-        print(self.text())
-        return int(failed)
+                        self.fail(room)
 
 
 def _three(ratio: float) -> str:

@@ -2,28 +2,22 @@
 Every op on a CPU beside TensorFlow or PyTorch and beside its bare matmuls, in one table.
 
     python tests/benchmarks/cpu.py                       # what has a peer, under 10 minutes
-    python tests/benchmarks/cpu.py --all                 # every case and memory, most of an hour
+    python tests/benchmarks/cpu.py --all                 # every case, most of an hour
     python tests/benchmarks/cpu.py --only 'BlockLSTM float32' --threads 1
     python tests/benchmarks/cpu.py --quick --out cpu.md  # the small shapes, a minute or two
     python tests/benchmarks/cpu.py --against ../before   # this checkout's times over another's
     python tests/benchmarks/cpu.py --against ../before --layers --threads 1 2  # compiled layers'
 
-needs the `oracle` extra for the peers, and Linux to bind threads to processors and for the memory
-of processes; what is missing is left out. Exit code: 0 if everything ran, 1 if a process failed.
+needs the `oracle` extra for the peers, and Linux to bind threads to processors; what is missing
+is left out. Exit code: 0 if everything ran, 1 if a process failed.
 Whether an aim was reached does not enter.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
-import importlib.util
 import json
-import os
-import platform
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -32,16 +26,13 @@ from typing import Any, NamedTuple
 # The checkout that this file lies in is what is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import bursts
 import cases
 import checkouts
-import numpy as np
+import pages
 import processes
 import timing
 from cases import CUPYRNN, FLOOR, NUMBA, Case
 from timing import BACKWARD, PASSES, Ratio, Timing
-
-import cupyrnn
 
 NOTES = """\
 * Each number of threads has its own processes, bound to as many processors: one for the ops beside
@@ -81,7 +72,7 @@ NOTES = """\
   faster, over those of np.dot of two square matrices of 1536 rows, the best of seven, measured by
   the same process with as many threads; the gates' own operations do not count.
 * MiB: the most that NumPy holds at once during the call beyond before, results included
-  (tracemalloc). Memory of processes is in a table of its own.
+  (tracemalloc).
 * BlockLSTMV2 is BlockLSTM with the gates in another order.
 * lstm_block_cell and gru_block_cell: backward is `..._backward`, the gradient of every input.
 * "lengths" go evenly from T down to T/2, "projection" is to H/2."""
@@ -196,18 +187,6 @@ def has_floor(case: Case, what: str) -> bool:
     return bool(backward) if what == BACKWARD else bool(forward)
 
 
-def digits(value: float | None) -> str:
-    """Return three digits, or all before the point."""
-    if value is None:
-        return "–"
-    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
-
-
-def markdown(columns: list[str], lines: list[list[str]]) -> str:
-    rule = ["---"] * len(columns)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, rule, *lines))
-
-
 def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
     """Return the table of the cases of one op, dtype and number of threads."""
     sizes = "(T, B, I, H)" if found[0][0].sequence else "(B, I, H)"
@@ -220,27 +199,27 @@ def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
             str(case.shape),
             case.variant,
             row.what,
-            digits(row.peer and 1e3 * row.peer),
-            digits(1e3 * row.ours),
+            pages.digits(row.peer and 1e3 * row.peer),
+            pages.digits(1e3 * row.ours),
             str(row.ratio or "–"),
             str(row.ratio_aim or ""),
             *[
-                digits(row.numba and 1e3 * row.numba),
+                pages.digits(row.numba and 1e3 * row.numba),
                 str(row.numba_ratio or "–"),
                 str(row.numba_aim or ""),
             ]
             * compiled,
-            digits(row.floor and 1e3 * row.floor),
+            pages.digits(row.floor and 1e3 * row.floor),
             "–" if row.floor is None else f"{row.ours / row.floor:.2f}",
             str(row.floor_aim or ""),
             "" if row.of_peak is None else f"{row.of_peak:.2f}",
-            "" if row.memory is None else digits(row.memory),
+            "" if row.memory is None else pages.digits(row.memory),
             str(row.repetitions),
         ]
         for case, case_rows in found
         for row in case_rows
     ]
-    return markdown(columns, lines)
+    return pages.markdown(columns, lines)
 
 
 Results = dict[int, dict[Case, dict[str, Any]]]  # by threads
@@ -262,19 +241,6 @@ def error_lines(results: Results) -> list[list[str]]:
     return lines
 
 
-def memory_lines(memory: dict[tuple[Case, str], float]) -> list[list[str]]:
-    lines = []
-    for case in dict.fromkeys(case for case, _ in memory):
-        mine, bound = memory.get((case, CUPYRNN)), cases.memory_aim(case)
-        peer = memory.get((case, case.peer or ""))
-        aim = ""
-        if mine is not None and bound is not None:
-            aim = f"≤ {bound:g} {'reached' if mine <= bound else '**short**'}"
-        name = f"{case.op}, {case.dtype}, {BACKWARD}"
-        lines.append([name, str(case.shape), digits(mine), f"{digits(peer)} ({case.peer})", aim])
-    return lines
-
-
 def short_lines(results: Results) -> tuple[int, list[list[str]]]:
     """Return how many aims the timed rows have, and a line for each not reached, worst first."""
     aims = [
@@ -292,10 +258,7 @@ def short_lines(results: Results) -> tuple[int, list[list[str]]]:
     return len(aims), lines
 
 
-def report(
-    header: list[str], results: Results, memory: dict[tuple[Case, str], float],
-    selected: list[Case], bursts: str = "",
-) -> str:  # fmt: skip
+def report(header: list[str], results: Results, selected: list[Case]) -> str:
     """Return everything that was measured, as markdown."""
     count, short = short_lines(results)
     parts = ["# cupyrnn on a CPU", "\n".join(header)]
@@ -314,60 +277,18 @@ def report(
             names = cases.BLOCK_OPS[op] if mode is None else ("cudnn_rnn", "cudnn_rnn_backprop")
             title = " and ".join(names) + (f", {mode}" if mode else "")
             parts += [f"### {title}, {dtype}", case_table(peer, group)]
-    if bursts:
-        parts += ["## Bursts after pauses, 2 threads", bursts]
     if errors := error_lines(results):
         parts.append("## Error of gradients in float16")
         parts.append("Against float64 from the same outputs, as a part of the largest magnitude.")
         columns = ["op", "(T, B, I, H) or (B, I, H)", "", "cupyrnn", "TensorFlow", "target: less"]
-        parts.append(markdown(columns, errors))
-    if memory:
-        parts.append("## Memory of one backward call")
-        parts.append("By how much a fresh process grows at most, MiB, results included, 1 thread.")
-        columns = ["op", "(T, B, I, H)", "cupyrnn", "other", "target"]
-        parts.append(markdown(columns, memory_lines(memory)))
+        parts.append(pages.markdown(columns, errors))
     parts.append("## Missed targets")
     parts.append(f"{len(short)} of {count} rows with a target miss it.")
     if short:
         columns = ["threads", "case", "pass", "of", "measured", "target"]
-        parts.append(markdown(columns, short))
+        parts.append(pages.markdown(columns, short))
     parts += ["## How this was measured", NOTES]
     return "\n\n".join(parts) + "\n"
-
-
-def processor() -> str:
-    """Return the name of the processor."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    return found[1] if found else platform.machine()
-
-
-def header(threads: list[int]) -> list[str]:
-    """Return the machine and the versions."""
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    versions = [f"Python {platform.python_version()}", f"NumPy {np.__version__}"]
-    if importlib.util.find_spec("numba") is not None:
-        versions.append(f"Numba {importlib.metadata.version('numba')}")
-    kernel = processes.blas_kernel()
-    versions.append(f"BLAS {blas['name']} {blas['version']}, its kernel {kernel}")
-    versions.append(f"cupyrnn {cupyrnn.__version__}")
-    for peer, module in cases.MODULES.items():
-        if importlib.util.find_spec(module) is None:
-            versions.append(f"{peer}: not installed, left out")
-        else:
-            name = importlib.metadata.packages_distributions()[module][0]
-            versions.append(f"{peer} {importlib.metadata.version(name)}")
-    malloc = [f"{name}={text}" for name, text in os.environ.items() if name.startswith("MALLOC_")]
-    versions += sorted(malloc)
-    return [
-        f"{processor()}, {len(timing.processors())} processors, {platform.platform()}  ",
-        ", ".join(versions) + "  ",
-        f"Threads: {', '.join(map(str, threads))}. {datetime.date.today()}, load before the run"
-        f" {os.getloadavg()[0]:.2f}",
-    ]
 
 
 def measure_case(
@@ -375,7 +296,7 @@ def measure_case(
 ) -> dict[str, Any]:
     """Return the timings, and where `once` what does not depend on the threads."""
     mine, others = cases.ours(case), []
-    if case.peer is not None and importlib.util.find_spec(cases.MODULES[case.peer]) is not None:
+    if case.peer is not None and pages.installed(pages.MODULES[case.peer]):
         others = cases.peers(case)
     compiled = cases.with_numba(case)
     contestants = [mine, *([compiled] if compiled is not None else []), *others]
@@ -406,18 +327,11 @@ def work(task: dict[str, Any]) -> None:
     """Be one of the processes that measure: print a line of JSON for every case."""
     chosen = [Case(*fields[:2], tuple(fields[2]), fields[3]) for fields in task["cases"]]
     threads, floors = task["threads"], {}
-    if "contestant" in task:
-        (case,) = chosen
-        small = case._replace(shape=cases.SEQUENCES[0])
-        name = task["contestant"]
-        make = cases.ours if name == CUPYRNN else lambda case: cases.peers(case)[0]
-        print(json.dumps(timing.resident_peak(make(small), make(case))))
-        return
-    if task["peer"] == cases.TENSORFLOW:
+    if task["peer"] == pages.TENSORFLOW:
         threading = cases.tensorflow().config.threading
         threading.set_intra_op_parallelism_threads(threads)
         threading.set_inter_op_parallelism_threads(threads)
-    elif task["peer"] == cases.PYTORCH:
+    elif task["peer"] == pages.PYTORCH:
         cases.torch().set_num_threads(threads)
     for case in chosen:
         limits = timing.QUICK if task["quick"] else timing.FULL
@@ -435,12 +349,6 @@ AVX2 = {
 }
 
 
-def start(task: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Start a process that measures, on as many processors as it has threads."""
-    arguments = [__file__, "--task", json.dumps(task)]
-    return processes.start(arguments, task["threads"], environment)
-
-
 def selected(args: argparse.Namespace) -> list[Case]:
     """Return the cases that the arguments ask for."""
     if args.layers:
@@ -454,24 +362,22 @@ def selected(args: argparse.Namespace) -> list[Case]:
     ]
 
 
-class Run:
-    """The whole measurement, kept as far as it got."""
+class Run(pages.Run):
+    """The whole measurement."""
 
     def __init__(self, args: argparse.Namespace, selected: list[Case]) -> None:
-        self.args, self.selected = args, selected
-        self.header = header(args.threads)
+        super().__init__(args, pages.header(args.threads))
+        self.selected = selected
         if args.avx2:
             self.header[0] = self.header[0].replace(", ", ", held to AVX2, ", 1)
         self.results: Results = {threads: {} for threads in args.threads}
-        self.memory: dict[tuple[Case, str], float] = {}
-        self.bursts = ""
-        self.failed = False
 
     def time(self, threads: int, peer: str | None, chosen: list[Case]) -> None:
         """Have the cases of one peer measured."""
         task = {"threads": threads, "peer": peer, "cases": chosen, "quick": self.args.quick}
         task["once"] = threads == max(self.args.threads)
-        with start(task, AVX2 if self.args.avx2 else {}) as process:
+        arguments = [__file__, "--task", json.dumps(task)]
+        with processes.start(arguments, threads, AVX2 if self.args.avx2 else {}) as process:
             assert process.stdout is not None
             begin = time.perf_counter()
             for case, line in zip(chosen, process.stdout, strict=False):
@@ -479,77 +385,24 @@ class Run:
                 now = time.perf_counter()
                 self.say(f"{threads} threads, {case}: {now - begin:.1f} s")
                 begin = now
-        self.check(process, f"{threads} threads, {peer or 'no peer'}")
-
-    def measure_memory(self) -> None:
-        if not os.access(timing.CLEAR_REFS, os.W_OK):
-            self.say(f"memory of processes: needs Linux and a writable {timing.CLEAR_REFS}")
-            return
-        for case, name in cases.memory_cases():
-            module = cases.MODULES.get(name)
-            if case not in self.selected or (module and importlib.util.find_spec(module) is None):
-                continue
-            with start(
-                {"threads": 1, "cases": [case], "contestant": name}, timing.MALLOC
-            ) as process:
-                assert process.stdout is not None
-                text = process.stdout.read()
-            if self.check(process, f"memory, {name}, {case}"):
-                self.memory[case, name] = json.loads(text)
-
-    def check(self, process: subprocess.Popen[str], what: str) -> bool:
         if process.returncode:
-            self.failed = True
-            self.header.append(f"\n**A process failed, rows are missing: {what}**")
-            self.say(self.header[-1])
-        return not process.returncode
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+            self.fail(f"{threads} threads, {peer or 'no peer'}")
 
     def text(self) -> str:
-        return report(self.header, self.results, self.memory, self.selected, self.bursts)
+        return report(self.header, self.results, self.selected)
 
-    def save(self) -> None:
-        if self.args.out is not None:
-            self.args.out.write_text(self.text())
-
-    def run(self) -> int:
-        begin = time.perf_counter()
+    def measure(self) -> None:
         for threads in self.args.threads:
-            for peer in (cases.TENSORFLOW, cases.PYTORCH, None):
+            for peer in (pages.TENSORFLOW, pages.PYTORCH, None):
                 chosen = [case for case in self.selected if case.peer == peer]
                 if chosen:
                     self.time(threads, peer, chosen)
                     self.save()
-        if self.args.all:
-            self.measure_memory()
-        if self.args.bursts:
-            self.bursts = bursts.table(turns=1 if self.args.quick else bursts.TURNS)
-        seconds = time.perf_counter() - begin
-        self.header[2] += f", after it {os.getloadavg()[0]:.2f}; it took {seconds / 60:.1f} minutes"
-        self.save()
-        print(self.text())
-        return int(self.failed)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches")
-    processors = len(timing.processors())
-    parser.add_argument(
-        "--threads",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="numbers of threads to time with; default: 1 2, as far as there are processors",
-    )
+    parser = pages.parser(__doc__)
     parser.add_argument("--all", action="store_true", help="what has no peer or no aim too")
-    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here too")
-    parser.add_argument(
-        "--bursts", action="store_true", help="an LSTM beside PyTorch's after pauses, too"
-    )
     parser.add_argument("--avx2", action="store_true", help="as on a processor without AVX-512")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
@@ -569,10 +422,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.task is not None:
         work(args.task)
         return 0
-    if args.threads is None:
-        args.threads = [n for n in (1, 2) if n <= processors and not (args.against and n > 1)]
-    if not all(1 <= threads <= processors for threads in args.threads):
-        parser.error(f"--threads {args.threads}: there are {processors} processors to run on")
+    pages.check_threads(parser, args, most=1 if args.against else 2)
     if args.against is not None and not (args.against / "cupyrnn" / "__init__.py").is_file():
         parser.error(f"--against {args.against}: no checkout of cupyrnn")
     chosen = selected(args)
@@ -581,9 +431,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         print(*chosen, sep="\n")
         return 0
-    if args.against is not None:
-        return checkouts.Run(args, header(args.threads), chosen).run()
-    return Run(args, chosen).run()
+    return (Run if args.against is None else checkouts.Run)(args, chosen).run()
 
 
 if __name__ == "__main__":

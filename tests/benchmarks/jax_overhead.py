@@ -20,10 +20,10 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import cpu
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pages
 import timing
 
 import cupyrnn
@@ -119,7 +119,7 @@ def shown(times: list[float], scan: list[float]) -> str:
 
 def main() -> None:
     """Print the table."""
-    print(*cpu.header([1]), f"JAX {jax.__version__}", sep="\n")
+    print(*pages.header([1]), f"JAX {jax.__version__}", sep="\n")
     found = contestants(20, 1, 32, 32)
     calls = [call for of_one in found.values() for call in of_one]
     for call in calls * 20:

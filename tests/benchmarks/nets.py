@@ -22,18 +22,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import sys
 import types
 from collections.abc import Callable
-from importlib import import_module, metadata, util
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 # The checkout that this file lies in is what is measured, whatever else is installed.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import cpu
 import numpy as np
+import pages
 import processes
 import published
 import timing
@@ -465,8 +466,8 @@ def line(case: Case, result: dict[str, Any]) -> list[str]:
     return [
         f"{case.package}, {case.what}",
         case.runs_in,
-        cpu.digits(1e3 * original / result["pieces"]),
-        cpu.digits(1e3 * ours / result["pieces"]),
+        pages.digits(1e3 * original / result["pieces"]),
+        pages.digits(1e3 * ours / result["pieces"]),
         str(ratio),
         "reached" if round(ratio.value, 2) >= round(TARGET, 2) else "**short**",
         f"{100 * around / ours:.0f} %",
@@ -481,14 +482,14 @@ def report(header: list[str], results: Results) -> str:
     for (threads, compiled), found in results.items():
         title = f"{threads} thread{'s' * (threads > 1)}"
         parts.append(f"## {title}, {'with Numba' if compiled else 'NumPy alone'}")
-        parts.append(cpu.markdown(columns, [line(*item) for item in found.items()]))
+        parts.append(pages.markdown(columns, [line(*item) for item in found.items()]))
     parts += ["## How this was measured", NOTES]
     return "\n\n".join(parts) + "\n"
 
 
 def missing(case: Case) -> list[str]:
     """Return what the case needs and is not installed."""
-    return [name for name in case.modules if util.find_spec(name) is None]
+    return [name for name in case.modules if not pages.installed(name)]
 
 
 def header(threads: list[int], chosen: list[Case]) -> list[str]:
@@ -497,64 +498,64 @@ def header(threads: list[int], chosen: list[Case]) -> list[str]:
     for package in dict.fromkeys(case.package for case in chosen):
         versions.append(f"{package} {metadata.version(package)}")
     for package in ("onnxruntime", "torch"):
-        if util.find_spec(package) is not None:
+        if pages.installed(package):
             versions.append(f"{package} {metadata.version(package)}")
-    lines = [*cpu.header(threads), f"Of {', '.join(versions)}.  "]
+    lines = [*pages.header(threads), f"Of {', '.join(versions)}.  "]
     for case in CASES:
         if absent := missing(case):
             lines.append(f"{case.package}, {case.what}: left out, needs {', '.join(absent)}  ")
     return lines
 
 
+class Run(pages.Run):
+    """Every net with every number of threads, with Numba and without."""
+
+    def __init__(self, args: argparse.Namespace, chosen: list[int]) -> None:
+        super().__init__(args, header(args.threads, [CASES[index] for index in chosen]))
+        self.chosen = chosen
+        self.results: Results = {}
+
+    def text(self) -> str:
+        return report(self.header, self.results)
+
+    def measure(self) -> None:
+        options = ["--quick"] * self.args.quick
+        if self.args.packages is not None:
+            options += ["--packages", str(self.args.packages)]
+        rooms = [False, True] if pages.installed("numba") else [False]
+        for n, compiled, index in itertools.product(self.args.threads, rooms, self.chosen):
+            arguments = [__file__, *options, "--task", json.dumps([index, n])]
+            with processes.start(arguments, n, {"CUPYRNN_NUMBA": str(int(compiled))}) as process:
+                assert process.stdout is not None
+                found = process.stdout.read()
+            case = CASES[index]
+            if process.returncode:
+                self.fail(f"{case.package}, {case.what}, {n} threads")
+            else:
+                self.results.setdefault((n, compiled), {})[case] = json.loads(found)
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser = pages.parser(__doc__)
     parser.add_argument("--packages", type=Path, metavar="DIR", help="where the packages lie")
-    parser.add_argument("--only", default="", metavar="TEXT", help="nets whose name contains this")
-    available = len(timing.processors())
-    parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="default: 1 2")
-    parser.add_argument("--quick", action="store_true", help="few repetitions")
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the tables here too")
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.packages is not None:
         sys.path.insert(0, str(args.packages))
-    limits = timing.QUICK if args.quick else timing.FULL
     if args.task is not None:
         index, threads = args.task
+        limits = timing.QUICK if args.quick else timing.FULL
         print(json.dumps(measure(CASES[index], threads, limits)))
         return 0
-    numbers = args.threads or [n for n in (1, 2) if n <= available]
-    if not all(1 <= n <= available for n in numbers):
-        parser.error(f"--threads {numbers}: there are {available} processors to run on")
+    pages.check_threads(parser, args)
     chosen = [
         n
         for n, case in enumerate(CASES)
-        if args.only in f"{case.package}, {case.what}" and not missing(case)
+        if re.search(args.only, f"{case.package}, {case.what}") and not missing(case)
     ]
     if not chosen:
         parser.error("none of the packages is there: see the head of this file")
-    results: Results = {}
-    failed = []
-    rooms = [False, True] if util.find_spec("numba") is not None else [False]
-    options = ["--quick"] * args.quick
-    if args.packages is not None:
-        options += ["--packages", str(args.packages)]
-    for n, compiled, index in itertools.product(numbers, rooms, chosen):
-        arguments = [__file__, *options, "--task", json.dumps([index, n])]
-        with processes.start(arguments, n, {"CUPYRNN_NUMBA": str(int(compiled))}) as process:
-            assert process.stdout is not None
-            found = process.stdout.read()
-        case = CASES[index]
-        if process.returncode:
-            failed.append(f"**A process failed: {case.package}, {case.what}, {n} threads**  ")
-        else:
-            results.setdefault((n, compiled), {})[case] = json.loads(found)
-    lines = header(numbers, [CASES[index] for index in chosen]) + failed
-    text = report(lines, results)
-    if args.out is not None:
-        args.out.write_text(text)
-    print(text)
-    return int(bool(failed))
+    return Run(args, chosen).run()
 
 
 if __name__ == "__main__":

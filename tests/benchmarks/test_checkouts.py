@@ -120,7 +120,7 @@ def test_a_checkout_that_does_not_work(tmp_path: Path) -> None:
     (tmp_path / "cupyrnn" / "__init__.py").write_text("raise ImportError('broken')")
     done = command(tmp_path, "--starts", "1")
     assert done.returncode == 1
-    assert "**A process with NumPy failed, rows are missing**" in done.stdout
+    assert "**A process failed, rows are missing: NumPy**" in done.stdout
     assert "broken" in done.stderr
 
 

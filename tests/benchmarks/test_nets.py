@@ -137,5 +137,5 @@ def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| 0.80 (0.80–0.80) | **short** | 8 % |" in text
     monkeypatch.setattr(nets, "missing", lambda case: ["beats"] if case is a else [])
     monkeypatch.setattr(nets.metadata, "version", lambda package: "1.0")
-    monkeypatch.setattr(nets.cpu, "header", lambda threads: ["machine"])
+    monkeypatch.setattr(nets.pages, "header", lambda threads: ["machine"])
     assert f"{a.package}, {a.what}: left out, needs beats" in "\n".join(nets.header([1], [b]))

@@ -7,7 +7,6 @@ slows them all. A ratio is taken within a round; its interval comes from the rou
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
 import os
@@ -263,36 +262,3 @@ def traced_peaks(c: Contestant) -> dict[str, float]:
         tracemalloc.stop()
     peaks = {FORWARD: forward, BACKWARD: peak - between, BOTH: max(forward, peak)}
     return {what: n / MIB for what, n in peaks.items()}
-
-
-# Where Linux lets a process forget how large it once was.
-CLEAR_REFS = "/proc/self/clear_refs"
-# malloc gives back at once what is freed, so that a process holds what it uses.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-
-
-def resident_peak(warm_up: Contestant, c: Contestant) -> float:
-    """
-    Return by how much the process grows during the backward call, in MiB; Linux only.
-
-    Everything counts, whoever allocates it. Needs a fresh process with `MALLOC` in its
-    environment; `warm_up` is a small one of the same kind, for what libraries make once.
-    """
-    for _ in range(2):
-        warm_up.backward(warm_up.forward())
-    outputs = c.forward()
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    with open(CLEAR_REFS, "w") as f:
-        f.write("5")  # the peak is what is resident now
-    before = _status("VmRSS")
-    grads = c.backward(outputs)
-    peak = _status("VmHWM") - before
-    del outputs, grads
-    return peak / MIB
-
-
-def _status(name: str) -> int:
-    """Return an entry of /proc/self/status, in bytes."""
-    with open("/proc/self/status") as f:
-        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(f"{name}:"))

@@ -24,8 +24,8 @@ import os
 import sys
 from typing import Any
 
-import cpu
 import numpy as np
+import pages
 import timing
 import torch
 
@@ -272,7 +272,7 @@ def one_step(op: str) -> bool:
 
 def print_calls() -> None:
     """Print the table of every op beside the other libraries'."""
-    print("# What a call takes", "", *cpu.header([torch.get_num_threads()]), sep="\n")
+    print("# What a call takes", "", *pages.header([torch.get_num_threads()]), sep="\n")
     print(f"\n{CALLS_NOTES}")
     print(f"| op | T | | {' | '.join(LIBRARIES)} |\n|---|--:|---|{'--:|' * len(LIBRARIES)}")
     for op in OPS:

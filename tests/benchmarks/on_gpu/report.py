@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pages
+
 from cupyrnn.device.worker import DIRECTIONS
 
 from .timing import ENOUGH
@@ -89,11 +91,6 @@ def queued_text(row: dict[str, Any]) -> str:
     return ("<= " if row["queued_is_bound"] else "") + f"{row['queued_ms']:.3f}"
 
 
-def table(titles: list[str], lines: list[list[str]]) -> str:
-    rule = ["---"] * len(titles)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *lines))
-
-
 def times_table(rows: list[dict[str, Any]]) -> str:
     """Return the times of all that was timed."""
     titles = ["cell", "(T, B, H)", "dtype", "", "by"]
@@ -113,7 +110,7 @@ def times_table(rows: list[dict[str, Any]]) -> str:
             for what, row in zip(DIRECTIONS, found, strict=True):
                 cells += _cells(row, case.get(("loop", what)))
             lines.append(cells)
-    return table(titles, lines)
+    return pages.markdown(titles, lines)
 
 
 def _cells(row: dict[str, Any] | None, loop: dict[str, Any] | None) -> list[str]:
