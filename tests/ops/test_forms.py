@@ -1,8 +1,8 @@
 """
 Forms of weights and cells of one's own in `stacked_rnn`: where they are found, and what is refused.
 
-The sLSTM, the LSTM with layer normalization, the MGU and the CIFG are cells that the package does not
-have: nothing but their files makes them some. What they compute, the table of the ops tests.
+The sLSTM, the LSTM with layer normalization, the MGU, the CIFG and the IndRNN are cells that the package
+does not have: nothing but their files makes them some. What they compute, the table of the ops tests.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
 from checks import Ops, assert_close
+from new_cells.cells import indrnn
 from new_cells.cifg import CIFG, CIFGParams
+from new_cells.kernels import indrnn as indrnn_kernels
 from new_cells.slstm import SLSTM
 from problems.properties import assert_slopes
 from problems.table import Case, call_of
@@ -129,6 +132,17 @@ def test_a_cell_without_cuda_is_refused_on_a_device(
     given = Ops(cupy_on_cpu).to_device(arguments(rng, cell))
     with pytest.raises(TypeError, match=f"expected a numpy.ndarray: an? {cell}.* no CUDA"):
         cupyrnn.stacked_rnn(**given)
+
+
+def test_rooms_are_found_by_the_name_of_the_cells_file(
+    cupy_on_cpu: ModuleType, compiled_loops: ModuleType
+) -> None:
+    """Of a cell that is not compiled, NumPy's steps run, also where Numba is installed."""
+    cell = indrnn.FORM.cell(np, [np.ones((2, 3)), np.ones(3), np.ones(3)], None)
+    for dtype in map(np.dtype, ("float32", "float64", "complex128")):
+        for xp, module in ((np, indrnn), (cupy_on_cpu, indrnn_kernels)):
+            found = _layer.implementation(xp, cell, 6, dtype, "forward")
+            assert found == (module, "steps")
 
 
 def test_the_functions_beside_a_class_in_a_script() -> None:

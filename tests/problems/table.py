@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import reference
 from checks import layouts
+from new_cells.cells.indrnn import IndRNNParams
 from new_cells.cifg import CIFGParams
 from new_cells.layer_norm_lstm import LayerNormLSTMParams
 from new_cells.mgu import MGUParams
@@ -453,6 +454,8 @@ def _draw_stack(kind: Any) -> Any:
                     continue
                 shape = eval(f"({said},)", {}, sizes)  # "K+P, 4*H"
                 scale = 0.7 if len(shape) == 1 else 1 / max(1, shape[0]) ** 0.5
+                if name == "u":  # of more than 1 it would add up the rounding of all steps
+                    scale = 0.4
                 arrays[name] = number(*shape, scale=scale)
             return _kind_of(kind, arrays)(**arrays)
 
@@ -574,6 +577,11 @@ def _cifg(w: Any, x: Any, states: list[Any], said: Any) -> Any:
     return [_sigmoid(o) * np.tanh(c), c], {}
 
 
+def _indrnn(w: Any, x: Any, states: list[Any], said: Any) -> Any:
+    """Equation (2) of the paper."""
+    return [np.tanh(x @ w.w_x + states[0] * w.u + w.b)], {}
+
+
 SIZES = [(1, 1, 1, 1), (3, 33, 1, 3), (7, 3, 33, 5)]
 LONG = [(33, 4, 2, 33)]
 EMPTY = [(0, 2, 3, 4), (5, 0, 3, 4)]
@@ -630,6 +638,7 @@ _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
     "layer-norm LSTM": (LayerNormLSTMParams, _layer_norm, 2, {"dtype": ["float64"]}),
     "MGU": (MGUParams, _mgu, 1, {}),
     "CIFG": (CIFGParams, _cifg, 2, {}),
+    "IndRNN": (IndRNNParams, _indrnn, 1, {}),
 }
 _NEW = (SLSTMParams, LayerNormLSTMParams, MGUParams, CIFGParams)
 TABLE: dict[str, Op] = {

@@ -15,11 +15,11 @@ Backward, with dh the gradient of h, that of the steps after included::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cupyrnn.cells.contract import BackwardRun, ForwardRun, States, Weight
+from cupyrnn.cells.contract import BackwardRun, Form, ForwardRun, Gradients, States, Weight
 
 if TYPE_CHECKING:
     from cupyrnn._arrays import Array
@@ -85,3 +85,36 @@ def backward_steps(cell: IndRNN, run: BackwardRun) -> None:
 def add_sums(cell: IndRNN, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of dz*h_prev to totals[H]."""
     totals += (run.deltas[0] * run.before.h).sum((0, 1))
+
+
+class IndRNNForm(Form):
+    """What `stacked_rnn` asks of the weights."""
+
+    name, States, Saved = "an IndRNN", States, IndRNNOutputs
+    shapes: ClassVar = {"w_x": "K, H", "u": "H", "b": "H"}
+
+    def cell(self, xp: Any, weights: Any, attributes: None) -> IndRNN:
+        """Return the cell."""
+        w_x, u, b = weights
+        return IndRNN((Weight(w_x, len(u)),), (len(u),), u, b)
+
+    def gradients(self, xp: Any, grads: Any) -> Gradients:
+        """Return all three as they are."""
+        w_x, u, b = grads
+        return Gradients(None, (w_x,), (b,), u)
+
+
+FORM = IndRNNForm()
+
+
+class IndRNNParams(NamedTuple):
+    """The weights: w_x [K, H], and u and b [H]."""
+
+    w_x: Any
+    u: Any
+    b: Any
+
+    @property
+    def form(self) -> Form:
+        """What makes a cell of them."""
+        return FORM
