@@ -164,7 +164,7 @@ def assert_of_examples(ops: Any, call: Call, rng: np.random.Generator) -> None:
             if way == "none":
                 assert name not in found
                 continue
-            due = np.array([e[name] for e in examples]).reshape(-1, *total.shape)
+            due = np.array([e[name] for e in examples]).reshape(len(examples), *total.shape)
             if way == "norms":
                 wide = due.astype(np.float64)
                 due = np.sqrt((wide * wide).sum(tuple(range(1, wide.ndim))))
