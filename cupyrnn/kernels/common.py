@@ -7,15 +7,6 @@ in NumPy.
 
 from __future__ import annotations
 
-# The headers a storage type needs; a module is compiled for one of them.
-HEADERS = {
-    "float16": "#include <cuda_fp16.h>\n",
-    "bfloat16": "#include <cuda_bf16.h>\n",
-    "float32": "",
-    "float64": "",
-    "complex64": "",
-    "complex128": "",
-}
 TYPES = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
@@ -34,57 +25,44 @@ template <typename R> struct alignas(2 * sizeof(R)) Dual {
     R value, slope;
     Dual() = default;
     __device__ __forceinline__ Dual(R v, R s = R(0)) : value(v), slope(s) {}
+
+    // Friends, so that a number may stand in the place of one of the two.
+    friend __device__ __forceinline__ Dual operator-(Dual a) { return {-a.value, -a.slope}; }
+    friend __device__ __forceinline__ Dual operator+(Dual a, Dual b)
+    {
+        return {a.value + b.value, a.slope + b.slope};
+    }
+    friend __device__ __forceinline__ Dual operator-(Dual a, Dual b)
+    {
+        return {a.value - b.value, a.slope - b.slope};
+    }
+    friend __device__ __forceinline__ Dual operator*(Dual a, Dual b)
+    {
+        return {a.value * b.value, a.slope * b.value + a.value * b.slope};
+    }
+    friend __device__ __forceinline__ Dual operator/(Dual a, Dual b)
+    {
+        // In this order, as the square of b may overflow.
+        const R value = a.value / b.value;
+        return {value, (a.slope - value * b.slope) / b.value};
+    }
+    friend __device__ __forceinline__ Dual& operator+=(Dual& a, Dual b) { return a = a + b; }
+    friend __device__ __forceinline__ Dual& operator*=(Dual& a, Dual b) { return a = a * b; }
+
+    // The values decide.
+    friend __device__ __forceinline__ bool operator<(Dual a, Dual b) { return a.value < b.value; }
+    friend __device__ __forceinline__ bool operator>(Dual a, Dual b) { return a.value > b.value; }
+    friend __device__ __forceinline__ bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
+    friend __device__ __forceinline__ bool operator>=(Dual a, Dual b) { return a.value >= b.value; }
+
+    friend __device__ __forceinline__ Dual wide(Dual a) { return a; }
+    friend __device__ __forceinline__ void store(Dual* p, Dual a) { *p = a; }
+    friend __device__ __forceinline__ Dual from_lane(Dual a, int d)
+    {
+        return {::from_lane(a.value, d), ::from_lane(a.slope, d)};
+    }
 };
 template <typename R> struct Acc<Dual<R>> { typedef Dual<R> type; typedef R real; };
-
-template <typename R>
-__device__ __forceinline__ Dual<R> wide(Dual<R> a) { return a; }
-template <typename R>
-__device__ __forceinline__ void store(Dual<R>* p, Dual<R> a) { *p = a; }
-
-template <typename R>
-__device__ __forceinline__ Dual<R> from_lane(Dual<R> a, int d)
-{
-    return Dual<R>(from_lane(a.value, d), from_lane(a.slope, d));
-}
-template <typename R>
-__device__ __forceinline__ Dual<R> operator-(Dual<R> a) { return Dual<R>(-a.value, -a.slope); }
-template <typename R>
-__device__ __forceinline__ Dual<R> operator+(Dual<R> a, Dual<R> b)
-{
-    return Dual<R>(a.value + b.value, a.slope + b.slope);
-}
-template <typename R>
-__device__ __forceinline__ Dual<R> operator-(Dual<R> a, Dual<R> b)
-{
-    return Dual<R>(a.value - b.value, a.slope - b.slope);
-}
-template <typename R>
-__device__ __forceinline__ Dual<R> operator*(Dual<R> a, Dual<R> b)
-{
-    return Dual<R>(a.value * b.value, a.slope * b.value + a.value * b.slope);
-}
-template <typename R>
-__device__ __forceinline__ Dual<R> operator/(Dual<R> a, Dual<R> b)
-{
-    // In this order, as the square of b may overflow.
-    const R value = a.value / b.value;
-    return Dual<R>(value, (a.slope - value * b.slope) / b.value);
-}
-template <typename R>
-__device__ __forceinline__ Dual<R>& operator+=(Dual<R>& a, Dual<R> b) { return a = a + b; }
-template <typename R>
-__device__ __forceinline__ Dual<R>& operator*=(Dual<R>& a, Dual<R> b) { return a = a * b; }
-
-// The values decide.
-template <typename R>
-__device__ __forceinline__ bool operator<(Dual<R> a, Dual<R> b) { return a.value < b.value; }
-template <typename R>
-__device__ __forceinline__ bool operator>(Dual<R> a, Dual<R> b) { return a.value > b.value; }
-template <typename R>
-__device__ __forceinline__ bool operator<=(Dual<R> a, Dual<R> b) { return a.value <= b.value; }
-template <typename R>
-__device__ __forceinline__ bool operator>=(Dual<R> a, Dual<R> b) { return a.value >= b.value; }
 
 __device__ __forceinline__ float largest(float) { return 3.402823466e+38f; }
 __device__ __forceinline__ double largest(double) { return 1.7976931348623157e+308; }
@@ -105,21 +83,22 @@ __device__ __forceinline__ Dual<R> tanh_(Dual<R> z)
 }
 """
 
+# What a module needs beside them; it is compiled for one of the types.
 _TRAITS = {
     "float16": r"""
+#include <cuda_fp16.h>
 #define MMA_TYPE "f16"  // what mma.sync calls it
 template <> struct Acc<__half> { typedef float type; typedef float real; };
 __device__ __forceinline__ float wide(__half v) { return __half2float(v); }
 __device__ __forceinline__ void store(__half* p, float v) { *p = __float2half_rn(v); }
 """,
     "bfloat16": r"""
+#include <cuda_bf16.h>
 #define MMA_TYPE "bf16"
 template <> struct Acc<__nv_bfloat16> { typedef float type; typedef float real; };
 __device__ __forceinline__ float wide(__nv_bfloat16 v) { return __bfloat162float(v); }
 __device__ __forceinline__ void store(__nv_bfloat16* p, float v) { *p = __float2bfloat16(v); }
 """,
-    "float32": "",
-    "float64": "",
     "complex64": _DUAL,
     "complex128": _DUAL,
 }
@@ -203,4 +182,4 @@ __global__ void column_sums(
 
 def source(dtype_name: str, cell: str) -> str:
     """Return the whole source of a cell's module for one storage type."""
-    return HEADERS[dtype_name] + _COMMON + _TRAITS[dtype_name] + _SUMS + cell
+    return _COMMON + _TRAITS.get(dtype_name, "") + _SUMS + cell

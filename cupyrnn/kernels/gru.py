@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/gru.py``: the gates, and the cell for the frames."""
+"""The CUDA twin of ``cells/gru.py``: the cell for the frames."""
 
 from __future__ import annotations
 
@@ -13,33 +13,6 @@ from .run import backward, forward
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
     from ..cells.gru import GRU
-
-GATES = r"""
-// h = (1-u)*c + u*h_prev
-template <typename A>
-__device__ __forceinline__ A gru_output(A u, A c, A h_prev) { return u * (h_prev - c) + c; }
-
-template <typename A> struct GRUGateGradients { A d_c, d_u; };
-
-template <typename A>
-__device__ __forceinline__ GRUGateGradients<A> gru_gate_gradients(
-    const Gate<A>& gate, A u, A c, A h_prev, A dh)
-{
-    const A k_c = (A(1) - u) * (A(1) - c * c);
-    const A k_u = (h_prev - c) * slope_of(gate, u);
-    GRUGateGradients<A> g;
-    g.d_c = dh * k_c;
-    g.d_u = dh * k_u;
-    return g;
-}
-
-template <typename A>
-__device__ __forceinline__ A gru_reset_gradient(const Gate<A>& gate, A r, A h_prev, A d_hr)
-{
-    const A k_r = h_prev * slope_of(gate, r);
-    return d_hr * k_r;
-}
-"""
 
 STRUCT = r"""
 template <typename A> struct GRU {
@@ -81,12 +54,14 @@ template <typename A> struct GRU {
         Product<1>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
     {
         saved.c = tanh_(z[0] + sums[0] + v.b_c);
-        return state.h = saved.h = gru_output(state.u, saved.c, state.h);
+        return state.h = saved.h = state.u * (state.h - saved.c) + saved.c;
     }
     __device__ __forceinline__ Factors factors(const Unit&, const Read& s) const
     {
-        const GRUGateGradients<A> of_one = gru_gate_gradients<A>(gate, s.u, s.c, s.h_prev, A(1));
-        return {of_one.d_c, of_one.d_u, gru_reset_gradient<A>(gate, s.r, s.h_prev, A(1)), s.r, s.u};
+        const A k_c = (A(1) - s.u) * (A(1) - s.c * s.c);
+        const A k_u = (s.h_prev - s.c) * slope_of(gate, s.u);
+        const A k_r = s.h_prev * slope_of(gate, s.r);
+        return {k_c, k_u, k_r, s.r, s.u};
     }
     // Between the two, the gradient of h is that of this step.
     __device__ __forceinline__ A backward(
@@ -108,7 +83,7 @@ template <typename A> struct GRU {
 CELL = Cell(
     name="gru",
     struct="GRU",
-    source=GATES + STRUCT,
+    source=STRUCT,
     fields={"b_ru": "pointer", "b_c": "pointer", "gate": "gate"},
     widths=(2, 1),
     carries_h=True,

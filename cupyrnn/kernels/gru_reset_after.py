@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/gru_reset_after.py``: the gates, and the cell for the frames."""
+"""The CUDA twin of ``cells/gru_reset_after.py``: the cell for the frames."""
 
 from __future__ import annotations
 
@@ -14,42 +14,6 @@ if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
     from ..cells.gru_reset_after import GRUResetAfter
 
-GATES = r"""
-template <typename A> struct GRUResetAfterGates { A r, u, c, hc, h; };
-
-// z*: x @ w_x + b, with h_prev @ w_h too for r and u; hc = h_prev @ w_h of c + b_hc.
-template <typename A>
-__device__ __forceinline__ GRUResetAfterGates<A> gru_reset_after_gates(
-    const Gate<A>& gate, A zr, A zu, A zc, A hc, A h_prev)
-{
-    GRUResetAfterGates<A> g;
-    g.r = gate_of(gate, zr);
-    g.u = gate_of(gate, zu);
-    g.hc = hc;
-    g.c = tanh_(zc + g.r * hc);
-    g.h = g.u * (h_prev - g.c) + g.c;
-    return g;
-}
-
-template <typename A> struct GRUResetAfterGateGradients { A dhc, dr, du, dc; };
-
-template <typename A>
-__device__ __forceinline__ GRUResetAfterGateGradients<A> gru_reset_after_gate_gradients(
-    const Gate<A>& gate, A r, A u, A c, A hc, A h_prev, A dh)
-{
-    const A k_c = (A(1) - u) * (A(1) - c * c);
-    const A k_hc = k_c * r;
-    const A k_r = k_c * hc * slope_of(gate, r);
-    const A k_u = (h_prev - c) * slope_of(gate, u);
-    GRUResetAfterGateGradients<A> g;
-    g.dhc = dh * k_hc;
-    g.dr = dh * k_r;
-    g.du = dh * k_u;
-    g.dc = dh * k_c;
-    return g;
-}
-"""
-
 STRUCT = r"""
 // The columns of w_h and of the deltas are hc, r, u, those of z are r, u, c.
 template <typename A> struct GRUResetAfter {
@@ -64,9 +28,9 @@ template <typename A> struct GRUResetAfter {
     static __device__ constexpr int updates(int) { return 1; }
     struct Unit { A b[3], b_hc; };
     struct State { A h; };
-    typedef GRUResetAfterGates<A> Saved;
+    struct Saved { A r, u, c, hc, h; };
     struct Read { A r, u, c, hc, h_prev; };
-    struct Factors { GRUResetAfterGateGradients<A> of_one; A u; };
+    struct Factors { A hc, r, u, c, past; };
     struct Gradients { A h; };
 
     const A* b;     // [3*H]
@@ -81,21 +45,24 @@ template <typename A> struct GRUResetAfter {
     __device__ __forceinline__ A forward(
         Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
     {
-        saved = gru_reset_after_gates<A>(
-            gate, z[0] + sums[1] + v.b[0], z[1] + sums[2] + v.b[1], z[2] + v.b[2],
-            sums[0] + v.b_hc, state.h);
-        return state.h = saved.h;
+        saved.r = gate_of(gate, z[0] + sums[1] + v.b[0]);
+        saved.u = gate_of(gate, z[1] + sums[2] + v.b[1]);
+        saved.hc = sums[0] + v.b_hc;
+        saved.c = tanh_(z[2] + v.b[2] + saved.r * saved.hc);
+        return state.h = saved.h = saved.u * (state.h - saved.c) + saved.c;
     }
     __device__ __forceinline__ Factors factors(const Unit&, const Read& s) const
     {
-        return {gru_reset_after_gate_gradients<A>(gate, s.r, s.u, s.c, s.hc, s.h_prev, A(1)), s.u};
+        const A k_c = (A(1) - s.u) * (A(1) - s.c * s.c);
+        const A k_r = k_c * s.hc * slope_of(gate, s.r);
+        const A k_u = (s.h_prev - s.c) * slope_of(gate, s.u);
+        return {k_c * s.r, k_r, k_u, k_c, s.u};
     }
     __device__ __forceinline__ A backward(
         Product<0>, const Factors& k, A dh, const A*, Gradients&, A* d) const
     {
-        d[0] = dh * k.of_one.dhc, d[1] = dh * k.of_one.dr;
-        d[2] = dh * k.of_one.du, d[3] = dh * k.of_one.dc;
-        return dh * k.u;
+        d[0] = dh * k.hc, d[1] = dh * k.r, d[2] = dh * k.u, d[3] = dh * k.c;
+        return dh * k.past;
     }
 };
 """
@@ -103,7 +70,7 @@ template <typename A> struct GRUResetAfter {
 CELL = Cell(
     name="gru_reset_after",
     struct="GRUResetAfter",
-    source=GATES + STRUCT,
+    source=STRUCT,
     fields={"b": "pointer", "b_hc": "pointer", "gate": "gate"},
     widths=(3,),
     apart=True,

@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/lstm.py``: the gates, and the cell for the frames."""
+"""The CUDA twin of ``cells/lstm.py``: the cell for the frames."""
 
 from __future__ import annotations
 
@@ -16,84 +16,6 @@ if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
     from ..cells.lstm import LSTM
 
-GATES = r"""
-template <typename A> struct LSTMGates { A i, cs, f, o, ci, co, h; };
-
-// z = x @ w_x + h_prev @ w_h + b of each gate, forget_bias included.
-template <typename A>
-__device__ __forceinline__ LSTMGates<A> lstm_gates(
-    const Gate<A>& gate, A zi, A zci, A zf, A zo, A cs_prev,
-    bool peephole, A wci, A wcf, A wco, bool clipped, A cell_clip)
-{
-    LSTMGates<A> g;
-    // Not with zeros in place of peepholes, which an infinite state would make NaN.
-    if (peephole) {
-        zi += cs_prev * wci;
-        zf += cs_prev * wcf;
-    }
-    g.i = gate_of(gate, zi);
-    g.f = gate_of(gate, zf);
-    g.ci = tanh_(zci);
-    g.cs = g.i * g.ci + g.f * cs_prev;
-    // Comparisons as in gate_of.
-    if (clipped) g.cs = g.cs >= cell_clip ? cell_clip : g.cs <= -cell_clip ? -cell_clip : g.cs;
-    g.co = tanh_(g.cs);
-    if (peephole) zo += g.cs * wco;
-    g.o = gate_of(gate, zo);
-    g.h = g.o * g.co;
-    return g;
-}
-
-// What of a step's gradient depends on saved values only.
-template <typename A> struct LSTMFactors { A o, d, i, ci, f, next; };
-
-template <typename A>
-__device__ __forceinline__ LSTMFactors<A> lstm_factors(
-    const Gate<A>& gate, A i, A cs, A f, A o, A ci, A co, A cs_prev,
-    bool peephole, A wci, A wcf, A wco, bool clipped, A cell_clip)
-{
-    LSTMFactors<A> k;
-    k.o = slope_of(gate, o) * co;
-    k.d = (A(1) - co * co) * o;
-    k.i = slope_of(gate, i) * ci;
-    k.ci = (A(1) - ci * ci) * i;
-    k.f = slope_of(gate, f) * cs_prev;
-    k.next = f;
-    if (peephole) {
-        k.d += k.o * wco;
-        k.next += k.i * wci + k.f * wcf;
-    }
-    // The true gradient: where the clip was active, cs does not depend on what it clipped.
-    if (clipped) {
-        const A kept = A((cs < A(0) ? -cs : cs) < cell_clip);
-        k.i *= kept;
-        k.ci *= kept;
-        k.f *= kept;
-        k.next *= kept;
-    }
-    return k;
-}
-
-template <typename A> struct LSTMGateGradients { A di, dci, df, d_o, dcs; };
-
-// dcs: the gradient of cs from the next step; given_cs: that of this step's cs; dh: that of h, what
-// comes from the next step included.
-template <typename A>
-__device__ __forceinline__ LSTMGateGradients<A> lstm_gate_gradients(
-    const LSTMFactors<A>& k, A dcs, A given_cs, A dh)
-{
-    LSTMGateGradients<A> g;
-    g.d_o = dh * k.o;
-    dcs += dh * k.d;
-    dcs += given_cs;
-    g.di = dcs * k.i;
-    g.dci = dcs * k.ci;
-    g.df = dcs * k.f;
-    g.dcs = dcs * k.next;
-    return g;
-}
-"""
-
 STRUCT = r"""
 template <typename A> struct LSTM {
     static const int PRODUCTS = 1, SAVED = 7, READ = 7, STATES = 2, CARRIED = 2;
@@ -107,9 +29,9 @@ template <typename A> struct LSTM {
     static __device__ constexpr int updates(int) { return 2; }
     struct Unit { A b[4], wci, wcf, wco; };
     struct State { A h, c; };
-    typedef LSTMGates<A> Saved;
+    struct Saved { A i, cs, f, o, ci, co, h; };
     struct Read { A i, cs, f, o, ci, co, cs_prev; };
-    typedef LSTMFactors<A> Factors;
+    struct Factors { A o, d, i, ci, f, next; };
     struct Gradients { A h, cs; };
 
     const A* b;  // [4*H]: the bias, forget_bias included
@@ -135,25 +57,56 @@ template <typename A> struct LSTM {
     __device__ __forceinline__ A forward(
         Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
     {
-        saved = lstm_gates<A>(
-            gate, z[0] + v.b[0] + sums[0], z[1] + v.b[1] + sums[1], z[2] + v.b[2] + sums[2],
-            z[3] + v.b[3] + sums[3], state.c, wci != nullptr, v.wci, v.wcf, v.wco, clipped,
-            cell_clip);
-        state.c = saved.cs;
-        return state.h = saved.h;
+        const A cs_prev = state.c, most = cell_clip;
+        A zi = z[0] + v.b[0] + sums[0], zci = z[1] + v.b[1] + sums[1];
+        A zf = z[2] + v.b[2] + sums[2], zo = z[3] + v.b[3] + sums[3];
+        // Not with zeros in place of peepholes, which an infinite state would make NaN.
+        if (wci) {
+            zi += cs_prev * v.wci;
+            zf += cs_prev * v.wcf;
+        }
+        saved.i = gate_of(gate, zi);
+        saved.f = gate_of(gate, zf);
+        saved.ci = tanh_(zci);
+        A cs = saved.i * saved.ci + saved.f * cs_prev;
+        // Comparisons as in gate_of.
+        if (clipped) cs = cs >= most ? most : cs <= -most ? -most : cs;
+        saved.co = tanh_(cs);
+        if (wci) zo += cs * v.wco;
+        saved.o = gate_of(gate, zo);
+        state.c = saved.cs = cs;
+        return state.h = saved.h = saved.o * saved.co;
     }
     __device__ __forceinline__ Factors factors(const Unit& v, const Read& s) const
     {
-        return lstm_factors<A>(
-            gate, s.i, s.cs, s.f, s.o, s.ci, s.co, s.cs_prev, wci != nullptr, v.wci, v.wcf, v.wco,
-            clipped, cell_clip);
+        Factors k;
+        k.o = slope_of(gate, s.o) * s.co;
+        k.d = (A(1) - s.co * s.co) * s.o;
+        k.i = slope_of(gate, s.i) * s.ci;
+        k.ci = (A(1) - s.ci * s.ci) * s.i;
+        k.f = slope_of(gate, s.f) * s.cs_prev;
+        k.next = s.f;
+        if (wci) {
+            k.d += k.o * v.wco;
+            k.next += k.i * v.wci + k.f * v.wcf;
+        }
+        // The true gradient: where the clip was active, cs does not depend on what it clipped.
+        if (clipped) {
+            const A kept = A((s.cs < A(0) ? -s.cs : s.cs) < cell_clip);
+            k.i *= kept;
+            k.ci *= kept;
+            k.f *= kept;
+            k.next *= kept;
+        }
+        return k;
     }
     __device__ __forceinline__ A backward(
         Product<0>, const Factors& k, A dh, const A* given, Gradients& gradients, A* d) const
     {
-        const LSTMGateGradients<A> g = lstm_gate_gradients<A>(k, gradients.cs, given[1], dh);
-        gradients.cs = g.dcs;
-        d[0] = g.di, d[1] = g.dci, d[2] = g.df, d[3] = g.d_o;
+        A dcs = gradients.cs + dh * k.d;
+        dcs += given[1];
+        d[0] = dcs * k.i, d[1] = dcs * k.ci, d[2] = dcs * k.f, d[3] = dh * k.o;
+        gradients.cs = dcs * k.next;
         return A(0);
     }
 };
@@ -194,7 +147,7 @@ _PEEPHOLE = "lstm_peephole_sums<{T}>"
 CELL = Cell(
     name="lstm",
     struct="LSTM",
-    source=GATES + STRUCT + PEEPHOLE_SUMS,
+    source=STRUCT + PEEPHOLE_SUMS,
     fields={
         **dict.fromkeys(("b", "wci", "wcf", "wco"), "pointer"),
         **{"cell_clip": "real", "gate": "gate", "at": ("i4", 4), "clipped": "?"},

@@ -1,4 +1,4 @@
-"""The CUDA twin of ``cells/simple_rnn.py``: the gate, and the cell for the frames."""
+"""The CUDA twin of ``cells/simple_rnn.py``: the cell for the frames."""
 
 from __future__ import annotations
 
@@ -13,21 +13,6 @@ from .run import backward, forward
 if TYPE_CHECKING:
     from ..cells.contract import BackwardRun, ForwardRun
     from ..cells.simple_rnn import SimpleRNN
-
-GATES = r"""
-template <typename A>
-__device__ __forceinline__ A simple_rnn_output(A z, bool relu)
-{
-    // A comparison as in gate_of.
-    return relu ? (z <= A(0) ? A(0) : z) : tanh_(z);
-}
-
-template <typename A>
-__device__ __forceinline__ A simple_rnn_gradient(A h, A dh, bool relu)
-{
-    return (relu ? A(h > A(0)) : A(1) - h * h) * dh;
-}
-"""
 
 STRUCT = r"""
 template <typename A> struct SimpleRNN {
@@ -55,11 +40,13 @@ template <typename A> struct SimpleRNN {
     __device__ __forceinline__ A forward(
         Product<0>, const Unit& v, const A* z, const A* sums, State& state, Saved& saved) const
     {
-        return state.h = saved.h = simple_rnn_output(z[0] + sums[0] + v.b, relu);
+        const A sum = z[0] + sums[0] + v.b;
+        // A comparison as in gate_of.
+        return state.h = saved.h = relu ? (sum <= A(0) ? A(0) : sum) : tanh_(sum);
     }
     __device__ __forceinline__ Factors factors(const Unit&, const Read& s) const
     {
-        return {simple_rnn_gradient<A>(s.h, A(1), relu)};
+        return {relu ? A(s.h > A(0)) : A(1) - s.h * s.h};
     }
     __device__ __forceinline__ A backward(
         Product<0>, const Factors& k, A dh, const A*, Gradients&, A* d) const
@@ -73,7 +60,7 @@ template <typename A> struct SimpleRNN {
 CELL = Cell(
     name="simple_rnn",
     struct="SimpleRNN",
-    source=GATES + STRUCT,
+    source=STRUCT,
     fields={"b": "pointer", "relu": "?"},
     widths=(1,),
 )
