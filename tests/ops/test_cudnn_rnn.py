@@ -7,10 +7,8 @@ import re
 import tracemalloc
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
-import reference
 from checks import Ops
 from problems.nets import (
     AUTO,
@@ -119,51 +117,8 @@ def test_the_cell_state_of_other_modes_is_nothing(
     assert_same_bits(backward(ops, case, ignored, out, cotangents, **given), g)
 
 
-@each_mode
-def test_outputs_are_not_needed_again(ops: Any, mode: str, rng: np.random.Generator) -> None:
-    """output_h and output_c may be left out; without cuDNN not even output is read."""
-    case = Case(mode, 4, 3, 2, 5, 2, BI, lengths=(2, 0, 4))
-    inputs, cotangents = problem(rng, case), cotangents_of(rng, case)
-    out = forward(ops, case, inputs)
-    g = backward(ops, case, inputs, out, cotangents)
-    left_out = {"output_h": None, "output_c": None}
-    assert_same_bits(backward(ops, case, inputs, out, cotangents, **left_out), g)
-    left_out["host_reserved"] = None
-    assert_same_bits(backward(ops, case, inputs, out, cotangents, **left_out), g)
-    engine = own(ops)
-    out = forward(ops, case, inputs, engine=engine)
-    g = backward(ops, case, inputs, out, cotangents, engine=engine)
-    nan = {n: np.full_like(getattr(out, n), np.nan) for n in ("output", "output_h")}
-    if mode == "lstm":
-        nan["output_c"] = np.full_like(out.output_c, np.nan)
-    assert_same_bits(backward(ops, case, inputs, out, cotangents, engine=engine, **nan), g)
-
-
 def host(a: Any) -> Any:
     return a if type(a) is np.ndarray else a.get() if hasattr(a, "get") else a.view(np.ndarray)
-
-
-@each_mode
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_sums_do_not_stagnate(ops: Any, dtype: str, mode: str) -> None:
-    """2**-12 in every row: a half sum stops growing at 0.5."""
-    kind = needs.dtype(dtype)
-    case = Case(mode, 1, 16384, 1, 1)
-    inputs = {n: np.zeros_like(a) for n, a in problem(np.random.default_rng(0), case, kind).items()}
-    inputs["input"] += 1
-    if mode == "rnn_relu":
-        inputs["params"][-1] = 1
-    cotangents = {"output_backprop": np.full((1, 16384, 1), 2.0**-12, kind)}
-    # Through the cell state the gate ci has half of the gradient, as the gate c of a GRU.
-    if mode == "lstm":
-        cotangents["output_c_backprop"] = cotangents.pop("output_backprop")
-    out = forward(ops, case, inputs)
-    g = backward(ops, case, inputs, out, cotangents)
-    parts = reference.cudnn_weights(g.params_backprop, mode, 1, 1, 1)[0, 0]
-    gate = 2 if mode in ("lstm", "gru") else 0
-    total = 2.0 if mode in ("lstm", "gru") else 4.0
-    assert float(parts["bW"][gate]) == total
-    assert float(parts["W"][gate, 0]) == total
 
 
 SEEDS = [(0, 0), (1, 0), (0, 1), (1, 1), (2**31 - 1, 5), (5, 2**31 - 1)]

@@ -11,6 +11,8 @@ from checks import (
     ON_HOST,
     assert_close,
 )
+from problems.lstms import PEEPHOLES
+from problems.nets import own
 from problems.properties import assert_all_close, assert_of_examples, assert_same_bits, each, named
 from problems.table import EXTENTS, GATES, TABLE, Case, call_of, small_blocks
 
@@ -94,6 +96,53 @@ def test_gradients_up_to_the_gates(ops: Any, case: Case, rng: np.random.Generato
         gates |= {"d_w_c": np.hstack([x, reset]).T @ c, "d_b_c": c.sum(0)}
     for n, a in gates.items():
         assert_close(a, whole[n], case.dtype, n, at_least=1.0)
+
+
+def of_nan(arrays: dict[str, Any], *names: str) -> dict[str, Any]:
+    return arrays | {n: np.full_like(arrays[n], np.nan) for n in names if n in arrays}
+
+
+BIASES = ("b", "b_ru", "b_c")
+
+
+@each(*(n for n, op in TABLE.items() if not op.is_net), **(PLAIN | {"cell_clip": 0.0}))
+def test_values_that_never_matter_may_be_nan(
+    ops: Any, case: Case, rng: np.random.Generator
+) -> None:
+    """Biases, h after the last step, peepholes that are not used; up to the gates still more."""
+    call = call_of(case._replace(extent="full"), rng)
+    out = call.forward(ops)
+    given = call.cotangents(rng, out)
+    unread = of_nan(call.inputs, *BIASES)
+    if not case.op.is_cell:
+        expected, h = call.gradient(ops, out, given), out.h.copy()
+        h[0 if case.direction == "reverse" else -1] = np.nan
+        if not case.peephole and "lstm" in case.name:
+            unread |= {"use_peephole": False, **dict.fromkeys(PEEPHOLES, np.full(4, np.nan))}
+        other = call._replace(inputs=unread).gradient(ops, out._replace(h=h), given)
+        assert_same_bits(other, expected)
+        return
+    gradient = getattr(ops, f"{case.name}_grad")
+    known = case.op.record.told(call.arguments(ops), out._asdict()) | given
+    names = ("x", "h_prev", "w", "b", "cs") if "lstm" in case.name else ("x", *BIASES)
+    assert_same_bits(gradient(**of_nan(known, *names)), gradient(**known))
+
+
+@each(*(n for n, op in TABLE.items() if op.is_net), **PLAIN)
+def test_the_outputs_of_a_net_are_not_needed_again(
+    ops: Any, case: Case, rng: np.random.Generator
+) -> None:
+    """All but output may be left out, also host_reserved; without cuDNN none of them is read."""
+    call = call_of(case, rng)
+    engine = {"engine": own(ops)} if case.op.record.name == "cudnn_rnn" else {}
+    left_out = dict.fromkeys(("output_h", "output_c", "host_reserved"))
+    for more, names in (({}, ()), (engine, case.op.record.outputs)):
+        out = call.forward(ops, **more)
+        given = call.cotangents(rng, out)
+        expected = call.gradient(ops, out, given, **more)
+        kept = {n: a for n, a in left_out.items() if n in out._fields}
+        saved = out._replace(**kept)._replace(**of_nan({"output": out.output}, *names))
+        assert_same_bits(call.gradient(ops, saved, given, **more), expected)
 
 
 OF_SEVERAL_OUTPUTS = [name for name, op in TABLE.items() if len(op.record.outputs) > 1]

@@ -145,7 +145,11 @@ def cases(name: str, chosen: list[dict[str, Any]]) -> list[Case]:
 
 
 def corners(name: str) -> list[Case]:
-    """Return cases that stand for no factor: nothing to compute, marks everywhere, other memory."""
+    """
+    Return cases that stand for no factor: nothing to compute, marks everywhere, other memory.
+
+    And so many rows that a sum of them in half precision would stop growing.
+    """
     op = TABLE[name]
     first = {n: values[0] for n, values in op.factors.items() if n not in Case._fields}
     chosen: list[dict[str, Any]] = [
@@ -155,6 +159,8 @@ def corners(name: str) -> list[Case]:
     for extent in extents:
         for direction in ("forward", "both" if op.is_net else "reverse"):
             chosen += [{"extent": extent, "direction": direction}] * (not op.is_cell)
+    halves = [dtype for dtype in op.factors["dtype"] if dtype in ("float16", "bfloat16")]
+    chosen += [{"size": (1, 16384, 1, 1), "dtype": dtype} for dtype in halves]
     layers = {"layers": 2} if op.is_net else {}
     # What is divided by a norm is to be none of numbers that are all alike.
     kept = [one for one in chosen if "norm" not in name or one.get("memory") != "zero strides"]
@@ -228,7 +234,7 @@ class Call(NamedTuple):
         """Return what the gradient of the op returns."""
         record = self.case.op.record
         told = record.told(self.arguments(ops), out._asdict())
-        return getattr(ops, record.gradient.__name__)(**told, **self.turned(cotangents), **more)
+        return getattr(ops, record.gradient.__name__)(**told | self.turned(cotangents) | more)
 
     def slopes(self, found: Any) -> dict[str, Any]:
         """Return the gradients by the names of the inputs, time first."""
