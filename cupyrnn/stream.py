@@ -251,16 +251,8 @@ def prepare_step(
     True
     """
     op = "prepare_step"
-    model = check_model(
-        op,
-        params,
-        num_layers,
-        num_units,
-        input_size,
-        rnn_mode=rnn_mode,
-        input_mode=input_mode,
-        num_proj=num_proj,
-    )
+    attributes = {"rnn_mode": rnn_mode, "input_mode": input_mode, "num_proj": num_proj}
+    model = check_model(op, params, num_layers, num_units, input_size, **attributes)
     activation: Any = activation_of(op, params, recurrent_activation)
     net = model.net._replace(gate=check_activation(op, model.net.rnn_mode, activation))
     if model.net.D == 2:
@@ -268,15 +260,5 @@ def prepare_step(
             f"{op}: params is of a bidirectional net, expected one direction: the other one begins"
             " at the end of a sequence"
         )
-    packed = PackedParams(
-        model.params,
-        net.L,
-        net.H,
-        net.I,
-        net.rnn_mode,
-        net.direction,
-        net.num_proj,
-        net.input_mode,
-        activation,
-    )
+    packed = PackedParams(model.params, *net.known)._replace(recurrent_activation=activation)
     return PreparedStep(model._replace(net=net), packed)

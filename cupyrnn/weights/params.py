@@ -396,21 +396,11 @@ class LayerParams(NamedTuple):
 
 def layers(params: Array, net: Net) -> list[LayerParams]:
     """Return views of the packed vector by layer and direction; to be read, or written through."""
-    G, H, P = len(GATES[net.rnn_mode]), net.H, net.P
-    offset = 0
-
-    def take(*shape: int) -> Array:
-        nonlocal offset
-        start, offset = offset, offset + math.prod(shape)
-        return params[start:offset].reshape(shape)
-
-    matrices = []
-    for layer in range(net.L):
-        K = net.D * P if layer else 0 if net.skip else net.I
-        for _ in range(net.D):
-            projection = (P, H) if net.num_proj else None
-            matrices.append((take(G, H, K), take(G, H, P), projection and take(*projection)))
-    return [LayerParams(*three, take(G, H), take(G, H)) for three in matrices]
+    views: dict[tuple[int, int], dict[str, Any]] = {}
+    for kind, layer, d, place, shape in parts(net):
+        of_place = views.setdefault((layer, d), {"projection": None})
+        of_place[kind] = params[place].reshape(shape)
+    return [LayerParams(**of_place) for of_place in views.values()]
 
 
 @traceable
