@@ -68,25 +68,16 @@ if TYPE_CHECKING:
     from .driver.padded import Extent
     from .driver.reserve import Layers as Widths
     from .driver.reserve import Note
-    from .weights.block_forms import LSTMCall
+    from .weights.block_forms import BlockCall
 
 
-class BlockCall(NamedTuple):
-    """What a call of a block op is asked beside its arrays, after its checks."""
-
-    attributes: Any  # as its form has them
-    dtype: np.dtype[Any]
-    plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
-    plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
-
-
-def only_step(x: Array, extent: Extent, call: BlockCall | LSTMCall) -> Any:
+def only_step(x: Array, extent: Extent, call: BlockCall) -> Any:
     """Return x of the only step of a plain call, None where there are more or none."""
     return x[0] if call.plain and len(x) == 1 and extent.whole(1) else None
 
 
 def _block_plan(
-    make: Any, form: Form, padded: Padded, call: BlockCall | LSTMCall, entries: Any, *rest: Any
+    make: Any, form: Form, padded: Padded, call: BlockCall, entries: Any, *rest: Any
 ) -> Any:
     """Return how calls like this lie, None where that is not settled, and their weights' arrays."""
     if call.plans is None or not planned.is_layer(padded):
@@ -107,7 +98,7 @@ def _memory_for(xp: ModuleType, kind: Any, *shape: int, dtype: np.dtype[Any]) ->
 
 
 def block_step(
-    xp: ModuleType, form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockCall | LSTMCall
+    xp: ModuleType, form: Form, inputs: tuple[Array, Any], weights: Any, call: BlockCall
 ) -> Any:
     """Return what one step leaves, of x and the states before it."""
     x, first = inputs
@@ -120,9 +111,7 @@ def block_step(
     return outputs
 
 
-def block_forward(
-    xp: ModuleType, form: Form, padded: Padded, weights: Any, call: BlockCall | LSTMCall
-) -> Any:
+def block_forward(xp: ModuleType, form: Form, padded: Padded, weights: Any, call: BlockCall) -> Any:
     """Return what the steps of one layer leave."""
     x, first, *_ = padded
     plan, arrays = _block_plan(planned.Forward, form, padded, call, ([weights],))
@@ -144,7 +133,7 @@ def block_gradient(
     padded: Padded,
     weights: tuple[Any, Any],
     given: Any,
-    call: BlockCall | LSTMCall,
+    call: BlockCall,
     by: str,
 ) -> tuple[Array, Any, Any]:
     """

@@ -13,19 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arrays import (
-    Settled,
     cast,
-    check_arrays,
     compute_dtype,
-    expect_rank,
-    expect_shape,
     on_device,
     operand_dtype,
-    signature,
 )
-from ._net import BlockCall, block_forward, block_gradient, block_step, only_step
+from ._net import block_forward, block_gradient, block_step, only_step
 from ._typing import GRUCellGrads, GRUGrads
-from .arithmetic.gates import check_gate
 from .cells.contract import Gradients, States
 from .cells.gru import GRU, GRUOutputs
 from .derivatives.traced import traceable
@@ -33,7 +27,7 @@ from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver.layer import Layer
 from .driver.padded import Padded, check_extent
-from .weights.block_forms import GRU_FORM, prepared
+from .weights.block_forms import GRU_FORM, BlockCall, check_block, prepared
 from .weights.forms import BlockGRUParams
 from .weights.gradients import check_weight_gradients
 
@@ -82,62 +76,6 @@ def _gates_gradient(
     (dh,) = _padded.backward_step(xp, cell, layer, given, deltas)
     grads = d_x, dh, d_c, d_ru
     return GRUCellGrads._make(grads if call.plain else [cast(g, dtype) for g in grads])
-
-
-_INPUTS = ("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c")
-_SETTLED = Settled()
-
-
-def check_gru(
-    op: str,
-    lead: str,
-    required: dict[str, Array],
-    optional: dict[str, Array | None],
-    recurrent_activation: RecurrentActivation,
-) -> tuple[ModuleType, BlockCall]:
-    """
-    Check every argument of a GRU call; return its module and attributes.
-
-    `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
-    input of the forward op is a state of shape (lead, H).
-    """
-    key = signature((op, recurrent_activation), (*required.values(), *optional.values()))
-    found: tuple[ModuleType, BlockCall] | None = _SETTLED.get(key)
-    if found is None:
-        xp, call = _check_all(op, lead, required, optional, recurrent_activation)
-        plain = key is not None and call.dtype.char in "fd"
-        found = xp, call._replace(plain=plain)
-        _SETTLED.keep(key, (xp, call._replace(plain=plain, plans={} if plain else None)))
-    return found
-
-
-def _check_all(
-    op: str,
-    lead: str,
-    required: dict[str, Array],
-    optional: dict[str, Array | None],
-    recurrent_activation: RecurrentActivation,
-) -> tuple[ModuleType, BlockCall]:
-    """Do what `check_gru` says."""
-    xp, dtype = check_arrays(op, required, optional)
-    gate = check_gate(op, recurrent_activation)
-    arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
-    x, h_prev, w_ru = arrays.get("x"), arrays["h_prev"], arrays["w_ru"]
-    H = expect_rank(op, "h_prev", h_prev, "(B, H)")[1]
-    leading, I = h_prev.shape[:1], max(expect_rank(op, "w_ru", w_ru, "(I+H, 2*H)")[0] - H, 0)
-    if x is not None:
-        *leading_sizes, I = expect_rank(op, "x", x, f"({lead}, I)")
-        leading = tuple(leading_sizes)
-    expect_shape(op, "h_prev", h_prev, "(B, H)", (leading[-1], H))
-    expect_shape(op, "w_ru", w_ru, "(I+H, 2*H)", (I + H, 2 * H))
-    expect_shape(op, "w_c", arrays["w_c"], "(I+H, H)", (I + H, H))
-    expect_shape(op, "b_ru", arrays.get("b_ru"), "(2*H,)", (2 * H,))
-    expect_shape(op, "b_c", arrays.get("b_c"), "(H,)", (H,))
-    state, state_shape = f"({lead}, H)", (*leading, H)
-    for name, a in arrays.items():
-        if name not in _INPUTS:
-            expect_shape(op, name, a, state, state_shape)
-    return xp, BlockCall(gate, dtype)
 
 
 @traceable
@@ -215,12 +153,12 @@ def gru_block_cell(
     >>> out.h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    xp, call = check_gru(
+    xp, call = check_block(
         "gru_block_cell",
-        "B",
+        GRU_FORM,
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
         {},
-        recurrent_activation,
+        (recurrent_activation,),
     )
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
     if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
@@ -312,12 +250,12 @@ def block_gru(
     array([0.4092, 0.3485, 0.3086, 0.2826])
     """
     op = "block_gru"
-    xp, call = check_gru(
+    xp, call = check_block(
         op,
-        "T, B",
+        GRU_FORM,
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
         {},
-        recurrent_activation,
+        (recurrent_activation,),
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), None, extent)
@@ -406,12 +344,12 @@ def gru_block_cell_grad(
     >>> grads.d_h_prev.round(4)
     array([[0.6738, 0.6738, 0.6738]])
     """
-    xp, call = check_gru(
+    xp, call = check_block(
         "gru_block_cell_grad",
-        "B",
+        GRU_FORM,
         {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
         {"x": x, "b_ru": b_ru, "b_c": b_c},
-        recurrent_activation,
+        (recurrent_activation,),
     )
     # h is not among the arguments: its value does not enter.
     saved: GRUOutputs[Any] = GRUOutputs(r, u, c, c)
@@ -490,12 +428,12 @@ def gru_block_cell_backward(
     >>> grads.d_b_c.round(4)
     array([0.3809, 0.3809, 0.3809])
     """
-    xp, call = check_gru(
+    xp, call = check_block(
         "gru_block_cell_backward",
-        "B",
+        GRU_FORM,
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
         {"b_ru": b_ru, "b_c": b_c},
-        recurrent_activation,
+        (recurrent_activation,),
     )
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, States(h_prev), GRUOutputs(r, u, c, h_prev))
@@ -590,12 +528,12 @@ def block_gru_grad(
     """
     op = "block_gru_grad"
     saved = {"r": r, "u": u, "c": c, "h": h}
-    xp, call = check_gru(
+    xp, call = check_block(
         op,
-        "T, B",
+        GRU_FORM,
         {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h},
         {"b_ru": b_ru, "b_c": b_c},
-        recurrent_activation,
+        (recurrent_activation,),
     )
     by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)

@@ -14,14 +14,14 @@ import numpy as np
 from ._arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
 from ._net import block_forward, block_gradient, block_step, only_step
 from ._typing import LSTMCellGrads, LSTMGrads
-from .cells.contract import Attributes, Gradients
+from .cells.contract import Gradients
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable
 from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver.layer import Layer
 from .driver.padded import Padded, check_extent
-from .weights.block_forms import COLUMNS, LSTM_FORM, LSTMCall, check_lstm
+from .weights.block_forms import COLUMNS, LSTM_FORM, BlockCall, check_block
 from .weights.forms import PeepholeLSTMParams
 from .weights.gradients import check_weight_gradients, zeros_of
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def lstm_gradient(
-    xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: LSTMCall, by: str = "sum"
+    xp: ModuleType, padded: Padded, w: Array, given: LSTMStates, call: BlockCall, by: str = "sum"
 ) -> LSTMGrads[Any]:
     """block_lstm_grad after its checks, or without an extent lstm_block_cell_backward."""
     (B, H), dtype = padded.first.h.shape, call.dtype
@@ -49,7 +49,7 @@ def lstm_gradient(
 
 
 def _gates_gradient(
-    xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, given: LSTMStates, call: LSTMCall
+    xp: ModuleType, saved: LSTMOutputs[Any], cs_prev: Array, given: LSTMStates, call: BlockCall
 ) -> LSTMCellGrads[Any]:
     """lstm_block_cell_grad after its checks: a step up to its gates."""
     H, dtype = cs_prev.shape[1], call.dtype
@@ -166,12 +166,12 @@ def lstm_block_cell(
     array([[0.0594, 0.0594, 0.0594]])
     """
     op = "lstm_block_cell"
-    xp, call = check_lstm(
+    xp, call = check_block(
         op,
-        "B",
+        LSTM_FORM,
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
-        Attributes(forget_bias, cell_clip, gate_order, recurrent_activation),
+        (forget_bias, cell_clip, gate_order, recurrent_activation),
         use_peephole,
     )
     first = LSTMStates(h_prev, cs_prev)
@@ -307,12 +307,12 @@ def block_lstm(
     (4, 2, 3)
     """
     op = "block_lstm"
-    xp, call = check_lstm(
+    xp, call = check_block(
         op,
-        "T, B",
+        LSTM_FORM,
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
         {"wci": wci, "wcf": wcf, "wco": wco},
-        Attributes(forget_bias, cell_clip, gate_order, recurrent_activation),
+        (forget_bias, cell_clip, gate_order, recurrent_activation),
         use_peephole,
     )
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
@@ -421,13 +421,13 @@ def lstm_block_cell_grad(
     array([[0.4176, 0.4176, 0.4176]])
     """
     op = "lstm_block_cell_grad"
-    xp, call = check_lstm(
+    xp, call = check_block(
         op,
-        "B",
+        LSTM_FORM,
         {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co},
         {"cs_grad": cs_grad, "h_grad": h_grad, "x": x, "h_prev": h_prev, "w": w, "b": b}
         | {"wci": wci, "wcf": wcf, "wco": wco},
-        Attributes(None, cell_clip, gate_order, recurrent_activation),
+        (cell_clip, gate_order, recurrent_activation),
         use_peephole,
     )
     # h is not among the arguments: its value does not enter.
@@ -528,12 +528,12 @@ def lstm_block_cell_backward(
     """
     op = "lstm_block_cell_backward"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
-    xp, call = check_lstm(
+    xp, call = check_block(
         op,
-        "B",
+        LSTM_FORM,
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        Attributes(None, cell_clip, gate_order, recurrent_activation),
+        (cell_clip, gate_order, recurrent_activation),
         use_peephole,
     )
     # h is not among the arguments: the value of the last h does not enter.
@@ -650,12 +650,12 @@ def block_lstm_grad(
     """
     op = "block_lstm_grad"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
-    xp, call = check_lstm(
+    xp, call = check_block(
         op,
-        "T, B",
+        LSTM_FORM,
         {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
         {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        Attributes(None, cell_clip, gate_order, recurrent_activation),
+        (cell_clip, gate_order, recurrent_activation),
         use_peephole,
     )
     by = check_weight_gradients(op, weight_gradients)

@@ -16,23 +16,14 @@ from .cells.lstm import LSTMStates
 from .derivatives.traced import traceable
 from .driver import padded as _padded
 from .driver.padded import Padded, Recomputed, check_extent
-from .gru import (
-    block_gru,
-    block_gru_grad,
-    check_gru,
-    gru_gradient,
-)
-from .lstm import (
-    block_lstm,
-    block_lstm_grad,
-    lstm_gradient,
-)
+from .gru import block_gru, block_gru_grad, gru_gradient
+from .lstm import block_lstm, block_lstm_grad, lstm_gradient
 from .stacked_rnn import stacked_rnn
 from .weights.block_forms import (
     GRU_FORM,
     LSTM_FORM,
     PEEPHOLES,
-    check_lstm,
+    check_block,
     default_clip,
     prepared,
 )
@@ -122,9 +113,9 @@ def _lstm_from_states(
     attributes = {n: call[n] for n in Attributes._fields if n in call}
     if gate_order is not None:
         attributes["gate_order"] = gate_order
-    xp, checked = check_lstm(
+    xp, checked = check_block(
         op,
-        "T, B",
+        LSTM_FORM,
         {n: call[n] for n in ("x", "cs_prev", "h_prev", "w", "b")},
         {n: call[n] for n in PEEPHOLES} | given,
         Attributes(**attributes),
@@ -149,7 +140,8 @@ def _gru_from_states(
     """Do what the gradient `op` of a call does, by its states alone."""
     weights = BlockGRUParams._make(call[n] for n in BlockGRUParams._fields)
     inputs = {"x": call["x"], "h_prev": call["h_prev"], **weights._asdict()}
-    xp, checked = check_gru(op, "T, B", inputs, {"d_h": d_h}, call["recurrent_activation"])
+    activation = (call["recurrent_activation"],)
+    xp, checked = check_block(op, GRU_FORM, inputs, {"d_h": d_h}, activation)
     by, extent = check_weight_gradients(op, weight_gradients), _extent(op, call)
     with on_device(xp, call["x"]):
         cell = GRU_FORM.cell(xp, prepared(xp, weights, checked.dtype), checked.attributes)

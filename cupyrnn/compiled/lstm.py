@@ -123,7 +123,7 @@ def cell_forward(char: str) -> Any:
     """
     Return `lstm_block_cell` after its checks for a dtype, None where it is not compiled.
 
-    What it is called with last is the LSTMCall that the checks return.
+    What it is called with last is the BlockCall that the checks return.
     """
     dtype = np.dtype(char)
 
@@ -146,7 +146,7 @@ def cell_grad(char: str) -> Any:
     """
     Return `lstm_block_cell_grad` after its checks for a dtype, None where it is not compiled.
 
-    What it is called with last is the LSTMCall that the checks return.
+    What it is called with last is the BlockCall that the checks return.
     """
     dtype = np.dtype(char)
 

@@ -191,11 +191,11 @@ def prepared(xp: ModuleType, weights: Any, dtype: np.dtype[Any]) -> Any:
     return each(weights, lambda a: cast(contiguous(xp, a), operand if a.ndim == 2 else compute))
 
 
-class LSTMCall(NamedTuple):
-    """What an LSTM call is asked beside x, w, b and states, after its checks."""
+class BlockCall(NamedTuple):
+    """What a call of a block op is asked beside x, its weights and states, after its checks."""
 
-    peephole: tuple[Array | None, Array | None, Array | None]  # as given, where used
-    attributes: LSTMAttributes
+    peephole: tuple[Array | None, ...]  # of an LSTM, as given where used
+    attributes: Any  # as its form has them
     dtype: np.dtype[Any]
     plain: bool = False  # whether all arrays are NumPy's own and of the computation's dtype
     plans: dict[Any, Any] | None = None  # of calls like this, where there was one before
@@ -204,65 +204,66 @@ class LSTMCall(NamedTuple):
 _SETTLED = Settled()
 
 
-def check_lstm(
+def check_block(
     op: str,
-    lead: str,
+    form: Form,
     required: dict[str, Array],
     optional: dict[str, Array | None],
-    attributes: Attributes,
-    use_peephole: bool | None,
-) -> tuple[ModuleType, LSTMCall]:
+    attributes: tuple[Any, ...],
+    use_peephole: bool | None = None,
+) -> tuple[ModuleType, BlockCall]:
     """
-    Check every array and attribute of an LSTM call; return its module and attributes.
+    Check every array and attribute of a call of a block op; return its module and attributes.
 
-    `lead` names the axes x begins with: "B" for one step, "T, B" for a sequence. What is not an
-    input of the forward op is a state of shape (lead, H).
+    x begins with the axes B for one step, a "cell", and T, B for a sequence. What is not an input
+    of the forward op is a state of the same axes and H. `attributes` are the last ones of
+    `Attributes`, the others left out.
     """
     key = signature((op, use_peephole, *attributes), (*required.values(), *optional.values()))
     found = _SETTLED.get(key)
     if found is None:
-        xp, wanted, checked, dtype = _check_lstm(
-            op, lead, required, optional, attributes, use_peephole
-        )
-        plain = key is not None and dtype.char in "fd"
-        call = LSTMCall((None, None, None), checked, dtype, plain)
-        found = xp, wanted, call
-        _SETTLED.keep(key, (xp, wanted, call._replace(plans={} if plain else None)))
+        xp, wanted, call = _check_all(op, form, required, optional, attributes, use_peephole)
+        plain = key is not None and call.dtype.char in "fd"
+        found = xp, wanted, call._replace(plain=plain)
+        _SETTLED.keep(key, (xp, wanted, call._replace(plain=plain, plans={} if plain else None)))
     xp, wanted, call = found
     if wanted:
-        call = LSTMCall((optional["wci"], optional["wcf"], optional["wco"]), *call[1:])
+        call = BlockCall((optional["wci"], optional["wcf"], optional["wco"]), *call[1:])
     return xp, call
 
 
-def _check_lstm(
+def _check_all(
     op: str,
-    lead: str,
+    form: Form,
     required: dict[str, Array],
     optional: dict[str, Array | None],
-    attributes: Attributes,
+    attributes: tuple[Any, ...],
     use_peephole: bool | None,
-) -> tuple[ModuleType, bool, LSTMAttributes, np.dtype[Any]]:
-    """Do what `check_lstm` says; return the module, whether peepholes are used, the rest."""
+) -> tuple[ModuleType, bool, BlockCall]:
+    """Do what `check_block` says; return the module, whether peepholes are used, the call."""
     forward = "i" not in required
     xp, dtype = check_arrays(op, required, optional)
-    checked = LSTM_FORM.attributes(op, attributes, dtype, forward=forward)
+    every = Attributes(*Attributes()[: -len(attributes)], *attributes)
+    checked = form.attributes(op, every, dtype, forward=forward)
     arrays = {**required, **{name: a for name, a in optional.items() if a is not None}}
 
-    x, w, cs_prev = arrays.get("x"), arrays.get("w"), arrays["cs_prev"]
-    H = expect_rank(op, "cs_prev", cs_prev, "(B, H)")[1]
-    leading, I = cs_prev.shape[:1], 0
-    if w is not None:
-        I = max(expect_rank(op, "w", w, "(I+H, 4*H)")[0] - H, 0)
-    if x is not None:
-        *leading_sizes, I = expect_rank(op, "x", x, f"({lead}, I)")
+    lead, state = "B" if "_cell" in op else "T, B", "cs_prev" if "cs_prev" in arrays else "h_prev"
+    matrix = next(iter(form.shapes))
+    symbols = {name: _symbols_shown(of) for name, of in form.shapes.items()}
+    H = expect_rank(op, state, arrays[state], "(B, H)")[1]
+    leading, I = arrays[state].shape[:1], 0
+    if matrix in arrays:
+        I = max(expect_rank(op, matrix, arrays[matrix], symbols[matrix])[0] - H, 0)
+    if "x" in arrays:
+        *leading_sizes, I = expect_rank(op, "x", arrays["x"], f"({lead}, I)")
         leading = tuple(leading_sizes)
-    shapes = {"x": (f"({lead}, I)", (*leading, I)), "w": ("(I+H, 4*H)", (I + H, 4 * H))}
-    shapes |= {"b": ("(4*H,)", (4 * H,)), **dict.fromkeys(PEEPHOLES, ("(H,)", (H,)))}
+    shapes = {name: (symbols[name], _shape_of(of, I, H, H)) for name, of in form.shapes.items()}
+    shapes["x"] = f"({lead}, I)", (*leading, I)
     shapes |= dict.fromkeys(("cs_prev", "h_prev"), ("(B, H)", (leading[-1], H)))
     for name, a in arrays.items():
         expect_shape(op, name, a, *shapes.get(name, (f"({lead}, H)", (*leading, H))))
 
-    given = [name for name in PEEPHOLES if name in arrays]
+    given = [name for name in form.together if name in arrays]
     wanted = bool(given)
     if use_peephole is not None:
         wanted = check_bool(op, "use_peephole", use_peephole)
@@ -270,7 +271,13 @@ def _check_lstm(
         missing = next(name for name in PEEPHOLES if name not in arrays)
         why = f"like {given[0]}" if given else "as use_peephole is True"
         raise TypeError(f"{op}: {missing} is None, expected an array of shape (H,) = ({H},) {why}")
-    return xp, wanted, checked, dtype
+    return xp, wanted, BlockCall((None, None, None), checked, dtype)
+
+
+def _symbols_shown(symbols: str, K: str = "I", P: str = "H") -> str:
+    """Return symbols such as "K+P, 4*H" as errors show them, with these in place of K and P."""
+    symbols = symbols.replace("P", P).replace("K", K)
+    return f"({symbols})" if ", " in symbols else f"({symbols},)"
 
 
 def check_forget_bias(op: str, forget_bias: float | None, gate_order: GateOrder) -> float:
@@ -375,8 +382,7 @@ def check_weights(
             if not is_missing and (a is None or a.shape == shape):
                 continue
             named = f"{op}: weights[{n}].{name}"
-            symbols = form.shapes[name].replace("P", "P" if projects else "H").replace("K", symbol)
-            symbols = f"({symbols}{',' * (len(shape) == 1)})"
+            symbols = _symbols_shown(form.shapes[name], symbol, "P" if projects else "H")
             if is_missing:
                 raise TypeError(
                     f"{named} is None, expected an array of shape {symbols} = {shape} like"

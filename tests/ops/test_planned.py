@@ -59,7 +59,7 @@ def equal(actual: list[Any], expected: list[Any]) -> None:
 def plans(compiled_loops: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What has been computed as it was laid out, forward or backward."""
     del compiled_loops
-    for op in ("cudnn_rnn", "gru", "stacked_rnn", "weights.block_forms"):
+    for op in ("cudnn_rnn", "stacked_rnn", "weights.block_forms"):
         module = importlib.import_module(f"cupyrnn.{op}")
         monkeypatch.setattr(module, "_SETTLED", _arrays.Settled())
     called: list[str] = []
