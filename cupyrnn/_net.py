@@ -42,15 +42,7 @@ from .driver.layer import Layer
 from .driver.packing import Packing
 from .driver.padded import Padded
 from .driver.pages import page_of
-from .driver.reserve import (
-    EVERY_SIZE,
-    FINGERPRINT_SIZE,
-    OWN,
-    OWNERS,
-    Leaves,
-    Sizes,
-    fingerprint,
-)
+from .driver.reserve import EVERY_SIZE, FINGERPRINT_SIZE, OWN, OWNERS, Leaves, Sizes, fingerprint
 from .driver.stack import Stack
 from .weights.block_forms import prepared
 from .weights.entries import NetWeights, PackedWeights
@@ -301,11 +293,7 @@ def _check_layers(
 
 
 def check_packed(
-    op: str,
-    states: tuple[Any, Any, Any],
-    net: Settled,
-    run: RunArguments,
-    given: Mapping[str, Any],
+    op: str, states: tuple[Any, Any, Any], net: Settled, run: RunArguments, given: Mapping[str, Any]
 ) -> tuple[Run, Net]:
     """
     Check a call of packed parameters; return it and its net.

@@ -14,14 +14,7 @@ import numpy as np
 
 from ._arrays import Settled as Found
 from ._arrays import check_bool, check_choice, contiguous_all, named, on_device, signature
-from ._net import (
-    PackedCall,
-    Run,
-    RunArguments,
-    check_packed,
-    host_reserved_of,
-    packed_fingerprint,
-)
+from ._net import PackedCall, Run, RunArguments, check_packed, host_reserved_of, packed_fingerprint
 from ._typing import CudnnRNNGrads, CudnnRNNOutputs
 from .derivatives.traced import traceable
 from .driver.reserve import Note, check_reserve, check_size, reserved_engine

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._arrays import (
-    cast,
-    compute_dtype,
-    on_device,
-    operand_dtype,
-)
+from ._arrays import cast, compute_dtype, on_device, operand_dtype
 from ._net import block_forward, block_gradient, block_step, only_step
 from ._typing import GRUCellGrads, GRUGrads
 from .cells.contract import Gradients, States

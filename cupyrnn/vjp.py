@@ -19,14 +19,7 @@ from .driver.padded import Padded, Recomputed, check_extent
 from .gru import block_gru, block_gru_grad, gru_gradient
 from .lstm import block_lstm, block_lstm_grad, lstm_gradient
 from .stacked_rnn import stacked_rnn
-from .weights.block_forms import (
-    GRU_FORM,
-    LSTM_FORM,
-    PEEPHOLES,
-    check_block,
-    default_clip,
-    prepared,
-)
+from .weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES, check_block, default_clip, prepared
 from .weights.forms import BlockGRUParams, PeepholeLSTMParams
 from .weights.gradients import check_weight_gradients
 
@@ -229,11 +222,7 @@ class Pullback(Generic[G]):
     """
 
     def __init__(
-        self,
-        record: Record,
-        given: dict[str, Any],
-        outputs: Any,
-        every: int | None = None,
+        self, record: Record, given: dict[str, Any], outputs: Any, every: int | None = None
     ) -> None:
         self._record, self.names = record, record.cotangents
         self._like = self._clip = self._states = None

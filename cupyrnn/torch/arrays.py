@@ -220,8 +220,5 @@ def on_device_of(t: torch.Tensor) -> Iterator[None]:
     index = t.device.index
     with torch.cuda.device(index), cupy.cuda.Device(index):
         stream = torch.cuda.current_stream(t.device).cuda_stream
-        with (
-            cupy.cuda.ExternalStream(stream, index),
-            cupy.cuda.using_allocator(_allocate),
-        ):
+        with cupy.cuda.ExternalStream(stream, index), cupy.cuda.using_allocator(_allocate):
             yield

@@ -183,13 +183,7 @@ def gradient_to_block_lstm(
 
 
 def _as_block_lstm(
-    op: str,
-    xp: ModuleType,
-    net: Net,
-    params: Array,
-    gate_order: object,
-    *,
-    sum_biases: bool = True,
+    op: str, xp: ModuleType, net: Net, params: Array, gate_order: object, *, sum_biases: bool = True
 ) -> BlockLSTMParams:
     """Return the packed parameters of one LSTM layer as `block_lstm` takes them."""
     order = BLOCK[check_choice(op, "gate_order", gate_order, tuple(BLOCK))]

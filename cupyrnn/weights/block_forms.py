@@ -294,12 +294,7 @@ def default_clip(op: str, gate_order: GateOrder) -> float:
 
 
 def check_clip(
-    op: str,
-    cell_clip: float | None,
-    gate_order: GateOrder,
-    dtype: np.dtype[Any],
-    *,
-    forward: bool,
+    op: str, cell_clip: float | None, gate_order: GateOrder, dtype: np.dtype[Any], *, forward: bool
 ) -> float | None:
     """
     Return the clip as the dtype can hold it, so that a saved cs compares equal to it.

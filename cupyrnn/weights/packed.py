@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .._arrays import array_kind, check_bool, check_integer, named, on_device, shown, type_shown
 from .._typing import NamedTuple
 from ..arithmetic.gates import check_gate
-from .params import (
-    DEFAULTS,
-    MOST_ELEMENTS,
-    check_net,
-    check_params,
-    checked_layout,
-    layers,
-    zeros,
-)
+from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params, checked_layout, layers, zeros
 
 if TYPE_CHECKING:
     from .._arrays import Array
