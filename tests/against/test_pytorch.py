@@ -1,4 +1,4 @@
-"""block_lstm in float64 beside PyTorch's LSTM; cudnn_rnn, test_params.py, other cells, tests/ops."""
+"""block_lstm in float64 beside PyTorch's LSTM; cudnn_rnn is in weights/test_params.py."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import needs
@@ -15,7 +14,7 @@ from checks import assert_close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import grus, lstms, nets
-from problems.nets import BI, MODES
+from problems.nets import BI
 
 import cupyrnn
 from pytorch.problem import MARKS, NAMES, SAVES, Problem, ct, definitions, torch
@@ -107,35 +106,6 @@ def test_compile_in_one_graph(name: str) -> None:
     torch.compile(loss, fullgraph=True, backend="aot_eager")(*compiled).backward()
     for a, b in zip(eager, compiled, strict=True):
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-13, atol=1e-13)
-
-
-@pytest.mark.parametrize("kind", ["BlockLSTM", "CudnnRNN"])
-def test_export_with_symbolic_sizes(kind: str) -> None:
-    torch.manual_seed(0)
-    if kind == "BlockLSTM":
-        layer: Any = ct.BlockLSTM(2, 5, cell_clip=0.5)
-        pick: Callable[..., Any] = lambda out: (out.h, out.cs)  # noqa: E731
-    else:
-        layer = ct.CudnnRNN(2, 5, 2, direction=BI)
-        pick = tuple
-
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x: Any) -> Any:
-            return pick(self.layer(torch.tanh(x)))
-
-    T, B = torch.export.Dim("T"), torch.export.Dim("B")
-    net, x = Net(), torch.randn(4, 3, 2)
-    exported = torch.export.export(net, (x,), dynamic_shapes={"x": {0: T, 1: B}})
-    targets = [str(n.target) for n in exported.graph.nodes]
-    assert sum("cupyrnn" in t for t in targets) == 1
-    for shape in ((4, 3, 2), (7, 2, 2), (2, 5, 2)):
-        x = torch.randn(shape)
-        for a, e in zip(exported.module()(x), net(x), strict=True):
-            torch.testing.assert_close(a, e, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *SAVES])
@@ -522,20 +492,6 @@ def test_modules() -> None:
     w, b = (p.detach().numpy() for p in (layer.w, layer.b))
     expected = cupyrnn.block_lstm(x.numpy(), zeros, zeros, w, b)
     np.testing.assert_array_equal(layer(x).h.detach().numpy(), expected.h)
-
-    for mode, direction in zip(MODES, (BI, "unidirectional") * 2, strict=True):
-        net = ct.CudnnRNN(2, 5, 2, rnn_mode=mode, direction=direction, dropout=0.5,  # type: ignore[arg-type]
-                          time_major=False, dtype=torch.float64)  # fmt: skip
-        x = torch.randn(3, 4, 2, dtype=torch.float64)
-        torch.manual_seed(3)
-        first, other = net(x).output, net(x).output
-        torch.manual_seed(3)
-        torch.testing.assert_close(net(x).output, first, rtol=0, atol=0)
-        assert not torch.equal(first, other)
-        net.eval()
-        torch.testing.assert_close(net(x).output, net(x).output, rtol=0, atol=0)
-        net(x).output.sum().backward()
-        assert net.params.grad.shape == net.params.shape
 
 
 def test_a_module_with_a_projection_begins_with_zeros() -> None:

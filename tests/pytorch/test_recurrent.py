@@ -148,33 +148,6 @@ def test_training_takes_the_same_steps() -> None:
     assert histories[1][-1] < histories[1][0]
 
 
-def test_dropout_is_new_in_every_call_and_none_in_eval() -> None:
-    net = ct.GRU(3, 8, 2, dropout=0.5)
-    x = torch.randn(5, 2, 3)
-    torch.manual_seed(3)
-    first, other = net(x)[0], net(x)[0]
-    torch.manual_seed(3)
-    torch.testing.assert_close(net(x)[0], first, rtol=0, atol=0)
-    assert not torch.equal(first, other)
-    net.eval()
-    expected = torch.nn.GRU(3, 8, 2)
-    expected.load_state_dict(net.state_dict())
-    torch.testing.assert_close(net(x)[0], expected(x)[0])
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "CudnnRNN", "BlockGRU"])
-def test_only_dropout_draws_random_numbers(kind: str) -> None:
-    """Else all that a program draws after a call would be other numbers than torch.nn's."""
-    x, states = torch.randn(5, 2, 3), []
-    for rate in (0.0, 0.5):
-        net = getattr(ct, kind)(3, 4, num_layers=2, dropout=rate)
-        for training in (True, False):
-            torch.manual_seed(0)
-            net.train(training)(x)
-            states.append(torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state()))
-    assert states == [True, True, False, True]
-
-
 def test_from_torch_keeps_the_mode_and_save() -> None:
     assert ct.from_torch(torch.nn.GRU(3, 4)).training
     assert not ct.from_torch(torch.nn.GRU(3, 4).eval()).training
@@ -198,45 +171,6 @@ def test_no_steps_are_an_error_as_in_torch_nn() -> None:
         with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in"):
             net(torch.zeros(0, 2, 3))
         assert net(torch.zeros(5, 0, 3))[0].shape == (5, 0, 4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_compile_and_export(kind: str) -> None:
-    torch.manual_seed(0)
-    net = getattr(ct, kind)(3, 4, 2, bidirectional=True, batch_first=True)
-    x = torch.randn(2, 5, 3)
-    expected = torch.autograd.grad(net(x)[0].sum(), list(net.parameters()))
-    for whole in (True, False):  # without allow_rnn PyTorch breaks the graph at a torch.nn.LSTM
-        torch._dynamo.reset()
-        with torch._dynamo.config.patch(allow_rnn=whole):
-            compiled = torch.compile(net, fullgraph=whole, backend="aot_eager", dynamic=True)
-            found = torch.autograd.grad(compiled(x)[0].sum(), list(net.parameters()))
-            with torch.no_grad():
-                found = (*found, *flat(compiled(x)))
-        for a, e in zip(found, (*expected, *flat(net(x))), strict=True):
-            torch.testing.assert_close(a, e)
-    sizes = {0: torch.export.Dim("B"), 1: torch.export.Dim("T")}
-    exported = torch.export.export(net, (x,), dynamic_shapes=(sizes,))
-    for shape in ((2, 5, 3), (4, 2, 3)):
-        x = torch.randn(shape)
-        for a, e in zip(flat(exported.module()(x)), flat(net(x)), strict=True):
-            torch.testing.assert_close(a, e, rtol=0, atol=0)
-
-
-def test_autocast_and_skip_init() -> None:
-    other, net = torch.nn.LSTM(3, 4), ct.LSTM(3, 4)
-    net.load_state_dict(other.state_dict())
-    x = torch.randn(5, 2, 3)
-    expected = other(x)  # in float32: not every CPU has PyTorch's LSTM in bfloat16
-    with torch.autocast("cpu", torch.bfloat16):
-        found = net(x)
-        assert found[0].dtype == torch.bfloat16
-        assert net(x.bfloat16())[0].dtype == torch.bfloat16
-        double = copy.deepcopy(net).double()(x.double())[0]  # which autocast leaves alone
-    torch.testing.assert_close(double, net.double()(x.double())[0], rtol=0, atol=0)
-    for a, e in zip(flat(found), flat(expected), strict=True):
-        torch.testing.assert_close(a.float(), e.float(), rtol=0.02, atol=0.02)
-    assert utils.skip_init(ct.GRU, 3, 4).weight_hh_l0.shape == (12, 4)
 
 
 def test_errors() -> None:
@@ -276,12 +210,6 @@ def test_errors() -> None:
             ValueError, match=r"^proj_size argument is only supported for LSTM, not"
         ):
             getattr(ct, kind)(3, 4, proj_size=2)
-    for layer in (net, ct.BlockLSTM(3, 4), ct.CudnnRNN(3, 4), ct.BlockGRU(3, 4)):
-        name = type(layer).__name__
-        with pytest.raises(NotImplementedError, match=f"^{name}: torch.jit.script cannot compile"):
-            torch.jit.script(Net(layer))
-        with pytest.raises(TypeError, match=f"^{name}: torch.fx traces a module that has it"):
-            torch.fx.symbolic_trace(layer)
     for given in ([x], x.tolist(), x.numpy()):
         with pytest.raises(TypeError, match=r"^LSTM: input is a .*, expected a torch.Tensor"):
             net(given)
@@ -332,17 +260,6 @@ def test_an_error_within_a_call_stays_what_it_is() -> None:
 
 
 # What follows from being one of torch.nn's modules.
-
-
-class Net(torch.nn.Module if torch else object):  # type: ignore[misc]
-    """A recurrent module and an output layer."""
-
-    def __init__(self, rnn: Any) -> None:
-        super().__init__()
-        self.rnn, self.out = rnn, torch.nn.Linear(4, 2)
-
-    def forward(self, x: Any) -> Any:
-        return self.out(self.rnn(x)[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -399,36 +316,6 @@ def test_old_states_of_torch_nn_are_read() -> None:
     net = ct.LSTM.__new__(ct.LSTM)
     net.__setstate__(state)
     torch.testing.assert_close(net(x)[0], other(x)[0], rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "PeepholeLSTM", "CudnnRNN"])
-def test_torch_fx_sees_one_node(kind: str) -> None:
-    net = Net(getattr(ct, kind)(3, 4))
-    traced = torch.fx.symbolic_trace(net)
-    calls = [n.target for n in traced.graph.nodes if n.op == "call_module"]
-    assert calls == ["rnn", "out"]
-    x = torch.randn(5, 2, 3)
-    torch.testing.assert_close(traced(x), net(x), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_quantize_dynamic_leaves_them_as_they_are(kind: str) -> None:
-    net, x = Net(getattr(ct, kind)(3, 4)), torch.randn(5, 2, 3)
-    quantized = torch.ao.quantization.quantize_dynamic(net)
-    assert type(quantized.rnn) is type(net.rnn)
-    assert type(quantized.out) is not torch.nn.Linear
-    torch.testing.assert_close(quantized.rnn(x)[0], net.rnn(x)[0], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("which", ["LSTM", "GRU", "PeepholeLSTM", "BlockGRU"])
-def test_autograd_has_one_node_for_a_module(which: str) -> None:
-    """Its weights go into the op themselves: no join of them, and no split of their gradient."""
-    net = getattr(ct, which)(3, 4, num_layers=2, bidirectional=True)
-    output, _ = net(torch.randn(5, 2, 3))
-    leaves = [node for node, _ in output.grad_fn.next_functions if node is not None]
-    assert {type(node).__name__ for node in leaves} == {"AccumulateGrad"}
-    found = {id(node.variable) for node in leaves}
-    assert found == {id(p) for p in net.parameters()}
 
 
 def test_a_weight_of_another_dtype_or_device_is_refused() -> None:

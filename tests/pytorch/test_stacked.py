@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -91,36 +90,6 @@ def test_one_layer_is_the_block_op(kind: str) -> None:
     torch.testing.assert_close(net(x)[0], expected.h, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_surrounds_them(kind: str) -> None:
-    """compile, export, files, dropout, vmap, skip_init, repr."""
-    torch._dynamo.reset()
-    net = build(kind, num_layers=2, batch_first=True)
-    x = torch.randn(3, 4, 2, dtype=torch.float64)
-    expected = torch.autograd.grad(net(x)[0].sum(), list(net.parameters()))
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    for a, e in zip(torch.autograd.grad(compiled(x)[0].sum(), list(net.parameters())), expected,
-                    strict=True):  # fmt: skip
-        torch.testing.assert_close(a, e, rtol=1e-13, atol=1e-14)
-    sizes, file = {0: torch.export.Dim("B"), 1: torch.export.Dim("T")}, io.BytesIO()
-    torch.export.save(torch.export.export(net, (x,), dynamic_shapes=(sizes,)), file)
-    file.seek(0)
-    other = torch.randn(2, 7, 2, dtype=torch.float64)
-    found = torch.export.load(file).module()(other)
-    torch.testing.assert_close(found[0], net(other)[0], rtol=0, atol=0)
-    alone = torch.func.vmap(lambda x: net(x)[0])(x)
-    torch.testing.assert_close(alone, net(x)[0])
-    skipped = torch.nn.utils.skip_init(getattr(ct, kind), 2, 3)
-    again = getattr(ct, kind)(2, 3)
-    assert list(skipped.state_dict()) == list(again.state_dict())
-    assert repr(net) == f"{kind}(2, 3, num_layers=2, batch_first=True)"
-    dropping = getattr(ct, kind)(2, 3, 2, dropout=0.5)
-    x = torch.randn(4, 3, 2)
-    assert not torch.equal(dropping(x)[0], dropping(x)[0])
-    dropping.eval()
-    assert torch.equal(dropping(x)[0], dropping(x)[0])
-
-
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_projection(bidirectional: bool) -> None:
     """Against torch.nn's, of the same weights without peepholes; derivatives by gradcheck."""
@@ -159,20 +128,6 @@ def test_first_values() -> None:
     assert all(p.any() == name.startswith("w") for name, p in ct.BlockGRU(2, 3).named_parameters())
     without = ct.PeepholeLSTM(2, 3, use_peephole=False)
     assert [n for n, _ in without.named_parameters()] == ["w_l0", "b_l0"]
-
-
-def test_training_lowers_the_loss() -> None:
-    for kind in KINDS:
-        net = build(kind, num_layers=2)
-        x, y = (torch.randn(6, 4, n, dtype=torch.float64) for n in (2, 3))
-        optimizer, losses = torch.optim.Adam(net.parameters(), lr=0.05), []
-        for _ in range(20):
-            optimizer.zero_grad()
-            loss = (net(x)[0] - y).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss))
-        assert losses[-1] < 0.9 * losses[0]
 
 
 def test_errors() -> None:

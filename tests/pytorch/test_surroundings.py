@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 import warnings
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close
 
 from pytorch.problem import MARKS, ct, torch, utils
 
@@ -76,73 +74,6 @@ def test_backward_of_a_tangent_inside_its_level(kind: int) -> None:
         torch.testing.assert_close(a, p.grad, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [0, 1])
-def test_what_asks_for_contiguous_weights(kind: int) -> None:
-    layer, x = layers()[kind], torch.randn(4, 3, 2)
-    net = Net(layer)
-    assert utils.parameters_to_vector(net.parameters()).numel() == sum(
-        p.numel() for p in net.parameters()
-    )
-    optimizer = torch.optim.LBFGS(net.parameters())
-
-    def loss() -> Any:
-        optimizer.zero_grad()
-        value = (net(x) - 0.1).square().sum()
-        value.backward()
-        return value
-
-    before = float(optimizer.step(loss))
-    assert float(loss()) < before
-    utils.prune.l1_unstructured(layer, "w" if kind == 0 else "params", 0.5)
-    assert torch.isfinite(net(x)).all()
-
-
-@pytest.mark.parametrize("kind", [0, 1])
-def test_exported_programs_are_files(kind: int) -> None:
-    layer, x, file = layers()[kind], torch.randn(4, 1, 2), io.BytesIO()
-    torch.export.save(torch.export.export(layer, (x,)), file)
-    file.seek(0)
-    found, expected = torch.export.load(file).module()(x), layer(x)
-    assert type(found) is type(expected)
-    for a, e in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, e, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("kind", [0, 1])
-@pytest.mark.parametrize("grad", [False, True])
-def test_jit_trace_keeps_the_op(kind: int, grad: bool) -> None:
-    net, x = Net(layers()[kind]), torch.randn(4, 1, 2)
-    with torch.set_grad_enabled(grad):
-        traced = torch.jit.trace(net, (x,))
-    assert "cupyrnn::" in str(traced.inlined_graph)
-    x = torch.randn(7, 3, 2)
-    torch.testing.assert_close(traced(x), net(x), rtol=0, atol=0)
-    if grad:
-        expected = torch.autograd.grad(net(x).sum(), list(net.parameters()))
-        for a, e in zip(torch.autograd.grad(traced(x).sum(), list(net.parameters())), expected,
-                        strict=True):  # fmt: skip
-            torch.testing.assert_close(a, e, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("kind", [0, 1])
-def test_autocast(kind: int) -> None:
-    net, x = Net(layers()[kind]), torch.randn(4, 3, 2, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        out = net(x)
-    assert out.dtype == torch.bfloat16
-    expected = net(x)
-    grads, expected_grads = (
-        torch.autograd.grad(a.float().sum(), [x, *net.parameters()]) for a in (out, expected)
-    )
-    for a, e in zip((out, *grads), (expected, *expected_grads), strict=True):
-        if a is not out:
-            assert a.dtype == torch.float32
-        a, e = a.detach().float().numpy(), e.detach().numpy()
-        assert_close(a, e, "bfloat16", "autocast", at_least=1.0)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert Net(layers()[kind].double())(x.double()).dtype == torch.float64
-
-
 def test_meta_tensors() -> None:
     net = ct.BlockLSTM(2, 3, device="meta")
     out = net(torch.ones(4, 1, 2, device="meta"))
@@ -177,15 +108,6 @@ def test_block_lstm_begins_with_biases_of_zero(order: Any) -> None:
         layer.b.fill_(2)
     layer.reset_parameters()
     assert not layer.b.any()
-
-
-def test_repr() -> None:
-    assert repr(ct.BlockLSTM(2, 3, use_peephole=False, cell_clip=0.5)) == (
-        "BlockLSTM(2, 3, use_peephole=False, cell_clip=0.5)"
-    )
-    assert repr(ct.CudnnRNN(2, 3, dropout=0.5, num_proj=1)) == (
-        "CudnnRNN(2, 3, 1, num_proj=1, dropout=0.5)"
-    )
 
 
 def test_bfloat16_without_ml_dtypes() -> None:

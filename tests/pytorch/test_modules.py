@@ -1,0 +1,219 @@
+"""What holds of every module: each is written here as it shows itself."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import pytest
+from checks import assert_close
+
+from pytorch.problem import MARKS, ct, torch, utils
+
+pytestmark = MARKS
+
+MODULES = [
+    "BlockLSTM(2, 3, cell_clip=0.5)",
+    "CudnnRNN(2, 3, 2, rnn_mode='gru', direction='bidirectional', time_major=False)",
+    *(
+        f"{kind}(2, 3, num_layers=2, batch_first=True, bidirectional=True)"
+        for kind in ("LSTM", "GRU", "RNN", "PeepholeLSTM", "BlockGRU")
+    ),
+]
+OTHERS = [
+    "BlockLSTM(2, 3, use_peephole=False, cell_clip=0.5)",
+    "CudnnRNN(2, 3, 1, num_proj=1, dropout=0.5)",
+    "PeepholeLSTM(2, 3, num_layers=2, batch_first=True)",
+    "BlockGRU(2, 3, num_layers=2, batch_first=True)",
+]
+each = pytest.mark.parametrize("said", MODULES, ids=lambda said: said.partition("(")[0])
+
+
+def make(said: str) -> Any:
+    """Return a module none of whose weights is zero."""
+    torch.manual_seed(0)
+    net = eval(f"ct.{said}", {"ct": ct})
+    with torch.no_grad():
+        for p in net.parameters():
+            p.normal_(0, 0.5)
+    return net
+
+
+class Net(torch.nn.Module if torch else object):  # type: ignore[misc]
+    """A recurrent module between two others, whose result is one tensor."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()
+        self.rnn = make(said)
+        self.out = torch.nn.Linear(6 if "bidirectional" in said else 3, 2)
+        self.which = -1 if said.startswith("Block") and "GRU" not in said else 0
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.rnn(torch.tanh(x))[self.which])
+
+
+def close(found: Any, expected: Any, tolerance: float = 0.0) -> None:
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def slopes(net: Any, x: Any) -> Any:
+    return torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
+
+
+@pytest.mark.parametrize("said", [*MODULES, *OTHERS])
+def test_it_is_shown_as_it_is_made(said: str) -> None:
+    assert repr(make(said)) == said
+
+
+@each
+def test_compile(said: str) -> None:
+    net, x = Net(said), torch.randn(4, 3, 2)
+    expected = (*slopes(net, x), net(x))
+    breaks = isinstance(net.rnn, torch.nn.RNNBase)  # where PyTorch is not told allow_rnn
+    for whole in (True, False) if breaks else (True,):
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(allow_rnn=whole):
+            compiled = torch.compile(net, fullgraph=whole, backend="aot_eager", dynamic=True)
+            found = slopes(compiled, x)
+            with torch.no_grad():
+                found = (*found, compiled(x))
+        close(found, expected, 2e-6)
+
+
+@each
+def test_export_with_symbolic_sizes(said: str) -> None:
+    """To a file, and out of it."""
+    net, x, file = make(said), torch.randn(4, 3, 2), io.BytesIO()
+    sizes = {0: torch.export.Dim("T"), 1: torch.export.Dim("B")}
+    exported = torch.export.export(net, (x,), dynamic_shapes=(sizes,))
+    assert sum("cupyrnn" in str(n.target) for n in exported.graph.nodes) == 1
+    torch.export.save(exported, file)
+    file.seek(0)
+    again = torch.export.load(file).module()
+    for shape in ((4, 3, 2), (7, 2, 2), (2, 5, 2)):
+        x = torch.randn(shape)
+        for run in (exported.module(), again):
+            assert type(run(x)) is type(net(x))
+            close(run(x), net(x))
+
+
+@each
+def test_tracing(said: str) -> None:
+    """torch.jit.trace keeps the op, torch.fx the module; neither looks into it."""
+    net, x, other = Net(said), torch.randn(4, 3, 2), torch.randn(7, 2, 2)
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad), warnings.catch_warnings():
+            if isinstance(net.rnn, torch.nn.RNNBase):  # whose checks of shapes are traced
+                warnings.simplefilter("ignore")
+            traced = torch.jit.trace(net, (x,))
+        assert "cupyrnn::" in str(traced.inlined_graph)
+        close(traced(other), net(other))
+    close(slopes(traced, other), slopes(net, other))
+    symbolic = torch.fx.symbolic_trace(net)
+    assert [n.target for n in symbolic.graph.nodes if n.op == "call_module"] == ["rnn", "out"]
+    close(symbolic(x), net(x))
+    name = type(net.rnn).__name__
+    with pytest.raises(NotImplementedError, match=f"^{name}: torch.jit.script cannot compile"):
+        torch.jit.script(net)
+    with pytest.raises(TypeError, match=f"^{name}: torch.fx traces a module that has it"):
+        torch.fx.symbolic_trace(net.rnn)
+
+
+@each
+def test_autocast(said: str) -> None:
+    net, x = make(said), torch.randn(4, 3, 2, requires_grad=True)
+    wanted = [x, *net.parameters()]
+
+    def output(x: Any) -> Any:
+        return torch.utils._pytree.tree_leaves(net(x))[-1]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out = output(x)
+        assert output(x.bfloat16()).dtype == torch.bfloat16
+    assert out.dtype == torch.bfloat16
+    expected = output(x)
+    grads, due = (torch.autograd.grad(a.float().sum(), wanted) for a in (out, expected))
+    assert {a.dtype for a in grads} == {torch.float32}
+    for a, e in zip((out, *grads), (expected, *due), strict=True):
+        found = a.detach().float().numpy()
+        assert_close(found, e.detach().numpy(), "bfloat16", "autocast", at_least=1.0)
+    net.double()
+    with torch.autocast("cpu", torch.bfloat16):
+        close(net(x.double()), net(x.double()))
+        assert output(x.double()).dtype == torch.float64
+
+
+@each
+def test_without_memory_and_without_first_values(said: str) -> None:
+    net = make(said)
+    with torch.device("meta"):
+        meta = make(said)
+        out, expected = meta(torch.ones(4, 3, 2)), net(torch.ones(4, 3, 2, device="cpu"))
+    for a, e in zip(*map(torch.utils._pytree.tree_leaves, (out, expected)), strict=True):
+        assert (a.is_meta, a.shape) == (True, e.shape)
+    a.sum().backward()
+    assert all(p.grad.is_meta for p in meta.parameters() if p.grad is not None)
+    skipped = utils.skip_init(type(net), 2, 3)
+    plain = type(net)(2, 3)
+    assert [(n, a.shape, a.device) for n, a in skipped.state_dict().items()] == [
+        (n, a.shape, a.device) for n, a in plain.state_dict().items()
+    ]
+
+
+@each
+def test_examples_side_by_side(said: str) -> None:
+    net, x = Net(said).double(), torch.randn(5, 4, 3, 2).double()
+    close(torch.func.vmap(net)(x), torch.stack([net(one) for one in x]), 1e-12)
+
+
+@each
+def test_autograd_has_one_node_for_a_module(said: str) -> None:
+    """Its weights go into the op themselves: no join of them, and no split of their gradient."""
+    net = make(said)
+    output = torch.utils._pytree.tree_leaves(net(torch.randn(5, 3, 2)))[-1]
+    leaves = [node for node, _ in output.grad_fn.next_functions if node is not None]
+    assert {type(node).__name__ for node in leaves} == {"AccumulateGrad"}
+    assert {id(node.variable) for node in leaves} == {id(p) for p in net.parameters()}
+
+
+@each
+def test_what_changes_its_weights(said: str) -> None:
+    """An optimizer that joins all of them, pruning, and quantization, which leaves them alone."""
+    net, x = Net(said), torch.randn(4, 3, 2)
+    optimizer = torch.optim.LBFGS(net.parameters())
+
+    def loss() -> Any:
+        optimizer.zero_grad()
+        value = (net(x) - 0.1).square().sum()
+        value.backward()
+        return value
+
+    before = float(optimizer.step(loss))
+    assert float(loss()) < 0.9 * before
+    utils.prune.l1_unstructured(net.rnn, next(n for n, _ in net.rnn.named_parameters()), 0.5)
+    assert torch.isfinite(net(x)).all()
+    net = Net(said)
+    quantized = torch.ao.quantization.quantize_dynamic(net)
+    assert type(quantized.rnn) is type(net.rnn)
+    assert type(quantized.out) is not torch.nn.Linear
+    close(quantized.rnn(x), net.rnn(x))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "CudnnRNN", "PeepholeLSTM", "BlockGRU"])
+def test_dropout(kind: str) -> None:
+    """New in every call, none in eval; only dropout draws random numbers, like torch.nn's."""
+    x, drew = torch.randn(5, 2, 3), []
+    for rate in (0.0, 0.5):
+        net = getattr(ct, kind)(3, 8, num_layers=2, dropout=rate)
+        for training in (True, False):
+            net.train(training)
+            torch.manual_seed(0)
+            first = net(x)[0]
+            drew.append(not torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state()))
+            close(net(x)[0], first)
+            assert torch.equal(net(x)[0], first) != drew[-1]
+    assert drew == [False, False, True, False]
+    without = getattr(ct, kind)(3, 8, num_layers=2)
+    without.load_state_dict(net.state_dict())
+    close(first, without(x)[0], 1e-6)
