@@ -32,7 +32,6 @@ import cupyrnn
 from cupyrnn._arrays import own_tangents
 from cupyrnn.arithmetic import dual as _dual
 from cupyrnn.derivatives.duals import along
-from cupyrnn.derivatives.rules import SLOPES
 from cupyrnn.derivatives.traced import _under_way
 from cupyrnn.derivatives.tree import tree_map
 
@@ -491,59 +490,6 @@ def test_every_layout(rng: np.random.Generator) -> None:
 
 
 FUNCTIONS = map("function {}".format, itertools.count())
-
-WHERE = {np.arccosh: (1.2, 3), np.arcsin: (-0.9, 0.9), np.arccos: (-0.9, 0.9)}
-WHERE |= {np.arctanh: (-0.9, 0.9), np.absolute: (-2, 2), np.fabs: (-2, 2), np.tan: (-1, 1)}
-
-
-def assert_slope(function: Any, x: Any, t: Any) -> None:
-    step = 1e-6
-    value, along = cupyrnn.jvp(function, (x,), (t,))
-    np.testing.assert_allclose(value, function(x), rtol=1e-15)
-    expected = (function(x + step * t) - function(x - step * t)) / (2 * step)
-    np.testing.assert_allclose(along, expected, rtol=1e-7, atol=1e-8)
-
-
-@pytest.mark.parametrize("ufunc", SLOPES, ids=lambda f: f.__name__)
-def test_slopes(ufunc: Any, rng: np.random.Generator) -> None:
-    low, high = WHERE.get(ufunc, (0.1, 2))
-    x, t = rng.uniform(low, high, (4, 5)), rng.standard_normal((4, 5))
-    assert_slope(ufunc, x, t)
-    assert_slope(lambda x: ufunc(x.copy(), out=np.empty_like(x)), x, t)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: np.maximum(x, 0.3),
-        lambda x: np.minimum(0.3, x * x),
-        lambda x: np.clip(x, -0.2, 0.4),
-        lambda x: x.clip(0.1),
-        lambda x: x.max(-1),
-        lambda x: np.min(x, axis=0, keepdims=True),
-        lambda x: x - x.max(axis=1, keepdims=True),
-        lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True),
-        lambda x: np.log(np.sum(np.exp(x - x.max()))),
-        lambda x: x**3 + 2**x + (x * x) ** x,
-        lambda x: np.float_power(x * x, 1.5),
-        lambda x: np.where(x > 0, x * x, 3 * x),
-        lambda x: np.einsum("ij,kj->ik", x, np.tanh(x)),
-        lambda x: np.concatenate([x.T, 2 * x.T]).reshape(-1).mean(),
-        lambda x: np.stack([x[0], x[1] * x[2]])[:, ::-1].sum(0),
-        lambda x: x[np.argmax(x, axis=0), np.arange(x.shape[1])],
-        lambda x: x @ x.T + np.dot(x, x.T) + x.dot(x.T),
-        lambda x: np.linalg.solve(x[:, :3] @ x[:, :3].T + np.eye(3), x),
-        lambda x: np.sqrt(np.sum(np.square(x))),
-        lambda x: np.sign(x) * x + np.floor(x),
-        lambda x: np.multiply.reduce(x, axis=1),
-        lambda x: np.add.accumulate(x, axis=1),
-        lambda x: np.mean((x > 0) * x),
-        lambda x: sum(row.sum() ** 2 for row in x),
-    ],
-    ids=FUNCTIONS,
-)
-def test_functions_of_numpy(function: Any, rng: np.random.Generator) -> None:
-    assert_slope(function, rng.standard_normal((3, 4)), rng.standard_normal((3, 4)))
 
 
 def test_writing() -> None:
