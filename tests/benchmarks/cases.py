@@ -19,6 +19,7 @@ import numpy as np
 import timing
 from pages import PYTORCH, TENSORFLOW
 from timing import BACKWARD, BOTH, FORWARD, Contestant
+from torch_nets import TorchNet
 
 import cupyrnn
 from cupyrnn.cells.lstm import LSTM
@@ -293,86 +294,32 @@ class _BlockOp:
 
     def torch(self) -> Contestant:
         """Return PyTorch's LSTM on the same numbers, without peepholes."""
-        torch_ = torch()
-        I, H = self.inputs["x"].shape[-1], self.inputs["h_prev"].shape[-1]
-
-        def swap_gates(w: Any) -> Any:
-            """From i, ci, f, o to i, f, ci, o, and back."""
-            return w.reshape(-1, 4, H)[:, [0, 2, 1, 3]].reshape(-1, 4 * H)
-
-        w, b = swap_gates(self.inputs["w"]), swap_gates(self.inputs["b"])[0]
-        module = torch_.nn.LSTM(I, H, dtype=torch_.float64)
-        state = {"weight_ih_l0": w[:I].T, "weight_hh_l0": w[I:].T}
-        state |= {"bias_ih_l0": b, "bias_hh_l0": np.zeros_like(b)}
-        calls = _torch_calls(
-            module,
-            state,
-            self.inputs["x"],
-            [self.inputs["h_prev"][None], self.inputs["cs_prev"][None]],
-            self.grads["h_grad"],
-        )
+        a = self.inputs
+        packed = cupyrnn.params_from_block_lstm(a["w"], a["b"], forget_bias=0.0, cell_clip=0.0)
+        arguments = {"input": a["x"], "input_h": a["h_prev"][None], "input_c": a["cs_prev"][None]}
+        arguments |= {n: getattr(packed, n) for n in ("params", "rnn_mode", "direction")}
+        net = TorchNet(torch(), arguments, self.grads["h_grad"])
 
         def results(outputs: Any, grads: Any) -> dict[str, Any]:
-            out, grad = calls.results(outputs, grads)
-            weights = [grad["weight_ih_l0"].T, grad["weight_hh_l0"].T]
+            found = net.results(outputs, grads)
+            of_weights = cupyrnn.gradient_to_block_lstm(packed, found["params_backprop"])
             return {
-                "h": out["output"],
-                "x_grad": grad["x"],
-                "h_prev_grad": grad["h"][0],
-                "cs_prev_grad": grad["c"][0],
-                "w_grad": swap_gates(np.concatenate(weights)),
-                "b_grad": swap_gates(grad["bias_ih_l0"])[0],
+                "h": found["output"],
+                "x_grad": found["input_backprop"],
+                "h_prev_grad": found["input_h_backprop"][0],
+                "cs_prev_grad": found["input_c_backprop"][0],
+                "w_grad": of_weights.w,
+                "b_grad": of_weights.b,
             }
 
-        return Contestant(PYTORCH, calls.forward, calls.backward, results)
+        return _of_torch(net, results)
 
 
-class _TorchCalls(NamedTuple):
-    forward: Callable[[], Any]
-    backward: Callable[[Any], Any]
-    results: Callable[[Any, Any], tuple[dict[str, Any], dict[str, Any]]]
-
-
-def _torch_calls(
-    module: Any,
-    state: dict[str, Any],
-    x: Any,
-    states: list[Any],
-    output_grad: Any,
-    lengths: list[int] | None = None,
-) -> _TorchCalls:
-    """Return calls of a module with these weights; each input and weight gets a gradient."""
-    torch_ = torch()
-    rnn = torch_.nn.utils.rnn
-    module.load_state_dict({name: torch_.tensor(a) for name, a in state.items()})
-    x, *states = (torch_.tensor(a, requires_grad=True) for a in (x, *states))
-    first = tuple(states) if len(states) > 1 else states[0]
-    leaves = {"x": x} | dict(zip("hc", states, strict=False)) | dict(module.named_parameters())
-    cotangent, wanted = torch_.tensor(output_grad), list(leaves.values())
-
-    def forward() -> Any:
-        if lengths is None:
-            return module(x, first)
-        output, last = module(rnn.pack_padded_sequence(x, lengths), first)
-        return rnn.pad_packed_sequence(output, total_length=len(x))[0], last
-
-    def backward(outputs: Any) -> Any:
-        return torch_.autograd.grad(outputs[0], wanted, cotangent, retain_graph=True)
-
-    def results(outputs: Any, grads: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        output, last = outputs
-        last = last if isinstance(last, tuple) else (last,)
-        named = dict(zip(("output", "output_h", "output_c"), (output, *last), strict=False))
-        return (
-            {name: a.detach().numpy() for name, a in named.items()},
-            {name: a.numpy() for name, a in zip(leaves, grads, strict=True)},
-        )
-
-    with warnings.catch_warnings():
-        # It warns once that oneDNN has no projection.
-        warnings.simplefilter("ignore")
-        forward()
-    return _TorchCalls(forward, backward, results)
+def _of_torch(
+    net: TorchNet, results: Callable[[Any, Any], dict[str, Any]] | None = None
+) -> Contestant:
+    backward = functools.partial(net.warmed_up().backward, retain_graph=True)
+    return Contestant(PYTORCH, net.forward, backward, results or net.results)
 
 
 class _Cudnn:
@@ -425,33 +372,8 @@ class _Cudnn:
         )
 
     def torch(self) -> Contestant:
-        torch_ = torch()
-        _, _, I, H = self.case.shape
-        options: dict[str, Any] = {"num_layers": self.L, "bidirectional": self.D == 2}
-        options["dtype"] = getattr(torch_, self.case.dtype)
-        if self.mode.startswith("rnn"):
-            module = torch_.nn.RNN(I, H, nonlinearity=self.mode.removeprefix("rnn_"), **options)
-        elif self.mode == "gru":
-            module = torch_.nn.GRU(I, H, **options)
-        else:
-            module = torch_.nn.LSTM(I, H, proj_size=self.P, **options)
-        calls = _torch_calls(
-            module,
-            cupyrnn.params_to_torch(self.arrays["params"], self.L, H, I, **self.configuration),
-            self.arrays["input"],
-            [self.arrays[name] for name in ("input_h", "input_c") if name in self.arrays],
-            self.arrays["output_backprop"],
-            self.lengths,
-        )
-
-        def results(outputs: Any, grads: Any) -> dict[str, Any]:
-            out, grad = calls.results(outputs, grads)
-            states = {"x": "input", "h": "input_h", "c": "input_c"}
-            of_states = {f"{name}_backprop": grad.pop(n) for n, name in states.items() if n in grad}
-            packed = cupyrnn.params_from_torch(grad, rnn_mode=self.mode).params
-            return out | of_states | {"params_backprop": packed}
-
-        return Contestant(PYTORCH, calls.forward, calls.backward, results)
+        arguments = self.arrays | self.configuration | {"sequence_lengths": self.lengths}
+        return _of_torch(TorchNet(torch(), arguments, self.arrays["output_backprop"]))
 
 
 def lengths(case: Case) -> list[int] | None:

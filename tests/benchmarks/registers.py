@@ -14,8 +14,9 @@ more architectures, and writes a table for each version of CUDA. With that of NV
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 import needs  # noqa: E402
+import pages  # noqa: E402
 from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
 from without_a_gpu.all_steps import time_loop_of  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
@@ -40,18 +42,24 @@ CARDS = {75: 40, 80: 108, 86: 82, 89: 128, 90: 132, 100: 148, 120: 170}
 
 
 OF_CELLS = [*CELLS][:4]
-# By the name of a kernel, and perhaps by its sizes: what is said of each architecture.
-Found = dict[tuple[str, ...], dict[str, str]]
+# The name of a kernel and perhaps its sizes, an architecture, and what is said of both.
+Found = Iterator[tuple[tuple[str, ...], str, str]]
 
 
-def table(text: str, found: Found, *titles: str) -> list[str]:
-    """Return lines of text, and a table."""
-    head = ["kernel", *titles, *ARCHITECTURES]
-    lines = [*text.splitlines(), "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for (name, *sizes), said in found.items():
-        cells = [f"`{name}`", *sizes, *(said.get(arch, "") for arch in ARCHITECTURES)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+def table(
+    rows: Callable[[], Found], *titles: str, archs: Iterable[str] = ARCHITECTURES
+) -> list[str]:
+    """Return what a docstring says of rows, and their table: a column for each architecture."""
+    cards = ", ".join(f"{n} of {arch}" for arch, n in PROCESSORS.items())
+    text = inspect.getdoc(rows).format(version=nvrtc.version(), cards=cards)
+    by_kernel: dict[tuple[str, ...], dict[str, str]] = {}
+    for key, arch, said in rows():
+        by_kernel.setdefault(key, {})[arch] = said
+    lines = (
+        [f"`{name}`", *sizes, *(said.get(arch, "") for arch in archs)]
+        for (name, *sizes), said in by_kernel.items()
+    )
+    return [text, "", pages.markdown(["kernel", *titles, *archs], lines), ""]
 
 
 def kernels_of(kind: str) -> Iterator[Any]:
@@ -78,16 +86,14 @@ def architecture(arch: str) -> int:
     return int(arch.removeprefix("sm_"))
 
 
-def single_steps() -> list[str]:
-    found: Found = {}
+def single_steps() -> Found:
+    """Registers per thread, NVRTC {version}; no kernel of a single step spills."""
     for room, dtype, arch in product(CELLS.values(), common.TYPES, ARCHITECTURES):
         names = compile.instances(room.KERNELS, dtype)
         source = common.source(dtype, room.SOURCE)
         cubin = nvrtc.compile_cubin(source, names, arch, compile.OPTIONS)
         for name in names:
-            found.setdefault((name,), {})[arch] = str(cubin.kernels[name].registers)
-    text = f"Registers per thread, NVRTC {nvrtc.version()}; no kernel of a single step spills."
-    return table(text, found)
+            yield (name,), arch, str(cubin.kernels[name].registers)
 
 
 def _layout_of(kernel: rows.Kernel, H: int, dtype: str, sequences: int) -> rows.Layout | None:
@@ -96,9 +102,11 @@ def _layout_of(kernel: rows.Kernel, H: int, dtype: str, sequences: int) -> rows.
     return None if isinstance(found, str) or found.shared else found
 
 
-def in_registers() -> list[str]:
-    """Return the registers of the kernels over all steps, at several H, all in registers."""
-    found: Found = {}
+def in_registers() -> Found:
+    """
+    Of the kernels over all steps, where all of the matrix is in registers: four
+    sequences a block, and two if fewer lanes then share a unit:
+    """
     dtypes = ("float16", "float32", "float64", "complex64")
     for kernel, dtype, H, sequences in product(kernels_of("rows"), dtypes, (32, 64, 96), (4, 2)):
         layout = _layout_of(kernel, H, dtype, sequences)
@@ -109,15 +117,14 @@ def in_registers() -> list[str]:
             instance, cubin = compiled(kernel, template, dtype, arch)
             usage = cubin.kernels[instance]
             spilled = f" ({usage.spill_stores} B spilled)" if usage.spill_stores else ""
-            found.setdefault((instance, str(H)), {})[arch] = f"{usage.registers}{spilled}"
-    text = """
-Of the kernels over all steps, where all of the matrix is in registers: four
-sequences a block, and two if fewer lanes then share a unit:"""
-    return table(text, found, "H")
+            yield (instance, str(H)), arch, f"{usage.registers}{spilled}"
 
 
-def loops() -> list[str]:
-    """Return what stands between the two ends of the loop over the steps, some sizes of it."""
+def loops() -> Found:
+    """
+    Registers; instructions of the loop over the steps, both sides of each branch counted;
+    and how many of these read or write a spilled register, from the machine code:
+    """
     wanted: list[tuple[Any, str, str, int]] = []
     for by_rows, by_tiles in zip(kernels_of("rows"), kernels_of("tiles"), strict=True):
         for H, sequences in product((64, 96), (1, 4)):
@@ -127,19 +134,17 @@ def loops() -> list[str]:
         for H in (64, 128):
             template = tiles.template_of(by_tiles, H, pairs=True)
             wanted.append((by_tiles, template, "float16", H))
-    found: Found = {}
     for (kernel, template, dtype, H), arch in product(wanted, ARCHITECTURES):
         if (dtype, arch) != ("float16", "sm_75"):  # which has no such tiles
             instance, said = of_loop(kernel, template, dtype, arch)
-            found.setdefault((instance, str(H)), {})[arch] = said
-    text = """
-Registers; instructions of the loop over the steps, both sides of each branch counted;
-and how many of these read or write a spilled register, from the machine code:"""
-    return table(text, found, "H")
+            yield (instance, str(H)), arch, said
 
 
-def hybrids() -> list[str]:
-    """Return the same of the largest layers with a part of the matrix in shared memory."""
+def hybrids() -> Found:
+    """
+    With a part of the matrix in shared memory, the largest H on each architecture:
+    the same three numbers, and the kilobytes of shared memory of a block:
+    """
     found: dict[tuple[str, int], dict[str, str]] = {}
     for kernel, dtype, arch in product(kernels_of("rows"), ("float32", "float64"), ARCHITECTURES):
         available = persistent.Device(1, architecture(arch)).available
@@ -156,15 +161,16 @@ def hybrids() -> list[str]:
             instance, said = of_loop(kernel, template, dtype, arch)
             kilobytes = (layout.shared + layout.vectors) / 1024
             found.setdefault((instance, H), {})[arch] = f"{said}; {kilobytes:.0f}"
-    text = """
-With a part of the matrix in shared memory, the largest H on each architecture:
-the same three numbers, and the kilobytes of shared memory of a block:"""
-    return table(text, {(name, str(H)): found[name, H] for name, H in sorted(found)}, "H")
+    for name, H in sorted(found):
+        yield from (((name, str(H)), arch, said) for arch, said in found[name, H].items())
 
 
-def grids() -> list[str]:
-    """Return the same of the matrix over many blocks, on cards with as many multiprocessors."""
-    found: Found = {}
+def grids() -> Found:
+    """
+    With the matrix over many blocks, one a multiprocessor, of so many: {cards}. Registers;
+    instructions of the loop over the steps; those that read or write a spilled register;
+    kilobytes of shared memory; blocks of a group x groups x sequences of each:
+    """
     for kernel, dtype, (B, H), arch in grids_of():
         device = persistent.Device(PROCESSORS[arch], architecture(arch))
         layout = persistent.grid_for(kernel, np.dtype(dtype), (B, H), device)
@@ -173,13 +179,7 @@ def grids() -> list[str]:
             _, said = of_loop(kernel, template, dtype, arch)
             blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
             key = f"{kernel.name}<{kernel.struct}, {dtype}>", f"{B}, {H}"
-            found.setdefault(key, {})[arch] = f"{said}; {layout.shared / 1024:.0f}; {blocks}"
-    cards = ", ".join(f"{n} of {arch}" for arch, n in PROCESSORS.items())
-    text = f"""
-With the matrix over many blocks, one a multiprocessor, of so many: {cards}. Registers;
-instructions of the loop over the steps; those that read or write a spilled register;
-kilobytes of shared memory; blocks of a group x groups x sequences of each:"""
-    return table(text, found, "B, H")
+            yield key, arch, f"{said}; {layout.shared / 1024:.0f}; {blocks}"
 
 
 def grids_of() -> Iterator[Any]:
@@ -233,9 +233,8 @@ def of_layouts(kernel: Any, dtype: str, arch: int) -> tuple[int, int, int, int]:
     return len(names), most, len(spill), len(in_loop)
 
 
-def layouts() -> list[str]:
-    """Return of each kernel, all dtypes together, what spills where registers are the fewest."""
-    found: dict[str, dict[str, str]] = {}
+def layouts() -> Found:
+    """NVRTC {version}:"""  # of each kernel, all dtypes together, where registers are the fewest
     for kind in ("rows", "grid", "tiles"):
         dtypes = ("float16", "bfloat16") if kind == "tiles" else common.TYPES
         for kernel, arch in product(kernels_of(kind), CARDS):
@@ -243,12 +242,11 @@ def layouts() -> list[str]:
                 numbers = zip(*(of_layouts(kernel, dtype, arch) for dtype in dtypes), strict=True)
                 compiled, most, spill, in_loop = numbers
                 said = f"{sum(compiled)}; {max(most)}; {sum(spill)}; {sum(in_loop)}"
-                found.setdefault(f"{kernel.name}<{kernel.struct}>", {})[f"sm_{arch}"] = said
-    head = ["kernel", *(f"sm_{arch}" for arch in CARDS)]
-    lines = [f"NVRTC {nvrtc.version()}:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name, by_arch in found.items():
-        lines.append(f"| `{name}` | {' | '.join(by_arch.get(arch, '') for arch in head[1:])} |")
-    return lines
+                yield (f"{kernel.name}<{kernel.struct}>",), f"sm_{arch}", said
+
+
+# The tables, whose texts are the docstrings, and the titles of their sizes.
+TABLES = {single_steps: (), in_registers: ("H",), loops: ("H",), hybrids: ("H",), grids: ("B, H",)}
 
 
 if __name__ == "__main__":
@@ -256,9 +254,11 @@ if __name__ == "__main__":
     if reason is not None:
         sys.exit(reason)
     if sys.argv[1:] == ["layouts"]:
-        lines, page = layouts(), f"registers_cuda{nvrtc.version().partition('.')[0]}.md"
+        page = f"registers_cuda{nvrtc.version().partition('.')[0]}.md"
+        archs = [f"sm_{arch}" for arch in CARDS]
+        lines = table(layouts, archs=archs)
     else:
         page = "registers.md"
-        lines = [*single_steps(), *in_registers(), *loops(), *hybrids(), *grids()]
-    (HERE / "results" / page).write_text("\n".join(lines) + "\n")
+        lines = [line for rows, titles in TABLES.items() for line in table(rows, *titles)]
+    (HERE / "results" / page).write_text("\n".join(lines))
     print(*lines, sep="\n")

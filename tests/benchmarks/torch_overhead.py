@@ -28,6 +28,7 @@ import numpy as np
 import pages
 import timing
 import torch
+import torch_nets
 
 import cupyrnn
 import cupyrnn.torch as ct
@@ -115,22 +116,17 @@ def node_call(op_type: str, weights: Any, x: Any, states: Any, **attributes: Any
     return lambda: session.run(None, feed)[0]
 
 
-def torch_calls(mode: str, packed: Any, x: Any, states: Any) -> tuple[Any, Any]:
+def torch_calls(packed: Any, x: Any, states: Any) -> tuple[Any, Any]:
     """Return a call of torch.nn's module without gradients, and one with them."""
-    _, _, H, I, *_ = packed
-    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(mode, torch.nn.RNN)
-    net = kind(I, H, **({"nonlinearity": mode[4:]} if kind is torch.nn.RNN else {}))
-    weights = cupyrnn.params_to_torch(packed)
-    net.load_state_dict({n: torch.from_numpy(a) for n, a in weights.items()})
-    input, *first = (torch.from_numpy(a).requires_grad_() for a in (x, *states))
-    hx = tuple(first) if mode == "lstm" else first[0]
-    leaves, ones = [input, *first, *net.parameters()], torch.ones(*x.shape[:2], H)
+    given = {n: getattr(packed, n) for n in ("params", "rnn_mode", "direction")}
+    given |= dict(zip(("input", *torch_nets.STATES), (x, *states), strict=False))
+    net = torch_nets.TorchNet(torch, given, np.ones((*x.shape[:2], states[0].shape[-1])))
 
     def alone() -> Any:
         with torch.no_grad():
-            return net(input, hx)[0].numpy()
+            return net.forward()[0].numpy()
 
-    return alone, lambda: torch.autograd.grad(net(input, hx)[0], leaves, ones)[0].numpy()
+    return alone, lambda: net.backward(net.forward())[0].numpy()
 
 
 def tensorflow_calls(op: str, inputs: dict[str, Any], attributes: dict[str, Any]) -> list[Any]:
@@ -198,7 +194,7 @@ def contestants(op: str, T: int) -> dict[str, dict[str, list[Any]]]:
     else:
         weights = cupyrnn.params_to_onnx(packed)
         block = cupyrnn.params_to_block_lstm(packed) if is_lstm else None
-        alone["PyTorch"], both["PyTorch"] = ([c] for c in torch_calls(mode, packed, x, states))
+        alone["PyTorch"], both["PyTorch"] = ([c] for c in torch_calls(packed, x, states))
     alone["ONNX Runtime"] = [node_call(kind, weights, x, states, **options)]
     module: Any = cupyrnn.raw_ops if op[0].isupper() else cupyrnn
     run, attributes = getattr(module, op), {"forget_bias": 0.0, "cell_clip": 0.0} if is_lstm else {}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch_nets import TorchNet
 
 import cupyrnn
 from cupyrnn.device.worker import DIRECTIONS, FORWARD, TOLERANCES, Calls, asked, kernels_of
@@ -131,8 +132,8 @@ class Contest:
 
         def net(packed: bool) -> Callable[[str], Run]:
             pytorch.expect_same_stream(cupy, torch)
-            made = pytorch.TorchNet(torch, case, self.arguments, y_grad, packed)
-            return self.compared(made)
+            options = {"packed": packed, "device": pytorch.DEVICE}
+            return self.compared(TorchNet(torch, self.arguments, y_grad, **options))
 
         kinds = {RESETS: (), LENGTHS: (True,)}.get(case.variant, (False, True))
         for packed in kinds:
@@ -154,15 +155,21 @@ class Contest:
 
     def compared(self, made: Any) -> Callable[[str], Run]:
         """Return a peer's runs, after a look at its output and at its gradient of the input."""
-        output = made.forward()
-        if (note := pytorch.notes(made)) and isinstance(made, pytorch.TorchNet):
+        outputs = made.forward()
+        if (note := pytorch.notes(made)) and isinstance(made, TorchNet):
             self.bench.report.note(f"{self.case.cell}, PyTorch: {note}")
         expected = self.calls.expected
-        self.compare(output, expected[FORWARD]["output"], "output")
-        (dx, *_) = made.backward(output)
+        self.compare(outputs[0], expected[FORWARD]["output"], "output")
+        (dx, *_) = made.backward(outputs)
         dx = dx.swapaxes(0, 1) if isinstance(made, triton.TritonLSTM) else dx
         self.compare(dx, expected["backward"]["input"], "gradient of input")
-        return made.run  # type: ignore[no-any-return]
+
+        def run_of(what: str) -> Run:
+            if what == FORWARD:
+                return Run(lambda _: made.forward())
+            return Run(made.backward, made.forward)
+
+        return run_of
 
     def compare(self, found: Any, expected: Any, what: str) -> None:
         a = found.detach().to(dtype=self.bench.torch.float64).cpu().numpy()

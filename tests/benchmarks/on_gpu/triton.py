@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from torch_nets import tensor, weights_of
+
 from . import pytorch
 from .cases import Case
-from .pytorch import as_module, tensor
-from .timing import Run, describe
+from .timing import describe
 
 
 def import_torchrl() -> tuple[Any, str | None]:
@@ -34,22 +35,22 @@ class TritonLSTM:
         resets = arguments["resets"]
 
         def copied(a: Any) -> Any:
-            return tensor(torch, a, torch.float32)
+            return tensor(torch, a, torch.float32, pytorch.DEVICE)
 
         def by_step(state: Any) -> Any:
             # A state for each step: that of the first one, and zeros for the resets.
             steps = torch.zeros(case.B, case.T, case.H, device=pytorch.DEVICE)
             steps[:, 0] = copied(state)
             if resets is not None:
-                steps[:, 0][tensor(torch, resets[0], torch.bool)] = 0
+                steps[:, 0][tensor(torch, resets[0], torch.bool, pytorch.DEVICE)] = 0
             return steps
 
-        self.weights = [copied(a).requires_grad_() for a in as_module(case, arguments).values()]
+        self.weights = [copied(a).requires_grad_() for a in weights_of(arguments).values()]
         self.x = copied(arguments["input"].swapaxes(0, 1)).requires_grad_()
         self.states = [by_step(arguments[name][0]) for name in ("input_h", "input_c")]
         marks = torch.zeros(case.B, case.T, dtype=torch.bool, device=pytorch.DEVICE)
         if resets is not None:
-            marks |= tensor(torch, resets.T, torch.bool)
+            marks |= tensor(torch, resets.T, torch.bool, pytorch.DEVICE)
         # Its first step is a reset, too: to the state that was given.
         marks[:, 0] = True
         self.marks = marks
@@ -60,12 +61,7 @@ class TritonLSTM:
     def forward(self) -> Any:
         """Return its output, in strict float32."""
         given = (self.x, *self.states, *self.weights, self.marks)
-        return self.lstm(*given, input_precision="ieee")[0].swapaxes(0, 1)
+        return (self.lstm(*given, input_precision="ieee")[0].swapaxes(0, 1),)
 
-    def backward(self, y: Any) -> Any:
-        return self.torch.autograd.grad(y, self.wanted, self.y_grad)
-
-    def run(self, what: str) -> Run:
-        if what == "forward":
-            return Run(lambda _: self.forward())
-        return Run(self.backward, self.forward)
+    def backward(self, outputs: Any) -> Any:
+        return self.torch.autograd.grad(outputs, self.wanted, self.y_grad)
