@@ -6,71 +6,50 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
-from problems.table import right_calls
+from problems.refusals import (
+    ARGUMENTS,
+    BLOCKS,
+    CALLS,
+    NETS,
+    SEQUENCES,
+    B,
+    H,
+    T,
+    call,
+    on_device,
+    raises,
+)
 
 import cupyrnn
 from cupyrnn import _arrays
 from cupyrnn._arrays import array_kind, check_lengths, counted, plain
 
-T, B, I, H = 6, 3, 4, 5
 PEEPHOLES = ("wci", "wcf", "wco")
 
 
-BLOCK_OPS = ("block_lstm", "lstm_block_cell", "block_gru", "gru_block_cell")
-
-
-def _calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """Return, by name, public functions and one set of right arguments, none left out."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in BLOCK_OPS:
-        found |= right_calls(name, size=(T, B, I, H))
-    for cell in ("lstm_block_cell", "gru_block_cell"):
-        found[f"{cell}_grad"] = found[f"{cell}_backward"]
-    found |= right_calls("cudnn_rnn-lstm", size=(T, B, I, H), layers=2, direction="both")
-    return {name: (getattr(cupyrnn, name), args) for name, args in found.items()}
-
-
-CALLS = _calls()
-BLOCKS = [op for op in CALLS if not op.startswith("cudnn_rnn")]
-SEQUENCES = [op for op in CALLS if op.startswith("block_")]
 OUTPUTS = ("output", "output_h", "output_c")
 OPTIONAL = ("cs_grad", "h_grad", *OUTPUTS, *(f"{n}_backprop" for n in OUTPUTS))
-ARGUMENTS = [
-    (op, name)
-    for op, (_, args) in CALLS.items()
-    for name, a in args.items()
-    if isinstance(a, np.ndarray) and name != "host_reserved"
-]
 OF_BLOCKS = [(op, name) for op, name in ARGUMENTS if op in BLOCKS]
 SHAPES_OF_ZEROS = dict.fromkeys(("cs_prev", "h_prev"), "(B, H)")
 SHAPES_OF_ZEROS |= {"input_h": "(L*D, B, P)", "input_c": "(L*D, B, H)"}
 
 
-def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
-    """The call fails with exactly this message and writes into none of its arguments."""
-    function, right = CALLS[op]
-    function(**right)
-    args = {**right, **changed}
-    before = {n: a.copy() for n, a in args.items() if isinstance(a, np.ndarray)}
-    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
-        function(**args)
-    for n, a in before.items():
-        np.testing.assert_array_equal(np.asarray(args[n]), np.asarray(a))
+def first_of(op: str) -> str:
+    """Return the argument that decides for the others."""
+    first = "x" if op in BLOCKS else "input"
+    return {"lstm_block_cell_grad": "cs_prev", "gru_block_cell_grad": "h_prev"}.get(op, first)
 
 
 def expected_type(op: str, name: str) -> str:
-    """What the message of a wrong type asks for: the first argument decides for the others."""
-    first = "x" if op in BLOCKS else "input"
-    first = {"lstm_block_cell_grad": "cs_prev", "gru_block_cell_grad": "h_prev"}.get(op, first)
-    if name == first:
+    """Return what the message of a wrong type asks for."""
+    if name == first_of(op):
         return "expected a numpy.ndarray or cupy.ndarray"
-    return f"expected a numpy.ndarray like {first}"
+    return f"expected a numpy.ndarray like {first_of(op)}"
 
 
 def test_every_public_function_is_covered() -> None:
@@ -81,10 +60,9 @@ def test_every_public_function_is_covered() -> None:
 
 @pytest.mark.parametrize(("op", "name"), ARGUMENTS)
 def test_rank(op: str, name: str) -> None:
-    function, args = CALLS[op]
-    for wrong in (args[name][None], args[name][..., 0]):
+    for wrong in (CALLS[op][name][None], CALLS[op][name][..., 0]):
         with pytest.raises(ValueError, match=rf"^{op}: \w+ has shape .*, expected \("):
-            function(**{**args, name: wrong})
+            call(op, **{name: wrong})
 
 
 # T of a forward call is x's alone to say.
@@ -92,7 +70,7 @@ FREE = {("block_lstm", "x", 0), ("block_gru", "x", 0), ("cudnn_rnn", "input", 0)
 AXES = [
     (op, name, axis)
     for op, name in ARGUMENTS
-    for axis in range(CALLS[op][1][name].ndim)
+    for axis in range(CALLS[op][name].ndim)
     if (op, name, axis) not in FREE
 ]
 
@@ -100,26 +78,24 @@ AXES = [
 @pytest.mark.parametrize(("op", "name", "axis"), AXES)
 def test_size(op: str, name: str, axis: int) -> None:
     """Each axis of each argument one too long, and one too short."""
-    function, args = CALLS[op]
-    a = args[name]
+    a = CALLS[op][name]
     for size in (a.shape[axis] + 1, a.shape[axis] - 1):
         wrong = a.take(range(size), axis, mode="wrap")
         with pytest.raises(ValueError, match=rf"^{op}: \w+ has shape .*, expected \(.*\)"):
-            function(**{**args, name: wrong})
+            call(op, **{name: wrong})
 
 
 @pytest.mark.parametrize(("op", "name"), ARGUMENTS)
 def test_dtype(op: str, name: str) -> None:
-    function, args = CALLS[op]
     message = rf"^{op}: \w+ has dtype float(32|64), expected float(32|64) like \w+$"
     with pytest.raises(TypeError, match=message):
-        function(**{**args, name: args[name].astype(np.float32)})
+        call(op, **{name: CALLS[op][name].astype(np.float32)})
 
 
 @pytest.mark.parametrize(("op", "name"), OF_BLOCKS)
 def test_complex_data(op: str, name: str) -> None:
     """Imaginary parts are tangents: their squares vanish beside 1, or beside the largest value."""
-    function, args = CALLS[op]
+    args = CALLS[op]
     a = args[name].copy()
     a.flat[0] = np.inf
     for dtype, most in ((np.complex64, 2.0**-12), (np.complex128, 2.0**-26.5)):
@@ -132,8 +108,8 @@ def test_complex_data(op: str, name: str) -> None:
 
         with np.errstate(all="ignore"):
             for same in (0, -most, np.nan, most * np.abs(args[name])):
-                function(**with_tangents(same))
-            function(**with_tangents(1e4 * most, 1e7 * a))
+                call(op, **with_tangents(same))
+            call(op, **with_tangents(1e4 * most, 1e7 * a))
         large = max(1, np.abs(args[name]).max())
         message = (
             f"{op}: {name} has imaginary parts up to {3 * most * large:.2g}, expected at most"
@@ -141,12 +117,12 @@ def test_complex_data(op: str, name: str) -> None:
         )
         for sign in (-1, 1):
             with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-                function(**with_tangents(sign * 3 * most * large))
+                call(op, **with_tangents(sign * 3 * most * large))
 
 
 @pytest.mark.parametrize(("op", "name"), ARGUMENTS)
 def test_type(op: str, name: str) -> None:
-    args = CALLS[op][1]
+    args = CALLS[op]
     expected = expected_type(op, name)
     raises(op, TypeError, f"{name} is a list, {expected}", **{name: args[name].tolist()})
     masked = np.ma.masked_array(args[name])
@@ -156,14 +132,13 @@ def test_type(op: str, name: str) -> None:
 
 @pytest.mark.parametrize(("op", "name"), ARGUMENTS)
 def test_none(op: str, name: str) -> None:
-    function, args = CALLS[op]
-    parameter = inspect.signature(function).parameters[name]
+    parameter = inspect.signature(getattr(cupyrnn, op)).parameters[name]
     if name in PEEPHOLES:
         other = next(p for p in PEEPHOLES if p != name)
         message = f"{name} is None, expected an array of shape (H,) = ({H},) like {other}"
         raises(op, TypeError, message, **{name: None})
     elif parameter.default is None or name in OPTIONAL:
-        function(**{**args, name: None})
+        call(op, **{name: None})
     else:
         zeros = SHAPES_OF_ZEROS.get(name)
         hint = f"; pass zeros of shape {zeros}" if zeros else ""
@@ -191,25 +166,21 @@ def test_shape_messages(op: str, changed: dict[str, Any], message: str) -> None:
 
 
 def test_dtype_messages() -> None:
-    w = CALLS["block_lstm"][1]["w"]
-    raises(
-        "block_lstm",
-        TypeError,
-        "w has dtype float32, expected float64 like x",
-        w=w.astype(np.float32),
-    )
-    for dtype, shown in (("int64", "int64"), ("clongdouble", None), ("longdouble", None)):
-        arrays = {n: a.astype(dtype) for n, a in CALLS["block_lstm"][1].items()}
-        shown = shown or np.dtype(dtype).name
-        message = f"x has dtype {shown}, expected one of float16, bfloat16, float32, float64"
-        raises("block_lstm", TypeError, message, **arrays)
-    for dtype in ("complex64", ">c16"):
+    w = CALLS["block_lstm"]["w"]
+    for dtype in ("float32", "complex64", ">c16"):
         message = f"w has dtype {np.dtype(dtype)}, expected float64 like x"
         raises("block_lstm", TypeError, message, w=w.astype(dtype))
-    swapped = {n: a.astype(a.dtype.newbyteorder()) for n, a in CALLS["block_gru"][1].items()}
-    shown = f"{swapped['x'].dtype.str} (not in native byte order)"
-    message = f"x has dtype {shown}, expected one of float16, bfloat16, float32, float64"
-    raises("block_gru", TypeError, message, **swapped)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "longdouble", "clongdouble", ">f8", ">c16"])
+@pytest.mark.parametrize("op", CALLS)
+def test_dtypes_that_the_ops_do_not_have(op: str, dtype: str) -> None:
+    arrays = {n: np.nan_to_num(CALLS[op][n]).astype(dtype) for o, n in ARGUMENTS if o == op}
+    shown = f"{dtype} (not in native byte order)" if dtype[0] == ">" else np.dtype(dtype).name
+    message = (
+        f"{first_of(op)} has dtype {shown}, expected one of float16, bfloat16, float32, float64"
+    )
+    raises(op, TypeError, message, **arrays)
 
 
 @pytest.mark.parametrize("op", SEQUENCES)
@@ -225,10 +196,9 @@ def test_seq_len_max(op: str) -> None:
     for several in (np.array([3]), np.zeros((2, 2), np.int64)):
         message = f"seq_len_max has shape {several.shape}, expected a scalar"
         raises(op, ValueError, message, seq_len_max=several)
-    function, args = CALLS[op]
-    expected = function(**args, seq_len_max=4)
+    expected = call(op, seq_len_max=4)
     for steps in (np.int64(4), np.int32(4), np.array(4), np.array(4, np.uint8)):
-        for a, e in zip(function(**args, seq_len_max=steps), expected, strict=True):
+        for a, e in zip(call(op, seq_len_max=steps), expected, strict=True):
             np.testing.assert_array_equal(a, e)
 
 
@@ -239,12 +209,12 @@ def test_lstm_attributes(op: str) -> None:
         for wrong in ("3", [3.0], np.ones(3), 1j, True, np.timedelta64(3, "s")):
             message = f"{name} is {wrong!r}, expected a real number"
             raises(op, TypeError, message, **{name: wrong})
-        CALLS[op][0](**CALLS[op][1], **{name: np.float32(1)})
-        CALLS[op][0](**CALLS[op][1], **{name: 1})
+        call(op, **{name: np.float32(1)})
+        call(op, **{name: 1})
         message = f"{name} is an integer of 1329 bits, expected what a float can hold"
         raises(op, ValueError, message, **{name: 10**400})
         bfloat16 = needs.module("ml_dtypes").bfloat16
-        CALLS[op][0](**CALLS[op][1], **{name: bfloat16(1)})
+        call(op, **{name: bfloat16(1)})
     for order in ("ifoc", "ICFO", None, 0, np.array("icfo"), np.array(["icfo", "x"])):
         message = f"gate_order is {order!r}, expected one of icfo, ifco"
         raises(op, ValueError, message, gate_order=order)
@@ -255,10 +225,9 @@ def test_lstm_attributes(op: str) -> None:
 
 
 def test_unused_peepholes_are_checked_but_not_used() -> None:
-    function, args = CALLS["block_lstm"]
-    without = function(**{**args, **dict.fromkeys(PEEPHOLES)})
-    unused = function(**args, use_peephole=False)
-    used = function(**args, use_peephole=np.bool_(True))
+    without = call("block_lstm", **dict.fromkeys(PEEPHOLES))
+    unused = call("block_lstm", use_peephole=False)
+    used = call("block_lstm", use_peephole=np.bool_(True))
     for a, e in zip(unused, without, strict=True):
         np.testing.assert_array_equal(a, e)
     assert np.abs(used.h - unused.h).max() > 1e-3
@@ -303,8 +272,8 @@ class Decibel(np.ndarray[Any, Any]):
 
 @pytest.mark.parametrize("op", CALLS)
 def test_array_subclasses_and_memory_maps_are_accepted(op: str, tmp_path: Any) -> None:
-    function, args = CALLS[op]
-    expected = function(**args)
+    args = CALLS[op]
+    expected = call(op)
     mapped, arrays = {}, {n: args[n] for o, n in ARGUMENTS if o == op}
     for n, a in arrays.items():
         np.save(tmp_path / f"{n}.npy", a)
@@ -312,7 +281,7 @@ def test_array_subclasses_and_memory_maps_are_accepted(op: str, tmp_path: Any) -
     named = {n: a.view(Named) for n, a in arrays.items()}
     one = next(n for n in ("h_prev", "input_h") if n in named)
     for given in (mapped, named, {one: named[one]}):
-        for a, e in zip(function(**{**args, **given}), expected, strict=True):
+        for a, e in zip(call(op, **given), expected, strict=True):
             assert type(a) is np.ndarray
             np.testing.assert_array_equal(a, e)
 
@@ -341,7 +310,7 @@ def test_every_kind_of_arithmetic_counts(name: str) -> None:
 @pytest.mark.parametrize("op", CALLS)
 def test_arrays_that_mean_more_than_their_numbers_are_refused(op: str, kind: type[Any]) -> None:
     for name in (n for o, n in ARGUMENTS if o == op):
-        a = CALLS[op][1][name]
+        a = CALLS[op][name]
         if kind is np.matrix and a.ndim > 2:
             continue
         shown = f"{kind.__module__}.{kind.__qualname__}"
@@ -363,7 +332,7 @@ def test_matrices_in_half_precision() -> None:
 def test_no_value_is_an_error(op: str, dtype: str, rng: np.random.Generator) -> None:
     """Neither warnings nor errors, forward and gradient, and what the caller has set is no use."""
     ml_dtypes = needs.module("ml_dtypes")
-    function, args = CALLS[op]
+    args = CALLS[op]
     info = ml_dtypes.finfo(dtype)
     values = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan, "max": info.max, "tiny": info.tiny}
     for extreme in values.values():
@@ -373,9 +342,9 @@ def test_no_value_is_an_error(op: str, dtype: str, rng: np.random.Generator) -> 
                 given[n] = a.astype(dtype)
                 given[n][rng.random(a.shape) < part] = extreme
             with np.errstate(all="warn"):
-                expected = function(**given)
+                expected = call(op, **given)
             with np.errstate(all="raise"):
-                actual = function(**given)
+                actual = call(op, **given)
                 assert set(np.geterr().values()) == {"raise"}
             for a, e in zip(actual, expected, strict=True):
                 np.testing.assert_array_equal(a.astype(float), e.astype(float))
@@ -389,11 +358,10 @@ def test_numbers_too_large_for_the_dtype(
 ) -> None:
     if loops == "compiled":
         request.getfixturevalue("compiled_loops")
-    function, args = CALLS[op]
-    given = {n: a.astype(np.float32) for n, a in args.items() if n[:2] != "wc"}
+    given = {n: None if n in PEEPHOLES else a.astype(np.float32) for n, a in CALLS[op].items()}
     with np.errstate(all="raise"):
-        actual = function(**given, **{name: 1e300})
-    expected = function(**given, **{name: np.inf})
+        actual = call(op, **given, **{name: 1e300})
+    expected = call(op, **given, **{name: np.inf})
     for a, e in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(a, e)
 
@@ -404,6 +372,25 @@ def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "otherlib", module)
     message = "w is an otherlib.Tensor, expected a numpy.ndarray like x"
     raises("block_lstm", TypeError, message, w=other())
+
+
+@pytest.mark.cuda_on_cpu
+@pytest.mark.parametrize("op", CALLS)
+def test_arrays_of_two_modules(cupy_on_cpu: Any, op: str) -> None:
+    """Each argument left on the host, and each of those of the host on the device."""
+    args = on_device(cupy_on_cpu, op)
+    call(op, **args)
+    for name in [name for o, name in ARGUMENTS if o == op]:
+        message = rf"^{op}: \w+ is a .*\.ndarray, expected a \w+\.ndarray like {first_of(op)}$"
+        with pytest.raises(TypeError, match=message):
+            call(op, **args | {name: CALLS[op][name]})
+    if op not in (*SEQUENCES, *NETS):
+        return
+    marks, lengths = np.zeros((T, B), bool), np.full(B, T)
+    for name, a, what in (("resets", marks, "booleans"), ("sequence_lengths", lengths, "integers")):
+        message = f"^{op}: {name} is a cupy.ndarray, expected {what} on the host: a numpy.ndarray"
+        with pytest.raises(TypeError, match=f"{message} or a list$"):
+            call(op, **args | {name: cupy_on_cpu.asarray(a)})
 
 
 def test_what_to_pass_instead() -> None:

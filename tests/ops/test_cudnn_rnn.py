@@ -28,17 +28,13 @@ from problems.nets import (
     plain,
     problem,
 )
+from problems.properties import assert_same_bits
+from problems.refusals import CALLS, NETS, on_device, raises
 
 import cupyrnn
 from cupyrnn import CudnnRNNGrads
 
 each_mode = pytest.mark.parametrize("mode", MODES)
-
-
-def assert_same_bits(actual: Any, expected: Any) -> None:
-    for name, a, e in zip(expected._fields, actual, expected, strict=True):
-        assert a.dtype == e.dtype, name
-        np.testing.assert_array_equal(a, e, name)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5, 1.0])
@@ -221,90 +217,6 @@ def test_the_engine_of_numpy_arrays_is_numpy(
                 op(**inputs, engine=name)
 
 
-def _calls() -> dict[str, dict[str, Any]]:
-    """Return right arguments of both ops, none left out."""
-    case = Case("lstm", 6, 3, 4, 5, 2, BI, lengths=(2, 6, 0))
-    rng = np.random.default_rng(0)
-    inputs = problem(rng, case)
-    out = forward(cupyrnn, case, inputs)
-    more = out._asdict() | cotangents_of(rng, case)
-    return {
-        "cudnn_rnn": inputs | case.attributes,
-        "cudnn_rnn_backprop": inputs | more | case.attributes,
-    }
-
-
-CALLS = _calls()
-OPS = tuple(CALLS)
-ON_HOST = ("sequence_lengths", "host_reserved")
-ARGUMENTS = [
-    (op, name)
-    for op, args in CALLS.items()
-    for name, a in args.items()
-    if isinstance(a, np.ndarray) and name not in ON_HOST
-]
-each_argument = pytest.mark.parametrize(("op", "name"), ARGUMENTS)
-
-
-def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
-    """The call fails with exactly this message and writes into none of its arguments."""
-    function, args = getattr(cupyrnn, op), {**CALLS[op], **changed}
-    before = {n: a.copy() for n, a in args.items() if isinstance(a, np.ndarray)}
-    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
-        function(**args)
-    for n, a in before.items():
-        np.testing.assert_array_equal(args[n], a)
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_the_right_arguments_are_right(op: str) -> None:
-    getattr(cupyrnn, op)(**CALLS[op])
-
-
-SYMBOLS = {
-    "input": "(T, B, I)",
-    "input_h": "(L*D, B, P)",
-    "input_c": "(L*D, B, H)",
-    "params": "(params_size,)",
-    "output": "(T, B, D*P)",
-    "output_h": "(L*D, B, P)",
-    "output_c": "(L*D, B, H)",
-}
-SYMBOLS |= {f"{name}_backprop": SYMBOLS[name] for name in ("output", "output_h", "output_c")}
-
-
-@each_argument
-def test_rank(op: str, name: str) -> None:
-    right = CALLS[op][name]
-    for wrong in (right[None], right[..., 0]):
-        message = f"{name} has shape {wrong.shape}, expected "
-        if name == "reserve_space":
-            message += (
-                f"{right.shape}, as cudnn_rnn returns it for these arguments with is_training=True"
-            )
-        elif name in ("input", "input_h", "input_c"):
-            message += SYMBOLS[name]
-        else:
-            message += f"{SYMBOLS[name]} = {right.shape}"
-        if name == "params":
-            message += (
-                " for lstm with L = 2, D = 2, H = 5, I = 4; a PackedParams knows these itself"
-            )
-        raises(op, ValueError, message, **{name: wrong})
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", ["int32", "clongdouble", "bool", ">f8", ">c16"])
-def test_dtypes_that_the_ops_do_not_have(op: str, dtype: str) -> None:
-    arrays = [name for o, name in ARGUMENTS if o == op]
-    args = CALLS[op] | {n: CALLS[op][n].astype(dtype) for n in arrays if dtype != "bool"}
-    if dtype == "bool":
-        args |= {n: CALLS[op][n] > 0 for n in arrays}
-    expected = "expected one of float16, bfloat16, float32, float64$"
-    with pytest.raises(TypeError, match=f"^{op}: input has dtype .*, {expected}"):
-        getattr(cupyrnn, op)(**args)
-
-
 def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
     """Keras gives CudnnRNN input_c=0 for a GRU."""
     case = Case("gru", 3, 2, 2, 4)
@@ -314,7 +226,7 @@ def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
 
 
 # ruff: noqa: E501 - a case a line
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", NETS)
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
@@ -339,6 +251,10 @@ def test_a_plain_zero_is_no_cell_state(rng: np.random.Generator) -> None:
         ({"num_proj": 5}, ValueError, "params has shape (1120,), expected (params_size,) = (1220,) for lstm with L = 2, D = 2, H = 5, I = 4, P = 5; a PackedParams knows these itself"),
         ({"rnn_mode": "gru"}, ValueError, "params has shape (1120,), expected (params_size,) = (840,) for gru with L = 2, D = 2, H = 5, I = 4; a PackedParams knows these itself"),
         ({"direction": UNI}, ValueError, "params has shape (1120,), expected (params_size,) = (940,) for lstm with L = 4, D = 1, H = 5, I = 4; a PackedParams knows these itself"),
+        ({"input": np.zeros((6, 3))}, ValueError, "input has shape (6, 3), expected (T, B, I)"),
+        ({"input_h": np.zeros((4, 3))}, ValueError, "input_h has shape (4, 3), expected (L*D, B, P)"),
+        ({"input_c": np.zeros((1, 4, 3, 5))}, ValueError, "input_c has shape (1, 4, 3, 5), expected (L*D, B, H)"),
+        ({"params": np.zeros((1120, 1))}, ValueError, "params has shape (1120, 1), expected (params_size,) = (1120,) for lstm with L = 2, D = 2, H = 5, I = 4; a PackedParams knows these itself"),
         ({"time_major": 1}, TypeError, "time_major is 1, expected a bool"),
         ({"time_major": False}, ValueError, "input_h has shape (4, 3, 5), expected (B, L*D, P) with D = 2: bidirectional"),
         ({"engine": "gpu"}, ValueError, "engine is 'gpu', expected one of auto, cudnn, cupy, cudnn_small_h, cudnn_persist_dynamic"),
@@ -366,6 +282,10 @@ RESERVED = "as a forward call with is_training=True returns it"
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
+        ({"output": np.zeros((6, 3))}, ValueError, "output has shape (6, 3), expected (T, B, D*P) = (6, 3, 10)"),
+        ({"output_h": np.zeros((4, 3))}, ValueError, "output_h has shape (4, 3), expected (L*D, B, P) = (4, 3, 5)"),
+        ({"output_c_backprop": np.zeros((4, 3))}, ValueError, "output_c_backprop has shape (4, 3), expected (L*D, B, H) = (4, 3, 5)"),
+        ({"reserve_space": np.zeros((9, 1))}, ValueError, f"reserve_space has shape (9, 1), expected {CALLS['cudnn_rnn_backprop']['reserve_space'].shape}, as cudnn_rnn returns it for these arguments with is_training=True"),
         ({"host_reserved": [0, 0]}, TypeError, "host_reserved is [0, 0], expected a numpy.ndarray, int8"),
         *(
             ({"host_reserved": a}, TypeError, f"host_reserved is {a!r}, expected a numpy.ndarray, int8")
@@ -378,7 +298,9 @@ RESERVED = "as a forward call with is_training=True returns it"
         ({"host_reserved": np.array([-1, 0, 0, 0, 0], np.int8)}, ValueError, "host_reserved begins with -1, which no engine for numpy arrays has"),
     ],
 )  # fmt: skip
-def test_host_reserved(changed: dict[str, Any], error: Any, message: str) -> None:
+def test_what_the_gradient_alone_is_given(
+    changed: dict[str, Any], error: Any, message: str
+) -> None:
     raises("cudnn_rnn_backprop", error, message, **changed)
 
 
@@ -477,8 +399,7 @@ def test_sizes_that_are_read_off_the_states() -> None:
         args = {"input": x, "input_h": h, "input_c": None, "params": params} | changed
         with pytest.raises(ValueError, match=f"^{re.escape(f'cudnn_rnn: {message}')}$"):
             cupyrnn.cudnn_rnn(**args, rnn_mode="gru", direction=BI)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^cudnn_rnn: is_training is 1, expected a bool$"):
-        cupyrnn.cudnn_rnn(**{**CALLS["cudnn_rnn"], "is_training": 1})
+    raises("cudnn_rnn", TypeError, "is_training is 1, expected a bool", is_training=1)
     packed = cupyrnn.init_params(num_layers=1, num_units=5, input_size=4, num_proj=2, seed=0)
     for name, symbol, size in (("input_h", "P", 2), ("input_c", "H", 5)):
         args = dict(zip(("input_h", "input_c"), packed.zero_state(3), strict=True))
@@ -488,32 +409,9 @@ def test_sizes_that_are_read_off_the_states() -> None:
             cupyrnn.cudnn_rnn(**args)
 
 
-def on_device(cupy: Any, args: dict[str, Any]) -> dict[str, Any]:
-    return {
-        n: cupy.asarray(a) if isinstance(a, np.ndarray) and n not in ON_HOST else a
-        for n, a in args.items()
-    }
-
-
-@pytest.mark.cuda_on_cpu
-@pytest.mark.parametrize("op", OPS)
-def test_arrays_of_two_modules(cupy_on_cpu: Any, op: str) -> None:
-    """Each argument left on the host, and each of those of the host on the device."""
-    args = on_device(cupy_on_cpu, CALLS[op])
-    getattr(cupyrnn, op)(**args, engine="cupy")
-    for name in [name for o, name in ARGUMENTS if o == op]:
-        message = rf"^{op}: \w+ is a .*\.ndarray, expected a \w+\.ndarray like input$"
-        with pytest.raises(TypeError, match=message):
-            getattr(cupyrnn, op)(**{**args, name: CALLS[op][name]}, engine="cupy")
-    lengths = cupy_on_cpu.asarray(CALLS[op]["sequence_lengths"])
-    message = "sequence_lengths is a cupy.ndarray, expected integers on the host: a numpy.ndarray"
-    with pytest.raises(TypeError, match=f"^{op}: {message} or a list$"):
-        getattr(cupyrnn, op)(**{**args, "sequence_lengths": lengths}, engine="cupy")
-
-
 @pytest.mark.cuda_on_cpu
 def test_the_engine_of_cupy_arrays(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    args = on_device(cupy_on_cpu, CALLS["cudnn_rnn"])
+    args = on_device(cupy_on_cpu, "cudnn_rnn")
     assert cupyrnn.cudnn_rnn_engine(**args, engine="cupy") == "cupy"
     monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     assert cupyrnn.cudnn_rnn_engine(**args) == "cupy"
@@ -522,8 +420,8 @@ def test_the_engine_of_cupy_arrays(cupy_on_cpu: Any, monkeypatch: pytest.MonkeyP
         "the environment variable CUPYRNN_ENGINE is 'gpu', expected one of auto, cudnn, cupy,"
         " cudnn_small_h, cudnn_persist_dynamic"
     )
-    for op in OPS:
-        arguments = on_device(cupy_on_cpu, CALLS[op])
+    for op in NETS:
+        arguments = on_device(cupy_on_cpu, op)
         arguments.pop("host_reserved", None)  # which would say the engine itself
         with pytest.raises(ValueError, match=f"^{op}: {message}$"):
             getattr(cupyrnn, op)(**arguments)
@@ -535,11 +433,11 @@ def test_the_reserve_of_one_module_is_that_of_the_other(cupy_on_cpu: Any) -> Non
     args, back = CALLS["cudnn_rnn"], CALLS["cudnn_rnn_backprop"]
     dropout = {"dropout": 0.5, "seed": 3}
     out = cupyrnn.cudnn_rnn(**args, **dropout)
-    there = cupyrnn.cudnn_rnn(**on_device(cupy_on_cpu, args), **dropout, engine="cupy")
+    there = cupyrnn.cudnn_rnn(**on_device(cupy_on_cpu, "cudnn_rnn"), **dropout, engine="cupy")
     expected = cupyrnn.cudnn_rnn_backprop(**{**back, **out._asdict()}, **dropout)
     for result in (out, there):
         saved = {n: host(a) for n, a in result._asdict().items()}
-        arrays = on_device(cupy_on_cpu, back | saved)
+        arrays = on_device(cupy_on_cpu, "cudnn_rnn_backprop", **saved)
         g = cupyrnn.cudnn_rnn_backprop(**arrays, **dropout, engine="cupy")
         assert_grads(CudnnRNNGrads(*(host(a) for a in g)), expected, "float64")
 

@@ -4,5 +4,5 @@ import pytest
 
 # A failure shows the values compared, as in a test.
 pytest.register_assert_rewrite(
-    "problems.grus", "problems.lstms", "problems.nets", "problems.properties"
+    "problems.grus", "problems.lstms", "problems.nets", "problems.properties", "problems.refusals"
 )

@@ -1,0 +1,63 @@
+"""Right arguments of every op, and calls with a wrong one among them, which are refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import ON_HOST
+
+import cupyrnn
+
+from .table import right_calls
+
+T, B, I, H = 6, 3, 4, 5
+
+
+def _calls() -> dict[str, dict[str, Any]]:
+    """Return by name the ops and their gradients, and right arguments of each, none left out."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("block_lstm", "lstm_block_cell", "block_gru", "gru_block_cell"):
+        found |= right_calls(name, size=(T, B, I, H))
+    for cell in ("lstm_block_cell", "gru_block_cell"):
+        found[f"{cell}_grad"] = found[f"{cell}_backward"]
+    net = {"layers": 2, "direction": "both", "extent": "lengths"}
+    return found | right_calls("cudnn_rnn-lstm", size=(T, B, I, H), **net)
+
+
+CALLS = _calls()
+BLOCKS = [op for op in CALLS if not op.startswith("cudnn_rnn")]
+SEQUENCES = [op for op in CALLS if op.startswith("block_")]
+NETS = [op for op in CALLS if op.startswith("cudnn_rnn")]
+# The arrays of each that are on a device where the others are.
+ARGUMENTS = [
+    (op, name)
+    for op, args in CALLS.items()
+    for name, a in args.items()
+    if isinstance(a, np.ndarray) and name not in ON_HOST
+]
+
+
+def call(op: str, **changed: Any) -> Any:
+    """Return what a function returns, of right arguments but for those that are changed."""
+    return getattr(cupyrnn, op)(**{**CALLS[op], **changed})
+
+
+def raises(op: str, error: type[Exception], message: str, **changed: Any) -> None:
+    """Check that a call fails with exactly this message and writes into none of its arguments."""
+    call(op)
+    args = {**CALLS[op], **changed}
+    before = {n: a.copy() for n, a in args.items() if isinstance(a, np.ndarray)}
+    with pytest.raises(error, match=f"^{re.escape(f'{op}: {message}')}$"):
+        getattr(cupyrnn, op)(**args)
+    for n, a in before.items():
+        np.testing.assert_array_equal(np.asarray(args[n]), np.asarray(a))
+
+
+def on_device(cupy: Any, op: str, **changed: Any) -> dict[str, Any]:
+    """Return right arguments, but for those that are changed, in the memory of a device."""
+    args = {**CALLS[op], **changed}
+    moved = {n: cupy.asarray(args[n]) for o, n in ARGUMENTS if o == op}
+    return args | moved
