@@ -110,7 +110,7 @@ def _pieces(
 ) -> Iterator[_Piece]:
     """Yield the pieces in order: as many steps as a multiple of `every`, but the last."""
     most, batches, kept = products_of(xp).ROWS, rows.starts[1:] - rows.starts[:-1], 0
-    if implementation(xp, cell, min(rows.rows, most), dtype, "forward").kind == "layer":
+    if implementation(xp, cell, min(rows.rows, most), dtype, "forward", whole=True).kind == "layer":
         most *= _BLOCKS
     for steps, places in rows.pieces(most, every):
         n = places.stop - places.start
@@ -224,7 +224,7 @@ def backward(
 def _compute_again(xp: ModuleType, cell: Cell, layer: Layer, kept: Kept, piece: _Piece) -> None:
     """Compute what the steps of a piece save."""
     part = layer.packing
-    kind = implementation(xp, cell, part.rows, layer.x.dtype, "forward").kind
+    kind = implementation(xp, cell, part.rows, layer.x.dtype, "forward", whole=True).kind
     if kept.every == 1 and kind != "layer":
         _all_at_once(xp, cell, layer, _taken(kept.states, piece.rows))
     else:

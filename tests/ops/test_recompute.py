@@ -107,6 +107,27 @@ def test_memory(
     assert peak("states") < 0.45 * whole
 
 
+@pytest.mark.parametrize("save", ["states", 4])
+def test_what_is_recomputed_is_compiled(
+    compiled_loops: Any, monkeypatch: pytest.MonkeyPatch, save: Any, rng: np.random.Generator
+) -> None:
+    """As the forward pass is: a layer in one call for each piece, as long as those of a call."""
+    monkeypatch.setattr(recompute, "_BLOCKS", 2)
+    rows: list[int] = []
+    forward = compiled_loops.forward_layer
+
+    def counted(cell: Any, x: Any, *rest: Any) -> None:
+        rows.append(len(x))
+        forward(cell, x, *rest)
+
+    case = nets.Case("lstm", 10, 3, 4, 5)
+    inputs = nets.problem(rng, case)
+    out = nets.forward(cupyrnn, case, inputs, save=save)
+    monkeypatch.setattr(compiled_loops, "forward_layer", counted)
+    nets.backward(cupyrnn, case, inputs, out, nets.cotangents_of(rng, case))
+    assert rows == ([12, 18] if save == "states" else [6, 24])
+
+
 @pytest.mark.parametrize("save", ["all", "states", 2, 8])
 def test_as_many_numbers_as_all(save: Any, rng: np.random.Generator) -> None:
     """A reserve_space of states is never as long as that of all that the steps save."""
