@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from checks import assert_close
 from data import make_golden_models as models
+from problems.pairs import pairs
 
 import cupyrnn
 
@@ -41,7 +42,8 @@ def real_layer(
 ) -> Any:
     """Return a Keras layer with random weights."""
     make = getattr(tf.keras.layers, kind)
-    layer = make(H, return_sequences=True, use_bias=use_bias, dtype="float64", **options)
+    every = {"return_sequences": True, "return_state": True, "dtype": "float64"}
+    layer = make(H, use_bias=use_bias, **every, **options)
     if bidirectional:
         layer = tf.keras.layers.Bidirectional(layer, dtype="float64")
     layer(np.zeros((1, 1, I)))
@@ -49,29 +51,32 @@ def real_layer(
     return layer
 
 
-def run(tf: Any, layer: Any, x: Any, dy: Any) -> tuple[Any, list[Any]]:
-    """Return the output [T, B, ·] and the gradients of the weights."""
+def run(tf: Any, layer: Any, arrays: Any, cotangents: Any, lengths: Any = None) -> tuple[Any, Any]:
+    """Return output [T, B, ·] and states, and the gradients of x, the first states and weights."""
+    x, *states = tensors = [tf.constant(a) for a in arrays]
+    mask = None if lengths is None else tf.sequence_mask(lengths, T)
     with tf.GradientTape() as tape:
-        y = layer(x.swapaxes(0, 1))
-        total = tf.reduce_sum(y * dy.swapaxes(0, 1))
-    gradients = tape.gradient(total, layer.trainable_weights)
-    return np.asarray(y).swapaxes(0, 1), [np.asarray(g) for g in gradients]
+        tape.watch(tensors)
+        y, *last = layer(tf.transpose(x, (1, 0, 2)), initial_state=states, mask=mask)
+        y = tf.transpose(y, (1, 0, 2))
+        if mask is not None:  # in the padding Keras repeats the last output, cuDNN has zeros
+            y *= tf.cast(tf.transpose(mask)[..., None], y.dtype)
+        out = [y, *last]
+        total = sum(tf.reduce_sum(a * d) for a, d in zip(out, cotangents, strict=True))
+    gradients = tape.gradient(total, [*tensors, *layer.trainable_weights])
+    return [np.asarray(a) for a in out], [np.asarray(g) for g in gradients]
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("use_bias", [False, True])
-@pytest.mark.parametrize(("kind", "options", "mode"), LAYERS)
-def test_a_real_layer(
-    tf: Any,
-    kind: str,
-    options: Any,
-    mode: Any,
-    use_bias: bool,
-    bidirectional: bool,
-    rng: np.random.Generator,
-) -> None:
-    """Output, gradients in Keras's form with each bias once, and the way back."""
+CASES = {"layer": LAYERS, "use_bias": [False, True], "bidirectional": [False, True]}
+CASES |= {"lengths": [None, [2, 5, 1]]}
+
+
+@pytest.mark.parametrize("case", pairs(CASES), ids=lambda case: "-".join(map(str, case.values())))
+def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
+    """All outputs, gradients in Keras's form with each bias once, and the way back."""
+    (kind, options, mode), use_bias, bidirectional, lengths = case.values()
     layer = real_layer(tf, kind, options, use_bias, bidirectional, rng)
+    D, n = 1 + bidirectional, 1 + (mode == "lstm")
     direction: Any = "bidirectional" if bidirectional else "unidirectional"
     told = mode if kind == "SimpleRNN" else None
     gates: Any = "hard_sigmoid_1/6" if "recurrent_activation" in options else "sigmoid"
@@ -83,16 +88,26 @@ def test_a_real_layer(
         recurrent_activation=gates,
     )
     assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input", gates)
-    x, dy = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, H * (1 + bidirectional)))
-    expected, gradients = run(tf, layer, x, dy)
-    h, c = packed.zero_state(B)
-    out = cupyrnn.cudnn_rnn(x, h, c, packed)
-    assert_close(out.output, expected, "float64", "output")
-    g = cupyrnn.cudnn_rnn_backprop(x, h, c, packed, *out[:3], dy, None, None, out[3])
-    ours = cupyrnn.gradient_to_keras(packed, g.params_backprop)
+
+    def joined(states: Any) -> Any:
+        """Keras has the states by direction: h and c, then those of the other one."""
+        return [np.stack(states[k::n]) for k in range(n)] + [None] * (2 - n)
+
+    x, states = rng.standard_normal((T, B, I)), [*rng.standard_normal((D * n, B, H))]
+    dy, dstates = rng.standard_normal((T, B, D * H)), [*rng.standard_normal((D * n, B, H))]
+    expected, gradients = run(tf, layer, (x, *states), (dy, *dstates), lengths)
+    given = (x, *joined(states), packed)
+    out = cupyrnn.cudnn_rnn(*given, sequence_lengths=lengths)
+    g = cupyrnn.cudnn_rnn_backprop(
+        *given, *out[:3], dy, *joined(dstates), out[3], sequence_lengths=lengths
+    )
+    for found, (a, *of_states) in ((out, expected), (g, gradients[: 1 + D * n])):
+        for ours, theirs in zip(found[: 1 + n], (a, *joined(of_states)), strict=False):
+            assert_close(ours, theirs, "float64", "output or gradient")
+    weights = cupyrnn.gradient_to_keras(packed, g.params_backprop)
     if not use_bias:
-        ours = [a for n, a in enumerate(ours) if n % 3 < 2]
-    for a, e in zip(ours, gradients, strict=True):
+        weights = [a for n, a in enumerate(weights) if n % 3 < 2]
+    for a, e in zip(weights, gradients[1 + D * n :], strict=True):
         assert_close(a, e, "float64", "gradient")
     back = cupyrnn.params_to_keras(packed, use_bias=use_bias)
     for a, e in zip(back, layer.get_weights(), strict=True):
@@ -101,13 +116,13 @@ def test_a_real_layer(
 
 def test_a_bias_is_not_dropped() -> None:
     """Either of the two packed ones, where Keras's layer is to have none."""
-    for packed in (cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, rnn_mode="gru"),):
-        assert len(cupyrnn.params_to_keras(packed, use_bias=False)) == 2
-        for n in (-1, -7):  # of the recurrent biases, of the input biases
-            params = packed.params.copy()
-            params[n] = 1
-            with pytest.raises(ValueError, match="use_bias is False, but params has biases"):
-                cupyrnn.params_to_keras(packed._replace(params=params), use_bias=False)
+    packed = cupyrnn.init_params(num_layers=1, num_units=2, input_size=3, rnn_mode="gru")
+    assert len(cupyrnn.params_to_keras(packed, use_bias=False)) == 2
+    for n in (-1, -7):  # of the recurrent biases, of the input biases
+        params = packed.params.copy()
+        params[n] = 1
+        with pytest.raises(ValueError, match="use_bias is False, but params has biases"):
+            cupyrnn.params_to_keras(packed._replace(params=params), use_bias=False)
 
 
 def test_the_equations_of_a_gru_that_resets_before_the_product(rng: np.random.Generator) -> None:
@@ -133,12 +148,12 @@ def test_a_real_gru_that_resets_before_the_product(
 ) -> None:
     layer = real_layer(tf, "GRU", {"reset_after": False}, use_bias, False, rng)
     weights = cupyrnn.block_gru_from_keras(layer.get_weights(), use_bias=use_bias)
-    x, dy = rng.standard_normal((T, B, I)), rng.standard_normal((T, B, H))
-    expected, gradients = run(tf, layer, x, dy)
-    h_prev = np.zeros((B, H))
+    x, dy, h_prev = (rng.standard_normal(s) for s in ((T, B, I), (T, B, H), (B, H)))
+    (expected, _), (_, dh, *gradients) = run(tf, layer, (x, h_prev), (dy, np.zeros((B, H))))
     out = cupyrnn.block_gru(x, h_prev, *weights)
     assert_close(out.h, expected, "float64", "h")
     g = cupyrnn.block_gru_grad(x, h_prev, weights.w_ru, weights.w_c, *out, dy)
+    assert_close(g.d_h_prev, dh, "float64", "h_prev")
     ours = cupyrnn.block_gru_to_keras(g.d_w_ru, g.d_w_c, g.d_b_ru, g.d_b_c)
     for a, e in zip(ours[: 2 + use_bias], gradients, strict=True):
         assert_close(a, e, "float64", "gradient")

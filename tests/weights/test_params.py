@@ -183,13 +183,6 @@ def tf() -> Any:
         return needs.module("tensorflow")
 
 
-@pytest.fixture(scope="module")
-def keras(tf: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return tf.keras
-
-
 @pytest.mark.parametrize("op", [n for n in dir(raw_ops) if n.startswith("Cudnn")])
 def test_signatures_are_tensorflows(tf: Any, op: str) -> None:
     theirs = inspect.signature(inspect.unwrap(getattr(tf.raw_ops, op))).parameters.values()
@@ -277,73 +270,6 @@ def test_a_real_torch_net_gives_the_same_and_its_gradients(
     grads = {n: p.grad.numpy() for n, p in module.named_parameters()}
     expected = cupyrnn.params_from_torch(grads, rnn_mode=rnn_mode).params
     assert_close(g.params_backprop, expected, "float64", "params_backprop")
-
-
-@pytest.mark.parametrize("lengths", [None, [2, 7, 1]], ids=["full", "masked"])
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("mode", ["lstm", "gru"])
-def test_a_real_keras_layer_gives_the_same_and_its_gradients(
-    tf: Any, keras: Any, mode: str, bidirectional: bool, lengths: Any, rng: np.random.Generator
-) -> None:
-    T, B, I, H = 7, 3, 4, 5
-    kind = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[mode]
-    layer = kind(H, return_sequences=True, return_state=True, dtype="float64")
-    if bidirectional:
-        layer = keras.layers.Bidirectional(layer, dtype="float64")
-    inputs = {"input": rng.standard_normal((B, T, I))}
-    D, is_lstm = 1 + bidirectional, mode == "lstm"
-    for name in ("input_h", "input_c") if is_lstm else ("input_h",):
-        inputs[name] = rng.standard_normal((D, B, H))
-    layer(inputs["input"])
-    layer.set_weights([0.5 * rng.standard_normal(w.shape) for w in layer.get_weights()])
-    direction: Any = "bidirectional" if bidirectional else "unidirectional"
-    rnn_mode: Any = mode
-    packed = cupyrnn.params_from_keras(layer.get_weights(), rnn_mode=rnn_mode, direction=direction)
-    for a, e in zip(cupyrnn.params_to_keras(packed), layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, e)
-
-    mask = None if lengths is None else tf.sequence_mask(lengths, T)
-    valid = np.arange(T) < np.array(lengths or [T] * B)[:, None]
-    cotangents = {
-        f"output{n[5:]}_backprop": 0.5 + rng.standard_normal(a.shape) for n, a in inputs.items()
-    }
-    d_output = 0.5 + rng.standard_normal((B, T, D * H))
-    cotangents["output_backprop"] = d_output
-    with tf.GradientTape() as tape:
-        tensors = {n: tf.constant(a) for n, a in inputs.items()}
-        tape.watch(list(tensors.values()))
-        # Keras has the states by direction: h and c, then those of the other one.
-        names = list(inputs)[1:]
-        states = [tensors[n][d] for d in range(D) for n in names]
-        y, *last = layer(tensors["input"], initial_state=states, mask=mask)
-        # In the padding Keras repeats the last output, where cuDNN has zeros.
-        outputs = {"output": y * valid[..., None]}
-        for n, name in enumerate(names):
-            outputs["output" + name[5:]] = tf.stack(last[n :: len(names)])
-        total = sum(tf.reduce_sum(t * cotangents[f"{n}_backprop"]) for n, t in outputs.items())
-    keras_grads = tape.gradient(total, [*tensors.values(), *layer.trainable_weights])
-
-    def steps_first(a: Any) -> Any:
-        return np.ascontiguousarray(np.asarray(a).swapaxes(0, 1))
-
-    inputs["input"] = steps_first(inputs["input"])
-    cotangents["output_backprop"] = steps_first(d_output)
-    attributes: dict[str, Any] = {"rnn_mode": mode, "direction": direction}
-    attributes["sequence_lengths"] = lengths
-    out, g = both_passes(inputs, packed.params, cotangents, **attributes)
-    for name, t in outputs.items():
-        e = steps_first(t) if name == "output" else np.asarray(t)
-        assert_close(getattr(out, name), e, "float64", name)
-    for name, t in zip(tensors, keras_grads, strict=False):
-        e = steps_first(t) if name == "input" else np.asarray(t)
-        assert_close(getattr(g, f"{name}_backprop"), e, "float64", name)
-    weights = cupyrnn.params_to_keras(
-        g.params_backprop, 1, H, I, rnn_mode=rnn_mode, direction=direction
-    )
-    for a, t in zip(weights, keras_grads[len(tensors) :], strict=True):
-        # The two biases of an LSTM, which Keras has as one, both have the gradient of the sum.
-        twice = is_lstm and a.ndim == 1
-        assert_close(a / 2 if twice else a, np.asarray(t), "float64", "weights")
 
 
 def test_sizes_may_be_small_integers_of_numpy() -> None:
