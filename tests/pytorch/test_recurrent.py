@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import re
 from typing import Any
 
 import pytest
@@ -171,71 +170,6 @@ def test_no_steps_are_an_error_as_in_torch_nn() -> None:
         with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in"):
             net(torch.zeros(0, 2, 3))
         assert net(torch.zeros(5, 0, 3))[0].shape == (5, 0, 4)
-
-
-def test_errors() -> None:
-    net, x = ct.LSTM(3, 4), torch.randn(5, 2, 3)
-    with pytest.raises(TypeError, match=r"^LSTM: hx is a torch.Tensor, expected a pair of tensors"):
-        net(x, torch.zeros(1, 2, 4))
-    with pytest.raises(TypeError, match=r"^LSTM: hx\[1\] is None, expected a torch.Tensor"):
-        net(x, (torch.zeros(1, 2, 4), None))
-    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\] size \(1, 2, 4\), got \[1, 3, 4"):
-        net(x, (torch.zeros(1, 3, 4), torch.zeros(1, 3, 4)))
-    with pytest.raises(RuntimeError, match=r"For batched 3-D input, hx and cx should also be 3-D"):
-        net(x, (torch.zeros(1, 4), torch.zeros(1, 4)))
-    with pytest.raises(RuntimeError, match=r"For unbatched 2-D input, hx should also be 2-D but g"):
-        ct.GRU(3, 4)(x[:, 0], torch.zeros(1, 1, 4))
-    with pytest.raises(TypeError, match=r"^LSTM: resets has dtype int64, expected bool"):
-        net(x, resets=[[1, 0]] * 5)
-    first = ct.LSTM(3, 4, batch_first=True)
-    packed = rnn.pack_padded_sequence(x, [5, 2])
-    for run, given, shape, expected in (
-        (net, x, (2, 5), "(T, B) = (5, 2)"),
-        (first, x.transpose(0, 1), (5, 2), "(B, T) = (2, 5)"),
-        (first, x[:, 0], (4,), "(T) = (5,)"),
-        (first, packed, (2, 5), "(T, B) = (5, 2)"),
-    ):
-        message = re.escape(f"LSTM: resets has shape {shape}, expected {expected}")
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            run(given, resets=torch.zeros(shape, dtype=torch.bool))
-    with pytest.raises(
-        TypeError,
-        match=r"^from_torch: module is a torch.nn.modules.linear.Linear, expected a torch.nn.LS",
-    ):
-        ct.from_torch(torch.nn.Linear(2, 3))
-    with pytest.raises(ValueError, match=r"Unknown nonlinearity 'sigmoid'"):
-        ct.RNN(2, 3, nonlinearity="sigmoid")
-    for kind in ("GRU", "RNN"):
-        with pytest.raises(
-            ValueError, match=r"^proj_size argument is only supported for LSTM, not"
-        ):
-            getattr(ct, kind)(3, 4, proj_size=2)
-    for given in ([x], x.tolist(), x.numpy()):
-        with pytest.raises(TypeError, match=r"^LSTM: input is a .*, expected a torch.Tensor"):
-            net(given)
-
-
-FOREIGN = [
-    ("LSTM", {"lengths": [4, 3]}, "there is no lengths, expected a PackedSequence as input"),
-    ("BlockGRU", {"h_0": None}, "there is no h_0, expected hx"),
-    ("PeepholeLSTM", {"c0": None}, "there is no c0, expected hx, the pair of h and c"),
-    ("CudnnRNN", {"lengths": [4, 3]}, "there is no lengths, expected sequence_lengths"),
-    ("BlockLSTM", {"cx": None}, "there is no cx, expected state, the pair of both"),
-    ("GRU", {"reset": None}, "there is no reset, expected resets"),
-]
-
-
-@pytest.mark.parametrize(("kind", "given", "expected"), FOREIGN)
-def test_a_call_names_the_word_for_a_foreign_one(
-    kind: str, given: dict[str, Any], expected: str
-) -> None:
-    net, x = getattr(ct, kind)(3, 4), torch.zeros(4, 2, 3)
-    with pytest.raises(TypeError, match=f"^{kind}: {re.escape(expected)}$"):
-        net(x, **given)
-    with pytest.raises(TypeError, match=rf"^{kind}: 4 arguments by position, expected at most 2:"):
-        net(x, None, None, None)
-    with pytest.raises(TypeError, match=rf"^{kind}: (input|x) is missing, expected (input|x)$"):
-        net()
 
 
 def test_an_error_within_a_call_stays_what_it_is() -> None:

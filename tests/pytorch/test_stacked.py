@@ -128,30 +128,3 @@ def test_first_values() -> None:
     assert all(p.any() == name.startswith("w") for name, p in ct.BlockGRU(2, 3).named_parameters())
     without = ct.PeepholeLSTM(2, 3, use_peephole=False)
     assert [n for n, _ in without.named_parameters()] == ["w_l0", "b_l0"]
-
-
-def test_errors() -> None:
-    x, h = torch.ones(4, 1, 2), torch.zeros(1, 1, 3)
-    params = cupyrnn.BlockLSTMParams(torch.ones(5, 12), torch.ones(12))
-    with pytest.raises(ValueError, match=r"^stacked_rnn: weights\[0\].w has shape \(4, 12\), exp"):
-        ct.stacked_rnn(x, h, h, [params._replace(w=torch.ones(4, 12))])
-    with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[0\].b is None, expected a torch"):
-        ct.stacked_rnn(x, h, h, [params._replace(b=None)])
-    with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[1\] is a list, expected a Block"):
-        ct.stacked_rnn(x, torch.cat([h, h]), torch.cat([h, h]), [params, []])
-    with pytest.raises(ValueError, match=r"^stacked_rnn: weights has 1 entry, expected L\*D wi"):
-        ct.stacked_rnn(x, h, h, [params], direction="bidirectional")
-    with pytest.raises(TypeError, match=r"^stacked_rnn: input_c is None, expected a torch.Tensor"):
-        ct.stacked_rnn(x, h, None, [params])
-    with pytest.raises(ValueError, match=r"^stacked_rnn: input_h has shape \(2, 1, 3\), expected"):
-        ct.stacked_rnn(x, torch.zeros(2, 1, 3), h, [params])
-    peepholes = cupyrnn.PeepholeLSTMParams(*params, torch.ones(3))
-    with pytest.raises(TypeError, match=r"^stacked_rnn: weights\[0\].wcf is None, expected a tor"):
-        ct.stacked_rnn(x, h, h, [peepholes])
-    gru = cupyrnn.BlockGRUParams(torch.ones(5, 6), torch.ones(5, 3), torch.ones(6), torch.ones(3))
-    with pytest.raises(ValueError, match=r"^stacked_rnn: cell_clip is 1, expected None for a GRU"):
-        ct.stacked_rnn(x, h, None, [gru], cell_clip=1)
-    with pytest.raises(TypeError, match=r"^PeepholeLSTM: hidden_size is 3.0, expected an integer"):
-        ct.PeepholeLSTM(2, 3.0)
-    with pytest.raises(RuntimeError, match=r"Expected hidden size \(1, 1, 3\), got \[1, 1, 4\]"):
-        ct.BlockGRU(2, 3)(x, torch.zeros(1, 1, 4))

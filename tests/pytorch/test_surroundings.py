@@ -172,42 +172,6 @@ def test_lists_of_numpys_integers() -> None:
             assert all(torch.equal(a, e) for a, e in zip(leaves, others, strict=True))
 
 
-def test_arguments_are_refused_by_name() -> None:
-    x, state, w, b = torch.ones(4, 1, 2), torch.zeros(1, 3), torch.ones(5, 12), torch.zeros(12)
-    for clip in ("0.01", True, torch.tensor(1.0)):
-        with pytest.raises(TypeError, match=r"^block_lstm: cell_clip is .*, expected a real num"):
-            ct.block_lstm(x, state, state, w, b, cell_clip=clip)
-    with pytest.raises(ValueError, match=r"^block_lstm: cell_clip is an integer of 1329 bits"):
-        ct.block_lstm(x, state, state, w, b, cell_clip=10**400)
-    with pytest.raises(TypeError, match=r"^block_lstm: reverse is 1, expected a bool"):
-        ct.block_lstm(x, state, state, w, b, reverse=1)  # type: ignore[arg-type]
-    for wrong, what in ((None, "None"), (x.numpy(), "a numpy.ndarray"), ([1], "a list")):
-        with pytest.raises(TypeError, match=f"^block_lstm: x is {what}, expected a torch.Tensor"):
-            ct.block_lstm(wrong, state, state, w, b)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=f"^block_lstm: w is {what}, expected a torch.Tensor"):
-            ct.block_lstm(x, state, state, wrong, b)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^block_lstm: x has layout sparse_coo, expected a d"):
-        ct.block_lstm(x.to_sparse(), state, state, w, b)
-    with pytest.raises(TypeError, match=r"^block_lstm: w has dtype float32, expected bfloat16"):
-        ct.block_lstm(x.bfloat16(), state.bfloat16(), state.bfloat16(), w, b)
-    packed = torch.nn.utils.rnn.pack_sequence([x[:, 0]])
-    with pytest.raises(TypeError, match=r"^block_lstm: x is a .*PackedSequence, expected a torch"):
-        ct.BlockLSTM(2, 3)(packed)
-    with pytest.raises(TypeError, match=r"^CudnnRNN: dropout is 'x', expected a real number"):
-        ct.CudnnRNN(2, 3, dropout="x")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^cudnn_rnn: seeds is 3, expected a tensor of two integ"):
-        ct.cudnn_rnn(x, x[:1], x[:1], b, seeds=3)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("shape", [(), (2,), (1, 1, 4, 2)])
-def test_modules_refuse_an_input_of_another_rank(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^block_lstm: x has shape \(.*\), expected \(T, B, I\)"):
-        ct.BlockLSTM(2, 3)(torch.ones(shape))
-    for time_major in (True, False):
-        with pytest.raises(ValueError, match=r"^cudnn_rnn: input has shape \(.*\), expected \("):
-            ct.CudnnRNN(2, 3, time_major=time_major)(torch.ones(shape))
-
-
 @pytest.mark.parametrize(
     ("state", "what"),
     [

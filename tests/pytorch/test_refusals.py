@@ -1,0 +1,132 @@
+"""What is refused, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cupyrnn
+from pytorch.problem import MARKS, ct, rnn, torch
+
+pytestmark = MARKS
+
+
+def one(*shape: int, **kwargs: Any) -> Any:
+    return torch.ones(shape, **kwargs)
+
+
+def zeros(*shape: int) -> Any:
+    return torch.zeros(shape)
+
+
+def block(**changed: Any) -> Any:
+    given = {"x": one(4, 1, 2), "cs_prev": zeros(1, 3), "h_prev": zeros(1, 3)}
+    return ct.block_lstm(**given | {"w": one(5, 12), "b": zeros(12)} | changed)
+
+
+def stacked(**changed: Any) -> Any:
+    given = {"input": one(4, 1, 2), "input_h": zeros(1, 1, 3), "input_c": zeros(1, 1, 3)}
+    return ct.stacked_rnn(**given | {"weights": [entry()]} | changed)
+
+
+def entry(**changed: Any) -> Any:
+    return cupyrnn.BlockLSTMParams(one(5, 12), one(12))._replace(**changed)
+
+
+def gru() -> Any:
+    return cupyrnn.BlockGRUParams(one(5, 6), one(5, 3), one(6), one(3))
+
+
+def called(*args: Any, kind: str = "LSTM", first: bool = False, **given: Any) -> Any:
+    return getattr(ct, kind)(3, 4, **{"batch_first": True} if first else {})(*args, **given)
+
+
+def x() -> Any:
+    return torch.randn(5, 2, 3)
+
+
+def marks(*shape: int) -> Any:
+    return torch.zeros(shape, dtype=torch.bool)
+
+
+REFUSED = [
+    (lambda: block(w=one(4, 12)), ValueError, "block_lstm: w has shape (4, 12), expected (I+H"),
+    (lambda: block(w=one(5, 12).double()), TypeError, "block_lstm: w has dtype float64, expected float32 like"),
+    (lambda: block(x=one(4, 1, 2).long()), TypeError, "block_lstm: x has dtype int64, expected one of"),
+    (lambda: block(w=one(5, 12, device="meta")), TypeError, "block_lstm: w is on device meta, expected cpu like x"),
+    (lambda: block(sequence_lengths=[5]), ValueError, "block_lstm: sequence_lengths[0] is 5, expected in"),
+    (lambda: block(cell_clip="0.01"), TypeError, "block_lstm: cell_clip is '0.01', expected a real num"),
+    (lambda: block(cell_clip=True), TypeError, "block_lstm: cell_clip is True, expected a real num"),
+    (lambda: block(cell_clip=torch.tensor(1.0)), TypeError, "block_lstm: cell_clip is tensor(1.), expected a real num"),
+    (lambda: block(cell_clip=10**400), ValueError, "block_lstm: cell_clip is an integer of 1329 bits"),
+    (lambda: block(reverse=1), TypeError, "block_lstm: reverse is 1, expected a bool"),
+    (lambda: block(x=None), TypeError, "block_lstm: x is None, expected a torch.Tensor"),
+    (lambda: block(x=one(4, 1, 2).numpy()), TypeError, "block_lstm: x is a numpy.ndarray, expected a torch.Tensor"),
+    (lambda: block(x=[1]), TypeError, "block_lstm: x is a list, expected a torch.Tensor"),
+    (lambda: block(w=None), TypeError, "block_lstm: w is None, expected a torch.Tensor"),
+    (lambda: block(w=one(5, 12).numpy()), TypeError, "block_lstm: w is a numpy.ndarray, expected a torch.Tensor"),
+    (lambda: block(w=[1]), TypeError, "block_lstm: w is a list, expected a torch.Tensor"),
+    (lambda: block(x=one(4, 1, 2).to_sparse()), TypeError, "block_lstm: x has layout sparse_coo, expected a d"),
+    (lambda: block(**{n: one(*s).bfloat16() for n, s in (("x", (4, 1, 2)), ("cs_prev", (1, 3)), ("h_prev", (1, 3)))}), TypeError, "block_lstm: w has dtype float32, expected bfloat16"),
+    (lambda: ct.BlockLSTM(2, 3)(rnn.pack_sequence([one(4, 2)])), TypeError, "block_lstm: x is a torch.nn.utils.rnn.PackedSequence, expected a torch"),
+    (lambda: ct.CudnnRNN(2, 3, dropout="x"), TypeError, "CudnnRNN: dropout is 'x', expected a real number"),
+    (lambda: ct.cudnn_rnn(one(4, 1, 2), one(1, 1, 2), None, zeros(12)), TypeError, "cudnn_rnn: input_c is None, expected a tensor"),
+    (lambda: ct.cudnn_rnn(one(4, 1, 2), one(1, 1, 2), one(1, 1, 2), zeros(12), seeds=3), TypeError, "cudnn_rnn: seeds is 3, expected a tensor of two integ"),
+    *((lambda w=w: ct.gru_block_cell(one(1, 2), one(1, 3), one(5, 6), one(5, 3), one(6), w), TypeError, f"gru_block_cell: b_c is a {type(w).__name__}, expected a torch.Tensor") for w in ((), (1, 2), [1.0])),
+    (lambda: stacked(weights=[entry(w=one(4, 12))]), ValueError, "stacked_rnn: weights[0].w has shape (4, 12), exp"),
+    (lambda: stacked(weights=[entry(b=None)]), TypeError, "stacked_rnn: weights[0].b is None, expected a torch"),
+    (lambda: stacked(input_h=zeros(2, 1, 3), input_c=zeros(2, 1, 3), weights=[entry(), []]), TypeError, "stacked_rnn: weights[1] is a list, expected a Block"),
+    (lambda: stacked(direction="bidirectional"), ValueError, "stacked_rnn: weights has 1 entry, expected L*D wi"),
+    (lambda: stacked(input_c=None), TypeError, "stacked_rnn: input_c is None, expected a torch.Tensor"),
+    (lambda: stacked(input_h=zeros(2, 1, 3)), ValueError, "stacked_rnn: input_h has shape (2, 1, 3), expected"),
+    (lambda: stacked(weights=[cupyrnn.PeepholeLSTMParams(*entry(), one(3))]), TypeError, "stacked_rnn: weights[0].wcf is None, expected a tor"),
+    (lambda: stacked(input_c=None, weights=[gru()], cell_clip=1), ValueError, "stacked_rnn: cell_clip is 1, expected None for a GRU"),
+    (lambda: ct.PeepholeLSTM(2, 3.0), TypeError, "PeepholeLSTM: hidden_size is 3.0, expected an integer"),
+    (lambda: ct.BlockGRU(2, 3)(one(4, 1, 2), zeros(1, 1, 4)), RuntimeError, "Expected hidden size (1, 1, 3), got [1, 1, 4]"),
+    (lambda: called(x(), zeros(1, 2, 4)), TypeError, "LSTM: hx is a torch.Tensor, expected a pair of tensors"),
+    (lambda: called(x(), (zeros(1, 2, 4), None)), TypeError, "LSTM: hx[1] is None, expected a torch.Tensor"),
+    (lambda: called(x(), (zeros(1, 3, 4), zeros(1, 3, 4))), RuntimeError, "Expected hidden[0] size (1, 2, 4), got [1, 3, 4"),
+    (lambda: called(x(), (zeros(1, 4), zeros(1, 4))), RuntimeError, "For batched 3-D input, hx and cx should also be 3-D"),
+    (lambda: called(x()[:, 0], zeros(1, 1, 4), kind="GRU"), RuntimeError, "For unbatched 2-D input, hx should also be 2-D but g"),
+    (lambda: called(x(), resets=[[1, 0]] * 5), TypeError, "LSTM: resets has dtype int64, expected bool"),
+    (lambda: called(x(), resets=marks(2, 5)), ValueError, "LSTM: resets has shape (2, 5), expected (T, B) = (5, 2)"),
+    (lambda: called(x().transpose(0, 1), resets=marks(5, 2), first=True), ValueError, "LSTM: resets has shape (5, 2), expected (B, T) = (2, 5)"),
+    (lambda: called(x()[:, 0], resets=marks(4), first=True), ValueError, "LSTM: resets has shape (4,), expected (T) = (5,)"),
+    (lambda: called(rnn.pack_padded_sequence(x(), [5, 2]), resets=marks(2, 5), first=True), ValueError, "LSTM: resets has shape (2, 5), expected (T, B) = (5, 2)"),
+    (lambda: ct.from_torch(torch.nn.Linear(2, 3)), TypeError, "from_torch: module is a torch.nn.modules.linear.Linear, expected a torch.nn.LS"),
+    (lambda: ct.RNN(2, 3, nonlinearity="sigmoid"), ValueError, "Unknown nonlinearity 'sigmoid'"),
+    *((lambda kind=kind: getattr(ct, kind)(3, 4, proj_size=2), ValueError, "proj_size argument is only supported for LSTM, not") for kind in ("GRU", "RNN")),
+    *((lambda f=f: called(f(x())), TypeError, f"LSTM: input is a {what}, expected a torch.Tensor") for f, what in ((lambda a: [a], "list"), (lambda a: a.tolist(), "list"), (lambda a: a.numpy(), "numpy.ndarray"))),
+    (lambda: called(one(4, 2, 3), lengths=[4, 3]), TypeError, "LSTM: there is no lengths, expected a PackedSequence as input"),
+    (lambda: called(one(4, 2, 3), kind="BlockGRU", h_0=None), TypeError, "BlockGRU: there is no h_0, expected hx"),
+    (lambda: called(one(4, 2, 3), kind="PeepholeLSTM", c0=None), TypeError, "PeepholeLSTM: there is no c0, expected hx, the pair of h and c"),
+    (lambda: called(one(4, 2, 3), kind="CudnnRNN", lengths=[4, 3]), TypeError, "CudnnRNN: there is no lengths, expected sequence_lengths"),
+    (lambda: called(one(4, 2, 3), kind="BlockLSTM", cx=None), TypeError, "BlockLSTM: there is no cx, expected state, the pair of both"),
+    (lambda: called(one(4, 2, 3), kind="GRU", reset=None), TypeError, "GRU: there is no reset, expected resets"),
+]  # fmt: skip
+# ruff: noqa: E501 - a case a line
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED, ids=[case[2] for case in REFUSED])
+def test_errors(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error) as raised:
+        call()
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "BlockGRU", "PeepholeLSTM", "CudnnRNN", "BlockLSTM"])
+def test_too_many_arguments_and_none(kind: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{kind}: 4 arguments by position, expected at most 2:"):
+        called(x(), None, None, None, kind=kind)
+    with pytest.raises(TypeError, match=rf"^{kind}: (input|x) is missing, expected (input|x)$"):
+        called(kind=kind)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (1, 1, 4, 2)])
+def test_modules_refuse_an_input_of_another_rank(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^block_lstm: x has shape \(.*\), expected \(T, B, I\)"):
+        ct.BlockLSTM(2, 3)(torch.ones(shape))
+    for time_major in (True, False):
+        with pytest.raises(ValueError, match=r"^cudnn_rnn: input has shape \(.*\), expected \("):
+            ct.CudnnRNN(2, 3, time_major=time_major)(torch.ones(shape))
