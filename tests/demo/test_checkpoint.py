@@ -82,7 +82,7 @@ def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
         paths = ["--out", f"{name}.png", "--checkpoint", f"{name}.npz", "--every", "1"]
         root = str(Path(__file__).parents[2])
         done = subprocess.run(
-            [*command, "--steps", "400", "--cell", cell, *paths],
+            [*command, "--steps", "200", "--cell", cell, *paths],
             capture_output=True,
             text=True,
             # Numba would compile its loops after every kill.
@@ -103,7 +103,7 @@ def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
     expected = run("whole", 0)
     seconds = re.search(r"^seconds (\S+)$", expected, re.MULTILINE)
     assert seconds is not None
-    output = run("killed", 20, float(seconds[1]) / 20)  # not half of the way, on the average
+    output = run("killed", 12, float(seconds[1]) / 12)  # not half of the way, on the average
     step = re.search(r"resuming from step (\d+) ", output)
     assert step is not None
     assert int(step[1]) > 0  # it got on between the kills
