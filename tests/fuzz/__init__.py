@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 from checks import TOLERANCES, layouts
+from problems import onnx_nodes
 
 import cupyrnn
 from cupyrnn import raw_ops
@@ -160,6 +161,11 @@ def draw_array(
     a = rng.normal(0, 0.5, shape_of(AXES[n], symbols))
     if n in ("w", "w_ru", "w_c", "params", "any"):
         a /= max(1, symbols["H"]) ** 0.5  # so that an error does not grow from step to step
+    return finished(rng, a, dtype, tame)
+
+
+def finished(rng: np.random.Generator, a: Any, dtype: str, tame: bool) -> Any:
+    """Return an array of a dtype in one of many layouts, and with anything in it if not tame."""
     if not tame:
         a *= 10.0 ** rng.integers(-9, 5)
         info = ml_dtypes.finfo(dtype)
@@ -242,12 +248,6 @@ def signature(name: str) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(FUNCTIONS[name]).parameters) if name in FUNCTIONS else {}
 
 
-ONNX_ACTIVATIONS = (
-    "Relu", "Tanh", "Sigmoid", "LeakyRelu", "ThresholdedRelu", "hardsigmoid", "elu", "SOFTSIGN",
-    "Softplus",
-)  # fmt: skip
-
-
 def draw_onnx(rng: np.random.Generator, name: str) -> Call:
     """Return a right call of a function of ONNX's forms, whose arrays are by direction."""
     dtype, tame = DTYPES[rng.integers(len(DTYPES))], bool(rng.random() < 0.6)
@@ -279,26 +279,12 @@ def draw_onnx(rng: np.random.Generator, name: str) -> Call:
             s["size"] = sum(arrays[n].size for n in ("W", "R", "B"))
             given |= {"rnn_mode": s["rnn_mode"], "linear_before_reset": 1}
         return Call(name, given, dtype, s, tame)
-    arrays["sequence_lens"] = rng.integers(s["T"] + 1, size=s["B"])
-    for n in list(shapes)[3:]:
-        if rng.random() < 0.3:
-            arrays[n] = None
-    ways = ("bidirectional",) if D == 2 else ("forward", "reverse")
-    options: dict[str, Any] = {"direction": ways[rng.integers(len(ways))]}
-    if kind == "GRU":
-        options["linear_before_reset"] = int(rng.integers(2))
-    if kind == "LSTM":
-        options["input_forget"] = int(rng.integers(2))
-    if rng.random() < 0.4:
-        options["clip"] = float(rng.choice([0, 0.5, np.inf]))
-    if rng.random() < 0.5:
-        count = D * {"LSTM": 3, "GRU": 2, "RNN": 1}[kind]
-        options["activations"] = [str(n) for n in rng.choice(ONNX_ACTIVATIONS, count)]
-        with_alpha = ("LeakyRelu", "ThresholdedRelu", "hardsigmoid", "elu")
-        takers = sum(n in with_alpha for n in options["activations"])
-        options["activation_alpha"] = [0.3] * int(rng.integers(takers + 1))
-    given = {"op_type": kind, "inputs": list(arrays.values()), **options}
-    return Call(name, given, dtype, s, tame)
+    given, options = onnx_nodes.drawn(rng, kind)
+    for n, a in enumerate(given):
+        if a is not None and a.dtype.kind == "f":
+            given[n] = finished(rng, a, dtype, tame)
+    call = {"op_type": kind, "inputs": given, **options}
+    return Call(name, call, dtype, s, tame=False)
 
 
 def through_a_cell(*given: Any) -> list[Any]:
