@@ -10,8 +10,8 @@ results are written after every row as gpu-<device>.json and .md. Exit code: 0 i
 if a row failed, 2 if there is nothing to run on.
 
 Ops and their gradients are timed by the loop, by every kernel that takes all steps in one launch,
-by each algorithm of cuDNN, through this package and through PyTorch, and by TorchRL's kernel in
-Triton; what differs from NumPy is an error. What no time is left for is printed at the end.
+by each algorithm of cuDNN through this package, and by PyTorch; what differs from NumPy is an
+error. What no time is left for is printed at the end.
 """
 
 from __future__ import annotations

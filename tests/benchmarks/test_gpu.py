@@ -14,7 +14,7 @@ import gpu
 import needs
 import numpy as np
 import pytest
-from on_gpu import cases, pytorch, timing, triton
+from on_gpu import cases, pytorch, timing
 from on_gpu.cases import Case
 from torch_nets import TorchNet
 from without_a_gpu.cuda_on_cpu import nvrtc
@@ -29,9 +29,8 @@ OWN = {"loop", "rows", "grid"}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few repetitions, no TorchRL, whose kernel compiles for a GPU, and no cuDNN."""
+    """Few repetitions, and no settings."""
     monkeypatch.setattr(gpu, "FULL", timing.Limits(2, 0.01, 2, 0.01, 0.0, 0.0))
-    monkeypatch.setitem(sys.modules, "torchrl", None)
     for name in ("CUPYRNN_ENGINE", "CUPY_TF32", "CUPYRNN_NUMBA"):  # which a run settles
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -74,9 +73,6 @@ def test_a_net_by_everybody(
         assert row["queued_ms"] > 0
     start = f"| lstm | (3, 2, 5) | float32 | {variant} |"
     assert len([line for line in page.splitlines() if line.startswith(start)]) == len(OWN | peers)
-    if variant == "":
-        assert "| PyTorch, arrays (SMALL_H) |" in page
-        assert "| PyTorch, packed (STANDARD) |" in page
     # Without a device there is no cuDNN.
     assert "not cuDNN but" in page or not peers
     assert "libcudnn.so.9 was not found" in page or variant == "resets 3 %"
@@ -203,73 +199,6 @@ def test_the_cases() -> None:
     assert {case.dtype for case in found} == {*cases.DTYPES}
     assert {case.cell for case in cases.dry_cases()} == {*cases.CELLS}
     assert cases.lengths_of(Case("lstm", 8, 4, 1, "float32", "lengths")) == [8, 7, 6, 5]
-
-
-@pytest.mark.parametrize(
-    ("changed", "packed", "forward", "backward"),
-    [
-        ({"H": 64}, False, "SMALL_H", "SMALL_H"),
-        ({"H": 64}, True, "STANDARD", "STANDARD"),
-        ({"H": 64, "dtype": "float64"}, False, "STANDARD", "STANDARD"),
-        ({"H": 192}, False, "SMALL_H", "STANDARD"),
-        ({"H": 512}, False, "STANDARD", "STANDARD"),
-        ({"H": 512, "dtype": "float16"}, False, "PERSIST_STATIC", "PERSIST_STATIC"),
-        ({"H": 512, "dtype": "bfloat16"}, False, "STANDARD", "STANDARD"),
-        ({"H": 512, "dtype": "float16", "cell": "gru"}, False, "STANDARD", "STANDARD"),
-        ({"H": 512, "dtype": "float16", "B": 12}, False, "STANDARD", "STANDARD"),
-        ({"H": 384, "cell": "rnn_tanh"}, False, "SMALL_H", "STANDARD"),
-        (
-            {"H": 1024, "dtype": "float16", "cell": "rnn_tanh", "B": 96},
-            False,
-            "STANDARD",
-            "STANDARD",
-        ),
-    ],
-)
-def test_the_rule_of_pytorch(
-    changed: dict[str, Any], packed: bool, forward: str, backward: str
-) -> None:
-    case = LSTM._replace(**{"B": 16, **changed})
-    found = [pytorch.algorithm(case, packed, 132, what) for what in DIRECTIONS]
-    assert found == [forward, backward]
-
-
-@pytest.mark.parametrize("variant", ["", cases.RESETS])
-def test_torchrl_is_given_the_same_problem(
-    torch: Any, variant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a function that does in plain PyTorch what TorchRL says of its own."""
-    monkeypatch.setattr(cases, "RESET_RATE", 0.4)
-    case = LSTM._replace(T=6, B=3, variant=variant)
-    seen = []
-
-    def plain(x: Any, h: Any, c: Any, *given: Any, input_precision: str) -> Any:
-        *weights, init = given
-        seen.append(input_precision)
-        state, steps = (h[:, 0], c[:, 0]), []
-        for t in range(x.shape[1]):
-            new = init[:, t, None]
-            state = [torch.where(new, s[:, t], was) for s, was in zip((h, c), state, strict=True)]
-            state = torch._VF.lstm_cell(x[:, t], tuple(state), *weights)
-            steps.append(state[0])
-        return torch.stack(steps, 1), None, None, None
-
-    record, arguments, cotangents = cases.arguments_of(case)
-    assert (arguments["resets"] is not None) == bool(variant)
-    theirs = triton.TritonLSTM(torch, plain, case, arguments, cotangents["output"])
-    results = record.forward(**arguments)._asdict()
-    y = theirs.forward()
-    np.testing.assert_allclose(y[0].detach().numpy(), results["output"], atol=1e-5)
-    dx = theirs.backward(y)[0].numpy().swapaxes(0, 1)
-    expected = record.grads(arguments, results, cotangents)["input"]
-    np.testing.assert_allclose(dx, expected, atol=1e-5)
-    assert seen == ["ieee"]
-
-
-def test_torchrl_that_is_not_there_is_said() -> None:
-    function, missing = triton.import_torchrl()
-    assert function is None
-    assert str(missing).startswith("torchrl not installed (")
 
 
 def test_the_timer(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

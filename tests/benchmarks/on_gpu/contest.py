@@ -1,7 +1,8 @@
-"""Everybody's turn at a case: this package by every way and engine, PyTorch, TorchRL."""
+"""Everybody's turn at a case: this package by every way and engine, and PyTorch."""
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from torch_nets import TorchNet
 import cupyrnn
 from cupyrnn.device.worker import DIRECTIONS, FORWARD, TOLERANCES, Calls, asked, kernels_of
 
-from . import pytorch, triton
+from . import pytorch
 from .cases import BLOCKS, LENGTHS, NET, RESETS, Case, arguments_of
 from .report import Report
 from .timing import Run, Timer, describe
@@ -125,49 +126,29 @@ class Contest:
         return None
 
     def peers(self) -> None:
-        """Time PyTorch's cuDNN, with arrays and with a PackedSequence, and TorchRL's kernel."""
-        case, torch, cupy = self.case, self.bench.torch, self.bench.timer.cupy
-        runtime, y_grad = cupy.cuda.runtime, self.cotangents["output"]
-        processors = runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
-
-        def net(packed: bool) -> Callable[[str], Run]:
-            pytorch.expect_same_stream(cupy, torch)
-            options = {"packed": packed, "device": pytorch.DEVICE}
-            return self.compared(TorchNet(torch, self.arguments, y_grad, **options))
-
-        kinds = {RESETS: (), LENGTHS: (True,)}.get(case.variant, (False, True))
+        """Time PyTorch's cuDNN, with arrays and with a PackedSequence."""
+        kinds = {RESETS: (), LENGTHS: (True,)}.get(self.case.variant, (False, True))
         for packed in kinds:
-
-            def extras(what: str, run: Run, packed: bool = packed) -> dict[str, Any]:
-                return {"algorithm": pytorch.algorithm(case, packed, processors, what)}
-
             who = f"PyTorch, {'packed' if packed else 'arrays'}"
-            make = lambda packed=packed: net(packed)  # noqa: E731
-            self.turn(who, make, extras, refusal=self.bench.no_torch)
-        if (case.cell, case.dtype) == ("lstm", "float32") and case.variant in ("", RESETS):
-            function, missing = triton.import_torchrl()
-            given = torch, function, case, self.arguments, y_grad
-            self.turn(
-                "TorchRL, Triton",
-                lambda: self.compared(triton.TritonLSTM(*given)),
-                refusal=self.bench.no_torch or missing,
-            )
+            make = functools.partial(self.peer, packed)
+            self.turn(who, make, refusal=self.bench.no_torch)
 
-    def compared(self, made: Any) -> Callable[[str], Run]:
-        """Return a peer's runs, after a look at its output and at its gradient of the input."""
-        outputs = made.forward()
-        if (note := pytorch.notes(made)) and isinstance(made, TorchNet):
+    def peer(self, packed: bool) -> Callable[[str], Run]:
+        """Return PyTorch's runs, after a look at its output and at its gradient of the input."""
+        torch, y_grad = self.bench.torch, self.cotangents["output"]
+        pytorch.expect_same_stream(self.bench.timer.cupy, torch)
+        net = TorchNet(torch, self.arguments, y_grad, packed=packed, device=pytorch.DEVICE)
+        outputs = net.forward()
+        if note := pytorch.notes(net):
             self.bench.report.note(f"{self.case.cell}, PyTorch: {note}")
         expected = self.calls.expected
         self.compare(outputs[0], expected[FORWARD]["output"], "output")
-        (dx, *_) = made.backward(outputs)
-        dx = dx.swapaxes(0, 1) if isinstance(made, triton.TritonLSTM) else dx
-        self.compare(dx, expected["backward"]["input"], "gradient of input")
+        self.compare(net.backward(outputs)[0], expected["backward"]["input"], "gradient of input")
 
         def run_of(what: str) -> Run:
             if what == FORWARD:
-                return Run(lambda _: made.forward())
-            return Run(made.backward, made.forward)
+                return Run(lambda _: net.forward())
+            return Run(net.backward, net.forward)
 
         return run_of
 

@@ -7,7 +7,6 @@ import re
 import warnings
 from typing import Any
 
-from .cases import Case
 from .timing import describe
 
 DEVICE = "cuda"
@@ -54,17 +53,3 @@ def expect_same_stream(cupy: Any, torch: Any) -> None:
     ours, theirs = cupy.cuda.get_current_stream().ptr, torch.cuda.current_stream().cuda_stream
     if ours != theirs:
         raise RuntimeError(f"CuPy is on stream {ours}, PyTorch on {theirs}")
-
-
-def algorithm(case: Case, packed: bool, processors: int, what: str) -> str:
-    """Return the algorithm that PyTorch asks cuDNN for on a GPU of sm_80 or later but sm_86."""
-    simple = case.cell.startswith("rnn")
-    if not packed:
-        most = {"forward": 384 if simple else 192, "backward": 256 if simple else 128}[what]
-        if case.dtype != "float64" and most >= case.H:
-            return "SMALL_H"
-        aligned = case.H % 128 == 0 and case.H <= 1024 and case.B % 8 == 0 and case.B <= 128
-        large = simple and case.B >= 96 and case.H >= 896
-        if case.dtype == "float16" and aligned and processors >= 98 and case.cell != "gru":
-            return "STANDARD" if large else "PERSIST_STATIC"
-    return "STANDARD"

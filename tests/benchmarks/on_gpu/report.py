@@ -24,8 +24,7 @@ NOTES = f"""\
 * backward: the forward pass, of which it needs the results, is not in it; PyTorch's is run anew,
   untimed, before every repetition. Every input and all weights get a gradient.
 * cudnn, cudnn_small_h, cudnn_persist_dynamic: `cudnn_rnn` with that engine. PyTorch has its weights
-  in one piece. "arrays": sequences of one length; "packed": a PackedSequence. The algorithm in
-  brackets is the one that PyTorch's own rule asks cuDNN for.
+  in one piece. "arrays": sequences of one length; "packed": a PackedSequence.
 * "lengths" go evenly from T down to T/2; "general": lengths, peepholes and a clip.
 * float32 is strict (no TF32) on all sides. All contestants have the same arguments in every
   repetition, which a cache may hold.
@@ -105,8 +104,7 @@ def times_table(rows: list[dict[str, Any]]) -> str:
     for key, case in by_case.items():
         for who in dict.fromkeys(name for name, _ in case):
             found = [case.get((who, what)) for what in DIRECTIONS]
-            algorithms = {row["algorithm"]: None for row in found if row and "algorithm" in row}
-            cells = [*key, f"{who} ({', '.join(algorithms)})" if algorithms else who]
+            cells = [*key, who]
             for what, row in zip(DIRECTIONS, found, strict=True):
                 cells += _cells(row, case.get(("loop", what)))
             lines.append(cells)
