@@ -570,14 +570,3 @@ def relative_error(actual: Any, expected: Any) -> float:
     """Return the largest error as a part of the largest magnitude."""
     error = np.max(np.abs(actual.astype(np.float64) - expected), initial=0)
     return float(error / (np.max(np.abs(expected), initial=0) or 1.0))
-
-
-def gradient_error(case: Case, contestant: Contestant, outputs: Any, grads: Any) -> float:
-    """Return the worst error of a block op's gradients, against float64 from the same outputs."""
-    got = contestant.results(outputs, grads)
-    op, exact_op = _BlockOp(case), _BlockOp(case._replace(dtype="float64"))
-    for mine, wide in ((op.inputs, exact_op.inputs), (op.grads, exact_op.grads)):
-        wide |= {n: a.astype(np.float64) for n, a in mine.items() if n != "seq_len_max"}
-    exact_outputs = type(outputs)(**{n: got[n].astype(np.float64) for n in outputs._fields})
-    exact = exact_op.cupyrnn().backward(exact_outputs)._asdict()
-    return max(relative_error(got[name], a) for name, a in exact.items())

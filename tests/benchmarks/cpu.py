@@ -34,6 +34,8 @@ import timing
 from cases import CUPYRNN, FLOOR, NUMBA, Case
 from timing import BACKWARD, PASSES, Ratio, Timing
 
+PEER = "other"  # the fastest one of the other libraries
+
 NOTES = """\
 * Each number of threads has its own processes, bound to as many processors: one for the ops beside
   TensorFlow, one for those beside PyTorch, one for the rest. NumPy's OpenBLAS, OpenMP, TensorFlow's
@@ -110,76 +112,61 @@ class Aim(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One pass of a case."""
+    """One pass of a case: seconds, ratios to the peer's and aims by name, of who has any."""
 
     what: str
-    ours: float
-    numba: float | None
-    peer: float | None
-    floor: float | None
-    ratio: Ratio | None
-    numba_ratio: Ratio | None
+    timings: dict[str, Timing]
+    ratios: dict[str, Ratio]  # of CUPYRNN and NUMBA
+    aims: dict[str, Aim]  # of these, and of FLOOR
     memory: float | None
-    repetitions: int
-    ratio_aim: Aim | None
-    numba_aim: Aim | None
-    floor_aim: Aim | None
     of_peak: float | None  # of what is faster, with Numba or without
 
-    @property
-    def aims(self) -> list[Aim]:
-        aims = (self.ratio_aim, self.numba_aim, self.floor_aim)
-        return [aim for aim in aims if aim is not None]
+    def milliseconds(self, name: str) -> str:
+        found = self.timings.get(name)
+        return pages.digits(found and 1e3 * found.seconds(self.what))
+
+    def beside_the_peer(self, name: str) -> list[str]:
+        """Return three cells: the time, its ratio to the peer's, and whether that is enough."""
+        return [self.milliseconds(name), str(self.ratios.get(name, "–")), self.aim(name)]
+
+    def aim(self, name: str) -> str:
+        return str(self.aims.get(name, ""))
 
 
 def rows(case: Case, result: dict[str, Any], threads: int) -> list[Row]:
     """Return the rows of a case, from what `measure_case` found with so many threads."""
     timings = {name: Timing(*found) for name, found in result["timings"].items() if found}
-    peak = result.get("peak")
-    return [_row(case, what, timings, result["memory"], threads, peak) for what in PASSES]
+    return [_row(case, what, timings, result, threads) for what in PASSES]
 
 
 def _row(
-    case: Case, what: str, timings: dict[str, Timing], memory: dict[str, float], threads: int,
-    peak: float | None,
-) -> Row:  # fmt: skip
-    others = [found for name, found in timings.items() if name not in (CUPYRNN, NUMBA, FLOOR)]
-    peer = min(others, key=lambda found: found.seconds(what), default=None)
-    ratios: dict[str, Ratio | None] = dict.fromkeys((CUPYRNN, NUMBA))
-    aims: dict[str, Aim | None] = dict.fromkeys((CUPYRNN, NUMBA))
-    for name in ratios:
-        if peer is not None and name in timings:
-            found = ratios[name] = timing.ratio(peer, timings[name], what)
-            bound = cases.ratio_aim(case, what, name, threads)
+    case: Case, what: str, found: dict[str, Timing], result: dict[str, Any], threads: int
+) -> Row:
+    timings = {name: found[name] for name in (CUPYRNN, NUMBA, FLOOR) if name in found}
+    if not has_floor(case, what):
+        timings.pop(FLOOR, None)
+    others = [found[name] for name in found.keys() - {CUPYRNN, NUMBA, FLOOR}]
+    if others:
+        timings[PEER] = min(others, key=lambda of: of.seconds(what))
+    own = [name for name in (CUPYRNN, NUMBA) if name in timings]
+    ratios = {n: timing.ratio(timings[PEER], timings[n], what) for n in own if others}
+    aims = {}
+    for name, ratio in ratios.items():
+        bound = cases.ratio_aim(case, what, name, threads)
+        if bound is not None:
             of = "ratio" if name == CUPYRNN else "ratio with Numba"
-            aims[name] = None if bound is None else Aim(of, bound, found, True)
-    ours = timings[CUPYRNN]
-    floor = timings.get(FLOOR) if has_floor(case, what) else None
-    floor_aim, bound = None, cases.step_aim(case, what)
-    if floor is not None and bound is not None:
-        lowest = Timing(
-            {what: [s + cases.STEP_SECONDS for s in floor.rounds[what]]}, floor.repetitions
-        )
-        floor_aim = Aim("over floor + 25 µs", bound, timing.ratio(ours, lowest, what), False)
+            aims[name] = Aim(of, bound, ratio, True)
+    bound = cases.step_aim(case, what)
+    if FLOOR in timings and bound is not None:
+        floor = timings[FLOOR]
+        lowest = {what: [s + cases.STEP_SECONDS for s in floor.rounds[what]]}
+        over = timing.ratio(timings[CUPYRNN], Timing(lowest, floor.repetitions), what)
+        aims[FLOOR] = Aim("over floor + 25 µs", bound, over, False)
     of_peak, operations = None, cases.operations(case, what)
-    if peak is not None and operations:
-        seconds = min(timings[name].seconds(what) for name in (CUPYRNN, NUMBA) if name in timings)
-        of_peak = operations / seconds / peak
-    return Row(
-        what,
-        ours.seconds(what),
-        timings[NUMBA].seconds(what) if NUMBA in timings else None,
-        None if peer is None else peer.seconds(what),
-        None if floor is None else floor.seconds(what),
-        ratios[CUPYRNN],
-        ratios[NUMBA],
-        memory.get(what),
-        ours.repetitions,
-        aims[CUPYRNN],
-        aims[NUMBA],
-        floor_aim,
-        of_peak,
-    )
+    if result.get("peak") is not None and operations:
+        seconds = min(timings[name].seconds(what) for name in own)
+        of_peak = operations / seconds / result["peak"]
+    return Row(what, timings, ratios, aims, result["memory"].get(what), of_peak)
 
 
 def has_floor(case: Case, what: str) -> bool:
@@ -191,54 +178,29 @@ def case_table(peer: str | None, found: list[tuple[Case, list[Row]]]) -> str:
     """Return the table of the cases of one op, dtype and number of threads."""
     sizes = "(T, B, I, H)" if found[0][0].sequence else "(B, I, H)"
     columns = [sizes, "", "pass", peer or "other", "cupyrnn", "ratio", "target"]
-    compiled = any(row.numba is not None for _, case_rows in found for row in case_rows)
+    compiled = any(NUMBA in row.timings for _, case_rows in found for row in case_rows)
     columns += ["with Numba", "ratio", "target"] * compiled
     columns += ["floor", "over floor", "target", "of peak", "MiB", "n"]
-    lines = [
-        [
-            str(case.shape),
-            case.variant,
-            row.what,
-            pages.digits(row.peer and 1e3 * row.peer),
-            pages.digits(1e3 * row.ours),
-            str(row.ratio or "–"),
-            str(row.ratio_aim or ""),
-            *[
-                pages.digits(row.numba and 1e3 * row.numba),
-                str(row.numba_ratio or "–"),
-                str(row.numba_aim or ""),
-            ]
-            * compiled,
-            pages.digits(row.floor and 1e3 * row.floor),
-            "–" if row.floor is None else f"{row.ours / row.floor:.2f}",
-            str(row.floor_aim or ""),
-            "" if row.of_peak is None else f"{row.of_peak:.2f}",
-            "" if row.memory is None else pages.digits(row.memory),
-            str(row.repetitions),
-        ]
-        for case, case_rows in found
-        for row in case_rows
-    ]
+    lines = []
+    for case, case_rows in found:
+        for row in case_rows:
+            ours, floor = row.timings[CUPYRNN], row.timings.get(FLOOR)
+            over = floor and ours.seconds(row.what) / floor.seconds(row.what)
+            lines.append(
+                [
+                    *(str(case.shape), case.variant, row.what, row.milliseconds(PEER)),
+                    *row.beside_the_peer(CUPYRNN),
+                    *(row.beside_the_peer(NUMBA) if compiled else ()),
+                    *(row.milliseconds(FLOOR), f"{over:.2f}" if over else "–", row.aim(FLOOR)),
+                    "" if row.of_peak is None else f"{row.of_peak:.2f}",
+                    "" if row.memory is None else pages.digits(row.memory),
+                    str(ours.repetitions),
+                ]
+            )
     return pages.markdown(columns, lines)
 
 
 Results = dict[int, dict[Case, dict[str, Any]]]  # by threads
-
-
-def error_lines(results: Results) -> list[list[str]]:
-    """Return the errors of gradients in float16, of whichever process took them."""
-    lines = []
-    for case, result in (item for found in results.values() for item in found.items()):
-        if result["errors"]:
-            mine = result["errors"][CUPYRNN]
-            own = (CUPYRNN, NUMBA)
-            theirs = min(e for name, e in result["errors"].items() if name not in own)
-            verdict = "reached" if mine < theirs else "**short**"
-            name = cases.BLOCK_OPS[case.op][1]
-            lines.append(
-                [name, str(case.shape), case.variant, f"{mine:.1e}", f"{theirs:.1e}", verdict]
-            )
-    return lines
 
 
 def short_lines(results: Results) -> tuple[int, list[list[str]]]:
@@ -248,7 +210,7 @@ def short_lines(results: Results) -> tuple[int, list[list[str]]]:
         for threads, found in results.items()
         for case, result in found.items()
         for row in rows(case, result, threads)
-        for aim in row.aims
+        for aim in row.aims.values()
     ]
     short = sorted((found for found in aims if not found[3].reached), key=lambda f: f[3].lack)
     lines = [
@@ -277,11 +239,6 @@ def report(header: list[str], results: Results, selected: list[Case]) -> str:
             names = cases.BLOCK_OPS[op] if mode is None else ("cudnn_rnn", "cudnn_rnn_backprop")
             title = " and ".join(names) + (f", {mode}" if mode else "")
             parts += [f"### {title}, {dtype}", case_table(peer, group)]
-    if errors := error_lines(results):
-        parts.append("## Error of gradients in float16")
-        parts.append("Against float64 from the same outputs, as a part of the largest magnitude.")
-        columns = ["op", "(T, B, I, H) or (B, I, H)", "", "cupyrnn", "TensorFlow", "target: less"]
-        parts.append(pages.markdown(columns, errors))
     parts.append("## Missed targets")
     parts.append(f"{len(short)} of {count} rows with a target miss it.")
     if short:
@@ -304,14 +261,7 @@ def measure_case(
     key = str((dtype, cases.products(case)))
     if key not in floors or any(cases.step_aim(case, what) for what in PASSES):
         contestants.append(cases.floor(case))
-    errors: dict[str, float] = {}
-
-    def look(c: timing.Contestant, outputs: Any, grads: Any) -> None:
-        if c.name != FLOOR:
-            errors[c.name] = cases.gradient_error(case, c, outputs, grads)
-
-    half = once and others and case.dtype == "float16"
-    timings = timing.measure(contestants, limits, threads, look if half else None)
+    timings = timing.measure(contestants, limits, threads)
     floors[key] = timings.setdefault(FLOOR, floors.get(key))
     if dtype not in floors:
         floors[dtype] = cases.peak(dtype, threads)
@@ -319,7 +269,6 @@ def measure_case(
         "timings": timings,
         "peak": floors[dtype],
         "memory": timing.traced_peaks(mine) if once else {},
-        "errors": errors,
     }
 
 

@@ -59,18 +59,13 @@ def settle(threads: int) -> None:
             break
 
 
-Look = Callable[[Contestant, Any, Any], None]
-
-
-def repetition(c: Contestant, look: Look | None = None) -> tuple[float, float]:
-    """Return the seconds of forward and backward; `look` may see what they returned."""
+def repetition(c: Contestant) -> tuple[float, float]:
+    """Return the seconds of forward and backward."""
     start = time.perf_counter()
     outputs = c.forward()
     middle = time.perf_counter()
     grads = c.backward(outputs)
     end = time.perf_counter()
-    if look is not None:
-        look(c, outputs, grads)
     del outputs, grads
     return middle - start, end - middle
 
@@ -201,15 +196,13 @@ LONG_ROUND = 1.0
 QUICK = Limits(0.05, 2)
 
 
-def measure(
-    contestants: list[Contestant], limits: Limits, threads: int, look: Look | None = None
-) -> dict[str, Timing]:
+def measure(contestants: list[Contestant], limits: Limits, threads: int) -> dict[str, Timing]:
     """
     Time the contestants in turn, one block of each a round; who begins changes.
 
     A block is some repetitions of one contestant, as many as take 30 ms, so that its threads are
     awake and its data in the caches; before it all wait until the others' threads sleep. The first
-    repetitions are not timed, unless they are endless. `look` sees each one's first results.
+    repetitions are not timed, unless they are endless.
     """
     rounds: dict[str, list[dict[str, float]]] = {}
     estimates: dict[str, float] = {}
@@ -220,7 +213,7 @@ def measure(
             if estimates.get(c.unless_long, 0.0) > LONG_CALL:
                 continue
             settle(threads)
-            first = repetition(c, look)
+            first = repetition(c)
             rounds[c.name] = [block_medians([first])] if sum(first) > ENDLESS_CALL else []
             estimates[c.name] = sum(first) if rounds[c.name] else estimate(c, sum(first))
         running = [c for c in contestants if rounds.get(c.name) == []]
