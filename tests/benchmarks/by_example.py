@@ -19,8 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import numpy as np
+import pages
 import timing
+from problems.table import Case, call_of
 
 import cupyrnn
 
@@ -29,48 +33,24 @@ WAYS = ("sum", "examples", "norms", "none")
 SECONDS, LEAST = 6.0, 7
 
 
-def lstm(shape: tuple[int, ...]) -> tuple[Callable[[str], Any], int]:
-    """Return the gradient of block_lstm, and the bytes of its arguments."""
-    T, B, I, H = shape
+def gradient(name: str, shape: tuple[int, ...]) -> tuple[Callable[[str], Any], int]:
+    """Return the gradient of an op of the table, and the bytes of its arguments."""
+    case = Case(name, shape, "float32", peephole=False)
     rng = np.random.default_rng(0)
-    sizes = ((T, B, I), (B, H), (B, H), (I + H, 4 * H), (4 * H,))
-    x, cs, h, w, b = (0.1 * rng.standard_normal(s, np.float32) for s in sizes)
-    out = cupyrnn.block_lstm(x, cs, h, w, b)
-    dy = rng.standard_normal(out.h.shape, np.float32)
-
-    def call(way: str) -> Any:
-        return cupyrnn.block_lstm_grad(
-            x,
-            cs,
-            h,
-            w,
-            *out,
-            None,
-            dy,
-            weight_gradients=way,  # type: ignore[arg-type]
-        )
-
-    return call, sum(a.nbytes for a in (x, cs, h, w, *out, dy))
+    call = call_of(case, rng)
+    out = call.forward(cupyrnn)
+    like, key = (out.h, "h_grad") if hasattr(out, "h") else (out.output, "output_backprop")
+    dy = {key: rng.standard_normal(like.shape, np.float32)}
+    record = case.op.record
+    told = (
+        dict.fromkeys(record.cotangents) | record.told(call.arguments(cupyrnn), out._asdict()) | dy
+    )
+    arrays = [a for a in told.values() if isinstance(a, np.ndarray)]
+    return functools.partial(_by, record.gradient, told), sum(a.nbytes for a in arrays)
 
 
-def net(shape: tuple[int, ...]) -> tuple[Callable[[str], Any], int]:
-    """Return the gradient of cudnn_rnn, an LSTM, and the bytes of its arguments."""
-    T, B, I, H = shape
-    rng = np.random.default_rng(0)
-    x = 0.1 * rng.standard_normal((T, B, I), np.float32)
-    h = np.zeros((1, B, H), np.float32)
-    size = cupyrnn.cudnn_rnn_params_size(1, H, I)
-    params = 0.1 * rng.standard_normal(size, np.float32)
-    out = cupyrnn.cudnn_rnn(x, h, h, params)
-    dy = rng.standard_normal(out.output.shape, np.float32)
-
-    def call(way: str) -> Any:
-        return cupyrnn.cudnn_rnn_backprop(
-            *(x, h, h, params, *out[:3], dy, None, None, out.reserve_space),
-            weight_gradients=way,  # type: ignore[arg-type]
-        )
-
-    return call, sum(a.nbytes for a in (x, h, h, params, *out[:3], dy, out.reserve_space))
+def _by(function: Any, told: dict[str, Any], way: str) -> Any:
+    return function(**told, weight_gradients=way)
 
 
 def peak_of(call: Callable[[], Any]) -> int:
@@ -82,12 +62,12 @@ def peak_of(call: Callable[[], Any]) -> int:
     return peak
 
 
-def rows() -> list[str]:
+def rows() -> list[list[str]]:
     """Return the rows of the table."""
     found = []
-    for name, made in (("block_lstm_grad", lstm), ("cudnn_rnn_backprop", net)):
+    for name, op in (("block_lstm_grad", "block_lstm"), ("cudnn_rnn_backprop", "cudnn_rnn-lstm")):
         for shape in SHAPES:
-            call, arguments = made(shape)
+            call, arguments = gradient(op, shape)
             weights = sum(shape[2:]) * 4 * shape[3] * shape[1]
 
             def write(weights: int = weights) -> None:
@@ -102,23 +82,16 @@ def rows() -> list[str]:
             peaks = [peak_of(c) + arguments for c in calls[:-1]]
             ratios = [t / whole for t in others]
             beyond = (others[0] - written) / whole
-            found.append(
-                f"| {name} {shape} | {1e3 * whole:.2f} | {ratios[0]:.2f} | {beyond:.2f} |"
-                f" {ratios[1]:.2f} | {ratios[2]:.2f} | {peaks[2] / peaks[0]:.2f} |"
-            )
+            numbers = 1e3 * whole, ratios[0], beyond, *ratios[1:], peaks[2] / peaks[0]
+            found.append([f"{name} {shape}", *(f"{value:.2f}" for value in numbers)])
     return found
 
 
 def main() -> None:
     """Print the table and, with a path, write it there."""
-    text = "\n".join(
-        [
-            "| (T, B, I, H) | sum, ms | examples / sum | less what writing takes | norms / sum |"
-            " none / sum | memory, norms / sum |",
-            "|---|---|---|---|---|---|---|",
-            *rows(),
-        ]
-    )
+    titles = ["(T, B, I, H)", "sum, ms", "examples / sum", "less what writing takes"]
+    titles += ["norms / sum", "none / sum", "memory, norms / sum"]
+    text = pages.markdown(titles, rows())
     print(text)
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(text + "\n")
