@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cupyrnn.kernels.launch import SUMS, Loop, add_slices, launch, sum_grid
+from cupyrnn.kernels.launch import SUMS, Loop, add_column_sums
 
 if TYPE_CHECKING:
     from cupyrnn._arrays import Array
@@ -186,34 +186,11 @@ __global__ void layer_norm_lstm_backward_step(
             }
     }
 }
-
-// The sums over time and batch of d*n, by slices of the rows.
-template <typename T>
-__global__ void layer_norm_lstm_sums(
-    const T* d, const T* n,            // [rows, columns], read
-    typename Acc<T>::type* sums,       // [gridDim.y, columns], written
-    long long rows, long long columns)
-{
-    typedef typename Acc<T>::type A;
-    __shared__ A shared[ROW_THREADS][COLUMN_THREADS];
-    const long long column = (long long)blockIdx.x * COLUMN_THREADS + threadIdx.x;
-    A sum = A(0);
-    if (column < columns)
-        for (long long row = (long long)blockIdx.y * ROW_THREADS + threadIdx.y; row < rows;
-             row += (long long)gridDim.y * ROW_THREADS)
-            sum += wide(d[row * columns + column]) * wide(n[row * columns + column]);
-    sum = block_sum(sum, shared);
-    if (threadIdx.y == 0 && column < columns) sums[blockIdx.y * columns + column] = sum;
-}
 """
 
-_FORWARD, _BACKWARD, _SUMS = (
-    "layer_norm_lstm_forward_step<{T}>",
-    "layer_norm_lstm_backward_step<{T}>",
-    "layer_norm_lstm_sums<{T}>",
-)
+_FORWARD, _BACKWARD = (f"layer_norm_lstm_{way}_step<{{T}}>" for way in ("forward", "backward"))
 SOURCE = GATES + STEP
-KERNELS = (_FORWARD, _BACKWARD, _SUMS, *SUMS)
+KERNELS = (_FORWARD, _BACKWARD, *SUMS)
 _LANES = np.int64(32)
 
 
@@ -237,16 +214,8 @@ def backward_steps(cell: LayerNormLSTM, run: BackwardRun) -> None:
     """The recurrence over t steps, backwards: one kernel and one product each."""
     (_, dr, *_), (w_h,), (dh, dc), saved = run.deltas, run.w, run.carried, run.saved
     loop, H = Loop(run.batches, SOURCE, KERNELS), np.int64(dc.shape[1])
-    arrays = (
-        *saved[:4],
-        *saved[5:9],
-        run.before.c,
-        *run.cotangents,
-        *cell[4:],
-        dh,
-        dc,
-        *run.deltas,
-    )
+    read = (*saved[:4], *saved[5:9], run.before.c, *run.cotangents, *cell[4:])
+    arrays = (*read, dh, dc, *run.deltas)
     loop.run(
         loop.pointwise(_BACKWARD, dr.dtype, arrays, _LANES, H),
         loop.product(dr, w_h, dh),
@@ -256,15 +225,7 @@ def backward_steps(cell: LayerNormLSTM, run: BackwardRun) -> None:
 
 def add_sums(cell: LayerNormLSTM, run: BackwardRun, totals: Array) -> None:
     """Add the sums over time and batch of da*xn, da*hn and du*cn to totals[9*H]."""
-    import cupy
-
     (_, _, da, du), saved, H = run.deltas, run.saved, len(totals) // 9
     parts = (totals[: 4 * H], totals[4 * H : 8 * H], totals[8 * H :])
     for total, d, n in zip(parts, (da, da, du), (saved.xn, saved.hn, saved.cn), strict=True):
-        rows, columns = d.shape
-        if d.size:
-            grid = sum_grid(rows, columns)
-            slices = cupy.empty((grid[1], columns), totals.dtype)
-            args = (d, n, slices, np.int64(rows), np.int64(columns))
-            launch(SOURCE, KERNELS, _SUMS, d.dtype, grid, args)
-            add_slices(SOURCE, KERNELS, d.dtype, slices, total)
+        add_column_sums(d.astype(totals.dtype) * n, total)
