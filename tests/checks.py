@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -80,6 +84,21 @@ def poisoned(empty: Callable[..., Any]) -> Callable[..., Any]:
         return a
 
     return full_of_nan
+
+
+def run_python(*arguments: str, stdin: str | None = None, **variables: str) -> str:
+    """Return what a process of Python prints, which is to end by itself, without any error."""
+    paths = map(str, (Path(cupyrnn.__file__).parents[1], Path(__file__).parent))
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables,
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def project(outputs: Sequence[Any], cotangents: Sequence[Any]) -> Any:

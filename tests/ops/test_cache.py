@@ -17,6 +17,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from checks import run_python
 
 import cupyrnn
 
@@ -214,13 +215,8 @@ print(cache.compiled_callback(add, numba.int64(numba.int64, numba.int64), {}).ct
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason=needs.REASONS["x86"])
 def test_a_processor_without_a_name_has_narrow_vectors(compiled_loops: ModuleType) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from cupyrnn.compiled import simd; print(simd.VECTOR_BYTES)"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"NUMBA_CPU_NAME": "generic"},
-    )
-    assert (done.stdout, done.stderr) == ("16\n", "")
+    code = "from cupyrnn.compiled import simd; print(simd.VECTOR_BYTES)"
+    assert run_python("-c", code, NUMBA_CPU_NAME="generic") == "16\n"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, OSError, EOFError])
@@ -286,17 +282,12 @@ print(loop(2, 3), callback.ctypes(2, 0), "numba.np.arraymath" in sys.modules)
 if sys.argv[1:]:
     print(cache.compiled_function(root, numba.float64(numba.float64), {})(4.0), numba.njit(root)(9))
 """
-    script, root = tmp_path / "script.py", Path(cupyrnn.__file__).parents[1]
+    script, kept = tmp_path / "script.py", str(tmp_path / "kept")
     script.write_text(code)
     expected = ["5 3 True", "5 3 False\n2.0 3.0"]
     for arguments, printed in zip(([], ["more"]), expected, strict=True):
-        done = subprocess.run(
-            [sys.executable, str(script), *arguments],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": str(root)},
-        )
-        assert (done.stdout, done.stderr) == (printed + "\n", "")
+        found = run_python(str(script), *arguments, NUMBA_CACHE_DIR=kept)
+        assert found == printed + "\n"
 
 
 def test_a_cache_that_cannot_be_written(compiled_loops: ModuleType, tmp_path: Path) -> None:
@@ -308,13 +299,8 @@ def test_a_cache_that_cannot_be_written(compiled_loops: ModuleType, tmp_path: Pa
         "out = cupyrnn.cudnn_rnn(x, x[:1, :, :4], None, np.ones(44, 'f'), rnn_mode='rnn_tanh');"
         "print(out.output.sum() > 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"NUMBA_CACHE_DIR": str(blocked / "below")},
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+    folder = str(blocked / "below")
+    assert run_python("-W", "error", "-c", code, NUMBA_CACHE_DIR=folder) == "True\n"
 
 
 def test_what_several_processes_compiled_works_together(
@@ -335,14 +321,8 @@ for name in sys.argv[1:]:
 """
 
     def process(*names: str, **variables: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", code, *names],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)} | variables,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout.splitlines()
+        found = run_python("-c", code, *names, NUMBA_CACHE_DIR=str(tmp_path), **variables)
+        return found.splitlines()
 
     expected = process("lstm", "gru", CUPYRNN_NUMBA="0")
     assert [*process("lstm"), *process("gru")] == expected

@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import assert_close
+from checks import assert_close, run_python
 from problems.properties import numbers
 from problems.table import Case, call_of
 
@@ -303,13 +302,7 @@ def test_narrow_vectors(compiled_loops: ModuleType, tmp_path: Path) -> None:
     names = "sse sse2 sse3 ssse3 sse4.1 sse4.2 popcnt cx16"
     features = ",".join(f"+{name}" for name in names.split())
     variables = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": features}
-    done = subprocess.run(
-        [sys.executable, "-c", OF_NARROW_VECTORS],
-        capture_output=True,
-        text=True,
-        env=os.environ | variables | {"NUMBA_CACHE_DIR": str(tmp_path)},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    run_python("-c", OF_NARROW_VECTORS, **variables, NUMBA_CACHE_DIR=str(tmp_path))
 
 
 def test_the_interpreter_ends_while_threads_wait(compiled_loops: ModuleType) -> None:
@@ -320,8 +313,7 @@ def test_the_interpreter_ends_while_threads_wait(compiled_loops: ModuleType) -> 
         "out = cupyrnn.cudnn_rnn(x, x[:1], None, np.ones(n, 'f'), rnn_mode='rnn_tanh');"
         "print(threads.size(), threading.active_count())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert (done.stdout, done.stderr, done.returncode) == ("2 1\n", "", 0)
+    assert run_python("-c", code) == "2 1\n"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from __future__ import annotations
 import ast
 import importlib
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import Ops, assert_close
+from checks import Ops, assert_close, run_python
 from new_cells.cells import indrnn
 from new_cells.cifg import CIFG, CIFGParams
 from new_cells.kernels import indrnn as indrnn_kernels
@@ -155,8 +153,7 @@ import sys
 for xp, module in ((np, sys.modules["__main__"]), (None, None)):
     assert implementation(xp, cell, 1, np.dtype(float), "forward").module is module
 """
-    done = subprocess.run([sys.executable, "-"], input=source, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    run_python("-", stdin=source)
 
 
 @pytest.mark.parametrize("state", range(4))

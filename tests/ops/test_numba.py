@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_close
+from checks import assert_close, run_python
 from problems.properties import numbers
 from problems.table import Case, call_of
 
@@ -42,14 +41,7 @@ def run(
 def process(code: str, **environment: str) -> list[str]:
     """Run code in a new process and return the words it prints."""
     code = f"import sys, numpy as np, cupyrnn; x, w = np.ones((2, 3, 5)), np.ones((10, 20)); {code}"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | environment,
-    )
-    return done.stdout.split()
+    return run_python("-c", code, **environment).split()
 
 
 OPS = ["block_lstm", "block_gru"]

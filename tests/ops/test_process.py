@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
+from checks import run_python
 from problems.properties import numbers
 from problems.table import Case, call_of
 
@@ -68,6 +68,10 @@ def test_the_tests_use_one_thread() -> None:
     assert {pool["num_threads"] for pool in pools} <= {asked}
 
 
+# Of BLAS, in a process of its own.
+TWO_THREADS = {"OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux to count threads")
 def test_no_threads_are_left() -> None:
     """Beside those of NumPy's BLAS there is at most the second one of the compiled layers."""
@@ -84,7 +88,7 @@ for run in t.RUNS.values():
 assert len(os.listdir("/proc/self/task")) <= before + 1
 assert threading.active_count() == 1
 """
-    check_in_a_process(code)
+    run_python("-c", code, **TWO_THREADS)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
@@ -103,20 +107,7 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert all(t.same(run(0, *shape), e) for run, e in zip(t.RUNS.values(), expected, strict=True))
 """
-    check_in_a_process(code)
-
-
-def check_in_a_process(code: str) -> None:
-    """Run code in a process whose BLAS has threads, unlike this one's."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[1],
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", code, **TWO_THREADS)
 
 
 @pytest.mark.usefixtures("ctrl_c")

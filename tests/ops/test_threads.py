@@ -6,7 +6,6 @@ import ctypes
 import importlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -16,23 +15,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-
-import cupyrnn
-
-ROOT = Path(cupyrnn.__file__).parents[1]
-
-
-def process(*arguments: str) -> list[str]:
-    """Return the words that a process prints, which is to end by itself, and without an error."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=300,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split()
+from checks import run_python
 
 
 @pytest.mark.parametrize(
@@ -45,7 +28,7 @@ def test_what_stops_a_call(compiled_loops: ModuleType, name: str, checks: int) -
     if name == "no_memory":
         needs.module("_testcapi")
     script = Path(__file__).with_name("two_threads.py")
-    assert process(str(script), *name.split()) == ["right"] * checks
+    assert run_python(str(script), *name.split()).split() == ["right"] * checks
 
 
 @pytest.fixture
@@ -143,7 +126,7 @@ from cupyrnn.compiled import threads
 x, w = np.ones((40, 16, 64), "f"), np.ones((128, 256), "f")
 print(cupyrnn.block_lstm(x, x[0], x[0], w, w[0]).h.shape, threads.most())
 """
-    assert process("-c", code) == ["(40,", "16,", "64)", "1"]
+    assert run_python("-c", code) == "(40, 16, 64) 1\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason=needs.REASONS["fork"])
