@@ -11,6 +11,7 @@ import onnx_by_the_text
 import pytest
 from checks import TANGENT, assert_close, assert_gradients
 from problems.onnx_nodes import ACTIVATIONS, GATES, KINDS, OTHERS, drawn, node
+from problems.properties import assert_same_bits
 
 import cupyrnn
 from cupyrnn import onnx_node
@@ -25,8 +26,7 @@ def test_any_node_by_the_text(op_type: Any, seed: int) -> None:
     inputs, attributes = drawn(rng, op_type)
     before = [None if a is None else a.copy() for a in inputs]
     out = cupyrnn.run_onnx_node(op_type, inputs, **attributes)
-    for a, e in zip(inputs, before, strict=True):
-        np.testing.assert_array_equal(a, e)
+    assert_same_bits(inputs, before)
     expected = onnx_by_the_text.run(op_type, inputs, **attributes)
     for name, a, e in zip(out._fields, out, expected, strict=True):
         assert (a is None) == (e is None)
@@ -144,8 +144,7 @@ def test_gradients_of_some_outputs(rng: np.random.Generator) -> None:
         every: list[Any] = [*zeros[:n], some[name], *zeros[n + 1 :]]
         a = onnx_node.onnx_node_gradients("LSTM", inputs, **some, **attributes)
         e = onnx_node.onnx_node_gradients("LSTM", inputs, *every, **attributes)
-        for x, y in zip(a, e, strict=True):
-            np.testing.assert_array_equal(x, y)
+        assert_same_bits(a, e)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from checks import assert_close
 from problems.onnx_nodes import DIRECTIONS, GATES, KINDS, node, of_directions
+from problems.properties import assert_same_bits
 
 import cupyrnn
 
@@ -118,8 +119,7 @@ def test_packed_weights_round_trip(mode: Any, D: int, rng: np.random.Generator) 
     direction: Any = ("unidirectional", "bidirectional")[D - 1]
     assert packed[1:] == (1, H, I, mode, direction, 0, "linear_input", "sigmoid")
     back = cupyrnn.params_to_onnx(packed)
-    for a, e in zip(back, (W, R, B, None), strict=True):
-        np.testing.assert_array_equal(a, e)
+    assert_same_bits([*back], [W, R, B, None])
     same = cupyrnn.params_to_onnx(packed.params, H, I, rnn_mode=mode, direction=direction)
     np.testing.assert_array_equal(same.B, B)
     unbiased = cupyrnn.params_from_onnx(W, R, rnn_mode=told, linear_before_reset=1)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems.properties import each, named, numbers
+from problems import nets
+from problems.properties import assert_same_bits, each, named, numbers
 from problems.table import TABLE, Call, Case, call_of
 
 import cupyrnn
@@ -26,33 +27,16 @@ def problem(
     shape: tuple[int, ...], L: int = 1, dtype: str = "float32", seed: int = 0, **attributes: Any
 ) -> tuple[Net, Net]:
     """Return the arguments of a call, and the gradients of what it returns."""
-    T, B, I, H = shape
+    case = nets.Case("lstm", *shape, L)._replace(**attributes)  # type: ignore[misc]
     rng = np.random.default_rng(seed)
-    P, D = attributes.get("num_proj") or H, 1 + (attributes.get("direction") == "bidirectional")
-
-    def draw(*shape: int) -> Any:
-        return (rng.standard_normal(shape) / 2).astype(dtype)
-
-    is_lstm = attributes.get("rnn_mode", "lstm") == "lstm"
-    of_size = {n: a for n, a in attributes.items() if n != "recurrent_activation"}
-    size = cupyrnn.cudnn_rnn_params_size(L, H, I, **of_size)
-    of_h, of_c = (L * D, B, P), (L * D, B, H)
-    c = draw(*of_c) if is_lstm else None
-    net = {"input": draw(T, B, I), "input_h": draw(*of_h), "input_c": c, "params": draw(size)}
-    given = {"output_backprop": draw(T, B, D * P), "output_h_backprop": draw(*of_h)}
-    given["output_c_backprop"] = draw(*of_c) if is_lstm else None
-    return {**net, **attributes}, given
+    net = {"input_c": None} | nets.problem(rng, case, dtype) | case.attributes
+    return net, dict.fromkeys(nets.COTANGENTS) | nets.cotangents_of(rng, case, dtype)
 
 
 def both(net: Net, given: Net, **others: Any) -> list[Any]:
     """Return the outputs and the gradients of a call."""
     out = cupyrnn.cudnn_rnn(**net, **others)
     return [*out, *cupyrnn.cudnn_rnn_backprop(**net, **out._asdict(), **given, **others)]
-
-
-def equal(actual: list[Any], expected: list[Any]) -> None:
-    for a, b in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(a, b, strict=True)
 
 
 @pytest.fixture
@@ -123,7 +107,7 @@ def test_the_bits_are_those_of_calls_that_are_not_planned(
         expected = unplanned(call, left_out, run=calls)
         plans.clear()
         for _ in range(2):
-            equal(calls(call, left_out), expected)
+            assert_same_bits(calls(call, left_out), expected)
         # No loop reads gaps as they lie, and rows in reverse are moved.
         assert plans == due * 2 or laid.memory == "strided" or case.direction == "reverse"
 
@@ -136,9 +120,9 @@ def test_one_array_may_be_given_twice(
     net["input_c"] = net["input_h"]
     given["output_backprop"] = net["input"]
     for _ in range(3):
-        equal(both(net, given), unplanned(net, given))
+        assert_same_bits(both(net, given), unplanned(net, given))
     other, more = problem(shape, seed=1)
-    equal(both(other, more), unplanned(other, more))
+    assert_same_bits(both(other, more), unplanned(other, more))
     assert len(plans) == 6
 
 
@@ -160,7 +144,7 @@ def test_an_array_that_lies_otherwise_is_not_misread(
             a.flags.writeable = False
         arguments = [{n: changed[n] for n in part} for part in (net, given)]
         for _ in range(3):
-            equal(both(*arguments), unplanned(*arguments))
+            assert_same_bits(both(*arguments), unplanned(*arguments))
     assert plans
 
 
@@ -173,7 +157,7 @@ def test_no_warning_and_no_numbers_pass(
     net["input"][1] = np.inf
     with np.errstate(all="raise"):
         for _ in range(3):
-            equal(both(net, given), unplanned(net, given))
+            assert_same_bits(both(net, given), unplanned(net, given))
     assert plans[-2:] == WHOLE
 
 
@@ -185,7 +169,7 @@ def test_calls_with_more_between_the_layers(said: Net, compiled_loops: ModuleTyp
     assert ("save" in said) == (np.abs(first[0] - plain[0]).max() < 1e-6)
     for _ in range(3):
         run = both if "save" not in said else saved_in_part
-        equal(run(net, given, **said), first)
+        assert_same_bits(run(net, given, **said), first)
 
 
 def saved_in_part(net: Net, given: Net, save: Any) -> list[Any]:
@@ -228,10 +212,10 @@ def test_host_reserved_may_be_left_out_or_be_of_another_call(plans: list[str]) -
 
     plans.clear()
     for host_reserved in (None, out.host_reserved, np.repeat(out.host_reserved, 2)[::2]):
-        equal(grads(host_reserved=host_reserved), expected)
+        assert_same_bits(grads(host_reserved=host_reserved), expected)
     assert plans == ["Backward"] * 3
-    equal(grads(host_reserved=out.host_reserved.view(Other)), expected)
-    equal(grads(**kept._asdict()), expected)
+    assert_same_bits(grads(host_reserved=out.host_reserved.view(Other)), expected)
+    assert_same_bits(grads(**kept._asdict()), expected)
     assert plans == ["Backward"] * 3
     for n in range(5):
         other = out.host_reserved.copy()
@@ -240,7 +224,7 @@ def test_host_reserved_may_be_left_out_or_be_of_another_call(plans: list[str]) -
             grads(host_reserved=other)
     with pytest.raises(TypeError, match="int8"):
         grads(host_reserved=out.host_reserved.view(np.uint8))
-    equal(grads(), expected)
+    assert_same_bits(grads(), expected)
     assert plans == ["Backward"] * 4
 
 
@@ -272,7 +256,7 @@ def test_several_threads_call_at_once(plans: list[str]) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda p: both(*p), problems * 20)
         for actual, wanted in zip(found, expected * 20, strict=True):
-            equal(actual, wanted)
+            assert_same_bits(actual, wanted)
     assert plans
 
 
@@ -300,7 +284,7 @@ def test_without_the_gradient_of_the_input(
     for n in range(3):
         dx, *others = cupyrnn.cudnn_rnn_backprop(**net, **out, **given, input_gradient=False)
         assert dx is None
-        equal(others, [*expected[1:]])
+        assert_same_bits(others, [*expected[1:]])
         assert plans.count("Backward") == n + 1
     with pytest.raises(TypeError, match=r"^cudnn_rnn_backprop: input_gradient is 1"):
         cupyrnn.cudnn_rnn_backprop(**net, **out, **given, input_gradient=1)
