@@ -14,7 +14,6 @@ Float32, medians of calls that take turns; run it with OPENBLAS_NUM_THREADS and 
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -109,12 +108,11 @@ def contestants(T: int, B: int, I: int, H: int) -> dict[str, list[Callable[[], A
     }
 
 
-def shown(times: list[float], scan: list[float]) -> str:
+def shown(times: list[float], scan: list[float]) -> list[str]:
     """Return microseconds, and the ratio to lax.scan's with its 95% interval."""
-    ratios = [t / s for t, s in zip(times, scan, strict=True)]
-    low, high = timing.median_interval(ratios)
-    median = statistics.median(ratios)
-    return f"{1e6 * statistics.median(times):.0f} | {median:.2f} ({low:.2f}–{high:.2f})"
+    mine, theirs = (timing.Timing({timing.BOTH: of}, CALLS) for of in (times, scan))
+    ratio = timing.ratio(mine, theirs, timing.BOTH)
+    return [f"{1e6 * mine.seconds(timing.BOTH):.0f}", str(ratio)]
 
 
 def main() -> None:
@@ -125,13 +123,15 @@ def main() -> None:
     for call in calls * 20:
         call()
     seconds = iter(timing.rounds_in_turns(calls, ROUNDS, CALLS))
-    print("\n| | call | / lax.scan | and gradient | / lax.scan |\n|---|--:|--:|--:|--:|")
     scan: list[list[float]] = []
+    lines = []
     for name, of_one in found.items():
         times = [next(seconds) for _ in of_one]
         scan = scan or times
-        cells = [shown(*pair) for pair in zip(times, scan, strict=False)]
-        print(f"| {name} | {' | '.join((*cells, '– | –')[:2])} |")
+        cells = [cell for pair in zip(times, scan, strict=False) for cell in shown(*pair)]
+        lines.append([name, *cells, "–", "–"][:5])
+    titles = ["", "call", "/ lax.scan", "and gradient", "/ lax.scan"]
+    print("", pages.markdown(titles, lines), sep="\n")
 
 
 if __name__ == "__main__":

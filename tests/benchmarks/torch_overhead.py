@@ -75,11 +75,8 @@ def module_calls(kind: str, sizes: tuple[int, int, int, int], way: str) -> list[
 def print_modules() -> None:
     """Print the table of the modules beside torch.nn's."""
     print(f"\n{torch.get_num_threads()} thread(s), milliseconds\n")
-    print(
-        "| module, (T, B, I, H) | | no gradient | torch.nn's | ratio | and gradient | torch.nn's |"
-        " ratio |"
-    )
-    print(f"|---|---|{'--:|' * 6}")
+    titles = ["module, (T, B, I, H)", "", "no gradient", "torch.nn's", "ratio", "and gradient"]
+    print(pages.markdown([*titles, "torch.nn's", "ratio"], []))
     for kind in ("LSTM", "GRU"):
         for sizes in ((20, 1, 32, 32), (50, 16, 128, 128)):
             for way in WAYS:
