@@ -3,7 +3,6 @@ Calls of every public function at random, right and malformed ones, and what mus
 
     cd tests && python -m fuzz [--seconds N] [--calls N] [--seed N] [--case N] [--threads N]
         [--function NAME] [--guard]
-    python tests/without_a_gpu/cupy_on_host -m fuzz --cupy ...
 
 Functions are found by introspection and their arguments made by name: one that has only names known
 here is called from the day it appears, and one with an unknown required argument is an error that

@@ -27,7 +27,6 @@ def main() -> int:
     parser.add_argument("--case", type=int, help="only this one")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--function", help="only this one")
-    parser.add_argument("--cupy", action="store_true", help="on arrays of CuPy, where it is")
     parser.add_argument("--guard", action="store_true", help="arrays beside pages without rights")
     options = parser.parse_args()
     every = [*fuzz.FUNCTIONS, *surroundings.SURROUNDINGS]
@@ -44,11 +43,8 @@ def main() -> int:
             guard_pages.install(folder)
     if importlib.util.find_spec("torch") is not None:
         importlib.import_module("cupyrnn.torch")
-    if options.cupy:
-        names = surroundings.device_functions()
-    else:
-        warnings.simplefilter("error")
-        np.empty = poisoned(np.empty)
+    warnings.simplefilter("error")
+    np.empty = poisoned(np.empty)
     try:
         if options.case is not None:
             fuzz.check_case(options.seed, options.case, names)
@@ -74,7 +70,6 @@ def main() -> int:
         return 1
     faulthandler.cancel_dump_traceback_later()
     loops = "Numba's" if any(m.startswith("cupyrnn.compiled.") for m in sys.modules) else "NumPy's"
-    loops = "CuPy's" if options.cupy else loops
     print(f"{sum(done)} calls of {len(names)} functions, {loops} loops: all as promised")
     return 0
 
