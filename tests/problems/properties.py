@@ -18,13 +18,13 @@ from .table import TABLE, Call, Case, cases, corners, kind_of, laid, plain
 MARKS = {"cuda_on_cpu": pytest.mark.cuda_on_cpu, "cupy": pytest.mark.gpu}
 
 
-def each(*names: str, places: Any = None, **fixed: Any) -> Any:
+def each(*names: str, places: Any = None, once: str = "", **fixed: Any) -> Any:
     """
     Return the mark that runs a test in all places of the ops, with cases in which all pairs meet.
 
     The names are those of ops, all if none is given. `fixed` takes the place of factors, with a
     value or a list of values; what an op does not have is left out. Without any the corners are
-    among the cases, too.
+    among the cases, too. In the place `once`, which is slow, each value is in one of the cases.
     """
     found = []
     for name in names or TABLE:
@@ -38,11 +38,22 @@ def each(*names: str, places: Any = None, **fixed: Any) -> Any:
         for place in op.places:
             if places is not None and place not in places:
                 continue
-            for case in chosen:
+            for case in of_each_value(chosen) if place == once else chosen:
                 marks = [MARKS[place]] if place in MARKS else []
                 test = f"{name}-{case.dtype}-{place}-{case}"
                 found.append(pytest.param(place, case, id=test, marks=marks))
     return pytest.mark.parametrize(("ops", "case"), found, indirect=["ops"])
+
+
+def of_each_value(chosen: list[Case]) -> list[Case]:
+    """Return cases among these that have every value that is in any of them."""
+    found, seen = [], set[tuple[str, Any]]()
+    for case in chosen:
+        values = {*case._asdict().items(), *case.attributes} - {("attributes", case.attributes)}
+        if not values <= seen:
+            found.append(case)
+        seen |= values
+    return found
 
 
 def named(tree: Any, what: str) -> dict[str, Any]:
