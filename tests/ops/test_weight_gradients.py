@@ -204,20 +204,21 @@ def test_products_on_a_device_are_not_one_per_example(
 
 
 class OneVector(layer_norm_lstm.LayerNormLSTMForm):
-    """Every other number of two arrays: all gradients are views, and none lies in one piece."""
+    """Every other number of two arrays, from the end of w: all are views, and none in one piece."""
 
     shapes: ClassVar = {"w": "K+H, 8*H", "v": "28*H"}
     finished = Form.finished  # nothing is left to do
     change: ClassVar[Callable[[Any], Any]] = staticmethod(lambda grads: grads)
 
     def cell(self, xp: Any, weights: Any, attributes: None) -> Any:
-        w, v = (xp.ascontiguousarray(a[..., ::2]) for a in weights)
+        w, v = (xp.ascontiguousarray(a) for a in (weights.w[..., ::-2], weights.v[..., ::2]))
         H = len(v) // 14
         vectors = [v[n * H : m * H] for n, m in itertools.pairwise((0, 4, 5, 9, 13, 14))]
         return super().cell(xp, (w, *vectors), None)
 
     def gradients(self, xp: Any, grads: Any) -> Gradients:
-        w, v = (a[..., ::2] for a in self.change(grads))
+        changed = self.change(grads)
+        w, v = changed.w[..., ::-2], changed.v[..., ::2]
         H = v.shape[-1] // 14
         parts = w[..., :-H, :], w[..., -H:, :]
         sums = None, None, v[..., : 4 * H], v[..., 4 * H : 5 * H]
@@ -257,10 +258,11 @@ def stacked_call(ops: Any, T: int, entry: Any, **attributes: Any) -> Any:
 def test_gradients_may_be_any_views(ops: Ops, save: Any, T: int, rng: np.random.Generator) -> None:
     plain = entry_of("layer-norm LSTM", rng)
     w, v = (np.repeat(a, 2, -1) for a in (plain.w, np.concatenate(plain[1:])))
-    expected, found = (stacked_call(ops, T, entry, save=save) for entry in (plain, TwoArrays(w, v)))
+    given = TwoArrays(w[..., ::-1], v)
+    expected, found = (stacked_call(ops, T, entry, save=save) for entry in (plain, given))
     for by in ("sum", "examples"):
         a, e = found(by), expected(by)
-        assert_close(a.w[..., ::2], e.w, "float64", f"{by}: w")
+        assert_close(a.w[..., ::-2], e.w, "float64", f"{by}: w")
         assert_close(a.v[..., ::2], np.concatenate(e[1:], axis=-1), "float64", f"{by}: v")
         assert not a.v[..., 1::2].any()
     a, e = found("norms"), expected("norms")
