@@ -34,11 +34,10 @@ BARRIER = "__syncthreads();"
 # What takes its place in a loop over steps.
 MEETING = "exchange.meet();"
 # The tools, each with what it notices: orders of threads, other values and what is written behind
-# dynamic shared memory; the interpreter of PTX and g++'s thread sanitizer, accesses that no barrier
-# orders; the interpreter, addresses out of bounds.
-ORDERS, INTERPRETER, SANITIZER = "orders", "races in the PTX", "thread sanitizer"
-BOUNDS = "bounds in the PTX"
-ALL = {ORDERS, INTERPRETER, SANITIZER}
+# dynamic shared memory; the interpreter of PTX, accesses that no barrier orders, and addresses out
+# of bounds.
+ORDERS, INTERPRETER, BOUNDS = "orders", "races in the PTX", "bounds in the PTX"
+BOTH = {ORDERS, INTERPRETER}
 
 CELLS: dict[str, Any] = {
     "lstm": lstm, "gru": gru, "gru_reset_after": gru_reset_after, "simple_rnn": simple_rnn,
@@ -313,18 +312,6 @@ def launches(cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any) -> list[str]
     return sorted(counted)
 
 
-def use_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have what takes all steps run under the thread sanitizer."""
-
-    def compiled(source: str, names: Any, **kwargs: Any) -> Any:
-        if any(f"_{way}<" in name for name in names for way in ("rows", "tiles", "grid")):
-            kwargs["sanitize"] = "thread"
-        return runner.compile_module(source, names, **kwargs)
-
-    monkeypatch.setattr(fake_cupy, "compile_module", compiled)
-    forget()
-
-
 def use_interpreter(monkeypatch: pytest.MonkeyPatch, arch: str, order: str = "together") -> None:
     monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch, order).compile_module)
     forget()
@@ -372,33 +359,18 @@ def caught_by(
             except runner.KernelError as error:
                 return any(what in str(error) for what in ("wrote past the end", "spin for ever"))
         return False
-    if tool in (INTERPRETER, BOUNDS):
-        use_interpreter(monkeypatch, "compute_90")
-        try:
-            on(cupy, call)
-        except PtxError as error:
-            if "unknown instruction" in str(error):  # it has not looked
-                raise
-            bounds, races = (
-                ("bytes at offset",),
-                ("a race for", "waits for blocks that do not come"),
-            )
-            return any(what in str(error) for what in (races if tool == INTERPRETER else bounds))
-    else:
-        use_sanitizer(monkeypatch)
-        try:
-            on(cupy, call)
-        except runner.KernelError as error:
-            return any(what in str(error) for what in ("data race", "spin for ever"))
+    use_interpreter(monkeypatch, "compute_90")
+    try:
+        on(cupy, call)
+    except PtxError as error:
+        if "unknown instruction" in str(error):  # it has not looked
+            raise
+        races = "a race for", "waits for blocks that do not come"
+        noticed = races if tool == INTERPRETER else ("bytes at offset",)
+        return any(what in str(error) for what in noticed)
     return False
 
 
 def needs_tool(tool: str) -> None:
     """Skip a test where a tool is missing."""
-    reasons = {
-        ORDERS: runner.have_gxx,
-        INTERPRETER: nvrtc.have_nvrtc,
-        BOUNDS: nvrtc.have_nvrtc,
-        SANITIZER: lambda: runner.have_sanitizer("thread"),
-    }
-    needs.tool(reasons[tool]())
+    needs.tool(runner.have_gxx() if tool == ORDERS else nvrtc.have_nvrtc())

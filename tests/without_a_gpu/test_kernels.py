@@ -52,7 +52,6 @@ def test_every_kernel_compiles_to_machine_code_without_spills(
     room = CELLS[cell]
     names = compile.instances(room.KERNELS, dtype)
     cubin = nvrtc.compile_cubin(common.source(dtype, room.SOURCE), names, arch, compile.OPTIONS)
-    assert cubin.size > 0
     assert set(cubin.kernels) == set(names)
     for name, usage in cubin.kernels.items():
         assert usage.spill_stores == usage.spill_loads == usage.stack == 0, name
@@ -95,16 +94,15 @@ def test_dropout_masks_beyond_32_bits(first: int) -> None:
     probe = """
 __global__ void draw_at(float* mask, long long first, long long size, u64 key0, u64 key1, u64 layer)
 {
-    keep_draws(mask, first, size, key0, key1, layer, 1u << 31);
+    keep_draws(mask - first, first, size, key0, key1, layer, 1u << 31);
 }
 """
     kernel = runner.compile_module(
         common.source("float32", dropout.SOURCE + probe), ["draw_at"], options=compile.OPTIONS
     ).get_function("draw_at")
     mask = np.full(7, np.nan, np.float32)
-    moved_back = runner.Pointer(mask, -4 * first)
     keys = (np.uint64(3), np.uint64(2**64 - 4), np.uint64(5))
-    kernel((1,), (1,), (moved_back, np.int64(first), np.int64(first + 7), *keys))
+    kernel((1,), (1,), (mask, np.int64(first), np.int64(first + 7), *keys))
     generator = np.random.Philox(
         counter=np.array([first // 8, 0, 5, 0], np.uint64), key=np.array(keys[:2], np.uint64)
     )
@@ -197,11 +195,11 @@ def test_a_new_thread_has_a_context_before_its_first_launch(
 
     monkeypatch.setattr(cupy_on_cpu.cuda.runtime, "setDevice", set_device)
     monkeypatch.setattr(cupy_on_cpu.cuda.driver, "launchKernel", refusing)
-    g = cupy_on_cpu.asarray(rng.standard_normal((5, 3)))
+    g = rng.standard_normal((5, 3))
     inputs = lstms.problem(rng, (1, 2, 4, 5), False)
     one = {n: cupy_on_cpu.asarray(a[0] if n == "x" else a) for n, a in inputs.items()}
     calls: list[Callable[[], Any]] = [
-        lambda: launch.add_column_sums(g, cupy_on_cpu.zeros(3)),
+        lambda: launch.add_column_sums(cupy_on_cpu.asarray(g), cupy_on_cpu.zeros(3)),
         lambda: dropout.keep_mask((3, 4), np.dtype("float32"), 2**31, (1, 2), 1),
         lambda: cupyrnn.lstm_block_cell(**one),
     ]
@@ -246,25 +244,6 @@ def test_sums_over_many_slices(cupy_on_cpu: ModuleType, rng: np.random.Generator
 )
 def test_sums_of_few_columns_take_more_slices(shape: Any, grid: Any) -> None:
     assert launch.sum_grid(*shape) == grid
-
-
-# One that is computed in more bytes than it is stored in; and, slow, one of two numbers and a plain
-# one, of which the interpreter of PTX sees every access, too.
-@pytest.mark.parametrize(
-    "dtype",
-    ["float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("complex64", "float64"))],
-)
-def test_no_access_outside_the_arrays(
-    cupy_on_cpu: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str
-) -> None:
-    """The same with the address sanitizer, every buffer exactly as long as its array."""
-    needs.tool(runner.have_sanitizer())
-    monkeypatch.setattr(fake_cupy.RawModule, "sanitize", "address")
-    agrees_with_numpy(cupy_on_cpu, dtype, (2, 9, 2, 33), 1)
-    for mode in nets.MODES:
-        case = Case(mode, 2, 9, 2, 33, 2, lengths=(1, 2, 0) * 3)
-        rnn_agrees_with_numpy(cupy_on_cpu, case, dtype)
-    rnn_agrees_with_numpy(cupy_on_cpu, Case("lstm", 2, 9, 2, 33, num_proj=3), dtype)
 
 
 @pytest.mark.cuda_on_cpu
@@ -352,7 +331,7 @@ def test_indices_beyond_32_bits(
         if direction == "forward":
             extra += (operand,)
         numbers = np.int64(at), np.int64(1), np.int64(H)
-        records = [runner.Structure(a.tobytes(), {}) for a in (struct, arrays)]
+        records = struct.tobytes(), arrays.tobytes()
         kernel((1, 1), launch.BLOCK, (*records, *extra, *numbers))
         results.append([a.tobytes() for a in (*kept, *written, operand)])
         assert any(not np.isnan(a).any() for a in written)

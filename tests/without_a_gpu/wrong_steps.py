@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from cupyrnn.kernels import rows
 from without_a_gpu.all_steps import (
-    ALL,
     BARRIER,
+    BOTH,
     BOUNDS,
     INTERPRETER,
     MEETING,
     ORDERS,
-    SANITIZER,
     without_barriers,
 )
 
@@ -24,7 +23,7 @@ class Wrong(NamedTuple):
     cell: str
     old: str
     new: str | None = None  # or the same without its barrier
-    tools: set[str] = ALL
+    tools: set[str] = BOTH
     more: tuple[tuple[str, str], ...] = ()  # old and new
 
     @property
@@ -78,12 +77,12 @@ GRID = {
     "one place for all groups": Wrong("lstm", f"blockIdx.y * ({TO_OTHERS})", "0"),
     "an arrival without release": Wrong(
         "gru_reset_after",
-        *("cuda_on_cpu::add_release(", "atomicAdd(", {INTERPRETER, SANITIZER}),
+        *("cuda_on_cpu::add_release(", "atomicAdd(", {INTERPRETER}),
         ((RELEASE, "red.relaxed.gpu"),),
     ),
     "a wait without acquire": Wrong(
         "gru_reset_after",
-        *("load_acquire(", "load_relaxed(", {INTERPRETER, SANITIZER}),
+        *("load_acquire(", "load_relaxed(", {INTERPRETER}),
         ((ACQUIRE, "ld.relaxed.gpu"),),
     ),
     "no wait": Wrong("simple_rnn", "while (int(arrived(counter) - target) < 0) { }", ""),
@@ -96,12 +95,10 @@ GRID = {
     ),
     "one place for two vectors": Wrong(
         "lstm",
-        *("M::turn(p, s) ^ 1", "M::turn(p, s)", {ORDERS, INTERPRETER}),
-        (("p : s & 1", "p : 0"),),
+        *("M::turn(p, s) ^ 1", "M::turn(p, s)"),
+        more=(("p : s & 1", "p : 0"),),
     ),
-    "the vector of the other turn": Wrong(
-        "simple_rnn", NUMBERS, "numbers + ((turn ^ 1) * ROWS", {ORDERS, INTERPRETER}
-    ),
+    "the vector of the other turn": Wrong("simple_rnn", NUMBERS, "numbers + ((turn ^ 1) * ROWS"),
     "the sequences of another group": Wrong(
         "lstm", "(THREADS / 32), blockIdx.y);", "(THREADS / 32), blockIdx.y / 2);"
     ),

@@ -5,10 +5,6 @@
 // Together with shared memory poisoned before each block, a forgotten barrier gives wrong results
 // instead of being hidden by a fair schedule.
 //
-// Under g++'s thread sanitizer every fiber is a thread to it, and what orders two accesses is only
-// what CUDA says does: a barrier, or a release that an acquire has seen. So it finds a race where the
-// schedule happens to give the right values, too. A shuffle and a fence alone order nothing.
-//
 // This header is included once, in front of the source string, by runner.py.
 #pragma once
 
@@ -24,21 +20,6 @@
 
 #include <type_traits>
 #include <utility>
-
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/common_interface_defs.h>
-#endif
-#ifdef __SANITIZE_THREAD__
-extern "C" {
-void* __tsan_get_current_fiber();
-void* __tsan_create_fiber(unsigned flags);
-void __tsan_switch_to_fiber(void* fiber, unsigned flags);
-void __tsan_acquire(void* address);
-void __tsan_release(void* address);
-}
-#endif
-// What the scheduler does is no access of a CUDA thread.
-#define CUDA_ON_CPU_UNSEEN __attribute__((no_sanitize("thread")))
 
 static_assert(sizeof(long) == 8 && sizeof(size_t) == 8, "type sizes must be those of CUDA");
 
@@ -109,41 +90,17 @@ constexpr size_t page_bytes = 4096;
 // A place to switch from and to: a fiber, or the scheduler.
 struct Context {
   ucontext_t machine;
-#if defined(__SANITIZE_ADDRESS__)
-  void* fake_stack = nullptr;
-  const void* stack = nullptr;
-  size_t stack_size = 0;
-#elif defined(__SANITIZE_THREAD__)
-  void* fiber = nullptr;
-#else
   jmp_buf registers;
   bool entered = false;  // has been left at least once, so that registers is valid
-#endif
 };
 
-#ifdef __SANITIZE_THREAD__
-// From here on accesses are those of another fiber, which this alone puts in no order.
-CUDA_ON_CPU_UNSEEN
-static void enter(Context& context) { __tsan_switch_to_fiber(context.fiber, 1); }
-#endif
-
-// The sanitizers have to be told; elsewhere longjmp spares the system call that
-// swapcontext makes to keep the signal mask.
-CUDA_ON_CPU_UNSEEN __attribute__((noinline))
+// longjmp spares the system call that swapcontext makes to keep the signal mask.
+__attribute__((noinline))
 static void switch_context(Context& from, Context& to) {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_size);
-  swapcontext(&from.machine, &to.machine);
-  __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
-#elif defined(__SANITIZE_THREAD__)
-  enter(to);
-  swapcontext(&from.machine, &to.machine);
-#else
   from.entered = true;
   if (_setjmp(from.registers)) return;
   if (to.entered) _longjmp(to.registers, 1);
   setcontext(&to.machine);
-#endif
 }
 
 struct Fiber {
@@ -213,15 +170,11 @@ static thread_local unsigned char shared_image_anchor[16];
 static unsigned char* shared_image;
 static size_t shared_image_bytes;
 
-// Bytes behind the dynamic shared memory; in a sanitized build the sanitizer watches instead.
-#ifdef __SANITIZE_ADDRESS__
-constexpr size_t guard_bytes = 0;
-#else
+// Bytes behind the dynamic shared memory.
 constexpr size_t guard_bytes = 1024;
-#endif
 constexpr unsigned char guard = 0xA5, poison = 0xFF;
 
-CUDA_ON_CPU_UNSEEN __attribute__((format(printf, 1, 2)))
+__attribute__((format(printf, 1, 2)))
 static bool fail(const char* format, ...) {
   va_list values;
   va_start(values, format);
@@ -233,7 +186,6 @@ static bool fail(const char* format, ...) {
 inline void* dynamic_shared() { return resident->dynamic_shared; }
 
 // Hands control back to the scheduler, which may resume this thread later.
-CUDA_ON_CPU_UNSEEN
 static void wait(State state, int line) {
   Fiber* fiber = current->fiber;
   current->state = state;
@@ -243,9 +195,7 @@ static void wait(State state, int line) {
 
 // In a random order a block may be left after any of its warps, and passed over, as if it were slow.
 static unsigned long long random_state;
-CUDA_ON_CPU_UNSEEN
 static bool at_random() { return launch.order > 1; }
-CUDA_ON_CPU_UNSEEN
 static unsigned drawn(size_t below) {
   random_state ^= random_state << 13;
   random_state ^= random_state >> 7;
@@ -253,33 +203,21 @@ static unsigned drawn(size_t below) {
   return unsigned((random_state >> 32) % below);
 }
 
-CUDA_ON_CPU_UNSEEN
 static size_t in_order(size_t i, size_t count) { return launch.order == 1 ? count - 1 - i : i; }
 
 // The thread whose turn is next, if it is of the same warp and has not started: it can do with the
 // fiber of the one that has ended.
-CUDA_ON_CPU_UNSEEN
 static Thread* next_to_start() {
-#ifdef __SANITIZE_THREAD__
-  return nullptr;  // a stack that two threads use would look like memory that they share
-#endif
   const size_t turn = in_order(current - warp_lanes, warp_lane_count) + 1;
   if (turn >= warp_lane_count) return nullptr;
   Thread* next = &warp_lanes[in_order(turn, warp_lane_count)];
   return next->state == State::ready && !next->fiber ? next : nullptr;
 }
 
-CUDA_ON_CPU_UNSEEN
 static void fiber_main() {
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(nullptr, &scheduler.stack, &scheduler.stack_size);
-#endif
   // A fiber whose thread has ended is used again for the next thread.
   for (;;) {
     entry->call(entry->kernel, arguments);
-#ifdef __SANITIZE_THREAD__
-    __tsan_release(&launch);
-#endif
     if (Thread* next = next_to_start()) {
       current->state = State::done;
       next->fiber = current->fiber;
@@ -293,7 +231,6 @@ static void fiber_main() {
   }
 }
 
-CUDA_ON_CPU_UNSEEN
 static void* new_stack() {
   if (cuda_on_cpu_take_stack) return cuda_on_cpu_take_stack(stack_bytes, page_bytes);
   void* memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
@@ -303,14 +240,12 @@ static void* new_stack() {
   return memory;
 }
 
-CUDA_ON_CPU_UNSEEN
 static void free_fiber(Fiber* fiber) {
   if (cuda_on_cpu_give_stack) cuda_on_cpu_give_stack(fiber->memory, stack_bytes);
   else munmap(fiber->memory, stack_bytes);
   delete fiber;
 }
 
-CUDA_ON_CPU_UNSEEN
 static Fiber* new_fiber() {
   void* memory = new_stack();
   if (!memory) return nullptr;
@@ -321,17 +256,9 @@ static Fiber* new_fiber() {
   machine.uc_stack.ss_sp = fiber->memory + page_bytes;
   machine.uc_stack.ss_size = stack_bytes - page_bytes;
   makecontext(&machine, fiber_main, 0);
-#if defined(__SANITIZE_ADDRESS__)
-  fiber->context.stack = machine.uc_stack.ss_sp;
-  fiber->context.stack_size = machine.uc_stack.ss_size;
-#elif defined(__SANITIZE_THREAD__)
-  // It comes after what the scheduler did, which never comes after a thread before all have ended.
-  fiber->context.fiber = __tsan_create_fiber(0);
-#endif
   return fiber;
 }
 
-CUDA_ON_CPU_UNSEEN
 static bool resume(Thread& thread) {
   if (!thread.fiber) {
     thread.fiber = free_fibers ? free_fibers : new_fiber();
@@ -345,17 +272,14 @@ static bool resume(Thread& thread) {
   // It may be another thread by now that comes back.
   if (current->state != State::spinning) ++state_changes;
   if (current->state == State::done) {
-#ifndef __SANITIZE_THREAD__
     current->fiber->next_free = free_fibers;
     free_fibers = current->fiber;
-#endif
     current->fiber = nullptr;
   }
   return failure[0] == 0;
 }
 
 // Finds the thread-local image of this module.
-CUDA_ON_CPU_UNSEEN
 static int find_shared_image(dl_phdr_info* info, size_t, void*) {
   const char* base = reinterpret_cast<const char*>(info->dlpi_addr);
   const char* here = reinterpret_cast<const char*>(&launch);
@@ -375,10 +299,8 @@ static int find_shared_image(dl_phdr_info* info, size_t, void*) {
 }
 
 // Makes the block's static shared memory the one that kernels see.
-CUDA_ON_CPU_UNSEEN
 static void make_resident(Block& block) {
   if (resident == &block) return;
-#ifndef __SANITIZE_THREAD__
   if (resident && resident->threads) {
     if (!resident->static_shared)
       resident->static_shared = static_cast<unsigned char*>(malloc(shared_image_bytes));
@@ -386,32 +308,11 @@ static void make_resident(Block& block) {
   }
   if (block.static_shared) memcpy(shared_image, block.static_shared, shared_image_bytes);
   else memset(shared_image, poison, shared_image_bytes);
-#endif
   resident = &block;
   blockIdx = block.index;
 }
 
-#ifdef __SANITIZE_THREAD__
-// Each block has static shared memory of its own here: where blocks follow each other in the same
-// memory, their accesses would look like races. runner.py asks for it in the place of `__shared__`.
-constexpr size_t static_shared_bytes = 48 * 1024;
 
-CUDA_ON_CPU_UNSEEN
-static void* static_shared(const void* variable, size_t bytes) {
-  static const void* variables[64];
-  static size_t ends[64];
-  size_t n = 0, start = 0;
-  for (; variables[n] && variables[n] != variable; ++n) start = ends[n];
-  if (!variables[n]) {
-    variables[n] = variable;
-    ends[n] = start + (bytes + 127) / 128 * 128;
-    if (n == 62 || ends[n] > static_shared_bytes) fail("too much static shared memory");
-  }
-  return resident->static_shared + start;
-}
-#endif
-
-CUDA_ON_CPU_UNSEEN
 static bool start_block(Block& block, size_t number) {
   block.index = {unsigned(number % gridDim.x), unsigned(number / gridDim.x % gridDim.y),
                  unsigned(number / gridDim.x / gridDim.y)};
@@ -422,29 +323,21 @@ static bool start_block(Block& block, size_t number) {
   block.dynamic_shared = static_cast<unsigned char*>(memory);
   memset(block.dynamic_shared, poison, launch.shared_bytes);
   memset(block.dynamic_shared + launch.shared_bytes, guard, guard_bytes);
-#ifdef __SANITIZE_THREAD__
-  if (posix_memalign(&memory, 128, static_shared_bytes)) return fail("out of memory");
-  block.static_shared = static_cast<unsigned char*>(memory);
-  memset(block.static_shared, poison, static_shared_bytes);
-#endif
   for (size_t i = 0; i < thread_count; ++i)
     block.threads[i].index = {unsigned(i % blockDim.x), unsigned(i / blockDim.x % blockDim.y),
                               unsigned(i / blockDim.x / blockDim.y)};
   return true;
 }
 
-CUDA_ON_CPU_UNSEEN
 static bool end_block(Block& block) {
   bool intact = true;
   for (size_t i = 0; block.dynamic_shared && i < guard_bytes; ++i)
     intact = intact && block.dynamic_shared[launch.shared_bytes + i] == guard;
-#ifndef __SANITIZE_THREAD__  // there nothing is to be used again, and the program ends soon
   for (size_t i = 0; block.threads && i < thread_count; ++i)
     if (Fiber* fiber = block.threads[i].fiber) free_fiber(fiber);  // stopped by a failure
   free(block.threads);
   free(block.dynamic_shared);
   free(block.static_shared);
-#endif
   block.threads = nullptr;
   block.dynamic_shared = block.static_shared = nullptr;
   if (!intact && failure[0] == 0)
@@ -453,7 +346,6 @@ static bool end_block(Block& block) {
   return failure[0] == 0;
 }
 
-CUDA_ON_CPU_UNSEEN
 static void describe(const Thread& thread, char* text, size_t size) {
   switch (thread.state) {
     case State::done: snprintf(text, size, "has left the kernel"); break;
@@ -468,7 +360,6 @@ static void describe(const Thread& thread, char* text, size_t size) {
   }
 }
 
-CUDA_ON_CPU_UNSEEN
 static bool fail_apart(const Block& block, const Thread& waiting, const Thread& other,
                        const Block& other_block) {
   char here[128], there[128];
@@ -480,36 +371,7 @@ static bool fail_apart(const Block& block, const Thread& waiting, const Thread& 
               other_block.index.x, other_block.index.y, other_block.index.z, there);
 }
 
-// What any thread that waits at a block's barrier did so far comes before what any of them does next.
-CUDA_ON_CPU_UNSEEN
-static void order_threads(Block& block) {
-#ifdef __SANITIZE_THREAD__
-  for (int acquire = 0; acquire < 2; ++acquire)
-    for (size_t i = 0; i < thread_count; ++i) {
-      enter(block.threads[i].fiber->context);
-      (acquire ? __tsan_acquire : __tsan_release)(&block);
-    }
-  enter(scheduler);
-#endif
-}
-
-// The same for lanes of a warp. It is noted by the first of them, who knows all that is noted there.
-CUDA_ON_CPU_UNSEEN
-static void order_lanes(Thread* lanes, size_t count, unsigned mask) {
-#ifdef __SANITIZE_THREAD__
-  Thread* const first = lanes + __builtin_ctz(mask);
-  for (int acquire = 0; acquire < 2; ++acquire)
-    for (size_t i = 0; i < count; ++i) {
-      if (!(mask >> i & 1)) continue;
-      enter(lanes[i].fiber->context);
-      (acquire ? __tsan_acquire : __tsan_release)(&first->line);
-    }
-  enter(scheduler);
-#endif
-}
-
 // Lets a group of lanes go on when all of them have come to the same operation.
-CUDA_ON_CPU_UNSEEN
 static bool release_lanes(const Block& block, Thread* lanes, size_t count, Thread& waiting,
                           bool& released) {
   const unsigned mask = waiting.mask;
@@ -521,7 +383,6 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
         lane.line != waiting.line)
       return fail_apart(block, waiting, lane, block);
   }
-  if (!strcmp(waiting.operation, "__syncwarp")) order_lanes(lanes, count, mask);
   if (waiting.together) waiting.together(lanes);
   for (size_t i = 0; i < count; ++i) {
     if (!(mask >> i & 1)) continue;
@@ -536,7 +397,6 @@ static bool release_lanes(const Block& block, Thread* lanes, size_t count, Threa
   return true;
 }
 
-CUDA_ON_CPU_UNSEEN
 static bool drive_warp(const Block& block, Thread* lanes, size_t count) {
   warp_lanes = lanes;
   warp_lane_count = count;
@@ -553,7 +413,6 @@ static bool drive_warp(const Block& block, Thread* lanes, size_t count) {
   return true;
 }
 
-CUDA_ON_CPU_UNSEEN
 static size_t count_threads(const Block& block, State state) {
   size_t count = 0;
   for (size_t i = 0; block.threads && i < thread_count; ++i)
@@ -561,14 +420,12 @@ static size_t count_threads(const Block& block, State state) {
   return count;
 }
 
-CUDA_ON_CPU_UNSEEN
 static void set_ready(Block& block, State from) {
   for (size_t i = 0; block.threads && i < thread_count; ++i)
     if (block.threads[i].state == from) block.threads[i].state = State::ready;
 }
 
 // Runs a block until all its threads have ended or wait for other blocks.
-CUDA_ON_CPU_UNSEEN
 static bool drive_block(Block& block) {
   const size_t warp_count = (thread_count + warpSize - 1) / warpSize;
   make_resident(block);
@@ -593,14 +450,12 @@ static bool drive_block(Block& block) {
       if (other.state != State::block_barrier || other.line != waiting->line)
         return fail_apart(block, *waiting, other, block);
     }
-    order_threads(block);
     set_ready(block, State::block_barrier);
     ++state_changes;
   }
 }
 
 // Lets threads go on that spin until other blocks come.
-CUDA_ON_CPU_UNSEEN
 static bool release_spinning(Block* blocks) {
   constexpr int patience = 10000;
   static size_t changes_before;
@@ -615,7 +470,6 @@ static bool release_spinning(Block* blocks) {
   return true;
 }
 
-CUDA_ON_CPU_UNSEEN
 static bool run_blocks(Block* blocks) {
   for (size_t i = 0; i < block_count; ++i) {
     const size_t number = in_order(i, block_count);
@@ -640,7 +494,6 @@ static bool run_blocks(Block* blocks) {
 // of a small launch.
 static size_t most_kept_fibers = 16;
 
-CUDA_ON_CPU_UNSEEN
 static void release_fibers() {
   Fiber** rest = &free_fibers;
   for (size_t kept = 0; kept < most_kept_fibers && *rest; ++kept) rest = &(*rest)->next_free;
@@ -651,14 +504,10 @@ static void release_fibers() {
 }
 
 // Returns null, or what went wrong.
-CUDA_ON_CPU_UNSEEN
 static const char* run(const Entry& kernel, const Launch& how, void** values) {
   entry = &kernel;
   launch = how;
   arguments = values;
-#ifdef __SANITIZE_THREAD__
-  scheduler.fiber = __tsan_get_current_fiber();
-#endif
   gridDim = dim3(how.grid[0], how.grid[1], how.grid[2]);
   blockDim = dim3(how.block[0], how.block[1], how.block[2]);
   thread_count = size_t(blockDim.x) * blockDim.y * blockDim.z;
@@ -672,9 +521,6 @@ static const char* run(const Entry& kernel, const Launch& how, void** values) {
   Block* blocks = static_cast<Block*>(calloc(block_count, sizeof(Block)));
   if (!blocks) fail("out of memory: too many blocks");
   else run_blocks(blocks);
-#ifdef __SANITIZE_THREAD__
-  __tsan_acquire(&launch);
-#endif
   for (size_t b = 0; blocks && b < block_count; ++b) end_block(blocks[b]);
   free(blocks);
   release_fibers();
@@ -782,9 +628,6 @@ T exchange(T* address, F update) {
 // What `red.release.gpu.global.add` and `ld.acquire.gpu.global` do, and the second without acquire.
 template <class T>
 void add_release(T* address, T value) {
-#ifdef __SANITIZE_THREAD__
-  __tsan_release(address);
-#endif
   exchange(address, [&](T old) { return T(old + value); });
 }
 
@@ -797,11 +640,7 @@ T load_relaxed(const T* address) {
 
 template <class T>
 T load_acquire(const T* address) {
-  const T value = load_relaxed(address);
-#ifdef __SANITIZE_THREAD__
-  __tsan_acquire(const_cast<T*>(address));
-#endif
-  return value;
+  return load_relaxed(address);
 }
 
 }  // namespace cuda_on_cpu
@@ -831,8 +670,7 @@ inline void __nanosleep(unsigned, int line = __builtin_LINE()) {
   cuda_on_cpu::wait(cuda_on_cpu::State::spinning, line);
 }
 
-// One OS thread runs everything, so memory is always coherent and every operation atomic. Fences
-// order nothing for the thread sanitizer: who waits for other blocks says release and acquire.
+// One OS thread runs everything, so memory is always coherent and every operation atomic.
 inline void __threadfence_block() {}
 inline void __threadfence() {}
 inline void __threadfence_system() {}

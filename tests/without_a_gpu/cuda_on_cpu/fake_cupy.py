@@ -8,7 +8,7 @@ The real CuPy runs the same path in cupy_on_host, and proves more: its own packi
 arguments, memory, streams, casts and kernels, the bounds of every access. What only this does:
 
 - it runs where CuPy cannot be installed, in the process of every other test;
-- it has the sanitizers of g++, and runs threads in reverse order;
+- it runs threads in reverse order, and in random ones;
 - an array of the host that gets between those of the device is an error in every operation of
   this module, also in those that CuPy would let pass or turn into a copy.
 """
@@ -19,13 +19,14 @@ import ctypes
 import functools
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from . import runner
-from .runner import compile_module
+from without_a_gpu import kernel
+
+from .runner import Parameter, compile_module
 
 _HANDLE = 0x5EED
 _live: weakref.WeakValueDictionary[int, ndarray] = weakref.WeakValueDictionary()
@@ -70,15 +71,14 @@ class ndarray(np.ndarray):
         _live[id(self)] = self
 
     @functools.cached_property
-    def extent(self) -> tuple[int, int]:
-        """The first byte and the one behind the last; the same for an empty array."""
-        return runner.extent(self)
+    def allocation(self) -> kernel.Allocation:
+        """Its memory."""
+        return kernel.allocation(self)
 
-    @functools.cached_property
-    def allocation(self) -> tuple[int, int, str]:
-        """Address, size in bytes and a name."""
-        low, end = self.extent
-        return low, end - low, f"{self.dtype}{[*self.shape]}"
+    def holds(self, address: int, size: int = 1) -> bool:
+        """Return whether bytes are among its own, on the current device."""
+        low, own, _ = self.allocation
+        return low <= address <= low + own - size and self.device_id == _current()
 
     @property
     def data(self) -> Any:
@@ -209,12 +209,8 @@ UFUNCS = (np.exp, np.expm1, np.log1p, np.maximum, np.sign, np.tanh)
 class RawModule:
     """Source compiled for the host by the runner."""
 
-    sanitize: str | None = None
-
     def __init__(self, *, code: str, options: tuple[str, ...], name_expressions: Any) -> None:
-        self._module = compile_module(
-            code, name_expressions, options=options, sanitize=RawModule.sanitize
-        )
+        self._module = compile_module(code, name_expressions, options=options)
 
     def get_function(self, name: str) -> Any:
         return RawKernel(self._module.get_function(name))
@@ -223,22 +219,17 @@ class RawModule:
 class RawKernel:
     """A kernel of a module, for launchKernel."""
 
-    def __init__(self, function: Any) -> None:
-        self._function = _functions[id(function)] = function
-        self.kernel = types.SimpleNamespace(ptr=id(function))
+    max_dynamic_shared_size_bytes = 48 * 1024
 
-    @property
-    def max_dynamic_shared_size_bytes(self) -> int:
-        return self._function.max_dynamic_shared_size_bytes
-
-    @max_dynamic_shared_size_bytes.setter
-    def max_dynamic_shared_size_bytes(self, size: int) -> None:
-        self._function.max_dynamic_shared_size_bytes = size
+    def __init__(self, launched: kernel.Kernel) -> None:
+        self.launched = launched
+        self.kernel = types.SimpleNamespace(ptr=id(self))
+        _functions[id(self)] = self
 
 
 # What launchKernel is given numbers of: kernels, and arrays by the addresses found in them.
-_functions: dict[int, Any] = {}
-_found: dict[tuple[int, int], Any] = {}
+_functions: dict[int, RawKernel] = {}
+_found: dict[int, weakref.ref[ndarray]] = {}
 
 
 def _living() -> Iterator[ndarray]:
@@ -249,53 +240,32 @@ def _living() -> Iterator[ndarray]:
             yield a
 
 
-def _array_at(address: int, parameter: Any) -> ndarray:
-    """Return the largest living array that begins at an address, or one that holds it."""
-    found = _array_if_any(address, parameter)
-    assert found is not None, f"{address:#x} is in no {parameter} of this device"
-    return found
+def _expect_array(address: int, parameter: Parameter) -> None:
+    """Check that there is an array at an address that a parameter may point to."""
+
+    def fits(a: ndarray | None) -> bool:
+        return a is not None and a.holds(address) and parameter.may_point_to(a.dtype)
+
+    if not fits(_found.get(address, lambda: None)()):
+        found = next(filter(fits, _living()), None)
+        assert found is not None, f"{address:#x} is in no {parameter} of this device"
+        _found[address] = weakref.ref(found)
 
 
-def _array_if_any(address: int, parameter: Any) -> ndarray | None:
-    key = address, parameter.target_size
-    known = _found.get(key, lambda: None)()
-    if known is not None and known.ctypes.data == address:
-        return known
-    holding, device = None, _current()
-    for a in _living():
-        low, end = a.extent
-        if not low <= address < end:
-            continue
-        if a.device_id != device or not runner.may_point_to(a.dtype, parameter):
-            continue
-        if a.ctypes.data != address:
-            holding = a if holding is None else holding
-        elif known is None or end >= known.extent[1]:
-            known = a
-    found = holding if known is None else known
-    if found is not None:
-        _found[key] = weakref.ref(found)
-    return found
-
-
-def _allocations() -> list[tuple[int, int, str]]:
-    """Return address, size and a name of every living array of this device."""
-    device = _current()
-    return [a.allocation for a in _living() if a.device_id == device and a.size]
-
-
-_ANYTHING, _LEAST_ADDRESS = runner.Parameter("p", 8, "v", 0), 1 << 20
-
-
-def _structure(address: int, size: int) -> runner.Structure:
-    """Return a structure passed by value: words of it that are addresses of arrays are pointers."""
-    data, pointers = ctypes.string_at(address, size), {}
-    for at in range(0, size - 7, 8):
-        value = int.from_bytes(data[at : at + 8], "little")
-        array = _array_if_any(value, _ANYTHING) if value > _LEAST_ADDRESS else None
-        if array is not None:
-            pointers[at] = runner.Pointer(array, value - array.ctypes.data)
-    return runner.Structure(data, pointers)
+def _expect_arguments(name: str, parameters: Sequence[Parameter], params: int) -> None:
+    """Check that what stands at the addresses from `params` on may be passed to a kernel."""
+    addresses = (ctypes.c_uint64 * len(parameters)).from_address(params)
+    for address, parameter in zip(addresses, parameters, strict=True):
+        place = ctypes.string_at(address, 8)
+        if parameter.kind == b"p":
+            value = int.from_bytes(place, "little")
+            aligned = value % max(1, parameter.target_size) == 0
+            assert aligned, f"{name}: {value:#x} is not aligned to a {parameter}"
+            if value:
+                _expect_array(value, parameter)
+        elif parameter.kind != b"s":
+            # A larger number than the kernel takes is found out by what is left over.
+            assert not any(place[parameter.size :]), f"{name}: no {parameter} at {address:#x}"
 
 
 def _launch_kernel(
@@ -304,30 +274,13 @@ def _launch_kernel(
 ) -> None:  # fmt: skip
     """cuLaunchKernel: the arguments are at the addresses that stand from `params` on."""
     assert extra == 0
-    kernel = _functions[function]
-    if hasattr(kernel, "launch_at"):  # PTX, which does not say what points to what
-        kernel.launch_at((gx, gy, gz), (bx, by, bz), params, _allocations(), shared)
-        return
-    addresses = (ctypes.c_uint64 * len(kernel.parameters)).from_address(params)
-    args: list[Any] = []
-    for address, parameter in zip(addresses, kernel.parameters, strict=True):
-        if parameter.kind == "s":
-            args.append(_structure(address, parameter.size))
-            continue
-        place = ctypes.string_at(address, 8)
-        if parameter.kind == "p":
-            value = int.from_bytes(place, "little")
-            aligned = value % max(1, parameter.target_size) == 0
-            assert aligned, f"{kernel.name}: {value:#x} is not aligned to a {parameter}"
-            array = _array_at(value, parameter) if value else None
-            offset = 0 if array is None else value - array.ctypes.data
-            args.append(None if array is None else runner.Pointer(array, offset))
-            continue
-        # Whoever passes a larger number than the kernel takes is found out by what is left over.
-        assert not any(place[parameter.size :]), f"{kernel.name}: no {parameter} at {address:#x}"
-        kind = {"i": "i", "f": "f"}[parameter.kind]
-        args.append(np.frombuffer(place, f"{kind}{parameter.size}", 1)[0])
-    kernel((gx, gy, gz), (bx, by, bz), args, shared_mem=shared)
+    raw = _functions[function]
+    most, launched = raw.max_dynamic_shared_size_bytes, raw.launched
+    assert shared <= most, f"{shared} bytes of shared memory; at most {most} are possible"
+    _expect_arguments(launched.name, launched.parameters, params)
+    device = _current()
+    allocations = (a.allocation for a in _living() if a.device_id == device)
+    launched.launch_at((gx, gy, gz), (bx, by, bz), params, allocations, shared)
 
 
 def _launch_cooperative_kernel(
@@ -347,13 +300,8 @@ def _matrix(pointer: int, kind: int, rows: int, columns: int, ld: int) -> Any:
     assert ld >= max(rows, 1), f"leading dimension {ld} of {rows} rows"
     assert pointer % dtype.itemsize == 0, "a product of an array that is not aligned to its items"
     size = ((columns - 1) * ld + rows) * dtype.itemsize
-    end, device = pointer + size, _current()
-    for a in _living():
-        first, last = a.extent
-        if first <= pointer and end <= last and a.device_id == device:
-            break
-    else:
-        raise AssertionError(f"a product reaches outside its arrays: {size} bytes at {pointer:#x}")
+    inside = any(a.holds(pointer, size) for a in _living())
+    assert inside, f"a product reaches outside its arrays: {size} bytes at {pointer:#x}"
     memory = (ctypes.c_char * size).from_address(pointer)
     flat = np.frombuffer(memory, dtype)
     strides = (dtype.itemsize, ld * dtype.itemsize)

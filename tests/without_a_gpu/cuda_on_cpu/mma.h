@@ -7,7 +7,7 @@
 namespace cuda_on_cpu {
 
 template <class T>
-CUDA_ON_CPU_UNSEEN void multiply_fragments(Thread* lanes) {
+void multiply_fragments(Thread* lanes) {
   float a[16][16], b[16][8], d[16][8];
   const auto number = [](unsigned word, int half) {
     return float(T::from_bits((unsigned short)(word >> 16 * half)));

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,18 +43,11 @@ class KernelUsage:
 class Cubin:
     """Machine code for one architecture."""
 
-    arch: str
     code: bytes
     kernels: dict[str, KernelUsage]
     """Keyed by name expression."""
     lowered: dict[str, str]
     """The names in the code, keyed likewise."""
-    log: str
-
-    @property
-    def size(self) -> int:
-        """The bytes of the code."""
-        return len(self.code)
 
 
 def have_nvrtc() -> str | None:
@@ -114,23 +106,20 @@ def compile_cubin(
     NvrtcError
         With the compiler's log.
     """
-    from cuda.bindings import nvrtc
-
     more = ["--ptxas-options=-v", *options]
-    with compiled(source, name_expressions, arch, more) as (program, log):
-        code = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
-        _checked(nvrtc.nvrtcGetCUBIN(program, code))
-        usage = _usage(log)
-        names = lowered_names(program, name_expressions)
-    kernels = {name: usage[lowered] for name, lowered in names.items()}
-    return Cubin(arch=arch, code=bytes(code), kernels=kernels, lowered=names, log=log)
+    code, names, log = compiled(source, name_expressions, arch, more)
+    usage = _usage(log)
+    return Cubin(code, {name: usage[lowered] for name, lowered in names.items()}, names)
 
 
-@contextmanager
 def compiled(
     source: str, name_expressions: Sequence[str], arch: str, options: Sequence[str] = ()
-) -> Iterator[tuple[Any, str]]:
-    """Compile as CuPy does; in the context there are NVRTC's program and its log."""
+) -> tuple[bytes, dict[str, str], str]:
+    """
+    Compile as CuPy does, to machine code for "sm_90" and the like, to PTX for "compute_90".
+
+    Return the code, the name in it per name expression, and NVRTC's log.
+    """
     from cuda.bindings import nvrtc
 
     arguments = [f"-arch={arch}", *_CUPY_OPTIONS, *options]
@@ -139,29 +128,27 @@ def compiled(
     arguments += [f"-I{folder}" for folder in _include_folders()]
 
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+
+    def given(what: str) -> bytes:
+        text = bytearray(_checked(getattr(nvrtc, f"nvrtcGet{what}Size")(program)))
+        _checked(getattr(nvrtc, f"nvrtcGet{what}")(program, text))
+        return bytes(text)
+
     try:
         for name in name_expressions:
             _checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
         encoded = [argument.encode() for argument in arguments]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
-        log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
-        _checked(nvrtc.nvrtcGetProgramLog(program, log))
-        text = log.rstrip(b"\0").decode()
+        log = given("ProgramLog").rstrip(b"\0").decode()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise NvrtcError(f"{status.name} for {arch}:\n{text}")
-        yield program, text
+            raise NvrtcError(f"{status.name} for {arch}:\n{log}")
+        names = {
+            name: _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
+            for name in name_expressions
+        }
+        return given("PTX" if arch.startswith("compute") else "CUBIN"), names, log
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-
-
-def lowered_names(program: Any, name_expressions: Sequence[str]) -> dict[str, str]:
-    """Return the name in the code per name expression."""
-    from cuda.bindings import nvrtc
-
-    return {
-        name: _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
-        for name in name_expressions
-    }
 
 
 def _checked(result: tuple[Any, ...]) -> Any:

@@ -8,10 +8,7 @@ A libcudnn.so.9 that records its calls, and one for what CuPy 13 has of cuDNN 8.
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
-import subprocess
-import tempfile
 import types
 from pathlib import Path
 from typing import Any
@@ -28,14 +25,10 @@ SOURCE = (Path(__file__).parent / "cudnn.cc").read_text(encoding="utf-8")
 INCOMPLETE_EIGHT = 'extern "C" { unsigned long cudnnGetVersion() { __builtin_trap(); } }'
 
 
-@functools.cache
 def compiled(source: str) -> bytes:
     """Return a shared library."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "lib.so"
-        command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-x", "c++", "-"]
-        subprocess.run([*command, "-o", str(out)], input=source, text=True, check=True)
-        return out.read_bytes()
+    command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-x", "c++", "-"]
+    return runner.compiled(runner.kept(".so", source, command), command, source).read_bytes()
 
 
 def install(folder: Path, source: str = SOURCE, parts: tuple[str, ...] | None = None) -> Path:

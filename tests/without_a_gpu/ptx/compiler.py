@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import json
 from dataclasses import dataclass
@@ -40,28 +39,15 @@ def compile_ptx(
     NvrtcError
         With the compiler's log.
     """
-    given = repr((source, name_expressions, arch, options, _versions()))
-    key = hashlib.sha256(given.encode()).hexdigest()[:32]
     # Shared with the other processes that run tests, as what g++ compiles is.
-    path = runner.cache_folder() / f"{key}.ptx.json"
+    path = runner.kept(".ptx.json", source, name_expressions, arch, options, _versions())
     with runner.locked(path):
         if not path.exists():
             unfinished = path.with_suffix(".tmp")
-            unfinished.write_text(json.dumps(_compiled(source, name_expressions, arch, options)))
+            text, names, _ = nvrtc.compiled(source, name_expressions, arch, options)
+            unfinished.write_text(json.dumps((text.rstrip(b"\0").decode(), names)))
             unfinished.replace(path)
     return Ptx(*json.loads(path.read_text()))
-
-
-def _compiled(
-    source: str, names: tuple[str, ...], arch: str, options: tuple[str, ...]
-) -> tuple[str, dict[str, str]]:
-    """Return the text, and the name of the entry by name expression."""
-    from cuda.bindings import nvrtc as api
-
-    with nvrtc.compiled(source, names, arch, options) as (program, _):
-        text = bytearray(nvrtc._checked(api.nvrtcGetPTXSize(program)))
-        nvrtc._checked(api.nvrtcGetPTX(program, text))
-        return text.rstrip(b"\0").decode(), nvrtc.lowered_names(program, names)
 
 
 @functools.cache
@@ -71,5 +57,5 @@ def _versions() -> list[str]:
 
 
 def have_ptx() -> str | None:
-    """Return None if :func:`compile_ptx` can work here, else why not."""
-    return nvrtc.have_nvrtc()
+    """Return None if PTX can be compiled, and interpreted, here, else why not."""
+    return nvrtc.have_nvrtc() or runner.have_gxx()

@@ -1,9 +1,7 @@
 """
 PTX in the place of g++: modules and kernels as ``without_a_gpu.cuda_on_cpu.runner`` has them.
 
-A kernel is launched either as CuPy's kernels are called, with arrays and scalars, or as
-cuLaunchKernel is, with the addresses of its arguments: what is a pointer then shows in its value,
-an address in one of the allocations.
+What of the arguments is a pointer shows in its value, an address in one of the allocations.
 """
 
 from __future__ import annotations
@@ -11,11 +9,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from without_a_gpu.cuda_on_cpu.runner import Pointer, extent
+from without_a_gpu.kernel import Allocation, Kernel
 
 from . import machine
 from .arithmetic import Approximation
@@ -25,14 +21,6 @@ from .memory import Memory, Region, host_region
 # Arrays are put this far from each other, so that no wrong index reaches another one.
 _APART = 1 << 44
 _PAGE = 4096
-
-
-class Allocation(NamedTuple):
-    """Memory of this process that a kernel may be given: `size` bytes from `address` on."""
-
-    address: int
-    size: int
-    name: str
 
 
 @dataclass(frozen=True)
@@ -72,70 +60,31 @@ class PtxModule:
         return self._functions[name]
 
 
-class PtxKernel:
+class PtxKernel(Kernel):
     """One kernel of a module, to be launched."""
 
     def __init__(self, executor: Executor, name: str, kernel: machine.Kernel) -> None:
         self._executor, self._kernel = executor, kernel
         self.name = name
         self.sizes = [p.size for p in kernel.parameters]
-        """The bytes of each parameter."""
-
-    def __call__(
-        self,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        args: Sequence[Any],
-        shared_mem: int = 0,
-    ) -> None:
-        """Launch as CuPy does: NumPy arrays stand for device memory, None for a null pointer."""
-        if len(args) != len(self.sizes):
-            raise TypeError(
-                f"{self.name} takes {len(self.sizes)} arguments, {len(args)} were given"
-            )
-        arguments, allocations = [], []
-        for number, (a, size) in enumerate(zip(args, self.sizes, strict=True)):
-            data = _bytes_of(a)
-            if data is None:
-                raise TypeError(f"argument {number}: cannot pass a {type(a).__name__}")
-            if len(data) != size:
-                raise TypeError(
-                    f"argument {number}: {type(a).__name__} passes {len(data)} bytes,"
-                    f" the parameter has {size}"
-                )
-            arguments.append(data)
-            if isinstance(a, (np.ndarray, Pointer)):
-                allocations.append(((number, 0), _allocation(a, number)))
-        # Of a pointer the array is known, also where it points beside it.
-        self._launch(grid, block, arguments, allocations, shared_mem)
 
     def launch_at(
         self,
         grid: tuple[int, ...],
         block: tuple[int, ...],
         params: int,
-        allocations: Iterable[tuple[int, int, str]],
+        allocations: Iterable[Allocation],
         shared_mem: int = 0,
     ) -> None:
         """
-        Launch as cuLaunchKernel does.
+        Launch.
 
-        Parameters
-        ----------
-        grid, block
-            Up to three numbers each.
-        params
-            The address of an array of the addresses of the arguments: `kernelParams`.
-        allocations
-            Address, size in bytes and name of all memory there is; they may overlap. Of those that
-            begin where an argument points, the largest is what it may touch, else the smallest
-            that holds it.
-        shared_mem
-            Bytes of dynamic shared memory.
+        Of the allocations that begin where an argument points, the largest is what it may touch,
+        else the smallest that holds it.
         """
         places = (ctypes.c_uint64 * len(self.sizes)).from_address(params)
         arguments = [ctypes.string_at(at, n) for at, n in zip(places, self.sizes, strict=True)]
-        known = [Allocation(*a) for a in allocations]
+        known = list(allocations)
         begin: dict[int, Allocation] = {}
         for a in known:
             if a.address not in begin or a.size > begin[a.address].size:
@@ -171,22 +120,3 @@ class PtxKernel:
             grid, block, arguments, Memory(regions), dynamic_shared_bytes=shared_mem,
             order=self._executor.order, races=self._executor.races,
         )  # fmt: skip
-
-
-def _bytes_of(a: Any) -> bytes | None:
-    """Return the bytes that CuPy passes for an argument, None if it cannot."""
-    if a is None:
-        return bytes(8)
-    if isinstance(a, Pointer):
-        return int(a.array.ctypes.data + a.offset).to_bytes(8, "little")
-    if isinstance(a, np.ndarray):
-        return int(a.ctypes.data).to_bytes(8, "little")
-    if type(a) in (bool, int, float) or isinstance(a, np.generic):
-        return np.asarray(a).tobytes()
-    return None
-
-
-def _allocation(a: Any, number: int) -> Allocation:
-    array = a.array if isinstance(a, Pointer) else a
-    low, high = extent(array)
-    return Allocation(low, high - low, f"argument {number} ({array.dtype}{[*array.shape]})")

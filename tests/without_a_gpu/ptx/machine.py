@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from without_a_gpu.kernel import full_size
+
 from .arithmetic import Approximation
 from .instructions import SPECIAL, Compiler, Step
 from .memory import AccessError, Memory, Race, Region
@@ -31,7 +33,6 @@ WARP = 32
 _MOST_LANES = 1 << 16
 _MOST_BLOCKS_OF_CODE = 1_000_000
 _MOST_LOOKS = 100
-_MAX_GRID, _MAX_BLOCK, _MAX_THREADS = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024
 
 
 @dataclass
@@ -203,19 +204,10 @@ class Kernel:
         PtxError
             An access out of bounds or misaligned, a race, barriers that do not meet.
         """
-        sizes = [p.size for p in self.parameters]
-        if [len(a) for a in arguments] != sizes:
-            raise PtxError(
-                f"{self.name}: arguments of {[len(a) for a in arguments]} bytes, expected {sizes}"
-            )
-        shape = [(*given, 1, 1)[:3] for given in (grid, block)]
-        for given, most in zip(shape, (_MAX_GRID, _MAX_BLOCK), strict=True):
-            if not all(1 <= n <= m for n, m in zip(given, most, strict=True)):
-                raise PtxError(f"{self.name}: grid {grid}, block {block} exceed CUDA's limits")
+        sizes = full_size(grid, block)
+        shape, threads = [sizes[:3], sizes[3:]], int(np.prod(sizes[3:]))
         if order not in ORDERS:
             raise ValueError(f"order is {order!r}, expected one of {ORDERS}")
-        if (threads := int(np.prod(shape[1]))) > _MAX_THREADS:
-            raise PtxError(f"{self.name}: {threads} threads in a block, at most {_MAX_THREADS}")
         shared = self.shared_bytes + dynamic_shared_bytes
         count = int(np.prod(shape[0]))
         many, clocks = max(1, _MOST_LANES // threads), Clocks()
@@ -536,36 +528,3 @@ class Module:
 def module(text: str, approximation: Approximation = Approximation.NEAREST) -> Module:
     """Return the module of a text, read once."""
     return Module(text, approximation)
-
-
-def run(
-    text: str,
-    name: str,
-    grid: tuple[int, ...],
-    block: tuple[int, ...],
-    arguments: Sequence[bytes],
-    regions: Sequence[Region],
-    *,
-    dynamic_shared_bytes: int = 0,
-    order: str = "together",
-) -> None:
-    """
-    Run one kernel of a PTX text: what cuLaunchKernel does.
-
-    Parameters
-    ----------
-    text, name
-        The PTX and the name of the entry in it.
-    grid, block
-        Up to three numbers each.
-    arguments
-        The bytes of each parameter, of the sizes in ``module(text).kernels[name].parameters``.
-    regions
-        All memory that the kernel may touch: :func:`without_a_gpu.ptx.memory.host_region`.
-    dynamic_shared_bytes, order
-        As for :meth:`Kernel.launch`.
-    """
-    module(text).kernels[name].launch(
-        grid, block, arguments, Memory(list(regions)),
-        dynamic_shared_bytes=dynamic_shared_bytes, order=order,
-    )  # fmt: skip

@@ -14,8 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from without_a_gpu.kernel import Allocation
 from without_a_gpu.ptx.compiler import compile_ptx
-from without_a_gpu.ptx.executor import Allocation, PtxKernel
+from without_a_gpu.ptx.executor import PtxKernel
 from without_a_gpu.ptx.parser import parse
 
 from .ptx_text import predicated, readable, scheduled, static_shared, without_warp_barriers
@@ -80,8 +81,6 @@ class SimulatedModule:
 
 class SimulatedKernel(PtxKernel):
     """One kernel, alone in its module."""
-
-    max_dynamic_shared_size_bytes = 1 << 16
 
     def __init__(self, simulator: Simulator, name: str, ptx: str, entry: str) -> None:
         self.name, self._simulator = name, simulator
