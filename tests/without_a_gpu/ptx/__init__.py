@@ -3,8 +3,9 @@ Runs the PTX that NVRTC makes of the CUDA source, in NumPy: no GPU, no driver.
 
 ``compiler`` has NVRTC compile a source string as CuPy would have it compiled; ``parser`` reads
 the text; ``instructions`` is the table of what is known, with ``arithmetic`` for what NumPy does
-not have; ``memory`` holds what a kernel may touch, and finds races; ``machine`` runs a launch, the
-threads being the lanes of arrays; ``executor`` takes the place of g++ in ``cuda_on_cpu``.
+not have, of which the fused products are the processor's; ``memory`` holds what a kernel may touch,
+and finds races; ``machine`` runs a launch, the threads being the lanes of arrays; ``executor``
+takes the place of g++ in ``cuda_on_cpu``.
 
 What is modeled: every instruction as the PTX manual has it, bit by bit, subnormals flushed where
 ``.ftz`` says so; divergence and block barriers; static and dynamic shared memory, poisoned; bounds

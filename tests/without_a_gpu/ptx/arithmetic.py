@@ -7,11 +7,14 @@ All of it is exact, which is to say rounded once as IEEE 754 has it, but for the
 
 from __future__ import annotations
 
+import ctypes
 import enum
-from fractions import Fraction
+import functools
 from typing import Any
 
 import numpy as np
+
+from without_a_gpu.cuda_on_cpu import runner
 
 Lanes = Any
 """A NumPy array with one element per thread, or a NumPy scalar."""
@@ -41,92 +44,49 @@ def flush(a: Lanes) -> Lanes:
     return a * (np.abs(a) >= _TINY32)
 
 
-def fma32(a: Lanes, b: Lanes, c: Lanes, down: bool = False) -> Lanes:
-    """Return a*b + c in float32, rounded once, to nearest or down."""
-    product = a.astype(np.float64) * b.astype(np.float64)  # exact
-    wide = product + c
-    nearest = wide.astype(np.float32)
-    # Rounding twice is wrong only where the first lands on a tie of the second.
-    tie = (wide.view(np.uint64) & np.uint64(0x1FFFFFFF)) == 0x10000000
-    tie |= (np.abs(wide) < _TINY32) & (wide != 0)
-    if tie.any() or down:
-        error = np.where(np.isfinite(wide), _two_sum(product, c.astype(np.float64))[1], 0.0)
-        if not down:
-            return _to_odd(wide, error).astype(np.float32)
-        back = nearest.astype(np.float64)
-        above = (back > wide) | ((back == wide) & (error < 0))
-        lower = np.where(above, np.nextafter(nearest, np.float32(-np.inf)), nearest)
-        # Rounded down, a sum of zero is -0 unless both terms are 0.
-        canceled = (wide == 0) & (error == 0) & ~((c == 0) & ~np.signbit(c) & ~np.signbit(product))
-        return np.where(canceled, np.float32(-0.0), lower)
-    return nearest
+_FUSED = r"""
+#include <cfenv>
+#include <cmath>
+
+template <typename T>
+static void fused(long n, const long* steps, const T* a, const T* b, const T* c, T* out)
+{
+    for (long i = 0; i < n; ++i)
+        out[i] = std::fma(a[i * steps[0]], b[i * steps[1]], c[i * steps[2]]);
+}
+extern "C" void fma32(long n, const long* steps, const float* a, const float* b, const float* c,
+                      float* out, int rounding)
+{
+    std::fesetround(rounding ? FE_DOWNWARD : FE_TONEAREST);
+    fused(n, steps, a, b, c, out);
+    std::fesetround(FE_TONEAREST);
+}
+extern "C" void fma64(long n, const long* steps, const double* a, const double* b, const double* c,
+                      double* out)
+{
+    fused(n, steps, a, b, c, out);
+}
+"""
 
 
-def fma64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """
-    Return a*b + c in float64, rounded once.
-
-    The algorithm of S. Boldo and G. Melquiond (Emulation of a FMA and correctly rounded sums,
-    2008) where nothing can overflow or underflow on the way, else exact integers.
-    """
-    product = a * b
-    low = _product_error(a, b, product)
-    th, tl = _two_sum(c, low)
-    vh, vl = _two_sum(product, th)
-    s, error = _two_sum(tl, vl)
-    result = vh + _to_odd(s, error)
-    plain = product + c
-    result = np.where((product == 0) | ~np.isfinite(plain), plain, result)
-    finite = np.isfinite(a) & np.isfinite(b)
-    # A product that overflows by itself is no infinity.
-    result = np.where(finite & np.isinf(c), c, result)
-    size = np.abs(product)
-    risky = (size < 2.0**-900) & (a != 0) & (b != 0)
-    for part in (a, b, c, product):
-        risky = risky | (np.abs(part) > 2.0**900)
-    risky &= finite & np.isfinite(c)
-    if risky.any():
-        a, b, c = np.broadcast_arrays(a, b, c)
-        for n in np.flatnonzero(risky):
-            exact = Fraction(float(a[n])) * Fraction(float(b[n])) + Fraction(float(c[n]))
-            if exact:
-                result[n] = _nearest(exact)
-            elif a[n] != 0 and b[n] != 0:
-                result[n] = 0.0
-    return result
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """Return the processor's own fused products over arrays, or else the C library's."""
+    options = ("-O3", "-march=native", "-frounding-math", "-shared", "-fPIC", "-x", "c++")
+    command = ["g++", *options, "-"]
+    path = runner.compiled(runner.kept(".so", _FUSED, command), command, _FUSED)
+    return ctypes.CDLL(str(path))
 
 
-def _nearest(exact: Fraction) -> float:
-    try:
-        return exact.numerator / exact.denominator  # rounded once
-    except OverflowError:
-        return float("inf") if exact > 0 else float("-inf")
-
-
-def _two_sum(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
-    """Return the rounded sum and its error, exactly."""
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
-def _product_error(a: Lanes, b: Lanes, product: Lanes) -> Lanes:
-    """Return a*b - product, exactly: T. J. Dekker's product."""
-
-    def halves(x: Lanes) -> tuple[Lanes, Lanes]:
-        t = np.float64(2**27 + 1) * x
-        high = t - (t - x)
-        return high, x - high
-
-    (ah, al), (bh, bl) = halves(a), halves(b)
-    return ((ah * bh - product) + ah * bl + al * bh) + al * bl
-
-
-def _to_odd(rounded: Lanes, error: Lanes) -> Lanes:
-    """Of the two neighbors of an inexact sum, return the one whose last bit is set."""
-    even = (rounded.view(np.uint64) & np.uint64(1)) == 0
-    move = (error != 0) & even & np.isfinite(rounded)
-    return np.where(move, np.nextafter(rounded, np.copysign(np.inf, error)), rounded)
+def fma(a: Lanes, b: Lanes, c: Lanes, down: bool = False) -> Lanes:
+    """Return a*b + c, rounded once, to nearest or, of float32, down."""
+    given = [np.ascontiguousarray(x) for x in (a, b, c)]
+    out = np.empty_like(max(given, key=len))
+    steps = (ctypes.c_long * 3)(*(len(x) > 1 for x in given))
+    places = (ctypes.c_void_p(x.ctypes.data) for x in (*given, out))
+    function = _library().fma32 if out.dtype == np.float32 else _library().fma64
+    function(ctypes.c_long(out.size), steps, *places, down)
+    return out
 
 
 def high_product(a: Lanes, b: Lanes) -> Lanes:

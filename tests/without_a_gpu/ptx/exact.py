@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from .instructions import TYPES, Operation
 
@@ -15,14 +16,11 @@ Number = Any
 """A Python int for an integer type, a float or bits for a floating type, a bool."""
 
 
-class Format:
+class Format(NamedTuple):
     """A binary floating format."""
 
-    def __init__(self, code: str, bits: int, precision: int, largest_exponent: int) -> None:
-        self.code, self.bits, self.precision = code, bits, precision
-        self.largest = (2 - Fraction(2) ** (1 - precision)) * Fraction(2) ** largest_exponent
-        self.smallest_normal = Fraction(2) ** (1 - largest_exponent)
-        self.lowest = 2 - largest_exponent - precision  # exponent of the smallest subnormal
+    precision: int
+    largest_exponent: int
 
     def round(self, x: Fraction, down: bool = False, zero: float = 0.0) -> float:
         """Round once; an exact zero has the sign of `zero`."""
@@ -31,30 +29,26 @@ class Format:
         size = abs(x)
         exponent = size.numerator.bit_length() - size.denominator.bit_length()
         exponent -= size < Fraction(2) ** exponent
-        quantum = Fraction(2) ** max(exponent - self.precision + 1, self.lowest)
+        lowest = 2 - self.largest_exponent - self.precision  # that of the smallest subnormal
+        quantum = Fraction(2) ** max(exponent - self.precision + 1, lowest)
         count = math.floor(x / quantum) if down else round(x / quantum)  # ties to even
         result = count * quantum
-        if abs(result) > self.largest:
-            return float(self.largest) if down and x > 0 else math.inf if x > 0 else -math.inf
+        largest = (2 - Fraction(2) ** (1 - self.precision)) * Fraction(2) ** self.largest_exponent
+        if abs(result) > largest:
+            return float(largest) if down and x > 0 else math.inf if x > 0 else -math.inf
         return float(result) if result else 0.0 if x > 0 else -0.0
 
 
-HALF, BRAIN = Format("e", 16, 11, 15), Format("", 16, 8, 127)
-SINGLE, DOUBLE = Format("f", 32, 24, 127), Format("d", 64, 53, 1023)
-_FORMATS = {"f16": HALF, "bf16": BRAIN, "f32": SINGLE, "f64": DOUBLE}
+_FORMATS = {
+    "f16": Format(11, 15), "bf16": Format(8, 127), "f32": Format(24, 127), "f64": Format(53, 1023)
+}  # fmt: skip
 
 
 def bits_to_float(bits: int, kind: str) -> float:
     """Return the number that the bits of a half or a bfloat16 stand for."""
-    sign, precision = -1.0 if bits >> 15 else 1.0, _FORMATS[kind].precision
-    fraction_bits = precision - 1
-    exponent_bits = 15 - fraction_bits
-    fraction, exponent = bits & (2**fraction_bits - 1), (bits & 0x7FFF) >> fraction_bits
-    bias = 2 ** (exponent_bits - 1) - 1
-    if exponent == 2**exponent_bits - 1:
-        return math.nan if fraction else sign * math.inf
-    lead = 2**fraction_bits if exponent else 0
-    return sign * math.ldexp(fraction + lead, max(exponent, 1) - bias - fraction_bits)
+    code, shift = ("<e", 0) if kind == "f16" else ("<f", 16)
+    found: float = struct.unpack(code, (bits << shift).to_bytes(struct.calcsize(code), "little"))[0]
+    return found
 
 
 def float_to_bits(x: float, kind: str) -> int:
@@ -77,56 +71,30 @@ def _quotient(a: int, b: int) -> int:
 
 def flushed(x: float) -> float:
     """Return a float32, its subnormals zeros."""
-    return math.copysign(0.0, x) if abs(x) < float(SINGLE.smallest_normal) else x
+    return math.copysign(0.0, x) if abs(x) < 2.0**-126 else x
 
 
-def _sum(kind: str, terms: tuple[float, ...], factors: tuple[float, float], down: bool) -> float:
-    """Return factors[0]*factors[1] + terms[0], rounded once."""
-    a, b, c = *factors, *terms
+def _fused(kind: str, a: float, b: float, c: float, down: bool) -> float:
+    """Return a*b + c, rounded once."""
     if not all(map(math.isfinite, (a, b, c))):
-        if not all(map(math.isfinite, (a, b))):
-            return a * b + c if not (math.isinf(c) and math.isnan(a * b)) else math.nan
-        return c
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
+        return a * b + c if not (math.isfinite(a) and math.isfinite(b)) else c
     sign = math.copysign(1.0, a) * math.copysign(1.0, b)
-    zeros = a * b == 0 and c == 0 and Fraction(a) * Fraction(b) == 0
-    if zeros and math.copysign(1.0, c) == sign:
-        zero = math.copysign(0.0, c)
-    else:
-        zero = -0.0 if down else 0.0
-    return _FORMATS[kind].round(exact, down, zero)
+    same_zeros = (a == 0 or b == 0) and c == 0 and math.copysign(1.0, c) == sign
+    zero = c if same_zeros else -0.0 if down else 0.0
+    return _FORMATS[kind].round(Fraction(a) * Fraction(b) + Fraction(c), down, zero)
 
 
-def _product(kind: str, a: float, b: float) -> float:
-    if not (math.isfinite(a) and math.isfinite(b)):
-        return a * b
-    sign = math.copysign(1.0, a) * math.copysign(1.0, b)
-    return _FORMATS[kind].round(Fraction(a) * Fraction(b), zero=math.copysign(0.0, sign))
+def _ratio(a: float, b: float) -> float:
+    if b != 0:
+        return a / b
+    return math.copysign(1, b) * math.copysign(math.inf, a) if abs(a) > 0 else math.nan
 
 
-def _ratio(kind: str, a: float, b: float) -> float:
-    sign = math.copysign(1.0, a) * math.copysign(1.0, b)
-    if math.isnan(a) or math.isnan(b) or (a == b == 0) or (math.isinf(a) and math.isinf(b)):
-        return math.nan
-    if math.isinf(a) or b == 0:
-        return math.copysign(math.inf, sign)
-    if math.isinf(b) or a == 0:
-        return math.copysign(0.0, sign)
-    return _FORMATS[kind].round(Fraction(a) / Fraction(b))
-
-
-def _root(kind: str, a: float) -> float:
-    if math.isnan(a) or a < 0:
-        return math.nan
-    if a == 0 or math.isinf(a):
-        return a
-    # To 2**-200 of it, and never on a tie unless exact.
-    scaled = Fraction(a) * 4**1300
-    root = math.isqrt(scaled.numerator // scaled.denominator)
-    exact = Fraction(root, 2**1300)
-    if exact * exact != Fraction(a):
-        exact += Fraction(1, 2**1301)
-    return _FORMATS[kind].round(exact)
+# Of float32 the result in float64 may be rounded again: that has more than twice the digits.
+_IN_FLOAT64: dict[str, Callable[..., float]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _ratio,
+    "rcp": partial(_ratio, 1.0), "sqrt": lambda a: math.sqrt(a) if a >= 0 else math.nan,
+}  # fmt: skip
 
 
 def _least(a: float, b: float, sign: int) -> float:
@@ -232,7 +200,6 @@ def _of_integers(op: str, modifiers: list[str], operation: Operation) -> Callabl
 
 def _of_floats(op: str, modifiers: list[str], operation: Operation) -> Callable[..., Number]:
     to, source = operation.result, operation.operands[0]
-    down = "rm" in modifiers
     if op == "setp":
         return lambda a, b: _compare(modifiers[0], a, b)
     if op == "cvt":
@@ -241,12 +208,11 @@ def _of_floats(op: str, modifiers: list[str], operation: Operation) -> Callable[
         if "rni" in modifiers:
             return _nearest_integer
         return lambda a: _converted(a, source, to)
+    if op in _IN_FLOAT64:
+        return lambda *operands: _converted(_IN_FLOAT64[op](*operands), "f64", to)
     exact: dict[str, Callable[..., Number]] = {
-        "add": lambda a, b: _sum(to, (b,), (a, 1.0), down),
-        "sub": lambda a, b: _sum(to, (-b,), (a, 1.0), down),
-        "mul": lambda a, b: _product(to, a, b), "div": lambda a, b: _ratio(to, a, b),
-        "fma": lambda a, b, c: _sum(to, (c,), (a, b), down), "rcp": lambda a: _ratio(to, 1.0, a),
-        "sqrt": lambda a: _root(to, a), "neg": lambda a: -a, "abs": abs, "mov": lambda a: a,
+        "fma": lambda a, b, c: _fused(to, a, b, c, "rm" in modifiers),
+        "neg": lambda a: -a, "abs": abs, "mov": lambda a: a,
         "min": lambda a, b: _least(a, b, 1), "max": lambda a, b: _least(a, b, -1),
         "copysign": lambda a, b: math.copysign(b, a), "selp": lambda a, b, p: a if p else b,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,12 +96,11 @@ def _table() -> dict[str, Operation]:
 
     for t, ftz in (("f32", ""), ("f32", ".ftz"), ("f64", "")):
         f, how = f"{ftz}.{t}", {"flush": bool(ftz)}
-        fma = ar.fma32 if t == "f32" else ar.fma64
         for rounding in ("", ".rn"):
             add(f"add{rounding}{f}", t, f"{t} {t}", np.add, **how)
             add(f"sub{rounding}{f}", t, f"{t} {t}", np.subtract, **how)
             add(f"mul{rounding}{f}", t, f"{t} {t}", np.multiply, **how)
-        add(f"fma.rn{f}", t, f"{t} {t} {t}", fma, **how)
+        add(f"fma.rn{f}", t, f"{t} {t} {t}", ar.fma, **how)
         add(f"div.rn{f}", t, f"{t} {t}", np.divide, **how)
         add(f"rcp.rn{f}", t, t, np.reciprocal, **how)
         add(f"sqrt.rn{f}", t, t, np.sqrt, **how)
@@ -118,7 +118,7 @@ def _table() -> dict[str, Operation]:
             add(f"mov.{t}", t, t, _same)
             # The sign of the first, the rest of the second.
             add(f"copysign.{t}", t, f"{t} {t}", lambda a, b: np.copysign(b, a))
-    add("fma.rm.ftz.f32", "f32", "f32 f32 f32", lambda a, b, c: ar.fma32(a, b, c, True), flush=True)
+    add("fma.rm.ftz.f32", "f32", "f32 f32 f32", functools.partial(ar.fma, down=True), flush=True)
     approx = {"flush": True, "approximate": True}
     add("ex2.approx.ftz.f32", "f32", "f32", ar.exp2_approx, **approx)
     add("rcp.approx.ftz.f32", "f32", "f32", ar.reciprocal_approx32, **approx)
@@ -572,33 +572,10 @@ def _computation(
     constant: bool,
 ) -> Step:
     name, wide = target
-    if wide is not None or constant:
 
-        def general(f: Frame) -> None:
-            value = function(*(read(f) for read in reads))
-            value = value if wide is None else value.astype(wide)
-            f[name] = np.full(f.n, value) if constant else value
+    def step(f: Frame) -> None:
+        value = function(*[read(f) for read in reads])
+        value = value if wide is None else value.astype(wide)
+        f[name] = np.full(f.n, value) if constant else value
 
-        return general
-    if len(reads) == 1:
-        (a,) = reads
-
-        def unary(f: Frame) -> None:
-            f[name] = function(a(f))
-
-        return unary
-    if len(reads) == 2:
-        a, b = reads
-
-        def binary(f: Frame) -> None:
-            f[name] = function(a(f), b(f))
-
-        return binary
-    if len(reads) == 4:
-        return lambda f: f.__setitem__(name, function(*(read(f) for read in reads)))
-    a, b, c = reads
-
-    def ternary(f: Frame) -> None:
-        f[name] = function(a(f), b(f), c(f))
-
-    return ternary
+    return step
