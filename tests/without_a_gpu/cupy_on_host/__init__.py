@@ -18,8 +18,8 @@ How it is done, from the bottom up:
 - CuPy's ``runtime`` extension carries a CUDA runtime that is linked statically. ``patch``
   overwrites the beginning of each of its functions with a jump into the library.
 - CuPy compiles every kernel, its own ones too, with NVRTC, as on a GPU. ``programs`` keeps what it
-  compiled. What runs is up to an executor (``executor``): here the same source, built by g++ for
-  the fibers of ``cuda_on_cpu``, with every access to memory checked.
+  compiled. What runs (``executor``) is the same source, built by g++ for the fibers of
+  ``cuda_on_cpu``, with every access to memory checked.
 - ``host`` is what tests use: counts, a log of launches, copies and synchronizations, switches.
 
 What it refuses: any access of a kernel outside of the allocations that it was given pointers to,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import sys
-from collections.abc import Iterator
+from collections import namedtuple
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
+from without_a_gpu.cuda_on_cpu import runner
+
 from . import library, patch
-from .executor import Executor, gxx
+from .executor import built
 from .programs import Program, keep_compiled
 
 _EVENTS = (
@@ -26,24 +30,11 @@ _native: Any = None
 _alive: list[Any] = []
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(namedtuple("Counts", _EVENTS)):
     """How often each thing happened. A launch of a product is not among the launches."""
 
-    launches: int
-    products: int
-    memsets: int
-    copies_to_device: int
-    copies_to_host: int
-    copies_on_device: int
-    synchronizations: int
-    allocations: int
-    frees: int
-    waits: int
-
     def __sub__(self, before: Counts) -> Counts:
-        names = (f.name for f in fields(self))
-        return Counts(*(getattr(self, n) - getattr(before, n) for n in names))
+        return Counts(*map(operator.sub, self, before))
 
 
 @dataclass(frozen=True)
@@ -99,14 +90,12 @@ def installed() -> bool:
     return _native is not None
 
 
-def install(executor: Executor = gxx, *, pool: bool = False) -> None:
+def install(*, pool: bool = False) -> None:
     """
     Import CuPy over memory of the host.
 
     Parameters
     ----------
-    executor
-        What runs the kernels.
     pool
         Keep CuPy's memory pool. Without it each array is an allocation of its own, poisoned when
         it is made and gone when it is freed.
@@ -127,7 +116,7 @@ def install(executor: Executor = gxx, *, pool: bool = False) -> None:
 
     patch.runtime(library.extension("cuda/api/runtime"), _native)
     assert runtime.getDeviceCount() == 2
-    _set_executor(executor)
+    _set_loader()
     import cupy
     from cupy.cuda import compiler
 
@@ -136,17 +125,20 @@ def install(executor: Executor = gxx, *, pool: bool = False) -> None:
         cupy.cuda.set_allocator(None)
 
 
-def _set_executor(executor: Executor) -> None:
+def _set_loader() -> None:
+    """Have the driver load, for an image, what g++ makes of its source."""
+
     def load(image: bytes, module: int) -> int:
         try:
-            for k in executor(Program.load(image)):
+            found, names = built(Program.load(image))
+            for number, entry in enumerate(runner.entries(found)):
                 _native.host_add_kernel(
                     ctypes.c_void_p(module),
-                    k.name.encode(),
-                    ctypes.c_void_p(k.run),
-                    k.number,
-                    k.parameter_count,
-                    ctypes.c_void_p(k.parameters),
+                    names[entry.name.decode()].encode(),
+                    ctypes.cast(found.cuda_on_cpu_launch, ctypes.c_void_p),
+                    number,
+                    entry.parameter_count,
+                    ctypes.cast(entry.parameters, ctypes.c_void_p),
                 )
         except Exception as error:  # no exception crosses C
             print(f"cupy_on_host: {error}", file=sys.stderr)
@@ -163,6 +155,16 @@ def counts() -> Counts:
     values = (ctypes.c_long * len(_EVENTS))()
     _native.host_counts(values)
     return Counts(*values)
+
+
+def counted(call: Callable[[], Any]) -> Counts:
+    """Return what a second call does, which compiles nothing."""
+    call()
+    before = counts()
+    kept = call()
+    done = counts() - before
+    del kept
+    return done
 
 
 @contextmanager

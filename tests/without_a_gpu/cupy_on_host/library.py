@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.util
 import os
 import re
 import subprocess
-import uuid
 from pathlib import Path
 
 from without_a_gpu.cuda_on_cpu import runner
@@ -71,20 +69,13 @@ def build() -> Path:
     stubs = _stubs(wanted)
     includes = [f"-I{p}" for p in (_NATIVE, *include_folders())]
     command = ["gcc", *_FLAGS, *includes]
-    content = "".join(p.read_text() for p in sorted(_NATIVE.rglob("*.[ch]")))
-    key = hashlib.sha256(repr((stubs, command, content)).encode()).hexdigest()[:32]
-    folder = cache() / key
+    content = [p.read_text() for p in sorted(_NATIVE.rglob("*.[ch]"))]
+    folder = runner.kept("", stubs, command, content)
+    folder.mkdir(exist_ok=True)
     # The name that CuPy's extensions look for.
     path = folder / "libcuda.so.1"
-    folder.mkdir(exist_ok=True)
-    with runner.locked(path):
-        if not path.exists():
-            unfinished = folder / f"{uuid.uuid4().hex}.tmp"
-            files = [*map(str, sources), "-x", "c", "-"]
-            end = ["-o", str(unfinished), "-Wl,-soname,libcuda.so.1", "-ldl", "-lpthread"]
-            subprocess.run([*command, *files, *end], input=stubs, text=True, check=True)
-            unfinished.replace(path)
-    return path
+    end = ["-Wl,-soname,libcuda.so.1", "-ldl", "-lpthread"]
+    return runner.compiled(path, [*command, *map(str, sources), "-x", "c", "-", *end], stubs)
 
 
 def plain(name: str) -> str:

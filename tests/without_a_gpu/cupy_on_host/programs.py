@@ -27,14 +27,11 @@ class Program:
         Those of NVRTC.
     names
         By the C++ name of each kernel that was asked for, its name in the image.
-    image
-        The file of the machine code or PTX that NVRTC made.
     """
 
     source: str
     options: tuple[str, ...]
     names: dict[str, str]
-    image: str
 
     def save(self) -> bytes:
         """Keep the program; return what stands for its image."""
@@ -49,7 +46,7 @@ class Program:
         if not image.startswith(_MARK):
             raise ValueError("an image that was not compiled here")
         fields = json.loads(Path(image.removeprefix(_MARK).decode()).read_text())
-        return cls(**{**fields, "options": tuple(fields["options"])})
+        return cls(fields["source"], tuple(fields["options"]), fields["names"])
 
 
 compiled: list[Program] = []
@@ -64,10 +61,7 @@ def keep_compiled(nvrtc_program: Any) -> None:
         image, names = compile_(self, options, *args, **kwargs)
         if not self.src.strip():  # CuPy asks what the compiler makes of nothing
             return image, names
-        path = cache() / f"{hashlib.sha256(image).hexdigest()[:32]}.{self.method}"
-        if not path.exists():
-            path.write_bytes(image)
-        program = Program(self.src, tuple(options), names or {}, str(path))
+        program = Program(self.src, tuple(options), names or {})
         compiled.append(program)
         return program.save(), names
 

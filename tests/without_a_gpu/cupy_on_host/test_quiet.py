@@ -99,11 +99,7 @@ def test_one_launch_and_one_product_a_step(host: Any, cupy: Any) -> None:
             continue
         counts = []
         for T in (5, 6):
-            call = calls(cupy, (T, 3, 4, 9))[name]
-            call()
-            before = host.counts()
-            call()
-            counts.append(host.counts() - before)
+            counts.append(host.counted(calls(cupy, (T, 3, 4, 9))[name]))
         step = counts[1] - counts[0]
         per_step = 2 if name.startswith("block_gru") else 1
         assert step.launches == step.products == per_step, (name, step)
@@ -132,10 +128,7 @@ def test_different_lengths_cost_no_more_than_equal_ones(host: Any, cupy: Any, mo
     for both in zip(*kinds, strict=True):
         launched, made = [], []
         for call in both:
-            call()
-            before = host.counts()
-            call()
-            counts = host.counts() - before
+            counts = host.counted(call)
             launched.append((counts.launches, counts.products))
             made.append(calls_made(call))
         (equal, equal_products), (different, different_products) = launched

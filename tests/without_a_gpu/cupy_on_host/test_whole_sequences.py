@@ -37,19 +37,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     grid.layout_of.cache_clear()
 
 
-def events(host: Any, call: Any) -> Any:
-    """Return the counts of a second call, which compiles nothing."""
-    call()
-    before = host.counts()
-    call()
-    return host.counts() - before
-
-
 @pytest.mark.parametrize("name", OPS)
 def test_a_call_asks_as_much_of_a_device_whatever_the_number_of_steps(
     host: Any, cupy: Any, name: str
 ) -> None:
-    found = [events(host, calls(cupy, (T, 3, 4, 9))[name]) for T in STEPS]
+    found = [host.counted(calls(cupy, (T, 3, 4, 9))[name]) for T in STEPS]
     assert found[0] == found[1] == found[2]
     assert found[0].launches > 0
     assert found[0].copies_to_host == found[0].synchronizations == found[0].waits == 0
@@ -63,7 +55,7 @@ def test_sequences_of_different_lengths_cost_no_more_a_step(
     for T in STEPS:
         lengths = np.array([T, 1, T // 2])
         both = rnn_calls(cupy, (T, 3, 4, 9), "float32", mode, lengths)
-        counted.append([events(host, call) for call in both])
+        counted.append([host.counted(call) for call in both])
     assert counted[0] == counted[1] == counted[2]
 
 
@@ -101,5 +93,5 @@ def test_the_loop_is_seen_to_cost_more(
 ) -> None:
     monkeypatch.setenv("CUPYRNN_PERSISTENT", "loop")
     few, many = (calls(cupy, (T, 3, 4, 9))["block_lstm_grad"] for T in (3, 4))
-    assert events(host, few) != events(host, many)
+    assert host.counted(few) != host.counted(many)
     assert calls_made(few) < calls_made(many)

@@ -13,16 +13,15 @@ to; streams and events of that library; operators of PyTorch do what they do on 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.util
-import subprocess
 import sys
 import sysconfig
-import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import host, library
+from without_a_gpu.cuda_on_cpu import runner
+
+from .. import host
 
 _SOURCE = Path(__file__).with_name("device.cpp")
 _RUNTIME = ("GetDevice", "SetDevice", "Malloc", "Free", "EventCreateWithFlags", "EventDestroy",
@@ -66,7 +65,6 @@ def load() -> None:
 def _build(root: Path) -> Path:
     """Return the library, built if it is not yet."""
     version = (root / "version.py").read_text()
-    text = _SOURCE.read_text()
     folders = (root / "include", root / "include" / "torch" / "csrc" / "api" / "include")
     command = [
         *("g++", "-O1", "-std=c++20", "-fPIC", "-shared"),
@@ -74,13 +72,8 @@ def _build(root: Path) -> Path:
         *(str(_SOURCE), f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"),
         f"-Wl,-rpath,{root / 'lib'}",
     ]
-    key = hashlib.sha256(repr((version, text, command)).encode()).hexdigest()[:32]
-    path = library.cache() / f"torch_device-{key}.so"
-    if not path.exists():
-        unfinished = path.with_name(f"{uuid.uuid4().hex}.tmp")
-        subprocess.run([*command, "-o", str(unfinished)], check=True)
-        unfinished.replace(path)
-    return path
+    path = runner.kept(".so", version, _SOURCE.read_text(), command)
+    return runner.compiled(path, command, "")
 
 
 def block_of(address: int) -> Block | None:
