@@ -68,6 +68,16 @@ SAVES = {
 }
 
 
+def build(kind: str, *args: Any, **kwargs: Any) -> Any:
+    """Return a module none of whose weights is zero."""
+    torch.manual_seed(0)
+    net = getattr(ct, kind)(*args, **kwargs)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.normal_(0, 0.5)
+    return net
+
+
 def stacked_inputs(rng: Any, kind: str, sizes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arrays and attributes of a block op's cell in four layers and directions."""
     T, B, I, H = sizes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from checks import assert_close
 
-from pytorch.problem import MARKS, ct, torch, utils
+from pytorch.problem import MARKS, build, ct, torch, utils
 
 pytestmark = MARKS
 
@@ -27,17 +27,22 @@ OTHERS = [
     "PeepholeLSTM(2, 3, num_layers=2, batch_first=True)",
     "BlockGRU(2, 3, num_layers=2, batch_first=True)",
 ]
+SAVING = [
+    "CudnnRNN(2, 3, 2, save=8)",
+    "LSTM(2, 3, num_layers=2, save='states')",
+    "GRU(2, 3, num_layers=2, save=3)",
+    "RNN(2, 3, num_layers=2, save='states')",
+    "PeepholeLSTM(2, 3, num_layers=2, save=3)",
+    "BlockGRU(2, 3, num_layers=2, save='states')",
+]
 each = pytest.mark.parametrize("said", MODULES, ids=lambda said: said.partition("(")[0])
+each_also_saving = pytest.mark.parametrize("said", [*MODULES, *SAVING])
 
 
 def make(said: str) -> Any:
     """Return a module none of whose weights is zero."""
-    torch.manual_seed(0)
-    net = eval(f"ct.{said}", {"ct": ct})
-    with torch.no_grad():
-        for p in net.parameters():
-            p.normal_(0, 0.5)
-    return net
+    kind, _, given = said.partition("(")
+    return eval(f"build({kind!r}, {given}", {"build": build})
 
 
 class Net(torch.nn.Module if torch else object):  # type: ignore[misc]
@@ -61,12 +66,12 @@ def slopes(net: Any, x: Any) -> Any:
     return torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
 
 
-@pytest.mark.parametrize("said", [*MODULES, *OTHERS])
+@pytest.mark.parametrize("said", [*MODULES, *OTHERS, *SAVING])
 def test_it_is_shown_as_it_is_made(said: str) -> None:
     assert repr(make(said)) == said
 
 
-@each
+@each_also_saving
 def test_compile(said: str) -> None:
     net, x = Net(said), torch.randn(4, 3, 2)
     expected = (*slopes(net, x), net(x))
@@ -81,7 +86,7 @@ def test_compile(said: str) -> None:
         close(found, expected, 2e-6)
 
 
-@each
+@each_also_saving
 def test_export_with_symbolic_sizes(said: str) -> None:
     """To a file, and out of it."""
     net, x, file = make(said), torch.randn(4, 3, 2), io.BytesIO()
@@ -144,7 +149,7 @@ def test_autocast(said: str) -> None:
         assert output(x.double()).dtype == torch.float64
 
 
-@each
+@pytest.mark.parametrize("said", [*MODULES, *OTHERS])
 def test_without_memory_and_without_first_values(said: str) -> None:
     net = make(said)
     with torch.device("meta"):
@@ -159,6 +164,48 @@ def test_without_memory_and_without_first_values(said: str) -> None:
     assert [(n, a.shape, a.device) for n, a in skipped.state_dict().items()] == [
         (n, a.shape, a.device) for n, a in plain.state_dict().items()
     ]
+
+
+@pytest.mark.parametrize("said", MODULES[:2])
+@pytest.mark.parametrize("weights", ["with a gradient", "without"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_forward_mode_in_a_compiled_graph_is_right_or_refused(
+    said: str, weights: str, backend: str
+) -> None:
+    """It was 0.0: what PyTorch makes of an op's gradient drops tangents without a word."""
+    op = "block_lstm" if "Block" in said else "cudnn_rnn"
+    net, x = Net(said), torch.randn(4, 1, 2)
+    net.requires_grad_(weights == "with a gradient")
+
+    def slope(x: Any) -> Any:
+        return torch.func.jvp(lambda y: net(y).sum(), (x,), (torch.ones_like(x),))[1]
+
+    expected = slope(x)
+    assert abs(float(expected)) > 1e-3
+    torch._dynamo.reset()
+    refused = ""
+    try:
+        found = torch.compile(slope, backend=backend)(x)
+    except NotImplementedError as error:
+        refused, found = str(error), expected
+    assert refused in ("", f"{op}: there is no forward mode in torch.compile")
+    torch.testing.assert_close(found, expected)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="there is no forward mode"):
+        torch.compile(slope, backend=backend, fullgraph=True)(x)
+
+
+@each
+def test_backward_of_a_tangent_inside_its_level(said: str) -> None:
+    layer, x = Net(said), torch.randn(4, 1, 2)
+    with torch.autograd.forward_ad.dual_level():
+        out = layer(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+        torch.autograd.forward_ad.unpack_dual(out).tangent.sum().backward()
+    found = [p.grad for p in layer.parameters()]
+    layer.zero_grad()
+    torch.func.jvp(lambda x: layer(x).sum(), (x,), (torch.ones_like(x),))[1].backward()
+    for a, p in zip(found, layer.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad, rtol=1e-5, atol=1e-6)
 
 
 @each

@@ -9,7 +9,7 @@ import needs
 import numpy as np
 import pytest
 
-from pytorch.problem import MARKS, ct, torch
+from pytorch.problem import MARKS, build, ct, torch
 
 onnxruntime: Any
 try:
@@ -58,11 +58,7 @@ def flat(out: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("kind", "arguments", "node"), NETS)
 def test_nodes_with_any_t_and_b(kind: str, arguments: dict[str, Any], node: str) -> None:
-    torch.manual_seed(0)
-    net = getattr(ct, kind)(2, 3, **arguments)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.normal_(0, 0.5)
+    net = build(kind, 2, 3, **arguments)
     T, B = torch.export.Dim("T"), torch.export.Dim("B")
     axes = {0: B, 1: T} if net.batch_first else {0: T, 1: B}
     program = export(net, torch.randn(4, 3, 2), sizes=(axes,))

@@ -55,6 +55,7 @@ REFUSED = [
     (lambda: block(w=one(5, 12).double()), TypeError, "block_lstm: w has dtype float64, expected float32 like"),
     (lambda: block(x=one(4, 1, 2).long()), TypeError, "block_lstm: x has dtype int64, expected one of"),
     (lambda: block(w=one(5, 12, device="meta")), TypeError, "block_lstm: w is on device meta, expected cpu like x"),
+    (lambda: ct.BlockLSTM(2, 3)(one(4, 1, 2, device="meta")), TypeError, "block_lstm: w is on device cpu, expected meta like x"),
     (lambda: block(sequence_lengths=[5]), ValueError, "block_lstm: sequence_lengths[0] is 5, expected in"),
     (lambda: block(cell_clip="0.01"), TypeError, "block_lstm: cell_clip is '0.01', expected a real num"),
     (lambda: block(cell_clip=True), TypeError, "block_lstm: cell_clip is True, expected a real num"),

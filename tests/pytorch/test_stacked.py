@@ -8,21 +8,11 @@ import numpy as np
 import pytest
 
 import cupyrnn
-from pytorch.problem import MARKS, ct, rnn, torch
+from pytorch.problem import MARKS, build, ct, rnn, torch
 
 pytestmark = MARKS
 
 KINDS = ["PeepholeLSTM", "BlockGRU"]
-
-
-def build(kind: str, **kwargs: Any) -> Any:
-    """Return a module none of whose weights is zero."""
-    torch.manual_seed(0)
-    net = getattr(ct, kind)(2, 3, dtype=torch.float64, **kwargs)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.normal_(0, 0.5)
-    return net
 
 
 def states_of(out: Any) -> list[Any]:
@@ -42,7 +32,9 @@ def weights_of(kind: str, net: Any, places: list[str]) -> list[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_values_are_those_of_stacked_rnn(kind: str, batch_first: bool) -> None:
-    net = build(kind, num_layers=2, bidirectional=True, batch_first=batch_first)
+    net = build(
+        kind, 2, 3, dtype=torch.float64, num_layers=2, bidirectional=True, batch_first=batch_first
+    )
     x = torch.randn(5, 4, 2, dtype=torch.float64)
     weights = weights_of(kind, net, ["_l0", "_l0_reverse", "_l1", "_l1_reverse"])
     state = np.full((4, 4, 3), 0.5)
@@ -67,7 +59,7 @@ def test_values_are_those_of_stacked_rnn(kind: str, batch_first: bool) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_and_unbatched_are_the_sequences_alone(kind: str) -> None:
-    net = build(kind, num_layers=2, bidirectional=True)
+    net = build(kind, 2, 3, dtype=torch.float64, num_layers=2, bidirectional=True)
     x, lengths = torch.randn(5, 3, 2, dtype=torch.float64), [2, 5, 3]
     out = net(rnn.pack_padded_sequence(x, lengths, enforce_sorted=False))
     padded, _ = rnn.pad_packed_sequence(out[0])
@@ -80,7 +72,7 @@ def test_packed_and_unbatched_are_the_sequences_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_layer_is_the_block_op(kind: str) -> None:
-    net, x = build(kind), torch.randn(5, 4, 2, dtype=torch.float64)
+    net, x = build(kind, 2, 3, dtype=torch.float64), torch.randn(5, 4, 2, dtype=torch.float64)
     zeros = torch.zeros(4, 3, dtype=torch.float64)
     given = {n.removesuffix("_l0"): p for n, p in net.named_parameters()}
     if kind == "PeepholeLSTM":
@@ -113,7 +105,15 @@ def test_a_projection(bidirectional: bool) -> None:
     (found, (h, c)), (expected, states) = net(x), other(x)
     for a, e in zip((found, h, c), (expected, *states), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-13)
-    peepholes = build("PeepholeLSTM", num_layers=2, bidirectional=bidirectional, proj_size=1)
+    peepholes = build(
+        "PeepholeLSTM",
+        2,
+        3,
+        dtype=torch.float64,
+        num_layers=2,
+        bidirectional=bidirectional,
+        proj_size=1,
+    )
     torch.autograd.gradcheck(lambda x: peepholes(x)[0], (x,), fast_mode=True)
     torch.autograd.gradgradcheck(lambda x: peepholes(x)[0], (x,), fast_mode=True)
     assert ct.PeepholeLSTM(2, 4, proj_size=3).w_p_l0.any()

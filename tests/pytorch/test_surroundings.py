@@ -1,4 +1,4 @@
-"""What PyTorch has around an op: compiler, autocast, tracing, files, meta tensors, optimizers."""
+"""What PyTorch has around an op: types, devices, and what arguments may be."""
 
 from __future__ import annotations
 
@@ -10,84 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytorch.problem import MARKS, ct, torch, utils
+from pytorch.problem import MARKS, ct, torch
 
 pytestmark = MARKS
-
-
-class Net(torch.nn.Module if torch else object):  # type: ignore[misc]
-    """A module whose forward returns one tensor, of whatever the layer returns."""
-
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Any) -> Any:
-        out = self.layer(torch.tanh(x))
-        return out.h if hasattr(out, "h") else out[0]
 
 
 def layers() -> list[Any]:
     torch.manual_seed(0)
     return [ct.BlockLSTM(2, 3), ct.CudnnRNN(2, 3, 2, rnn_mode="gru", direction="bidirectional")]
-
-
-@pytest.mark.parametrize("kind", [0, 1])
-@pytest.mark.parametrize("weights", ["with a gradient", "without"])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_forward_mode_in_a_compiled_graph_is_right_or_refused(
-    kind: int, weights: str, backend: str
-) -> None:
-    """It was 0.0: what PyTorch makes of an op's gradient drops tangents without a word."""
-    op = ("block_lstm", "cudnn_rnn")[kind]
-    net, x = Net(layers()[kind]), torch.randn(4, 1, 2)
-    net.requires_grad_(weights == "with a gradient")
-
-    def slope(x: Any) -> Any:
-        return torch.func.jvp(lambda y: net(y).sum(), (x,), (torch.ones_like(x),))[1]
-
-    expected = slope(x)
-    assert abs(float(expected)) > 1e-3
-    torch._dynamo.reset()
-    refused = ""
-    try:
-        found = torch.compile(slope, backend=backend)(x)
-    except NotImplementedError as error:
-        refused, found = str(error), expected
-    assert refused in ("", f"{op}: there is no forward mode in torch.compile")
-    torch.testing.assert_close(found, expected)
-    torch._dynamo.reset()
-    with pytest.raises(Exception, match="there is no forward mode"):
-        torch.compile(slope, backend=backend, fullgraph=True)(x)
-
-
-@pytest.mark.parametrize("kind", [0, 1])
-def test_backward_of_a_tangent_inside_its_level(kind: int) -> None:
-    layer, x = Net(layers()[kind]), torch.randn(4, 1, 2)
-    with torch.autograd.forward_ad.dual_level():
-        out = layer(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
-        torch.autograd.forward_ad.unpack_dual(out).tangent.sum().backward()
-    found = [p.grad for p in layer.parameters()]
-    layer.zero_grad()
-    torch.func.jvp(lambda x: layer(x).sum(), (x,), (torch.ones_like(x),))[1].backward()
-    for a, p in zip(found, layer.parameters(), strict=True):
-        torch.testing.assert_close(a, p.grad, rtol=1e-5, atol=1e-6)
-
-
-def test_meta_tensors() -> None:
-    net = ct.BlockLSTM(2, 3, device="meta")
-    out = net(torch.ones(4, 1, 2, device="meta"))
-    assert out.h.is_meta
-    assert out.h.shape == (4, 1, 3)
-    out.h.sum().backward()
-    assert net.w.grad.is_meta
-    assert not utils.skip_init(ct.BlockLSTM, 2, 3).w.is_meta
-    with pytest.raises(TypeError, match=r"^block_lstm: w is on device cpu, expected meta like x"):
-        ct.BlockLSTM(2, 3)(torch.ones(4, 1, 2, device="meta"))
-    assert utils.skip_init(ct.CudnnRNN, 2, 3).params.shape == (84,)
-    with torch.device("meta"):
-        net = ct.CudnnRNN(2, 3, 2, dropout=0.5)
-        assert net(torch.ones(4, 1, 2)).output.shape == (4, 1, 3)
 
 
 def test_default_dtype() -> None:
