@@ -1,7 +1,7 @@
 """
 Recurrences that one launch takes through all time steps, with the matrix spread over blocks.
 
-The loop over steps and the product are those of ``rows``. Here a warp has a few units of a few
+The products are those of ``rows``. Here a warp has a few units of a few
 sequences, and a group of blocks, one row of the grid, has all units of these. What a step makes of
 them goes through the memory of the device: the blocks of a group wait for each other once for each
 product, and for blocks of another group never. Blocks that wait must all be there at once, so the
@@ -69,9 +69,9 @@ template <typename T, typename M, int ROWS, bool BACK> struct OverGrid {
         : vectors(shared[0].v), numbers(all.numbers + blockIdx.y * (2 * ROWS * all.stride)),
           counter(all.counters + blockIdx.y * all.APART), stride(int(all.stride)),
           H(int(units)), target(0) {}
-    template <typename Matrix, int COUNT>
-    __device__ __forceinline__ void put(
-        const Matrix&, int turn, int slot, int unit, const A (&v)[COUNT]) const
+    template <int COUNT, typename Matrix>
+    __device__ __forceinline__ void leave(
+        const Matrix&, int turn, int slot, int unit, const A* v) const
     {
 #pragma unroll
         for (int k = 0; k < COUNT; ++k)
@@ -91,7 +91,7 @@ template <typename T, typename M, int ROWS, bool BACK> struct OverGrid {
     }
     template <typename Matrix, int WIDTH>
     __device__ __forceinline__ void product(
-        const Matrix& matrix, int turn, int lane, A (&sums)[WIDTH]) const
+        const Matrix& matrix, int turn, int lane, A (&sums)[WIDTH][1]) const
     {
         const int p = M::LAST == 1 ? turn : 0, count = H * (BACK ? M::C::width(p) : 1);
         const int packs = (count + P - 1) / P;
@@ -107,37 +107,37 @@ template <typename T, typename M, int ROWS, bool BACK> struct OverGrid {
 };
 
 template <
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
-    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
 __global__ void __launch_bounds__(THREADS, 1) forward_grid(
     const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays, const Steps at,
     const Exchanged<typename Acc<T>::type> exchanged)
 {
     typedef typename Acc<T>::type A;
     const int UNITS = 32 / SPLIT;
-    typedef Matrices<Cell, A, false, SPLIT, UNITS, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> M;
+    typedef Matrices<Cell, A, false, SPLIT, UNITS, THREADS, PARTS...> M;
     typedef OverGrid<T, M, ROWS, false> Exchange;
     Pack<A>* const shared = shared_packs<A>();
-    Exchange exchange(exchanged, shared, at.H);
-    const Seat<SPLIT, UNITS, ROWS> me(at.B, int(at.H), blockIdx.x * (THREADS / 32), blockIdx.y);
-    forward_steps<M>(cell, arrays, at, me, exchange, shared + Exchange::IN_ALL / Exchange::P);
+    const Seat<SPLIT, UNITS, ROWS> me(int(at.H), blockIdx.x * (THREADS / 32), blockIdx.y);
+    ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products(
+        Exchange(exchanged, shared, at.H), me, shared + Exchange::IN_ALL / Exchange::P);
+    forward_steps(cell, arrays, at, me, products);
 }
 
 template <
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
-    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
 __global__ void __launch_bounds__(THREADS, 1) backward_grid(
     const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays, const Steps at,
     const Exchanged<typename Acc<T>::type> exchanged)
 {
     typedef typename Acc<T>::type A;
     const int UNITS = 32 / SPLIT;
-    typedef Matrices<Cell, A, true, SPLIT, UNITS, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> M;
+    typedef Matrices<Cell, A, true, SPLIT, UNITS, THREADS, PARTS...> M;
     typedef OverGrid<T, M, ROWS, true> Exchange;
     Pack<A>* const shared = shared_packs<A>();
-    Exchange exchange(exchanged, shared, at.H);
-    const Seat<SPLIT, UNITS, ROWS> me(at.B, int(at.H), blockIdx.x * (THREADS / 32), blockIdx.y);
-    backward_steps<M>(cell, arrays, at, me, exchange, shared + Exchange::IN_ALL / Exchange::P);
+    const Seat<SPLIT, UNITS, ROWS> me(int(at.H), blockIdx.x * (THREADS / 32), blockIdx.y);
+    ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products(
+        Exchange(exchanged, shared, at.H), me, shared + Exchange::IN_ALL / Exchange::P);
+    backward_steps(cell, arrays, at, me, products);
 }
 """
 )

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import cell
+from . import all_steps, cell
 
 SOURCE = (
-    cell.SOURCE
+    all_steps.SOURCE
     + r"""
 template <typename A> struct alignas(16) Pack { A v[16 / sizeof(A)]; };
 
@@ -67,15 +67,29 @@ __device__ __forceinline__ void sum_lanes(A (&v)[ITEMS][WIDTH])
 // Whose values a thread has. SPLIT * UNITS neighboring lanes share UNITS units; of the ROWS
 // sequences of the block one is a lane's own, with one of these units.
 template <int SPLIT, int UNITS, int ROWS> struct Seat {
-    static const int LANES = SPLIT * UNITS;
+    static const int LANES = SPLIT * UNITS, OWN_ROWS = 1, OWN_UNITS = 1;
+    static const bool BRANCHES = true;
     int lane, group, unit, slot;
     int first, row;  // the first sequence of the block, and the thread's own
-    bool owner;            // whether there is such a sequence and unit, and no other lane has it
+    int units;       // whether there is such a unit, and no other lane has it with this sequence
     // `groups` of lanes have the units of the blocks before this one, `blocks` their sequences.
-    __device__ __forceinline__ Seat(long long B, int H, int groups, int blocks)
+    __device__ __forceinline__ Seat(int H, int groups, int blocks)
         : lane(threadIdx.x % LANES), group(groups + threadIdx.x / LANES),
           unit(group * UNITS + lane % UNITS), slot(lane / UNITS % ROWS), first(blocks * ROWS),
-          row(first + slot), owner(lane < UNITS * ROWS && unit < H && row < B) {}
+          row(first + slot), units(lane < UNITS * ROWS && unit < H) {}
+    __device__ __forceinline__ int active(long long from, long long to) const
+    {
+        return units && from + row < to;
+    }
+    template <typename V> __device__ __forceinline__ Numbers<V, 1> get(const V* from) const
+    {
+        return {{*from}};
+    }
+    template <typename V, typename A>
+    __device__ __forceinline__ void put(V* to, const Numbers<A, 1>& v) const
+    {
+        store(to, v.v[0]);
+    }
 };
 
 // The most lanes that share a unit in a block of ``rows``.
@@ -142,7 +156,7 @@ struct Matrix {
 
     // sums[c]: that of the product of the thread's own sequence, unit and column c.
     template <int ROWS>
-    __device__ __forceinline__ void product(const A* vectors, int lane, A (&sums)[WIDTH]) const
+    __device__ __forceinline__ void product(const A* vectors, int lane, A (&sums)[WIDTH][1]) const
     {
         A all[ROWS * UNITS][WIDTH], part[ROWS * UNITS][WIDTH];
         Pack<A> more;
@@ -175,7 +189,7 @@ struct Matrix {
         }
         sum_lanes<LANES, ROWS * UNITS, WIDTH>(all);
 #pragma unroll
-        for (int c = 0; c < WIDTH; ++c) sums[c] = all[0][c];
+        for (int c = 0; c < WIDTH; ++c) sums[c][0] = all[0][c];
     }
 };
 
@@ -183,7 +197,7 @@ struct Matrix {
 // share lanes where a lane has one column of a unit.
 template <
     template <typename> class Cell, typename A, bool BACK, int SPLIT, int UNITS, int THREADS,
-    int SLICE, int KEPT, int SLICE_2, int KEPT_2>
+    int SLICE, int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
 struct Matrices {
     typedef Cell<A> C;
     static const int LAST = C::PRODUCTS - 1, OF_UNIT = UNITS;
@@ -198,8 +212,6 @@ struct Matrices {
     typedef Matrix<A, SPLIT, SLICE_2, KEPT_2, UNITS, WIDTH_2, THREADS, PARTS> Second;
     static_assert(LAST == 0 ? SLICE_2 == 0 : LAST == 1 && SLICE_2 > 0, "a matrix a product");
     static_assert(LAST == 0 || BACK || SLICE == SLICE_2, "forwards both multiply a unit's number");
-    // Which of two vectors a product multiplies: they take turns where there is one product.
-    static __device__ __forceinline__ int turn(int p, int s) { return LAST == 1 ? p : s & 1; }
 };
 
 // How numbers get from the lanes that make them to those that multiply them: within a block.
@@ -209,9 +221,9 @@ template <typename T, typename M, int ROWS> struct InBlock {
     static const int IN_ALL = SIZE + (M::LAST == 1 ? ROWS * M::Second::LENGTH : SIZE);
     A* vectors;
     // The numbers of a unit in a sequence's vector, which `matrix` multiplies.
-    template <typename Matrix, int COUNT>
-    __device__ __forceinline__ void put(
-        const Matrix& matrix, int turn, int slot, int unit, const A (&v)[COUNT]) const
+    template <int COUNT, typename Matrix>
+    __device__ __forceinline__ void leave(
+        const Matrix& matrix, int turn, int slot, int unit, const A* v) const
     {
         A* const to = vectors + turn * SIZE + slot * matrix.LENGTH;
         if constexpr (Matrix::P % COUNT == 0) {  // side by side in one slice
@@ -231,217 +243,79 @@ template <typename T, typename M, int ROWS> struct InBlock {
     __device__ __forceinline__ void meet() const { __syncthreads(); }
     template <typename Matrix, int WIDTH>
     __device__ __forceinline__ void product(
-        const Matrix& matrix, int turn, int lane, A (&sums)[WIDTH]) const
+        const Matrix& matrix, int turn, int lane, A (&sums)[WIDTH][1]) const
     {
         matrix.template product<ROWS>(vectors + turn * SIZE, lane, sums);
     }
 };
 
-template <typename M, template <typename> class Cell, typename T, typename Seat, typename Exchange>
-__device__ __forceinline__ void forward_steps(
-    const Cell<typename Acc<T>::type>& cell, const Forward<Cell, T>& arrays, const Steps& at,
-    const Seat& me, Exchange& exchange, Pack<typename Acc<T>::type>* shared)
-{
-    typedef typename Acc<T>::type A;
-    typedef Cell<A> C;
-    const int H = int(at.H), steps = int(at.steps);
-    auto load = [&](auto product, auto& matrix, Pack<A>* shared) {
-        const Weights<T> w = arrays.w[product.NUMBER];
-        matrix.load(me.lane, shared, [&](int k, int u, int c) -> A {
-            const int unit = me.group * M::OF_UNIT + u;
-            if (k >= H || unit >= H) return A(0);
-            return wide(w.w[k * w.row + (cell.column(c) * H + unit) * w.column]);
-        });
-    };
-    // The second before the first, as it is smaller: what comes late needs shared memory.
-    typename M::Second second;
-    if constexpr (M::LAST == 1) load(Product<1>(), second, shared + M::First::SHARED);
+// The products of a thread's matrices with vectors that an exchange has.
+template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange {
+    typedef typename Exchange::A A;
+    typedef A N;
+    const Seat& me;
+    Pack<A>* shared;  // for what is not in registers
     typename M::First first;
-    load(Product<0>(), first, shared);
-    typename C::Unit unit = {};
-    if (me.unit < H) unit = cell.unit(me.unit, H);
-    exchange.begin();
-    __syncthreads();
-    typename C::State state = {};
-    if (me.owner) {
-#pragma unroll
-        for (int k = 0; k < C::CARRIED; ++k)
-            array_of<A>(state)[k] = arrays.states[k][me.row * (long long)H + me.unit];
-        const A made[] = {state.h};
-        exchange.put(first, 0, me.slot, me.unit, made);
-    }
-    long long from = at[0], to = at[1];
-    bool active = me.owner && from + me.row < to;
-    struct Next { A z[C::width(0) + (M::LAST == 1 ? C::width(1) : 0)]; } next = {};
-    auto fetch = [&]() {
-        const long long n = from + me.row;
-#pragma unroll
-        for (int p = 0; p < C::PRODUCTS; ++p)
-#pragma unroll
-            for (int k = 0; k < C::width(p); ++k)
-                next.z[p * C::width(0) + k] =
-                    (arrays.z[p] + n * (C::width(p) * H) + me.unit)[cell.column(k) * H];
-    };
-    if (active) fetch();
-    exchange.meet();
-    // All is done when the first sequence, the longest, is.
-    for (int s = 0; s < steps && from + me.first < to; ++s) {
-        const bool now = active;
-        const long long n = (from + me.row) * H + me.unit;
-        const Next current = next;
-        if (s + 1 < steps) {  // What comes next is on its way while this step is computed.
-            from = to;
-            to = at[s + 2];
-            active = me.owner && from + me.row < to;
-            if (active) fetch();
-        }
-        typename C::Saved saved;
-        auto behind = [&](auto product, const auto& matrix) {
-            constexpr int p = decltype(product)::NUMBER;
-            A sums[C::width(p)];
-            exchange.product(matrix, M::turn(p, s), me.lane, sums);
-            if (now) {
-                const A made[] = {cell.forward(
-                    product, unit, current.z + p * C::width(0), sums, state, saved)};
-                exchange.put(first, M::turn(p, s) ^ 1, me.slot, me.unit, made);
-#pragma unroll
-                for (int k = C::saved_before(p); k < C::saved_before(p + 1); ++k)
-                    store(arrays.saved[k] + n, array_of<A>(saved)[k]);
-            }
-            exchange.meet();
-        };
-        behind(Product<0>(), first);
-        if constexpr (M::LAST == 1) behind(Product<1>(), second);
-    }
-    if (me.owner)
-#pragma unroll
-        for (int k = 0; k < C::CARRIED; ++k)
-            arrays.states[k][me.row * (long long)H + me.unit] = array_of<A>(state)[k];
-}
+    typename M::Second second;
 
-template <typename M, template <typename> class Cell, typename T, typename Seat, typename Exchange>
-__device__ __forceinline__ void backward_steps(
-    const Cell<typename Acc<T>::type>& cell, const Backward<Cell, T>& arrays, const Steps& at,
-    const Seat& me, Exchange& exchange, Pack<typename Acc<T>::type>* shared)
-{
-    typedef typename Acc<T>::type A;
-    typedef Cell<A> C;
-    const int H = int(at.H), steps = int(at.steps);
-    auto load = [&](auto product, auto& matrix, Pack<A>* shared) {
-        constexpr int WIDTH = C::width(decltype(product)::NUMBER);
-        const Weights<T> w = arrays.w[product.NUMBER];
-        matrix.load(me.lane, shared, [&](int k, int u, int) -> A {
-            const int unit = me.group * M::OF_UNIT + u, column = k / WIDTH;
-            if (column >= H || unit >= H) return A(0);
-            return wide(w.w[unit * w.row + (cell.column(k % WIDTH) * H + column) * w.column]);
-        });
-    };
-    typename M::Second second;
-    if constexpr (M::LAST == 1) load(Product<1>(), second, shared);
-    typename M::First first;
-    load(Product<0>(), first, shared + (M::LAST == 1 ? M::Second::SHARED : 0));
-    typename C::Unit unit = {};
-    if (me.unit < H) unit = cell.unit(me.unit, H);
-    exchange.begin();
-    typename C::Gradients gradients = {};
-    if (me.owner)
-#pragma unroll
-        for (int k = 0; k < C::GRADIENTS; ++k)
-            array_of<A>(gradients)[k] = arrays.gradients[k][me.row * (long long)H + me.unit];
-    long long to = at[steps], from = at[steps - 1];
-    bool active = me.owner && from + me.row < to;
-    typename C::Read read = {};
-    typename C::Factors factors = {};
-    A given[C::GIVEN] = {};
-    auto fetch = [&]() {
-        const long long e = (from + me.row) * H + me.unit;
-#pragma unroll
-        for (int k = 0; k < C::READ; ++k) array_of<A>(read)[k] = wide(arrays.read[k][e]);
-#pragma unroll
-        for (int k = 0; k < C::GIVEN; ++k)
-            given[k] = arrays.given[k] ? wide(arrays.given[k][e]) : A(0);
-    };
-    if (active) {
-        fetch();
-        factors = cell.factors(unit, read);
+    __device__ __forceinline__ ByRows(const Exchange& exchange, const Seat& seat, Pack<A>* packs)
+        : Exchange(exchange), me(seat), shared(packs) {}
+    template <typename T> static __device__ __forceinline__ A held(T v) { return wide(v); }
+    template <int P> __device__ __forceinline__ auto& matrix(Product<P>)
+    {
+        if constexpr (P == 0) return first;
+        else return second;
     }
-    __syncthreads();
-    for (int s = steps - 1; s >= 0; --s) {
-        const bool now = active, any = from + me.first < to;  // of the sequences that meet
-        const long long n = from + me.row;
-        auto before = [&](auto product, const auto& matrix, A dh) -> A {
-            constexpr int p = decltype(product)::NUMBER;
-            A d[C::deltas(p)];
-            const A past = cell.backward(product, factors, dh, given, gradients, d);
-#pragma unroll
-            for (int k = 0; k < C::deltas(p); ++k)
-                store(arrays.deltas[p] + n * (C::deltas(p) * H) + me.unit + cell.column(k) * H,
-                      d[k]);
-            A of_unit[C::width(p)];
-#pragma unroll
-            for (int k = 0; k < C::width(p); ++k) of_unit[k] = d[k];
-            exchange.put(matrix, M::turn(p, s), me.slot, me.unit, of_unit);
-            return past;
+    template <typename Value> __device__ __forceinline__ void load(Value value)
+    {
+        auto part = [&](auto product, Pack<A>* packs) {
+            matrix(product).load(me.lane, packs, [&](int k, int u, int c) -> A {
+                return value(product, k, me.group * M::OF_UNIT + u, c);
+            });
         };
-        A past = A(0), sum[1];
-        if (now) {
-            if constexpr (M::LAST == 0) past = before(Product<0>(), first, gradients.h + given[0]);
-            else before(Product<1>(), second, gradients.h + given[0]);
-        }
-        if (s > 0) {
-            to = from;
-            from = at[s - 1];
-            active = me.owner && from + me.row < to;
-            if (active) fetch();
-        }
-        if (any) {
-            exchange.meet();
-            if constexpr (M::LAST == 1) {
-                exchange.product(second, M::turn(1, s), me.lane, sum);
-                if (now) past = before(Product<0>(), first, sum[0]);
-                exchange.meet();
-            }
-            exchange.product(first, M::turn(0, s), me.lane, sum);
-            if (now) gradients.h = past + sum[0];
-        }
-        // Behind the product, off the way from step to step.
-        if (active) factors = cell.factors(unit, read);
+        // The second before the first, as it is smaller: what comes late needs shared memory.
+        if constexpr (M::LAST == 1) part(Product<1>(), shared + M::First::SHARED);
+        part(Product<0>(), shared);
     }
-    if (me.owner)
-#pragma unroll
-        for (int k = 0; k < C::GRADIENTS; ++k)
-            arrays.gradients[k][me.row * (long long)H + me.unit] = array_of<A>(gradients)[k];
-}
+    template <int COUNT, typename Product, int ALL>
+    __device__ __forceinline__ void put(Product product, int turn, int, const A (&v)[1][ALL])
+    {
+        this->template leave<COUNT>(matrix(product), turn, me.slot, me.unit, v[0]);
+    }
+    template <typename Product, int WIDTH>
+    __device__ __forceinline__ void multiply(Product product, int turn, A (&sums)[WIDTH][1])
+    {
+        this->product(matrix(product), turn, me.lane, sums);
+    }
+};
 
 template <
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
-    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
 __global__ void __launch_bounds__(THREADS, 1) forward_rows(
     const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays, const Steps at)
 {
     typedef typename Acc<T>::type A;
     const int UNITS = Cell<A>::width(0) == 1 ? 4 : 1;
-    typedef Matrices<Cell, A, false, SPLIT, UNITS, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> M;
+    typedef Matrices<Cell, A, false, SPLIT, UNITS, THREADS, PARTS...> M;
     typedef InBlock<T, M, ROWS> Exchange;
     __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
-    Exchange exchange = {memory[0].v};
-    const Seat<SPLIT, UNITS, ROWS> me(at.B, int(at.H), 0, blockIdx.x);
-    forward_steps<M>(cell, arrays, at, me, exchange, shared_packs<A>());
+    const Seat<SPLIT, UNITS, ROWS> me(int(at.H), 0, blockIdx.x);
+    ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products({memory[0].v}, me, shared_packs<A>());
+    forward_steps(cell, arrays, at, me, products);
 }
 
 template <
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int SLICE,
-    int KEPT, int SLICE_2 = 0, int KEPT_2 = 0>
+    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
 __global__ void __launch_bounds__(THREADS, 1) backward_rows(
     const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays, const Steps at)
 {
     typedef typename Acc<T>::type A;
-    typedef Matrices<Cell, A, true, SPLIT, 4, THREADS, SLICE, KEPT, SLICE_2, KEPT_2> M;
+    typedef Matrices<Cell, A, true, SPLIT, 4, THREADS, PARTS...> M;
     typedef InBlock<T, M, ROWS> Exchange;
     __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
-    Exchange exchange = {memory[0].v};
-    const Seat<SPLIT, 4, ROWS> me(at.B, int(at.H), 0, blockIdx.x);
-    backward_steps<M>(cell, arrays, at, me, exchange, shared_packs<A>());
+    const Seat<SPLIT, 4, ROWS> me(int(at.H), 0, blockIdx.x);
+    ByRows<M, Exchange, Seat<SPLIT, 4, ROWS>> products({memory[0].v}, me, shared_packs<A>());
+    backward_steps(cell, arrays, at, me, products);
 }
 """
 )

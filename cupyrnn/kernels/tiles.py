@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from . import cell
+from . import all_steps, cell
 
 SOURCE = (
-    cell.SOURCE
+    all_steps.SOURCE
     + r"""
-// Pair neighboring numbers, and what a lane reads of a vector at once.
-template <typename V> struct alignas(2 * sizeof(V)) Pair { V v[2]; };
+// Two neighboring numbers, and what a lane reads of a vector at once.
+template <typename V> using Pair = Numbers<V, 2>;
 template <typename T> struct alignas(16) Chunk { Pair<T> v[4]; };
 
 template <typename T> __device__ __forceinline__ unsigned bits_of(const Pair<T>& two)
@@ -47,50 +47,40 @@ __device__ __forceinline__ void mma(
 #endif
 
 // Whose values a lane has: those of two neighboring units, which are rows g and g + 8 of a
-// product, and of two neighboring sequences, its columns.
-struct Seat {
+// product, and of two neighboring sequences, its columns. Both units are read and written at once
+// if PAIRS, for which H is even and arrays begin at a multiple of two numbers.
+template <bool PAIRS> struct Seat {
+    static const int OWN_ROWS = 2, OWN_UNITS = 2;
+    static const bool BRANCHES = false;
     int g, q, unit, first, row;  // first: the first sequence of the block
-    int units, sequences;        // how many of the lane's two there are
-    __device__ __forceinline__ Seat(long long B, int H)
+    int units;                   // how many of the lane's two there are
+    __device__ __forceinline__ Seat(int H)
         : g(threadIdx.x % 32 / 4), q(threadIdx.x % 4), unit(threadIdx.x / 32 * 16 + 2 * g),
-          first(blockIdx.x * 8), row(first + 2 * q), units(up_to_two(H - unit)),
-          sequences(active(B)) {}
+          first(blockIdx.x * 8), row(first + 2 * q), units(up_to_two(H - unit)) {}
     static __device__ __forceinline__ int up_to_two(long long n) { return n > 1 ? 2 : n == 1; }
-    // How many of the lane's sequences are among this many.
-    __device__ __forceinline__ int active(long long rows) const
+    __device__ __forceinline__ int active(long long from, long long to) const
     {
-        return units ? up_to_two(rows - row) : 0;
+        return units ? up_to_two(to - from - row) : 0;
+    }
+    template <typename V> __device__ __forceinline__ Pair<V> get(const V* from) const
+    {
+        if (PAIRS) return *reinterpret_cast<const Pair<V>*>(from);
+        return {{from[0], units > 1 ? from[1] : V(0.f)}};
+    }
+    template <typename V>
+    __device__ __forceinline__ void put(V* to, const Pair<float>& v) const
+    {
+        Pair<V> pair;
+        store(&pair.v[0], v.v[0]);
+        store(&pair.v[1], v.v[1]);
+        if (PAIRS) {
+            *reinterpret_cast<Pair<V>*>(to) = pair;
+        } else {
+            to[0] = pair.v[0];
+            if (units > 1) to[1] = pair.v[1];
+        }
     }
 };
-
-// Pair neighboring units of a row, where the second one may not exist: at once if PAIRS, for which
-// H is even and the array begins at a multiple of two numbers.
-template <bool PAIRS, typename V>
-__device__ __forceinline__ Pair<V> get(const V* from, const Seat& me)
-{
-    if (PAIRS) return *reinterpret_cast<const Pair<V>*>(from);
-    return {{from[0], me.units > 1 ? from[1] : V(0.f)}};
-}
-
-template <typename V>
-__device__ __forceinline__ Pair<V> pair_of(float first, float second, bool both)
-{
-    Pair<V> pair;
-    store(&pair.v[0], first);
-    store(&pair.v[1], both ? second : 0.f);
-    return pair;
-}
-
-template <bool PAIRS, typename V>
-__device__ __forceinline__ void put(V* to, const Pair<V>& pair, const Seat& me)
-{
-    if (PAIRS) {
-        *reinterpret_cast<Pair<V>*>(to) = pair;
-    } else {
-        to[0] = pair.v[0];
-        if (me.units > 1) to[1] = pair.v[1];
-    }
-}
 
 // A warp's part of a matrix: pieces of sixteen rows, those of its units, and 32 columns. Which
 // columns are a lane's is free, as long as vectors have the same order: here eight neighboring
@@ -102,7 +92,7 @@ template <typename T, int PIECES> struct Matrix {
 
     // value(p, u, k): what stands in column k of the row of the warp's unit u, of piece p.
     template <typename Value>
-    __device__ __forceinline__ void load(Chunk<T>* memory, const Seat& me, Value value)
+    __device__ __forceinline__ void load(Chunk<T>* memory, int g, int q, Value value)
     {
         // By way of shared memory and in a loop: a lane that had the addresses of all its numbers
         // at once would run out of registers.
@@ -123,7 +113,7 @@ template <typename T, int PIECES> struct Matrix {
             for (int p = first; p < PIECES && p < first + AT_ONCE; ++p)
 #pragma unroll
                 for (int u = 0; u < 2; ++u) {
-                    const Chunk<T> x = mine[(16 * (p - first) + 2 * me.g + u) * 4 + me.q];
+                    const Chunk<T> x = mine[(16 * (p - first) + 2 * g + u) * 4 + q];
 #pragma unroll
                     for (int n = 0; n < 4; ++n) a[p][n / 2][n % 2 * 2 + u] = bits_of(x.v[n]);
                 }
@@ -157,310 +147,111 @@ template <int SLICES, int WIDTH> struct Vectors {
     }
 };
 
-// Once for each of a lane's sequences below `count` and its units: does `something`.
-template <typename Something>
-__device__ __forceinline__ void each_of(int count, const Seat& me, Something something)
-{
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int u = 0; u < 2; ++u)
-            if (r < count && u < me.units) something(r, u);
-}
+// The numbers of two units of a vector: they lie together, and are written at once.
+template <typename T, int WIDTH> struct alignas(WIDTH % 4 ? 4 : 16) Both { Pair<T> v[WIDTH]; };
 
-// SLICES_2: of the second product of a step, where there is one.
-template <
-    template <typename> class Cell, typename T, int THREADS, bool PAIRS, int SLICES,
-    int SLICES_2 = 0>
+// The products of a warp's part of the matrices. SLICES_2: of the second one, where there is one.
+template <typename C, typename T, bool BACK, int THREADS, bool PAIRS, int SLICES, int SLICES_2 = 0>
+struct ByTiles {
+    static const int LAST = C::PRODUCTS - 1;
+    static_assert(
+        LAST == 0 ? SLICES_2 == 0 : BACK ? SLICES_2 > 0 : SLICES_2 == SLICES, "slices a product");
+    typedef Matrix<T, (BACK ? 1 : C::width(0)) * SLICES> First;
+    typedef Matrix<T, (BACK ? 1 : C::width(LAST)) * larger_of(SLICES_2, 1)> Second;
+    typedef Vectors<SLICES, BACK ? C::width(0) : 1> Places;
+    typedef Vectors<SLICES_2, BACK ? C::width(LAST) : 1> Places2;
+    // Of two vectors [8][STRIDE]: by turns where there is one product, else of the two.
+    static const int SIZE = Places::SIZE, IN_ALL = SIZE + (LAST == 1 ? Places2::SIZE : SIZE);
+    static const int LENGTH = larger_of(IN_ALL / 8, THREADS / 32 * First::LENGTH);
+    typedef T N;
+    Chunk<T>* memory;  // [LENGTH], shared
+    const Seat<PAIRS>& me;
+    First first;
+    Second second;
+
+    __device__ __forceinline__ ByTiles(Chunk<T>* chunks, const Seat<PAIRS>& seat)
+        : memory(chunks), me(seat) {}
+    static __device__ __forceinline__ T held(T v) { return v; }
+    __device__ __forceinline__ T* vector(int turn) const
+    {
+        return reinterpret_cast<T*>(memory) + turn * SIZE;
+    }
+    template <typename Value> __device__ __forceinline__ void load(Value value)
+    {
+        auto part = [&](auto product, auto& matrix) {
+            constexpr int WIDTH = BACK ? 1 : C::width(decltype(product)::NUMBER);
+            matrix.load(memory, me.g, me.q, [&](int p, int u, int k) -> T {
+                const int unit = threadIdx.x / 32 * 16 + u;
+                return value(product, p / WIDTH * 32 + k, unit, p % WIDTH);
+            });
+        };
+        part(Product<0>(), first);
+        if constexpr (LAST == 1) part(Product<1>(), second);
+    }
+    __device__ __forceinline__ void begin() { clear(vector(0), IN_ALL); }
+    __device__ __forceinline__ void meet() { __syncthreads(); }
+    template <int COUNT, int P, int ALL>
+    __device__ __forceinline__ void put(Product<P>, int turn, int r, const float (&v)[2][ALL]) const
+    {
+        const bool both = PAIRS || me.units > 1;
+        Both<T, COUNT> all;
+#pragma unroll
+        for (int k = 0; k < 2 * COUNT; ++k)
+            store(&all.v[k / 2].v[k % 2], k < COUNT || both ? v[k / COUNT][k % COUNT] : 0.f);
+        const int sequence = 2 * me.q + r;
+        const int place = P == 0 ? Places::written(sequence, me.unit)
+                                 : Places2::written(sequence, me.unit);
+        *reinterpret_cast<Both<T, COUNT>*>(vector(turn) + place) = all;
+    }
+    template <int P, int WIDTH>
+    __device__ __forceinline__ void multiply(Product<P>, int turn, float (&sums)[WIDTH][4]) const
+    {
+        if constexpr (P == 0) multiply_by(first, Places::read(me.g, me.q, 0), turn, sums);
+        else multiply_by(second, Places2::read(me.g, me.q, 0), turn, sums);
+    }
+    template <typename Matrix, int WIDTH>
+    __device__ __forceinline__ void multiply_by(
+        const Matrix& matrix, int place, int turn, float (&sums)[WIDTH][4]) const
+    {
+        // A sum in four parts if it is the only one, so that products do not wait for each other.
+        const int PARTS = BACK ? 4 : 1;
+        float part[WIDTH * PARTS][4] = {};
+        const Chunk<T>* const mine = memory + (turn * SIZE + place) / 8;
+#pragma unroll
+        for (int k = 0; k < matrix.COUNT; ++k) {
+            const int sum = BACK ? k % 2 * 2 : k % WIDTH;
+            matrix.multiply(k, mine[4 * (k / WIDTH)], part[sum], part[sum + PARTS / 4]);
+        }
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                if constexpr (BACK)
+                    sums[c][k] = (part[0][k] + part[1][k]) + (part[2][k] + part[3][k]);
+                else sums[c][k] = part[c][k];
+    }
+};
+
+template <template <typename> class Cell, typename T, int THREADS, bool PAIRS, int... SLICES>
 __global__ void __launch_bounds__(THREADS, 1) forward_tiles(
     const Cell<float> cell, const Forward<Cell, T> arrays, const Steps at)
 {
-    typedef Cell<float> C;
-    const int LAST = C::PRODUCTS - 1, WARPS = THREADS / 32;
-    static_assert(LAST == 0 ? SLICES_2 == 0 : SLICES_2 == SLICES, "both multiply a unit's number");
-    typedef Matrix<T, C::width(0) * SLICES> First;
-    typedef Matrix<T, C::width(LAST) * larger_of(SLICES_2, 1)> Second;
-    typedef Vectors<SLICES, 1> Places;
-    const int SIZE = Places::SIZE, H = int(at.H), steps = int(at.steps);
-    __shared__ Chunk<T> memory[larger_of(2 * SIZE / 8, WARPS * First::LENGTH)];
-    // [2][8][STRIDE]: of a product, and of the next one.
-    T* const vectors = reinterpret_cast<T*>(memory);
-    const Seat me(at.B, H);
-
-    auto load = [&](auto product, auto& matrix) {
-        constexpr int WIDTH = C::width(decltype(product)::NUMBER);
-        const Weights<T> w = arrays.w[product.NUMBER];
-        matrix.load(memory, me, [&](int p, int u, int k) -> T {
-            const int row = p / WIDTH * 32 + k, unit = threadIdx.x / 32 * 16 + u;
-            if (row >= H || unit >= H) return T(0.f);
-            return w.w[row * w.row + (cell.column(p % WIDTH) * H + unit) * w.column];
-        });
-    };
-    First first;
-    load(Product<0>(), first);
-    Second second;
-    if constexpr (LAST == 1) load(Product<1>(), second);
-    typename C::Unit units[2] = {};
-#pragma unroll
-    for (int u = 0; u < 2; ++u) if (u < me.units) units[u] = cell.unit(me.unit + u, H);
-    clear(vectors, 2 * SIZE);
-    __syncthreads();
-    typename C::State states[2][2] = {};
-    each_of(me.sequences, me, [&](int r, int u) {
-#pragma unroll
-        for (int k = 0; k < C::CARRIED; ++k)
-            array_of<float>(states[r][u])[k] =
-                arrays.states[k][(me.row + r) * (long long)H + me.unit + u];
-        store(vectors + Places::written(2 * me.q + r, me.unit) + u, states[r][u].h);
-    });
-    long long from = at[0], to = at[1];
-    int active = me.active(to - from);
-    struct Next { Pair<float> z[C::width(0) + (LAST == 1 ? C::width(1) : 0)]; } next[2] = {};
-    auto fetch = [&]() {
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-            if (r < active)
-#pragma unroll
-                for (int p = 0; p < C::PRODUCTS; ++p)
-#pragma unroll
-                    for (int k = 0; k < C::width(p); ++k)
-                        next[r].z[p * C::width(0) + k] = get<PAIRS>(
-                            arrays.z[p] + (from + me.row + r) * (C::width(p) * H)
-                                + cell.column(k) * H + me.unit,
-                            me);
-    };
-    fetch();
-    __syncthreads();
-    // The block is done when its first sequence, the longest, is.
-    for (int s = 0; s < steps && from + me.first < to; ++s) {
-        const int now = active;
-        const long long n = from + me.row;
-        const Next current[2] = {next[0], next[1]};
-        if (s + 1 < steps) {  // What comes next is on its way while this step is computed.
-            from = to;
-            to = at[s + 2];
-            active = me.active(to - from);
-            fetch();
-        }
-        typename C::Saved saved[2][2];
-        auto behind = [&](auto product, const auto& matrix) {
-            constexpr int p = decltype(product)::NUMBER, WIDTH = C::width(p);
-            const int turn = LAST == 1 ? p : s & 1;
-            float sums[WIDTH][4];
-#pragma unroll
-            for (int c = 0; c < WIDTH; ++c)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[c][k] = 0.f;
-            const Chunk<T>* const mine = memory + (turn * SIZE + Places::read(me.g, me.q, 0)) / 8;
-#pragma unroll
-            for (int k = 0; k < SLICES; ++k)
-#pragma unroll
-                for (int c = 0; c < WIDTH; ++c)
-                    matrix.multiply(WIDTH * k + c, mine[4 * k], sums[c], sums[c]);
-            T* const after = vectors + (turn ^ 1) * SIZE;
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-                if (r < now) {
-                    float made[2];
-#pragma unroll
-                    for (int u = 0; u < 2; ++u) {
-                        float z[WIDTH], of_unit[WIDTH];
-#pragma unroll
-                        for (int c = 0; c < WIDTH; ++c)
-                            z[c] = current[r].z[p * C::width(0) + c].v[u],
-                            of_unit[c] = sums[c][2 * u + r];
-                        made[u] = cell.forward(
-                            product, units[u], z, of_unit, states[r][u], saved[r][u]);
-                    }
-                    const bool both = PAIRS || me.units > 1;
-#pragma unroll
-                    for (int k = C::saved_before(p); k < C::saved_before(p + 1); ++k)
-                        put<PAIRS>(
-                            arrays.saved[k] + (n + r) * H + me.unit,
-                            pair_of<T>(array_of<float>(saved[r][0])[k],
-                                       array_of<float>(saved[r][1])[k], both),
-                            me);
-                    *reinterpret_cast<Pair<T>*>(after + Places::written(2 * me.q + r, me.unit)) =
-                        pair_of<T>(made[0], made[1], both);
-                }
-            __syncthreads();
-        };
-        behind(Product<0>(), first);
-        if constexpr (LAST == 1) behind(Product<1>(), second);
-    }
-    each_of(me.sequences, me, [&](int r, int u) {
-#pragma unroll
-        for (int k = 0; k < C::CARRIED; ++k)
-            arrays.states[k][(me.row + r) * (long long)H + me.unit + u] =
-                array_of<float>(states[r][u])[k];
-    });
+    typedef ByTiles<Cell<float>, T, false, THREADS, PAIRS, SLICES...> Products;
+    __shared__ Chunk<T> memory[Products::LENGTH];
+    const Seat<PAIRS> me(int(at.H));
+    Products products(memory, me);
+    forward_steps(cell, arrays, at, me, products);
 }
 
-// The deltas of two units: they lie together, and are written at once.
-template <typename T, int WIDTH> struct alignas(WIDTH % 4 ? 4 : 16) Deltas { Pair<T> v[WIDTH]; };
-
-template <
-    template <typename> class Cell, typename T, int THREADS, bool PAIRS, int SLICES,
-    int SLICES_2 = 0>
+template <template <typename> class Cell, typename T, int THREADS, bool PAIRS, int... SLICES>
 __global__ void __launch_bounds__(THREADS, 1) backward_tiles(
     const Cell<float> cell, const Backward<Cell, T> arrays, const Steps at)
 {
-    typedef Cell<float> C;
-    const int LAST = C::PRODUCTS - 1, WARPS = THREADS / 32;
-    static_assert(LAST == 0 ? SLICES_2 == 0 : LAST == 1 && SLICES_2 > 0, "slices a product");
-    typedef Matrix<T, SLICES> First;
-    typedef Matrix<T, larger_of(SLICES_2, 1)> Second;
-    typedef Vectors<SLICES, C::width(0)> Places;
-    typedef Vectors<SLICES_2, C::width(LAST)> Places2;
-    // By turns where there is one product, else of the two.
-    const int SIZE = Places::SIZE, IN_ALL = SIZE + (LAST == 1 ? Places2::SIZE : SIZE);
-    const int H = int(at.H), steps = int(at.steps);
-    __shared__ Chunk<T> memory[larger_of(IN_ALL / 8, WARPS * First::LENGTH)];
-    T* const vectors = reinterpret_cast<T*>(memory);  // [8][STRIDE] each
-    const Seat me(at.B, H);
-
-    auto load = [&](auto product, auto& matrix) {
-        constexpr int WIDTH = C::width(decltype(product)::NUMBER);
-        const Weights<T> w = arrays.w[product.NUMBER];
-        matrix.load(memory, me, [&](int p, int u, int k) -> T {
-            const int unit = threadIdx.x / 32 * 16 + u, n = 32 * p + k, column = n / WIDTH;
-            if (column >= H || unit >= H) return T(0.f);
-            return w.w[unit * w.row + (cell.column(n % WIDTH) * H + column) * w.column];
-        });
-    };
-    First first;
-    load(Product<0>(), first);
-    Second second;
-    if constexpr (LAST == 1) load(Product<1>(), second);
-    typename C::Unit units[2] = {};
-#pragma unroll
-    for (int u = 0; u < 2; ++u) if (u < me.units) units[u] = cell.unit(me.unit + u, H);
-    clear(vectors, IN_ALL);
-    typename C::Gradients gradients[2][2] = {};
-    each_of(me.sequences, me, [&](int r, int u) {
-#pragma unroll
-        for (int k = 0; k < C::GRADIENTS; ++k)
-            array_of<float>(gradients[r][u])[k] =
-                arrays.gradients[k][(me.row + r) * (long long)H + me.unit + u];
-    });
-    long long to = at[steps], from = at[steps - 1];
-    int active = me.active(to - from);
-    Pair<T> read[2][C::READ] = {}, given[2][C::GIVEN];
-    typename C::Factors factors[2][2];
-    auto fetch = [&]() {
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-            if (r < active) {
-                const long long e = (from + me.row + r) * H + me.unit;
-#pragma unroll
-                for (int k = 0; k < C::READ; ++k) read[r][k] = get<PAIRS>(arrays.read[k] + e, me);
-                // Something is read in any case: a branch for each would take more time.
-#pragma unroll
-                for (int k = 0; k < C::GIVEN; ++k)
-                    given[r][k] = get<PAIRS>(
-                        (arrays.given[k] ? arrays.given[k] : arrays.read[0]) + e, me);
-            }
-    };
-    // Of a sequence that is not active too, for nobody: a branch would take registers.
-    auto make_factors = [&]() {
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-#pragma unroll
-            for (int u = 0; u < 2; ++u) {
-                typename C::Read of_unit;
-#pragma unroll
-                for (int k = 0; k < C::READ; ++k)
-                    array_of<float>(of_unit)[k] = wide(read[r][k].v[u]);
-                factors[r][u] = cell.factors(units[u], of_unit);
-            }
-    };
-    fetch();
-    make_factors();
-    __syncthreads();
-    for (int s = steps - 1; s >= 0; --s) {
-        const int now = active;
-        const bool any = from + me.first < to;  // of the block's sequences
-        const long long n = from + me.row;
-        float past[2][2];
-        // dh: the gradient of what the next product made, without what is given.
-        auto before = [&](auto product, auto places, T* vector, auto dh) {
-            constexpr int p = decltype(product)::NUMBER, WIDTH = C::width(p);
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-                if (r < now) {
-                    float d[2][C::deltas(p)];
-#pragma unroll
-                    for (int u = 0; u < 2; ++u) {
-                        float of_unit[C::GIVEN];
-#pragma unroll
-                        for (int k = 0; k < C::GIVEN; ++k)
-                            of_unit[k] = arrays.given[k] ? wide(given[r][k].v[u]) : 0.f;
-                        past[r][u] = cell.backward(
-                            product, factors[r][u], dh(r, u) + (p == LAST ? of_unit[0] : 0.f),
-                            of_unit, gradients[r][u], d[u]);
-                    }
-                    const bool both = PAIRS || me.units > 1;
-#pragma unroll
-                    for (int k = 0; k < C::deltas(p); ++k)
-                        put<PAIRS>(
-                            arrays.deltas[p] + (n + r) * (C::deltas(p) * H) + cell.column(k) * H
-                                + me.unit,
-                            pair_of<T>(d[0][k], d[1][k], both), me);
-                    Deltas<T, WIDTH> both_units;
-#pragma unroll
-                    for (int k = 0; k < 2 * WIDTH; ++k)
-                        store(&both_units.v[k / 2].v[k % 2],
-                              k < WIDTH || me.units > 1 ? d[k / WIDTH][k % WIDTH] : 0.f);
-                    *reinterpret_cast<Deltas<T, WIDTH>*>(
-                        vector + places.written(2 * me.q + r, me.unit)) = both_units;
-                }
-        };
-        // The sums of a product, in four parts, so that products do not wait for each other.
-        auto multiply = [&](const auto& matrix, auto places, const T* vector, float (&sums)[4]) {
-            float part[4][4] = {};
-            const Chunk<T>* const mine = reinterpret_cast<const Chunk<T>*>(
-                vector + places.read(me.g, me.q, 0));
-#pragma unroll
-            for (int k = 0; k < matrix.COUNT; ++k)
-                matrix.multiply(k, mine[4 * k], part[k % 2 * 2], part[k % 2 * 2 + 1]);
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-                sums[k] = (part[0][k] + part[1][k]) + (part[2][k] + part[3][k]);
-        };
-        T *const here = vectors + (LAST == 0 ? (s & 1) * SIZE : 0), *const other = here + SIZE;
-        auto of_h = [&](int r, int u) { return gradients[r][u].h; };
-        if constexpr (LAST == 0) before(Product<0>(), Places(), here, of_h);
-        else before(Product<1>(), Places2(), other, of_h);
-        if (s > 0) {
-            to = from;
-            from = at[s - 1];
-            active = me.active(to - from);
-            fetch();
-        }
-        if (any) {
-            __syncthreads();
-            float sums[4];
-            if constexpr (LAST == 1) {
-                multiply(second, Places2(), other, sums);
-                before(Product<0>(), Places(), here, [&](int r, int u) { return sums[2 * u + r]; });
-                __syncthreads();
-            }
-            multiply(first, Places(), here, sums);
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-#pragma unroll
-                for (int u = 0; u < 2; ++u)
-                    if (r < now) gradients[r][u].h = past[r][u] + sums[2 * u + r];
-        }
-        // Behind the product, off the way from step to step.
-        make_factors();
-    }
-    each_of(me.sequences, me, [&](int r, int u) {
-#pragma unroll
-        for (int k = 0; k < C::GRADIENTS; ++k)
-            arrays.gradients[k][(me.row + r) * (long long)H + me.unit + u] =
-                array_of<float>(gradients[r][u])[k];
-    });
+    typedef ByTiles<Cell<float>, T, true, THREADS, PAIRS, SLICES...> Products;
+    __shared__ Chunk<T> memory[Products::LENGTH];
+    const Seat<PAIRS> me(int(at.H));
+    Products products(memory, me);
+    backward_steps(cell, arrays, at, me, products);
 }
 """
 )

@@ -33,22 +33,28 @@ class Wrong(NamedTuple):
         return (self.old, new), *self.more
 
 
-ROWS = {
+# In the loops, whatever multiplies: after a step, and between the products of a step back.
+AFTER_A_STEP = f"saved[r], k));\n                }}\n            {MEETING}"
+BETWEEN_PRODUCTS = f"* R + r]; }});\n                {MEETING}"
+IN_A_STEP_BACK = f"if (any) {{\n            {MEETING}"
+ONE_TURN = ("p : s & 1", "p : 0"), ("0 : s & 1", "0 : 0")
+LOOPS = {
     "no barrier between zeros and the first state": Wrong("lstm", f"begin();\n    {BARRIER}"),
     "no barrier before the first step": Wrong("gru", f"fetch();\n    {MEETING}"),
-    "no barrier after a step": Wrong("lstm", f"saved)[k]);\n            }}\n            {MEETING}"),
+    "no barrier after a step": Wrong("lstm", AFTER_A_STEP),
     "no barrier between zeros and the first deltas": Wrong(
-        "lstm", f"cell.factors(unit, read);\n    }}\n    {BARRIER}"
+        "lstm", f"make_factors();\n    {BARRIER}"
     ),
-    "no barrier in a step back": Wrong("lstm", f"if (any) {{\n            {MEETING}"),
-    "no barrier between the products of a step back": Wrong(
-        "gru", f"first, sum[0]);\n                {MEETING}"
+    "no barrier in a step back": Wrong("lstm", IN_A_STEP_BACK),
+    "no barrier between the products of a step back": Wrong("gru", BETWEEN_PRODUCTS),
+    "no barrier after a product": Wrong("gru", AFTER_A_STEP),
+    "one place for two states": Wrong("lstm", "turn ^ 1, r", "turn, r"),
+    "one place for two deltas": Wrong(
+        "lstm", "p : s & 1, r", "p : 0, r", more=(("0 : s & 1", "0 : 0"),)
     ),
-    "no barrier after a product": Wrong(
-        "gru", f"saved)[k]);\n            }}\n            {MEETING}"
-    ),
-    "one place for two states": Wrong("lstm", "M::turn(p, s) ^ 1", "M::turn(p, s)"),
-    "one place for two deltas": Wrong("lstm", "p : s & 1", "p : 0"),
+    "a step too early": Wrong("simple_rnn", "to = at[s + 2];", "to = at[s + 1];", {ORDERS}),
+}
+ROWS = LOOPS | {
     "a wrong lane": Wrong(
         "simple_rnn", "even_item : odd_item, d)", "even_item : odd_item, 1)", {ORDERS}
     ),
@@ -56,7 +62,6 @@ ROWS = {
         "gru_reset_after", "lane * SLICE + k, n /", "lane * SLICE + k + 1, n /", {ORDERS}
     ),
     "another sequence": Wrong("gru_reset_after", "vectors + r * LENGTH", "vectors", {ORDERS}),
-    "a step too early": Wrong("simple_rnn", "to = at[s + 2];", "to = at[s + 1];", {ORDERS}),
 }
 
 # What blocks tell each other. The counter, as the CPU's source and NVRTC's have it.
@@ -88,16 +93,10 @@ GRID = {
     "no wait": Wrong("simple_rnn", "while (int(arrived(counter) - target) < 0) { }", ""),
     "no arrival": Wrong("simple_rnn", "arrive(counter);", ""),
     "no meeting before the first step": Wrong("gru", f"fetch();\n    {MEETING}"),
-    "no meeting after a step": Wrong("lstm", f"saved)[k]);\n            }}\n            {MEETING}"),
-    "no meeting in a step back": Wrong("lstm", f"if (any) {{\n            {MEETING}"),
-    "no meeting between the products of a step back": Wrong(
-        "gru", f"first, sum[0]);\n                {MEETING}"
-    ),
-    "one place for two vectors": Wrong(
-        "lstm",
-        *("M::turn(p, s) ^ 1", "M::turn(p, s)"),
-        more=(("p : s & 1", "p : 0"),),
-    ),
+    "no meeting after a step": Wrong("lstm", AFTER_A_STEP),
+    "no meeting in a step back": Wrong("lstm", IN_A_STEP_BACK),
+    "no meeting between the products of a step back": Wrong("gru", BETWEEN_PRODUCTS),
+    "one place for two vectors": Wrong("lstm", "turn ^ 1, r", "turn, r", more=ONE_TURN),
     "the vector of the other turn": Wrong("simple_rnn", NUMBERS, "numbers + ((turn ^ 1) * ROWS"),
     "the sequences of another group": Wrong(
         "lstm", "(THREADS / 32), blockIdx.y);", "(THREADS / 32), blockIdx.y / 2);"
@@ -142,7 +141,6 @@ HYBRID = {
         "gru_reset_after", "put(lane * SLICE + first, value)", "put(lane * SLICE, value)", {ORDERS}
     ),
     "one matrix over the other": Wrong("gru", "shared + M::First::SHARED", "shared", {ORDERS}),
-    "and backwards": Wrong("gru", "? M::Second::SHARED : 0", "? 0 : 0", {ORDERS}),
     "shared memory behind what was asked for": Wrong(
         "gru_reset_after",
         "rest = shared + threadIdx.x",
@@ -152,43 +150,30 @@ HYBRID = {
 }
 # Each barrier left out; the last one stands between two products.
 _barriers = [
-    b.span() for b in re.finditer(r"^ +(__syncthreads\(\)|exchange\.meet\(\));$", rows.SOURCE, re.M)
+    b.span() for b in re.finditer(r"^ +(__syncthreads\(\)|products\.meet\(\));$", rows.SOURCE, re.M)
 ]
 for _cell, _left_out in (("lstm", _barriers[:-1]), ("gru", _barriers)):
     for _n, (_begin, _end) in enumerate(_left_out, 1):
         _without = rows.SOURCE[:_begin] + rows.SOURCE[_end:]
         HYBRID[f"barrier {_n} of the {_cell}"] = Wrong(_cell, rows.SOURCE, _without)
 
-TILES = {
+TILES = LOOPS | {
     "no barrier before the matrix is read": Wrong(
         "lstm", f"= value(p, u, k);\n                }}\n            {BARRIER}"
     ),
     "no barrier before more of the matrix": Wrong(
         "lstm", f"= bits_of(x.v[n]);\n                }}\n            {BARRIER}"
     ),
-    "no barrier between zeros and the first state": Wrong("lstm", f"2 * SIZE);\n    {BARRIER}"),
-    "no barrier before the first step": Wrong("lstm", f"fetch();\n    {BARRIER}"),
-    "no barrier after a step": Wrong(
-        "gru_reset_after", f"made[1], both);\n                }}\n            {BARRIER}"
-    ),
-    "no barrier between zeros and deltas": Wrong("lstm", f"make_factors();\n    {BARRIER}"),
-    "no barrier in a step back": Wrong("gru_reset_after", f"if (any) {{\n            {BARRIER}"),
-    "no barrier between the products of a step back": Wrong(
-        "gru", f"sums[2 * u + r]; }});\n                {BARRIER}"
-    ),
-    "one place for two states": Wrong("lstm", "(turn ^ 1) * SIZE", "turn * SIZE"),
-    "one place for two deltas": Wrong("lstm", "(s & 1) * SIZE : 0", "0 : 0"),
-    "a wrong lane": Wrong(
-        "lstm", "(p - first) + 2 * me.g + u", "(p - first) + me.g + 8 * u", {ORDERS}
-    ),
+    "a wrong lane": Wrong("lstm", "(p - first) + 2 * g + u", "(p - first) + g + 8 * u", {ORDERS}),
     "a wrong half of a fragment": Wrong(
         "gru_reset_after", "n % 2 * 2 + u]", "n % 2 + 2 * u]", {ORDERS}
     ),
     "a wrong slice": Wrong(
-        "gru_reset_after", "mine[4 * k], part", "mine[4 * (k / 2)], part", {ORDERS}
+        "gru_reset_after", "mine[4 * (k / WIDTH)]", "mine[4 * (k / WIDTH / 2)]", {ORDERS}
     ),
     "another sequence": Wrong("lstm", "return g * STRIDE", "return q * STRIDE", {ORDERS}),
-    "a step too early": Wrong("gru_reset_after", "to = at[s + 2];", "to = at[s + 1];", {ORDERS}),
-    "a unit that is not there": Wrong("lstm", "both ? second : 0.f", "1.f", {ORDERS}),
+    "a unit that is not there": Wrong(
+        "lstm", "[k % COUNT] : 0.f", "[k % COUNT] : 0.f / 0.f", {ORDERS}
+    ),
 }
 WRONG = {"rows": ROWS, "grid": GRID, "hybrid": HYBRID, "tiles": TILES}
