@@ -55,8 +55,6 @@ template <typename R> struct alignas(2 * sizeof(R)) Dual {
     friend __device__ __forceinline__ bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
     friend __device__ __forceinline__ bool operator>=(Dual a, Dual b) { return a.value >= b.value; }
 
-    friend __device__ __forceinline__ Dual wide(Dual a) { return a; }
-    friend __device__ __forceinline__ void store(Dual* p, Dual a) { *p = a; }
     friend __device__ __forceinline__ Dual from_lane(Dual a, int d)
     {
         return {::from_lane(a.value, d), ::from_lane(a.slope, d)};
@@ -106,12 +104,10 @@ __device__ __forceinline__ void store(__nv_bfloat16* p, float v) { *p = __float2
 _COMMON = r"""
 // Of a storage type: what is computed with, and what has no slope, as attributes.
 template <typename T> struct Acc { typedef T type; typedef T real; };
-__device__ __forceinline__ float wide(float v) { return v; }
-__device__ __forceinline__ double wide(double v) { return v; }
-__device__ __forceinline__ void store(float* p, float v) { *p = v; }
-__device__ __forceinline__ void store(double* p, double v) { *p = v; }
-__device__ __forceinline__ float from_lane(float v, int d) { return __shfl_xor_sync(~0u, v, d); }
-__device__ __forceinline__ double from_lane(double v, int d) { return __shfl_xor_sync(~0u, v, d); }
+template <typename T> __device__ __forceinline__ T wide(T v) { return v; }
+template <typename T> __device__ __forceinline__ void store(T* p, T v) { *p = v; }
+template <typename T>
+__device__ __forceinline__ T from_lane(T v, int d) { return __shfl_xor_sync(~0u, v, d); }
 __device__ __forceinline__ float exp_(float v) { return expf(v); }
 __device__ __forceinline__ double exp_(double v) { return exp(v); }
 __device__ __forceinline__ float tanh_(float v) { return tanhf(v); }
