@@ -14,15 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
-from checks import Ops, assert_close, run_python
+from checks import Ops, run_python
 from new_cells.cells import indrnn
-from new_cells.cifg import CIFG, CIFGParams
+from new_cells.cifg import CIFG
 from new_cells.kernels import indrnn as indrnn_kernels
 from new_cells.slstm import SLSTM
-from problems.properties import assert_slopes
+from problems.properties import assert_slopes, numbers
 from problems.table import Case, call_of
 
 import cupyrnn
@@ -42,46 +41,18 @@ def together(others: list[Any]) -> Any:
     return None if not others else others[0] if len(others) == 1 else tuple(others)
 
 
-@pytest.mark.parametrize("extent", ["full", "lengths", "resets", "lengths+resets"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("T", "H"), [(1, 3), (2, 33), (40, 16)])
+@pytest.mark.parametrize(("T", "way"), [(3, "layer"), (1, "step")])
 def test_a_cell_in_vectors(
-    T: int, H: int, dtype: str, extent: str, rng: np.random.Generator, monkeypatch: Any
+    T: int, way: str, compiled_loops: ModuleType, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
     """With a page of its own for Numba, a layer or a step of a user's cell is one compiled call."""
-    needs.module("numba")
-    page = importlib.import_module("new_cells.compiled.cifg")
-    (B, K), D = (4, 5), 2
-    marks = rng.random((T, B)) < 0.3 if "resets" in extent else None
-    lengths = [T, 0, T // 2, T] if "lengths" in extent else None
-    given: Any = {"direction": "bidirectional", "sequence_lengths": lengths, "resets": marks}
-    x, *states = (rng.standard_normal(s).astype(dtype) for s in ((T, B, K), *[(2 * D, B, H)] * 2))
-    weights = [
-        CIFGParams((rng.standard_normal((n + H, 3 * H)) / n).astype(dtype))
-        for n in (K, K, 2 * H, 2 * H)
-    ]
-    shapes = ((T, B, D * H), *[(2 * D, B, H)] * 2)
-    dy, dh, dc = (rng.standard_normal(s).astype(dtype) for s in shapes)
-    last = {"output_backprop": dy, "output_h_backprop": dh, "output_c_backprop": dc}
-
-    def run() -> list[Any]:
-        found: list[Any] = []
-        for by in ("sum", "examples"):
-            out, pullback = cupyrnn.vjp(cupyrnn.stacked_rnn, x, *states, weights, **given)
-            g = pullback(**last, weight_gradients=by)
-            found += [*out[:3], *g[:3], *(entry.w for entry in g[3])]
-        return found
-
-    expected, calls = run(), []
-    monkeypatch.setattr(_layer, "_compiled", lambda cell: page if cell is CIFG else None)
+    page, calls = page_of(CIFG, "compiled"), list[str]()
+    assert page is importlib.import_module("new_cells.compiled.cifg")
     for name in ("forward_layer", "backward_layer", "forward_step", "backward_step"):
-        function = getattr(page, name)
-        monkeypatch.setattr(page, name, lambda *a, f=function: calls.append(f) or f(*a))
-    monkeypatch.setattr(_layer, "_pays", lambda *_: True)
-    for n, (a, e) in enumerate(zip(run(), expected, strict=True)):
-        assert_close(a, e, dtype, f"result {n}", at_least=1.0)
-    assert calls
-    assert page_of(CIFG, "compiled") is page
+        run = getattr(page, name)
+        monkeypatch.setattr(page, name, lambda *a, n=name, f=run: calls.append(n) or f(*a))
+    numbers(call_of(Case("stacked_rnn-CIFG", (T, 4, 5, 3), layers=2), rng))
+    assert calls == [f"forward_{way}"] * 2 + [f"backward_{way}"] * 2
 
 
 FILES = {"mgu": "MGU", "cifg": "CIFG", "slstm": "SLSTM", "layer_norm_lstm": "LayerNormLSTM"}

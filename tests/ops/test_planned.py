@@ -93,7 +93,9 @@ def calls(call: Call, left_out: str = "") -> list[Any]:
     return found
 
 
-@each(*(name for name, op in TABLE.items() if "numba" in op.places and not op.is_cell),
+# A cell of one's own is not laid out.
+@each(*(name for name, op in TABLE.items()
+        if "numba" in op.places and not (op.is_cell or name == "stacked_rnn-CIFG")),
       **LAID_OUT, places=["numba"])  # fmt: skip
 def test_the_bits_are_those_of_calls_that_are_not_planned(
     ops: Any, case: Case, plans: list[str], unplanned: Callable[..., list[Any]]

@@ -163,11 +163,12 @@ def test_errors(save: Any, error: Any, message: str, rng: np.random.Generator) -
 
 
 def test_a_largest_k(rng: np.random.Generator) -> None:
-    case = nets.Case("gru", 3, 2, 4, 5)
-    inputs, cotangents = nets.problem(rng, case), nets.cotangents_of(rng, case)
-    out = nets.forward(cupyrnn, case, inputs, save=np.int64(2**63 - 1))
-    g = nets.backward(cupyrnn, case, inputs, out, cotangents)
-    nets.assert_grads(g, nets.plain_grads(case, inputs, cotangents), "float64")
+    case = Case("cudnn_rnn-gru", (3, 2, 4, 5))
+    call = call_of(case, rng)
+    out, whole = (call.forward(cupyrnn, save=k) for k in (np.int64(2**63 - 1), "all"))
+    given = call.cotangents(rng, out)
+    grads, expected = (call.gradient(cupyrnn, o, given) for o in (out, whole))
+    assert_all_close(grads, expected, case, "gradient")
 
 
 def test_reserve_space_of_another_call(ops: Ops, rng: np.random.Generator) -> None:

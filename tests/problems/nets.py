@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import reference
-from checks import assert_close
 from hypothesis import strategies as st
 
 import cupyrnn
@@ -51,17 +50,6 @@ class Case(NamedTuple):
         names = ("rnn_mode", "input_mode", "direction", "num_proj")
         lengths = None if self.lengths is None else np.array(self.lengths, np.int32)
         return {n: attributes[n] for n in names} | {"sequence_lengths": lengths}
-
-    @property
-    def reference(self) -> dict[str, Any]:
-        """The same for the reference."""
-        layout = {"bidirectional": self.D == 2, "skip": self.skip, "num_proj": self.num_proj}
-        return layout | {"mode": self.rnn_mode, "lengths": self.lengths}
-
-    def within(self, ops: Any) -> Case:
-        """Return the case with no more steps than take long on a CPU that plays a GPU."""
-        T = ops.shape((self.T,))[0]
-        return self._replace(T=T, lengths=self.lengths and tuple(min(n, T) for n in self.lengths))
 
 
 CASES = [
@@ -148,34 +136,6 @@ def backward(
     return result
 
 
-def with_c(case: Case, arrays: dict[str, Any]) -> list[Any]:
-    """Return the arrays with a zero in place of the cell state that the mode does not have."""
-    there = list(arrays.values())
-    if case.rnn_mode != "lstm":
-        there.insert(2, np.zeros((case.L * case.D, case.B, case.H), there[0].dtype))
-    return there
-
-
-def plain(case: Case, inputs: dict[str, Any], masks: Any = None) -> tuple[Any, Any, Any]:
-    """The outputs by the reference; a scalar for the cell state that the mode does not have."""
-    output, h, c = reference.cudnn_rnn(*with_c(case, inputs), masks=masks, **case.reference)
-    return output, h, c if case.rnn_mode == "lstm" else np.zeros(())
-
-
-def plain_grads(
-    case: Case, inputs: dict[str, Any], cotangents: dict[str, Any], masks: Any = None
-) -> CudnnRNNGrads:
-    """The gradients by the reference."""
-    dx, dh, dc, dparams = reference.cudnn_rnn_grad(
-        *with_c(case, inputs), *with_c(case, cotangents), masks=masks, **case.reference
-    )
-    return CudnnRNNGrads(dx, dh, dc if case.rnn_mode == "lstm" else np.zeros(()), dparams)
-
-
-def wide(arrays: dict[str, Any]) -> dict[str, Any]:
-    return {n: a.astype(np.float64) for n, a in arrays.items()}
-
-
 def own(ops: Any) -> Any:
     """The engine that has the package's own dropout masks and reads no outputs: not cuDNN."""
     return "auto" if getattr(ops, "xp", np) is np else "cupy"
@@ -203,16 +163,6 @@ def masks_of(ops: Any, case: Case, **dropout: Any) -> list[Any]:
         inputs["input_h"] = np.zeros((probe.L * case.D, case.B, W))
         masks.append(forward(ops, probe, inputs, engine=own(ops), **dropout).output)
     return masks
-
-
-def assert_outputs(out: Any, expected: Any, dtype: str, what: str = "") -> None:
-    for name, a, e in zip(out._fields, out, expected, strict=False):
-        assert_close(a, e, dtype, f"{what} {name}", at_least=1.0)
-
-
-def assert_grads(g: CudnnRNNGrads, expected: CudnnRNNGrads, dtype: str, what: str = "") -> None:
-    for name, a, e in zip(g._fields, g, expected, strict=True):
-        assert_close(a, e, dtype, f"{what} {name}", at_least=1.0)
 
 
 @st.composite

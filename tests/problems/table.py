@@ -643,9 +643,12 @@ _STACKED: dict[str, tuple[Any, Step, int, dict[str, list[Any]]]] = {
     "sLSTM": (SLSTMParams, _slstm, 4, {}),
     "layer-norm LSTM": (LayerNormLSTMParams, _layer_norm, 2, {"dtype": ["float64"]}),
     "MGU": (MGUParams, _mgu, 1, {}),
-    "CIFG": (CIFGParams, _cifg, 2, {}),
+    "CIFG": (CIFGParams, _cifg, 2, {"size": [*SIZES, (12, 4, 2, 33), *EMPTY]}),
     "IndRNN": (IndRNNParams, _indrnn, 1, {}),
 }
+# Where those run that have not every twin.
+_PLACES: dict[str, tuple[str, ...]] = {"MGU": ("numpy",), "CIFG": ("numpy", "numba")}
+_PLACES |= dict.fromkeys(("sLSTM", "layer-norm LSTM", "IndRNN"), ("numpy", "cuda_on_cpu", "cupy"))
 _NEW = (SLSTMParams, LayerNormLSTMParams, MGUParams, CIFGParams)
 TABLE: dict[str, Op] = {
     "block_lstm": _BLOCK_LSTM,
@@ -675,10 +678,6 @@ for _name, (_kind, _step, _states, _more) in _STACKED.items():
         _parts_of_stack,
         _step,
         (_OTHERS if _kind in _NEW else _NETS) | {"tapered": [False, True]} | _more,
-        ("numpy", "numba", "cuda_on_cpu", "cupy")
-        if _name in ("LSTM", "GRU")
-        else ("numpy",)
-        if _name in ("MGU", "CIFG")
-        else ("numpy", "cuda_on_cpu", "cupy"),
+        _PLACES.get(_name, Op._field_defaults["places"]),
         _states,
     )
