@@ -81,8 +81,7 @@ def test_nets_by_gate(mode: Any, D: int, rng: np.random.Generator) -> None:
     assert_close(output(packed, x), expected, "float64", "output")
     for back, given in zip(cupyrnn.params_to_gates(packed), gates, strict=True):
         for name, gate in back.items():
-            for a, e in zip(gate[:4], given[name][:4], strict=True):
-                np.testing.assert_array_equal(a, e)
+            np.testing.assert_equal(gate[:4], given[name][:4])
     turned = [{n: (g[0].T, g[1].T, *g[2:4]) for n, g in of.items()} for of in gates]
     again = cupyrnn.params_from_gates(turned, rnn_mode=told, direction=direction, transposed=True)
     np.testing.assert_array_equal(again.params, packed.params)
@@ -104,8 +103,7 @@ def test_peepholes_by_gate(rng: np.random.Generator) -> None:
     out = cupyrnn.block_lstm(x, c, h, **weights.arguments, forget_bias=0, cell_clip=0)
     assert_close(out.h, plain(gates, "lstm", x), "float64", "h")
     again = cupyrnn.block_lstm_from_gates(cupyrnn.block_lstm_to_gates(**weights.arguments))
-    for a, e in zip(again, weights, strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(again, weights)
 
 
 def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) -> None:
@@ -117,14 +115,12 @@ def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) 
         for name, gate in gates.items()
     }
     again = cupyrnn.block_gru_from_gates(transposed, transposed=True)
-    for a, e in zip(again, weights, strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(again, weights)
     x, h, other = rng.standard_normal((T, B, I)), *np.zeros((2, B, H))
     out = cupyrnn.block_gru(x, h, *weights)
     before = [a.copy() for a in weights]
     reversed_ = cupyrnn.block_gru(x, h, *cupyrnn.reverse_update_gate(weights))
-    for a, e in zip(weights, before, strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(weights, before)
 
     def step(x_t: Any, h: Any, keep: Any) -> Any:
         def z(name: str, state: Any) -> Any:
@@ -139,11 +135,9 @@ def test_a_gru_that_resets_before_the_product_by_gate(rng: np.random.Generator) 
         assert_close(out.h[t], h, "float64", "h")
         assert_close(reversed_.h[t], other, "float64", "h")
     twice = cupyrnn.reverse_update_gate(cupyrnn.reverse_update_gate(weights))
-    for a, e in zip(twice, weights, strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(twice, weights)
     again = cupyrnn.block_gru_from_gates(cupyrnn.block_gru_to_gates(*weights))
-    for a, e in zip(again, weights, strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(again, weights)
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"])
@@ -298,8 +292,7 @@ def test_directions_merged_by_keras(mode: Any, merge_mode: Any, rng: np.random.G
         expected = scale * (both[..., :H] + both[..., H:])
     both = output(packed, x)
     assert_close(scale * (both[..., :H] + both[..., H:]), expected, "float64", "output")
-    for a, e in zip(cupyrnn.params_to_keras(packed, merge_mode=merge_mode), weights, strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(cupyrnn.params_to_keras(packed, merge_mode=merge_mode), weights)
     other = packed._replace(params=packed.params.copy())
     other.params[2 * G * H * (I + H)] += 1
     with pytest.raises(ValueError, match="for the two directions below, in layer 1"):

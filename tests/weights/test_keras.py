@@ -110,8 +110,7 @@ def test_a_real_layer(tf: Any, case: Any, rng: np.random.Generator) -> None:
     for a, e in zip(weights, gradients[1 + D * n :], strict=True):
         assert_close(a, e, "float64", "gradient")
     back = cupyrnn.params_to_keras(packed, use_bias=use_bias)
-    for a, e in zip(back, layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(back, layer.get_weights())
 
 
 def test_a_bias_is_not_dropped() -> None:
@@ -138,8 +137,7 @@ def test_the_equations_of_a_gru_that_resets_before_the_product(rng: np.random.Ge
         r = 1 / (1 + np.exp(-(x_t @ W_r + h @ U_r + b_r)))
         h = z * h + (1 - z) * np.tanh(x_t @ W_h + (r * h) @ U_h + b_h)
         assert_close(h_t, h, "float64", "h")
-    for a, e in zip(cupyrnn.block_gru_to_keras(*weights), (kernel, recurrent, bias), strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(cupyrnn.block_gru_to_keras(*weights), (kernel, recurrent, bias))
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
@@ -158,8 +156,7 @@ def test_a_real_gru_that_resets_before_the_product(
     for a, e in zip(ours[: 2 + use_bias], gradients, strict=True):
         assert_close(a, e, "float64", "gradient")
     back = cupyrnn.block_gru_to_keras(*weights, use_bias=use_bias)
-    for a, e in zip(back, layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(back, layer.get_weights())
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -186,8 +183,7 @@ def test_files_of_cudnn_layers(name: str) -> None:
     h, c = packed.zero_state(golden.x.shape[1])
     out = cupyrnn.cudnn_rnn(golden.x, h, c, packed.params, rnn_mode=packed.rnn_mode)
     assert_close(out.output, golden.y, "float64", "output")
-    for a, e in zip(cupyrnn.params_to_keras(packed, cudnn=True), weights, strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(cupyrnn.params_to_keras(packed, cudnn=True), weights)
 
 
 def bad(*shapes: tuple[int, ...]) -> list[Any]:

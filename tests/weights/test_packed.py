@@ -78,11 +78,8 @@ def test_it_stands_for_sizes_and_attributes() -> None:
     attributes: Any = {"rnn_mode": "gru", "direction": "bidirectional"}
     for function in (cupyrnn.params_to_torch, cupyrnn.params_to_keras):
         expected = function(GRU.params, **sizes, **attributes)
-        for actual in (function(GRU), function(GRU, **sizes, **attributes)):
-            values = actual.values() if isinstance(actual, dict) else actual
-            others = expected.values() if isinstance(expected, dict) else expected
-            for a, e in zip(values, others, strict=True):
-                np.testing.assert_array_equal(a, e)
+        np.testing.assert_equal(function(GRU), expected)
+        np.testing.assert_equal(function(GRU, **sizes, **attributes), expected)
 
 
 @pytest.mark.parametrize("time_major", [True, False])
@@ -119,11 +116,9 @@ def test_cudnn_rnn_takes_it(
     g = cupyrnn.cudnn_rnn_backprop(x, h, c, packed.params, *rest, **attributes, **major)
     for said in ({}, attributes, {"rnn_mode": mode}):
         again = cupyrnn.cudnn_rnn(x, h, c, packed, **said, **major)
-        for a, e in zip(again, out, strict=True):
-            np.testing.assert_array_equal(a, e)
+        np.testing.assert_equal(again, out)
         grads = cupyrnn.cudnn_rnn_backprop(x, h, c, packed, *rest, **said, **major)
-        for a, e in zip(grads, g, strict=True):
-            np.testing.assert_array_equal(a, e)
+        np.testing.assert_equal(grads, g)
         assert cupyrnn.cudnn_rnn_engine(x, h, c, packed, **said, **major) == "numpy"
 
 

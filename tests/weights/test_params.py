@@ -146,8 +146,7 @@ def test_torch_and_keras_round_trips(rng: np.random.Generator) -> None:
         if c["rnn_mode"] == "gru":
             np.testing.assert_array_equal(again.params, params)
         # An LSTM's two biases come back as one, the sum of both.
-        for a, b in zip(cupyrnn.params_to_keras(again.params, **c), weights, strict=True):
-            np.testing.assert_array_equal(a, b)
+        np.testing.assert_equal(cupyrnn.params_to_keras(again.params, **c), weights)
 
 
 def test_torch_without_biases() -> None:
@@ -236,9 +235,7 @@ def test_a_real_torch_net_gives_the_same_and_its_gradients(
     direction = "bidirectional" if bidirectional else "unidirectional"
     assert packed[1:] == (layers, H, I, mode, direction, P, "linear_input", "sigmoid")
     back = cupyrnn.params_to_torch(packed)
-    assert back.keys() == state.keys()
-    for name, a in back.items():
-        np.testing.assert_array_equal(a, state[name], name)
+    np.testing.assert_equal(back, state)
     D, is_lstm = 1 + bidirectional, mode == "lstm"
     states = {"input_h": (layers * D, B, P or H), "input_c": (layers * D, B, H)}
     shapes: dict[str, Any] = {"input": (T, B, I)} | states
@@ -281,11 +278,7 @@ def test_sizes_may_be_small_integers_of_numpy() -> None:
         (cupyrnn.params_to_block_lstm, (H, I)),
     ):
         expected = function(params, *map(int, sizes))
-        actual = function(params, *sizes)
-        if isinstance(expected, dict):
-            actual, expected = actual.values(), expected.values()
-        for a, e in zip(actual, expected, strict=True):
-            np.testing.assert_array_equal(a, e)
+        np.testing.assert_equal(function(params, *sizes), expected)
 
 
 # ruff: noqa: E501 - a case a line

@@ -129,9 +129,7 @@ def test_the_cudnn_compatible_gru_cell(rng: np.random.Generator) -> None:
     x = rng.standard_normal((5, 2, I))
     assert_close(run_packed(packed, x), cudnn_compatible_gru(v, x), "float64", "output")
     back = cupyrnn.params_to_tf1(packed)
-    assert back.keys() == {path + n for n in v}
-    for n, a in v.items():
-        np.testing.assert_array_equal(back[path + n], a)
+    np.testing.assert_equal(back, {path + n: a for n, a in v.items()})
     for leaf in ("kernel", "bias", "candidate/kernel", "w_f_diag"):  # which other cells have
         with pytest.raises(ValueError, match=r"cudnn_compatible_gru_cell"):
             cupyrnn.params_from_tf1(back | {path + leaf: np.zeros(H)})
@@ -274,8 +272,7 @@ def test_names_from_before_1_2(rng: np.random.Generator) -> None:
     w, b, wci, wcf, wco = (rng.standard_normal(s) for s in [(5, 8), 8, 2, 2, 2])
     old = cupyrnn.block_lstm_to_tf1(w, b, wci, wcf, wco, prefix="rnn/lstm_cell", old_names=True)
     assert [n.rpartition("/")[2] for n in old][:2] == ["weights", "biases"]
-    for a, e in zip(cupyrnn.block_lstm_from_tf1(old)[:5], (w, b, wci, wcf, wco), strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(cupyrnn.block_lstm_from_tf1(old)[:5], (w, b, wci, wcf, wco))
     packed = cupyrnn.params_from_tf1(
         {"rnn/basic_lstm_cell/weights": w, "rnn/basic_lstm_cell/biases": b}, forget_bias=1
     )
@@ -283,8 +280,7 @@ def test_names_from_before_1_2(rng: np.random.Generator) -> None:
     weights = tuple(rng.standard_normal(s) for s in [(5, 4), (5, 2), 4, 2])
     old = cupyrnn.block_gru_to_tf1(*weights, old_names=True)
     assert list(old) == ["gates/weights", "gates/biases", "candidate/weights", "candidate/biases"]
-    for a, e in zip(cupyrnn.block_gru_from_tf1(old), weights, strict=True):
-        np.testing.assert_array_equal(a, e)
+    np.testing.assert_equal(cupyrnn.block_gru_from_tf1(old), weights)
 
 
 def cell(*, without: str = "", **shapes: tuple[int, ...]) -> dict[str, Any]:
@@ -350,9 +346,7 @@ def test_peepholes_and_a_projection(rng: np.random.Generator) -> None:
     weights = cupyrnn.block_lstm_from_tf1(variables)
     np.testing.assert_array_equal(weights.w_p, variables["rnn/lstm_cell/projection/kernel"])
     back = cupyrnn.block_lstm_to_tf1(*weights, prefix="rnn/lstm_cell")
-    assert back.keys() == variables.keys()
-    for name, a in back.items():
-        np.testing.assert_array_equal(a, variables[name])
+    np.testing.assert_equal(back, variables)
     x, h, c = rng.standard_normal((5, 1, K)), np.zeros((1, 1, P)), np.zeros((1, 1, H))
     out = cupyrnn.stacked_rnn(x, h, c, [weights], cell_clip=0)
     assert out.output.shape == (5, 1, P)
