@@ -101,7 +101,8 @@ def test_forward(kind: str, training: bool) -> None:
                 torch.testing.assert_close(a, e)
         kwargs = sample.constructor_input.kwargs
         other = getattr(torch.nn, kind)(**kwargs, dtype=torch.float64).train(training)
-        other.load_state_dict(module.state_dict())
+        other.load_state_dict(module.state_dict(), strict=True)
+        module.load_state_dict(other.state_dict(), strict=True)
         expected = other(*given.args, **given.kwargs)
         assert type(found) is type(expected)
         with torch.no_grad():

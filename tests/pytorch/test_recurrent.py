@@ -87,19 +87,6 @@ def test_resets_are_new_sequences() -> None:
     torch.testing.assert_close(found, net(x, resets=uneven)[0], rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_state_dict_goes_both_ways(kind: str) -> None:
-    other, net = pair(kind, num_layers=2, bidirectional=True, bias=kind != "GRU")
-    again = getattr(torch.nn, kind)(
-        3, 4, 2, bidirectional=True, bias=kind != "GRU", dtype=torch.float64
-    )
-    again.load_state_dict(net.state_dict(), strict=True)
-    net.load_state_dict(other.state_dict(), strict=True)
-    for a, b, c in zip(other.parameters(), net.parameters(), again.parameters(), strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(a, c)
-
-
 def test_what_is_done_to_single_parameters() -> None:
     """weight_norm, old and new, pruning, freezing, a learning rate of its own."""
     x = torch.randn(5, 2, 3, dtype=torch.float64)
@@ -129,22 +116,6 @@ def test_what_is_done_to_single_parameters() -> None:
     torch.optim.SGD(groups).step()
     assert not torch.equal(net.weight_ih_l0, before["weight_ih_l0"])
     assert torch.equal(net.bias_ih_l0, before["bias_ih_l0"])
-
-
-def test_training_takes_the_same_steps() -> None:
-    x, y = torch.randn(6, 4, 3, dtype=torch.float64), torch.randn(6, 4, 4, dtype=torch.float64)
-    histories = []
-    for run in pair(num_layers=2):
-        optimizer, losses = torch.optim.Adam(run.parameters(), lr=0.05), []
-        for _ in range(10):
-            optimizer.zero_grad()
-            loss = (run(x)[0] - y).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss))
-        histories.append(losses)
-    assert histories[0] == pytest.approx(histories[1], rel=1e-9)
-    assert histories[1][-1] < histories[1][0]
 
 
 def test_from_torch_keeps_the_mode_and_save() -> None:
