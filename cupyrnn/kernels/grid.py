@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._arrays import compute_dtype
-from . import cell, rows
+from . import rows
 
 SOURCE = (
     rows.SOURCE
@@ -170,12 +170,6 @@ _ROOM = {
 }
 # Whole cache lines of counters, of four bytes.
 _COUNTERS_APART = 32
-
-
-def kernel(of: cell.Cell, direction: str) -> rows.Kernel:
-    """Return the kernel of a cell for one direction; a layout says how many units a warp has."""
-    of_rows = rows.kernel(of, direction)
-    return of_rows._replace(source=SOURCE + of.source, name=f"{direction}_grid")
 
 
 class Layout(NamedTuple):

@@ -65,18 +65,19 @@ class Kernels(NamedTuple):
     cell: Cell
     loop: step.Module
     rows: rows.Kernel
-    tiles: tiles.Kernel
+    tiles: rows.Kernel
     grid: rows.Kernel
 
 
 def kernels_of(cell: Cell) -> tuple[Kernels, Kernels]:
     """Return the kernels of a cell, forwards and backwards."""
-    loop = step.module(cell)
-    forward, backward = (
-        Kernels(f"{cell.name}_{d}", cell, loop, *(k.kernel(cell, d) for k in (rows, tiles, grid)))
-        for d in ("forward", "backward")
-    )
-    return forward, backward
+    loop, ways = step.module(cell), {"rows": rows, "tiles": tiles, "grid": grid}
+
+    def of(direction: str) -> Kernels:
+        kernels = (rows.kernel(cell, direction, way, ways[way].SOURCE) for way in ways)
+        return Kernels(f"{cell.name}_{direction}", cell, loop, *kernels)
+
+    return of("forward"), of("backward")
 
 
 class Device(NamedTuple):
@@ -359,7 +360,7 @@ def run(
     args: list[Any] = [cell, words(*weights_of(weights), *arrays)]
     args.append(words(starts, len(batches), B, H))
     places = -(-B // choice.sequences), 1
-    kernel: rows.Kernel | tiles.Kernel = kernels.rows
+    kernel = kernels.rows
     if choice.kernel == "tiles":
         kernel, block = kernels.tiles, Block((tiles.threads_of(H), 1))
         # Two numbers are read at once where all arrays begin at a multiple of two.

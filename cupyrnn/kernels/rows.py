@@ -326,9 +326,9 @@ SPLITS = (4, 2)
 
 
 class Size(NamedTuple):
-    """How a kernel is laid out over the threads of a block."""
+    """What a kernel multiplies, and how it is laid out over the threads of a block by rows."""
 
-    units: int  # that neighboring lanes share
+    units: int  # that neighboring lanes share; of a grid, its layout says how many
     vectors: tuple[int, ...]  # for each matrix how many numbers of a unit it multiplies,
     columns: tuple[int, ...]  # and how many of its columns belong to a unit
 
@@ -342,14 +342,14 @@ class Kernel(NamedTuple):
     size: Size
 
 
-def kernel(of: cell.Cell, direction: str) -> Kernel:
-    """Return the kernel of a cell for one direction."""
+def kernel(of: cell.Cell, direction: str, way: str, source: str) -> Kernel:
+    """Return the kernel of a cell for one direction, of the source of rows, tiles or grid."""
     once = (1,) * len(of.widths)
     if direction == "backward":
         size = Size(4, of.widths, once)
     else:
         size = Size(4 if of.widths[0] == 1 else 1, once, of.widths)
-    return Kernel(SOURCE + of.source, f"{direction}_rows", of.struct, size)
+    return Kernel(source + of.source, f"{direction}_{way}", of.struct, size)
 
 
 class Layout(NamedTuple):

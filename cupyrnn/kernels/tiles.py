@@ -12,9 +12,7 @@ another one has added up, and a step costs one barrier for each product.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from . import all_steps, cell
+from . import all_steps, rows
 
 SOURCE = (
     all_steps.SOURCE
@@ -261,21 +259,6 @@ __global__ void __launch_bounds__(THREADS, 1) backward_tiles(
 UNITS, UNITS_OF_A_LANE, SEQUENCES, MOST_UNITS = 16, 2, 8, 128
 
 
-class Kernel(NamedTuple):
-    """A kernel over all steps: its source, its template, the struct of its cell, its vectors."""
-
-    source: str
-    name: str
-    struct: str
-    vectors: tuple[int, ...]  # how many numbers of a unit each product multiplies
-
-
-def kernel(of: cell.Cell, direction: str) -> Kernel:
-    """Return the kernel of a cell for one direction."""
-    vectors = of.widths if direction == "backward" else (1,) * len(of.widths)
-    return Kernel(SOURCE + of.source, f"{direction}_tiles", of.struct, vectors)
-
-
 def threads_of(H: int) -> int:
     """Return the threads of a block."""
     return -(-H // UNITS) * 32
@@ -287,7 +270,7 @@ def slices_of(vectors: int, H: int) -> int:
     return -(-vectors * (H + H % UNITS_OF_A_LANE) // 32)
 
 
-def template_of(kernel: Kernel, H: int, pairs: bool) -> str:
+def template_of(kernel: rows.Kernel, H: int, pairs: bool) -> str:
     """Return the name of a kernel, with its storage type open; with `pairs` two units at once."""
-    slices = ", ".join(str(slices_of(n, H)) for n in kernel.vectors)
+    slices = ", ".join(str(slices_of(n, H)) for n in kernel.size.vectors)
     return f"{kernel.name}<{kernel.struct}, {{T}}, {threads_of(H)}, {str(pairs).lower()}, {slices}>"

@@ -187,7 +187,7 @@ def wrong_of_tiles() -> list[Any]:
     cases = []
     for cell, direction in itertools.product(CELLS, DIRECTIONS):
         kernel = getattr(CELLS[cell], direction).tiles
-        for H, width in itertools.product(range(1, tiles.MOST_UNITS + 1), kernel.vectors):
+        for H, width in itertools.product(range(1, tiles.MOST_UNITS + 1), kernel.size.vectors):
             slices = tiles.slices_of(width, H)
             cases.append((f"Vectors<{slices}, {width}>", slices, width, H))
     kinds = list(dict.fromkeys(kind for kind, *_ in cases))
