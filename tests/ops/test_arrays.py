@@ -59,6 +59,11 @@ def test_every_public_function_is_covered() -> None:
     assert {f.__name__ for f in functions if f.__module__ in cells} == set(BLOCKS)
 
 
+@pytest.mark.parametrize("op", CALLS)
+def test_the_right_arguments_are_right(op: str) -> None:
+    call(op)
+
+
 @pytest.mark.parametrize(("op", "name"), ARGUMENTS)
 def test_rank(op: str, name: str) -> None:
     for wrong in (CALLS[op][name][None], CALLS[op][name][..., 0]):

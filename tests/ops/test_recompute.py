@@ -87,7 +87,7 @@ def test_memory(
     for module, name, value in SIZES_OF_BLOCKS:
         monkeypatch.setattr(module, name, value)
     # Compiled loops have buffers of their own, which are small beside long sequences alone.
-    case = nets.Case(mode, 16000 if compiled else 6000, 8, 16, 32)
+    case = nets.Case(mode, 16000 if compiled else 4000, 8, 16, 32)
     inputs = nets.problem(rng, case, np.float32)
     cotangents = nets.cotangents_of(rng, case, np.float32)
 
