@@ -54,10 +54,7 @@ def record(op: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) 
         given.update(signature.bind(*args, **kwargs).arguments)
         raise Stop
 
-    places = [
-        sys.modules[name] for name in ("cupyrnn.raw_ops._cudnn_rnn", "cupyrnn.weights.params")
-    ]
-    for place in places:
+    for place in (raw_ops, sys.modules["cupyrnn.weights.params"]):
         if behind(op) in vars(place):
             monkeypatch.setattr(place, behind(op), recorder)
     call = getattr(raw_ops, op)
