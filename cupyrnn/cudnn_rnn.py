@@ -109,46 +109,34 @@ def _check(
     lengths, resets, *attributes, seed, seed2, save, reverse = run
     given = dict(backward or {})
     reserved = given.pop("host_reserved", None)
+    key: tuple[Any, ...] | None = None
+    found: PackedCall | None = None
     # Any integer is a seed: not to be looked up by. Lengths and resets have values.
-    if not (lengths is resets is None) or not type(seed) is type(seed2) is int:
-        return _check_all(op, states, net, run, engine, backward)
-    said = (op, engine, *net.said, *attributes, save, reverse)
-    key = signature(said, (*states, net.params, *given.values()))
-    key = None if key is None else (*key, net.known)
-    found: PackedCall | None = _SETTLED.get(key)
+    if lengths is resets is None and type(seed) is type(seed2) is int:
+        said = (op, engine, *net.said, *attributes, save, reverse)
+        key = signature(said, (*states, net.params, *given.values()))
+        key = None if key is None else (*key, net.known)
+        found = _SETTLED.get(key)
     if found is None or not (reserved is None or found.returned(reserved)):
-        call = _check_all(op, states, net, run, engine, backward)
+        checked, made = check_packed(op, states, net, run, given)
+        if backward is not None:
+            check_choice(op, "engine", engine, _ENGINES)
+        if reserved is not None:
+            expected = host_reserved_of("numpy", made, checked)
+            engine, every = reserved_engine(op, checked.xp, engine, reserved, expected)
+            checked = checked._replace(every=every)
+        call = PackedCall(checked, made, _engine(op, engine, checked, made, states[0]))
         if found is None and (reserved is None or call.run.every is None):
             _SETTLED.keep(key, call)
         return call
     sizes = found.run.sizes
     if sizes.drops(found.net) and sizes[-2:] != (seed, seed2):
-        sizes = sizes._replace(seed=seed, seed2=seed2)
-        return PackedCall(found.run._replace(sizes=sizes), found.net, found.engine)
+        seeds: dict[str, Any] = {"seed": seed, "seed2": seed2}
+        checked = found.run._replace(sizes=sizes._replace(**seeds))
+        return PackedCall(checked, found.net, found.engine)
     if found.plans is None:  # there was one before
         found.plans = {}
     return found
-
-
-def _check_all(
-    op: str,
-    states: tuple[Any, Any, Any],
-    net: Settled,
-    run: RunArguments,
-    engine: str,
-    backward: dict[str, Any] | None = None,
-) -> PackedCall:
-    """Do what `_check` says."""
-    given = dict(backward or {})
-    host_reserved = given.pop("host_reserved", None)
-    call, made = check_packed(op, states, net, run, given)
-    if backward is not None:
-        check_choice(op, "engine", engine, _ENGINES)
-        if host_reserved is not None:
-            expected = host_reserved_of("numpy", made, call)
-            engine, every = reserved_engine(op, call.xp, engine, host_reserved, expected)
-            call = call._replace(every=every)
-    return PackedCall(call, made, _engine(op, engine, call, made, states[0]))
 
 
 def _forward(call: PackedCall, params: Array, x: Array, first: Any) -> tuple[Array, Any, Array]:
