@@ -145,7 +145,6 @@ class Laid(NamedTuple):
 
     plan: Plan
     dtype: np.dtype[Any]
-    is_double: bool
     loop: int  # its address
     block: Array
     relocations: Array  # which words of the block are addresses of which arrays
@@ -155,19 +154,19 @@ class Laid(NamedTuple):
         """Return the plan of a call that may have so many threads."""
         plan, dtype = plan_of(spec, shapes, most), spec.dtype
         loop = compiled(all_steps_back if shapes.backward else all_steps, dtype.char).address
-        return cls(plan, dtype, dtype.char == "d", loop, plan.block, plan.relocations)
+        return cls(plan, dtype, loop, plan.block, plan.relocations)
 
     def run(self, arrays: Sequence[Array | None]) -> list[Array] | None:
         """Do what `compute` says; None where another call has the threads."""
-        plan, dtype, is_double, loop, block, relocations = self
+        plan, dtype, loop, block, relocations = self
         threads.wake(plan.threads)
         memory, block = aligned(plan.bytes, dtype), block.copy()
         for zeroed in plan.zeroed:
             memory[zeroed] = 0
         all_arrays = memory, block, *arrays
-        if threads.run(plan.threads, loop, is_double, words_for(block, relocations, all_arrays)):
-            return [memory.take(places) for places in plan.sums]
-        return None
+        words = words_for(block, relocations, all_arrays)
+        done = threads.run(plan.threads, loop, dtype.char == "d", words)
+        return [memory.take(places) for places in plan.sums] if done else None
 
 
 def compute(

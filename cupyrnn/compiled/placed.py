@@ -59,8 +59,6 @@ class PlacedCall:
         """Return a plan with its block and its relocations by the others."""
         laid = self._laid.get(most)
         if laid is None:
-            if len(self._laid) > 1:
-                self._laid.clear()
             laid = Laid.of(self._spec, self._shapes, most)
             block, (words, arrays) = laid.block.copy(), laid.relocations.T
             others, offsets = self._places[arrays].T
