@@ -179,7 +179,11 @@ def test_a_gradient_that_is_none_is_zero(ops: Any, case: Case, rng: np.random.Ge
 def test_vjp_is_the_two_calls(
     ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit, and twice; with states alone, as many as are kept, the same but for rounding."""
+    """
+    To the bit, and twice, also by example; some gradients left out are zero.
+
+    With states alone, as many as are kept, the same but for rounding.
+    """
     call, op = call_of(case, rng), case.op.record.forward
     out = call.forward(ops)
     cotangents = call.cotangents(rng, out)
@@ -189,13 +193,21 @@ def test_vjp_is_the_two_calls(
     assert_same_bits(tree_map(host_or_none, same), out)
     for _ in range(2):
         assert_same_bits(tree_map(host_or_none, pullback(**given)), expected)
+    first = pullback.names[0]
+    alone = call.gradient(ops, out, dict.fromkeys(cotangents) | {first: cotangents[first]})
+    assert_same_bits(tree_map(host_or_none, pullback(**{first: given[first]})), alone)
     if case.op.is_cell:
         return
+    ways = [{"weight_gradients": by} for by in ("examples", "norms", "none")]
+    due = [(way, call.gradient(ops, out, cotangents, **way)) for way in ways]
+    for way, by_example in due:
+        assert_same_bits(tree_map(host_or_none, pullback(**given, **way)), by_example)
     small_blocks(case._replace(rows=3), monkeypatch)
     for save in ("states", 2, 3, 1000):
         _, pullback = cupyrnn.vjp(op, **arguments, save=save)
-        found = tree_map(host_or_none, pullback(**given))
-        assert_all_close(found, expected, case, f"save={save}")
+        for way, gradients in [({}, expected), *(due if save == 3 else [])]:
+            found = tree_map(host_or_none, pullback(**given, **way))
+            assert_all_close(found, gradients, case, f"save={save} {way}")
 
 
 @each(

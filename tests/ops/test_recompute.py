@@ -275,16 +275,6 @@ def test_raw_block_ops(name: str, rng: np.random.Generator) -> None:
         compare(pulled_back(op, given, gradients, save), expected, "float64")
 
 
-@pytest.mark.parametrize("by", ["examples", "norms", "none"])
-@pytest.mark.parametrize("name", ["LSTM", "GRU"])
-def test_weight_gradients_of_block_ops(name: str, by: str, rng: np.random.Generator) -> None:
-    op, given, gradients = block(rng, name, "lengths+resets")
-    expected = pulled_back(op, given, gradients, "all", weight_gradients=by)
-    for save in ("states", 3):
-        found = pulled_back(op, given, gradients, save, weight_gradients=by)
-        compare(found, expected, "float64")
-
-
 @pytest.mark.parametrize("extent", ["full", "lengths+resets"])
 @pytest.mark.parametrize("name", ["LSTM", "GRU"])
 def test_memory_of_block_ops(

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from cupyrnn import GRUGrads, GRUOutputs
-
 
 def problem(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float64
@@ -18,9 +16,3 @@ def problem(
     sizes |= {"b_ru": (2 * H,), "b_c": (H,)}
     scale = dict.fromkeys(sizes, 0.7) | dict.fromkeys(("w_ru", "w_c"), 1 / max(1, I + H) ** 0.5)
     return {n: (scale[n] * rng.standard_normal(s)).astype(dtype) for n, s in sizes.items()}
-
-
-def grads(
-    ops: Any, inputs: dict[str, Any], saved: GRUOutputs, d_h: Any, **attributes: Any
-) -> GRUGrads:
-    return ops.block_gru_grad(**inputs, **saved._asdict(), d_h=d_h, **attributes)

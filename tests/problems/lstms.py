@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cupyrnn import LSTMGrads, LSTMOutputs, reference
+from cupyrnn import LSTMGrads, LSTMOutputs
 
 GRADIENT_NAMES = LSTMGrads._fields
 PEEPHOLES = ("wci", "wcf", "wco")
@@ -24,11 +24,6 @@ def problem(
     scale = dict.fromkeys(sizes, 0.7) | dict.fromkeys(PEEPHOLES, 0.2)
     scale["w"] = 1 / max(1, I + H) ** 0.5
     return {n: (scale[n] * rng.standard_normal(s)).astype(dtype) for n, s in sizes.items()}
-
-
-def plain(inputs: dict[str, Any], **attributes: Any) -> LSTMOutputs:
-    """The reference on the same inputs."""
-    return reference.lstm(**inputs, **attributes)
 
 
 def grads(
