@@ -10,12 +10,10 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import assert_close
-from problems.properties import numbers
+from problems.properties import assert_reaches_the_same, numbers
 from problems.table import Case, call_of
 
 import cupyrnn
-from cupyrnn.driver import layer as _layer
 
 # In units in the last place, over all numbers drawn: the series of expm1 and the division each
 # leave one or two.
@@ -103,19 +101,6 @@ def test_limits(functions: Callable[[str, Any], Any], dtype: str) -> None:
 
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-
-
-def assert_reaches_the_same(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is NaN or infinite is it compiled as in NumPy, and the other numbers agree."""
-    actual = call()
-    with monkeypatch.context() as patch:
-        patch.setattr(_layer, "_compiled", lambda _: None)
-        expected = call()
-    for a, e in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(np.isnan(a), np.isnan(e))
-        same = np.isfinite(e)
-        np.testing.assert_array_equal(a[~same & ~np.isnan(e)], e[~same & ~np.isnan(e)])
-        assert_close(a[same], e[same], "float64", "where it is finite", at_least=1.0)
 
 
 H, UNIT = 19, 17

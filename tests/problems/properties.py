@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from checks import COMPLEX_STEP, COMPLEX_STEP_TOLERANCE, assert_close
 
 import cupyrnn
 from cupyrnn.derivatives.tree import leaves_by_name, tree_map
+from cupyrnn.driver import layer
 
 from .pairs import pairs
 from .table import TABLE, Call, Case, cases, corners, kind_of, laid, plain
@@ -94,6 +96,24 @@ def assert_same_bits(actual: Any, expected: Any) -> None:
         assert a.dtype == due[name].dtype
         wide = float if a.dtype.kind in "fV" else a.dtype  # bfloat16's NaN is told by float64's
         np.testing.assert_array_equal(a.astype(wide), due[name].astype(wide), name)
+
+
+def beside_numpy(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what a call gives compiled and what it gives in NumPy."""
+    actual = call()
+    with monkeypatch.context() as patch:
+        patch.setattr(layer, "_compiled", lambda _: None)
+        return actual, call()
+
+
+def assert_reaches_the_same(call: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is NaN or infinite is it compiled as in NumPy, and the other numbers agree."""
+    for a, e in zip(*beside_numpy(call, monkeypatch), strict=True):
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(e))
+        same = np.isfinite(e)
+        np.testing.assert_array_equal(a[~same & ~np.isnan(e)], e[~same & ~np.isnan(e)])
+        dtype = e.dtype.name if e.dtype.kind == "f" else "float64"
+        assert_close(a[same], e[same], dtype, "where it is finite", at_least=1.0)
 
 
 def relaid(call: Call, out: Any) -> Any:
