@@ -35,7 +35,7 @@ MOST_BYTES = 550_000  # of the wheel: source text, and nothing that lay beside i
 MOST_BYTES_SOURCE = 6_000_000
 TESTS = (
     "against/test_golden.py",
-    "ops/test_gru.py",
+    "ops/test_lstm.py",
     "ops/test_raw_ops.py",
     "package/test_package.py",
     "weights/test_params.py",
