@@ -96,6 +96,7 @@ def lstm_block_cell(*args, **kwargs):
 """
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path) -> None:
     """Another checkout is measured by its own code: here one whose calls take twice as long."""
     slow = tmp_path / "slow"

@@ -75,7 +75,7 @@ for k in range(int(kills) + 1):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("cell", ["lstm", "cudnn_gru"])
+@pytest.mark.parametrize("cell", ["lstm", pytest.param("cudnn_gru", marks=pytest.mark.slow)])
 def test_killed_at_random_moments(cell: str, tmp_path: Path) -> None:
     def run(name: str, kills: int, longest: float = 0) -> str:
         command = [sys.executable, "-c", KILLER, str(kills), str(longest), *SMALL]

@@ -41,7 +41,10 @@ MOST_REGISTERS = dict.fromkeys(common.TYPES, 64) | {
 }
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "arch",
+    [pytest.param(a, marks=pytest.mark.slow) if n % 2 else a for n, a in enumerate(ARCHITECTURES)],
+)
 @pytest.mark.parametrize("dtype", common.TYPES)
 @pytest.mark.parametrize("cell", CELLS)
 def test_every_kernel_compiles_to_machine_code_without_spills(
