@@ -190,8 +190,8 @@ FULL = CANNOT + "No space left on device\n"
     ("arguments", "shell", "status", "stdout", "stderr"),
     [
         ("--out x.png", ">&-", 1, "", CANNOT + "Bad file descriptor\n"),
-        ("--out x.png", "2>&-", 0, r".*\n  model .*", ""),
-        ("--out x.png", "2>/dev/null", 0, r".*\n  model .*", ""),
+        ("--out x.png --steps 20", "2>&-", 0, r".*\n  model .*", ""),
+        ("--out x.png --steps 20", "2>/dev/null", 0, r".*\n  model .*", ""),
         # A reader that stops reading; the status is its own.
         ("--out x.png --steps 9999", "| head -n 1", 0, r"cupyrnn .*", CANNOT + "Broken pipe\n"),
         ("--out x.png", ">/dev/full", 1, "", FULL),

@@ -34,8 +34,9 @@ ORDERS = ("forward", "reverse")
 _HERE = Path(__file__).parent
 _HEADER = "cuda_on_cpu.h"
 _HEADERS = sorted(_HERE.glob("*.h")) + sorted((_HERE / "stubs").glob("*.h"))
+# Most of the time is taken by g++, not by what it makes.
 _FLAGS = (
-    *("-O1", "-w", "-fno-exceptions", "-fno-rtti"),
+    *("-O0", "-w", "-fno-exceptions", "-fno-rtti"),
     *("-ffp-contract=off", "-fno-strict-aliasing"),
     # The fortified longjmp takes going from fiber to fiber for an error.
     "-U_FORTIFY_SOURCE",
