@@ -99,8 +99,8 @@ def is_layer(padded: Padded) -> bool:
 def layer_of_block(kind: Any, padded: Padded) -> Layers:
     """Return the only layer of a block op, which leaves a Saved of this kind; or a LookupError."""
     x, first, saved, _ = padded
-    (T, B, I), H, dtype = x.shape, first.h.shape[1], x.dtype
-    if T > _MOST_STEPS or B * I * first.h.size == 0:
+    (T, B, _), H, dtype = x.shape, first.h.shape[1], x.dtype
+    if T > _MOST_STEPS:
         raise LookupError
     in_one_piece = saved is None
     shapes: list[tuple[int, ...]] = [(T, B, H)] * len(kind._fields)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,29 @@ ON_HOST = """
 from without_a_gpu.cupy_on_host import host
 host.install()
 """
+
+
+def test_each_way_has_its_own_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the first round too, here the only one."""
+    taken = {"loop": 4.8, "rows": 2.4}
+    done: list[str] = []
+
+    class Event:
+        def record(self) -> None: ...
+
+        def synchronize(self) -> None: ...
+
+    def elapsed(start: Event, stop: Event) -> float:
+        return taken[done[-1]]
+
+    runtime = SimpleNamespace(deviceSynchronize=lambda: None)
+    cuda = SimpleNamespace(Event=Event, runtime=runtime, get_elapsed_time=elapsed)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(worker, "_MOST", 1)
+    calls = worker.Calls.__new__(worker.Calls)
+    monkeypatch.setattr(calls, "run", lambda _: done.append(os.environ["CUPYRNN_PERSISTENT"]))
+    assert calls.times("forward", [*taken]) == [*taken.values()]
+    assert calls.times("forward", [*taken][::-1]) == [*taken.values()][::-1]
 
 
 def on_gpu(
