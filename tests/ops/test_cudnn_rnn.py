@@ -89,8 +89,10 @@ def test_auto_select_is_skip_input_where_sizes_are_equal(
 
 @pytest.mark.parametrize("mode", MODES[1:])
 def test_the_cell_state_of_other_modes_is_nothing(
-    ops: Any, mode: str, rng: np.random.Generator
+    ops: Any, mode: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
+    # cuDNN leaves parts of its reserve_space unwritten, which have no bits that repeat.
+    monkeypatch.setenv("CUPYRNN_ENGINE", "cupy")
     case = Case(mode, 4, 3, 2, 5, 2)
     inputs, cotangents = problem(rng, case, np.float32), cotangents_of(rng, case, np.float32)
     out = forward(ops, case, inputs)
