@@ -113,7 +113,7 @@ class Vectors:
         """The slope of a gate by its value."""
         if not hard:
             return gate * (1.0 - gate)
-        return self.slope.where(gate.above(0.0), 0.0).where(gate.below(1.0), 0.0)
+        return self.slope.where(gate.compare(">", 0.0), 0.0).where(gate.compare("<", 1.0), 0.0)
 
 
 class CellCode(NamedTuple):

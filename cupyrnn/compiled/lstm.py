@@ -52,7 +52,7 @@ def _deltas(v: Vectors, variant: int) -> Mapping[str, Vector]:
         k_d = k_o.times_plus(v.wco, k_d)
         k_next = k_f.times_plus(v.wcf, k_i.times_plus(v.wci, k_next))
     d = dh.times_plus(k_d, v.dc) + v.given_c
-    d = d * v.through_clip.where(v.cs.absolute().not_below(v.cell_clip), 1.0)
+    d = d * v.through_clip.where(v.cs.absolute().compare(">=", v.cell_clip, nan=True), 1.0)
     return {"z_i": d * k_i, "z_ci": d * k_ci, "z_f": d * k_f, "z_o": dh * k_o, "dc": d * k_next}
 
 

@@ -83,12 +83,6 @@ def panels_of(columns: int, size: int) -> int:
     return -(-columns * size // PANEL_BYTES)
 
 
-def padded(H: int, size: int) -> int:
-    """Return H, filled up to whole vectors."""
-    lanes = VECTOR_BYTES // size
-    return -(-H // lanes) * lanes
-
-
 class Columns(NamedTuple):
     """The columns of a matrix [K, ·]: those of each gate are H from where it starts."""
 
@@ -101,7 +95,8 @@ class Columns(NamedTuple):
     @property
     def width(self) -> int:
         """How many numbers a packed row has."""
-        return len(self.starts) * padded(self.H, self.size)
+        lanes = VECTOR_BYTES // self.size
+        return len(self.starts) * (-(-self.H // lanes) * lanes)
 
     @property
     def row(self) -> int:

@@ -137,28 +137,16 @@ class Vector:
 
     def at_most(self, other: Vector | float) -> Vector:
         """The smaller of the two, or NaN where self is."""
-        return self.where(self._compare("<", other, nan=True), other)
+        return self.where(self.compare("<", other, nan=True), other)
 
     def at_least(self, other: Vector | float) -> Vector:
         """The larger of the two, or NaN where self is."""
-        return self.where(self._compare(">", other, nan=True), other)
+        return self.where(self.compare(">", other, nan=True), other)
 
-    def _compare(self, operator: str, other: Vector | float, *, nan: bool) -> Any:
+    def compare(self, operator: str, other: Vector | float, *, nan: bool = False) -> Any:
         """Return where a comparison is true or, if `nan`, one of the two is NaN: bits."""
         compare = self.builder.fcmp_unordered if nan else self.builder.fcmp_ordered
         return compare(operator, self.value, self._other(other))
-
-    def below(self, other: Vector | float) -> Any:
-        """Return where self < other, not where either is NaN: bits."""
-        return self._compare("<", other, nan=False)
-
-    def above(self, other: Vector | float) -> Any:
-        """Return where self > other, not where either is NaN: bits."""
-        return self._compare(">", other, nan=False)
-
-    def not_below(self, other: Vector) -> Any:
-        """Return where self >= other or one of them is NaN: bits."""
-        return self._compare(">=", other, nan=True)
 
     def where(self, bits: Any, otherwise: Vector | float) -> Vector:
         """Self where a bit is set."""

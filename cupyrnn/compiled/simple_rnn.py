@@ -25,7 +25,7 @@ def _state(v: Vectors, relu: int) -> Mapping[str, Vector]:
 
 
 def _deltas(v: Vectors, relu: int) -> Mapping[str, Vector]:
-    k = v.constant(1.0).where(v.h.above(0.0), 0.0) if relu else 1.0 - v.h * v.h
+    k = v.constant(1.0).where(v.h.compare(">", 0.0), 0.0) if relu else 1.0 - v.h * v.h
     return {"z_h": k * (v.dh + v.given_h)}
 
 
