@@ -5,9 +5,9 @@ The tables and figures of README, of the guide and of the benchmarks' pages, fro
     python tests/benchmarks/tables.py                       # writes what is shown of them
 
 The first has cpu.py measure on all kinds of vectors that this processor has: as it is into
-results/cpu.md, held to AVX2 into results/cpu_avx2.md where it has AVX-512; and torch_overhead.py
-every op's call into results/calls.md. Have nothing else run meanwhile. The second changes no word
-but numbers and the processor's name; what it shows of nets is from results/nets.md.
+results/cpu.md, held to AVX2 into results/cpu_avx2.md where it has AVX-512. Have nothing else run
+meanwhile. The second changes no word but numbers and the processor's name; what it shows of nets is
+from results/nets.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-
-from processes import environment
 
 HERE = Path(__file__).parent
 ROOT, RESULTS = HERE.parents[1], HERE / "results"
@@ -239,9 +237,6 @@ def measure(quick: bool) -> int:
     for name, *arguments in runs:
         done = subprocess.run([sys.executable, str(HERE / name), *arguments], stdout=-3)
         failed += done.returncode != 0
-    command = [sys.executable, str(HERE / "torch_overhead.py"), "calls"]
-    with (RESULTS / "calls.md").open("w") as out:
-        failed += subprocess.run(command, env=environment(1), stdout=out).returncode != 0
     return failed
 
 

@@ -81,20 +81,9 @@ def block(c: Contestant, repetitions: int, threads: int) -> list[tuple[float, fl
 def in_turns(
     calls: Sequence[Callable[[], Any]],
     rounds: int,
-    count: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Return the median seconds of each call; they take turns, so often each in a round."""
-    return [statistics.median(of) for of in rounds_in_turns(calls, rounds, count, clock)]
-
-
-def rounds_in_turns(
-    calls: Sequence[Callable[[], Any]],
-    rounds: int,
-    count: int = 1,
-    clock: Callable[[], float] = time.perf_counter,
-) -> list[list[float]]:
-    """Return the seconds of each call in each round, which has so many of each, in turns."""
+    """Return the median seconds of each call; they take turns, one of each in a round."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
@@ -102,11 +91,10 @@ def rounds_in_turns(
     for _ in range(rounds):
         for call, of in zip(calls, times, strict=True):
             start = clock()
-            for _ in range(count):
-                call()
-            of.append((clock() - start) / count)
+            call()
+            of.append(clock() - start)
     gc.enable()
-    return times
+    return [statistics.median(of) for of in times]
 
 
 def block_size(seconds: float) -> int:
