@@ -30,7 +30,6 @@ from without_a_gpu.cuda_on_cpu import fake_cupy, runner
 from without_a_gpu.cudnn_stub.fixtures import fresh_search, legacy, nowhere, stub  # noqa: F401
 from without_a_gpu.ptx import compiler
 from without_a_gpu.ptx.executor import Executor
-from without_a_gpu.ptx.machine import ORDERS
 
 from cupyrnn.driver import layer as _layer
 
@@ -44,10 +43,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--executor", choices=("g++", "ptx"), default="g++",
         help="what runs the kernels in all tests marked cuda_on_cpu: PTX takes twice as long",
-    )  # fmt: skip
-    group.addoption(
-        "--ptx-order", choices=ORDERS, default="together",
-        help="the order in which --executor=ptx runs the warps of a block",
     )  # fmt: skip
 
     parser.addoption(
@@ -169,8 +164,7 @@ def cupy_on_cpu(
     needs.tool(compiler.have_ptx() if ptx else runner.have_gxx())
     if ptx:
         arch = (request.config.getoption("--ptx-arch") or PTX_ARCHITECTURES)[0]
-        executor = Executor(arch, request.config.getoption("--ptx-order"))
-        monkeypatch.setattr(fake_cupy, "compile_module", executor.compile_module)
+        monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch).compile_module)
     _forget_kernels()
     cupy = fake_cupy.module()
     monkeypatch.setitem(sys.modules, "cupy", cupy)

@@ -312,8 +312,8 @@ def launches(cupy: Any, monkeypatch: pytest.MonkeyPatch, call: Any) -> list[str]
     return sorted(counted)
 
 
-def use_interpreter(monkeypatch: pytest.MonkeyPatch, arch: str, order: str = "together") -> None:
-    monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch, order).compile_module)
+def use_interpreter(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
+    monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch).compile_module)
     forget()
 
 
@@ -322,7 +322,6 @@ def interpreted(
     monkeypatch: pytest.MonkeyPatch,
     call: Any,
     arch: str,
-    order: str = "together",
     tolerances: tuple[float, float] = (1e-4, 1e-5),
 ) -> list[np.ndarray]:
     """
@@ -334,7 +333,7 @@ def interpreted(
     monkeypatch.setattr(fake_cupy, "compile_module", runner.compile_module)
     forget()
     expected = on(cupy, call)
-    use_interpreter(monkeypatch, arch, order)
+    use_interpreter(monkeypatch, arch)
     found, (rtol, atol) = on(cupy, call), tolerances
     for a, e in zip(found, expected, strict=True):
         a_64, e_64 = a.astype(np.float64), e.astype(np.float64)

@@ -306,8 +306,7 @@ def test_the_page_has_the_same_table() -> None:
     assert "\n".join(lines) in page.read_text(encoding="utf-8")
 
 
-# Each with each cell and architecture, in either order of warps; slow are hybrids, and in float64
-# all but two.
+# Each with each cell and architecture; slow are hybrids, and in float64 all but two.
 IN_PTX = pairs(
     {
         "frame": [
@@ -316,7 +315,6 @@ IN_PTX = pairs(
         ],
         "cell": [*CELLS],
         "arch": ARCHITECTURES,
-        "order": ["together", "backward"],
     }
 )
 QUICK_IN_FLOAT64 = (("rows", "gru"), ("grid", "simple_rnn"))
@@ -331,7 +329,7 @@ TOLERATED = {"float32": (1e-4, 1e-5), "float64": (1e-12, 1e-13)}
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "cell", "arch", "order"),
+    ("name", "dtype", "cell", "arch"),
     [
         pytest.param(
             *one["frame"], *[*one.values()][1:], marks=() if is_quick_in_ptx(one) else slow
@@ -346,7 +344,6 @@ def test_the_ptx_agrees(
     dtype: str,
     cell: str,
     arch: str,
-    order: str,
 ) -> None:
     """NVRTC's code, interpreted, every address and race looked at; of tiles with H odd and even."""
     frame = FRAMES[name]._replace(dtype=dtype)
@@ -357,7 +354,7 @@ def test_the_ptx_agrees(
     frame.has(monkeypatch, 2, B, H)
     tolerances = TOLERATED.get(dtype) or (TOLERANCES[dtype], TOLERANCES[dtype])
     call = calls(3, B, H, dtype, (1, 3, 2, 3, 3, 1, 2, 3, 3)[:B])[cell]
-    found = interpreted(cupy_on_cpu, monkeypatch, call, arch, order, tolerances)
+    found = interpreted(cupy_on_cpu, monkeypatch, call, arch, tolerances)
     assert all(all(found) for found in taken.values())
     if name == "hybrid":  # where the matrix is changes no bit
         share(monkeypatch, 0)

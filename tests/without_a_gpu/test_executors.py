@@ -15,7 +15,6 @@ from without_a_gpu.cuda_on_cpu import runner
 from without_a_gpu.kernel import Kernel
 from without_a_gpu.ptx.compiler import have_ptx
 from without_a_gpu.ptx.executor import Executor
-from without_a_gpu.ptx.machine import ORDERS
 
 SOURCE = r"""
 __global__ void indices(int* out) {
@@ -89,8 +88,7 @@ BARRIERS = {"LOAD": "__syncthreads();", "ADD": "__syncthreads();"}
 EXECUTORS = {
     **{f"g++ {order}": functools.partial(runner.compile_module, order=order)
        for order in runner.ORDERS},
-    **{f"{arch} {order}": Executor(arch, order).compile_module
-       for arch in ("compute_75", "compute_100") for order in ORDERS},
+    **{arch: Executor(arch).compile_module for arch in ("compute_75", "compute_100")},
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 The PTX of all kernels, run through whole ops: what g++ cannot prove.
 
 That is NVRTC's code and its expf and tanhf, subnormals flushed as CuPy has them flushed, every
-address within its array and aligned, no races, and no dependence on the order of warps.
+address within its array and aligned, and no races.
 """
 
 from __future__ import annotations
@@ -96,26 +96,13 @@ def test_every_kernel_agrees_with_numpy(
     assert not wanted - executor.launched.keys()
 
 
-def by_turns(dtype: str, arch: str, values: tuple[Any, Any]) -> Any:
-    """Return one value for a dtype on an architecture, the other one on the next."""
-    return values[([*common.TYPES].index(dtype) + ARCHITECTURES.index(arch)) % 2]
-
-
-@pytest.mark.parametrize("dtype", common.TYPES)
-def test_the_order_of_warps_does_not_matter(
-    cupy_on_ptx: Any, ptx_arch: str, dtype: str, rng: np.random.Generator
-) -> None:
-    cupy = cupy_on_ptx(Executor(ptx_arch, by_turns(dtype, ptx_arch, ("forward", "backward"))))
-    agreement.agrees_with_numpy(cupy, dtype, SHAPE, STEPS)
-    run_sums(cupy, dtype, rng)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_worst_that_approximate_instructions_may_give(
     cupy_on_ptx: Any, ptx_arch: str, dtype: str
 ) -> None:
     """ex2 and rcp at the ends of the intervals that the manual allows: within the tolerance."""
-    how = by_turns(dtype, ptx_arch, (Approximation.BELOW, Approximation.ABOVE))
+    turn = (dtype == "float64") + ARCHITECTURES.index(ptx_arch)
+    how = (Approximation.BELOW, Approximation.ABOVE)[turn % 2]
     run_everything(cupy_on_ptx(Executor(ptx_arch, approximation=how)), dtype)
 
 

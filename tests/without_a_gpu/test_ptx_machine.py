@@ -12,7 +12,6 @@ from without_a_gpu.kernel import Allocation
 from without_a_gpu.ptx import machine
 from without_a_gpu.ptx.compiler import have_ptx
 from without_a_gpu.ptx.executor import Executor
-from without_a_gpu.ptx.machine import ORDERS
 from without_a_gpu.ptx.memory import host_region
 from without_a_gpu.ptx.parser import PtxError
 
@@ -73,13 +72,13 @@ __global__ void half_bytes(const unsigned short* x, unsigned* y) {
 """
 
 
-def kernel(name: str, source: str = SOURCE, order: str = "together", **how: Any) -> Any:
-    """Return one kernel, alone in its module; BARRIER stands for a barrier unless it is given."""
+def kernel(
+    name: str, source: str = SOURCE, arch: str = "compute_75", barrier: str = "__syncthreads();"
+) -> Any:
+    """Return one kernel, alone in its module."""
     needs.tool(have_ptx())
-    how = {"arch": "compute_75", "order": order, **how}
-    barrier = how.pop("barrier", "__syncthreads();")
     options = [f"-DBARRIER={barrier}"]
-    return Executor(**how).compile_module(source, [name], options=options).get_function(name)
+    return Executor(arch).compile_module(source, [name], options=options).get_function(name)
 
 
 def test_a_launch_by_the_addresses_of_its_arguments() -> None:
@@ -175,43 +174,24 @@ def test_what_is_aligned_is_allowed(rng: np.random.Generator) -> None:
         kernel("copy")((1,), (32,), (both[1:], both, np.int32(32)))
 
 
-def test_warps_one_after_another_show_a_missing_barrier(rng: np.random.Generator) -> None:
-    """Without the search for races too: in lockstep the result is right, by luck."""
-    x = rng.random(64).astype(np.float32)
-    results = {}
-    for order in ORDERS:
-        results[order] = np.zeros_like(x)
-        run = kernel("rotate", order=order, barrier="", races=False)
-        run((1,), (64,), (x, results[order]))
-    expected = np.roll(x, -1)
-    np.testing.assert_array_equal(results["together"], expected)
-    assert np.isnan(results["forward"][31])  # what is not written yet is poison
-    assert np.isnan(results["backward"][63])
-    for order, missing in (("forward", 31), ("backward", 63)):
-        np.testing.assert_array_equal(
-            np.delete(results[order], missing), np.delete(expected, missing)
-        )
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_races_for_global_memory(order: str) -> None:
+def test_races_for_global_memory() -> None:
     x = np.arange(64, dtype=np.float32)
-    kernel("sum_in_place", order=order)((1,), (32,), (x, np.int32(64)))
+    kernel("sum_in_place")((1,), (32,), (x, np.int32(64)))
     assert x[0] == 63 * 32
     with pytest.raises(PtxError, match=r"a race for 4 bytes of argument 0 .*(.*\n)*.*reads"):
-        kernel("sum_in_place", order=order, barrier="")((1,), (32,), (ones(64), np.int32(64)))
+        kernel("sum_in_place", barrier="")((1,), (32,), (ones(64), np.int32(64)))
     message = (
         r"argument 0 .*, at offset 0:\nthread \(0, 0, 0\).*writes.*\nthread \(1, 0, 0\).*writes"
     )
     with pytest.raises(PtxError, match=message):
-        kernel("all_write", order=order)((1,), (32,), (ones(16),))
+        kernel("all_write")((1,), (32,), (ones(16),))
     with pytest.raises(
         PtxError, match=r"offset 4:\n.*block \(1, 0, 0\) writes.*\n.*\(0, 0, 0\) reads"
     ):
-        kernel("next_block", order=order)((2,), (1,), (ones(3),))
+        kernel("next_block")((2,), (1,), (ones(3),))
     # Many may read, and every block its own.
-    kernel("all_read", order=order)((1,), (32,), (ones(1), ones(32)))
-    kernel("rotate", order=order)((2,), (64,), (ones(128), ones(128)))
+    kernel("all_read")((1,), (32,), (ones(1), ones(32)))
+    kernel("rotate")((2,), (64,), (ones(128), ones(128)))
 
 
 def test_a_race_of_half_a_word() -> None:

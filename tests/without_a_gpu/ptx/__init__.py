@@ -9,7 +9,8 @@ takes the place of g++ in ``cuda_on_cpu``.
 
 What is modeled: every instruction as the PTX manual has it, bit by bit, subnormals flushed where
 ``.ftz`` says so; divergence and block barriers; static and dynamic shared memory, poisoned; bounds
-and alignment of every access, against the arrays that were passed; warps one after another; races.
+and alignment of every access, against the arrays that were passed; races: without one, no result
+depends on the order of threads, which is therefore always the same.
 
 What is not: the payload of a NaN; the last places of ``.approx``, which a GPU rounds in its own
 way (see ``arithmetic.Approximation``); time, caches, registers, and what ptxas makes of the PTX;

@@ -28,9 +28,7 @@ class Executor:
     """How modules are compiled and run."""
 
     arch: str
-    order: str = "together"
     approximation: Approximation = Approximation.NEAREST
-    races: bool = True
 
     def compile_module(
         self, source: str, name_expressions: Sequence[str], *, options: Sequence[str] = (), **_: Any
@@ -117,6 +115,5 @@ class PtxKernel(Kernel):
             address = int.from_bytes(data[word : word + 8], "little") - a.address + base
             arguments[number] = data[:word] + address.to_bytes(8, "little") + data[word + 8 :]
         self._kernel.launch(
-            grid, block, arguments, Memory(regions), dynamic_shared_bytes=shared_mem,
-            order=self._executor.order, races=self._executor.races,
-        )  # fmt: skip
+            grid, block, arguments, Memory(regions), dynamic_shared_bytes=shared_mem
+        )

@@ -3,9 +3,8 @@ A launch of a kernel: threads are lanes of arrays, and those at one place go on 
 
 Of the lanes that have parted at a branch those at the lowest instruction go first, so that they
 meet again. A lane at a barrier waits until every lane of its block waits there or has ended; what
-lies between two barriers is a turn. In the order "together" all warps take a turn at once, in
-"forward" and "backward" one warp of each block takes it after the other: a result that depends on
-the order is wrong.
+lies between two barriers is a turn. Accesses within a turn that depend on the order of threads are
+races, which are refused: the order here is the only one.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from .parser import Entry, Instruction, PtxError, parse
 
 Array = np.ndarray[Any, Any]
 
-ORDERS = ("together", "forward", "backward")
-WARP = 32
 _MOST_LANES = 1 << 16
 _MOST_BLOCKS_OF_CODE = 1_000_000
 _MOST_LOOKS = 100
@@ -178,8 +175,6 @@ class Kernel:
         memory: Memory,
         *,
         dynamic_shared_bytes: int = 0,
-        order: str = "together",
-        races: bool = True,
     ) -> None:
         """
         Run the kernel.
@@ -194,10 +189,6 @@ class Kernel:
             All that the kernel may touch.
         dynamic_shared_bytes
             Behind the static shared memory.
-        order
-            One of ORDERS.
-        races
-            Look for races.
 
         Raises
         ------
@@ -206,20 +197,15 @@ class Kernel:
         """
         sizes = full_size(grid, block)
         shape, threads = [sizes[:3], sizes[3:]], int(np.prod(sizes[3:]))
-        if order not in ORDERS:
-            raise ValueError(f"order is {order!r}, expected one of {ORDERS}")
         shared = self.shared_bytes + dynamic_shared_bytes
         count = int(np.prod(shape[0]))
         many, clocks = max(1, _MOST_LANES // threads), Clocks()
         with np.errstate(all="ignore"):
             for first in range(0, count, many):
                 blocks = np.arange(first, min(first + many, count))
-                Launch(
-                    self, shape, blocks, b"".join(arguments), memory, shared, order, races, clocks
-                ).run()
-        if races:
-            name = functools.partial(_thread_name, shape)
-            _refuse(self, memory.find_races(lambda t: t // threads, clocks), name)
+                Launch(self, shape, blocks, b"".join(arguments), memory, shared, clocks).run()
+        name = functools.partial(_thread_name, shape)
+        _refuse(self, memory.find_races(lambda t: t // threads, clocks), name)
 
 
 class Launch:
@@ -227,7 +213,7 @@ class Launch:
 
     def __init__(
         self, kernel: Kernel, shape: list[Any], blocks: Array, arguments: bytes, memory: Memory,
-        shared_bytes: int, order: str, races: bool, clocks: Clocks,
+        shared_bytes: int, clocks: Clocks,
     ) -> None:  # fmt: skip
         self.kernel, self.memory, self.arguments = kernel, memory, arguments
         self.clocks = clocks
@@ -239,7 +225,6 @@ class Launch:
         self.file: dict[str, Array] = {
             "thread": (blocks[:, None] * threads + thread).ravel(),
             "block": np.repeat(np.arange(len(blocks), dtype=np.uint64), threads),
-            "warp": np.tile(thread // WARP, len(blocks)),
         }
         self._fill_special(blocks, thread)
         self.shared_bytes = shared_bytes
@@ -247,7 +232,6 @@ class Launch:
         self._shared_data = np.full((shared_bytes + 15) // 16 * 16 * len(blocks), 0xFF, np.uint8)
         self._forget_accesses()
         self.turn = 0
-        self.order, self.races = order, races
         self.groups: list[Group] = []
 
     def _fill_special(self, blocks: Array, thread: Array) -> None:
@@ -291,26 +275,15 @@ class Launch:
         waiting = [Group(0, np.arange(self.n))]
         budget = _MOST_BLOCKS_OF_CODE
         while waiting:
-            turns = [waiting] if self.order == "together" else self._by_warp(waiting)
-            self.groups = [group for turn in turns for group in turn]
+            self.groups = [*waiting]
             arrived: list[Group] = []
-            for turn in turns:
-                budget = self._advance(turn, arrived, budget)
-            if self.races:
-                race = self.shared.find_races(lambda t: t // self.threads, self.clocks)
-                _refuse(self.kernel, race, self.thread_name)
+            budget = self._advance(waiting, arrived, budget)
+            race = self.shared.find_races(lambda t: t // self.threads, self.clocks)
+            _refuse(self.kernel, race, self.thread_name)
             self._forget_accesses()
             self._expect_one_barrier(arrived)
             waiting = arrived
             self.turn += 1
-
-    def _by_warp(self, waiting: list[Group]) -> list[list[Group]]:
-        warps = range(-(-self.threads // WARP))
-        turns = []
-        for warp in warps if self.order == "forward" else reversed(warps):
-            parts = [Group(g.at, g.lanes[self.file["warp"][g.lanes] == warp]) for g in waiting]
-            turns.append([part for part in parts if part.lanes.size])
-        return turns
 
     def _advance(self, running: list[Group], arrived: list[Group], budget: int) -> int:
         """Run groups until each has ended or has arrived at a barrier."""
