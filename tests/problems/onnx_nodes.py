@@ -1,4 +1,4 @@
-"""ONNX's nodes: all inputs of one, and one of anything that the standard has."""
+"""ONNX's nodes: all inputs of one, one of anything that the standard has, and what it returns."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from cupyrnn.conformance import truth
+
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
+INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 NAMES = [
     *["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh"],
@@ -101,3 +104,11 @@ def drawn(rng: np.random.Generator, op_type: str) -> tuple[list[Any], dict[str, 
             for n, a in enumerate(inputs)
         ]
     return inputs, attributes
+
+
+def by_the_text(op_type: str, inputs: list[Any], **attributes: Any) -> list[Any]:
+    """Return Y, Y_h and Y_c of a node by the loops of the conformance kit, None for what is not."""
+    given = {n: a for n, a in zip(INPUTS, inputs, strict=False) if a is not None}
+    dtype = np.result_type(np.float64, *(a for n, a in given.items() if n != "sequence_lens"))
+    outputs = truth.run(op_type, truth._in_front(given, 1, dtype), attributes).outputs
+    return [outputs[n][0] if n in outputs else None for n in ("Y", "Y_h", "Y_c")]
