@@ -11,18 +11,14 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ._typing import Array
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    # NumPy's, by whose types the package is checked, or CuPy's, which has none.
-    Array: TypeAlias = NDArray[Any] | Any
-    Lengths: TypeAlias = NDArray[np.integer[Any]] | Sequence[int]
-    Resets: TypeAlias = NDArray[np.bool_] | Sequence[Sequence[bool]]
-    Save: TypeAlias = Literal["all", "states"] | int
 
 # A real dtype and that of the same numbers with a tangent, by their characters.
 _WITH_TANGENTS = {"f", "F"}, {"d", "D"}

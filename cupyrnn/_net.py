@@ -31,20 +31,21 @@ from ._arrays import (
     type_shown,
     unless_zero,
 )
-from ._typing import NamedTuple, cached_property
-from .cells.contract import Form, States, each
+from ._typing import Array, NamedTuple, cached_property
+from .cells.contract import Cell, Form, States, each
 from .cells.lstm import LSTMStates
 from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver import planned
 from .driver import stack as _stack
 from .driver.layer import Layer
-from .driver.packing import Packing
-from .driver.padded import Padded
+from .driver.packing import Packing, Rows
+from .driver.padded import Extent, Padded
 from .driver.pages import page_of
-from .driver.reserve import EVERY_SIZE, FINGERPRINT_SIZE, OWN, OWNERS, Leaves, Sizes, fingerprint
+from .driver.reserve import Layers as Widths
+from .driver.reserve import Leaves, Note, Sizes, fingerprint, make_host_reserved
 from .driver.stack import Stack
-from .weights.block_forms import prepared
+from .weights.block_forms import BlockCall, prepared
 from .weights.entries import NetWeights, PackedWeights
 from .weights.gradients import OfWeights
 from .weights.packed import Settled, check_activation
@@ -53,14 +54,6 @@ from .weights.params import DIRECTIONS, GATES, Net, check_net, expect_params_siz
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ._arrays import Array
-    from .cells.contract import Cell
-    from .driver.packing import Rows
-    from .driver.padded import Extent
-    from .driver.reserve import Layers as Widths
-    from .driver.reserve import Note
-    from .weights.block_forms import BlockCall
 
 
 def only_step(x: Array, extent: Extent, call: BlockCall) -> Any:
@@ -368,12 +361,8 @@ def packed_fingerprint(net: Net, run: Run) -> int:
 
 
 def host_reserved_of(engine: str, net: Net, run: Run) -> NDArray[np.int8]:
-    """Return whose reserve_space it is, of what call, and k if it has every k-th state only."""
-    owner = OWN if engine == "numpy" else OWNERS.index(engine)
-    text = bytes([owner]) + packed_fingerprint(net, run).to_bytes(FINGERPRINT_SIZE, "little")
-    if run.every is not None:
-        text += run.every.to_bytes(EVERY_SIZE, "little")
-    return np.frombuffer(text, np.int8).copy()
+    """Return what belongs to the reserve_space of a call."""
+    return make_host_reserved(engine, packed_fingerprint(net, run), run.every)
 
 
 class NetCall:

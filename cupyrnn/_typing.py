@@ -21,7 +21,7 @@ from __future__ import annotations
 import collections
 import sys
 import typing
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
@@ -70,7 +70,8 @@ else:
 
 
 if TYPE_CHECKING:
-    from typing import Protocol, TypeAlias
+    from collections.abc import Sequence
+    from typing import Literal, Protocol
 
     import numpy as np
     from numpy.typing import NDArray
@@ -90,10 +91,16 @@ if TYPE_CHECKING:
         def get(self) -> NDArray[Any]:
             """Return it as an array of the host."""
 
-    AnyArray: TypeAlias = NDArray[Any] | DeviceArray
     ArrayT = TypeVar("ArrayT", NDArray[Any], DeviceArray, default=NDArray[Any])
 else:
     ArrayT = typing.TypeVar("ArrayT")
+
+AnyArray: TypeAlias = "NDArray[Any] | DeviceArray"
+# NumPy's, by whose types the package is checked, or CuPy's, which has none.
+Array: TypeAlias = "NDArray[Any] | Any"
+Lengths: TypeAlias = "NDArray[np.integer[Any]] | Sequence[int]"
+Resets: TypeAlias = "NDArray[np.bool_] | Sequence[Sequence[bool]]"
+Save: TypeAlias = 'Literal["all", "states"] | int'
 
 
 class LSTMCellGrads(NamedTuple, Generic[ArrayT]):

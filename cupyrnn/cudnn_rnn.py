@@ -15,24 +15,19 @@ import numpy as np
 from ._arrays import Settled as Found
 from ._arrays import check_bool, check_choice, contiguous_all, named, on_device, signature
 from ._net import PackedCall, Run, RunArguments, check_packed, host_reserved_of, packed_fingerprint
-from ._typing import CudnnRNNGrads, CudnnRNNOutputs
+from ._typing import AnyArray, Array, ArrayT, CudnnRNNGrads, CudnnRNNOutputs, Lengths, Resets, Save
+from .arithmetic.gates import RecurrentActivation
 from .derivatives.traced import traceable
-from .driver.reserve import Note, check_reserve, check_size, reserved_engine
+from .driver.reserve import Leaves, Note, check_reserve, check_size, reserved_engine
 from .driver.stack import as_given, time_major_of
-from .weights.gradients import check_weight_gradients
-from .weights.packed import NetArguments, settled
+from .weights.gradients import WeightGradients, check_weight_gradients
+from .weights.packed import NetArguments, PackedParams, Settled, settled
+from .weights.params import Direction, InputMode, Net, RNNMode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ._arrays import Array, Lengths, Resets, Save
-    from ._typing import AnyArray, ArrayT
-    from .arithmetic.gates import RecurrentActivation
     from .cudnn.descriptors import Problem
-    from .driver.reserve import Leaves
-    from .weights.gradients import WeightGradients
-    from .weights.packed import PackedParams, Settled
-    from .weights.params import Direction, InputMode, Net, RNNMode
 
 Engine: TypeAlias = Literal["auto", "cudnn", "cupy", "cudnn_small_h", "cudnn_persist_dynamic"]
 

@@ -8,13 +8,14 @@ the GRU of cuDNN, and there is one bias per gate, not two.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ._arrays import cast, compute_dtype, on_device, operand_dtype
 from ._net import block_forward, block_gradient, block_step, only_step
-from ._typing import GRUCellGrads, GRUGrads
+from ._typing import AnyArray, Array, ArrayT, GRUCellGrads, GRUGrads, Lengths, Resets
+from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Gradients, States
 from .cells.gru import GRU, GRUOutputs
 from .derivatives.traced import traceable
@@ -24,13 +25,7 @@ from .driver.layer import Layer
 from .driver.padded import Padded, check_extent
 from .weights.block_forms import GRU_FORM, BlockCall, check_block, prepared
 from .weights.forms import BlockGRUParams
-from .weights.gradients import check_weight_gradients
-
-if TYPE_CHECKING:
-    from ._arrays import Array, Lengths, Resets
-    from ._typing import AnyArray, ArrayT
-    from .arithmetic.gates import RecurrentActivation
-    from .weights.gradients import WeightGradients
+from .weights.gradients import WeightGradients, check_weight_gradients
 
 
 def gru_gradient(

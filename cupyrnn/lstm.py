@@ -7,13 +7,14 @@ cell value), f (forget) and o (output); cs is the cell state, co = tanh(cs), h t
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ._arrays import cast, compute_dtype, contiguous, on_device, operand_dtype
 from ._net import block_forward, block_gradient, block_step, only_step
-from ._typing import LSTMCellGrads, LSTMGrads
+from ._typing import AnyArray, Array, ArrayT, Lengths, LSTMCellGrads, LSTMGrads, Resets
+from .arithmetic.gates import RecurrentActivation
 from .cells.contract import Gradients
 from .cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable
@@ -21,16 +22,9 @@ from .driver import layer as _layer
 from .driver import padded as _padded
 from .driver.layer import Layer
 from .driver.padded import Padded, check_extent
-from .weights.block_forms import COLUMNS, LSTM_FORM, BlockCall, check_block
+from .weights.block_forms import COLUMNS, LSTM_FORM, BlockCall, GateOrder, check_block
 from .weights.forms import PeepholeLSTMParams
-from .weights.gradients import check_weight_gradients, zeros_of
-
-if TYPE_CHECKING:
-    from ._arrays import Array, Lengths, Resets
-    from ._typing import AnyArray, ArrayT
-    from .arithmetic.gates import RecurrentActivation
-    from .weights.block_forms import GateOrder
-    from .weights.gradients import WeightGradients
+from .weights.gradients import WeightGradients, check_weight_gradients, zeros_of
 
 
 def lstm_gradient(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,25 +25,26 @@ from ._arrays import (
     unless_zero,
 )
 from ._net import NetCall, RunArguments, check_run, check_sequences, check_shapes
-from ._typing import NamedTuple, StackedRNNGrads, StackedRNNOutputs
-from .cells.contract import Attributes
+from ._typing import (
+    AnyArray,
+    ArrayT,
+    Lengths,
+    NamedTuple,
+    Resets,
+    Save,
+    StackedRNNGrads,
+    StackedRNNOutputs,
+)
+from .arithmetic.gates import RecurrentActivation
+from .cells.contract import Attributes, Form, FormedWeights
 from .derivatives.traced import traceable
 from .driver.reserve import Leaves, Note, check_reserve, fingerprint
 from .driver.stack import as_given, time_major_of
-from .weights.block_forms import check_projections, check_weights
+from .weights.block_forms import GateOrder, check_projections, check_weights
 from .weights.entries import NetWeights
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from .weights.gradients import check_weight_gradients
-from .weights.params import DIRECTIONS
-
-if TYPE_CHECKING:
-    from ._arrays import Lengths, Resets, Save
-    from ._typing import AnyArray, ArrayT
-    from .arithmetic.gates import RecurrentActivation
-    from .cells.contract import Form, FormedWeights
-    from .weights.block_forms import GateOrder
-    from .weights.gradients import WeightGradients
-    from .weights.params import Direction
+from .weights.gradients import WeightGradients, check_weight_gradients
+from .weights.params import DIRECTIONS, Direction
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
 # A state of layers of different H: an array [D, B, ·] for each.

@@ -7,7 +7,7 @@ without a projection.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 import numpy as np
 
@@ -23,21 +23,16 @@ from ._arrays import (
     operand_dtype,
     type_shown,
 )
-from ._typing import ArrayT, NamedTuple
-from .cells.contract import columns_of
+from ._typing import AnyArray, Array, ArrayT, NamedTuple
+from .arithmetic.gates import RecurrentActivation
+from .cells.contract import Cell, columns_of
 from .derivatives.traced import call_around, traceable
 from .driver import layer as _layer
 from .driver import step as _steps
 from .driver.layer import Layer
 from .weights.packed import Model, PackedParams, activation_of, check_activation, check_model
 from .weights.packed_forms import PackedForm, weights_of
-
-if TYPE_CHECKING:
-    from ._arrays import Array
-    from ._typing import AnyArray
-    from .arithmetic.gates import RecurrentActivation
-    from .cells.contract import Cell
-    from .weights.params import InputMode, RNNMode
+from .weights.params import InputMode, RNNMode
 
 
 class StepOutputs(NamedTuple, Generic[ArrayT]):

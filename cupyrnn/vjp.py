@@ -26,7 +26,6 @@ from .weights.gradients import check_weight_gradients
 if TYPE_CHECKING:
     from typing import ParamSpec
 
-    from ._arrays import Save
     from ._typing import (
         AnyArray,
         ArrayT,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         CudnnRNNOutputs,
         GRUGrads,
         LSTMGrads,
+        Save,
         StackedRNNGrads,
         StackedRNNOutputs,
     )

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from . import transposed as _transposed
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 # Multiplications below which one complex product is faster than three real ones.
 _SMALL = 32768

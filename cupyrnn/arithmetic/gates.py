@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from .._arrays import check_choice
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from .dual import arithmetic_of
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 RecurrentActivation: TypeAlias = Literal["sigmoid", "hard_sigmoid_0.2", "hard_sigmoid_1/6"]
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .._arrays import Array
+from .._typing import Array
 
 
 def largest(xp: ModuleType, a: Array) -> Array:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from .._typing import Array
 from . import dual, transposed
+from .dual import Planes
+from .scratch import Scratch
 from .transposed import Blocks, Transposed
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from .dual import Planes
-    from .scratch import Scratch
 
 # Rows of one whole-sequence matmul. Fewer and the sum over blocks begins to cost as much as the
 # matmul; more and the gate gradients, held for one block at a time, leave the cache.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._arrays import cast, compute_dtype
-
-if TYPE_CHECKING:
-    from .._arrays import Array
+from .._typing import Array
 
 # Elements [t, B, H] whose gradients NumPy makes at once: their planes stay in a core's cache.
 CHUNK = 32768

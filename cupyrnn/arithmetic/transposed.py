@@ -6,14 +6,12 @@ That is by blocks of its columns, where it has kernels for small products, or by
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from .._typing import Array
 from . import blas
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 # OpenBLAS has kernels for small products, of up to as many multiplications, that read a matrix as
 # it lies; for larger ones it copies the matrix in each product. Measured on AVX-512 with one

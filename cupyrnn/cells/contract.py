@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
 
 from .._arrays import shown
-from .._typing import NamedTuple
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
+from .._typing import Array, NamedTuple
+from ..arithmetic.scratch import Scratch
 
 
 class States(NamedTuple):

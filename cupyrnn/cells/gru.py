@@ -21,19 +21,15 @@ saved values only::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 import numpy as np
 
-from .._typing import ArrayT, NamedTuple
+from .._typing import Array, ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import gate_of, slope_of, unity_of
+from ..arithmetic.gates import HardSigmoid, gate_of, slope_of, unity_of
 from ..arithmetic.scratch import product
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.gates import HardSigmoid
 
 
 class GRUOutputs(NamedTuple, Generic[ArrayT]):

@@ -22,18 +22,12 @@ saved values only::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import gate_of, slope_of, unity_of
+from ..arithmetic.gates import HardSigmoid, gate_of, slope_of, unity_of
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.gates import HardSigmoid
 
 
 class GRUResetAfterOutputs(NamedTuple):

@@ -30,22 +30,16 @@ With the true gradient of a clip, k_i, k_ci, k_f and k_next are zero where abs(c
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Generic
+from collections.abc import Callable
+from typing import Any, Generic
 
 import numpy as np
 
-from .._typing import ArrayT, NamedTuple
+from .._typing import Array, ArrayT, NamedTuple
 from ..arithmetic.dual import arithmetic_of
-from ..arithmetic.gates import gate_of, slope_of, unity_of
-from ..arithmetic.scratch import product
+from ..arithmetic.gates import HardSigmoid, gate_of, slope_of, unity_of
+from ..arithmetic.scratch import Scratch, product
 from .contract import BackwardRun, BackwardStep, ForwardRun, Weight
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .._arrays import Array
-    from ..arithmetic.gates import HardSigmoid
-    from ..arithmetic.scratch import Scratch
 
 
 class LSTMOutputs(NamedTuple, Generic[ArrayT]):

@@ -10,17 +10,12 @@ CudnnRNN's rnn_tanh and rnn_relu.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..arithmetic.dual import arithmetic_of
 from ..arithmetic.gates import unity_of
 from .contract import BackwardRun, BackwardStep, ForwardRun, States, Weight
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 
 class SimpleRNNOutputs(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 from .simd import VECTOR_BYTES, part, read_word, write_word
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
 
 
 class At(NamedTuple):

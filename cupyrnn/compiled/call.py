@@ -21,7 +21,7 @@ from .frame import all_steps, all_steps_back
 from .plan import Plan, Shapes, Spec, most_threads, plan_of
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
 
 

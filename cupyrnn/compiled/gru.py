@@ -16,7 +16,7 @@ from .simd import Vector, tanh
 from .ways import ways
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
     from ..cells.gru import GRU, GRUOutputs
 

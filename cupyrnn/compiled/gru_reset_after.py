@@ -16,7 +16,7 @@ from .simd import Vector, tanh
 from .ways import ways
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..cells.gru_reset_after import GRUResetAfter
 
 

@@ -17,7 +17,7 @@ from .simd import Vector, tanh
 from .ways import ways
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
     from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 

@@ -17,7 +17,7 @@ from .addresses import address_of
 from .call import Back, Laid, compute
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from .call import LayerCall
 
 __all__ = ["Back", "PlacedCall"]

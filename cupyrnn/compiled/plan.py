@@ -27,7 +27,7 @@ from .products import PANEL_BYTES, memory_of_transposed
 from .simd import VECTOR_BYTES
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from .formulas import CellCode
 
 

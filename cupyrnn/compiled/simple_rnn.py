@@ -15,7 +15,7 @@ from .simd import Vector, tanh
 from .ways import ways
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..cells.simple_rnn import SimpleRNN
 
 

@@ -34,7 +34,7 @@ from .simd import (
 )
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from .plan import Spec
 
 # Multiplications from which on a step is worth a second thread, whose waking takes a virtual

@@ -15,7 +15,7 @@ from .frame import all_steps, all_steps_back
 from .single import one_step
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..cells.contract import BackwardStep
     from .formulas import CellCode
     from .plan import Spec

@@ -17,16 +17,14 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from ml_dtypes import bfloat16
+from numpy.typing import NDArray
 
 from .cases import Case
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _KINDS: dict[str, tuple[Any, int]] = {
     "float16": (np.float16, onnx.TensorProto.FLOAT16),

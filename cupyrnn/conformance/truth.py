@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Arrays = dict[str, NDArray[Any]]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 STEP = 1e-100
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "i"}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from ..arithmetic.gates import HardSigmoid
+from ..arithmetic.gates import HardSigmoid
 
-    Lengths: TypeAlias = NDArray[np.int32] | None
+Lengths: TypeAlias = NDArray[np.int32] | None
 
 # cudnnRNNAlgo_t by the names of the engines. A reserve is of one of them.
 ALGORITHMS = {"cudnn": 0, "cudnn_persist_dynamic": 2, "cudnn_small_h": 3}

@@ -8,20 +8,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .._arrays import tf32_allowed
 from . import library
-from .descriptors import ALGORITHMS, address, all_lengths
-from .handles import Handles
+from .descriptors import ALGORITHMS, Lengths, Pair, Problem, Triple, address, all_lengths
+from .handles import Handle, Handles
 
-if TYPE_CHECKING:
-    from .descriptors import Lengths, Pair, Problem, Triple
-    from .handles import Handle
-
-    Enter: TypeAlias = Callable[[AbstractContextManager[int]], int]
+Enter: TypeAlias = Callable[[AbstractContextManager[int]], int]
 
 _SUBLIBRARIES = tuple(
     f"libcudnn_{name}.so.8" for name in ("ops_infer", "ops_train", "adv_infer", "adv_train")

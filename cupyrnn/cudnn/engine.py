@@ -10,21 +10,15 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from .._arrays import tf32_allowed
+from .._typing import Array
 from . import eight, nine
-from .descriptors import address
+from .descriptors import Descriptors, Lengths, Problem, address
 from .library import PATH_VARIABLE, CudnnError, Library, find
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from .descriptors import Descriptors, Lengths, Problem
-
-    Forward: TypeAlias = tuple[Array, Array, Array | None, Array]
-    Backward: TypeAlias = tuple[Array, Array, Array | None, Array]
 
 _LONGEST = 65535  # of a sequence, says cuDNN's manual
 _ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
@@ -202,7 +196,7 @@ def forward(
     input_c: Array | None,
     params: Array,
     lengths: Lengths,
-) -> Forward:
+) -> tuple[Array, Array, Array | None, Array]:
     """
     Return output, output_h, output_c and reserve of a call that `why_not` allows.
 
@@ -259,7 +253,7 @@ def backward(
     output_h_backprop: Array | None,
     output_c_backprop: Array | None,
     reserve: Array,
-) -> Backward:
+) -> tuple[Array, Array, Array | None, Array]:
     """
     Return the gradients of input, input_h, input_c and params.
 

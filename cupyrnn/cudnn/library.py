@@ -14,12 +14,9 @@ from contextlib import contextmanager
 from ctypes import c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .descriptors import ALGORITHMS
-
-if TYPE_CHECKING:
-    from .descriptors import Problem
+from .descriptors import ALGORITHMS, Problem
 
 # The environment variable with the path of the library, a file or its folder.
 PATH_VARIABLE = "CUPYRNN_CUDNN"

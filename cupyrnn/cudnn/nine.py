@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._arrays import tf32_allowed
-from .descriptors import address, all_lengths
-from .handles import Handles
-from .library import INFERENCE, TRAINING, WGRAD_ADD
-
-if TYPE_CHECKING:
-    from .descriptors import Lengths, Pair, Problem, Triple
-    from .handles import Handle
-    from .library import Library
+from .descriptors import Lengths, Pair, Problem, Triple, address, all_lengths
+from .handles import Handle, Handles
+from .library import INFERENCE, TRAINING, WGRAD_ADD, Library
 
 
 class Nine:

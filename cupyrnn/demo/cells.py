@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 import cupyrnn
 
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..weights.params import RNNMode
+from .._typing import Array
+from ..weights.params import RNNMode
 
 Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 Parameters: TypeAlias = "dict[str, Array]"

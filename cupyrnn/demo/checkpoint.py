@@ -11,15 +11,13 @@ import os
 import stat
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
+from .._typing import Array
 from . import files
 from .text import Corpus
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 Configuration: TypeAlias = "dict[str, str | int]"
 

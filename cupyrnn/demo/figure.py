@@ -5,19 +5,17 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from .._typing import Array
 from . import files
 from .cells import Cell
 from .model import Model, forward, to_host
 from .modules import demo_module
 from .text import Corpus
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from .training import History
+from .training import History
 
 # Told apart by the color-blind as well (Okabe and Ito).
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"

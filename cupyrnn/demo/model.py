@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._typing import Array
 from .cells import Cell, Parameters, Pass, Shapes, State, normal
-from .text import CONTEXTS, hints
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from .text import Corpus
+from .text import CONTEXTS, Corpus, hints
 
 EMBEDDING = 64  # I
 STREAMS = 32  # in which the held-out text is cut, to be fast; at the end it is read as one

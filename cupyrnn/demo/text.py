@@ -12,12 +12,11 @@ import sys
 from collections import Counter
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .._arrays import Array
+from .._typing import Array
 
 HELD_OUT = 10  # one part in so many
 RARE = 5  # a character that the training text has fewer times is no symbol of its own

@@ -7,19 +7,17 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._typing import Array
 from ..parallel import Communicator, all_reduce_gradients, broadcast_parameters, check_parameters
 from .cells import Parameters, State
 from .model import STREAMS, Model, held_out_bits, loss_and_gradient, to_host
 from .modules import demo_module
 from .output import show
 from .text import Corpus, window
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 MAX_RATE, MIN_RATE = 1e-2, 1e-4
 WARM_UP = 20  # steps

@@ -11,14 +11,12 @@ import functools
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._arrays import module_of, own_tangents
-
-if TYPE_CHECKING:
-    from .._arrays import Array
+from .._typing import Array
 
 # The exponent of the largest tangent that an op is given. The product of two such vanishes
 # beside a value, also when both have grown by 2**36 (float32) or 2**270 (float64), and what is

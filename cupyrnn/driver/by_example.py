@@ -12,19 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .._arrays import cast, compute_dtype, operand_dtype
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..arithmetic.norms import largest, norm_of, together
-from ..cells.contract import each
+from ..cells.contract import Cell, Gradients, each
 from .pages import products_of
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..cells.contract import Cell, Gradients
 
 _T = TypeVar("_T")
 

@@ -15,23 +15,18 @@ import itertools
 import os
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._arrays import cast, compute_dtype, operand_dtype
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
+from ..arithmetic.dual import Planes
 from ..arithmetic.scratch import CHUNK, Scratch
-from ..cells.contract import BackwardRun, BackwardStep, ForwardRun, Gradients, each
+from ..cells.contract import BackwardRun, BackwardStep, Cell, ForwardRun, Gradients, Weight, each
 from . import by_example
-from .packing import Rows, flat
+from .packing import Rows, Run, flat
 from .pages import page_of, products_of
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.dual import Planes
-    from ..cells.contract import Cell, Weight
-    from .packing import Run
 
 
 class Layer(NamedTuple):

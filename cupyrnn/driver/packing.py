@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._typing import NamedTuple, cached_property
+from .._typing import Array, NamedTuple, cached_property
 from .pages import products_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from .._arrays import Array
 
 
 class Run(NamedTuple):

@@ -17,8 +17,8 @@ from .._arrays import (
     compute_dtype,
     contiguous,
 )
-from .._typing import NamedTuple
-from ..cells.contract import Gradients, columns_of, each
+from .._typing import Array, NamedTuple
+from ..cells.contract import Cell, Gradients, columns_of, each
 from . import layer as _layer
 from . import recompute
 from .layer import Cut, Layer
@@ -27,9 +27,6 @@ from .recompute import Kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from .._arrays import Array
-    from ..cells.contract import Cell
 
 
 class Extent(NamedTuple):

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..cells.contract import each
 from . import layer as _layer
 from .packing import Rows, flat
+from .reserve import Leaves
 
 if TYPE_CHECKING:
-    from .._arrays import Array
     from .padded import Padded
-    from .reserve import Leaves
 
 # Steps up to which a call is planned: of more, what a plan saves does not count.
 _MOST_STEPS = 4096

@@ -11,23 +11,18 @@ memory for one piece at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from .._arrays import compute_dtype
-from .._typing import NamedTuple
-from ..cells.contract import each
+from .._typing import Array, NamedTuple
+from ..cells.contract import Cell, each
 from . import layer as _layer
 from .layer import Cut, Layer, implementation
+from .packing import Rows
 from .pages import products_of
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from .._arrays import Array
-    from ..cells.contract import Cell
-    from .packing import Rows
 
 # Blocks of rows in a piece that is one compiled call, which packs the weights each time.
 _BLOCKS = 4

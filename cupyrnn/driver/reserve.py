@@ -13,23 +13,20 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .._arrays import array_kind, shown
-from .._typing import NamedTuple, cached_property
+from .._typing import Array, NamedTuple, cached_property
 from ..arithmetic.dual import real_dtype
 from ..cells.contract import columns_of
 from . import recompute
 from .recompute import Kept
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from numpy.typing import NDArray
-
-    from .._arrays import Array
 
 
 class Layers(Protocol):
@@ -218,8 +215,8 @@ def check_reserve(
 # Whose reserve_space it is, by what host_reserved begins with; the fingerprint of the call follows.
 # Each algorithm of cuDNN has its own.
 OWNERS = ("cupy", "cudnn", "cudnn_small_h", "cudnn_persist_dynamic")
-OWN = OWNERS.index("cupy")
-FINGERPRINT_SIZE, EVERY_SIZE = 4, 8  # bytes
+_OWN = OWNERS.index("cupy")
+_FINGERPRINT_SIZE, _EVERY_SIZE = 4, 8  # bytes
 
 
 def fingerprint(run: Any, drops: bool, *net: object) -> int:
@@ -231,6 +228,15 @@ def fingerprint(run: Any, drops: bool, *net: object) -> int:
     marks = None if resets is None or not resets.any() else resets.tobytes()
     said = net, rate, real_dtype(run.dtype).str, full, marks, *(["reverse"] * run.reverse)
     return zlib.crc32(repr(said).encode())
+
+
+def make_host_reserved(engine: str, call: int, every: int | None) -> NDArray[np.int8]:
+    """Return whose reserve_space it is, of what call, and k if it has every k-th state only."""
+    owner = _OWN if engine == "numpy" else OWNERS.index(engine)
+    text = bytes([owner]) + call.to_bytes(_FINGERPRINT_SIZE, "little")
+    if every is not None:
+        text += every.to_bytes(_EVERY_SIZE, "little")
+    return np.frombuffer(text, np.int8).copy()
 
 
 def reserved_engine(
@@ -250,7 +256,7 @@ def reserved_engine(
             f"{op}: host_reserved is {shown(host_reserved)}, expected a numpy.ndarray, int8"
         )
     n, every = len(expected), None
-    if host_reserved.shape == (n + EVERY_SIZE,):
+    if host_reserved.shape == (n + _EVERY_SIZE,):
         every = int.from_bytes(host_reserved[n:].tobytes(), "little")
     elif host_reserved.shape != expected.shape:
         raise ValueError(
@@ -258,7 +264,7 @@ def reserved_engine(
             " forward call with is_training=True returns it"
         )
     owner = int(host_reserved[0])
-    if owner not in ((OWN,) if xp is np or every is not None else range(len(OWNERS))):
+    if owner not in ((_OWN,) if xp is np or every is not None else range(len(OWNERS))):
         raise ValueError(
             f"{op}: host_reserved begins with {owner}, which no engine for {xp.__name__} arrays has"
         )

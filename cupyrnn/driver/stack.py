@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from .._arrays import cast, cast_all, compute_dtype, contiguous
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..arithmetic.dropout import key_words, threshold
-from ..cells.contract import columns_of, each
+from ..cells.contract import Cell, Gradients, columns_of, each
 from . import layer as _layer
 from . import recompute
 from .layer import Cut, Layer
-from .packing import flat
+from .packing import Packing, flat
 from .pages import products_of, twin_of
 from .recompute import Taken
-from .reserve import Reserved, Sizes, reserve_size, write_note
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from .._arrays import Array
-    from ..cells.contract import Cell, Gradients
-    from .packing import Packing
-    from .reserve import Leaves, Note
+from .reserve import Leaves, Note, Reserved, Sizes, reserve_size, write_note
 
 
 class Stack(NamedTuple):

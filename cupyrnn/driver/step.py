@@ -11,22 +11,19 @@ Symbols: B batch, K size of the input, H num_units, P size of the output.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..arithmetic.gates import gate_of
+from .._typing import Array
+from ..arithmetic.gates import HardSigmoid, gate_of
+from ..cells.contract import Cell
 from ..cells.gru_reset_after import GRUResetAfter
 from ..cells.lstm import LSTM
 from ..cells.simple_rnn import SimpleRNN
 
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.gates import HardSigmoid
-    from ..cells.contract import Cell
-
-    # Of x[B, K], h[B, P] and, in an LSTM, c[B, H], in the dtype of the computation, makes h and c.
-    Step: TypeAlias = Callable[..., tuple[Array, Array | None]]
+# Of x[B, K], h[B, P] and, in an LSTM, c[B, H], in the dtype of the computation, makes h and c.
+Step: TypeAlias = "Callable[..., tuple[Array, Array | None]]"
 
 
 def steps_of(cells: Sequence[Cell]) -> list[Step]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._arrays import aligned, tf32_allowed
-
-if TYPE_CHECKING:
-    from .._arrays import Array
+from .._typing import Array
 
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t
 _CUDA_TYPE = {

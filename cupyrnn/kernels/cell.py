@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._typing import Array
 from ..arithmetic.dual import real_dtype
+from ..arithmetic.gates import HardSigmoid
 from .blas import address
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.gates import HardSigmoid
 
 # A cell is a struct template Name<A>, A what is computed with. A launch passes it by value: its
 # members are what the weights beside the matrices are, and its attributes. It has

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from .._typing import Array
 from .launch import Block, launch
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 SOURCE = r"""
 typedef unsigned long long u64;

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import isqrt
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .._typing import Array
 from .blas import Product, address, without_rounding
 from .compile import kernel
 
-if TYPE_CHECKING:
-    from .._arrays import Array
-
-    # Does its part of step number s.
-    Stage: TypeAlias = Callable[[int], object]
+# Does its part of step number s.
+Stage: TypeAlias = Callable[[int], object]
 
 # Columns of H by rows of B. The sums have the same shape: COLUMN_THREADS and ROW_THREADS.
 BLOCK = (32, 8)

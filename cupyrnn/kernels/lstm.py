@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._typing import Array
 from . import persistent, step
 from .cell import Cell, gate_members
 from .launch import SUMS, add_slices, launch, sum_grid
 from .run import backward, forward
 
 if TYPE_CHECKING:
-    from .._arrays import Array
     from ..cells.contract import BackwardRun, ForwardRun
     from ..cells.lstm import LSTM
 

@@ -12,18 +12,16 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._arrays import compute_dtype
+from .._typing import Array
 from . import grid, rows, step, tiles, timed
 from .blas import address
 from .cell import Cell, weights_of, words
 from .launch import Block, blocks_at_once, launch
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 # What takes the steps, and what one may ask for: asking for rows includes the hybrid.
 KERNELS = ("loop", "rows", "hybrid", "tiles", "grid")

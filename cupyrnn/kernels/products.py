@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .._typing import Array
+from ..arithmetic.scratch import Scratch
 from .blas import gemm, gemm_each
 from .launch import add_column_sums
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..arithmetic.scratch import Scratch
 
 __all__ = ["add_column_sums", "add_matmul", "factor", "for_products", "matmul", "matmul_each"]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._typing import Array
 from . import persistent, step
 from .cell import words
 from .launch import Loop
 
 if TYPE_CHECKING:
-    from .._arrays import Array
     from ..cells.contract import BackwardRun, ForwardRun
 
 

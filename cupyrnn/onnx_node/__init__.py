@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._arrays import (
     cast,
@@ -29,6 +30,7 @@ from .._arrays import (
     on_device,
     shown,
 )
+from .._typing import Array
 from ..cudnn_rnn import cudnn_rnn
 from ..derivatives.traced import traceable
 from ..stacked_rnn import stacked_rnn
@@ -38,11 +40,6 @@ from ..weights.onnx import block_gru_from_onnx, block_lstm_from_onnx, params_fro
 from .attributes import GATES, Attributes, check_attributes
 from .cell import Cell
 from .layer import Sequences, backward, forward, sequences
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .._arrays import Array
 
 OpType: TypeAlias = Literal["LSTM", "GRU", "RNN"]
 

@@ -26,13 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._typing import Array
 from ..derivatives.duals import dual
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..weights.activations import Activation
+from ..weights.activations import Activation
 
 
 def activate(

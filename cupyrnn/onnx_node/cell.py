@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from .._typing import Array
 from ..driver.pages import products_of
+from ..weights.activations import Activation
 from .activations import activate
-
-if TYPE_CHECKING:
-    from .._arrays import Array
-    from ..weights.activations import Activation
 
 
 class Cell(NamedTuple):

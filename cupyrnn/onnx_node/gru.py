@@ -12,12 +12,10 @@ ONNX's GRU, in the standard's names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._typing import Array
 from .cell import Cell, Deltas, Step
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 F, G = range(2)  # the activations
 

@@ -8,17 +8,14 @@ that runs forwards over sequences that were turned round, each within its own le
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .._typing import Array
 from . import gru, lstm, rnn
 from .cell import Cell, Step
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .._arrays import Array
 
 _EQUATIONS = {"LSTM": lstm, "GRU": gru, "RNN": rnn}
 

@@ -15,12 +15,10 @@ ONNX's LSTM, in the standard's names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._typing import Array
 from .cell import Cell, Deltas, Step
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 F, G, H = range(3)  # the activations
 

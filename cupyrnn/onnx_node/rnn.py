@@ -8,12 +8,10 @@ ONNX's RNN, in the standard's names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._typing import Array
 from .cell import Cell, Deltas, Step
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 
 def step(cell: Cell, xw: Array, states: tuple[Array, ...]) -> Step:

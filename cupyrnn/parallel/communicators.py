@@ -15,14 +15,12 @@ import time
 import traceback
 from collections.abc import Mapping
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._arrays import check_integer, check_real, named, shown, type_shown
-
-if TYPE_CHECKING:
-    from .._arrays import Array
+from .._typing import Array
 
 # Set by the mpiexec of MPICH and its kin, of Open MPI, and of what speaks PMIx.
 _LAUNCHED = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")

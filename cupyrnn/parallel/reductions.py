@@ -8,15 +8,13 @@ import math
 import struct
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from .._arrays import check_choice, check_integer, check_real, named, shown
+from .._typing import Array
 from .communicators import PAYLOAD, Communicator, agree, wait
-
-if TYPE_CHECKING:
-    from .._arrays import Array
 
 Arrays = TypeVar("Arrays", bound="Mapping[str, Array | None] | tuple[Array | None, ...]")
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from .._arrays import Lengths
     from .._typing import (
         AnyArray,
         ArrayT,
         CudnnRNNGrads,
         CudnnRNNOutputs,
         GRUCellGrads,
+        Lengths,
         LSTMCellGrads,
         LSTMGrads,
     )

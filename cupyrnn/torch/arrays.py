@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
 
     Tensors: TypeAlias = Sequence[torch.Tensor | tuple[torch.Tensor, ...] | None]
 

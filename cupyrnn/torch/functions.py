@@ -41,7 +41,7 @@ from .definitions import (
 from .ops import check_tensor
 
 if TYPE_CHECKING:
-    from .._arrays import Save
+    from .._typing import Save
     from ..arithmetic.gates import RecurrentActivation
     from ..weights.block_forms import GateOrder
     from ..weights.params import Direction, RNNMode

@@ -17,7 +17,7 @@ from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes, save_
 from .ops import check_tensor
 
 if TYPE_CHECKING:
-    from .._arrays import Save
+    from .._typing import Save
     from ..arithmetic.gates import RecurrentActivation
     from ..cells.lstm import LSTMOutputs
     from ..weights.block_forms import GateOrder

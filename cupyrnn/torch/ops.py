@@ -50,8 +50,8 @@ from .arrays import (
 from .batching import rule_of, under_vectorize, vectorized
 
 if TYPE_CHECKING:
-    from .._arrays import Array
     from .._ops import Record
+    from .._typing import Array
 
     # Arguments by name, without those that are None.
     Named: TypeAlias = dict[str, Any]

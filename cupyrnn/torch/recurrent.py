@@ -17,7 +17,7 @@ from .ops import check_tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .._arrays import Save
+    from .._typing import Save
     from .functions import Resets
 
     States: TypeAlias = tuple[torch.Tensor, ...]

@@ -17,7 +17,7 @@ from .modules import draw, generator, parameter_of
 from .recurrent import Recurrent, save_shown
 
 if TYPE_CHECKING:
-    from .._arrays import Save
+    from .._typing import Save
     from ..arithmetic.gates import RecurrentActivation
     from ..weights.block_forms import GateOrder
     from .recurrent import States

@@ -13,7 +13,7 @@ from .params import check_net, layers
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._arrays import Array
+    from .._typing import Array
     from .block_forms import GateOrder
     from .params import Net
 

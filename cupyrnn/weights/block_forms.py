@@ -33,7 +33,7 @@ from ..cells.gru import GRU, GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..arithmetic.gates import HardSigmoid
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]

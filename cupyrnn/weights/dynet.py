@@ -12,7 +12,7 @@ from .packed import PackedParams, assembled, check_model, refuse_gates
 from .params import LayerParams, check_net, layers
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
 
 # Where DyNet has the gates of the packed order i, f, ci, o.
 _DYNET = [0, 1, 3, 2]

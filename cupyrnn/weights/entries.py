@@ -17,7 +17,7 @@ from .gradients import OfWeights
 from .packed_forms import PackedForm, Weights, places_of, weights_of
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..cells.contract import Cell, Form
 
 # NumPy's flags of aligned numbers in C order, and in Fortran's.

@@ -31,7 +31,7 @@ from .block_forms import GRU_FORM, LSTM_FORM
 from .params import GATES, LayerParams
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..cells.contract import Form
     from .params import Net
 

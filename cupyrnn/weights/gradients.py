@@ -15,7 +15,7 @@ from .block_forms import PEEPHOLES, GRUForm, LSTMForm
 from .packed_forms import PackedForm
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
 
 WeightGradients: TypeAlias = Literal["sum", "examples", "norms", "none"]
 _WAYS = ("sum", "examples", "norms", "none")

@@ -16,7 +16,7 @@ from .params import check_elements, check_net, layers
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from .._arrays import Array
+    from .._typing import Array
     from .block_forms import GateOrder
     from .params import Direction, InputMode, Net, RNNMode
 

@@ -33,7 +33,7 @@ from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._arrays import Array
+    from .._typing import Array
     from ..arithmetic.gates import RecurrentActivation
     from .params import Direction, RNNMode
 

@@ -12,7 +12,7 @@ from ..arithmetic.gates import check_gate
 from .params import DEFAULTS, MOST_ELEMENTS, check_net, check_params, checked_layout, layers, zeros
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..arithmetic.gates import HardSigmoid, RecurrentActivation
     from .params import Direction, InputMode, LayerParams, Net, Piece, RNNMode
 

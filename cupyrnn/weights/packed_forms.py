@@ -15,7 +15,7 @@ from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 from .params import LayerParams, Net, parts
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from ..cells.contract import Cell
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.

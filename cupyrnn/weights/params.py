@@ -35,8 +35,7 @@ from .._typing import ArrayT, NamedTuple
 from ..derivatives.traced import traceable
 
 if TYPE_CHECKING:
-    from .._arrays import Array
-    from .._typing import AnyArray
+    from .._typing import AnyArray, Array
     from ..arithmetic.gates import HardSigmoid
 
 RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]

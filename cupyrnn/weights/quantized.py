@@ -10,7 +10,7 @@ from .._arrays import check_arrays, check_integer, expect_shape, named, on_host,
 from .onnx import params_from_onnx
 
 if TYPE_CHECKING:
-    from .._arrays import Array
+    from .._typing import Array
     from .packed import PackedParams
 
 

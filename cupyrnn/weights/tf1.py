@@ -33,7 +33,7 @@ from .tf1_cells import PROJECTION, Cell, join
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._arrays import Array
+    from .._typing import Array
     from .params import Direction, Net, RNNMode
 
 

@@ -18,7 +18,7 @@ from .forms import as_arrays, check_names
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._arrays import Array
+    from .._typing import Array
 
 PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}
 GATES = ("gates/kernel", "gates/bias")

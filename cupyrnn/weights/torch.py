@@ -17,7 +17,7 @@ from .params import DIRECTIONS, GATES, check_net, layers, zeros
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._arrays import Array
+    from .._typing import Array
     from .params import Direction, Net, RNNMode
 
 _FIRST = ("weight_ih_l0", "weight_ih")

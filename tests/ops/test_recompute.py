@@ -19,9 +19,9 @@ from problems.properties import assert_all_close
 from problems.table import Case, call_of
 
 import cupyrnn
-from cupyrnn import _net, raw_ops
+from cupyrnn import raw_ops
 from cupyrnn.arithmetic import products
-from cupyrnn.driver import recompute
+from cupyrnn.driver import recompute, reserve
 from cupyrnn.kernels import products as on_device
 
 # The states of every step; every k-th, with T a multiple and not; none but the first.
@@ -222,7 +222,7 @@ def test_cudnn_has_no_states_alone(cupy_on_cpu: Any, rng: np.random.Generator) -
     ops, case = Ops(cupy_on_cpu), nets.Case("lstm", 6, 3, 4, 5)
     inputs, cotangents = nets.problem(rng, case), nets.cotangents_of(rng, case)
     out = nets.forward(ops, case, inputs, save=2, engine="cupy")
-    out.host_reserved[0] = _net.OWNERS.index("cudnn")
+    out.host_reserved[0] = reserve.OWNERS.index("cudnn")
     with pytest.raises(ValueError, match="host_reserved begins with 1, which no engine"):
         nets.backward(ops, case, inputs, out, cotangents)
 

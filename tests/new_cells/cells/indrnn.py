@@ -22,7 +22,7 @@ import numpy as np
 from cupyrnn.cells.contract import BackwardRun, Form, ForwardRun, Gradients, States, Weight
 
 if TYPE_CHECKING:
-    from cupyrnn._arrays import Array
+    from cupyrnn._typing import Array
 
 
 class IndRNNOutputs(NamedTuple):

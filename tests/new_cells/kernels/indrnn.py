@@ -9,7 +9,7 @@ import numpy as np
 from cupyrnn.kernels.launch import SUMS, Loop, add_slices, launch, sum_grid
 
 if TYPE_CHECKING:
-    from cupyrnn._arrays import Array
+    from cupyrnn._typing import Array
     from cupyrnn.cells.contract import BackwardRun, ForwardRun
 
     from ..cells.indrnn import IndRNN

@@ -9,7 +9,7 @@ import numpy as np
 from cupyrnn.kernels.launch import SUMS, Loop, add_column_sums
 
 if TYPE_CHECKING:
-    from cupyrnn._arrays import Array
+    from cupyrnn._typing import Array
     from cupyrnn.cells.contract import BackwardRun, ForwardRun
 
     from ..layer_norm_lstm import LayerNormLSTM
