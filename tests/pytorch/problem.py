@@ -8,10 +8,10 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from problems import grus, lstms, nets
-from problems.nets import BI, MODES, UNI, Case
+from problems.table import TABLE, Case, call_of
 
 import cupyrnn
+from cupyrnn.derivatives.tree import leaves_by_name, tree_map
 
 torch: Any
 ct: Any
@@ -39,32 +39,52 @@ MARKS = [
     ),
 ]
 
-LENGTHS = {"sequence_lengths": [3, 0, 4]}
-RESETS = {"resets": [[True, False, False], [False, True, False], [False] * 3, [True] * 3]}
-NAMES = [
-    "lstm_block_cell",
-    "lstm_block_cell, clip and peepholes",
-    "block_lstm",
-    "block_lstm, clip and peepholes",
-    "block_lstm, lengths",
-    "gru_block_cell",
-    "block_gru",
-    "block_gru, hard gates",
-    *(f"cudnn_rnn, {mode}" for mode in MODES),
-    "cudnn_rnn, projection",
-    "cudnn_rnn, batch first",
-    "cudnn_rnn, reverse",
-    "stacked_rnn, peepholes",
-    "stacked_rnn, reverse",
-    "stacked_rnn, gru",
-]
+SIZES = (4, 3, 2, 5)
+
+
+def _case(name: str, said: dict[str, Any] | None = None, **fields: Any) -> Case:
+    """Return a case of an op of the table, of two layers where there are layers."""
+    layers = 2 if TABLE[name].is_net else 1
+    return Case(name, SIZES, layers=layers, **fields, attributes=tuple((said or {}).items()))
+
+
+BOTH = {"direction": "both", "dropout": 0.3}
+MARKED = {"extent": "lengths+resets"}
+IFCO = {"gate_order": "ifco"}
+PLAIN, CLIPPED = IFCO | {"cell_clip": 0.0}, IFCO | {"cell_clip": 0.5}
+CASES = {
+    "lstm_block_cell": _case("lstm_block_cell", PLAIN, peephole=False),
+    "lstm_block_cell, clip and peepholes": _case("lstm_block_cell", CLIPPED),
+    "block_lstm": _case("block_lstm", PLAIN, peephole=False),
+    "block_lstm, clip and peepholes": _case("block_lstm", CLIPPED),
+    "block_lstm, lengths": _case(
+        "block_lstm", PLAIN, direction="reverse", peephole=False, **MARKED
+    ),
+    "gru_block_cell": _case("gru_block_cell"),
+    "block_gru": _case("block_gru"),
+    "block_gru, hard gates": _case("block_gru", {"recurrent_activation": "hard_sigmoid_1/6"}),
+    **{
+        f"cudnn_rnn, {mode}": _case(f"cudnn_rnn-{mode}", extent="lengths", **BOTH)
+        for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    },
+    "cudnn_rnn, projection": _case("cudnn_rnn-lstm", extent="lengths", projected=True, **BOTH),
+    "cudnn_rnn, batch first": _case("cudnn_rnn-lstm", time_major=False, **MARKED, **BOTH),
+    "cudnn_rnn, reverse": _case("cudnn_rnn-lstm", extent="lengths", direction="reverse"),
+    "stacked_rnn, peepholes": _case("stacked_rnn-LSTM", CLIPPED, **MARKED, **BOTH),
+    "stacked_rnn, reverse": _case("stacked_rnn-LSTM", CLIPPED, direction="reverse", **MARKED),
+    "stacked_rnn, gru": _case("stacked_rnn-GRU", **MARKED, **BOTH),
+}
+NAMES = [*CASES]
 # Calls that keep some of the states.
-SAVES = {
-    "cudnn_rnn, lstm, states": "states",
-    "cudnn_rnn, gru, 2": 2,
-    "cudnn_rnn, projection, 3": 3,
-    "stacked_rnn, peepholes, 2": 2,
-    "stacked_rnn, gru, states": "states",
+SAVING = {
+    f"{name}, {save}": CASES[name]._replace(save=save)
+    for name, save in (
+        ("cudnn_rnn, lstm", "states"),
+        ("cudnn_rnn, gru", 2),
+        ("cudnn_rnn, projection", 3),
+        ("stacked_rnn, peepholes", 2),
+        ("stacked_rnn, gru", "states"),
+    )
 }
 
 
@@ -78,109 +98,57 @@ def build(kind: str, *args: Any, **kwargs: Any) -> Any:
     return net
 
 
-def stacked_inputs(rng: Any, kind: str, sizes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arrays and attributes of a block op's cell in four layers and directions."""
-    T, B, I, H = sizes
-    attributes: dict[str, Any] = {"direction": BI, **LENGTHS, **RESETS, "dropout": 0.3}
-    D = 2
-    if kind == "reverse":
-        D, attributes["direction"], attributes["reverse"] = 1, UNI, True
-    shapes = {"input": (T, B, I), "input_h": (4, B, H), "input_c": (4, B, H)}
-    if kind == "gru":
-        del shapes["input_c"]
-    else:
-        attributes |= {"cell_clip": 0.5, "gate_order": "ifco"}
-    for n in range(4):
-        K = I if n < D else D * H
-        fields = {"w": (K + H, 4 * H), "b": (4 * H,), "wci": (H,), "wcf": (H,), "wco": (H,)}
-        if kind == "gru":
-            fields = {"w_ru": (K + H, 2 * H), "w_c": (K + H, H), "b_ru": (2 * H,), "b_c": (H,)}
-        shapes |= {f"{n}.{name}": shape for name, shape in fields.items()}
-    return {name: 0.5 * rng.standard_normal(shape) for name, shape in shapes.items()}, attributes
-
-
 class Problem:
-    """A call: a function of tensors, its inputs, and the function of arrays that it is."""
+    """A call of the table: a function of tensors, its inputs, and the function of arrays it is."""
 
-    def __init__(self, name: str, dtype: str = "float64") -> None:
-        rng = np.random.default_rng(list(name.encode()))
-        save = SAVES.get(name)
-        op, _, kind = (name.rpartition(", ")[0] if save else name).partition(", ")
-        T, B, I, H = 4, 3, 2, 5
-        attributes: dict[str, Any] = {}
-        if op == "stacked_rnn":
-            inputs, attributes = stacked_inputs(rng, kind, (T, B, I, H))
-            self.fields = ("output", "output_h", "output_c")[: 2 if kind == "gru" else 3]
-        elif "lstm" in op:
-            inputs = lstms.problem(rng, (T, B, I, H), "peepholes" in kind)
-            attributes = {"cell_clip": 0.5 if "clip" in kind else 0, "gate_order": "ifco"}
-            if kind == "lengths":
-                attributes |= {**LENGTHS, "reverse": True, **RESETS}
-            self.fields = ("cs", "h")
-        elif "gru" in op:
-            inputs = grus.problem(rng, (T, B, I, H))
-            attributes = {"recurrent_activation": "hard_sigmoid_1/6"} if kind else {}
-            self.fields = ("h",)
-        else:
-            mode = kind if kind in MODES else "lstm"
-            way, P = UNI if kind == "reverse" else BI, 3 * (kind == "projection")
-            inputs = nets.problem(rng, Case(mode, T, B, I, H, L=2, direction=way, num_proj=P))
-            attributes = {"rnn_mode": mode, "direction": way, "num_proj": P}
-            attributes["reverse"] = kind == "reverse"
-            attributes |= {**LENGTHS, "dropout": 0.3, "time_major": kind != "batch first"}
-            if kind == "batch first":
-                for n in ("input", "input_h", "input_c"):
-                    inputs[n] = inputs[n].transpose(1, 0, 2)
-            self.fields = ("output", "output_h", "output_c")[: 3 if mode == "lstm" else 2]
-        if op.endswith("cell"):
-            inputs["x"] = inputs["x"][0]
-        if save is not None:
-            attributes["save"] = save
-        self._set(op, inputs, attributes, dtype)
-
-    @classmethod
-    def of(cls, op: str, inputs: dict[str, Any], attributes: dict[str, Any]) -> Problem:
-        """Return a call of these in float64."""
-        self = cls.__new__(cls)
-        self.fields = ("cs", "h") if "lstm" in op else ("h",)
-        if op == "cudnn_rnn":
-            self.fields = ("output", "output_h", "output_c")[: 2 + ("input_c" in inputs)]
-        self._set(op, inputs, attributes, "float64")
-        return self
-
-    def _set(self, op: str, inputs: dict[str, Any], attributes: dict[str, Any], dtype: str) -> None:
-        self.op, self.attributes = op, attributes
-        self.names = [n for n, a in inputs.items() if a is not None]
-        self.arrays = [inputs[n].astype(dtype) for n in self.names]
-        self.missing = {"input_c": None} if op in ("cudnn_rnn", "stacked_rnn") else {}
+    def __init__(self, said: str | Case, dtype: str = "float64") -> None:
+        case = (CASES | SAVING)[said] if isinstance(said, str) else said
+        rng = np.random.default_rng(list(str(case).encode()))
+        call = call_of(case._replace(dtype=dtype), rng)
+        record, inputs = case.op.record, tree_map(_finite, call.turned(call.inputs))
+        self.op, self.attributes = record.name, call.said
+        if self.attributes.get("sequence_lengths") is not None:
+            self.attributes["sequence_lengths"] = self.attributes["sequence_lengths"].tolist()
+        if "resets" in self.attributes:
+            self.attributes["resets"] = torch.tensor(self.attributes["resets"])
+        seeds = [self.attributes.pop(n, 0) for n in ("seed", "seed2")]
+        if any(seeds):
+            self.attributes["seeds"] = torch.tensor(seeds)
+        self.fields = tuple(n for n in record.outputs if n != "output_c" or case.op.states > 1)
+        self.inputs = {n: inputs[n] for n in record.inputs if n in inputs}
+        known = [(n, a) for n, tree in self.inputs.items() for _, a in leaves_by_name(n, tree)]
+        self.names = [n for n, a in known if a is not None]
+        self.arrays = [a for _, a in known if a is not None]
 
     def tensors(self, requires_grad: bool = True) -> list[Any]:
         return [torch.tensor(a, requires_grad=requires_grad) for a in self.arrays]
 
     def given(self, values: Any) -> dict[str, Any]:
-        """Return arguments by name; what is named "0.w" is of the weights of stacked_rnn."""
-        named = {**self.missing, **dict(zip(self.names, values, strict=True))}
-        entries: dict[str, Any] = {}
-        for name in [n for n in named if "." in n]:
-            place, _, field = name.partition(".")
-            entries.setdefault(place, {})[field] = named.pop(name)
-        if entries:
-            kind: Any = (
-                cupyrnn.PeepholeLSTMParams if "w" in entries["0"] else cupyrnn.BlockGRUParams
-            )
-            named["weights"] = [kind(**entry) for entry in entries.values()]
-        return named
+        """Return arguments by name, of the arrays or tensors among them."""
+        left = iter(values)
+        given: dict[str, Any] = tree_map(lambda a: None if a is None else next(left), self.inputs)
+        assert not [*left]
+        return given
 
     def __call__(self, *tensors: Any) -> tuple[Any, ...]:
-        given = self.given(tensors)
-        out = getattr(ct, self.op)(**given, **self.attributes)
+        out = getattr(ct, self.op)(**self.given(tensors), **self.attributes)
+        return tuple(getattr(out, n) for n in self.fields)
+
+    def of_arrays(self, arrays: Any) -> tuple[Any, ...]:
+        """Return what the function of arrays returns."""
+        told = dict(self.attributes)
+        if told.get("seeds") is not None:
+            told |= dict(zip(("seed", "seed2"), told["seeds"].tolist(), strict=True))
+        told.pop("seeds", None)
+        if told.get("resets") is not None:
+            told["resets"] = np.array(told["resets"])
+        out = getattr(cupyrnn, self.op)(**self.given(arrays), **told)
         return tuple(getattr(out, n) for n in self.fields)
 
     def plain(self) -> tuple[Any, ...]:
-        given = self.given(self.arrays)
-        attributes = {n: np.array(a) if n == "resets" else a for n, a in self.attributes.items()}
-        seeds = attributes.pop("seeds", None)
-        if seeds is not None:
-            attributes |= dict(zip(("seed", "seed2"), seeds.tolist(), strict=True))
-        out = getattr(cupyrnn, self.op)(**given, **attributes)
-        return tuple(getattr(out, n) for n in self.fields)
+        return self.of_arrays(self.arrays)
+
+
+def _finite(a: Any) -> Any:
+    """Return numbers also where nothing is computed: PyTorch's checks add to all of them."""
+    return None if a is None else np.nan_to_num(a)

@@ -14,12 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import needs
-import numpy as np
 import pytest
 from checks import assert_close
 from pytorch.problem import NAMES, Problem
 
-import cupyrnn
 from without_a_gpu.cupy_on_host import torch_device
 
 torch: Any
@@ -155,11 +153,8 @@ def as_cupy(problem: Problem, tensors: Any) -> Callable[[], Any]:
     """Return the same call on CuPy arrays."""
     import cupy
 
-    given = {n: cupy.asarray(t.cpu().numpy()) for n, t in zip(problem.names, tensors, strict=True)}
-    more = {n: np.array(a) if n == "resets" else a for n, a in problem.attributes.items()}
-    if problem.op == "cudnn_rnn":
-        more |= {"engine": "cupy"}
-    return lambda: getattr(cupyrnn, problem.op)(**problem.missing, **given, **more)
+    arrays = [cupy.asarray(t.cpu().numpy()) for t in tensors]
+    return lambda: problem.of_arrays(arrays)
 
 
 # With lengths the op of PyTorch makes reserve_space as large as without.
