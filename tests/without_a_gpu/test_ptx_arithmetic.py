@@ -1,164 +1,83 @@
-"""The arithmetic of the PTX interpreter against exact integers and fractions."""
+"""The arithmetic of the PTX interpreter that NumPy does not have, against exact numbers."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import operator
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
-from without_a_gpu.ptx import arithmetic, exact
-from without_a_gpu.ptx.arithmetic import Approximation
+from without_a_gpu.ptx import arithmetic
 from without_a_gpu.ptx.instructions import OPERATIONS, TYPES
 
-EXACT = {n: f for n, o in OPERATIONS.items() if (f := exact.reference(n, o)) is not None}
+
+def inserted(bits: int, a: int, b: int, start: int, length: int) -> int:
+    """Return b, bit by bit, with the lowest ones of a from `start` on: PTX reads a byte of each."""
+    for n in range(length & 255):
+        if (start & 255) + n < bits:
+            at = 1 << ((start & 255) + n)
+            b = b | at if a >> n & 1 else b & ~at
+    return b
 
 
-def samples(kind: str, rng: np.random.Generator, n: int) -> list[Any]:
-    """Return awkward values first, then random ones of all sizes."""
-    dtype = TYPES[kind]
-    if kind == "pred":
-        return [False, True] * (n // 2)
-    if kind in ("f32", "f64"):
-        info = np.finfo(dtype)
-        tiny, least, eps = (float(v) for v in (info.tiny, info.smallest_subnormal, info.eps))
-        awkward = [0.0, 1.0, float(info.max), math.inf, tiny, least, tiny - least, 1 + eps, 0.5]
-        awkward = [s * v for v in awkward for s in (1, -1)] + [math.nan, 2.5, 0.75]
-        bits = rng.integers(0, 2**64, n, dtype=np.uint64).astype(f"u{dtype.itemsize}")
-        near_one = rng.standard_normal(n).astype(dtype)
-        return awkward + [
-            float(v) for v in np.where(rng.random(n) < 0.5, bits.view(dtype), near_one)
-        ]
-    info = np.iinfo(dtype)
-    values = {0, 1, 2, 3, int(info.max), int(info.max) - 1, int(info.min), int(info.min) + 1}
-    values |= {8 * dtype.itemsize + d for d in (-1, 0, 1)}
-    values |= {info.max & -1 >> 1, int(info.max) // 2, int(info.max) // 2 + 1}
-    if info.min < 0:
-        values |= {-1, -2, -3}
-    return sorted(values) + [int(v) for v in rng.integers(info.min, info.max, n, dtype, True)]
+def permuted(_: int, a: int, b: int, selector: int) -> int:
+    """Return four bytes of both words, or their signs, as four bits each say."""
+    chosen = (b << 32 | a).to_bytes(8, "little")
+    found = [(chosen[n % 8], n) for n in (selector >> 4 * k & 15 for k in range(4))]
+    return int.from_bytes((byte if n < 8 else 255 * (byte > 127) for byte, n in found), "little")
 
 
-def operands(name: str, rng: np.random.Generator) -> list[tuple[Any, ...]]:
-    """Return all combinations of the awkward values of two operands, and random ones."""
-    kinds = OPERATIONS[name].operands
-    if kinds[0] in ("f16", "bf16"):
-        return [(bits,) for bits in range(0, 2**16, 7)] + [(0x7C01,), (0x7F81,)]
-    columns = [samples(kind, rng, 64) for kind in kinds]
-    count = 24 if len(kinds) == 2 else 9
-    rows = list(itertools.product(*(c[:count] for c in columns))) if len(kinds) > 1 else []
-    longest = max(map(len, columns))
-    rows += list(zip(*(np.resize(np.array(c, object), longest) for c in columns), strict=True))
-    if name.startswith("fma"):  # where the sum cancels, but for what the product rounds off
-        rows += [(a, b, -(a * b)) for a, b, _ in rows if math.isfinite(a * b)]
-    if name.startswith(("div", "rem")) and kinds[0][0] != "f":
-        rows = [row for row in rows if row[1] != 0]
-    return rows
+def quotient(_: int, a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def same(actual: Any, expected: Any) -> bool:
-    if isinstance(expected, float):
-        if math.isnan(expected):
-            return math.isnan(actual)
-        return bool(actual == expected and math.copysign(1, actual) == math.copysign(1, expected))
-    return bool(actual == expected)
+# Of bits and operands, by the beginning of the name.
+OF_INTEGERS: dict[str, Callable[..., int]] = {
+    "mul.hi": lambda bits, a, b: a * b >> bits,
+    "mul.wide": lambda bits, a, b: a * b,
+    "mad.wide": lambda bits, a, b, c: a * b + c,
+    "div": quotient,
+    "rem": lambda bits, a, b: a - b * quotient(bits, a, b),
+    "shl": lambda bits, a, n: a << min(n, bits),
+    "shr": lambda bits, a, n: a >> min(n, bits),
+    "bfi": inserted,
+    "prmt": permuted,
+    "shf": lambda bits, low, high, by: ((high << 32 | low) << by % 32) >> 32,
+    "dp2a": lambda bits, a, b, c: c + a % 2**16 * (b % 2**8) + (a >> 16) * (b >> 8 & 255),
+}
+NAMES = [n for n, o in OPERATIONS.items() if n.startswith((*OF_INTEGERS,)) and o.result[0] != "f"]
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_operations_are_exact(name: str, rng: np.random.Generator) -> None:
+def integers(kind: str, rng: np.random.Generator) -> list[int]:
+    """Return awkward numbers first, then random ones."""
+    info, bits = np.iinfo(TYPES[kind]), 8 * TYPES[kind].itemsize
+    awkward = 0, 1, info.max, info.max - 1, info.min, info.min + 1, info.max // 2, bits, bits - 1
+    return [*map(int, awkward), *rng.integers(info.min, info.max, 54, info.dtype, True).tolist()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_integers_are_exact(name: str, rng: np.random.Generator) -> None:
     operation = OPERATIONS[name]
-    rows = operands(name, rng)
-    with np.errstate(all="ignore"):
-        columns = [
-            np.array(c, TYPES[kind])
-            for c, kind in zip(zip(*rows, strict=True), operation.operands, strict=True)
-        ]
-        given = [
-            arithmetic.flush(c) if operation.flush and kind == "f32" else c
-            for c, kind in zip(columns, operation.operands, strict=True)
-        ]
-        result = operation.function(*given)
-        if operation.flush and operation.result == "f32":
-            result = arithmetic.flush(result)
-    assert result.dtype.itemsize == TYPES[operation.result].itemsize
-    results = result.view(TYPES[operation.result]).tolist()
-    for lane, row in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-        expected = EXACT[name](*row)
-        assert same(results[lane], expected), f"{name} {row}: {results[lane]}, not {expected}"
-
-
-def test_nothing_in_the_table_is_left_out() -> None:
-    assert OPERATIONS.keys() - EXACT.keys() == {
-        "ex2.approx.ftz.f32", "rcp.approx.ftz.f32", "rcp.approx.ftz.f64"
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["f16", "bf16"])
-def test_narrowing_at_every_tie(kind: str) -> None:
-    """All numbers of the narrow format, the middles between them, and what lies beside those."""
-    info = {"f16": 0x7C00, "bf16": 0x7F80}[kind]
-    numbers = np.array([exact.bits_to_float(bits, kind) for bits in range(info)])
-    middles = ((numbers[1:] + numbers[:-1]) / 2).astype(np.float32)
-    assert np.array_equal(middles, (numbers[1:] + numbers[:-1]) / 2)
-    function = OPERATIONS[f"cvt.rn.{kind}.f32"].function
-    bits = np.arange(info, dtype=np.uint16)
-    for sign in (1, -1):
-        marked = bits | np.uint16(0x8000 if sign < 0 else 0)
-        inputs = [numbers.astype(np.float32), middles]
-        inputs += [np.nextafter(middles, np.float32(end)) for end in (0, np.inf)]
-        expected = [marked, marked[:-1] + (bits[:-1] & 1), marked[:-1], marked[1:]]
-        for a, e in zip(inputs, expected, strict=True):
-            np.testing.assert_array_equal(function(np.float32(sign) * a), e)
-    largest = np.float32(exact.bits_to_float(info - 1, kind))
-    assert function(np.array([largest, np.inf, np.nan], np.float32)).tolist() == [
-        info - 1, info, 0x7FFF
-    ]  # fmt: skip
-
-
-def places(result: np.ndarray, exactly: np.ndarray) -> tuple[float, float]:
-    """Return the least and the largest error, in units of the last place of the exact value."""
-    unit = np.ldexp(np.longdouble(1), np.frexp(exactly)[1] - 24)
-    errors = (result - exactly) / unit
-    return float(errors.min()), float(errors.max())
-
-
-def test_ex2_is_within_its_bound(rng: np.random.Generator) -> None:
-    """Half a unit in the last place where it rounds once, two more where it is moved."""
-    a = np.concatenate([rng.uniform(-126, 127.9, 1000), rng.uniform(-1, 1, 1000), [0, 1, -1]])
-    a = a.astype(np.float32)
-    exactly = np.exp2(a.astype(np.longdouble))
-    below, (low, high), above = (
-        places(arithmetic.exp2_approx(a, how), exactly) for how in sorted(Approximation)
-    )
-    assert -0.50001 < low < -0.4
-    assert 0.4 < high < 0.50001
-    assert -2.50001 < below[0] < -1.9
-    assert 1.9 < above[1] < 2.50001
-    integers = np.arange(-126, 128, dtype=np.float32)
-    for how in Approximation:
-        assert arithmetic.exp2_approx(integers, how).tolist() == [2.0**v for v in range(-126, 128)]
-    special = np.array([-np.inf, np.inf, -200, 200], np.float32)
-    with np.errstate(over="ignore", under="ignore"):
-        found = arithmetic.exp2_approx(special, Approximation.BELOW)
-    assert found.tolist() == [0, np.inf, 0, np.inf]
-
-
-def test_approximate_reciprocals_are_within_their_bounds(rng: np.random.Generator) -> None:
-    a = (rng.uniform(1, 2, 2000) * 2.0 ** rng.integers(-100, 100, 2000)).astype(np.float32)
-    wide = a.astype(np.float64) * (1 + 2.0**-30)
-    within = (-1.51, -0.4), (-0.51, 0.51), (0.4, 1.51)
-    for how, bounds in zip(sorted(Approximation), within, strict=True):
-        found = places(arithmetic.reciprocal_approx32(a, how), 1 / a.astype(np.longdouble))
-        assert bounds[0] < found[0] < found[1] < bounds[1]
-        gross = arithmetic.reciprocal_approx64(wide, how)
-        assert not (gross.view(np.uint64) & np.uint64(0xFFFFFFFF)).any()
-        # 20 bits of fraction: cut off below, and moved by one.
-        assert np.abs(gross * wide - 1).max() < 2.0**-18
-    special = np.array([0.0, -0.0, np.inf, -np.inf, 5e-324, 1.5e308])
-    with np.errstate(all="ignore"):
-        result = arithmetic.reciprocal_approx64(special, Approximation.NEAREST)
-    assert result.tolist() == [np.inf, -np.inf, 0, 0, np.inf, 0]
+    exact = next(f for start, f in OF_INTEGERS.items() if name.startswith(start))
+    columns = [integers(kind, rng) for kind in operation.operands]
+    rows = [*itertools.product(*(c[:9] for c in columns)), *zip(*columns, strict=True)]
+    if name.startswith(("div", "rem")):
+        rows = [row for row in rows if row[1]]
+    given = [
+        np.array(c, TYPES[kind])
+        for c, kind in zip(zip(*rows, strict=True), operation.operands, strict=True)
+    ]
+    with np.errstate(over="ignore"):
+        found = operation.function(*given)
+    bits, result = 8 * given[0].itemsize, TYPES[operation.result]
+    expected = [exact(bits, *row) % 2 ** (8 * result.itemsize) for row in rows]
+    np.testing.assert_array_equal(found.view(f"u{result.itemsize}"), np.array(expected, np.uint64))
 
 
 def test_division_by_zero_is_an_error() -> None:
@@ -166,3 +85,115 @@ def test_division_by_zero_is_an_error() -> None:
         dtype = TYPES[OPERATIONS[name].result]
         with pytest.raises(ZeroDivisionError):
             OPERATIONS[name].function(np.ones(2, dtype), np.array([1, 0], dtype))
+
+
+def rounded(x: Fraction, dtype: Any, down: bool) -> float:
+    """Return a number other than 0, rounded once."""
+    info, size = np.finfo(dtype), abs(x)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < Fraction(2) ** exponent
+    quantum = Fraction(2) ** (max(exponent, int(info.minexp)) - info.nmant)
+    found = (math.floor(x / quantum) if down else round(x / quantum)) * quantum  # ties to even
+    if abs(found) > Fraction(float(info.max)):
+        return float(info.max) if down and x > 0 else math.inf if x > 0 else -math.inf
+    return float(found) or (0.0 if x > 0 else -0.0)
+
+
+@pytest.mark.parametrize("name", ["fma.rn.f32", "fma.rm.ftz.f32", "fma.rn.f64"])
+def test_fused_products_are_rounded_once(name: str, rng: np.random.Generator) -> None:
+    dtype, down = TYPES[OPERATIONS[name].result], ".rm." in name
+    info = np.finfo(dtype)
+    sizes = [1.0, 0.5, 1 + info.eps, info.max, info.tiny, info.smallest_subnormal]
+    bits = rng.integers(0, 2**64, (300, 3), dtype=np.uint64).astype(f"u{dtype.itemsize}")
+    drawn = [*itertools.product(*[[s * float(v) for v in sizes for s in (1, -1)]] * 3)]
+    drawn += [*bits.view(dtype).tolist(), *rng.standard_normal((300, 3)).astype(dtype).tolist()]
+    # Where the sum cancels, but for what the product rounds off.
+    drawn += [(a, b, -float(dtype.type(a * b))) for a, b, _ in drawn[-300:]]
+    rows, exactly = [], []
+    for a, b, c in drawn:
+        if all(map(math.isfinite, (a, b, c))):
+            exact = Fraction(a) * Fraction(b) + Fraction(c)
+            if exact:
+                rows.append((a, b, c))
+                exactly.append(rounded(exact, dtype, down))
+    given = [np.array(c, dtype) for c in zip(*rows, strict=True)]
+    found = OPERATIONS[name].function(*given)
+    np.testing.assert_array_equal(found, exactly)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(exactly))
+
+
+AWKWARD = np.array([0.0, -0.0, 1.0, -1.0, 2.5, np.inf, -np.inf, np.nan])
+PAIRS = [np.array(c) for c in zip(*itertools.product(AWKWARD, AWKWARD), strict=True)]
+
+
+@pytest.mark.parametrize("how", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons_with_nan(how: str) -> None:
+    nan = np.isnan(PAIRS[0]) | np.isnan(PAIRS[1])
+    expected = getattr(operator, how)(*PAIRS)
+    ordered, unordered = (OPERATIONS[f"setp.{how}{u}.f64"].function(*PAIRS) for u in ("", "u"))
+    np.testing.assert_array_equal(ordered, expected & ~nan)
+    np.testing.assert_array_equal(unordered, expected | nan)
+    for name, found in (("nan", nan), ("num", ~nan)):
+        np.testing.assert_array_equal(OPERATIONS[f"setp.{name}.f64"].function(*PAIRS), found)
+
+
+def test_the_smaller_and_the_larger_of_zeros_and_nan() -> None:
+    def key(x: float) -> Any:
+        return x, math.copysign(1.0, x)
+
+    for name, choose in (("min.f64", min), ("max.f64", max)):
+        numbers = [[x for x in pair if x == x] for pair in zip(*PAIRS, strict=True)]
+        expected = [choose(n, key=key) if n else math.nan for n in numbers]
+        found = OPERATIONS[name].function(*PAIRS)
+        np.testing.assert_array_equal(found, expected)
+        numbers_found = ~np.isnan(found)
+        np.testing.assert_array_equal(
+            np.signbit(found)[numbers_found], np.signbit(expected)[numbers_found]
+        )
+
+
+def test_what_is_clamped_flushed_and_given_a_sign() -> None:
+    given = np.array([-1.0, -0.0, 0.25, 2.0, np.inf, np.nan], np.float32)
+    assert arithmetic.saturate(given).tolist() == [0, 0, 0.25, 1, 1, 0]
+    small = np.array([2.0**-127, -(2.0**-149), 2.0**-126, -1.0], np.float32)
+    np.testing.assert_array_equal(arithmetic.flush(small), [0, 0, 2.0**-126, -1])
+    assert np.signbit(arithmetic.flush(small)).tolist() == [False, True, False, True]
+    signs, sizes = np.array([-1.0, 1.0]), np.array([2.0, -3.0])
+    assert OPERATIONS["copysign.f64"].function(signs, sizes).tolist() == [-2, 3]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_narrowing_at_every_tie(kind: str) -> None:
+    """All numbers of the narrow format, the middles between them, and what lies beside those."""
+    name, info = {"float16": ("f16", 0x7C00), "bfloat16": ("bf16", 0x7F80)}[kind]
+    bits = np.arange(info, dtype=np.uint16)
+    numbers = bits.view(needs.dtype(kind)).astype(np.float64)
+    np.testing.assert_array_equal(OPERATIONS[f"cvt.f32.{name}"].function(bits), numbers)
+    middles = ((numbers[1:] + numbers[:-1]) / 2).astype(np.float32)
+    assert np.array_equal(middles, (numbers[1:] + numbers[:-1]) / 2)
+    function = OPERATIONS[f"cvt.rn.{name}.f32"].function
+    for sign in (1, -1):
+        marked = bits | np.uint16(0x8000 if sign < 0 else 0)
+        inputs = [numbers.astype(np.float32), middles]
+        inputs += [np.nextafter(middles, np.float32(end)) for end in (0, np.inf)]
+        expected = [marked, marked[:-1] + (bits[:-1] & 1), marked[:-1], marked[1:]]
+        for a, e in zip(inputs, expected, strict=True):
+            np.testing.assert_array_equal(function(np.float32(sign) * a), e)
+    largest = np.array([numbers[-1], np.inf, np.nan], np.float32)
+    assert function(largest).tolist() == [info - 1, info, 0x7FFF]
+
+
+def test_what_a_gpu_gives_roughly(rng: np.random.Generator) -> None:
+    a = np.concatenate([rng.uniform(-126, 127.9, 1000), rng.uniform(-1, 1, 1000)])
+    a = a.astype(np.float32)
+    exactly = np.exp2(a.astype(np.longdouble))
+    unit = np.ldexp(np.longdouble(1), np.frexp(exactly)[1] - 24)
+    assert np.abs((arithmetic.exp2(a) - exactly) / unit).max() < 0.50001
+    wide = rng.uniform(1, 2, 2000) * 2.0 ** rng.integers(-100, 100, 2000)
+    gross = arithmetic.reciprocal_of_upper_word(wide)
+    assert not (gross.view(np.uint64) & np.uint64(0xFFFFFFFF)).any()
+    assert np.abs(gross * wide - 1).max() < 2.0**-18  # 20 bits of fraction
+    special = np.array([0.0, -0.0, np.inf, -np.inf, 5e-324, 1.5e308])
+    with np.errstate(all="ignore"):
+        result = arithmetic.reciprocal_of_upper_word(special)
+    assert result.tolist() == [np.inf, -np.inf, 0, 0, np.inf, 0]

@@ -24,8 +24,6 @@ from cupyrnn._arrays import compute_dtype
 from cupyrnn.kernels import common, compile, launch
 from without_a_gpu import agreement
 from without_a_gpu.ptx import executor
-from without_a_gpu.ptx.arithmetic import Approximation
-from without_a_gpu.ptx.compiler import ARCHITECTURES
 from without_a_gpu.ptx.executor import Executor
 from without_a_gpu.ptx.parser import PtxError
 
@@ -94,16 +92,6 @@ def test_every_kernel_agrees_with_numpy(
         for n in compile.instances(k, dtype)
     }
     assert not wanted - executor.launched.keys()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_worst_that_approximate_instructions_may_give(
-    cupy_on_ptx: Any, ptx_arch: str, dtype: str
-) -> None:
-    """ex2 and rcp at the ends of the intervals that the manual allows: within the tolerance."""
-    turn = (dtype == "float64") + ARCHITECTURES.index(ptx_arch)
-    how = (Approximation.BELOW, Approximation.ABOVE)[turn % 2]
-    run_everything(cupy_on_ptx(Executor(ptx_arch, approximation=how)), dtype)
 
 
 @pytest.mark.parametrize("dtype", common.TYPES)

@@ -13,7 +13,6 @@ and alignment of every access, against the arrays that were passed; races: witho
 depends on the order of threads, which is therefore always the same.
 
 What is not: the payload of a NaN; the last places of ``.approx``, which a GPU rounds in its own
-way (see ``arithmetic.Approximation``); time, caches, registers, and what ptxas makes of the PTX;
-instructions that the table lacks, which are errors: atomics, shuffles, votes, warp and grid
-barriers, textures, tensor cores, calls, local memory.
+way; time, caches, registers, and what ptxas makes of the PTX; instructions that the table lacks,
+which are errors: votes, textures, calls, local memory, and other atomics and barriers.
 """

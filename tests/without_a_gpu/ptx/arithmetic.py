@@ -1,14 +1,13 @@
 """
 The arithmetic of PTX that NumPy does not have, on arrays of lanes.
 
-All of it is exact, which is to say rounded once as IEEE 754 has it, but for the two kinds of
-``.approx``: see :class:`Approximation`.
+All of it is exact, which is to say rounded once as IEEE 754 has it, but for the reciprocal of an
+upper word. Of ``.approx`` the manual allows other last places, and a GPU has them.
 """
 
 from __future__ import annotations
 
 import ctypes
-import enum
 import functools
 from typing import Any
 
@@ -21,22 +20,6 @@ Lanes = Any
 
 _TINY32, _TINY64 = np.float32(2.0**-126), np.float64(2.0**-1022)
 _HIGH_WORD = np.uint64(0xFFFFFFFF00000000)
-
-
-class Approximation(enum.IntEnum):
-    """
-    Where the result of ``.approx`` lies in the interval that the manual allows.
-
-    The manual bounds the error of ``ex2.approx.ftz.f32`` by 2 units in the last place and that of
-    ``rcp.approx.ftz.f32`` by 1; ``rcp.approx.ftz.f64`` reads and writes only the upper words and
-    has the accuracy of the latter. NEAREST rounds once; BELOW and ABOVE are moved by the whole
-    bound. What a GPU gives lies between them. ``ex2`` of an integer is exact in all three: the
-    manual doesn't say so, but CUDA's own tanh of a double rests on it.
-    """
-
-    BELOW = -1
-    NEAREST = 0
-    ABOVE = 1
 
 
 def flush(a: Lanes) -> Lanes:
@@ -168,31 +151,14 @@ def greatest(a: Lanes, b: Lanes) -> Lanes:
     return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
 
 
-def exp2_approx(a: Lanes, how: Approximation) -> Lanes:
-    """``ex2.approx.ftz.f32``, before its result is flushed."""
-    exact = np.exp2(a.astype(np.float64)).astype(np.float32)
-    return np.where(a == np.rint(a), exact, _moved(exact, 2 * how)) if how else exact
+def exp2(a: Lanes) -> Lanes:
+    """``ex2.approx.ftz.f32``, before its result is flushed, rounded once."""
+    return np.exp2(a.astype(np.float64)).astype(np.float32)
 
 
-def reciprocal_approx32(a: Lanes, how: Approximation) -> Lanes:
-    """``rcp.approx.ftz.f32``, before its result is flushed."""
-    return _moved(np.float32(1) / a, how)
-
-
-def reciprocal_approx64(a: Lanes, how: Approximation) -> Lanes:
+def reciprocal_of_upper_word(a: Lanes) -> Lanes:
     """``rcp.approx.ftz.f64``: of the upper word, and the lower word of the result is zero."""
     upper = (a.view(np.uint64) & _HIGH_WORD).view(np.float64)
-    upper = upper * (np.abs(upper) >= _TINY64)
-    exact = np.float64(1) / upper
-    bits = (exact.view(np.uint64) & _HIGH_WORD) + np.uint64((int(how) << 32) % 2**64)
-    regular = np.isfinite(exact) & (exact != 0)
-    result = np.where(regular, bits.view(np.float64), exact)
+    exact = np.float64(1) / (upper * (np.abs(upper) >= _TINY64))
+    result = (exact.view(np.uint64) & _HIGH_WORD).view(np.float64)
     return result * (np.abs(result) >= _TINY64)
-
-
-def _moved(a: Lanes, places: int) -> Lanes:
-    """Move positive and negative numbers by units in the last place, away from 0 if positive."""
-    if places == 0:
-        return a
-    regular = np.isfinite(a) & (np.abs(a) > _TINY32 * np.float32(2))
-    return np.where(regular, (a.view(np.int32) + np.int32(places)).view(np.float32), a)

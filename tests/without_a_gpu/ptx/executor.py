@@ -14,7 +14,6 @@ from typing import Any
 from without_a_gpu.kernel import Allocation, Kernel
 
 from . import machine
-from .arithmetic import Approximation
 from .compiler import compile_ptx
 from .memory import Memory, Region, host_region
 
@@ -28,7 +27,6 @@ class Executor:
     """How modules are compiled and run."""
 
     arch: str
-    approximation: Approximation = Approximation.NEAREST
 
     def compile_module(
         self, source: str, name_expressions: Sequence[str], *, options: Sequence[str] = (), **_: Any
@@ -48,7 +46,7 @@ class PtxModule:
         self, executor: Executor, source: str, names: tuple[str, ...], options: tuple[str, ...]
     ) -> None:
         ptx = compile_ptx(source, names, executor.arch, options)
-        kernels = machine.module(ptx.text, executor.approximation).kernels
+        kernels = machine.module(ptx.text).kernels
         self._functions = {
             name: PtxKernel(executor, name, kernels[entry]) for name, entry in ptx.names.items()
         }

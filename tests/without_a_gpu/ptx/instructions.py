@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import arithmetic as ar
-from .arithmetic import Approximation, Lanes
+from .arithmetic import Lanes
 from .parser import Entry, Instruction, PtxError
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ class Operation:
     function: Callable[..., Lanes]
     flush: bool = False
     """Subnormal float32 among operands and result count as zeros."""
-    approximate: bool = False
-    """The function takes an :class:`Approximation` too."""
 
 
 def _wide(kind: str) -> str:
@@ -119,10 +117,9 @@ def _table() -> dict[str, Operation]:
             # The sign of the first, the rest of the second.
             add(f"copysign.{t}", t, f"{t} {t}", lambda a, b: np.copysign(b, a))
     add("fma.rm.ftz.f32", "f32", "f32 f32 f32", functools.partial(ar.fma, down=True), flush=True)
-    approx = {"flush": True, "approximate": True}
-    add("ex2.approx.ftz.f32", "f32", "f32", ar.exp2_approx, **approx)
-    add("rcp.approx.ftz.f32", "f32", "f32", ar.reciprocal_approx32, **approx)
-    add("rcp.approx.ftz.f64", "f64", "f64", ar.reciprocal_approx64, approximate=True)
+    add("ex2.approx.ftz.f32", "f32", "f32", ar.exp2, flush=True)
+    add("rcp.approx.ftz.f32", "f32", "f32", np.reciprocal, flush=True)
+    add("rcp.approx.ftz.f64", "f64", "f64", ar.reciprocal_of_upper_word)
 
     integers = [f"{kind}{size}" for kind in "us" for size in (8, 16, 32, 64)]
     for to in integers:
@@ -241,9 +238,8 @@ SPECIAL = tuple(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid")
 class Compiler:
     """Makes steps of the instructions of one kernel."""
 
-    def __init__(self, entry: Entry, approximation: Approximation) -> None:
+    def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self.approximation = approximation
         self.offsets: dict[str, tuple[int, int]] = {}
         start = 0
         for parameter in entry.parameters:
@@ -283,8 +279,6 @@ class Compiler:
             for o, kind in zip(operands[1:], operation.operands, strict=True)
         ]
         function = operation.function
-        if operation.approximate:
-            function = _approximately(function, self.approximation)
         if operation.flush:
             reads = [
                 _flushing(read) if kind == "f32" and o not in self.flushed else read
@@ -551,10 +545,6 @@ def _whole_warps(f: Frame) -> Lanes:
         if np.all(by_warp == by_warp[:, :1] // 32 * 32 + np.arange(32)):
             return places
     raise PtxError("not all lanes of a warp are at its exchange")
-
-
-def _approximately(function: Callable[..., Lanes], how: Approximation) -> Callable[..., Lanes]:
-    return lambda a: function(a, how)
 
 
 def _flushing(read: Read) -> Read:

@@ -19,7 +19,6 @@ import numpy as np
 
 from without_a_gpu.kernel import full_size
 
-from .arithmetic import Approximation
 from .instructions import SPECIAL, Compiler, Step
 from .memory import AccessError, Memory, Race, Region
 from .order import Clocks
@@ -157,12 +156,12 @@ class Frame(dict[str, Array]):
 class Kernel:
     """One kernel, compiled to steps."""
 
-    def __init__(self, entry: Entry, approximation: Approximation) -> None:
+    def __init__(self, entry: Entry) -> None:
         self.name = entry.name
         self.parameters = entry.parameters
         self.shared_bytes = entry.shared_bytes
         self.instructions = entry.instructions
-        self.blocks = _blocks(entry, Compiler(entry, approximation))
+        self.blocks = _blocks(entry, Compiler(entry))
         self.undefined = _undefined(entry)
         text = " ".join(o for i in entry.instructions for o in i.operands)
         self.special = tuple(name for name in SPECIAL if name in text)
@@ -488,16 +487,14 @@ class Module:
     ----------
     text
         What NVRTC gives.
-    approximation
-        What the approximate instructions give.
     """
 
-    def __init__(self, text: str, approximation: Approximation = Approximation.NEAREST) -> None:
+    def __init__(self, text: str) -> None:
         self.entries = parse(text)
-        self.kernels = {n: Kernel(e, approximation) for n, e in self.entries.items()}
+        self.kernels = {n: Kernel(e) for n, e in self.entries.items()}
 
 
 @functools.cache
-def module(text: str, approximation: Approximation = Approximation.NEAREST) -> Module:
+def module(text: str) -> Module:
     """Return the module of a text, read once."""
-    return Module(text, approximation)
+    return Module(text)
