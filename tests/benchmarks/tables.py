@@ -1,22 +1,19 @@
-"""
+r"""
 The tables and figures of README, of the guide and of the benchmarks' pages, from the results.
 
-    python tests/benchmarks/tables.py --measure [--quick]   # 12 minutes or less, writes the results
-    python tests/benchmarks/tables.py                       # writes what is shown of them
+    python tests/benchmarks/cpu.py --out tests/benchmarks/results/cpu.md
+    python tests/benchmarks/tables.py
 
-The first has cpu.py measure on all kinds of vectors that this processor has: as it is into
-results/cpu.md, held to AVX2 into results/cpu_avx2.md where it has AVX-512. Have nothing else run
-meanwhile. The second changes no word but numbers and the processor's name; what it shows of nets is
-from results/nets.md.
+The first measures in a quarter of an hour; have nothing else run meanwhile. On a processor with
+AVX-512, results/cpu_avx2.md is of `cpu.py --avx2 --threads 1` for plain layers: with `--only
+'^(BlockLSTM|cudnn_rnn (lstm|gru)) float32 \([0-9, ]*\)$'`. The second changes no word but numbers
+and the processor's name; what it shows of nets is from results/nets.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -225,31 +222,5 @@ def fill() -> None:
     INDEX.write_text(index)
 
 
-def measure(quick: bool) -> int:
-    """Measure everything; return how many scripts failed."""
-    flags = ["--quick"] * quick
-    plain = r"^(BlockLSTM|cudnn_rnn (lstm|gru)) float32 \([0-9, ]*\)$"
-    runs = [["cpu.py", *flags, "--out", str(RESULTS / "cpu.md")]]
-    if "avx512f" in Path("/proc/cpuinfo").read_text():
-        avx2 = ["--avx2", "--threads", "1", "--only", plain]
-        runs.append(["cpu.py", *flags, *avx2, "--out", str(RESULTS / "cpu_avx2.md")])
-    failed = 0
-    for name, *arguments in runs:
-        done = subprocess.run([sys.executable, str(HERE / name), *arguments], stdout=-3)
-        failed += done.returncode != 0
-    return failed
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--measure", action="store_true", help="measure first")
-    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
-    given = parser.parse_args()
-    if given.measure:
-        return measure(given.quick)
-    fill()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    fill()
