@@ -33,7 +33,7 @@ import pages
 import processes
 import timing
 from cases import Case
-from timing import ENOUGH, PASSES, median_interval, of_pass
+from timing import ENOUGH, PASSES, Ratio, median_interval
 
 import cupyrnn
 
@@ -58,34 +58,11 @@ NOTES = """\
 * A time of a pair is the median of a block of calls, as many as take 5 ms, after one that is not
   timed; or a single call. A process's value is the median over its pairs; a row's is the median
   over the processes.
-* this / other: this checkout's time over the other's in each pair, above 1 this one is slower.
-* 95%: the interval of that median by the order of the processes' values, whatever their
+* this / other: this checkout's time over the other's in each pair, above 1 this one is slower; in
+  brackets the 95% interval of that median by the order of the processes' values, whatever their
   distribution. **slower**, faster: all of it lies above 1, below 1. Of 100 rows without a
   difference up to five may.
-* more: the difference in each pair, µs a call.
 * A repetition is forward, then backward on what it returned; forward+backward is their sum."""
-
-
-class Row(NamedTuple):
-    """One pass of a case: this checkout beside the other."""
-
-    case: Case
-    room: str
-    threads: int
-    what: str
-    this: float  # seconds
-    other: float
-    ratio: float
-    low: float
-    high: float
-    more: float  # seconds
-    starts: int
-
-    @property
-    def verdict(self) -> str:
-        if self.starts < ENOUGH:
-            return ""
-        return "**slower**" if self.low > 1 else "faster" if self.high < 1 else ""
 
 
 # Seconds of forward and backward in a block; a block of this checkout with one of the other.
@@ -93,53 +70,56 @@ Block = list[tuple[float, float]]
 Pair = tuple[Block, Block]
 
 
-def compare(case: Case, room: str, threads: int, starts: list[list[Pair]]) -> list[Row]:
+class Row(NamedTuple):
+    """One pass of a case: seconds by this checkout and by the other, and their ratio."""
+
+    what: str
+    this: float
+    other: float
+    ratio: Ratio
+
+    @property
+    def verdict(self) -> str:
+        if self.ratio.rounds < ENOUGH:
+            return ""
+        return "**slower**" if self.ratio.low > 1 else "faster" if self.ratio.high < 1 else ""
+
+
+def compare(starts: list[list[Pair]]) -> list[Row]:
     """Return a row for each pass, from the pairs of each start."""
     rows = []
     for what in PASSES:
         values = [_medians(pairs, what) for pairs in starts]
-        this, other, ratio, more = (statistics.median(v) for v in zip(*values, strict=True))
-        interval = median_interval([ratio for _, _, ratio, _ in values])
-        found = this, other, ratio, *interval, more
-        rows.append(Row(case, room, threads, what, *found, len(starts)))
+        this, other, ratio = (statistics.median(v) for v in zip(*values, strict=True))
+        interval = median_interval([ratio for *_, ratio in values])
+        rows.append(Row(what, this, other, Ratio(ratio, *interval, len(starts))))
     return rows
 
 
-def _medians(pairs: list[Pair], what: str) -> tuple[float, float, float, float]:
-    """Return the medians of both times, of their ratio and of their difference."""
-    times = [
-        [statistics.median(of_pass(what, *call) for call in block) for block in pair]
-        for pair in pairs
-    ]
-    columns = zip(*((a, b, a / b, a - b) for a, b in times), strict=True)
-    this, other, ratio, more = (statistics.median(column) for column in columns)
-    return this, other, ratio, more
+def _medians(pairs: list[Pair], what: str) -> list[float]:
+    """Return the medians of both times and of their ratio."""
+    times = [[timing.block_medians(block)[what] for block in pair] for pair in pairs]
+    columns = zip(*((a, b, a / b) for a, b in times), strict=True)
+    return [statistics.median(column) for column in columns]
 
 
-def table(rows: list[Row]) -> str:
-    """Return the rows as markdown."""
-    titles = ["case", "with", "threads", "pass", "this, ms", "other, ms", "this / other", "95%", ""]
-    titles += ["more, µs", "starts"]
-    lines = (
-        [
-            *(str(row.case), row.room, str(row.threads), row.what, f"{1e3 * row.this:.4g}"),
-            *(f"{1e3 * row.other:.4g}", f"{row.ratio:.3f}", f"{row.low:.3f}–{row.high:.3f}"),
-            *(row.verdict, f"{1e6 * row.more:+.1f}", str(row.starts)),
-        ]
-        for row in rows
-    )
-    return pages.markdown(titles, lines)
+Measured = dict[tuple[str, int, Case], list[list[Pair]]]  # by the way, threads and case
 
 
-def report(header: list[str], rows: list[Row]) -> str:
-    """Return everything that was measured, as markdown; what is slower comes first."""
-    slower = [row for row in rows if "slower" in row.verdict]
-    slower.sort(key=lambda row: -row.ratio)
+def report(header: list[str], measured: Measured) -> str:
+    """Return everything that was measured, as markdown, what is slower first."""
+    rows = [(*key, row) for key, starts in measured.items() for row in compare(starts)]
+    rows.sort(key=lambda found: (found[-1].verdict != "**slower**", -found[-1].ratio.value))
+    lines = [
+        [str(case), room, str(threads), row.what, f"{1e3 * row.this:.4g}", f"{1e3 * row.other:.4g}",
+         str(row.ratio), row.verdict]
+        for room, threads, case, row in rows
+    ]  # fmt: skip
+    slower = sum("slower" in line[-1] for line in lines)
     parts = ["# Two checkouts of cupyrnn on a CPU", "\n".join(header), NOTES]
-    parts.append(f"Rows: {len(rows)}, of them slower than the other: {len(slower)}.")
-    if slower:
-        parts.append(table(slower))
-    return "\n\n".join([*parts, "## All rows", table(rows)]) + "\n"
+    parts.append(f"Rows: {len(lines)}, of them slower than the other: {slower}.")
+    titles = ["case", "with", "threads", "pass", "this, ms", "other, ms", "this / other", ""]
+    return "\n\n".join([*parts, pages.markdown(titles, lines)]) + "\n"
 
 
 class Worker:
@@ -222,7 +202,7 @@ class Run(pages.Run):
         self.limits = QUICK if args.quick else FULL
         if args.starts is not None:
             self.limits = self.limits._replace(starts=args.starts)
-        self.times: dict[tuple[int, str, Case], list[list[Pair]]] = {}
+        self.measured: Measured = {}
         this, other = map(described, self.checkouts)
         found = f"\nThis: {this}; other: {other}. Processes of each: {self.limits.starts}"
         self.header.append(found)
@@ -235,18 +215,16 @@ class Run(pages.Run):
                 if room == NUMBA and not cases.may_compile(case):
                     continue
                 pairs = measure(case, *workers, self.limits)
-                self.times.setdefault((threads, room, case), []).append(pairs)
-                ratios = [row.ratio for row in compare(case, room, threads, [pairs])]
-                self.say(f"{threads} threads, {room}, {case}: {' '.join(map(_three, ratios))}")
+                self.measured.setdefault((room, threads, case), []).append(pairs)
+                ratios = " ".join(str(row.ratio) for row in compare([pairs]))
+                self.say(f"{threads} threads, {room}, {case}: {ratios}")
                 self.save()
         finally:
             for worker in workers:
                 worker.close()
 
     def text(self) -> str:
-        times = self.times.items()
-        rows = [compare(case, room, n, of) for (n, room, case), of in times]
-        return report(self.header, [row for of_case in rows for row in of_case])
+        return report(self.header, self.measured)
 
     def measure(self) -> None:
         rooms = [NUMPY] * (not self.args.layers) + [NUMBA] * pages.installed("numba")
@@ -257,10 +235,6 @@ class Run(pages.Run):
                         self.once(threads, room)
                     except (OSError, ValueError):  # an answer is missing
                         self.fail(room)
-
-
-def _three(ratio: float) -> str:
-    return f"{ratio:.3f}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import timing
 from cases import Case
-from timing import BACKWARD, BOTH, FORWARD, PASSES
+from timing import FORWARD, PASSES
 
 ROOT = Path(cpu.__file__).parents[2]
 CASE = Case("lstm_block_cell", "float32", (1, 32, 32))
@@ -40,44 +40,37 @@ def test_median_interval_covers() -> None:
     assert statistics.mean(low <= 0 <= high for low, high in found) == 126 / 128
 
 
+QUIET = ([(0.002, 0.006)] * 3, [(0.001, 0.006)] * 3)
+
+
 def test_compare() -> None:
     """A slow spell hits both of a pair; a single slow call of a block does not count."""
-    quiet = ([(0.002, 0.006)] * 3, [(0.001, 0.006)] * 3)
     loud = ([(0.02, 0.06), (0.02, 0.06), (9.0, 9.0)], [(0.01, 0.06)] * 3)
-    rows = checkouts.compare(CASE, checkouts.NUMPY, 1, [[quiet, loud, quiet]] * 7)
-    found = {row.what: row for row in rows}
-    assert list(found) == [*PASSES]
-    assert found[FORWARD].ratio == pytest.approx(2)
-    assert found[FORWARD].low == pytest.approx(2)
-    assert found[FORWARD].verdict == "**slower**"
-    assert found[FORWARD].more == pytest.approx(0.001)
-    assert found[BACKWARD].ratio == pytest.approx(1)
-    assert found[BACKWARD].verdict == ""
-    assert found[BOTH].ratio == pytest.approx(8 / 7)
-    # Where one process of seven differs, that is no difference.
-    other = checkouts.compare(CASE, checkouts.NUMPY, 1, [[quiet]] * 6 + [[quiet[::-1]]])
-    assert other[0].ratio == pytest.approx(2)
-    assert other[0].verdict == ""
-    # Fewer than six say nothing for sure.
-    assert checkouts.compare(CASE, checkouts.NUMPY, 1, [[quiet]] * 5)[0].verdict == ""
-    (swapped,) = (
-        row.verdict
-        for row in checkouts.compare(CASE, checkouts.NUMPY, 1, [[quiet[::-1]]] * 8)
-        if row.what == FORWARD
-    )
-    assert swapped == "faster"
+    forward, backward, both = checkouts.compare([[QUIET, loud, QUIET]] * 7)
+    assert (forward.what, backward.what, both.what) == PASSES
+    assert forward.ratio == pytest.approx((2, 2, 2, 7))
+    assert (forward.this, forward.other) == (0.002, 0.001)
+    assert (forward.verdict, backward.verdict) == ("**slower**", "")
+    assert backward.ratio.value == pytest.approx(1)
+    assert both.ratio.value == pytest.approx(8 / 7)
+    # Where one process of seven differs, that is no difference; fewer than six say nothing.
+    for starts in ([[QUIET]] * 6 + [[QUIET[::-1]]], [[QUIET]] * 5):
+        assert checkouts.compare(starts)[0].ratio.value == pytest.approx(2)
+        assert checkouts.compare(starts)[0].verdict == ""
+    assert checkouts.compare([[QUIET[::-1]]] * 8)[0].verdict == "faster"
 
 
 def test_report_has_what_is_slower_first() -> None:
-    pairs = [[([(0.002, 0.006)], [(0.001, 0.006)])]] * 6
-    text = checkouts.report(["the machine"], checkouts.compare(CASE, checkouts.NUMBA, 2, pairs))
-    slower, every = text.split("## All rows")
-    assert "the machine" in slower
-    assert "Rows: 3, of them slower than the other: 2." in slower
-    row = f"| {CASE} | Numba | 2 | forward | 2 | 1 | 2.000 | 2.000–2.000 | **slower** | +1000.0 |"
-    assert row in slower
-    assert row in every
-    assert every.count(str(CASE)) == 3
+    keys = [(checkouts.NUMBA, 2, CASE), (checkouts.NUMPY, 1, CASE)]
+    measured = dict(zip(keys, ([[QUIET[::-1]]] * 6, [[QUIET]] * 6), strict=True))
+    text = checkouts.report(["the machine"], measured)
+    assert "the machine" in text
+    assert "Rows: 6, of them slower than the other: 2." in text
+    first, *others = (line for line in text.splitlines() if str(CASE) in line)
+    end = "2.00 (2.00–2.00) | **slower** |"
+    assert first == f"| {CASE} | NumPy | 1 | forward | 2 | 1 | {end}"
+    assert others[0].endswith("| **slower** |")
+    assert others[-1] == f"| {CASE} | Numba | 2 | forward | 1 | 2 | 0.50 (0.50–0.50) | faster |"
 
 
 def command(other: Path, *more: str | Path) -> subprocess.CompletedProcess[str]:
@@ -108,11 +101,11 @@ def test_command(tmp_path: Path) -> None:
     done = command(slow, "--out", out, "--starts", "6")
     assert done.returncode == 0, done.stderr
     assert done.stdout == out.read_text() + "\n"
-    every = done.stdout.split("## All rows")[1]
-    rows = [line for line in every.splitlines() if line.startswith(f"| {CASE} | NumPy")]
-    assert [row.split(" | ")[3] for row in rows] == [*PASSES]
-    assert " faster " in rows[0]
-    assert float(rows[0].split(" | ")[5]) > 20  # ms of the other
+    rows = [line for line in done.stdout.splitlines() if line.startswith(f"| {CASE} | NumPy")]
+    cells = {row.split(" | ")[3]: row.split(" | ") for row in rows}
+    assert {*cells} == {*PASSES}
+    assert cells[FORWARD][-1] == "faster |"
+    assert float(cells[FORWARD][5]) > 20  # ms of the other
     assert f"other: {slow}" in done.stdout
 
 
