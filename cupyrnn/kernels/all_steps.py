@@ -59,7 +59,7 @@ __device__ __forceinline__ Numbers<A, UNITS> of_units(S (&structs)[UNITS], int k
 }
 
 template <template <typename> class Cell, typename T, typename Seat, typename Products>
-__device__ __forceinline__ void forward_steps(
+__device__ __forceinline__ void all_steps(
     const Cell<typename Acc<T>::type>& cell, const Forward<Cell, T>& arrays, const Steps& at,
     const Seat& me, Products& products)
 {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void forward_steps(
 }
 
 template <template <typename> class Cell, typename T, typename Seat, typename Products>
-__device__ __forceinline__ void backward_steps(
+__device__ __forceinline__ void all_steps(
     const Cell<typename Acc<T>::type>& cell, const Backward<Cell, T>& arrays, const Steps& at,
     const Seat& me, Products& products)
 {

@@ -50,6 +50,7 @@ template <typename T> struct Weights { const T* w; long long row, column; };  //
 template <template <typename> class Cell, typename T> struct Forward {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
+    static const bool BACK = false;
     Weights<T> w[C::PRODUCTS];  // [H, width * H], read; null in the loop
     const A* z[C::PRODUCTS];    // [n, width * H], read: x @ w_x
     A* states[C::STATES];       // [B, H], updated, not rounded
@@ -59,6 +60,7 @@ template <template <typename> class Cell, typename T> struct Forward {
 template <template <typename> class Cell, typename T> struct Backward {
     typedef typename Acc<T>::type A;
     typedef Cell<A> C;
+    static const bool BACK = true;
     Weights<T> w[C::PRODUCTS];
     const T* read[C::READ];     // [n, H], read
     const T* given[C::GIVEN];   // [n, H], read; null: zeros

@@ -107,37 +107,22 @@ template <typename T, typename M, int ROWS, bool BACK> struct OverGrid {
 };
 
 template <
+    template <template <typename> class, typename> class Direction,
     template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
-__global__ void __launch_bounds__(THREADS, 1) forward_grid(
-    const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays, const Steps at,
+__global__ void __launch_bounds__(THREADS, 1) steps_by_grid(
+    const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at,
     const Exchanged<typename Acc<T>::type> exchanged)
 {
     typedef typename Acc<T>::type A;
+    const bool BACK = Direction<Cell, T>::BACK;
     const int UNITS = 32 / SPLIT;
-    typedef Matrices<Cell, A, false, SPLIT, UNITS, THREADS, PARTS...> M;
-    typedef OverGrid<T, M, ROWS, false> Exchange;
+    typedef Matrices<Cell, A, BACK, SPLIT, UNITS, THREADS, PARTS...> M;
+    typedef OverGrid<T, M, ROWS, BACK> Exchange;
     Pack<A>* const shared = shared_packs<A>();
     const Seat<SPLIT, UNITS, ROWS> me(int(at.H), blockIdx.x * (THREADS / 32), blockIdx.y);
     ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products(
         Exchange(exchanged, shared, at.H), me, shared + Exchange::IN_ALL / Exchange::P);
-    forward_steps(cell, arrays, at, me, products);
-}
-
-template <
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
-__global__ void __launch_bounds__(THREADS, 1) backward_grid(
-    const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays, const Steps at,
-    const Exchanged<typename Acc<T>::type> exchanged)
-{
-    typedef typename Acc<T>::type A;
-    const int UNITS = 32 / SPLIT;
-    typedef Matrices<Cell, A, true, SPLIT, UNITS, THREADS, PARTS...> M;
-    typedef OverGrid<T, M, ROWS, true> Exchange;
-    Pack<A>* const shared = shared_packs<A>();
-    const Seat<SPLIT, UNITS, ROWS> me(int(at.H), blockIdx.x * (THREADS / 32), blockIdx.y);
-    ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products(
-        Exchange(exchanged, shared, at.H), me, shared + Exchange::IN_ALL / Exchange::P);
-    backward_steps(cell, arrays, at, me, products);
+    all_steps(cell, arrays, at, me, products);
 }
 """
 )

@@ -289,33 +289,22 @@ template <typename M, typename Exchange, typename Seat> struct ByRows : Exchange
     }
 };
 
+// Direction is Forward or Backward.
 template <
+    template <template <typename> class, typename> class Direction,
     template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
-__global__ void __launch_bounds__(THREADS, 1) forward_rows(
-    const Cell<typename Acc<T>::type> cell, const Forward<Cell, T> arrays, const Steps at)
+__global__ void __launch_bounds__(THREADS, 1) steps_by_rows(
+    const Cell<typename Acc<T>::type> cell, const Direction<Cell, T> arrays, const Steps at)
 {
     typedef typename Acc<T>::type A;
-    const int UNITS = Cell<A>::width(0) == 1 ? 4 : 1;
-    typedef Matrices<Cell, A, false, SPLIT, UNITS, THREADS, PARTS...> M;
+    const bool BACK = Direction<Cell, T>::BACK;
+    const int UNITS = BACK || Cell<A>::width(0) == 1 ? 4 : 1;
+    typedef Matrices<Cell, A, BACK, SPLIT, UNITS, THREADS, PARTS...> M;
     typedef InBlock<T, M, ROWS> Exchange;
     __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
     const Seat<SPLIT, UNITS, ROWS> me(int(at.H), 0, blockIdx.x);
     ByRows<M, Exchange, Seat<SPLIT, UNITS, ROWS>> products({memory[0].v}, me, shared_packs<A>());
-    forward_steps(cell, arrays, at, me, products);
-}
-
-template <
-    template <typename> class Cell, typename T, int SPLIT, int ROWS, int THREADS, int... PARTS>
-__global__ void __launch_bounds__(THREADS, 1) backward_rows(
-    const Cell<typename Acc<T>::type> cell, const Backward<Cell, T> arrays, const Steps at)
-{
-    typedef typename Acc<T>::type A;
-    typedef Matrices<Cell, A, true, SPLIT, 4, THREADS, PARTS...> M;
-    typedef InBlock<T, M, ROWS> Exchange;
-    __shared__ Pack<A> memory[Exchange::IN_ALL / M::First::P];
-    const Seat<SPLIT, 4, ROWS> me(int(at.H), 0, blockIdx.x);
-    ByRows<M, Exchange, Seat<SPLIT, 4, ROWS>> products({memory[0].v}, me, shared_packs<A>());
-    backward_steps(cell, arrays, at, me, products);
+    all_steps(cell, arrays, at, me, products);
 }
 """
 )
@@ -334,11 +323,11 @@ class Size(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel over all steps: its source, its template, the struct of its cell, its size."""
+    """A kernel over all steps: its source, its template, what this is of, its size."""
 
     source: str
     name: str
-    struct: str
+    types: str  # of its template: the direction, and the struct of the cell
     size: Size
 
 
@@ -349,7 +338,8 @@ def kernel(of: cell.Cell, direction: str, way: str, source: str) -> Kernel:
         size = Size(4, of.widths, once)
     else:
         size = Size(4 if of.widths[0] == 1 else 1, once, of.widths)
-    return Kernel(source + of.source, f"{direction}_{way}", of.struct, size)
+    types = f"{direction.capitalize()}, {of.struct}"
+    return Kernel(source + of.source, f"steps_by_{way}", types, size)
 
 
 class Layout(NamedTuple):
@@ -425,4 +415,4 @@ def template_of(kernel: Kernel, layout: Layout, sequences: int) -> str:
     """Return the name of a kernel for a number of sequences a block, with its storage type open."""
     matrices = zip(layout.slices, layout.kept, strict=True)
     numbers = [layout.split, sequences, layout.threads, *(n for pair in matrices for n in pair)]
-    return f"{kernel.name}<{kernel.struct}, {{T}}, {', '.join(map(str, numbers))}>"
+    return f"{kernel.name}<{kernel.types}, {{T}}, {', '.join(map(str, numbers))}>"

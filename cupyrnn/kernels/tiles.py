@@ -230,26 +230,18 @@ struct ByTiles {
     }
 };
 
-template <template <typename> class Cell, typename T, int THREADS, bool PAIRS, int... SLICES>
-__global__ void __launch_bounds__(THREADS, 1) forward_tiles(
-    const Cell<float> cell, const Forward<Cell, T> arrays, const Steps at)
+template <
+    template <template <typename> class, typename> class Direction,
+    template <typename> class Cell, typename T, int THREADS, bool PAIRS, int... SLICES>
+__global__ void __launch_bounds__(THREADS, 1) steps_by_tiles(
+    const Cell<float> cell, const Direction<Cell, T> arrays, const Steps at)
 {
-    typedef ByTiles<Cell<float>, T, false, THREADS, PAIRS, SLICES...> Products;
+    const bool BACK = Direction<Cell, T>::BACK;
+    typedef ByTiles<Cell<float>, T, BACK, THREADS, PAIRS, SLICES...> Products;
     __shared__ Chunk<T> memory[Products::LENGTH];
     const Seat<PAIRS> me(int(at.H));
     Products products(memory, me);
-    forward_steps(cell, arrays, at, me, products);
-}
-
-template <template <typename> class Cell, typename T, int THREADS, bool PAIRS, int... SLICES>
-__global__ void __launch_bounds__(THREADS, 1) backward_tiles(
-    const Cell<float> cell, const Backward<Cell, T> arrays, const Steps at)
-{
-    typedef ByTiles<Cell<float>, T, true, THREADS, PAIRS, SLICES...> Products;
-    __shared__ Chunk<T> memory[Products::LENGTH];
-    const Seat<PAIRS> me(int(at.H));
-    Products products(memory, me);
-    backward_steps(cell, arrays, at, me, products);
+    all_steps(cell, arrays, at, me, products);
 }
 """
 )
@@ -273,4 +265,4 @@ def slices_of(vectors: int, H: int) -> int:
 def template_of(kernel: rows.Kernel, H: int, pairs: bool) -> str:
     """Return the name of a kernel, with its storage type open; with `pairs` two units at once."""
     slices = ", ".join(str(slices_of(n, H)) for n in kernel.size.vectors)
-    return f"{kernel.name}<{kernel.struct}, {{T}}, {threads_of(H)}, {str(pairs).lower()}, {slices}>"
+    return f"{kernel.name}<{kernel.types}, {{T}}, {threads_of(H)}, {str(pairs).lower()}, {slices}>"

@@ -178,7 +178,7 @@ def grids() -> Found:
             template = rows.template_of(kernel, layout.matrices, layout.sequences)
             _, said = of_loop(kernel, template, dtype, arch)
             blocks = " x ".join(map(str, (*layout.blocks, layout.sequences)))
-            key = f"{kernel.name}<{kernel.struct}, {dtype}>", f"{B}, {H}"
+            key = f"{kernel.name}<{kernel.types}, {dtype}>", f"{B}, {H}"
             yield key, arch, f"{said}; {layout.shared / 1024:.0f}; {blocks}"
 
 
@@ -242,7 +242,7 @@ def layouts() -> Found:
                 numbers = zip(*(of_layouts(kernel, dtype, arch) for dtype in dtypes), strict=True)
                 compiled, most, spill, in_loop = numbers
                 said = f"{sum(compiled)}; {max(most)}; {sum(spill)}; {sum(in_loop)}"
-                yield (f"{kernel.name}<{kernel.struct}>",), f"sm_{arch}", said
+                yield (f"{kernel.name}<{kernel.types}>",), f"sm_{arch}", said
 
 
 # The tables, whose texts are the docstrings, and the titles of their sizes.
