@@ -329,7 +329,8 @@ def _outputs_of(record: Record, attributes: dict[str, Any]) -> Any:
         except TypeError:
             what = f"{n} is {shown(value)}, expected what Python knows while JAX traces"
             raise TypeError(f"{name}: {what}") from None
-    given = {n: _as_jax(name, n, a) for n, a in arrays.items() if a is not None}
+    wanted = {n: a for n, a in arrays.items() if a is not None or n not in record.optional}
+    given = {n: _as_jax(name, n, a) for n, a in wanted.items()}
     x, major = next(iter(given.values())), attributes.get("time_major", True)
     rest = {}
     if getattr(x, "ndim", 0) == 3:  # else the op refuses it

@@ -298,6 +298,8 @@ ONE = [cupyrnn.init_block_lstm(num_units=3, input_size=3)]
         ({"gate_order": None}, ValueError, "gate_order is None, expected one of icfo, ifco"),
         ({"gate_order": ["icfo"]}, ValueError, r"gate_order is \['icfo'\], expected one of"),
         ({"input": "x"}, TypeError, "input is a str, expected a jax.Array or numpy.ndarray"),
+        ({"input": None}, TypeError, "input is None, expected a jax.Array or numpy.ndarray"),
+        ({"input_h": None}, TypeError, "input_h is None, expected a numpy.ndarray like input"),
         ({"input": [[[0.0]]]}, TypeError, "input is a list, expected a jax.Array or numpy.ndarray"),
         ({"input_h": [0.0]}, TypeError, "input_h is a list, expected arrays of JAX or NumPy"),
         ({"input": np.ones((4, 2, 3), object)}, TypeError, "input has dtype object, expected"),

@@ -75,18 +75,31 @@ def test_pytorch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "name"),
-    [("Keras 3: .keras", "model.keras"), ("Keras 3: .weights.h5", "model.weights.h5")],
+    ("heading", "module", "save"),
+    [
+        ("Keras 3: .keras", "h5py", lambda model: model.save("model.keras")),
+        ("Keras 3: .weights.h5", "h5py", lambda model: model.save_weights("model.weights.h5")),
+        (
+            "Keras 3: a SavedModel, by model.export",
+            "tensorflow",
+            lambda model: model.export("model", verbose=False),
+        ),
+        (
+            "Keras 3: a TensorFlow checkpoint",
+            "tensorflow",
+            lambda model: needs.module("tensorflow").train.Checkpoint(model).save("model.ckpt"),
+        ),
+    ],
 )
-def test_keras_3(heading: str, name: str) -> None:
-    needs.module("h5py")
+def test_keras_3(heading: str, module: str, save: Any) -> None:
+    needs.module(module)
     keras = needs.module("keras")
     layer = keras.layers.LSTM(H, name="lstm")
-    model = keras.Sequential([keras.Input((4, I)), layer])
+    model = keras.Sequential([keras.Input((4, I)), layer], name="sequential")
     layer.set_weights(cupyrnn.params_to_keras(NET))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        (model.save if name.endswith(".keras") else model.save_weights)(name)
+        save(model)
     same_outputs(recipe(heading))
 
 
