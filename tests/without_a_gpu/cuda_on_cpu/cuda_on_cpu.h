@@ -243,13 +243,13 @@ static void* new_stack() {
 static void free_fiber(Fiber* fiber) {
   if (cuda_on_cpu_give_stack) cuda_on_cpu_give_stack(fiber->memory, stack_bytes);
   else munmap(fiber->memory, stack_bytes);
-  delete fiber;
+  free(fiber);
 }
 
 static Fiber* new_fiber() {
   void* memory = new_stack();
   if (!memory) return nullptr;
-  Fiber* fiber = new Fiber();
+  auto* fiber = static_cast<Fiber*>(calloc(1, sizeof(Fiber)));
   fiber->memory = static_cast<char*>(memory);
   ucontext_t& machine = fiber->context.machine;
   getcontext(&machine);
