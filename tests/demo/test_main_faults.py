@@ -28,7 +28,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def run(*arguments: str, folder: Path, shell: str = "", **options: Any) -> Any:
     """Run the command in the folder, whose content is given to the test; `shell` redirects."""
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"} | options.pop("env", {})
+    # Numba would be imported, and compile its loops, in each of these processes.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "CUPYRNN_NUMBA": "0"}
+    environment |= options.pop("env", {})
     command = [*COMMAND, *SMALL, *arguments]
     if shell:
         command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
@@ -250,7 +252,8 @@ def test_memory_that_runs_out(tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2**30,) * 2)
 
-    done = run("--out", "x.png", "--hidden", "6000", folder=tmp_path, preexec_fn=limit)
+    options = {"preexec_fn": limit, "env": {"CUPYRNN_NUMBA": "1"}}
+    done = run("--out", "x.png", "--hidden", "6000", folder=tmp_path, **options)
     assert done.returncode == 1
     assert done.stderr.startswith("python -m cupyrnn: not enough memory: ")
     assert done.stderr.count("\n") == 1

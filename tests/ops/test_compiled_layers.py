@@ -278,6 +278,7 @@ for a, e in zip(*results):
 """
 
 
+@pytest.mark.slow  # to compile
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason=needs.REASONS["x86"])
 def test_narrow_vectors(compiled_loops: ModuleType, tmp_path: Path) -> None:
     """Of SSE, with tiles as high as NEON's: they have more rows than a vector has lanes."""

@@ -21,13 +21,13 @@ from checks import run_python
 @pytest.mark.parametrize(
     ("name", "checks"),
     [
-        ("interrupts 100", 1),
+        ("interrupts 30", 1),
         pytest.param("interrupts 300", 1, marks=pytest.mark.slow),
         *(("late", 2), ("no_threads", 3), ("no_memory", 2)),
     ],
 )
 def test_what_stops_a_call(compiled_loops: ModuleType, name: str, checks: int) -> None:
-    """1,000 interrupts, or 3,000; calls at the end of the process; calls without memory."""
+    """300 interrupts, or 3,000; calls at the end of the process; calls without memory."""
     if not hasattr(os, "fork"):
         pytest.skip(needs.REASONS["fork"])
     if name == "no_memory":

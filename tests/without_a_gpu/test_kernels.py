@@ -41,12 +41,16 @@ MOST_REGISTERS = dict.fromkeys(common.TYPES, 64) | {
 }
 
 
+# Each dtype of each cell is quick for one architecture, by turns.
 @pytest.mark.parametrize(
-    "arch",
-    [pytest.param(a, marks=pytest.mark.slow) if n % 2 else a for n, a in enumerate(ARCHITECTURES)],
+    ("cell", "dtype", "arch"),
+    [
+        pytest.param(cell, dtype, arch, marks=pytest.mark.slow if (c + d + a) % 5 else ())
+        for c, cell in enumerate(CELLS)
+        for d, dtype in enumerate(common.TYPES)
+        for a, arch in enumerate(ARCHITECTURES)
+    ],
 )
-@pytest.mark.parametrize("dtype", common.TYPES)
-@pytest.mark.parametrize("cell", CELLS)
 def test_every_kernel_compiles_to_machine_code_without_spills(
     cell: str, dtype: str, arch: str
 ) -> None:
