@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
-from checks import assert_close, with_tangents
+from checks import Ops, assert_close, with_tangents
 from problems import grus, lstms, nets
 from problems.nets import BI, LINEAR, SKIP, Case
 from problems.pairs import pairs
 
-import cupyrnn
 from cupyrnn.arithmetic import dropout as _dropout
 from cupyrnn.kernels import common, dropout, gru, gru_reset_after, launch, lstm, simple_rnn
 from cupyrnn.kernels import dropout as on_device
@@ -45,62 +43,48 @@ def agrees_with_numpy(
     shape: tuple[int, ...] = (3, 5, 3, 33),
     seq_len_max: int | None = None,
 ) -> None:
-    """Every op on both sides, with peepholes, clip and both gate orders."""
+    """Every block op on both sides, with peepholes, clip, hard gates and both gate orders."""
     rng = np.random.default_rng(1)
     kind = numpy_dtype(dtype)
     steps = shape[0] if seq_len_max is None else seq_len_max
+    here, there = Ops(np), Ops(cupy)
 
-    def same(op: str, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(cupyrnn, op)
-
-        def called(convert: Callable[[Any], Any]) -> Any:
-            named = {n: convert(a) if isinstance(a, np.ndarray) else a for n, a in kwargs.items()}
-            return function(*map(convert, args), **named)
-
-        actual, result = called(cupy.asarray), called(np.asarray)
-        expected = called(lambda a: a.astype(WIDER[dtype])) if dtype in WIDER else result
-        for name, a, e in zip(expected._fields, actual, expected, strict=True):
-            assert type(a) is cupy.ndarray
+    def same(op: str, **given: Any) -> Any:
+        result = getattr(here, op)(**given)
+        expected = result
+        if dtype in WIDER:
+            wide = {n: np.asarray(a, WIDER[dtype]) for n, a in given.items() if np.ndim(a)}
+            expected = getattr(here, op)(**given | wide)
+        for name, a, e in zip(expected._fields, getattr(there, op)(**given), expected, strict=True):
             assert a.dtype == kind
-            assert_close(cupy.asnumpy(a), e, dtype, f"{op} {name}", at_least=1e-6)
+            assert_close(a, e, dtype, f"{op} {name}", at_least=1e-6)
         return result
 
     # Each with one of the orders, by turns of dtypes and shapes.
     turn = ([*common.TYPES].index(dtype) + shape[0] + shape[1]) % 2
+    calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for peephole, order in ((False, GATE_ORDERS[turn]), (True, GATE_ORDERS[1 - turn])):
-        inputs = with_tangents(rng, lstms.problem(rng, shape, peephole, kind))
         hard = "hard_sigmoid_0.2" if order == "ifco" else "sigmoid"
         attributes = {"cell_clip": 0.3, "gate_order": order, "recurrent_activation": hard}
-        out = same("block_lstm", **inputs, **attributes, seq_len_max=steps)
-        grads = with_tangents(
-            rng,
-            {n: (1 + rng.standard_normal(out.h.shape)).astype(kind) for n in ("cs_grad", "h_grad")},
-        )
-        same(
-            "block_lstm_grad",
-            **inputs,
-            **out._asdict(),
-            **grads,
-            **attributes,
-            seq_len_max=steps,
-        )
-        one = {**inputs, "x": inputs["x"][0]}
-        cell = same("lstm_block_cell", **one, **attributes)._asdict()
-        del cell["h"]
-        step = {n: a[0] for n, a in grads.items()}
-        same("lstm_block_cell_grad", **one, **cell, **step, **attributes)
-        same("lstm_block_cell_backward", **one, **cell, **step, **attributes)
-    inputs = with_tangents(rng, grus.problem(rng, shape, kind))
+        calls.append(("lstm", lstms.problem(rng, shape, peephole, kind), attributes))
     for activation in ("sigmoid", "hard_sigmoid_1/6"):
-        attributes = {"seq_len_max": steps, "recurrent_activation": activation}
-        out = same("block_gru", **inputs, **attributes)
-        d_h = (1 + rng.standard_normal(out.h.shape)).astype(kind)
-        same("block_gru_grad", **inputs, **out._asdict(), d_h=d_h, **attributes)
-    one = {**inputs, "x": inputs["x"][0]}
-    cell = same("gru_block_cell", **one)._asdict()
-    del cell["h"]
-    same("gru_block_cell_grad", **one, **cell, d_h=d_h[0])
-    same("gru_block_cell_backward", **one, **cell, d_h=d_h[0])
+        attributes = {"recurrent_activation": activation}
+        calls.append(("gru", grus.problem(rng, shape, kind), attributes))
+    for cell, arrays, attributes in calls:
+        inputs = with_tangents(rng, arrays)
+        out = same(f"block_{cell}", **inputs, **attributes, seq_len_max=steps)
+        names = ("cs_grad", "h_grad") if cell == "lstm" else ("d_h",)
+        grads = with_tangents(
+            rng, {n: (1 + rng.standard_normal(out.h.shape)).astype(kind) for n in names}
+        )
+        saved = {**inputs, **out._asdict(), **grads}
+        same(f"block_{cell}_grad", **saved, **attributes, seq_len_max=steps)
+        one = {**inputs, "x": inputs["x"][0]}
+        kept = same(f"{cell}_block_cell", **one, **attributes)._asdict()
+        del kept["h"]
+        saved = {**one, **kept, **{n: a[0] for n, a in grads.items()}}
+        for end in ("grad", "backward"):
+            same(f"{cell}_block_cell_{end}", **saved, **attributes)
 
 
 def _rnn_cases() -> list[Any]:
@@ -139,18 +123,6 @@ def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None
     inputs = with_tangents(rng, inputs)
     cotangents = with_tangents(rng, nets.cotangents_of(rng, case, kind))
 
-    def to_device(given: dict[str, Any]) -> dict[str, Any]:
-        return {n: cupy.asarray(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
-
-    def compare(op: str, actual: Any, expected: Any) -> None:
-        for name, a, e in zip(expected._fields, actual, expected, strict=True):
-            assert type(a) is (np.ndarray if name == "host_reserved" else cupy.ndarray)
-            assert a.dtype == e.dtype
-            back = a if name == "host_reserved" else cupy.asnumpy(a)
-            # Near 1 the two terms of 1-h*h cancel: the gradient of a single unit may be small.
-            terms = 0.1 if op.startswith("backward") else 1e-6
-            assert_close(back, e, dtype, f"{op} {name}", at_least=terms)
-
     for more in ({}, {"dropout": 0.4, "seed": 5, "seed2": -1, "time_major": False}):
         if more:
             inputs, cotangents = (
@@ -160,27 +132,23 @@ def rnn_agrees_with_numpy(cupy: Any, case: Case, dtype: str = "float64") -> None
                 }
                 for arrays in (inputs, cotangents)
             )
-        attributes = {**case.attributes, **more}
-        results = []
-        for given, grads, engine in (
-            (inputs, cotangents, "auto"),
-            (to_device(inputs), to_device(cotangents), "cupy"),
-        ):
-            attributes["engine"] = engine
-            out = cupyrnn.cudnn_rnn(**given, **attributes)
-            saved = {
-                "output": None,
-                "output_h": None,
-                "output_c": None,
-                "output_c_backprop": None,
-                "reserve_space": out.reserve_space,
-                "host_reserved": out.host_reserved,
+        expected: dict[str, Any] = {}
+        for ops in (Ops(np), Ops(cupy)):
+            told = {**more, "engine": nets.own(ops)}
+            out = nets.forward(ops, case, inputs, **told)
+            missing = out._replace(**dict.fromkeys(("output", "output_h", "output_c")))
+            found = {
+                "training": out,
+                "backward": nets.backward(ops, case, inputs, missing, cotangents, **told),
+                "inference": nets.forward(ops, case, inputs, **told, is_training=False),
             }
-            g = cupyrnn.cudnn_rnn_backprop(**given, **{**saved, **grads}, **attributes)
-            inference = cupyrnn.cudnn_rnn(**given, **attributes, is_training=False)
-            results.append({"training": out, "backward": g, "inference": inference})
-        for op, expected in results[0].items():
-            compare(f"{op} {more}", results[1][op], expected)
+            expected = expected or found
+            for op, results in found.items():
+                for name, a, e in zip(results._fields, results, expected[op], strict=True):
+                    assert a.dtype == e.dtype
+                    # Near 1 the two terms of 1-h*h cancel: the gradient of a unit may be small.
+                    terms = 0.1 if op == "backward" else 1e-6
+                    assert_close(a, e, dtype, f"{op} {more} {name}", at_least=terms)
 
 
 MASKS = [
