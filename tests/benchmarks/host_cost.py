@@ -81,7 +81,7 @@ def equal_lengths(T: int, repetitions: int) -> list[str]:
 def different_lengths(repetitions: int) -> list[str]:
     """Return the rows of sequences of many lengths beside equal ones."""
     import cupy
-    from without_a_gpu.cupy_on_host.calls import rnn_calls
+    from without_a_gpu.cupy_on_host.calls import calls_of
 
     T, rows, units = RAGGED
     rng = np.random.default_rng(0)
@@ -90,7 +90,9 @@ def different_lengths(repetitions: int) -> list[str]:
     lengths[np.argmax(lengths)] = T
     result = []
     shape = (T, rows, units, units)
-    pairs = zip(*(rnn_calls(cupy, shape, lengths=n) for n in (None, lengths)), strict=True)
+    pairs = zip(
+        *(calls_of(cupy, "cudnn_rnn-lstm", shape, lengths=n) for n in (None, lengths)), strict=True
+    )
     for name, (equal, ragged) in zip(RNN, pairs, strict=True):
         times = seconds([equal, ragged], repetitions)
         whats = ("equal", f"{len(set(lengths))} different")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cupyrnn.driver import layer as _layer
-from without_a_gpu.cupy_on_host.calls import calls, calls_made, rnn_calls
+from without_a_gpu.cupy_on_host.calls import calls, calls_made, calls_of
 
 pytestmark = pytest.mark.gpu
 
@@ -23,6 +23,7 @@ ON_A_STREAM = ("launches", "products", "memsets", "copies_on_device", "copies_to
 NAMES = (
     *("block_lstm", "block_lstm_grad", "lstm_block_cell", "lstm_block_cell_grad"),
     *("block_gru", "block_gru_grad", "gru_block_cell", "gru_block_cell_grad"),
+    *("lstm_block_cell_backward", "gru_block_cell_backward"),
     *("cudnn_rnn lstm", "cudnn_rnn_backprop lstm", "cudnn_rnn gru", "cudnn_rnn_backprop gru"),
     *("cudnn_rnn rnn_tanh", "cudnn_rnn_backprop rnn_tanh"),
     *("cudnn_rnn rnn_relu", "cudnn_rnn_backprop rnn_relu"),
@@ -87,7 +88,7 @@ def test_sequences_of_different_lengths_are_quiet(
     host: Any, cupy: Any, stream: Any, mode: str
 ) -> None:
     with stream:
-        both = rnn_calls(cupy, SHAPE, "float32", mode, np.array([5, 0, 3]))
+        both = calls_of(cupy, f"cudnn_rnn-{mode}", SHAPE, "float32", np.array([5, 0, 3]))
     for call in both:
         quiet(host, stream, call)
 
@@ -124,7 +125,9 @@ def test_the_arguments_of_a_step_are_packed_before_the_loop(cupy: Any) -> None:
 def test_different_lengths_cost_no_more_than_equal_ones(host: Any, cupy: Any, mode: str) -> None:
     """One loop over the steps, not one for each length: the same launches but for a few."""
     shape, lengths = (40, 40, 4, 9), np.arange(1, 41)
-    kinds = (rnn_calls(cupy, shape, "float32", mode, given) for given in (None, lengths))
+    kinds = (
+        calls_of(cupy, f"cudnn_rnn-{mode}", shape, "float32", given) for given in (None, lengths)
+    )
     for both in zip(*kinds, strict=True):
         launched, made = [], []
         for call in both:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cupyrnn.kernels import grid
-from without_a_gpu.cupy_on_host.calls import calls, calls_made, rnn_calls
+from without_a_gpu.cupy_on_host.calls import calls, calls_made, calls_of
 
 pytestmark = pytest.mark.gpu
 
@@ -54,7 +54,7 @@ def test_sequences_of_different_lengths_cost_no_more_a_step(
     counted = []
     for T in STEPS:
         lengths = np.array([T, 1, T // 2])
-        both = rnn_calls(cupy, (T, 3, 4, 9), "float32", mode, lengths)
+        both = calls_of(cupy, f"cudnn_rnn-{mode}", (T, 3, 4, 9), "float32", lengths)
         counted.append([host.counted(call) for call in both])
     assert counted[0] == counted[1] == counted[2]
 
