@@ -40,10 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--ptx-arch", action="append", choices=compiler.ARCHITECTURES, default=[],
         help="run the kernels' PTX for this architecture; may be given several times",
     )  # fmt: skip
-    group.addoption(
-        "--executor", choices=("g++", "ptx"), default="g++",
-        help="what runs the kernels in all tests marked cuda_on_cpu: PTX takes twice as long",
-    )  # fmt: skip
 
     parser.addoption(
         "--cases",
@@ -160,11 +156,7 @@ def cupy_on_cpu(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ModuleType]:
     """A stand-in for cupy that runs the CUDA source on the CPU."""
-    ptx = request.config.getoption("--executor") == "ptx"
-    needs.tool(compiler.have_ptx() if ptx else runner.have_gxx())
-    if ptx:
-        arch = (request.config.getoption("--ptx-arch") or PTX_ARCHITECTURES)[0]
-        monkeypatch.setattr(fake_cupy, "compile_module", Executor(arch).compile_module)
+    needs.tool(runner.have_gxx())
     _forget_kernels()
     cupy = fake_cupy.module()
     monkeypatch.setitem(sys.modules, "cupy", cupy)

@@ -1,9 +1,12 @@
-"""The ops against stored results of TensorFlow; data/make_golden.py says how they were made."""
+"""
+The ops against stored results of TensorFlow; data/make_golden.py says how they were made.
+
+By TensorFlow's names: that they pass everything on to the functions, ops/test_raw_ops.py shows.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,6 @@ import pytest
 from checks import TF_FLOAT16_TOLERANCE, assert_close
 from data import make_golden as golden
 
-import cupyrnn
 from cupyrnn import raw_ops
 
 with np.load(golden.PATH) as stored:
@@ -58,48 +60,6 @@ def poison_past_the_end(case: dict[str, Any], arrays: golden.Arrays) -> golden.A
     return arrays | poisoned
 
 
-def functional_forward(case: dict[str, Any], a: golden.Arrays) -> Any:
-    if case["op"] == golden.GRU:
-        return cupyrnn.gru_block_cell(*(a[name] for name in golden.GRU_INPUTS))
-    options = golden.attributes(case, "seq_len_max", "forget_bias", "cell_clip")
-    options |= {"gate_order": golden.OPS[case["op"]].gate_order}
-    op = cupyrnn.lstm_block_cell if case["op"] == golden.CELL else cupyrnn.block_lstm
-    return op(a["x"], a["cs_prev"], a["h_prev"], a["w"], a["b"], **options, **peepholes(case, a))
-
-
-def functional_gradient(case: dict[str, Any], a: golden.Arrays) -> Any:
-    op = golden.OPS[case["op"]]
-    saved = [a[name] for name in (*op.saved, *op.cotangents)]
-    if case["op"] == golden.GRU:
-        return cupyrnn.gru_block_cell_grad(a["h_prev"], a["w_ru"], a["w_c"], *saved)
-    options = {"gate_order": op.gate_order} | peepholes(case, a)
-    if case["op"] == golden.CELL:
-        return cupyrnn.lstm_block_cell_grad(a["cs_prev"], *saved, **options)
-    return cupyrnn.block_lstm_grad(
-        a["x"],
-        a["cs_prev"],
-        a["h_prev"],
-        a["w"],
-        *saved,
-        seq_len_max=case["seq_len_max"],
-        **options,
-    )
-
-
-def peepholes(case: dict[str, Any], a: golden.Arrays) -> dict[str, Any]:
-    """Return the peephole weights where they are used; being given is what turns them on."""
-    return {name: a[name] for name in ("wci", "wcf", "wco") if case.get("use_peephole")}
-
-
-def raw_forward(case: dict[str, Any], a: golden.Arrays) -> Any:
-    return getattr(raw_ops, case["op"])(**golden.forward_arguments(case, a))
-
-
-def raw_gradient(case: dict[str, Any], a: golden.Arrays) -> Any:
-    op = getattr(raw_ops, golden.OPS[case["op"]].gradient)
-    return op(**golden.gradient_arguments(case, a))
-
-
 def assert_golden(
     case: dict[str, Any],
     result: Any,
@@ -126,10 +86,10 @@ def assert_golden(
 
 
 @each_case
-@pytest.mark.parametrize("forward", [raw_forward, functional_forward])
-def test_outputs(case: dict[str, Any], forward: Callable[..., Any]) -> None:
+def test_outputs(case: dict[str, Any]) -> None:
     arrays = load(case)
-    result = forward(case, poison_past_the_end(case, arrays))
+    given = golden.forward_arguments(case, poison_past_the_end(case, arrays))
+    result = getattr(raw_ops, case["op"])(**given)
     exact = golden.reference_forward(case, arrays)
     assert_golden(case, result, case["outputs"], arrays, exact)
     for name, a in result._asdict().items():
@@ -137,10 +97,10 @@ def test_outputs(case: dict[str, Any], forward: Callable[..., Any]) -> None:
 
 
 @each_case
-@pytest.mark.parametrize("gradient", [raw_gradient, functional_gradient])
-def test_gradients(case: dict[str, Any], gradient: Callable[..., Any]) -> None:
+def test_gradients(case: dict[str, Any]) -> None:
     arrays = load(case)
-    result = gradient(case, poison_past_the_end(case, arrays))
+    given = golden.gradient_arguments(case, poison_past_the_end(case, arrays))
+    result = getattr(raw_ops, golden.OPS[case["op"]].gradient)(**given)
     exact = golden.reference_gradient(case, arrays)
     assert_golden(case, result, case["gradients"], arrays, exact)
     if "seq_len_max" in case:

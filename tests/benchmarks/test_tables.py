@@ -166,7 +166,9 @@ def of_conformance() -> list[float]:
     found: list[float] = []
     for runtime in ("onnxruntime", "onnx_reference", "cupyrnn"):
         page = (RESULTS / f"conformance_{runtime}.md").read_text()
-        found += map(int, re.findall(r"cases: (\d+) right, (\d+) wrong, (\d+) ref", page)[0])
+        counts = re.findall(r"cases: (\d+) right, (\d+) wrong, (\d+) ref", page)[0]
+        found += map(int, counts)
+        assert sum(map(int, counts)) >= 2000
     return found
 
 
