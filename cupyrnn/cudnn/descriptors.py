@@ -1,8 +1,8 @@
-"""What both versions of cuDNN are asked for: descriptors of a call, and its calls."""
+"""What both versions of cuDNN are told of a call."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,31 +16,6 @@ ALGORITHMS = {"cudnn": 0, "cudnn_persist_dynamic": 2, "cudnn_small_h": 3}
 
 Pair: TypeAlias = tuple[int, int]
 Triple: TypeAlias = tuple[int, int, int]
-
-
-class Descriptors(Protocol):
-    """cuDNN's descriptors of all calls that differ in addresses and seeds, and these calls."""
-
-    params_bytes: int
-    work_bytes: int
-    reserve_bytes: int  # 0 in inference
-
-    def begin(self, seed: int | None) -> None:
-        """Have what follows run on the current stream; a seed is that of the dropout masks."""
-
-    def forward(self, x: int, y: int, h: Pair, c: Pair, w: int, work: int, reserve: int) -> None:
-        """`h` and `c` are the first states and the last ones."""
-
-    def backward_data(
-        self, y: int, dy: int, dx: int, h: Triple, c: Triple, w: int, work: int, reserve: int
-    ) -> None:
-        """`h` and `c` are the first states, the gradients of the last ones and of the first."""
-
-    def backward_weights(self, x: int, hx: int, y: int, dw: int, work: int, reserve: int) -> None:
-        """Adds to `dw`. Needs what `backward_data` has left in the reserve."""
-
-    def close(self) -> None:
-        """Destroy the descriptors."""
 
 
 def address(a: Any) -> int:

@@ -25,7 +25,7 @@ _SUBLIBRARIES = tuple(
 
 
 class Eight:
-    """cuDNN 8 by the calls that CuPy 13 has."""
+    """What `nine.Nine` is, by the calls that CuPy 13 has."""
 
     def __init__(
         self, cudnn: Any, handle: Handle, net: Problem, dtype_name: str, lengths: Lengths
@@ -195,22 +195,15 @@ def lacks(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     """Return what CuPy's calls of cuDNN 8 cannot do of a call."""
     import cupy
 
-    lack = None
-    if net.engine != "cudnn":
-        lack = "an algorithm of one's choice"
-    elif net.num_proj:
-        lack = f"num_proj = {net.num_proj}"
-    elif dtype_name == "bfloat16":
-        lack = "bfloat16"
-    elif lengths is not None and not lengths.all():
-        lack = "sequences of length 0"
-    elif (
-        # CuPy has no call that forbids TF32, which cuDNN 8 takes by itself on such devices.
-        dtype_name == "float32"
-        and not tf32_allowed()
-        and int(cupy.cuda.Device().compute_capability) >= 80
-    ):
-        lack = "float32 without TF32 on this device (CUPY_TF32=1 allows it)"
-    if lack is None:
-        return None
-    return f"cuDNN 8 through CuPy does not have {lack}, and {library.find()}"
+    # CuPy has no call that forbids TF32, which cuDNN 8 takes by itself on such devices.
+    strict = dtype_name == "float32" and not tf32_allowed()
+    by_tf32 = strict and int(cupy.cuda.Device().compute_capability) >= 80
+    lacks = (
+        (net.engine != "cudnn", "an algorithm of one's choice"),
+        (net.num_proj, f"num_proj = {net.num_proj}"),
+        (dtype_name == "bfloat16", "bfloat16"),
+        (lengths is not None and not lengths.all(), "sequences of length 0"),
+        (by_tf32, "float32 without TF32 on this device (CUPY_TF32=1 allows it)"),
+    )
+    lack = next((what for so, what in lacks if so), None)
+    return lack and f"cuDNN 8 through CuPy does not have {lack}, and {library.find()}"

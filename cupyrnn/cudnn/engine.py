@@ -10,15 +10,17 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .._arrays import tf32_allowed
 from .._typing import Array
 from . import eight, nine
-from .descriptors import Descriptors, Lengths, Problem, address
+from .descriptors import Lengths, Problem, address
 from .library import PATH_VARIABLE, CudnnError, Library, find
+
+Descriptors: TypeAlias = nine.Nine | eight.Eight
 
 _LONGEST = 65535  # of a sequence, says cuDNN's manual
 _ALIGNMENT = 16  # bytes that cuDNN's kernels may read at once
@@ -98,16 +100,15 @@ def _why_not(net: Problem, dtype_name: str, lengths: Lengths) -> str | None:
     for symbol in ("T", "B", "I", "H", "L"):
         if getattr(net, symbol) == 0:
             return f"cuDNN does not take {symbol} = 0"
-    if net.gate is not None:
-        return "cuDNN has no gates but sigmoids"
-    if net.num_proj == net.H:
-        return f"cuDNN takes num_proj = H = {net.H} for no projection at all"
-    if net.T > _LONGEST:
-        return f"cuDNN does not take T = {net.T}, the most is {_LONGEST}"
-    if net.B * max(net.I, net.D * net.H) * net.L >= 2**31:
-        return "cuDNN does not take sizes beyond 32 bits"
-    reason = _beyond_the_algorithm(net, dtype_name, lengths)
-    if reason is not None:
+    large = net.B * max(net.I, net.D * net.H) * net.L >= 2**31
+    reasons = (
+        (net.gate is not None, "cuDNN has no gates but sigmoids"),
+        (net.num_proj == net.H, f"cuDNN takes num_proj = H = {net.H} for no projection at all"),
+        (net.T > _LONGEST, f"cuDNN does not take T = {net.T}, the most is {_LONGEST}"),
+        (large, "cuDNN does not take sizes beyond 32 bits"),
+    )
+    reason = next((why for so, why in reasons if so), None)
+    if reason := reason or _beyond_the_algorithm(net, dtype_name, lengths):
         return reason
     library = find()
     if not isinstance(library, Library):

@@ -15,7 +15,16 @@ from .library import INFERENCE, TRAINING, WGRAD_ADD, Library
 
 
 class Nine:
-    """cuDNN 9."""
+    """
+    cuDNN's descriptors of all calls that differ in addresses and seeds, and these calls.
+
+    `eight.Eight` has the same methods.
+
+    Attributes
+    ----------
+    params_bytes, work_bytes, reserve_bytes : int
+        The sizes of what a call is given; `reserve_bytes` is 0 in inference.
+    """
 
     def __init__(
         self, library: Library, handle: Handle, net: Problem, dtype_name: str, lengths: Lengths
@@ -48,6 +57,7 @@ class Nine:
             self._open = stack.pop_all()
 
     def close(self) -> None:
+        """Destroy the descriptors."""
         self._open.close()
 
     def _dropout(self, net: Problem) -> AbstractContextManager[int]:
@@ -61,6 +71,7 @@ class Nine:
         return self._library.dropout(self.handle, net.dropout, address(self._states), size, None)
 
     def begin(self, seed: int | None) -> None:
+        """Have what follows run on the current stream; a seed is that of the dropout masks."""
         import cupy
 
         stream = cupy.cuda.get_current_stream().ptr
@@ -82,6 +93,7 @@ class Nine:
         return (*weights, max(self.work_bytes, 1), work, self.reserve_bytes, reserve)
 
     def forward(self, x: int, y: int, h: Pair, c: Pair, w: int, work: int, reserve: int) -> None:
+        """`h` and `c` are the first states and the last ones."""
         self._call(
             "cudnnRNNForward",
             *(self.handle, self.rnn, self._mode, address(self._lengths)),
@@ -92,6 +104,7 @@ class Nine:
     def backward_data(
         self, y: int, dy: int, dx: int, h: Triple, c: Triple, w: int, work: int, reserve: int
     ) -> None:
+        """`h` and `c` are the first states, the gradients of the last ones and of the first."""
         self._call(
             "cudnnRNNBackwardData_v8",
             *(self.handle, self.rnn, address(self._lengths)),
@@ -100,6 +113,7 @@ class Nine:
         )
 
     def backward_weights(self, x: int, hx: int, y: int, dw: int, work: int, reserve: int) -> None:
+        """Adds to `dw`. Needs what `backward_data` has left in the reserve."""
         self._call(
             "cudnnRNNBackwardWeights_v8",
             *(self.handle, self.rnn, WGRAD_ADD, address(self._lengths)),

@@ -17,18 +17,13 @@ from .._arrays import aligned, tf32_allowed
 from .._typing import Array
 
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasGemmAlgo_t
-_CUDA_TYPE = {
-    "float16": 2,
-    "bfloat16": 14,
-    "float32": 0,
-    "float64": 1,
-    "complex64": 4,
-    "complex128": 5,
-}
-_COMPUTE_32F, _COMPUTE_64F, _COMPUTE_32F_FAST_TF32 = 68, 70, 77
+_CUDA_TYPE = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}
+_CUDA_TYPE |= {"complex64": 4, "complex128": 5}
+_COMPUTE_32F_FAST_TF32 = 77
+_COMPUTE = {**dict.fromkeys(("float16", "bfloat16", "float32"), 68), "float64": 70}
 # The default types may multiply complex numbers by three real products, by which a tangent beside a
-# value is lost in the values' rounding. These may not, nor is TF32 allowed to them.
-_COMPUTE_32F_PEDANTIC, _COMPUTE_64F_PEDANTIC = 69, 71
+# value is lost in the values' rounding. These, the pedantic ones, may not, nor is TF32 allowed.
+_COMPUTE |= {"complex64": 69, "complex128": 71}
 _OP_N, _OP_T = 0, 1
 _GEMM_DEFAULT = -1
 # cublasMath_t: without it partial sums may be rounded to a half format before they are added.
@@ -71,14 +66,10 @@ def address(a: Any) -> int:
 
 def _compute_type(kind: str) -> int:
     """Return how products of matrices of a dtype are computed."""
-    if kind == "complex64":
-        return _COMPUTE_32F_PEDANTIC
-    if kind == "complex128":
-        return _COMPUTE_64F_PEDANTIC
-    if kind == "float64":
-        return _COMPUTE_64F
     # float32 is strict unless the user asks CuPy for TF32 with its own environment variable.
-    return _COMPUTE_32F_FAST_TF32 if kind == "float32" and tf32_allowed() else _COMPUTE_32F
+    if kind == "float32" and tf32_allowed():
+        return _COMPUTE_32F_FAST_TF32
+    return _COMPUTE[kind]
 
 
 _AS_IT_IS = nullcontext()
