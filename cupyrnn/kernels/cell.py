@@ -145,11 +145,7 @@ def _record(fields: tuple[tuple[str, Any], ...], compute: np.dtype[Any]) -> np.d
     real = real_dtype(compute)
     gate = np.dtype([("hard", "?"), ("slope", real), ("offset", real)], align=True)
     kinds = {"pointer": POINTER, "real": real, "gate": gate}
-    return np.dtype([(name, *_sized(kinds.get(kind, kind))) for name, kind in fields], align=True)
-
-
-def _sized(kind: Any) -> tuple[Any, ...]:
-    return kind if isinstance(kind, tuple) else (kind,)
+    return np.dtype([(name, kinds.get(kind, kind)) for name, kind in fields], align=True)
 
 
 def _word(value: Array | int | None) -> int:

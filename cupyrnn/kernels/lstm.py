@@ -150,7 +150,7 @@ CELL = Cell(
     source=STRUCT + PEEPHOLE_SUMS,
     fields={
         **dict.fromkeys(("b", "wci", "wcf", "wco"), "pointer"),
-        **{"cell_clip": "real", "gate": "gate", "at": ("i4", 4), "clipped": "?"},
+        **{"cell_clip": "real", "gate": "gate", "at": "4i4", "clipped": "?"},
     },
     widths=(4,),
     more=(step.TOTAL, _PEEPHOLE, *SUMS),

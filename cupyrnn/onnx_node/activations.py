@@ -52,75 +52,64 @@ def activate(
     return dual(value, slope * z.imag), dual(slope, curvature * z.imag)
 
 
-# Each returns f(x), f'(x) and f''(x).
+# Each returns f(x), f'(x) and f''(x), and has the lower-case name of the standard.
 
 
-def _relu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def relu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     return xp.maximum(x, 0), x > 0, xp.zeros_like(x)
 
 
-def _tanh(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def tanh(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     y = xp.tanh(x)
     return y, 1 - y * y, -2 * y * (1 - y * y)
 
 
-def _sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     y = 1 / (1 + xp.exp(-x))
     return y, y * (1 - y), y * (1 - y) * (1 - 2 * y)
 
 
-def _affine(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def affine(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     return alpha * x + beta, xp.full_like(x, alpha), xp.zeros_like(x)
 
 
-def _leaky_relu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def leakyrelu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     return xp.where(x >= 0, x, alpha * x), xp.where(x >= 0, 1, alpha), xp.zeros_like(x)
 
 
-def _thresholded_relu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def thresholdedrelu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     # Asked this way round, NaN stays NaN.
     return xp.where(x < alpha, 0, x), x >= alpha, xp.zeros_like(x)
 
 
-def _scaled_tanh(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def scaledtanh(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     y = xp.tanh(beta * x)
     slope = alpha * beta * (1 - y * y)
     return alpha * y, slope, -2 * beta * y * slope
 
 
-def _hard_sigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def hardsigmoid(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     y = xp.clip(alpha * x + beta, 0, 1)
     return y, alpha * ((y > 0) & (y < 1)), xp.zeros_like(x)
 
 
-def _elu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def elu(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     y, above = alpha * xp.exp(x), x >= 0
     value = xp.where(above, x, alpha * xp.expm1(x))
     return value, xp.where(above, 1, y), xp.where(above, 0, y)
 
 
-def _softsign(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def softsign(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     q = 1 / (1 + abs(x))
     return x * q, q * q, -2 * xp.sign(x) * q * q * q
 
 
-def _softplus(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
+def softplus(xp: Any, x: Array, alpha: float, beta: float) -> tuple[Array, ...]:
     # exp(x) itself would overflow where the value is x.
-    slope, curvature, _ = _sigmoid(xp, x, alpha, beta)
+    slope, curvature, _ = sigmoid(xp, x, alpha, beta)
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-abs(x))), slope, curvature
 
 
-# By the lower-case names of the standard.
-FUNCTIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
-    "relu": _relu,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-    "affine": _affine,
-    "leakyrelu": _leaky_relu,
-    "thresholdedrelu": _thresholded_relu,
-    "scaledtanh": _scaled_tanh,
-    "hardsigmoid": _hard_sigmoid,
-    "elu": _elu,
-    "softsign": _softsign,
-    "softplus": _softplus,
-}
+_ALL: tuple[Callable[..., tuple[Array, ...]], ...]
+_ALL = (relu, tanh, sigmoid, affine, leakyrelu, thresholdedrelu, scaledtanh, hardsigmoid, elu)
+FUNCTIONS = {f.__name__: f for f in (*_ALL, softsign, softplus)}

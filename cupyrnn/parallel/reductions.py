@@ -7,12 +7,13 @@ import importlib
 import math
 import struct
 from collections.abc import Mapping
+from itertools import accumulate
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from .._arrays import check_choice, check_integer, check_real, named, shown
+from .._arrays import FLOATS, check_choice, check_integer, check_real, named, shown
 from .._typing import Array
 from .communicators import PAYLOAD, Communicator, agree, wait
 
@@ -35,17 +36,13 @@ def _like(arrays: Any, values: list[Array | None]) -> Any:
     return type(arrays)(*values) if hasattr(arrays, "_fields") else tuple(values)
 
 
-def _pieces(flat: Array, arrays: list[Array | None]) -> list[Array | None]:
-    """Cut a vector into the arrays' shapes, one after another; None for None."""
-    pieces: list[Array | None] = []
-    at = 0
-    for a in arrays:
-        if a is None:
-            pieces.append(None)
-            continue
-        pieces.append(flat[at : at + a.size].reshape(a.shape))
-        at += a.size
-    return pieces
+def _pieces(flat: Array, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Cut a vector into pieces of the arrays' shapes, one after another."""
+    starts = accumulate((a.size for a in arrays.values()), initial=0)
+    return {
+        name: flat[at : at + a.size].reshape(a.shape)
+        for (name, a), at in zip(arrays.items(), starts, strict=False)
+    }
 
 
 def _run(comm: Communicator, op: str, flat: Array, root: int | None) -> None:
@@ -132,20 +129,22 @@ def all_reduce_gradients(
         failure = error
     packed, option = struct.pack("d", mine), f"reduce={shown(reduce)}"
     named, payloads = agree(comm, op, grads, packed, option=option, failure=failure)
-    names = {name: a.dtype.name for name, a in named.items() if a is not None}
-    for name, dtype_name in names.items():  # the same on every rank
-        if dtype_name not in ("float16", "bfloat16", "float32", "float64"):
+    given = {name: a for name, a in named.items() if a is not None}
+    dtypes = {name: a.dtype.name for name, a in given.items()}
+    for name, dtype_name in dtypes.items():  # the same on every rank
+        if dtype_name not in FLOATS:
             raise TypeError(
                 f"{op}: {name} has dtype {dtype_name}, expected a real floating-point one"
             )
     weights = [struct.unpack_from("d", payload)[0] for payload in payloads]
-    for rank, given in enumerate(weights):
-        if not 0 <= given < math.inf:
-            raise ValueError(f"{op}: weight is {given} on rank {rank}, expected 0 or more, finite")
+    for rank, of_rank in enumerate(weights):
+        if not 0 <= of_rank < math.inf:
+            said = f"weight is {of_rank} on rank {rank}"
+            raise ValueError(f"{op}: {said}, expected 0 or more, finite")
     largest = max(weights)
     if reduce == "mean" and largest == 0:
         raise ValueError(f"{op}: weight is 0 on every rank, expected a positive one on some rank")
-    if comm.size == 1 or not names:
+    if comm.size == 1 or not given:
         return grads
 
     scale = 1.0
@@ -153,21 +152,17 @@ def all_reduce_gradients(
         # A power of two keeps the sum finite and changes no bit of the quotient.
         down = math.ldexp(1.0, -math.frexp(largest)[1])
         scale = (mine * down) / math.fsum(w * down for w in weights)
-    xp, arrays = comm._xp, list(named.values())
-    dtype = np.dtype("float64" if "float64" in names.values() else "float32")
-    flat = xp.empty(sum(a.size for a in arrays if a is not None), dtype)
+    dtype = np.dtype("float64" if "float64" in dtypes.values() else "float32")
+    flat = comm._xp.empty(sum(a.size for a in given.values()), dtype)
+    pieces = _pieces(flat, given)
     with np.errstate(all="ignore"):  # what overflows is inf
-        for a, piece in zip(arrays, _pieces(flat, arrays), strict=True):
-            if a is not None and piece is not None:
-                piece[...] = a if scale else 0
+        for name, a in given.items():
+            pieces[name][...] = a if scale else 0
         if scale not in (0, 1):
             flat *= dtype.type(scale)
         _run(comm, op, flat, None)
-        summed = [
-            a if a is None or piece is None else piece.astype(a.dtype, copy=False)
-            for a, piece in zip(arrays, _pieces(flat, arrays), strict=True)
-        ]
-    reduced: Arrays = _like(grads, summed)
+        summed = {n: piece.astype(given[n].dtype, copy=False) for n, piece in pieces.items()}
+    reduced: Arrays = _like(grads, [summed.get(name) for name in named])
     return reduced
 
 
@@ -222,19 +217,17 @@ def broadcast_parameters(comm: Communicator, params: Arrays, *, root: int = 0) -
     named, _ = agree(comm, op, params, option=f"root={shown(root)}", failure=failure)
     if comm.size == 1:
         return params
-    xp, arrays = comm._xp, list(named.values())
-    parts = [
-        None if a is None else xp.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays
-    ]
-    flat = xp.concatenate([xp.empty(0, np.uint8), *(part for part in parts if part is not None)])
+    xp, given = comm._xp, {name: a for name, a in named.items() if a is not None}
+    parts = {n: xp.ascontiguousarray(a).reshape(-1).view(np.uint8) for n, a in given.items()}
+    flat = xp.concatenate([xp.empty(0, np.uint8), *parts.values()])
     if flat.size:
         _run(comm, op, flat, root)
-    copies = [
-        # Copied, so that each begins where its dtype asks for.
-        None if a is None or v is None else v.copy().view(a.dtype).reshape(a.shape)
-        for a, v in zip(arrays, _pieces(flat, parts), strict=True)
-    ]
-    received: Arrays = _like(params, copies)
+    # Copied, so that each begins where its dtype asks for.
+    copies = {
+        n: piece.copy().view(given[n].dtype).reshape(given[n].shape)
+        for n, piece in _pieces(flat, parts).items()
+    }
+    received: Arrays = _like(params, [copies.get(name) for name in named])
     return received
 
 
