@@ -45,5 +45,4 @@ def keep_mask(
     generator = np.random.Philox(counter=counter, key=np.array(keys, np.uint64))
     # Little-endian on every machine: the low half of an output comes first.
     draws = generator.random_raw(-(-size // 2)).astype("<u8", copy=False).view("<u4")[:size]
-    kept: Array = (draws < np.uint32(threshold)).astype(dtype).reshape(shape)
-    return kept
+    return (draws < np.uint32(threshold)).astype(dtype).reshape(shape)

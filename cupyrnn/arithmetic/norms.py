@@ -14,8 +14,7 @@ def largest(xp: ModuleType, a: Array) -> Array:
     """Return the largest magnitude in each a[n], 1 where all are zero or one is not finite."""
     axes = tuple(range(1, a.ndim))
     if a.size == 0:
-        ones: Array = xp.zeros(len(a), a.real.dtype) + a.real.dtype.type(1)
-        return ones
+        return xp.zeros(len(a), a.real.dtype) + a.real.dtype.type(1)
     value = a.real
     most = xp.maximum(value.max(axis=axes), -value.min(axis=axes))
     finite = (most > 0) & (most < np.inf)

@@ -20,8 +20,7 @@ EXPECTED_ERROR, WORST_ERROR = 1e-12, 1e-10
 
 def to_host(xp: ModuleType, a: Array) -> Array:
     """Return a NumPy array."""
-    host: Array = a if xp is np else xp.asnumpy(a)
-    return host
+    return a if xp is np else xp.asnumpy(a)
 
 
 def embedding_shape(V: int, I: int) -> tuple[int, ...]:

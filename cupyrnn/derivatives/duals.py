@@ -51,11 +51,9 @@ def scaled(a: Array, exponent: Any) -> Array:
     limits = np.finfo(a.dtype)
     if isinstance(exponent, int) and limits.minexp <= exponent < limits.maxexp:
         # Where the power is a number of the dtype, a product is as exact, and much faster.
-        product: Array = a * a.dtype.type(2.0**exponent)
-        return product
+        return a * a.dtype.type(2.0**exponent)
     ldexp = np.ldexp if isinstance(exponent, int) else module_of(a).ldexp
-    moved: Array = ldexp(a, exponent)
-    return moved
+    return ldexp(a, exponent)
 
 
 def dual(value: Array, tangent: Array) -> Array:
@@ -101,12 +99,10 @@ def _exponent_beside(xp: ModuleType, tangents: Sequence[Array]) -> Array:
     """Return the exponent as an array beside the tangents, 0 where they are not finite."""
     given = [largest_of(t) for t in tangents if t.size]
     if not given:
-        none: Array = xp.zeros((), np.int32)
-        return none
+        return xp.zeros((), np.int32)
     largest = functools.reduce(xp.maximum, given)
     exponent = exponent_of(largest, [t.dtype for t in tangents])
-    beside: Array = xp.where(xp.isfinite(largest), exponent, 0).astype(np.int32)
-    return beside
+    return xp.where(xp.isfinite(largest), exponent, 0).astype(np.int32)
 
 
 def _value(a: Array) -> Array:

@@ -170,8 +170,7 @@ class Rows:
 
     def _index(self, places: NDArray[np.intp]) -> Array:
         """Return places among rows as an array of the module."""
-        index: Array = self._xp.asarray(places)
-        return index
+        return self._xp.asarray(places)
 
     def pieces(self, most: int, every: int = 1) -> Iterator[tuple[slice, slice]]:
         """
@@ -387,18 +386,14 @@ class Packing(Rows):
         """Return memory for the rows of a new a[T, B, K]: `a` itself where they do not move."""
         if not self.reorders:
             return a
-        rows: Array = self._xp.empty((self.rows, a.shape[2]), a.dtype)
-        return rows
+        return self._xp.empty((self.rows, a.shape[2]), a.dtype)
 
     def reverse(self, rows: Array) -> Array:
         """Return rows [N, K] with time reversed in every segment, contiguous."""
-        backwards: Array
         if self._segments is not None:
-            backwards = rows.take(self._mirrored, 0)
-            return backwards
+            return rows.take(self._mirrored, 0)
         by_step = rows.reshape(self._T, self._B, rows.shape[1])
-        backwards = self._xp.ascontiguousarray(by_step[::-1])
-        return backwards.reshape(rows.shape)
+        return self._xp.ascontiguousarray(by_step[::-1]).reshape(rows.shape)
 
     def enter(self, states: Array, reverse: bool = False) -> Array:
         """Return the first states [..., S, K] of the segments, of those [..., B, K] given."""

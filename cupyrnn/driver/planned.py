@@ -146,8 +146,7 @@ class _Part:
 
     def of(self, arrays: Sequence[Array]) -> Array:
         """Return it as [T, B, K]."""
-        part: Array = arrays[self._n].reshape(-1)[self._places].reshape(self._shape)
-        return part
+        return arrays[self._n].reshape(-1)[self._places].reshape(self._shape)
 
 
 class _Calls:

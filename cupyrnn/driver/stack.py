@@ -87,8 +87,7 @@ def _enter(xp: ModuleType, packing: Packing, states: Any, pl: int, d: int) -> An
 def _inputs(xp: ModuleType, packing: Packing, below: Sequence[Array]) -> Array:
     """Return the input of a layer: h of the directions below, side by side."""
     h = [packing.reverse(a) if d else a for d, a in enumerate(below)]
-    values: Array = h[0] if len(h) == 1 else xp.concatenate(h, axis=1)
-    return values
+    return h[0] if len(h) == 1 else xp.concatenate(h, axis=1)
 
 
 def forward(xp: ModuleType, stack: Stack, input: Array, first: Any) -> tuple[Array, Any, Array]:
@@ -344,6 +343,5 @@ def time_major_of(
 def as_given(xp: ModuleType, a: Array | None, major: bool, dtype: np.dtype[Any]) -> Any:
     """Return a time-major result as the caller has its axes; a scalar zero for None."""
     if a is None:
-        result: Array = xp.zeros((), dtype)
-        return result
+        return xp.zeros((), dtype)
     return a if major else xp.ascontiguousarray(a.transpose(1, 0, 2))

@@ -372,8 +372,7 @@ def _check(
 
 def _exchanged(xp: ModuleType, a: Array) -> Array:
     """Return an array with its first two axes exchanged."""
-    result: Array = xp.ascontiguousarray(a.swapaxes(0, 1))
-    return result
+    return xp.ascontiguousarray(a.swapaxes(0, 1))
 
 
 def _by_ops(call: _Call, fast: _Fast) -> OnnxOutputs:

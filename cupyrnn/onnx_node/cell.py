@@ -42,8 +42,7 @@ class Cell(NamedTuple):
 
     def joined(self, *gates: Array) -> Array:
         """Return the columns of gates side by side."""
-        a: Array = self.xp.concatenate(gates, axis=1)
-        return a
+        return self.xp.concatenate(gates, axis=1)
 
 
 class Step(NamedTuple):

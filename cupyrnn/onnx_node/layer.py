@@ -54,8 +54,7 @@ def reversed_sequences(xp: ModuleType, a: Array, lengths: NDArray[np.int32] | No
         return a[::-1]
     t = np.arange(len(a))[:, None]
     order = np.where(t < lengths, lengths - 1 - t, t)
-    result: Array = a[xp.asarray(order), xp.asarray(np.arange(a.shape[1]))]
-    return result
+    return a[xp.asarray(order), xp.asarray(np.arange(a.shape[1]))]
 
 
 def sequences(
@@ -75,8 +74,7 @@ def _selected(xp: ModuleType, mask: Array | None, a: Array, b: Array | None = No
     """Return a in the rows of sequences that have this step, and b, or zero, in the others."""
     if mask is None:
         return a
-    result: Array = xp.where(mask, a, a.dtype.type(0) if b is None else b)
-    return result
+    return xp.where(mask, a, a.dtype.type(0) if b is None else b)
 
 
 def forward(
