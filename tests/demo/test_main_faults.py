@@ -184,6 +184,7 @@ def test_a_device_stays_one() -> None:
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
+SLOW = pytest.mark.slow
 CANNOT = "python -m cupyrnn: cannot write to standard output: "
 FULL = CANNOT + "No space left on device\n"
 
@@ -193,7 +194,9 @@ FULL = CANNOT + "No space left on device\n"
     [
         ("--out x.png", ">&-", 1, "", CANNOT + "Bad file descriptor\n"),
         ("--out x.png --steps 20", "2>&-", 0, r".*\n  model .*", ""),
-        ("--out x.png --steps 20", "2>/dev/null", 0, r".*\n  model .*", ""),
+        pytest.param(
+            *("--out x.png --steps 20", "2>/dev/null", 0, r".*\n  model .*", ""), marks=SLOW
+        ),
         # A reader that stops reading; the status is its own.
         ("--out x.png --steps 9999", "| head -n 1", 0, r"cupyrnn .*", CANNOT + "Broken pipe\n"),
         ("--out x.png", ">/dev/full", 1, "", FULL),

@@ -145,7 +145,7 @@ def assert_second_order(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     assert abs(left.sum() - right.sum()) <= SYMMETRY_TOLERANCE * scale
 
 
-@each(*WITHOUT_NORMS, **FACTORS, places=ROOMS)
+@each(*WITHOUT_NORMS, **FACTORS, places=ROOMS, mostly_slow="cuda_on_cpu")
 def test_an_op_and_its_gradient(ops: Ops, case: Case, rng: np.random.Generator) -> None:
     assert_second_order(ops, case, rng)
 

@@ -29,7 +29,7 @@ LONG |= {"dropout": 0.0, "save": "all", "tapered": False, "recurrent_activation"
 LONG |= {"cell_clip": 0.0, "gate_order": "icfo", "forget_bias": 0.6, "projected": False}
 
 
-@each()
+@each(mostly_slow="cuda_on_cpu")
 def test_outputs(
     ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +60,7 @@ def test_outputs(
         assert_all_close(found, expected, case, "inference")
 
 
-@each()
+@each(mostly_slow="cuda_on_cpu")
 def test_gradients(
     ops: Any, case: Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

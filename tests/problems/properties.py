@@ -20,13 +20,16 @@ from .table import TABLE, Call, Case, cases, corners, kind_of, laid, plain
 MARKS = {"cuda_on_cpu": pytest.mark.cuda_on_cpu, "cupy": pytest.mark.gpu}
 
 
-def each(*names: str, places: Any = None, once: str = "", **fixed: Any) -> Any:
+def each(
+    *names: str, places: Any = None, once: str = "", mostly_slow: str = "", **fixed: Any
+) -> Any:
     """
     Return the mark that runs a test in all places of the ops, with cases in which all pairs meet.
 
     The names are those of ops, all if none is given. `fixed` takes the place of factors, with a
     value or a list of values; what an op does not have is left out. Without any the corners are
-    among the cases, too. In the place `once`, which is slow, each value is in one of the cases.
+    among the cases, too. In the place `once` each value is in one of the cases, and in the place
+    `mostly_slow` as many are quick.
     """
     found = []
     for name in names or TABLE:
@@ -40,8 +43,11 @@ def each(*names: str, places: Any = None, once: str = "", **fixed: Any) -> Any:
         for place in op.places:
             if places is not None and place not in places:
                 continue
-            for case in of_each_value(chosen) if place == once else chosen:
+            some = of_each_value(chosen)
+            for case in some if place == once else chosen:
                 marks = [MARKS[place]] if place in MARKS else []
+                if place == mostly_slow and case not in some:
+                    marks.append(pytest.mark.slow)
                 test = f"{name}-{case.dtype}-{place}-{case}"
                 found.append(pytest.param(place, case, id=test, marks=marks))
     return pytest.mark.parametrize(("ops", "case"), found, indirect=["ops"])
