@@ -336,10 +336,10 @@ class Pullback(Generic[G]):
     def _unknown(self, gradients: dict[str, Any]) -> TypeError:
         """Return the error of gradients that are missing or have other names."""
         what = [f"there is no {n}" for n in gradients if n not in self.names]
-        some = "" if len(self.names) == 1 else "some of "
+        names = (*self.names, *(("through_clip", "weight_gradients") if what else ()))
+        some = "" if len(names) == 1 else "some of "
         return TypeError(
-            f"{self._op}: {(*what, 'no gradient is given')[0]}, expected {some}"
-            f"{', '.join(self.names)}"
+            f"{self._op}: {(*what, 'no gradient is given')[0]}, expected {some}{', '.join(names)}"
         )
 
     def _check_unchanged(self) -> None:

@@ -74,15 +74,20 @@ def check_device(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torc
         )
 
 
+def _check_dense(op: str, name: str, t: torch.Tensor) -> None:
+    """Check that a tensor is no sparse one, whose memory is not that of its elements."""
+    if t.layout is not torch.strided:
+        layout = str(t.layout).removeprefix("torch.")
+        raise TypeError(f"{op}: {name} has layout {layout}, expected a dense tensor")
+
+
 def _check_tensor(op: str, named: tuple[str, torch.Tensor], like: tuple[str, torch.Tensor]) -> None:
     """Check a tensor that is not plainly one of the host with the dtype of the first one."""
     (name, t), (first, other) = named, like
     if t is other and not (t.is_cpu or t.is_cuda):
         raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu or cuda")
     check_device(op, named, like)
-    if t.layout is not torch.strided:
-        layout = str(t.layout).removeprefix("torch.")
-        raise TypeError(f"{op}: {name} has layout {layout}, expected a dense tensor")
+    _check_dense(op, name, t)
     if t.dtype not in _DTYPES:
         raise TypeError(
             f"{op}: {name} has dtype {name_of(t.dtype)}, expected one of float16, bfloat16,"
@@ -106,6 +111,7 @@ def host_arrays_of(
             continue
         if t.device.type != "cpu":
             raise TypeError(f"{op}: {name} is on device {t.device}, expected cpu")
+        _check_dense(op, name, t)
         found[name] = _of_host(t)
     return found
 

@@ -257,6 +257,7 @@ def test_errors(rng: np.random.Generator) -> None:
     for given, message in (
         ({}, "no gradient is given, expected some of cs_grad, h_grad"),
         ({"d_h": 1}, "there is no d_h, expected some of cs_grad, h_grad"),
+        ({"weight_gradient": "norms"}, "there is no weight_gradient, .* weight_gradients$"),
         ({"h_grad": None, "through_clip": 1}, "through_clip is 1, expected a bool"),
     ):
         with pytest.raises(TypeError, match=of_lstm + message):

@@ -69,6 +69,7 @@ REFUSED = [
     (lambda: block(w=one(5, 12).numpy()), TypeError, "block_lstm: w is a numpy.ndarray, expected a torch.Tensor"),
     (lambda: block(w=[1]), TypeError, "block_lstm: w is a list, expected a torch.Tensor"),
     (lambda: block(x=one(4, 1, 2).to_sparse()), TypeError, "block_lstm: x has layout sparse_coo, expected a d"),
+    (lambda: block(sequence_lengths=torch.tensor([2]).to_sparse()), TypeError, "block_lstm: sequence_lengths has layout sparse_coo, exp"),
     (lambda: block(**{n: one(*s).bfloat16() for n, s in (("x", (4, 1, 2)), ("cs_prev", (1, 3)), ("h_prev", (1, 3)))}), TypeError, "block_lstm: w has dtype float32, expected bfloat16"),
     (lambda: ct.BlockLSTM(2, 3)(rnn.pack_sequence([one(4, 2)])), TypeError, "block_lstm: x is a torch.nn.utils.rnn.PackedSequence, expected a torch"),
     (lambda: ct.CudnnRNN(2, 3, dropout="x"), TypeError, "CudnnRNN: dropout is 'x', expected a real number"),
