@@ -328,13 +328,9 @@ def cudnn_rnn(
             )
             output_c = (*others, None)[0]
         host_reserved = call.host_reserved.copy() if is_training else np.zeros((), np.int8)
-        return CudnnRNNOutputs(
-            as_given(xp, output, time_major, dtype),
-            as_given(xp, output_h, time_major, dtype),
-            as_given(xp, output_c, time_major, dtype),
-            reserve_space,
-            host_reserved,
-        )
+        arrays = output, output_h, output_c
+        found: list[Any] = [as_given(xp, a, time_major, dtype) for a in arrays]
+        return CudnnRNNOutputs._make([*found, reserve_space, host_reserved])
 
 
 @named
@@ -619,12 +615,6 @@ def cudnn_rnn_backprop(
             wanted = input_gradient, by
             found: Any = call.backward(weights, inputs, cotangents, reserved, wanted)
             grads = found[0], *(*found[1], None)[:2], found[2]
-        input_grad: Any = None
-        if input_gradient:
-            input_grad = as_given(xp, grads[0], time_major, dtype)
-        return CudnnRNNGrads(
-            input_grad,
-            as_given(xp, grads[1], time_major, dtype),
-            as_given(xp, grads[2], time_major, dtype),
-            grads[3],
-        )
+        input_grad = as_given(xp, grads[0], time_major, dtype) if input_gradient else None
+        of_states: list[Any] = [as_given(xp, g, time_major, dtype) for g in grads[1:3]]
+        return CudnnRNNGrads._make([input_grad, *of_states, grads[3]])

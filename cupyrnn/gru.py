@@ -143,13 +143,9 @@ def gru_block_cell(
     >>> out.h.round(4)
     array([[0.4092, 0.4092, 0.4092]])
     """
-    xp, call = check_block(
-        "gru_block_cell",
-        GRU_FORM,
-        {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
-        {},
-        (recurrent_activation,),
-    )
+    op, attributes = "gru_block_cell", (recurrent_activation,)
+    arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
+    xp, call = check_block(op, GRU_FORM, arrays, {}, attributes)
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
     if call.plain and (step := _layer.compiled_cell(GRU, call.dtype, "cell_forward")):
         return GRUOutputs._make(step(x, h_prev, weights, call.attributes))
@@ -239,14 +235,9 @@ def block_gru(
     >>> out.h[:, 0, 0].round(4)
     array([0.4092, 0.3485, 0.3086, 0.2826])
     """
-    op = "block_gru"
-    xp, call = check_block(
-        op,
-        GRU_FORM,
-        {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c},
-        {},
-        (recurrent_activation,),
-    )
+    op, attributes = "block_gru", (recurrent_activation,)
+    arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "b_ru": b_ru, "b_c": b_c}
+    xp, call = check_block(op, GRU_FORM, arrays, {}, attributes)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), None, extent)
     weights = BlockGRUParams(w_ru, w_c, b_ru, b_c)
@@ -334,13 +325,10 @@ def gru_block_cell_grad(
     >>> grads.d_h_prev.round(4)
     array([[0.6738, 0.6738, 0.6738]])
     """
-    xp, call = check_block(
-        "gru_block_cell_grad",
-        GRU_FORM,
-        {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
-        {"x": x, "b_ru": b_ru, "b_c": b_c},
-        (recurrent_activation,),
-    )
+    op, attributes = "gru_block_cell_grad", (recurrent_activation,)
+    arrays = {"h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h}
+    optional = {"x": x, "b_ru": b_ru, "b_c": b_c}
+    xp, call = check_block(op, GRU_FORM, arrays, optional, attributes)
     # h is not among the arguments: its value does not enter.
     saved: GRUOutputs[Any] = GRUOutputs(r, u, c, c)
     weights = BlockGRUParams(w_ru, w_c, None, None)
@@ -418,13 +406,10 @@ def gru_block_cell_backward(
     >>> grads.d_b_c.round(4)
     array([0.3809, 0.3809, 0.3809])
     """
-    xp, call = check_block(
-        "gru_block_cell_backward",
-        GRU_FORM,
-        {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, "r": r, "u": u, "c": c, "d_h": d_h},
-        {"b_ru": b_ru, "b_c": b_c},
-        (recurrent_activation,),
-    )
+    op, attributes = "gru_block_cell_backward", (recurrent_activation,)
+    saved, biases = {"r": r, "u": u, "c": c}, {"b_ru": b_ru, "b_c": b_c}
+    arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
+    xp, call = check_block(op, GRU_FORM, arrays, biases, attributes)
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, States(h_prev), GRUOutputs(r, u, c, h_prev))
     with on_device(xp, x):
@@ -516,15 +501,10 @@ def block_gru_grad(
     >>> grads.d_h_prev.round(4)
     array([[1.6008, 1.6008, 1.6008]])
     """
-    op = "block_gru_grad"
-    saved = {"r": r, "u": u, "c": c, "h": h}
-    xp, call = check_block(
-        op,
-        GRU_FORM,
-        {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h},
-        {"b_ru": b_ru, "b_c": b_c},
-        (recurrent_activation,),
-    )
+    op, attributes = "block_gru_grad", (recurrent_activation,)
+    saved, biases = {"r": r, "u": u, "c": c, "h": h}, {"b_ru": b_ru, "b_c": b_c}
+    arrays = {"x": x, "h_prev": h_prev, "w_ru": w_ru, "w_c": w_c, **saved, "d_h": d_h}
+    xp, call = check_block(op, GRU_FORM, arrays, biases, attributes)
     by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, States(h_prev), GRUOutputs(**saved), extent)

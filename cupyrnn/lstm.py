@@ -160,14 +160,10 @@ def lstm_block_cell(
     array([[0.0594, 0.0594, 0.0594]])
     """
     op = "lstm_block_cell"
-    xp, call = check_block(
-        op,
-        LSTM_FORM,
-        {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
-        {"wci": wci, "wcf": wcf, "wco": wco},
-        (forget_bias, cell_clip, gate_order, recurrent_activation),
-        use_peephole,
-    )
+    arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
+    peephole = {"wci": wci, "wcf": wcf, "wco": wco}
+    attributes = forget_bias, cell_clip, gate_order, recurrent_activation
+    xp, call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
     first = LSTMStates(h_prev, cs_prev)
     if call.plain and (step := _layer.compiled_cell(LSTM, call.dtype, "cell_forward")):
         columns = COLUMNS[call.attributes.gate_order]
@@ -301,14 +297,10 @@ def block_lstm(
     (4, 2, 3)
     """
     op = "block_lstm"
-    xp, call = check_block(
-        op,
-        LSTM_FORM,
-        {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b},
-        {"wci": wci, "wcf": wcf, "wco": wco},
-        (forget_bias, cell_clip, gate_order, recurrent_activation),
-        use_peephole,
-    )
+    arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, "b": b}
+    peephole = {"wci": wci, "wcf": wcf, "wco": wco}
+    attributes = forget_bias, cell_clip, gate_order, recurrent_activation
+    xp, call = check_block(op, LSTM_FORM, arrays, peephole, attributes, use_peephole)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     first = LSTMStates(h_prev, cs_prev)
     only = only_step(x, extent, call)
@@ -415,15 +407,11 @@ def lstm_block_cell_grad(
     array([[0.4176, 0.4176, 0.4176]])
     """
     op = "lstm_block_cell_grad"
-    xp, call = check_block(
-        op,
-        LSTM_FORM,
-        {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co},
-        {"cs_grad": cs_grad, "h_grad": h_grad, "x": x, "h_prev": h_prev, "w": w, "b": b}
-        | {"wci": wci, "wcf": wcf, "wco": wco},
-        (cell_clip, gate_order, recurrent_activation),
-        use_peephole,
-    )
+    arrays = {"cs_prev": cs_prev, "i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
+    optional = {"cs_grad": cs_grad, "h_grad": h_grad, "x": x, "h_prev": h_prev, "w": w, "b": b}
+    optional |= {"wci": wci, "wcf": wcf, "wco": wco}
+    attributes = cell_clip, gate_order, recurrent_activation
+    xp, call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     # h is not among the arguments: its value does not enter.
     saved: LSTMOutputs[Any] = LSTMOutputs(i, cs, f, o, ci, co, co)
     given = LSTMStates(h_grad, cs_grad)
@@ -522,14 +510,10 @@ def lstm_block_cell_backward(
     """
     op = "lstm_block_cell_backward"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co}
-    xp, call = check_block(
-        op,
-        LSTM_FORM,
-        {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
-        {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        (cell_clip, gate_order, recurrent_activation),
-        use_peephole,
-    )
+    arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
+    optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
+    attributes = cell_clip, gate_order, recurrent_activation
+    xp, call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     # h is not among the arguments: the value of the last h does not enter.
     padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved, h=h_prev))
     with on_device(xp, x):
@@ -644,14 +628,10 @@ def block_lstm_grad(
     """
     op = "block_lstm_grad"
     saved = {"i": i, "cs": cs, "f": f, "o": o, "ci": ci, "co": co, "h": h}
-    xp, call = check_block(
-        op,
-        LSTM_FORM,
-        {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved},
-        {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b},
-        (cell_clip, gate_order, recurrent_activation),
-        use_peephole,
-    )
+    arrays = {"x": x, "cs_prev": cs_prev, "h_prev": h_prev, "w": w, **saved}
+    optional = {"cs_grad": cs_grad, "h_grad": h_grad, "wci": wci, "wcf": wcf, "wco": wco, "b": b}
+    attributes = cell_clip, gate_order, recurrent_activation
+    xp, call = check_block(op, LSTM_FORM, arrays, optional, attributes, use_peephole)
     by = check_weight_gradients(op, weight_gradients)
     extent = check_extent(op, x, seq_len_max, sequence_lengths, reverse, resets)
     padded = Padded(x, LSTMStates(h_prev, cs_prev), LSTMOutputs(**saved), extent)

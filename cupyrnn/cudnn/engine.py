@@ -229,15 +229,9 @@ def forward(
     output_h = cupy.empty(input_h.shape, dtype)
     output_c = None if input_c is None else cupy.empty(input_c.shape, dtype)
     reserve = cupy.empty(-(-made.reserve_bytes // dtype.itemsize), dtype)
-    made.forward(
-        address(input),
-        address(output),
-        (address(input_h), address(output_h)),
-        (address(input_c), address(output_c)),
-        address(params),
-        address(work),
-        address(reserve) if reserve.size else 0,
-    )
+    h, c = (address(input_h), address(output_h)), (address(input_c), address(output_c))
+    spaces = address(params), address(work), address(reserve) if reserve.size else 0
+    made.forward(address(input), address(output), h, c, *spaces)
     _pass_through(lengths, [(output_h, input_h), (output_c, input_c)])
     return output, output_h, output_c, reserve
 
@@ -293,15 +287,8 @@ def backward(
     # cuDNN changes the reserve, so that a second call on it would give other gradients.
     reserve = reserve.copy()
     y, hx, spaces = address(output), address(input_h), (address(work), address(reserve))
-    made.backward_data(
-        y,
-        address(dy),
-        address(dx),
-        (hx, address(dhy), address(dhx)),
-        (address(input_c), address(dcy), address(dcx)),
-        address(params),
-        *spaces,
-    )
+    h, c = (hx, address(dhy), address(dhx)), (address(input_c), address(dcy), address(dcx))
+    made.backward_data(y, address(dy), address(dx), h, c, address(params), *spaces)
     made.backward_weights(address(input), hx, y, address(dw), *spaces)
     _pass_through(lengths, [(dhx, dhy), (dcx, dcy)])
     return dx, dhx, dcx, dw

@@ -304,15 +304,9 @@ def _backward_whole(xp: ModuleType, recurrence: Any, cell: Cell, cut: Cut) -> No
         written = written._replace(
             weights=[a if a is None else np.empty_like(a) for a in grads.weights]
         )
+    first, saved, cotangents = (each(arrays, plain) for arrays in (first, saved, cotangents))
     recurrence.backward_layer(
-        cell,
-        plain(x),
-        each(first, plain),
-        packing.starts,
-        each(saved, plain),
-        each(cotangents, plain),
-        carried,
-        written,
+        cell, plain(x), first, packing.starts, saved, cotangents, carried, written
     )
     _round((into,), (x_grad,))
     if deltas:
