@@ -34,16 +34,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # What a subclass of numpy.ndarray overrides whose values mean more than their numbers: matrices,
 # masked arrays, units.
-_ARITHMETIC = (
-    "__array_ufunc__",
-    "__array_function__",
-    "__add__",
-    "__sub__",
-    "__mul__",
-    "__truediv__",
-    "__pow__",
-    "__matmul__",
-)
+_ARITHMETIC = ["__array_ufunc__", "__array_function__", "__add__", "__sub__", "__mul__"]
+_ARITHMETIC += ["__truediv__", "__pow__", "__matmul__"]
 
 
 def array_kind(a: object) -> str | None:

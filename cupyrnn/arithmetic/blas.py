@@ -69,12 +69,6 @@ def has_small_kernels() -> bool:
         version = tuple(int(number) for number in blas["version"].split(".")[:3])
         dynamic = "DYNAMIC_ARCH" in blas.get("openblas configuration", "")
         openblas = "openblas" in blas["name"]
-    except (
-        AttributeError,
-        ImportError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ):  # not this one
-        return False
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError):
+        return False  # not this one
     return bool(openblas and dynamic and version >= (0, 3, 17) and features.get("AVX512_SKX"))

@@ -135,16 +135,8 @@ def _block(
 
 
 def _cudnn(title: str, states: int, rnn_mode: RNNMode) -> Cell:
-    return Cell(
-        title,
-        states,
-        LAYERS,
-        (-1, 1),
-        "output",
-        partial(cudnn_shapes, rnn_mode),
-        partial(cudnn_initial, rnn_mode),
-        partial(cudnn_forward, rnn_mode),
-    )
+    of_mode: Any = [partial(f, rnn_mode) for f in (cudnn_shapes, cudnn_initial, cudnn_forward)]
+    return Cell(title, states, LAYERS, (-1, 1), "output", *of_mode)
 
 
 CELLS = {

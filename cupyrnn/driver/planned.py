@@ -327,11 +327,9 @@ class Backward(_Calls):
         (x, *states), weights = _ready((x, *first)), self._in_order(weights)
         memory, above = _ready(memory), [g for g in _ready(cotangents) if g is not None]
         rest = *states, *weights, *memory
+        given = zip(first, last_grad, strict=True)
         carried = type(first)._make(
-            [
-                np.zeros(s.shape, s.dtype) if g is None else g.copy()
-                for s, g in zip(first, last_grad, strict=True)
-            ]
+            [np.zeros(s.shape, s.dtype) if g is None else g.copy() for s, g in given]
         )
         sums: list[list[Array]] = [[] for _ in made]
         for layer in range(len(made) // D - 1, -1, -1):

@@ -240,11 +240,9 @@ def _all_at_once(xp: ModuleType, cell: Cell, layer: Layer, after: Any) -> None:
     """Compute what the steps save, of the states after each: all rows as those of one step."""
     x, first, rows, saved = layer
     compute = compute_dtype(x.dtype)
+    states = zip(first, after, strict=True)
     before = type(first)._make(
-        [
-            None if s is None else rows.before(0, rows.rows, s, a, compute)
-            for s, a in zip(first, after, strict=True)
-        ]
+        [s if s is None else rows.before(0, rows.rows, s, a, compute) for s, a in states]
     )
     most = max(1, _CHUNK // max(1, saved[0].shape[1])) if xp is np else max(1, len(x))
     for start in range(0, len(x), most):

@@ -21,23 +21,15 @@ or dtype raise an error on every rank, where other libraries hang or return a wr
 process does not occupy a core. It stops waiting after a timeout, or when another process has ended.
 """
 
-from .communicators import Communicator, communicator, launched_rank
-from .reductions import (
-    DifferentParameters,
-    all_reduce_gradients,
-    broadcast_parameters,
-    check_parameters,
-)
+from .communicators import Communicator as Communicator
+from .communicators import communicator as communicator
+from .communicators import launched_rank as launched_rank
+from .reductions import DifferentParameters as DifferentParameters
+from .reductions import all_reduce_gradients as all_reduce_gradients
+from .reductions import broadcast_parameters as broadcast_parameters
+from .reductions import check_parameters as check_parameters
 
-__all__ = [
-    "Communicator",
-    "DifferentParameters",
-    "all_reduce_gradients",
-    "broadcast_parameters",
-    "check_parameters",
-    "communicator",
-    "launched_rank",
-]
+__all__ = sorted(name for name, a in globals().items() if callable(a) and name[0] != "_")
 
 
 def __dir__() -> list[str]:
