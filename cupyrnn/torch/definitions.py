@@ -93,12 +93,14 @@ def _reserve_size(inputs: Named, rest: Named) -> Any:
 
 def _with_whole_reserve(found: Named, inputs: Named, rest: Named) -> Named:
     """Return what a net does, with a reserve_space whose size does not depend on the lengths."""
-    if not rest["is_training"] or (not rest["save"] and rest["sequence_lengths"] is None):
-        return found
-    reserve, size = found["reserve_space"], _reserve_size(inputs, rest)
-    if reserve.size != size:
-        n = _leaves_of(inputs, rest, own=True).size
-        found["reserve_space"] = _moved(rest, reserve[:n], reserve[n:][-NOTE_SIZE:], size, n)
+    if rest["is_training"] and (rest["save"] or rest["sequence_lengths"] is not None):
+        reserve = found["reserve_space"]
+        xp, missing = module_of(reserve), _reserve_size(inputs, rest) - reserve.size
+        if missing > 0:
+            found["reserve_space"] = xp.concatenate([reserve, xp.zeros(missing, reserve.dtype)])
+        elif missing < 0:  # too long by the number before its note
+            parts, note = reserve[: -NOTE_SIZE - 1], reserve[-NOTE_SIZE:]
+            found["reserve_space"] = xp.concatenate([parts, note])
     return found
 
 
@@ -107,21 +109,11 @@ def _own_reserve(inputs: Named, results: Named, rest: Named) -> Any:
     reserve = results["reserve_space"]
     if not rest["save"] and rest["sequence_lengths"] is None:
         return reserve
-    leaves = _leaves_of(inputs, rest, own=True)
-    n, size = leaves.size, reserve_size(leaves)
-    end = n + (NOTE_SIZE if rest["save"] else 0)
-    if size in (end, reserve.size):
+    size = reserve_size(_leaves_of(inputs, rest, own=True))
+    if size <= reserve.size:
         return reserve[:size]
-    return _moved(rest, reserve[:n], reserve[n:end], size, size - NOTE_SIZE)
-
-
-def _moved(rest: Named, parts: Any, note: Any, size: int, place: int) -> Any:
-    """Return a reserve_space of this size that begins with its parts, its note at a place."""
-    whole = module_of(parts).zeros(size, parts.dtype)
-    whole[: parts.size] = parts
-    if rest["save"]:
-        whole[place : place + NOTE_SIZE] = note
-    return whole
+    parts = reserve[:-NOTE_SIZE], reserve[:1], reserve[-NOTE_SIZE:]  # any number before the note
+    return module_of(reserve).concatenate(parts)
 
 
 # The weights of stacked_rnn as one vector: those of layer 0 forward, layer 0 backward and so on,

@@ -93,15 +93,11 @@ def _fits(function: Any, /, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def _shown(sizes: tuple[int, ...], given: dict[str, Any], defaults: dict[str, Any]) -> str:
-    """Return the arguments of a module as its repr has them."""
-    others = [f"{n}={a!r}" for n, a in given.items() if a != defaults[n]]
-    return ", ".join([*map(str, sizes), *others])
-
-
-def _defaults_of(kind: type) -> dict[str, Any]:
+def _shown(kind: type, sizes: tuple[int, ...], given: dict[str, Any]) -> str:
+    """Return the arguments of a module of this kind as its repr has them."""
     parameters = inspect.signature(kind).parameters
-    return {n: p.default for n, p in parameters.items()}
+    others = [f"{n}={a!r}" for n, a in given.items() if a != parameters[n].default]
+    return ", ".join([*map(str, sizes), *others])
 
 
 class BlockLSTM(Leaf):
@@ -215,7 +211,7 @@ class BlockLSTM(Leaf):
         '2, 3, cell_clip=0'
         """
         shown = {"use_peephole": self.wci is not None, **self.attributes}
-        return _shown((self.input_size, self.num_units), shown, _defaults_of(BlockLSTM))
+        return _shown(BlockLSTM, (self.input_size, self.num_units), shown)
 
     def forward(
         self,
@@ -388,7 +384,7 @@ class CudnnRNN(Leaf):
         "2, 3, 2, rnn_mode='gru'"
         """
         sizes = self.input_size, self.num_units, self.num_layers
-        return _shown(sizes, {**self.attributes, "dropout": self.dropout}, _defaults_of(CudnnRNN))
+        return _shown(CudnnRNN, sizes, {**self.attributes, "dropout": self.dropout})
 
     def forward(
         self,

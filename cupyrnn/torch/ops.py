@@ -27,10 +27,9 @@ import functools
 import inspect
 import itertools
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
@@ -101,22 +100,8 @@ def _in_a_transform() -> bool:
     return torch._C._are_functorch_transforms_active() or _in_forward_mode()
 
 
-class _Below(threading.local):
-    """Whether this thread is below an autograd function of ours, which has the derivatives."""
-
-    autograd = False
-
-
-_below = _Below()
-
-
-@contextmanager
-def _below_autograd() -> Iterator[None]:
-    before, _below.autograd = _below.autograd, True
-    try:
-        yield
-    finally:
-        _below.autograd = before
+# Whether this thread is below an autograd function of ours, which has the derivatives.
+_below_autograd: ContextVar[bool] = ContextVar("below_autograd", default=False)
 
 
 def _primal(t: Any) -> Any:
@@ -213,7 +198,7 @@ class Op:
         self.functions = _functions(self)
         # Past what looks for a transform in every call: there is none where this is called.
         base: type[Any] = torch.autograd.Function
-        self._record: Any = super(base, self.functions.recorded).apply  # type: ignore[misc]
+        self._record: Any = super(base, self.functions["recorded"]).apply  # type: ignore[misc]
 
     # What the kinds of functions differ in, of arrays by name.
 
@@ -256,7 +241,7 @@ class Op:
             if torch._C._is_any_autocast_enabled():
                 args = tuple(_cast(args, len(args) - len(self._attributes)))
             if whole:
-                run = self.forward if traced else self.functions.forward.apply
+                run = self.forward if traced else self.functions["forward"].apply
                 return run(*args)  # type: ignore[no-any-return]
             inputs, pieces, rest = args[:last], args[last : last + 1], args[last + 1 :]
         if _requires_grad(tensors):
@@ -299,16 +284,18 @@ class Op:
         """Call an op as a part of a derivative, which may have one itself."""
         tensors = args[: self._count(op_kind)]
         if not _plain(tensors) or _in_a_transform() or _requires_grad(tensors):
-            function = getattr(self.functions, op_kind)
-            return function.apply(*args)  # type: ignore[no-any-return]
+            return self.functions[op_kind].apply(*args)  # type: ignore[no-any-return]
         return getattr(self, f"_{op_kind}")(*args)  # type: ignore[no-any-return]
 
     def run(self, op_kind: str, *args: Any) -> Sequence[torch.Tensor]:
         """Run an op below autograd."""
         if _plain(args[: self._count(op_kind)]):
             return self._whole(args[0], getattr(self, f"_{op_kind}")(*args))
-        with _below_autograd():
+        outside = _below_autograd.set(True)
+        try:
             found = getattr(self, op_kind)(*args)
+        finally:
+            _below_autograd.reset(outside)
         results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
         return results
 
@@ -353,11 +340,12 @@ class Op:
                 # An op that the dispatcher is told of has no forward mode: it would be zeros.
                 # Whether PyTorch has it switched off here says nothing: it does so in what it
                 # makes of register_autograd, where the tangents are lost.
-                if _in_forward_mode() and not _below.autograd:
+                if _in_forward_mode() and not _below_autograd.get():
                     raise NotImplementedError(
                         f"{self.name}: there is no forward mode in torch.compile"
                     )
-                return _result(compute(*args))
+                found = compute(*args)
+                return tuple(found) if len(found) > 1 else found[0]  # one alone is no tuple
 
             return call
 
@@ -588,11 +576,6 @@ def _wanted(ctx: Any, grads: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def _result(tensors: Sequence[torch.Tensor]) -> Any:
-    """Return tensors as an op does: one alone is no tuple."""
-    return tuple(tensors) if len(tensors) > 1 else tensors[0]
-
-
 def _refusal(name: str, why: str) -> Any:
     """Return what a function calls that is not available."""
 
@@ -600,16 +583,6 @@ def _refusal(name: str, why: str) -> Any:
         raise NotImplementedError(f"{name}: {why}")
 
     return refuse
-
-
-class _Functions(NamedTuple):
-    """The ops of a function for autograd: forward mode and torch.func's transforms included."""
-
-    recorded: type[torch.autograd.Function]  # the forward op without these, in less time
-    forward: type[torch.autograd.Function]
-    backward: type[torch.autograd.Function]
-    jvp: type[torch.autograd.Function]
-    second: type[torch.autograd.Function]
 
 
 def _function(op: Op, op_kind: str, **parts: Any) -> Any:
@@ -625,8 +598,12 @@ def _function(op: Op, op_kind: str, **parts: Any) -> Any:
     return type(f"{op.name}_{op_kind}", (torch.autograd.Function,), static)
 
 
-def _functions(op: Op) -> _Functions:
-    """Return the ops of a function for autograd."""
+def _functions(op: Op) -> dict[str, type[torch.autograd.Function]]:
+    """
+    Return the ops of a function for autograd: forward mode and torch.func's transforms included.
+
+    What is recorded is the forward op without these, in less time.
+    """
     name, last, k = op.name, len(op.inputs) - 1, len(op.outputs)
     s, e = len(op.saved), len(op.extras)
     third = _refusal(name, "there are no third derivatives")
@@ -656,12 +633,11 @@ def _functions(op: Op) -> _Functions:
     kept = {"setup_context": op._keep}
     nothing = {"setup_context": lambda ctx, inputs, output: None}
     again = _refusal(name, "there is no forward mode of forward mode")
-    return _Functions(
-        recorded=_function(op, "forward", forward=recorded, backward=op._vjp_recorded),
-        forward=_function(
-            op, "forward", setup_context=op._keep_forward, backward=op._vjp_forward, jvp=forward_jvp
-        ),
-        backward=_function(op, "backward", **kept, backward=op._vjp_backward, jvp=backward_jvp),
-        jvp=_function(op, "jvp", **kept, backward=op._vjp_jvp, jvp=again),
-        second=_function(op, "second", **nothing, backward=third, jvp=third),
-    )
+    forward = {"setup_context": op._keep_forward, "backward": op._vjp_forward}
+    return {
+        "recorded": _function(op, "forward", forward=recorded, backward=op._vjp_recorded),
+        "forward": _function(op, "forward", **forward, jvp=forward_jvp),
+        "backward": _function(op, "backward", **kept, backward=op._vjp_backward, jvp=backward_jvp),
+        "jvp": _function(op, "jvp", **kept, backward=op._vjp_jvp, jvp=again),
+        "second": _function(op, "second", **nothing, backward=third, jvp=third),
+    }

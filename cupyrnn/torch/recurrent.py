@@ -284,18 +284,13 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
             pieces.append(pieces[0].new_zeros(2 * rows * self.num_layers * D))
         rate = check_dropout(type(self).__name__, self.dropout) if self.training else 0.0
         direction = "bidirectional" if self.bidirectional else "unidirectional"
-        rest = (
-            sequence_lengths,
-            resets,
-            seeds_of(rate),
-            _MODES[self.mode],
-            "linear_input",
-            direction,
-        )
         every = check_save(type(self).__name__, self.save) or 0
-        attributes = (rate, self.proj_size, "sigmoid", True, False, keeps(rate), every)
+        of_steps = sequence_lengths, resets, seeds_of(rate)
+        net = _MODES[self.mode], "linear_input", direction, rate, self.proj_size, "sigmoid"
         inputs = states if len(states) > 1 else (*states, None)
-        output, h, c, _ = CUDNN_RNN(x, *inputs, tuple(pieces), *rest, *attributes)
+        output, h, c, _ = CUDNN_RNN(
+            x, *inputs, tuple(pieces), *of_steps, *net, True, False, keeps(rate), every
+        )
         return output, (h, c)[: len(states)]
 
 
@@ -513,20 +508,15 @@ def from_torch(module: torch.nn.Module) -> RecurrentNet:
     GRU(2, 3, num_layers=2, bidirectional=True)
     """
     given: Any = module
-    arguments: dict[str, Any]
-    if isinstance(module, torch.nn.LSTM):
-        kind: type[RecurrentNet] = LSTM
-        arguments = {"proj_size": given.proj_size}
-    elif isinstance(module, torch.nn.GRU):
-        kind, arguments = GRU, {}
-    elif isinstance(module, torch.nn.RNN):
-        kind, arguments = RNN, {"nonlinearity": given.nonlinearity}
-    else:
+    kinds = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
+    kind: Any = next((own for theirs, own in kinds.items() if isinstance(module, theirs)), None)
+    if kind is None:
         raise TypeError(
             f"from_torch: module is {type_shown(module)}, expected a torch.nn.LSTM, GRU or RNN"
         )
-    for name in ("num_layers", "bias", "batch_first", "dropout", "bidirectional"):
-        arguments[name] = getattr(given, name)
+    names = ["num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size"]
+    names += ["nonlinearity"] * (kind is RNN)
+    arguments = {name: getattr(given, name) for name in names}
     arguments["save"] = getattr(given, "save", "all")
     first = given.weight_ih_l0
     net = torch.nn.utils.skip_init(
