@@ -30,6 +30,7 @@ class Record(NamedTuple):
     optional: tuple[str, ...] = ()  # of the inputs
     extras: tuple[str, ...] = ("sequence_lengths", "resets")  # arrays without a gradient
     by_example: bool = True  # whether the gradient takes weight_gradients
+    from_states: Callable[..., Any] | None = None  # the gradient by the states alone, for `vjp`
 
     @property
     def name(self) -> str:

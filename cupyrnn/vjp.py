@@ -4,48 +4,42 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from . import _ops
 from ._arrays import check_bool, check_save, counted, module_of, on_device, shown, type_shown
 from ._ops import Record
+from ._typing import (
+    AnyArray,
+    ArrayT,
+    CudnnRNNGrads,
+    CudnnRNNOutputs,
+    GRUGrads,
+    LSTMGrads,
+    Save,
+    StackedRNNGrads,
+    StackedRNNOutputs,
+)
 from .cells.contract import Attributes, States
-from .cells.lstm import LSTMStates
+from .cells.gru import GRUOutputs
+from .cells.lstm import LSTMOutputs, LSTMStates
 from .derivatives.traced import traceable
 from .driver import padded as _padded
-from .driver.padded import Padded, Recomputed, check_extent
-from .gru import block_gru, block_gru_grad, gru_gradient
-from .lstm import block_lstm, block_lstm_grad, lstm_gradient
+from .driver.padded import Extent, Padded, Recomputed, check_extent
+from .driver.recompute import Kept
+from .gru import block_gru_grad, gru_gradient
+from .lstm import block_lstm_grad, lstm_gradient
 from .stacked_rnn import stacked_rnn
 from .weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES, check_block, default_clip, prepared
 from .weights.forms import BlockGRUParams, PeepholeLSTMParams
-from .weights.gradients import check_weight_gradients
+from .weights.gradients import WeightGradients, check_weight_gradients
 
 if TYPE_CHECKING:
-    from typing import ParamSpec
-
-    from ._typing import (
-        AnyArray,
-        ArrayT,
-        CudnnRNNGrads,
-        CudnnRNNOutputs,
-        GRUGrads,
-        LSTMGrads,
-        Save,
-        StackedRNNGrads,
-        StackedRNNOutputs,
-    )
-    from .cells.gru import GRUOutputs
-    from .cells.lstm import LSTMOutputs
-    from .driver.padded import Extent
-    from .driver.recompute import Kept
     from .onnx_node import OnnxGrads, OnnxOutputs
-    from .weights.gradients import WeightGradients
 
-    P = ParamSpec("P")
-
+P = ParamSpec("P")
 G = TypeVar("G")
 
 
@@ -143,39 +137,27 @@ def _gru_from_states(
         return gru_gradient(xp, padded, matrices, d_h, checked, by)
 
 
-@functools.cache
-def _from_states() -> dict[Any, Callable[..., Any]]:
-    """
-    Return the gradients by states.
-
-    The outputs of these ops are all that the steps compute, so that the pullback chooses what it
-    keeps.
-    """
-    from . import raw_ops  # not above: it takes a while to import
-
-    return {
-        block_lstm: _lstm_from_states,
-        block_gru: _gru_from_states,
-        raw_ops.BlockLSTM: functools.partial(_lstm_from_states, gate_order="icfo"),
-        raw_ops.BlockLSTMV2: functools.partial(_lstm_from_states, gate_order="ifco"),
-    }
-
-
 def _raw(record: Record, forward: Any, gradient: Any, **others: Any) -> Record:
     return record._replace(forward=forward, gradient=gradient, by_example=False, **others)
 
 
 @functools.cache
 def _records() -> dict[Any, Record]:
-    """Return the record of each op."""
-    from . import raw_ops  # not above, as before
+    """
+    Return the record of each op.
+
+    Where the outputs are all that the steps compute, the pullback chooses what it keeps of them.
+    """
+    from . import raw_ops  # not above: it takes a while to import
     from .onnx_node import onnx_node_gradients, run_onnx_node
 
+    icfo = functools.partial(_lstm_from_states, gate_order="icfo")
+    ifco = functools.partial(_lstm_from_states, gate_order="ifco")
     of_first = _ops.CUDNN_RNN.results[:-1]  # without host_reserved
     records = (
-        _ops.BLOCK_LSTM,
+        _ops.BLOCK_LSTM._replace(from_states=_lstm_from_states),
         _ops.LSTM_BLOCK_CELL,
-        _ops.BLOCK_GRU,
+        _ops.BLOCK_GRU._replace(from_states=_gru_from_states),
         _ops.GRU_BLOCK_CELL,
         _ops.CUDNN_RNN,
         _ops.STACKED_RNN,
@@ -190,8 +172,8 @@ def _records() -> dict[Any, Record]:
             slope="{}",
             by_example=False,
         ),
-        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTM, raw_ops.BlockLSTMGrad),
-        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTMV2, raw_ops.BlockLSTMGradV2),
+        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTM, raw_ops.BlockLSTMGrad, from_states=icfo),
+        _raw(_ops.BLOCK_LSTM, raw_ops.BlockLSTMV2, raw_ops.BlockLSTMGradV2, from_states=ifco),
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNN, raw_ops.CudnnRNNBackprop, results=of_first),
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV2, raw_ops.CudnnRNNBackpropV2),
         _raw(_ops.CUDNN_RNN, raw_ops.CudnnRNNV3, raw_ops.CudnnRNNBackpropV3),
@@ -319,7 +301,7 @@ class Pullback(Generic[G]):
         wanted = dict.fromkeys(self.names) | gradients
         result: G
         if self._states is not None:
-            by_states = _from_states()[self._record.forward]
+            by_states: Any = self._record.from_states
             result = by_states(gradient.__name__, self._given, self._states, **wanted, **clip)
             return result
         if self._like is not None and wanted["d_h"] is None:
@@ -364,21 +346,11 @@ def vjp(
 ) -> tuple[GRUOutputs[ArrayT], Pullback[GRUGrads[ArrayT]]]: ...
 @overload
 def vjp(
-    function: Callable[..., LSTMOutputs[ArrayT]],
-    x: ArrayT,
-    /,
-    *args: Any,
-    save: Save,
-    **kwargs: Any,
+    function: Callable[..., LSTMOutputs[ArrayT]], x: ArrayT, /, *args: Any, save: Save, **more: Any
 ) -> tuple[LSTMOutputs[ArrayT], Pullback[LSTMGrads[ArrayT]]]: ...
 @overload
 def vjp(
-    function: Callable[..., GRUOutputs[ArrayT]],
-    x: ArrayT,
-    /,
-    *args: Any,
-    save: Save,
-    **kwargs: Any,
+    function: Callable[..., GRUOutputs[ArrayT]], x: ArrayT, /, *args: Any, save: Save, **more: Any
 ) -> tuple[GRUOutputs[ArrayT], Pullback[GRUGrads[ArrayT]]]: ...
 @overload
 def vjp(
@@ -497,7 +469,7 @@ def vjp(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any
             " any function"
         )
     every = None
-    if function in _from_states():
+    if record.from_states is not None:
         every = check_save(op, kwargs.pop("save", "all"))
     outputs = function(*args, **kwargs)
     defaults = _defaults(function)

@@ -11,14 +11,12 @@ import ctypes
 import functools
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .._typing import Array
 from .simd import VECTOR_BYTES, part, read_word, write_word
-
-if TYPE_CHECKING:
-    from .._typing import Array
 
 
 class At(NamedTuple):

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._typing import Array
+from ..arithmetic.gates import HardSigmoid
 from . import threads
 from .addresses import aligned, words_for
 from .cache import compiled
 from .frame import all_steps, all_steps_back
 from .plan import Plan, Shapes, Spec, most_threads, plan_of
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from ..arithmetic.gates import HardSigmoid
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,16 +9,12 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._typing import Array
 from .addresses import address_of
-from .call import Back, Laid, compute
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from .call import LayerCall
+from .call import Back, Laid, LayerCall, compute
 
 __all__ = ["Back", "PlacedCall"]
 

@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._typing import Array
 from . import threads
 from .addresses import At, Memory, address_of, words_of
 from .cache import compiled
+from .formulas import CellCode
 from .frame import MAKES_H, Frame, Matrix
 from .products import PANEL_BYTES, memory_of_transposed
 from .simd import VECTOR_BYTES
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from .formulas import CellCode
 
 
 class Share(NamedTuple):

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._typing import Array
 from . import threads
 from .addresses import Address, At, Memory, words_for, words_of
 from .cache import compiled
 from .call import c_ordered, orientations
 from .frame import APART, MAKES_H, add_rows
 from .meeting import meet
-from .plan import panels_of
+from .plan import Spec, panels_of
 from .products import PRODUCT_BYTES, multiply_in_place, vectors_of
 from .simd import (
     SUMMED_ROWS,
@@ -32,10 +33,6 @@ from .simd import (
     read_fields,
     size_of,
 )
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from .plan import Spec
 
 # Multiplications from which on a step is worth a second thread, whose waking takes a virtual
 # machine 0.1 ms and more; fewer rows than these wait for the matrix, as long as these take.

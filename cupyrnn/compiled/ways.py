@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._typing import Array
 from . import single
 from .cache import compiled
 from .call import Back, LayerCall, run_layer
 from .call import layer_call as _layer_call
+from .formulas import CellCode
 from .frame import all_steps, all_steps_back
+from .plan import Spec
 from .single import one_step
 
 if TYPE_CHECKING:
-    from .._typing import Array
     from ..cells.contract import BackwardStep
-    from .formulas import CellCode
-    from .plan import Spec
 
 
 # What takes the formulas of a cell through it.

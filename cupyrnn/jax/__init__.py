@@ -9,7 +9,7 @@ each entry. Third derivatives, and forward mode of forward mode, are refused.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 if find_spec("jax") is None:
     raise ModuleNotFoundError(
@@ -18,13 +18,10 @@ if find_spec("jax") is None:
     )
 
 from .. import _ops
+from ..arithmetic.gates import RecurrentActivation
+from ..weights.block_forms import GateOrder
+from ..weights.params import Direction, InputMode, RNNMode
 from .calls import of_arrays
-
-if TYPE_CHECKING:
-    from ..arithmetic.gates import RecurrentActivation
-    from ..weights.block_forms import GateOrder
-    from ..weights.params import Direction, InputMode, RNNMode
-
 
 __all__ = ["BlockLSTMOutputs", "RNNOutputs", "block_gru", "block_lstm", "cudnn_rnn", "stacked_rnn"]
 

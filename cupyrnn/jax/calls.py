@@ -76,14 +76,20 @@ class _Call(NamedTuple):
         return jax.tree.leaves({n: grads[n] for n in self.record.inputs if given[n] is not None})
 
 
+def _like(arrays: Any) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), arrays)
+
+
 @functools.lru_cache(maxsize=256)
-def _results_of(call: _Call, shapes: tuple[Any, ...], seeds: int) -> Any:
+def _results_of(call: _Call, shapes: tuple[Any, ...]) -> Any:
     """Return the tree of the outputs and what is saved, and their shapes: by a call with zeros."""
-    given = call._replace(extras=call.extras[:seeds])  # without lengths and resets
-    return jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype),
-        given.run([np.zeros(a.shape, a.dtype) for a in shapes], [0] * seeds),
-    )
+    seeds = tuple(n for n in call.extras if n in _SEEDS)
+    given = call._replace(extras=seeds)  # without lengths and resets
+    return _like(given.run([np.zeros(a.shape, a.dtype) for a in shapes], [0] * len(seeds)))
+
+
+def _shapes(call: _Call, inputs: Any) -> Any:
+    return _results_of(call, tuple(_like(list(inputs))))
 
 
 class _OfCall(NamedTuple):
@@ -99,15 +105,6 @@ class _OfCall(NamedTuple):
 def _host(function: Callable[..., Any], call: _Call, shapes: Any, *args: Any) -> Any:
     """Call a function of a call and of arrays on the host."""
     return on_host(_OfCall(function, call), shapes, *args)
-
-
-def _like(arrays: Any) -> Any:
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), arrays)
-
-
-def _shapes(call: _Call, inputs: Any) -> Any:
-    seeds = sum(n.startswith("seed") for n in call.extras)
-    return _results_of(call, tuple(_like(list(inputs))), seeds)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -206,12 +203,9 @@ def _run_tangent(call: _Call, inputs: Any, extras: Any, d_inputs: Any) -> Any:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _gradient(
-    call: _Call, inputs: Any, extras: Any, outputs: Any, saved: Any, cotangents: Any
-) -> Any:
+def _gradient(call: _Call, inputs: Any, *args: Any) -> Any:
     """Return the gradients of the inputs."""
-    args = inputs, extras, outputs, saved, cotangents
-    return _host(_run_gradient, call, _like(tuple(inputs)), *args)
+    return _host(_run_gradient, call, _like(tuple(inputs)), inputs, *args)
 
 
 def _run_gradient(

@@ -15,7 +15,19 @@ import numpy as np
 
 from .. import gru, lstm
 from .._arrays import FLOATS, check_choice, check_dropout, check_integer, shown
-from .._typing import CudnnRNNV1Outputs
+from .._typing import (
+    AnyArray,
+    ArrayT,
+    CudnnRNNGrads,
+    CudnnRNNOutputs,
+    CudnnRNNV1Outputs,
+    GRUCellGrads,
+    Lengths,
+    LSTMCellGrads,
+    LSTMGrads,
+)
+from ..cells.gru import GRUOutputs
+from ..cells.lstm import LSTMOutputs
 
 # Not the module: in the package its name stands for the function.
 from ..cudnn_rnn import cudnn_rnn, cudnn_rnn_backprop
@@ -25,19 +37,6 @@ from ._op import Named, Net, Projected, calls
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
-
-    from .._typing import (
-        AnyArray,
-        ArrayT,
-        CudnnRNNGrads,
-        CudnnRNNOutputs,
-        GRUCellGrads,
-        Lengths,
-        LSTMCellGrads,
-        LSTMGrads,
-    )
-    from ..cells.gru import GRUOutputs
-    from ..cells.lstm import LSTMOutputs
 
 
 class _LSTMInputs(Named):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from .._arrays import check_bool, misfit
 from ..weights import params
-
-if TYPE_CHECKING:
-    from ..weights.params import Direction, InputMode, RNNMode
+from ..weights.params import Direction, InputMode, RNNMode
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -11,15 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from .._typing import Array
+from .._typing import Array
 
-    Tensors: TypeAlias = Sequence[torch.Tensor | tuple[torch.Tensor, ...] | None]
+Tensors: TypeAlias = "Sequence[torch.Tensor | tuple[torch.Tensor, ...] | None]"
 
 _OF_NUMPY = {torch.float16, torch.float32, torch.float64}
 _DTYPES = {torch.bfloat16, *_OF_NUMPY}

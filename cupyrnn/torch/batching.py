@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
-if TYPE_CHECKING:
-    Dims = Sequence[int | None]
-    Batched = tuple[tuple[torch.Tensor, ...], tuple[int, ...]]
+Dims: TypeAlias = "Sequence[int | None]"
+Batched: TypeAlias = "tuple[tuple[torch.Tensor, ...], tuple[int, ...]]"
 
 
 class Op(Protocol):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import _ops
 from .._arrays import module_of
 from .._net import leaves_of_rows
+from .._ops import Record
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
 from ..driver.packing import Packing, Rows, count_rows
@@ -18,11 +19,7 @@ from ..driver.reserve import NOTE_SIZE, Leaves, Sizes, reserve_size
 from ..weights.block_forms import GRU_FORM, LSTM_FORM, PEEPHOLES
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
 from ..weights.params import Net
-from .ops import Op
-
-if TYPE_CHECKING:
-    from .._ops import Record
-    from .ops import Named
+from .ops import Named, Op
 
 
 class _BlockOp(Op):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -21,12 +21,13 @@ from .._arrays import (
     shown,
     type_shown,
 )
-from ..arithmetic.gates import check_gate
+from .._typing import Save
+from ..arithmetic.gates import RecurrentActivation, check_gate
 from ..cells.gru import GRUOutputs
 from ..cells.lstm import LSTMOutputs
-from ..weights.block_forms import COLUMNS, PEEPHOLES, check_forget_bias
+from ..weights.block_forms import COLUMNS, PEEPHOLES, GateOrder, check_forget_bias
 from ..weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
-from ..weights.params import DIRECTIONS, GATES, InputMode
+from ..weights.params import DIRECTIONS, GATES, Direction, InputMode, RNNMode
 from .arrays import name_of
 from .definitions import (
     BLOCK_GRU,
@@ -40,14 +41,9 @@ from .definitions import (
 )
 from .ops import check_tensor
 
-if TYPE_CHECKING:
-    from .._typing import Save
-    from ..arithmetic.gates import RecurrentActivation
-    from ..weights.block_forms import GateOrder
-    from ..weights.params import Direction, RNNMode
-
-    Lengths: TypeAlias = torch.Tensor | Sequence[int]
-    Resets: TypeAlias = torch.Tensor | Sequence[Sequence[bool]]
+Lengths: TypeAlias = "torch.Tensor | Sequence[int]"
+Resets: TypeAlias = "torch.Tensor | Sequence[Sequence[bool]]"
+Extras: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor | None]"  # of both, as ops take them
 
 
 class RNNOutputs(NamedTuple):
@@ -81,9 +77,7 @@ _INTEGERS = {
 }
 
 
-def extras(
-    op: str, sequence_lengths: Any, resets: Any
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def extras(op: str, sequence_lengths: Any, resets: Any) -> Extras:
     """Return what stays on the host as tensors: integers and booleans, never rounded."""
     if sequence_lengths is not None:
         listed = isinstance(sequence_lengths, (list, tuple))
@@ -160,16 +154,14 @@ def lstm_attributes(
     return bias, check_real(op, "cell_clip", cell_clip), gate_order, recurrent_activation
 
 
-def lstm_outputs(found: Sequence[torch.Tensor]) -> LSTMOutputs:
+def lstm_outputs(found: Sequence[Any]) -> LSTMOutputs:
     cs, h, i, f, o, ci, co = found
-    values: Any = (i, cs, f, o, ci, co, h)
-    return LSTMOutputs(*values)
+    return LSTMOutputs(i, cs, f, o, ci, co, h)
 
 
-def gru_outputs(found: Sequence[torch.Tensor]) -> GRUOutputs:
+def gru_outputs(found: Sequence[Any]) -> GRUOutputs:
     h, *gates = found
-    values: Any = (*gates, h)
-    return GRUOutputs(*values)
+    return GRUOutputs._make((*gates, h))
 
 
 @named

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from .._arrays import check_bool, check_dropout, check_integer, misfit, named, type_shown
-from ..arithmetic.gates import check_gate
-from ..weights.block_forms import PEEPHOLES
+from .._typing import Save
+from ..arithmetic.gates import RecurrentActivation, check_gate
+from ..cells.contract import Attributes
+from ..cells.lstm import LSTMOutputs
+from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.init import init_block_lstm, init_params
-from ..weights.params import check_net
-from .functions import RNNOutputs, block_lstm, cudnn_rnn, lstm_attributes, save_of, seeds_of
+from ..weights.params import Direction, InputMode, RNNMode, check_net
+from .functions import (
+    Lengths,
+    Resets,
+    RNNOutputs,
+    block_lstm,
+    cudnn_rnn,
+    lstm_attributes,
+    save_of,
+    seeds_of,
+)
 from .ops import check_tensor
-
-if TYPE_CHECKING:
-    from .._typing import Save
-    from ..arithmetic.gates import RecurrentActivation
-    from ..cells.lstm import LSTMOutputs
-    from ..weights.block_forms import GateOrder
-    from ..weights.params import Direction, InputMode, RNNMode
-    from .functions import Lengths, Resets
 
 
 def parameter_of(
@@ -39,6 +43,19 @@ def draw(module: torch.nn.Module, drawn: dict[str, Any]) -> None:
             parameter = getattr(module, name)
             if parameter is not None and not parameter.is_meta:
                 parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+
+
+def drawn_block_lstm(K: int, H: int, gate_order: GateOrder, rng: np.random.Generator) -> Any:
+    """Return new weights of an LSTM by name: the biases are zero, and so are the peepholes."""
+    w, b = init_block_lstm(
+        num_units=H,
+        input_size=K,
+        gate_order=gate_order,
+        forget_bias=0.0,  # which the op itself adds
+        seed=rng,
+        dtype=np.float64,
+    )
+    return {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, np.zeros(H))}
 
 
 def generator() -> np.random.Generator:
@@ -149,14 +166,10 @@ class BlockLSTM(Leaf):
         I = check_integer("BlockLSTM", "input_size", input_size, 1)
         H = check_integer("BlockLSTM", "num_units", num_units, 1)
         use_peephole = check_bool("BlockLSTM", "use_peephole", use_peephole)
-        lstm_attributes("BlockLSTM", forget_bias, cell_clip, gate_order, recurrent_activation)
-        self.attributes: dict[str, Any] = {
-            "forget_bias": forget_bias,
-            "cell_clip": cell_clip,
-            "gate_order": gate_order,
-            "recurrent_activation": recurrent_activation,
-            "reverse": check_bool("BlockLSTM", "reverse", reverse),
-        }
+        given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+        lstm_attributes("BlockLSTM", *given)
+        self.attributes: dict[str, Any] = given._asdict()
+        self.attributes["reverse"] = check_bool("BlockLSTM", "reverse", reverse)
         self.input_size, self.num_units = I, H
         self.w, self.b = (
             parameter_of(shape, device, dtype) for shape in ((I + H, 4 * H), (4 * H,))
@@ -184,16 +197,8 @@ class BlockLSTM(Leaf):
         >>> bool(layer.b.any())
         False
         """
-        w, b = init_block_lstm(
-            num_units=self.num_units,
-            input_size=self.input_size,
-            gate_order=self.attributes["gate_order"],
-            forget_bias=0.0,
-            seed=generator(),
-            dtype=np.float64,
-        )
-        zeros = np.zeros(self.num_units)
-        draw(self, {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, zeros)})
+        order = self.attributes["gate_order"]
+        draw(self, drawn_block_lstm(self.input_size, self.num_units, order, generator()))
 
     def extra_repr(self) -> str:
         """
@@ -252,26 +257,17 @@ class BlockLSTM(Leaf):
         >>> BlockLSTM(2, 3).forward(torch.ones(4, 1, 2), sequence_lengths=[3]).h[3]
         tensor([[0., 0., 0.]], grad_fn=<SelectBackward0>)
         """
+        extent: dict[str, Any] = {"sequence_lengths": sequence_lengths, "resets": resets}
         if isinstance(x, torch.fx.Proxy):
-            return self.as_node(x, state=state, sequence_lengths=sequence_lengths, resets=resets)
+            return self.as_node(x, state=state, **extent)
         check_tensor("block_lstm", "x", x)
         if state is None:
             B = x.shape[1] if x.ndim == 3 else 0  # of other shapes the op refuses x
             zeros = x.new_zeros((B, self.w.shape[1] // 4))
             state = (zeros, zeros)
         check_pair("block_lstm", "state", state, "(cs_prev, h_prev)")
-        return block_lstm(
-            x,
-            *state,
-            self.w,
-            self.b,
-            wci=self.wci,
-            wcf=self.wcf,
-            wco=self.wco,
-            sequence_lengths=sequence_lengths,
-            resets=resets,
-            **self.attributes,
-        )
+        given = extent | {"wci": self.wci, "wcf": self.wcf, "wco": self.wco} | self.attributes
+        return block_lstm(x, *state, self.w, self.b, **given)
 
 
 class CudnnRNN(Leaf):
@@ -425,8 +421,8 @@ class CudnnRNN(Leaf):
         >>> CudnnRNN(2, 3).forward(torch.ones(4, 1, 2)).output_h.shape
         torch.Size([1, 1, 3])
         """
+        extent: dict[str, Any] = {"sequence_lengths": sequence_lengths, "resets": resets}
         if isinstance(input, torch.fx.Proxy):
-            extent = {"sequence_lengths": sequence_lengths, "resets": resets}
             return self.as_node(input, state=state, **extent)
         check_tensor("cudnn_rnn", "input", input)
         if state is None:
@@ -438,14 +434,6 @@ class CudnnRNN(Leaf):
             c = input.new_zeros((*order, H)) if self.attributes["rnn_mode"] == "lstm" else None
             state = (input.new_zeros((*order, P)), c)
         check_pair("cudnn_rnn", "state", state, "(input_h, input_c)")
-        dropout = self.dropout if self.training else 0.0
-        return cudnn_rnn(
-            input,
-            *state,
-            self.params,
-            sequence_lengths=sequence_lengths,
-            resets=resets,
-            dropout=dropout,
-            seeds=seeds_of(dropout),
-            **self.attributes,
-        )
+        rate = self.dropout if self.training else 0.0
+        given = extent | {"dropout": rate, "seeds": seeds_of(rate)} | self.attributes
+        return cudnn_rnn(input, *state, self.params, **given)

@@ -29,13 +29,15 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .._arrays import type_shown
+from .._ops import Record
+from .._typing import Array
 from ..derivatives.duals import along
 from .arrays import (
     arrays_of,
@@ -48,12 +50,8 @@ from .arrays import (
 )
 from .batching import rule_of, under_vectorize, vectorized
 
-if TYPE_CHECKING:
-    from .._ops import Record
-    from .._typing import Array
-
-    # Arguments by name, without those that are None.
-    Named: TypeAlias = dict[str, Any]
+# Arguments by name, without those that are None.
+Named: TypeAlias = dict[str, Any]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

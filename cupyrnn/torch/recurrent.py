@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.nn.utils.rnn import PackedSequence
 
 from .._arrays import check_dropout, check_save, named, type_shown
+from .._typing import Save
 from .definitions import CUDNN_RNN
-from .functions import extras, keeps, save_of, seeds_of
+from .functions import Extras, Resets, extras, keeps, save_of, seeds_of
 from .modules import Leaf, check_pair
 from .ops import check_tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .._typing import Save
-    from .functions import Resets
-
-    States: TypeAlias = tuple[torch.Tensor, ...]
-    Input: TypeAlias = torch.Tensor | PackedSequence
+States: TypeAlias = "tuple[torch.Tensor, ...]"
+Input: TypeAlias = "torch.Tensor | PackedSequence"
 
 # The cells by the `mode` of torch.nn's modules.
 _MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
 
 
-def _marks_of(op: str, resets: Resets, axes: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return resets as a tensor of the axes of the input that they have."""
-    marks: Any = extras(op, None, resets)[1]
-    if marks.shape != shape:
+def _marks_of(
+    op: str, resets: Resets | None, axes: str, shape: tuple[int, ...]
+) -> torch.Tensor | None:
+    """Return resets, if there are any, as a tensor of the axes of the input that they have."""
+    marks = extras(op, None, resets)[1]
+    if marks is not None and marks.shape != shape:
         found = tuple(marks.shape)
         raise ValueError(f"{op}: resets has shape {found}, expected ({axes}) = {tuple(shape)}")
     return marks
@@ -61,13 +59,7 @@ class Recurrent(Leaf):
         # One tensor may be both, as nobody writes to them.
         return h, x.new_zeros(places, B, self.hidden_size) if self.proj_size else h
 
-    def run(
-        self,
-        x: torch.Tensor,
-        states: States,
-        sequence_lengths: torch.Tensor | None,
-        resets: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, States]:
+    def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
         """Return the output and the last states of a net over x [T, B, I]."""
         raise NotImplementedError
 
@@ -117,10 +109,8 @@ class Recurrent(Leaf):
         if input.dim() not in (2, 3):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         batched, axis = input.dim() == 3, 0 if self.batch_first else 1
-        marks = None
-        if resets is not None:
-            axes = "T" if not batched else "B, T" if self.batch_first else "T, B"
-            marks = _marks_of(name, resets, axes, input.shape[:-1])
+        axes = "T" if not batched else "B, T" if self.batch_first else "T, B"
+        marks = _marks_of(name, resets, axes, input.shape[:-1])
         if not batched:
             input = input.unsqueeze(axis)
             marks = None if marks is None else marks.unsqueeze(axis)
@@ -131,11 +121,11 @@ class Recurrent(Leaf):
             self._check_axes(states, batched)
             if not batched:
                 states = tuple(s.unsqueeze(1) for s in states)
-        self._check(input, states, None)
+        self.check_forward_args(input, self._returned(states), None)
         if self.batch_first:
             input = input.transpose(0, 1)
             marks = None if marks is None else marks.t()
-        output, states = self.run(input, states, None, marks)
+        output, states = self.run(input, states, (None, marks))
         if self.batch_first:
             output = output.transpose(0, 1)
         if not batched:
@@ -147,17 +137,15 @@ class Recurrent(Leaf):
     ) -> tuple[Any, Any]:
         data, batch_sizes, order, back = input
         T, B = len(batch_sizes), int(batch_sizes[0])
-        marks = None
-        if resets is not None:
-            marks = _marks_of(type(self).__name__, resets, "T, B", (T, B))
+        marks = _marks_of(type(self).__name__, resets, "T, B", (T, B))
         states = self.zero_states(data, B) if hx is None else self._given(hx)
         if order is not None:
             states = tuple(s.index_select(1, order) for s in states)
             marks = None if marks is None else marks.index_select(1, order.cpu())
-        self._check(data, states, batch_sizes)
+        self.check_forward_args(data, self._returned(states), batch_sizes)
         traced = torch.compiler.is_compiling() or torch._C._is_tracing()
         if not traced and int(batch_sizes[-1]) == B:  # all sequences are of one length
-            output, states = self.run(data.view(T, B, -1), states, None, marks)
+            output, states = self.run(data.view(T, B, -1), states, (None, marks))
             found = output.flatten(0, 1)
         else:
             found, states = self._run_packed(data, states, batch_sizes, marks)
@@ -174,7 +162,7 @@ class Recurrent(Leaf):
         is_step = torch.arange(B) < batch_sizes.unsqueeze(1)
         rows = is_step.flatten().nonzero().squeeze(1).to(data.device)
         x = data.new_zeros(T * B, data.shape[1]).index_copy(0, rows, data)
-        output, states = self.run(x.view(T, B, -1), states, is_step.sum(0), marks)
+        output, states = self.run(x.view(T, B, -1), states, (is_step.sum(0), marks))
         return output.reshape(T * B, -1).index_select(0, rows), states
 
     def _given(self, hx: Any) -> States:
@@ -186,9 +174,6 @@ class Recurrent(Leaf):
         for n, s in enumerate(states):
             check_tensor(name, f"hx[{n}]" if count > 1 else "hx", s)
         return tuple(states)
-
-    def _check(self, input: torch.Tensor, states: States, batch_sizes: Any) -> None:
-        self.check_forward_args(input, self._returned(states), batch_sizes)
 
     def _check_axes(self, states: States, batched: bool) -> None:
         """Check, in torch.nn's words, that the states have a batch where the input has one."""
@@ -268,13 +253,7 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         weights = [n for n in names if n.startswith("weight")]
         return weights + [n for n in names if n.startswith("bias")]
 
-    def run(
-        self,
-        x: torch.Tensor,
-        states: States,
-        sequence_lengths: torch.Tensor | None,
-        resets: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, States]:
+    def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
         if x.shape[0] == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         known = self._parameters  # where a parametrization or pruning has left it
@@ -285,11 +264,11 @@ class RecurrentNet(Recurrent, torch.nn.RNNBase):
         rate = check_dropout(type(self).__name__, self.dropout) if self.training else 0.0
         direction = "bidirectional" if self.bidirectional else "unidirectional"
         every = check_save(type(self).__name__, self.save) or 0
-        of_steps = sequence_lengths, resets, seeds_of(rate)
         net = _MODES[self.mode], "linear_input", direction, rate, self.proj_size, "sigmoid"
         inputs = states if len(states) > 1 else (*states, None)
+        how = True, False, keeps(rate), every  # time-major, not in reverse
         output, h, c, _ = CUDNN_RNN(
-            x, *inputs, tuple(pieces), *of_steps, *net, True, False, keeps(rate), every
+            x, *inputs, tuple(pieces), *of_steps, seeds_of(rate), *net, *how
         )
         return output, (h, c)[: len(states)]
 

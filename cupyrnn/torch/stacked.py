@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from .._arrays import check_bool, check_dropout, check_integer, named
-from ..weights.block_forms import PEEPHOLES
+from .._typing import Save
+from ..arithmetic.gates import RecurrentActivation
+from ..cells.contract import Attributes
+from ..weights.block_forms import PEEPHOLES, GateOrder
 from ..weights.forms import BlockGRUParams, PeepholeLSTMParams
-from ..weights.init import init_block_gru, init_block_lstm
+from ..weights.init import init_block_gru
 from .definitions import GRU_WEIGHTS, block_shapes
-from .functions import lstm_attributes, save_of, seeds_of, stacked_rnn
-from .modules import draw, generator, parameter_of
-from .recurrent import Recurrent, save_shown
-
-if TYPE_CHECKING:
-    from .._typing import Save
-    from ..arithmetic.gates import RecurrentActivation
-    from ..weights.block_forms import GateOrder
-    from .recurrent import States
+from .functions import Extras, lstm_attributes, save_of, seeds_of, stacked_rnn
+from .modules import draw, drawn_block_lstm, generator, parameter_of
+from .recurrent import Recurrent, States, save_shown
 
 
 class StackedNet(Recurrent):
@@ -116,15 +113,9 @@ class StackedNet(Recurrent):
         shown: str = torch.nn.RNNBase.extra_repr(self)  # type: ignore[arg-type]
         return shown + "".join(others) + save_shown(self.save)
 
-    def run(
-        self,
-        x: torch.Tensor,
-        states: States,
-        sequence_lengths: torch.Tensor | None,
-        resets: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, States]:
+    def run(self, x: torch.Tensor, states: States, of_steps: Extras) -> tuple[torch.Tensor, States]:
         kind: Any = PeepholeLSTMParams if self._count > 1 else BlockGRUParams
-        rate = self.dropout if self.training else 0.0
+        rate, (lengths, resets) = self.dropout if self.training else 0.0, of_steps
         out = stacked_rnn(
             x,
             states[0],
@@ -133,7 +124,7 @@ class StackedNet(Recurrent):
                 kind(**{name: getattr(self, name + end) for name in self._names})
                 for _, end in self._places()
             ],
-            sequence_lengths=sequence_lengths,
+            sequence_lengths=lengths,
             resets=resets,
             direction="bidirectional" if self.bidirectional else "unidirectional",
             dropout=rate,
@@ -213,37 +204,25 @@ class PeepholeLSTM(PeepholeNet):
         dtype: torch.dtype | None = None,
         save: Save = "all",
     ) -> None:
-        lstm_attributes("PeepholeLSTM", forget_bias, cell_clip, gate_order, recurrent_activation)
+        given = Attributes(forget_bias, cell_clip, gate_order, recurrent_activation)
+        lstm_attributes("PeepholeLSTM", *given)
         check_bool("PeepholeLSTM", "use_peephole", use_peephole)
         super().__init__(
             (input_size, hidden_size, num_layers),
             (batch_first, dropout, bidirectional, proj_size),
             ("w", "b", *PEEPHOLES * use_peephole, *("w_p",) * bool(proj_size)),
-            {
-                "forget_bias": forget_bias,
-                "cell_clip": cell_clip,
-                "gate_order": gate_order,
-                "recurrent_activation": recurrent_activation,
-            },
+            given._asdict(),
             device,
             dtype,
             save,
         )
 
     def _drawn(self, K: int, rng: np.random.Generator) -> dict[str, Any]:
-        w, b = init_block_lstm(
-            num_units=self.hidden_size,
-            input_size=K,
-            gate_order=self.attributes["gate_order"],
-            forget_bias=0.0,
-            seed=rng,
-            dtype=np.float64,
-        )
         H, P = self.hidden_size, self.proj_size
-        drawn = {"w": w, "b": b, **dict.fromkeys(PEEPHOLES, np.zeros(H))}
+        drawn: dict[str, Any] = drawn_block_lstm(K, H, self.attributes["gate_order"], rng)
         if P:  # the first rows of an orthogonal matrix are orthonormal too
             bound = (6 / (H + P)) ** 0.5
-            drawn |= {"w": w[: K + P], "w_p": rng.uniform(-bound, bound, (H, P))}
+            drawn |= {"w": drawn["w"][: K + P], "w_p": rng.uniform(-bound, bound, (H, P))}
         return {name: drawn[name] for name in self._names}
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .._arrays import check_count, check_integer, check_list, check_real, shown
-
-if TYPE_CHECKING:
-    from ..arithmetic.gates import RecurrentActivation
+from ..arithmetic.gates import RecurrentActivation
 
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _NAMES = (

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from .._arrays import cast_all, check_arrays, check_choice, check_real, on_device
+from .._typing import Array
 from ..derivatives.traced import traceable
+from .block_forms import GateOrder
 from .forms import BLOCK, BlockLSTMParams, check_block_lstm, layer_of, refuse, rows_of
 from .packed import PackedParams, assembled, check_model, gradient_model
-from .params import check_net, layers
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from .._typing import Array
-    from .block_forms import GateOrder
-    from .params import Net
+from .params import Net, check_net, layers
 
 
 @traceable

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,16 +25,12 @@ from .._arrays import (
     shown,
     signature,
 )
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
 from ..arithmetic.dual import real_dtype
-from ..arithmetic.gates import check_gate
+from ..arithmetic.gates import HardSigmoid, check_gate
 from ..cells.contract import Attributes, Form, Gradients, States, Weight, each
 from ..cells.gru import GRU, GRUOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from ..arithmetic.gates import HardSigmoid
 
 GateOrder: TypeAlias = Literal["icfo", "ifco"]
 

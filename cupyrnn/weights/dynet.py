@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._arrays import check_list, check_real, expect_rank, expect_shape, on_device, shown
+from .._typing import Array
 from ..derivatives.traced import traceable
 from .forms import as_arrays, refuse
 from .packed import PackedParams, assembled, check_model, refuse_gates
 from .params import LayerParams, check_net, layers
-
-if TYPE_CHECKING:
-    from .._typing import Array
 
 # Where DyNet has the gates of the packed order i, f, ci, o.
 _DYNET = [0, 1, 3, 2]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._arrays import cast, compute_dtype, contiguous, operand_dtype
-from .._typing import cached_property
+from .._typing import Array, cached_property
 from ..arithmetic.norms import norm_of_rows, together
-from ..cells.contract import Gradients, each
+from ..cells.contract import Cell, Form, Gradients, each
 from .block_forms import prepared
 from .gradients import OfWeights
 from .packed_forms import PackedForm, Weights, places_of, weights_of
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from ..cells.contract import Cell, Form
 
 # NumPy's flags of aligned numbers in C order, and in Fortran's.
 _C, _F = 0x0101, 0x0102

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +26,10 @@ from .._arrays import (
     shown,
     type_shown,
 )
-from .._typing import NamedTuple
+from .._typing import Array, NamedTuple
+from ..cells.contract import Form
 from .block_forms import GRU_FORM, LSTM_FORM
-from .params import GATES, LayerParams
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from ..cells.contract import Form
-    from .params import Net
+from .params import GATES, LayerParams, Net
 
 
 class LSTMState(NamedTuple):

@@ -9,7 +9,8 @@ converter can be brought into it by hand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from .._arrays import (
     check_bool,
@@ -23,19 +24,13 @@ from .._arrays import (
     shown,
     type_shown,
 )
-from ..arithmetic.gates import check_gate
+from .._typing import Array
+from ..arithmetic.gates import RecurrentActivation, check_gate
 from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_activation, check_model
-from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from .._typing import Array
-    from ..arithmetic.gates import RecurrentActivation
-    from .params import Direction, RNNMode
+from .params import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, check_net, layers
 
 _PEEPHOLES = {"i": "wci", "f": "wcf", "o": "wco"}
 _ICFO = ("i", "ci", "f", "o")

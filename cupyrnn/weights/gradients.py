@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from .._arrays import cast, check_choice, compute_dtype
+from .._typing import Array
 from ..arithmetic.norms import norm_of_rows, together
 from ..cells.contract import Form, Gradients, each
 from .block_forms import PEEPHOLES, GRUForm, LSTMForm
 from .packed_forms import PackedForm
-
-if TYPE_CHECKING:
-    from .._typing import Array
 
 WeightGradients: TypeAlias = Literal["sum", "examples", "norms", "none"]
 _WAYS = ("sum", "examples", "norms", "none")
@@ -178,14 +176,10 @@ class OfWeights:
         found = self.values()
         if self._by != "norms":
             return each(found, lambda a: cast(a, self._dtype)) if self._casts else found
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # by example a vector has two axes
             return kind._make(
                 [
-                    None
-                    if a is None
-                    else norm_of_rows(xp, a)
-                    if weight.ndim == 1
-                    else together(xp, norms)
-                    for a, norms, weight in zip(found, self._norms, self._weights, strict=True)
+                    a if a is None else norm_of_rows(xp, a) if a.ndim == 2 else together(xp, norms)
+                    for a, norms in zip(found, self._norms, strict=True)
                 ]
             )

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from .._arrays import FLOATS, check_choice, check_integer, check_real, named, shown
+from .._typing import Array
+from .block_forms import GateOrder
 from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, gru_of, rows_of
 from .packed import PackedParams
-from .params import check_elements, check_net, layers
+from .params import Direction, InputMode, Net, RNNMode, check_elements, check_net, layers
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from .._typing import Array
-    from .block_forms import GateOrder
-    from .params import Direction, InputMode, Net, RNNMode
 
 Scheme: TypeAlias = Literal["keras", "torch"]
-
-_SCHEMES = ("keras", "torch")
 
 
 class _Draw(NamedTuple):
@@ -81,7 +78,7 @@ def _checked(op: str, scheme: object, dtype: Any, seed: Any) -> _Draw:
         raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(FLOATS)}")
     if not isinstance(seed, np.random.Generator):
         seed = np.random.default_rng(check_integer(op, "seed", seed, 0))
-    return _Draw(op, check_choice(op, "scheme", scheme, _SCHEMES), final, seed)
+    return _Draw(op, check_choice(op, "scheme", scheme, get_args(Scheme)), final, seed)
 
 
 @named

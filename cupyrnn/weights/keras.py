@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from types import ModuleType
+from typing import Any, Literal, TypeAlias, get_args
 
 from .._arrays import (
     check_bool,
@@ -14,7 +15,8 @@ from .._arrays import (
     expect_shape,
     on_device,
 )
-from ..arithmetic.gates import check_gate
+from .._typing import Array
+from ..arithmetic.gates import RecurrentActivation, check_gate
 from ..derivatives.traced import traceable
 from . import forms
 from .forms import BlockGRUParams
@@ -26,21 +28,12 @@ from .packed import (
     gradient_model,
     refuse_gates,
 )
-from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from .._typing import Array
-    from ..arithmetic.gates import RecurrentActivation
-    from .params import Direction, Net, RNNMode
-
+from .params import DIRECTIONS, GATES, Direction, LayerParams, Net, RNNMode, check_net, layers
 
 MergeMode: TypeAlias = Literal["concat", "sum", "ave"]
 
 # Where Keras has the gates of the packed order i, f, ci, o; r, u, c; h.
 _KERAS = {"lstm": [0, 1, 2, 3], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
-_MERGED = ("concat", "sum", "ave")
 _PARTS = ("kernel", "recurrent kernel", "bias")
 
 
@@ -129,7 +122,7 @@ def params_from_keras(
     D = 1 + (direction == "bidirectional")
     each = 2 + check_bool(op, "use_bias", use_bias)
     check_gate(op, recurrent_activation)
-    merged = check_choice(op, "merge_mode", merge_mode, _MERGED) != "concat"
+    merged = check_choice(op, "merge_mode", merge_mode, get_args(MergeMode)) != "concat"
     check_list(op, "weights", weights)
     expected = f"{each} for each layer and direction with D = {D}: {', '.join(_PARTS[:each])}"
     expected += "; use_bias=False where layers have none" if use_bias else ""
@@ -276,7 +269,7 @@ def params_to_keras(
         op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
     )
     biased = check_bool(op, "use_bias", use_bias)
-    check_choice(op, "merge_mode", merge_mode, _MERGED)
+    check_choice(op, "merge_mode", merge_mode, get_args(MergeMode))
     in_cudnns = check_bool(op, "cudnn", cudnn)
     net, merged = model.net, merge_mode != "concat" and model.net.D == 2
     if in_cudnns and merged:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._arrays import check_count, check_list, contiguous, on_device, shown, type_shown
 from ..arithmetic.dual import real_dtype
 from ..derivatives.traced import traceable
 from .forms import BlockGRUParams, as_arrays, check_block_gru, refuse
 from .packed import PackedParams, assembled, check_model
-from .params import layers
-
-if TYPE_CHECKING:
-    from .params import Direction
+from .params import Direction, layers
 
 
 @traceable

@@ -10,7 +10,8 @@ z, r, h; and the peepholes i, o, f.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from .._arrays import (
     check_arrays,
@@ -23,19 +24,14 @@ from .._arrays import (
     on_device,
     shown,
 )
+from .._typing import Array
+from ..arithmetic.gates import RecurrentActivation
 from ..derivatives.traced import traceable
 from . import forms
 from .activations import DEFAULTS, activations_of, check_flag, gate_of, text
 from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_model
-from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from .._typing import Array
-    from ..arithmetic.gates import RecurrentActivation
-    from .params import Direction, RNNMode
+from .params import DIRECTIONS, GATES, Direction, LayerParams, RNNMode, check_net, layers
 
 # Where ONNX has the gates of the packed orders i, f, ci, o; r, u, c; h.
 _ONNX = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
@@ -281,10 +277,9 @@ def params_to_onnx(
     """
     op = "params_to_onnx"
     num_layers = None if isinstance(params, PackedParams) else 1
-    model = check_model(
+    xp, net, vector = check_model(
         op, params, num_layers, num_units, input_size, rnn_mode=rnn_mode, direction=direction
     )
-    xp, net, vector = model
     forms.refuse(op, "ONNX", net)
     if net.L > 1:
         raise ValueError(

@@ -258,13 +258,12 @@ def settled(op: str, params: Array | PackedParams, given: NetArguments) -> Settl
     said = {name: a for name in DEFAULTS if (a := getattr(given, name)) is not None}
     activation = activation_of(op, params, given.recurrent_activation)
     if not isinstance(params, PackedParams):
-        return Settled(
-            params, NetArguments(**{**DEFAULTS, **said}, recurrent_activation=activation), None
-        )
+        arguments = NetArguments(**{**DEFAULTS, **said}, recurrent_activation=activation)
+        return Settled(params, arguments, None)
     known = _known_net(op, params, said)
     attributes = {name: getattr(params, name) for name in DEFAULTS}
-    said_of_net = NetArguments(**attributes, recurrent_activation=activation)
-    return Settled(params.params, said_of_net, known)
+    arguments = NetArguments(**attributes, recurrent_activation=activation)
+    return Settled(params.params, arguments, known)
 
 
 def activation_of(op: str, params: object, given: object) -> Any:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import functools
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from .._arrays import cast, compute_dtype, module_of
-from .._typing import NamedTuple
-from ..cells.contract import Form, Gradients, States, Weight
+from .._typing import Array, NamedTuple
+from ..cells.contract import Cell, Form, Gradients, States, Weight
 from ..cells.gru_reset_after import GRUResetAfter, GRUResetAfterOutputs
 from ..cells.lstm import LSTM, LSTMOutputs, LSTMStates
 from ..cells.simple_rnn import SimpleRNN, SimpleRNNOutputs
 from .params import LayerParams, Net, parts
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from ..cells.contract import Cell
 
 # Which quarter of the rows of the packed LSTM weights belongs to i, ci, f and o.
 _LSTM_ORDER = (0, 2, 1, 3)

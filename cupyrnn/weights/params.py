@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 from .._arrays import (
     check_arrays,
@@ -31,12 +31,9 @@ from .._arrays import (
     on_device,
     shown,
 )
-from .._typing import ArrayT, NamedTuple
+from .._typing import AnyArray, Array, ArrayT, NamedTuple
+from ..arithmetic.gates import HardSigmoid
 from ..derivatives.traced import traceable
-
-if TYPE_CHECKING:
-    from .._typing import AnyArray, Array
-    from ..arithmetic.gates import HardSigmoid
 
 RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
 InputMode: TypeAlias = Literal["linear_input", "skip_input", "auto_select"]
@@ -538,15 +535,14 @@ def cudnn_rnn_canonical_to_params(
     ):
         check_list(op, name, given)
         check_count(op, name, given, len(given) == expected, expected, "array")
-    names = [f"weights[{n}]" for n in range(len(weights))]
-    names += [f"biases[{n}]" for n in range(len(biases))]
-    arrays: dict[str, Any] = dict(zip(names, (*weights, *biases), strict=True))
+    arrays: dict[str, Any] = {f"weights[{n}]": a for n, a in enumerate(weights)}
+    arrays |= {f"biases[{n}]": a for n, a in enumerate(biases)}
     xp, dtype = check_arrays(op, arrays)
     symbols = {"input": "(H, K)", "recurrent": "(H, P or H)", "projection": "(P, H)"}
     pieces = layout(net)
     for (name, a), piece in zip(arrays.items(), pieces, strict=True):
         expect_shape(op, name, a, symbols.get(piece.kind, "(H,)"), piece.shape)
-    with on_device(xp, arrays[names[0]]):
+    with on_device(xp, weights[0]):
         packed = xp.empty(net.params_size, dtype)
         for a, piece in zip(arrays.values(), pieces, strict=True):
             packed[piece.offset : piece.offset + piece.size] = a.reshape(piece.size)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._arrays import check_arrays, check_integer, expect_shape, named, on_host, shown
+from .._typing import Array
 from .onnx import params_from_onnx
-
-if TYPE_CHECKING:
-    from .._typing import Array
-    from .packed import PackedParams
+from .packed import PackedParams
 
 
 def _on_host(op: str, **values: Any) -> list[Array]:

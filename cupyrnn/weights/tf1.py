@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from .._arrays import (
     check_bool,
@@ -23,18 +24,13 @@ from .._arrays import (
     on_device,
     shown,
 )
+from .._typing import Array
 from ..derivatives.traced import traceable
 from . import forms, tf1_cells
 from .forms import BlockGRUParams, PeepholeLSTMParams
 from .packed import PackedParams, assembled, check_model, refuse_gates
-from .params import DIRECTIONS, GATES, LayerParams, check_net, layers
+from .params import DIRECTIONS, GATES, Direction, LayerParams, Net, RNNMode, check_net, layers
 from .tf1_cells import PROJECTION, Cell, join
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from .._typing import Array
-    from .params import Direction, Net, RNNMode
 
 
 @traceable

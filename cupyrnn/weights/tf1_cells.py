@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from .._arrays import expect_rank, expect_shape, shown
+from .._typing import Array
 from .forms import as_arrays, check_names
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from .._typing import Array
 
 PEEPHOLES = {"wci": "w_i_diag", "wcf": "w_f_diag", "wco": "w_o_diag"}
 GATES = ("gates/kernel", "gates/bias")

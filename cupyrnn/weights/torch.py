@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from .._arrays import check_bool, check_choice, expect_rank, expect_shape, on_device, shown
+from .._typing import Array
 from ..derivatives.traced import traceable
 from .forms import as_arrays, check_names, mode_of, refuse
 from .packed import PackedParams, check_model, gradient_model, refuse_gates
-from .params import DIRECTIONS, GATES, check_net, layers, zeros
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from .._typing import Array
-    from .params import Direction, Net, RNNMode
+from .params import DIRECTIONS, GATES, Direction, Net, RNNMode, check_net, layers, zeros
 
 _FIRST = ("weight_ih_l0", "weight_ih")
 
