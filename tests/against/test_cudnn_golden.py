@@ -81,23 +81,16 @@ def test_raw_ops(case: dict[str, Any]) -> None:
     )
     given = attributes(case)
     T, B = (case["sizes"][n] for n in "TB")
-    lengths = np.array(case["lengths"] or [T] * B, np.int32)
-    more = {"sequence_lengths": lengths}
-    outputs = raw_ops.CudnnRNNV3(**inputs, **more, **given)
-    assert_golden(outputs, arrays, "float64")
-    saved = outputs._asdict()
-    g = raw_ops.CudnnRNNBackpropV3(**inputs, **more, **saved, **cotangents, **given)
-    assert_golden(g, arrays, "float64")
-    if case["lengths"] or given.pop("num_proj"):
-        return
-
-    outputs = raw_ops.CudnnRNNV2(**inputs, **given)
-    assert_golden(outputs, arrays, "float64")
-    g = raw_ops.CudnnRNNBackpropV2(**inputs, **outputs._asdict(), **cotangents, **given)
-    assert_golden(g, arrays, "float64")
-
-    outputs = raw_ops.CudnnRNN(**inputs, **given)
-    assert outputs._fields == (*golden.OUTPUTS, "reserve_space")
-    assert_golden(outputs, arrays, "float64")
-    g = raw_ops.CudnnRNNBackprop(**inputs, **outputs._asdict(), **cotangents, **given)
-    assert_golden(g, arrays, "float64")
+    lengths = {"sequence_lengths": np.array(case["lengths"] or [T] * B, np.int32)}
+    P = given.pop("num_proj")
+    versions: dict[str, dict[str, Any]] = {"V3": lengths | {"num_proj": P}}
+    if not (case["lengths"] or P):
+        versions |= {"V2": {}, "": {}}
+    for version, more in versions.items():
+        forward, backward = (getattr(raw_ops, f"CudnnRNN{n}{version}") for n in ("", "Backprop"))
+        outputs = forward(**inputs, **more, **given)
+        assert_golden(outputs, arrays, "float64")
+        host_reserved = ("host_reserved",) * (version != "")
+        assert outputs._fields == (*golden.OUTPUTS, "reserve_space", *host_reserved)
+        g = backward(**inputs, **more, **outputs._asdict(), **cotangents, **given)
+        assert_golden(g, arrays, "float64")

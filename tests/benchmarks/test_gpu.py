@@ -57,41 +57,36 @@ def timed(data: Any) -> dict[tuple[str, str], Any]:
     return {(r["who"], r["pass"]): r for r in data["rows"] if "eager_ms" in r}
 
 
-@pytest.mark.parametrize("variant", ["", "lengths", "resets 3 %", "L=2 D=2"])
-def test_a_net_by_everybody(
-    cupy: Any, torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
-) -> None:
-    monkeypatch.setattr(cases, "RESET_RATE", 0.5)
-    code, data, page = run(tmp_path, monkeypatch, [LSTM._replace(variant=variant)])
-    assert code == 0, [r.get("status") for r in data["rows"]]
-    packed, arrays = {"PyTorch, packed"}, {"PyTorch, arrays"}
-    peers = {"lengths": packed, "resets 3 %": set()}.get(variant, packed | arrays)
-    found = timed(data)
-    assert set(found) == {(who, what) for who in OWN | peers for what in DIRECTIONS}
-    for (who, _), row in found.items():
-        assert ("step_us" in row) == (who in OWN)
-        assert row["queued_ms"] > 0
-    start = f"| lstm | (3, 2, 5) | float32 | {variant} |"
-    assert len([line for line in page.splitlines() if line.startswith(start)]) == len(OWN | peers)
-    # Without a device there is no cuDNN.
-    assert "not cuDNN but" in page or not peers
-    assert "libcudnn.so.9 was not found" in page or variant == "resets 3 %"
-    assert data["finished"]
-    assert data["environment"]["CUDA driver"] == "13.1"
-
-
 @pytest.mark.parametrize(
-    "case", [LSTM._replace(cell=cell) for cell in ("gru", "rnn_tanh", "block_gru")]
-    + [Case("block_lstm", 3, 2, 5, "bfloat16", cases.GENERAL)],
-)  # fmt: skip
-def test_the_other_cells(
+    "case",
+    [
+        *(LSTM._replace(variant=variant) for variant in ("", *cases.VARIANTS[:3])),
+        *(LSTM._replace(cell=cell) for cell in ("gru", "rnn_tanh", "block_gru")),
+        Case("block_lstm", 3, 2, 5, "bfloat16", cases.GENERAL),
+    ],
+)
+def test_a_case_by_everybody(
     cupy: Any, torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
-    code, data, _ = run(tmp_path, monkeypatch, [case])
-    assert code == 0
-    whose = {who for who, _ in timed(data)}
-    assert whose >= OWN
-    assert ("PyTorch, arrays" in whose) == (case.cell not in cases.BLOCKS)
+    monkeypatch.setattr(cases, "RESET_RATE", 0.5)
+    code, data, page = run(tmp_path, monkeypatch, [case])
+    assert code == 0, [r.get("status") for r in data["rows"]]
+    packed, arrays = {"PyTorch, packed"}, {"PyTorch, arrays"}
+    is_net = case.cell not in cases.BLOCKS
+    peers = {"lengths": packed, "resets 3 %": set()}.get(case.variant, packed | arrays)
+    whose = OWN | ({"tiles"} if case.dtype == "bfloat16" else set()) | (peers if is_net else set())
+    found = timed(data)
+    assert set(found) == {(who, what) for who in whose for what in DIRECTIONS}
+    for (who, _), row in found.items():
+        assert ("step_us" in row) == ("PyTorch" not in who)
+        assert row["queued_ms"] > 0
+    start = f"| {case.cell} | (3, 2, 5) | {case.dtype} | {case.variant} |"
+    assert len([line for line in page.splitlines() if line.startswith(start)]) == len(whose)
+    # Without a device there is no cuDNN.
+    assert ("not cuDNN but" in page) == bool(is_net and peers)
+    assert ("libcudnn.so.9 was not found" in page) == (is_net and case.variant != "resets 3 %")
+    assert data["finished"]
+    assert data["environment"]["CUDA driver"] == "13.1"
 
 
 @pytest.mark.usefixtures("without_torch")
