@@ -13,12 +13,14 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from checks import assert_close
-from problems import grus, lstms, nets
+from checks import ON_HOST, Ops, assert_close
+from problems import grus, lstms, nets, table
 from problems.nets import BI, Case
 from problems.pairs import pairs
+from problems.properties import each
 
 import cupyrnn
+from cupyrnn.derivatives.tree import tree_map
 from cupyrnn.driver import packing as _packing
 from cupyrnn.kernels import common, compile, dropout, launch, lstm, products, step
 from cupyrnn.kernels.cell import words
@@ -165,24 +167,36 @@ def test_the_largest_grid_is_cudas() -> None:
     assert launch.step_grid(10**7, 33) == (2, 65535)
 
 
-def test_launches_are_on_the_current_stream(
-    cupy_on_cpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+@each(places=["cuda_on_cpu"], once="cuda_on_cpu", dtype=["float16", "float32"], size=(3, 2, 4, 5))
+def test_all_of_a_call_is_on_the_device_of_its_arguments_and_on_the_current_stream(
+    ops: Ops, case: table.Case, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Single kernels and whole loops: what was put there before is done before."""
-    start, streams = cupy_on_cpu.cuda.driver.launchKernel, set()
+    """The stand-in refuses a launch that mixes devices."""
+    cupy: Any = ops.xp
+    start, streams, found = cupy.cuda.driver.launchKernel, set(), []
 
     def noting(function: Any, *numbers: Any) -> Any:
         streams.add(numbers[7])
         return start(function, *numbers)
 
-    monkeypatch.setattr(cupy_on_cpu.cuda.driver, "launchKernel", noting)
-    current = SimpleNamespace(ptr=77)
-    monkeypatch.setattr(cupy_on_cpu.cuda, "get_current_stream", lambda: current)
-    inputs = {n: cupy_on_cpu.asarray(a) for n, a in lstms.problem(rng, (3, 2, 4, 5), True).items()}
-    out = cupyrnn.block_lstm(**inputs)
-    cupyrnn.block_lstm_grad(**inputs, **out._asdict(), cs_grad=None, h_grad=out.h)
-    cupyrnn.lstm_block_cell(**{**inputs, "x": inputs["x"][0]})
-    assert streams == {77}
+    def there(arrays: dict[str, Any]) -> dict[str, Any]:
+        with cupy.cuda.Device(1):
+            return {n: a if n in ON_HOST else ops.to_device(a) for n, a in arrays.items()}
+
+    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", noting)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=77))
+    call, record = table.call_of(case, rng), case.op.record
+    given = there(call.arguments(ops))
+    out = record.forward(**given)
+    cotangents = there(call.turned(call.cotangents(rng, out)))
+    gradients = [record.gradient]
+    if case.op.is_cell:
+        gradients.append(getattr(cupyrnn, f"{record.name}_grad"))
+    told = record.told(given, out._asdict()) | cotangents
+    for result in (out, *(gradient(**told) for gradient in gradients)):
+        tree_map(found.append, tuple(result))
+    devices = {a.device.id for a in found if type(a) is cupy.ndarray}
+    assert (devices, streams) == ({1}, {77})
 
 
 def test_a_new_thread_has_a_context_before_its_first_launch(
@@ -396,60 +410,14 @@ def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
     on_device = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
     with cupy_on_cpu.cuda.Device(1):
         there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
+        w, b = (cupy_on_cpu.asarray(np.ones(shape)) for shape in ((9, 20), 20))
     with pytest.raises(TypeError, match=r"^block_gru: w_c is on device 1, expected 0 like x$"):
         cupyrnn.block_gru(**{**on_device, "w_c": there["w_c"]})
     # Everything is made where the arguments are, whichever device is current.
     out = cupyrnn.block_gru(**there)
     assert [a.device.id for a in out] == [1] * 4
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_arrays_on_another_device(cupy_on_cpu: Any, dtype: str, rng: np.random.Generator) -> None:
-    """All of a call is on its arguments' device; the stand-in refuses a launch that mixes."""
-    inputs = lstms.problem(rng, (3, 2, 4, 5), True, dtype)
-    with cupy_on_cpu.cuda.Device(1):
-        there = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
-        strided = cupy_on_cpu.asarray(np.ones((3, 2, 10), dtype)[..., ::2])
-    out = cupyrnn.block_lstm(**there)
-    g = cupyrnn.block_lstm_grad(**there, **out._asdict(), cs_grad=None, h_grad=strided)
-    one = {**there, "x": there["x"][0]}
-    cell = {n: a[0] for n, a in out._asdict().items() if n != "h"}
-    grads = {"cs_grad": strided[0], "h_grad": None}
-    results = (
-        *out,
-        *g,
-        *cupyrnn.lstm_block_cell_grad(**one, **cell, **grads),
-        *cupyrnn.lstm_block_cell_backward(**one, **cell, **grads),
-    )
-    assert {a.device.id for a in results} == {1}
-    params = cupyrnn.params_from_block_lstm(there["w"], there["b"], forget_bias=0, cell_clip=0)
-    assert params.params.device.id == 1
-
-
-@pytest.mark.parametrize("case", SEVERAL_RUNS, ids=nets.case_id)
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_cudnn_rnn_on_another_device(
-    cupy_on_cpu: Any, dtype: str, case: Case, rng: np.random.Generator
-) -> None:
-    given = {"input_c": None, **nets.problem(rng, case, dtype)}
-    cotangents = {"output_c_backprop": None, **nets.cotangents_of(rng, case, dtype)}
-    attributes = {**case.attributes, "dropout": 0.5, "engine": "cupy"}
-    for major in (True, False):
-        attributes["time_major"] = major
-
-        def laid(a: Any, turned: bool = not major) -> Any:
-            if a is None:
-                return None
-            return cupy_on_cpu.asarray(a.swapaxes(0, 1) if turned and a.ndim == 3 else a)
-
-        with cupy_on_cpu.cuda.Device(1):
-            there, grads = ({n: laid(a) for n, a in of.items()} for of in (given, cotangents))
-        out = cupyrnn.cudnn_rnn(**there, **attributes)
-        saved = dict.fromkeys(("output", "output_h", "output_c"))
-        saved |= {"reserve_space": out.reserve_space, "host_reserved": out.host_reserved}
-        g = cupyrnn.cudnn_rnn_backprop(**there, **saved, **grads, **attributes)
-        inference = cupyrnn.cudnn_rnn(**there, **attributes, is_training=False)
-        assert {a.device.id for a in (*out[:-1], *g, *inference[:-1])} == {1}
+    packed = cupyrnn.params_from_block_lstm(w, b, forget_bias=0, cell_clip=0)
+    assert packed.params.device.id == 1
 
 
 def test_a_length_on_the_device_is_refused(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
