@@ -380,13 +380,14 @@ def test_other_array_libraries_are_refused_by_name(monkeypatch: pytest.MonkeyPat
 @pytest.mark.cuda_on_cpu
 @pytest.mark.parametrize("op", CALLS)
 def test_arrays_of_two_modules(cupy_on_cpu: Any, op: str) -> None:
-    """Each argument left on the host, and each of those of the host on the device."""
+    """Each argument on the host alone, and on the device alone; and those of the host on the device."""
     args = on_device(cupy_on_cpu, op)
     call(op, **args)
     for name in [name for o, name in ARGUMENTS if o == op]:
         message = rf"^{op}: \w+ is a .*\.ndarray, expected a \w+\.ndarray like {first_of(op)}$"
-        with pytest.raises(TypeError, match=message):
-            call(op, **args | {name: CALLS[op][name]})
+        for mixed in (args | {name: CALLS[op][name]}, CALLS[op] | {name: args[name]}):
+            with pytest.raises(TypeError, match=message):
+                call(op, **mixed)
     if op not in (*SEQUENCES, *NETS):
         return
     marks, lengths = np.zeros((T, B), bool), np.full(B, T)

@@ -32,7 +32,7 @@ from without_a_gpu.agreement import (
     masks_agree_with_numpy,
     rnn_agrees_with_numpy,
 )
-from without_a_gpu.cuda_on_cpu import fake_cupy, nvrtc, runner
+from without_a_gpu.cuda_on_cpu import nvrtc, runner
 
 # With this many, four blocks of 256 threads fit on a multiprocessor, three where a number has eight
 # bytes, and two where each number is two of float64.
@@ -387,22 +387,6 @@ def test_arguments_as_the_driver_reads_them(cupy_on_cpu: ModuleType) -> None:
     for n, scalar in enumerate(values[2:], 2):
         assert places[n : n + 1].view(np.uint8)[: scalar.itemsize].tobytes() == scalar.tobytes()
     assert (addresses - places.ctypes.data).tolist() == [0, 8, 16, 24, 32]
-
-
-def test_modules_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
-    inputs = grus.problem(rng, (2, 3, 4, 5))
-    on_device = {n: cupy_on_cpu.asarray(a) for n, a in inputs.items()}
-    ours, theirs = "cupy.ndarray", "numpy.ndarray"
-    kind = f"{fake_cupy.ndarray.__module__}.ndarray"
-    for name in inputs:
-        if name == "x":
-            continue
-        message = f"^block_gru: {name} is a numpy.ndarray, expected a {ours} like x$"
-        with pytest.raises(TypeError, match=message):
-            cupyrnn.block_gru(**{**on_device, name: inputs[name]})
-        message = f"^block_gru: {name} is a {kind}, expected a {theirs} like x$"
-        with pytest.raises(TypeError, match=message):
-            cupyrnn.block_gru(**{**inputs, name: on_device[name]})
 
 
 def test_devices_do_not_mix(cupy_on_cpu: Any, rng: np.random.Generator) -> None:
