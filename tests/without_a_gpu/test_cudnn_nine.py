@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import gc
@@ -32,7 +31,7 @@ from problems.nets import (
 
 import cupyrnn
 from cupyrnn.arithmetic.gates import HardSigmoid
-from cupyrnn.cudnn import engine, nine
+from cupyrnn.cudnn import engine
 from cupyrnn.cudnn import library as libcudnn
 from without_a_gpu.cudnn_stub import INCOMPLETE_EIGHT, SOURCE, Stub, install
 from without_a_gpu.cudnn_stub.expected import (
@@ -50,7 +49,6 @@ from without_a_gpu.cudnn_stub.expected import (
     tensor_text,
 )
 from without_a_gpu.cudnn_stub.fixtures import forget
-from without_a_gpu.cudnn_stub.layouts import Matrix, weight_params
 
 
 def there(cupy: Any, case: Case, dtype: str = "f8") -> dict[str, Any]:
@@ -673,22 +671,6 @@ def test_a_handle_for_each_thread_and_device(cupy_on_cpu: Any, stub: Stub) -> No
     assert other not in used
     destroyed = [c["handle"] for c in stub.calls() if c["call"] == "cudnnDestroy"]
     assert destroyed == [other]
-
-
-def test_where_the_weights_are(stub: Stub) -> None:
-    library = libcudnn.find()
-    assert isinstance(library, libcudnn.Library)
-    with contextlib.ExitStack() as stack:
-        enter = stack.enter_context
-        handle = nine.handles(library).get(0).address
-        dropout = enter(library.dropout(handle, 0, 0, 0, 0))
-        net = net_of(Case("gru", 1, 1, 2, 3))
-        rnn = enter(library.rnn(net, "float32", dropout=dropout, tf32=False))
-        found = weight_params(library, handle, rnn, 4, (600, 1 << 40), 5)
-    assert found == (Matrix((1 << 40) + 8, (1, 2, 3)), None)
-    called = stub.last("cudnnGetRNNWeightParams")
-    names = ("pseudoLayer", "wSize", "w", "matrix")
-    assert [called[n] for n in names] == [4, 600, 1 << 40, 5]
 
 
 def test_the_stub_declares_what_the_package_calls() -> None:

@@ -153,12 +153,6 @@ cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t d, int dataType
     d->text = s.str(); d->type = dataType;
     return record("cudnnSetTensorNdDescriptor", "tensor", d);
 }
-cudnnStatus_t cudnnGetTensorNdDescriptor(cudnnTensorDescriptor_t d, int requested, int* dataType,
-        int* rank, int dims[], int strides[]) {
-    *dataType = d->type; *rank = 3;
-    for (int i = 0; i < 3; i++) { dims[i] = d->dims[i]; strides[i] = 1; }
-    return requested == 3 ? 0 : BAD_PARAM;
-}
 cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
         size_t* size) {
     *size = rnn->bytes;
@@ -169,14 +163,6 @@ cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor
         cudnnRNNDataDescriptor_t x, size_t* work, size_t* reserve) {
     *work = WORK; *reserve = RESERVE;  // in inference it need not be there
     return record("cudnnGetRNNTempSpaceSizes", "handle rnn mode xDesc", handle, rnn, mode, x);
-}
-cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
-        int32_t pseudoLayer, size_t wSize, const void* w, int32_t matrix,
-        cudnnTensorDescriptor_t mDesc, void** m, cudnnTensorDescriptor_t bDesc, void** b) {
-    *m = (char*)w + 8; *b = nullptr;
-    mDesc->dims[0] = 1; mDesc->dims[1] = 2; mDesc->dims[2] = 3;
-    return record("cudnnGetRNNWeightParams", "handle rnn pseudoLayer wSize w matrix", handle, rnn,
-        pseudoLayer, wSize, w, matrix);
 }
 
 static void put(int type, void* a, size_t i, double v, bool add = false) {

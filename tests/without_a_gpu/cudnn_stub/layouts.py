@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from ctypes import c_int, c_int32, c_size_t, c_void_p
-from typing import Any, NamedTuple
+from typing import Any
 
 from problems.nets import BI, LINEAR, SKIP, UNI, Case, params_size
 
@@ -31,11 +31,8 @@ _PROTOTYPES = {
 }
 
 
-class Matrix(NamedTuple):
-    """Where cuDNN has a matrix or bias of the weights."""
-
-    address: int
-    shape: tuple[int, ...]
+# The address of a matrix or bias of the weights, and its sizes.
+Place = tuple[int, tuple[int, ...]]
 
 
 def weight_params(
@@ -45,18 +42,18 @@ def weight_params(
     pseudo_layer: int,
     weights: tuple[int, int],
     matrix: int,
-) -> tuple[Matrix | None, Matrix | None]:
+) -> list[Place | None]:
     """Return where a matrix and its bias are; `weights` is the size and the address of all."""
     for name, types in _PROTOTYPES.items():
         getattr(library._dll, name).argtypes = types
 
-    def at(address: c_void_p, tensor: int) -> Matrix | None:
+    def at(address: c_void_p, tensor: int) -> Place | None:
         if not address.value:
             return None
         data, rank, dims, strides = c_int(), c_int(), (c_int * 3)(), (c_int * 3)()
         pointers = (ctypes.byref(p) for p in (data, rank, dims, strides))
         library.call("cudnnGetTensorNdDescriptor", tensor, 3, *pointers)
-        return Matrix(address.value, tuple(dims))
+        return address.value, tuple(dims)
 
     with library._descriptor("Tensor") as m, library._descriptor("Tensor") as b:
         addresses = c_void_p(), c_void_p()
@@ -65,7 +62,7 @@ def weight_params(
             *(handle, rnn, pseudo_layer, *weights, matrix),
             *(m, ctypes.byref(addresses[0]), b, ctypes.byref(addresses[1])),
         )
-        return at(addresses[0], m), at(addresses[1], b)
+        return [at(*of) for of in zip(addresses, (m, b), strict=True)]
 
 
 def assert_layout(
@@ -88,13 +85,13 @@ def assert_layout(
             kinds = ("input", "recurrent", "projection")
             kind, gate = kinds[matrix // len(gates)], matrix % len(gates)
             name = "" if kind == "projection" else gates[gate]
-            m, b = weight_params(library, handle, net, pl, (size, base), matrix)
-            for what, at in ((kind, m), (f"{kind}_bias", b)):
-                if at is not None:
-                    offset, rest = divmod(at.address - base, itemsize)
+            places = weight_params(library, handle, net, pl, (size, base), matrix)
+            for what, place in zip((kind, f"{kind}_bias"), places, strict=True):
+                if place is not None:
+                    address, sizes = place
+                    offset, rest = divmod(address - base, itemsize)
                     assert rest == 0
-                    shape = tuple(n for n in at.shape if n > 1)
-                    found[what, pl, name] = offset, shape
+                    found[what, pl, name] = offset, tuple(n for n in sizes if n > 1)
     expected = {
         (p.kind, p.layer * case.D + p.direction, p.gate): (
             p.offset,
