@@ -207,6 +207,9 @@ def test_hints_name_extras_that_there_are() -> None:
     named = set(re.findall(r"\bcupyrnn\[(\w+)\]", "".join(texts)))
     assert {"torch", "demo", "cudnn13"} <= named <= {*extras_of_the_project()}
     assert not re.search(r"install ['\"]\.\[", "".join(texts))
+    page = (Path(__file__).parents[2] / "docs/guide/first_steps.md").read_text(encoding="utf-8")
+    listed = {n for row in re.findall(r"^\| (`.*?) \|", page, re.M) for n in row.split("`")[1::2]}
+    assert {*extras_of_the_project()} <= listed
 
 
 @pytest.mark.parametrize("repository", ["", "https://example.org/owner/cupyrnn/"])
