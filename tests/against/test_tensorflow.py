@@ -75,8 +75,9 @@ def assert_same(
         assert_close(a, b, dtype, what)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", raw_ops.__all__)
 def test_signature(tf: ModuleType, op: str) -> None:
+    """By keyword alone, in TensorFlow's order and with its defaults; so are the results."""
     ours, theirs = getattr(raw_ops, op), getattr(tf.raw_ops, op)
     # TensorFlow's wrapper shows the signature of what it wraps but takes no positional arguments.
     for function, message in ((ours, "by position, expected none"), (theirs, "positional|keyword")):
@@ -87,6 +88,10 @@ def test_signature(tf: ModuleType, op: str) -> None:
     assert [(p.name, p.default) for p in our_parameters.values()] == [
         (p.name, p.default) for p in their_parameters.values()
     ]
+    results = inspect.unwrap(theirs).__globals__.get(f"_{op}Output")
+    name = ours.__annotations__["return"].partition("[")[0].split(".")[-1]
+    kind = getattr(cupyrnn, name, None) or inspect.unwrap(ours).__globals__.get(name)
+    assert getattr(kind, "_fields", None) == getattr(results, "_fields", None)
 
 
 # No empty batch and no empty state: TensorFlow leaves sums over them uninitialized.

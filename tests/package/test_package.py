@@ -26,93 +26,13 @@ from cupyrnn import _typing, raw_ops
 
 ROOT = Path(__file__).parents[2]
 
-_CUDNN = " rnn_mode=lstm input_mode=linear_input direction=unidirectional dropout=0 seed=0 seed2=0"
-_STATES = "input input_h input_c params"
-_BACKPROP = (
-    " output output_h output_c output_backprop output_h_backprop output_c_backprop reserve_space"
-)
-SIGNATURES = {
-    "LSTMBlockCell": "x cs_prev h_prev w wci wcf wco b forget_bias=1 cell_clip=3"
-    " use_peephole=False name=None",
-    "LSTMBlockCellGrad": "x cs_prev h_prev w wci wcf wco b i cs f o ci co cs_grad h_grad"
-    " use_peephole name=None",
-    "BlockLSTM": "seq_len_max x cs_prev h_prev w wci wcf wco b forget_bias=1 cell_clip=3"
-    " use_peephole=False name=None",
-    "BlockLSTMV2": "seq_len_max x cs_prev h_prev w wci wcf wco b cell_clip=0"
-    " use_peephole=False name=None",
-    "BlockLSTMGrad": "seq_len_max x cs_prev h_prev w wci wcf wco b i cs f o ci co h cs_grad"
-    " h_grad use_peephole name=None",
-    "BlockLSTMGradV2": "seq_len_max x cs_prev h_prev w wci wcf wco b i cs f o ci co h cs_grad"
-    " h_grad use_peephole name=None",
-    "CudnnRNNParamsSize": "num_layers num_units input_size T S" + _CUDNN + " num_proj=0 name=None",
-    "CudnnRNNParamsToCanonical": "num_layers num_units input_size params num_params"
-    + _CUDNN
-    + " name=None",
-    "CudnnRNNParamsToCanonicalV2": "num_layers num_units input_size params num_params_weights"
-    " num_params_biases" + _CUDNN + " num_proj=0 name=None",
-    "CudnnRNNCanonicalToParams": "num_layers num_units input_size weights biases"
-    + _CUDNN
-    + " name=None",
-    "CudnnRNNCanonicalToParamsV2": "num_layers num_units input_size weights biases"
-    + _CUDNN
-    + " num_proj=0 name=None",
-    "CudnnRNN": _STATES + _CUDNN + " is_training=True name=None",
-    "CudnnRNNV2": _STATES + _CUDNN + " is_training=True name=None",
-    "CudnnRNNV3": _STATES
-    + " sequence_lengths"
-    + _CUDNN
-    + " num_proj=0 is_training=True time_major=True name=None",
-    "CudnnRNNBackprop": _STATES + _BACKPROP + _CUDNN + " name=None",
-    "CudnnRNNBackpropV2": _STATES + _BACKPROP + " host_reserved" + _CUDNN + " name=None",
-    "CudnnRNNBackpropV3": _STATES
-    + " sequence_lengths"
-    + _BACKPROP
-    + " host_reserved"
-    + _CUDNN
-    + " num_proj=0 time_major=True name=None",
-    "GRUBlockCell": "x h_prev w_ru w_c b_ru b_c name=None",
-    "GRUBlockCellGrad": "x h_prev w_ru w_c b_ru b_c r u c d_h name=None",
-}
-
 
 def test_everything_is_annotated() -> None:
     functions = [getattr(cupyrnn, n) for n in cupyrnn.__all__]
-    functions += [getattr(cupyrnn.raw_ops, n) for n in SIGNATURES]
+    functions += [getattr(cupyrnn.raw_ops, n) for n in raw_ops.__all__]
     for function in filter(inspect.isfunction, functions):
         hints = set(function.__annotations__)
         assert hints == {*inspect.signature(function).parameters, "return"}, function.__name__
-
-
-@pytest.mark.parametrize("op", SIGNATURES)
-def test_raw_ops_have_tensorflows_signatures(op: str) -> None:
-    parameters = inspect.signature(getattr(cupyrnn.raw_ops, op)).parameters.values()
-    assert all(p.kind is p.KEYWORD_ONLY for p in parameters)
-    shown = (p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters)
-    assert " ".join(shown) == SIGNATURES[op]
-
-
-def test_raw_ops_return_named_tuples_in_tensorflows_order() -> None:
-    fields = {
-        "BlockLSTM": "i cs f o ci co h",
-        "LSTMBlockCellGrad": "cs_prev_grad dicfo wci_grad wcf_grad wco_grad",
-        "BlockLSTMGrad": "x_grad cs_prev_grad h_prev_grad w_grad wci_grad wcf_grad wco_grad b_grad",
-        "GRUBlockCell": "r u c h",
-        "GRUBlockCellGrad": "d_x d_h_prev d_c_bar d_r_bar_u_bar",
-    }
-    fields |= {"LSTMBlockCell": fields["BlockLSTM"], "BlockLSTMV2": fields["BlockLSTM"]}
-    fields["BlockLSTMGradV2"] = fields["BlockLSTMGrad"]
-    fields["CudnnRNNParamsToCanonical"] = fields["CudnnRNNParamsToCanonicalV2"] = "weights biases"
-    fields["CudnnRNN"] = "output output_h output_c reserve_space"
-    fields["CudnnRNNV2"] = fields["CudnnRNNV3"] = fields["CudnnRNN"] + " host_reserved"
-    gradients = "input_backprop input_h_backprop input_c_backprop params_backprop"
-    fields |= {f"CudnnRNNBackprop{version}": gradients for version in ("", "V2", "V3")}
-    arrays = {"CudnnRNNParamsSize", "CudnnRNNCanonicalToParams", "CudnnRNNCanonicalToParamsV2"}
-    assert fields.keys() | arrays == SIGNATURES.keys()
-    for op, names in fields.items():
-        function = getattr(cupyrnn.raw_ops, op)
-        returned = function.__annotations__["return"].partition("[")[0].split(".")[-1]
-        kind = getattr(cupyrnn, returned, None) or inspect.unwrap(function).__globals__[returned]
-        assert kind._fields == tuple(names.split())
 
 
 def test_results_are_plain_tuples_too() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import re
-import warnings
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 from checks import assert_close
@@ -173,20 +170,6 @@ def test_block_lstm_round_trip(gate_order: Any, rng: np.random.Generator) -> Non
     for (w2, b2), order in ((back, gate_order), (swapped, other)):
         out = cupyrnn.block_lstm(x, cs, h, w2, b2, forget_bias=0, cell_clip=0, gate_order=order)
         assert_close(out.h, expected.h, "float64", order)
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return needs.module("tensorflow")
-
-
-@pytest.mark.parametrize("op", [n for n in dir(raw_ops) if n.startswith("Cudnn")])
-def test_signatures_are_tensorflows(tf: Any, op: str) -> None:
-    theirs = inspect.signature(inspect.unwrap(getattr(tf.raw_ops, op))).parameters.values()
-    ours = inspect.signature(getattr(raw_ops, op)).parameters.values()
-    assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
 
 
 def as_numpy(module: Any) -> dict[str, Any]:
