@@ -41,6 +41,7 @@ DEFAULT_MATH, TENSOR_OP_MATH, FMA_MATH = 0, 1, 3
 _SUBLIBRARIES = ("libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_adv.so.9")
 
 _TEMPORARY = (c_size_t, c_void_p) * 3  # weights, workspace and reserve: sizes and addresses
+_DROPOUT = (c_void_p, c_void_p, c_float, c_void_p, c_size_t, c_uint64)
 PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cudnnCreate": (c_void_p,),
     "cudnnDestroy": (c_void_p,),
@@ -51,12 +52,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
         for kind in ("Dropout", "RNN", "RNNData", "Tensor")
     },
     "cudnnDropoutGetStatesSize": (c_void_p, c_void_p),
-    **{
-        f"cudnn{verb}DropoutDescriptor": (
-            *(c_void_p, c_void_p, c_float, c_void_p, c_size_t, c_uint64),
-        )
-        for verb in ("Set", "Restore")
-    },
+    "cudnnSetDropoutDescriptor": _DROPOUT,
+    "cudnnRestoreDropoutDescriptor": _DROPOUT,
     "cudnnSetRNNDescriptor_v8": (c_void_p, *(c_int,) * 8, *(c_int32,) * 4, c_void_p, c_uint32),
     "cudnnSetRNNDataDescriptor": (c_void_p, *(c_int,) * 5, c_void_p, c_void_p),
     "cudnnSetTensorNdDescriptor": (c_void_p, c_int, c_int, c_void_p, c_void_p),

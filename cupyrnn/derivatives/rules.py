@@ -91,15 +91,11 @@ SLOPES: dict[Any, Callable[[Any, Any], Any]] = {
     np.arcsinh: lambda x, y: 1 / np.sqrt(x * x + 1),
     np.arccosh: lambda x, y: 1 / np.sqrt(x * x - 1),
     np.arctanh: lambda x, y: 1 / (1 - x * x),
-    np.absolute: lambda x, y: np.sign(x),
-    np.fabs: lambda x, y: np.sign(x),
     np.negative: lambda x, y: -1,
-    np.positive: lambda x, y: 1,
-    np.conjugate: lambda x, y: 1,
-    np.degrees: lambda x, y: 180 / math.pi,
-    np.rad2deg: lambda x, y: 180 / math.pi,
-    np.radians: lambda x, y: math.pi / 180,
-    np.deg2rad: lambda x, y: math.pi / 180,
+    **dict.fromkeys((np.absolute, np.fabs), lambda x, y: np.sign(x)),
+    **dict.fromkeys((np.positive, np.conjugate), lambda x, y: 1),
+    **dict.fromkeys((np.degrees, np.rad2deg), lambda x, y: 180 / math.pi),
+    **dict.fromkeys((np.radians, np.deg2rad), lambda x, y: math.pi / 180),
 }
 
 # What depends on values alone and has no tangent.
@@ -151,6 +147,11 @@ def bilinear(function: Callable[..., Any]) -> Rule:
     return rule
 
 
+def _of_each(slope: Callable[[Any, Any], Any]) -> Rule:
+    """Return the rule of what has the same slope in both operands."""
+    return lambda x, y, t: added([_times(slope(a, y), u) for a, u in zip(x, t, strict=True)])
+
+
 # The tangent of a function of two numbers x, whose value there is y, from their tangents t.
 _RULES: dict[Any, Rule] = {
     np.add: lambda x, y, t: added(t),
@@ -162,13 +163,9 @@ _RULES: dict[Any, Rule] = {
     np.arctan2: lambda x, y, t: (
         added([_times(x[1], t[0]), _times(-x[0], t[1])]) / (x[0] * x[0] + x[1] * x[1])
     ),
-    np.hypot: lambda x, y, t: added([_times(a / y, u) for a, u in zip(x, t, strict=True)]),
-    np.logaddexp: lambda x, y, t: added(
-        [_times(np.exp(a - y), u) for a, u in zip(x, t, strict=True)]
-    ),
-    np.logaddexp2: lambda x, y, t: added(
-        [_times(np.exp2(a - y), u) for a, u in zip(x, t, strict=True)]
-    ),
+    np.hypot: _of_each(lambda a, y: a / y),
+    np.logaddexp: _of_each(lambda a, y: np.exp(a - y)),
+    np.logaddexp2: _of_each(lambda a, y: np.exp2(a - y)),
     np.fmod: lambda x, y, t: added([t[0], _times(-np.trunc(x[0] / x[1]), t[1])]),
     np.remainder: lambda x, y, t: added([t[0], _times(-np.floor_divide(x[0], x[1]), t[1])]),
     np.copysign: _copysign,
