@@ -7,7 +7,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from numbers import Real
 from types import ModuleType
@@ -425,6 +425,16 @@ def check_choice(op: str, name: str, value: object, choices: Sequence[str]) -> s
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{op}: {name} is {shown(value)}, expected one of {', '.join(choices)}")
     return value
+
+
+def check_dtype(op: str, dtype: object, choices: Sequence[str]) -> np.dtype[Any]:
+    """Return a dtype given as such or by its name, one of those named `choices`."""
+    if isinstance(dtype, (str, type, np.dtype)):  # no array or number that has one
+        with suppress(Exception):  # a TypeError, or one of a class's own
+            found: np.dtype[Any] = np.dtype(dtype)
+            if found.name in choices and found.isnative:
+                return found
+    raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(choices)}")
 
 
 def check_save(op: str, save: object) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .._arrays import check_choice, check_integer, named, shown
+from .._arrays import check_choice, check_dtype, check_integer, named
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -120,12 +120,7 @@ def recurrence_kernels(
     check_choice(op, "cell", cell, tuple(CELLS))
     sizes = {"batch_size": batch_size, "num_units": num_units, "num_steps": num_steps}
     B, H, T = (check_integer(op, name, value, 0) for name, value in sizes.items())
-    try:
-        kind = np.dtype(dtype)
-    except Exception:  # a TypeError, or one of a class's own
-        kind = np.dtype(object)
-    if kind.name not in _DTYPES:
-        raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(_DTYPES)}")
+    kind = check_dtype(op, dtype, _DTYPES)
     # Imported here, as a computation in NumPy needs no kernels.
     kernels: Any = import_module(f"..kernels.{CELLS[cell]}", __package__)
     persistent: Any = import_module("..kernels.persistent", __package__)

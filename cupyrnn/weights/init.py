@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from .._arrays import FLOATS, check_choice, check_integer, check_real, named, shown
+from .._arrays import FLOATS, check_choice, check_dtype, check_integer, check_real, named, shown
 from .._typing import Array
 from .block_forms import GateOrder
 from .forms import BLOCK, BlockGRUParams, BlockLSTMParams, gru_of, rows_of
@@ -70,12 +69,7 @@ class _Draw(NamedTuple):
 
 def _checked(op: str, scheme: object, dtype: Any, seed: Any) -> _Draw:
     """Check what all of these functions take."""
-    final = None
-    if isinstance(dtype, (str, type, np.dtype)):  # no array or number that has one
-        with contextlib.suppress(Exception):  # a TypeError, or one of a class's own
-            final = np.dtype(dtype)
-    if final is None or final.name not in FLOATS or not final.isnative:
-        raise TypeError(f"{op}: dtype is {shown(dtype)}, expected one of {', '.join(FLOATS)}")
+    final = check_dtype(op, dtype, FLOATS)
     if not isinstance(seed, np.random.Generator):
         seed = np.random.default_rng(check_integer(op, "seed", seed, 0))
     return _Draw(op, check_choice(op, "scheme", scheme, get_args(Scheme)), final, seed)

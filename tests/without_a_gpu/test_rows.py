@@ -193,6 +193,7 @@ def test_questions_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (ValueError, {"processors": None}, "processors is None, expected an integer, as there is"),
         (ValueError, {"architecture": None}, "architecture is None, expected an integer, as there"),
         (TypeError, {"dtype": "int8"}, "dtype is 'int8', expected one of"),
+        (TypeError, {"dtype": None}, "dtype is None, expected one of"),
     ):
         monkeypatch.setitem(sys.modules, "cupy", None)
         with pytest.raises(error, match=f"^recurrence_kernels: {message}"):
