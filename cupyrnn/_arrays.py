@@ -642,8 +642,11 @@ def misfit(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     needed = [p.name for p in parameters if p.default is p.empty]
     missing = [n for n in needed if n not in given]
     verb, hint = "is" if len(missing) == 1 else "are", ""
-    if {*missing} <= {*getattr(next(iter(args), None), "_fields", ())}:
-        hint = f"; {type_shown(args[0])} holds them: {name}(*weights)"
+    for place, a in enumerate(args):
+        if {*missing} <= {*getattr(a, "_fields", ())}:
+            weights = "**weights.arguments" if hasattr(type(a), "arguments") else "*weights"
+            call = ", ".join([*first[:place], weights])
+            hint = f"; {type_shown(a)} holds them: {name}({call})"
     return TypeError(
         f"{start}{', '.join(missing)} {verb} missing, expected {', '.join(needed)}{hint}"
     )

@@ -257,6 +257,14 @@ def test_what_stands_in_the_wrong_place_is_named() -> None:
         " block_lstm_to_tf1(*weights)": lambda: cupyrnn.block_lstm_to_tf1(
             cupyrnn.init_block_lstm(num_units=5, input_size=3)  # type: ignore[call-arg]
         ),
+        "block_gru: w_c, b_ru, b_c are missing, expected x, h_prev, w_ru, w_c, b_ru, b_c;"
+        " a cupyrnn.BlockGRUParams holds them: block_gru(x, h_prev, *weights)": lambda: (
+            cupyrnn.block_gru(x, h, cupyrnn.init_block_gru(num_units=5, input_size=3))  # type: ignore[call-arg]
+        ),
+        "block_lstm: b is missing, expected x, cs_prev, h_prev, w, b; a cupyrnn.PeepholeLSTMParams"
+        " holds them: block_lstm(x, cs_prev, h_prev, **weights.arguments)": lambda: (
+            cupyrnn.block_lstm(x, h, h, cupyrnn.PeepholeLSTMParams(x, x, w_p=x))  # type: ignore[call-arg]
+        ),
         "cudnn_rnn: input_h is a cupyrnn.PackedParams, expected a numpy.ndarray like input; pass it"
         " as params": lambda: cupyrnn.cudnn_rnn(x, packed, h, h),
         "cudnn_rnn: input_h has shape (2, 5), expected (L*D, B, H) = (1, 2, 5), such as"
