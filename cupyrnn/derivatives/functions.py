@@ -113,24 +113,15 @@ def _linear(func: Any, names: list[str], args: Any, kwargs: Any) -> Any:
 
 def _product(func: Any, args: Any, kwargs: Any) -> Any:
     """Return the tangent of a product: the sum of one for each factor."""
-    count = 0
-
-    def number(a: Any) -> None:
-        nonlocal count
-        count += isinstance(a, Pair)
-
-    tree_map(number, (args, kwargs))
+    leaves: list[Any] = []
+    structure = tree_map(leaves.append, (args, kwargs))
 
     def with_tangent(n: int) -> Any:
-        seen = iter(range(count))
-
-        def part(a: Any) -> Any:
-            return a if not isinstance(a, Pair) else a.tangent if next(seen) == n else a.value
-
-        moved_args, moved_kwargs = tree_map(part, (args, kwargs))
+        parts = iter([a.tangent if k == n else value_of(a) for k, a in enumerate(leaves)])
+        moved_args, moved_kwargs = tree_map(lambda _: next(parts), structure)
         return func(*moved_args, **moved_kwargs)
 
-    return added([with_tangent(n) for n in range(count)])
+    return added([with_tangent(n) for n, a in enumerate(leaves) if isinstance(a, Pair)])
 
 
 def _dual_or_plain(a: Any) -> Any:

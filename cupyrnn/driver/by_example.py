@@ -132,12 +132,8 @@ def _write_norms(xp: ModuleType, cell: Cell, rows: Rows, grads: Gradients) -> No
     weights = (*cell.inputs, *cell.recurrent)
     for k, weight in enumerate(weights):
         if grads.weights[k] is not None:
-            key = (
-                id(grads.weights[k]),
-                weight.delta,
-                *weight.columns.indices(cell.widths[weight.delta]),
-            )
-            alike.setdefault(key, []).append(k)
+            columns = weight.columns.indices(cell.widths[weight.delta])
+            alike.setdefault((id(grads.weights[k]), weight.delta, *columns), []).append(k)
     for places in alike.values():
         weight = weights[places[0]]
         d = rows.deltas[weight.delta][:, :, weight.columns]
@@ -191,7 +187,7 @@ def _scaled(xp: ModuleType, a: Array, compute: np.dtype[Any]) -> tuple[Array, Ar
 
 def _norm_by_pairs(xp: ModuleType, operands: Sequence[Array], delta: Array) -> Array:
     """Return the norms [n] of gradients, of operands and deltas [n, T, ·]."""
-    n, T, _ = delta.shape
+    (n, T, _), on = delta.shape, products_of(xp)
     total = xp.zeros(n, delta.dtype)
     for start in range(0, T, _STEPS):
         end = min(start + _STEPS, T)
@@ -199,15 +195,12 @@ def _norm_by_pairs(xp: ModuleType, operands: Sequence[Array], delta: Array) -> A
         for first, last, count in ((start, end, 1), (0, start, 2)):
             if last == first:
                 continue
+            now, then = slice(start, end), slice(first, last)
             pairs, both = (xp.empty((n, end - start, last - first), delta.dtype) for _ in "ab")
-            products_of(xp).matmul_each(
-                delta[:, start:end], delta[:, first:last].swapaxes(1, 2), pairs
-            )
+            on.matmul_each(delta[:, now], delta[:, then].swapaxes(1, 2), pairs)
             for k, a in enumerate(operands):
                 product = both if k == 0 else xp.empty(both.shape, both.dtype)
-                products_of(xp).matmul_each(
-                    a[:, start:end], a[:, first:last].swapaxes(1, 2), product
-                )
+                on.matmul_each(a[:, now], a[:, then].swapaxes(1, 2), product)
                 if k:
                     both += product
             both *= pairs
