@@ -99,8 +99,8 @@ def _others(op: str, name: str, form: Form, value: Any) -> tuple[Any, ...]:
 
 def _by_name(name: str, others: tuple[Any, ...]) -> dict[str, Any]:
     """Return the states beside h by the names that errors show."""
-    if len(others) < 2:
-        return dict.fromkeys([name] * len(others), others[0] if others else None)
+    if len(others) == 1:
+        return {name: others[0]}
     return {f"{name}[{n}]": a for n, a in enumerate(others)}
 
 
@@ -192,9 +192,8 @@ def _check_all(
             arrays[name] = backward[name]
         for name in ("output_c", "output_c_backprop"):
             if others:
-                given = _others(op, name, form, backward[name])
-                arrays |= _by_name(name, given)
-                others_grad = given
+                others_grad = _others(op, name, form, backward[name])
+                arrays |= _by_name(name, others_grad)
             else:
                 optional |= _one_by_one({name: unless_zero(backward[name])})
         optional |= _one_by_one({n: a for n, a in arrays.items() if n.startswith("output")})
