@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -137,73 +136,6 @@ def test_random_cases(tf: ModuleType, op: str, dtype: str, data: st.DataObject) 
     gradient = golden.OPS[op].gradient
     arguments = golden.gradient_arguments(case, inputs | ours)
     assert_same(run_ours(gradient, arguments), run(tf, gradient, arguments), dtype, gradient)
-
-
-@pytest.mark.parametrize("use_peephole", [False, True])
-def test_v1_equals_v2_with_the_gates_permuted(tf: ModuleType, use_peephole: bool) -> None:
-    case = golden.case(golden.V1, "float32", "T7 B3 I1 H33", use_peephole=use_peephole)
-    inputs = golden.draw(case, 0)
-    shared = {"seq_len_max": 7, "use_peephole": use_peephole}
-    clip = {"cell_clip": 0.5}
-
-    def permuted(a: np.ndarray) -> np.ndarray:
-        i, ci, f, o = np.split(a, 4, axis=-1)
-        return np.concatenate([i, f, ci, o], axis=-1)
-
-    v1 = {name: inputs[name] for name in golden.LSTM_INPUTS} | shared
-    v2 = v1 | {name: permuted(v1[name]) for name in ("w", "b")}
-    cotangents = {name: inputs[name] for name in ("cs_grad", "h_grad")}
-    for library, call in {"cupyrnn": run_ours, "TensorFlow": lambda *a: run(tf, *a)}.items():
-        first = call("BlockLSTM", v1 | clip | {"forget_bias": 0})
-        second = call("BlockLSTMV2", v2 | clip)
-        assert np.abs(first["cs"]).max() == 0.5
-        for name, a in second.items():
-            assert_close(a, first[name], "float32", f"{library} {name}")
-        first_grads = call("BlockLSTMGrad", v1 | first | cotangents)
-        second_grads = call("BlockLSTMGradV2", v2 | first | cotangents)
-        for name, a in second_grads.items():
-            b = permuted(first_grads[name]) if name in ("w_grad", "b_grad") else first_grads[name]
-            assert_close(a, b, "float32", f"{library} {name}")
-
-
-def stacked(steps: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
-    return ((name, np.stack([step[name] for step in steps])) for name in steps[0])
-
-
-def test_chained_gru_cell(tf: ModuleType) -> None:
-    """The sequence op, which TensorFlow has not, and its gradient equal its cell, step by step."""
-    T, I = 33, 1
-    a = golden.draw(golden.case(golden.GRU, "float32", "B3 I1 H3"), 0)
-    rng = np.random.default_rng(1)
-    a["x"] = rng.standard_normal((T, 3, I), np.float32)
-    a["d_h"] = rng.standard_normal((T, 3, 3), np.float32)
-    weights = {name: a[name] for name in ("w_ru", "w_c", "b_ru", "b_c")}
-    h_prev, starts, steps = a["h_prev"], [], []
-    for x in a["x"]:
-        starts.append({"x": x, "h_prev": h_prev})
-        steps.append(run(tf, golden.GRU, starts[-1] | weights))
-        h_prev = steps[-1]["h"]
-    outputs = cupyrnn.block_gru(a["x"], a["h_prev"], **weights)
-    for name, chained in stacked(steps):
-        assert_close(getattr(outputs, name), chained, "float32", name)
-
-    carried, chained_grads = np.zeros_like(h_prev), []
-    for t in reversed(range(T)):
-        saved = {name: v for name, v in steps[t].items() if name != "h"}
-        d_h = a["d_h"][t] + carried
-        g = run(tf, "GRUBlockCellGrad", starts[t] | weights | saved | {"d_h": d_h})
-        carried = g["d_h_prev"]
-        rows = np.concatenate([starts[t]["x"], starts[t]["h_prev"]], axis=1)
-        reset = np.concatenate([starts[t]["x"], starts[t]["h_prev"] * saved["r"]], axis=1)
-        g |= {"d_w_ru": rows.T @ g["d_r_bar_u_bar"], "d_w_c": reset.T @ g["d_c_bar"]}
-        g |= {"d_b_ru": g["d_r_bar_u_bar"].sum(0), "d_b_c": g["d_c_bar"].sum(0)}
-        chained_grads.append(g)
-    grads = cupyrnn.block_gru_grad(a["x"], a["h_prev"], a["w_ru"], a["w_c"], *outputs, a["d_h"])
-    expected = dict(stacked(chained_grads[::-1]))
-    assert_close(grads.d_x, expected["d_x"], "float32", "d_x")
-    assert_close(grads.d_h_prev, carried, "float32", "d_h_prev")
-    for name in ("d_w_ru", "d_w_c", "d_b_ru", "d_b_c"):
-        assert_close(getattr(grads, name), expected[name].sum(0), "float32", name)
 
 
 def test_autodiff_of_v2_is_wrong_and_the_gradient_op_right(
