@@ -16,17 +16,27 @@ import cupyrnn
 Call = Callable[[], Any]
 
 
+def functions_of(name: str) -> dict[str, Callable[..., Any]]:
+    """Return an op of the table, its gradient, and a cell's without those of the weights."""
+    op, mode = TABLE[name], name.partition("-")[2]
+    functions = [op.record.forward, op.record.gradient]
+    if op.is_cell:
+        functions.append(getattr(cupyrnn, f"{name}_grad"))
+    return {f"{function.__name__} {mode}".strip(): function for function in functions}
+
+
+OPS = [name for name in TABLE if not name.startswith("stacked")]
+NAMES = [called for name in OPS for called in functions_of(name)]
+
+
 def calls(xp: Any, shape: tuple[int, int, int, int], dtype: str = "float32") -> dict[str, Call]:
     """Return calls of the ops and their gradients by name, on arrays of `xp` that are made here."""
     result: dict[str, Call] = {}
-    for name, op in TABLE.items():
-        if not name.startswith("stacked"):
-            mode = name.partition("-")[2]
-            made = calls_of(xp, name, shape, dtype)
-            result |= {f"{call.func.__name__} {mode}".strip(): call for call in made}
-            if op.is_cell:  # without the gradients of the weights
-                grad = getattr(cupyrnn, f"{name}_grad")
-                result[grad.__name__] = partial(grad, **made[1].keywords)
+    for name in OPS:
+        forward, gradient = calls_of(xp, name, shape, dtype)
+        first, *others = functions_of(name).items()
+        result[first[0]] = forward
+        result |= {called: partial(function, **gradient.keywords) for called, function in others}
     return result
 
 
