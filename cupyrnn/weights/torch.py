@@ -80,7 +80,7 @@ def params_from_torch(
     def entry(name: str, symbols: str) -> tuple[int, ...]:
         shown = prefix + name + end
         if shown not in arrays:
-            raise ValueError(f"{op}: state_dict has no {shown}")
+            raise _missing(op, shown, arrays)
         return expect_rank(op, shown, arrays[shown], symbols)
 
     rows, I = entry("weight_ih", "(G*H, K)")
@@ -99,7 +99,7 @@ def params_from_torch(
         if name in given:
             expect_shape(op, prefix + name, remaining.pop(prefix + name), symbols, place.shape)
         elif biased or not name.startswith("bias"):
-            raise ValueError(f"{op}: state_dict has no {prefix}{name}")
+            raise _missing(op, prefix + name, arrays)
     if remaining:
         raise ValueError(f"{op}: state_dict has {next(iter(remaining))}, which is no part")
     params = zeros(op, xp, net, next(iter(arrays.values())))
@@ -108,6 +108,15 @@ def params_from_torch(
             if name in given:
                 place[...] = arrays[prefix + name]
     return PackedParams(params, *net.known)
+
+
+def _missing(op: str, name: str, arrays: Mapping[str, Any]) -> ValueError:
+    """Return the error of a weight that is not there, or only as what it is computed from."""
+    weight, hint = re.escape(name.rpartition(".")[2]), ""
+    parts = re.compile(rf"(.*\.)?{weight}(_g|_v|_raw|_orig|\.original.*)", re.DOTALL)
+    for found in filter(parts.fullmatch, arrays):
+        hint = f", but {found}: save the weight itself, as after remove_parametrizations"
+    return ValueError(f"{op}: state_dict has no {name}{hint}")
 
 
 def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, dict[str, Any]]:
@@ -119,8 +128,11 @@ def _under(op: str, state_dict: Mapping[str, Any], prefix: str) -> tuple[str, di
             return whole, {name[len(whole) :]: state_dict[name] for name in named}
     ends = re.compile(r"(.*?)weight_ih(_l0)?", re.DOTALL)
     others = sorted({match[1] for name in state_dict if (match := ends.fullmatch(name))})
-    hint = f"; the prefixes in it are {shown(others)}" if others else ""
-    raise ValueError(f"{op}: state_dict has no {prefix}weight_ih_l0{hint}")
+    if not others:
+        raise _missing(op, f"{prefix}weight_ih_l0", state_dict)
+    raise ValueError(
+        f"{op}: state_dict has no {prefix}weight_ih_l0; the prefixes in it are {shown(others)}"
+    )
 
 
 @traceable

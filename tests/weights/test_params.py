@@ -289,6 +289,8 @@ LAYOUT = ("cudnn_rnn_params_layout", (2, 3, 4))
         (("cudnn_rnn_canonical_to_params", (1, 2, 3, [], [])), {}, ValueError, "weights has 0 arrays, expected 8"),
         (("cudnn_rnn_canonical_to_params", (1, 2, 3, [np.zeros((2, 2))] * 8, [np.zeros(2)] * 8)), {}, ValueError, "weights[0] has shape (2, 2), expected (H, K) = (2, 3)"),
         (("params_from_torch", ({},)), {}, ValueError, "state_dict has no weight_ih_l0"),
+        (("params_from_torch", ({"weight_ih_l0_raw": np.zeros((8, 3))},)), {}, ValueError, "state_dict has no weight_ih_l0, but weight_ih_l0_raw: save the weight itself, as after remove_parametrizations"),
+        (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "parametrizations.weight_hh_l0.original0": np.zeros((8, 2))},)), {}, ValueError, "state_dict has no weight_hh_l0, but parametrizations.weight_hh_l0.original0: save the weight itself, as after remove_parametrizations"),
         (("params_from_torch", ({"weight_ih_l0": np.zeros((6, 3)), "weight_hh_l0": np.zeros((6, 2))},)), {"rnn_mode": "lstm"}, ValueError, "weight_ih_l0 has shape (6, 3), expected (G*H, K) with G = 4 for lstm"),
         (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 3))},)), {"rnn_mode": "lstm"}, ValueError, "weight_hh_l0 has shape (8, 3), expected (G*H, P or H) = (8, 2)"),
         (("params_from_torch", ({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": np.zeros((8, 3))},)), {}, ValueError, "weight_ih_l0 has shape (8, 3), expected (G*H, K) with H = 3 and G = 4 for lstm, 3 for gru or 1 for rnn_tanh and rnn_relu"),
