@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 import needs  # noqa: E402
 import pages  # noqa: E402
 from without_a_gpu.agreement import ARCHITECTURES, CELLS  # noqa: E402
-from without_a_gpu.all_steps import time_loop_of  # noqa: E402
+from without_a_gpu.all_steps import DIRECTIONS, compiled, time_loop_of  # noqa: E402
 from without_a_gpu.cuda_on_cpu import nvdisasm, nvrtc  # noqa: E402
 
 from cupyrnn.kernels import common, compile, persistent, rows, tiles  # noqa: E402
@@ -64,20 +64,13 @@ def table(
 
 def kernels_of(kind: str) -> Iterator[Any]:
     """Yield the kernels of a kind of all cells, forwards and backwards."""
-    for name in OF_CELLS:
-        for direction in ("FORWARD_KERNELS", "BACKWARD_KERNELS"):
-            yield getattr(getattr(CELLS[name], direction), kind)
-
-
-def compiled(kernel: Any, template: str, dtype: str, arch: str) -> tuple[str, Any]:
-    """Return the name of a kernel, and its machine code."""
-    instance, source = compile.instance(template, dtype), common.source(dtype, kernel.source)
-    return instance, nvrtc.compile_cubin(source, [instance], arch, compile.OPTIONS)
+    for name, direction in product(OF_CELLS, DIRECTIONS):
+        yield getattr(getattr(CELLS[name], direction), kind)
 
 
 def of_loop(kernel: Any, template: str, dtype: str, arch: str) -> tuple[str, str]:
     """Return the name of a kernel, its registers, and what the loop over the steps is made of."""
-    instance, cubin = compiled(kernel, template, dtype, arch)
+    cubin, instance = compiled(kernel, template, dtype, arch)
     steps, used = nvdisasm.loops(cubin)[instance][0], cubin.kernels[instance].registers
     return instance, f"{used}; {sum(steps.values())}; {steps['LDL'] + steps['STL']}"
 
@@ -114,7 +107,7 @@ def in_registers() -> Found:
             continue
         template = rows.template_of(kernel, layout, sequences)
         for arch in ARCHITECTURES:
-            instance, cubin = compiled(kernel, template, dtype, arch)
+            cubin, instance = compiled(kernel, template, dtype, arch)
             usage = cubin.kernels[instance]
             spilled = f" ({usage.spill_stores} B spilled)" if usage.spill_stores else ""
             yield (instance, str(H)), arch, f"{usage.registers}{spilled}"
@@ -184,10 +177,8 @@ def grids() -> Found:
 
 def grids_of() -> Iterator[Any]:
     """Yield kernels, dtypes, shapes and architectures."""
-    for name, dtype, direction in product(
-        OF_CELLS, ("float32", "float64"), ("FORWARD", "BACKWARD")
-    ):
-        kernel = getattr(CELLS[name], f"{direction}_KERNELS").grid
+    for name, dtype, direction in product(OF_CELLS, ("float32", "float64"), DIRECTIONS):
+        kernel = getattr(CELLS[name], direction).grid
         yield from product([kernel], [dtype], SHAPES_OF_GRIDS, ARCHITECTURES)
 
 
