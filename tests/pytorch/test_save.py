@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import assert_close
+from problems.table import EXTENTS
 
-from pytorch.problem import MARKS, Problem, build, ct, torch
+from pytorch.problem import CASES, MARKS, Problem, build, ct, torch
 
 pytestmark = MARKS
 
@@ -25,17 +26,11 @@ def numbers(tensors: Any) -> list[Any]:
     return [t.detach().numpy() for t in tensors]
 
 
-@pytest.mark.parametrize("given", ["lengths", "resets", "no lengths", "neither"])
+@pytest.mark.parametrize("extent", EXTENTS)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_derivatives_are_those_of_all(name: str, given: str) -> None:
+def test_the_derivatives_are_those_of_all(name: str, extent: str) -> None:
     """First and second; with lengths and resets, which change how many states are kept."""
-    problem = Problem(name)
-    marks = torch.tensor([[False, True, False], [True, False, False]] * 2)
-    if problem.attributes.get("time_major") is False:
-        marks = marks.t()
-    problem.attributes["resets"] = marks if given in ("resets", "no lengths") else None
-    if given in ("no lengths", "neither"):
-        problem.attributes["sequence_lengths"] = None
+    problem = Problem(CASES[name]._replace(extent=extent))
 
     def derivatives(save: Any) -> list[Any]:
         problem.attributes["save"] = save
