@@ -266,7 +266,7 @@ class BlockLSTM(Leaf):
             zeros = x.new_zeros((B, self.w.shape[1] // 4))
             state = (zeros, zeros)
         check_pair("block_lstm", "state", state, "(cs_prev, h_prev)")
-        given = extent | {"wci": self.wci, "wcf": self.wcf, "wco": self.wco} | self.attributes
+        given = {**extent, "wci": self.wci, "wcf": self.wcf, "wco": self.wco, **self.attributes}
         return block_lstm(x, *state, self.w, self.b, **given)
 
 
@@ -435,5 +435,5 @@ class CudnnRNN(Leaf):
             state = (input.new_zeros((*order, P)), c)
         check_pair("cudnn_rnn", "state", state, "(input_h, input_c)")
         rate = self.dropout if self.training else 0.0
-        given = extent | {"dropout": rate, "seeds": seeds_of(rate)} | self.attributes
+        given = {**extent, "dropout": rate, "seeds": seeds_of(rate), **self.attributes}
         return cudnn_rnn(input, *state, self.params, **given)

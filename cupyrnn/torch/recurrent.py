@@ -23,12 +23,10 @@ Input: TypeAlias = "torch.Tensor | PackedSequence"
 _MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
 
 
-def _marks_of(
-    op: str, resets: Resets | None, axes: str, shape: tuple[int, ...]
-) -> torch.Tensor | None:
-    """Return resets, if there are any, as a tensor of the axes of the input that they have."""
-    marks = extras(op, None, resets)[1]
-    if marks is not None and marks.shape != shape:
+def _marks_of(op: str, resets: Resets, axes: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return resets as a tensor of the axes of the input that they have."""
+    marks: Any = extras(op, None, resets)[1]
+    if marks.shape != shape:
         found = tuple(marks.shape)
         raise ValueError(f"{op}: resets has shape {found}, expected ({axes}) = {tuple(shape)}")
     return marks
@@ -110,7 +108,7 @@ class Recurrent(Leaf):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         batched, axis = input.dim() == 3, 0 if self.batch_first else 1
         axes = "T" if not batched else "B, T" if self.batch_first else "T, B"
-        marks = _marks_of(name, resets, axes, input.shape[:-1])
+        marks = None if resets is None else _marks_of(name, resets, axes, input.shape[:-1])
         if not batched:
             input = input.unsqueeze(axis)
             marks = None if marks is None else marks.unsqueeze(axis)
@@ -137,7 +135,8 @@ class Recurrent(Leaf):
     ) -> tuple[Any, Any]:
         data, batch_sizes, order, back = input
         T, B = len(batch_sizes), int(batch_sizes[0])
-        marks = _marks_of(type(self).__name__, resets, "T, B", (T, B))
+        name = type(self).__name__
+        marks = None if resets is None else _marks_of(name, resets, "T, B", (T, B))
         states = self.zero_states(data, B) if hx is None else self._given(hx)
         if order is not None:
             states = tuple(s.index_select(1, order) for s in states)
