@@ -44,6 +44,7 @@ from .weights.block_forms import GateOrder, check_projections, check_weights
 from .weights.entries import NetWeights
 from .weights.forms import BlockGRUParams, BlockLSTMParams, PeepholeLSTMParams
 from .weights.gradients import WeightGradients, check_weight_gradients
+from .weights.packed import PackedParams
 from .weights.params import DIRECTIONS, Direction
 
 BlockParams: TypeAlias = "BlockLSTMParams | PeepholeLSTMParams | BlockGRUParams | FormedWeights"
@@ -66,8 +67,12 @@ class _Layers(NamedTuple):
 def _form_of(op: str, weights: object) -> Form:
     """Return the form of all weights, after a check of what they are a list of."""
     check_list(op, "weights", weights, "weight tuples")
-    if hasattr(weights, "form"):  # itself a tuple, of arrays
-        raise TypeError(f"{op}: weights is {type_shown(weights)}, expected a list of weight tuples")
+    packed = isinstance(weights, PackedParams)
+    if packed or hasattr(weights, "form"):  # itself a tuple, of arrays
+        hint = "; cudnn_rnn takes it" if packed else ""
+        raise TypeError(
+            f"{op}: weights is {type_shown(weights)}, expected a list of weight tuples{hint}"
+        )
     entries: Any = weights
     if not entries:
         raise ValueError(f"{op}: weights has 0 entries, expected L*D, at least 1")

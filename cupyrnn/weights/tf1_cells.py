@@ -68,7 +68,8 @@ class Cell(NamedTuple):
         """Return variables that the cell must have."""
         for leaf in leaves:
             if leaf not in self.arrays:
-                raise ValueError(f"{op}: variables has no {join(self.path, leaf)}")
+                there = ", ".join(sorted(self.names))
+                raise ValueError(f"{op}: variables has no {join(self.path, leaf)}, but {there}")
         return [self.arrays[leaf] for leaf in leaves]
 
     def only(self, op: str, *leaves: str) -> None:

@@ -66,6 +66,7 @@ ERRORS: list[Any] = [
     ({"weights": None}, TypeError, "weights is None, expected a list of weight tuples"),
     ({"weights": []}, ValueError, "weights has 0 entries, expected L*D, at least 1"),
     ({"weights": small()["weights"][0]}, TypeError, "weights is a cupyrnn.BlockLSTMParams, expected a list of weight tuples"),
+    ({"weights": cupyrnn.init_params(num_layers=1, num_units=1, input_size=1)}, TypeError, "weights is a cupyrnn.PackedParams, expected a list of weight tuples; cudnn_rnn takes it"),
     ({"weights": [(1, 2)]}, TypeError, "weights[0] is a tuple, expected a BlockLSTMParams or PeepholeLSTMParams or BlockGRUParams"),
     ({"weights": [*small()["weights"], *small(BlockGRUParams)["weights"]]}, TypeError, "weights[2] is a cupyrnn.BlockGRUParams, expected the weights of an LSTM like weights[0]"),
     ({"weights": weights(w=None)}, TypeError, "weights[0].w is None, expected a numpy.ndarray like input"),
